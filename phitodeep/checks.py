@@ -1,0 +1,73 @@
+"""What may enter: arrays of real, finite numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.types import Array, DType
+
+
+def as_real(X: Any, who: str) -> Array:
+    """X as an array of real numbers; strings, objects, ragged lists and complex are refused."""
+    try:
+        array = np.asarray(X)
+    except ValueError:
+        raise ShapeError(f"{who} takes an array, got nested sequences of unequal length.") from None
+    if array.dtype.kind not in "fiub":
+        raise ArgumentTypeError(
+            f"{who} takes real numbers, got dtype {array.dtype}"
+            + {"O": " (rows of unequal length, or None?)", "c": " (take .real?)"}.get(
+                array.dtype.kind, " (convert with .astype(float)?)"
+            )
+            + "."
+        )
+    return array
+
+
+def as_float(X: Any, dtype: DType, who: str) -> Array:
+    """X as floats of `dtype`; of its own where `dtype` is None, float32 if it was integer.
+
+    Integers are cast, never rescaled: divide 0..255 images by 255 yourself.
+    """
+    array = as_real(X, who)
+    if dtype is None:
+        dtype = array.dtype if array.dtype.kind == "f" else np.float32
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def check_finite(X: Array, who: str) -> None:
+    """Refuse NaN and infinity, and say where the first one is."""
+    if X.dtype.kind != "f" or np.isfinite(np.sum(X, dtype=np.float64)):
+        return  # one pass without a temporary; a sum that overflowed is looked at below
+    for i, row in enumerate(X if X.ndim else X[None]):
+        bad = np.argwhere(~np.isfinite(row))
+        if len(bad):
+            index = ", ".join(map(str, (i, *bad[0])))
+            value = row[tuple(bad[0])]
+            raise ArgumentError(f"{who}[{index}] is {value}: remove or fill it before training.")
+
+
+def check_number(
+    value: Any, who: str, *, least: float = -np.inf, above: float = -np.inf, below: float = np.inf
+) -> float:
+    """`value` as a finite float with least <= value, above < value and value < below."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise ArgumentTypeError(f"{who} must be a number, got {value!r}.")
+    if not (np.isfinite(value) and least <= value and above < value < below):
+        bounds = [f">= {least:g}"] * (least > -np.inf) + [f"> {above:g}"] * (above > -np.inf)
+        bounds += [f"< {below:g}"] * (below < np.inf)
+        wanted = " and ".join(bounds) or "finite"
+        raise ArgumentError(f"{who} must be {wanted}, got {value!r}.")
+    return float(value)
+
+
+def check_count(value: Any, who: str, *, least: int = 1) -> int:
+    """`value` as an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ArgumentTypeError(f"{who} must be an integer, got {value!r}.")
+    if value < least:
+        raise ArgumentError(f"{who} must be >= {least}, got {value}.")
+    return int(value)

@@ -1,0 +1,281 @@
+"""Stateless mathematics: what layers and losses compute, as plain functions of arrays.
+
+Every function keeps the dtype of float32 and float64 input, and none overflows: exponentials
+are only taken of numbers that are not positive.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.types import Array, DType
+
+
+def sigmoid(X: Array, out: Array | None = None) -> Array:
+    """1 / (1 + exp(-x)), elementwise, written as exp(min(x, 0)) / (1 + exp(-|x|))."""
+    Y = np.minimum(X, 0, out=out)
+    np.exp(Y, out=Y)
+    below = np.abs(X)
+    np.negative(below, out=below)
+    np.exp(below, out=below)
+    below += 1
+    Y /= below
+    return Y
+
+
+def softplus(X: Array) -> Array:
+    """log(1 + exp(x)), elementwise: max(x, 0) + log(1 + exp(-|x|))."""
+    Y = np.abs(X)
+    np.negative(Y, out=Y)
+    np.exp(Y, out=Y)
+    np.log1p(Y, out=Y)
+    Y += np.maximum(X, 0)
+    return Y
+
+
+def log_sigmoid(X: Array) -> Array:
+    """log(sigmoid(x)) = -softplus(-x), elementwise."""
+    return -softplus(-X)
+
+
+def logsumexp(X: Array, axis: int = -1, keepdims: bool = False) -> Array:
+    """log(sum(exp(x))) along `axis`; minus infinity where all entries are."""
+    top = X.max(axis=axis, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0)
+    with np.errstate(divide="ignore"):
+        Y = np.log(np.exp(X - top).sum(axis=axis, keepdims=True)) + top
+    return Y if keepdims else Y.squeeze(axis)
+
+
+def softmax(X: Array, axis: int = -1, out: Array | None = None) -> Array:
+    """exp(x) / sum(exp(x)) along `axis`: positive, and summing to one."""
+    Y = np.subtract(X, X.max(axis=axis, keepdims=True), out=out)
+    np.exp(Y, out=Y)
+    Y /= _sum(Y, axis)
+    return Y
+
+
+def log_softmax(X: Array, axis: int = -1) -> Array:
+    """log(softmax(x)) along `axis`, finite where the softmax itself rounds to 0."""
+    Y = X - X.max(axis=axis, keepdims=True)
+    Y -= np.log(_sum(np.exp(Y), axis))
+    return Y
+
+
+def _sum(X: Array, axis: int) -> Array:
+    """The sum along `axis`, which is kept; along the last one it is a product with ones."""
+    if axis in (-1, X.ndim - 1) and X.ndim > 1:
+        return np.matmul(X, ones(X.shape[-1], X.dtype)[:, None])
+    return X.sum(axis=axis, keepdims=True)
+
+
+@functools.lru_cache(maxsize=256)
+def ones(n: int, dtype: np.dtype[Any]) -> Array:
+    """n ones, shared and therefore read-only: a product with them is the fastest sum."""
+    made = np.ones(n, dtype)
+    made.flags.writeable = False
+    return made
+
+
+def sum_rows(X: Array, out: Array | None = None) -> Array:
+    """The sum over all axes but the last, (..., D) -> (D,)."""
+    rows = X.reshape(-1, X.shape[-1]) if X.size else X.reshape(0, X.shape[-1])
+    return np.dot(ones(len(rows), X.dtype), rows, out=out)
+
+
+# Chebyshev fits, highest power first, printed by tools/erf_coefficients.py.
+_ERF_NEAR = {
+    "d": (
+        9.4285969568341643e-9, -1.5188281247335167e-7, 1.6310356513871741e-6,
+        -1.4913300906316396e-5, 0.00012054681918310599, -0.00085483048717827406,
+        0.0052239771541053047, -0.026866170586496872, 0.11283791670580422,
+        -0.376126389031744, 1.1283791670955122,
+    ),
+    "f": (
+        7.8758750626854883e-5, -0.00080168642871658695, 0.005189087423433974,
+        -0.026854212010626412, 0.11283594715160218, -0.37612626666720331, 1.1283791658483509,
+    ),
+}  # fmt: skip
+_ERF_TAIL = {
+    "d": (
+        5.2990131875696157e-7, -8.0389125823381075e-6, -1.2340282011259605e-5,
+        6.4170890329216382e-5, 4.5188608658010263e-5, -0.00059708113956600028,
+        0.00070775056813125479, 0.0042691376397089362, -0.024392499445713273,
+        0.071665837159166372, -0.15011593649899332, 0.245603801712746,
+        -0.32623356004304534, 0.17900115118138924,
+    ),
+    "f": (
+        -0.00058279970885291178, 0.0007188739705192532, 0.0042678255631698813,
+        -0.02439343104636588, 0.071665912410695446, -0.15011590934137448,
+        0.24560379950803304, -0.32623356020085839, 0.17900115119260013,
+    ),
+}  # fmt: skip
+
+
+def erf(X: Array) -> Array:
+    """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, elementwise.
+
+    Within 1e-14 of `math.erf` in float64. Near 0 it is x P(x^2), with P a polynomial; further
+    out, 1 - exp(-x^2) Q(t) where t = (|x| - 3) / (|x| + 3), with the sign of x.
+    """
+    X = np.asarray(X)
+    if X.dtype.char not in _ERF_NEAR:
+        X = X.astype(np.float64)
+    size = np.minimum(np.abs(X), 6)  # erf(6) is 1 in float64
+    near = X * _polynomial(_ERF_NEAR[X.dtype.char], np.minimum(size, 1) ** 2)
+    far = _polynomial(_ERF_TAIL[X.dtype.char], (size - 3) / (size + 3))
+    far *= np.exp(-size * size)
+    np.subtract(1, far, out=far)
+    return np.where(size < 1, near, np.copysign(far, X))
+
+
+def _polynomial(coefficients: tuple[float, ...], X: Array) -> Array:
+    """The polynomial with these coefficients, highest power first, by Horner's rule."""
+    Y = coefficients[0] * X
+    for c in coefficients[1:-1]:
+        Y += c
+        Y *= X
+    Y += coefficients[-1]
+    return Y
+
+
+def one_hot(labels: Any, classes: int, dtype: DType = np.float32) -> Array:
+    """(...,) integer labels -> (..., classes) with a single 1 in each row."""
+    labels = check_labels(labels, classes)
+    Y = np.zeros((*labels.shape, classes), dtype)
+    np.put_along_axis(Y, labels[..., None], 1, axis=-1)
+    return Y
+
+
+def check_labels(labels: Any, classes: int, ignore_index: int | None = None) -> Array:
+    """Labels as int64, all from 0 to classes - 1 or equal to `ignore_index`."""
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "iu":
+        raise ArgumentTypeError(
+            f"class labels must be integers, got dtype {labels.dtype}: use y.astype(int)."
+        )
+    bad = (labels < 0) | (labels >= classes)
+    if ignore_index is not None:
+        bad &= labels != ignore_index
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        index = ", ".join(map(str, where))
+        raise ArgumentError(
+            f"class labels must be from 0 to {classes - 1} for {classes} classes, "
+            f"got {labels[where]} at y[{index}]."
+        )
+    return labels.astype(np.int64, copy=False)
+
+
+def cross_entropy(
+    logits: Array, targets: Array, weights: Array | None = None, total: float | None = None
+) -> float:
+    """-sum_i w_i sum_k t_ik log softmax(logits_i)_k / total.
+
+    `logits` are (..., K). `targets` are labels (...,), which stand for their one-hot rows, or
+    rows (..., K), which need not sum to one. `weights` are (...,), one each unless given.
+    `total` is the sum of all w_i t_ik unless given.
+    """
+    return nll(log_softmax(logits), *_rows(logits, targets, weights), total)
+
+
+def cross_entropy_gradient(
+    logits: Array, targets: Array, weights: Array | None = None, total: float | None = None
+) -> Array:
+    """The derivative of `cross_entropy` by the logits: w_i (p_ik sum_j t_ij - t_ik) / total."""
+    return cross_entropy_and_gradient(logits, targets, weights, total)[1]
+
+
+def cross_entropy_and_gradient(
+    logits: Array,
+    targets: Array,
+    weights: Array | None = None,
+    total: float | None = None,
+    out: Array | None = None,
+) -> tuple[float, Array]:
+    """`cross_entropy` and its gradient from one pass of exponentials; `out` takes the gradient.
+
+    With z the logits less their greatest and s = sum(exp(z)), the loss of row i is
+    log(s) sum_k t_k - sum_k t_k z_k, and p = exp(z) / s.
+    """
+    targets, weights = _rows(logits, targets, weights)
+    if total is None:
+        total = target_weight(targets, weights)
+    scale = 1 / total if total else 0.0
+    Z = np.subtract(logits, logits.max(axis=-1, keepdims=True), out=out)
+    if targets.ndim < Z.ndim:
+        at = np.arange(0, Z.size, Z.shape[-1]) + targets.reshape(-1)
+        aimed, mass = Z.reshape(-1).take(at), None
+    else:
+        aimed, mass = np.einsum("...k,...k->...", targets, Z).reshape(-1), targets.sum(-1)
+    P = np.exp(Z, out=Z)
+    s = _sum(P, -1)
+    each = np.log(s).reshape(-1)
+    if mass is not None:
+        each *= mass.reshape(-1)
+    each -= aimed
+    factor = np.divide(scale, s)
+    if weights is not None:
+        each *= weights.reshape(-1)
+        factor *= weights[..., None]
+    if mass is not None:
+        factor *= mass[..., None]
+        P *= factor
+        P -= targets * (scale if weights is None else scale * weights[..., None])
+    else:
+        P *= factor
+        flat = P.reshape(-1)
+        flat[at] -= scale if weights is None else scale * weights.reshape(-1)
+    return float(each.sum()) * scale, P
+
+
+def nll(
+    log_p: Array, targets: Array, weights: Array | None = None, total: float | None = None
+) -> float:
+    """-sum_i w_i sum_k t_ik log_p_ik / total; shapes and `total` as in `cross_entropy`."""
+    if targets.ndim < log_p.ndim:
+        each = np.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
+    else:
+        each = np.einsum("...k,...k->...", targets, log_p)
+    if weights is not None:
+        each = each * weights
+    if total is None:
+        total = target_weight(targets, weights)
+    return -float(each.sum()) / total if total else 0.0
+
+
+def target_weight(targets: Array, weights: Array | None) -> float:
+    """The sum of all w_i t_ik, by which a cross-entropy is divided."""
+    if targets.dtype.kind in "iu":
+        return float(targets.size if weights is None else weights.sum(dtype=np.float64))
+    mass = targets.sum(axis=-1, dtype=np.float64)
+    return float((mass if weights is None else mass * weights).sum())
+
+
+def _rows(logits: Array, targets: Array, weights: Array | None) -> tuple[Array, Array | None]:
+    """Targets and weights as arrays that fit the logits, weights in the logits' dtype."""
+    targets = np.asarray(targets)
+    if targets.shape not in (logits.shape[:-1], logits.shape):
+        raise ShapeError(
+            f"cross-entropy takes labels of shape {logits.shape[:-1]} or rows of shape "
+            f"{logits.shape}, got {targets.shape}."
+        )
+    if targets.shape == logits.shape:
+        targets = targets.astype(logits.dtype, copy=False)
+    if weights is not None:
+        weights = np.broadcast_to(weights, logits.shape[:-1]).astype(logits.dtype)
+    return targets, weights
+
+
+def gaussian(X: Array) -> Array:
+    """The standard normal density exp(-x^2 / 2) / sqrt(2 pi), elementwise."""
+    Y = X * X
+    Y *= -0.5
+    np.exp(Y, out=Y)
+    Y *= 1 / math.sqrt(2 * math.pi)
+    return Y

@@ -1,0 +1,77 @@
+"""The table of shortcuts: a last layer and a loss that have one simple gradient together.
+
+Softmax's Jacobian and the gradient of its cross-entropy multiply to p - onehot; so do sigmoid's
+slope and the binary cross-entropy's. Training and evaluation then leave the last layer out and
+give its input, the logits, to the loss of the second column. It is the same function, and finite
+where the long way divides 0 by 0. A test proves that both ways agree.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from phitodeep.errors import ArgumentError, PhitodeepWarning
+from phitodeep.layers import activation
+from phitodeep.layers.activation import LogSoftmax, Sigmoid, Softmax
+from phitodeep.layers.base import Layer
+from phitodeep.layers.dense import Dense
+from phitodeep.loss import (
+    BinaryCrossEntropy,
+    BinaryCrossEntropyWithLogits,
+    CategoricalCrossEntropy,
+    Loss,
+    NegativeLogLikelihood,
+    SoftmaxCrossEntropy,
+)
+
+FUSED: dict[tuple[type[Layer], type[Loss]], Callable[[Any], Loss]] = {
+    (Softmax, CategoricalCrossEntropy): lambda loss: SoftmaxCrossEntropy(
+        loss.label_smoothing, loss.ignore_index, loss.class_weight
+    ),
+    (LogSoftmax, NegativeLogLikelihood): lambda loss: SoftmaxCrossEntropy(
+        0.0, loss.ignore_index, loss.class_weight
+    ),
+    (Sigmoid, BinaryCrossEntropy): lambda loss: BinaryCrossEntropyWithLogits(),
+}
+
+
+def fused(last: Layer | None, loss: Loss) -> Loss | None:
+    """The loss to use on the input of `last`, or None where there is no shortcut."""
+    make = FUSED.get((type(last), type(loss)))  # type: ignore[arg-type]
+    if make is None or getattr(last, "axis", -1) != -1:
+        return None
+    return make(loss)
+
+
+_GIVES: dict[type[Layer], str] = {
+    Softmax: "probabilities",
+    Sigmoid: "probabilities",
+    activation.HardSigmoid: "probabilities",
+    LogSoftmax: "log-probabilities",
+}
+_REMEDY = {
+    "probabilities": "end the model with .softmax() or .sigmoid(), or use the loss that takes "
+    "logits (SoftmaxCrossEntropy, BinaryCrossEntropyWithLogits)",
+    "log-probabilities": "end the model with .log_softmax()",
+}
+
+
+def check_pair(last: Layer | None, loss: Loss) -> None:
+    """Refuse a loss that cannot match the last layer; warn of a softmax that is taken twice."""
+    known = type(last) is Dense or isinstance(last, activation.Elementwise | activation.Softmax)
+    gives = _GIVES.get(type(last), "numbers" if known else "")  # type: ignore[arg-type]
+    if not gives or loss.wants in ("numbers", gives):
+        return
+    if loss.wants != "logits":
+        raise ArgumentError(
+            f"{loss!r} takes {loss.wants}, but {last!r} gives {gives}: {_REMEDY[loss.wants]}."
+        )
+    if gives != "numbers":
+        warnings.warn(
+            f"{loss!r} takes logits and applies its own softmax or sigmoid, but {last!r} has "
+            f"applied one already: leave out {type(last).__name__}.",
+            PhitodeepWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,407 @@
+"""Activations: a scalar function applied to each number, and softmax along an axis.
+
+For an elementwise y = f(x) the Jacobian is diagonal, so dx = f'(x) dy. Each class writes f as
+`value` and f' as `slope`; `Elementwise` does the rest. Where f has a kink, the slope there is
+that of the side that its docstring names.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from phitodeep.checks import check_number
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.functional import (
+    erf,
+    gaussian,
+    log_softmax,
+    sigmoid,
+    softmax,
+    softplus,
+    sum_rows,
+)
+from phitodeep.layers.base import Layer, Param
+from phitodeep.types import Array, Shape
+
+
+class Elementwise(Layer):
+    """Y = f(X) for each number; X, Y, dX, dY are of one shape (N, ...)."""
+
+    def value(self, X: Array) -> Array:
+        """f(x)."""
+        raise NotImplementedError(f"{type(self).__name__} must implement value(X).")
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        """f'(x), given x and y = f(x)."""
+        raise NotImplementedError(f"{type(self).__name__} must implement slope(X, Y).")
+
+    def forward(self, X: Array) -> Array:
+        Y = self.value(X)
+        self.save(X=X, Y=Y)
+        return Y
+
+    def backward(self, dY: Array) -> Array:
+        X, Y = self.saved("X", "Y")
+        return np.multiply(dY, self.slope(X, Y), out=self.like("dX", dY))
+
+    def like(self, name: str, X: Array) -> Array:
+        """A buffer of X's shape and dtype."""
+        return self.buffer(name, X.shape, X.dtype)
+
+
+class ReLU(Elementwise):
+    """y = max(x, 0); the slope is 1 for x > 0, else 0.
+
+    Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines".
+    """
+
+    def value(self, X: Array) -> Array:
+        return np.maximum(X, 0, out=self.like("Y", X))
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        return np.greater(Y, 0, out=self.buffer("slope", Y.shape, bool))
+
+
+class LeakyReLU(Elementwise):
+    """y = x for x > 0, else alpha x; the slope is 1 for x > 0, else alpha.
+
+    Source: Maas, Hannun and Ng 2013, "Rectifier nonlinearities improve neural network acoustic
+    models".
+    """
+
+    def __init__(self, alpha: float = 0.01) -> None:
+        super().__init__()
+        self.alpha = check_number(alpha, "LeakyReLU alpha")
+
+    def value(self, X: Array) -> Array:
+        return np.multiply(X, self.slope(X, X), out=self.like("Y", X))
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        S = np.greater(X, 0, out=self.like("slope", X))
+        S *= 1 - self.alpha
+        S += self.alpha
+        return S
+
+
+class PReLU(Layer):
+    """y = x for x > 0, else alpha x, with one learnt alpha for each feature of the last axis.
+
+    Shapes: X, Y, dX, dY are (..., D); alpha is (D,) and begins at `init`.
+
+    Backward: dx = dy for x > 0, else alpha dy. alpha meets only the negative x, so
+    dalpha = sum_rows(dy min(x, 0)).
+
+    Source: He et al. 2015, "Delving deep into rectifiers", arXiv:1502.01852, eq. 1 and 8.
+    """
+
+    alpha = Param()  # never decayed: that would pull it to ReLU (sec. 2.1 of the paper)
+
+    def __init__(self, init: float = 0.25) -> None:
+        super().__init__()
+        self.init = check_number(init, "PReLU init")
+
+    def create(self, shape: Shape) -> Shape:
+        self.alpha = np.full(shape[-1], self.init)
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        if X.shape[-1:] != self.alpha.shape:
+            raise ShapeError(
+                f"{self!r} was built for D = {self.alpha.size} features on the last axis, "
+                f"got X of shape {X.shape}."
+            )
+        self.save(X=X)
+        return np.maximum(X, 0) + self.alpha * np.minimum(X, 0)
+
+    def backward(self, dY: Array) -> Array:
+        X = self.saved("X")
+        self.grads = {"alpha": sum_rows(dY * np.minimum(X, 0))}
+        return dY * np.where(X > 0, 1, self.alpha)
+
+
+class ELU(Elementwise):
+    """y = x for x > 0, else alpha (exp(x) - 1); the slope is 1 for x > 0, else alpha exp(x).
+
+    Source: Clevert, Unterthiner and Hochreiter 2016, arXiv:1511.07289, eq. 16.
+    """
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        self.alpha = check_number(alpha, f"{type(self).__name__} alpha", above=0)
+
+    def value(self, X: Array) -> Array:
+        return np.where(X > 0, X, self.alpha * np.expm1(np.minimum(X, 0)))
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        return np.where(X > 0, 1, Y + self.alpha)
+
+
+class CELU(ELU):
+    """y = x for x > 0, else alpha (exp(x / alpha) - 1): an ELU whose slope has no jump.
+
+    The slope is 1 for x > 0, else exp(x / alpha) = y / alpha + 1.
+    Source: Barron 2017, arXiv:1704.07483.
+    """
+
+    def value(self, X: Array) -> Array:
+        return np.where(X > 0, X, self.alpha * np.expm1(np.minimum(X, 0) / self.alpha))
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        return np.where(X > 0, 1, Y / self.alpha + 1)
+
+
+class SELU(Elementwise):
+    """y = scale times ELU(alpha), with the two constants that keep mean 0 and variance 1.
+
+    Source: Klambauer et al. 2017, "Self-normalizing neural networks", arXiv:1706.02515, eq. 2
+    and 14. Initialise with LeCun.
+    """
+
+    alpha, scale = 1.6732632423543772, 1.0507009873554805
+
+    def value(self, X: Array) -> Array:
+        return self.scale * np.where(X > 0, X, self.alpha * np.expm1(np.minimum(X, 0)))
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        return np.where(X > 0, self.scale, Y + self.scale * self.alpha)
+
+
+class GELU(Layer):
+    """y = x Phi(x), with Phi the standard normal distribution; or its tanh approximation.
+
+    Exact ("none"): Phi = (1 + erf(x / sqrt 2)) / 2 has the density phi as derivative, so
+
+        dx = (Phi + x phi) dy
+
+    "tanh": Phi is replaced by s = sigmoid(2 u), which is (1 + tanh u) / 2, with
+    u = k (x + c x^3), k = sqrt(2 / pi), c = 0.044715. Since ds/du = 2 s (1 - s),
+
+        dx = (s + x 2 s (1 - s) k (1 + 3 c x^2)) dy
+
+    Shapes: X, Y, dX, dY are (N, ...).
+    Source: Hendrycks and Gimpel 2016, arXiv:1606.08415, sec. 2.
+    """
+
+    k, c = math.sqrt(2 / math.pi), 0.044715
+    flops_per_output = 8
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        if approximate not in ("none", "tanh"):
+            raise ArgumentError(f'GELU approximate must be "none" or "tanh", got {approximate!r}.')
+        self.approximate = approximate
+
+    def forward(self, X: Array) -> Array:
+        if self.approximate == "tanh":
+            Phi = sigmoid(2 * self.k * (X + self.c * (X * X * X)))
+        else:
+            Phi = (1 + erf(X * math.sqrt(0.5))) / 2
+        self.save(X=X, Phi=Phi)
+        return X * Phi
+
+    def backward(self, dY: Array) -> Array:
+        X, Phi = self.saved("X", "Phi")
+        if self.approximate == "tanh":
+            density = 2 * self.k * Phi * (1 - Phi) * (1 + 3 * self.c * (X * X))
+        else:
+            density = gaussian(X)
+        return dY * (Phi + X * density)
+
+
+class SiLU(Elementwise):
+    """y = x s with s = sigmoid(x); the slope is s + x s (1 - s) = s + y (1 - s).
+
+    Sources: Elfwing, Uchibe and Doya 2017, arXiv:1702.03118; as "Swish": Ramachandran, Zoph and
+    Le 2017, arXiv:1710.05941.
+    """
+
+    def value(self, X: Array) -> Array:
+        return X * sigmoid(X)
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        s = sigmoid(X)
+        return s + Y * (1 - s)
+
+
+class Mish(Elementwise):
+    """y = x t with t = tanh(softplus(x)); the slope is t + x (1 - t^2) sigmoid(x).
+
+    Source: Misra 2019, arXiv:1908.08681, eq. 1.
+    """
+
+    def value(self, X: Array) -> Array:
+        return X * np.tanh(softplus(X))
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        t = np.tanh(softplus(X))
+        return t + X * (1 - t * t) * sigmoid(X)
+
+
+class HardSigmoid(Elementwise):
+    """y = x / 6 + 1 / 2, held between 0 and 1; the slope is 1 / 6 for -3 < x < 3, else 0.
+
+    Source: the piecewise form of PyTorch's Hardsigmoid; Howard et al. 2019, arXiv:1905.02244.
+    """
+
+    def value(self, X: Array) -> Array:
+        return np.clip(X / 6 + 0.5, 0, 1)
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        return ((X > -3) & (X < 3)) * X.dtype.type(1 / 6)
+
+
+class HardSwish(Elementwise):
+    """y = x hardsigmoid(x): 0 up to -3, x from 3 on; the slope between is (2 x + 3) / 6.
+
+    Source: Howard et al. 2019, "Searching for MobileNetV3", arXiv:1905.02244, sec. 5.2.
+    """
+
+    def value(self, X: Array) -> Array:
+        return X * np.clip(X / 6 + 0.5, 0, 1)
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        return np.where(X <= -3, 0, np.where(X < 3, X / 3 + 0.5, 1))
+
+
+class HardTanh(Elementwise):
+    """y = x held between -1 and 1; the slope is 1 for -1 < x < 1, else 0.
+
+    Source: Collobert 2004, "Large scale machine learning", PhD thesis, Universite Paris VI.
+    """
+
+    def value(self, X: Array) -> Array:
+        return np.clip(X, -1, 1, out=self.like("Y", X))
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        return np.less(np.abs(X), 1, out=self.buffer("slope", X.shape, bool))
+
+
+class Sigmoid(Elementwise):
+    """y = 1 / (1 + exp(-x)); the slope is y (1 - y).
+
+    Source: Rumelhart, Hinton and Williams 1986, Nature 323, eq. 2.
+    """
+
+    def value(self, X: Array) -> Array:
+        return sigmoid(X, out=self.like("Y", X))
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        S = np.subtract(1, Y, out=self.like("slope", Y))
+        S *= Y
+        return S
+
+
+class Tanh(Elementwise):
+    """y = tanh(x); the slope is 1 - y^2.
+
+    Source: LeCun et al. 1998, "Efficient BackProp", sec. 4.4.
+    """
+
+    def value(self, X: Array) -> Array:
+        return np.tanh(X, out=self.like("Y", X))
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        S = np.multiply(Y, Y, out=self.like("slope", Y))
+        return np.subtract(1, S, out=S)
+
+
+class Softplus(Elementwise):
+    """y = log(1 + exp(x)); the slope is sigmoid(x).
+
+    Source: Dugas et al. 2001, "Incorporating second-order functional knowledge for better
+    option pricing", NIPS 13.
+    """
+
+    def value(self, X: Array) -> Array:
+        return softplus(X)
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        return sigmoid(X)
+
+
+class Softsign(Elementwise):
+    """y = x / (1 + |x|); the slope is 1 / (1 + |x|)^2.
+
+    Source: Turian, Bergstra and Bengio 2009, "Quadratic features and deep architectures for
+    chunking", NAACL HLT.
+    """
+
+    def value(self, X: Array) -> Array:
+        return X / (1 + np.abs(X))
+
+    def slope(self, X: Array, Y: Array) -> Array:
+        return 1 / np.square(1 + np.abs(X))
+
+
+class _AlongAxis(Layer):
+    """What Softmax and LogSoftmax share: an axis other than that of the batch."""
+
+    flops_per_output = 5
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        if axis == 0:
+            raise ArgumentError(f"{type(self).__name__} along axis 0 would mix the samples.")
+        self.axis = axis
+
+    def create(self, shape: Shape) -> Shape:
+        self._check(len(shape) + 1)
+        return shape
+
+    def _check(self, rank: int) -> None:
+        if not -rank < self.axis < rank:
+            raise ShapeError(f"{self!r} needs that axis beside the batch axis, got rank {rank}.")
+
+
+class Softmax(_AlongAxis):
+    """y_i = exp(x_i) / sum_j exp(x_j) along `axis`: probabilities.
+
+    Shapes: X, Y, dX, dY are (N, ..., K).
+    Backward. dy_j/dx_i = y_j ([i = j] - y_i), so
+
+        dx_i = y_i (dy_i - sum_j dy_j y_j)
+
+    A check by eye: dx sums to zero, since a shift of x changes nothing.
+    Source: Bridle 1990, "Probabilistic interpretation of feedforward classification network
+    outputs".
+    """
+
+    def forward(self, X: Array) -> Array:
+        self._check(X.ndim)
+        Y = softmax(X, self.axis, out=self.buffer("Y", X.shape, X.dtype))
+        self.save(Y=Y)
+        return Y
+
+    def backward(self, dY: Array) -> Array:
+        Y = self.saved("Y")
+        dX = np.multiply(dY, Y, out=self.buffer("dX", Y.shape, Y.dtype))
+        mean = dX.sum(axis=self.axis, keepdims=True)
+        np.subtract(dY, mean, out=dX)
+        dX *= Y
+        return dX
+
+
+class LogSoftmax(_AlongAxis):
+    """y_i = x_i - log(sum_j exp(x_j)) along `axis`: the logarithm of Softmax, without underflow.
+
+    Shapes: X, Y, dX, dY are (N, ..., K).
+    Backward. dy_j/dx_i = [i = j] - p_i with p = exp(y), so dx_i = dy_i - p_i sum_j dy_j.
+    A check by eye: dx sums to zero, as for Softmax.
+    Source: Goodfellow, Bengio and Courville 2016, "Deep Learning", eq. 6.30.
+    """
+
+    def forward(self, X: Array) -> Array:
+        self._check(X.ndim)
+        Y = log_softmax(X, self.axis)
+        self.save(Y=Y)
+        return Y
+
+    def backward(self, dY: Array) -> Array:
+        return dY - np.exp(self.saved("Y")) * dY.sum(axis=self.axis, keepdims=True)
+
+
+ReLu = ReLU  # as the original 0.2.3 spelt them
+LeakyReLu = LeakyReLU
+Swish = SiLU

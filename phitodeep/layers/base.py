@@ -1,0 +1,463 @@
+"""What every layer is: parameters, one frame of scratch memory, and the context of the call."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ClassVar, NamedTuple, Self, overload
+
+import numpy as np
+
+from phitodeep.checks import as_float
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackwardError,
+    NotBuiltError,
+    ShapeError,
+)
+from phitodeep.optimization.initialization import Initializer
+from phitodeep.types import Array, DType, Shape, describe
+
+
+class Call(NamedTuple):
+    """How the current forward or backward pass is meant: a value of the call, not of a layer."""
+
+    training: bool = True  # dropout drops, batch statistics are used and recorded
+    caching: bool = True  # forward keeps what backward needs
+    needs_dX: bool = True  # False: nobody reads the gradient of the input
+    reuse: bool = False  # output buffers of the previous step may be written again
+    step: int | None = None  # of the optimizer; None: each forward pass counts for itself
+    first: int = 0  # place of this batch's first sample in the global batch
+
+
+_CALL: ContextVar[Call] = ContextVar("phitodeep_call", default=Call())  # noqa: B039
+current = _CALL.get
+
+
+@contextmanager
+def calling(**changes: Any) -> Iterator[None]:
+    """Run the body with some fields of the `Call` changed."""
+    token = _CALL.set(_CALL.get()._replace(**changes))
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
+
+
+@contextmanager
+def inference() -> Iterator[None]:
+    """Predict: no dropout, running statistics, nothing cached and nothing shared written."""
+    with calling(training=False, caching=False, reuse=False):
+        yield
+
+
+@contextmanager
+def saliency() -> Iterator[None]:
+    """As `inference`, but cached, so that `backward` gives the gradient of what was predicted."""
+    with calling(training=False, caching=True, reuse=False):
+        yield
+
+
+class Frame:
+    """The memory of one pass: cache, gradients, and buffers that the training loop reuses."""
+
+    def __init__(self) -> None:
+        self.cache: dict[str, Any] = {}
+        self.grads: dict[str, Array] = {}
+        self.buffers: dict[str, Array] = {}
+        self.output: tuple[Shape, np.dtype[Any]] | None = None  # of the last cached forward
+        self.passes = 0  # forward passes that drew random numbers outside any counted step
+
+
+class Buffered:
+    """Something that writes its results into a frame."""
+
+    frame: Frame
+
+    def buffer(self, name: str, shape: Shape, dtype: DType) -> Array:
+        """An uninitialised array to write into: last step's one inside the training loop, else new.
+
+        A shorter last batch gets the head of the longer one, so that an epoch allocates once.
+        """
+        if not _CALL.get().reuse:
+            return np.empty(shape, dtype)
+        kept = self.frame.buffers.get(name)
+        if kept is not None and kept.dtype == dtype:
+            if kept.shape == shape:
+                return kept
+            if kept.shape[1:] == shape[1:] and kept.ndim and shape[0] < kept.shape[0]:
+                return kept[: shape[0]]
+        made = self.frame.buffers[name] = np.empty(shape, dtype)
+        return made
+
+
+class Param:
+    """A parameter of a layer: `layer.W` reads it, `layer.W = a` writes into it.
+
+    `decay` says whether weight decay and penalties pull on it: they do on the matrices of a
+    layer, and never on biases and on the scales of norms.
+    """
+
+    store = "params"
+
+    def __init__(self, *, decay: bool = False) -> None:
+        self.decay = decay
+
+    def __set_name__(self, owner: type[Layer], name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, layer: None, owner: type[Layer]) -> Self: ...
+    @overload
+    def __get__(self, layer: Layer, owner: type[Layer]) -> Array: ...
+    def __get__(self, layer: Layer | None, owner: type[Layer]) -> Self | Array:
+        if layer is None:
+            return self
+        store: dict[str, Array] = getattr(layer, self.store)
+        try:
+            return store[self.name]
+        except KeyError:
+            layer.make_parameters()
+            if self.name in store:
+                return store[self.name]
+            raise NotBuiltError(f"{layer!r} has no parameter {self.name!r}.") from None
+
+    def __set__(self, layer: Layer, value: Any) -> None:
+        store: dict[str, Array] = getattr(layer, self.store)
+        if not layer.creating and self.name not in store:
+            layer.make_parameters()
+        new = np.asarray(value)
+        if new.dtype.kind not in "fiub":
+            raise ArgumentTypeError(
+                f"{layer!r}: parameter {self.name!r} takes real numbers, got {new.dtype}."
+            )
+        old = store.get(self.name)
+        if old is None:
+            store[self.name] = np.array(new, layer.dtype) if layer.creates else new
+        elif old.shape != new.shape:
+            raise ShapeError(
+                f"{layer!r}: parameter {self.name!r} has shape {old.shape}, got {new.shape}."
+            )
+        elif not layer.creating:  # building again keeps what was learnt
+            old[...] = new
+
+
+class State(Param):
+    """What a layer remembers but does not learn, such as running statistics."""
+
+    store = "state"
+
+
+def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
+    """Bring X to the layer's dtype, and remember the shape that backward must be given."""
+
+    @functools.wraps(forward)
+    def guarded(self: Layer, X: Array) -> Array:
+        if self.output_shape is None:
+            self.make_parameters()
+        if type(X) is not np.ndarray or X.dtype != self.dtype:
+            X = self.admit(X)
+        if X.ndim == 0:
+            raise ShapeError(f"{self!r} takes a batch of at least rank 1, got a single number.")
+        Y = forward(self, X)
+        if _CALL.get().caching:
+            self.frame.output = Y.shape, Y.dtype
+        return Y
+
+    return guarded
+
+
+def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Array | None]:
+    """Insist on a forward pass before, and on a dY that fits what it gave."""
+
+    @functools.wraps(backward)
+    def guarded(self: Layer, dY: Array) -> Array | None:
+        if self.frame.output is None:
+            raise BackwardError(
+                f"{self!r} has nothing to go back through: run a forward pass in training mode "
+                "first (inference keeps no cache)."
+            )
+        shape, dtype = self.frame.output
+        if np.shape(dY) != shape:
+            raise ShapeError(f"{self!r} gave Y of shape {shape}, got dY of shape {np.shape(dY)}.")
+        if type(dY) is not np.ndarray or dY.dtype != dtype:
+            dY = np.asarray(dY, dtype)
+        return backward(self, dY)
+
+    return guarded
+
+
+class Layer(Buffered):
+    """One differentiable step Y = f(X; parameters), with its hand-derived backward pass.
+
+    An author writes `__init__` (settings only), `create(input_shape) -> output_shape` (makes the
+    parameters; shapes are of one sample), `forward(X) -> Y` and `backward(dY) -> dX`. Then
+
+        layer.params, layer.grads    dicts by parameter name; grads are of the last backward
+        layer.state                  what is remembered but not learnt
+        layer.cache                  what forward saved for backward
+
+    `backward` returns exactly dL/dX and overwrites `grads`; it never divides by the batch and
+    never writes into dY, as `forward` never writes into X.
+    """
+
+    flops_per_output = 1  # the work of an elementwise layer; matrix layers override `flops`
+    declared: ClassVar[dict[str, Param]] = {}  # parameters and states of the class
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):
+            if name in cls.__dict__:
+                setattr(cls, name, guard(cls.__dict__[name]))
+        own = {name: p for name, p in vars(cls).items() if isinstance(p, Param)}
+        cls.declared = {**cls.declared, **own}
+
+    def __init__(self) -> None:
+        self.params: dict[str, Array] = {}
+        self.state: dict[str, Array] = {}
+        self.frame = Frame()
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
+        self.input_shape: Shape | None = None
+        self.output_shape: Shape | None = None
+        self.creating = False  # while `create` runs
+        self.creates = True  # False in a copy that only measures shapes
+        self._trainable = True
+        self._generator: np.random.Generator | None = None
+        self._seed: np.random.SeedSequence | None = None
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    # --- what an author writes -------------------------------------------------------------
+
+    def create(self, shape: Shape) -> Shape:
+        """Make the parameters for samples of `shape`, and return the shape of the output."""
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        raise NotImplementedError(f"{type(self).__name__} must implement forward(X) -> Y.")
+
+    def backward(self, dY: Array) -> Array | None:
+        raise NotImplementedError(f"{type(self).__name__} must implement backward(dY) -> dX.")
+
+    def known_input(self) -> Shape | None:
+        """The input shape that the settings alone tell, as those of `Dense(784, 128)` do."""
+        return None
+
+    def flops(self) -> int:
+        """Floating-point operations of a forward pass, for one sample."""
+        return self.flops_per_output * math.prod(self.output_shape or ())
+
+    # --- what an author uses ---------------------------------------------------------------
+
+    def save(self, **values: Any) -> None:
+        """Keep values for `backward`, unless this is inference."""
+        if _CALL.get().caching:
+            self.frame.cache = values
+
+    def saved(self, *names: str) -> Any:
+        """What `save` kept under these names: one value, or a tuple of several."""
+        cache = self.frame.cache
+        return cache[names[0]] if len(names) == 1 else tuple(cache[name] for name in names)
+
+    def draw(self, initializer: Initializer, shape: Shape) -> Array:
+        """Initial values of a parameter, from this layer's own generator."""
+        if not self.creates:
+            return np.broadcast_to(np.float32(0), shape)
+        assert self._generator is not None
+        return initializer.draw(shape, self._generator)
+
+    def uniform(self, shape: Shape) -> Array:
+        """float32 numbers in [0, 1): a pure function of seed, layer path, step and sample place.
+
+        Philox is counter based: its counter is set to (place of the first sample, step), so the
+        part of a batch that a thread handles sees the numbers that the whole batch would see.
+        """
+        n, each = shape[0], math.prod(shape[1:])
+        ticks = -(-each // 8)  # one tick of the counter gives eight float32
+        call = _CALL.get()
+        step, stream = call.step, 0
+        if step is None:
+            step, stream = self.frame.passes, 1
+            self.frame.passes += 1
+        key = self.seed_sequence.generate_state(2, np.uint64)
+        bits = np.random.Philox(key=key, counter=[call.first * ticks, step, stream, 0])
+        drawn = self.buffer("uniform", (n, 8 * ticks), np.float32)
+        np.random.Generator(bits).random(out=drawn, dtype=np.float32)
+        return drawn[:, :each].reshape(shape)
+
+    # --- building --------------------------------------------------------------------------
+
+    def build(self, input_shape: Shape, *, seed: Any = None, dtype: DType = None) -> Shape:
+        """Make the parameters for samples of `input_shape` (no batch axis), once.
+
+        Building again is harmless: another dtype casts, another seed does not redraw, and a
+        shape that the parameters do not fit is refused. `dtype` is float32 unless given.
+        """
+        if seed is not None:
+            self.plant(seed)
+        self.cast(self.dtype if dtype is None else dtype)
+        shape = tuple(int(n) for n in input_shape)
+        self._generator = np.random.default_rng(self.seed_sequence) if self.creates else None
+        if not self.children() and any(isinstance(v, Layer) for v in _spread(vars(self))):
+            raise ArgumentTypeError(f"{self!r} holds layers: derive it from Container.")
+        self.creating = True
+        try:
+            self.output_shape = self.create(shape)
+        finally:
+            self.creating = False
+        self.input_shape = shape
+        return self.output_shape
+
+    def make_parameters(self) -> None:
+        """Build from the settings alone, or say that they do not tell the input's shape."""
+        if self.output_shape is None and self.declared:
+            self.build(self._known_or_refuse())
+
+    def measured(self, input_shape: Shape | None = None) -> Self:
+        """A copy built without making any array: for shapes and counts."""
+        shape = self._known_or_refuse() if input_shape is None else input_shape
+        ghost = self.replica()
+        for _, layer in ghost.walk():
+            layer.creates, layer.params, layer.state = False, {}, {}
+        ghost.build(shape)
+        return ghost
+
+    def _known_or_refuse(self) -> Shape:
+        known = self.input_shape or self.known_input()
+        if known is None:
+            raise NotBuiltError(
+                f"{self!r} does not know its input shape yet: call build(input_shape), "
+                "or give the model its input with .input(...)."
+            )
+        return known
+
+    def cast(self, dtype: DType) -> None:
+        """Change the dtype of every parameter and state here and below."""
+        wanted = np.dtype(dtype)
+        if wanted not in (np.float32, np.float64):
+            raise ArgumentTypeError(f"dtype must be float32 or float64, got {wanted}.")
+        for _, layer in self.walk():
+            if layer.dtype != wanted:
+                layer.dtype = wanted
+                layer.frame = Frame()
+                for store in (layer.params, layer.state):
+                    store.update({name: a.astype(wanted) for name, a in store.items()})
+
+    def plant(self, seed: Any) -> None:
+        """Give this layer and those below random streams of their own, one for each path.
+
+        `seed` is an integer or a NumPy SeedSequence.
+        """
+        root = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+        self._seed = root
+        for i, child in enumerate(self.children().values()):
+            key = (*root.spawn_key, i)
+            child.plant(np.random.SeedSequence(root.entropy, spawn_key=key))
+
+    @property
+    def seed_sequence(self) -> np.random.SeedSequence:
+        if self._seed is None:
+            self.plant(np.random.SeedSequence())
+        assert self._seed is not None
+        return self._seed
+
+    def admit(self, X: Any) -> Array:
+        """X as an array of this layer's dtype; a layer that was never built keeps floats as is."""
+        return as_float(X, None if self.output_shape is None else self.dtype, repr(self))
+
+    # --- the tree --------------------------------------------------------------------------
+
+    def children(self) -> dict[str, Layer]:
+        """The layers inside, by attribute and index, such as `layers.0`: see `Container`."""
+        return {}
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, Layer]]:
+        """This layer and all below it with their paths: `3.layers.0` in a model, `` for itself."""
+        yield path, self
+        for key, child in self.children().items():
+            yield from child.walk(f"{path}.{key}" if path else key.removeprefix("layers."))
+
+    def replica(self) -> Self:
+        """The same layer with the same parameters and a frame of its own, as a thread needs it."""
+        twin = copy.copy(self)
+        twin.frame = Frame()
+        return twin
+
+    def copy(self) -> Self:
+        """An independent copy: parameters and state, without cache and gradients."""
+        return copy.deepcopy(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "frame": Frame()}
+
+    # --- parameters ------------------------------------------------------------------------
+
+    @property
+    def cache(self) -> dict[str, Any]:
+        return self.frame.cache
+
+    @property
+    def grads(self) -> dict[str, Array]:
+        return self.frame.grads
+
+    @grads.setter
+    def grads(self, grads: dict[str, Array]) -> None:
+        self.frame.grads = grads
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers change the parameters here and below; setting it sets all below."""
+        return self._trainable
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        for _, layer in self.walk():
+            layer._trainable = bool(value)
+
+    def learns(self) -> bool:
+        """Whether any parameter here or below is trainable."""
+        return any(layer.trainable and layer.params for _, layer in self.walk())
+
+    def count_params(self) -> int:
+        """How many numbers are in the parameters here and below; counting makes none of them."""
+        built = self if self.output_shape is not None else self.measured()
+        arrays = {id(a): a.size for _, layer in built.walk() for a in layer.params.values()}
+        return sum(arrays.values())
+
+    def get_weights(self) -> dict[str, Array]:
+        """Copies of all parameters and state, by path."""
+        return {path: store[name].copy() for path, store, name in self._stored()}
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        """Write all parameters and state, by path; nothing is written unless everything fits."""
+        slots = {path: (store, name) for path, store, name in self._stored()}
+        if slots.keys() != weights.keys():
+            missing, extra = sorted(slots.keys() - weights), sorted(weights.keys() - slots)
+            raise ArgumentError(f"{self!r}: weights are missing {missing} and have extra {extra}.")
+        for path, (store, name) in slots.items():
+            if store[name].shape != np.shape(weights[path]):
+                raise ShapeError(
+                    f"{self!r}: {path} has shape {store[name].shape}, "
+                    f"got {np.shape(weights[path])}."
+                )
+        for path, (store, name) in slots.items():
+            store[name][...] = weights[path]
+
+    def _stored(self) -> Iterator[tuple[str, dict[str, Array], str]]:
+        for path, layer in self.walk():
+            layer.make_parameters()
+            for store in (layer.params, layer.state):
+                for name in store:
+                    yield f"{path}.{name}" if path else name, store, name
+
+
+def _spread(attributes: dict[str, Any]) -> Iterator[Any]:
+    """All values, and what lists among them hold."""
+    for value in attributes.values():
+        yield from value if isinstance(value, list) else (value,)

@@ -1,0 +1,234 @@
+"""Layers made of layers: a tree, never a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, cast
+
+import numpy as np
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
+from phitodeep.layers.base import Layer, calling, current
+from phitodeep.types import Array, Shape
+
+
+class _Place:
+    """Tells errors that pass through which layer of which container they come from."""
+
+    def __init__(self, container: str, part: str = "layer") -> None:
+        self.container, self.part, self.i = container, part, 0
+
+    def __enter__(self) -> _Place:
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            locate(error, f"{self.part} {self.i} of {self.container}")
+
+
+class Container(Layer):
+    """A layer made of layers, which it holds as attributes or in lists.
+
+    Derive your own from it: what is held is found, so it is built from the same seed, trained,
+    counted, copied and saved with the rest. `create`, `forward` and `backward` are the author's.
+    """
+
+    def children(self) -> dict[str, Layer]:
+        found: dict[str, Layer] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Layer):
+                found[name] = value
+            elif isinstance(value, list):
+                found |= {f"{name}.{i}": v for i, v in enumerate(value) if isinstance(v, Layer)}
+        return found
+
+    def replica(self) -> Self:
+        twin = super().replica()
+        for name, value in vars(self).items():
+            if isinstance(value, Layer):
+                setattr(twin, name, value.replica())
+            elif isinstance(value, list):
+                copies = [v.replica() if isinstance(v, Layer) else v for v in value]
+                setattr(twin, name, copies)
+        return twin
+
+    def _held(self, layers: Sequence[Layer]) -> list[Layer]:
+        """The layers as a list, if each is one and none comes twice."""
+        name = type(self).__name__
+        for i, layer in enumerate(layers):
+            if not isinstance(layer, Layer):
+                hint = f" (did you mean {layer.__name__}()?)" if isinstance(layer, type) else ""
+                raise ArgumentTypeError(f"{name} takes layers, got {layer!r} at place {i}{hint}.")
+        every = [id(layer) for top in layers for _, layer in top.walk()]
+        if len(set(every)) < len(every):
+            raise ArgumentError(
+                f"{name} was given one layer object twice, and a layer has one cache: "
+                "use layer.copy() for a second layer."
+            )
+        return list(layers)
+
+    def flops(self) -> int:
+        return sum(layer.flops() for layer in self.children().values())
+
+
+class Chain(Container):
+    """Layers one after another: Y = f_n(... f_2(f_1(X))).
+
+    Shapes: those of the first layer's X and the last layer's Y.
+    Backward is the chain rule: dY goes through the layers from the last to the first. Where
+    nobody needs dX, as in training, it ends at the first layer that learns.
+    """
+
+    def __init__(self, *layers: Layer) -> None:
+        super().__init__()
+        self.layers = self._held(layers)
+
+    def known_input(self) -> Shape | None:
+        return self.layers[0].known_input() if self.layers else None
+
+    def create(self, shape: Shape) -> Shape:
+        with _Place(type(self).__name__) as at:
+            for at.i, layer in enumerate(self.layers):
+                shape = layer.build(shape)
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        with _Place(type(self).__name__) as at:
+            for at.i, layer in enumerate(self.layers):
+                X = layer.forward(X)
+        return X
+
+    def backward(self, dY: Array) -> Array | None:
+        if current().needs_dX:
+            return self._back(dY, 0)
+        first = next((i for i, layer in enumerate(self.layers) if layer.learns()), None)
+        if first is not None:
+            with calling(needs_dX=True):
+                dY = self._back(dY, first + 1)
+            self._back(dY, first, first + 1)
+        return None
+
+    def _back(self, dY: Array, first: int, end: int | None = None) -> Array:
+        """Go back through layers[first:end]."""
+        with _Place(type(self).__name__) as at:
+            for at.i in reversed(range(*slice(first, end).indices(len(self.layers)))):
+                dY = cast(Array, self.layers[at.i].backward(dY))
+        return dY
+
+
+class Residual(Chain):
+    """Y = X + F(X), with F the chain of `layers`, which must keep the shape.
+
+    Shapes: X, Y, dX, dY are (N, ...).
+    Backward: X reaches Y by two roads, so dX = dY + dF with dF the gradient through the chain.
+    Source: He et al. 2016, "Deep residual learning", arXiv:1512.03385, eq. 1.
+    """
+
+    def create(self, shape: Shape) -> Shape:
+        out = super().create(shape)
+        if out != shape:
+            raise ShapeError(
+                f"{self!r} adds X to F(X): F must keep the shape {shape}, it gives {out}."
+            )
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        F = super().forward(X)
+        return np.add(X, F, out=self.buffer("Y", X.shape, X.dtype))
+
+    def backward(self, dY: Array) -> Array | None:
+        dF = super().backward(dY)
+        if dF is None:
+            return None
+        return np.add(dY, dF, out=self.buffer("dX", dY.shape, dY.dtype))
+
+    def flops(self) -> int:
+        return super().flops() + int(np.prod(self.output_shape or ()))
+
+
+class Parallel(Container):
+    """Several branches see the same X, and their outputs are merged.
+
+    Shapes: X, dX are (N, ...). `merge` is "concat" (on the last axis; the other axes agree),
+    "add" or "multiply" (all outputs have one shape).
+
+    Backward. X reaches Y through every branch, so dX is the sum of the branches' gradients,
+    where branch i receives
+
+        concat      its slice of dY
+        add         dY
+        multiply    dY times the product of the other outputs
+
+    Source: Szegedy et al. 2015, "Going deeper with convolutions", arXiv:1409.4842 (concat).
+    """
+
+    def __init__(self, *branches: Layer, merge: str = "concat") -> None:
+        super().__init__()
+        if merge not in ("concat", "add", "multiply"):
+            raise ArgumentError(
+                f'Parallel merge must be "concat", "add" or "multiply", got {merge!r}.'
+            )
+        if not branches:
+            raise ArgumentError("Parallel needs at least one branch.")
+        self.branches = self._held(branches)
+        self.merge = merge
+
+    def known_input(self) -> Shape | None:
+        return next((s for b in self.branches if (s := b.known_input()) is not None), None)
+
+    def create(self, shape: Shape) -> Shape:
+        with _Place("Parallel", "branch") as at:
+            outs = []
+            for at.i, branch in enumerate(self.branches):
+                outs.append(branch.build(shape))
+        if len({o[:-1] if self.merge == "concat" else o for o in outs}) > 1:
+            raise ShapeError(f'{self!r} cannot merge outputs of shapes {outs} by "{self.merge}".')
+        if self.merge == "concat":
+            return (*outs[0][:-1], sum(o[-1] for o in outs))
+        return outs[0]
+
+    def forward(self, X: Array) -> Array:
+        with _Place("Parallel", "branch") as at:
+            outs = []
+            for at.i, branch in enumerate(self.branches):
+                outs.append(branch.forward(X))
+        self.save(outs=outs)
+        if self.merge == "concat":
+            return np.concatenate(outs, axis=-1)
+        return _product(outs) if self.merge == "multiply" else _sum(outs)
+
+    def backward(self, dY: Array) -> Array | None:
+        outs = self.saved("outs")
+        if self.merge == "concat":
+            ends = np.cumsum([Y.shape[-1] for Y in outs])
+            shares = np.split(dY, ends[:-1], axis=-1)
+        elif self.merge == "add":
+            shares = [dY] * len(outs)
+        else:
+            shares = [_product([dY, *outs[:i], *outs[i + 1 :]]) for i in range(len(outs))]
+        dXs = []
+        with _Place("Parallel", "branch") as at:
+            for at.i, branch in enumerate(self.branches):
+                dXs.append(branch.backward(shares[at.i]))
+        return _sum([dX for dX in dXs if dX is not None]) if current().needs_dX else None
+
+    def flops(self) -> int:
+        merging = 0 if self.merge == "concat" else len(self.branches) - 1
+        return super().flops() + merging * int(np.prod(self.output_shape or ()))
+
+
+def _sum(arrays: Sequence[Array]) -> Array:
+    total = arrays[0].copy()
+    for a in arrays[1:]:
+        total += a
+    return total
+
+
+def _product(arrays: Sequence[Array]) -> Array:
+    total = arrays[0].copy()
+    for a in arrays[1:]:
+        total *= a
+    return total

@@ -1,0 +1,99 @@
+"""The fully connected layer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phitodeep.checks import check_count
+from phitodeep.errors import ArgumentTypeError, ShapeError
+from phitodeep.functional import sum_rows
+from phitodeep.layers.base import Layer, Param, current
+from phitodeep.optimization.initialization import He, Initializer
+from phitodeep.types import Array, Shape
+
+
+class Dense(Layer):
+    """Y = X W + b on the last axis.
+
+    Shapes: X, dX are (..., input_size); Y, dY are (..., output_size); W is
+    (input_size, output_size) and b is (output_size,). `Dense(128)` gives the output size alone
+    and takes the input size from the layer before.
+
+    Backward. For one row, y_j = sum_i x_i W_ij + b_j, and every row uses the same W and b:
+
+        dL/dW_ij = sum_rows(x_i dy_j)    dL/db_j = sum_rows(dy_j)    dL/dx_i = sum_j dy_j W_ij
+
+    so dW = X^T dY, db is the sum of the rows of dY, and dX = dY W^T. Nothing is divided by the
+    number of rows: the loss has done that.
+
+    Source: Rumelhart, Hinton and Williams 1986, "Learning representations by back-propagating
+    errors", Nature 323, eq. 5 to 7.
+    """
+
+    W = Param(decay=True)
+    b = Param()
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int | None = None,
+        initializer: Initializer = He(),
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if not isinstance(initializer, Initializer):
+            raise ArgumentTypeError(
+                f"Dense takes an initializer such as Xavier(InitType.NORMAL), got {initializer!r}."
+            )
+        sizes = (None, input_size) if output_size is None else (input_size, output_size)
+        self.input_size = None if sizes[0] is None else check_count(sizes[0], "Dense input_size")
+        self.output_size = check_count(sizes[1], "Dense output_size")
+        self.initializer = initializer
+        self.bias = bias
+
+    def known_input(self) -> Shape | None:
+        return None if self.input_size is None else (self.input_size,)
+
+    def create(self, shape: Shape) -> Shape:
+        if self.input_size is None:
+            self.input_size = shape[-1]
+        self._check(shape)
+        self.W = self.draw(self.initializer, (self.input_size, self.output_size))
+        if self.bias:
+            self.b = np.zeros(self.output_size)
+        return (*shape[:-1], self.output_size)
+
+    def forward(self, X: Array) -> Array:
+        self._check(X.shape)
+        rows = X.reshape(-1, X.shape[-1])
+        Y = self.buffer("Y", (len(rows), self.output_size), X.dtype)
+        np.matmul(rows, self.W, out=Y)
+        if self.bias:
+            Y += self.b
+        self.save(rows=rows)
+        return Y.reshape(*X.shape[:-1], self.output_size)
+
+    def backward(self, dY: Array) -> Array | None:
+        rows, dY_rows = self.saved("rows"), dY.reshape(-1, self.output_size)
+        dW = self.buffer("dW", self.W.shape, dY.dtype)
+        self.grads = {"W": np.matmul(rows.T, dY_rows, out=dW)}
+        if self.bias:
+            db = self.buffer("db", self.b.shape, dY.dtype)
+            self.grads["b"] = sum_rows(dY_rows, out=db)
+        if not current().needs_dX:
+            return None
+        dX = np.matmul(dY_rows, self.W.T, out=self.buffer("dX", rows.shape, dY.dtype))
+        return dX.reshape(*dY.shape[:-1], rows.shape[-1])
+
+    def flops(self) -> int:
+        """A multiplication and an addition for each weight, at each position."""
+        positions = int(np.prod(self.output_shape[:-1])) if self.output_shape else 1
+        inputs = self.input_size or 0
+        return positions * self.output_size * (2 * inputs + self.bias)
+
+    def _check(self, shape: Shape) -> None:
+        if shape[-1:] != (self.input_size,):
+            raise ShapeError(
+                f"{self!r} takes {self.input_size} features on the last axis, got shape {shape}."
+            )

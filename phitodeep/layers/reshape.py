@@ -1,0 +1,60 @@
+"""Layers that move numbers to another shape and compute nothing."""
+
+from __future__ import annotations
+
+import math
+
+from phitodeep.checks import check_count
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.layers.base import Layer
+from phitodeep.types import Array, Shape
+
+
+class Flatten(Layer):
+    """Each sample as one row: X (N, ...) -> Y (N, D), D the product of the other sizes.
+
+    Backward: Y holds the numbers of X in the same order, so dX is dY in the shape of X.
+    Y may be a view of X.
+    """
+
+    flops_per_output = 0
+
+    def create(self, shape: Shape) -> Shape:
+        return (math.prod(shape),)
+
+    def forward(self, X: Array) -> Array:
+        self.save(shape=X.shape)
+        return X.reshape(len(X), math.prod(X.shape[1:]))
+
+    def backward(self, dY: Array) -> Array:
+        return dY.reshape(self.saved("shape"))
+
+
+class Reshape(Layer):
+    """Each sample in another shape: X (N, ...) -> Y (N, *shape); one size may be -1.
+
+    Backward: dX is dY in the shape of X. Y may be a view of X.
+    """
+
+    flops_per_output = 0
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        if not shape or sum(n == -1 for n in shape) > 1:
+            raise ArgumentError(f"Reshape takes sizes, at most one of them -1, got {shape}.")
+        self.shape = tuple(n if n == -1 else check_count(n, "Reshape size") for n in shape)
+
+    def create(self, shape: Shape) -> Shape:
+        known = math.prod(n for n in self.shape if n != -1)
+        size = math.prod(shape)
+        if size % known or (-1 not in self.shape and size != known):
+            raise ShapeError(f"{self!r} cannot take samples of shape {shape} ({size} numbers).")
+        return tuple(size // known if n == -1 else n for n in self.shape)
+
+    def forward(self, X: Array) -> Array:
+        shape = self.create(X.shape[1:])
+        self.save(shape=X.shape)
+        return X.reshape(len(X), *shape)
+
+    def backward(self, dY: Array) -> Array:
+        return dY.reshape(self.saved("shape"))

@@ -1,0 +1,576 @@
+"""Losses: a number to make small, and exactly its derivative by the predictions.
+
+Every loss is a weighted mean: the sum over all terms, divided by `total`. Regression and binary
+losses have a term for each element, cross-entropies one for each position (a prediction without
+its class axis). A sample's weight multiplies its terms and counts in the divisor as often.
+`total` replaces the divisor, so that parts of a batch add up to the whole.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from phitodeep import functional as F
+from phitodeep.checks import as_float, as_real, check_count, check_finite, check_number
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.layers.base import Buffered, Frame
+from phitodeep.types import Array, Shape, describe
+
+
+class Loss(Buffered):
+    """A loss for predictions P and targets T.
+
+    Users call `loss_func` and `loss_gradient`, which check what they are given. The training
+    loop checks all targets once with `targets`, and then calls `value_and_gradient` alone.
+    An author writes `targets`, `divisor`, `value` and `gradient`.
+    """
+
+    wants = "numbers"  # what the predictions must be: see fusion.py
+    threshold = 0.5  # predictions above it mean the positive class
+
+    def __init__(self) -> None:
+        self.frame = Frame()
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "frame": Frame()}
+
+    def loss_func(
+        self, y_pred: Any, y_true: Any, sample_weight: Any = None, total: float | None = None
+    ) -> float:
+        """The loss as a Python float.
+
+        Shapes: y_pred (N, ...); y_true as the class says; sample_weight (N,) or one for each
+        position; `total` replaces the divisor.
+        """
+        return self.value(*self._admit(y_pred, y_true, sample_weight, total))
+
+    def loss_gradient(
+        self, y_pred: Any, y_true: Any, sample_weight: Any = None, total: float | None = None
+    ) -> Array:
+        """The derivative of `loss_func` by y_pred, of y_pred's shape and dtype."""
+        return self.value_and_gradient(*self._admit(y_pred, y_true, sample_weight, total))[1]
+
+    def _admit(
+        self, y_pred: Any, y_true: Any, sample_weight: Any, total: float | None
+    ) -> tuple[Array, Array, Array | None, float | None]:
+        P = as_float(y_pred, None, f"{self!r} y_pred")
+        if P.size == 0:
+            raise ShapeError(f"{self!r} needs at least one prediction, got shape {P.shape}.")
+        T = self.targets(y_true, P.shape)
+        w = self.weights(sample_weight, T, P.shape)
+        return P, T, w, None if total is None else check_number(total, "total", least=0)
+
+    # --- what an author writes -------------------------------------------------------------
+
+    def targets(self, y: Any, shape: Shape) -> Array:
+        """The targets y, checked against predictions of `shape` (N, ...)."""
+        T = as_real(y, f"{self!r} y")
+        if T.shape != shape and (*T.shape, 1) != shape:
+            raise ShapeError(
+                f"{self!r} compares predictions of shape {shape} with y of the same shape"
+                f"{' or (n,)' if shape[1:] == (1,) else ''}, got y of shape {T.shape}."
+            )
+        check_finite(T, "y")
+        return T.reshape(shape).astype(np.float64 if T.dtype == np.float64 else np.float32)
+
+    def positions(self, shape: Shape) -> Shape:
+        """The shape of what carries one weight each, for predictions of `shape`."""
+        return shape
+
+    def divisor(self, T: Array, w: Array | None, shape: Shape) -> float:
+        """What the sum is divided by: the count of terms, or the sum of their weights."""
+        count = math.prod(self.positions(shape))
+        return float(count if w is None else w.sum(dtype=np.float64) * (count // w.size))
+
+    def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
+        raise NotImplementedError(f"{type(self).__name__} must implement value.")
+
+    def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        raise NotImplementedError(f"{type(self).__name__} must implement gradient.")
+
+    def value_and_gradient(
+        self, P: Array, T: Array, w: Array | None = None, total: float | None = None
+    ) -> tuple[float, Array]:
+        """Both at once; P floats, T from `targets` and w from `weights`."""
+        return self.value(P, T, w, total), self.gradient(P, T, w, total)
+
+    # --- what an author uses ---------------------------------------------------------------
+
+    def weights(self, sample_weight: Any, T: Array, shape: Shape) -> Array | None:
+        """Sample weights (N,), or of the positions' shape, as (N, 1, ...) or that shape."""
+        if sample_weight is None:
+            return None
+        w = as_float(sample_weight, None, "sample_weight")
+        positions = self.positions(shape)
+        if w.shape not in (positions[:1], positions):
+            raise ShapeError(
+                f"sample_weight must have shape {positions[:1]} or {positions}, got {w.shape}."
+            )
+        check_finite(w, "sample_weight")
+        if (w < 0).any():
+            raise ArgumentError(f"sample_weight must be >= 0, its least is {w.min()}.")
+        return w if w.shape == positions else w.reshape(-1, *[1] * (len(positions) - 1))
+
+
+class Elementwise(Loss):
+    """A loss that compares each element alone: an author writes `each` and its `slope`."""
+
+    def each(self, P: Array, T: Array) -> Array:
+        """The loss of each element, as a new array."""
+        raise NotImplementedError(f"{type(self).__name__} must implement each(P, T).")
+
+    def slope(self, P: Array, T: Array) -> Array:
+        """The derivative of `each` by P, as a new array."""
+        raise NotImplementedError(f"{type(self).__name__} must implement slope(P, T).")
+
+    def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
+        each = self.each(P, T.astype(P.dtype, copy=False))
+        if w is not None:
+            each *= w
+        total = self.divisor(T, w, P.shape) if total is None else total
+        return float(each.sum()) / total if total else 0.0
+
+    def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        total = self.divisor(T, w, P.shape) if total is None else total
+        slope = self.slope(P, T.astype(P.dtype, copy=False))
+        slope *= 1 / total if total else 0.0
+        if w is not None:
+            slope *= w
+        return slope
+
+
+class MeanSquaredError(Elementwise):
+    """The mean of (p - t)^2; its slope is 2 (p - t).
+
+    Shapes: P (N, ...), T the same, or (N,) for P (N, 1). Unit: that of T, squared.
+    Source: Gauss 1809, "Theoria motus corporum coelestium", art. 179 (least squares).
+    """
+
+    def each(self, P: Array, T: Array) -> Array:
+        return np.square(P - T)
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return 2 * (P - T)
+
+
+class MeanAbsoluteError(Elementwise):
+    """The mean of |p - t|; its slope is the sign of p - t, and 0 where they are equal.
+
+    Shapes and unit: those of T, as in MeanSquaredError.
+    Source: Laplace 1793 (least absolute deviations); Bishop 2006, "Pattern recognition and
+    machine learning", sec. 1.5.5.
+    """
+
+    def each(self, P: Array, T: Array) -> Array:
+        return np.abs(P - T)
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return np.sign(P - T)
+
+
+class Huber(Elementwise):
+    """With e = p - t: e^2 / 2 where |e| <= delta, else delta (|e| - delta / 2).
+
+    The slope is e held between -delta and delta. `delta` has the unit of T.
+    Source: Huber 1964, "Robust estimation of a location parameter", Ann. Math. Statist. 35.
+    """
+
+    def __init__(self, delta: float = 1.0) -> None:
+        super().__init__()
+        self.delta = check_number(delta, "Huber delta", above=0)
+
+    def each(self, P: Array, T: Array) -> Array:
+        size = np.abs(P - T)
+        quadratic = np.minimum(size, self.delta)
+        return quadratic * (size - quadratic / 2)  # both branches: q is |e| or delta
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return np.clip(P - T, -self.delta, self.delta)
+
+
+class LogCosh(Elementwise):
+    """The mean of log(cosh(e)), e = p - t, written |e| + softplus(-2 |e|) - log 2.
+
+    The slope is tanh(e): like a square near 0, like |e| far away, and smooth between.
+    Source: Saleh and Saleh 2022, "Statistical properties of the log-cosh loss function",
+    arXiv:2208.04564, eq. 2.
+    """
+
+    def each(self, P: Array, T: Array) -> Array:
+        size = np.abs(P - T)
+        return size + F.softplus(-2 * size) - math.log(2)
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return np.tanh(P - T)
+
+
+class _Binary(Elementwise):
+    """Losses whose targets are probabilities of the positive class, mostly 0 or 1."""
+
+    def targets(self, y: Any, shape: Shape) -> Array:
+        T = super().targets(y, shape)
+        if T.size and (T.min() < 0 or T.max() > 1):
+            raise ArgumentError(
+                f"{self!r} takes y from 0 to 1, got values from {T.min():g} to {T.max():g}."
+            )
+        return T
+
+
+class BinaryCrossEntropy(_Binary):
+    """The mean of -t log p - (1 - t) log(1 - p), for probabilities p, as Sigmoid gives them.
+
+    Logarithms are held at that of the dtype's least normal number, and are flat below it.
+    The slope is (1 - t) / (1 - p) - t / p.
+    Shapes: P (N, ...), T the same, or (N,) for P (N, 1).
+    Source: Bishop 2006, "Pattern recognition and machine learning", eq. 4.90.
+    """
+
+    wants = "probabilities"
+
+    def each(self, P: Array, T: Array) -> Array:
+        tiny = np.finfo(P.dtype).tiny
+        return -T * np.log(np.maximum(P, tiny)) - (1 - T) * np.log(np.maximum(1 - P, tiny))
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return _inverse(1 - P) * (1 - T) - _inverse(P) * T
+
+
+class BinaryCrossEntropyWithLogits(_Binary):
+    """BinaryCrossEntropy of sigmoid(z), computed from z: the mean of softplus(z) - t z.
+
+    The slope is sigmoid(z) - t.
+    Source: as BinaryCrossEntropy; -log sigmoid(z) = softplus(-z) = softplus(z) - z.
+    """
+
+    wants = "logits"
+    threshold = 0.0
+
+    def each(self, P: Array, T: Array) -> Array:
+        return F.softplus(P) - T * P
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return F.sigmoid(P) - T
+
+
+class Hinge(Elementwise):
+    """The mean of max(0, 1 - t p) for labels t of -1 and +1.
+
+    The slope is -t where t p < 1, else 0.
+    Source: Cortes and Vapnik 1995, "Support-vector networks", Machine Learning 20.
+    """
+
+    threshold = 0.0
+
+    def targets(self, y: Any, shape: Shape) -> Array:
+        T = super().targets(y, shape)
+        if not (np.abs(T) == 1).all():
+            raise ArgumentError(f"{self!r} takes y of -1 and +1 only: 2 * y - 1 maps 0 and 1.")
+        return T
+
+    def each(self, P: Array, T: Array) -> Array:
+        return np.maximum(1 - T * P, 0)
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return -T * (T * P < 1)
+
+
+class SquaredHinge(Hinge):
+    """The mean of max(0, 1 - t p)^2 for labels t of -1 and +1; its slope is -2 t max(0, 1 - t p).
+
+    Source: Lee and Mangasarian 2001, "SSVM: a smooth support vector machine".
+    """
+
+    def each(self, P: Array, T: Array) -> Array:
+        return np.square(super().each(P, T))
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return -2 * T * super().each(P, T)
+
+
+class PoissonNLL(Elementwise):
+    """The mean of exp(p) - t p where p is the log of the rate, else of p - t log p.
+
+    Without the term log(t!), which no prediction changes. The slope is exp(p) - t, or 1 - t / p.
+    Targets are counts, >= 0.
+    Source: Cameron and Trivedi 1998, "Regression analysis of count data", eq. 3.4.
+    """
+
+    def __init__(self, log_input: bool = True) -> None:
+        super().__init__()
+        self.log_input = log_input
+
+    def targets(self, y: Any, shape: Shape) -> Array:
+        T = super().targets(y, shape)
+        if (T < 0).any():
+            raise ArgumentError(f"{self!r} takes counts y >= 0, the least is {T.min():g}.")
+        return T
+
+    def each(self, P: Array, T: Array) -> Array:
+        if self.log_input:
+            return np.exp(P) - T * P
+        return P - T * np.log(np.maximum(P, np.finfo(P.dtype).tiny))
+
+    def slope(self, P: Array, T: Array) -> Array:
+        if self.log_input:
+            return np.exp(P) - T
+        return 1 - T * _inverse(P)
+
+
+class KLDivergence(Elementwise):
+    """The sum of t (log t - p) over each sample, averaged over samples; p are log-probabilities.
+
+    The slope is -t. Shapes: P and T are (N, ..., K); rows of T are distributions.
+    Source: Kullback and Leibler 1951, "On information and sufficiency", eq. 2.4.
+    """
+
+    wants = "log-probabilities"
+
+    def targets(self, y: Any, shape: Shape) -> Array:
+        T = super().targets(y, shape)
+        if (T < 0).any():
+            raise ArgumentError(f"{self!r} takes probabilities y >= 0, the least is {T.min():g}.")
+        return T
+
+    def divisor(self, T: Array, w: Array | None, shape: Shape) -> float:
+        return super().divisor(T, w, shape) / math.prod(shape[1:])
+
+    def each(self, P: Array, T: Array) -> Array:
+        return T * (np.log(np.maximum(T, np.finfo(P.dtype).tiny)) - P)
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return -T
+
+
+class CosineSimilarityLoss(Loss):
+    """The mean over positions of 1 - cos(p, t), the angle being between rows of the last axis.
+
+    Shapes: P, T are (N, ..., D). With lengths |p|, |t| and c = cos(p, t), a row's gradient is
+
+        -(t / |t| - c p / |p|) / |p|
+
+    which is orthogonal to p: its length does not matter. Rows of length 0 have c = 0 and no
+    gradient.
+    Source: Salton, Wong and Yang 1975, "A vector space model for automatic indexing".
+    """
+
+    def positions(self, shape: Shape) -> Shape:
+        return shape[:-1]
+
+    def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
+        total = self.divisor(T, w, P.shape) if total is None else total
+        each = 1 - self._cosine(P, T)[0][..., 0]
+        if w is not None:
+            each *= w
+        return float(each.sum()) / total if total else 0.0
+
+    def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        total = self.divisor(T, w, P.shape) if total is None else total
+        cosine, P_hat, T_hat, inverse = self._cosine(P, T)
+        gradient = (cosine * P_hat - T_hat) * inverse
+        gradient *= 1 / total if total else 0.0
+        if w is not None:
+            gradient *= w[..., None]
+        return gradient
+
+    def _cosine(self, P: Array, T: Array) -> tuple[Array, Array, Array, Array]:
+        """cos (..., 1), both as unit vectors (..., D), and 1 / |p| (..., 1)."""
+        T = T.astype(P.dtype, copy=False)
+        inverse = _inverse(np.linalg.norm(P, axis=-1, keepdims=True))
+        P_hat = P * inverse
+        T_hat = T * _inverse(np.linalg.norm(T, axis=-1, keepdims=True))
+        return (P_hat * T_hat).sum(axis=-1, keepdims=True), P_hat, T_hat, inverse
+
+
+class _CrossEntropy(Loss):
+    """What the cross-entropies share: -sum_i w_i sum_k q_ik log p_ik / total.
+
+    Targets are integer labels of the predictions' shape without the class axis K, (n, 1) where
+    predictions are (n, K), or rows of probabilities of the predictions' shape. Row q is
+    (1 - s) onehot + s / K for label smoothing s, times the class weights. A label equal to
+    `ignore_index` weighs 0. `total` is the sum of class weight times sample weight.
+    """
+
+    label_smoothing = 0.0
+
+    def __init__(
+        self,
+        ignore_index: int | None = None,
+        class_weight: Sequence[float] | Mapping[int, float] | Array | None = None,
+    ) -> None:
+        super().__init__()
+        if ignore_index is not None:
+            ignore_index = check_count(ignore_index, "ignore_index", least=-sys.maxsize)
+        self.ignore_index = ignore_index
+        self.class_weight = class_weight
+
+    def positions(self, shape: Shape) -> Shape:
+        return shape[:-1]
+
+    def targets(self, y: Any, shape: Shape) -> Array:
+        T = as_real(y, "class labels")
+        classes = shape[-1]
+        if len(shape) < 2 or classes < 2:
+            raise ShapeError(
+                f"{self!r} needs predictions (N, ..., K) of K >= 2 classes, got shape {shape}: "
+                "for one output use BinaryCrossEntropy."
+            )
+        self._class_weights(classes, np.dtype(np.float64))
+        if T.shape == shape and (len(shape) > 2 or T.shape != (*shape[:-1], 1)):
+            return self._distributions(T)
+        if T.shape not in (shape[:-1], (shape[0], 1)[: len(shape)]):
+            raise ShapeError(
+                f"{self!r} compares predictions of shape {shape} with labels of shape "
+                f"{shape[:-1]} or one-hot rows of shape {shape}, got y of shape {T.shape}."
+            )
+        check_finite(T, "y")
+        return F.check_labels(T, classes, self.ignore_index).reshape(shape[:-1])
+
+    def _distributions(self, T: Array) -> Array:
+        check_finite(T, "y")
+        T = T.astype(np.float64 if T.dtype == np.float64 else np.float32)
+        if (T < 0).any() or not np.allclose(T.sum(axis=-1), 1, atol=1e-3):
+            raise ArgumentError(f"{self!r} takes one-hot or probability rows: >= 0, summing to 1.")
+        return T
+
+    def divisor(self, T: Array, w: Array | None, shape: Shape) -> float:
+        return self._aim(T, w, shape, np.dtype(np.float64))[2]
+
+    def _aim(
+        self, T: Array, w: Array | None, shape: Shape, dtype: np.dtype[Any]
+    ) -> tuple[Array, Array | None, float]:
+        """(labels or rows q, position weights, total), as `functional.cross_entropy` takes them."""
+        classes = shape[-1]
+        labels = T.ndim < len(shape)
+        if w is not None:
+            w = np.broadcast_to(w, shape[:-1])
+        if labels and self.ignore_index is not None:
+            kept = self.ignore_index != T
+            T = np.where(kept, T, 0)
+            w = kept.astype(dtype) if w is None else w * kept
+        if labels and self.class_weight is None and not self.label_smoothing:
+            return T, w, F.target_weight(T, w)
+        q = F.one_hot(T, classes, dtype) if labels else T.astype(dtype, copy=False)
+        per_class = self._class_weights(classes, dtype)
+        total = F.target_weight(q * per_class, w)
+        if self.label_smoothing:
+            q = (1 - self.label_smoothing) * q + self.label_smoothing / classes
+        return q * per_class, w, total
+
+    def _class_weights(self, classes: int, dtype: np.dtype[Any]) -> Array:
+        """One weight a class; a mapping leaves the classes that it lacks at 1."""
+        if self.class_weight is None:
+            return F.ones(classes, dtype)
+        if isinstance(self.class_weight, Mapping):
+            named = {int(k): v for k, v in self.class_weight.items()}
+            if not named.keys() <= set(range(classes)):
+                raise ArgumentError(f"class_weight names classes beyond 0..{classes - 1}: {named}.")
+            weights = np.array([named.get(k, 1.0) for k in range(classes)], dtype)
+        else:
+            weights = as_float(self.class_weight, dtype, "class_weight")
+        if weights.shape != (classes,) or not ((weights >= 0) & np.isfinite(weights)).all():
+            raise ArgumentError(
+                f"class_weight must be {classes} finite numbers >= 0, got {self.class_weight!r}."
+            )
+        return weights
+
+    def log_probabilities(self, P: Array) -> Array:
+        """log p, from the predictions."""
+        raise NotImplementedError(f"{type(self).__name__} must implement log_probabilities(P).")
+
+    def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
+        q, w, own_total = self._aim(T, w, P.shape, P.dtype)
+        return F.nll(self.log_probabilities(P), q, w, own_total if total is None else total)
+
+    def _rows(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        """-w_i q_ik / total: the derivative by log p."""
+        q, w, own_total = self._aim(T, w, P.shape, P.dtype)
+        total = own_total if total is None else total
+        rows = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q.copy()
+        rows *= -1 / total if total else 0.0
+        if w is not None:
+            rows *= w[..., None].astype(P.dtype, copy=False)
+        return rows
+
+
+class CategoricalCrossEntropy(_CrossEntropy):
+    """The mean of -log p[label], for rows of probabilities p, as Softmax gives them.
+
+    Logarithms are held at that of the dtype's least normal number, and are flat below it, so
+    the gradient is -q / p, and 0 where p is less. Training takes the fused way with Softmax:
+    see fusion.py.
+    Shapes: P (N, ..., K); T (N, ...) labels, (N, 1) for P (N, K), or rows (N, ..., K).
+    Sources: Bishop 2006, "Pattern recognition and machine learning", eq. 4.108; label smoothing:
+    Szegedy et al. 2016, arXiv:1512.00567, sec. 7.
+    """
+
+    wants = "probabilities"
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+        class_weight: Sequence[float] | Mapping[int, float] | Array | None = None,
+    ) -> None:
+        super().__init__(ignore_index, class_weight)
+        self.label_smoothing = check_number(label_smoothing, "label_smoothing", least=0, below=1)
+
+    def log_probabilities(self, P: Array) -> Array:
+        return np.log(np.maximum(P, np.finfo(P.dtype).tiny))
+
+    def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        rows = self._rows(P, T, w, total)
+        rows *= _inverse(P)
+        return rows
+
+
+class SoftmaxCrossEntropy(CategoricalCrossEntropy):
+    """CategoricalCrossEntropy of softmax(z), computed from the logits z.
+
+    With p = softmax(z), the gradient of a row is w (p sum_k q_k - q) / total.
+    Shapes and sources: those of CategoricalCrossEntropy.
+    """
+
+    wants = "logits"
+
+    def log_probabilities(self, P: Array) -> Array:
+        return F.log_softmax(P)
+
+    def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        return self.value_and_gradient(P, T, w, total)[1]
+
+    def value_and_gradient(
+        self, P: Array, T: Array, w: Array | None = None, total: float | None = None
+    ) -> tuple[float, Array]:
+        q, w, own_total = self._aim(T, w, P.shape, P.dtype)
+        total = own_total if total is None else total
+        out = self.buffer("dP", P.shape, P.dtype)
+        return F.cross_entropy_and_gradient(P, q, w, total, out=out)
+
+
+class NegativeLogLikelihood(_CrossEntropy):
+    """The mean of -p[label], for rows of log-probabilities p, as LogSoftmax gives them.
+
+    The gradient is -q. Shapes: those of CategoricalCrossEntropy.
+    Source: Bishop 2006, "Pattern recognition and machine learning", eq. 4.108.
+    """
+
+    wants = "log-probabilities"
+
+    def log_probabilities(self, P: Array) -> Array:
+        return P
+
+    def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        return self._rows(P, T, w, total)
+
+
+def _inverse(P: Array) -> Array:
+    """1 / p, and 0 where p is below the dtype's least normal number: there log p is held flat."""
+    return np.divide(1, P, out=np.zeros_like(P), where=np.finfo(P.dtype).tiny <= P)

@@ -1,0 +1,55 @@
+"""Names for the types that signatures repeat, and how an object shows its own settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]  # of one sample, without the batch axis
+Schedule = Callable[[int], float]  # optimizer step (from 0) -> learning rate
+DType = npt.DTypeLike | None
+
+
+def parameters(cls: type) -> list[inspect.Parameter]:
+    """The constructor's parameters; `**common` stands for those of the next class."""
+    found: list[inspect.Parameter] = []
+    for owner in cls.__mro__:
+        if "__init__" in vars(owner):
+            own = list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
+            found += [p for p in own if p.kind is not p.VAR_KEYWORD and p not in found]
+            if all(p.kind is not p.VAR_KEYWORD for p in own):
+                break
+    return found
+
+
+def settings(obj: object) -> dict[str, Any]:
+    """The constructor's arguments of `obj`, read back from its attributes of the same names."""
+    return {p.name: getattr(obj, p.name) for p in parameters(type(obj)) if hasattr(obj, p.name)}
+
+
+def describe(obj: object) -> str:
+    """`obj` as the call that makes it, such as `Dense(784, 128)`; what was left out stays out."""
+    shown: list[str] = []
+    gap = False  # after an argument that was left out, the others need their names
+    for p in parameters(type(obj)):
+        value = getattr(obj, p.name, p.default)
+        if p.kind is p.VAR_POSITIONAL:
+            shown += [repr(v) for v in value]
+        elif same(value, p.default):
+            gap = True
+        elif value is not None or p.default is not p.empty:
+            positional = p.kind is p.POSITIONAL_OR_KEYWORD and not gap
+            shown.append(repr(value) if positional else f"{p.name}={value!r}")
+    return f"{type(obj).__name__}({', '.join(shown)})"
+
+
+def same(a: object, b: object) -> bool:
+    """Whether two settings are equal, arrays included."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(a, b)  # type: ignore[arg-type]
+    return type(a) is type(b) and bool(a == b)
