@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, DType
+
+T = TypeVar("T")
 
 
 def as_real(X: Any, who: str) -> Array:
@@ -71,3 +76,24 @@ def check_count(value: Any, who: str, *, least: int = 1) -> int:
     if value < least:
         raise ArgumentError(f"{who} must be >= {least}, got {value}.")
     return int(value)
+
+
+def choose(name: str, options: Mapping[str, T], kind: str) -> T:
+    """The option of this name; case and punctuation do not count."""
+    plain = {_plain(key): value for key, value in options.items()}
+    if _plain(name) in plain:
+        return plain[_plain(name)]
+    near = difflib.get_close_matches(_plain(name), plain, n=1)
+    guess = next((key for key in options if near and _plain(key) == near[0]), None)
+    hint = f" Did you mean {guess!r}?" if guess else ""
+    raise ArgumentError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(options))}.")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def snake_case(name: str) -> str:
+    """`LeakyReLU` as `leaky_relu` and `Conv2D` as `conv2d`: acronyms and numbers stay whole."""
+    name = re.sub(r"P?ReLU|SiLU", lambda acronym: acronym[0].capitalize(), name)
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -452,7 +452,7 @@ class _CrossEntropy(Loss):
         if w is not None:
             w = np.broadcast_to(w, shape[:-1])
         if labels and self.ignore_index is not None:
-            kept = self.ignore_index != T
+            kept = np.asarray(T != self.ignore_index)
             T = np.where(kept, T, 0)
             w = kept.astype(dtype) if w is None else w * kept
         if labels and self.class_weight is None and not self.label_smoothing:

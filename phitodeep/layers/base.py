@@ -385,8 +385,8 @@ class Layer(Buffered):
 
     def replica(self) -> Self:
         """The same layer with the same parameters and a frame of its own, as a thread needs it."""
-        twin = copy.copy(self)
-        twin.frame = Frame()
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self), frame=Frame())
         return twin
 
     def copy(self) -> Self:

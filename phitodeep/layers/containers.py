@@ -95,6 +95,20 @@ class Chain(Container):
                 shape = layer.build(shape)
         return shape
 
+    def build_known(self) -> None:
+        """Build the layers whose input the settings tell; sizes that do not fit are refused."""
+        shape: Shape | None = None
+        with _Place(type(self).__name__) as at:
+            for at.i, layer in enumerate(self.layers):
+                shape = layer.known_input() if shape is None else shape
+                shape = None if shape is None else layer.build(shape)
+
+    def without_last(self) -> Self:
+        """The chain up to its last layer, with the same layers."""
+        shorter = Layer.replica(self)
+        shorter.layers = self.layers[:-1]
+        return shorter
+
     def forward(self, X: Array) -> Array:
         with _Place(type(self).__name__) as at:
             for at.i, layer in enumerate(self.layers):

@@ -1,0 +1,165 @@
+"""MNIST, 28 x 28 grey images of handwritten digits: the shipped part of it, or all."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, MissingExtraError
+
+Images = npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+SHIPPED = Path(__file__).with_name("mnist.xz")  # written by tools/pack_mnist.py
+RANKS = (3, 1)  # of images and of labels
+
+
+def load_mnist(
+    which: Literal["small", "full"] = "small", folder: str | os.PathLike[str] | None = None
+) -> tuple[Images, Labels, Images, Labels]:
+    """`X_train, y_train, X_test, y_test`: handwritten digits and what they are.
+
+    Shapes: X_train (N, 28, 28) and X_test (M, 28, 28), float32 from 0 (paper) to 1 (ink);
+    y_train (N,) and y_test (M,), int64 from 0 to 9. All are fresh arrays, in MNIST's order.
+
+    "small" is shipped with phitodeep: the first N = 10,000 and M = 1,000 of MNIST.
+    "full" is all of it, N = 60,000 and M = 10,000, through Hugging Face `datasets`, which
+    downloads it once. `folder` reads everything in the four IDX files of a folder instead,
+    plain or gzipped (`train-images-idx3-ubyte`, `t10k-labels.idx1-ubyte.gz`, ...), without
+    a network.
+
+    Raises DataError where a file is missing or damaged or the download fails, ArgumentError
+    for another `which`, and MissingExtraError where "full" lacks `datasets`.
+
+    Source: LeCun, Bottou, Bengio and Haffner 1998, "Gradient-based learning applied to
+    document recognition", Proc. IEEE 86(11). Licence: LICENSES.md beside this file.
+    """
+    if which not in ("small", "full"):
+        raise ArgumentError(
+            f'load_mnist takes which="small" or "full", got {which!r}; a path goes to folder=.'
+        )
+    if folder is not None:
+        arrays = _read_folder(folder)
+    else:
+        arrays = _read_shipped() if which == "small" else _read_hub()
+    X_train, y_train, X_test, y_test = arrays
+    return _unit(X_train), y_train.astype(np.int64), _unit(X_test), y_test.astype(np.int64)
+
+
+def _unit(images: Bytes) -> Images:
+    return np.divide(images, 255, dtype=np.float32)
+
+
+def _read_shipped() -> list[Bytes]:
+    import lzma  # here, because a Python built without it can still do all the rest
+
+    with _naming(SHIPPED, "Reinstall: pip install --force-reinstall phitodeep", lzma.LZMAError):
+        return _checked(_unpack(lzma.decompress(SHIPPED.read_bytes()), *RANKS, *RANKS))
+
+
+def _read_folder(folder: str | os.PathLike[str]) -> list[Bytes]:
+    if not isinstance(folder, str | os.PathLike):
+        raise ArgumentTypeError(f"load_mnist takes a path as folder, got {folder!r}.")
+    root = Path(folder).expanduser()
+    arrays: list[Bytes] = []
+    for split in ("train", "t10k"):
+        paths = [_find(root, f"{split}-{kind}") for kind in ("images.idx3", "labels.idx1")]
+        pair: list[Bytes] = []
+        for path, rank in zip(paths, RANKS, strict=True):
+            with _naming(path, "Replace it with a fresh download"):
+                data = path.read_bytes()
+                if data.startswith(b"\x1f\x8b"):  # browsers unzip, or not, and keep the name
+                    data = gzip.decompress(data)
+                pair += _unpack(data, rank)
+        with _naming(f"{paths[0]} and {paths[1].name}", "Replace them by a pair from one source"):
+            arrays += _checked(pair)
+    return arrays
+
+
+def _read_hub() -> list[Bytes]:
+    arrays: list[Bytes] = []
+    try:
+        from datasets import load_dataset
+
+        for split in ("train", "test"):
+            rows = load_dataset("ylecun/mnist", split=split).with_format("numpy")[:]
+            arrays += rows["image"], rows["label"]
+        return _checked(arrays)
+    except ImportError as error:  # also Pillow's, on the first image
+        raise MissingExtraError.of(
+            "datasets (with Pillow)", "data", 'load_mnist("full")'
+        ) from error
+    except Exception as error:  # there are many libraries below, whose errors share no class
+        raise DataError(
+            f"MNIST did not come from Hugging Face ({type(error).__name__}: {error}). Without "
+            "a network, load_mnist(folder=...) reads the four IDX files from a folder."
+        ) from error
+
+
+def _find(root: Path, name: str) -> Path:
+    names = [f"{name.replace('.', dot)}-ubyte{gz}" for gz in ("", ".gz") for dot in "-."]
+    for path in (root / n for n in names):
+        if path.is_file():
+            return path
+    raise DataError(
+        f"{root} {'has no file' if root.is_dir() else 'is no folder with'} {' or '.join(names)}: "
+        "load_mnist takes as folder the one that holds MNIST's four IDX files."
+    )
+
+
+def _unpack(data: bytes, *ranks: int) -> list[Bytes]:
+    """The IDX arrays of these ranks that follow one another in `data`, and nothing else.
+
+    IDX: bytes 0, 0, 8 (for unsigned bytes), rank; the shape as big-endian 32-bit integers; items.
+    """
+    arrays: list[Bytes] = []
+    end = 0
+    for rank in ranks:
+        start, items = end, end + 4 + 4 * rank
+        if len(data) < items:
+            raise ValueError(f"cut short, {len(data)} bytes do not even hold its header")
+        magic, *shape = struct.unpack_from(f">{1 + rank}I", data, start)
+        if magic != 2048 + rank:
+            raise ValueError(
+                f"magic number {magic} where {2048 + rank} belongs (images 2051, labels 2049)"
+            )
+        end = items + math.prod(shape)
+        if len(data) < end:
+            raise ValueError(f"cut short, {len(data)} of {end} bytes, by its shape {(*shape,)}")
+        arrays.append(np.frombuffer(data[items:end], np.uint8).reshape(shape))
+    if len(data) > end:
+        raise ValueError(f"{len(data) - end} bytes too many, by its shape {arrays[-1].shape}")
+    return arrays
+
+
+def _checked(arrays: list[Bytes]) -> list[Bytes]:
+    """These arrays, if they are images, labels, images, labels that belong together."""
+    for images, labels in zip(arrays[::2], arrays[1::2], strict=True):
+        if images.shape[1:] != (28, 28) or not len(images):
+            raise ValueError(f"images of shape {images.shape}, expected (N, 28, 28) with N > 0")
+        if labels.shape != (len(images),):
+            raise ValueError(f"{len(images)} images but labels of shape {labels.shape}")
+        if labels.max() > 9:
+            raise ValueError(f"label {labels.max()}, digits go from 0 to 9")
+    return arrays
+
+
+@contextmanager
+def _naming(path: Path | str, remedy: str, *also: type[Exception]) -> Iterator[None]:
+    """Make a DataError that names `path` of whatever goes wrong while it is read."""
+    expected: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, *also)
+    try:
+        yield
+    except expected as error:
+        raise DataError(f"{path}: {error}. {remedy}.") from error

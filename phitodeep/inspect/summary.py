@@ -1,0 +1,132 @@
+"""The table of a model: what each layer gives, keeps and costs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+
+from phitodeep.errors import NotBuiltError
+from phitodeep.layers.base import Layer
+from phitodeep.layers.containers import Container
+from phitodeep.types import Shape
+
+HEAD = ("path", "layer", "output", "trainable", "frozen", "bytes", "FLOPs")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer, without the layers inside it; a shared parameter counts where it is first."""
+
+    path: str
+    layer: str
+    output: Shape | None  # None: not known before the input is
+    trainable: int
+    frozen: int
+    size: int  # bytes of parameters and state
+    flops: int | None  # of a forward pass of one sample
+
+    def cells(self) -> tuple[str, ...]:
+        """The row as texts, in the order of HEAD."""
+        output = "?" if self.output is None else str(self.output)
+        flops = "?" if self.flops is None else f"{self.flops:,}"
+        counts = (f"{n:,}" for n in (self.trainable, self.frozen, self.size))
+        return (self.path, self.layer, output, *counts, flops)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The rows in the order of the tree, and what they add up to."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+    @property
+    def trainable(self) -> int:
+        return sum(row.trainable for row in self.rows)
+
+    @property
+    def frozen(self) -> int:
+        return sum(row.frozen for row in self.rows)
+
+    @property
+    def size(self) -> int:
+        return sum(row.size for row in self.rows)
+
+    @property
+    def flops(self) -> int | None:
+        known = [row.flops for row in self.rows if row.flops is not None]
+        return sum(known) if len(known) == len(self.rows) else None
+
+    def totals(self) -> str:
+        """Parameters, bytes and FLOPs of the whole, in one line."""
+        flops = "unknown" if self.flops is None else f"{self.flops:,}"
+        return (
+            f"{self.trainable:,} trainable and {self.frozen:,} frozen parameters, "
+            f"{self.size:,} bytes, {flops} FLOPs a sample"
+        )
+
+    def __str__(self) -> str:
+        lines = [HEAD, *(row.cells() for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligned = [
+            "  ".join(
+                c.ljust(w) if i < 3 else c.rjust(w)
+                for i, (c, w) in enumerate(zip(line, widths, strict=True))
+            )
+            for line in lines
+        ]
+        return "\n".join([self.title, *(line.rstrip() for line in aligned), self.totals()])
+
+    def show(self) -> None:
+        """Print it: as a table by rich in a terminal and in Jupyter, else as plain text."""
+        if sys.platform == "emscripten":
+            print(self)
+            return
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        console = Console()
+        if not (console.is_terminal or console.is_jupyter):
+            print(self)
+            return
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for i, name in enumerate(HEAD):
+            table.add_column(name, justify="left" if i < 3 else "right", overflow="fold")
+        for row in self.rows:
+            table.add_row(*map(Text, row.cells()))
+        console.print(Text(self.title), table, Text(self.totals()))
+
+
+def summarize(layer: Layer, title: str = "") -> Summary:
+    """The summary of a layer or model; no parameter is made for it.
+
+    Before the input's shape is known, what depends on it shows as unknown.
+    """
+    with contextlib.suppress(NotBuiltError):  # then the layers that are built still tell theirs
+        layer = layer if layer.output_shape is not None else layer.measured()
+    seen: set[int] = set()
+    walked = list(layer.walk())
+    rows = tuple(_row(path, part, seen) for path, part in walked if path or len(walked) == 1)
+    return Summary(title or type(layer).__name__, rows)
+
+
+def _row(path: str, layer: Layer, seen: set[int]) -> Row:
+    own = [a for a in layer.params.values() if id(a) not in seen]
+    seen.update(id(a) for a in own)
+    count = sum(a.size for a in own)
+    known = layer.output_shape is not None
+    flops = layer.flops() if known else None
+    if flops is not None:
+        flops -= sum(child.flops() for child in layer.children().values())
+    return Row(
+        path=path,
+        layer=type(layer).__name__ if isinstance(layer, Container) else repr(layer),
+        output=layer.output_shape,
+        trainable=count if layer.trainable else 0,
+        frozen=0 if layer.trainable else count,
+        size=layer.dtype.itemsize * (count + sum(a.size for a in layer.state.values())),
+        flops=flops,
+    )

@@ -1,0 +1,217 @@
+"""Metrics: how good predictions are, in the words of those who use them.
+
+A metric adds up a few numbers over batches (`sums`) and turns them into its value at the end
+(`result`), so that a value over many batches is exactly that over all the data at once. Called
+with (y_pred, y_true), in the order of the losses, a metric gives a float.
+
+Predictions are (N, ..., K) scores of K classes, or (N, 1) or (N,) of which those above
+`threshold` mean the positive class: 0.5 for probabilities, 0 for logits. Labels are integers
+without the class axis, (N, 1), or one-hot, and negative ones do not count; binary labels are 0
+and 1, or -1 and +1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import check_count, choose, snake_case
+from phitodeep.errors import ArgumentTypeError, ShapeError
+from phitodeep.types import Array, describe
+
+
+class Metric:
+    """A function of predictions and targets that can be added up batch by batch."""
+
+    threshold = 0.5
+
+    @property
+    def name(self) -> str:
+        """The key of the metric in reports, such as `top_k_accuracy`."""
+        return snake_case(type(self).__name__)
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __call__(self, y_pred: Any, y_true: Any) -> float:
+        return self.result(self.sums(np.asarray(y_pred), np.asarray(y_true)))
+
+    def sums(self, P: Array, T: Array) -> Array:
+        """The numbers to add up, as one float64 array."""
+        raise NotImplementedError(f"{type(self).__name__} must implement sums(P, T).")
+
+    def result(self, sums: Array) -> float:
+        """The metric from the sums: by default the first over the second."""
+        return float(sums[0] / sums[1])
+
+
+class Custom(Metric):
+    """Any function of (y_pred, y_true): its mean over batches, weighted by their sizes."""
+
+    def __init__(self, function: Callable[[Array, Array], float]) -> None:
+        self.function = function
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def sums(self, P: Array, T: Array) -> Array:
+        return np.array([self.function(P, T) * len(P), len(P)], np.float64)
+
+
+class Accuracy(Metric):
+    """The share of positions whose class is right."""
+
+    def __init__(self, threshold: float = 0.5) -> None:
+        self.threshold = threshold
+
+    def sums(self, P: Array, T: Array) -> Array:
+        predicted, true, _ = as_classes(P, T, self.threshold)
+        return np.array([np.count_nonzero(predicted == true), true.size], np.float64)
+
+
+class TopKAccuracy(Metric):
+    """The share of positions whose true class is among the k of highest score.
+
+    A class that ties with the true one counts as above it only where its index is lower.
+    """
+
+    def __init__(self, k: int = 5) -> None:
+        self.k = check_count(k, "TopKAccuracy k")
+
+    def sums(self, P: Array, T: Array) -> Array:
+        if P.ndim < 2 or P.shape[-1] < 2:
+            raise ShapeError(f"{self!r} takes scores (N, ..., K) of K >= 2, got shape {P.shape}.")
+        _, true, classes = as_classes(P, T, 0.5)
+        rows = P.reshape(-1, classes)
+        rows = rows if len(rows) == len(true) else rows[T.ravel() >= 0]
+        own = np.take_along_axis(rows, true[:, None], axis=1)
+        before = np.arange(classes) < true[:, None]
+        above = ((rows > own) | ((rows == own) & before)).sum(axis=1)
+        return np.array([np.count_nonzero(above < self.k), true.size], np.float64)
+
+
+class _ByClass(Metric):
+    """Metrics of true positives, predicted and actual counts: their mean over classes.
+
+    Of two classes, only the positive one counts. A class that is neither predicted nor there is
+    left out of the mean; a division of 0 by 0 counts as 0.
+    """
+
+    def __init__(self, threshold: float = 0.5) -> None:
+        self.threshold = threshold
+
+    def sums(self, P: Array, T: Array) -> Array:
+        predicted, true, classes = as_classes(P, T, self.threshold)
+        hits = np.bincount(true[predicted == true], minlength=classes)
+        guesses = np.bincount(predicted, minlength=classes)
+        return np.array([hits, guesses, np.bincount(true, minlength=classes)], np.float64)
+
+    def result(self, sums: Array) -> float:
+        if sums.shape[1] == 2:
+            sums = sums[:, 1:]
+        else:
+            sums = sums[:, sums[1:].any(axis=0)]
+        return float(np.mean(self.of(*sums)))
+
+    def of(self, hits: Array, guesses: Array, there: Array) -> Array:
+        raise NotImplementedError(f"{type(self).__name__} must implement of.")
+
+
+class Precision(_ByClass):
+    """Of those predicted to be of a class, the share that is."""
+
+    def of(self, hits: Array, guesses: Array, there: Array) -> Array:
+        return hits / np.maximum(guesses, 1)
+
+
+class Recall(_ByClass):
+    """Of those that are of a class, the share that is predicted to be."""
+
+    def of(self, hits: Array, guesses: Array, there: Array) -> Array:
+        return hits / np.maximum(there, 1)
+
+
+class F1(_ByClass):
+    """The harmonic mean of precision and recall, 2 hits / (predicted + actual)."""
+
+    def of(self, hits: Array, guesses: Array, there: Array) -> Array:
+        return 2 * hits / np.maximum(guesses + there, 1)
+
+
+class MAE(Metric):
+    """The mean absolute error, in the unit of the targets."""
+
+    def sums(self, P: Array, T: Array) -> Array:
+        error = np.abs(P - _alike(P, T))
+        return np.array([error.sum(dtype=np.float64), error.size])
+
+
+class R2(Metric):
+    """1 - (squared error) / (squared deviation of the targets from their mean), over all elements.
+
+    Constant targets have no deviation: the value is then 1 for no error, else 0.
+    """
+
+    def sums(self, P: Array, T: Array) -> Array:
+        T = _alike(P, T).astype(np.float64)
+        square = np.square(P - T).sum(dtype=np.float64)
+        return np.array([square, T.sum(), np.square(T).sum(), T.size])
+
+    def result(self, sums: Array) -> float:
+        error, total, square, n = sums
+        deviation = square - total * total / n
+        if deviation <= 1e-12 * square:
+            return float(error == 0)
+        return float(1 - error / deviation)
+
+
+def as_classes(P: Array, T: Array, threshold: float) -> tuple[Array, Array, int]:
+    """(predicted classes, true classes, number of classes), the first two flat."""
+    if P.ndim < 2 or P.shape[-1] == 1:
+        if T.size != P.size:
+            raise ShapeError(f"predictions of shape {P.shape} do not fit y of shape {T.shape}.")
+        return (P > threshold).ravel().astype(int), (T > 0).ravel().astype(int), 2
+    classes = P.shape[-1]
+    if T.shape == P.shape:
+        T = T.argmax(axis=-1)
+    if T.size != P.size // classes:
+        raise ShapeError(f"predictions of shape {P.shape} do not fit y of shape {T.shape}.")
+    predicted, true = P.argmax(axis=-1).ravel(), T.ravel().astype(int)
+    counted = true >= 0
+    return predicted[counted], true[counted], classes
+
+
+def _alike(P: Array, T: Array) -> Array:
+    if T.shape != P.shape and (*T.shape, 1) != P.shape:
+        raise ShapeError(f"predictions of shape {P.shape} do not fit y of shape {T.shape}.")
+    return T.reshape(P.shape)
+
+
+accuracy, top_k_accuracy = Accuracy(), TopKAccuracy()
+precision, recall, f1 = Precision(), Recall(), F1()
+mae, r2 = MAE(), R2()
+
+METRICS: dict[str, Metric] = {
+    m.name: m for m in (accuracy, top_k_accuracy, precision, recall, f1, mae, r2)
+}
+
+
+def as_metrics(
+    metrics: Sequence[str | Metric | Callable[[Array, Array], float]], threshold: float
+) -> list[Metric]:
+    """Names, metrics and functions as metrics; names take the loss's threshold."""
+    made: list[Metric] = []
+    for metric in metrics:
+        if isinstance(metric, str):
+            found = choose(metric, METRICS, "metric")
+            made.append(type(found)(threshold) if isinstance(found, Accuracy | _ByClass) else found)
+        elif isinstance(metric, Metric):
+            made.append(metric)
+        elif callable(metric):
+            made.append(Custom(metric))
+        else:
+            raise ArgumentTypeError(f"a metric is a name or a function, got {metric!r}.")
+    return made

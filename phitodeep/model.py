@@ -1,0 +1,388 @@
+"""Sequential and its builder: the facade over layers, losses, optimizers and training."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, Self
+
+import numpy as np
+
+from phitodeep import layers as catalogue
+from phitodeep import loss as losses
+from phitodeep.checks import check_count, choose, snake_case
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.fusion import check_pair
+from phitodeep.inspect.summary import summarize
+from phitodeep.layers.base import Layer, inference
+from phitodeep.layers.containers import Chain
+from phitodeep.loss import Loss, MeanSquaredError
+from phitodeep.metrics import as_metrics
+from phitodeep.optimization.callbacks import Callback
+from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
+from phitodeep.optimization.rate_finder import RateRange, find_alpha
+from phitodeep.optimization.schedules import check_rate
+from phitodeep.optimization.training import (
+    History,
+    MetricLike,
+    Objective,
+    admit,
+    admit_inputs,
+    fit,
+)
+from phitodeep.types import Array, DType, Schedule, Shape
+
+P = ParamSpec("P")
+
+LOSSES: dict[str, type[Loss]] = {
+    snake_case(name): kind
+    for name, kind in vars(losses).items()
+    if isinstance(kind, type) and issubclass(kind, Loss) and not name.startswith("_")
+    and kind not in (Loss, losses.Elementwise)
+}  # fmt: skip
+LOSSES |= {"mse": LOSSES["mean_squared_error"], "mae": LOSSES["mean_absolute_error"]}
+
+
+class Sequential(Chain):
+    """Layers one after another, with a loss, an optimizer and a training loop.
+
+    alpha        the learning rate: a number, or a schedule of the step; left out, that of the
+                 optimizer stands
+    optimizer    an Optimizer or its name; Adam() unless given
+    batch_size   samples a step; all of them unless given
+    epochs       of a call of `train`
+    loss_class   a Loss or its name; MeanSquaredError() unless given
+    metrics      names or functions, reported beside the loss
+    seed         makes weights, shuffles and masks repeat to the bit
+    dtype        "float32" or "float64"
+
+    A layer that knows its sizes, such as `Dense(784, 128)`, is made at once, and sizes that do
+    not fit are refused here; the others wait for the input's shape, which `build` or the first
+    `train` gives.
+    """
+
+    def __init__(
+        self,
+        *layers: Layer,
+        alpha: float | Schedule | None = None,
+        optimizer: Optimizer | str | None = None,
+        batch_size: int | None = None,
+        epochs: int = 1000,
+        loss_class: Loss | str | None = None,
+        metrics: Sequence[MetricLike] = (),
+        callbacks: Sequence[Callback] = (),
+        seed: int | None = None,
+        dtype: DType = None,
+    ) -> None:
+        super().__init__(*layers)
+        self.epochs = check_count(epochs, "epochs", least=0)
+        self.epoch = 0  # trained so far
+        self._alpha = alpha
+        self._checked: tuple[Layer | None, Loss] | None = None
+        self.setbatchsize(batch_size)
+        self.setloss(MeanSquaredError() if loss_class is None else loss_class)
+        self.setoptimizer(Adam() if optimizer is None else optimizer)
+        as_metrics(metrics, self.loss.threshold)
+        self.metrics, self.callbacks = list(metrics), list(callbacks)
+        self.cast(np.float32 if dtype is None else dtype)
+        self.plant(None if seed is None else check_count(seed, "seed", least=0))
+        self.build_known()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.layers))})"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.optimizer.claim(self)
+
+    # --- settings --------------------------------------------------------------------------
+
+    def add(self, layer: Layer) -> None:
+        """Append a layer; one that does not fit is refused, and the model stays as it was."""
+        before = self.layers
+        self.layers = self._held([*before, layer])
+        try:
+            self.plant(self.seed_sequence)
+            self.cast(self.dtype)
+            if self.input_shape is None:
+                self.build_known()
+            else:
+                self.build(self.input_shape)
+        except Exception:
+            self.layers = before
+            raise
+
+    def setoptimizer(self, optimizer: Optimizer | str) -> None:
+        """Train with this optimizer, itself or its name, at the model's alpha if it has one."""
+        if isinstance(optimizer, str):
+            optimizer = choose(optimizer, OPTIMIZERS, "optimizer")()
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentTypeError(
+                f"optimizer must be an Optimizer or its name, got {optimizer!r}."
+            )
+        optimizer.claim(self)
+        self.optimizer = optimizer
+        if self._alpha is not None:
+            optimizer.alpha = self._alpha
+
+    def setbatchsize(self, num: int | None) -> None:
+        """Take this many samples a step, or all for None."""
+        self.batch_size = None if num is None else check_count(num, "batch_size")
+
+    def setloss(self, loss_class: Loss | str) -> None:
+        """Train with this loss, given itself or by name."""
+        if isinstance(loss_class, str):
+            loss_class = choose(loss_class, LOSSES, "loss")()
+        if not isinstance(loss_class, Loss):
+            raise ArgumentTypeError(f"loss must be a Loss or its name, got {loss_class!r}.")
+        self.loss = loss_class
+
+    @property
+    def alpha(self) -> float | Schedule:
+        """The learning rate of the model's optimizer, whichever it is."""
+        return self.optimizer.alpha
+
+    @alpha.setter
+    def alpha(self, alpha: float | Schedule) -> None:
+        self.optimizer.alpha = self._alpha = alpha
+
+    # --- use -------------------------------------------------------------------------------
+
+    def __call__(self, X: Any) -> Array:
+        """The same as `predict`."""
+        return self.predict(X)
+
+    def predict(self, X: Any, batch_size: int = 1024) -> Array:
+        """The outputs for X (N, ...), computed in batches, without dropout and without caching."""
+        check_count(batch_size, "batch_size")
+        X = admit_inputs(self, X)
+        with inference():
+            if len(X) <= batch_size:
+                return self.forward(X)
+            starts = range(0, len(X), batch_size)
+            return np.concatenate([self.forward(X[i : i + batch_size]) for i in starts])
+
+    def evaluate(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        batch_size: int = 1024,
+        sample_weight: Any = None,
+        metrics: Sequence[MetricLike] | None = None,
+    ) -> dict[str, float]:
+        """`loss` and the metrics of the predictions for X (N, ...) against y.
+
+        The result is that of all samples at once; `batch_size` only bounds the memory.
+        """
+        objective = Objective(self, self.loss, self.metrics if metrics is None else metrics)
+        data = admit(self, objective.loss, X, y, sample_weight)
+        return objective.evaluate(data, check_count(batch_size, "batch_size"))
+
+    def train(
+        self,
+        X: Any,
+        y: Any,
+        X_test: Any = None,
+        y_test: Any = None,
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        metrics: Sequence[MetricLike] | None = None,
+        callbacks: Sequence[Callback] = (),
+        validation_split: float = 0.0,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        accumulate: int = 1,
+        shuffle: bool = True,
+        verbose: int | bool = 1,
+    ) -> History:
+        """Fit the parameters to X (N, ...) and y, and return one (train, test) loss an epoch.
+
+        X_test, y_test      evaluated after each epoch; the model does not learn from them
+        epochs, batch_size, metrics   in the place of the model's own, for this call
+        callbacks           beside the model's own
+        validation_split    the last part of the samples, between 0 and 1, becomes the test data
+        sample_weight       (N,), or one weight for each position
+        class_weight        a weight for each class, by label or in order
+        accumulate          batches whose gradients are added up for one step
+        shuffle             a fresh order each epoch; every sample comes once
+        verbose             0: show nothing
+
+        Calling it again goes on where the last call ended. Integers in X become floats and are
+        not rescaled. Ctrl-C ends training after the running batch. A loss that is no longer
+        finite ends it too, before the step that would spoil the parameters.
+        """
+        self.check()
+        return fit(
+            self,
+            X,
+            y,
+            X_test,
+            y_test,
+            epochs=self.epochs if epochs is None else epochs,
+            batch_size=self.batch_size if batch_size is None else batch_size,
+            metrics=self.metrics if metrics is None else metrics,
+            callbacks=[*self.callbacks, *callbacks],
+            validation_split=validation_split,
+            sample_weight=sample_weight,
+            class_weight=class_weight,
+            accumulate=accumulate,
+            shuffle=shuffle,
+            verbose=verbose,
+        )
+
+    def check(self) -> None:
+        """Refuse a loss that does not match the last layer, and warn of a doubled softmax."""
+        pair = (self.layers[-1] if self.layers else None), self.loss
+        if pair != self._checked:
+            check_pair(*pair)
+            self._checked = pair
+
+    def summary(self) -> None:
+        """Print each layer's path, output shape, parameters, bytes and FLOPs."""
+        batch = "all samples" if self.batch_size is None else f"batch {self.batch_size}"
+        title = f"{self.loss!r}, {self.optimizer!r}, {batch}, {self.epochs} epochs, {self.dtype}"
+        summarize(self, title).show()
+
+    def find_alpha(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        batch_size: int | None = None,
+        low: float = 1e-6,
+        high: float = 1.0,
+        steps: int = 100,
+    ) -> RateRange:
+        """Train a copy for `steps` steps while the rate grows from `low` to `high`.
+
+        It ends early where the loss explodes. The suggestion is the rate at which the smoothed
+        loss falls fastest. The model itself is not changed.
+        Source: Smith 2017, "Cyclical learning rates", arXiv:1506.01186, sec. 3.3.
+        """
+        size = batch_size or self.batch_size or 64
+        return find_alpha(self, X, y, batch_size=size, low=low, high=high, steps=steps)
+
+
+def adds(
+    kind: Callable[P, Layer],
+) -> Callable[Concatenate[SequentialBuilder, P], SequentialBuilder]:
+    """A builder method that appends a layer of this kind, with the layer's own signature."""
+
+    def method(self: SequentialBuilder, /, *args: P.args, **kwargs: P.kwargs) -> SequentialBuilder:
+        return self.add(kind(*args, **kwargs))
+
+    method.__doc__ = f"Append a `{kind.__name__}` layer.\n\n{inspect.getdoc(kind)}"
+    parameters = list(inspect.signature(kind).parameters.values())
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__signature__ = inspect.Signature([this, *parameters])  # type: ignore[attr-defined]
+    return method
+
+
+class SequentialBuilder:
+    """Builds a Sequential step by step: each method returns the builder.
+
+    `SequentialBuilder(28, 28, seed=0)` is `SequentialBuilder().input(28, 28).seed(0)`. The
+    settings are those of Sequential, and may come in any order; `build` may be called again,
+    and each model is independent of the others.
+    """
+
+    def __init__(self, *input_shape: int, seed: int | None = None) -> None:
+        self._layers: list[Layer] = []
+        self._options: dict[str, Any] = {"seed": seed}
+        self._input: Shape | None = None
+        if input_shape:
+            self.input(*input_shape)
+
+    def input(self, *shape: int) -> Self:
+        """The shape of one sample, without the batch axis."""
+        if not shape:
+            raise ArgumentError("input takes the sizes of one sample, such as .input(28, 28).")
+        self._input = tuple(check_count(n, "input size") for n in shape)
+        return self
+
+    def add(self, layer: Layer) -> Self:
+        """Append any layer, such as one of your own."""
+        self._layers.append(layer)
+        return self
+
+    chain = adds(catalogue.Chain)
+    residual = adds(catalogue.Residual)
+    parallel = adds(catalogue.Parallel)
+    dense = adds(catalogue.Dense)
+    flatten = adds(catalogue.Flatten)
+    reshape = adds(catalogue.Reshape)
+    relu = adds(catalogue.ReLU)
+    leaky_relu = adds(catalogue.LeakyReLU)
+    prelu = adds(catalogue.PReLU)
+    elu = adds(catalogue.ELU)
+    selu = adds(catalogue.SELU)
+    celu = adds(catalogue.CELU)
+    gelu = adds(catalogue.GELU)
+    silu = adds(catalogue.SiLU)
+    swish = adds(catalogue.Swish)
+    mish = adds(catalogue.Mish)
+    hard_swish = adds(catalogue.HardSwish)
+    hard_sigmoid = adds(catalogue.HardSigmoid)
+    hard_tanh = adds(catalogue.HardTanh)
+    sigmoid = adds(catalogue.Sigmoid)
+    tanh = adds(catalogue.Tanh)
+    softplus = adds(catalogue.Softplus)
+    softsign = adds(catalogue.Softsign)
+    softmax = adds(catalogue.Softmax)
+    log_softmax = adds(catalogue.LogSoftmax)
+    dropout = adds(catalogue.Dropout)
+    gaussian_noise = adds(catalogue.GaussianNoise)
+    layer_norm = adds(catalogue.LayerNorm)
+    batch_norm = adds(catalogue.BatchNorm)
+
+    def optimizer(self, optimizer: Optimizer | str) -> Self:
+        """Train with this optimizer, given itself or by name."""
+        return self._set("optimizer", optimizer)
+
+    def loss(self, loss_class: Loss | str) -> Self:
+        """Train with this loss, given itself or by name."""
+        return self._set("loss_class", loss_class)
+
+    def alpha(self, num: float | Schedule) -> Self:
+        """The learning rate, of whichever optimizer the model has."""
+        return self._set("alpha", check_rate(num))
+
+    def epochs(self, num: int) -> Self:
+        """How often `train` goes through the samples."""
+        return self._set("epochs", check_count(num, "epochs", least=0))
+
+    def batch(self, num: int) -> Self:
+        """Samples a step."""
+        return self._set("batch_size", check_count(num, "batch_size"))
+
+    def metrics(self, *metrics: MetricLike) -> Self:
+        """Names or functions, reported beside the loss."""
+        return self._set("metrics", metrics)
+
+    def callbacks(self, *callbacks: Callback) -> Self:
+        """Called at the ends of batches and epochs of every training."""
+        return self._set("callbacks", callbacks)
+
+    def seed(self, num: int) -> Self:
+        """Make weights, shuffles and masks repeat to the bit."""
+        return self._set("seed", check_count(num, "seed", least=0))
+
+    def dtype(self, dtype: DType) -> Self:
+        """ "float32" or "float64"."""
+        return self._set("dtype", dtype)
+
+    def build(self) -> Sequential:
+        """The model; sizes that do not fit and a loss that cannot match are refused here."""
+        layers, options = copy.deepcopy((self._layers, self._options))
+        model = Sequential(*layers, **options)
+        if self._input is not None:
+            model.build(self._input)
+        model.check()
+        return model
+
+    def _set(self, name: str, value: Any) -> Self:
+        self._options[name] = value
+        return self

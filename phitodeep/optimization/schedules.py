@@ -1,0 +1,208 @@
+"""Learning rates that change: functions from the optimizer's step (0, 1, ...) to a float.
+
+Any function of that kind is a schedule. The classes here are those that people use, as values
+that can be compared, copied and pickled. `alpha` is the rate to begin with, and lengths are
+counted in steps: batches an epoch times epochs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from phitodeep.checks import check_count, check_number
+from phitodeep.errors import ArgumentError
+from phitodeep.types import Schedule
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A schedule that wants to hear each epoch's loss."""
+
+    def observe(self, loss: float) -> None: ...
+
+
+def check_rate(alpha: float | Schedule) -> float | Schedule:
+    """A schedule as it is, a number checked: finite and >= 0."""
+    if callable(alpha):
+        return alpha
+    return check_number(alpha, "the learning rate alpha", least=0)
+
+
+def as_schedule(alpha: float | Schedule) -> Schedule:
+    """A number as the schedule that is always it; a schedule as itself."""
+    return alpha if callable(alpha) else Constant(alpha)
+
+
+class _Checked:
+    """Checks every field by its name, once, so that a wrong schedule fails where it is made."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            who = f"{type(self).__name__} {name}"
+            if name in ("steps", "every", "patience"):
+                check_count(value, who)
+            elif name in ("alpha", "alpha_min", "rate"):
+                check_number(value, who, least=0)
+            elif name in ("factor", "power", "divide", "divide_last"):
+                check_number(value, who, above=0)
+
+
+@dataclass(frozen=True)
+class Constant(_Checked):
+    """`alpha` at every step."""
+
+    alpha: float
+
+    def __call__(self, step: int) -> float:
+        return float(self.alpha)
+
+
+@dataclass(frozen=True)
+class StepDecay(_Checked):
+    """alpha factor^k, with k how many times `every` steps have passed."""
+
+    alpha: float
+    every: int
+    factor: float = 0.1
+
+    def __call__(self, step: int) -> float:
+        return float(self.alpha * self.factor ** (step // self.every))
+
+
+@dataclass(frozen=True)
+class ExponentialDecay(_Checked):
+    """alpha factor^(step / steps): smoothly, by `factor` in every `steps` steps."""
+
+    alpha: float
+    steps: int
+    factor: float = 0.1
+
+    def __call__(self, step: int) -> float:
+        return float(self.alpha * self.factor ** (step / self.steps))
+
+
+@dataclass(frozen=True)
+class InverseTimeDecay(_Checked):
+    """alpha / (1 + rate step). Source: Robbins and Monro 1951, "A stochastic approximation"."""
+
+    alpha: float
+    rate: float = 0.01
+
+    def __call__(self, step: int) -> float:
+        return float(self.alpha / (1 + self.rate * step))
+
+
+@dataclass(frozen=True)
+class PolynomialDecay(_Checked):
+    """From alpha to alpha_min within `steps`, as (1 - step / steps)^power; then alpha_min."""
+
+    alpha: float
+    steps: int
+    alpha_min: float = 0.0
+    power: float = 1.0
+
+    def __call__(self, step: int) -> float:
+        left = 1 - min(step, self.steps) / self.steps
+        return float(self.alpha_min + (self.alpha - self.alpha_min) * left**self.power)
+
+
+@dataclass(frozen=True)
+class CosineDecay(_Checked):
+    """From alpha to alpha_min within `steps`, along half a cosine; then alpha_min.
+
+    Source: Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5.
+    """
+
+    alpha: float
+    steps: int
+    alpha_min: float = 0.0
+
+    def __call__(self, step: int) -> float:
+        along = (1 + math.cos(math.pi * min(step, self.steps) / self.steps)) / 2
+        return float(self.alpha_min + (self.alpha - self.alpha_min) * along)
+
+
+@dataclass(frozen=True)
+class WarmUp(_Checked):
+    """The rate of `after`, reached along a line from 0: (step + 1) / steps of its first rate.
+
+    `after` is a number or a schedule, and counts its own steps from the end of the warm-up.
+    Source: Goyal et al. 2017, arXiv:1706.02677, sec. 2.2.
+    """
+
+    after: float | Schedule
+    steps: int
+
+    def __call__(self, step: int) -> float:
+        schedule = as_schedule(self.after)
+        if step < self.steps:
+            return schedule(0) * (step + 1) / self.steps
+        return schedule(step - self.steps)
+
+
+@dataclass(frozen=True)
+class OneCycle(_Checked):
+    """Half a cosine up from alpha / divide to alpha, and another down to alpha / divide_last.
+
+    The way up takes the fraction `up` of `steps`.
+    Source: Smith and Topin 2018, "Super-convergence", arXiv:1708.07120.
+    """
+
+    alpha: float
+    steps: int
+    up: float = 0.3
+    divide: float = 25.0
+    divide_last: float = 1e4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.up, "OneCycle up", least=0, below=1)
+
+    def __call__(self, step: int) -> float:
+        top = self.up * self.steps
+        if step < top:
+            start = self.alpha / self.divide
+            return float(CosineDecay(start, self.steps, self.alpha)(round(step / self.up)))
+        along = min(step - top, self.steps - top) / (self.steps - top)
+        last = self.alpha / self.divide_last
+        return float(last + (self.alpha - last) * (1 + math.cos(math.pi * along)) / 2)
+
+
+class ReduceOnPlateau:
+    """Multiply the rate by `factor` when the loss has not fallen for `patience` epochs.
+
+    It is told the test loss of every epoch, or the training loss where there is none; a fall of
+    no more than `min_delta` is none. The rate stays at or above `alpha_min`.
+    """
+
+    def __init__(
+        self,
+        alpha: float,
+        *,
+        factor: float = 0.1,
+        patience: int = 10,
+        min_delta: float = 0.0,
+        alpha_min: float = 0.0,
+    ) -> None:
+        self.alpha = check_number(alpha, "ReduceOnPlateau alpha", least=0)
+        self.factor = check_number(factor, "ReduceOnPlateau factor", above=0)
+        if self.factor >= 1:
+            raise ArgumentError(f"ReduceOnPlateau factor must be < 1, got {factor}.")
+        self.patience = check_count(patience, "ReduceOnPlateau patience")
+        self.min_delta = check_number(min_delta, "ReduceOnPlateau min_delta", least=0)
+        self.alpha_min = check_number(alpha_min, "ReduceOnPlateau alpha_min", least=0)
+        self.rate, self.best, self.waited = self.alpha, math.inf, 0
+
+    def __call__(self, step: int) -> float:
+        return self.rate
+
+    def observe(self, loss: float) -> None:
+        """Hear an epoch's loss."""
+        if loss < self.best - self.min_delta:
+            self.best, self.waited = loss, 0
+            return
+        self.waited += 1
+        if self.waited >= self.patience:
+            self.rate, self.waited = max(self.alpha_min, self.rate * self.factor), 0

@@ -1,0 +1,27 @@
+"""What several test files share: a generator, and the numbers of tools/make_references.py."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phitodeep.types import Array
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(7)
+
+
+def references(name: str) -> dict[str, dict[str, Array]]:
+    """The arrays of each case in tests/reference/`name`.npz."""
+    cases: dict[str, dict[str, Array]] = defaultdict(dict)
+    with np.load(Path(__file__).parent / "reference" / f"{name}.npz") as stored:
+        for key in stored.files:
+            case, _, array = key.rpartition("/")
+            if case:
+                cases[case][array] = stored[key]
+    return dict(cases)

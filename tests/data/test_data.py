@@ -1,0 +1,424 @@
+"""MNIST from its three sources, whole and damaged, and the geometry of the synthetic sets."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import pickle
+import random
+import socket
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phitodeep.data
+from phitodeep.data import load_mnist, make_blobs, make_moons, make_spirals, mnist
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, MissingExtraError
+from phitodeep.types import Array
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+
+
+@pytest.fixture
+def arrays() -> dict[str, Array]:
+    """Three training and two test digits, with 0, 255 and the labels 0 and 9 among them."""
+    pixels = np.random.default_rng(7).integers(0, 256, (5, 28, 28), dtype=np.uint8)
+    pixels[:, 0, :2] = 0, 255
+    labels = np.array([0, 9, 4, 1, 7], np.uint8)
+    return {
+        IMAGES: pixels[:3],
+        LABELS: labels[:3],
+        TEST_IMAGES: pixels[3:],
+        TEST_LABELS: labels[3:],
+    }
+
+
+def idx(a: Array) -> bytes:
+    return struct.pack(f">{1 + a.ndim}I", 0x800 + a.ndim, *a.shape) + a.tobytes()
+
+
+@pytest.fixture
+def folder(arrays: dict[str, Array], tmp_path: Path) -> Path:
+    for name, a in arrays.items():
+        (tmp_path / name).write_bytes(idx(a))
+    return tmp_path
+
+
+def assert_loaded(result: tuple[Array, ...], arrays: dict[str, Array]) -> None:
+    assert [a.dtype for a in result] == [np.float32, np.int64] * 2
+    for got, stored in zip(result, arrays.values(), strict=True):
+        scale = 255 if stored.ndim == 3 else 1
+        np.testing.assert_array_equal(got, stored.astype(np.float32) / np.float32(scale))
+
+
+# The shipped part
+
+
+def test_shipped_digits_are_mnists_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.setattr(socket, "socket", None)  # no network either
+    X_train, y_train, X_test, y_test = load_mnist()
+    assert (X_train.shape, X_test.shape) == ((10_000, 28, 28), (1_000, 28, 28))
+    assert (y_train.shape, y_test.shape) == ((10_000,), (1_000,))
+    assert [a.dtype for a in (X_train, y_train, X_test, y_test)] == [np.float32, np.int64] * 2
+    assert (y_train[:5].tolist(), y_test[:5].tolist()) == ([5, 0, 4, 1, 9], [7, 2, 1, 0, 4])
+    counts = [1001, 1127, 991, 1032, 980, 863, 1014, 1070, 944, 978]
+    assert np.bincount(y_train).tolist() == counts
+    assert np.bincount(y_test).tolist() == [85, 126, 116, 107, 110, 87, 87, 99, 89, 94]
+    for X, crc in ((X_train, 3385337822), (X_test, 2276168080)):
+        assert (X.min(), X.max()) == (0, 1)
+        assert zlib.crc32(np.round(X * 255).astype(np.uint8).tobytes()) == crc
+
+
+def test_every_load_gives_fresh_writable_arrays() -> None:
+    first = load_mnist("small")
+    for a in first:
+        a[:] = 3
+    again = load_mnist("small")
+    assert again[0].max() == 1
+    assert again[1].max() == 9
+
+
+def test_shipped_file_carries_a_strong_checksum() -> None:
+    assert mnist.SHIPPED.read_bytes()[7] == lzma.CHECK_SHA256  # the xz header's kind of check
+
+
+def flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [flipped, lambda data: data[:-40], lambda data: data[:1000], lambda data: b"", None],
+    ids=["one bit", "end lost", "most lost", "empty", "absent"],
+)
+def test_damaged_shipped_file_is_refused(
+    damage: Callable[[bytes], bytes] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mnist.xz"
+    if damage:
+        path.write_bytes(damage(mnist.SHIPPED.read_bytes()))
+    monkeypatch.setattr(mnist, "SHIPPED", path)
+    with pytest.raises(DataError, match=r"mnist\.xz: .*force-reinstall phitodeep"):
+        load_mnist()
+
+
+def test_package_needs_neither_lzma_nor_datasets_until_they_are_used() -> None:
+    code = (
+        "import sys; sys.modules.update(lzma=None, datasets=None); "
+        "from phitodeep.data import *; make_moons()"
+    )
+    root = Path(mnist.__file__).parents[2]
+    subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=root, check=True)
+
+
+# A folder of IDX files
+
+
+@pytest.mark.parametrize("dot", ["-", "."])
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("suffix", [".gz", ""])  # a browser may unzip, or not, and keep the name
+def test_folder_round_trip(
+    dot: str, zipped: bool, suffix: str, arrays: dict[str, Array], tmp_path: Path
+) -> None:
+    for name, a in arrays.items():
+        path = tmp_path / (name.replace("-idx", f"{dot}idx") + suffix)
+        path.write_bytes(gzip.compress(idx(a)) if zipped else idx(a))
+    assert_loaded(load_mnist(folder=tmp_path), arrays)
+
+
+def test_folder_replaces_either_source(
+    folder: Path, arrays: dict[str, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert_loaded(load_mnist("full", folder=str(folder)), arrays)
+    assert_loaded(load_mnist("small", folder), arrays)
+
+
+def test_folder_may_start_at_home(
+    folder: Path, arrays: dict[str, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    monkeypatch.setenv("USERPROFILE", str(folder.parent))
+    assert_loaded(load_mnist(folder=f"~/{folder.name}"), arrays)
+
+
+def uint8(values: list[int]) -> Array:
+    return np.array(values, np.uint8)
+
+
+ZEROS = np.zeros((3, 28, 28), np.uint8)
+DAMAGE: dict[str, tuple[str, bytes, str]] = {  # the file, what it holds, and what the error says
+    "empty": (IMAGES, b"", "cut short, 0 bytes"),
+    "header cut": (TEST_IMAGES, idx(ZEROS)[:15], "cut short, 15 bytes"),
+    "items cut": (IMAGES, idx(ZEROS)[:-1], r"cut short, 2367 of 2368 bytes.*\(3, 28, 28\)"),
+    "absurd shape": (IMAGES, struct.pack(">4I", 2051, *[2**32 - 1] * 3), "cut short, 16 of"),
+    "too long": (TEST_LABELS, idx(uint8([1, 2])) + b"\n", "1 bytes too many"),
+    "labels for images": (IMAGES, idx(np.ones(99, np.uint8)), "number 2049 where 2051 belongs"),
+    "images for labels": (LABELS, idx(ZEROS), "number 2051 where 2049 belongs"),
+    "a web page": (IMAGES, b"<!DOCTYPE html><title>404</title>", "magic number"),
+    "gzip cut": (TEST_IMAGES, gzip.compress(idx(ZEROS))[:-9], "ended before"),
+    "gzip checksum": (IMAGES, gzip.compress(idx(ZEROS))[:-8] + bytes(8), "CRC check failed"),
+    "gzip stream": (IMAGES, gzip.compress(idx(ZEROS))[:10] + b"\xff" * 99, "invalid block"),
+}
+
+
+@pytest.mark.parametrize(("name", "data", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_damaged_file_is_named(folder: Path, name: str, data: bytes, message: str) -> None:
+    (folder / name).write_bytes(data)
+    with pytest.raises(DataError, match=f"{name}: .*{message}.*fresh download"):
+        load_mnist(folder=folder)
+
+
+MISFITS = {
+    "fewer labels": (LABELS, uint8([1, 2]), r"3 images but labels of shape \(2,\)"),
+    "more test labels": (TEST_LABELS, uint8([1] * 3), r"2 images but labels of shape \(3,\)"),
+    "other size": (
+        TEST_IMAGES,
+        np.ones((2, 28, 27), np.uint8),
+        r"images of shape \(2, 28, 27\), expected",
+    ),
+    "no images": (IMAGES, ZEROS[:0], r"images of shape \(0, 28, 28\), expected"),
+    "no digit": (TEST_LABELS, uint8([9, 10]), "label 10"),
+}
+
+
+@pytest.mark.parametrize(("name", "array", "message"), MISFITS.values(), ids=MISFITS)
+def test_files_that_do_not_fit_are_refused(
+    folder: Path, name: str, array: Array, message: str
+) -> None:
+    (folder / name).write_bytes(idx(array))
+    pair = f"{IMAGES} and {LABELS}" if "train" in name else f"{TEST_IMAGES} and {TEST_LABELS}"
+    with pytest.raises(DataError, match=f"{pair}: {message}.*pair from one source"):
+        load_mnist(folder=folder)
+
+
+@pytest.mark.parametrize("name", [IMAGES, LABELS, TEST_IMAGES, TEST_LABELS])
+def test_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    (folder / name).mkdir()  # as some archives unpack
+    with pytest.raises(DataError, match=rf"has no file {name} or .*\.gz.*four IDX files"):
+        load_mnist(folder=folder)
+
+
+def test_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nowhere is no folder"):
+        load_mnist(folder=tmp_path / "nowhere")
+
+
+def test_bad_arguments_of_load_mnist(folder: Path) -> None:
+    with pytest.raises(ArgumentError, match="'large'"):
+        load_mnist("large")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="a path goes to folder="):
+        load_mnist(folder)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="got 3"):
+        load_mnist(folder=3)  # type: ignore[arg-type]
+
+
+# Hugging Face
+
+
+class FakeSplit:
+    """Of `datasets.Dataset`, what load_mnist uses."""
+
+    def __init__(self, images: Array, labels: Array) -> None:
+        self.columns = {"image": images, "label": labels}
+
+    def with_format(self, kind: str) -> FakeSplit:
+        assert kind == "numpy"  # any other format gives lists of Pillow images
+        return self
+
+    def __getitem__(self, rows: slice) -> dict[str, Array]:
+        return {name: column[rows] for name, column in self.columns.items()}
+
+
+def fake_datasets(monkeypatch: pytest.MonkeyPatch, load_dataset: Callable[..., Any]) -> None:
+    module = ModuleType("datasets")
+    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def load_dataset(*args: Any, **kwargs: Any) -> None:
+        raise error
+
+    return load_dataset
+
+
+def test_full_comes_from_hugging_face(
+    arrays: dict[str, Array], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_dataset(path: str, *, split: str) -> FakeSplit:
+        assert path == "ylecun/mnist"
+        images, labels = {"train": (IMAGES, LABELS), "test": (TEST_IMAGES, TEST_LABELS)}[split]
+        return FakeSplit(arrays[images], arrays[labels].astype(np.int64))
+
+    fake_datasets(monkeypatch, load_dataset)
+    assert_loaded(load_mnist("full"), arrays)
+
+
+@pytest.mark.parametrize("module", [None, ModuleType("datasets")], ids=["absent", "a folder"])
+def test_missing_datasets_names_the_extra(
+    module: ModuleType | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    with pytest.raises(MissingExtraError, match=r'datasets.*"phitodeep\[data\]"'):
+        load_mnist("full")
+
+
+def test_missing_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_datasets(monkeypatch, raising(ImportError("please install 'Pillow'")))
+    with pytest.raises(MissingExtraError, match=r'Pillow.*"phitodeep\[data\]"'):
+        load_mnist("full")
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no route"), RuntimeError("no route")])
+def test_failing_download_names_the_way_out(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_datasets(monkeypatch, raising(error))
+    with pytest.raises(DataError, match=rf"{type(error).__name__}: no route.*folder="):
+        load_mnist("full")
+
+
+def test_download_of_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_datasets(monkeypatch, lambda *a, **k: FakeSplit(ZEROS[:, :5], np.zeros(3, np.int64)))
+    with pytest.raises(DataError, match=r"shape \(3, 5, 28\)"):
+        load_mnist("full")
+
+
+# Synthetic sets
+
+Maker = Callable[..., tuple[Array, Array]]
+MAKERS: list[tuple[Maker, int, str]] = [
+    (make_moons, 2, "noise"),
+    (make_spirals, 3, "noise"),
+    (make_blobs, 3, "spread"),
+]
+each_maker = pytest.mark.parametrize(
+    ("make", "classes", "noise"), MAKERS, ids=[m.__name__ for m, *_ in MAKERS]
+)
+
+
+def test_every_public_name_is_tested() -> None:
+    assert {"load_mnist", *(m.__name__ for m, *_ in MAKERS)} == set(phitodeep.data.__all__)
+
+
+@each_maker
+@pytest.mark.parametrize("n", [3, 100, 301])
+def test_shapes_dtypes_and_balance(make: Maker, classes: int, noise: str, n: int) -> None:
+    X, y = make(n)
+    assert (X.shape, y.shape) == ((n, 2), (n,))
+    assert [X.dtype, y.dtype] == [np.float32, np.int64]
+    counts = np.bincount(y)
+    assert len(counts) == classes
+    assert np.ptp(counts) <= 1
+
+
+def global_generators() -> bytes:
+    return pickle.dumps((np.random.get_state(), random.getstate()))  # noqa: NPY002
+
+
+@each_maker
+def test_seed_alone_decides(make: Maker, classes: int, noise: str) -> None:
+    before = global_generators()
+    X, y = make(seed=5)
+    X_again, y_again = make(seed=np.int64(5))
+    assert global_generators() == before
+    np.testing.assert_array_equal(X, X_again)
+    np.testing.assert_array_equal(y, y_again)
+    X_other, y_other = make(seed=6)
+    assert (X_other != X).any()
+    assert (y_other != y).any()
+    np.testing.assert_array_equal(make()[0], make(seed=0)[0])
+
+
+@each_maker
+def test_points_come_shuffled(make: Maker, classes: int, noise: str) -> None:
+    y = make(300, **{noise: 0})[1]
+    share = np.bincount(y[:100], minlength=classes) / 100
+    np.testing.assert_allclose(share, 1 / classes, atol=0.15)
+    pairs = np.unique(y[:-1] * classes + y[1:])  # cyclic order would show few of them
+    assert len(pairs) == classes**2
+
+
+@pytest.mark.parametrize(("make", "noise"), [(make_moons, "noise"), (make_blobs, "spread")])
+def test_noise_is_the_deviation_of_each_coordinate(make: Maker, noise: str) -> None:
+    exact, once, twice = (make(4000, **{noise: s})[0] for s in (0, 0.5, 1))
+    np.testing.assert_allclose(twice - exact, 2 * (once - exact), atol=1e-5)
+    np.testing.assert_allclose(np.cov((twice - exact).T), np.eye(2), atol=0.08)
+    np.testing.assert_allclose((twice - exact).mean(axis=0), 0, atol=0.06)
+
+
+def test_moons_are_the_half_circles_that_scikit_learn_draws() -> None:
+    X, y = make_moons(7, noise=0)  # the odd point goes to the lower moon
+    upper = X[y == 0][np.argsort(-X[y == 0, 0])]
+    lower = X[y == 1][np.argsort(X[y == 1, 0])]
+    np.testing.assert_allclose(upper, [[1, 0], [0, 1], [-1, 0]], atol=1e-6)
+    h = np.sqrt(3) / 2
+    expected = [[0, 0.5], [0.5, 0.5 - h], [1.5, 0.5 - h], [2, 0.5]]
+    np.testing.assert_allclose(lower, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5])
+def test_spirals_wind_four_radians_as_they_grow(classes: int) -> None:
+    X, y = make_spirals(500, classes, noise=0)
+    r = np.hypot(*X.T)
+    np.testing.assert_allclose(np.sort(r), np.arange(1, 501) / 500, rtol=1e-5)
+    angle = 4 * r + 2 * np.pi * y / classes
+    np.testing.assert_allclose(X, np.stack([r * np.cos(angle), r * np.sin(angle)], 1), atol=1e-5)
+
+
+def test_spiral_noise_turns_points_and_keeps_their_radius() -> None:
+    (exact, _), (X, _) = (make_spirals(4000, noise=s) for s in (0, 0.3))
+    np.testing.assert_allclose(np.hypot(*X.T), np.hypot(*exact.T), rtol=1e-5)
+    turn = np.angle((X @ [1, 1j]) / (exact @ [1, 1j]))
+    assert turn.std() == pytest.approx(0.3, rel=0.05)
+    assert turn.mean() == pytest.approx(0, abs=0.02)
+
+
+def test_blobs_have_one_centre_a_class() -> None:
+    X, y = make_blobs(50, classes=4, dims=3, spread=0)
+    centres = np.unique(np.column_stack([y, X]), axis=0)
+    assert X.shape == (50, 3)
+    assert len(centres) == 4
+    many = make_blobs(999, classes=999, spread=0)[0]
+    np.testing.assert_allclose(many.min(axis=0), -10, atol=0.1)
+    np.testing.assert_allclose(many.max(axis=0), 10, atol=0.1)
+    np.testing.assert_allclose(many.mean(axis=0), 0, atol=0.6)
+
+
+@pytest.mark.parametrize(
+    ("make", "bad", "message"),
+    [
+        (make_moons, {"n": 1}, "n must be >= 2, got 1"),
+        (make_spirals, {"n": 2}, "n must be >= 3, got 2"),
+        (make_spirals, {"classes": 0}, "classes must be >= 1"),
+        (make_blobs, {"n": 4, "classes": 5}, "n must be >= 5, got 4"),
+        (make_blobs, {"classes": 0}, "classes must be >= 1"),
+        (make_blobs, {"dims": 0}, "dims must be >= 1"),
+        *((m, {noise: -0.1}, f"{noise} must be >= 0") for m, _, noise in MAKERS),
+        *((m, {noise: np.nan}, f"{noise} must be") for m, _, noise in MAKERS),
+        *((m, {"seed": -1}, "seed must be >= 0, got -1") for m, *_ in MAKERS),
+    ],
+)
+def test_bad_arguments_of_makers(make: Maker, bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        make(**bad)
+
+
+@each_maker
+def test_arguments_of_another_kind(make: Maker, classes: int, noise: str) -> None:
+    for bad in ({"n": 10.0}, {"n": True}, {noise: "0.1"}, {"seed": None}):
+        with pytest.raises(ArgumentTypeError, match=f"^{next(iter(bad))} must be"):
+            make(**bad)
