@@ -1,0 +1,52 @@
+# Everything starts here: `make demo`, `make test`, `make check`. Needs Python 3.11+ with venv, and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: demo test check results bench mutants docs clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp a set of requirements: installed again only when pyproject.toml changes.
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable ".[test]"
+	@touch $@ $(VENV)/.demo
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable ".[dev]"
+	@touch $@ $(VENV)/.test $(VENV)/.demo
+
+demo: $(VENV)/.demo
+	@$(BIN)/python examples/mnist.py
+
+test: $(VENV)/.test
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=2
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python tools/check_wheel.py
+
+# The reference results on the full MNIST: DATA names the folder with its four IDX files.
+results: $(VENV)/.demo
+	$(BIN)/python benchmarks/results.py $(if $(DATA),--data $(DATA))
+
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/epoch.py
+
+mutants: $(VENV)/.test
+	$(BIN)/python tools/mutants.py
+
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs serve
+
+clean:
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

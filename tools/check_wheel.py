@@ -1,0 +1,58 @@
+"""Build the sdist and the wheel, and try the wheel in a virtual environment of its own.
+
+The wheel must hold the data, the licences and py.typed, and none of the tests; installed with
+nothing but its own dependencies, it must train.
+"""
+
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+WANTED = {"phitodeep/data/mnist.xz", "phitodeep/data/LICENSES.md", "phitodeep/py.typed"}
+TRY = """
+import numpy as np, phitodeep
+from phitodeep.data import load_mnist
+X, y, X_test, y_test = load_mnist()
+model = phitodeep.SequentialBuilder(28, 28, seed=0).flatten().dense(10).softmax()
+model = model.loss("categorical_crossentropy").optimizer("adam").batch(64).epochs(1).build()
+history = model.train(X[:2000], y[:2000], X_test, y_test, metrics=["accuracy"], verbose=0)
+assert history.metrics["test_accuracy"][-1] > 0.7, history.metrics
+print(f"wheel {phitodeep.__version__} installs and trains")
+"""
+
+
+def run(*command: str, cwd: str | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
+    if done.stdout and command[1:2] == ("-c",):
+        print(done.stdout.strip())
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, "-m", "build", "--outdir", folder, str(ROOT))
+        wheel = next(Path(folder).glob("*.whl"))
+        names = set(zipfile.ZipFile(wheel).namelist())
+        if missing := WANTED - names:
+            sys.exit(f"{wheel.name} lacks {sorted(missing)}")
+        if not any(name.endswith("licenses/LICENSE") for name in names):
+            sys.exit(f"{wheel.name} lacks the licence")
+        if stray := [n for n in names if not n.startswith("phitodeep")]:
+            sys.exit(f"{wheel.name} holds {stray}")
+        size = wheel.stat().st_size
+        if size > 3_000_000:
+            sys.exit(f"{wheel.name} has {size:,} bytes")
+        home = Path(folder) / "venv"
+        venv.create(home, with_pip=True)
+        python = str(home / "bin" / "python")
+        run(python, "-m", "pip", "install", "--quiet", str(wheel))
+        run(python, "-c", TRY, cwd=folder)
+
+
+if __name__ == "__main__":
+    main()
