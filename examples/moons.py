@@ -24,7 +24,7 @@ def draw(model: Sequential, X: np.ndarray, y: np.ndarray, path: str) -> None:
     shades = panel.contourf(a, b, P, levels=np.linspace(0, 1, 11), cmap="RdBu_r", alpha=0.7)
     panel.contour(a, b, P, levels=[0.5], colors="black")
     panel.scatter(*X.T, c=y, cmap="RdBu_r", edgecolors="black", s=25)
-    panel.set(title="P(upper moon is class 1)", aspect="equal")
+    panel.set(title="P(class 1)", aspect="equal")
     figure.colorbar(shades)
     figure.savefig(path, dpi=120)
 

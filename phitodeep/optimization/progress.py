@@ -1,80 +1,69 @@
 """What training shows: a live bar in a terminal and in Jupyter, one line an epoch elsewhere.
 
-`rich` is imported when something is shown, and where it is missing the lines are plain.
+`rich` and IPython are imported when something is shown by them.
 """
 
 from __future__ import annotations
 
+import html
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-REDRAW = 0.1  # seconds between two updates of the bar
-LINES = 20  # epochs that leave a line of their own in a terminal, at most
+REDRAW = 0.1  # seconds between two drawings of a bar
+LINES = 20  # epochs that leave a line of their own above a bar, at most
 
 
 class Silent:
     """Shows nothing."""
 
-    def begin(self, first: int, epochs: int, batches: int, samples: int) -> None:
-        """Before training: the number of the first epoch, and the sizes of the work."""
-
-    def batch(self, done: int, samples: int, logs: Mapping[str, float]) -> None:
-        """After a batch: how many are done in this epoch, and the logs so far."""
-
-    def epoch(self, epoch: int, logs: Mapping[str, float], seconds: float) -> None:
-        """After an epoch."""
-
-    def end(self, note: str = "") -> None:
-        """After training."""
+    def begin(self, first: int, epochs: int, batches: int) -> None:
+        """Before training: the number of the first epoch, and the size of the work."""
 
     def due(self) -> bool:
         """Whether `batch` would show anything now."""
         return False
 
+    def batch(self, done: int, samples: int, logs: Mapping[str, float]) -> None:
+        """After a batch: how many batches and samples of this epoch are done, and the logs."""
+
+    def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
+        """After an epoch: its logs, the samples a second in training, and all its seconds."""
+
+    def end(self, note: str = "") -> None:
+        """After training, with the reason if it ended early."""
+
 
 class Lines(Silent):
     """One line an epoch."""
 
-    def begin(self, first: int, epochs: int, batches: int, samples: int) -> None:
-        self.last, self.samples = first + epochs - 1, samples
+    def begin(self, first: int, epochs: int, batches: int) -> None:
+        self.last = first + epochs - 1
 
-    def epoch(self, epoch: int, logs: Mapping[str, float], seconds: float) -> None:
-        self.say(line(epoch, self.last, logs, self.samples / max(seconds, 1e-9), seconds))
+    def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
+        number = f"{epoch:>{len(str(self.last))}}/{self.last}"
+        self.say(f"epoch {number}  {_numbers(logs, speed)}  {seconds:.1f} s")
 
     def end(self, note: str = "") -> None:
         if note:
             self.say(note)
 
     def say(self, text: str) -> None:
+        """Show a line that stays."""
         print(text, flush=True)
 
 
-class Bar(Lines):
-    """A live bar of all batches of all epochs, below the lines of finished epochs."""
+class Live(Lines):
+    """A bar over all batches of all epochs, below the lines of finished epochs."""
 
-    def __init__(self, console: Any) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.bar = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[shown]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-        )
-
-    def begin(self, first: int, epochs: int, batches: int, samples: int) -> None:
-        super().begin(first, epochs, batches, samples)
-        self.first, self.batches, self.drawn = first, batches, 0.0
-        self.every = -(-epochs // LINES)
-        self.task = self.bar.add_task("", total=epochs * batches, epoch=self._of(first), shown="")
-        self.now, self.began = first, time.perf_counter()
-        self.bar.start()
+    def begin(self, first: int, epochs: int, batches: int) -> None:
+        super().begin(first, epochs, batches)
+        self.first, self.batches, self.total = first, batches, epochs * batches
+        self.every = max(1, -(-epochs // LINES))
+        self.now, self.drawn = first, 0.0
+        self.start = self.began = time.perf_counter()
+        self.open()
 
     def due(self) -> bool:
         return time.perf_counter() - self.drawn > REDRAW
@@ -83,35 +72,99 @@ class Bar(Lines):
         self.drawn = time.perf_counter()
         speed = samples / max(self.drawn - self.began, 1e-9)
         done += (self.now - self.first) * self.batches
-        self.bar.update(
-            self.task, completed=done, epoch=self._of(self.now), shown=_shown(logs, speed)
-        )
-        self.bar.refresh()
+        left = (self.drawn - self.start) * (self.total - done) / done
+        text = f"{_numbers(logs, speed).removeprefix('train ')}  {_clock(left)} left"
+        self.draw(done, f"epoch {self.now}/{self.last}", text)
 
-    def epoch(self, epoch: int, logs: Mapping[str, float], seconds: float) -> None:
+    def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
         if epoch == self.last or (epoch - self.first + 1) % self.every == 0:
-            super().epoch(epoch, logs, seconds)
+            super().epoch(epoch, logs, speed, seconds)
         self.now, self.began = epoch + 1, time.perf_counter()
 
     def end(self, note: str = "") -> None:
-        self.bar.stop()
+        self.close()
         super().end(note)
 
+    def open(self) -> None:
+        """Make the bar."""
+
+    def draw(self, done: int, head: str, text: str) -> None:
+        """Show the bar with `done` of all batches, and the texts beside it."""
+
+    def close(self) -> None:
+        """Take the bar away."""
+
+
+class Terminal(Live):
+    """The bar by rich."""
+
+    def __init__(self, console: Any) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self.bar = Progress(
+            TextColumn("{task.fields[head]}"),
+            BarColumn(bar_width=8),
+            TextColumn("{task.fields[text]}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+        )
+
+    def open(self) -> None:
+        self.task = self.bar.add_task("", total=self.total, head="", text="")
+        self.bar.start()
+
+    def draw(self, done: int, head: str, text: str) -> None:
+        self.bar.update(self.task, completed=done, head=head, text=text)
+        self.bar.refresh()
+
+    def close(self) -> None:
+        self.bar.stop()
+
     def say(self, text: str) -> None:
-        self.bar.console.print(text, highlight=False, markup=False)
-
-    def _of(self, epoch: int) -> str:
-        return f"{epoch}/{self.last}"
+        self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def line(epoch: int, last: int, logs: Mapping[str, float], speed: float, seconds: float) -> str:
-    """An epoch in one line."""
-    return f"epoch {epoch:>{len(str(last))}}/{last}  {_shown(logs, speed)}  {seconds:.1f} s"
+class Notebook(Live):
+    """The bar in a cell's output, as HTML that is written again."""
+
+    def open(self) -> None:
+        from IPython.display import HTML, display
+
+        self.html = HTML
+        self.lines: list[str] = []
+        self.handle = display(HTML(""), display_id=True)
+
+    def draw(self, done: int, head: str, text: str) -> None:
+        bar = f'{head} <progress value="{done}" max="{self.total}"></progress> {text}'
+        self.show(bar)
+
+    def close(self) -> None:
+        self.show("")
+
+    def say(self, text: str) -> None:
+        self.lines.append(html.escape(text))
+        self.show("")
+
+    def show(self, bar: str) -> None:
+        """Write the lines and the bar anew."""
+        self.handle.update(self.html("<pre>" + "\n".join([*self.lines, bar]) + "</pre>"))
 
 
-def _shown(logs: Mapping[str, float], speed: float) -> str:
-    numbers = [f"{name} {value:.4f}" for name, value in logs.items()]
-    return "  ".join([*numbers, f"{speed:,.0f} samples/s"])
+def _numbers(logs: Mapping[str, float], speed: float) -> str:
+    """`train loss 0.1 accuracy 0.9  test loss 0.2 accuracy 0.8  57,000 samples/s`."""
+    parts: dict[str, list[str]] = {}
+    for name, value in logs.items():
+        part, _, metric = name.partition("_")
+        parts.setdefault(part, []).append(f"{metric} {value:.4f}")
+    groups = [f"{part} {' '.join(values)}" for part, values in parts.items()]
+    return "  ".join([*groups, f"{speed:,.0f} samples/s"])
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def display(verbose: int | bool) -> Silent:
@@ -123,4 +176,6 @@ def display(verbose: int | bool) -> Silent:
     from rich.console import Console
 
     console = Console()
-    return Bar(console) if console.is_terminal or console.is_jupyter else Lines()
+    if console.is_jupyter:
+        return Notebook()
+    return Terminal(console) if console.is_terminal else Lines()

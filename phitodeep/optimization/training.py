@@ -306,7 +306,7 @@ class _Run:
             self.model.build(self.data.X.shape[1:])
         self.model.optimizer.pack(self.model.layers).receive()
         n, first = len(self.data.X), self.model.epoch + 1
-        self.display.begin(first, epochs, -(-n // (self.size * self.accumulate)), n)
+        self.display.begin(first, epochs, -(-n // (self.size * self.accumulate)))
         note = ""
         try:
             with _ctrl_c() as self.pressed:
@@ -334,6 +334,7 @@ class _Run:
             stop = reason
             if not self.seen:
                 raise
+        speed = self.seen / max(time.perf_counter() - began, 1e-9)
         logs = self.logs()
         if self.test is not None and stop is None:
             scores = self.objective.evaluate(self.test, max(self.size, 1024))
@@ -341,7 +342,7 @@ class _Run:
         seconds = time.perf_counter() - began
         self.model.epoch = epoch
         self.history.record(logs, seconds, self.model.optimizer.rate)
-        self.display.epoch(epoch, logs, seconds)
+        self.display.epoch(epoch, logs, speed, seconds)
         if isinstance(self.model.optimizer.alpha, Observer):
             self.model.optimizer.alpha.observe(logs.get("test_loss", logs["train_loss"]))
         for callback in self.callbacks:
@@ -349,6 +350,8 @@ class _Run:
                 callback.on_epoch_end(self.model, epoch, logs)
             except StopTraining as reason:
                 stop = reason
+        if stop is None and self.pressed:
+            stop = self.interrupt()
         if stop is not None:
             raise stop
 
@@ -376,8 +379,12 @@ class _Run:
             if self.display.due():
                 self.display.batch(done, self.seen, self.logs())
             if self.pressed:
-                self.history.interrupted = True
-                raise StopTraining("interrupted: training ended after the running batch")
+                raise self.interrupt()
+
+    def interrupt(self) -> StopTraining:
+        """Ctrl-C was pressed: what to raise."""
+        self.history.interrupted = True
+        return StopTraining("interrupted: training ended after the running batch")
 
     def step(self, rows: Array) -> float:
         """Forward, loss, backward and update for the samples at `rows`; the loss."""
