@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.types import Array, DType
+from phitodeep.types import Array, DType, Shape
 
 T = TypeVar("T")
 
@@ -45,8 +45,9 @@ def as_float(X: Any, dtype: DType, who: str) -> Array:
 
 def check_finite(X: Array, who: str) -> None:
     """Refuse NaN and infinity, and say where the first one is."""
-    if X.dtype.kind != "f" or np.isfinite(np.sum(X, dtype=np.float64)):
-        return  # one pass without a temporary; a sum that overflowed is looked at below
+    with np.errstate(all="ignore"):
+        if X.dtype.kind != "f" or np.isfinite(X.sum()):
+            return  # one pass without a temporary; a sum that overflowed is looked at below
     for i, row in enumerate(X if X.ndim else X[None]):
         bad = np.argwhere(~np.isfinite(row))
         if len(bad):
@@ -76,6 +77,13 @@ def check_count(value: Any, who: str, *, least: int = 1) -> int:
     if value < least:
         raise ArgumentError(f"{who} must be >= {least}, got {value}.")
     return int(value)
+
+
+def check_shape(shape: Any, who: str) -> Shape:
+    """`shape` as a tuple of sizes, each at least 1."""
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
+        raise ArgumentTypeError(f"{who} takes a shape such as (28, 28), got {shape!r}.")
+    return tuple(check_count(n, f"{who}: each size of shape {tuple(shape)}") for n in shape)
 
 
 def choose(name: str, options: Mapping[str, T], kind: str) -> T:

@@ -18,11 +18,9 @@ from phitodeep.types import Array, DType
 
 def sigmoid(X: Array, out: Array | None = None) -> Array:
     """1 / (1 + exp(-x)), elementwise, written as exp(min(x, 0)) / (1 + exp(-|x|))."""
-    Y = np.minimum(X, 0, out=out)
+    Y = np.minimum(X, 0, out=_new(X) if out is None else out)
     np.exp(Y, out=Y)
-    below = np.abs(X)
-    np.negative(below, out=below)
-    np.exp(below, out=below)
+    below = _exp_minus_size(X)
     below += 1
     Y /= below
     return Y
@@ -30,17 +28,29 @@ def sigmoid(X: Array, out: Array | None = None) -> Array:
 
 def softplus(X: Array) -> Array:
     """log(1 + exp(x)), elementwise: max(x, 0) + log(1 + exp(-|x|))."""
-    Y = np.abs(X)
-    np.negative(Y, out=Y)
-    np.exp(Y, out=Y)
+    Y = _exp_minus_size(X)
     np.log1p(Y, out=Y)
     Y += np.maximum(X, 0)
     return Y
 
 
+def _exp_minus_size(X: Array) -> Array:
+    """exp(-|x|), elementwise."""
+    Y = np.abs(X, out=_new(X))
+    np.negative(Y, out=Y)
+    return np.exp(Y, out=Y)
+
+
+def _new(X: Array) -> Array:
+    """An uninitialised array like X, of floats."""
+    X = np.asarray(X)
+    return np.empty(X.shape, X.dtype if X.dtype.kind == "f" else np.float64)
+
+
 def log_sigmoid(X: Array) -> Array:
     """log(sigmoid(x)) = -softplus(-x), elementwise."""
-    return -softplus(-X)
+    Y = softplus(np.negative(X))
+    return np.negative(Y, out=Y)
 
 
 def logsumexp(X: Array, axis: int = -1, keepdims: bool = False) -> Array:
@@ -123,7 +133,8 @@ def erf(X: Array) -> Array:
     Within 1e-14 of `math.erf` in float64. Near 0 it is x P(x^2), with P a polynomial; further
     out, 1 - exp(-x^2) Q(t) where t = (|x| - 3) / (|x| + 3), with the sign of x.
     """
-    X = np.asarray(X)
+    shape = np.shape(X)
+    X = np.atleast_1d(X)
     if X.dtype.char not in _ERF_NEAR:
         X = X.astype(np.float64)
     size = np.minimum(np.abs(X), 6)  # erf(6) is 1 in float64
@@ -131,7 +142,7 @@ def erf(X: Array) -> Array:
     far = _polynomial(_ERF_TAIL[X.dtype.char], (size - 3) / (size + 3))
     far *= np.exp(-size * size)
     np.subtract(1, far, out=far)
-    return np.where(size < 1, near, np.copysign(far, X))
+    return np.where(size < 1, near, np.copysign(far, X)).reshape(shape)
 
 
 def _polynomial(coefficients: tuple[float, ...], X: Array) -> Array:
@@ -241,7 +252,8 @@ def nll(
     if targets.ndim < log_p.ndim:
         each = np.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
     else:
-        each = np.einsum("...k,...k->...", targets, log_p)
+        aimed = np.where(targets > 0, log_p, 0)  # 0 log 0 is 0
+        each = np.einsum("...k,...k->...", targets, aimed)
     if weights is not None:
         each = each * weights
     if total is None:
@@ -274,7 +286,7 @@ def _rows(logits: Array, targets: Array, weights: Array | None) -> tuple[Array, 
 
 def gaussian(X: Array) -> Array:
     """The standard normal density exp(-x^2 / 2) / sqrt(2 pi), elementwise."""
-    Y = X * X
+    Y = np.square(X, out=_new(X))
     Y *= -0.5
     np.exp(Y, out=Y)
     Y *= 1 / math.sqrt(2 * math.pi)

@@ -60,7 +60,7 @@ _REMEDY = {
 
 def check_pair(last: Layer | None, loss: Loss) -> None:
     """Refuse a loss that cannot match the last layer; warn of a softmax that is taken twice."""
-    known = type(last) is Dense or isinstance(last, activation.Elementwise | activation.Softmax)
+    known = type(last) is Dense or type(last).__module__ == activation.__name__
     gives = _GIVES.get(type(last), "numbers" if known else "")  # type: ignore[arg-type]
     if not gives or loss.wants in ("numbers", gives):
         return

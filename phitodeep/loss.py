@@ -416,16 +416,16 @@ class _CrossEntropy(Loss):
 
     def targets(self, y: Any, shape: Shape) -> Array:
         T = as_real(y, "class labels")
-        classes = shape[-1]
+        classes = shape[-1] if shape else 0
         if len(shape) < 2 or classes < 2:
             raise ShapeError(
                 f"{self!r} needs predictions (N, ..., K) of K >= 2 classes, got shape {shape}: "
                 "for one output use BinaryCrossEntropy."
             )
         self._class_weights(classes, np.dtype(np.float64))
-        if T.shape == shape and (len(shape) > 2 or T.shape != (*shape[:-1], 1)):
+        if T.shape == shape:
             return self._distributions(T)
-        if T.shape not in (shape[:-1], (shape[0], 1)[: len(shape)]):
+        if T.shape != shape[:-1] and (len(shape) > 2 or T.shape != (shape[0], 1)):
             raise ShapeError(
                 f"{self!r} compares predictions of shape {shape} with labels of shape "
                 f"{shape[:-1]} or one-hot rows of shape {shape}, got y of shape {T.shape}."

@@ -1,8 +1,9 @@
 """Metrics: how good predictions are, in the words of those who use them.
 
-A metric adds up a few numbers over batches (`sums`) and turns them into its value at the end
-(`result`), so that a value over many batches is exactly that over all the data at once. Called
-with (y_pred, y_true), in the order of the losses, a metric gives a float.
+A metric takes a few numbers from each batch (`sums`), puts them together (`merge`), and turns
+them into its value at the end (`result`), so that a value over many batches is exactly that over
+all the data at once. Called with (y_pred, y_true), in the order of the losses, a metric gives a
+float.
 
 Predictions are (N, ..., K) scores of K classes, or (N, 1) or (N,) of which those above
 `threshold` mean the positive class: 0.5 for probabilities, 0 for logits. Labels are integers
@@ -12,6 +13,7 @@ and 1, or -1 and +1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,9 +44,13 @@ class Metric:
         """The numbers to add up, as one float64 array."""
         raise NotImplementedError(f"{type(self).__name__} must implement sums(P, T).")
 
+    def merge(self, one: Array, other: Array) -> Array:
+        """The numbers of two batches together."""
+        return one + other
+
     def result(self, sums: Array) -> float:
-        """The metric from the sums: by default the first over the second."""
-        return float(sums[0] / sums[1])
+        """The metric from the sums: by default the first over the second, nan for nothing."""
+        return float(sums[0] / sums[1]) if sums[1] else math.nan
 
 
 class Custom(Metric):
@@ -114,7 +120,7 @@ class _ByClass(Metric):
             sums = sums[:, 1:]
         else:
             sums = sums[:, sums[1:].any(axis=0)]
-        return float(np.mean(self.of(*sums)))
+        return float(np.mean(self.of(*sums))) if sums.size else math.nan
 
     def of(self, hits: Array, guesses: Array, there: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} must implement of.")
@@ -157,15 +163,19 @@ class R2(Metric):
 
     def sums(self, P: Array, T: Array) -> Array:
         T = _alike(P, T).astype(np.float64)
-        square = np.square(P - T).sum(dtype=np.float64)
-        return np.array([square, T.sum(), np.square(T).sum(), T.size])
+        error = np.square(P - T).sum(dtype=np.float64)
+        return np.array([error, T.size, T.mean(), np.square(T - T.mean()).sum()])
+
+    def merge(self, one: Array, other: Array) -> Array:
+        """Chan, Golub and LeVeque 1979: squared deviations add up, and so does the means' gap."""
+        (e1, n1, m1, d1), (e2, n2, m2, d2) = one, other
+        n, gap = n1 + n2, m2 - m1
+        return np.array([e1 + e2, n, m1 + gap * n2 / n, d1 + d2 + gap * gap * n1 * n2 / n])
 
     def result(self, sums: Array) -> float:
-        error, total, square, n = sums
-        deviation = square - total * total / n
-        if deviation <= 1e-12 * square:
-            return float(error == 0)
-        return float(1 - error / deviation)
+        error, n, mean, deviation = sums
+        rounding = 4 * n * (np.finfo(np.float64).eps * mean) ** 2
+        return float(1 - error / deviation) if deviation > rounding else float(error <= rounding)
 
 
 def as_classes(P: Array, T: Array, threshold: float) -> tuple[Array, Array, int]:

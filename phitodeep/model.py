@@ -82,12 +82,12 @@ class Sequential(Chain):
         self._checked: tuple[Layer | None, Loss] | None = None
         self.setbatchsize(batch_size)
         self.setloss(MeanSquaredError() if loss_class is None else loss_class)
-        self.setoptimizer(Adam() if optimizer is None else optimizer)
         as_metrics(metrics, self.loss.threshold)
         self.metrics, self.callbacks = list(metrics), list(callbacks)
         self.cast(np.float32 if dtype is None else dtype)
         self.plant(None if seed is None else check_count(seed, "seed", least=0))
         self.build_known()
+        self.setoptimizer(Adam() if optimizer is None else optimizer)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.layers))})"
@@ -122,7 +122,10 @@ class Sequential(Chain):
                 f"optimizer must be an Optimizer or its name, got {optimizer!r}."
             )
         optimizer.claim(self)
-        self.optimizer = optimizer
+        before = vars(self).get("optimizer")
+        if before is not None and before is not optimizer:
+            before.release()
+        self.optimizer: Optimizer = optimizer
         if self._alpha is not None:
             optimizer.alpha = self._alpha
 
@@ -258,11 +261,12 @@ class Sequential(Chain):
     ) -> RateRange:
         """Train a copy for `steps` steps while the rate grows from `low` to `high`.
 
-        It ends early where the loss explodes. The suggestion is the rate at which the smoothed
-        loss falls fastest. The model itself is not changed.
+        It ends early where the loss explodes. The suggestion is a tenth of the rate at which the
+        smoothed loss was least: there it still falls well, and safely. The model itself is not
+        changed.
         Source: Smith 2017, "Cyclical learning rates", arXiv:1506.01186, sec. 3.3.
         """
-        size = batch_size or self.batch_size or 64
+        size = self.batch_size or 64 if batch_size is None else batch_size
         return find_alpha(self, X, y, batch_size=size, low=low, high=high, steps=steps)
 
 

@@ -18,10 +18,11 @@ DType = npt.DTypeLike | None
 def parameters(cls: type) -> list[inspect.Parameter]:
     """The constructor's parameters; `**common` stands for those of the next class."""
     found: list[inspect.Parameter] = []
-    for owner in cls.__mro__:
+    for owner in cls.__mro__[:-1]:  # object's has none
         if "__init__" in vars(owner):
             own = list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
-            found += [p for p in own if p.kind is not p.VAR_KEYWORD and p not in found]
+            known = {p.name for p in found}
+            found += [p for p in own if p.kind is not p.VAR_KEYWORD and p.name not in known]
             if all(p.kind is not p.VAR_KEYWORD for p in own):
                 break
     return found

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from phitodeep.checks import check_number
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.functional import (
     erf,
     gaussian,
@@ -342,6 +342,8 @@ class _AlongAxis(Layer):
 
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise ArgumentTypeError(f"{type(self).__name__} axis must be an integer, got {axis!r}.")
         if axis == 0:
             raise ArgumentError(f"{type(self).__name__} along axis 0 would mix the samples.")
         self.axis = axis

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
-from phitodeep.checks import as_float
+from phitodeep.checks import as_float, as_real, check_shape
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -138,6 +138,8 @@ class Param:
             )
         old = store.get(self.name)
         if old is None:
+            if not layer.creating:
+                raise NotBuiltError(f"{layer!r} has no parameter {self.name!r}.")
             store[self.name] = np.array(new, layer.dtype) if layer.creates else new
         elif old.shape != new.shape:
             raise ShapeError(
@@ -183,10 +185,10 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
                 "first (inference keeps no cache)."
             )
         shape, dtype = self.frame.output
-        if np.shape(dY) != shape:
-            raise ShapeError(f"{self!r} gave Y of shape {shape}, got dY of shape {np.shape(dY)}.")
         if type(dY) is not np.ndarray or dY.dtype != dtype:
-            dY = np.asarray(dY, dtype)
+            dY = as_float(dY, dtype, f"{self!r}: dY")
+        if dY.shape != shape:
+            raise ShapeError(f"{self!r} gave Y of shape {shape}, got dY of shape {dY.shape}.")
         return backward(self, dY)
 
     return guarded
@@ -299,10 +301,12 @@ class Layer(Buffered):
         Building again is harmless: another dtype casts, another seed does not redraw, and a
         shape that the parameters do not fit is refused. `dtype` is float32 unless given.
         """
+        shape = check_shape(input_shape, repr(self))
+        if not shape and self.declared:
+            raise ShapeError(f"{self!r} needs samples of at least one axis, got shape ().")
+        self.cast(self.dtype if dtype is None else dtype)
         if seed is not None:
             self.plant(seed)
-        self.cast(self.dtype if dtype is None else dtype)
-        shape = tuple(int(n) for n in input_shape)
         self._generator = np.random.default_rng(self.seed_sequence) if self.creates else None
         if not self.children() and any(isinstance(v, Layer) for v in _spread(vars(self))):
             raise ArgumentTypeError(f"{self!r} holds layers: derive it from Container.")
@@ -339,9 +343,12 @@ class Layer(Buffered):
 
     def cast(self, dtype: DType) -> None:
         """Change the dtype of every parameter and state here and below."""
-        wanted = np.dtype(dtype)
+        try:
+            wanted = np.dtype(dtype)
+        except TypeError:
+            wanted = np.dtype(object)
         if wanted not in (np.float32, np.float64):
-            raise ArgumentTypeError(f"dtype must be float32 or float64, got {wanted}.")
+            raise ArgumentTypeError(f"dtype must be float32 or float64, got {dtype!r}.")
         for _, layer in self.walk():
             if layer.dtype != wanted:
                 layer.dtype = wanted
@@ -441,10 +448,10 @@ class Layer(Buffered):
             missing, extra = sorted(slots.keys() - weights), sorted(weights.keys() - slots)
             raise ArgumentError(f"{self!r}: weights are missing {missing} and have extra {extra}.")
         for path, (store, name) in slots.items():
-            if store[name].shape != np.shape(weights[path]):
+            new = as_real(weights[path], f"{self!r}: {path}")
+            if store[name].shape != new.shape:
                 raise ShapeError(
-                    f"{self!r}: {path} has shape {store[name].shape}, "
-                    f"got {np.shape(weights[path])}."
+                    f"{self!r}: {path} has shape {store[name].shape}, got {new.shape}."
                 )
         for path, (store, name) in slots.items():
             store[name][...] = weights[path]

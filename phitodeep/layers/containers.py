@@ -144,13 +144,18 @@ class Residual(Chain):
     def create(self, shape: Shape) -> Shape:
         out = super().create(shape)
         if out != shape:
-            raise ShapeError(
-                f"{self!r} adds X to F(X): F must keep the shape {shape}, it gives {out}."
-            )
+            raise self._misfit(shape, out)
         return shape
+
+    def _misfit(self, shape: Shape, out: Shape) -> ShapeError:
+        return ShapeError(
+            f"{self!r} adds X to F(X): F must keep the shape {shape}, it gives {out}."
+        )
 
     def forward(self, X: Array) -> Array:
         F = super().forward(X)
+        if F.shape != X.shape:
+            raise self._misfit(X.shape, F.shape)
         return np.add(X, F, out=self.buffer("Y", X.shape, X.dtype))
 
     def backward(self, dY: Array) -> Array | None:
@@ -198,17 +203,21 @@ class Parallel(Container):
             outs = []
             for at.i, branch in enumerate(self.branches):
                 outs.append(branch.build(shape))
-        if len({o[:-1] if self.merge == "concat" else o for o in outs}) > 1:
-            raise ShapeError(f'{self!r} cannot merge outputs of shapes {outs} by "{self.merge}".')
+        self._check(outs)
         if self.merge == "concat":
             return (*outs[0][:-1], sum(o[-1] for o in outs))
         return outs[0]
+
+    def _check(self, shapes: Sequence[Shape]) -> None:
+        if len({s[:-1] if self.merge == "concat" else s for s in shapes}) > 1:
+            raise ShapeError(f'{self!r} cannot merge outputs of shapes {shapes} by "{self.merge}".')
 
     def forward(self, X: Array) -> Array:
         with _Place("Parallel", "branch") as at:
             outs = []
             for at.i, branch in enumerate(self.branches):
                 outs.append(branch.forward(X))
+        self._check([Y.shape for Y in outs])
         self.save(outs=outs)
         if self.merge == "concat":
             return np.concatenate(outs, axis=-1)

@@ -140,7 +140,7 @@ class BatchNorm(_ScaleAndShift):
     def forward(self, X: Array) -> Array:
         self._check(X)
         batch = current().training and self.trainable
-        mu = sum_rows(X) / (X.size // X.shape[-1]) if batch else self.running_mean
+        mu = sum_rows(X) / max(1, X.size // X.shape[-1]) if batch else self.running_mean
         X_hat = np.subtract(X, mu, out=self.buffer("X_hat", X.shape, X.dtype))
         var = self._variance(X_hat, mu) if batch else self.running_var
         r = 1 / np.sqrt(var + self.eps)
@@ -150,7 +150,7 @@ class BatchNorm(_ScaleAndShift):
 
     def _variance(self, centred: Array, mu: Array) -> Array:
         """The variance of each feature over the rows; records it and the mean as it goes."""
-        n = centred.size // centred.shape[-1]
+        n = max(1, centred.size // centred.shape[-1])
         square = np.multiply(centred, centred, out=self.buffer("Y", centred.shape, centred.dtype))
         var = sum_rows(square) / n
         if n > 1:
@@ -164,7 +164,7 @@ class BatchNorm(_ScaleAndShift):
         dX = self.buffer("dX", dY.shape, dY.dtype)
         if not batch:
             return np.multiply(dY, self.gamma * r, out=dX)
-        n = dY.size // dY.shape[-1]
+        n = max(1, dY.size // dY.shape[-1])
         np.multiply(X_hat, grads["gamma"] / n, out=dX)
         np.subtract(dY, dX, out=dX)
         dX -= grads["beta"] / n

@@ -147,6 +147,8 @@ def save_weights(model: Layer, path: str | os.PathLike[str]) -> None:
 class ModelCheckpoint(_Watch):
     """Save the model after each epoch, or after those that are the best so far.
 
+    A file that cannot be written is warned of, and training goes on.
+
     path    may hold {epoch} and the names of the logs, such as "net-{epoch:02d}-{test_loss:.3f}"
     save    the function that writes: (model, path) -> None
     """
@@ -165,8 +167,18 @@ class ModelCheckpoint(_Watch):
 
     def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
         better = self.improved(logs)
-        if better or not self.save_best_only:
-            self.save(model, self.path.format(epoch=epoch, **logs))
+        if not better and self.save_best_only:
+            return
+        try:
+            path = self.path.format(epoch=epoch, **logs)
+        except KeyError as error:
+            raise ArgumentError(
+                f"{self!r}: the path names {error}, the logs have epoch, {', '.join(logs)}."
+            ) from None
+        try:
+            self.save(model, path)
+        except DataError as error:
+            warnings.warn(f"{error} Training goes on.", PhitodeepWarning, stacklevel=2)
 
 
 class CSVLogger(Callback):

@@ -45,7 +45,8 @@ class Initializer:
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and settings(self) == settings(other)
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return hash(repr(self))
 
 
 class VarianceScaling(Initializer):

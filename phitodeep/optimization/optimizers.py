@@ -61,13 +61,17 @@ class _Packing:
             layer.params[name] = theta
             self.views.append((theta, g))
 
-    def holds(self, slots: list[Slot]) -> bool:
-        """Whether these are the packed parameters, each still a view of theta."""
-        return len(slots) == len(self.slots) and all(
-            layer is packed and layer.params[name] is theta
-            for (_, layer, name), (_, packed, _), (theta, _) in zip(
-                slots, self.slots, self.views, strict=True
-            )
+    def holds(self, layers: Sequence[Layer]) -> bool:
+        """Whether these layers' trainable parameters are those packed, each a view of theta."""
+        now = [
+            a
+            for top in layers
+            for _, layer in top.walk()
+            if layer.trainable
+            for a in layer.params.values()
+        ]
+        return len(now) == len(self.views) and all(
+            a is theta for a, (theta, _) in zip(now, self.views, strict=True)
         )
 
     def receive(self) -> None:
@@ -130,7 +134,7 @@ class Optimizer:
         self._packing: _Packing | None = None
         self._held: Array | None = None  # gradients of accumulated batches
         self._scratch: dict[str, Array] = {}
-        self._owner: weakref.ref[Any] | None = None
+        self._owner: weakref.ref[Layer] | None = None
 
     def __repr__(self) -> str:
         return describe(self)
@@ -227,7 +231,7 @@ class Optimizer:
 
     # --- packing ---------------------------------------------------------------------------
 
-    def claim(self, owner: object) -> None:
+    def claim(self, owner: Layer) -> None:
         """Belong to one model: an optimizer's memory has no meaning for another."""
         held = self._owner() if self._owner is not None else None
         if held is not None and held is not owner:
@@ -237,19 +241,26 @@ class Optimizer:
             )
         self._owner = weakref.ref(owner)
 
+    def release(self) -> None:
+        """Belong to no model any more; the memory goes to whichever takes it next."""
+        self._kept |= self.memory()
+        self._packing = self._owner = None
+        self._slots, self._scratch, self._held = {}, {}, None
+
     def pack(self, layers: Sequence[Layer]) -> _Packing:
         """The packing of these layers, made anew where it no longer holds."""
-        slots = list(_trainable(layers))
         packing = self._packing
-        if packing is not None and packing.holds(slots):
+        if packing is not None and packing.holds(layers):
             return packing
-        if packing is not None:
-            known = {id(layer) for _, layer, _ in packing.slots}
-            if known and known.isdisjoint(id(layer) for _, layer, _ in slots):
-                raise ArgumentError(
-                    f"{self!r} already steps the layers of another model: "
-                    "give each model its own, with optimizer.copy()."
-                )
+        slots = list(_trainable(layers))
+        known = {id(layer) for _, layer, _ in packing.slots} if packing is not None else set()
+        owner = self._owner() if self._owner is not None else None
+        known |= {id(layer) for _, layer in owner.walk()} if owner is not None else set()
+        if slots and known and known.isdisjoint(id(layer) for _, layer, _ in slots):
+            raise ArgumentError(
+                f"{self!r} already steps the layers of another model: "
+                "give each model its own, with optimizer.copy()."
+            )
         self._kept |= self.memory()
         self._packing = packing = _Packing(slots)
         self._slots, self._scratch, self._held = {}, {}, None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +68,7 @@ def find_alpha(
         mean = smooth * mean + (1 - smooth) * loss
         rates.append(rate(step - first - 1))
         losses.append(mean / (1 - smooth ** (len(losses) + 1)))  # as if it had no beginning
-        if len(losses) == steps or losses[-1] > 4 * max(min(losses), 0):
+        if len(losses) == steps or losses[-1] - min(losses) > 4 * abs(losses[0]):
             raise StopTraining
 
     with warnings.catch_warnings():
@@ -83,12 +82,9 @@ def find_alpha(
             callbacks=[LambdaCallback(on_batch_end=record)],
             verbose=0,
         )
-    return RateRange(rates, losses, _steepest(rates, losses))
-
-
-def _steepest(rates: list[float], losses: list[float]) -> float:
-    """The rate at which the loss falls fastest against the logarithm of the rate."""
     if len(losses) < 3:
         raise ArgumentError("the loss diverged at once: call find_alpha with a smaller low.")
-    slopes = np.gradient(np.array(losses), np.log(rates))
-    return rates[int(np.argmin(slopes))] if math.isfinite(slopes.min()) else rates[0]
+    lowest = rates[int(np.argmin(losses))]
+    return RateRange(
+        rates, losses, min(rate for rate in rates if rate >= min(lowest / 10, rates[-1]))
+    )

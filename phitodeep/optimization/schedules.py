@@ -23,16 +23,19 @@ class Observer(Protocol):
     def observe(self, loss: float) -> None: ...
 
 
-def check_rate(alpha: float | Schedule) -> float | Schedule:
+def check_rate(alpha: float | Schedule, who: str = "the learning rate alpha") -> float | Schedule:
     """A schedule as it is, a number checked: finite and >= 0."""
-    if callable(alpha):
-        return alpha
-    return check_number(alpha, "the learning rate alpha", least=0)
+    return alpha if callable(alpha) else check_number(alpha, who, least=0)
 
 
 def as_schedule(alpha: float | Schedule) -> Schedule:
     """A number as the schedule that is always it; a schedule as itself."""
     return alpha if callable(alpha) else Constant(alpha)
+
+
+def _cosine(first: float, last: float, along: float) -> float:
+    """From `first` to `last` along half a cosine, as `along` goes from 0 to 1."""
+    return float(last + (first - last) * (1 + math.cos(math.pi * along)) / 2)
 
 
 class _Checked:
@@ -41,8 +44,10 @@ class _Checked:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             who = f"{type(self).__name__} {name}"
-            if name in ("steps", "every", "patience"):
+            if name in ("steps", "every"):
                 check_count(value, who)
+            elif name == "after":
+                check_rate(value, who)
             elif name in ("alpha", "alpha_min", "rate"):
                 check_number(value, who, least=0)
             elif name in ("factor", "power", "divide", "divide_last"):
@@ -120,8 +125,7 @@ class CosineDecay(_Checked):
     alpha_min: float = 0.0
 
     def __call__(self, step: int) -> float:
-        along = (1 + math.cos(math.pi * min(step, self.steps) / self.steps)) / 2
-        return float(self.alpha_min + (self.alpha - self.alpha_min) * along)
+        return _cosine(self.alpha, self.alpha_min, min(step, self.steps) / self.steps)
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,11 @@ class WarmUp(_Checked):
         if step < self.steps:
             return schedule(0) * (step + 1) / self.steps
         return schedule(step - self.steps)
+
+    def observe(self, loss: float) -> None:
+        """Tell `after` an epoch's loss, if it listens."""
+        if isinstance(self.after, Observer):
+            self.after.observe(loss)
 
 
 @dataclass(frozen=True)
@@ -163,11 +172,9 @@ class OneCycle(_Checked):
     def __call__(self, step: int) -> float:
         top = self.up * self.steps
         if step < top:
-            start = self.alpha / self.divide
-            return float(CosineDecay(start, self.steps, self.alpha)(round(step / self.up)))
+            return _cosine(self.alpha / self.divide, self.alpha, step / top)
         along = min(step - top, self.steps - top) / (self.steps - top)
-        last = self.alpha / self.divide_last
-        return float(last + (self.alpha - last) * (1 + math.cos(math.pi * along)) / 2)
+        return _cosine(self.alpha, self.alpha / self.divide_last, along)
 
 
 class ReduceOnPlateau:
@@ -193,6 +200,8 @@ class ReduceOnPlateau:
         self.patience = check_count(patience, "ReduceOnPlateau patience")
         self.min_delta = check_number(min_delta, "ReduceOnPlateau min_delta", least=0)
         self.alpha_min = check_number(alpha_min, "ReduceOnPlateau alpha_min", least=0)
+        if self.alpha_min > self.alpha:
+            raise ArgumentError(f"ReduceOnPlateau alpha_min {alpha_min} is above alpha {alpha}.")
         self.rate, self.best, self.waited = self.alpha, math.inf, 0
 
     def __call__(self, step: int) -> float:

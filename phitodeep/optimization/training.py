@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from phitodeep.optimization.schedules import Observer
 from phitodeep.types import Array, Shape
 
 MetricLike = str | Metric | Callable[[Array, Array], float]
+Sums = dict[str, Array]  # of metrics, by name
 SHUFFLE = 1 << 31  # sets the shuffles' random streams apart from those of layers
 
 
@@ -137,26 +138,27 @@ class Objective:
     def evaluate(self, data: Data, batch_size: int) -> dict[str, float]:
         """Loss and metrics of all the data, in batches that do not show in the result."""
         total = self.loss.divisor(data.T, data.w, data.outputs)
-        value, sums = 0.0, [0.0] * len(self.metrics)
+        value, sums = 0.0, Sums()
         with inference():
             for start in range(0, len(data.X), batch_size):
                 part = slice(start, start + batch_size)
                 T, w = data.T[part], None if data.w is None else data.w[part]
                 P = self.body.forward(data.X[part])
                 value += self.loss.value(P, T, w, total)
-                sums = self.add_metrics(sums, P, T)
+                self.add_metrics(sums, P, T)
         return {"loss": value, **self.results(sums)}
 
-    def add_metrics(self, sums: list[Any], P: Array, T: Array) -> list[Any]:
-        """The metrics' sums with those of one batch, whose body gave P."""
-        if not self.metrics:
-            return sums
-        Y = self.predictions(P)
-        return [s + m.sums(Y, T) for s, m in zip(sums, self.metrics, strict=True)]
+    def add_metrics(self, sums: Sums, P: Array, T: Array) -> None:
+        """Add one batch, whose body gave P, to the metrics' sums."""
+        if self.metrics:
+            Y = self.predictions(P)
+            for metric in self.metrics:
+                new, old = metric.sums(Y, T), sums.get(metric.name)
+                sums[metric.name] = new if old is None else metric.merge(old, new)
 
-    def results(self, sums: list[Any]) -> dict[str, float]:
+    def results(self, sums: Sums) -> dict[str, float]:
         """The metrics' values from their sums."""
-        return {m.name: m.result(s) for m, s in zip(self.metrics, sums, strict=True)}
+        return {m.name: m.result(sums[m.name]) for m in self.metrics}
 
 
 def admit(
@@ -300,8 +302,6 @@ class _Run:
 
     def train(self, epochs: int) -> None:
         """The whole training; it ends early where a callback, Ctrl-C or divergence asks."""
-        for callback in self.callbacks:
-            callback.on_train_begin(self.model)
         if self.model.input_shape is None:
             self.model.build(self.data.X.shape[1:])
         self.model.optimizer.pack(self.model.layers).receive()
@@ -309,24 +309,35 @@ class _Run:
         self.display.begin(first, epochs, -(-n // (self.size * self.accumulate)))
         note = ""
         try:
+            self.tell("on_train_begin")
             with _ctrl_c() as self.pressed:
                 for epoch in range(first, first + epochs):
                     self.epoch(epoch)
         except StopTraining as reason:
             note = str(reason)
         finally:
+            self.display.end(note)
             for _, layer in self.model.walk():
                 layer.frame.buffers.clear()
-            for callback in self.callbacks:
-                callback.on_train_end(self.model)
-            self.display.end(note)
+            with suppress(StopTraining):
+                self.tell("on_train_end")
+
+    def tell(self, moment: str, *news: Any) -> None:
+        """Call this method of every callback; a wish to stop waits until all have heard."""
+        stop: StopTraining | None = None
+        for callback in self.callbacks:
+            try:
+                getattr(callback, moment)(self.model, *news)
+            except StopTraining as reason:
+                stop = reason
+        if stop is not None:
+            raise stop
 
     def epoch(self, epoch: int) -> None:
         """All samples once, then the test data; raises StopTraining when this was the last."""
         began = time.perf_counter()
-        for callback in self.callbacks:
-            callback.on_epoch_begin(self.model, epoch)
-        self.loss, self.seen, self.sums = 0.0, 0, [0.0] * len(self.objective.metrics)
+        self.tell("on_epoch_begin", epoch)
+        self.loss, self.seen, self.sums = 0.0, 0, Sums()
         stop: StopTraining | None = None
         try:
             self.batches(self.order(epoch))
@@ -345,11 +356,10 @@ class _Run:
         self.display.epoch(epoch, logs, speed, seconds)
         if isinstance(self.model.optimizer.alpha, Observer):
             self.model.optimizer.alpha.observe(logs.get("test_loss", logs["train_loss"]))
-        for callback in self.callbacks:
-            try:
-                callback.on_epoch_end(self.model, epoch, logs)
-            except StopTraining as reason:
-                stop = reason
+        try:
+            self.tell("on_epoch_end", epoch, logs)
+        except StopTraining as reason:
+            stop = reason
         if stop is None and self.pressed:
             stop = self.interrupt()
         if stop is not None:
@@ -374,8 +384,8 @@ class _Run:
             loss = self.step(rows)
             self.loss += loss * len(rows)
             self.seen += len(rows)
-            for callback in self.callbacks:
-                callback.on_batch_end(self.model, self.model.optimizer.t, loss)
+            if self.callbacks:
+                self.tell("on_batch_end", self.model.optimizer.t, loss)
             if self.display.due():
                 self.display.batch(done, self.seen, self.logs())
             if self.pressed:
@@ -404,7 +414,7 @@ class _Run:
             ):
                 batch = self.batch(rows[first : first + self.size])
                 P = objective.body.forward(batch.X)
-                self.sums = objective.add_metrics(self.sums, P, batch.T)
+                objective.add_metrics(self.sums, P, batch.T)
                 value, dP = objective.loss.value_and_gradient(P, batch.T, batch.w, total)
                 if not math.isfinite(value):
                     self.diverged(value)
