@@ -1,0 +1,343 @@
+"""Convolutions over the spatial axes of (N, *sizes, C), channels last.
+
+One linear map serves all of them: `Windows` cuts X into windows, and a kernel W sums each one.
+A convolution applies it forward. Its adjoint takes sums apart and lays the parts back: that is
+the convolution's backward, and the transposed convolution's forward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from phitodeep.checks import check_count
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.functional import sum_rows
+from phitodeep.layers.base import Layer, Param, current
+from phitodeep.layers.windows import Windows, check_padding, spread, windows
+from phitodeep.optimization.initialization import He, Initializer
+from phitodeep.types import Array, Shape
+
+
+class _Convolution(Layer):
+    """What all convolutions share: settings, W and b, and the two directions of the map.
+
+    W (*kernel, A / G, B) maps A channels to B in G groups: group g of A goes to group g of B.
+    Seen as W_g (G, taps, A / G, B / G), each group is a matrix of its own.
+    """
+
+    W = Param(decay=True)
+    b = Param()
+    rank = 0  # spatial axes
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | Sequence[int],
+        *,
+        stride: int | Sequence[int] = 1,
+        padding: str | int = "valid",
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        initializer: Initializer = He(),
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.filters = check_count(filters, f"{name} filters")
+        self.kernel_size = spread(kernel_size, self.rank, f"{name} kernel_size")
+        self.stride = spread(stride, self.rank, f"{name} stride")
+        self.dilation = spread(dilation, self.rank, f"{name} dilation")
+        self.padding = check_padding(padding, name)
+        self.groups = check_count(groups, f"{name} groups")
+        self.bias, self.initializer = bias, initializer
+        if self.filters % self.groups:
+            raise ArgumentError(f"{name}: {filters} filters do not divide by {groups} groups.")
+
+    def _windows(self, sizes: Shape) -> Windows:
+        """The windows on inputs of these sizes."""
+        name = type(self).__name__
+        return windows(sizes, self.kernel_size, self.stride, self.padding, self.dilation, name)
+
+    def _channels(self, shape: Shape) -> int:
+        """The channels of samples of `shape`, if these fit the layer."""
+        if len(shape) != self.rank + 1:
+            axes = ("steps", "height, width")[self.rank - 1]
+            raise ShapeError(f"{self!r} takes samples of shape ({axes}, C), got {shape}.")
+        if shape[-1] % self.groups:
+            raise ShapeError(
+                f"{self!r}: {shape[-1]} channels do not divide by {self.groups} groups."
+            )
+        return shape[-1]
+
+    def _check(self, X: Array) -> None:
+        if X.ndim != self.rank + 2 or X.shape[-1] != self.input_shape[-1]:  # type: ignore[index]
+            raise ShapeError(f"{self!r} was built for samples {self.input_shape}, got X {X.shape}.")
+
+    def _make(self, wide: int, narrow: int) -> None:
+        """Draw W (*kernel, wide / groups, narrow) and b."""
+        self.W = self.draw(self.initializer, (*self.kernel_size, wide // self.groups, narrow))
+        if self.bias:
+            self.b = np.zeros(self.filters)
+
+    def _grouped(self, A: Array) -> Array:
+        """(..., C) as a view (G, rows, C / G)."""
+        rows = A.reshape(-1, self.groups, A.shape[-1] // self.groups)
+        return rows.transpose(1, 0, 2)
+
+    def _cut(self, A: Array, windows: Windows) -> Array:
+        """All windows on A (N, *sizes, C), as rows (G, N * positions, taps * C / G)."""
+        padded = windows.pad(A, self.buffer)
+        G, group = self.groups, A.shape[-1] // self.groups
+        taps, rows = len(windows.taps), len(A) * math.prod(windows.out)
+        columns = self.buffer("columns", (G, rows, taps * group), A.dtype)
+        view = windows.view(padded)  # (N, *out, *kernel, C)
+        split = view.reshape(*view.shape[:-1], G, group) if G > 1 else view[..., None, :]
+        target = columns.reshape(G, *view.shape[:-1], group)
+        np.copyto(target, np.moveaxis(split, -2, 0))
+        return columns
+
+    def _lay(self, A_g: Array, taps: Array, windows: Windows, channels: int) -> Array:
+        """The adjoint of `_cut` and a sum: A_g (G, rows, a) times taps (taps, G, a, c / G).
+
+        What each row gives to a tap is added to where that tap of its window was cut from; the
+        result is (N, *sizes, c).
+        """
+        rows = A_g.shape[1]
+        n = rows // math.prod(windows.out)
+        padded = self.buffer("laid", (n, *windows.padded, channels), A_g.dtype)
+        padded.fill(0)
+        part = self.buffer("part", (rows, channels), A_g.dtype)
+        for tap, weights in zip(windows.taps, taps, strict=True):
+            np.matmul(A_g, weights, out=self._grouped(part))
+            at = windows.at(padded, tap)
+            at += part.reshape(at.shape)
+        return windows.inside(padded)
+
+    def flops(self) -> int:
+        """A multiplication and an addition for each weight at each position, and the bias."""
+        outputs = math.prod(self.output_shape or ())
+        return 2 * self._uses() * self.W.size + self.bias * outputs
+
+    def _uses(self) -> int:
+        """How many positions use each weight."""
+        raise NotImplementedError
+
+
+class _Conv(_Convolution):
+    """Y[n, i] = sum_t X[n, i s + t d - p] W[t] + b, at each output place i and kernel tap t.
+
+    Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, filters); W is
+    (*kernel_size, C / groups, filters), b is (filters,). s, d and p are stride, dilation and
+    padding along each axis: see `Windows` for "valid", "same" and the output sizes. With G
+    groups, group g of the channels goes to group g of the filters.
+
+    Backward. Cut into windows, X is a matrix U with a row for each output place, and Y = U W + b
+    is a Dense layer on rows, so
+
+        dW = U^T dY        db = sum_rows(dY)        dU = dY W^T
+
+    and dX adds up what dU holds for each place of X, in all windows that saw it.
+
+    Sources: LeCun et al. 1989, "Backpropagation applied to handwritten zip code recognition",
+    Neural Computation 1; as a product of matrices: Chellapilla, Puri and Simard 2006.
+    """
+
+    def create(self, shape: Shape) -> Shape:
+        channels = self._channels(shape)
+        self._make(channels, self.filters)
+        return (*self._windows(shape[:-1]).out, self.filters)
+
+    def forward(self, X: Array) -> Array:
+        self._check(X)
+        windows = self._windows(X.shape[1:-1])
+        U = self._cut(X, windows)
+        Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
+        np.matmul(U, self._matrices(self.W), out=self._grouped(Y))
+        if self.bias:
+            Y += self.b
+        self.save(U=U, windows=windows, channels=X.shape[-1])
+        return Y
+
+    def backward(self, dY: Array) -> Array | None:
+        U, windows, channels = self.saved("U", "windows", "channels")
+        dY_g = self._grouped(dY)
+        dW = self.buffer("dW", self.W.shape, dY.dtype)
+        np.matmul(U.swapaxes(1, 2), dY_g, out=self._matrices(dW))
+        self.grads = {"W": dW}
+        if self.bias:
+            self.grads["b"] = sum_rows(dY, out=self.buffer("db", self.b.shape, dY.dtype))
+        if not current().needs_dX:
+            return None
+        G = self.groups
+        taps = self.W.reshape(len(windows.taps), channels // G, G, self.filters // G)
+        return self._lay(dY_g, taps.transpose(0, 2, 3, 1), windows, channels)
+
+    def _matrices(self, W: Array) -> Array:
+        """W (*kernel, C / G, filters) as a view (G, taps * C / G, filters / G)."""
+        return W.reshape(-1, self.groups, self.filters // self.groups).transpose(1, 0, 2)
+
+    def _uses(self) -> int:
+        return math.prod(self.output_shape[:-1]) if self.output_shape else 0
+
+
+class Conv1D(_Conv):
+    __doc__ = _Conv.__doc__
+    rank = 1
+
+
+class Conv2D(_Conv):
+    __doc__ = _Conv.__doc__
+    rank = 2
+
+
+class DepthwiseConv2D(Conv2D):
+    """A Conv2D in which each channel has `multiplier` filters of its own: groups = C.
+
+    Shapes: X is (N, height, width, C); Y is (N, *out, C multiplier); W is
+    (*kernel_size, 1, C multiplier). Backward and the rest: those of Conv2D.
+    Source: Howard et al. 2017, "MobileNets", arXiv:1704.04861, sec. 3.1.
+    """
+
+    def __init__(
+        self,
+        kernel_size: int | Sequence[int],
+        *,
+        multiplier: int = 1,
+        stride: int | Sequence[int] = 1,
+        padding: str | int = "valid",
+        dilation: int | Sequence[int] = 1,
+        bias: bool = True,
+        initializer: Initializer = He(),
+    ) -> None:
+        self.multiplier = check_count(multiplier, "DepthwiseConv2D multiplier")
+        super().__init__(
+            self.multiplier,
+            kernel_size,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            bias=bias,
+            initializer=initializer,
+        )
+
+    def create(self, shape: Shape) -> Shape:
+        self.groups, self.filters = shape[-1], shape[-1] * self.multiplier
+        return super().create(shape)
+
+
+class _ConvTranspose(_Convolution):
+    """The adjoint of a convolution: each x lays its kernel, times x, onto the output.
+
+    Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, filters); W is
+    (*kernel_size, C, filters / groups), b is (filters,). The output has
+    (size - 1) stride + (k - 1) dilation + 1 + output_padding - 2 padding places on each axis,
+    and size times stride for "same": a convolution of Y with these settings has X's shape.
+
+    Backward. Y = A^T X + b, where A is the map of that convolution; so dX = A dY: a convolution
+    of dY. With V the matrix of dY's windows, one row for each place of X,
+
+        dX = V W^T        dW = X^T V        db = sum_rows(dY)
+
+    Source: Zeiler et al. 2010, "Deconvolutional networks"; Dumoulin and Visin 2016,
+    arXiv:1603.07285, sec. 4.
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: int | Sequence[int],
+        *,
+        stride: int | Sequence[int] = 1,
+        padding: str | int = "valid",
+        output_padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        initializer: Initializer = He(),
+    ) -> None:
+        super().__init__(
+            filters,
+            kernel_size,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            bias=bias,
+            initializer=initializer,
+        )
+        name = type(self).__name__
+        self.output_padding = spread(output_padding, self.rank, f"{name} output_padding", least=0)
+        if any(o >= s for o, s in zip(self.output_padding, self.stride, strict=True)):
+            raise ArgumentError(
+                f"{name}: output_padding {self.output_padding} must be less than the stride "
+                f"{self.stride}."
+            )
+        if padding == "same" and any(self.output_padding):
+            raise ArgumentError(f'{name}: padding "same" tells the output size: no output_padding.')
+
+    def _out(self, sizes: Shape) -> Shape:
+        """The spatial sizes of the output, for an input of `sizes`."""
+        if self.padding == "same":
+            return tuple(n * s for n, s in zip(sizes, self.stride, strict=True))
+        p = 0 if isinstance(self.padding, str) else self.padding
+        axes = zip(sizes, self.kernel_size, self.stride, self.dilation, self.output_padding, strict=True)
+        out = tuple((n - 1) * s + (k - 1) * d + 1 + o - 2 * p for n, k, s, d, o in axes)
+        if min(out) < 1:
+            raise ShapeError(f"{self!r}: padding {p} leaves nothing of an input of {sizes}.")
+        return out
+
+    def create(self, shape: Shape) -> Shape:
+        channels = self._channels(shape)
+        self.W = self.draw(
+            self.initializer, (*self.kernel_size, channels, self.filters // self.groups)
+        )
+        if self.bias:
+            self.b = np.zeros(self.filters)
+        return (*self._out(shape[:-1]), self.filters)
+
+    def _taps(self) -> Array:
+        """W as (taps, G, C / G, filters / G)."""
+        channels, narrow = self.W.shape[-2:]
+        return self.W.reshape(-1, self.groups, channels // self.groups, narrow)
+
+    def forward(self, X: Array) -> Array:
+        self._check(X)
+        windows = self._windows(self._out(X.shape[1:-1]))
+        laid = self._lay(self._grouped(X), self._taps(), windows, self.filters)
+        self.save(X=X, windows=windows)
+        Y = self.buffer("Y", laid.shape, X.dtype)
+        if self.bias:
+            return np.add(laid, self.b, out=Y)
+        np.copyto(Y, laid)
+        return Y
+
+    def backward(self, dY: Array) -> Array | None:
+        X, windows = self.saved("X", "windows")
+        V, taps = self._cut(dY, windows), self._taps()
+        n, G, c, f = taps.shape
+        dW = np.matmul(self._grouped(X).swapaxes(1, 2), V).reshape(G, c, n, f)
+        self.grads = {"W": dW.transpose(2, 0, 1, 3).reshape(self.W.shape)}
+        if self.bias:
+            self.grads["b"] = sum_rows(dY, out=self.buffer("db", self.b.shape, dY.dtype))
+        if not current().needs_dX:
+            return None
+        dX = self.buffer("dX", X.shape, dY.dtype)
+        matrices = taps.transpose(1, 0, 3, 2).reshape(G, n * f, c)
+        np.matmul(V, matrices, out=self._grouped(dX))
+        return dX
+
+    def _uses(self) -> int:
+        return math.prod(self.input_shape[:-1]) if self.input_shape else 0
+
+
+class ConvTranspose1D(_ConvTranspose):
+    __doc__ = _ConvTranspose.__doc__
+    rank = 1
+
+
+class ConvTranspose2D(_ConvTranspose):
+    __doc__ = _ConvTranspose.__doc__
+    rank = 2

@@ -1,0 +1,112 @@
+"""Sliding windows over the spatial axes of (N, *sizes, C): what convolutions and pools share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import numpy as np
+
+from phitodeep.checks import check_count
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.types import Array, DType, Shape
+
+
+def spread(value: int | Sequence[int], rank: int, who: str, least: int = 1) -> Shape:
+    """One integer for all spatial axes, or one for each."""
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
+    if len(values) != rank:
+        raise ArgumentError(f"{who} takes one integer or {rank}, got {value!r}.")
+    return tuple(check_count(v, who, least=least) for v in values)
+
+
+def check_padding(padding: str | int, who: str) -> str | int:
+    """`padding` as "valid", "same" or a count of zeros on each side."""
+    if isinstance(padding, str):
+        if padding not in ("valid", "same"):
+            raise ArgumentError(f'{who} padding must be "valid", "same" or an integer, got {padding!r}.')
+        return padding
+    return check_count(padding, f"{who} padding", least=0)
+
+
+class Windows:
+    """Where the windows of a kernel lie on inputs of given spatial sizes.
+
+    With kernel k, stride s and dilation d, a window spans e = (k - 1) d + 1 places. Padding adds
+    zeros (before, after) each axis:
+
+        "valid"     none, and what a last stride does not reach is left out
+        an integer  p on both sides
+        "same"      so many that the output has ceil(size / s) places: in all
+                    max((ceil(size / s) - 1) s + e - size, 0), the odd one after
+
+    Output sizes are (size + before + after - e) // s + 1.
+    """
+
+    def __init__(
+        self,
+        sizes: Shape,
+        kernel: Shape,
+        stride: Shape,
+        padding: str | int,
+        dilation: Shape,
+        who: str,
+    ) -> None:
+        self.sizes, self.kernel, self.stride, self.dilation = sizes, kernel, stride, dilation
+        extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+        self.pads: list[tuple[int, int]] = []
+        for size, extent, s in zip(sizes, extents, stride, strict=True):
+            if padding == "same":
+                total = max((-(-size // s) - 1) * s + extent - size, 0)
+                self.pads.append((total // 2, total - total // 2))
+            else:
+                p = 0 if isinstance(padding, str) else padding
+                self.pads.append((p, p))
+        self.padded = tuple(n + sum(p) for n, p in zip(sizes, self.pads, strict=True))
+        if any(n < e for n, e in zip(self.padded, extents, strict=True)):
+            raise ShapeError(
+                f"{who}: a window of {tuple(extents)} does not fit into an input of {sizes}"
+                f"{'' if self.padded == sizes else f', padded to {self.padded}'}."
+            )
+        self.out = tuple(
+            (n - e) // s + 1 for n, e, s in zip(self.padded, extents, stride, strict=True)
+        )
+        self.taps = list(product(*map(range, kernel)))
+
+    def pad(self, X: Array, buffer: Callable[[str, Shape, DType], Array], fill: float = 0) -> Array:
+        """X (N, *sizes, C) inside its padding, (N, *padded, C); X itself where there is none."""
+        if self.padded == self.sizes:
+            return X
+        padded = buffer("padded", (len(X), *self.padded, X.shape[-1]), X.dtype)
+        padded.fill(fill)
+        self.inside(padded)[...] = X
+        return padded
+
+    def inside(self, padded: Array) -> Array:
+        """The view of a padded array without its padding."""
+        where = [slice(a, a + n) for (a, _), n in zip(self.pads, self.sizes, strict=True)]
+        return padded[(slice(None), *where)]
+
+    def at(self, padded: Array, tap: Shape) -> Array:
+        """The view (N, *out, C) of what all windows have at `tap`."""
+        where = [
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(tap, self.dilation, self.out, self.stride, strict=True)
+        ]
+        return padded[(slice(None), *where)]
+
+    def view(self, padded: Array) -> Array:
+        """All windows as a read-only view (N, *out, *kernel, C)."""
+        steps = padded.strides[1:-1]
+        strides = (
+            padded.strides[0],
+            *(a * s for a, s in zip(steps, self.stride, strict=True)),
+            *(a * d for a, d in zip(steps, self.dilation, strict=True)),
+            padded.strides[-1],
+        )
+        shape = (len(padded), *self.out, *self.kernel, padded.shape[-1])
+        return np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
+
+
+windows = functools.lru_cache(maxsize=256)(Windows)  # a layer sees few sizes, and many batches
