@@ -1,0 +1,303 @@
+"""Pooling, and other changes of the spatial sizes of (N, *sizes, C)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.layers.base import Layer
+from phitodeep.layers.windows import Windows, check_padding, spread, windows
+from phitodeep.types import Array, DType, Shape
+
+
+class _Pool(Layer):
+    """What pools share: windows of `pool_size`, side by side unless `stride` says otherwise."""
+
+    rank = 0
+
+    def __init__(
+        self,
+        pool_size: int | Sequence[int],
+        stride: int | Sequence[int] | None = None,
+        padding: str | int = "valid",
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.pool_size = spread(pool_size, self.rank, f"{name} pool_size")
+        given = self.pool_size if stride is None else stride
+        self.stride = spread(given, self.rank, f"{name} stride")
+        self.padding = check_padding(padding, name)
+        if not isinstance(padding, str) and 2 * padding > min(self.pool_size):
+            raise ArgumentError(f"{name}: padding {padding} is more than half of {pool_size}.")
+        self.flops_per_output = math.prod(self.pool_size)
+
+    def create(self, shape: Shape) -> Shape:
+        return (*self._windows(shape).out, shape[-1])
+
+    def _windows(self, shape: Shape) -> Windows:
+        if len(shape) != self.rank + 1:
+            axes = ("steps", "height, width")[self.rank - 1]
+            raise ShapeError(f"{self!r} takes samples of shape ({axes}, C), got {shape}.")
+        once = (1,) * self.rank
+        name = type(self).__name__
+        return windows(shape[:-1], self.pool_size, self.stride, self.padding, once, name)
+
+
+class _MaxPool(_Pool):
+    """y = the greatest x of each window; padding never wins.
+
+    Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, C): see `Windows`.
+    Backward. dy goes to the place that won, the first one in row order where several are equal;
+    a place that won in several windows gets the sum.
+    Source: Zhou and Chellappa 1988, "Computation of optical flow using a neural network".
+    """
+
+    def forward(self, X: Array) -> Array:
+        windows = self._windows(X.shape[1:])
+        padded = windows.pad(X, self.buffer, fill=-np.inf)
+        first, *others = windows.taps
+        Y = self.buffer("Y", (len(X), *windows.out, X.shape[-1]), X.dtype)
+        np.copyto(Y, windows.at(padded, first))
+        for tap in others:
+            np.maximum(Y, windows.at(padded, tap), out=Y)
+        self.save(padded=padded, Y=Y, windows=windows)
+        return Y
+
+    def backward(self, dY: Array) -> Array:
+        padded, Y, windows = self.saved("padded", "Y", "windows")
+        laid = self.buffer("laid", padded.shape, dY.dtype)
+        laid.fill(0)
+        left = self.buffer("left", dY.shape, dY.dtype)  # of dY: what no place has won so far
+        np.copyto(left, dY)
+        won = self.buffer("won", dY.shape, bool)
+        part = self.buffer("part", dY.shape, dY.dtype)
+        for tap in windows.taps:
+            np.equal(windows.at(padded, tap), Y, out=won)
+            np.multiply(left, won, out=part)
+            at = windows.at(laid, tap)
+            at += part
+            left -= part
+        return windows.inside(laid)
+
+
+class MaxPool1D(_MaxPool):
+    __doc__ = _MaxPool.__doc__
+    rank = 1
+
+
+class MaxPool2D(_MaxPool):
+    __doc__ = _MaxPool.__doc__
+    rank = 2
+
+
+class _AvgPool(_Pool):
+    """y = the mean x of each window.
+
+    Zeros of an integer padding count in the mean; places that "same" adds do not.
+    Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, C): see `Windows`.
+    Backward. Each of the m places of a window has the share 1 / m in y, so it gets dy / m, and
+    the sum of that over the windows that hold it.
+    Source: LeCun et al. 1989, "Handwritten digit recognition with a back-propagation network".
+    """
+
+    def forward(self, X: Array) -> Array:
+        windows = self._windows(X.shape[1:])
+        padded = windows.pad(X, self.buffer)
+        Y = self.buffer("Y", (len(X), *windows.out, X.shape[-1]), X.dtype)
+        Y.fill(0)
+        for tap in windows.taps:
+            Y += windows.at(padded, tap)
+        shares = self._shares(windows, X.dtype)
+        Y *= shares
+        self.save(windows=windows, shares=shares)
+        return Y
+
+    def _shares(self, windows: Windows, dtype: DType) -> Array:
+        """1 / m of each window, as (1, *out, 1), or as one number for all."""
+        if self.padding != "same":
+            return np.full((1,) * (self.rank + 2), 1 / len(windows.taps), dtype)
+        there = windows.pad(np.ones((1, *windows.sizes, 1), dtype), _fresh)
+        return 1 / np.sum([windows.at(there, tap) for tap in windows.taps], axis=0)
+
+    def backward(self, dY: Array) -> Array:
+        windows, shares = self.saved("windows", "shares")
+        part = np.multiply(dY, shares, out=self.buffer("part", dY.shape, dY.dtype))
+        shape = (len(dY), *windows.padded, dY.shape[-1])
+        laid = self.buffer("laid", shape, dY.dtype)
+        laid.fill(0)
+        for tap in windows.taps:
+            at = windows.at(laid, tap)
+            at += part
+        return windows.inside(laid)
+
+
+class AvgPool1D(_AvgPool):
+    __doc__ = _AvgPool.__doc__
+    rank = 1
+
+
+class AvgPool2D(_AvgPool):
+    __doc__ = _AvgPool.__doc__
+    rank = 2
+
+
+def _fresh(name: str, shape: Shape, dtype: DType) -> Array:
+    return np.empty(shape, dtype)
+
+
+class _Global(Layer):
+    """What global pools share: (N, *sizes, C) becomes (N, C)."""
+
+    def create(self, shape: Shape) -> Shape:
+        if len(shape) < 2:
+            raise ShapeError(f"{self!r} takes samples (*sizes, C), got shape {shape}.")
+        return shape[-1:]
+
+    def flops(self) -> int:
+        return math.prod(self.input_shape or ())
+
+    def _places(self, X: Array) -> Array:
+        """X as (N, places, C)."""
+        if X.ndim < 3:
+            raise ShapeError(f"{self!r} takes X (N, *sizes, C), got shape {X.shape}.")
+        return X.reshape(len(X), -1, X.shape[-1])
+
+
+class GlobalAvgPool(_Global):
+    """y = the mean of each channel over all places.
+
+    Shapes: X, dX are (N, *sizes, C); Y, dY are (N, C).
+    Backward. Each of the m places gets dy / m.
+    Source: Lin, Chen and Yan 2014, "Network in network", arXiv:1312.4400, sec. 3.2.
+    """
+
+    def forward(self, X: Array) -> Array:
+        self.save(shape=X.shape)
+        return self._places(X).mean(axis=1)
+
+    def backward(self, dY: Array) -> Array:
+        shape = self.saved("shape")
+        places = math.prod(shape[1:-1])
+        dX = self.buffer("dX", (len(dY), places, dY.shape[-1]), dY.dtype)
+        np.divide(dY[:, None], places, out=dX)
+        return dX.reshape(shape)
+
+
+class GlobalMaxPool(_Global):
+    """y = the greatest x of each channel over all places.
+
+    Shapes: X, dX are (N, *sizes, C); Y, dY are (N, C).
+    Backward. dy goes to the place that won, the first one where several are equal.
+    Source: Oquab et al. 2015, "Is object localization for free?", CVPR.
+    """
+
+    def forward(self, X: Array) -> Array:
+        rows = self._places(X)
+        winner = rows.argmax(axis=1)[:, None]
+        self.save(shape=X.shape, winner=winner)
+        return np.take_along_axis(rows, winner, axis=1)[:, 0]
+
+    def backward(self, dY: Array) -> Array:
+        shape, winner = self.saved("shape", "winner")
+        dX = np.zeros((len(dY), math.prod(shape[1:-1]), dY.shape[-1]), dY.dtype)
+        np.put_along_axis(dX, winner, dY[:, None], axis=1)
+        return dX.reshape(shape)
+
+
+class Upsample2D(Layer):
+    """Make images `factor` times larger: by repeating ("nearest"), or along lines ("bilinear").
+
+    Shapes: X, dX are (N, height, width, C); Y, dY are (N, height f, width g, C).
+
+    Both are linear along each axis: with A (height f, height) and B (width g, width),
+    Y = A X B^T for each channel. A row of A holds a single 1 for "nearest"; for "bilinear",
+    output place i lies at (i + 1/2) / f - 1/2 of the input (half-pixel centres, held inside),
+    and its row holds the two neighbours' shares.
+
+    Backward: dX = A^T dY B.
+    Source: the half-pixel rule of PyTorch's interpolate(align_corners=False).
+    """
+
+    def __init__(self, factor: int | Sequence[int], mode: str = "nearest") -> None:
+        super().__init__()
+        self.factor = spread(factor, 2, "Upsample2D factor")
+        if mode not in ("nearest", "bilinear"):
+            raise ArgumentError(f'Upsample2D mode must be "nearest" or "bilinear", got {mode!r}.')
+        self.mode = mode
+        self.flops_per_output = 1 if mode == "nearest" else 4
+
+    def create(self, shape: Shape) -> Shape:
+        if len(shape) != 3:
+            raise ShapeError(f"{self!r} takes samples of shape (height, width, C), got {shape}.")
+        f, g = self.factor
+        return (shape[0] * f, shape[1] * g, shape[2])
+
+    def forward(self, X: Array) -> Array:
+        if X.ndim != 4:
+            raise ShapeError(f"{self!r} takes X (N, height, width, C), got shape {X.shape}.")
+        A, B = (
+            spreading(n, f, self.mode).astype(X.dtype)
+            for n, f in zip(X.shape[1:3], self.factor, strict=True)
+        )
+        self.save(A=A, B=B)
+        return _apply(A, B, X)
+
+    def backward(self, dY: Array) -> Array:
+        A, B = self.saved("A", "B")
+        return _apply(A.T, B.T, dY)
+
+
+def spreading(size: int, factor: int, mode: str) -> Array:
+    """The matrix (size factor, size) that makes a line of numbers `factor` times longer."""
+    eye = np.eye(size)
+    if mode == "nearest":
+        return np.repeat(eye, factor, axis=0)
+    at = np.clip((np.arange(size * factor) + 0.5) / factor - 0.5, 0, size - 1)
+    low = np.minimum(at.astype(int), size - 1)
+    share = (at - low)[:, None]
+    return (1 - share) * eye[low] + share * eye[np.minimum(low + 1, size - 1)]
+
+
+def _apply(A: Array, B: Array, X: Array) -> Array:
+    """A X B^T for each sample and channel of X (N, height, width, C)."""
+    n, height, width, channels = X.shape
+    rows = np.matmul(A, X.reshape(n, height, width * channels))
+    Y = np.matmul(B, rows.reshape(n * len(A), width, channels))
+    return Y.reshape(n, len(A), len(B), channels)
+
+
+class ZeroPad2D(Layer):
+    """Zeros around images: `padding` on all sides, or ((top, bottom), (left, right)).
+
+    Shapes: X, dX are (N, height, width, C); Y, dY are larger by the padding.
+    Backward: dX is dY without the padding.
+    """
+
+    flops_per_output = 0
+
+    def __init__(self, padding: int | Sequence[Sequence[int]] = 1) -> None:
+        super().__init__()
+        pairs = padding if isinstance(padding, Sequence) else ((padding, padding),) * 2
+        self.padding = tuple(spread(pair, 2, "ZeroPad2D padding", least=0) for pair in pairs)
+        if len(self.padding) != 2:
+            raise ArgumentError(f"ZeroPad2D takes ((top, bottom), (left, right)), got {padding!r}.")
+
+    def create(self, shape: Shape) -> Shape:
+        if len(shape) != 3:
+            raise ShapeError(f"{self!r} takes samples of shape (height, width, C), got {shape}.")
+        (t, b), (left, r) = self.padding
+        return (shape[0] + t + b, shape[1] + left + r, shape[2])
+
+    def forward(self, X: Array) -> Array:
+        if X.ndim != 4:
+            raise ShapeError(f"{self!r} takes X (N, height, width, C), got shape {X.shape}.")
+        self.save(sizes=X.shape[1:3])
+        return np.pad(X, ((0, 0), *self.padding, (0, 0)))
+
+    def backward(self, dY: Array) -> Array:
+        height, width = self.saved("sizes")
+        (t, _), (left, _) = self.padding
+        return dY[:, t : t + height, left : left + width].copy()
