@@ -283,7 +283,9 @@ class _ConvTranspose(_Convolution):
         if self.padding == "same":
             return tuple(n * s for n, s in zip(sizes, self.stride, strict=True))
         p = 0 if isinstance(self.padding, str) else self.padding
-        axes = zip(sizes, self.kernel_size, self.stride, self.dilation, self.output_padding, strict=True)
+        axes = zip(
+            sizes, self.kernel_size, self.stride, self.dilation, self.output_padding, strict=True
+        )
         out = tuple((n - 1) * s + (k - 1) * d + 1 + o - 2 * p for n, k, s, d, o in axes)
         if min(out) < 1:
             raise ShapeError(f"{self!r}: padding {p} leaves nothing of an input of {sizes}.")

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from phitodeep.checks import check_number
+from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.layers.base import Layer, Param, State, current
 from phitodeep.types import Array, Shape
 
 
-class _ScaleAndShift(Layer):
-    """What the norms share: gamma and beta of shape (D,), and their gradients."""
+class _Scale(Layer):
+    """What all norms share: gamma of shape (D,), and its gradient."""
 
     gamma = Param()  # scale; never decayed: pulling it to 0 would switch the layer off
-    beta = Param()  # shift
     flops_per_output = 8  # mean, centring, squares, their mean, scaling, gamma and beta
+    eps: float
 
     def create(self, shape: Shape) -> Shape:
         self.gamma = np.ones(shape[-1])
-        self.beta = np.zeros(shape[-1])
         return shape
 
     def _check(self, X: Array) -> None:
@@ -30,18 +29,54 @@ class _ScaleAndShift(Layer):
                 f"got X of shape {X.shape}."
             )
 
+    def _gamma_gradient(self, dY: Array, X_hat: Array) -> Array:
+        """gamma serves every row, so dgamma = sum_rows(dy x_hat)."""
+        product = np.multiply(dY, X_hat, out=self.buffer("product", dY.shape, dY.dtype))
+        return sum_rows(product, out=self.buffer("dgamma", self.gamma.shape, dY.dtype))
+
+    def _g(self, dY: Array) -> Array:
+        """g = gamma dy, where dX is going to be."""
+        return np.multiply(dY, self.gamma, out=self.buffer("dX", dY.shape, dY.dtype))
+
+
+class _ScaleAndShift(_Scale):
+    """What the norms that centre share: beta of shape (D,), and the arithmetic of a row."""
+
+    beta = Param()  # shift
+
+    def create(self, shape: Shape) -> Shape:
+        self.beta = np.zeros(shape[-1])
+        return super().create(shape)
+
     def _scale_and_shift(self, X_hat: Array) -> Array:
         Y = np.multiply(X_hat, self.gamma, out=self.buffer("Y", X_hat.shape, X_hat.dtype))
         Y += self.beta
         return Y
 
     def _gradients(self, dY: Array, X_hat: Array) -> dict[str, Array]:
-        """gamma and beta serve every row: dgamma = sum_rows(dy x_hat), dbeta = sum_rows(dy)."""
-        product = np.multiply(dY, X_hat, out=self.buffer("product", dY.shape, dY.dtype))
+        """dgamma, and dbeta = sum_rows(dy)."""
         return {
-            "gamma": sum_rows(product, out=self.buffer("dgamma", self.gamma.shape, dY.dtype)),
+            "gamma": self._gamma_gradient(dY, X_hat),
             "beta": sum_rows(dY, out=self.buffer("dbeta", self.beta.shape, dY.dtype)),
         }
+
+    def _normalise(self, X: Array) -> tuple[Array, Array]:
+        """x_hat and r of each row of X (..., D): see LayerNorm."""
+        centred = np.subtract(
+            X, X.mean(axis=-1, keepdims=True), out=self.buffer("X_hat", X.shape, X.dtype)
+        )
+        var = np.einsum("...d,...d->...", centred, centred)[..., None] / X.shape[-1]
+        r = 1 / np.sqrt(var + self.eps)
+        centred *= r
+        return centred, r
+
+    def _back_to_rows(self, g: Array, X_hat: Array, r: Array) -> Array:
+        """r (g - mean(g) - x_hat mean(g x_hat)) of each row, written into g."""
+        along_scale = np.einsum("...d,...d->...", g, X_hat)[..., None] / g.shape[-1]
+        g -= g.mean(axis=-1, keepdims=True)
+        g -= np.multiply(X_hat, along_scale, out=self.buffer("along", g.shape, g.dtype))
+        g *= r
+        return g
 
 
 class LayerNorm(_ScaleAndShift):
@@ -76,23 +111,116 @@ class LayerNorm(_ScaleAndShift):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
-        X_hat = np.subtract(
-            X, X.mean(axis=-1, keepdims=True), out=self.buffer("X_hat", X.shape, X.dtype)
-        )
-        var = np.einsum("...d,...d->...", X_hat, X_hat)[..., None] / X.shape[-1]
-        r = 1 / np.sqrt(var + self.eps)
-        X_hat *= r
+        X_hat, r = self._normalise(X)
         self.save(X_hat=X_hat, r=r)
         return self._scale_and_shift(X_hat)
 
     def backward(self, dY: Array) -> Array:
         X_hat, r = self.saved("X_hat", "r")
         self.grads = self._gradients(dY, X_hat)
-        g = np.multiply(dY, self.gamma, out=self.buffer("dX", dY.shape, dY.dtype))
-        along_shift = g.mean(axis=-1, keepdims=True)
+        return self._back_to_rows(self._g(dY), X_hat, r)
+
+
+class GroupNorm(_ScaleAndShift):
+    """Normalise each sample's channels in `groups`, each over its channels and all places.
+
+    Shapes: X, Y, dX, dY are (N, *sizes, C); gamma and beta are (C,). Units: those of LayerNorm.
+
+    Forward: with the numbers of one sample and group as one row, x_hat is that of LayerNorm;
+    then y = gamma x_hat + beta, by channel.
+    Backward: that of LayerNorm on the same rows, of g = gamma dy.
+
+    Source: Wu and He 2018, "Group normalization", arXiv:1803.08494, eq. 7.
+    """
+
+    def __init__(self, groups: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.groups = check_count(groups, "GroupNorm groups")
+        self.eps = check_number(eps, "GroupNorm eps (a constant group has var = 0)", above=0)
+
+    def create(self, shape: Shape) -> Shape:
+        if shape[-1] % self._count(shape[-1]):
+            raise ShapeError(
+                f"{self!r}: {shape[-1]} channels do not divide by {self.groups} groups."
+            )
+        return super().create(shape)
+
+    def forward(self, X: Array) -> Array:
+        self._check(X)
+        rows, r = self._normalise(self._rows(X))
+        X_hat = self._places(rows, X.shape)
+        self.save(X_hat=X_hat, rows=rows, r=r)
+        return self._scale_and_shift(X_hat)
+
+    def backward(self, dY: Array) -> Array:
+        X_hat, rows, r = self.saved("X_hat", "rows", "r")
+        self.grads = self._gradients(dY, X_hat)
+        dX_rows = self._back_to_rows(self._rows(self._g(dY)), rows, r)
+        return self._places(dX_rows, dY.shape)
+
+    def _count(self, channels: int) -> int:
+        return self.groups
+
+    def _rows(self, X: Array) -> Array:
+        """(N, *sizes, C) as (N groups, numbers of a group)."""
+        groups = self._count(X.shape[-1])
+        split = X.reshape(len(X), -1, groups, X.shape[-1] // groups)
+        return split.transpose(0, 2, 1, 3).reshape(len(X) * groups, -1)
+
+    def _places(self, rows: Array, shape: Shape) -> Array:
+        """The reverse of `_rows`."""
+        groups = self._count(shape[-1])
+        split = rows.reshape(shape[0], groups, -1, shape[-1] // groups)
+        return split.transpose(0, 2, 1, 3).reshape(shape)
+
+
+class InstanceNorm(GroupNorm):
+    """GroupNorm with each channel a group of its own: over all places, for each sample.
+
+    Shapes: X, Y, dX, dY are (N, *sizes, C); gamma and beta are (C,).
+    Source: Ulyanov, Vedaldi and Lempitsky 2016, "Instance normalization", arXiv:1607.08022.
+    """
+
+    def __init__(self, eps: float = 1e-5) -> None:
+        super().__init__(1, eps)
+
+    def _count(self, channels: int) -> int:
+        return channels
+
+
+class RMSNorm(_Scale):
+    """Divide each row by its root mean square, and scale it.
+
+    Shapes: X, Y, dX, dY are (..., D); gamma is (D,). Units: those of LayerNorm.
+
+    Forward, for one row: r = (mean(x^2) + eps)^(-1/2), x_hat = x r, y = gamma x_hat.
+
+    Backward. dr/dx_i = -r^2 x_hat_i / D, and nothing was centred, so with g = gamma dy
+
+        dx = r (g - x_hat mean(g x_hat))        dgamma = sum_rows(dy x_hat)
+
+    A check by eye: for eps -> 0, dx is orthogonal to x (rescaling x changes nothing).
+    Source: Zhang and Sennrich 2019, "Root mean square layer normalization", arXiv:1910.07467.
+    """
+
+    def __init__(self, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = check_number(eps, "RMSNorm eps (a row of zeros has no size)", above=0)
+
+    def forward(self, X: Array) -> Array:
+        self._check(X)
+        square = np.einsum("...d,...d->...", X, X)[..., None] / X.shape[-1]
+        r = 1 / np.sqrt(square + self.eps)
+        X_hat = np.multiply(X, r, out=self.buffer("X_hat", X.shape, X.dtype))
+        self.save(X_hat=X_hat, r=r)
+        return np.multiply(X_hat, self.gamma, out=self.buffer("Y", X.shape, X.dtype))
+
+    def backward(self, dY: Array) -> Array:
+        X_hat, r = self.saved("X_hat", "r")
+        self.grads = {"gamma": self._gamma_gradient(dY, X_hat)}
+        g = self._g(dY)
         along_scale = np.einsum("...d,...d->...", g, X_hat)[..., None] / g.shape[-1]
-        g -= along_shift
-        g -= np.multiply(X_hat, along_scale, out=self.buffer("product", dY.shape, dY.dtype))
+        g -= np.multiply(X_hat, along_scale, out=self.buffer("product", g.shape, g.dtype))
         g *= r
         return g
 

@@ -25,7 +25,9 @@ def check_padding(padding: str | int, who: str) -> str | int:
     """`padding` as "valid", "same" or a count of zeros on each side."""
     if isinstance(padding, str):
         if padding not in ("valid", "same"):
-            raise ArgumentError(f'{who} padding must be "valid", "same" or an integer, got {padding!r}.')
+            raise ArgumentError(
+                f'{who} padding must be "valid", "same" or an integer, got {padding!r}.'
+            )
         return padding
     return check_count(padding, f"{who} padding", least=0)
 
