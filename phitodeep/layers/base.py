@@ -33,6 +33,8 @@ class Call(NamedTuple):
     reuse: bool = False  # output buffers of the previous step may be written again
     step: int | None = None  # of the optimizer; None: each forward pass counts for itself
     first: int = 0  # place of this batch's first sample in the global batch
+    mask: Array | None = None  # (N, T) bool: the steps of each sample that are there
+    memory: dict[Layer, Any] | None = None  # in generation: what layers keep between the calls
 
 
 _CALL: ContextVar[Call] = ContextVar("phitodeep_call", default=Call())  # noqa: B039

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from phitodeep.checks import check_count
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.types import Array, DType, Shape
 
 
