@@ -43,6 +43,16 @@ def as_float(X: Any, dtype: DType, who: str) -> Array:
     return array if array.dtype == dtype else array.astype(dtype)
 
 
+def as_tokens(X: Any, who: str) -> Array:
+    """X as int64 tokens; floats are refused, also whole ones."""
+    array = np.asarray(X)
+    if array.dtype.kind not in "iu":
+        raise ArgumentTypeError(
+            f"{who} takes integer tokens, got dtype {array.dtype}: use X.astype(int)."
+        )
+    return array.astype(np.int64, copy=False)
+
+
 def check_finite(X: Array, who: str) -> None:
     """Refuse NaN and infinity, and say where the first one is."""
     with np.errstate(all="ignore"):

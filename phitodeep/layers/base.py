@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
-from phitodeep.checks import as_float, as_real, check_shape
+from phitodeep.checks import as_float, as_real, as_tokens, check_shape
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -210,6 +210,7 @@ class Layer(Buffered):
     never writes into dY, as `forward` never writes into X.
     """
 
+    takes_tokens = False  # True: X are integers, such as token ids, and stay integers
     flops_per_output = 1  # the work of an elementwise layer; matrix layers override `flops`
     declared: ClassVar[dict[str, Param]] = {}  # parameters and states of the class
 
@@ -378,6 +379,8 @@ class Layer(Buffered):
 
     def admit(self, X: Any) -> Array:
         """X as an array of this layer's dtype; a layer that was never built keeps floats as is."""
+        if self.takes_tokens:
+            return as_tokens(X, repr(self))
         return as_float(X, None if self.output_shape is None else self.dtype, repr(self))
 
     # --- the tree --------------------------------------------------------------------------

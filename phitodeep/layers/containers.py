@@ -70,6 +70,17 @@ class Container(Layer):
             )
         return list(layers)
 
+    def adopt(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Layers that `create` makes, when the sizes are known, as those that were given."""
+        for i, layer in enumerate(layers):
+            root = self.seed_sequence
+            key = (*root.spawn_key, i)
+            layer.plant(np.random.SeedSequence(root.entropy, spawn_key=key))
+            layer.cast(self.dtype)
+            for _, part in layer.walk():
+                part.creates = self.creates
+        return list(layers)
+
     def flops(self) -> int:
         return sum(layer.flops() for layer in self.children().values())
 
@@ -88,6 +99,10 @@ class Chain(Container):
 
     def known_input(self) -> Shape | None:
         return self.layers[0].known_input() if self.layers else None
+
+    @property
+    def takes_tokens(self) -> bool:  # type: ignore[override]
+        return bool(self.layers) and self.layers[0].takes_tokens
 
     def create(self, shape: Shape) -> Shape:
         with _Place(type(self).__name__) as at:
@@ -194,6 +209,10 @@ class Parallel(Container):
             raise ArgumentError("Parallel needs at least one branch.")
         self.branches = self._held(branches)
         self.merge = merge
+
+    @property
+    def takes_tokens(self) -> bool:  # type: ignore[override]
+        return all(branch.takes_tokens for branch in self.branches)
 
     def known_input(self) -> Shape | None:
         return next((s for b in self.branches if (s := b.known_input()) is not None), None)

@@ -101,6 +101,16 @@ class LeCun(VarianceScaling):
         return 1 / fan_in
 
 
+class Normal(Initializer):
+    """Normal numbers of standard deviation `std`, whatever the shape: for embeddings."""
+
+    def __init__(self, std: float = 1.0) -> None:
+        self.std = check_number(std, "Normal std", above=0)
+
+    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
+        return self.std * rng.standard_normal(shape)
+
+
 class Orthogonal(Initializer):
     """`gain` times a random matrix with orthonormal rows or columns, whichever are fewer.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.checks import as_real, check_count, check_finite, check_number
+from phitodeep.checks import as_real, as_tokens, check_count, check_finite, check_number
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -192,13 +192,13 @@ def admit(
 
 def admit_inputs(model: Chain, X: Any, name: str = "X") -> Array:
     """Samples as a checked array of the model's dtype."""
-    X = as_real(X, name)
+    X = as_tokens(X, name) if model.takes_tokens else as_real(X, name)
     if X.ndim == 0 or X.size == 0:
         raise ShapeError(f"{name} needs at least one sample, got shape {X.shape}.")
     if X.shape[1:] != model.input_shape:
         model.measured(X.shape[1:])  # raises where the layers do not take such samples
     check_finite(X, name)
-    return X.astype(model.dtype, copy=False)
+    return X if model.takes_tokens else X.astype(model.dtype, copy=False)
 
 
 def _class_weights(class_weight: Any, y: Array, outputs: Shape) -> Array:

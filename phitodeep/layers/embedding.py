@@ -1,0 +1,206 @@
+"""Tokens as vectors, and the places of vectors in a sequence."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from phitodeep.checks import check_count, check_number
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.functional import one_hot
+from phitodeep.layers.base import Layer, Param, current
+from phitodeep.optimization.initialization import Initializer, Normal
+from phitodeep.types import Array, Shape
+
+ONE_HOT = 512  # vocabularies up to this size sum their gradient by a product with one-hot rows
+
+
+class Embedding(Layer):
+    """y = W[x]: a learnt vector for each token.
+
+    Shapes: X is (N, ...) integers from 0 to vocab_size - 1; Y, dY are (N, ..., dim); W is
+    (vocab_size, dim).
+    Backward. A row of W serves every place that holds its token, so dW[v] is the sum of dy over
+    those. Tokens have no gradient: backward returns None.
+    Source: Bengio et al. 2003, "A neural probabilistic language model", JMLR 3.
+    """
+
+    W = Param(decay=True)
+    takes_tokens = True
+    flops_per_output = 0
+
+    def __init__(self, vocab_size: int, dim: int, *, initializer: Initializer = Normal()) -> None:
+        super().__init__()
+        self.vocab_size = check_count(vocab_size, "Embedding vocab_size")
+        self.dim = check_count(dim, "Embedding dim")
+        self.initializer = initializer
+
+    def known_input(self) -> Shape | None:
+        return ()
+
+    def create(self, shape: Shape) -> Shape:
+        self.W = self.draw(self.initializer, (self.vocab_size, self.dim))
+        return (*shape, self.dim)
+
+    def forward(self, X: Array) -> Array:
+        if X.size and not (X.min() >= 0 and X.max() < self.vocab_size):
+            where = tuple(map(int, np.argwhere((X < 0) | (X >= self.vocab_size))[0]))
+            raise ArgumentError(
+                f"{self!r} takes tokens from 0 to {self.vocab_size - 1}, got {X[where]} at "
+                f"X[{', '.join(map(str, where))}]."
+            )
+        self.save(tokens=X)
+        out = self.buffer("Y", (*X.shape, self.dim), self.dtype)
+        return np.take(self.W, X, axis=0, out=out, mode="clip")  # in range: just checked
+
+    def backward(self, dY: Array) -> None:
+        tokens, rows = self.saved("tokens").ravel(), dY.reshape(-1, self.dim)
+        dW = self.buffer("dW", self.W.shape, dY.dtype)
+        if self.vocab_size <= ONE_HOT:
+            np.matmul(one_hot(tokens, self.vocab_size, dY.dtype).T, rows, out=dW)
+        else:
+            order = np.argsort(tokens, kind="stable")
+            ranked = tokens[order]
+            starts = np.flatnonzero(np.diff(ranked, prepend=-1))
+            dW.fill(0)
+            dW[ranked[starts]] = np.add.reduceat(rows[order], starts, axis=0)
+        self.grads = {"W": dW}
+
+
+class _Placed(Layer):
+    """Layers that add something which depends on the place along the time axis of (N, T, D)."""
+
+    def _start(self, T: int) -> int:
+        """The place of the first step: in generation, after those of the calls before."""
+        memory = current().memory
+        if memory is None:
+            return 0
+        start = memory.get(self, 0)
+        memory[self] = start + T
+        return start
+
+    def create(self, shape: Shape) -> Shape:
+        if len(shape) != 2:
+            raise ShapeError(f"{self!r} takes samples of shape (T, D), got {shape}.")
+        return shape
+
+
+class PositionalEmbedding(_Placed):
+    """y_t = x_t + W[t]: a learnt vector for each place.
+
+    Shapes: X, Y, dX, dY are (N, T, D), T <= max_len; W is (max_len, D).
+    Backward. dX = dY; every sample uses the same rows, so dW[t] is the sum of dy_t over samples,
+    and 0 for places that were not reached.
+    Source: Gehring et al. 2017, arXiv:1705.03122, sec. 3.1.
+    """
+
+    W = Param(decay=True)
+
+    def __init__(self, max_len: int, *, initializer: Initializer = Normal(0.02)) -> None:
+        super().__init__()
+        self.max_len = check_count(max_len, "PositionalEmbedding max_len")
+        self.initializer = initializer
+
+    def create(self, shape: Shape) -> Shape:
+        self._check(super().create(shape)[0])
+        self.W = self.draw(self.initializer, (self.max_len, shape[-1]))
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        if X.ndim != 3 or X.shape[-1] != self.W.shape[-1]:
+            raise ShapeError(f"{self!r} takes X (N, T, {self.W.shape[-1]}), got shape {X.shape}.")
+        T = X.shape[1]
+        start = self._start(T)
+        self._check(start + T)
+        self.save(places=slice(start, start + T))
+        return np.add(X, self.W[start : start + T], out=self.buffer("Y", X.shape, X.dtype))
+
+    def backward(self, dY: Array) -> Array:
+        dW = self.buffer("dW", self.W.shape, dY.dtype)
+        dW.fill(0)
+        np.sum(dY, axis=0, out=dW[self.saved("places")])
+        self.grads = {"W": dW}
+        return dY.copy()
+
+    def _check(self, T: int) -> None:
+        if T > self.max_len:
+            raise ShapeError(f"{self!r} has {self.max_len} places, got a sequence of {T}.")
+
+
+class SinusoidalEncoding(_Placed):
+    """y_t = x_t + e_t with e_t,2i = sin(t w_i), e_t,2i+1 = cos(t w_i), w_i = 10000^(-2i / D).
+
+    Shapes: X, Y, dX, dY are (N, T, D), of any T. Backward: e is constant, so dX = dY.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.5.
+    """
+
+    def forward(self, X: Array) -> Array:
+        if X.ndim != 3:
+            raise ShapeError(f"{self!r} takes X (N, T, D), got shape {X.shape}.")
+        T, D = X.shape[1:]
+        start = self._start(T)
+        self.save()
+        angles = place_angles(start, T, (D + 1) // 2, 2 / D)
+        e = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(T, -1)[:, :D]
+        return X + e.astype(X.dtype)
+
+    def backward(self, dY: Array) -> Array:
+        return dY.copy()
+
+
+class RotaryEmbedding(_Placed):
+    """Turn each pair of features by an angle that grows with the place.
+
+    Pair i is (x_i, x_{i + D/2}); at place t it is turned by t w_i with w_i = base^(-2i / D), so
+    that a product of two turned vectors depends on how far apart they are, not on where.
+    Shapes: X, Y, dX, dY are (N, T, D), D even. Inside attention it turns queries and keys.
+    Backward. A rotation's transpose is the rotation back: dX is dY turned by the angles' negative.
+    Source: Su et al. 2021, "RoFormer", arXiv:2104.09864, eq. 34.
+    """
+
+    def __init__(self, base: float = 10000.0) -> None:
+        super().__init__()
+        self.base = check_number(base, "RotaryEmbedding base", above=1)
+        self.flops_per_output = 3
+
+    def create(self, shape: Shape) -> Shape:
+        if shape[-1] % 2:
+            raise ShapeError(f"{self!r} turns pairs: D must be even, got {shape}.")
+        return super().create(shape)
+
+    def forward(self, X: Array) -> Array:
+        if X.ndim != 3 or X.shape[-1] % 2:
+            raise ShapeError(f"{self!r} takes X (N, T, D) with D even, got shape {X.shape}.")
+        T, D = X.shape[1:]
+        turn = turning(self._start(T), T, D, self.base, X.dtype)
+        self.save(turn=turn)
+        return rotate(X, *turn)
+
+    def backward(self, dY: Array) -> Array:
+        cos, sin = self.saved("turn")
+        return rotate(dY, cos, -sin)
+
+
+def place_angles(start: int, T: int, pairs: int, step: float, base: float = 10000.0) -> Array:
+    """(T, pairs) angles t base^(-i step), in float64."""
+    frequencies = np.exp(-math.log(base) * step * np.arange(pairs))
+    return np.arange(start, start + T)[:, None] * frequencies
+
+
+def turning(
+    start: int, T: int, D: int, base: float, dtype: np.dtype[np.float32]
+) -> tuple[Array, Array]:
+    """cos and sin (T, D / 2) of the angles at places start to start + T - 1."""
+    angles = place_angles(start, T, D // 2, 2 / D, base)
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
+
+
+def rotate(X: Array, cos: Array, sin: Array) -> Array:
+    """X (..., T, D) with the pairs (x_i, x_{i + D/2}) turned by the angles of cos and sin."""
+    first, second = np.split(X, 2, axis=-1)
+    Y = np.empty(X.shape, X.dtype)
+    y1, y2 = np.split(Y, 2, axis=-1)
+    np.subtract(first * cos, second * sin, out=y1)
+    np.add(first * sin, second * cos, out=y2)
+    return Y
