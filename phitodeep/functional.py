@@ -163,12 +163,14 @@ def one_hot(labels: Any, classes: int, dtype: DType = np.float32) -> Array:
     return Y
 
 
-def check_labels(labels: Any, classes: int, ignore_index: int | None = None) -> Array:
+def check_labels(
+    labels: Any, classes: int, ignore_index: int | None = None, name: str = "y"
+) -> Array:
     """Labels as int64, all from 0 to classes - 1 or equal to `ignore_index`."""
     labels = np.asarray(labels)
     if labels.dtype.kind not in "iu":
         raise ArgumentTypeError(
-            f"class labels must be integers, got dtype {labels.dtype}: use y.astype(int)."
+            f"class labels must be integers, got dtype {labels.dtype}: use {name}.astype(int)."
         )
     bad = (labels < 0) | (labels >= classes)
     if ignore_index is not None:
@@ -178,7 +180,7 @@ def check_labels(labels: Any, classes: int, ignore_index: int | None = None) -> 
         index = ", ".join(map(str, where))
         raise ArgumentError(
             f"class labels must be from 0 to {classes - 1} for {classes} classes, "
-            f"got {labels[where]} at y[{index}]."
+            f"got {labels[where]} at {name}[{index}]."
         )
     return labels.astype(np.int64, copy=False)
 

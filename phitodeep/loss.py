@@ -32,6 +32,7 @@ class Loss(Buffered):
 
     wants = "numbers"  # what the predictions must be: see fusion.py
     threshold = 0.5  # predictions above it mean the positive class
+    labels: tuple[int, ...] | None = None  # of the two classes of a binary loss
 
     def __init__(self) -> None:
         self.frame = Frame()
@@ -70,20 +71,24 @@ class Loss(Buffered):
 
     # --- what an author writes -------------------------------------------------------------
 
-    def targets(self, y: Any, shape: Shape) -> Array:
-        """The targets y, checked against predictions of `shape` (N, ...)."""
-        T = as_real(y, f"{self!r} y")
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        """The targets y, checked against predictions of `shape` (N, ...); errors say `name`."""
+        T = as_real(y, f"{self!r} {name}")
         if T.shape != shape and (*T.shape, 1) != shape:
             raise ShapeError(
-                f"{self!r} compares predictions of shape {shape} with y of the same shape"
-                f"{' or (n,)' if shape[1:] == (1,) else ''}, got y of shape {T.shape}."
+                f"{self!r} compares predictions of shape {shape} with {name} of the same shape"
+                f"{' or (n,)' if shape[1:] == (1,) else ''}, got {name} of shape {T.shape}."
             )
-        check_finite(T, "y")
+        check_finite(T, name)
         return T.reshape(shape).astype(np.float64 if T.dtype == np.float64 else np.float32)
 
     def positions(self, shape: Shape) -> Shape:
         """The shape of what carries one weight each, for predictions of `shape`."""
         return shape
+
+    def classes(self, shape: Shape) -> tuple[int, ...] | None:
+        """The labels of the classes, for predictions of `shape`, or None for no classes."""
+        return self.labels
 
     def divisor(self, T: Array, w: Array | None, shape: Shape) -> float:
         """What the sum is divided by: the count of terms, or the sum of their weights."""
@@ -215,11 +220,13 @@ class LogCosh(Elementwise):
 class _Binary(Elementwise):
     """Losses whose targets are probabilities of the positive class, mostly 0 or 1."""
 
-    def targets(self, y: Any, shape: Shape) -> Array:
-        T = super().targets(y, shape)
+    labels = (0, 1)
+
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        T = super().targets(y, shape, name)
         if T.size and (T.min() < 0 or T.max() > 1):
             raise ArgumentError(
-                f"{self!r} takes y from 0 to 1, got values from {T.min():g} to {T.max():g}."
+                f"{self!r} takes {name} from 0 to 1, got values from {T.min():g} to {T.max():g}."
             )
         return T
 
@@ -268,11 +275,14 @@ class Hinge(Elementwise):
     """
 
     threshold = 0.0
+    labels = (-1, 1)
 
-    def targets(self, y: Any, shape: Shape) -> Array:
-        T = super().targets(y, shape)
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        T = super().targets(y, shape, name)
         if not (np.abs(T) == 1).all():
-            raise ArgumentError(f"{self!r} takes y of -1 and +1 only: 2 * y - 1 maps 0 and 1.")
+            raise ArgumentError(
+                f"{self!r} takes {name} of -1 and +1 only: 2 * {name} - 1 maps 0 and 1."
+            )
         return T
 
     def each(self, P: Array, T: Array) -> Array:
@@ -307,10 +317,10 @@ class PoissonNLL(Elementwise):
         super().__init__()
         self.log_input = log_input
 
-    def targets(self, y: Any, shape: Shape) -> Array:
-        T = super().targets(y, shape)
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        T = super().targets(y, shape, name)
         if (T < 0).any():
-            raise ArgumentError(f"{self!r} takes counts y >= 0, the least is {T.min():g}.")
+            raise ArgumentError(f"{self!r} takes counts {name} >= 0, the least is {T.min():g}.")
         return T
 
     def each(self, P: Array, T: Array) -> Array:
@@ -333,10 +343,12 @@ class KLDivergence(Elementwise):
 
     wants = "log-probabilities"
 
-    def targets(self, y: Any, shape: Shape) -> Array:
-        T = super().targets(y, shape)
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        T = super().targets(y, shape, name)
         if (T < 0).any():
-            raise ArgumentError(f"{self!r} takes probabilities y >= 0, the least is {T.min():g}.")
+            raise ArgumentError(
+                f"{self!r} takes probabilities {name} >= 0, the least is {T.min():g}."
+            )
         return T
 
     def divisor(self, T: Array, w: Array | None, shape: Shape) -> float:
@@ -414,8 +426,11 @@ class _CrossEntropy(Loss):
     def positions(self, shape: Shape) -> Shape:
         return shape[:-1]
 
-    def targets(self, y: Any, shape: Shape) -> Array:
-        T = as_real(y, "class labels")
+    def classes(self, shape: Shape) -> tuple[int, ...]:
+        return tuple(range(shape[-1]))
+
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        T = as_real(y, f"{self!r} {name}")
         classes = shape[-1] if shape else 0
         if len(shape) < 2 or classes < 2:
             raise ShapeError(
@@ -424,20 +439,22 @@ class _CrossEntropy(Loss):
             )
         self._class_weights(classes, np.dtype(np.float64))
         if T.shape == shape:
-            return self._distributions(T)
+            return self._distributions(T, name)
         if T.shape != shape[:-1] and (len(shape) > 2 or T.shape != (shape[0], 1)):
             raise ShapeError(
                 f"{self!r} compares predictions of shape {shape} with labels of shape "
-                f"{shape[:-1]} or one-hot rows of shape {shape}, got y of shape {T.shape}."
+                f"{shape[:-1]} or one-hot rows of shape {shape}, got {name} of shape {T.shape}."
             )
-        check_finite(T, "y")
-        return F.check_labels(T, classes, self.ignore_index).reshape(shape[:-1])
+        check_finite(T, name)
+        return F.check_labels(T, classes, self.ignore_index, name).reshape(shape[:-1])
 
-    def _distributions(self, T: Array) -> Array:
-        check_finite(T, "y")
+    def _distributions(self, T: Array, name: str) -> Array:
+        check_finite(T, name)
         T = T.astype(np.float64 if T.dtype == np.float64 else np.float32)
         if (T < 0).any() or not np.allclose(T.sum(axis=-1), 1, atol=1e-3):
-            raise ArgumentError(f"{self!r} takes one-hot or probability rows: >= 0, summing to 1.")
+            raise ArgumentError(
+                f"{self!r} takes {name} as one-hot or probability rows: >= 0, summing to 1."
+            )
         return T
 
     def divisor(self, T: Array, w: Array | None, shape: Shape) -> float:

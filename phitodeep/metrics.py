@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import check_count, choose, snake_case
-from phitodeep.errors import ArgumentTypeError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, describe
 
 
@@ -64,17 +64,27 @@ class Custom(Metric):
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def sums(self, P: Array, T: Array) -> Array:
-        return np.array([self.function(P, T) * len(P), len(P)], np.float64)
+        return np.array([self.function(P.copy(), T.copy()) * len(P), len(P)], np.float64)
 
 
-class Accuracy(Metric):
+class _Classes(Metric):
+    """Metrics of classes: one of K at each position, or with `multilabel` yes or no for each."""
+
+    def __init__(self, threshold: float = 0.5, *, multilabel: bool = False) -> None:
+        self.threshold, self.multilabel = threshold, multilabel
+
+    def classes(self, P: Array, T: Array) -> tuple[Array, Array, int]:
+        """(predicted classes, true classes, number of classes), the first two flat."""
+        if self.multilabel:
+            P, T = P.reshape(-1), _alike(P, T).reshape(-1)
+        return as_classes(P, T, self.threshold)
+
+
+class Accuracy(_Classes):
     """The share of positions whose class is right."""
 
-    def __init__(self, threshold: float = 0.5) -> None:
-        self.threshold = threshold
-
     def sums(self, P: Array, T: Array) -> Array:
-        predicted, true, _ = as_classes(P, T, self.threshold)
+        predicted, true, _ = self.classes(P, T)
         return np.array([np.count_nonzero(predicted == true), true.size], np.float64)
 
 
@@ -86,6 +96,10 @@ class TopKAccuracy(Metric):
 
     def __init__(self, k: int = 5) -> None:
         self.k = check_count(k, "TopKAccuracy k")
+
+    @property
+    def name(self) -> str:
+        return "top_k_accuracy" if self.k == 5 else f"top_{self.k}_accuracy"
 
     def sums(self, P: Array, T: Array) -> Array:
         if P.ndim < 2 or P.shape[-1] < 2:
@@ -99,18 +113,15 @@ class TopKAccuracy(Metric):
         return np.array([np.count_nonzero(above < self.k), true.size], np.float64)
 
 
-class _ByClass(Metric):
+class _ByClass(_Classes):
     """Metrics of true positives, predicted and actual counts: their mean over classes.
 
     Of two classes, only the positive one counts. A class that is neither predicted nor there is
     left out of the mean; a division of 0 by 0 counts as 0.
     """
 
-    def __init__(self, threshold: float = 0.5) -> None:
-        self.threshold = threshold
-
     def sums(self, P: Array, T: Array) -> Array:
-        predicted, true, classes = as_classes(P, T, self.threshold)
+        predicted, true, classes = self.classes(P, T)
         hits = np.bincount(true[predicted == true], minlength=classes)
         guesses = np.bincount(predicted, minlength=classes)
         return np.array([hits, guesses, np.bincount(true, minlength=classes)], np.float64)
@@ -209,19 +220,32 @@ METRICS: dict[str, Metric] = {
 }
 
 
+MetricLike = str | Metric | Callable[[Array, Array], float]
+
+
 def as_metrics(
-    metrics: Sequence[str | Metric | Callable[[Array, Array], float]], threshold: float
+    metrics: MetricLike | Sequence[MetricLike], threshold: float, multilabel: bool = False
 ) -> list[Metric]:
-    """Names, metrics and functions as metrics; names take the loss's threshold."""
+    """Names, metrics and functions as metrics; those of classes by name take what follows."""
+    if isinstance(metrics, str) or not isinstance(metrics, Sequence):
+        metrics = [metrics]
     made: list[Metric] = []
     for metric in metrics:
         if isinstance(metric, str):
             found = choose(metric, METRICS, "metric")
-            made.append(type(found)(threshold) if isinstance(found, Accuracy | _ByClass) else found)
+            if isinstance(found, _Classes):
+                found = type(found)(threshold, multilabel=multilabel)
+            made.append(found)
         elif isinstance(metric, Metric):
             made.append(metric)
         elif callable(metric):
             made.append(Custom(metric))
         else:
             raise ArgumentTypeError(f"a metric is a name or a function, got {metric!r}.")
+    names = [m.name for m in made]
+    for name in names:
+        if name == "loss" or names.count(name) > 1:
+            raise ArgumentError(
+                f"metrics need names of their own, and loss is taken: got {', '.join(names)}."
+            )
     return made

@@ -18,14 +18,13 @@ from phitodeep.inspect.summary import summarize
 from phitodeep.layers.base import Layer, inference
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss, MeanSquaredError
-from phitodeep.metrics import as_metrics
-from phitodeep.optimization.callbacks import Callback
+from phitodeep.metrics import MetricLike, as_metrics
+from phitodeep.optimization.callbacks import Callback, as_callbacks
 from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
 from phitodeep.optimization.rate_finder import RateRange, find_alpha
 from phitodeep.optimization.schedules import check_rate
 from phitodeep.optimization.training import (
     History,
-    MetricLike,
     Objective,
     admit,
     admit_inputs,
@@ -78,12 +77,13 @@ class Sequential(Chain):
         super().__init__(*layers)
         self.epochs = check_count(epochs, "epochs", least=0)
         self.epoch = 0  # trained so far
-        self._alpha = alpha
+        self._alpha = None if alpha is None else check_rate(alpha)
         self._checked: tuple[Layer | None, Loss] | None = None
         self.setbatchsize(batch_size)
         self.setloss(MeanSquaredError() if loss_class is None else loss_class)
-        as_metrics(metrics, self.loss.threshold)
-        self.metrics, self.callbacks = list(metrics), list(callbacks)
+        as_metrics(metrics, self.loss.threshold)  # so that a wrong name is refused here
+        self.metrics = metrics
+        self.callbacks = as_callbacks(callbacks)
         self.cast(np.float32 if dtype is None else dtype)
         self.plant(None if seed is None else check_count(seed, "seed", least=0))
         self.build_known()
@@ -124,7 +124,7 @@ class Sequential(Chain):
         optimizer.claim(self)
         before = vars(self).get("optimizer")
         if before is not None and before is not optimizer:
-            before.release()
+            before.reset()
         self.optimizer: Optimizer = optimizer
         if self._alpha is not None:
             optimizer.alpha = self._alpha
@@ -180,7 +180,7 @@ class Sequential(Chain):
         The result is that of all samples at once; `batch_size` only bounds the memory.
         """
         objective = Objective(self, self.loss, self.metrics if metrics is None else metrics)
-        data = admit(self, objective.loss, X, y, sample_weight)
+        data = admit(self, self.loss, X, y, sample_weight)
         return objective.evaluate(data, check_count(batch_size, "batch_size"))
 
     def train(
@@ -227,7 +227,7 @@ class Sequential(Chain):
             epochs=self.epochs if epochs is None else epochs,
             batch_size=self.batch_size if batch_size is None else batch_size,
             metrics=self.metrics if metrics is None else metrics,
-            callbacks=[*self.callbacks, *callbacks],
+            callbacks=[*self.callbacks, *as_callbacks(callbacks)],
             validation_split=validation_split,
             sample_weight=sample_weight,
             class_weight=class_weight,
@@ -238,7 +238,7 @@ class Sequential(Chain):
 
     def check(self) -> None:
         """Refuse a loss that does not match the last layer, and warn of a doubled softmax."""
-        pair = (self.layers[-1] if self.layers else None), self.loss
+        pair = self.last, self.loss
         if pair != self._checked:
             check_pair(*pair)
             self._checked = pair
@@ -364,6 +364,7 @@ class SequentialBuilder:
 
     def metrics(self, *metrics: MetricLike) -> Self:
         """Names or functions, reported beside the loss."""
+        as_metrics(metrics, 0.5)
         return self._set("metrics", metrics)
 
     def callbacks(self, *callbacks: Callback) -> Self:

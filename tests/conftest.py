@@ -7,8 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from phitodeep.types import Array
+
+settings.register_profile("phitodeep", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("phitodeep")
 
 
 @pytest.fixture

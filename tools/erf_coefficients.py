@@ -1,4 +1,4 @@
-"""Print the polynomials of `phitodeep.functional.erf`: Chebyshev fits in 40 digits (needs mpmath)."""
+"""Print the polynomials of `phitodeep.functional.erf`: Chebyshev fits, made with mpmath."""
 
 import mpmath as mp
 

@@ -273,7 +273,7 @@ def smoothed_nll(log_p: Tensor, y: np.ndarray, options: dict[str, Any]) -> Tenso
     kept = (labels != options.get("ignore_index", -100)).double()
     labels = labels.clamp(min=0)
     weight = torch.tensor(options.get("class_weight", [1.0] * K)).double()
-    q = ((1 - s) * F.one_hot(labels, K) + s / K) * weight
+    q = ((1 - s) * F.one_hot(labels, K).double() + s / K) * weight
     return -(q * log_p).sum(-1).mul(kept).sum() / (weight[labels] * kept).sum()
 
 

@@ -109,7 +109,8 @@ def summarize(layer: Layer, title: str = "") -> Summary:
         layer = layer if layer.output_shape is not None else layer.measured()
     seen: set[int] = set()
     walked = list(layer.walk())
-    rows = tuple(_row(path, part, seen) for path, part in walked if path or len(walked) == 1)
+    shown = [(path, part) for path, part in walked if path or part.params or len(walked) == 1]
+    rows = tuple(_row(path, part, seen) for path, part in shown)
     return Summary(title or type(layer).__name__, rows)
 
 

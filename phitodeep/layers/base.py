@@ -438,7 +438,8 @@ class Layer(Buffered):
 
     def count_params(self) -> int:
         """How many numbers are in the parameters here and below; counting makes none of them."""
-        built = self if self.output_shape is not None else self.measured()
+        waiting = any(part.declared and part.output_shape is None for _, part in self.walk())
+        built = self.measured() if waiting else self
         arrays = {id(a): a.size for _, layer in built.walk() for a in layer.params.values()}
         return sum(arrays.values())
 

@@ -118,10 +118,17 @@ class Chain(Container):
                 shape = layer.known_input() if shape is None else shape
                 shape = None if shape is None else layer.build(shape)
 
+    @property
+    def last(self) -> Layer | None:
+        """The layer whose output is the chain's, also where it ends in another chain."""
+        last = self.layers[-1] if self.layers else None
+        return last.last if isinstance(last, Chain) and not isinstance(last, Residual) else last
+
     def without_last(self) -> Self:
-        """The chain up to its last layer, with the same layers."""
-        shorter = Layer.replica(self)
-        shorter.layers = self.layers[:-1]
+        """The chain up to that layer, with the same layers."""
+        shorter, end = Layer.replica(self), self.layers[-1]
+        nested = [] if end is self.last else [cast(Chain, end).without_last()]
+        shorter.layers = [*self.layers[:-1], *nested]
         return shorter
 
     def forward(self, X: Array) -> Array:

@@ -11,14 +11,14 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from phitodeep.checks import check_count, check_number
-from phitodeep.errors import ArgumentError, DataError, PhitodeepWarning
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.files import atomic_write
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array, describe
@@ -50,6 +50,15 @@ class Callback:
 
     def on_train_end(self, model: Layer) -> None:
         """After the last epoch, also when training was stopped or interrupted."""
+
+
+def as_callbacks(callbacks: Any) -> list[Callback]:
+    """One callback or several, as a list."""
+    held = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
+    for callback in held:
+        if not isinstance(callback, Callback):
+            raise ArgumentTypeError(f"callbacks must be Callback objects, got {callback!r}.")
+    return held
 
 
 class LambdaCallback(Callback):

@@ -64,14 +64,17 @@ class _Packing:
     def holds(self, layers: Sequence[Layer]) -> bool:
         """Whether these layers' trainable parameters are those packed, each a view of theta."""
         now = [
-            a
+            (layer, a)
             for top in layers
             for _, layer in top.walk()
             if layer.trainable
             for a in layer.params.values()
         ]
         return len(now) == len(self.views) and all(
-            a is theta for a, (theta, _) in zip(now, self.views, strict=True)
+            a is theta and layer is packed
+            for (layer, a), (theta, _), (_, packed, _) in zip(
+                now, self.views, self.slots, strict=True
+            )
         )
 
     def receive(self) -> None:
@@ -128,16 +131,21 @@ class Optimizer:
             if limit is not None:
                 check_number(limit, f"{name} {option}", above=0)
         self.clip_norm, self.clip_value = clip_norm, clip_value
-        self.t = 0  # steps taken
-        self._slots: dict[str, Array] = {}
-        self._kept: dict[str, dict[str, Array]] = {}  # slots by path, while nothing is packed
-        self._packing: _Packing | None = None
-        self._held: Array | None = None  # gradients of accumulated batches
-        self._scratch: dict[str, Array] = {}
-        self._owner: weakref.ref[Layer] | None = None
+        self.reset()
 
     def __repr__(self) -> str:
         return describe(self)
+
+    def reset(self) -> None:
+        """Forget everything but the settings."""
+        self.t = 0  # steps taken
+        self.last_rate = 0.0  # of the last step
+        self._slots: dict[str, Array] = {}
+        self._kept: dict[str, dict[str, Array]] = {}  # slots by path, while nothing is packed
+        self._packing: _Packing | None = None
+        self._holding = False  # whether the slot "held" has gradients of accumulated batches
+        self._scratch: dict[str, Array] = {}
+        self._owner: weakref.ref[Layer] | None = None
 
     # --- the rate --------------------------------------------------------------------------
 
@@ -163,10 +171,10 @@ class Optimizer:
         packing = self.pack(layers)
         packing.gather()
         theta, g, lr = packing.theta, packing.g, self.rate
-        if self._held is not None:
-            g += self._held
-            self._held = None
-        self.t += 1
+        if self._holding:
+            g += self.slot("held")
+            self.drop_held()
+        self.t, self.last_rate = self.t + 1, lr
         g = self._clipped(g)
         g = self._penalised(theta, g, packing.decayed)
         if self.weight_decay:
@@ -177,10 +185,16 @@ class Optimizer:
         """Hold the grads of this backward pass, and add them to those of the next `step`."""
         packing = self.pack(layers)
         packing.gather()
-        if self._held is None:
-            self._held = packing.g.copy()
-        else:
-            self._held += packing.g
+        held = self.slot("held")
+        held += packing.g
+        self._holding = True
+
+    def drop_held(self) -> None:
+        """Forget the gradients that `accumulate` holds."""
+        self._holding = False
+        self._slots.pop("held", None)
+        for slots in self._kept.values():
+            slots.pop("held", None)
 
     def copy(self) -> Self:
         """The same rule with the same memory, free for another model."""
@@ -212,7 +226,7 @@ class Optimizer:
         if self.clip_value is not None:
             g = np.clip(g, -self.clip_value, self.clip_value, out=self.scratch("g"))
         if self.clip_norm is not None:
-            norm = math.sqrt(float(np.dot(g, g)))
+            norm = _norm(g)
             if norm > self.clip_norm:
                 g = np.multiply(g, self.clip_norm / norm, out=self.scratch("g"))
         return g
@@ -241,29 +255,27 @@ class Optimizer:
             )
         self._owner = weakref.ref(owner)
 
-    def release(self) -> None:
-        """Belong to no model any more; the memory goes to whichever takes it next."""
-        self._kept |= self.memory()
-        self._packing = self._owner = None
-        self._slots, self._scratch, self._held = {}, {}, None
-
     def pack(self, layers: Sequence[Layer]) -> _Packing:
         """The packing of these layers, made anew where it no longer holds."""
+        if isinstance(layers, Layer):
+            raise ArgumentTypeError(
+                f"step takes a list of layers, such as model.layers: {layers!r}."
+            )
         packing = self._packing
         if packing is not None and packing.holds(layers):
             return packing
         slots = list(_trainable(layers))
-        known = {id(layer) for _, layer, _ in packing.slots} if packing is not None else set()
+        known = {id(layer.params) for _, layer, _ in packing.slots} if packing else set()
         owner = self._owner() if self._owner is not None else None
-        known |= {id(layer) for _, layer in owner.walk()} if owner is not None else set()
-        if slots and known and known.isdisjoint(id(layer) for _, layer, _ in slots):
+        known |= {id(layer.params) for _, layer in owner.walk()} if owner is not None else set()
+        if slots and known and known.isdisjoint(id(layer.params) for _, layer, _ in slots):
             raise ArgumentError(
                 f"{self!r} already steps the layers of another model: "
                 "give each model its own, with optimizer.copy()."
             )
         self._kept |= self.memory()
         self._packing = packing = _Packing(slots)
-        self._slots, self._scratch, self._held = {}, {}, None
+        self._slots, self._scratch = {}, {}
         for path, piece in packing.pieces.items():
             for name, kept in self._kept.get(path, {}).items():
                 if kept.size == piece.stop - piece.start:
@@ -286,10 +298,16 @@ class Optimizer:
             "_kept": self._kept | self.memory(),
             "_slots": {},
             "_scratch": {},
-            "_held": None,
             "_packing": None,
             "_owner": None,
         }
+
+
+def _norm(g: Array) -> float:
+    """The length of g; in float64 where squares overflow."""
+    with np.errstate(over="ignore"):
+        square = float(np.dot(g, g))
+    return math.sqrt(square) if math.isfinite(square) else float(np.linalg.norm(g.astype(float)))
 
 
 def _trainable(layers: Sequence[Layer]) -> Iterator[Slot]:
@@ -428,6 +446,9 @@ class Nadam(Optimizer):
         self.beta2 = check_number(beta2, "Nadam beta2", least=0, below=1)
         self.eps = check_number(eps, "Nadam eps", above=0)
         self.psi = check_number(psi, "Nadam psi", least=0)
+
+    def reset(self) -> None:
+        super().reset()
         self.product = 1.0  # M_t
 
     def update(self, theta: Array, g: Array, lr: float) -> None:

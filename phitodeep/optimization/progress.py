@@ -102,9 +102,9 @@ class Terminal(Live):
         from rich.progress import BarColumn, Progress, TextColumn
 
         self.bar = Progress(
-            TextColumn("{task.fields[head]}"),
+            TextColumn("{task.fields[head]}", markup=False),
             BarColumn(bar_width=8),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             console=console,
             auto_refresh=False,
             transient=True,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from phitodeep.checks import check_count, check_number
-from phitodeep.errors import ArgumentError
-from phitodeep.types import Schedule
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.types import Schedule, describe
 
 
 @runtime_checkable
@@ -25,6 +25,10 @@ class Observer(Protocol):
 
 def check_rate(alpha: float | Schedule, who: str = "the learning rate alpha") -> float | Schedule:
     """A schedule as it is, a number checked: finite and >= 0."""
+    if isinstance(alpha, type):
+        raise ArgumentTypeError(
+            f"{who} is the class {alpha.__name__}: make one, with its settings."
+        )
     return alpha if callable(alpha) else check_number(alpha, who, least=0)
 
 
@@ -203,6 +207,9 @@ class ReduceOnPlateau:
         if self.alpha_min > self.alpha:
             raise ArgumentError(f"ReduceOnPlateau alpha_min {alpha_min} is above alpha {alpha}.")
         self.rate, self.best, self.waited = self.alpha, math.inf, 0
+
+    def __repr__(self) -> str:
+        return describe(self)
 
     def __call__(self, step: int) -> float:
         return self.rate

@@ -7,13 +7,20 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.checks import as_real, as_tokens, check_count, check_finite, check_number
+from phitodeep.checks import (
+    as_float,
+    as_real,
+    as_tokens,
+    check_count,
+    check_finite,
+    check_number,
+)
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -25,13 +32,12 @@ from phitodeep.fusion import fused
 from phitodeep.layers.base import Buffered, Frame, calling, inference
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
-from phitodeep.metrics import Metric, as_metrics
+from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.callbacks import Callback, StopTraining
 from phitodeep.optimization.progress import display
 from phitodeep.optimization.schedules import Observer
 from phitodeep.types import Array, Shape
 
-MetricLike = str | Metric | Callable[[Array, Array], float]
 Sums = dict[str, Array]  # of metrics, by name
 SHUFFLE = 1 << 31  # sets the shuffles' random streams apart from those of layers
 
@@ -41,7 +47,7 @@ class History(list[tuple[float, float]]):
 
     metrics        lists by name, such as metrics["test_accuracy"], one value an epoch
     seconds        of each epoch, evaluation included
-    rates          the learning rate at the end of each epoch
+    rates          the learning rate of each epoch's last step
     interrupted    whether Ctrl-C ended the training
     """
 
@@ -56,7 +62,7 @@ class History(list[tuple[float, float]]):
         """Append an epoch."""
         self.append((logs["train_loss"], logs.get("test_loss", math.nan)))
         for name, value in logs.items():
-            if not name.endswith("_loss"):
+            if name not in ("train_loss", "test_loss"):
                 self.metrics.setdefault(name, []).append(value)
         self.seconds.append(seconds)
         self.rates.append(rate)
@@ -78,7 +84,8 @@ class History(list[tuple[float, float]]):
                 if not all(map(math.isnan, values)):
                     panel.plot(epochs[: len(values)], values, label=part)
             panel.set(xlabel="epoch", ylabel=name)
-            panel.legend()
+            if panel.lines:
+                panel.legend()
         if path is not None:
             figure.savefig(path, dpi=120)
         return figure
@@ -121,12 +128,13 @@ class Objective:
     """What training makes small: the loss of a model, by the short way where there is one."""
 
     def __init__(self, model: Chain, loss: Loss, metrics: Sequence[MetricLike]) -> None:
-        last = model.layers[-1] if model.layers else None
+        last = model.last
         short = fused(last, loss)
         self.body = model if short is None else model.without_last()
         self.last = None if short is None else last
         self.loss = loss if short is None else short
-        self.metrics = as_metrics(metrics, loss.threshold)
+        self.metrics = as_metrics(metrics, loss.threshold, loss.labels is not None)
+        self.ignored: int | None = getattr(loss, "ignore_index", None)
 
     def predictions(self, P: Array) -> Array:
         """The model's output, from that of the body."""
@@ -152,6 +160,8 @@ class Objective:
         """Add one batch, whose body gave P, to the metrics' sums."""
         if self.metrics:
             Y = self.predictions(P)
+            if self.ignored is not None and T.dtype.kind == "i":
+                T = np.where(self.ignored == T, -1, T)  # which metrics leave out
             for metric in self.metrics:
                 new, old = metric.sums(Y, T), sums.get(metric.name)
                 sums[metric.name] = new if old is None else metric.merge(old, new)
@@ -182,11 +192,14 @@ def admit(
     shape = model.output_shape if X.shape[1:] == model.input_shape else None
     shape = model.measured(X.shape[1:]).output_shape if shape is None else shape
     outputs = (len(X), *(shape or ()))
-    T = loss.targets(y, outputs)
+    T = loss.targets(y, outputs, names[1])
+    if T.dtype.kind == "f":
+        T = as_float(T, model.dtype, names[1])
+        check_finite(T, names[1])
     w = loss.weights(sample_weight, T, outputs)
     if class_weight is not None:
-        w = _class_weights(class_weight, y, outputs) * (1 if w is None else w)
-        w = loss.weights(w, T, outputs)
+        by_class = _class_weights(class_weight, T, outputs, loss)
+        w = by_class if w is None else w * by_class
     return Data(X, T, None if w is None else w.astype(model.dtype, copy=False), outputs)
 
 
@@ -197,22 +210,35 @@ def admit_inputs(model: Chain, X: Any, name: str = "X") -> Array:
         raise ShapeError(f"{name} needs at least one sample, got shape {X.shape}.")
     if X.shape[1:] != model.input_shape:
         model.measured(X.shape[1:])  # raises where the layers do not take such samples
-    check_finite(X, name)
-    return X if model.takes_tokens else X.astype(model.dtype, copy=False)
+    if not model.takes_tokens:
+        X = as_float(X, model.dtype, name)
+        check_finite(X, name)
+    return X
 
 
-def _class_weights(class_weight: Any, y: Array, outputs: Shape) -> Array:
-    """The weight of each label's class; classes that a mapping lacks weigh 1."""
-    labels = y.argmax(axis=-1) if y.shape == outputs and outputs[-1:] > (1,) else y
-    if labels.dtype.kind not in "iub" and not np.array_equal(labels, np.round(labels)):
-        raise ArgumentTypeError("class_weight needs y of class labels.")
-    labels = labels.reshape(len(y), -1).astype(int)
+def _class_weights(class_weight: Any, T: Array, outputs: Shape, loss: Loss) -> Array:
+    """The weight of each target's class, of the shape of the loss's positions.
+
+    Classes that a mapping lacks weigh 1; a sequence has a weight for each class in order.
+    """
+    classes = loss.classes(outputs)
+    if classes is None:
+        raise ArgumentError(f"class_weight needs a loss of classes, not {loss!r}.")
     if not isinstance(class_weight, Mapping):
-        class_weight = dict(enumerate(np.asarray(class_weight, float)))
-    w = np.ones(labels.shape)
+        given = as_real(class_weight, "class_weight")
+        if given.shape != (len(classes),):
+            raise ArgumentError(
+                f"class_weight needs a number for each of {len(classes)} classes, "
+                f"got shape {given.shape}."
+            )
+        class_weight = dict(zip(classes, given.tolist(), strict=True))
+    w = np.ones(loss.positions(outputs))
+    labels = T if T.shape == w.shape else T.argmax(axis=-1)
     for label, weight in class_weight.items():
+        if label not in classes:
+            raise ArgumentError(f"class_weight names {label!r}, the classes are {classes}.")
         w[labels == label] = check_number(weight, f"class_weight of {label}", least=0)
-    return w[:, 0] if w.shape[1] == 1 else w
+    return w
 
 
 def fit(
@@ -235,12 +261,9 @@ def fit(
 ) -> History:
     """Train `model`: see `Sequential.train`."""
     epochs = check_count(epochs, "epochs", least=0)
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise ArgumentTypeError(f"callbacks must be Callback objects, got {callback!r}.")
     objective = Objective(model, model.loss, metrics)
-    data = admit(model, objective.loss, X, y, sample_weight, class_weight)
-    data, test = _held_out(model, objective.loss, data, X_test, y_test, validation_split)
+    data = admit(model, model.loss, X, y, sample_weight, class_weight)
+    data, test = _held_out(model, model.loss, data, X_test, y_test, validation_split)
     if batch_size is not None:
         batch_size = check_count(batch_size, "batch_size")
     run = _Run(
@@ -304,13 +327,14 @@ class _Run:
         """The whole training; it ends early where a callback, Ctrl-C or divergence asks."""
         if self.model.input_shape is None:
             self.model.build(self.data.X.shape[1:])
+        self.model.optimizer.drop_held()
         self.model.optimizer.pack(self.model.layers).receive()
         n, first = len(self.data.X), self.model.epoch + 1
         self.display.begin(first, epochs, -(-n // (self.size * self.accumulate)))
         note = ""
         try:
             self.tell("on_train_begin")
-            with _ctrl_c() as self.pressed:
+            with _ctrl_c() as self.pressed, np.errstate(over="ignore", invalid="ignore"):
                 for epoch in range(first, first + epochs):
                     self.epoch(epoch)
         except StopTraining as reason:
@@ -347,14 +371,17 @@ class _Run:
                 raise
         speed = self.seen / max(time.perf_counter() - began, 1e-9)
         logs = self.logs()
-        if self.test is not None and stop is None:
-            scores = self.objective.evaluate(self.test, max(self.size, 1024))
+        if self.test is not None:
+            names = ["loss", *(m.name for m in self.objective.metrics)]
+            scores = dict.fromkeys(names, math.nan)  # of an epoch that was cut short
+            if stop is None:
+                scores = self.objective.evaluate(self.test, max(self.size, 1024))
             logs |= {f"test_{name}": value for name, value in scores.items()}
         seconds = time.perf_counter() - began
         self.model.epoch = epoch
-        self.history.record(logs, seconds, self.model.optimizer.rate)
+        self.history.record(logs, seconds, self.model.optimizer.last_rate)
         self.display.epoch(epoch, logs, speed, seconds)
-        if isinstance(self.model.optimizer.alpha, Observer):
+        if isinstance(self.model.optimizer.alpha, Observer) and stop is None:
             self.model.optimizer.alpha.observe(logs.get("test_loss", logs["train_loss"]))
         try:
             self.tell("on_epoch_end", epoch, logs)

@@ -1,0 +1,231 @@
+"""The table of a model: counts by hand, for nested, rank-3, frozen and unbuilt models."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import rich.console
+
+from phitodeep.inspect.summary import HEAD, Row, Summary, summarize
+from phitodeep.layers import (
+    BatchNorm,
+    Chain,
+    Dense,
+    Dropout,
+    Flatten,
+    Layer,
+    LayerNorm,
+    Parallel,
+    Param,
+    ReLU,
+    Residual,
+    Softmax,
+    Tanh,
+)
+from phitodeep.layers.containers import Container
+from phitodeep.model import Sequential
+from phitodeep.types import Shape
+
+
+def rows(layer: Layer) -> dict[str, Row]:
+    found = summarize(layer).rows
+    assert len({row.path for row in found}) == len(found)
+    return {row.path: row for row in found}
+
+
+def test_a_plain_model_by_hand() -> None:
+    model = Sequential(Flatten(), Dense(784, 128), ReLU(), Dense(128, 10), Softmax())
+    model.build((28, 28))
+    found = rows(model)
+    assert list(found) == ["0", "1", "2", "3", "4"]
+    assert [row.output for row in found.values()] == [(784,), (128,), (128,), (10,), (10,)]
+    assert [row.trainable for row in found.values()] == [0, 784 * 128 + 128, 0, 1290, 0]
+    assert found["1"].layer == "Dense(784, 128)"
+    assert found["1"].flops == 2 * 784 * 128 + 128  # products and sums, and the bias
+    assert found["2"].flops == 128
+    assert found["0"].flops == 0
+    assert found["1"].size == 4 * (784 * 128 + 128)
+    whole = summarize(model)
+    assert whole.trainable == model.count_params() == 101_770
+    assert whole.frozen == 0
+    assert whole.size == 4 * 101_770
+    assert whole.flops == sum(row.flops or 0 for row in found.values()) == model.flops()
+    assert "101,770 trainable and 0 frozen parameters, 407,080 bytes" in whole.totals()
+
+
+def nested() -> Sequential:
+    return Sequential(
+        Dense(6, 4),
+        Residual(LayerNorm(), Chain(Dense(8), Tanh()), Dense(4)),
+        Parallel(Dense(2, bias=False), Dense(3)),
+        BatchNorm(),
+    )
+
+
+def test_a_nested_model_counts_everything_once() -> None:
+    model = nested()
+    model.build((6,))
+    found = rows(model)
+    assert list(found) == [
+        *("0", "1", "1.layers.0", "1.layers.1", "1.layers.1.layers.0", "1.layers.1.layers.1"),
+        *("1.layers.2", "2", "2.branches.0", "2.branches.1", "3"),
+    ]
+    parameters = {"0": 28, "1.layers.0": 8, "1.layers.1.layers.0": 40, "1.layers.2": 36}
+    parameters |= {"2.branches.0": 8, "2.branches.1": 15, "3": 10}
+    assert {path: row.trainable for path, row in found.items() if row.trainable} == parameters
+    assert summarize(model).trainable == model.count_params() == sum(parameters.values())
+    assert found["3"].size == 4 * (10 + 10)  # with the running statistics
+    assert found["1"].layer == "Residual"
+    assert found["1"].flops == 4  # its own addition alone
+    assert found["2"].flops == 0
+    assert summarize(model).flops == model.flops()
+    assert found["2"].output == (5,)
+
+
+def test_a_rank_3_model_has_its_positions_in_shapes_and_flops() -> None:
+    model = Sequential(Dense(6), ReLU(), Dense(2))
+    model.build((5, 3))
+    found = rows(model)
+    assert [row.output for row in found.values()] == [(5, 6), (5, 6), (5, 2)]
+    assert [row.trainable for row in found.values()] == [24, 0, 14]
+    assert [row.flops for row in found.values()] == [5 * (2 * 3 * 6 + 6), 30, 5 * (2 * 6 * 2 + 2)]
+
+
+def test_frozen_parameters_are_counted_apart() -> None:
+    model = nested()
+    model.build((6,))
+    model.layers[1].trainable = False
+    found, whole = rows(model), summarize(model)
+    assert found["1.layers.2"].frozen == 36
+    assert found["1.layers.2"].trainable == 0
+    assert whole.frozen == 8 + 40 + 36
+    assert whole.trainable + whole.frozen == model.count_params()
+    assert "frozen" in whole.totals()
+
+
+def test_a_shared_parameter_counts_once() -> None:
+    model = Sequential(Dense(3, 3), Dense(3, 3, bias=False))
+    model.build((3,))
+    model.layers[1].params["W"] = model.layers[0].params["W"]
+    assert [row.trainable for row in summarize(model).rows] == [12, 0]
+    assert summarize(model).trainable == model.count_params() == 12
+
+
+def test_float64_is_twice_as_many_bytes() -> None:
+    narrow, wide = Sequential(Dense(3, 4)), Sequential(Dense(3, 4), dtype="float64")
+    assert (summarize(narrow).size, summarize(wide).size) == (64, 128)
+
+
+def test_what_is_not_known_yet_shows_as_unknown() -> None:
+    model = Sequential(Flatten(), Dense(784, 10), Dropout(0.5), Dense(5), Dense(3))
+    found = rows(model)
+    assert found["0"].output is None
+    assert found["0"].flops is None
+    assert found["1"].output == (10,)
+    assert found["1"].trainable == 7850
+    assert found["4"].trainable == 18
+    text = str(summarize(model))
+    assert "?" in text
+    assert "unknown FLOPs" in text
+    open_end = rows(Sequential(Flatten(), Dense(4)))
+    assert [row.output for row in open_end.values()] == [None, None]
+    assert sum(row.trainable for row in open_end.values()) == 0
+
+
+def test_no_parameter_is_made_for_a_summary() -> None:
+    layer = Chain(Dense(4, 3), Residual(Dense(3)))
+    assert summarize(layer).trainable == 15 + 12
+    assert summarize(Dense(10**6, 10**6, bias=False)).trainable == 10**12  # 4 TB if it were made
+    assert layer.output_shape is None
+    assert all(not part.params for _, part in layer.walk())
+    assert layer.layers[1].layers[0].input_size is None  # type: ignore[attr-defined]
+
+
+def test_a_single_layer_has_a_row() -> None:
+    found = summarize(Dense(4, 3))
+    assert [(row.path, row.trainable) for row in found.rows] == [("", 15)]
+    assert found.title == "Dense"
+
+
+def test_a_containers_own_parameters_count() -> None:
+    class Scaled(Container):
+        scale = Param()
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Dense(3)
+
+        def create(self, shape: Shape) -> Shape:
+            self.scale = np.ones(1)
+            return self.inner.build(shape)
+
+    layer = Scaled()
+    layer.build((4,))
+    assert summarize(layer).trainable == layer.count_params() == 16
+    assert summarize(Sequential(Dense(4, 4), layer)).trainable == 20 + 16
+
+
+# --- as text -----------------------------------------------------------------------------------
+
+
+def test_the_text_is_an_aligned_table() -> None:
+    model = nested()
+    model.build((6,))
+    title, head, *body, totals = str(summarize(model, "My net")).splitlines()
+    assert title == "My net"
+    assert head.split() == list(HEAD)
+    assert len(body) == 11
+    assert all(len(line) == len(head) for line in body)  # right-aligned numbers end together
+    assert totals == summarize(model).totals()
+    assert body[0].split() == ["0", "Dense(6,", "4)", "(4,)", "28", "0", "112", "52"]
+
+
+def test_summary_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Sequential(
+        Dense(784, 128),
+        Softmax(),
+        loss_class="categorical_cross_entropy",
+        alpha=0.05,
+        batch_size=64,
+        epochs=5,
+    )
+    model.summary()
+    out = capsys.readouterr().out
+    for shown in ("0", "Dense(784, 128)", "(128,)", "100,480", "401,920", "FLOPs"):
+        assert shown in out
+    for shown in ("CategoricalCrossEntropy()", "Adam(0.05)", "64", "5 epochs", "float32"):
+        assert shown in out.splitlines()[0]
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("width", [100, 40])
+def test_a_terminal_gets_a_table_that_loses_nothing(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = io.StringIO(), rich.console.Console
+
+    def made(*args: Any, **kwargs: Any) -> rich.console.Console:
+        return real(file=out, force_terminal=True, width=width, color_system=None)
+
+    monkeypatch.setattr(rich.console, "Console", made)
+    Summary("a [bold] title", (Row("0", "Dense(2, 3)", (3,), 9, 0, 36, 15),)).show()
+    text = out.getvalue()
+    assert "[bold]" in text
+    joined = "".join(text.split())
+    for shown in ("36", "15", "9trainable"):
+        assert shown in joined
+
+
+def test_emscripten_prints_plain_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "emscripten")
+    for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    summary = summarize(Dense(2, 3))
+    summary.show()
+    assert capsys.readouterr().out == f"{summary}\n"

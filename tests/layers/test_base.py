@@ -1,0 +1,522 @@
+"""Param, Layer and Call: what an author of a layer relies on."""
+
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackwardError,
+    NotBuiltError,
+    OrderError,
+    PhitodeepError,
+    ShapeError,
+)
+from phitodeep.layers import BatchNorm, Chain, Dense, Dropout, LayerNorm, PReLU, ReLU, Tanh
+from phitodeep.layers.base import (
+    Call,
+    Layer,
+    Param,
+    State,
+    calling,
+    current,
+    inference,
+    saliency,
+)
+from phitodeep.layers.containers import Container
+from phitodeep.optimization.initialization import Constant, LeCun
+from phitodeep.testing import check_gradients
+from phitodeep.types import Array, Shape
+
+
+class Scale(Layer):
+    """A layer as a reader would write it: y = s x, and it counts its passes."""
+
+    s = Param(decay=True)
+    seen = State()
+
+    def __init__(self, start: float = 2.0) -> None:
+        super().__init__()
+        self.start = start
+
+    def create(self, shape: Shape) -> Shape:
+        self.s = self.draw(Constant(self.start), shape[-1:])
+        self.seen = np.zeros(1)
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        if current().training:
+            self.seen += 1
+        self.save(X=X)
+        return X * self.s
+
+    def backward(self, dY: Array) -> Array:
+        X = self.saved("X")
+        self.grads = {"s": (dY * X).sum(axis=tuple(range(X.ndim - 1)))}
+        return dY * self.s
+
+
+class Both(Container):
+    """A container as a reader would write it: y = twice(x) + f_1(x) + f_2(x) + ..."""
+
+    def __init__(self, *many: Layer) -> None:
+        super().__init__()
+        self.twice, self.many = Scale(), list(many)
+
+    def create(self, shape: Shape) -> Shape:
+        for layer in self.children().values():
+            layer.build(shape)
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        return sum((layer.forward(X) for layer in self.many), self.twice.forward(X))
+
+    def backward(self, dY: Array) -> Array:
+        dX = self.twice.backward(dY)
+        for layer in self.many:
+            dX = dX + layer.backward(dY)
+        return dX
+
+
+# --- the call ----------------------------------------------------------------------------------
+
+
+def test_call_is_a_value_with_defaults() -> None:
+    assert current() == Call(True, True, True, False, None, 0)
+    with pytest.raises(AttributeError):
+        current().training = False  # type: ignore[misc]
+
+
+def test_contexts_nest_and_are_left_even_by_errors() -> None:
+    with calling(step=3, reuse=True):
+        assert current() == Call(reuse=True, step=3)
+        with inference():
+            assert current() == Call(training=False, caching=False, step=3)
+            with saliency():
+                assert current() == Call(training=False, caching=True, step=3)
+        assert current() == Call(reuse=True, step=3)
+    with pytest.raises(ZeroDivisionError), inference():
+        _ = 1 / 0
+    assert current() == Call()
+    with pytest.raises(ValueError, match="unexpected"), calling(no_such_field=1):
+        pass
+
+
+def test_a_thread_starts_outside_and_inside_a_copied_context() -> None:
+    with inference(), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(current).result() == Call()
+        assert pool.submit(copy_context().run, current).result() == current()
+
+
+def test_saliency_does_not_drop_but_caches() -> None:
+    layer, X = Dropout(0.5), np.ones((2, 3))
+    with saliency():
+        np.testing.assert_array_equal(layer.forward(X), X)
+        np.testing.assert_array_equal(layer.backward(3 * X), 3 * X)
+
+
+# --- parameters --------------------------------------------------------------------------------
+
+
+def test_param_reads_and_writes_the_dict() -> None:
+    layer = Dense(3, 2)
+    assert isinstance(Dense.W, Param)
+    W = layer.W
+    assert layer.params["W"] is W
+    layer.W = np.arange(6).reshape(3, 2)
+    assert layer.W is W  # written into: an optimizer's view stays one
+    assert W.dtype == np.float32
+    np.testing.assert_array_equal(W, [[0, 1], [2, 3], [4, 5]])
+    layer.W += 1
+    assert layer.W is W
+    assert W[0, 0] == 1
+    layer.b = [5.0, 6.0]
+    np.testing.assert_array_equal(layer.forward(np.zeros((1, 3))), [[5, 6]])
+
+
+def test_writing_first_builds_and_then_writes() -> None:
+    layer = Dense(3, 2)
+    layer.W = np.ones((3, 2))
+    assert layer.output_shape == (2,)
+    np.testing.assert_array_equal(layer.W, np.ones((3, 2)))
+    assert layer.b.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "says"),
+    [
+        (
+            np.ones((2, 3)),
+            ShapeError,
+            r"Dense\(3, 2\): parameter 'W' has shape \(3, 2\), got \(2, 3\)",
+        ),
+        (1.0, ShapeError, r"got \(\)"),
+        (np.ones(2), ShapeError, r"got \(2,\)"),  # which NumPy would broadcast
+        (np.full((3, 2), 1j), ArgumentTypeError, "real numbers, got complex128"),
+        (np.full((3, 2), "a"), ArgumentTypeError, "real numbers"),
+        (None, ArgumentTypeError, "real numbers, got object"),
+    ],
+)
+def test_bad_values_are_not_written(value: Any, error: type[Exception], says: str) -> None:
+    layer = Dense(3, 2)
+    before = layer.W.copy()
+    with pytest.raises(error, match=says):
+        layer.W = value
+    np.testing.assert_array_equal(layer.W, before)
+
+
+def test_reading_too_early_says_what_to_do() -> None:
+    for layer in (Dense(3), LayerNorm(), PReLU(), BatchNorm()):
+        name = next(iter(layer.declared))
+        with pytest.raises(NotBuiltError, match=r"does not know its input shape yet: call build"):
+            getattr(layer, name)
+        assert not hasattr(layer, name)  # NotBuiltError is an AttributeError
+        with pytest.raises(NotBuiltError, match=type(layer).__name__):
+            layer.forward(np.ones((2, 3)))
+        with pytest.raises(NotBuiltError):
+            layer.get_weights()
+    with pytest.raises(NotBuiltError, match="no parameter 'b'"):
+        _ = Dense(3, 2, bias=False).b
+    assert issubclass(NotBuiltError, OrderError)
+    assert issubclass(OrderError, RuntimeError)
+
+
+def test_decay_is_declared_where_the_parameter_is() -> None:
+    decays = {(c.__name__, n): p.decay for c in (Dense, LayerNorm, PReLU, BatchNorm, Scale)
+              for n, p in c.declared.items()}  # fmt: skip
+    assert {key for key, decay in decays.items() if decay} == {("Dense", "W"), ("Scale", "s")}
+    assert decays.keys() >= {("Dense", "b"), ("BatchNorm", "gamma"), ("PReLU", "alpha")}
+    assert isinstance(BatchNorm.running_var, State)
+    assert list(Scale.declared) == ["s", "seen"]
+
+
+def test_known_sizes_make_parameters_on_first_access_and_not_before() -> None:
+    layer = Dense(784, 128)
+    assert repr(layer) == "Dense(784, 128)"
+    assert layer.count_params() == 784 * 128 + 128
+    assert not layer.params
+    assert layer.b.shape == (128,)
+    assert set(layer.params) == {"W", "b"}
+    assert layer.W.dtype == np.float32
+
+
+# --- an author's layer -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 2, 3)])
+def test_an_authors_layer_does_what_every_layer_does(shape: Shape) -> None:
+    layer, X = Scale(3.0), np.random.default_rng(0).standard_normal(shape)
+    assert layer.build(shape[1:], dtype=np.float64) == shape[1:]
+    np.testing.assert_array_equal(layer.forward(X), 3 * X)
+    check_gradients(layer, X)
+    assert repr(layer) == "Scale(3.0)"
+    assert layer.count_params() == 3  # state does not count
+    assert layer.get_weights().keys() == {"s", "seen"}
+    np.testing.assert_array_equal(layer.seen, [1])
+    with inference():
+        layer.forward(X)
+    np.testing.assert_array_equal(layer.seen, [1])
+    assert layer.copy().state["seen"] is not layer.state["seen"]
+    assert layer.replica().state is layer.state
+    assert layer.flops() == np.prod(shape[1:])
+
+
+def test_saved_gives_one_value_or_several() -> None:
+    layer = Layer()
+    layer.save(a=1, b=2)
+    assert layer.saved("a") == 1
+    assert layer.saved("b", "a") == (2, 1)
+    with inference():
+        layer.save(a=5)
+    assert layer.cache == {"a": 1, "b": 2}
+    layer.save(c=3)
+    assert layer.cache == {"c": 3}
+
+
+def test_what_an_author_forgot_is_named() -> None:
+    class Half(Layer):
+        pass
+
+    with pytest.raises(NotImplementedError, match=r"Half must implement forward\(X\)"):
+        Half().forward(np.ones((1, 1)))
+    with pytest.raises(NotImplementedError, match=r"Half must implement backward\(dY\)"):
+        Half().backward(np.ones((1, 1)))
+
+    class Holder(Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = [Dense(2, 2)]
+
+    with pytest.raises(ArgumentTypeError, match="holds layers: derive it from Container"):
+        Holder().build((2,))
+
+
+def test_an_authors_container_is_a_tree() -> None:
+    layer = Both(Dense(3), Chain(Tanh(), Dense(3)))
+    layer.build((3,), seed=1, dtype=np.float64)
+    assert [path for path, _ in layer.walk()] == [
+        *("", "twice", "many.0", "many.1", "many.1.layers.0", "many.1.layers.1"),
+    ]
+    assert set(layer.get_weights()) == {
+        *("twice.s", "twice.seen", "many.0.W", "many.0.b"),
+        *("many.1.layers.1.W", "many.1.layers.1.b"),
+    }
+    assert layer.count_params() == 3 + 12 + 12
+    first, second = layer.many[0].params["W"], layer.many[1].children()["layers.1"].params["W"]
+    assert not np.allclose(first, second)  # a random stream for each path
+    check_gradients(layer, np.random.default_rng(0).standard_normal((4, 3)))
+    twin = layer.replica()
+    assert twin.twice is not layer.twice
+    assert twin.many[0] is not layer.many[0]
+    assert twin.many[0].params is layer.many[0].params
+
+
+def test_what_is_no_layer_may_stand_in_a_containers_list() -> None:
+    layer = Both(Dense(3))
+    layer.many.append("a remark")  # type: ignore[arg-type]
+    assert list(layer.children()) == ["twice", "many.0"]
+    assert layer.replica().many[1] == "a remark"
+
+
+def test_paths_of_a_nested_chain_omit_the_first_layers() -> None:
+    chain = Chain(Dense(4), Chain(ReLU(), Dense(2)))
+    assert [p for p, _ in chain.walk()] == ["", "0", "1", "1.layers.0", "1.layers.1"]
+    nested = [p for p, _ in Chain(chain).walk("2")]
+    assert nested[1:] == [f"2.layers.0{p}" for p in ("", ".layers.0", ".layers.1")] + [
+        f"2.layers.0.layers.1.layers.{i}" for i in (0, 1)
+    ]
+
+
+def test_frozen_means_all_below() -> None:
+    layer = Both(Chain(Dense(3)))
+    layer.build((3,))
+    assert layer.learns()
+    layer.trainable = False
+    assert not any(part.trainable for _, part in layer.walk())
+    assert not layer.learns()
+    layer.many[0].trainable = True
+    assert layer.learns()
+    assert not layer.twice.trainable
+    assert not Tanh().learns()
+
+
+# --- building ----------------------------------------------------------------------------------
+
+
+def test_build_returns_the_output_shape_and_remembers_both() -> None:
+    layer = Dense(4)
+    assert layer.build((2, 3)) == (2, 4)
+    assert layer.input_shape == (2, 3)
+    assert layer.output_shape == (2, 4)
+    assert layer.dtype == np.float32
+
+
+def test_another_shape_is_refused_and_nothing_changes() -> None:
+    for layer in (Dense(4), LayerNorm(), PReLU(), BatchNorm(), Chain(Dense(4), LayerNorm())):
+        layer.build((3,), seed=1)
+        weights = layer.get_weights()
+        with pytest.raises(ShapeError, match="5"):
+            layer.build((5,))
+        assert layer.input_shape == (3,)
+        for name, a in layer.get_weights().items():
+            np.testing.assert_array_equal(a, weights[name])
+        assert layer.forward(np.ones((2, 3))).shape[0] == 2
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int32, complex, str, "no such dtype"])
+def test_other_dtypes_are_refused(dtype: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="dtype must be float32 or float64"):
+        Dense(4, 3).build((4,), dtype=dtype)
+
+
+@pytest.mark.parametrize("shape", [(), 5, (-5,), (2.5,), "ab", None, (0,)])
+@pytest.mark.parametrize("make", [lambda: Dense(3), LayerNorm, PReLU, BatchNorm])
+def test_bad_input_shapes_are_refused(make: Any, shape: Any) -> None:
+    with pytest.raises(PhitodeepError, match=type(make()).__name__):
+        make().build(shape)
+
+
+def test_cast_keeps_values_and_drops_what_does_not_fit() -> None:
+    layer = Chain(Dense(3, 2), BatchNorm())
+    layer.build((3,), seed=1)
+    layer.forward(np.ones((4, 3)))
+    before = layer.get_weights()
+    layer.cast(np.float64)
+    for path, a in layer.get_weights().items():
+        assert a.dtype == np.float64
+        np.testing.assert_array_equal(a, before[path])
+    with pytest.raises(BackwardError):  # the cache was of the other dtype
+        layer.backward(np.ones((4, 2)))
+    assert layer.forward(np.ones((4, 3))).dtype == np.float64
+
+
+def test_seeds_are_integers_or_sequences() -> None:
+    sequence = np.random.SeedSequence(5)
+    first, second = Chain(Dense(3, 2), Dense(2, 2)), Chain(Dense(3, 2), Dense(2, 2))
+    first.build((3,), seed=5)
+    second.build((3,), seed=sequence)
+    for path, a in first.get_weights().items():
+        np.testing.assert_array_equal(a, second.get_weights()[path])
+    alone, again = Dense(3, 2), Dense(3, 2)
+    assert not np.allclose(alone.W, again.W)  # without a seed, none is the same
+    keys = [layer.seed_sequence.spawn_key for _, layer in first.walk()]
+    assert keys == [(), (0,), (1,)]
+
+
+def test_measured_makes_no_array() -> None:
+    ghost = Dense(1_000_000, 1_000_000, LeCun()).measured()
+    assert ghost.count_params() == 10**12 + 10**6
+    assert ghost.output_shape == (10**6,)
+    with pytest.raises(NotBuiltError):
+        Dense(3).count_params()
+    assert Dense(3).measured((7,)).count_params() == 24
+
+
+def test_shared_parameters_count_once() -> None:
+    chain = Chain(Dense(4, 4), Dense(4, 4))
+    chain.build((4,))
+    chain.layers[1].params["W"] = chain.layers[0].params["W"]
+    assert chain.count_params() == 16 + 4 + 4
+
+
+def test_set_weights_says_what_is_missing_and_extra() -> None:
+    layer = Chain(Dense(2, 2))
+    weights = layer.get_weights()
+    weights["1.W"] = weights.pop("0.W")
+    with pytest.raises(ArgumentError, match=r"missing \['0.W'\] and have extra \['1.W'\]"):
+        layer.set_weights(weights)
+
+
+# --- frames ------------------------------------------------------------------------------------
+
+
+def test_buffers_are_new_outside_the_training_loop() -> None:
+    layer = Layer()
+    one = layer.buffer("Y", (4, 3), np.float32)
+    assert layer.buffer("Y", (4, 3), np.float32) is not one
+    assert not layer.frame.buffers
+
+
+def test_buffers_are_reused_inside() -> None:
+    layer = Layer()
+    with calling(reuse=True):
+        one = layer.buffer("Y", (4, 3), np.float32)
+        assert layer.buffer("Y", (4, 3), np.float32) is one
+        head = layer.buffer("Y", (2, 3), np.float32)
+        assert head.shape == (2, 3)
+        assert head.base is one
+        assert layer.buffer("Y", (4, 3), np.float32) is one  # the long one is still there
+        assert layer.buffer("dX", (4, 3), np.float32) is not one
+        other = layer.buffer("Y", (4, 3), np.float64)
+        assert other.dtype == np.float64
+        longer = layer.buffer("Y", (6, 3), np.float64)
+        assert longer.shape == (6, 3)
+        assert layer.buffer("Y", (6, 2), np.float64).shape == (6, 2)
+        assert layer.buffer("Y", (6, 2, 1), np.float64).shape == (6, 2, 1)
+        assert layer.buffer("Y", (), np.float64).shape == ()
+
+
+def test_training_passes_reuse_what_they_made() -> None:
+    layer, X = Dense(3, 2), np.ones((4, 3), np.float32)
+    with calling(reuse=True):
+        Y = layer.forward(X)
+        dX = layer.backward(Y)
+        assert np.shares_memory(layer.forward(X), Y)
+        assert layer.backward(Y) is not None
+        assert np.shares_memory(layer.backward(Y), dX)
+
+
+def test_copies_and_pickles_leave_the_frame_behind() -> None:
+    layer = Dense(3, 2)
+    with calling(reuse=True):
+        layer.backward(layer.forward(np.ones((4, 3))))
+    for twin in (layer.copy(), pickle.loads(pickle.dumps(layer))):
+        assert not twin.frame.buffers
+        assert not twin.grads
+        assert not twin.cache
+        assert twin.frame.output is None
+    assert layer.grads
+
+
+def test_dY_is_cast_to_the_dtype_of_Y() -> None:
+    layer = Scale()
+    layer.build((2,), dtype=np.float32)
+    layer.forward(np.ones((1, 2)))
+    for dY in (np.ones((1, 2)), [[1, 1]], np.ones((1, 2), int)):
+        assert layer.backward(dY).dtype == np.float32
+
+
+@pytest.mark.parametrize("bad", [[["a", "b"]], [[1j, 2.0]], [[1.0], [1.0, 2.0]], None])
+def test_bad_dY_is_refused(bad: Any) -> None:
+    layer = Scale()
+    layer.build((2,))
+    layer.forward(np.ones((1, 2)))
+    with pytest.raises(PhitodeepError, match="Scale"):
+        layer.backward(bad)
+
+
+# --- random numbers ----------------------------------------------------------------------------
+
+
+def drawn(layer: Layer, shape: Shape = (6, 5), **call: Any) -> Array:
+    with calling(**call):
+        return layer.uniform(shape).copy()
+
+
+def planted(seed: Any = 1) -> Layer:
+    layer = Layer()
+    layer.plant(seed)
+    return layer
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (6, 8), (6, 9), (6,), (3, 2, 11)])
+def test_uniform_is_a_pure_function_of_seed_step_and_place(shape: Shape) -> None:
+    layer = planted()
+    first = drawn(layer, shape, step=4)
+    assert first.shape == shape
+    assert first.dtype == np.float32
+    np.testing.assert_array_equal(first, drawn(layer, shape, step=4))
+    np.testing.assert_array_equal(first, drawn(planted(), shape, step=4))
+    for n in range(1, shape[0]):
+        rest = (shape[0] - n, *shape[1:])
+        np.testing.assert_array_equal(first[n:], drawn(layer, rest, step=4, first=n))
+    for other in (drawn(layer, shape, step=5), drawn(planted(2), shape, step=4)):
+        assert not np.isin(first, other).any()
+
+
+def test_uniform_has_no_repetition_and_is_uniform() -> None:
+    layer = planted()
+    many = np.stack([drawn(layer, (64, 50), step=step) for step in range(20)])
+    assert many.min() >= 0
+    assert many.max() < 1
+    counts, _ = np.histogram(many, bins=20, range=(0, 1))
+    assert ((counts - 3200) ** 2 / 3200).sum() < 45  # chi-squared, 19 degrees: p = 0.0007
+    rows = many.reshape(-1, 50)
+    correlation = np.corrcoef(rows[:-1].ravel(), rows[1:].ravel())[0, 1]
+    assert abs(correlation) < 0.02
+    assert np.unique(rows[:, 0]).size > 0.99 * len(rows)
+
+
+def test_without_a_step_each_pass_counts_for_itself() -> None:
+    layer, again = planted(), planted()
+    first, second = drawn(layer), drawn(layer)
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, drawn(again))
+    np.testing.assert_array_equal(second, drawn(again))
+    assert not np.array_equal(first, drawn(layer, step=0))  # a stream of their own
+
+
+def test_layers_of_one_model_draw_differently() -> None:
+    chain = Chain(Dropout(0.5), Dropout(0.5), Chain(Dropout(0.5)))
+    chain.build((50,), seed=1)
+    drops = [layer for _, layer in chain.walk() if isinstance(layer, Dropout)]
+    masks = [drawn(layer, (4, 50), step=0) for layer in drops]
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert not np.isin(masks[i], masks[j]).any()

@@ -1,0 +1,322 @@
+"""Chain, Residual and Parallel: their sums by hand, their errors' paths, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, ShapeError
+from phitodeep.layers import (
+    BatchNorm,
+    Chain,
+    Dense,
+    Dropout,
+    Flatten,
+    Layer,
+    LayerNorm,
+    Parallel,
+    ReLU,
+    Residual,
+    Sigmoid,
+    Tanh,
+)
+from phitodeep.layers.base import calling
+from phitodeep.types import Array
+
+
+def built(layer: Layer, *shape: int) -> Layer:
+    layer.build(shape, seed=1, dtype=np.float64)
+    return layer
+
+
+# --- by hand -----------------------------------------------------------------------------------
+
+
+def test_chain_is_composition(rng: np.random.Generator) -> None:
+    first, second = built(Dense(3, 4), 3), built(Tanh(), 4)
+    chain, X, dY = Chain(first, second), *rng.standard_normal((2, 5, 3))
+    dY = rng.standard_normal((5, 4))
+    Y = chain.forward(X)
+    np.testing.assert_array_equal(Y, np.tanh(X @ first.params["W"]))
+    dX = chain.backward(dY)
+    np.testing.assert_allclose(dX, (dY * (1 - Y * Y)) @ first.params["W"].T)
+    np.testing.assert_allclose(first.grads["W"], X.T @ (dY * (1 - Y * Y)))
+
+
+def test_residual_adds_both_roads(rng: np.random.Generator) -> None:
+    X, dY = rng.standard_normal((2, 5, 3))
+    layer = Residual(Tanh())
+    np.testing.assert_array_equal(layer.forward(X), X + np.tanh(X))
+    np.testing.assert_allclose(layer.backward(dY), dY + dY * (1 - np.tanh(X) ** 2))
+    empty = Residual()
+    np.testing.assert_array_equal(empty.forward(X), 2 * X)
+    np.testing.assert_array_equal(empty.backward(dY), 2 * dY)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 4, 3)])
+def test_parallel_merges(shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    X = rng.standard_normal(shape)
+    t, s, r = np.tanh(X), 1 / (1 + np.exp(-X)), np.maximum(X, 0)
+    slopes = (1 - t * t, s * (1 - s), 1.0 * (X > 0))
+    branches = Tanh(), Sigmoid(), ReLU()
+    d = rng.standard_normal(shape)
+    for merge, Y, gains in (
+        ("add", t + s + r, (1, 1, 1)),
+        ("multiply", t * s * r, (s * r, t * r, t * s)),
+    ):
+        layer = built(Parallel(*[b.copy() for b in branches], merge=merge), *shape[1:])
+        np.testing.assert_allclose(layer.forward(X), Y)
+        wanted = sum(d * gain * slope for gain, slope in zip(gains, slopes, strict=True))
+        np.testing.assert_allclose(layer.backward(d), wanted)
+    layer = built(Parallel(*branches), *shape[1:])
+    np.testing.assert_allclose(layer.forward(X), np.concatenate([t, s, r], axis=-1))
+    dY = rng.standard_normal((*shape[:-1], 9))
+    wanted = sum(dY[..., 3 * i : 3 * i + 3] * slopes[i] for i in range(3))
+    np.testing.assert_allclose(layer.backward(dY), wanted)
+
+
+def test_parallel_of_unequal_widths_gives_each_its_slice(rng: np.random.Generator) -> None:
+    first, second = Dense(2), Dense(3)
+    layer = built(Parallel(first, second), 4)
+    assert layer.output_shape == (5,)
+    X, dY = rng.standard_normal((6, 4)), rng.standard_normal((6, 5))
+    layer.forward(X)
+    layer.backward(dY)
+    np.testing.assert_allclose(first.grads["W"], X.T @ dY[:, :2])
+    np.testing.assert_allclose(second.grads["b"], dY[:, 2:].sum(0))
+
+
+# --- what nobody needs is not computed ---------------------------------------------------------
+
+
+class Watched(Tanh):
+    """Counts its backward passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def backward(self, dY: Array) -> Array:
+        self.count += 1
+        return super().backward(dY)
+
+
+def test_backward_ends_at_the_first_layer_that_learns(rng: np.random.Generator) -> None:
+    below, above = Watched(), Watched()
+    first, second = Dense(3), Dense(3)
+    chain = built(Chain(below, first, above, second), 3)
+    X, dY = rng.standard_normal((2, 5, 3))
+    chain.forward(X)
+    assert chain.backward(dY) is not None
+    wanted = {name: g.copy() for name, g in first.grads.items()}
+    with calling(needs_dX=False):
+        assert chain.backward(dY) is None
+    assert (below.count, above.count) == (1, 2)
+    for name, g in first.grads.items():
+        np.testing.assert_array_equal(g, wanted[name])
+    first.trainable = False
+    first.grads = {}
+    with calling(needs_dX=False):
+        assert chain.backward(dY) is None
+    assert (below.count, above.count) == (1, 2)
+    assert not first.grads
+    assert second.grads.keys() == {"W", "b"}
+    chain.trainable = False
+    second.grads = {}
+    with calling(needs_dX=False):
+        assert chain.backward(dY) is None
+    assert not second.grads
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Residual(Dense(3), Tanh(), Dense(3)),
+        lambda: Parallel(Dense(3), Chain(Tanh(), Dense(3)), merge="add"),
+        lambda: Chain(Residual(Dense(3)), Parallel(Tanh(), Dense(2))),
+        lambda: Chain(Tanh(), Residual(LayerNorm(), Residual(Dense(3)))),
+    ],
+)
+def test_gradients_do_not_depend_on_who_needs_dX(make: Any, rng: np.random.Generator) -> None:
+    layer = built(make(), 3)
+    X = rng.standard_normal((5, 3))
+    dY = rng.standard_normal(layer.forward(X).shape)
+    layer.backward(dY)
+    wanted = {(path, n): g.copy() for path, part in layer.walk() for n, g in part.grads.items()}
+    with calling(needs_dX=False):
+        assert layer.backward(dY) is None
+    found = {(path, n): g for path, part in layer.walk() for n, g in part.grads.items()}
+    assert found.keys() == wanted.keys()
+    for key, g in found.items():
+        np.testing.assert_array_equal(g, wanted[key])
+
+
+# --- shapes ------------------------------------------------------------------------------------
+
+
+def test_shapes_run_through_a_chain() -> None:
+    chain = Chain(Flatten(), Dense(5), Residual(Dense(2), Dense(5)), Parallel(Dense(2), ReLU()))
+    assert chain.build((2, 3)) == (7,)
+    assert [layer.output_shape for layer in chain.layers] == [(6,), (5,), (5,), (7,)]
+    assert chain.layers[1].params["W"].shape == (6, 5)
+
+
+def test_known_sizes_build_themselves() -> None:
+    assert Chain(Dense(3, 4), Dense(2)).known_input() == (3,)
+    assert Chain(ReLU(), Dense(3, 4)).known_input() is None
+    assert Chain().known_input() is None
+    assert Parallel(ReLU(), Dense(3, 4)).known_input() == (3,)
+    chain = Chain(Dense(3, 4), ReLU(), Dense(2))
+    assert chain.count_params() == 16 + 10
+    with pytest.raises(NotBuiltError, match="does not know its input shape"):
+        Chain(ReLU(), Dense(4)).count_params()
+
+
+def test_build_known_builds_what_can_be_known() -> None:
+    chain = Chain(ReLU(), Dense(3, 4), ReLU(), Dense(2))
+    chain.build_known()
+    assert chain.layers[0].output_shape is None
+    assert chain.layers[3].output_shape == (2,)
+    assert chain.layers[3].params["W"].shape == (4, 2)
+    with pytest.raises(ShapeError, match=r"in layer 1 of Chain: Dense\(5, 2\) takes 5 features"):
+        Chain(Dense(3, 4), Dense(5, 2)).build_known()
+
+
+def test_without_last_has_the_same_layers(rng: np.random.Generator) -> None:
+    chain = built(Chain(Dense(3, 4), Tanh(), Dense(4, 2)), 3)
+    shorter = chain.without_last()
+    assert [id(layer) for layer in shorter.layers] == [id(layer) for layer in chain.layers[:2]]
+    assert len(chain.layers) == 3
+    X = rng.standard_normal((5, 3))
+    np.testing.assert_array_equal(chain.forward(X), chain.layers[2].forward(shorter.forward(X)))
+
+
+@pytest.mark.parametrize(
+    ("layer", "says"),
+    [
+        (Residual(Dense(4)), r"F must keep the shape \(3,\), it gives \(4,\)"),
+        (Residual(Dense(1)), r"F must keep the shape \(3,\), it gives \(1,\)"),
+        (Parallel(Dense(3), Dense(4), merge="add"), r"cannot merge .*\(3,\), \(4,\).* by \"add\""),
+        (Parallel(Dense(3), Dense(1), merge="multiply"), r"cannot merge .*\"multiply\""),
+    ],
+    ids=repr,
+)
+def test_shapes_that_do_not_fit_are_refused(layer: Layer, says: str) -> None:
+    with pytest.raises(ShapeError, match=says):
+        layer.build((3,))
+
+
+def test_concat_needs_the_other_axes_to_agree() -> None:
+    with pytest.raises(ShapeError, match="cannot merge"):
+        Parallel(Flatten(), ReLU()).build((2, 3))
+    assert Parallel(Dense(4), ReLU()).build((2, 3)) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Residual(Dense(4, 1)),
+        Residual(Flatten(), Dense(4, 2)),
+        Parallel(Dense(4, 3), Dense(4, 1), merge="add"),
+        Parallel(Dense(4, 1), Dense(4, 3), merge="multiply"),
+    ],
+    ids=repr,
+)
+def test_unbuilt_composites_do_not_broadcast(layer: Layer) -> None:
+    with pytest.raises(ShapeError, match=type(layer).__name__):
+        layer.forward(np.ones((3, 4)))
+
+
+def test_flops_add_up() -> None:
+    dense = built(Dense(4, 3), 4).flops()
+    assert dense == 2 * 12 + 3
+    assert built(Dense(4, 3, bias=False), 2, 4).flops() == 2 * 2 * 12
+    assert built(Chain(Dense(4, 3), Tanh()), 4).flops() == dense + 3
+    assert built(Residual(Dense(4, 4)), 4).flops() == built(Dense(4, 4), 4).flops() + 4
+    assert built(Parallel(Dense(4, 3), Dense(4, 3)), 4).flops() == 2 * dense
+    assert built(Parallel(Dense(4, 3), Dense(4, 3), merge="add"), 4).flops() == 2 * dense + 3
+
+
+# --- errors ------------------------------------------------------------------------------------
+
+
+def test_errors_gain_their_path() -> None:
+    layer = Chain(ReLU(), Residual(Tanh(), Parallel(Dense(3, 3), Dense(5, 3), merge="add")))
+    path = "in branch 1 of Parallel, layer 1 of Residual, layer 1 of Chain: "
+    with pytest.raises(ShapeError) as caught:
+        layer.build((3,))
+    said = "Dense(5, 3) takes 5 features on the last axis, got shape (3,)."
+    assert str(caught.value) == path + said
+    with pytest.raises(ShapeError) as caught:
+        layer.forward(np.ones((2, 3)))
+    assert str(caught.value).startswith(path + "Dense(5, 3) takes 5 features")
+
+
+def test_errors_on_the_way_back_gain_their_path() -> None:
+    class Wrong(Tanh):
+        def backward(self, dY: Array) -> Array:
+            return super().backward(dY)[:, :1]
+
+    chain = Chain(Tanh(), Wrong(), Tanh())
+    chain.forward(np.ones((2, 3)))
+    with pytest.raises(
+        ShapeError, match=r"^in layer 0 of Chain: Tanh\(\) gave Y of shape \(2, 3\)"
+    ):
+        chain.backward(np.ones((2, 3)))
+
+
+def test_errors_of_others_gain_a_note() -> None:
+    class Broken(Tanh):
+        def forward(self, X: Array) -> Array:
+            raise KeyError("lost")
+
+    with pytest.raises(KeyError, match="lost") as caught:
+        Chain(Tanh(), Chain(Broken())).forward(np.ones((2, 3)))
+    assert caught.value.__notes__ == ["in layer 0 of Chain", "in layer 1 of Chain"]
+
+
+@pytest.mark.parametrize("make", [Chain, Residual, Parallel])
+def test_what_is_no_layer_is_refused(make: Any) -> None:
+    name = make.__name__
+    with pytest.raises(ArgumentTypeError, match=rf"{name} takes layers, got 3 at place 1"):
+        make(Tanh(), 3)
+    with pytest.raises(ArgumentTypeError, match=r"did you mean Tanh\(\)\?"):
+        make(Tanh)
+    with pytest.raises(ArgumentTypeError, match="takes layers, got"):
+        make([Tanh(), Tanh()])
+
+
+@pytest.mark.parametrize("make", [Chain, Residual, Parallel])
+def test_one_layer_in_two_places_is_refused(make: Any) -> None:
+    layer = Tanh()
+    for many in ((layer, layer), (layer, Chain(ReLU(), layer)), (Chain(layer), Residual(layer))):
+        with pytest.raises(ArgumentError, match=r"twice.*layer.copy\(\)"):
+            make(*many)
+    make(layer, layer.copy())
+
+
+def test_bad_merges_are_refused() -> None:
+    with pytest.raises(ArgumentError, match='"concat", "add" or "multiply", got \'sum\''):
+        Parallel(Tanh(), merge="sum")
+    with pytest.raises(ArgumentError, match="at least one branch"):
+        Parallel()
+
+
+# --- seeds -------------------------------------------------------------------------------------
+
+
+def test_a_layer_begins_alike_wherever_its_neighbours_change() -> None:
+    one, other = built(Chain(Dense(3, 4), Dense(4, 4)), 3), built(Chain(Dense(3, 4), Tanh()), 3)
+    np.testing.assert_array_equal(one.get_weights()["0.W"], other.get_weights()["0.W"])
+    assert not np.allclose(one.get_weights()["0.W"][:3], one.get_weights()["1.W"][:3])
+
+
+def test_twins_in_a_container_differ() -> None:
+    layer = built(Parallel(Dense(4), Chain(Dense(4)), Dropout(0.5), Dropout(0.5), BatchNorm()), 4)
+    weights = layer.get_weights()
+    assert not np.allclose(weights["branches.0.W"], weights["branches.1.layers.0.W"])
+    with calling(step=0):
+        Y = layer.forward(np.ones((8, 4)))
+    assert not np.array_equal(Y[:, 8:12], Y[:, 12:16])

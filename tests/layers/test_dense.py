@@ -1,0 +1,97 @@
+"""Dense beyond the contract: its formula, its two ways of being called, its refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import layers
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.layers import Dense
+from phitodeep.layers.base import calling
+from phitodeep.optimization.initialization import He, InitType, Xavier
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (2, 1, 3, 4), (4,), (0, 4), (2, 0, 4)])
+def test_matrix_product_on_the_last_axis(shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    layer = Dense(4, 3)
+    layer.build((4,), dtype=np.float64)
+    layer.W, layer.b = rng.standard_normal((4, 3)), rng.standard_normal(3)
+    X, dY = rng.standard_normal(shape), rng.standard_normal((*shape[:-1], 3))
+    np.testing.assert_allclose(layer.forward(X), X @ layer.W + layer.b)
+    np.testing.assert_allclose(layer.backward(dY), dY @ layer.W.T)
+    np.testing.assert_allclose(layer.grads["W"], X.reshape(-1, 4).T @ dY.reshape(-1, 3))
+    np.testing.assert_allclose(layer.grads["b"], dY.reshape(-1, 3).sum(0))
+
+
+def test_arrays_that_are_not_contiguous(rng: np.random.Generator) -> None:
+    layer = Dense(4, 3)
+    layer.build((4,), dtype=np.float64)
+    X, dY = rng.standard_normal((4, 6, 2)).T, rng.standard_normal((3, 6, 2)).T
+    np.testing.assert_allclose(layer.forward(X), X @ layer.W)
+    np.testing.assert_allclose(layer.backward(dY), dY @ layer.W.T)
+    np.testing.assert_allclose(layer.grads["W"], np.einsum("abi,abj->ij", X, dY))
+
+
+def test_dX_is_left_out_where_nobody_needs_it() -> None:
+    layer, X = Dense(4, 3), np.ones((2, 4))
+    layer.forward(X)
+    with calling(needs_dX=False):
+        assert layer.backward(np.ones((2, 3))) is None
+    np.testing.assert_array_equal(layer.grads["b"], [2, 2, 2])
+
+
+def test_without_bias() -> None:
+    layer = Dense(4, 3, bias=False)
+    layer.backward(layer.forward(np.ones((2, 4))))
+    assert layer.params.keys() == layer.grads.keys() == {"W"}
+    assert layer.count_params() == 12
+
+
+def test_output_size_alone_takes_the_input_from_before() -> None:
+    layer = Dense(3)
+    assert (layer.input_size, layer.output_size) == (None, 3)
+    assert layer.known_input() is None
+    assert repr(layer) == "Dense(3)"
+    layer.build((2, 5))
+    assert layer.W.shape == (5, 3)
+    assert repr(layer) == "Dense(5, 3)"
+    assert Dense(5, 3).known_input() == (5,)
+
+
+def test_defaults_and_positions_of_the_original() -> None:
+    assert Dense(4, 3).initializer == He()
+    layer = Dense(4, 3, Xavier(InitType.UNIFORM))
+    assert np.abs(layer.W).max() <= np.sqrt(6 / 7)
+    assert repr(layer) == "Dense(4, 3, Xavier(InitType.UNIFORM))"
+    np.testing.assert_array_equal(layer.b, np.zeros(3))
+    assert Dense(4, 3).flops() == 2 * 12 + 3  # known before it is built
+    assert layers.base.Dense is Dense  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("args", "error", "says"),
+    [
+        ((0, 3), ArgumentError, "input_size must be >= 1, got 0"),
+        ((4, -1), ArgumentError, "output_size must be >= 1, got -1"),
+        ((4.0, 3), ArgumentTypeError, "input_size must be an integer, got 4.0"),
+        ((4, True), ArgumentTypeError, "output_size must be an integer, got True"),
+        (("4",), ArgumentTypeError, "output_size must be an integer"),
+        ((4, 3, "he"), ArgumentTypeError, r"initializer such as Xavier\(.*got 'he'"),
+        ((4, 3, He), ArgumentTypeError, "initializer such as"),
+        ((4, He()), ArgumentTypeError, "output_size must be an integer"),
+    ],
+)
+def test_bad_settings_are_refused(args: tuple[Any, ...], error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=f"Dense.*{says}"):
+        Dense(*args)
+
+
+def test_errors_name_the_numbers() -> None:
+    says = r"Dense\(784, 128\) takes 784 features on the last axis, got shape \(32, 28, 28\)"
+    with pytest.raises(ShapeError, match=says):
+        Dense(784, 128).forward(np.ones((32, 28, 28)))
+    with pytest.raises(ShapeError, match=r"784 features.*\(10,\)"):
+        Dense(784, 128).build((10,))

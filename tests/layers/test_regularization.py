@@ -1,0 +1,109 @@
+"""Dropout and GaussianNoise: what they do on average, and when they do nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.layers import Dropout, GaussianNoise
+from phitodeep.layers.base import calling, inference
+
+WIDE = (200, 300)
+
+
+def planted(layer: Any, seed: int = 1) -> Any:
+    layer.plant(seed)
+    return layer
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_drops_its_share_and_keeps_the_mean(rate: float, dtype: type) -> None:
+    layer, X = planted(Dropout(rate)), np.full(WIDE, 2, dtype)
+    Y = layer.forward(X)
+    dropped = Y == 0
+    spread = np.sqrt(rate * (1 - rate) / X.size)
+    assert dropped.mean() == pytest.approx(rate, abs=5 * spread)
+    np.testing.assert_allclose(Y[~dropped], 2 / (1 - rate), rtol=1e-6)
+    assert Y.mean() == pytest.approx(2, abs=10 * spread / (1 - rate))
+    for axis in (0, 1):  # neither samples nor features are dropped together
+        assert dropped.mean(axis).std() == pytest.approx(
+            np.sqrt(rate * (1 - rate) / X.shape[axis]), rel=0.25
+        )
+
+
+def test_dropout_sends_back_what_it_let_through(rng: np.random.Generator) -> None:
+    layer, X, dY = planted(Dropout(0.4)), *rng.standard_normal((2, 30, 40))
+    mask = layer.forward(X) / X
+    np.testing.assert_allclose(layer.backward(dY), dY * mask)
+    assert 0 < (mask == 0).mean() < 1
+
+
+def test_noise_is_normal_and_added(rng: np.random.Generator) -> None:
+    layer, X = planted(GaussianNoise(0.3)), rng.standard_normal(WIDE)
+    Z = (layer.forward(X) - X).ravel()
+    n = Z.size
+    assert Z.mean() == pytest.approx(0, abs=5 * 0.3 / np.sqrt(n))
+    assert Z.std() == pytest.approx(0.3, rel=5 / np.sqrt(2 * n))
+    assert (Z**3).mean() / 0.3**3 == pytest.approx(0, abs=5 * np.sqrt(15 / n))
+    assert (Z**4).mean() / 0.3**4 == pytest.approx(3, abs=5 * np.sqrt(96 / n))
+    assert 0.3 * 3.5 < np.abs(Z).max() < 0.3 * 6
+    dY = rng.standard_normal(WIDE)
+    np.testing.assert_array_equal(layer.backward(dY), dY)
+
+
+def test_noise_is_made_by_box_and_muller() -> None:
+    layer, X = planted(GaussianNoise(0.3)), np.ones((6, 5))
+    with calling(step=2):
+        u, v = np.moveaxis(layer.uniform((6, 5, 2)), -1, 0).astype(float)
+        Z = np.sqrt(-2 * np.log(1 - u)) * np.cos(2 * np.pi * v)
+        np.testing.assert_allclose(layer.forward(X), X + 0.3 * Z, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [lambda: Dropout(0.4), lambda: GaussianNoise(0.3)])
+def test_each_pass_disturbs_anew_and_each_step_alike(make: Any) -> None:
+    layer, X = planted(make()), np.ones((6, 5))
+    first, second = layer.forward(X), layer.forward(X)
+    assert not np.array_equal(first, second)
+    with calling(step=5):
+        fifth = layer.forward(X)
+        np.testing.assert_array_equal(layer.forward(X), fifth)
+        np.testing.assert_array_equal(planted(make()).forward(X), fifth)
+        assert not np.array_equal(planted(make(), seed=2).forward(X), fifth)
+    with calling(step=6):
+        assert not np.array_equal(layer.forward(X), fifth)
+    assert len({row.tobytes() for row in fifth}) > 1
+
+
+@pytest.mark.parametrize("make", [lambda: Dropout(0.4), lambda: GaussianNoise(0.3)])
+def test_inference_gives_a_copy_of_X(make: Any) -> None:
+    X = np.arange(6.0).reshape(2, 3)
+    with inference():
+        Y = make().forward(X)
+    np.testing.assert_array_equal(Y, X)
+    assert not np.shares_memory(X, Y)
+
+
+def test_nothing_to_do_changes_nothing() -> None:
+    X = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(Dropout(0).forward(X), X)
+    np.testing.assert_array_equal(GaussianNoise(0).forward(X), X)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: Dropout(1.0), ArgumentError, "Dropout rate must be >= 0 and < 1, got 1"),
+        (lambda: Dropout(-0.1), ArgumentError, "Dropout rate"),
+        (lambda: Dropout("0.5"), ArgumentTypeError, "Dropout rate must be a number"),
+        (lambda: Dropout(True), ArgumentTypeError, "Dropout rate must be a number"),
+        (lambda: GaussianNoise(-1), ArgumentError, "GaussianNoise std must be >= 0, got -1"),
+        (lambda: GaussianNoise(np.nan), ArgumentError, "GaussianNoise std"),
+    ],
+)
+def test_bad_settings_are_refused(make: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        make()

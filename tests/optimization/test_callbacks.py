@@ -1,0 +1,433 @@
+"""Callbacks: when they are called, what they may do, and that no file and no row is lost."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, DataError, PhitodeepError, PhitodeepWarning
+from phitodeep.layers import BatchNorm, Dense
+from phitodeep.layers.base import Layer
+from phitodeep.model import Sequential
+from phitodeep.optimization import callbacks
+from phitodeep.optimization.callbacks import (
+    Callback,
+    CSVLogger,
+    EarlyStopping,
+    LambdaCallback,
+    Logs,
+    ModelCheckpoint,
+    StopTraining,
+    save_weights,
+)
+from phitodeep.types import Array
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((12, 3)).astype(np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+
+def net(**given: Any) -> Sequential:
+    options = {"optimizer": "sgd", "alpha": 0.05, "seed": 0, "batch_size": 5, "epochs": 2}
+    return Sequential(Dense(3, 4), BatchNorm(), Dense(4, 1), **{**options, **given})
+
+
+def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+class Diary(Callback):
+    """Notes every call."""
+
+    def __init__(self, name: str = "", notes: list[tuple[Any, ...]] | None = None) -> None:
+        self.name = name
+        self.notes: list[tuple[Any, ...]] = [] if notes is None else notes
+
+    def on_train_begin(self, model: Layer) -> None:
+        self.notes.append((f"{self.name}train begins",))
+
+    def on_epoch_begin(self, model: Layer, epoch: int) -> None:
+        self.notes.append((f"{self.name}epoch begins", epoch))
+
+    def on_batch_end(self, model: Layer, step: int, loss: float) -> None:
+        self.notes.append((f"{self.name}batch", step, loss))
+
+    def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
+        self.notes.append((f"{self.name}epoch ends", epoch, dict(logs)))
+
+    def on_train_end(self, model: Layer) -> None:
+        self.notes.append((f"{self.name}train ends",))
+
+    def order(self) -> list[str]:
+        return [" ".join(map(str, note[:2])) if note[0] != "batch" else "b" for note in self.notes]
+
+
+def test_the_order_of_calls() -> None:
+    diary, model = Diary(), net()
+    history = model.train(X, Y, X, Y, callbacks=[diary], metrics=["mae"], verbose=0)
+    assert diary.order() == [
+        "train begins",
+        *("epoch begins 1", "b", "b", "b", "epoch ends 1"),
+        *("epoch begins 2", "b", "b", "b", "epoch ends 2"),
+        "train ends",
+    ]
+    assert [note[1] for note in diary.notes if note[0] == "batch"] == [1, 2, 3, 4, 5, 6]
+    logs = [note[2] for note in diary.notes if note[0] == "epoch ends"]
+    assert [list(log) for log in logs] == [["train_loss", "train_mae", "test_loss", "test_mae"]] * 2
+    assert [(log["train_loss"], log["test_loss"]) for log in logs] == history
+    assert [log["test_mae"] for log in logs] == history.metrics["test_mae"]
+    losses = [note[2] for note in diary.notes if note[0] == "batch"]
+    for i, log in enumerate(logs):
+        mean = np.average(losses[3 * i : 3 * i + 3], weights=[5, 5, 2])
+        assert log["train_loss"] == pytest.approx(mean, rel=1e-12)
+    diary.notes.clear()
+    model.train(X, Y, epochs=1, callbacks=[diary], verbose=0)
+    parts = ["train begins", "epoch begins 3", *"bbb", "epoch ends 3", "train ends"]
+    assert diary.order() == parts
+
+
+def test_callbacks_of_the_model_come_before_those_of_the_call() -> None:
+    notes: list[tuple[Any, ...]] = []
+    model = net(callbacks=[Diary("own ", notes)], batch_size=None, epochs=1)
+    model.train(X, Y, callbacks=[Diary("call ", notes)], verbose=0)
+    parts = ["train begins", "epoch begins", "batch", "epoch ends", "train ends"]
+    whose = ["own", "call"]
+    assert [note[0] for note in notes] == [f"{who} {part}" for part in parts for who in whose]
+
+
+def test_lambda_callback() -> None:
+    seen: list[Any] = []
+    callback = LambdaCallback(
+        on_batch_end=lambda model, step, loss: seen.append(step),
+        on_train_end=lambda model: seen.append("end"),
+    )
+    net(epochs=1).train(X, Y, callbacks=[callback], verbose=0)
+    assert seen == [1, 2, 3, "end"]
+    with pytest.raises(ArgumentError, match=r"on_epoch_end.*got 'on_epoch'"):
+        LambdaCallback(on_epoch=print)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        *(Callback(), LambdaCallback(on_train_end=print), EarlyStopping(), CSVLogger("x.csv")),
+        ModelCheckpoint("x"),
+    ],
+    ids=lambda c: type(c).__name__,
+)
+def test_every_callback_can_be_shown(callback: Callback) -> None:
+    assert repr(callback).startswith(type(callback).__name__)
+
+
+STOPS = {
+    "on_train_begin": (0, 0),
+    "on_epoch_begin": (0, 0),
+    "on_batch_end": (1, 1),
+    "on_epoch_end": (1, 3),
+    "on_train_end": (2, 6),
+}
+
+
+@pytest.mark.parametrize("method", STOPS)
+def test_any_callback_may_end_training(method: str) -> None:
+    def stop(*_: Any) -> None:
+        raise StopTraining
+
+    diary, model = Diary(), net()
+    history = model.train(
+        X, Y, callbacks=[LambdaCallback(**{method: stop}), diary], verbose=0
+    )  # fmt: skip
+    epochs, steps = STOPS[method]
+    assert len(history) == model.epoch == epochs
+    assert model.optimizer.t == steps
+    assert diary.notes[-1] == ("train ends",)
+
+
+def test_others_hear_of_the_moment_at_which_one_ends_training() -> None:
+    def stop(*_: Any) -> None:
+        raise StopTraining
+
+    diary = Diary()
+    stops = LambdaCallback(on_epoch_end=stop)
+    net().train(X, Y, callbacks=[stops, diary], verbose=0)
+    assert diary.order() == ["train begins", "epoch begins 1", *"bbb", "epoch ends 1", "train ends"]
+    diary.notes.clear()
+    stops = LambdaCallback(on_batch_end=stop)
+    net().train(X, Y, callbacks=[stops, diary], verbose=0)
+    assert diary.order() == ["train begins", "epoch begins 1", "b", "epoch ends 1", "train ends"]
+
+
+def test_a_broken_callback_ends_training_with_its_error_and_on_train_end_runs() -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("mine")
+
+    diary, model = Diary(), net()
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        model.train(X, Y, callbacks=[LambdaCallback(on_batch_end=broken), diary], verbose=0)
+    assert diary.notes[-1] == ("train ends",)
+    assert len(model.train(X, Y, verbose=0)) == 2  # and the model goes on
+
+
+# --- early stopping ----------------------------------------------------------------------------
+
+
+def fed(callback: EarlyStopping, values: list[float], key: str = "test_loss") -> int:
+    """After how many epochs it stops, fed with these values."""
+    model = net()
+    callback.on_train_begin(model)
+    for epoch, value in enumerate(values, 1):
+        try:
+            callback.on_epoch_end(model, epoch, {"train_loss": 0.0, key: value})
+        except StopTraining:
+            return epoch
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "stops", "best"),
+    [
+        ({"patience": 2}, [3, 2, 2, 2], 4, 2),
+        ({"patience": 2}, [3, 2, 2.5, 1.9, 2, 2], 6, 4),
+        ({"patience": 1}, [3, 2, 1, 1], 4, 3),
+        ({"patience": 3}, [3, 3, 3, 2.9], 0, 4),
+        ({"patience": 2, "min_delta": 0.5}, [3, 2.6, 2.5, 2.1], 3, 1),
+        ({"patience": 2, "min_delta": 0.5}, [3, 2.4, 2.3, 1.8], 0, 4),
+        ({"patience": 2}, [math.nan, math.nan, 1], 2, 0),
+        ({"patience": 2}, [math.nan, 1, math.nan, math.nan], 4, 2),
+        ({"patience": 2, "mode": "max"}, [1, 2, 1.5, 1.5], 4, 2),
+        ({"patience": 2, "monitor": "test_accuracy"}, [0.5, 0.6, 0.6, 0.55], 4, 2),
+        ({"patience": 2, "monitor": "test_accuracy", "mode": "min"}, [0.5, 0.6, 0.6], 3, 1),
+        ({"patience": 1, "monitor": "test_mae"}, [0.5, 0.4, 0.6], 3, 2),
+    ],
+)
+def test_when_early_stopping_stops(
+    options: dict[str, Any], values: list[float], stops: int, best: int
+) -> None:
+    callback = EarlyStopping(**options)
+    assert fed(callback, values, options.get("monitor") or "test_loss") == stops
+    assert callback.best_epoch == best
+
+
+def test_it_watches_the_training_loss_where_there_is_no_test() -> None:
+    callback = EarlyStopping(patience=1)
+    callback.on_train_begin(net())
+    callback.on_epoch_end(net(), 1, {"train_loss": 3.0})
+    assert callback.best == 3.0
+
+
+@pytest.mark.parametrize("restore", [True, False])
+def test_early_stopping_gives_back_the_best_weights_and_state(restore: bool) -> None:
+    kept: dict[int, dict[str, Array]] = {}
+    keep = LambdaCallback(on_epoch_end=lambda m, e, logs: kept.__setitem__(e, m.get_weights()))
+    stop = EarlyStopping(3, restore_best=restore)
+    model = net(alpha=0.3, optimizer="adam")
+    history = model.train(X, Y, -X, Y, epochs=40, callbacks=[keep, stop], verbose=0)
+    tests = [test for _, test in history]
+    best = int(np.argmin(tests)) + 1
+    assert len(history) == best + 3 < 40
+    assert (stop.best_epoch, stop.best) == (best, tests[best - 1])
+    assert same(model.get_weights(), kept[best if restore else len(history)])
+    assert not same(kept[best], kept[len(history)])
+    assert model.evaluate(-X, Y)["loss"] == pytest.approx(tests[best - 1 if restore else -1])
+
+
+def test_it_restores_also_when_the_epochs_run_out_and_begins_anew() -> None:
+    kept: dict[int, dict[str, Array]] = {}
+    keep = LambdaCallback(on_epoch_end=lambda m, e, logs: kept.__setitem__(e, m.get_weights()))
+    stop, model = EarlyStopping(100), net(alpha=0.3)
+    history = model.train(X, Y, -X, Y, epochs=8, callbacks=[keep, stop], verbose=0)
+    best = int(np.argmin([test for _, test in history])) + 1
+    assert best < 8
+    assert same(model.get_weights(), kept[best])
+    stop.patience = 1
+    again = model.train(X, Y, -X, -Y, epochs=3, callbacks=[stop], verbose=0)
+    assert stop.best_epoch > 8  # the losses of the first training are forgotten
+    assert stop.best == min(test for _, test in again)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"patience": 0}, "patience"),
+        ({"patience": 1.5}, "patience"),
+        ({"mode": "up"}, "mode"),
+        ({"min_delta": -1}, "min_delta"),
+        ({"min_delta": math.nan}, "min_delta"),
+    ],
+)
+def test_bad_settings_are_refused(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(PhitodeepError, match=f"EarlyStopping {name}"):
+        EarlyStopping(**options)
+
+
+def test_watching_what_is_not_there_is_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"watches 'test_f1', but the logs have train_loss"):
+        net().train(X, Y, callbacks=[EarlyStopping(monitor="test_f1")], verbose=0)
+
+
+# --- checkpoints -------------------------------------------------------------------------------
+
+
+def test_checkpoints_of_every_epoch(tmp_path: Path) -> None:
+    kept: dict[int, dict[str, Array]] = {}
+    keep = LambdaCallback(on_epoch_end=lambda m, e, logs: kept.__setitem__(e, m.get_weights()))
+    checkpoint = ModelCheckpoint(tmp_path / "net-{epoch:02d}-{train_loss:.4f}.npz")
+    history = net(epochs=3).train(X, Y, callbacks=[keep, checkpoint], verbose=0)
+    expected = [f"net-{i:02d}-{loss:.4f}.npz" for i, (loss, _) in enumerate(history, 1)]
+    assert sorted(os.listdir(tmp_path)) == expected
+    for epoch, name in enumerate(expected, 1):
+        with np.load(tmp_path / name) as stored:
+            assert same(dict(stored), kept[epoch])
+    again = net(seed=9)
+    with np.load(tmp_path / expected[1]) as stored:
+        again.set_weights(dict(stored))
+    assert same(again.get_weights(), kept[2])
+
+
+def test_checkpoints_of_the_best_only() -> None:
+    saved: list[str] = []
+    checkpoint = ModelCheckpoint(
+        "{epoch}", save_best_only=True, save=lambda model, path: saved.append(path)
+    )
+    history = net(alpha=0.3).train(X, Y, -X, Y, epochs=10, callbacks=[checkpoint], verbose=0)
+    tests = [test for _, test in history]
+    running = [i for i in range(10) if tests[i] == min(tests[: i + 1])]
+    assert saved == [str(i + 1) for i in running]
+    assert 0 < len(saved) < 10
+
+
+def test_a_checkpoint_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, model = tmp_path / "a.npz", net()
+    save_weights(model, path)
+    before = path.read_bytes()
+
+    def half(stream: IO[bytes], **arrays: Array) -> None:
+        stream.write(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(np, "savez", half)
+    with pytest.raises(DataError, match=r"cannot write .*a\.npz: No space left"):
+        save_weights(model, path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.npz"]
+
+
+def test_a_checkpoint_that_cannot_be_written_keeps_the_training(tmp_path: Path) -> None:
+    model = net(epochs=3)
+    checkpoint = ModelCheckpoint(tmp_path / "none" / "a.npz")
+    with pytest.warns(PhitodeepWarning, match="cannot write"):
+        history = model.train(X, Y, callbacks=[checkpoint], verbose=0)
+    assert len(history) == 3
+
+
+def test_a_name_that_the_logs_lack_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="val_loss"):
+        net().train(X, Y, callbacks=[ModelCheckpoint("{val_loss}")], verbose=0)
+
+
+# --- CSV ---------------------------------------------------------------------------------------
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_the_csv_has_a_row_an_epoch(tmp_path: Path) -> None:
+    path, model = tmp_path / "log.csv", net()
+    history = model.train(X, Y, X, Y, callbacks=[CSVLogger(path)], metrics=["mae"], verbose=0)
+    found = rows(path)
+    columns = ["epoch", "train_loss", "train_mae", "test_loss", "test_mae"]
+    assert [list(row) for row in found] == [columns] * 2
+    assert [row["epoch"] for row in found] == ["1", "2"]
+    assert [(float(r["train_loss"]), float(r["test_loss"])) for r in found] == history  # exactly
+    assert [float(r["test_mae"]) for r in found] == history.metrics["test_mae"]
+    assert os.listdir(tmp_path) == ["log.csv"]
+
+
+def test_append_keeps_the_rows_of_before(tmp_path: Path) -> None:
+    path, model = tmp_path / "log.csv", net()
+    model.train(X, Y, callbacks=[CSVLogger(path)], verbose=0)
+    before = rows(path)
+    history = model.train(X, Y, X, Y, callbacks=[CSVLogger(path, append=True)], verbose=0)
+    found = rows(path)
+    assert [row["epoch"] for row in found] == ["1", "2", "3", "4"]
+    assert [r["train_loss"] for r in found[:2]] == [r["train_loss"] for r in before]
+    assert [r["test_loss"] for r in found] == ["", "", *(str(test) for _, test in history)]
+    model.train(X, Y, callbacks=[CSVLogger(path)], verbose=0)
+    assert [row["epoch"] for row in rows(path)] == ["5", "6"]
+
+
+def test_the_file_is_whole_after_every_epoch(tmp_path: Path) -> None:
+    path, seen = tmp_path / "log.csv", []
+    look = LambdaCallback(on_epoch_end=lambda *_: seen.append(len(rows(path))))
+    net(epochs=4).train(X, Y, callbacks=[CSVLogger(path), look], verbose=0)
+    assert seen == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("where", ["/dev/full", "none/log.csv"])
+def test_a_file_that_cannot_be_written_fails_before_training(where: str, tmp_path: Path) -> None:
+    if where == "/dev/full" and not Path(where).exists():
+        pytest.skip("only Linux has /dev/full")
+    model = net()
+    before = model.get_weights()
+    with pytest.raises(DataError, match=f"cannot write .*{where}") as caught:
+        model.train(X, Y, callbacks=[CSVLogger(tmp_path / where)], verbose=0)
+    assert isinstance(caught.value, OSError)
+    assert same(model.get_weights(), before)
+    assert (model.epoch, model.optimizer.t) == (0, 0)
+    assert len(model.train(X, Y, verbose=0)) == 2
+
+
+def test_a_disk_that_fills_later_costs_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, calls, write = tmp_path / "log.csv", [0], callbacks.atomic_write
+
+    @contextmanager
+    def sometimes(path: Any) -> Iterator[IO[bytes]]:
+        calls[0] += 1
+        full = calls[0] in (3, 4)  # after the header and the first epoch
+        with write(path) as stream:
+            yield stream
+            if full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(callbacks, "atomic_write", sometimes)
+    present: list[int] = []
+    look = LambdaCallback(on_epoch_end=lambda *_: present.append(len(rows(path))))
+    with pytest.warns(PhitodeepWarning, match="No space left.*Training goes on") as caught:
+        history = net(epochs=5).train(X, Y, callbacks=[CSVLogger(path), look], verbose=0)
+    assert len(caught) == 2
+    assert len(history) == 5
+    assert present == [1, 1, 1, 4, 5]  # never half a file, never fewer rows
+    assert [float(row["train_loss"]) for row in rows(path)] == [train for train, _ in history]
+
+
+def test_rows_that_never_found_room_are_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger, calls, write = CSVLogger(tmp_path / "log.csv"), [0], callbacks.atomic_write
+
+    def once(path: Any) -> Any:
+        calls[0] += 1
+        if calls[0] > 1:
+            raise DataError("cannot write: full.")
+        return write(path)
+
+    monkeypatch.setattr(callbacks, "atomic_write", once)
+    with pytest.warns(PhitodeepWarning, match="rows wait") as caught:
+        net(epochs=3).train(X, Y, callbacks=[logger], verbose=0)
+    assert [f"{n} rows wait" in str(w.message) for n, w in enumerate(caught, 1)] == [True] * 3
+    assert [row["epoch"] for row in logger.rows] == [1, 2, 3]

@@ -1,0 +1,745 @@
+"""Every optimizer against PyTorch's trajectories, and what they all promise."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackwardError,
+    NotBuiltError,
+    PhitodeepError,
+    ShapeError,
+)
+from phitodeep.layers import BatchNorm, Chain, Dense, Layer, LayerNorm, PReLU, Residual, Tanh
+from phitodeep.loss import MeanSquaredError
+from phitodeep.model import Sequential
+from phitodeep.optimization import optimizers
+from phitodeep.optimization.optimizers import (
+    OPTIMIZERS,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    AdamW,
+    Lion,
+    Nadam,
+    Optimizer,
+    RMSProp,
+)
+from phitodeep.types import Array
+from tests.conftest import references
+
+CASES = references("optimizers")
+START, GRADIENTS = CASES.pop("start"), CASES.pop("gradients")
+STEPS = 12
+
+RULES: dict[str, Callable[[], Optimizer]] = {  # one of each, with memory where it has any
+    "SGD": lambda: SGD(0.05, momentum=0.9, nesterov=True),
+    "Adam": lambda: Adam(0.05),
+    "AdamW": lambda: AdamW(0.05),
+    "Nadam": lambda: Nadam(0.05),
+    "RMSProp": lambda: RMSProp(0.02, momentum=0.5),
+    "Adagrad": lambda: Adagrad(0.2),
+    "Adadelta": lambda: Adadelta(3.0, rho=0.5),
+    "Lion": lambda: Lion(0.02),
+}
+every = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
+
+
+def referenced(dtype: type = np.float64) -> list[Layer]:
+    """The layers of the stored trajectories, at their start."""
+    layers: list[Layer] = [Dense(4, 3), LayerNorm(), Dense(3, 2)]
+    layers[1].build((3,), dtype=dtype)
+    for i, layer in enumerate(layers):
+        layer.cast(dtype)
+        for path, a in START.items():
+            if path.startswith(f"{i}."):
+                setattr(layer, path[2:], a)
+    return layers
+
+
+def give(layers: Sequence[Layer], step: int) -> None:
+    """The stored gradients of a step, as backward leaves them."""
+    for i, layer in enumerate(layers):
+        layer.grads = {
+            name: GRADIENTS[f"{i}.{name}"][step].astype(layer.dtype) for name in layer.params
+        }
+
+
+def values(layers: Sequence[Layer]) -> dict[str, Array]:
+    """Copies of all parameters, by path."""
+    return {
+        f"{path}.{name}": a.copy()
+        for i, top in enumerate(layers)
+        for path, layer in top.walk(str(i))
+        for name, a in layer.params.items()
+    }
+
+
+def assert_equal(a: dict[str, Array], b: dict[str, Array]) -> None:
+    assert a.keys() == b.keys()
+    for path in a:
+        np.testing.assert_array_equal(a[path], b[path], err_msg=path)
+
+
+def advance(optimizer: Optimizer, layers: Sequence[Layer], steps: Sequence[int]) -> None:
+    for step in steps:
+        give(layers, step)
+        optimizer.step(layers)
+
+
+# --- the rules ---------------------------------------------------------------------------------
+
+
+def test_every_public_optimizer_is_tested() -> None:
+    public = {
+        name
+        for name, kind in vars(optimizers).items()
+        if inspect.isclass(kind)
+        and issubclass(kind, Optimizer)
+        and kind is not Optimizer
+        and not name.startswith("_")
+    }
+    assert public == set(RULES)
+    assert public == {case.partition("(")[0] for case in CASES}
+    assert {kind.__name__ for kind in OPTIMIZERS.values()} == public
+    assert OPTIMIZERS.keys() == {name.lower() for name in public}
+    assert {name: type(make()).__name__ for name, make in RULES.items()} == {n: n for n in RULES}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_trajectory_equals_pytorch(case: str) -> None:
+    optimizer: Optimizer = eval(case, vars(optimizers))
+    layers = referenced()
+    for step in range(STEPS):
+        give(layers, step)
+        optimizer.step(layers)
+        assert optimizer.t == step + 1
+        for path, a in values(layers).items():
+            np.testing.assert_allclose(
+                a, CASES[case][path][step], rtol=1e-10, atol=1e-13, err_msg=f"{path}, step {step}"
+            )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_float32_stays_float32_and_near(case: str) -> None:
+    optimizer: Optimizer = eval(case, vars(optimizers))
+    layers = referenced(np.float32)
+    advance(optimizer, layers, range(STEPS))
+    for path, a in values(layers).items():
+        assert a.dtype == np.float32, path
+        np.testing.assert_allclose(a, CASES[case][path][-1], rtol=1e-3, atol=1e-4, err_msg=path)
+    for path, slots in optimizer.memory().items():
+        for name, a in slots.items():
+            assert a.dtype == np.float32, (path, name)
+
+
+def quadratic(optimizer: Optimizer, start: float, steps: int, bottom: float = 5.0) -> list[float]:
+    """The way of w on (w - bottom)^2."""
+    layer = Dense(1, 1, bias=False)
+    layer.cast("float64")
+    layer.W = [[start]]
+    way = [start]
+    for _ in range(steps):
+        layer.grads = {"W": 2 * (layer.W - bottom)}
+        optimizer.step([layer])
+        way.append(float(layer.W[0, 0]))
+    return way
+
+
+def test_sgd_on_a_parabola_to_the_last_digit() -> None:
+    way = quadratic(SGD(0.1), 0.0, 8)
+    printed = ["0.0", "1.0", "1.8", "2.44", "2.952", "3.3616", "3.68928", "3.951424", "4.1611392"]
+    assert [f"{w:.12g}" for w in way] == [f"{float(p):.12g}" for p in printed]
+    np.testing.assert_allclose(way, [5 * (1 - 0.8**k) for k in range(9)], rtol=1e-14)
+
+
+@every
+def test_every_rule_comes_to_the_bottom(make: Callable[[], Optimizer]) -> None:
+    optimizer = make()
+    assert abs(quadratic(optimizer, 4.0, 500, bottom=3.0)[-1] - 3.0) < 0.05
+    assert optimizer.t == 500
+
+
+# --- decay, penalties, clipping ----------------------------------------------------------------
+
+
+def nested() -> list[Layer]:
+    """Layers of which only the weight matrices decay."""
+    net = [Dense(3, 3), PReLU(), Residual(Dense(3, 3), BatchNorm()), Chain(LayerNorm(), Dense(3))]
+    layers: list[Layer] = [*net]
+    rng = np.random.default_rng(3)
+    for i, layer in enumerate(layers):
+        layer.build((3,), seed=i, dtype="float64")
+        layer.set_weights({k: rng.uniform(1, 2, a.shape) for k, a in layer.get_weights().items()})
+    return layers
+
+
+def zero_gradients(layers: Sequence[Layer]) -> None:
+    for top in layers:
+        for _, layer in top.walk():
+            layer.grads = {name: np.zeros_like(a) for name, a in layer.params.items()}
+
+
+@pytest.mark.parametrize("option", ["weight_decay", "l1", "l2"])
+@every
+def test_decay_and_penalties_spare_biases_and_norms(
+    make: Callable[[], Optimizer], option: str
+) -> None:
+    layers, optimizer = nested(), make()
+    optimizer.weight_decay = 0.0
+    setattr(optimizer, option, 0.3)
+    before = values(layers)
+    zero_gradients(layers)
+    optimizer.step(layers)
+    moved = {p for p, a in values(layers).items() if not np.array_equal(a, before[p])}
+    assert moved == {"0.W", "2.layers.0.W", "3.layers.1.W"}
+    assert all((values(layers)[path] < before[path]).all() for path in moved)
+
+
+def test_the_values_of_decay_and_penalties() -> None:
+    for options, expected in (
+        ({"weight_decay": 0.5}, lambda w: w * (1 - 0.1 * 0.5)),
+        ({"l2": 0.5}, lambda w: w - 0.1 * 0.5 * w),
+        ({"l1": 0.5}, lambda w: w - 0.1 * 0.5 * np.sign(w)),
+        ({"l1": 0.5, "l2": 0.2}, lambda w: w - 0.1 * (0.5 * np.sign(w) + 0.2 * w)),
+    ):
+        layers = referenced()
+        before = values(layers)
+        zero_gradients(layers)
+        SGD(0.1, **options).step(layers)
+        for path, a in values(layers).items():
+            wanted = expected(before[path]) if path.endswith("W") else before[path]
+            np.testing.assert_allclose(a, wanted, rtol=1e-14, err_msg=f"{options} {path}")
+
+
+def test_adamw_decays_unless_told_otherwise() -> None:
+    assert AdamW().weight_decay == 0.01
+    assert AdamW(0.1, weight_decay=0.3).weight_decay == 0.3
+    assert Adam().weight_decay == 0
+    assert AdamW(0.2, beta1=0.5).alpha == 0.2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"clip_norm": 0.1}, {"clip_value": 0.1}, {"l1": 1.0, "l2": 1.0, "weight_decay": 0.5}],
+    ids=str,
+)
+@every
+def test_the_layers_gradients_stay_as_they_are(
+    make: Callable[[], Optimizer], options: dict[str, float]
+) -> None:
+    layers, optimizer = referenced(), make()
+    for name, value in options.items():
+        setattr(optimizer, name, value)
+    give(layers, 0)
+    arrays = [a for layer in layers for a in layer.grads.values()]
+    copies = [a.copy() for a in arrays]
+    optimizer.step(layers)
+    for layer, i in zip(layers, range(3), strict=True):
+        assert layer.grads.keys() == layer.params.keys()
+        for name, a in layer.grads.items():
+            np.testing.assert_array_equal(a, GRADIENTS[f"{i}.{name}"][0])
+    for a, b in zip(arrays, copies, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_clipping_by_norm_is_of_all_parameters_together() -> None:
+    layers = referenced()
+    before = values(layers)
+    give(layers, 0)
+    SGD(1.0, clip_norm=0.25).step(layers)
+    steps = np.concatenate([(before[p] - a).ravel() for p, a in values(layers).items()])
+    g = np.concatenate([GRADIENTS[p][0].ravel() for p in before])
+    np.testing.assert_allclose(np.linalg.norm(steps), 0.25, rtol=1e-12)
+    np.testing.assert_allclose(steps / 0.25, g / np.linalg.norm(g), rtol=1e-10)
+
+
+# --- frozen layers -----------------------------------------------------------------------------
+
+
+@every
+def test_a_frozen_layer_is_not_touched(make: Callable[[], Optimizer]) -> None:
+    layers, optimizer = nested(), make()
+    optimizer.weight_decay = 0.1
+    layers[2].trainable = False
+    before = values(layers)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        for top in layers:
+            for _, layer in top.walk():
+                layer.grads = {n: rng.standard_normal(a.shape) for n, a in layer.params.items()}
+        optimizer.step(layers)
+    after = values(layers)
+    still = {path for path in before if np.array_equal(before[path], after[path])}
+    assert still == {path for path in before if path.startswith("2.")}
+    assert not any(path.startswith("2.") for path in optimizer.memory())
+
+
+def test_a_frozen_layer_has_no_share_in_the_clip_norm_and_needs_no_gradient() -> None:
+    alone, layers = referenced()[:2], referenced()
+    layers[2].trainable = False
+    for these in (alone, layers):
+        give(these, 0)
+    layers[2].grads = {}
+    SGD(0.1, clip_norm=1.0).step(alone)
+    SGD(0.1, clip_norm=1.0).step(layers)
+    after = values(layers)
+    for path, a in values(alone).items():
+        np.testing.assert_array_equal(a, after[path])
+    np.testing.assert_array_equal(after["2.W"], START["2.W"])
+
+
+def test_nothing_trainable_is_a_step_that_changes_nothing() -> None:
+    layers = referenced()
+    for layer in layers:
+        layer.trainable = False
+    before = values(layers)
+    Adam().step([*layers, Tanh()])
+    assert_equal(values(layers), before)
+
+
+# --- packing -----------------------------------------------------------------------------------
+
+
+def test_parameters_are_views_into_one_vector() -> None:
+    layers = referenced()
+    optimizer = SGD(0.1)
+    advance(optimizer, layers, [0])
+    bases = {id(a.base) for layer in layers for a in layer.params.values()}
+    assert len(bases) == 1
+    vector = layers[0].params["W"].base
+    assert vector is not None
+    assert vector.size == sum(a.size for a in START.values())
+    layers[0].W = np.full((4, 3), 0.125)
+    assert np.count_nonzero(vector == 0.125) >= 12
+    assert layers[0].params["W"].base is vector
+
+
+@every
+def test_writing_a_parameter_is_seen_by_the_next_step(make: Callable[[], Optimizer]) -> None:
+    by_write, by_dict = (referenced() for _ in range(2))
+    one, other = make(), make()
+    new = np.arange(12.0).reshape(4, 3) / 7
+    for optimizer, layers in ((one, by_write), (other, by_dict)):
+        advance(optimizer, layers, range(3))
+    kept = by_write[0].params["W"]
+    by_write[0].W = new
+    assert by_write[0].params["W"] is kept
+    by_dict[0].params["W"] = new.copy()  # no longer a view: the next step packs again
+    for optimizer, layers in ((one, by_write), (other, by_dict)):
+        advance(optimizer, layers, range(3, 6))
+    assert_equal(values(by_write), values(by_dict))
+    assert not np.array_equal(by_write[0].W, new)
+    assert by_dict[0].params["W"].base is by_dict[1].params["gamma"].base
+
+
+Interrupt = Callable[[Optimizer, list[Layer]], tuple[Optimizer, list[Layer]]]
+
+
+def _frozen_and_back(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
+    layers[0].trainable = False
+    packed = optimizer.pack(layers)
+    assert not any(path.startswith("0.") for path in packed.pieces)
+    layers[0].trainable = True
+    return optimizer, layers
+
+
+def _cast_and_back(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
+    for layer in layers:  # nothing is lost: these arrays are replaced by equal ones
+        layer.cast("float32")
+        layer.cast("float64")
+    for i, layer in enumerate(layers):
+        for name in layer.params:
+            setattr(layer, name, _cast_and_back.exact[f"{i}.{name}"])  # type: ignore[attr-defined]
+    return optimizer, layers
+
+
+def _replace(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
+    for layer in layers:
+        for name, a in layer.params.items():
+            layer.params[name] = a.copy()
+    return optimizer, layers
+
+
+def _deepcopy(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
+    return copy.deepcopy((optimizer, layers))
+
+
+def _separate(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
+    return optimizer.copy(), [layer.copy() for layer in layers]
+
+
+def _pickle(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
+    loaded: tuple[Optimizer, list[Layer]] = pickle.loads(pickle.dumps((optimizer, layers)))
+    return loaded
+
+
+def _pickle_twice(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
+    return _pickle(*_pickle(optimizer, layers))
+
+
+@pytest.mark.parametrize(
+    "interrupt",
+    [_frozen_and_back, _cast_and_back, _replace, _deepcopy, _separate, _pickle, _pickle_twice],
+)
+@every
+def test_an_interruption_leaves_no_trace(
+    make: Callable[[], Optimizer], interrupt: Interrupt
+) -> None:
+    straight, layers = make(), referenced()
+    advance(straight, layers, range(STEPS))
+
+    optimizer, others = make(), referenced()
+    advance(optimizer, others, range(5))
+    _cast_and_back.exact = values(others)  # type: ignore[attr-defined]
+    was = values(others)
+    optimizer, others = interrupt(optimizer, others)
+    assert_equal(values(others), was)
+    if interrupt is not _cast_and_back:
+        advance(optimizer, others, range(5, STEPS))
+        assert_equal(values(others), values(layers))
+    else:
+        advance(optimizer, others, range(5, STEPS))
+        for path, a in values(others).items():
+            np.testing.assert_allclose(a, values(layers)[path], rtol=1e-12, err_msg=path)
+    assert optimizer.t == STEPS
+
+
+def test_casting_to_float32_keeps_the_moments() -> None:
+    optimizer, layers = Adam(0.05), referenced()
+    advance(optimizer, layers, range(5))
+    memory = optimizer.memory()
+    for layer in layers:
+        layer.cast("float32")
+    optimizer.pack(layers)
+    for path, slots in optimizer.memory().items():
+        assert slots.keys() == {"M", "V"}
+        for name, a in slots.items():
+            assert a.dtype == np.float32
+            np.testing.assert_array_equal(a, memory[path][name].astype(np.float32))
+
+
+def test_a_copy_is_independent() -> None:
+    optimizer, layers = Adam(0.05), referenced()
+    advance(optimizer, layers, range(4))
+    twin, twins = optimizer.copy(), [layer.copy() for layer in layers]
+    here, memory = values(twins), twin.memory()
+    advance(optimizer, layers, range(4, 8))
+    assert_equal(values(twins), here)
+    for path, slots in twin.memory().items():
+        for name, a in slots.items():
+            np.testing.assert_array_equal(a, memory[path][name])
+    assert twin.t == 4
+
+
+def test_memory_is_a_copy() -> None:
+    optimizer, layers = Adam(0.05), referenced()
+    advance(optimizer, layers, [0])
+    memory = optimizer.memory()
+    kept = copy.deepcopy(memory)
+    assert memory.keys() == START.keys()
+    advance(optimizer, layers, [1])
+    for path in memory:
+        np.testing.assert_array_equal(memory[path]["M"], kept[path]["M"])
+
+
+def test_a_layer_added_later_begins_without_memory() -> None:
+    optimizer, layers = SGD(0.1, momentum=0.9), referenced()
+    advance(optimizer, layers[:2], range(3))
+    memory = optimizer.memory()
+    give(layers, 3)
+    optimizer.step(layers)
+    for path, slots in optimizer.memory().items():
+        before = memory[path]["v"] if path in memory else 0
+        expected = 0.9 * before + GRADIENTS[path][3].ravel()
+        np.testing.assert_allclose(slots["v"].ravel(), expected, rtol=1e-14)
+
+
+def test_moments_are_found_by_path_when_a_layer_is_frozen_for_a_while() -> None:
+    optimizer, layers = SGD(0.1, momentum=0.9), referenced()
+    advance(optimizer, layers, range(3))
+    before = optimizer.memory()
+    layers[0].trainable = False
+    advance(optimizer, layers, range(3, 5))
+    assert "0.W" not in optimizer.memory()
+    layers[0].trainable = True
+    give(layers, 5)
+    optimizer.step(layers)
+    expected = 0.9 * before["0.W"]["v"].ravel() + GRADIENTS["0.W"][5].ravel()
+    np.testing.assert_allclose(optimizer.memory()["0.W"]["v"].ravel(), expected, rtol=1e-13)
+
+
+# --- accumulation ------------------------------------------------------------------------------
+
+
+@every
+def test_accumulated_gradients_add_up_to_one_big_batch(make: Callable[[], Optimizer]) -> None:
+    rng = np.random.default_rng(1)
+    X, T = rng.standard_normal((10, 3)), rng.standard_normal((10, 2))
+    loss = MeanSquaredError()
+    big = Chain(Dense(3, 4), Tanh(), Dense(4, 2))
+    big.build((3,), seed=0, dtype="float64")
+    small = big.copy()
+    one, other = make(), make()
+    for _ in range(3):
+        big.backward(loss.loss_gradient(big.forward(X), T))
+        one.step(big.layers)
+        for part in (slice(4), slice(4, 8)):
+            small.backward(loss.loss_gradient(small.forward(X[part]), T[part], total=20))
+            other.accumulate(small.layers)
+        small.backward(loss.loss_gradient(small.forward(X[8:]), T[8:], total=20))
+        other.step(small.layers)
+    assert one.t == other.t == 3
+    for path, a in big.get_weights().items():
+        np.testing.assert_allclose(small.get_weights()[path], a, rtol=1e-9, atol=1e-12)
+
+
+def test_what_was_held_is_used_once() -> None:
+    layers, optimizer = referenced(), SGD(0.1)
+    give(layers, 0)
+    optimizer.accumulate(layers)
+    assert_equal(values(layers), {path: START[path] for path in values(layers)})
+    advance(optimizer, layers, [1])
+    middle = values(layers)
+    for path, a in middle.items():
+        both = GRADIENTS[path][0] + GRADIENTS[path][1]
+        np.testing.assert_allclose(a, START[path] - 0.1 * both, rtol=1e-13, atol=1e-15)
+    advance(optimizer, layers, [2])
+    for path, a in values(layers).items():
+        np.testing.assert_allclose(
+            a, middle[path] - 0.1 * GRADIENTS[path][2], rtol=1e-13, atol=1e-15
+        )
+
+
+# --- rates -------------------------------------------------------------------------------------
+
+
+def test_the_rate_comes_from_the_schedule() -> None:
+    asked: list[int] = []
+
+    def schedule(step: int) -> float:
+        asked.append(step)
+        return 1 / (1 + step)
+
+    layers, optimizer = referenced(), SGD(schedule)
+    advance(optimizer, layers, range(3))
+    assert asked == [0, 1, 2]
+    expected = START["0.W"] - sum(GRADIENTS["0.W"][k] / (1 + k) for k in range(3))
+    np.testing.assert_allclose(layers[0].W, expected, rtol=1e-13)
+    assert optimizer.rate == 0.25
+
+
+def test_a_rate_of_zero_changes_nothing() -> None:
+    layers, optimizer = referenced(), AdamW(0.0, weight_decay=0.5)
+    advance(optimizer, layers, range(2))
+    assert_equal(values(layers), {path: START[path] for path in values(layers)})
+
+
+@pytest.mark.parametrize("bad", [np.nan, -0.1, np.inf, "fast"])
+def test_a_bad_rate_from_a_schedule_is_refused_before_anything_changes(bad: Any) -> None:
+    layers, optimizer = referenced(), Adam(lambda step: 0.1 if step < 2 else bad)
+    advance(optimizer, layers, range(2))
+    before, memory = values(layers), optimizer.memory()
+    give(layers, 2)
+    with pytest.raises(PhitodeepError, match="at step 2") as caught:
+        optimizer.step(layers)
+    assert isinstance(caught.value, ValueError | TypeError)
+    assert optimizer.t == 2
+    assert_equal(values(layers), before)
+    for path, slots in optimizer.memory().items():
+        assert_equal(slots, memory[path])
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+BAD_NUMBERS = [-0.1, np.nan, np.inf, "1", None, True, [1]]
+SETTINGS = [
+    *[(kind, "alpha", b) for kind in OPTIMIZERS.values() for b in BAD_NUMBERS],
+    *[
+        (kind, option, b)
+        for kind in OPTIMIZERS.values()
+        for option in ("weight_decay", "l1", "l2")
+        for b in BAD_NUMBERS
+    ],
+    *[
+        (kind, option, b)
+        for kind in (SGD, Lion)
+        for option in ("clip_norm", "clip_value")
+        for b in [0, *(bad for bad in BAD_NUMBERS if bad is not None)]
+    ],
+    *[
+        (kind, beta, b)
+        for kind in (Adam, AdamW, Nadam, Lion)
+        for beta in ("beta1", "beta2")
+        for b in [1, 1.0, 1.5, *BAD_NUMBERS]
+    ],
+    *[
+        (kind, "eps", b)
+        for kind in (Adam, AdamW, Nadam, RMSProp, Adagrad, Adadelta)
+        for b in [0, *BAD_NUMBERS]
+    ],
+    *[(kind, "rho", b) for kind in (RMSProp, Adadelta) for b in [1, *BAD_NUMBERS]],
+    *[(kind, "momentum", b) for kind in (SGD, RMSProp) for b in [1, *BAD_NUMBERS]],
+    *[(Nadam, "psi", b) for b in BAD_NUMBERS],
+]
+
+
+@pytest.mark.parametrize(("kind", "option", "bad"), SETTINGS)
+def test_bad_settings_are_refused(kind: type[Optimizer], option: str, bad: Any) -> None:
+    with pytest.raises(PhitodeepError, match=rf"\b{option}\b") as caught:
+        kind(**{option: bad})
+    wrong_type = isinstance(bad, bool | str | list) or bad is None
+    assert type(caught.value) is (ArgumentTypeError if wrong_type else ArgumentError)
+
+
+def test_nesterov_needs_momentum() -> None:
+    with pytest.raises(ArgumentError, match="nesterov needs momentum"):
+        SGD(nesterov=True)
+
+
+def test_one_optimizer_for_two_models_is_refused() -> None:
+    optimizer = Adam()
+    model = Sequential(Dense(2, 3), optimizer=optimizer)
+    with pytest.raises(ArgumentError, match=r"Adam\(\).*another model"):
+        Sequential(Dense(2, 3), optimizer=optimizer)
+    other = Sequential(Dense(2, 3))
+    theirs = other.optimizer
+    with pytest.raises(ArgumentError, match="another model"):
+        other.setoptimizer(optimizer)
+    assert other.optimizer is theirs
+    assert model.optimizer is optimizer
+    Sequential(Dense(2, 3), optimizer=optimizer.copy())
+    model.setoptimizer(optimizer)  # its own again
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"alpha": -1.0},
+        {"metrics": ["none"]},
+        {"dtype": "int8"},
+        {"seed": -1},
+        {"batch_size": 0},
+        {},
+    ],
+    ids=str,
+)
+def test_an_optimizer_is_free_after_a_model_that_was_refused(wrong: dict[str, Any]) -> None:
+    optimizer = Adam()
+    last = [] if wrong else [Dense(4, 1)]  # a size that does not fit
+    with pytest.raises(PhitodeepError) as caught:
+        Sequential(Dense(2, 3), *last, optimizer=optimizer, **wrong)
+    assert caught.tb is not None  # as in a shell, which keeps the last traceback, and so the model
+    assert Sequential(Dense(2, 3), Dense(3, 1), optimizer=optimizer).optimizer is optimizer
+
+
+def test_a_replicas_gradients_are_its_own() -> None:
+    layers, optimizer = referenced(), SGD(0.1)
+    advance(optimizer, layers, [0])
+    twins = [layer.replica() for layer in layers]
+    before = values(layers)
+    give(twins, 1)
+    optimizer.step(twins)
+    for path, a in values(twins).items():
+        expected = before[path] - 0.1 * GRADIENTS[path][1]
+        np.testing.assert_allclose(a, expected, rtol=1e-13, atol=1e-15, err_msg=path)
+
+
+def test_an_optimizer_that_a_model_gave_up_is_free() -> None:
+    optimizer = Adam()
+    model = Sequential(Dense(2, 3), optimizer=optimizer)
+    model.setoptimizer("sgd")
+    assert Sequential(Dense(2, 3), optimizer=optimizer).optimizer is optimizer
+
+
+def stepped(model: Sequential) -> None:
+    model.backward(np.ones_like(model.forward(np.ones((2, 2)))))
+    model.optimizer.step(model.layers)
+
+
+@pytest.mark.parametrize("steps", [1, 0], ids=["after steps of its own", "before any step"])
+def test_step_on_another_models_layers_is_refused(steps: int) -> None:
+    model, other = Sequential(Dense(2, 3)), Sequential(Dense(2, 3))
+    for _ in range(steps):
+        stepped(model)
+    stepped(other)
+    before = values(other.layers)
+    with pytest.raises(ArgumentError, match="another model"):
+        model.optimizer.step(other.layers)
+    assert_equal(values(other.layers), before)
+    stepped(model)
+    stepped(other)
+    assert not np.array_equal(values(other.layers)["0.W"], before["0.W"])
+
+
+def test_a_missing_gradient_is_refused() -> None:
+    layers, optimizer = referenced(), Adam()
+    advance(optimizer, layers, [0])
+    before = values(layers)
+    layers[1].grads = {"gamma": layers[1].grads["gamma"]}
+    with pytest.raises(BackwardError, match=r"no gradient for 1\.beta: LayerNorm\(\)"):
+        optimizer.step(layers)
+    assert_equal(values(layers), before)
+    assert optimizer.t == 1
+    with pytest.raises(BackwardError, match=r"no gradient for 0\.W"):
+        SGD().step([Dense(2, 3)])
+
+
+def test_a_gradient_of_another_shape_is_refused() -> None:
+    layers, optimizer = referenced(), Adam()
+    give(layers, 0)
+    layers[2].grads["b"] = np.zeros((2, 1))
+    with pytest.raises(ShapeError, match=r"gradient of 2\.b has shape \(2, 1\).* \(2,\)"):
+        optimizer.step(layers)
+    assert optimizer.t == 0
+    assert_equal(values(layers), {path: START[path] for path in values(layers)})
+
+
+def test_layers_without_sizes_or_of_two_dtypes_are_refused() -> None:
+    with pytest.raises(NotBuiltError, match=r"Dense\(3\)"):
+        SGD().step([Dense(3)])
+    wide = Dense(2, 2)
+    wide.cast("float64")
+    with pytest.raises(ArgumentTypeError, match="several dtypes"):
+        SGD().step([wide, Dense(2, 2)])
+
+
+def test_an_unfinished_rule_says_what_is_missing() -> None:
+    class Mine(Optimizer):
+        pass
+
+    layers = referenced()
+    give(layers, 0)
+    with pytest.raises(NotImplementedError, match="Mine must implement update"):
+        Mine().step(layers)
+
+
+def test_a_rule_of_ones_own_is_one_method() -> None:
+    class Signs(Optimizer):
+        def update(self, theta: Array, g: Array, lr: float) -> None:
+            theta -= lr * np.sign(g)
+
+    layers = referenced()
+    advance(Signs(0.5), layers, [0])
+    for path, a in values(layers).items():
+        np.testing.assert_array_equal(a, START[path] - 0.5 * np.sign(GRADIENTS[path][0]))
+
+
+@every
+def test_repr_is_the_call_that_makes_it(make: Callable[[], Optimizer]) -> None:
+    optimizer = make()
+    again = eval(repr(optimizer), vars(optimizers))
+    assert type(again) is type(optimizer)
+    for name, value in vars(optimizer).items():
+        if isinstance(value, float):
+            assert getattr(again, name) == value

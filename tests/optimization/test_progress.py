@@ -1,0 +1,203 @@
+"""What training shows: nothing, a line an epoch, or a bar that moves."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import rich.console
+
+from phitodeep.layers import Dense
+from phitodeep.model import Sequential
+from phitodeep.optimization import progress
+from phitodeep.optimization.callbacks import LambdaCallback, StopTraining
+
+X = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+
+def train(epochs: int = 3, verbose: int = 1, **given: Any) -> Sequential:
+    model = Sequential(Dense(3, 1), seed=0, batch_size=10, metrics=["mae"])
+    model.train(X, Y, epochs=epochs, verbose=verbose, **given)
+    return model
+
+
+def test_verbose_0_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    train(verbose=0)
+    assert capsys.readouterr() == ("", "")
+    assert type(progress.display(0)) is progress.Silent
+    assert type(progress.display(False)) is progress.Silent
+
+
+def test_one_line_an_epoch_where_the_output_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = train(12, X_test=X[:7], y_test=Y[:7])
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == ""
+    assert len(lines) == 12
+    assert "\x1b" not in out
+    assert "\r" not in out
+    for i, line in enumerate(lines, 1):
+        assert re.match(rf"epoch +{i}/12\b", line)
+        for shown in (r"loss \d", r"mae \d", r"\btest\b", r"[\d,]+ samples/s", r"\d s$"):
+            assert re.search(shown, line), (shown, line)
+    model.train(X, Y, epochs=2, verbose=1)
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["13/14", "14/14"]
+
+
+def test_the_numbers_shown_are_those_of_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Sequential(Dense(3, 1), seed=0, metrics=["mae"])
+    history = model.train(X, Y, X[:9], Y[:9], epochs=3)
+    lines = capsys.readouterr().out.splitlines()
+    maes = zip(history.metrics["train_mae"], history.metrics["test_mae"], strict=True)
+    for line, losses, errors in zip(lines, history, maes, strict=True):
+        found = [float(number) for number in re.findall(r"(?:loss|mae) ([\d.]+)", line)]
+        expected = (losses[0], errors[0], losses[1], errors[1])
+        assert found == pytest.approx(expected, abs=6e-5)
+
+
+def test_no_epochs_show_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    train(0)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_reason_of_an_early_end_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(*_: Any) -> None:
+        raise StopTraining("that will do")
+
+    train(5, callbacks=[LambdaCallback(on_epoch_end=stop)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert "that will do" in lines[1]
+
+
+# --- terminals ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What rich writes to a terminal that is 120 wide."""
+    out = io.StringIO()
+    real = rich.console.Console
+
+    def made(*args: Any, **kwargs: Any) -> rich.console.Console:
+        return real(
+            file=out, force_terminal=True, force_jupyter=False, width=120, color_system=None
+        )
+
+    monkeypatch.setattr(rich.console, "Console", made)
+    monkeypatch.setattr(progress, "REDRAW", -1.0)  # draw at every batch
+    return out
+
+
+def test_a_terminal_gets_a_live_bar_and_a_line_an_epoch(terminal: io.StringIO) -> None:
+    model = Sequential(Dense(3, 1), seed=0, batch_size=10, metrics=["mae"])
+    model.train(X, Y, X, Y, epochs=3)
+    text = terminal.getvalue()
+    drawn = [part for part in re.split(r"[\r\n]|\x1b\[\d*[A-Za-z]", text) if "━" in part]
+    assert len(drawn) >= 12  # 3 epochs of 4 batches
+    for shown in (r"loss \d", r"mae \d", r"samples/s", r"\d:\d\d"):  # the last one is time left
+        assert re.search(shown, drawn[5]), (shown, drawn[5])
+    assert any("1/3" in part for part in drawn)
+    assert any("3/3" in part for part in drawn)
+    lines = [line for line in text.splitlines() if re.search(r"\d s\s*$", line)]
+    assert len(lines) == 3
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
+
+
+def test_a_bar_counts_all_batches_of_all_epochs(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[int] = []
+    bar = next(kind for kind in vars(progress).values() if hasattr(kind, "draw"))
+    kinds = [k for k in vars(progress).values() if isinstance(k, type) and issubclass(k, bar)]
+    for kind in kinds:
+        if "draw" in vars(kind):
+            draw = kind.draw  # type: ignore[attr-defined]
+
+            def spy(self: Any, count: int, *texts: str, draw: Any = draw) -> None:
+                done.append(count)
+                draw(self, count, *texts)
+
+            monkeypatch.setattr(kind, "draw", spy)
+    model = Sequential(Dense(3, 1), seed=0, batch_size=9)
+    model.train(X, Y, epochs=2)
+    assert done == list(range(1, 11))  # 40 samples are 4 batches of 9 and a short one
+    done.clear()
+    model.train(X, Y, epochs=2, accumulate=2)
+    assert done == list(range(1, 7))
+
+
+def test_many_epochs_leave_few_lines_in_a_terminal(terminal: io.StringIO) -> None:
+    train(100)
+    lines = [line for line in terminal.getvalue().splitlines() if re.search(r"\d s\s*$", line)]
+    assert len(lines) <= 2 * progress.LINES
+    assert any("100/100" in line for line in lines)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
+def test_the_cursor_comes_back_when_a_callback_fails(
+    terminal: io.StringIO, error: BaseException
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        train(2, callbacks=[LambdaCallback(on_batch_end=fail)])
+    text = terminal.getvalue()
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+
+
+def test_the_cursor_comes_back_when_the_last_call_of_a_callback_fails(
+    terminal: io.StringIO,
+) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        train(2, callbacks=[LambdaCallback(on_train_end=fail)])
+    text = terminal.getvalue()
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+
+
+def test_training_in_a_training_shows_both(terminal: io.StringIO) -> None:
+    train(2, callbacks=[LambdaCallback(on_epoch_end=lambda *_: train(1) and None)])
+    lines = [line for line in terminal.getvalue().splitlines() if re.search(r"\d s\s*$", line)]
+    assert len(lines) == 4
+
+
+def test_a_notebook_gets_html_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, html: str) -> None:
+            shown.append(html)
+
+    fake = types.ModuleType("IPython.display")
+    fake.HTML = lambda text: text  # type: ignore[attr-defined]
+    fake.display = lambda html, display_id: Handle()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
+    monkeypatch.setattr(progress, "REDRAW", -1.0)
+    train(3)
+    assert any("<progress" in html for html in shown)
+    assert "<progress" not in shown[-1]
+    assert len(re.findall(r"epoch \d/3", shown[-1])) == 3
+
+
+def test_emscripten_has_no_rich_and_gets_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "emscripten")
+    for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    train(2)
+    assert len(capsys.readouterr().out.splitlines()) == 2

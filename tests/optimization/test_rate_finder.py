@@ -1,0 +1,145 @@
+"""The rate-range test: what it tries, what it suggests, and that the model stays."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, PhitodeepError
+from phitodeep.layers import BatchNorm, Dense, Dropout, Tanh
+from phitodeep.model import Sequential
+from phitodeep.optimization.callbacks import LambdaCallback
+from phitodeep.optimization.rate_finder import RateRange
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((200, 5)).astype(np.float32)
+Y = np.tanh(X @ rng.standard_normal((5, 2))).astype(np.float32)
+
+
+def net(**given: Any) -> Sequential:
+    layers = (Dense(5, 8), BatchNorm(), Tanh(), Dropout(0.1), Dense(8, 2))
+    return Sequential(*layers, **{"seed": 0, "batch_size": 20, "metrics": ["mae"], **given})
+
+
+def test_the_model_is_not_changed() -> None:
+    seen: list[int] = []
+    watch = LambdaCallback(on_batch_end=lambda model, step, loss: seen.append(step))
+    model, twin = net(alpha=0.01), net(alpha=0.01)
+    for one in (model, twin):
+        one.train(X, Y, epochs=1, verbose=0)
+    model.callbacks.append(watch)
+    weights, memory = model.get_weights(), model.optimizer.memory()
+    model.find_alpha(X, Y, steps=30)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, weights[path])
+    for path, slots in model.optimizer.memory().items():
+        for name, a in slots.items():
+            np.testing.assert_array_equal(a, memory[path][name])
+    assert (model.epoch, model.optimizer.t, model.alpha) == (1, 10, 0.01)
+    assert seen == []  # the model's callbacks heard nothing
+    assert model.train(X, Y, epochs=2, verbose=0) == twin.train(X, Y, epochs=2, verbose=0)
+
+
+def test_rates_grow_from_low_to_high_by_equal_factors() -> None:
+    found = net().find_alpha(X, Y, low=1e-5, high=1e-2, steps=31)
+    np.testing.assert_allclose(found.rates, np.geomspace(1e-5, 1e-2, 31), rtol=1e-9)
+    assert len(found.losses) == 31
+    assert all(map(math.isfinite, found.losses))
+
+
+def test_it_tries_the_same_rates_on_a_model_that_was_trained() -> None:
+    model = net()
+    model.train(X, Y, epochs=3, verbose=0)
+    found = model.find_alpha(X, Y, low=1e-5, high=1e-2, steps=20)
+    np.testing.assert_allclose(found.rates, np.geomspace(1e-5, 1e-2, 20), rtol=1e-9)
+
+
+def test_the_rates_are_those_that_the_steps_took() -> None:
+    model = Sequential(Dense(1, 1, bias=False), optimizer="sgd", dtype="float64")
+    model.layers[0].W = [[0.0]]
+    ones = np.ones((4, 1))
+    found = model.find_alpha(ones, 5 * ones, low=1e-3, high=0.1, steps=12)
+    w, mean, losses = 0.0, 0.0, []
+    for k, rate in enumerate(np.geomspace(1e-3, 0.1, 12)):
+        mean = 0.9 * mean + 0.1 * (w - 5) ** 2
+        losses.append(mean / (1 - 0.9 ** (k + 1)))
+        w -= rate * 2 * (w - 5)
+    np.testing.assert_allclose(found.losses, losses, rtol=1e-10)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_suggestion_trains(optimizer: str, seed: int) -> None:
+    found = net(optimizer=optimizer, seed=seed).find_alpha(X, Y)
+    assert found.suggestion in found.rates
+    model = net(optimizer=optimizer, seed=seed, alpha=found.suggestion)
+    before = model.evaluate(X, Y)["loss"]
+    model.train(X, Y, epochs=15, verbose=0)
+    assert model.evaluate(X, Y)["loss"] < 0.6 * before
+
+
+def test_it_ends_early_and_quietly_where_the_loss_explodes() -> None:
+    model = Sequential(Dense(5, 2), optimizer="sgd", seed=0, batch_size=20)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = model.find_alpha(X, Y, low=1e-3, high=1e9)
+    assert caught == []
+    assert 3 < len(found.rates) < 100
+    assert len(found.losses) == len(found.rates)
+    assert all(map(math.isfinite, found.losses))
+    assert found.suggestion < 2
+
+
+def test_a_low_that_diverges_at_once_is_refused() -> None:
+    model = Sequential(Dense(5, 2), optimizer="sgd", seed=0)
+    with pytest.raises(ArgumentError, match="smaller low"):
+        model.find_alpha(X, Y, low=1e12, high=1e15)
+
+
+def test_negative_losses_are_losses_too() -> None:
+    counts = np.full((200, 2), 5.0)
+    model = Sequential(Dense(5, 2), loss_class="poisson_nll", optimizer="sgd", seed=0)
+    model.layers[0].b = [1.0, 1.0]
+    assert model.evaluate(X, counts)["loss"] < 0
+    assert len(model.find_alpha(X, counts, high=1e-3, steps=20).rates) == 20
+
+
+def test_a_model_that_is_not_built_stays_so() -> None:
+    model = Sequential(Dense(4), Tanh(), Dense(2), seed=0)
+    model.find_alpha(X, Y, steps=10)
+    assert model.output_shape is None
+    assert not model.layers[0].params
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"low": 0}, "low"),
+        ({"low": math.nan}, "low"),
+        ({"high": -1}, "high"),
+        ({"low": 0.1, "high": 0.1}, "low < high"),
+        ({"steps": 3}, "steps"),
+        ({"steps": 10.5}, "steps"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": -1}, "batch_size"),
+    ],
+)
+def test_bad_arguments_are_refused(given: dict[str, Any], name: str) -> None:
+    with pytest.raises(PhitodeepError, match=name):
+        net().find_alpha(X, Y, **given)
+
+
+def test_plot(tmp_path: Path) -> None:
+    found = RateRange([1e-3, 1e-2, 1e-1], [3.0, 1.0, 2.0], 1e-2)
+    figure = found.plot(str(tmp_path / "rates.png"))
+    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
+    panel = figure.axes[0]
+    assert panel.get_xscale() == "log"
+    np.testing.assert_array_equal(panel.lines[0].get_ydata(), found.losses)
+    assert copy.copy(found) == found

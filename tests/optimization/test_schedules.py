@@ -1,0 +1,254 @@
+"""Learning rates: their values by hand, and what every schedule promises."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
+from phitodeep.layers import Dense
+from phitodeep.model import Sequential
+from phitodeep.optimization import schedules
+from phitodeep.optimization.schedules import (
+    Constant,
+    CosineDecay,
+    ExponentialDecay,
+    InverseTimeDecay,
+    OneCycle,
+    PolynomialDecay,
+    ReduceOnPlateau,
+    StepDecay,
+    WarmUp,
+    as_schedule,
+    check_rate,
+)
+
+EXAMPLES: dict[str, Callable[[], Any]] = {
+    "Constant": lambda: Constant(0.3),
+    "StepDecay": lambda: StepDecay(0.8, 3, 0.5),
+    "ExponentialDecay": lambda: ExponentialDecay(0.8, 4, 0.25),
+    "InverseTimeDecay": lambda: InverseTimeDecay(0.6, 0.5),
+    "PolynomialDecay": lambda: PolynomialDecay(1.0, 4, 0.2, 2.0),
+    "CosineDecay": lambda: CosineDecay(1.0, 6, 0.2),
+    "WarmUp": lambda: WarmUp(StepDecay(0.8, 2, 0.5), 4),
+    "OneCycle": lambda: OneCycle(1.0, 10, up=0.4, divide=10.0, divide_last=100.0),
+    "ReduceOnPlateau": lambda: ReduceOnPlateau(0.5, patience=2),
+}
+every = pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
+
+
+def test_every_public_schedule_is_tested() -> None:
+    public = {
+        name
+        for name, kind in vars(schedules).items()
+        if inspect.isclass(kind) and kind.__module__ == schedules.__name__ and callable(kind)
+    }
+    helpers = {"Observer", "_Checked"}
+    assert public - helpers == set(EXAMPLES)
+
+
+VALUES: list[tuple[str, list[float]]] = [
+    ("Constant", [0.3, 0.3, 0.3]),
+    ("StepDecay", [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]),
+    ("ExponentialDecay", [0.8, 0.8 / math.sqrt(2), 0.4, 0.4 / math.sqrt(2), 0.2]),
+    ("InverseTimeDecay", [0.6, 0.4, 0.3, 0.24, 0.2]),
+    ("PolynomialDecay", [1.0, 0.65, 0.4, 0.25, 0.2, 0.2, 0.2]),
+    ("CosineDecay", [1.0, 0.6 + 0.2 * math.sqrt(3), 0.8, 0.6, 0.4, 0.6 - 0.2 * math.sqrt(3)]),
+    ("WarmUp", [0.2, 0.4, 0.6, 0.8, 0.8, 0.8, 0.4, 0.4, 0.2]),
+    ("ReduceOnPlateau", [0.5, 0.5, 0.5]),
+]
+
+
+@pytest.mark.parametrize(("name", "expected"), VALUES, ids=[name for name, _ in VALUES])
+def test_values_by_hand(name: str, expected: list[float]) -> None:
+    schedule = EXAMPLES[name]()
+    np.testing.assert_allclose([schedule(i) for i in range(len(expected))], expected, rtol=1e-12)
+
+
+def test_the_ends_of_decays_stay() -> None:
+    for schedule in (PolynomialDecay(1.0, 4, 0.2), CosineDecay(1.0, 4, 0.2)):
+        assert [round(schedule(i), 12) for i in (4, 5, 1000)] == [0.2] * 3
+    assert PolynomialDecay(1.0, 10)(5) == 0.5  # linear, to 0, unless told otherwise
+    assert CosineDecay(2.0, 10)(10) == pytest.approx(0, abs=1e-15)
+
+
+def test_one_cycle_goes_up_and_down_along_cosines() -> None:
+    schedule = OneCycle(1.0, 10, up=0.4, divide=10.0, divide_last=100.0)
+    up = [0.1 + 0.9 * (1 - math.cos(math.pi * i / 4)) / 2 for i in range(4)]
+    down = [0.01 + 0.99 * (1 + math.cos(math.pi * i / 6)) / 2 for i in range(7)]
+    np.testing.assert_allclose([schedule(i) for i in range(11)], [*up, *down], rtol=1e-12)
+    assert schedule(500) == pytest.approx(0.01, rel=1e-12)
+
+
+@pytest.mark.parametrize(("steps", "up"), [(100, 0.3), (7, 0.33), (10, 0.0), (1000, 0.05)])
+def test_one_cycle_is_exact_at_every_step(steps: int, up: float) -> None:
+    schedule, top = OneCycle(0.5, steps, up=up), up * steps
+    for i in range(steps):
+        if i < top:
+            expected = 0.02 + 0.48 * (1 - math.cos(math.pi * i / top)) / 2
+        else:
+            along = (i - top) / (steps - top)
+            expected = 5e-5 + (0.5 - 5e-5) * (1 + math.cos(math.pi * along)) / 2
+        assert schedule(i) == pytest.approx(expected, rel=1e-12), i
+
+
+def test_warm_up_of_a_number() -> None:
+    assert [WarmUp(0.4, 4)(i) for i in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+
+
+@every
+def test_schedules_give_python_floats_and_are_pure(make: Callable[[], Any]) -> None:
+    schedule = make()
+    for step in (0, 1, 5, 10**7):
+        assert type(schedule(step)) is float
+        assert math.isfinite(schedule(step))
+        assert schedule(step) >= 0
+        assert schedule(step) == schedule(step)
+    assert [make()(i) for i in range(20)] == [schedule(i) for i in range(20)]
+
+
+@every
+def test_schedules_can_be_copied_and_pickled(make: Callable[[], Any]) -> None:
+    schedule = make()
+    for twin in (copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
+        assert [twin(i) for i in range(20)] == [schedule(i) for i in range(20)]
+        if dataclasses.is_dataclass(schedule):
+            assert twin == schedule
+            assert repr(twin) == repr(schedule)
+
+
+# --- reduce on plateau -------------------------------------------------------------------------
+
+
+def heard(schedule: ReduceOnPlateau, losses: list[float]) -> list[float]:
+    rates = []
+    for loss in losses:
+        schedule.observe(loss)
+        rates.append(schedule(0))
+    return rates
+
+
+def test_reduce_on_plateau_by_hand() -> None:
+    schedule = ReduceOnPlateau(0.8, factor=0.5, patience=2, min_delta=0.1, alpha_min=0.15)
+    losses = [1.0, 0.95, 0.85, 0.8, 0.75, 0.5, math.nan, 0.45, 0.45, 0.45, 0.45, 0.45, 0.2]
+    # best:   1.0  wait  0.85  wait  0.75->less by 0.1? no: wait 2 -> reduce
+    assert heard(schedule, losses) == pytest.approx(
+        [0.8, 0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2, 0.2, 0.15, 0.15, 0.15, 0.15]
+    )
+
+
+def test_reduce_on_plateau_waits_again_after_each_reduction() -> None:
+    schedule = ReduceOnPlateau(1.0, factor=0.1, patience=3)
+    assert heard(schedule, [1.0] * 8) == pytest.approx([1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_reduce_on_plateau_never_raises_the_rate() -> None:
+    with pytest.raises(ArgumentError, match="alpha_min"):
+        ReduceOnPlateau(0.1, patience=1, alpha_min=1.0)
+
+
+X = np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32)
+
+
+def plateau(alpha: Any) -> list[float]:
+    """The rates of a training whose loss cannot fall."""
+    model = Sequential(Dense(3, 1), optimizer="sgd", alpha=alpha, seed=0, batch_size=10)
+    return model.train(X, np.zeros(20), epochs=5, shuffle=False, verbose=0).rates
+
+
+def test_training_tells_the_schedule_each_epochs_loss() -> None:
+    # a rate of 1e-30 changes nothing: the loss is the same, epoch after epoch
+    rates = plateau(ReduceOnPlateau(1e-30, factor=0.5, patience=2))
+    assert rates == [1e-30, 1e-30, 1e-30, 5e-31, 5e-31]
+    told: list[float] = []
+
+    class Listening(ReduceOnPlateau):
+        def observe(self, loss: float) -> None:
+            told.append(loss)
+
+    model = Sequential(Dense(3, 1), alpha=Listening(0.01), seed=0)
+    history = model.train(X, np.zeros(20), epochs=3, verbose=0)
+    assert told == [train for train, _ in history]
+    told.clear()
+    history = model.train(X, np.zeros(20), X[:5], np.ones(5), epochs=3, verbose=0)
+    assert told == [test for _, test in history]
+
+
+def test_warm_up_tells_the_schedule_after_it() -> None:
+    schedule = WarmUp(ReduceOnPlateau(1e-30, factor=0.5, patience=1), 1)
+    assert plateau(schedule)[-1] < 1e-30
+
+
+def test_the_rates_of_a_training_follow_the_schedule() -> None:
+    schedule = CosineDecay(0.1, 10)
+    model = Sequential(Dense(3, 1), alpha=schedule, seed=0, batch_size=10)
+    history = model.train(X, np.zeros(20), epochs=3, verbose=0)
+    assert history.rates == [schedule(1), schedule(3), schedule(5)]
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+RATE = [-1.0, math.nan, math.inf, "1", None, True]
+COUNT = [0, -1, 2.5, "1", None, True]
+POSITIVE = [0.0, *RATE]
+BAD: list[tuple[str, dict[str, Any], str, list[Any]]] = [
+    ("Constant", {}, "alpha", RATE),
+    ("StepDecay", {"alpha": 1.0, "every": 2}, "alpha", RATE),
+    ("StepDecay", {"alpha": 1.0, "every": 2}, "every", COUNT),
+    ("StepDecay", {"alpha": 1.0, "every": 2}, "factor", POSITIVE),
+    ("ExponentialDecay", {"alpha": 1.0, "steps": 2}, "alpha", RATE),
+    ("ExponentialDecay", {"alpha": 1.0, "steps": 2}, "steps", COUNT),
+    ("ExponentialDecay", {"alpha": 1.0, "steps": 2}, "factor", POSITIVE),
+    ("InverseTimeDecay", {"alpha": 1.0}, "rate", RATE),
+    ("PolynomialDecay", {"alpha": 1.0, "steps": 2}, "alpha_min", RATE),
+    ("PolynomialDecay", {"alpha": 1.0, "steps": 2}, "power", POSITIVE),
+    ("PolynomialDecay", {"alpha": 1.0, "steps": 2}, "steps", COUNT),
+    ("CosineDecay", {"alpha": 1.0, "steps": 2}, "alpha", RATE),
+    ("CosineDecay", {"alpha": 1.0, "steps": 2}, "steps", COUNT),
+    ("CosineDecay", {"alpha": 1.0, "steps": 2}, "alpha_min", RATE),
+    ("WarmUp", {"after": 1.0}, "steps", COUNT),
+    ("WarmUp", {"after": 1.0, "steps": 2}, "after", RATE),
+    ("OneCycle", {"alpha": 1.0, "steps": 2}, "up", [1.0, *RATE]),
+    ("OneCycle", {"alpha": 1.0, "steps": 2}, "divide", POSITIVE),
+    ("OneCycle", {"alpha": 1.0, "steps": 2}, "divide_last", POSITIVE),
+    ("OneCycle", {"alpha": 1.0}, "steps", COUNT),
+    ("ReduceOnPlateau", {}, "alpha", RATE),
+    ("ReduceOnPlateau", {"alpha": 1.0}, "factor", [1.0, 1.5, *POSITIVE]),
+    ("ReduceOnPlateau", {"alpha": 1.0}, "patience", COUNT),
+    ("ReduceOnPlateau", {"alpha": 1.0}, "min_delta", RATE),
+    ("ReduceOnPlateau", {"alpha": 1.0}, "alpha_min", RATE),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "field", "bad"),
+    [(name, given, field, b) for name, given, field, bad in BAD for b in bad],
+)
+def test_a_wrong_setting_is_refused_where_it_is_made(
+    name: str, given: dict[str, Any], field: str, bad: Any
+) -> None:
+    with pytest.raises(PhitodeepError, match=rf"{name} {field}") as caught:
+        vars(schedules)[name](**{**given, field: bad})
+    assert isinstance(caught.value, ValueError | TypeError)
+
+
+def test_check_rate_and_as_schedule() -> None:
+    def own(step: int) -> float:
+        return 0.5
+
+    assert check_rate(own) is own
+    assert check_rate(1) == 1.0
+    assert as_schedule(own) is own
+    assert as_schedule(0.25)(17) == 0.25
+    with pytest.raises(ArgumentTypeError, match="alpha"):
+        check_rate("0.1")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="alpha"):
+        check_rate(float("nan"))

@@ -1,0 +1,910 @@
+"""The training loop: what is visited, what is computed, what is returned, and how it ends."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import signal
+import threading
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import PhitodeepWarning
+from phitodeep.layers import (
+    BatchNorm,
+    Dense,
+    Dropout,
+    Flatten,
+    GaussianNoise,
+    Layer,
+    LayerNorm,
+    PReLU,
+    ReLU,
+    Residual,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
+from phitodeep.layers.base import current
+from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
+from phitodeep.model import Sequential
+from phitodeep.optimization.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
+from phitodeep.optimization.optimizers import SGD, Adam
+from phitodeep.optimization.schedules import ReduceOnPlateau
+from phitodeep.optimization.training import History
+from phitodeep.types import Array
+
+rng = np.random.default_rng(1)
+N = 50
+X = rng.standard_normal((N, 4)).astype(np.float32)
+LABELS = (X[:, 0] + 0.3 * rng.standard_normal(N) > 0).astype(int) + (X[:, 1] > 0.5)
+Y = (X @ rng.standard_normal((4, 2))).astype(np.float32)
+
+
+def classifier(**given: Any) -> Sequential:
+    options: dict[str, Any] = {"loss_class": CategoricalCrossEntropy(), "seed": 0, "alpha": 0.02}
+    layers = (Dense(4, 8), BatchNorm(), ReLU(), Dropout(0.2), Dense(8, 3), Softmax())
+    return Sequential(*layers, **{**options, "batch_size": 16, "epochs": 3, **given})
+
+
+def plain(**given: Any) -> Sequential:
+    """Without anything that looks at the whole batch, or at chance."""
+    options: dict[str, Any] = {"optimizer": "sgd", "seed": 0, "alpha": 0.05, "dtype": "float64"}
+    layers = (Dense(4, 6), Tanh(), Dense(6, 2))
+    return Sequential(*layers, **{**options, "batch_size": 16, "epochs": 3, **given})
+
+
+def train(model: Sequential, *data: Any, **given: Any) -> History:
+    return model.train(*data, **{"verbose": 0, **given})
+
+
+def same_weights(a: Sequential, b: Sequential) -> bool:
+    one, other = a.get_weights(), b.get_weights()
+    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
+
+
+def near_weights(a: Sequential, b: Sequential, rtol: float = 1e-9) -> None:
+    one, other = a.get_weights(), b.get_weights()
+    assert one.keys() == other.keys()
+    for path, value in one.items():
+        np.testing.assert_allclose(value, other[path], rtol=rtol, atol=1e-12, err_msg=path)
+
+
+class Spy(Layer):
+    """Notes the samples that go by in training, and every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[Array] = []
+
+    def forward(self, X: Array) -> Array:
+        if current().training:
+            self.batches.append(X.copy())
+        return X.copy()
+
+    def backward(self, dY: Array) -> Array:
+        return dY.copy()
+
+
+def numbered(n: int) -> Array:
+    """Samples that tell their number."""
+    return np.arange(n, dtype=np.float32)[:, None]
+
+
+def visits(n: int, **given: Any) -> list[list[list[int]]]:
+    """For each epoch, the numbers of the samples of each batch."""
+    model = Sequential(Spy(), Dense(1, 1), alpha=0.0, seed=3)
+    spy = model.layers[0]
+    assert isinstance(spy, Spy)
+    epochs: list[list[list[int]]] = []
+
+    def collect(*_: Any) -> None:
+        epochs.append([batch[:, 0].astype(int).tolist() for batch in spy.batches])
+        spy.batches.clear()
+
+    watch = LambdaCallback(on_epoch_end=collect)
+    train(model, numbered(n), np.zeros(n), callbacks=[watch], **given)
+    return epochs
+
+
+# --- what is visited ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "sizes"),
+    [
+        *[(10, 4, [4, 4, 2]), (9, 3, [3, 3, 3]), (5, 1, [1] * 5)],
+        *[(7, size, [7]) for size in (7, 100, None)],
+    ],
+)
+def test_every_sample_comes_once_an_epoch_and_the_last_short_batch_counts(
+    n: int, size: int | None, sizes: list[int]
+) -> None:
+    epochs = visits(n, batch_size=size, epochs=4)
+    assert len(epochs) == 4
+    for batches in epochs:
+        assert [len(batch) for batch in batches] == sizes
+        assert sorted(i for batch in batches for i in batch) == list(range(n))
+
+
+def test_each_epoch_has_a_fresh_order_unless_told() -> None:
+    orders = [joined(batches) for batches in visits(30, batch_size=7, epochs=5)]
+    assert len({tuple(order) for order in orders}) == 5
+    assert list(range(30)) not in orders
+    straight = visits(30, batch_size=7, epochs=2, shuffle=False)
+    assert [joined(batches) for batches in straight] == [list(range(30))] * 2
+
+
+def joined(batches: list[list[int]]) -> list[int]:
+    return [i for batch in batches for i in batch]
+
+
+def test_targets_and_weights_stay_beside_their_samples() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def together(P: Array, T: Array) -> float:
+        seen.extend(zip(P[:, 0].tolist(), T[:, 0].tolist(), strict=True))
+        return 0.0
+
+    model = Sequential(Dense(1, 1, bias=False), alpha=0.0, seed=0)
+    model.layers[0].W = [[1.0]]
+    train(model, numbered(20), numbered(20) * 2, epochs=2, batch_size=6, metrics=[together])
+    assert len(seen) == 40
+    assert all(t == 2 * p for p, t in seen)
+    # a weight of 0 for all but one sample leaves that one alone
+    weights = np.zeros(20)
+    weights[13] = 1.0
+    history = train(
+        model, numbered(20), np.zeros(20), sample_weight=weights, epochs=1, batch_size=20
+    )
+    assert history[0][0] == 13.0**2
+
+
+def test_the_data_that_was_given_is_not_written() -> None:
+    frozen = [a.copy() for a in (X, LABELS)]
+    for a in frozen:
+        a.flags.writeable = False
+    for size in (16, None):
+        train(classifier(), *frozen, *frozen, batch_size=size, sample_weight=np.ones(N))
+    train(Sequential(ReLU(), Flatten(), Dense(2)), frozen[0], Y)
+    np.testing.assert_array_equal(frozen[0], X)
+
+
+# --- seeds -------------------------------------------------------------------------------------
+
+
+def test_a_seed_repeats_everything_to_the_bit() -> None:
+    first, second, other = classifier(), classifier(), classifier(seed=1)
+    histories = [
+        train(model, X, LABELS, X, LABELS, metrics=["accuracy"])
+        for model in (first, second, other)
+    ]  # fmt: skip
+    assert histories[0] == histories[1]
+    assert histories[0].metrics == histories[1].metrics
+    assert same_weights(first, second)
+    assert histories[0] != histories[2]
+    assert not np.array_equal(first.layers[0].W, other.layers[0].W)
+
+
+def test_the_seed_decides_weights_order_and_masks() -> None:
+    def built(seed: int) -> Sequential:
+        model = classifier(seed=seed)
+        model.set_weights(classifier().get_weights())  # the same weights
+        return model
+
+    assert not np.array_equal(classifier(seed=1).layers[0].W, classifier().layers[0].W)
+    assert train(built(0), X, LABELS) == train(built(0), X, LABELS)
+    full = {"batch_size": None, "epochs": 1, "shuffle": False}
+    assert train(built(0), X, LABELS, **full) != train(built(1), X, LABELS, **full)  # masks
+    a, b = (Sequential(Dense(4, 2), seed=s, alpha=0.1, batch_size=8) for s in (0, 1))
+    b.set_weights(a.get_weights())
+    assert train(a, X, Y, epochs=1) != train(b, X, Y, epochs=1)  # order
+
+
+def test_models_without_a_seed_differ() -> None:
+    first, second = classifier(seed=None), classifier(seed=None)
+    assert not np.array_equal(first.layers[0].W, second.layers[0].W)
+    assert train(first, X, LABELS) != train(second, X, LABELS)
+
+
+def test_the_global_generator_is_never_touched() -> None:
+    state = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]  # noqa: NPY002
+    model = classifier()
+    model.layers.insert(3, GaussianNoise(0.1))
+    train(model, X, LABELS, X, LABELS, validation_split=0.0)
+    model.predict(X)
+    model.find_alpha(X, LABELS, steps=10)
+    after = np.random.get_state()[1]  # type: ignore[index]  # noqa: NPY002
+    np.testing.assert_array_equal(after, state)
+
+
+# --- going on ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "nadam", "rmsprop", "lion"])
+def test_a_second_training_goes_on_where_the_first_ended(optimizer: str) -> None:
+    at_once = classifier(optimizer=optimizer, alpha=lambda step: 0.02 / (1 + step))
+    in_two = classifier(optimizer=optimizer, alpha=lambda step: 0.02 / (1 + step))
+    whole = train(at_once, X, LABELS, X, LABELS, epochs=5, metrics=["accuracy"])
+    first = train(in_two, X, LABELS, X, LABELS, epochs=2, metrics=["accuracy"])
+    second = train(in_two, X, LABELS, X, LABELS, epochs=3, metrics=["accuracy"])
+    assert [*first, *second] == whole
+    assert len(second) == 3
+    assert first.rates + second.rates == whole.rates
+    assert same_weights(at_once, in_two)
+    assert at_once.epoch == in_two.epoch == 5
+
+
+@pytest.mark.parametrize(
+    "through", [Sequential.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
+def test_a_copy_goes_on_as_the_model_would(through: Callable[[Sequential], Sequential]) -> None:
+    model = classifier(metrics=["accuracy"])
+    train(model, X, LABELS)
+    twin = through(model)
+    assert same_weights(model, twin)
+    assert train(model, X, LABELS) == train(twin, X, LABELS)
+    assert same_weights(model, twin)
+    kept = model.get_weights()
+    train(twin, X, LABELS)
+    assert all(np.array_equal(a, kept[path]) for path, a in model.get_weights().items())
+
+
+def test_predictions_and_evaluations_between_leave_no_trace() -> None:
+    quiet, busy = classifier(), classifier()
+
+    def look(model: Any, *_: Any) -> None:
+        model.predict(X)
+        model.evaluate(X, LABELS, metrics=["accuracy"])
+        model.summary()
+
+    watch = LambdaCallback(on_batch_end=look, on_epoch_end=look, on_epoch_begin=look)
+    assert train(quiet, X, LABELS) == train(busy, X, LABELS, callbacks=[watch])
+    assert same_weights(quiet, busy)
+
+
+# --- what is computed --------------------------------------------------------------------------
+
+
+def by_hand(model: Sequential, epochs: list[list[Array]], X: Array, Y: Array) -> list[float]:
+    """The same training as a loop of forward, loss, backward and step; losses of the epochs."""
+    losses = []
+    for batches in epochs:
+        total = 0.0
+        for rows in batches:
+            P = model.forward(X[rows])
+            total += model.loss.loss_func(P, Y[rows]) * len(rows)
+            model.backward(model.loss.loss_gradient(P, Y[rows]))
+            model.optimizer.step(model.layers)
+        losses.append(total / len(X))
+    return losses
+
+
+@pytest.mark.parametrize("size", [16, N, 7])
+def test_a_manual_loop_gives_the_same(size: int) -> None:
+    model, manual = plain(optimizer="adam"), plain(optimizer="adam")
+    X64, Y64 = X.astype(float), Y.astype(float)
+    history = train(model, X64, Y64, batch_size=size, shuffle=False)
+    batches = [np.arange(i, min(i + size, N)) for i in range(0, N, size)]
+    losses = by_hand(manual, [batches] * 3, X64, Y64)
+    assert [loss for loss, _ in history] == pytest.approx(losses, rel=1e-12)
+    near_weights(model, manual, rtol=1e-10)
+
+
+def test_train_loss_is_the_mean_over_samples_of_the_losses_before_each_step() -> None:
+    model, losses = plain(batch_size=20), []
+    note = LambdaCallback(on_batch_end=lambda model, step, loss: losses.append(loss))
+    history = train(model, X, Y, epochs=1, callbacks=[note])
+    assert history[0][0] == pytest.approx(np.average(losses, weights=[20, 20, 10]), rel=1e-12)
+    resting = plain(alpha=0.0, batch_size=20)
+    expected = resting.evaluate(X, Y)["loss"]
+    assert train(resting, X, Y, epochs=1)[0][0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_penalties_are_no_part_of_the_losses() -> None:
+    heavy = plain(optimizer=SGD(l1=0.5, l2=0.5, weight_decay=0.5), alpha=0.0)
+    assert train(heavy, X, Y, X, Y, epochs=1) == train(plain(alpha=0.0), X, Y, X, Y, epochs=1)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_accumulated_batches_are_one_big_batch(weighted: bool) -> None:
+    weights = rng.uniform(0, 2, N) if weighted else None
+    for make in (plain, plain_classifier):
+        big, small = make(batch_size=16), make(batch_size=4)
+        T = Y if make is plain else LABELS
+        whole = train(big, X, T, sample_weight=weights)
+        parts = train(small, X, T, sample_weight=weights, accumulate=4)
+        np.testing.assert_allclose(parts, whole, rtol=1e-7)
+        assert small.optimizer.t == big.optimizer.t == 12
+        near_weights(big, small, rtol=1e-6)
+
+
+def plain_classifier(**given: Any) -> Sequential:
+    options: dict[str, Any] = {"loss_class": "categorical_cross_entropy", "seed": 0, "alpha": 0.1}
+    options |= {"optimizer": "sgd", "dtype": "float64", "epochs": 3}
+    return Sequential(Dense(4, 6), Tanh(), Dense(6, 3), Softmax(), **{**options, **given})
+
+
+def test_masks_do_not_depend_on_how_a_batch_is_split() -> None:
+    def net(size: int) -> Sequential:
+        layers = (Dense(4, 6), Dropout(0.5), Tanh(), Dense(6, 2))
+        return Sequential(*layers, optimizer="sgd", alpha=0.1, seed=0, batch_size=size)
+
+    big, small = net(20), net(5)
+    np.testing.assert_allclose(
+        train(small, X, Y, accumulate=4, epochs=2), train(big, X, Y, epochs=2), rtol=1e-5
+    )
+
+
+REPEATS = rng.integers(0, 4, N)
+
+
+@pytest.mark.parametrize("loss", ["mse", "categorical_cross_entropy"])
+def test_a_sample_weight_is_as_many_copies(loss: str) -> None:
+    make = plain if loss == "mse" else plain_classifier
+    T = Y if loss == "mse" else LABELS
+    weighted, copied = make(batch_size=None), make(batch_size=None)
+    w_history = train(weighted, X, T, sample_weight=REPEATS)
+    rows = np.repeat(np.arange(N), REPEATS)
+    c_history = train(copied, X[rows], T[rows])
+    np.testing.assert_allclose(w_history, c_history, rtol=1e-6)
+    near_weights(weighted, copied, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "class_weight",
+    [{0: 2, 1: 1, 2: 3}, [2, 1, 3], np.array([2.0, 1.0, 3.0]), {0: 2, 2: 3}],
+    ids=str,
+)
+def test_a_class_weight_is_as_many_copies(class_weight: Any) -> None:
+    weighted, copied, in_loss, one_hot = (plain_classifier(batch_size=None) for _ in range(4))
+    w_history = train(weighted, X, LABELS, class_weight=class_weight)
+    rows = np.repeat(np.arange(N), np.array([2, 1, 3])[LABELS])
+    c_history = train(copied, X[rows], LABELS[rows])
+    np.testing.assert_allclose(w_history, c_history, rtol=1e-6)
+    near_weights(weighted, copied, rtol=1e-5)
+    in_loss.setloss(CategoricalCrossEntropy(class_weight=[2, 1, 3]))
+    np.testing.assert_allclose(train(in_loss, X, LABELS), w_history, rtol=1e-6)
+    one = train(one_hot, X, np.eye(3)[LABELS], class_weight=class_weight)
+    np.testing.assert_allclose(one, w_history, rtol=1e-6)
+
+
+def test_class_and_sample_weights_multiply() -> None:
+    both, one = plain_classifier(batch_size=None), plain_classifier(batch_size=None)
+    class_weight = {0: 2, 1: 1, 2: 3}
+    a = train(both, X, LABELS, class_weight=class_weight, sample_weight=REPEATS)
+    b = train(one, X, LABELS, sample_weight=REPEATS * np.array([2, 1, 3])[LABELS])
+    np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_class_and_sample_weights_multiply_for_one_output() -> None:
+    def net() -> Sequential:
+        loss = "binary_cross_entropy"
+        return Sequential(Dense(4, 1), Sigmoid(), loss_class=loss, seed=0, epochs=2)
+
+    y = (LABELS > 0).astype(int)
+    for labels in (y, y[:, None]):
+        a = train(net(), X, labels, class_weight={1: 3}, sample_weight=REPEATS)
+        b = train(net(), X, labels, sample_weight=REPEATS * np.where(y, 3, 1))
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4)])
+def test_class_weights_of_labels_at_every_position(shape: tuple[int, ...]) -> None:
+    labels = rng.integers(0, 3, (6, *shape))
+    data = rng.standard_normal((6, *shape, 4))
+    flat, deep = plain_classifier(), plain_classifier()
+    a = train(deep, data, labels, class_weight=[2, 1, 3])
+    b = train(flat, data.reshape(-1, 4), labels.reshape(-1), class_weight=[2, 1, 3])
+    np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+# --- histories ---------------------------------------------------------------------------------
+
+
+def test_a_history_is_a_pair_an_epoch() -> None:
+    history = train(classifier(), X, LABELS, X[:9], LABELS[:9], metrics=["accuracy"])
+    assert isinstance(history, list)
+    assert len(history) == 3
+    assert all(type(pair) is tuple and len(pair) == 2 for pair in history)
+    assert all(type(number) is float and math.isfinite(number) for p in history for number in p)
+    assert set(history.metrics) == {"train_accuracy", "test_accuracy"}
+    assert all(len(values) == 3 for values in history.metrics.values())
+    assert all(type(v) is float and 0 <= v <= 1 for vs in history.metrics.values() for v in vs)
+    assert len(history.seconds) == len(history.rates) == 3
+    assert all(seconds > 0 for seconds in history.seconds)
+    assert history.rates == [0.02] * 3
+    assert history.interrupted is False
+    again = pickle.loads(pickle.dumps(history))
+    assert (again, again.metrics) == (history, history.metrics)
+
+
+def test_without_test_data_the_test_loss_is_nan() -> None:
+    history = train(classifier(metrics=["accuracy"]), X, LABELS)
+    assert all(math.isnan(test) for _, test in history)
+    assert set(history.metrics) == {"train_accuracy"}
+
+
+def test_the_test_loss_is_the_evaluation_after_the_epoch() -> None:
+    model, seen = classifier(metrics=["accuracy"]), []
+    look = LambdaCallback(on_epoch_end=lambda m, e, logs: seen.append(m.evaluate(X, LABELS)))
+    history = train(model, X[:30], LABELS[:30], X, LABELS, callbacks=[look])
+    assert [test for _, test in history] == pytest.approx([s["loss"] for s in seen], rel=1e-12)
+    assert history.metrics["test_accuracy"] == [s["accuracy"] for s in seen]
+
+
+def test_metrics_of_training_are_of_the_predictions_that_were_learnt_from() -> None:
+    resting = plain_classifier(alpha=0.0, batch_size=16)
+    history = train(resting, X, LABELS, epochs=1, metrics=["accuracy", "f1", "top_k_accuracy"])
+    expected = resting.evaluate(X, LABELS, metrics=["accuracy", "f1", "top_k_accuracy"])
+    for name in ("accuracy", "f1", "top_k_accuracy"):
+        assert history.metrics[f"train_{name}"] == [expected[name]]
+
+
+def constant_loss(P: Array, T: Array) -> float:
+    return 7.0
+
+
+def loss(P: Array, T: Array) -> float:
+    return 7.0
+
+
+def test_metrics_with_awkward_names_are_kept_apart() -> None:
+    model = plain(epochs=2)
+    expected = train(plain(epochs=2), X, Y, X, Y)
+    history = train(model, X, Y, X, Y, metrics=[constant_loss])
+    assert history == expected
+    assert history.metrics == {"train_constant_loss": [7, 7], "test_constant_loss": [7, 7]}
+
+
+def test_a_metric_named_loss_does_not_take_the_place_of_the_loss() -> None:
+    expected = train(plain(epochs=2), X, Y)
+    with pytest.raises(ValueError, match="loss"):
+        train(plain(epochs=2), X, Y, metrics=[loss])
+    assert expected[0][0] != 7
+
+
+def test_two_metrics_of_one_name_are_not_lost() -> None:
+    def two(value: float) -> Callable[[Array, Array], float]:
+        return lambda P, T: value
+
+    with pytest.raises(ValueError, match="lambda"):
+        train(plain(epochs=2), X, Y, metrics=[two(1.0), two(2.0)])
+
+
+def test_plot(tmp_path: Path) -> None:
+    history = train(classifier(), X, LABELS, X, LABELS, metrics=["accuracy", "f1"])
+    path = tmp_path / "history.png"
+    figure = history.plot(str(path))
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert [panel.get_ylabel() for panel in figure.axes] == ["loss", "accuracy", "f1"]
+    drawn = [line.get_ydata() for line in figure.axes[0].lines]
+    np.testing.assert_array_equal(drawn, np.array(history).T)
+    train_f1, test_f1 = figure.axes[2].lines
+    np.testing.assert_array_equal(train_f1.get_ydata(), history.metrics["train_f1"])
+    np.testing.assert_array_equal(test_f1.get_ydata(), history.metrics["test_f1"])
+    alone = train(classifier(), X, LABELS).plot()
+    assert len(alone.axes) == 1
+    assert len(alone.axes[0].lines) == 1
+    assert train(classifier(), X, LABELS, epochs=0).plot() is not None
+
+
+# --- test data ---------------------------------------------------------------------------------
+
+
+def test_validation_split_holds_out_the_last_part() -> None:
+    split, given_ = plain(), plain()
+    a = train(split, X, Y, validation_split=0.3)
+    b = train(given_, X[:35], Y[:35], X[35:], Y[35:])
+    assert a == b
+    assert same_weights(split, given_)
+    weights = np.arange(N)
+    a = train(plain(), X, Y, validation_split=0.3, sample_weight=weights)
+    b = train(plain(), X[:35], Y[:35], sample_weight=weights[:35])
+    assert [loss for loss, _ in a] == [loss for loss, _ in b]
+
+
+def test_the_model_does_not_learn_from_the_test_data() -> None:
+    a, b = plain(), plain()
+    train(a, X, Y, X * 100, Y * -100)
+    train(b, X, Y)
+    assert same_weights(a, b)
+
+
+# --- early ends --------------------------------------------------------------------------------
+
+
+def press(at: int) -> LambdaCallback:
+    """Ctrl-C during the batch of this step."""
+
+    def on_batch_end(model: Any, step: int, loss: float) -> None:
+        if step == at:
+            signal.raise_signal(signal.SIGINT)
+
+    return LambdaCallback(on_batch_end=on_batch_end)
+
+
+def test_ctrl_c_ends_training_after_the_batch_and_gives_the_history() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    model, twin = classifier(), classifier()
+    history = train(model, X, LABELS, X, LABELS, callbacks=[press(6)])
+    assert signal.getsignal(signal.SIGINT) is before
+    assert history.interrupted is True
+    assert len(history) == 2
+    assert model.optimizer.t == 6
+    assert history[0] == train(twin, X, LABELS, X, LABELS, epochs=1)[0]
+    assert math.isfinite(history[1][0])
+    assert math.isnan(history[1][1])
+    assert len(train(model, X, LABELS)) == 3  # and on
+
+
+def test_ctrl_c_leaves_one_value_an_epoch_in_every_list() -> None:
+    history = train(
+        classifier(), X, LABELS, X, LABELS, callbacks=[press(6)], metrics=["accuracy"]
+    )  # fmt: skip
+    assert len(history) == 2
+    assert {name: len(values) for name, values in history.metrics.items()} == {
+        "train_accuracy": 2,
+        "test_accuracy": 2,
+    }
+    assert len(history.seconds) == len(history.rates) == 2
+
+
+def test_ctrl_c_between_the_batches_ends_training_too() -> None:
+    def on_epoch_end(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    history = train(classifier(), X, LABELS, callbacks=[LambdaCallback(on_epoch_end=on_epoch_end)])
+    assert history.interrupted
+    assert len(history) == 2
+    assert not np.isnan(history[1][0])
+
+
+@pytest.mark.parametrize("monitor", ["test_accuracy", "test_loss", None])
+@pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
+def test_ctrl_c_in_the_middle_of_an_epoch_agrees_with_callbacks(
+    kind: Any, monitor: str | None, tmp_path: Path
+) -> None:
+    arguments = [str(tmp_path / "a")] if kind is ModelCheckpoint else []
+    watch = kind(*arguments, monitor=monitor)
+    data = (X, LABELS, X, (LABELS + 1) % 3)  # the test loss grows while the training loss falls
+    history = train(
+        classifier(metrics=["accuracy"]), *data, callbacks=[press(6), watch]
+    )  # fmt: skip
+    assert history.interrupted
+    assert len(history) == 2
+    key = monitor or "test_loss"
+    first = history[0][1] if key == "test_loss" else history.metrics[key][0]
+    assert watch.best == first  # the broken epoch has no test loss, and so cannot be the best
+
+
+def test_ctrl_c_does_not_tell_the_schedule_a_training_loss_for_a_test_loss() -> None:
+    schedule = ReduceOnPlateau(0.02)
+    data = (X, LABELS, X, (LABELS + 1) % 3)
+    history = train(classifier(alpha=schedule), *data, callbacks=[press(6)])
+    assert len(history) == 2
+    assert schedule.best == history[0][1]
+
+
+def test_ctrl_c_twice_interrupts_at_once() -> None:
+    def on_batch_end(*_: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    model = classifier()
+    with pytest.raises(KeyboardInterrupt):
+        train(model, X, LABELS, callbacks=[LambdaCallback(on_batch_end=on_batch_end)])
+    assert signal.getsignal(signal.SIGINT) is before
+    assert len(train(model, X, LABELS)) == 3
+
+
+def test_training_outside_the_main_thread_needs_no_signals() -> None:
+    found: list[History] = []
+    thread = threading.Thread(target=lambda: found.append(train(classifier(), X, LABELS)))
+    thread.start()
+    thread.join()
+    assert found == [train(classifier(), X, LABELS)]
+
+
+@pytest.mark.parametrize("rate", [1e3, 1e6, 1e12, 1e30])
+@pytest.mark.parametrize("optimizer", ["sgd", SGD(momentum=0.9), "adam"], ids=str)
+def test_divergence_ends_training_with_a_warning_and_finite_parameters(
+    optimizer: Any, rate: float
+) -> None:
+    model = Sequential(
+        Dense(4, 2), optimizer=copy.deepcopy(optimizer), alpha=rate, seed=0, batch_size=16
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = train(model, X, Y, epochs=400)
+    assert [w.category for w in caught] == [PhitodeepWarning] * len(caught)  # none of NumPy's
+    assert all(np.isfinite(a).all() for a in model.get_weights().values())
+    if len(history) < 400:
+        assert len(caught) == 1
+        assert "the loss became" in str(caught[0].message)
+        assert f"{model.optimizer.rate:g}" in str(caught[0].message)
+        assert not history.interrupted
+    else:  # Adam's steps are bounded
+        assert optimizer == "adam"
+
+
+def test_divergence_leaves_nothing_for_the_next_training() -> None:
+    bad = X.copy()
+    bad[7] = 1e25  # its square is not finite in float32
+
+    def net() -> Sequential:
+        return Sequential(Dense(4, 2), optimizer="sgd", alpha=0.01, seed=0, batch_size=5)
+
+    model, fresh = net(), net()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train(model, bad, Y, epochs=1, accumulate=4, shuffle=False)
+    assert model.optimizer.t == 0
+    assert same_weights(model, fresh)
+    fresh.epoch = model.epoch
+    assert train(model, X, Y, epochs=1) == train(fresh, X, Y, epochs=1)
+    assert same_weights(model, fresh)
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+
+def peak_of_a_step(size: int) -> int:
+    """The most bytes that a step of the second epoch or later adds to what was there."""
+    data = rng.standard_normal((4 * size, 784), np.float32)
+    labels = rng.integers(0, 10, len(data))
+    layers = (Flatten(), Dense(784, 128), ReLU(), Dense(128, 64), ReLU(), Dense(64, 10), Softmax())
+    options = {"loss_class": "categorical_cross_entropy", "alpha": 0.001, "seed": 0}
+    model = Sequential(*layers, batch_size=size, **options)  # type: ignore[arg-type]
+    peaks: list[int] = []
+    before = 0
+
+    def measure(model: Any, step: int, loss: float) -> None:
+        nonlocal before
+        if step > 5 and step % 4 != 1:  # an epoch's first batch is after its order was drawn
+            peaks.append(tracemalloc.get_traced_memory()[1] - before)
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        train(model, data, labels, epochs=3, callbacks=[LambdaCallback(on_batch_end=measure)])
+    finally:
+        tracemalloc.stop()
+    assert len(peaks) == 6
+    return max(peaks)
+
+
+def test_a_step_allocates_nothing_of_the_batchs_size() -> None:
+    small, large = peak_of_a_step(256), peak_of_a_step(1024)
+    # less than one column of float32 more for each of the 10 of the smallest matrix; what does
+    # not grow is the buffer of 8192 numbers in which NumPy's ufuncs cast
+    assert large - small < (1024 - 256) * 10 * 4, f"{small} and {large} bytes"
+    assert small < 48 * 1024, f"{small} bytes"
+
+
+def test_buffers_are_given_back_after_training() -> None:
+    model = classifier()
+    train(model, X, LABELS)
+    assert all(not layer.frame.buffers for _, layer in model.walk())
+
+
+# --- dtypes ------------------------------------------------------------------------------------
+
+
+def arrays_of(model: Sequential) -> Iterator[tuple[str, Array]]:
+    for path, layer in model.walk():
+        for store in ("params", "state", "grads", "cache"):
+            values = getattr(layer, store)
+            for name, value in values.items():
+                for a in value if isinstance(value, list | tuple) else [value]:
+                    if isinstance(a, np.ndarray | np.generic) and a.dtype.kind == "f":
+                        yield f"{path} {store} {name}", np.asarray(a)
+    for path, slots in model.optimizer.memory().items():
+        yield from ((f"slot {path} {name}", a) for name, a in slots.items())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("given_dtype", [np.float32, np.float64, np.uint8, np.float16])
+def test_one_dtype_from_end_to_end(dtype: Any, given_dtype: Any) -> None:
+    data = (10 * np.abs(X)).astype(given_dtype)
+    for last, T in (((Dense(8, 3), Softmax()), LABELS), ((Dense(8, 2),), Y.astype(np.float64))):
+        layers = (Dense(4, 8), LayerNorm(), PReLU(), Residual(BatchNorm(), Tanh()), Dropout(0.1))
+        kind = "categorical_cross_entropy" if len(last) == 2 else "mse"
+        model = Sequential(*layers, *last, loss_class=kind, dtype=dtype, seed=0, epochs=2)
+        seen: list[tuple[str, Array]] = []
+
+        def spy(model: Any, *_: Any, seen: list[tuple[str, Array]] = seen) -> None:
+            seen.extend(arrays_of(model))
+
+        optimizer = Adam(weight_decay=0.01, l1=0.01, clip_norm=1.0, clip_value=1.0)
+        model.setoptimizer(optimizer)
+        train(
+            model, data, T, data, T,
+            callbacks=[LambdaCallback(on_batch_end=spy)],
+            sample_weight=np.linspace(0.5, 2, N), batch_size=20,
+            metrics=["mae"] if kind == "mse" else ["accuracy"],
+        )  # fmt: skip
+        assert len(seen) > 100
+        assert {name: a.dtype for name, a in seen if a.dtype != dtype} == {}
+        assert model.predict(data).dtype == dtype
+        assert model(data).dtype == dtype
+
+
+# --- aliasing ----------------------------------------------------------------------------------
+
+
+def test_what_calls_returned_never_changes_later() -> None:
+    model = Sequential(
+        *(Flatten(), Dense(4, 8), Residual(Tanh(), Dense(8, 8)), ReLU(), Dense(8, 2)), seed=0
+    )
+    mse = MeanSquaredError()
+    kept: list[tuple[str, Any, Any]] = []
+
+    def keep(name: str, value: Any) -> None:
+        kept.append((name, value, copy.deepcopy(value)))
+
+    def harvest(model: Any, *_: Any) -> None:
+        keep("predict", model.predict(X))
+        keep("predict one", model.predict(X[:1]))
+        keep("predict in parts", model.predict(X, batch_size=7))
+        keep("model(X)", model(X))
+        Z = model.forward(X)
+        keep("forward", Z)
+        gradient = mse.loss_gradient(Z, Y)
+        keep("loss_gradient", gradient)
+        keep("backward", model.backward(gradient))
+        for path, layer in model.walk():
+            for name, grad in layer.grads.items():
+                keep(f"grads {path}.{name}", grad)
+        keep("get_weights", model.get_weights())
+        keep("memory", model.optimizer.memory())
+        keep("evaluate", model.evaluate(X, Y, metrics=["mae"]))
+
+    train(model, X, Y, epochs=1, batch_size=16)
+    harvest(model)
+    watch = LambdaCallback(on_batch_end=harvest, on_epoch_end=harvest)
+    keep("history", train(model, X, Y, X, Y, epochs=2, batch_size=16, callbacks=[watch]))
+    train(model, X[:33], Y[:33], epochs=2, batch_size=16)
+    harvest(model)
+    train(model, X, Y, epochs=1, batch_size=None)
+    assert len(kept) > 100
+    for name, value, then in kept:
+        if isinstance(value, dict):
+            equal = all(np.array_equal(flat(value)[k], v) for k, v in flat(then).items())
+        else:
+            equal = value == then if isinstance(value, list) else np.array_equal(value, then)
+        assert equal, name
+
+
+def flat(value: dict[str, Any]) -> dict[str, Any]:
+    """Nested dicts as one."""
+    pairs: dict[str, Any] = {}
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            pairs |= {f"{key}.{name}": a for name, a in inner.items()}
+        else:
+            pairs[key] = inner
+    return pairs
+
+
+def test_a_pending_backward_survives_predictions_and_evaluations() -> None:
+    model = classifier()
+    T = np.eye(3, dtype=np.float32)[LABELS]
+    model.forward(X)
+    expected = model.copy()
+    expected.optimizer = Adam()
+    model.optimizer.t = expected.optimizer.t = 0
+    quiet = classifier()
+    quiet.forward(X)
+    model.predict(X[:5])
+    model.evaluate(X[:7], LABELS[:7], metrics=["accuracy"])
+    model(X[:3])
+    np.testing.assert_array_equal(model.backward(T), quiet.backward(T))
+    for (path, a), (_, b) in zip(model.walk(), quiet.walk(), strict=True):
+        for name in b.grads:
+            np.testing.assert_array_equal(a.grads[name], b.grads[name], err_msg=path)
+
+
+def test_threads_may_predict_and_evaluate_at_once() -> None:
+    model = classifier()
+    train(model, X, LABELS)
+    expected, scores = model.predict(X, batch_size=7), model.evaluate(X, LABELS, batch_size=7)
+    failures: list[Any] = []
+
+    def work() -> None:
+        try:
+            for _ in range(30):
+                np.testing.assert_array_equal(model.predict(X, batch_size=7), expected)
+                assert model.evaluate(X, LABELS, batch_size=7) == scores
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_the_short_way_and_the_long_way_agree() -> None:
+    class Other(Softmax):
+        """The same function, which the table of shortcuts does not know."""
+
+    def net(last: Layer) -> Sequential:
+        layers = (Dense(4, 8), Tanh(), Dense(8, 3), last)
+        options: dict[str, Any] = {"loss_class": CategoricalCrossEntropy(label_smoothing=0.1)}
+        return Sequential(*layers, **options, seed=0, dtype="float64", batch_size=16)
+
+    short, long = net(Softmax()), net(Other())
+    weights = rng.uniform(0.5, 2, N)
+    a, b = (
+        train(m, X, LABELS, X, LABELS, epochs=4, sample_weight=weights, metrics=["accuracy"])
+        for m in (short, long)
+    )
+    np.testing.assert_allclose(a, b, rtol=1e-10)
+    assert a.metrics == b.metrics
+    near_weights(short, long, rtol=1e-8)
+    one, other = (m.evaluate(X, LABELS, metrics=["f1"]) for m in (short, long))
+    assert one == pytest.approx(other, rel=1e-10)
+
+
+def test_masks_are_fresh_at_every_step() -> None:
+    model = Sequential(Dropout(0.5), Dense(4, 2), seed=0, alpha=0.0)
+    losses = [loss for loss, _ in train(model, X, Y, epochs=5, shuffle=False)]
+    assert len(set(losses)) == 5
+
+
+def test_nothing_goes_back_through_layers_below_the_first_that_learns() -> None:
+    class Wall(Tanh):
+        def backward(self, dY: Array) -> Array:
+            raise AssertionError("nobody needs dX here")
+
+    model = Sequential(Wall(), Dense(4, 3), Tanh(), Dense(3, 2), seed=0)
+    assert len(train(model, X, Y, epochs=1)) == 1
+    frozen = Sequential(Dense(4, 3), Wall(), Dense(3, 2), seed=0)
+    frozen.layers[0].trainable = False
+    assert len(train(frozen, X, Y, epochs=1)) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"l1": 0.5, "l2": 0.5}, {"clip_norm": 0.01}, {"clip_value": 0.01}, {"weight_decay": 0.5}],
+    ids=str,
+)
+def test_callbacks_see_the_gradients_of_the_loss_alone(options: dict[str, float]) -> None:
+    def gradients(optimizer: SGD) -> list[Array]:
+        seen: list[Array] = []
+
+        def look(model: Any, *_: Any) -> None:
+            seen.extend(a.copy() for layer in model.layers for a in layer.grads.values())
+
+        model = plain(optimizer=optimizer, alpha=0.0)
+        train(model, X, Y, epochs=1, callbacks=[LambdaCallback(on_batch_end=look)])
+        return seen
+
+    changed, alone = gradients(SGD(**options)), gradients(SGD())
+    assert len(alone) == 4 * 4
+    for a, b in zip(changed, alone, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_short_last_batch_takes_no_memory_of_its_own() -> None:
+    model, seen = plain(batch_size=16), []
+
+    def look(model: Any, *_: Any) -> None:
+        seen.append([id(a) for layer in model.layers for a in layer.frame.buffers.values()])
+
+    train(model, X, Y, epochs=3, callbacks=[LambdaCallback(on_epoch_end=look)])  # 16, 16, 16, 2
+    assert len(seen[0]) > 5
+    assert seen[0] == seen[1] == seen[2]

@@ -1,0 +1,149 @@
+"""The house of DESIGN.md: who may import whom, read from the sources."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import phitodeep
+
+ROOT = Path(phitodeep.__file__).parent
+FLOORS = {
+    **dict.fromkeys(["errors", "types", "optimization", "py"], 0),
+    **dict.fromkeys(["checks", "files", "functional", "optimization.initialization"], 1),
+    "kernels": 1,
+    "layers.base": 2,
+    **dict.fromkeys(["layers", "loss", "metrics"], 3),
+    **dict.fromkeys(["fusion", "testing"], 4),
+    **dict.fromkeys(["optimization.schedules", "optimization.optimizers"], 4),
+    **dict.fromkeys(["data", "io", "inspect"], 5),
+    **{f"optimization.{name}": 5 for name in ("callbacks", "progress", "training", "rate_finder")},
+    "model": 6,
+    **dict.fromkeys(["models", "sklearn", "distributed", "__main__"], 7),
+}
+REQUIRED = {"numpy"}  # with Python's own, all that may be imported at the top of a file
+PYTHONS_OWN = {"lzma"}  # may be missing from a Python built without it
+OPTIONAL = {"rich", "matplotlib", "datasets", "IPython", "numba", "onnx", "PIL"}
+
+
+def modules() -> dict[str, Path]:
+    """Every module below phitodeep, by its name there; phitodeep itself is exempt."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        if parts:
+            found[".".join(parts)] = path
+    return found
+
+
+MODULES = modules()
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+each = pytest.mark.parametrize("name", MODULES)
+
+
+def imports(name: str) -> Iterator[tuple[str, int, bool]]:
+    """(absolute name, line, whether inside a function) of everything that a module imports."""
+    inside = {
+        id(node)
+        for function in ast.walk(TREES[name])
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno, id(node) in inside
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}:{node.lineno} imports relatively"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                is_module = full.removeprefix("phitodeep.") in MODULES
+                target = full if is_module else str(node.module)
+                yield target, node.lineno, id(node) in inside
+
+
+def ours(name: str) -> Iterator[tuple[str, int, bool]]:
+    """What a module imports of phitodeep, by its name there."""
+    for target, line, inside in imports(name):
+        if target.split(".")[0] == "phitodeep":
+            yield target.removeprefix("phitodeep").removeprefix("."), line, inside
+
+
+def floor(name: str) -> int:
+    """The floor of a module: its own, or that of the folder that it is in."""
+    folder = name.rpartition(".")[0]
+    while name not in FLOORS and folder and folder != "optimization":
+        name, folder = folder, folder.rpartition(".")[0]
+    assert name in FLOORS, f"{name} has no place in DESIGN.md's house"
+    return FLOORS[name]
+
+
+@each
+def test_every_module_has_a_floor(name: str) -> None:
+    assert 0 <= floor(name) <= 7
+
+
+@each
+def test_a_module_imports_its_own_floor_or_a_lower_one(name: str) -> None:
+    for target, line, _ in ours(name):
+        assert target, f"{name}:{line} imports the package itself, which is above all"
+        assert target in MODULES, f"{name}:{line} imports {target}, which is no module"
+        assert floor(target) <= floor(name), f"{name}:{line} imports {target}, which is above it"
+
+
+def test_there_are_no_circles() -> None:
+    # a package's own file runs before its modules, but only those of layers are needed by others
+    graph = {name: {target for target, *_ in ours(name)} - {name} for name in MODULES}
+    order = list(TopologicalSorter(graph).static_order())
+    assert set(order) == set(MODULES)
+    assert sum(map(len, graph.values())) > 60  # it did see the imports
+
+
+@each
+def test_ours_is_never_imported_inside_a_function(name: str) -> None:
+    assert [(target, line) for target, line, inside in ours(name) if inside] == []
+
+
+@each
+def test_optional_libraries_are_imported_where_they_are_used(name: str) -> None:
+    for target, line, inside in imports(name):
+        library = target.split(".")[0]
+        if library == "phitodeep":
+            continue
+        if inside:
+            assert library in OPTIONAL | PYTHONS_OWN, f"{name}:{line} hides {library}"
+        else:
+            allowed = REQUIRED | set(sys.stdlib_module_names) - PYTHONS_OWN
+            assert library in allowed, f"{name}:{line} needs {library} for all it does"
+
+
+def test_the_floor_of_initialization_is_free() -> None:
+    assert TREES["optimization"].body == []  # so that layers may import initialization
+
+
+def test_data_and_inspect_do_not_know_sequential() -> None:
+    for name in MODULES:
+        if name.split(".")[0] in ("data", "inspect", "io"):
+            assert "model" not in {target for target, *_ in ours(name)}, name
+            assert "Sequential(" not in ast.unparse(TREES[name]), name
+
+
+@each
+def test_no_module_uses_global_randomness(name: str) -> None:
+    allowed = {"default_rng", "Generator", "SeedSequence", "Philox", "BitGenerator"}
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "np.random":
+            assert node.attr in allowed, f"{name}:{node.lineno} uses np.random.{node.attr}"
+
+
+def test_tests_mirror_the_package() -> None:
+    tests = Path(__file__).parent
+    for path in tests.rglob("test_*.py"):
+        folder = path.parent.relative_to(tests)
+        assert folder == Path() or (ROOT / folder).is_dir(), path

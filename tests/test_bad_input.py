@@ -1,0 +1,618 @@
+"""Bad input: a clear error that names the layer or the argument, and nothing is lost."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackwardError,
+    DataError,
+    NotBuiltError,
+    PhitodeepError,
+    PhitodeepWarning,
+    ShapeError,
+)
+from phitodeep.layers import (
+    BatchNorm,
+    Chain,
+    Dense,
+    Flatten,
+    LayerNorm,
+    LogSoftmax,
+    Parallel,
+    PReLU,
+    ReLU,
+    Residual,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
+from phitodeep.loss import Hinge
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.optimization.callbacks import CSVLogger
+from phitodeep.optimization.optimizers import Adam
+from phitodeep.types import Array
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((12, 4)).astype(np.float32)
+Y = rng.standard_normal((12, 2)).astype(np.float32)
+LABELS = rng.integers(0, 3, 12)
+BINARY = rng.integers(0, 2, 12)
+
+
+def regression() -> Sequential:
+    return Sequential(Dense(4, 5), BatchNorm(), Tanh(), Dense(5, 2), seed=0, batch_size=5)
+
+
+def classifier() -> Sequential:
+    loss = "categorical_cross_entropy"
+    layers = (Dense(4, 5), Tanh(), Dense(5, 3), Softmax())
+    return Sequential(*layers, loss_class=loss, seed=0, batch_size=5)
+
+
+def binary(loss: Any = "binary_cross_entropy") -> Sequential:
+    last = (Sigmoid(),) if loss == "binary_cross_entropy" else ()
+    return Sequential(Dense(4, 1), *last, loss_class=loss, seed=0, batch_size=5)
+
+
+def everything(model: Sequential) -> dict[str, Any]:
+    """All that a refusal must leave as it was."""
+    return {
+        "weights": model.get_weights() if model.output_shape else None,
+        "memory": {path: slots for path, slots in model.optimizer.memory().items() if slots},
+        "steps": model.optimizer.t,
+        "epoch": model.epoch,
+        "alpha": model.alpha,
+        "batch": model.batch_size,
+        "epochs": model.epochs,
+        "layers": repr(model),
+        "loss": model.loss,
+        "optimizer": model.optimizer,
+        "shapes": (model.input_shape, model.output_shape),
+    }
+
+
+def assert_same(a: Any, b: Any) -> None:
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, np.ndarray):
+        np.testing.assert_array_equal(a, b)
+    else:
+        assert a is b or a == b
+
+
+def refused(
+    call: Callable[[], Any], kind: type[PhitodeepError], names: str, model: Sequential | None = None
+) -> PhitodeepError:
+    """`call` is refused with an error of this kind whose text matches; the model stays."""
+    before = None if model is None else copy.deepcopy(everything(model))
+    keep = None if model is None else (model.loss, model.optimizer)
+    with pytest.raises(PhitodeepError, match=names) as caught:
+        call()
+    assert isinstance(caught.value, kind)
+    assert isinstance(caught.value, ValueError | TypeError | RuntimeError)
+    if model is not None and before is not None:
+        assert keep == (model.loss, model.optimizer)
+        after = everything(model)
+        for part in ("loss", "optimizer"):
+            del before[part], after[part]
+        assert_same(after, before)
+    return caught.value
+
+
+def changed(a: Array, index: Any, value: Any) -> Array:
+    a = a.astype(float) if isinstance(value, float) else a.copy()
+    a[index] = value
+    return a
+
+
+Make = Callable[[], Sequential]
+Case = tuple[Make, Any, Any, type[PhitodeepError], str]
+
+INPUTS: dict[str, Case] = {
+    "wrong last axis": (
+        *(regression, X[:, :3], Y, ShapeError),
+        r"layer 0 of Sequential: Dense\(4, 5\) takes 4 features.*\(3,\)",
+    ),
+    "wrong rank: no batch axis": (
+        *(regression, X[0], Y[0], ShapeError),
+        r"layer 0 of Sequential: Dense\(4, 5\)",
+    ),
+    "wrong rank: a number": (regression, 3.0, 3.0, ShapeError, r"X(_test)? .*shape \(\)"),
+    "rank 3 in, rank 2 targets": (
+        regression,
+        X[:, None],
+        Y,
+        ShapeError,
+        r"\(12, 1, 2\).*\(12, 2\)",
+    ),
+    "empty X": (regression, X[:0], Y[:0], ShapeError, r"X needs at least one sample.*\(0, 4\)"),
+    "empty list": (regression, [], [], ShapeError, r"X needs at least one sample"),
+    "samples of nothing": (regression, X[:, :0], Y, ShapeError, r"X(_test)? .*\(12, 0\)"),
+    "fewer y than X": (regression, X, Y[:11], ShapeError, r"X has 12 samples, y has 11"),
+    "more y than X": (classifier, X[:5], LABELS, ShapeError, r"X has 5 samples, y has 12"),
+    "y a number": (regression, X, 1.0, ShapeError, r"y has a single number"),
+    "y missing": (regression, X, None, ArgumentTypeError, r"X came without y"),
+    "y (N,) for (N, 2)": (regression, X, Y[:, 0], ShapeError, r"\(12, 2\).*y of shape \(12,\)"),
+    "y (N, 3) for (N, 2)": (regression, X, np.zeros((12, 3)), ShapeError, r"\(12, 2\).*\(12, 3\)"),
+    "y (N, 2) for (N, 1)": (binary, X, Y, ShapeError, r"\(12, 1\).*\(12, 2\)"),
+    "one-hot of another width": (
+        *(classifier, X, np.eye(4)[LABELS], ShapeError),
+        r"\(12, 3\).*got y of shape \(12, 4\)",
+    ),
+    "label too large": (
+        *(classifier, X, changed(LABELS, 7, 3), ArgumentError),
+        r"0 to 2 for 3 classes, got 3 at y\[7\]",
+    ),
+    "label negative": (
+        *(classifier, X, changed(LABELS, 4, -1), ArgumentError),
+        r"got -1 at y\[4\]",
+    ),
+    "labels as floats": (
+        *(classifier, X, LABELS.astype(float), ArgumentTypeError),
+        r"class labels must be integers, got dtype float64: use y(_test)?\.astype\(int\)",
+    ),
+    "rows that are no distribution": (
+        *(classifier, X, np.full((12, 3), 0.5), ArgumentError),
+        r"one-hot or probability rows",
+    ),
+    "binary label of 2": (binary, X, changed(BINARY, 3, 2), ArgumentError, r"y from 0 to 1.*2"),
+    "hinge label of 0": (
+        *(lambda: binary(Hinge()), X, BINARY, ArgumentError),
+        r"Hinge\(\) takes y of -1 and \+1",
+    ),
+    "NaN in X": (regression, changed(X, (5, 2), np.nan), Y, ArgumentError, r"X\[5, 2\] is nan"),
+    "Inf in X": (regression, changed(X, (0, 3), np.inf), Y, ArgumentError, r"X\[0, 3\] is inf"),
+    "-Inf in X": (regression, changed(X, (9, 0), -np.inf), Y, ArgumentError, r"X\[9, 0\] is -inf"),
+    "Inf and -Inf in X": (
+        *(regression, changed(changed(X, (2, 1), np.inf), (7, 1), -np.inf), Y, ArgumentError),
+        r"X\[2, 1\] is inf",
+    ),
+    "NaN in y": (regression, X, changed(Y, (6, 1), np.nan), ArgumentError, r"y\[6, 1\] is nan"),
+    "NaN in flat y": (binary, X, changed(BINARY, 6, np.nan), ArgumentError, r"y\[6\] is nan"),
+    "Inf in y": (regression, X, changed(Y, (6, 1), np.inf), ArgumentError, r"y\[6, 1\] is inf"),
+    "NaN in labels": (classifier, X, changed(LABELS, 6, np.nan), PhitodeepError, r"y|labels"),
+    "NaN in one-hot": (
+        *(classifier, X, changed(np.eye(3)[LABELS], (2, 0), np.nan), ArgumentError),
+        r"y\[2, 0\] is nan",
+    ),
+    "X too large for float32": (
+        *(regression, changed(X.astype(float), (5, 2), 1e300), Y, ArgumentError),
+        r"X\[5, 2\]",
+    ),
+    "y too large for float32": (
+        *(regression, X, changed(Y.astype(float), (5, 1), 1e300), ArgumentError),
+        r"y\[5, 1\]",
+    ),
+    "strings": (regression, X.astype(str), Y, ArgumentTypeError, r"X takes real numbers.*<U"),
+    "strings in y": (
+        classifier,
+        X,
+        ["cat"] * 12,
+        ArgumentTypeError,
+        r"(labels|y|y_test) takes real numbers",
+    ),
+    "objects": (
+        regression,
+        X.astype(object),
+        Y,
+        ArgumentTypeError,
+        r"X takes real numbers.*object",
+    ),
+    "None": (regression, None, Y, ArgumentTypeError, r"X takes real numbers.*object"),
+    "rows of unequal length": (
+        *(regression, [[1.0, 2, 3, 4], [1.0]], Y[:2], PhitodeepError),
+        r"X takes.*(unequal|object)",
+    ),
+    "complex X": (regression, X * 1j, Y, ArgumentTypeError, r"X takes real numbers.*complex"),
+    "complex y": (regression, X, Y * 1j, ArgumentTypeError, r"y takes real numbers.*complex"),
+    "dates": (
+        regression,
+        np.zeros((12, 4), "M8[s]"),
+        Y,
+        ArgumentTypeError,
+        r"X takes real numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize("trained", [False, True], ids=["new", "trained"])
+@pytest.mark.parametrize("case", INPUTS)
+def test_bad_data_is_refused_by_train(case: str, trained: bool) -> None:
+    make, bad_X, bad_y, kind, names = INPUTS[case]
+    model = make()
+    if trained:
+        model.train(X, good(make), epochs=2, verbose=0)
+    refused(lambda: model.train(bad_X, bad_y, epochs=2, verbose=0), kind, names, model)
+    assert len(model.train(X, good(make), epochs=1, verbose=0)) == 1
+
+
+def good(make: Make) -> Array:
+    """Targets that fit."""
+    model = make()
+    if isinstance(model.loss, Hinge):
+        return 2 * BINARY - 1
+    return {1: BINARY, 2: Y, 3: LABELS}[model.predict(X).shape[-1]]
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_bad_data_is_refused_by_evaluate(case: str) -> None:
+    make, bad_X, bad_y, kind, names = INPUTS[case]
+    model = make()
+    refused(lambda: model.evaluate(bad_X, bad_y), kind, names, model)
+
+
+def wrong_samples() -> list[str]:
+    """The cases whose X is wrong, not only its targets."""
+    told = [c for c in INPUTS if "y" not in INPUTS[c][4].split(r"\[")[0]]
+    return [c for c in told if INPUTS[c][1] is not X and not c.startswith("rank 3")]
+
+
+@pytest.mark.parametrize("case", wrong_samples())
+def test_bad_samples_are_refused_by_predict(case: str) -> None:
+    make, bad_X, _, kind, names = INPUTS[case]
+    model = make()
+    for call in (model.predict, model):
+        refused(lambda call=call: call(bad_X), kind, names, model)
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_bad_test_data_is_refused_and_named(case: str) -> None:
+    make, bad_X, bad_y, kind, names = INPUTS[case]
+    if bad_y is None:
+        names = r"X_test came without y_test"
+    elif bad_X is None:
+        names = r"y_test came without X_test"
+    else:
+        names = re.sub(
+            r"(?<![(|\w])([Xy])(?= (has|needs|takes|of|from)|\\\[)", r"\1(_test)?", names
+        )
+    model = make()
+    targets = good(make)
+    error = refused(lambda: model.train(X, targets, bad_X, bad_y, verbose=0), kind, names, model)
+    assert "_test" in str(error) or "layer 0 of Sequential" in str(error)
+
+
+def test_the_error_of_test_targets_names_them() -> None:
+    for make, bad in (
+        (regression, Y[:, :1]),
+        (classifier, LABELS.astype(float)),
+        (binary, changed(BINARY, 3, 2)),
+    ):
+        model, targets = make(), good(make)
+        refused(
+            lambda m=model, t=targets, bad=bad: m.train(X, t, X, bad, verbose=0),
+            *(PhitodeepError, "y_test", model),
+        )
+
+
+def test_x_test_without_y_test() -> None:
+    model = regression()
+    refused(
+        lambda: model.train(X, Y, X, verbose=0),
+        *(ArgumentTypeError, "X_test came without y_test", model),
+    )
+    refused(
+        lambda: model.train(X, Y, y_test=Y, verbose=0),
+        *(ArgumentTypeError, "y_test came without X_test", model),
+    )
+
+
+def test_one_axis_for_layers_of_unknown_size_is_refused() -> None:
+    for layers in ([Dense(3)], [LayerNorm()], [BatchNorm()], [PReLU()], [Residual(Dense(4))]):
+        model = Sequential(*layers)
+        name = re.escape(repr(layers[0]) if not isinstance(layers[0], Residual) else "Dense(4)")
+        refused(
+            lambda m=model: m.train(np.zeros(5), np.zeros(5), verbose=0),
+            *(ShapeError, rf"layer 0 of Sequential.*{name}", model),
+        )
+        assert model.output_shape is None
+
+
+def test_predictions_and_targets_never_broadcast() -> None:
+    flat = Sequential(Dense(4, 1), seed=0)
+    column = BINARY[:, None].astype(float)
+    np.testing.assert_allclose(
+        flat.evaluate(X, column)["loss"], flat.evaluate(X, column[:, 0])["loss"]
+    )
+    from phitodeep.loss import MeanSquaredError
+
+    with pytest.raises(ShapeError, match=r"\(12,\).*\(12, 1\)"):
+        MeanSquaredError().loss_func(column[:, 0], column)  # (N, 1) against (N,) predictions
+
+
+def test_integer_images_are_cast_and_not_rescaled() -> None:
+    pixels = rng.integers(0, 256, (12, 4), dtype=np.uint8)
+    whole, cast = regression(), regression()
+    np.testing.assert_array_equal(whole.predict(pixels), cast.predict(pixels.astype(np.float32)))
+    a = whole.train(pixels, Y, epochs=2, verbose=0)
+    b = cast.train(pixels.astype(np.float32), Y, epochs=2, verbose=0)
+    assert a == b
+    assert whole.predict(pixels > 7).dtype == np.float32
+
+
+def test_a_value_that_only_its_sum_overflows_is_no_bad_value() -> None:
+    wide = Sequential(Dense(4, 2), dtype="float64", seed=0)
+    wide.layers[0].W = np.full((4, 2), 1e-200)
+    assert np.isfinite(wide.predict(np.full((4, 4), 1e308))).all()
+
+
+# --- settings ----------------------------------------------------------------------------------
+
+
+def builder() -> SequentialBuilder:
+    return SequentialBuilder().dense(4, 2)
+
+
+NOT_COUNTS = [0, -1, 2.5, "3", True]
+NOT_RATES = [-0.1, np.nan, np.inf, "0.1", True, None]
+SETTINGS: dict[str, tuple[Callable[[Any], Any], list[Any], str]] = {
+    "batch()": (lambda v: builder().batch(v), [*NOT_COUNTS, None], "batch_size"),
+    "batch_size=": (lambda v: Sequential(Dense(4, 2), batch_size=v), NOT_COUNTS, "batch_size"),
+    "setbatchsize": (lambda v: regression().setbatchsize(v), NOT_COUNTS, "batch_size"),
+    "epochs()": (lambda v: builder().epochs(v), [-1, 2.5, "3", None, True], "epochs"),
+    "epochs=": (lambda v: Sequential(epochs=v), [-1, 2.5, "3", True], "epochs"),
+    "alpha()": (lambda v: builder().alpha(v), NOT_RATES, "alpha"),
+    "alpha=": (lambda v: Sequential(Dense(4, 2), alpha=v), NOT_RATES[:-1], "alpha"),
+    "model.alpha": (lambda v: setattr(regression(), "alpha", v), NOT_RATES, "alpha"),
+    "seed()": (lambda v: builder().seed(v), [-1, 1.5, "0", True], "seed"),
+    "seed=": (lambda v: Sequential(seed=v), [-1, 1.5, "0", True], "seed"),
+    "dtype=": (lambda v: Sequential(Dense(4, 2), dtype=v), ["float16", int, "int64"], "dtype"),
+    "dtype= unknown": (lambda v: Sequential(Dense(4, 2), dtype=v), ["float99", 3], "dtype"),
+    "dtype()": (lambda v: builder().dtype(v).build(), ["float16", "what"], "dtype"),
+    "optimizer=": (lambda v: Sequential(optimizer=v), ["adem", Adam, 3, ""], "optimizer"),
+    "optimizer()": (lambda v: builder().optimizer(v).build(), ["adem", Adam, 3], "optimizer"),
+    "loss=": (lambda v: Sequential(loss_class=v), ["mze", Hinge, 3, ""], "loss"),
+    "loss()": (lambda v: builder().loss(v).build(), ["mze", Hinge, 3], "loss"),
+    "metrics=": (lambda v: Sequential(metrics=[v]), ["acuracy", 3, None], "metric"),
+    "metrics()": (lambda v: builder().metrics(v).build(), ["acuracy", 3], "metric"),
+    "metrics= a name": (lambda v: Sequential(metrics=v), [3], "metric"),
+    "input()": (lambda v: builder().input(v), NOT_COUNTS, "input"),
+    "input() of nothing": (lambda v: builder().input(*v), [()], "input"),
+    "layers": (lambda v: Sequential(v), ["relu", None, 3, ReLU], "takes layers"),
+    "add()": (lambda v: SequentialBuilder().add(v).build(), ["relu", None, ReLU], "takes layers"),
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "bad"), [(name, bad) for name, (_, bads, _) in SETTINGS.items() for bad in bads]
+)
+def test_bad_settings_are_refused_and_named(setting: str, bad: Any) -> None:
+    call, _, names = SETTINGS[setting]
+    refused(lambda: call(bad), PhitodeepError, names)
+
+
+TRAINING: dict[str, tuple[list[Any], str]] = {
+    "epochs": ([-1, 2.5, "3", True], "epochs"),
+    "batch_size": (NOT_COUNTS, "batch_size"),
+    "accumulate": ([*NOT_COUNTS, None], "accumulate"),
+    "metrics": ([["acuracy"], [3], 3], "metric"),
+    "callbacks": ([[3], [CSVLogger], ["log.csv"], 3], "callbacks"),
+    "validation_split": ([-0.1, 1.0, 1.5, np.nan, "0.2", 0.01, 0.99, None], "validation_split"),
+    "sample_weight": (
+        [np.ones(11), np.ones((12, 3)), -np.ones(12), np.full(12, np.nan), ["a"] * 12, 1.0],
+        "sample_weight",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [(name, bad) for name, (bads, _) in TRAINING.items() for bad in bads],
+    ids=lambda v: str(v)[:30].replace("\n", " "),
+)
+def test_bad_arguments_of_train_are_refused_and_named(name: str, bad: Any) -> None:
+    model = regression()
+    model.train(X, Y, epochs=1, verbose=0)
+    call = lambda: model.train(X, Y, **{"epochs": 1, "verbose": 0, name: bad})  # noqa: E731
+    refused(call, PhitodeepError, TRAINING[name][1], model)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{0: -1}, {0: np.nan}, {0: "x"}, [1, 2], [1, 2, 3, 4], "abc", 3, {7: 2.0}, {"a": 2.0}],
+    ids=str,
+)
+def test_bad_class_weights_are_refused_and_named(bad: Any) -> None:
+    model = classifier()
+    refused(
+        lambda: model.train(X, LABELS, class_weight=bad, epochs=1, verbose=0),
+        *(PhitodeepError, "class_weight", model),
+    )
+
+
+def test_class_weights_need_classes() -> None:
+    model = regression()
+    refused(
+        lambda: model.train(X, Y, class_weight={0: 2}, epochs=1, verbose=0),
+        *(PhitodeepError, "class_weight", model),
+    )
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2.5, "7", None])
+def test_bad_batch_sizes_of_predict_and_evaluate(bad: Any) -> None:
+    model = regression()
+    refused(lambda: model.predict(X, batch_size=bad), PhitodeepError, "batch_size", model)
+    refused(lambda: model.evaluate(X, Y, batch_size=bad), PhitodeepError, "batch_size", model)
+
+
+def test_setters_that_refuse_leave_the_model() -> None:
+    model = regression()
+    model.train(X, Y, epochs=1, verbose=0)
+    for call, names in (
+        (lambda: model.setoptimizer("adem"), r"unknown optimizer 'adem'\. Did you mean 'adam'"),
+        (lambda: model.setoptimizer(3), "optimizer must be an Optimizer"),  # type: ignore[arg-type]
+        (lambda: model.setloss("mean_squred_error"), r"Did you mean 'mean_squared_error'"),
+        (lambda: model.setbatchsize(0), r"batch_size must be >= 1, got 0"),
+        (lambda: setattr(model, "alpha", np.nan), r"alpha must be >= 0, got nan"),
+        (lambda: setattr(model, "alpha", -1), r"alpha must be >= 0, got -1"),
+    ):
+        refused(call, PhitodeepError, names, model)
+
+
+def test_a_name_instead_of_a_list_of_names() -> None:
+    """It means the one metric, or is refused with the remedy; never one metric a letter."""
+    try:
+        model = Sequential(Dense(4, 2), metrics="mae")
+    except PhitodeepError as error:
+        text = str(error)
+    else:
+        text = ", ".join(model.train(X, Y, epochs=1, verbose=0).metrics)
+    assert "mae" in text.replace("Known: accuracy, f1, mae", "")
+
+
+# --- models ------------------------------------------------------------------------------------
+
+
+def test_layers_whose_sizes_do_not_fit() -> None:
+    for call, names in (
+        (lambda: Sequential(Dense(4, 5), Dense(6, 2)), r"layer 1 of Sequential: Dense\(6, 2\)"),
+        (
+            lambda: Sequential(Dense(4, 5), Residual(Dense(5, 4))),
+            r"layer 1 of Sequential: Residual\(Dense\(5, 4\)\).*keep the shape",
+        ),
+        (
+            lambda: Sequential(Dense(4, 5), Chain(ReLU(), Dense(4, 2))),
+            r"layer 1 of Chain, layer 1 of Sequential: Dense\(4, 2\) takes 4",
+        ),
+        (
+            lambda: Sequential(Dense(4, 5), Parallel(Dense(2), Dense(3), merge="add")),
+            r"layer 1 of Sequential: Parallel.*cannot merge",
+        ),
+    ):
+        refused(call, ShapeError, names)
+
+
+def test_an_optimizer_shared_by_two_models() -> None:
+    optimizer = Adam()
+    model = Sequential(Dense(4, 2), optimizer=optimizer, seed=0)
+    model.train(X, Y, epochs=1, verbose=0)
+    refused(
+        lambda: Sequential(Dense(4, 2), optimizer=optimizer),
+        *(ArgumentError, r"Adam\(\) already belongs to another model", model),
+    )
+    assert len(model.train(X, Y, epochs=1, verbose=0)) == 1
+
+
+def test_a_loss_that_cannot_match_the_last_layer() -> None:
+    for last, loss, names in (
+        ([], "categorical_cross_entropy", r"takes probabilities, but Dense\(4, 3\) gives numbers"),
+        ([ReLU()], "categorical_cross_entropy", r"probabilities, but ReLU\(\) gives numbers"),
+        ([], "nll", "unknown loss"),
+        ([Softmax()], "negative_log_likelihood", "takes log-probabilities, but Softmax"),
+        ([], "kl_divergence", "takes log-probabilities, but Dense"),
+        ([LogSoftmax()], "categorical_cross_entropy", "probabilities, but LogSoftmax"),
+        ([], "binary_cross_entropy", "probabilities, but Dense"),
+    ):
+        made = SequentialBuilder().dense(4, 3).loss(loss)
+        for layer in last:
+            made.add(layer)
+        refused(made.build, ArgumentError, names)
+    model = Sequential(Dense(4, 3), loss_class="categorical_cross_entropy")
+    refused(lambda: model.train(X, LABELS, verbose=0), ArgumentError, "Dense", model)
+
+
+def test_a_loss_for_classes_with_one_output() -> None:
+    model = Sequential(Dense(4, 1), Softmax(), loss_class="categorical_cross_entropy")
+    refused(lambda: model.train(X, BINARY, verbose=0), ShapeError, "BinaryCrossEntropy", model)
+
+
+def test_double_softmax_is_warned_of_at_build() -> None:
+    made = SequentialBuilder().dense(4, 3).softmax().loss("softmax_cross_entropy")
+    with pytest.warns(PhitodeepWarning, match=r"SoftmaxCrossEntropy\(\).*leave out Softmax"):
+        made.build()
+    made = SequentialBuilder().dense(4, 1).sigmoid().loss("binary_cross_entropy_with_logits")
+    with pytest.warns(PhitodeepWarning, match="leave out Sigmoid"):
+        made.build()
+
+
+def test_backward_before_forward() -> None:
+    model = regression()
+    for prepare in (lambda: None, lambda: model.predict(X), lambda: model.evaluate(X, Y)):
+        prepare()
+        refused(lambda: model.backward(Y), BackwardError, r"Sequential\(.*forward", model)
+        refused(lambda: model.layers[0].backward(Y), BackwardError, r"Dense\(4, 5\)")
+    model.forward(X)
+    refused(lambda: model.backward(Y[:, :1]), ShapeError, r"\(12, 2\).*\(12, 1\)", model)
+    refused(lambda: model.backward(Y[:5]), ShapeError, r"\(12, 2\).*\(5, 2\)", model)
+    assert model.backward(Y).shape == X.shape
+
+
+def test_a_step_before_backward() -> None:
+    model = regression()
+    refused(
+        lambda: model.optimizer.step(model.layers),
+        *(BackwardError, r"no gradient for 0\.W: Dense\(4, 5\)", model),
+    )
+    model.forward(X)
+    refused(lambda: model.optimizer.step(model.layers), BackwardError, "no gradient", model)
+
+
+def test_a_step_of_the_model_instead_of_its_layers() -> None:
+    model = regression()
+    model.backward(np.ones_like(model.forward(X)))
+    refused(lambda: model.optimizer.step(model), PhitodeepError, "layers")  # type: ignore[arg-type]
+
+
+def test_a_model_used_before_it_knows_its_input_shape() -> None:
+    model = Sequential(Flatten(), Dense(3), Tanh(), Dense(2))
+    for call in (
+        lambda: model.predict(X),
+        lambda: model.forward(X),
+        lambda: model.evaluate(X, Y),
+        lambda: model.layers[1].W,
+        lambda: model.get_weights(),
+        lambda: model.optimizer.step(model.layers),
+    ):
+        refused(call, NotBuiltError, r"Dense\(3\).*does not know its input shape")
+        assert model.output_shape is None
+    assert len(model.train(X, Y, epochs=1, verbose=0)) == 1
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_a_full_disk_is_noticed_before_training() -> None:
+    model = regression()
+    model.train(X, Y, epochs=1, verbose=0)
+    refused(
+        lambda: model.train(X, Y, callbacks=[CSVLogger("/dev/full")], verbose=0),
+        *(DataError, "cannot write /dev/full: No space left on device", model),
+    )
+
+
+@pytest.mark.parametrize("case", ["NaN in X", "fewer y than X", "label too large"])
+def test_bad_data_does_not_touch_the_log_of_before(case: str, tmp_path: Path) -> None:
+    make, bad_X, bad_y, kind, names = INPUTS[case]
+    model, path = make(), tmp_path / "log.csv"
+    model.train(X, good(make), epochs=2, callbacks=[CSVLogger(path)], verbose=0)
+    before = path.read_bytes()
+    refused(
+        lambda: model.train(bad_X, bad_y, callbacks=[CSVLogger(path)], verbose=0),
+        *(kind, names, model),
+    )
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["log.csv"]
+
+
+def test_nothing_is_trained_by_an_optimizer_of_another_models_layers(tmp_path: Path) -> None:
+    model, other = regression(), regression()
+    other.backward(np.ones_like(other.forward(X)))
+    model.optimizer.pack(model.layers)
+    refused(
+        lambda: model.optimizer.step(other.layers),
+        *(ArgumentError, "layers of another model", model),
+    )

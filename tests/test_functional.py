@@ -1,0 +1,299 @@
+"""Stateless mathematics against direct formulas, at special values, and in what it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from phitodeep import functional as F
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.testing import numeric_gradient
+from phitodeep.types import Array
+
+INF, NAN = np.inf, np.nan
+matrices = arrays(np.float64, (3, 4), elements=st.floats(-30, 30))
+ELEMENTWISE: dict[Callable[[Array], Array], Callable[[float], float]] = {
+    F.sigmoid: lambda x: 1 / (1 + math.exp(-x)),
+    F.softplus: lambda x: math.log1p(math.exp(x)),
+    F.log_sigmoid: lambda x: -math.log1p(math.exp(-x)),
+    F.gaussian: lambda x: math.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+    F.erf: math.erf,
+}
+each = pytest.mark.parametrize("f", ELEMENTWISE, ids=lambda f: f.__name__)
+
+
+# --- elementwise -------------------------------------------------------------------------------
+
+
+@each
+def test_elementwise_functions_by_their_formulas(f: Callable[[Array], Array]) -> None:
+    X = np.linspace(-30, 30, 601).reshape(1, -1)
+    wanted = np.vectorize(ELEMENTWISE[f])(X)
+    np.testing.assert_allclose(f(X), wanted, rtol=1e-13, atol=1e-300)
+    single = f(X.astype(np.float32))
+    assert single.dtype == np.float32
+    assert single.shape == X.shape
+    np.testing.assert_allclose(single, wanted, rtol=3e-6, atol=1e-18)
+
+
+@each
+def test_elementwise_functions_leave_X_alone_and_take_any_rank(f: Callable[[Array], Array]) -> None:
+    X = np.linspace(-2, 2, 12).reshape(2, 2, 3)
+    X.flags.writeable = False
+    Y = f(X)
+    assert not np.shares_memory(X, Y)
+    np.testing.assert_array_equal(f(X[1, 0]), Y[1, 0])
+    np.testing.assert_array_equal(f(X[:0]), Y[:0])
+
+
+@each
+def test_elementwise_functions_take_a_single_number(f: Callable[[Array], Array]) -> None:
+    assert f(np.array(0.5)) == pytest.approx(ELEMENTWISE[f](0.5))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("f", "wanted"),
+    [
+        (F.sigmoid, [0, 0, 0.5, 1, 1, NAN]),
+        (F.softplus, [0, 0, math.log(2), 1e4, INF, NAN]),
+        (F.log_sigmoid, [-INF, -1e4, -math.log(2), 0, 0, NAN]),
+        (F.gaussian, [0, 0, 1 / math.sqrt(2 * math.pi), 0, 0, NAN]),
+        (F.erf, [-1, -1, 0, 1, 1, NAN]),
+    ],
+    ids=lambda v: getattr(v, "__name__", ""),
+)
+def test_elementwise_functions_far_out(f: Any, wanted: list[float], dtype: type) -> None:
+    with np.errstate(all="raise", under="ignore"):
+        Y = f(np.array([-INF, -1e4, 0, 1e4, INF, NAN], dtype))
+    np.testing.assert_allclose(Y, wanted, rtol=1e-6)
+
+
+def test_sigmoid_writes_where_it_is_told() -> None:
+    X, out = np.array([[-3.0, 4.0]]), np.empty((1, 2))
+    assert F.sigmoid(X, out=out) is out
+    np.testing.assert_array_equal(out, F.sigmoid(X))
+
+
+def test_erf_is_within_1e_14_of_math_erf() -> None:
+    grid = np.concatenate([np.linspace(-7, 7, 200_001), 1 + np.linspace(-1e-3, 1e-3, 2001)])
+    wanted = np.array([math.erf(x) for x in grid])
+    assert np.abs(F.erf(grid) - wanted).max() < 1e-14
+    assert np.abs(F.erf(grid.astype(np.float32)) - wanted).max() < 3e-7
+    assert F.erf(grid).min() == -1
+    assert F.erf(grid).max() == 1
+
+
+def test_erf_keeps_its_relative_precision_near_zero() -> None:
+    X = np.logspace(-300, -1, 1000)
+    wanted = np.array([math.erf(x) for x in X])
+    np.testing.assert_allclose(F.erf(X), wanted, rtol=1e-14)
+    np.testing.assert_array_equal(F.erf(-X), -F.erf(X))
+    assert F.erf(np.array([5e-324]))[0] == 5e-324
+    signs = np.copysign(1, F.erf(np.array([0.0, -0.0, 1e-30, -1e-30, 9, -9])))
+    np.testing.assert_array_equal(signs, [1, -1, 1, -1, 1, -1])
+    assert F.erf(np.array([0.0]))[0] == 0
+    assert F.erf(np.array([1, 2])) == pytest.approx([math.erf(1), math.erf(2)], rel=1e-14)
+
+
+# --- softmax and its family --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axis", [-1, 0, 1, 2, -2])
+def test_softmax_family_by_direct_formulas(axis: int, rng: np.random.Generator) -> None:
+    X = 3 * rng.standard_normal((2, 3, 4))
+    total = np.exp(X).sum(axis=axis, keepdims=True)
+    np.testing.assert_allclose(F.softmax(X, axis), np.exp(X) / total, rtol=1e-13)
+    np.testing.assert_allclose(F.log_softmax(X, axis), X - np.log(total), atol=1e-13)
+    np.testing.assert_allclose(F.logsumexp(X, axis, keepdims=True), np.log(total), rtol=1e-13)
+    np.testing.assert_allclose(F.logsumexp(X, axis), np.log(total).squeeze(axis), rtol=1e-13)
+    for f in (F.softmax, F.log_softmax, F.logsumexp):
+        assert f(X.astype(np.float32), axis).dtype == np.float32
+
+
+def test_softmax_family_of_one_row() -> None:
+    x = np.array([1.0, 2.0, 4.0])
+    np.testing.assert_allclose(F.softmax(x), np.exp(x) / np.exp(x).sum())
+    np.testing.assert_allclose(F.log_softmax(x), np.log(F.softmax(x)))
+    assert F.logsumexp(x) == pytest.approx(math.log(np.exp(x).sum()))
+
+
+@given(matrices, st.floats(-1e4, 1e4))
+def test_softmax_is_a_distribution_and_blind_to_shifts(X: Array, shift: float) -> None:
+    Y = F.softmax(X)
+    assert (Y > 0).all()
+    np.testing.assert_allclose(Y.sum(-1), 1, rtol=1e-14)
+    np.testing.assert_allclose(F.softmax(X + shift), Y, rtol=1e-10)
+    np.testing.assert_allclose(np.exp(F.log_softmax(X)), Y, rtol=1e-13)
+    np.testing.assert_allclose(X - F.logsumexp(X, keepdims=True), F.log_softmax(X), atol=1e-13)
+    assert (F.logsumexp(X) >= X.max(-1)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_softmax_family_stays_finite(dtype: type) -> None:
+    X = np.array([[1e4, -1e4, 0], [-1e4, -1e4, -1e4]], dtype)
+    with np.errstate(all="raise", under="ignore"):
+        np.testing.assert_allclose(F.softmax(X), [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
+        np.testing.assert_allclose(F.log_softmax(X)[0], [0, -2e4, -1e4])
+        np.testing.assert_allclose(F.logsumexp(X), [1e4, -1e4 + math.log(3)], rtol=1e-6)
+        np.testing.assert_allclose(F.softmax(np.array([[0, -INF, 0]], dtype)), [[0.5, 0, 0.5]])
+        np.testing.assert_array_equal(F.log_softmax(np.array([[0, -INF]], dtype)), [[0, -INF]])
+
+
+def test_logsumexp_with_infinities() -> None:
+    X = np.array([[-INF, -INF], [-INF, 2], [INF, 2], [INF, -INF], [NAN, 2]])
+    with np.errstate(all="raise", under="ignore"):
+        np.testing.assert_array_equal(F.logsumexp(X), [-INF, 2, INF, INF, NAN])
+        np.testing.assert_array_equal(F.logsumexp(X[:1], axis=0), [-INF, -INF])
+
+
+def test_softmax_writes_where_it_is_told(rng: np.random.Generator) -> None:
+    X, out = rng.standard_normal((2, 3)), np.empty((2, 3))
+    assert F.softmax(X, out=out) is out
+    np.testing.assert_array_equal(out, F.softmax(X))
+
+
+# --- sums --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape", [(5,), (4, 5), (2, 3, 5), (2, 2, 2, 1), (0, 5), (3, 0, 5), (3, 0)]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sum_rows_is_the_sum_over_all_axes_but_the_last(shape: Any, dtype: type) -> None:
+    X = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    wanted = X.sum(axis=tuple(range(X.ndim - 1)))
+    Y, out = F.sum_rows(X), np.empty(shape[-1], dtype)
+    assert Y.dtype == dtype
+    assert F.sum_rows(X, out=out) is out
+    for found in (Y, out):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    if X.ndim == 3:
+        np.testing.assert_allclose(F.sum_rows(X.swapaxes(0, 1)), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_ones_are_shared_and_therefore_read_only() -> None:
+    made = F.ones(3, np.dtype(np.float32))
+    assert made is F.ones(3, np.dtype(np.float32))
+    np.testing.assert_array_equal(made, np.ones(3, np.float32))
+    with pytest.raises(ValueError, match="read-only"):
+        made[0] = 2
+
+
+# --- labels ------------------------------------------------------------------------------------
+
+
+def test_one_hot() -> None:
+    np.testing.assert_array_equal(F.one_hot([2, 0], 3), [[0, 0, 1], [1, 0, 0]])
+    assert F.one_hot([2, 0], 3).dtype == np.float32
+    assert F.one_hot(np.array([[1]], np.uint8), 4, np.float64).dtype == np.float64
+    labels = np.random.default_rng(0).integers(0, 4, (2, 3, 5))
+    np.testing.assert_array_equal(F.one_hot(labels, 4), np.eye(4)[labels])
+    np.testing.assert_array_equal(F.one_hot(1, 3), [0, 1, 0])
+    assert F.one_hot(np.zeros(0, int), 3).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "error", "says"),
+    [
+        ([0.0, 1.0], ArgumentTypeError, r"integers, got dtype float64.*astype\(int\)"),
+        ([True, False], ArgumentTypeError, "bool"),
+        (["0"], ArgumentTypeError, "integers"),
+        ([None], ArgumentTypeError, "integers"),
+        ([0, 3], ArgumentError, r"0 to 2 for 3 classes, got 3 at y\[1\]"),
+        ([[0, 1], [-1, 2]], ArgumentError, r"got -1 at y\[1, 0\]"),
+        (np.array([2**63 + 1], np.uint64), ArgumentError, "got 9223372036854775809"),
+    ],
+)
+def test_bad_labels_are_refused(labels: Any, error: type[Exception], says: str) -> None:
+    for function in (F.one_hot, F.check_labels):
+        with pytest.raises(error, match=says):
+            function(labels, 3)
+
+
+def test_check_labels_lets_the_ignored_pass() -> None:
+    found = F.check_labels(np.array([0, -1, 2], np.int8), 3, ignore_index=-1)
+    np.testing.assert_array_equal(found, [0, -1, 2])
+    assert found.dtype == np.int64
+    with pytest.raises(ArgumentError, match=r"got -2 at y\[1\]"):
+        F.check_labels([-1, -2], 3, ignore_index=-1)
+
+
+# --- cross-entropy -----------------------------------------------------------------------------
+
+
+def rows_of(targets: Array, classes: int) -> Array:
+    return targets if targets.dtype.kind == "f" else np.eye(classes)[targets]
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (1, 2)])
+@pytest.mark.parametrize("form", ["labels", "rows", "heavy rows"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("total", [None, 2.5])
+def test_cross_entropy_by_its_formula(
+    shape: tuple[int, ...], form: str, weighted: bool, total: float | None
+) -> None:
+    rng = np.random.default_rng(5)
+    Z, K = 2 * rng.standard_normal(shape), shape[-1]
+    T = rng.integers(0, K, shape[:-1]) if form == "labels" else rng.random(shape)
+    if form == "rows":
+        T /= T.sum(-1, keepdims=True)
+    w = rng.uniform(0, 2, shape[:-1]) if weighted else None
+    each = np.ones(shape[:-1]) if w is None else w
+    q = rows_of(T, K) * each[..., None]
+    divisor = q.sum() if total is None else total
+    wanted = -(q * F.log_softmax(Z)).sum() / divisor
+    gradient = (F.softmax(Z) * q.sum(-1, keepdims=True) - q) / divisor
+    assert F.target_weight(T, w) == pytest.approx(q.sum())
+    assert F.cross_entropy(Z, T, w, total) == pytest.approx(wanted)
+    assert F.nll(F.log_softmax(Z), T, w, total) == pytest.approx(wanted)
+    out = np.empty(shape)
+    both = F.cross_entropy_and_gradient(Z, T, w, total)
+    assert both[0] == pytest.approx(wanted)
+    assert F.cross_entropy_and_gradient(Z, T, w, total, out=out)[1] is out
+    for found in (both[1], out, F.cross_entropy_gradient(Z, T, w, total)):
+        np.testing.assert_allclose(found, gradient, rtol=1e-12, atol=1e-15)
+    numeric = numeric_gradient(lambda A: F.cross_entropy(A, T, w, total), Z)
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-7, atol=1e-9)
+    value, single = F.cross_entropy_and_gradient(Z.astype(np.float32), T, w, total)
+    assert single.dtype == np.float32
+    assert value == pytest.approx(wanted, rel=1e-5)
+    np.testing.assert_allclose(single, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_cross_entropy_takes_lists_and_broadcasts_weights() -> None:
+    Z = np.random.default_rng(5).standard_normal((2, 3, 4))
+    labels = [[0, 1, 2], [3, 0, 1]]
+    wanted = F.cross_entropy(Z, np.array(labels), np.array([[1.0] * 3, [2.0] * 3]))
+    assert F.cross_entropy(Z, labels, np.array([[1.0], [2.0]])) == pytest.approx(wanted)
+
+
+def test_cross_entropy_without_weight_is_zero() -> None:
+    Z, y = np.random.default_rng(5).standard_normal((3, 4)), np.array([0, 1, 2])
+    value, gradient = F.cross_entropy_and_gradient(Z, y, np.zeros(3))
+    assert value == 0
+    assert not gradient.any()
+    assert F.cross_entropy(Z, y, np.zeros(3)) == 0
+
+
+def test_cross_entropy_is_finite_for_large_logits() -> None:
+    Z = np.array([[1e4, -1e4, 0], [-1e4, 0, 1e4]])
+    for dtype in (np.float32, np.float64):
+        with np.errstate(all="raise", under="ignore"):
+            value, gradient = F.cross_entropy_and_gradient(Z.astype(dtype), np.array([1, 2]))
+        assert value == pytest.approx(1e4)
+        np.testing.assert_allclose(gradient, [[0.5, -0.5, 0], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 1), (1, 3), (3, 3), (3, 4, 1), ()])
+def test_cross_entropy_refuses_targets_that_do_not_fit(shape: tuple[int, ...]) -> None:
+    for f in (F.cross_entropy, F.cross_entropy_gradient):
+        with pytest.raises(ShapeError, match=r"labels of shape \(3,\) or rows of shape \(3, 4\)"):
+            f(np.zeros((3, 4)), np.zeros(shape, int))

@@ -1,0 +1,206 @@
+"""The shortcuts: equal to the long way, finite where that is not, and pairs that cannot match."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, PhitodeepWarning
+from phitodeep.fusion import FUSED, check_pair, fused
+from phitodeep.layers import (
+    GELU,
+    Chain,
+    Dense,
+    Dropout,
+    HardSigmoid,
+    Layer,
+    LogSoftmax,
+    PReLU,
+    ReLU,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
+from phitodeep.loss import (
+    BinaryCrossEntropy,
+    BinaryCrossEntropyWithLogits,
+    CategoricalCrossEntropy,
+    CosineSimilarityLoss,
+    Hinge,
+    Huber,
+    KLDivergence,
+    LogCosh,
+    Loss,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    NegativeLogLikelihood,
+    PoissonNLL,
+    SoftmaxCrossEntropy,
+    SquaredHinge,
+)
+from phitodeep.types import Array, Shape
+
+WEIGHTS = [0.5, 2.0, 1.0, 0.25]
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"ignore_index": 2},
+    {"class_weight": WEIGHTS},
+    {"class_weight": {1: 3.0}, "ignore_index": -1},
+]
+PAIRS: list[tuple[Layer, Loss]] = [
+    (Sigmoid(), BinaryCrossEntropy()),
+    *[(LogSoftmax(), NegativeLogLikelihood(**s)) for s in SETTINGS],
+    *[(Softmax(), CategoricalCrossEntropy(**s)) for s in SETTINGS],
+    *[(Softmax(), CategoricalCrossEntropy(label_smoothing=0.2, **s)) for s in SETTINGS],
+]
+pairs = pytest.mark.parametrize(("last", "loss"), PAIRS, ids=repr)
+
+
+def targets(loss: Loss, shape: Shape, soft: bool = False) -> Array:
+    rng = np.random.default_rng(4)
+    if isinstance(loss, BinaryCrossEntropy):
+        return rng.random(shape) if soft else rng.integers(0, 2, shape)
+    if soft:
+        return rng.dirichlet(np.ones(shape[-1]), shape[:-1])
+    labels = rng.integers(0, shape[-1], shape[:-1])
+    if getattr(loss, "ignore_index", None) == -1:
+        labels[0] = -1
+    return labels
+
+
+def test_every_row_of_the_table_is_tested() -> None:
+    assert {(type(last), type(loss)) for last, loss in PAIRS} == FUSED.keys()
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4)])
+@pairs
+def test_shortcut_equals_the_long_way(
+    last: Layer, loss: Loss, shape: Shape, weighted: bool, soft: bool
+) -> None:
+    Z, y = 2 * np.random.default_rng(3).standard_normal(shape), targets(loss, shape, soft)
+    w = np.linspace(0.2, 2, shape[0]) if weighted else None
+    short = fused(last, loss)
+    assert short is not None
+    assert short.wants == "logits"
+    Y = last.forward(Z)
+    for total in (None, 3.5):
+        assert short.loss_func(Z, y, w, total) == pytest.approx(loss.loss_func(Y, y, w, total))
+        long_way = last.backward(loss.loss_gradient(Y, y, w, total))
+        np.testing.assert_allclose(
+            short.loss_gradient(Z, y, w, total), long_way, rtol=1e-10, atol=1e-15
+        )
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "labels"),
+    [
+        (Softmax(), CategoricalCrossEntropy(), [1]),
+        (Sigmoid(), BinaryCrossEntropy(), [[0, 1]]),
+    ],
+    ids=repr,
+)
+def test_shortcut_is_true_where_the_long_way_has_underflown(
+    last: Layer, loss: Loss, labels: Any
+) -> None:
+    """Logits of 2000 against the label: the long way's logarithm is held and its slope is lost."""
+    Z = np.array([[2000.0, -2000.0]])
+    long_way = last.forward(Z)
+    assert loss.loss_func(long_way, labels) < 1500
+    assert not last.backward(loss.loss_gradient(long_way, labels)).any()  # type: ignore[union-attr]
+    short = fused(last, loss)
+    assert short is not None
+    wide = 4000 if isinstance(last, Softmax) else 2000
+    assert short.loss_func(Z, labels) == pytest.approx(wide)
+    slope = 1 if isinstance(last, Softmax) else 0.5
+    np.testing.assert_allclose(short.loss_gradient(Z, labels), [[slope, -slope]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pairs
+def test_shortcut_is_finite(last: Layer, loss: Loss, dtype: type) -> None:
+    Z = np.random.default_rng(3).choice([-1e4, 1e4], (6, 4)).astype(dtype)
+    short = fused(last, loss)
+    assert short is not None
+    with np.errstate(all="raise", under="ignore"):
+        assert np.isfinite(short.loss_func(Z, targets(loss, Z.shape)))
+        assert np.isfinite(short.loss_gradient(Z, targets(loss, Z.shape))).all()
+
+
+@pytest.mark.parametrize(
+    ("last", "loss"),
+    [
+        (Softmax(axis=1), CategoricalCrossEntropy()),  # the loss sums over the last axis
+        (LogSoftmax(axis=-2), NegativeLogLikelihood()),
+        (Softmax(), SoftmaxCrossEntropy()),  # a subclass, and another function
+        (Softmax(), NegativeLogLikelihood()),
+        (Softmax(), MeanSquaredError()),
+        (Sigmoid(), BinaryCrossEntropyWithLogits()),
+        (Sigmoid(), CategoricalCrossEntropy()),
+        (HardSigmoid(), BinaryCrossEntropy()),
+        (Dense(3), SoftmaxCrossEntropy()),
+        (Chain(Softmax()), CategoricalCrossEntropy()),
+        (None, CategoricalCrossEntropy()),
+    ],
+    ids=repr,
+)
+def test_other_pairs_have_no_shortcut(last: Layer | None, loss: Loss) -> None:
+    assert fused(last, loss) is None
+
+
+# --- which losses suit which last layers -------------------------------------------------------
+
+ANY = [MeanSquaredError(), MeanAbsoluteError(), Huber(), LogCosh(), Hinge(), SquaredHinge()]
+ANY += [PoissonNLL(), CosineSimilarityLoss()]
+BY_WANT: dict[str, list[Loss]] = {
+    "probabilities": [CategoricalCrossEntropy(), BinaryCrossEntropy()],
+    "log-probabilities": [NegativeLogLikelihood(), KLDivergence()],
+    "logits": [SoftmaxCrossEntropy(), BinaryCrossEntropyWithLogits()],
+}
+NUMBERS: list[Layer | None] = [Dense(4), ReLU(), Tanh()]
+PROBABILITIES: list[Layer | None] = [Softmax(), Sigmoid(), HardSigmoid()]
+UNKNOWN: list[Layer | None] = [Chain(Dense(4)), Dropout(0.5), None]
+FINE = [
+    *[(last, loss) for last in NUMBERS + PROBABILITIES + [LogSoftmax()] + UNKNOWN for loss in ANY],
+    *[(last, loss) for last in UNKNOWN for many in BY_WANT.values() for loss in many],
+    *[(last, loss) for last in PROBABILITIES for loss in BY_WANT["probabilities"]],
+    *[(LogSoftmax(), loss) for loss in BY_WANT["log-probabilities"]],
+    *[(last, loss) for last in NUMBERS for loss in BY_WANT["logits"]],
+]
+REFUSED = [
+    *[(last, loss) for last in [*NUMBERS, LogSoftmax()] for loss in BY_WANT["probabilities"]],
+    *[(last, loss) for last in NUMBERS + PROBABILITIES for loss in BY_WANT["log-probabilities"]],
+]
+WARNED = [(last, loss) for last in [*PROBABILITIES, LogSoftmax()] for loss in BY_WANT["logits"]]
+
+
+@pytest.mark.parametrize(("last", "loss"), FINE, ids=repr)
+def test_pairs_that_match(last: Layer | None, loss: Loss) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        check_pair(last, loss)
+    assert caught == []
+
+
+@pytest.mark.parametrize(("last", "loss"), REFUSED, ids=repr)
+def test_pairs_that_cannot_match_are_refused(last: Layer, loss: Loss) -> None:
+    with pytest.raises(ArgumentError, match=r"takes (log-)?probabilities, but .* gives ") as caught:
+        check_pair(last, loss)
+    remedy = ".log_softmax()" if loss.wants == "log-probabilities" else ".softmax() or .sigmoid()"
+    for said in (repr(last), repr(loss), remedy):
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("last", "loss"), WARNED, ids=repr)
+def test_a_softmax_taken_twice_is_warned_of(last: Layer, loss: Loss) -> None:
+    with pytest.warns(PhitodeepWarning, match=f"takes logits.*leave out {type(last).__name__}"):
+        check_pair(last, loss)
+
+
+@pytest.mark.parametrize("last", [GELU(), PReLU()], ids=repr)
+def test_every_activation_is_known_to_give_numbers(last: Layer) -> None:
+    with pytest.raises(ArgumentError, match="takes probabilities"):
+        check_pair(last, CategoricalCrossEntropy())

@@ -1,0 +1,139 @@
+"""What can be imported from where, and what an import costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import phitodeep
+
+SOURCE = ast.parse(Path(phitodeep.__file__).read_text(encoding="utf-8"))
+
+
+def test_every_public_name_is_that_of_its_home() -> None:
+    assert len(set(phitodeep.__all__)) == len(phitodeep.__all__)
+    assert set(phitodeep.__all__) == {*phitodeep._HOME, *phitodeep._MODULES}
+    for name in phitodeep.__all__:
+        value = getattr(phitodeep, name)
+        assert name in dir(phitodeep)
+        if name in phitodeep._MODULES:
+            assert value is importlib.import_module(f"phitodeep.{name}")
+        else:
+            home = importlib.import_module(f"phitodeep.{phitodeep._HOME[name]}")
+            assert value is getattr(home, name)
+            assert value.__module__ == home.__name__
+
+
+def test_type_checkers_are_told_the_same() -> None:
+    (block,) = [node for node in SOURCE.body if isinstance(node, ast.If)]
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    told = {
+        alias.asname: str(node.module).removeprefix("phitodeep.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert told == phitodeep._HOME
+    assert len(told) == sum(len(node.names) for node in block.body)  # type: ignore[attr-defined]
+
+
+def test_every_module_of_the_package_is_named_or_a_helper() -> None:
+    folder = Path(phitodeep.__file__).parent
+    found = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    found |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    helpers = {"checks", "files", "types"}
+    assert found - helpers == set(phitodeep._MODULES)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'phitodeep' has no attribute 'nonsense'"):
+        phitodeep.nonsense  # noqa: B018
+    assert not hasattr(phitodeep, "__wrapped__")
+
+
+def fresh(code: str) -> str:
+    """What `code` prints in a new Python."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_import_phitodeep_brings_in_nothing_else() -> None:
+    loaded = fresh(
+        "import sys, phitodeep; print(*(m for m in sys.modules if m.startswith('phitodeep')))"
+    )
+    assert loaded == "phitodeep"
+
+
+def test_the_model_brings_in_no_optional_library_and_no_rich() -> None:
+    code = (
+        "import sys, phitodeep.model, phitodeep.data, phitodeep.testing;"
+        "print(*sorted({m.split('.')[0] for m in sys.modules}"
+        " & {'rich', 'matplotlib', 'datasets', 'IPython', 'scipy', 'torch', 'pytest', 'PIL'}))"
+    )
+    assert fresh(code) == ""
+
+
+def test_any_module_may_be_imported_first() -> None:
+    folder = Path(phitodeep.__file__).parent
+    modules = [
+        ".".join(path.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in folder.rglob("*.py")
+    ]
+    assert len(modules) > 25
+    code = f"""
+import importlib, sys
+for first in {modules}:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "phitodeep"]:
+        del sys.modules[name]
+    importlib.import_module(first)
+print("fine")
+"""
+    assert fresh(code) == "fine"
+
+
+def test_star_import_works() -> None:
+    assert fresh("from phitodeep import *; print(Sequential.__name__)") == "Sequential"
+
+
+FIXED = {
+    "model": ["Sequential", "SequentialBuilder"],
+    "loss": ["CategoricalCrossEntropy", "MeanSquaredError", "BinaryCrossEntropy"],
+    "layers.base": ["Layer", "Dense", "Flatten"],
+    "layers.activation": ["ReLU", "ReLu", "Softmax", "Sigmoid", "Tanh"],
+    "optimization.optimizers": ["SGD", "Adam", "Optimizer"],
+    "optimization.initialization": ["He", "Xavier", "InitType", "LeCun", "Orthogonal"],
+    "optimization.training": ["History"],
+    "optimization.schedules": ["CosineDecay", "WarmUp"],
+}
+
+
+@pytest.mark.parametrize(("module", "name"), [(m, n) for m, names in FIXED.items() for n in names])
+def test_the_originals_import_paths_hold(module: str, name: str) -> None:
+    assert hasattr(importlib.import_module(f"phitodeep.{module}"), name)
+
+
+def test_base_has_dense_also_when_it_is_imported_first() -> None:
+    assert fresh("from phitodeep.layers.base import Dense, Flatten; print('fine')") == "fine"
+
+
+def test_aliases_are_the_same_objects() -> None:
+    from phitodeep import layers
+    from phitodeep.layers import activation, base, dense, reshape
+
+    assert base.Dense is dense.Dense is layers.Dense  # type: ignore[attr-defined]
+    assert base.Flatten is reshape.Flatten is layers.Flatten  # type: ignore[attr-defined]
+    assert activation.ReLu is activation.ReLU
+    assert issubclass(activation.Swish, activation.SiLU)
+
+
+def test_the_version_is_the_packages() -> None:
+    pyproject = (Path(phitodeep.__file__).parents[1] / "pyproject.toml").read_text("utf-8")
+    assert f'version = "{phitodeep.__version__}"' in pyproject

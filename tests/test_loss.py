@@ -1,0 +1,611 @@
+"""Every loss: PyTorch's numbers, the derivative, weights and totals, labels, refusals, extremes."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phitodeep import loss as losses
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
+from phitodeep.functional import log_softmax, one_hot, sigmoid, softmax
+from phitodeep.layers.base import calling
+from phitodeep.loss import (
+    BinaryCrossEntropy,
+    BinaryCrossEntropyWithLogits,
+    CategoricalCrossEntropy,
+    CosineSimilarityLoss,
+    Hinge,
+    Huber,
+    KLDivergence,
+    LogCosh,
+    Loss,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    NegativeLogLikelihood,
+    PoissonNLL,
+    SoftmaxCrossEntropy,
+    SquaredHinge,
+)
+from phitodeep.testing import check_gradients
+from phitodeep.types import Array, Shape
+from tests.conftest import references
+
+CASES = references("losses")
+WEIGHTS = [0.5, 2.0, 1.0, 0.25]
+NUMBERS: list[Loss] = [MeanSquaredError(), MeanAbsoluteError(), Huber(0.7), Huber(), LogCosh()]
+BINARY: list[Loss] = [BinaryCrossEntropy(), BinaryCrossEntropyWithLogits()]
+MARGINS: list[Loss] = [Hinge(), SquaredHinge()]
+COUNTS: list[Loss] = [PoissonNLL(), PoissonNLL(log_input=False)]
+ROWS: list[Loss] = [KLDivergence(), CosineSimilarityLoss()]
+CLASSES: list[Loss] = [
+    CategoricalCrossEntropy(),
+    CategoricalCrossEntropy(0.2, -1, WEIGHTS),
+    SoftmaxCrossEntropy(),
+    SoftmaxCrossEntropy(label_smoothing=0.1),
+    SoftmaxCrossEntropy(ignore_index=-1),
+    SoftmaxCrossEntropy(class_weight={1: 3.0}),
+    SoftmaxCrossEntropy(0.1, 2, np.array(WEIGHTS)),
+    NegativeLogLikelihood(),
+    NegativeLogLikelihood(-1, WEIGHTS),
+]
+EXAMPLES = NUMBERS + BINARY + MARGINS + COUNTS + ROWS + CLASSES
+ELEMENTWISE = NUMBERS + BINARY + MARGINS + COUNTS
+every = pytest.mark.parametrize("loss", EXAMPLES, ids=repr)
+each_class = pytest.mark.parametrize("loss", CLASSES, ids=repr)
+elementwise = pytest.mark.parametrize("loss", ELEMENTWISE, ids=repr)
+
+
+def pair(loss: Loss, shape: Shape, seed: int = 3) -> tuple[Array, Array]:
+    """Predictions (N, ..., K) that suit the loss, and targets: labels for cross-entropies."""
+    rng = np.random.default_rng(seed)
+    P = 2 * rng.standard_normal(shape)
+    if loss.wants == "probabilities":
+        P = sigmoid(P) if isinstance(loss, BinaryCrossEntropy) else softmax(P)
+    elif loss.wants == "log-probabilities":
+        P = log_softmax(P)
+    elif repr(loss) == "PoissonNLL(False)":
+        P = np.abs(P) + 0.1
+    if isinstance(loss, losses._CrossEntropy):
+        return P, rng.integers(0, shape[-1], shape[:-1])
+    if loss in BINARY:
+        return P, rng.random(shape)
+    if loss in MARGINS:
+        return P, rng.choice([-1.0, 1.0], shape)
+    if loss in COUNTS:
+        return P, rng.integers(0, 5, shape)
+    return P, softmax(rng.standard_normal(shape))
+
+
+def both(loss: Loss, *args: Any, **kwargs: Any) -> tuple[float, Array]:
+    return loss.loss_func(*args, **kwargs), loss.loss_gradient(*args, **kwargs)
+
+
+def assert_both(
+    found: tuple[float, Array], wanted: tuple[float, Array], rtol: float = 1e-12
+) -> None:
+    assert found[0] == pytest.approx(wanted[0], rel=rtol, abs=rtol)
+    np.testing.assert_allclose(found[1], wanted[1], rtol=rtol, atol=rtol)
+
+
+def test_table_covers_exactly_the_public_losses() -> None:
+    public = {
+        c
+        for name, c in inspect.getmembers(losses, inspect.isclass)
+        if issubclass(c, Loss) and not name.startswith("_") and c.__module__ == losses.__name__
+    }
+    assert {type(loss) for loss in EXAMPLES} == public - {Loss, losses.Elementwise}
+    assert {case.partition("(")[0] for case in CASES} == {type(loss).__name__ for loss in EXAMPLES}
+
+
+# --- values and derivatives --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-10), (np.float32, 1e-5)])
+@pytest.mark.parametrize("case", CASES)
+def test_loss_equals_pytorch(case: str, dtype: type, rtol: float) -> None:
+    stored = CASES[case]
+    loss: Loss = eval(case.partition(" | ")[0], vars(losses))
+    P, y, w = stored["y_pred"].astype(dtype), stored["y_true"], stored.get("sample_weight")
+    for T in (y, y.astype(dtype) if y.dtype.kind == "f" else y.astype(np.int32)):
+        found = both(loss, P, T, w)
+        assert found[0] == pytest.approx(stored["value"].item(), rel=rtol)
+        np.testing.assert_allclose(found[1], stored["gradient"], rtol=3 * rtol, atol=rtol / 10)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (1, 4)])
+@every
+def test_gradient_is_the_derivative_of_the_value(loss: Loss, shape: Shape) -> None:
+    P, y = pair(loss, shape)
+    check_gradients(loss, P, y)
+    check_gradients(loss, P, y, sample_weight=np.linspace(0.2, 2, shape[0]))
+    if isinstance(loss, losses._CrossEntropy):
+        check_gradients(loss, P, softmax(2 * P))
+
+
+@every
+def test_float32_stays_float32_and_is_close(loss: Loss) -> None:
+    P, y = pair(loss, (5, 4))
+    single = loss.loss_gradient(P.astype(np.float32), y, np.linspace(0.5, 1, 5))
+    assert single.dtype == np.float32
+    assert loss.loss_gradient(P, y, np.ones(5, np.float32)).dtype == np.float64
+    assert single.shape == P.shape
+    np.testing.assert_allclose(single, loss.loss_gradient(P, y, np.linspace(0.5, 1, 5)), rtol=1e-4)
+    value = loss.loss_func(P.astype(np.float32), y)
+    assert type(value) is float
+    assert value == pytest.approx(loss.loss_func(P, y), rel=1e-5)
+
+
+@every
+def test_nothing_is_written_into(loss: Loss) -> None:
+    P, y = pair(loss, (5, 4))
+    w = np.linspace(0.5, 1, 5)
+    for a in (P, y, w):
+        a.flags.writeable = False
+    first = loss.loss_gradient(P, y, w)
+    kept = first.copy()
+    loss.loss_gradient(P + 0.01, y, w)
+    np.testing.assert_array_equal(first, kept)
+    assert not np.shares_memory(first, P)
+
+
+@every
+def test_training_reuses_buffers_with_the_same_result(loss: Loss) -> None:
+    for seed, n in ((1, 5), (2, 5), (3, 3), (4, 5)):
+        P, y = pair(loss, (n, 4), seed)
+        T, w = loss.targets(y, P.shape), loss.weights(np.linspace(0.5, 1, n), y, P.shape)
+        with calling(reuse=True):
+            value, gradient = loss.value_and_gradient(P, T, w, None)
+            assert_both((value, gradient), both(loss, P, y, np.linspace(0.5, 1, n)))
+
+
+@every
+def test_pickle_and_repr(loss: Loss) -> None:
+    P, y = pair(loss, (5, 4))
+    for twin in (pickle.loads(pickle.dumps(loss)), eval(repr(loss), vars(losses) | vars(np))):
+        assert type(twin) is type(loss)
+        assert repr(twin) == repr(loss)
+        assert_both(both(twin, P, y), both(loss, P, y))
+
+
+# --- weights and totals ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (4, 3, 4)])
+@every
+def test_a_weight_counts_as_often_as_repeating_the_sample(loss: Loss, shape: Shape) -> None:
+    P, y = pair(loss, shape)
+    times = np.arange(shape[0]) % 3  # 0 leaves out
+    value, gradient = both(loss, P, y, times)
+    long_value, long_gradient = both(loss, np.repeat(P, times, 0), np.repeat(y, times, 0))
+    assert value == pytest.approx(long_value)
+    at = np.repeat(np.arange(shape[0]), times)
+    for i in range(shape[0]):
+        np.testing.assert_allclose(gradient[i], long_gradient[at == i].sum(0), atol=1e-15)
+
+
+@every
+def test_equal_weights_change_nothing(loss: Loss) -> None:
+    P, y = pair(loss, (2, 3, 4))
+    plain = both(loss, P, y)
+    positions = loss.positions(P.shape)
+    for w in (np.full(2, 7.0), np.full(2, 3), [1, 1], np.full(positions, 2.5)):
+        assert_both(both(loss, P, y, w), plain)
+
+
+@every
+def test_weights_of_positions(loss: Loss) -> None:
+    P, y = pair(loss, (2, 3, 4))
+    per_sample = np.array([0.5, 2.0])
+    positions = loss.positions(P.shape)
+    spread = np.broadcast_to(per_sample.reshape(2, *[1] * (len(positions) - 1)), positions)
+    assert_both(both(loss, P, y, spread), both(loss, P, y, per_sample))
+    one = np.zeros(positions)
+    one[1, 2] = 4.0
+    value, gradient = both(loss, P, y, one)
+    if not isinstance(loss, KLDivergence):  # which sums over a sample
+        assert value == pytest.approx(loss.loss_func(P[1:, 2:], y[1:, 2:]))
+    assert not gradient[0].any()
+    assert not gradient[1, :2].any()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@every
+def test_parts_with_the_total_add_up_to_the_whole(loss: Loss, weighted: bool) -> None:
+    P, y = pair(loss, (7, 3, 4))
+    w = np.linspace(0.1, 2, 7) if weighted else None
+    total = loss.divisor(loss.targets(y, P.shape), loss.weights(w, y, P.shape), P.shape)
+    parts = [
+        both(loss, P[s], y[s], None if w is None else w[s], total=total)
+        for s in (slice(0, 5), slice(5, 7))
+    ]
+    together = parts[0][0] + parts[1][0], np.concatenate([parts[0][1], parts[1][1]])
+    assert_both(together, both(loss, P, y, w))
+    half = both(loss, P, y, w, total=2 * total)
+    assert_both((2 * half[0], 2 * half[1]), both(loss, P, y, w))
+
+
+@every
+def test_no_weight_at_all_is_zero(loss: Loss) -> None:
+    P, y = pair(loss, (3, 4))
+    assert_both(both(loss, P, y, np.zeros(3)), (0.0, np.zeros((3, 4))))
+    assert_both(both(loss, P, y, total=0), (0.0, np.zeros((3, 4))))
+
+
+# --- regression by hand ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "value", "gradient"),
+    [
+        (MeanSquaredError(), (1 + 9 + 0 + 0.25) / 4, [2 / 4, -6 / 4, 0, 1 / 4]),
+        (MeanAbsoluteError(), (1 + 3 + 0 + 0.5) / 4, [1 / 4, -1 / 4, 0, 1 / 4]),
+        (Huber(), (0.5 + 2.5 + 0 + 0.125) / 4, [1 / 4, -1 / 4, 0, 0.5 / 4]),
+        (Huber(2.0), (0.5 + 4 + 0 + 0.125) / 4, [1 / 4, -2 / 4, 0, 0.5 / 4]),
+    ],
+    ids=repr,
+)
+def test_regression_by_hand(loss: Loss, value: float, gradient: list[float]) -> None:
+    P, T = np.array([[2.0, 0.0], [1.0, 1.5]]), np.array([[1.0, 3.0], [1.0, 1.0]])
+    assert_both(both(loss, P, T), (value, np.reshape(gradient, (2, 2))))
+
+
+@elementwise
+def test_a_vector_of_targets_fits_one_output_only(loss: Loss) -> None:
+    P, y = pair(loss, (6, 1))
+    assert_both(both(loss, P, y[:, 0]), both(loss, P, y))
+    assert_both(both(loss, P, y[:, 0].tolist()), both(loss, P, y))
+    assert loss.loss_gradient(P, y[:, 0]).shape == (6, 1)
+    for bad in (y.T, y[None], y[:5], y[:5, 0], y[0], y[:1]):
+        with pytest.raises(ShapeError, match=r"predictions of shape \(6, 1\)"):
+            loss.loss_func(P, bad)
+    for bad in (y, np.hstack([y, y])):
+        with pytest.raises(ShapeError, match=r"predictions of shape \(6,\)"):
+            loss.loss_gradient(P[:, 0], bad)
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (1, 4), (4,), (5, 4), (6, 3), (6, 4, 1), (1,), ()])
+@elementwise
+def test_nothing_is_broadcast(loss: Loss, shape: Shape) -> None:
+    P, y = pair(loss, (6, 4))
+    bad = np.resize(y, shape)
+    with pytest.raises(ShapeError, match=type(loss).__name__):
+        loss.loss_func(P, bad)
+    with pytest.raises(ShapeError):
+        loss.loss_gradient(P, bad)
+
+
+# --- labels ------------------------------------------------------------------------------------
+
+
+@each_class
+def test_label_forms_mean_the_same(loss: Loss) -> None:
+    P, y = pair(loss, (6, 4))
+    if loss.ignore_index is not None:  # type: ignore[attr-defined]
+        y[y == 2] = 1  # one-hot rows cannot be ignored
+    wanted = both(loss, P, y)
+    hot = one_hot(y, 4)
+    for form in (y.tolist(), y[:, None], y.astype(np.uint8), hot, hot.astype(int), hot > 0):
+        assert_both(both(loss, P, form), wanted, rtol=1e-6)
+    assert_both(both(loss, P, hot.astype(float)), wanted)
+
+
+@each_class
+def test_positions_are_averaged(loss: Loss) -> None:
+    """(N, T, K) with labels (N, T) is (N T, K) with labels (N T,)."""
+    P, y = pair(loss, (2, 3, 4))
+    value, gradient = both(loss, P.reshape(6, 4), y.reshape(6))
+    assert_both(both(loss, P, y), (value, gradient.reshape(P.shape)))
+
+
+@each_class
+def test_soft_rows_mix_the_labels(loss: Loss) -> None:
+    """The sum is linear in the rows: over all one-hot rows, weighed by their probability."""
+    P, _ = pair(loss, (1, 4))
+    q = np.array([[0.1, 0.2, 0.3, 0.4]])
+    mixed = sum(p * loss.loss_func(P, np.eye(4)[[k]], total=1) for k, p in enumerate(q[0]))
+    assert loss.loss_func(P, q, total=1) == pytest.approx(mixed)
+
+
+@pytest.mark.parametrize("make", [CategoricalCrossEntropy, SoftmaxCrossEntropy])
+def test_smoothing_by_its_definition(make: type[CategoricalCrossEntropy]) -> None:
+    P, y = pair(make(), (5, 4))
+    rows = (1 - 0.3) * one_hot(y, 4, float) + 0.3 / 4
+    assert_both(both(make(0.3), P, y), both(make(), P, rows))
+    assert_both(both(make(0.3), P, one_hot(y, 4, float)), both(make(), P, rows))
+
+
+@pytest.mark.parametrize("ignored", [-1, -100, 2, 7])
+@pytest.mark.parametrize(
+    "make", [CategoricalCrossEntropy, SoftmaxCrossEntropy, NegativeLogLikelihood]
+)
+def test_ignored_labels_count_for_nothing(make: Any, ignored: int) -> None:
+    loss = make(ignore_index=ignored, class_weight=WEIGHTS)
+    P, y = pair(loss, (6, 4))
+    y = np.where(y == 2, 1, y)
+    y[[1, 4]] = ignored
+    kept = y != ignored
+    value, gradient = both(loss, P, y, np.arange(1, 7))
+    short = both(make(class_weight=WEIGHTS), P[kept], y[kept], np.arange(1, 7)[kept])
+    assert_both((value, gradient[kept]), short)
+    assert not gradient[~kept].any()
+
+
+@pytest.mark.parametrize("class_weight", [None, WEIGHTS])
+@pytest.mark.parametrize(
+    "make", [CategoricalCrossEntropy, SoftmaxCrossEntropy, NegativeLogLikelihood]
+)
+def test_all_ignored_is_zero(make: Any, class_weight: Any) -> None:
+    loss = make(ignore_index=-1, class_weight=class_weight)
+    P, _ = pair(loss, (2, 3, 4))
+    assert_both(both(loss, P, np.full((2, 3), -1)), (0.0, np.zeros(P.shape)))
+
+
+def test_class_weights_have_two_forms() -> None:
+    P, y = pair(SoftmaxCrossEntropy(), (6, 4))
+    wanted = both(SoftmaxCrossEntropy(class_weight=[1, 3, 1, 0]), P, y)
+    for form in ({1: 3, 3: 0}, {"1": 3.0, "3": 0.0}, (1, 3, 1, 0), np.array([1, 3, 1, 0])):
+        assert_both(both(SoftmaxCrossEntropy(class_weight=form), P, y), wanted)
+    assert wanted[0] == pytest.approx(
+        both(SoftmaxCrossEntropy(), P, y, np.array([1, 3, 1, 0])[y])[0]
+    )
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("y", "error", "says"),
+    [
+        ([0, 1], ShapeError, r"predictions of shape \(3, 4\).*got y of shape \(2,\)"),
+        ([[0, 1, 2]], ShapeError, r"\(1, 3\)"),
+        ([[[0], [1], [2]]], ShapeError, r"\(1, 3, 1\)"),
+        (np.zeros((3, 3), int), ShapeError, r"\(3, 3\)"),
+        (np.zeros((3, 5), int), ShapeError, r"\(3, 5\)"),
+        (1, ShapeError, r"\(\)"),
+        ([], ShapeError, r"\(0,\)"),
+        ([0.0, 1.0, 2.0], ArgumentTypeError, r"integers.*float64.*astype\(int\)"),
+        ([[0.5], [0.5], [0.5]], ArgumentTypeError, "integers"),
+        ([True, False, True], ArgumentTypeError, "integers.*bool"),
+        ([0, 1, 4], ArgumentError, r"0 to 3 for 4 classes, got 4 at y\[2\]"),
+        ([0, -1, 3], ArgumentError, r"got -1 at y\[1\]"),
+        ([[0], [9], [3]], ArgumentError, r"got 9 at y\[1, 0\]"),
+        ([0.0, np.nan, 1.0], ArgumentError, r"y\[1\] is nan"),
+        ([[0.5, 0.5, 0, 0], [1, 0, 0, 0], [0, 0, np.inf, 0]], ArgumentError, r"y\[2, 2\] is inf"),
+        (2 * np.eye(3, 4), ArgumentError, "summing to 1"),
+        (np.zeros((3, 4)), ArgumentError, "summing to 1"),
+        ([[2, -1, 0, 0]] * 3, ArgumentError, ">= 0"),
+        (["a", "b", "c"], ArgumentTypeError, "real numbers"),
+        ([1j, 0, 0], ArgumentTypeError, "complex"),
+        ([None, 0, 1], ArgumentTypeError, "real numbers"),
+        ([[0], [1, 2], [0]], ShapeError, "unequal length"),
+    ],
+)
+@each_class
+def test_bad_labels_are_refused(loss: Loss, y: Any, error: type[Exception], says: str) -> None:
+    P = np.full((3, 4), 0.25)
+    if says.startswith("got -1"):
+        loss = type(loss)()
+    for function in (loss.loss_func, loss.loss_gradient):
+        with pytest.raises(error, match=says):
+            function(P, y)
+
+
+@each_class
+def test_labels_of_positions_are_not_broadcast(loss: Loss) -> None:
+    P = np.full((2, 3, 4), 0.25)
+    for shape in ((2,), (2, 1), (3,), (1, 3), (6,), (2, 3, 1), (2, 4), (2, 3, 3)):
+        with pytest.raises(ShapeError, match=r"predictions of shape \(2, 3, 4\)"):
+            loss.loss_func(P, np.zeros(shape, int))
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 1), (3, 2, 1)])
+@each_class
+def test_predictions_without_classes_are_refused(loss: Loss, shape: Shape) -> None:
+    with pytest.raises(ShapeError, match=r"K >= 2 classes.*BinaryCrossEntropy"):
+        loss.loss_func(np.full(shape, 0.5), np.zeros(shape, int))
+
+
+@pytest.mark.parametrize(
+    ("y", "error", "says"),
+    [
+        ([[np.nan, 1], [1, 1]], ArgumentError, r"y\[0, 0\] is nan"),
+        ([[1, 1], [1, -np.inf]], ArgumentError, r"y\[1, 1\] is -inf"),
+        ([["a", "b"], ["c", "d"]], ArgumentTypeError, "real numbers.*<U1"),
+        ([[1j, 1], [1, 1]], ArgumentTypeError, "complex"),
+        ([[None, 1], [1, 1]], ArgumentTypeError, "real numbers"),
+        ([[1], [1, 1]], ShapeError, "unequal length"),
+    ],
+)
+@pytest.mark.parametrize("loss", ELEMENTWISE + ROWS, ids=repr)
+def test_bad_targets_are_refused(loss: Loss, y: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        loss.loss_func(np.full((2, 2), 0.5), y)
+    with pytest.raises(error, match=says):
+        loss.loss_gradient(np.full((2, 2), 0.5), y)
+
+
+@pytest.mark.parametrize(
+    ("loss", "y", "says"),
+    [
+        (Hinge(), [[0.0], [1.0]], r"Hinge.*-1 and \+1.*2 \* y - 1"),
+        (SquaredHinge(), [[0], [1]], r"SquaredHinge.*-1 and \+1"),
+        (Hinge(), [[0.5], [1.0]], r"-1 and \+1"),
+        (BinaryCrossEntropy(), [[-1], [1]], "from 0 to 1.*from -1 to 1"),
+        (BinaryCrossEntropyWithLogits(), [[0], [2]], "from 0 to 1.*to 2"),
+        (PoissonNLL(), [[-1], [2]], "counts y >= 0.*-1"),
+        (KLDivergence(), [[-0.5], [1.5]], "probabilities y >= 0.*-0.5"),
+    ],
+)
+def test_targets_of_another_kind_are_refused(loss: Loss, y: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        loss.loss_func(np.full((2, 1), 0.5), y)
+
+
+@pytest.mark.parametrize(
+    ("P", "error"),
+    [
+        (np.array([["a"]]), ArgumentTypeError),
+        (np.array([[1j]]), ArgumentTypeError),
+        (np.array([[None]]), ArgumentTypeError),
+        ([[1.0], [1.0, 2.0]], ShapeError),
+        (np.zeros((0, 4)), ShapeError),
+        (np.zeros((4, 0)), ShapeError),
+    ],
+)
+@every
+def test_bad_predictions_are_refused(loss: Loss, P: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=type(loss).__name__):
+        loss.loss_func(P, np.zeros(np.shape(P) if isinstance(P, np.ndarray) else (2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("w", "error", "says"),
+    [
+        ([1.0, -1.0, 1.0], ArgumentError, ">= 0.*-1"),
+        ([1.0, np.nan, 1.0], ArgumentError, r"sample_weight\[1\] is nan"),
+        ([1.0, np.inf, 1.0], ArgumentError, r"sample_weight\[1\] is inf"),
+        ([1.0, 1.0], ShapeError, r"\(3,\).*got \(2,\)"),
+        ([[1.0], [1.0], [1.0]], ShapeError, r"got \(3, 1\)"),
+        ([[1.0, 1.0, 1.0]], ShapeError, r"got \(1, 3\)"),
+        (2.0, ShapeError, r"got \(\)"),
+        (["a", "b", "c"], ArgumentTypeError, "sample_weight takes real numbers"),
+        ([1j, 1, 1], ArgumentTypeError, "complex"),
+    ],
+)
+@every
+def test_bad_weights_are_refused(loss: Loss, w: Any, error: type[Exception], says: str) -> None:
+    P, y = pair(loss, (3, 4))
+    for function in (loss.loss_func, loss.loss_gradient):
+        with pytest.raises(error, match=says):
+            function(P, y, w)
+
+
+@pytest.mark.parametrize("total", [-1, np.nan, np.inf, "1", True])
+@every
+def test_bad_totals_are_refused(loss: Loss, total: Any) -> None:
+    P, y = pair(loss, (3, 4))
+    with pytest.raises(PhitodeepError, match="total must be"):
+        loss.loss_func(P, y, total=total)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Huber(0), "Huber delta must be > 0, got 0"),
+        (lambda: Huber(-1.0), "Huber delta"),
+        (lambda: Huber("1"), "Huber delta must be a number"),  # type: ignore[arg-type]
+        (lambda: SoftmaxCrossEntropy(1.0), "label_smoothing must be >= 0 and < 1, got 1"),
+        (lambda: CategoricalCrossEntropy(-0.1), "label_smoothing"),
+        (lambda: SoftmaxCrossEntropy(ignore_index=0.5), "ignore_index must be an integer"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_settings_are_refused(make: Any, says: str) -> None:
+    with pytest.raises(PhitodeepError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    "class_weight",
+    [[1.0, 2.0], [1.0, -1.0, 1.0, 1.0], [1.0, np.nan, 1.0, 1.0], np.ones((2, 2)), {4: 1.0}, 2.0],
+)
+def test_bad_class_weights_are_refused(class_weight: Any) -> None:
+    with pytest.raises(ArgumentError, match="class_weight"):
+        SoftmaxCrossEntropy(class_weight=class_weight).loss_func(np.zeros((2, 4)), [0, 1])
+
+
+# --- extremes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@every
+def test_extreme_predictions_stay_finite(loss: Loss, dtype: type) -> None:
+    """Probabilities of exactly 0 and 1, logits and numbers of +-1e4; exp(1e4) is no number."""
+    _, y = pair(loss, (8, 4))
+    extremes = np.random.default_rng(0).choice([-1.0, 1.0], (8, 4))
+    extremes[0], extremes[1] = 1, -1
+    if loss.wants == "probabilities" or repr(loss) == "PoissonNLL(False)":
+        extremes = (extremes + 1) / 2
+    elif type(loss) is PoissonNLL:
+        extremes = np.minimum(1e4 * extremes, 50)
+    else:
+        extremes *= 1e4
+    for P in (extremes, 0 * extremes):
+        with np.errstate(all="raise", under="ignore"):
+            value, gradient = both(loss, P.astype(dtype), y)
+        assert np.isfinite(value)
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_logarithms_are_held_at_the_least_normal_number(dtype: type) -> None:
+    tiny = np.finfo(dtype).tiny
+    P = np.array([[0.0, 1.0]], dtype)
+    for loss, y in ((CategoricalCrossEntropy(), [0]), (BinaryCrossEntropy(), [[1, 1]])):
+        value, gradient = both(loss, P, y, total=1)
+        assert value == pytest.approx(-np.log(tiny), rel=1e-6)
+        assert gradient[0, 0] == 0  # flat there
+        value, gradient = both(loss, np.array([[tiny, 1.0]], dtype), y, total=1)
+        assert value == pytest.approx(-np.log(tiny), rel=1e-6)
+        assert gradient[0, 0] == pytest.approx(-1 / tiny, rel=1e-6)  # never shifted by an epsilon
+
+
+def test_log_probability_of_minus_infinity_costs_nothing_where_nothing_aims() -> None:
+    log_p = np.array([[0.0, -np.inf]])
+    for loss in (NegativeLogLikelihood(), NegativeLogLikelihood(class_weight=[1.0, 1.0])):
+        assert loss.loss_func(log_p, [0]) == 0
+        assert loss.loss_func(log_p, [[1.0, 0.0]]) == 0
+
+
+@given(st.floats(-50, 50), st.floats(0, 1))
+def test_binary_losses_agree(z: float, t: float) -> None:
+    P = np.array([[z]])
+    value = BinaryCrossEntropyWithLogits().loss_func(P, [[t]])
+    assert value >= -1e-15
+    if abs(z) < 30:
+        expected = BinaryCrossEntropy().loss_func(sigmoid(P), [[t]])
+        assert value == pytest.approx(expected, rel=1e-3, abs=1e-12)
+
+
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=5), st.floats(-1e4, 1e4))
+def test_softmax_cross_entropy_is_blind_to_shifts(logits: list[float], shift: float) -> None:
+    Z, loss = np.array([logits]), SoftmaxCrossEntropy(0.1)
+    value, gradient = both(loss, Z, [1])
+    assert value >= 0
+    assert abs(gradient.sum()) < 1e-14
+    assert_both(both(loss, Z + shift, [1]), (value, gradient), rtol=1e-10)
+
+
+@pytest.mark.parametrize("loss", [MeanSquaredError(), LogCosh(), Huber(), MeanAbsoluteError()])
+def test_a_perfect_prediction_costs_nothing(loss: Loss) -> None:
+    P = np.random.default_rng(0).standard_normal((3, 4))
+    assert_both(both(loss, P, P), (0.0, np.zeros((3, 4))), rtol=1e-15)
+
+
+def test_cosine_is_blind_to_length() -> None:
+    P, y = pair(CosineSimilarityLoss(), (3, 4))
+    value, gradient = both(CosineSimilarityLoss(), P, y)
+    assert CosineSimilarityLoss().loss_func(3 * P, 0.2 * y) == pytest.approx(value)
+    np.testing.assert_allclose((gradient * P).sum(-1), 0, atol=1e-15)
+    assert CosineSimilarityLoss().loss_func(P, -P) == pytest.approx(2)
+    assert_both(both(CosineSimilarityLoss(), 0 * P, y), (1.0, np.zeros((3, 4))))
+
+
+@pytest.mark.parametrize("positions", [(6,), (2, 3)])
+def test_kl_averages_over_the_batch_and_is_zero_for_equals(positions: Shape) -> None:
+    log_p, t = pair(KLDivergence(), (*positions, 4))
+    each = (t * (np.log(t) - log_p)).sum()
+    assert KLDivergence().loss_func(log_p, t) == pytest.approx(each / positions[0])
+    assert KLDivergence().loss_func(np.log(t), t) == pytest.approx(0, abs=1e-15)
+
+
+def test_a_loss_is_written_by_its_author() -> None:
+    with pytest.raises(NotImplementedError, match="Loss must implement value"):
+        Loss().loss_func([[1.0]], [[1.0]])
+    with pytest.raises(NotImplementedError, match="Elementwise must implement slope"):
+        losses.Elementwise().gradient(np.ones((1, 1)), np.ones((1, 1)), None, None)

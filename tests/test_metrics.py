@@ -1,0 +1,317 @@
+"""Metrics against counts by hand, plain loops, and themselves over parts of the data."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phitodeep import metrics
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
+from phitodeep.metrics import (
+    F1,
+    MAE,
+    METRICS,
+    Accuracy,
+    Custom,
+    Metric,
+    Precision,
+    Recall,
+    TopKAccuracy,
+    accuracy,
+    as_metrics,
+    f1,
+    mae,
+    precision,
+    r2,
+    recall,
+    top_k_accuracy,
+)
+from phitodeep.types import Array
+
+SCORES = np.array(
+    [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.2, 0.7], [0.8, 0.1, 0.1], [0.3, 0.4, 0.3]]
+)
+LABELS = np.array([0, 1, 1, 0, 2])  # predicted: 0 1 2 0 1
+
+
+def test_all_names_are_here() -> None:
+    assert " ".join(METRICS) == "accuracy top_k_accuracy precision recall f1 mae r2"
+    for name, metric in METRICS.items():
+        assert metric is getattr(metrics, name)
+        assert metric.name == name
+        assert type(metric(np.full((2, 6), 0.5), np.zeros((2, 6)))) is float
+
+
+def test_values_by_hand() -> None:
+    assert accuracy(SCORES, LABELS) == 3 / 5
+    # class 0: 2 hits of 2 guesses, 2 there; class 1: 1 of 2, 2 there; class 2: 0 of 1, 1 there
+    assert precision(SCORES, LABELS) == pytest.approx((2 / 2 + 1 / 2 + 0 / 1) / 3)
+    assert recall(SCORES, LABELS) == pytest.approx((2 / 2 + 1 / 2 + 0 / 1) / 3)
+    assert f1(SCORES, LABELS) == pytest.approx((4 / 4 + 2 / 4 + 0 / 2) / 3)
+    assert TopKAccuracy(1)(SCORES, LABELS) == 3 / 5
+    # the last row ties its classes 0 and 2 in second place: 0 comes first
+    assert TopKAccuracy(2)(SCORES, LABELS) == 4 / 5
+    assert TopKAccuracy(3)(SCORES, LABELS) == 1
+    assert top_k_accuracy(SCORES, LABELS) == 1  # 5 of 3 classes: all
+    P, T = np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0, 6.0])
+    assert mae(P, T) == 1.0
+    assert r2(P, T) == pytest.approx(1 - 5 / (46 - 100 / 3))
+    assert r2(P[:, None], T) == r2(P, T)
+
+
+def test_two_sided_problems_count_the_positive_class() -> None:
+    p, y = np.array([0.9, 0.8, 0.3, 0.6, 0.1, 0.5]), np.array([1, 0, 1, 1, 0, 0])
+    # guesses 1 1 0 1 0 0: hits 2, guessed 3, there 3
+    for P, T in (
+        (p, y),
+        (p[:, None], y),
+        (p[:, None], y[:, None]),
+        (p, 2 * y - 1),
+        (np.stack([1 - p, p + 1e-9 * (p > 0.5)], axis=1), y),
+    ):
+        assert accuracy(P, T) == 4 / 6
+        assert precision(P, T) == pytest.approx(2 / 3)
+        assert recall(P, T) == pytest.approx(2 / 3)
+        assert f1(P, T) == pytest.approx(2 / 3)
+    logits = np.array([2.0, -0.3, -1.0, 0.1, -3.0, -0.2])
+    assert accuracy(logits, y) == 4 / 6  # above 0.5: 1 0 0 0 0 0
+    assert Accuracy(threshold=0.0)(logits, y) == 5 / 6  # above 0: 1 0 0 1 0 0
+    assert precision(logits, y) == 1
+    assert recall(logits, y) == pytest.approx(1 / 3)
+    assert f1(logits, y) == pytest.approx(2 / 4)
+    assert Precision(0.0)(logits, y) == 1
+    assert Recall(0.0)(logits, y) == pytest.approx(2 / 3)
+    assert F1(0.0)(logits, y) == pytest.approx(4 / 5)
+
+
+def test_nothing_found_and_nothing_there_count_as_zero() -> None:
+    zeros = np.zeros(4)
+    assert precision(zeros, np.array([1, 1, 0, 0])) == 0
+    assert recall(np.ones(4), zeros) == 0
+    assert f1(zeros, zeros) == 0
+
+
+def test_a_class_that_is_nowhere_is_left_out_of_the_mean() -> None:
+    P = np.eye(5)[[0, 1, 1]]
+    assert precision(P, np.array([0, 1, 0])) == pytest.approx((1 + 1 / 2) / 2)
+    assert recall(P, np.array([0, 1, 0])) == pytest.approx((1 / 2 + 1) / 2)
+
+
+def test_the_forms_of_labels_agree() -> None:
+    for metric in (accuracy, precision, recall, f1, TopKAccuracy(2)):
+        value = metric(SCORES, LABELS)
+        assert metric(SCORES, LABELS[:, None]) == value
+        assert metric(SCORES, np.eye(3)[LABELS]) == value
+        assert metric(SCORES.tolist(), LABELS.tolist()) == value
+    P, T = SCORES.reshape(1, 5, 3), LABELS.reshape(1, 5)
+    for metric in (accuracy, precision, recall, f1, TopKAccuracy(2)):
+        assert metric(P, T) == metric(SCORES, LABELS)
+
+
+def test_negative_labels_do_not_count() -> None:
+    P = np.concatenate([SCORES, np.eye(3)])
+    T = np.array([*LABELS, -1, -100, -1])
+    for metric in (accuracy, precision, recall, f1, TopKAccuracy(2)):
+        assert metric(P, T) == metric(SCORES, LABELS)
+
+
+@pytest.mark.parametrize("metric", [accuracy, precision, recall, f1, TopKAccuracy(2)])
+def test_nothing_that_counts_gives_no_warning(metric: Metric) -> None:
+    value = metric(SCORES, np.full(5, -1))
+    assert math.isnan(value) or value == 0
+
+
+def test_constant_targets_have_no_deviation() -> None:
+    assert r2(np.full(4, 3.0), np.full(4, 3.0)) == 1
+    assert r2(np.array([3.0, 3.0, 3.1]), np.full(3, 3.0)) == 0
+    assert r2(np.full(4, 0.1), np.full(4, 0.1)) == 1
+
+
+@pytest.mark.parametrize("mean", [0, 1e3, 1e6, 1.7e9])
+def test_r2_does_not_depend_on_where_zero_is(mean: float) -> None:
+    rng = np.random.default_rng(0)
+    T = rng.standard_normal(400)
+    P = T + 0.3 * rng.standard_normal(400)
+    expected = 1 - np.square(P - T).sum() / np.square(T - T.mean()).sum()
+    assert r2(P + mean, T + mean) == pytest.approx(expected, rel=1e-3)
+    for size in (1, 7, 100):
+        assert in_parts(r2, P + mean, T + mean, size) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_function_is_a_metric_weighted_by_batch_sizes() -> None:
+    def largest(P: Array, T: Array) -> float:
+        return float(P.max())
+
+    metric = Custom(largest)
+    assert metric.name == "largest"
+    assert metric(np.array([1.0, 4.0]), np.zeros(2)) == 4
+    assert in_parts(metric, np.array([1.0, 4.0, 1.0]), np.zeros(3), 2) == (4 * 2 + 1 * 1) / 3
+
+
+# --- parts of the data -------------------------------------------------------------------------
+
+
+def by_loops(P: Array, T: Array) -> dict[str, float]:
+    """The metrics of K classes, by loops."""
+    n, K = P.shape
+    guess = [max(range(K), key=lambda k, i=i: (P[i, k], -k)) for i in range(n)]
+    scores: dict[str, list[float]] = {"precision": [], "recall": [], "f1": []}
+    for k in range(K):
+        hits = sum(g == t == k for g, t in zip(guess, T, strict=True))
+        guessed, there = guess.count(k), list(T).count(k)
+        if guessed or there:
+            scores["precision"].append(hits / guessed if guessed else 0)
+            scores["recall"].append(hits / there if there else 0)
+            scores["f1"].append(2 * hits / (guessed + there))
+    ranked = [sorted(range(K), key=lambda k, i=i: (-P[i, k], k)) for i in range(n)]
+    return {
+        "accuracy": sum(g == t for g, t in zip(guess, T, strict=True)) / n,
+        "top_2_accuracy": sum(t in r[:2] for r, t in zip(ranked, T, strict=True)) / n,
+        **{name: sum(values) / len(values) for name, values in scores.items()},
+    }
+
+
+@st.composite
+def classified(draw: st.DrawFn) -> tuple[Array, Array, int]:
+    n, K = draw(st.integers(1, 30)), draw(st.integers(3, 6))
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    P = rng.integers(0, draw(st.sampled_from([2, 4, 1000])), (n, K)).astype(float)  # with ties
+    return P, rng.integers(0, K, n), draw(st.integers(1, n))
+
+
+def in_parts(metric: Metric, P: Array, T: Array, size: int) -> float:
+    starts = range(0, len(P), size)
+    parts = [metric.sums(P[i : i + size], T[i : i + size]) for i in starts]
+    return metric.result(functools.reduce(metric.merge, parts))
+
+
+@given(classified())
+@settings(max_examples=150, deadline=None)
+def test_classification_equals_loops_and_parts_equal_the_whole(
+    case: tuple[Array, Array, int],
+) -> None:
+    P, T, size = case
+    expected = by_loops(P, T)
+    for metric in (accuracy, TopKAccuracy(2), precision, recall, f1):
+        assert metric(P, T) == pytest.approx(expected[metric.name], abs=1e-12), metric
+        assert in_parts(metric, P, T, size) == metric(P, T), metric
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 40), st.integers(1, 40), st.integers(1, 3))
+@settings(max_examples=150, deadline=None)
+def test_regression_equals_its_formula_and_parts_equal_the_whole(
+    seed: int, n: int, size: int, D: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    T = rng.standard_normal((n, D)) * 10 + rng.uniform(-50, 50)
+    P = T + rng.standard_normal((n, D))
+    expected = {
+        "mae": sum(abs(p - t) for p, t in zip(P.flat, T.flat, strict=True)) / T.size,
+        "r2": 1 - np.sum((P - T) ** 2) / np.sum((T - T.mean()) ** 2),
+    }
+    for metric in (mae, r2):
+        assert metric(P, T) == pytest.approx(expected[metric.name], rel=1e-9, abs=1e-9)
+        assert in_parts(metric, P, T, size) == pytest.approx(metric(P, T), rel=1e-9, abs=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_binary_equals_counts(pairs: list[tuple[float, bool]]) -> None:
+    P, T = np.array([p for p, _ in pairs]), np.array([int(t) for _, t in pairs])
+    hits = sum(p > 0.5 and t for p, t in pairs)
+    guessed, there = sum(p > 0.5 for p, _ in pairs), int(T.sum())
+    right = sum((p > 0.5) == t for p, t in pairs)
+    assert accuracy(P, T) == right / len(pairs)
+    assert precision(P, T) == (hits / guessed if guessed else 0)
+    assert recall(P, T) == (hits / there if there else 0)
+    assert f1(P, T) == pytest.approx(2 * hits / (guessed + there) if guessed + there else 0)
+
+
+def test_the_inputs_stay_as_they_are() -> None:
+    P, T = SCORES.copy(), LABELS.copy()
+    P.flags.writeable = T.flags.writeable = False
+    for metric in (accuracy, TopKAccuracy(2), precision, recall, f1):
+        metric(P, T)
+    for metric in (mae, r2):
+        metric(P, P)
+
+
+# --- names and refusals ------------------------------------------------------------------------
+
+
+def test_names_functions_and_metrics_become_metrics() -> None:
+    def own(P: Array, T: Array) -> float:
+        return 0.0
+
+    top = TopKAccuracy(2)
+    made = as_metrics(["Accuracy", "top-k accuracy", own, top, mae, "f1"], threshold=0.25)
+    assert [m.name for m in made] == [
+        *("accuracy", "top_k_accuracy", "own", "top_2_accuracy", "mae", "f1"),
+    ]
+    assert made[3] is top
+    assert made[0].threshold == made[5].threshold == 0.25
+    assert accuracy.threshold == 0.5
+
+
+@pytest.mark.parametrize("bad", [3, None, 0.5, [accuracy]])
+def test_what_is_no_metric_is_refused(bad: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="a metric is a name or a function"):
+        as_metrics([bad], 0.5)
+
+
+def test_an_unknown_name_is_refused_with_a_guess() -> None:
+    with pytest.raises(ArgumentError, match=r"unknown metric 'acuracy'\. Did you mean 'accuracy'"):
+        as_metrics(["acuracy"], 0.5)
+
+
+MISFITS: list[tuple[Metric, tuple[int, ...], tuple[int, ...]]] = [
+    *[(m, (4, 3), (5,)) for m in (accuracy, precision, recall, f1, top_k_accuracy)],
+    *[(m, (4, 3), (4, 2)) for m in (accuracy, precision, recall, f1, top_k_accuracy)],
+    *[(m, (4,), (5,)) for m in (accuracy, precision, recall, f1)],
+    *[(m, (4, 1), (4,)) for m in (top_k_accuracy,)],
+    *[(m, (4,), (4, 1)) for m in (mae, r2)],
+    *[(m, (4, 2), (4,)) for m in (mae, r2)],
+]
+
+
+@pytest.mark.parametrize(("metric", "P", "T"), MISFITS, ids=lambda v: getattr(v, "name", None))
+def test_shapes_that_do_not_fit_are_refused(
+    metric: Metric, P: tuple[int, ...], T: tuple[int, ...]
+) -> None:
+    with pytest.raises(ShapeError, match=re.escape(str(P))):
+        metric(np.zeros(P), np.zeros(T, int))
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.5, "2", True])
+def test_a_bad_k_is_refused(k: Any) -> None:
+    with pytest.raises(PhitodeepError, match="TopKAccuracy k"):
+        TopKAccuracy(k)
+
+
+def test_an_unfinished_metric_says_what_is_missing() -> None:
+    class Mine(Metric):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Mine must implement sums"):
+        Mine()(SCORES, LABELS)
+
+
+def test_every_public_metric_has_an_instance() -> None:
+    kinds: dict[str, Callable[..., Any]] = {
+        name: kind
+        for name, kind in inspect.getmembers(metrics, inspect.isclass)
+        if issubclass(kind, Metric) and not name.startswith("_")
+    }
+    assert set(kinds) - {"Metric", "Custom"} == {type(m).__name__ for m in METRICS.values()}
+    assert repr(TopKAccuracy(3)) == "TopKAccuracy(3)"
+    assert repr(MAE()) == "MAE()"

@@ -1,0 +1,202 @@
+"""The mutation test itself: it breaks what it should, and tells which mutants lived."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from tools import mutants as tool
+from tools.mutants import EQUIVALENT, ROOT, Mutant, main, mutants
+
+SLOPE = b'''"""A file."""
+
+import numpy as np
+
+
+class Bend:
+    def forward(self, x):
+        return x * 3
+
+    def slope(self, x):
+        """Its docstring - which is not code."""
+        s = 3 - x  # a comment
+        s *= 2
+        return s
+'''
+
+
+def made(statement: str) -> set[str]:
+    """What the statement becomes, as the body of a function that is broken."""
+    return {m.after for m in mutants(f"def backward(self):\n    {statement}".encode(), "f.py")}
+
+
+def test_small_source_gives_exactly_these_mutants() -> None:
+    assert [(m.function, m.line, m.before, m.after) for m in mutants(SLOPE, "loss.py")] == [
+        ("Bend.slope", 12, "s = 3 - x", "s = 3 + x"),
+        ("Bend.slope", 12, "s = 3 - x", "s = 3"),
+        ("Bend.slope", 12, "s = 3 - x", "s = -x"),
+        ("Bend.slope", 12, "s = 3 - x", "s = 4 - x"),
+        ("Bend.slope", 12, "s = 3 - x", "s = 2 - x"),
+        ("Bend.slope", 13, "s *= 2", "s /= 2"),
+        ("Bend.slope", 13, "s *= 2", "pass  # s *= 2"),
+        ("Bend.slope", 13, "s *= 2", "s *= 3"),
+        ("Bend.slope", 13, "s *= 2", "s *= 1"),
+    ]
+
+
+def test_forward_functions_are_broken_when_asked() -> None:
+    found = {m.function for m in mutants(SLOPE, "loss.py", f"{tool.GRADIENTS}|{tool.FORWARD}")}
+    assert found == {"Bend.slope", "Bend.forward"}
+
+
+@pytest.mark.parametrize("mutant", mutants(SLOPE, "loss.py"), ids=lambda m: m.after)
+def test_one_statement_changes_and_the_rest_stays(mutant: Mutant) -> None:
+    lines = mutant.source.decode().splitlines()
+    kept = SLOPE.decode().splitlines()
+    ast.parse(mutant.source)
+    assert [i for i, (a, b) in enumerate(zip(lines, kept, strict=True), 1) if a != b] == [
+        mutant.line
+    ]
+    assert lines[mutant.line - 1] == kept[mutant.line - 1].replace(mutant.before, mutant.after)
+
+
+@pytest.mark.parametrize(
+    ("statement", "mutant"),
+    [
+        ("dX = r * (g - mean - X_hat * m)", "dX = r * (g - mean)"),
+        ("dX = r * (g - mean - X_hat * m)", "dX = r * (g - X_hat * m)"),
+        ("dX = r * (g - mean - X_hat * m)", "dX = r * (g - mean - m)"),
+        ("dX = r * (g - mean - X_hat * m)", "dX = g - mean - X_hat * m"),
+        ("dX = r * (g - mean - X_hat * m)", "dX = r * (g - mean + X_hat * m)"),
+        ("g = np.multiply(dY, gamma, out=g)", "g = np.multiply(dY, 1, out=g)"),
+        ("return np.multiply(dY, mask)", "return np.multiply(dY, 1)"),
+        ("g -= mean", "pass  # g -= mean"),
+        ("np.subtract(dY, m, out=dX)", "pass  # np.subtract(dY, m, out=dX)"),
+        ("m = X.sum(axis=-1)", "m = X.mean(axis=-1)"),
+        ("m = X.mean(axis=-1)", "m = X.sum(axis=-1)"),
+        ("m = X.mean(axis=-1)", "m = X.mean(axis=0)"),
+        ("m = X.mean(axis=-1)", "m = X.mean(axis=1)"),
+        ("db = sum_rows(dY)", "db = sum_rows(dY) / len(dY)"),
+        ("dX = dY @ self.W.T", "dX = dY @ self.W"),
+        ("s = 1 - t ** 2", "s = 1 - t"),
+        ("s = 1 - t ** 2", "s = 1 - t ** 3"),
+        ("x = -y", "x = y"),
+        ("s = np.where(x > 0, 1, a)", "s = np.where(x < 0, 1, a)"),
+        ("s = np.where(x > 0, 1, a)", "s = np.where(x > 0, a, 1)"),
+        ("s = np.where(x > 0, 1, a)", "s = 1"),
+        ("s = np.minimum(x, d)", "s = np.maximum(x, d)"),
+        ("s = np.minimum(x, d)", "s = np.minimum(x, x)"),
+        ("s = np.clip(x, -d, d)", "s = x"),
+        ("s = sigmoid(x) - t", "s = x - t"),
+        ("np.sqrt(v, out=s)", "np.positive(v, out=s)"),
+        ("e = np.einsum('d,d->', a, b)", "e = np.einsum('d,d->', a, a)"),
+        ("e = w[..., None]", "e = w"),
+        ("e = 1 / n if n else 0.0", "e = 1 / n"),
+        ("e = (x > -3) & (x < 3)", "e = x < 3"),
+        ("e = (x > -3) & (x < 3)", "e = (x > 3) & (x < 3)"),
+        ("return dY.copy()", "return dY"),
+        ("for i in reversed(range(3)): f(i)", "range(3)"),
+        ("if self.bias: f()", "pass  # f()"),
+    ],
+)
+def test_bugs_of_real_frameworks_are_made(statement: str, mutant: str) -> None:
+    assert mutant in made(statement)
+
+
+def test_what_computes_nothing_is_left_alone() -> None:
+    assert made("return dY.reshape(-1, n + 1)") == set()
+    assert made("return X.astype(t, copy=False)") == set()
+    assert made("raise ValueError(1 - 2)") == set()
+    assert made("'''1 - 2'''") == set()
+
+
+def test_equal_statements_have_keys_of_their_own() -> None:
+    twice = mutants(b"def update(s, r):\n    s /= r\n    s /= r\n", "f.py")
+    assert [m.after for m in twice if m.line == 3] == [
+        "s *= r  # time 2",
+        "pass  # s /= r  # time 2",
+    ]
+
+
+def test_equivalent_mutants_are_mutants() -> None:
+    files = {file for file, _, _ in EQUIVALENT}
+    every = {m[:3] for f in files for m in mutants((ROOT / "phitodeep" / f).read_bytes(), f)}
+    assert not EQUIVALENT.keys() - every
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+LINE = "def slope(x): return 3 - x"  # with five mutants
+WEAK = "from phitodeep.loss import slope\n\ndef test_slope(): assert slope(0) == 3\n"
+STRONG = f"{WEAK}def test_more(): assert slope(1) == 2\n"
+LIVE = ["return 3 + x", "return 3"]  # where x is only ever 0
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A checkout of one gradient and one test of it."""
+    for folder in ("phitodeep", "tests", "docs"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "phitodeep" / "__init__.py").touch()
+    (tmp_path / "phitodeep" / "loss.py").write_text(LINE)
+    (tmp_path / "tests" / "test_loss.py").write_text(WEAK)
+    return tmp_path
+
+
+def test_survivors_are_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([], project) == 1
+    said = capsys.readouterr().out
+    for after in LIVE:
+        assert f"phitodeep/loss.py:1 slope\n    - return 3 - x\n    + {after}\n" in said
+    stored = json.loads((project / "docs" / "mutants.json").read_text())
+    score = {"mutants": 5, "killed": 3, "survived": 2, "equivalent": 0}
+    assert stored["files"] == {"loss.py": score, "all": score}
+    assert [lines[-1] for lines in stored["survived"]] == [f"+ {after}" for after in LIVE]
+    table = (project / "docs" / "_mutants.md").read_text()
+    assert "| loss.py | 5 | 3 | 2 | 0 |\n| all | 5 | 3 | 2 | 0 |\n" in table
+    assert (project / "phitodeep" / "loss.py").read_text() == LINE
+
+
+def test_a_stronger_test_kills_them(project: Path) -> None:
+    (project / "tests" / "test_loss.py").write_text(STRONG)
+    assert main(["--jobs", "1"], project) == 0
+
+
+def test_declared_survivors_are_excused_but_no_others(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = {("loss.py", "slope", after): "x is 0" for after in LIVE}
+    monkeypatch.setattr(tool, "EQUIVALENT", declared)
+    assert main([], project) == 0
+    table = (project / "docs" / "_mutants.md").read_text()
+    assert "- `slope`, `return 3 - x` as `return 3 + x`: x is 0\n" in table
+    declared["loss.py", "slope", "return 77"] = "there is no such mutant"
+    assert main(["--sample", "1"], project) == 1
+    assert "declared as equivalent, but not made" in capsys.readouterr().out
+
+
+def test_tests_must_pass_before_anything_is_broken(project: Path) -> None:
+    (project / "tests" / "test_loss.py").write_text(WEAK.replace("3", "4"))
+    with pytest.raises(SystemExit, match="fail before anything is broken"):
+        main([], project)
+
+
+def test_list_runs_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "tests" / "test_loss.py").write_text("1 / 0")
+    assert main(["--list"], project) == 0
+    assert capsys.readouterr().out.count("phitodeep/loss.py:1 slope") == 5
+
+
+def test_endless_tests_end(project: Path) -> None:
+    (project / "tests" / "test_loss.py").write_text("while True: pass")
+    assert tool.fails(project, "", "test_loss.py", limit=1)
+
+
+def test_a_sample_of_all_is_killed_and_the_checkout_is_untouched() -> None:
+    before = {f: f.read_bytes() for f in (ROOT / "phitodeep").rglob("*.py")}
+    assert main(["--module", "layers/normalization.py", "--sample", "6"]) == 0
+    assert {f: f.read_bytes() for f in (ROOT / "phitodeep").rglob("*.py")} == before

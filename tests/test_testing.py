@@ -1,0 +1,909 @@
+"""The gradient checker: what is right passes, and each known bug is refused and recognised."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import functional as F
+from phitodeep import loss as losses
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
+from phitodeep.layers import (
+    GELU,
+    BatchNorm,
+    Chain,
+    Dense,
+    Dropout,
+    Flatten,
+    GaussianNoise,
+    HardTanh,
+    Layer,
+    LayerNorm,
+    Parallel,
+    Param,
+    PReLU,
+    ReLU,
+    Residual,
+    Softmax,
+    Tanh,
+)
+from phitodeep.layers.base import calling
+from phitodeep.layers.containers import Container
+from phitodeep.model import Sequential
+from phitodeep.testing import GradientError, check_gradients, numeric_gradient
+from phitodeep.types import Array
+
+Change = Callable[[Any, Array, Any], Any]  # (layer, dY, dX) -> another dX
+N, D = 5, 3  # differ from each other and from 2, so that no factor has two explanations
+
+
+@pytest.fixture
+def X(rng: np.random.Generator) -> Array:
+    return rng.standard_normal((N, D))
+
+
+# --- numeric_gradient ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (2, 1, 3)])
+def test_numeric_gradient_is_the_derivative(
+    shape: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    X = np.array(rng.standard_normal(shape))
+    kept = X.copy()
+    G = numeric_gradient(lambda A: np.sum(np.exp(A) + A**3), X)
+    assert G.shape == X.shape
+    np.testing.assert_allclose(G, np.exp(X) + 3 * X**2, rtol=1e-10)
+    np.testing.assert_array_equal(X, kept)
+
+
+def test_numeric_gradient_is_exact_to_the_fourth_power() -> None:
+    X = np.array([1.0, -2.0])
+    np.testing.assert_allclose(numeric_gradient(lambda A: (A**4).sum(), X, step=0.5), 4 * X**3)
+
+
+def test_numeric_gradient_takes_larger_steps_where_numbers_are_large() -> None:
+    X = np.array([1e8, 3e8])
+    np.testing.assert_allclose(numeric_gradient(lambda A: (A**2).sum(), X), 2 * X, rtol=1e-11)
+
+
+def test_numeric_gradient_restores_X_when_f_fails() -> None:
+    X = np.ones(2)
+
+    def fails(_: Array) -> float:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        numeric_gradient(fails, X)
+    np.testing.assert_array_equal(X, 1)
+
+
+@pytest.mark.parametrize("X", [np.ones(2, np.float32), [1.0, 2.0], np.arange(3)])
+def test_numeric_gradient_wants_float64(X: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="float64"):
+        numeric_gradient(lambda A: A.sum(), X)
+
+
+# --- what is right -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Dense(4),
+        Dense(D, 4, bias=False),
+        LayerNorm(),
+        BatchNorm(),
+        PReLU(),
+        Softmax(),
+        GELU("tanh"),
+        HardTanh(),
+        Dropout(0.4),
+        GaussianNoise(0.3),
+        Flatten(),
+        Chain(Dense(6), BatchNorm(), ReLU(), Dropout(0.3), Dense(4), LayerNorm()),
+        Residual(Dense(4), Tanh(), Dense(D)),
+        Parallel(Dense(2), Chain(Dense(4), ReLU())),
+        Parallel(Dense(2), Dense(2), Dense(2), merge="multiply"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("shape", [(N, D), (2, 4, D)])
+def test_right_layers_pass(layer: Layer, shape: tuple[int, ...], training: bool) -> None:
+    for seed in range(3):
+        X = np.random.default_rng(seed).standard_normal(shape)
+        report = check_gradients(layer.copy(), X, seed=seed, training=training)
+        assert report.worst <= 1e-7
+        assert all(entry.skipped == 0 for entry in report.entries)
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1.0, 1e2])
+def test_right_layers_pass_whatever_the_scale_of_X(scale: float, X: Array) -> None:
+    for layer in (BatchNorm(), LayerNorm(), Softmax(), GELU(), Chain(Dense(4), BatchNorm())):
+        check_gradients(layer, scale * X)
+    check_gradients(BatchNorm(), X + 1000)  # the mean is far larger than the deviation
+
+
+@pytest.mark.parametrize(
+    ("loss", "classes"),
+    [
+        (losses.MeanSquaredError(), False),
+        (losses.MeanAbsoluteError(), False),
+        (losses.Huber(0.5), False),
+        (losses.SoftmaxCrossEntropy(0.1), True),
+    ],
+)
+@pytest.mark.parametrize("weighted", [True, False])
+def test_right_losses_pass(
+    loss: losses.Loss, classes: bool, weighted: bool, X: Array, rng: np.random.Generator
+) -> None:
+    y = rng.integers(0, D, N) if classes else rng.standard_normal((N, D))
+    w = rng.uniform(0.5, 2, N) if weighted else None
+    report = check_gradients(loss, X, y, sample_weight=w)
+    assert [entry.name for entry in report.entries] == ["dX"]
+    model = Chain(Dense(4), Tanh(), Dense(D))
+    names = [e.name for e in check_gradients(model, X, y, loss=loss, sample_weight=w).entries]
+    assert names == ["dX", "0.W", "0.b", "2.W", "2.b"]
+
+
+def test_small_probabilities_are_resolved() -> None:
+    """Where p is far less than any step, one more step is relative to p itself."""
+    P = np.array([[1e-9, 1 - 1e-9], [0.3, 0.7]])
+    assert check_gradients(losses.CategoricalCrossEntropy(), P, [0, 1])["dX"].skipped == 0
+
+
+def test_a_model_brings_its_loss(X: Array, rng: np.random.Generator) -> None:
+    model = Sequential(Dense(D, 4), Tanh(), Dense(4, 2))
+    y = rng.standard_normal((N, 2))
+    report = check_gradients(model, X, y)
+    with_loss = check_gradients(Chain(*model.layers), X, y, loss=losses.MeanSquaredError())
+    assert [e.name for e in report.entries] == [e.name for e in with_loss.entries]
+    assert len(check_gradients(model, X).entries) == 5  # against a random dY
+    model.loss = WrongMeanSquaredError()
+    with pytest.raises(GradientError, match="Alone, the loss is wrong too: WrongMeanSquared"):
+        check_gradients(model, X, y)
+
+
+def test_tokens_have_no_gradient() -> None:
+    report = check_gradients(Lookup(), np.array([[0, 2, 2], [1, 0, 3]]))
+    assert [entry.name for entry in report.entries] == ["W"]
+
+
+def test_integers_that_are_no_tokens_are_cast() -> None:
+    report = check_gradients(Dense(2, 3), np.arange(6).reshape(3, 2))
+    assert [entry.name for entry in report.entries] == ["dX", "W", "b"]
+
+
+def test_parameters_that_a_frozen_layer_leaves_out_are_not_asked_for(X: Array) -> None:
+    layer = Silent(4)
+    with pytest.raises(GradientError, match="W is missing"):
+        check_gradients(layer, X)
+    layer.trainable = False
+    assert [entry.name for entry in check_gradients(layer, X).entries] == ["dX"]
+    model = Chain(BatchNorm(), Dense(4))
+    model.trainable = False  # a frozen BatchNorm uses its running statistics
+    assert check_gradients(model, X).worst < 1e-7
+    frozen = WithoutGamma()
+    frozen.trainable = False
+    with pytest.raises(GradientError, match="right once multiplied by gamma"):
+        check_gradients(frozen, X)
+
+
+def test_all_happens_on_a_copy(X: Array) -> None:
+    model = Chain(Dense(D, 4), BatchNorm(), Dropout(0.5), Dense(4, 2))
+    model.build((D,), seed=1)
+    before = model.forward(X)
+    model.backward(np.ones_like(before))
+    frames = [copy.deepcopy(layer.frame) for _, layer in model.walk()]
+    weights, kept = model.get_weights(), X.copy()
+    check_gradients(model, X)
+    np.testing.assert_array_equal(X, kept)
+    for name, a in model.get_weights().items():
+        assert a.dtype == np.float32
+        np.testing.assert_array_equal(a, weights[name])
+    for (_, layer), frame in zip(model.walk(), frames, strict=True):
+        assert layer.frame.passes == frame.passes
+        np.testing.assert_equal(layer.cache, frame.cache)
+        np.testing.assert_equal(layer.grads, frame.grads)
+    unbuilt = Dense(4)
+    check_gradients(unbuilt, X)
+    assert unbuilt.output_shape is None
+    assert not unbuilt.params
+
+
+def test_a_loss_is_copied_too(X: Array) -> None:
+    class Counts(losses.MeanSquaredError):
+        calls = 0
+
+        def value(self, *args: Any) -> float:
+            self.calls += 1
+            return super().value(*args)
+
+    loss = Counts()
+    check_gradients(loss, X, X + 1)
+    check_gradients(ReLU(), X, X + 1, loss=loss)
+    assert loss.calls == 0
+
+
+def test_the_order_in_memory_does_not_matter(X: Array) -> None:
+    layer = Dense(4)
+    layer.build((D,))
+    layer.params["W"] = np.asfortranarray(layer.W)
+    check_gradients(layer, np.asfortranarray(X))
+    check_gradients(losses.MeanSquaredError(), np.asfortranarray(X), X + 1)
+
+
+def test_rounding_is_forgiven(X: Array) -> None:
+    layer = Dense(4)
+    layer.build((D,))
+    layer.b = [1e8, 2e8, -1e8, 3e8]  # Y keeps few of the digits that X moves
+    check_gradients(layer, X)
+
+    class Cancels(ReLU):
+        def value(self, X: Array) -> Array:
+            return 0 * X
+
+        def slope(self, X: Array, Y: Array) -> Array:
+            return np.full_like(X, 0.1 + 0.2 - 0.3)
+
+    check_gradients(Cancels(), X)
+
+
+def test_the_seed_repeats_everything(X: Array) -> None:
+    model = Chain(Dense(4), Dropout(0.5), Dense(2))
+    assert check_gradients(model, X, seed=3) == check_gradients(model, X, seed=3)
+    assert check_gradients(model, X, seed=3) != check_gradients(model, X, seed=4)
+
+
+def test_the_state_is_put_back_before_each_probe(X: Array) -> None:
+    assert check_gradients(Drifting(), X).worst < 1e-7
+
+
+def test_the_report(X: Array) -> None:
+    report = check_gradients(Chain(Dense(4), Residual(Dense(4))), X)
+    assert [entry.name for entry in report.entries] == ["dX", "0.W", "0.b", "1.layers.0.W",
+                                                        "1.layers.0.b"]  # fmt: skip
+    entry = report["1.layers.0.W"]
+    assert (entry.shape, entry.probed, entry.skipped) == ((4, 4), 16, 0)
+    assert 0 < entry.relative < 1e-7
+    assert entry.absolute > 0
+    assert report.worst == max(e.relative for e in report.entries)
+    lines = str(report).splitlines()
+    assert lines[0].startswith("Chain(Dense(3, 4), Residual(Dense(4, 4)))")
+    assert lines[1].split() == ["shape", "probed", "skipped", "relative", "absolute"]
+    assert lines[5].split()[:5] == ["1.layers.0.W", "(4,", "4)", "16", "0"]
+    with pytest.raises(KeyError):
+        report["W"]
+
+
+def test_large_arrays_are_probed_here_and_there(rng: np.random.Generator) -> None:
+    X = rng.standard_normal((2, 40))
+    assert check_gradients(Dense(50), X, max_probes=10)["W"].probed == 11  # 10 and a direction
+    assert check_gradients(Dense(50), X, max_probes=None)["W"].probed == 2000
+    with pytest.raises(GradientError, match=r"W along a random direction.* max_probes=None finds"):
+        check_gradients(OneEntry(50), X, max_probes=10)
+    with pytest.raises(GradientError, match=r"W\[7, 11\]: expected .* 1 of 2000 probed"):
+        check_gradients(OneEntry(50), X, max_probes=None)
+
+
+# --- kinks ---------------------------------------------------------------------------------
+
+
+def test_kinks_are_skipped_and_counted(X: Array) -> None:
+    X[1, 1] = 0
+    entry = check_gradients(ReLU(), X)["dX"]
+    assert (entry.probed, entry.skipped) == (15, 1)
+    y = np.where(X > 0, 1, -1)
+    X[:2] = y[:2]  # where the hinge bends
+    assert check_gradients(losses.Hinge(), X, y)["dX"].skipped == 6
+
+
+def test_the_slope_in_the_middle_of_a_symmetric_kink_is_right(X: Array) -> None:
+    assert check_gradients(losses.MeanAbsoluteError(), X, X)["dX"].skipped == 0
+
+
+def test_near_kinks_shorter_steps_find_the_slope(X: Array) -> None:
+    X[0] = 1e-4, -1e-4, 1e-5
+    assert check_gradients(ReLU(), X)["dX"].skipped == 0
+
+
+def test_at_a_kink_the_gradient_is_between_the_slopes_to_both_sides(X: Array) -> None:
+    class Jump(ReLU):
+        def slope(self, X: Array, Y: Array) -> Array:
+            return np.where(X == 0, self.at_0, X > 0)
+
+    layer = Jump()
+    X[1, 1] = 0
+    for layer.at_0 in (0, 0.5, 1):
+        check_gradients(layer, X)
+    for layer.at_0 in (-0.2, 1.2):
+        with pytest.raises(GradientError, match=r"dX\[1, 1\]: .* 1 of 15"):
+            check_gradients(layer, X)
+
+
+def test_a_curve_may_bend_beside_a_kink(X: Array) -> None:
+    class Bent(ReLU):
+        def value(self, X: Array) -> Array:
+            return np.where(X > 0, X - 5 * X * X, 0)
+
+        def slope(self, X: Array, Y: Array) -> Array:
+            return np.where(X >= 0, 1 - 10 * X, 0)
+
+    X[1, 1] = 0
+    assert check_gradients(Bent(), X)["dX"].skipped == 1
+
+
+def test_too_many_kinks_are_an_error(X: Array) -> None:
+    X[:3] = 0
+    with pytest.raises(GradientError, match=r"dX: 9 of 15 probes are at kinks.* move X off"):
+        check_gradients(ReLU(), X)
+
+
+# --- what is wrong: layers -----------------------------------------------------------------
+
+
+def wrong(layer: Any, change: Change) -> Any:
+    """The layer class, whose backward then does `change(layer, dY, dX)`, which gives its dX."""
+
+    class Wrong(layer):
+        def backward(self, dY: Array) -> Any:
+            return change(self, dY, super().backward(dY))
+
+    return Wrong
+
+
+def grad(name: str, change: Callable[[Array], Any]) -> Change:
+    """Change the gradient of one parameter."""
+
+    def changed(layer: Any, dY: Array, dX: Any) -> Any:
+        layer.grads[name] = change(layer.grads[name])
+        return dX
+
+    return changed
+
+
+def without(name: str) -> Change:
+    def changed(layer: Any, dY: Array, dX: Any) -> Any:
+        del layer.grads[name]
+        return dX
+
+    return changed
+
+
+def short(layer: Any, dY: Array, dX: Any) -> Any:
+    dX[-1] *= 0.9
+    return dX
+
+
+def with_another(layer: Any, dY: Array, dX: Any) -> Any:
+    layer.grads["extra"] = np.zeros(3)
+    return dX
+
+
+def accumulated(layer: Any, dY: Array, dX: Any) -> Any:
+    layer.sum = layer.grads["b"] = layer.grads["b"] + getattr(layer, "sum", 0)
+    return dX
+
+
+def decayed(layer: Any, dY: Array, dX: Any) -> Any:
+    layer.W *= 0.9
+    return dX
+
+
+def unsummed(layer: Any, dY: Array, dX: Any) -> Any:
+    layer.grads["b"] = dY
+    return dX
+
+
+def layer_norm(*kept: str) -> Change:
+    """LayerNorm's dX = r (g - mean(g) - x_hat mean(g x_hat)), g = gamma dy, less some terms."""
+
+    def changed(layer: Any, dY: Array, _: Any) -> Any:
+        X_hat, r = layer.saved("X_hat", "r")
+        g = dY * (layer.gamma if "gamma" in kept else 1)
+        dX = g - X_hat * np.mean(g * X_hat, axis=-1, keepdims=True)
+        return r * (dX - g.mean(axis=-1, keepdims=True) * ("mean" in kept))
+
+    return changed
+
+
+def batch_norm(*kept: str) -> Change:
+    """BatchNorm's dX = gamma r (dy - mean(dy) - x_hat mean(dy x_hat)) less some terms."""
+
+    def changed(layer: Any, dY: Array, _: Any) -> Any:
+        X_hat, r = layer.saved("X_hat", "r")
+        g = dY.copy()
+        if "mean" in kept:
+            g -= dY.mean(axis=0)
+        if "variance" in kept:
+            g -= X_hat * np.mean(dY * X_hat, axis=0)
+        return r * g * (layer.gamma if "gamma" in kept else 1)
+
+    return changed
+
+
+WithoutGamma = wrong(BatchNorm, lambda layer, dY, dX: dX / layer.gamma)
+
+
+class Silent(Dense):
+    def backward(self, dY: Array) -> Any:
+        dX = super().backward(dY)
+        self.grads = {}
+        return dX
+
+
+class OneEntry(Dense):
+    def backward(self, dY: Array) -> Any:
+        dX = super().backward(dY)
+        self.grads["W"][7, 11] += 1
+        return dX
+
+
+class Lookup(Layer):
+    """Y = W[X] for tokens X."""
+
+    W = Param()
+
+    def create(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        self.W = np.zeros((4, D))
+        return (*shape, D)
+
+    def admit(self, X: Any) -> Array:
+        return np.asarray(X)
+
+    def forward(self, X: Array) -> Array:
+        self.save(X=X)
+        return self.W[X]
+
+    def backward(self, dY: Array) -> None:
+        dW = np.zeros_like(self.W)
+        np.add.at(dW, self.saved("X"), dY)
+        self.grads = {"W": dW}
+
+
+class Drifting(BatchNorm):
+    """Its output depends on a state that each forward pass moves."""
+
+    def forward(self, X: Array) -> Array:
+        self.state["running_mean"] += 1
+        self.save(X=X)
+        return X * self.state["running_mean"] * self.gamma + self.beta
+
+    def backward(self, dY: Array) -> Array:
+        running = self.state["running_mean"]
+        self.grads = {"gamma": (dY * running * self.saved("X")).sum(axis=0), "beta": dY.sum(axis=0)}
+        return dY * running * self.gamma
+
+
+class WrongGELU(GELU):
+    """The derivative of the tanh form with x^3 for x^2."""
+
+    def backward(self, dY: Array) -> Array:
+        X, Phi = self.saved("X", "Phi")
+        density = 2 * self.k * Phi * (1 - Phi) * (1 + 3 * self.c * X**3)
+        return dY * (Phi + X * density)
+
+
+WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
+    "batch divided out twice": (
+        lambda: wrong(Dense, grad("W", lambda dW: dW / N))(4),
+        r"W\[\d, \d\]: expected \S+, got \S+; 12 of 12 probed entries are wrong. "
+        r"It is exactly 5 \(the batch size\) times too small: is the batch divided out twice",
+    ),
+    "mean instead of sum": (
+        lambda: wrong(Dense, grad("b", lambda db: db / N))(4),
+        r"b\[\d\]: .* exactly 5 \(the batch size\) times too small.* a mean instead of a sum",
+    ),
+    "multiplied by the batch": (
+        lambda: wrong(Dense, lambda layer, dY, dX: dX * N)(4),
+        r"dX.* exactly 5 \(the batch size\) times too large: was a mean's division left out",
+    ),
+    "constant factor": (
+        lambda: wrong(Dense, grad("W", lambda dW: 0.3 * dW))(4),
+        "W.* It is 0.3 times what it should be: is a constant factor wrong",
+    ),
+    "sign": (lambda: wrong(Dense, grad("b", np.negative))(4), "b.* Its sign is wrong"),
+    "never written": (
+        lambda: wrong(Dense, grad("b", np.zeros_like))(4),
+        "b.* It is 0 everywhere: was it never written",
+    ),
+    "square dW transposed": (
+        lambda: wrong(Dense, grad("W", np.transpose))(D),
+        "W.* It is the right gradient transposed",
+    ),
+    "dW transposed": (
+        lambda: wrong(Dense, grad("W", np.transpose))(4),
+        r"W has shape \(4, 3\), and should have \(3, 4\). Is it transposed",
+    ),
+    "not summed over rows": (
+        lambda: wrong(Dense, unsummed)(4),
+        r"b has shape \(5, 4\), and should have \(4,\). Was it not summed over the rows",
+    ),
+    "keepdims": (
+        lambda: wrong(Dense, grad("b", lambda db: db[None]))(4),
+        r"b has shape \(1, 4\), and should have \(4,\).",
+    ),
+    "W for W^T in dX": (
+        lambda: wrong(Dense, lambda layer, dY, dX: dY @ layer.W)(D),
+        "dX.* All parameters are right: is a road from X to Y missing in dX",
+    ),
+    "softmax as identity": (
+        lambda: wrong(Softmax, lambda layer, dY, dX: dY)(),
+        "dX.* It is dY unchanged: was the Jacobian not applied",
+    ),
+    "softmax without the sum": (
+        lambda: wrong(Softmax, lambda layer, dY, dX: dY * layer.saved("Y"))(),
+        "dX.* 15 of 15 probed entries are wrong",
+    ),
+    "dropout without its mask": (
+        lambda: wrong(Dropout, lambda layer, dY, dX: dY)(0.4),
+        "dX.* It is right except where it should be 0: was the mask not applied",
+    ),
+    "dropout with the scale but no mask": (
+        lambda: wrong(Dropout, lambda layer, dY, dX: dY / (1 - layer.rate))(0.4),
+        "dX.* It is right except where it should be 0: was the mask not applied",
+    ),
+    "ReLU that lets all pass": (
+        lambda: wrong(ReLU, lambda layer, dY, dX: dY)(),
+        "dX.* was the mask not applied",
+    ),
+    "BatchNorm without gamma": (
+        lambda: WithoutGamma(),
+        "dX.* It is right once multiplied by gamma: was that factor left out",
+    ),
+    "BatchNorm without mean(dy)": (
+        lambda: wrong(BatchNorm, batch_norm("gamma", "variance"))(),
+        "dX.* What is missing is the same in every row: was a mean not subtracted",
+    ),
+    "BatchNorm without the variance": (
+        lambda: wrong(BatchNorm, batch_norm("gamma", "mean"))(),
+        "dX.* is a road from X to Y missing in dX",
+    ),
+    "BatchNorm as an all-ones dY sees it": (
+        lambda: wrong(BatchNorm, lambda layer, dY, dX: np.zeros_like(dY))(),
+        "dX.* It is 0 everywhere",
+    ),
+    "LayerNorm without mean(g)": (
+        lambda: wrong(LayerNorm, layer_norm("gamma"))(),
+        "dX.* What is missing is the same in every feature of the last axis",
+    ),
+    "LayerNorm without gamma": (
+        lambda: wrong(LayerNorm, layer_norm("mean"))(),
+        "dX.* is a road from X to Y missing in dX",
+    ),
+    "GELU with x^3": (lambda: WrongGELU("tanh"), r"dX.* 1[45] of 15 probed entries are wrong"),
+    "one row": (
+        lambda: wrong(Tanh, short)(),
+        "dX.* Only entries with index 4 on axis 0 are wrong: is an edge treated otherwise",
+    ),
+    "missing dX": (lambda: wrong(ReLU, lambda layer, dY, dX: None)(), "dX is missing"),
+    "missing gradient": (lambda: wrong(Dense, without("b"))(4), "b is missing"),
+    "a gradient too many": (lambda: wrong(Dense, with_another)(4), "extra is given, but nothing"),
+    "nan": (
+        lambda: wrong(Dense, grad("b", lambda db: np.where(np.arange(4) == 2, np.nan, db)))(4),
+        r"b holds nan or infinity, first at \[2\]",
+    ),
+    "float32": (
+        lambda: wrong(Dense, grad("b", np.float32))(4),
+        "b is float32, where all else is float64",
+    ),
+    "backward writes into dY": (
+        lambda: wrong(ReLU, lambda layer, dY, dX: np.multiply(dY, layer.cache["X"] > 0, out=dY))(),
+        "backward writes into dY",
+    ),
+    "backward writes into the parameters": (
+        lambda: wrong(Dense, decayed)(4),
+        "backward writes into W",
+    ),
+    "gradients accumulate": (
+        lambda: wrong(Dense, accumulated)(4),
+        "backward, called again, gives another b",
+    ),
+}
+
+
+def test_without_training_there_is_no_mask(X: Array) -> None:
+    unmasked = wrong(Dropout, lambda layer, dY, dX: dY)(0.4)
+    check_gradients(unmasked, X, training=False)
+    with pytest.raises(GradientError):
+        check_gradients(unmasked, X)
+
+
+@pytest.mark.parametrize("bug", WRONG)
+def test_a_wrong_layer_is_refused_and_recognised(bug: str, X: Array) -> None:
+    make, message = WRONG[bug]
+    with pytest.raises(GradientError, match=message) as error:
+        check_gradients(make(), X)
+    assert isinstance(error.value, PhitodeepError)
+    assert "Wrong" in str(error.value)  # the name of the class
+
+
+def test_a_single_number_as_parameter() -> None:
+    class Scale(Layer):
+        k = Param()
+
+        def create(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+            self.k = 1.0
+            return shape
+
+        def forward(self, X: Array) -> Array:
+            self.save(X=X)
+            return self.k * X
+
+        def backward(self, dY: Array) -> Array:
+            self.grads = {"k": self.off * np.sum(dY * self.saved("X"))}
+            return dY * self.k
+
+    layer, X = Scale(), np.random.default_rng(0).standard_normal((N, D))
+    layer.off = 1
+    assert check_gradients(layer, X)["k"].shape == ()
+    layer.off = 1.3
+    with pytest.raises(GradientError, match=r"k: expected \S+, got \S+; 1 of 1 probed"):
+        check_gradients(layer, X)
+
+
+def test_only_what_is_wrong_is_reported(X: Array) -> None:
+    for change in (lambda dW: dW / N, lambda dW: np.full_like(dW, np.nan)):
+        with pytest.raises(GradientError) as error:
+            check_gradients(wrong(Dense, grad("W", change))(4), X)
+        assert len(str(error.value).splitlines()) == 2
+
+
+def test_what_resembles_nothing_is_not_explained(X: Array) -> None:
+    def change(layer: Any, dY: Array, dX: Any) -> Any:
+        layer.grads["W"] = layer.grads["W"] ** 3
+        return dX**3
+
+    for layer, given in (
+        (wrong(Dense, change)(4), X),
+        (wrong(Tanh, lambda layer, dY, dX: dX * (1 + 1e-6))(), X[:1]),
+    ):
+        with pytest.raises(GradientError) as error:
+            check_gradients(layer, given)
+        assert all(
+            line.endswith("entries are wrong.") for line in str(error.value).splitlines()[1:]
+        )
+
+
+def test_the_error_tells_the_worst_entry_and_its_numbers(X: Array) -> None:
+    def change(layer: Any, dY: Array, dX: Any) -> Any:
+        layer.grads["b"] = layer.grads["b"] * [1, 1, 1.001, 1.5]
+        return dX
+
+    layer = wrong(Dense, change)(D, 4)
+    with pytest.raises(GradientError, match=r"b\[3\]: expected (\S+), got (\S+); 2 of 4") as error:
+        check_gradients(layer, X)
+    words = str(error.value).split()
+    numbers = (float(words[words.index(w) + 1].rstrip(",;")) for w in ("expected", "got"))
+    expected, got = numbers
+    assert got == pytest.approx(1.5 * expected)
+
+
+@pytest.mark.parametrize("error", [1e-6, 1e-5, 1e-3])
+def test_a_small_error_is_an_error(error: float, X: Array) -> None:
+    with pytest.raises(GradientError):
+        check_gradients(wrong(Tanh, lambda layer, dY, dX: dX * (1 + error))(), X)
+    check_gradients(wrong(Tanh, lambda layer, dY, dX: dX * (1 + error))(), X, rtol=2 * error)
+    check_gradients(wrong(Tanh, lambda layer, dY, dX: dX * (1 + error))(), X, atol=10 * error)
+
+
+def test_trivial_parameters_would_hide_a_lost_gamma(X: Array) -> None:
+    check_gradients(WithoutGamma(), X, perturb=False)  # gamma is 1
+    with pytest.raises(GradientError, match="gamma"):
+        check_gradients(WithoutGamma(), X)
+
+
+def test_parameters_that_are_not_trivial_stay(X: Array) -> None:
+    class Seen(Dense):
+        def forward(self, X: Array) -> Array:
+            seen.append(self.W.copy())
+            return super().forward(X)
+
+    seen: list[Array] = []
+    layer = Seen(D, 4)
+    layer.build((D,), seed=0, dtype=np.float64)
+    check_gradients(layer, X)
+    np.testing.assert_array_equal(seen[0], layer.W)
+
+
+def test_a_loss_of_precision_and_forward_faults_are_told(X: Array) -> None:
+    class Rounds(ReLU):
+        def forward(self, X: Array) -> Array:
+            return super().forward(X).astype(np.float32)
+
+    class Writes(ReLU):
+        def forward(self, X: Array) -> Array:
+            X *= 2
+            return super().forward(X)
+
+    class Draws(Dropout):
+        def forward(self, X: Array) -> Array:
+            with calling(step=None):  # a mask of its own for each pass
+                return super().forward(X)
+
+    class Infinite(ReLU):
+        def forward(self, X: Array) -> Array:
+            return np.full_like(super().forward(X), np.inf)
+
+    for layer, message in (
+        (Rounds(), "Y is float32 for X of float64"),
+        (Writes(), "forward writes into X"),
+        (Draws(0.5), "forward, called again at the same step, gives another Y"),
+        (Infinite(), "Y holds nan or infinity"),
+    ):
+        kept = X.copy()
+        with pytest.raises(GradientError, match=message):
+            check_gradients(layer, X)
+        np.testing.assert_array_equal(X, kept)
+
+
+# --- what is wrong: losses -----------------------------------------------------------------
+
+
+class WrongMeanSquaredError(losses.MeanSquaredError):
+    """Its gradient divides by the batch, its value by all elements."""
+
+    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        return 2 * (P - T) / len(P)
+
+
+class SumBinaryCrossEntropy(losses.BinaryCrossEntropy):
+    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        return super().gradient(P, T, w, 1.0)
+
+
+class SwappedHuber(losses.Huber):
+    def slope(self, P: Array, T: Array) -> Array:
+        e = P - T
+        return np.where(np.abs(e) > self.delta, e, self.delta * np.sign(e))
+
+
+class FusedCrossEntropy(losses.CategoricalCrossEntropy):
+    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        return (P - F.one_hot(T, P.shape[-1], P.dtype)) / len(P)
+
+
+class FusedBinary(losses.BinaryCrossEntropy):
+    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        return (P - T) / P.size
+
+
+class Unweighted(losses.MeanSquaredError):
+    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        return super().gradient(P, T, None, None)
+
+
+class Broadcast(losses.MeanSquaredError):
+    def loss_gradient(self, P: Any, y: Any, sample_weight: Any = None, total: Any = None) -> Array:
+        return 2 * (P - y) / len(P)
+
+
+class Writing(losses.MeanSquaredError):
+    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        P -= T
+        return 2 * P / P.size
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (WrongMeanSquaredError(), r"3 \(the size of the last axis\) times too large"),
+        (SumBinaryCrossEntropy(), r"15 \(the number of elements\) times too large"),
+        (SwappedHuber(0.6), r"1[45] of 15 probed entries are wrong"),
+        (FusedCrossEntropy(), "It is p - t, which is the gradient by the logits"),
+        (FusedBinary(), "It is p - t, which is the gradient by the logits"),
+        (Writing(), "loss_gradient writes into X"),
+    ],
+)
+def test_a_wrong_loss_is_refused_and_recognised(
+    loss: losses.Loss, message: str, X: Array, rng: np.random.Generator
+) -> None:
+    P, y = F.softmax(X), rng.integers(0, 2, (N, D))
+    with pytest.raises(GradientError, match=message):
+        check_gradients(loss, P, y[:, 0] if isinstance(loss, FusedCrossEntropy) else y)
+
+
+def test_lost_sample_weights_are_recognised(X: Array, rng: np.random.Generator) -> None:
+    w = rng.uniform(0.5, 2, N)
+    check_gradients(Unweighted(), X, X + 1)
+    with pytest.raises(GradientError, match="right once multiplied by sample_weight"):
+        check_gradients(Unweighted(), X, X + 1, sample_weight=w)
+
+
+def test_a_broadcast_of_n_against_n_1_is_recognised(X: Array) -> None:
+    with pytest.raises(GradientError, match=r"shape \(5, 5\).* Was \(n,\) broadcast against"):
+        check_gradients(Broadcast(), X[:, :1], X[:, 1])
+
+
+# --- what is wrong: containers -------------------------------------------------------------
+
+
+def test_the_culprit_in_a_model_is_found(X: Array) -> None:
+    bad = wrong(Dense, grad("W", lambda dW: dW / N))
+    model = Chain(Dense(4), Residual(Tanh(), bad(4)), Dense(2))
+    with pytest.raises(GradientError) as error:
+        check_gradients(model, X)
+    first, second, *rest = str(error.value).splitlines()
+    assert first.endswith("has wrong gradients.")
+    assert second.startswith("  1.layers.1.W[")
+    assert rest[0].startswith("  Alone, layer 1.layers.1 is wrong too: Wrong(4, 4) has wrong")
+    assert "5 (the batch size) times too small" in rest[1]
+    assert len(rest) == 2
+
+
+def test_a_wrong_dX_in_the_middle_is_blamed_on_its_layer(X: Array) -> None:
+    bad = wrong(Tanh, lambda layer, dY, dX: np.where(np.abs(layer.cache["X"]) < 9, dY, dX))()
+    with pytest.raises(GradientError) as error:
+        check_gradients(Chain(Dense(4), bad, Dense(2)), X)
+    text = str(error.value)
+    assert all(f"\n  {name}[" in text for name in ("dX", "0.W", "0.b"))
+    assert "\n  2.W" not in text  # behind the culprit all is right
+    assert text.count("Alone, layer") == text.count("Alone, layer 1 is wrong too: Wrong()") == 1
+
+
+def test_a_container_that_joins_right_layers_wrongly_is_told(X: Array) -> None:
+    class Forgets(Residual):
+        def backward(self, dY: Array) -> Any:
+            return super().backward(dY) - dY
+
+    with pytest.raises(GradientError, match="every layer inside is right: does Forgets join them"):
+        check_gradients(Forgets(Dense(D)), X)
+
+
+def test_own_containers_give_paths(X: Array) -> None:
+    class Gate(Container):
+        def __init__(self) -> None:
+            super().__init__()
+            self.value, self.gate = Dense(4), Dense(4)
+
+        def create(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+            self.gate.build(shape)
+            return self.value.build(shape)
+
+        def forward(self, X: Array) -> Array:
+            V, G = self.value.forward(X), self.gate.forward(X)
+            self.save(V=V, G=G)
+            return V * G
+
+        def backward(self, dY: Array) -> Array:
+            V, G = self.saved("V", "G")
+            return self.value.backward(dY * G) + self.gate.backward(dY * V)
+
+    names = [entry.name for entry in check_gradients(Gate(), X).entries]
+    assert names == ["dX", "value.W", "value.b", "gate.W", "gate.b"]
+
+
+def test_tied_parameters_each_answer_for_their_own_use(X: Array) -> None:
+    first, second = Dense(D, D), Dense(D, D)
+    model = Chain(first, Tanh(), second)
+    model.build((D,), dtype=np.float64)
+    second.params["W"] = first.params["W"]
+    check_gradients(model, X)
+    assert second.W is first.W
+
+
+# --- refusals ------------------------------------------------------------------------------
+
+
+def test_refusals(X: Array) -> None:
+    for obj, given, message in (
+        (Dense, {}, "takes a layer or a loss, got <class"),
+        (Dense(2), {"rtol": 0}, "rtol must be > 0"),
+        (Dense(2), {"atol": -1}, "atol must be >= 0"),
+        (Dense(2), {"max_probes": 0}, "max_probes must be >= 1"),
+        (Dense(2), {"y": X}, "with y needs a loss"),
+        (Dense(2), {"loss": losses.MeanSquaredError()}, "only with targets y"),
+        (Dense(2), {"sample_weight": X[0]}, "only with targets y"),
+        (losses.MeanSquaredError(), {}, "needs targets"),
+    ):
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+            check_gradients(obj, X, **given)
+    holed = np.where(X == X[1, 1], np.nan, X)
+    for obj, y in ((ReLU(), None), (losses.MeanSquaredError(), X)):
+        with pytest.raises(ArgumentError, match=r"X\[1, 1\] is nan"):
+            check_gradients(obj, holed, y)
