@@ -277,22 +277,27 @@ class Layer(Buffered):
         assert self._generator is not None
         return initializer.draw(shape, self._generator)
 
-    def uniform(self, shape: Shape) -> Array:
-        """float32 numbers in [0, 1): a pure function of seed, layer path, step and sample place.
+    def ticket(self) -> tuple[int, int]:
+        """What sets this forward pass's random numbers apart: the step, or the count of passes."""
+        step = _CALL.get().step
+        if step is not None:
+            return step, 0
+        self.frame.passes += 1
+        return self.frame.passes, 1
 
-        Philox is counter based: its counter is set to (place of the first sample, step), so the
-        part of a batch that a thread handles sees the numbers that the whole batch would see.
+    def uniform(self, shape: Shape, ticket: tuple[int, int] | None = None, part: int = 0) -> Array:
+        """float32 numbers in [0, 1): a pure function of seed, layer path, ticket and sample place.
+
+        Philox is counter based: its counter is set to (place of the first sample, ticket, part),
+        so the part of a batch that a thread handles sees the numbers that the whole batch would
+        see, and a backward pass can have the numbers of its forward again.
         """
         n, each = shape[0], math.prod(shape[1:])
         ticks = -(-each // 8)  # one tick of the counter gives eight float32
-        call = _CALL.get()
-        step, stream = call.step, 0
-        if step is None:
-            step, stream = self.frame.passes, 1
-            self.frame.passes += 1
         key = self.seed_sequence.generate_state(2, np.uint64)
-        bits = np.random.Philox(key=key, counter=[call.first * ticks, step, stream, 0])
+        counter = [_CALL.get().first * ticks, *(ticket or self.ticket()), part]
         drawn = self.buffer("uniform", (n, 8 * ticks), np.float32)
+        bits = np.random.Philox(key=key, counter=counter)
         np.random.Generator(bits).random(out=drawn, dtype=np.float32)
         return drawn[:, :each].reshape(shape)
 

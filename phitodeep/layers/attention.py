@@ -1,0 +1,332 @@
+"""Attention, and the transformer block that is made of it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import check_count, check_number
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.functional import softmax, sum_rows
+from phitodeep.layers.activation import GELU, ReLU, SiLU
+from phitodeep.layers.base import Layer, Param, current
+from phitodeep.layers.containers import Chain, Parallel, Residual
+from phitodeep.layers.dense import Dense
+from phitodeep.layers.embedding import rotate, turning
+from phitodeep.layers.normalization import LayerNorm, RMSNorm
+from phitodeep.layers.regularization import Dropout
+from phitodeep.optimization.initialization import Initializer, Xavier
+from phitodeep.types import Array, DType, Shape
+
+SCORES = 2**18  # scores of one head that are held at once; longer sequences go by query blocks
+UNSEEN = -1e30  # a score whose exponential is 0, beside any other
+
+
+class MultiHeadAttention(Layer):
+    """Each place looks at the others, and takes from those that answer its query.
+
+    Shapes: X, Y, dX, dY are (N, T, D). With `heads` h of size d = D / h, and `kv_heads` k (h
+    unless given; fewer are shared by groups of h / k queries), Wqkv is (D, D + 2 k d): all
+    queries, then keys, then values, head by head; bqkv (D + 2 k d,), Wo (D, D), bo (D,).
+
+    Forward, for one head:
+
+        Q, K, V = X Wqkv + bqkv        S = Q K^T / sqrt(d)        P = softmax(S)
+        Z = P V                        Y = (Z of all heads) Wo + bo
+
+    causal    place t sees places up to t only       rope    Q and K are turned by their places
+    dropout   on P                                   mask    padding is not seen
+
+    What is not seen has P = 0; a place that sees nothing has Z = 0 and no gradient.
+
+    Backward. Through the products and the softmax (see Softmax), with m the dropout's factors:
+
+        dV = (P m)^T dZ        dP = (dZ V^T) m        dS = P (dP - sum_j dP_j P_j)
+        dQ = dS K / sqrt(d)    dK = dS^T Q / sqrt(d)
+
+    For long sequences P is not kept: it is made again, for a block of queries at a time.
+
+    Sources: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; kv_heads: Ainslie et al. 2023,
+    arXiv:2305.13245.
+    """
+
+    Wqkv = Param(decay=True)
+    bqkv = Param()
+    Wo = Param(decay=True)
+    bo = Param()
+
+    def __init__(
+        self,
+        heads: int,
+        *,
+        causal: bool = False,
+        kv_heads: int | None = None,
+        rope: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+        initializer: Initializer = Xavier(),
+    ) -> None:
+        super().__init__()
+        self.heads = check_count(heads, "MultiHeadAttention heads")
+        if kv_heads is not None and heads % check_count(kv_heads, "MultiHeadAttention kv_heads"):
+            raise ArgumentError(
+                f"MultiHeadAttention: {heads} heads do not divide by {kv_heads} kv_heads."
+            )
+        self.kv_heads = kv_heads
+        self.causal, self.rope, self.bias = causal, rope, bias
+        self.dropout = check_number(dropout, "MultiHeadAttention dropout", least=0, below=1)
+        self.initializer = initializer
+
+    def create(self, shape: Shape) -> Shape:
+        if len(shape) != 2:
+            raise ShapeError(f"{self!r} takes samples of shape (T, D), got {shape}.")
+        D = shape[-1]
+        if D % self.heads or (self.rope and D // self.heads % 2):
+            even = " of even size, for rope" if self.rope else ""
+            raise ShapeError(f"{self!r}: D = {D} does not divide by {self.heads} heads{even}.")
+        wide = D + 2 * (self.kv_heads or self.heads) * (D // self.heads)
+        self.Wqkv = self.draw(self.initializer, (D, wide))
+        self.Wo = self.draw(self.initializer, (D, D))
+        if self.bias:
+            self.bqkv, self.bo = np.zeros(wide), np.zeros(D)
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        D = len(self.Wqkv)
+        if X.ndim != 3 or X.shape[-1] != D:
+            raise ShapeError(f"{self!r} takes X (N, T, {D}), got shape {X.shape}.")
+        call = current()
+        N, T, _ = X.shape
+        QKV = self.buffer("QKV", (N, T, self.Wqkv.shape[1]), X.dtype)
+        np.matmul(X.reshape(N * T, D), self.Wqkv, out=QKV.reshape(N * T, -1))
+        if self.bias:
+            QKV += self.bqkv
+        Q, K, V = self._split(QKV)
+        past = None if call.memory is None else call.memory.get(self)
+        start = 0 if past is None else past[0].shape[-2]
+        turn = turning(start, T, Q.shape[-1], 10000.0, X.dtype) if self.rope else None
+        if turn is not None:
+            Q, K = rotate(Q, *turn), rotate(K, *turn)
+        if call.memory is not None:
+            if past is not None:
+                K, V = np.concatenate([past[0], K], -2), np.concatenate([past[1], V], -2)
+            call.memory[self] = K, V
+        Q = Q * (1 / math.sqrt(Q.shape[-1]))  # here, and so not on the larger S
+        Z = self.buffer("Z", (N, T, D), X.dtype)
+        Z_h = self._heads(Z)
+        ticket = self.ticket() if self.dropout and call.training else None
+        blocks = list(self._blocks(T, K.shape[-2], start))
+        for part, (rows, seen) in enumerate(blocks):
+            P = self._attend(Q[..., rows, :], K[..., seen, :], start + rows.start, call.mask)
+            m = self._factors(P.shape, P.dtype, ticket, part)
+            np.matmul(P if m is None else P * m, V[..., seen, :], out=Z_h[..., rows, :])
+        kept = P if len(blocks) == 1 else None
+        self.save(
+            X=X, Q=Q, K=K, V=V, Z=Z, P=kept, turn=turn, ticket=ticket, mask=call.mask, start=start
+        )
+        Y = self.buffer("Y", (N, T, D), X.dtype)
+        np.matmul(Z.reshape(N * T, D), self.Wo, out=Y.reshape(N * T, D))
+        if self.bias:
+            Y += self.bo
+        return Y
+
+    def backward(self, dY: Array) -> Array | None:
+        X, Q, K, V, Z = self.saved("X", "Q", "K", "V", "Z")
+        kept, turn, ticket, mask, start = self.saved("P", "turn", "ticket", "mask", "start")
+        N, T, D = X.shape
+        rows_X, rows_Z, rows_dY = (A.reshape(N * T, D) for A in (X, Z, dY))
+        dZ = self.buffer("dZ", (N, T, D), dY.dtype)
+        np.matmul(rows_dY, self.Wo.T, out=dZ.reshape(N * T, D))
+        dZ_h = self._heads(dZ)
+        dQKV = self.buffer("dQKV", (N, T, self.Wqkv.shape[1]), dY.dtype)
+        dQKV.fill(0)
+        dQ, dK, dV = self._split(dQKV)
+        for part, (rows, seen) in enumerate(self._blocks(T, K.shape[-2], start)):
+            Q_b, K_s, V_s, dZ_b = (
+                Q[..., rows, :],
+                K[..., seen, :],
+                V[..., seen, :],
+                dZ_h[..., rows, :],
+            )
+            P = self._attend(Q_b, K_s, start + rows.start, mask) if kept is None else kept
+            m = self._factors(P.shape, P.dtype, ticket, part)
+            dP = np.matmul(dZ_b, V_s.swapaxes(-1, -2))
+            if m is not None:
+                dP *= m
+            dV[..., seen, :] += self._shared(P if m is None else P * m, dZ_b)
+            dP -= np.einsum("...j,...j->...", dP, P)[..., None]
+            dP *= P  # now dS
+            np.matmul(dP, K_s, out=dQ[..., rows, :])
+            dK[..., seen, :] += self._shared(dP, Q_b)
+        dQ *= 1 / math.sqrt(Q.shape[-1])
+        if turn is not None:
+            cos, sin = turn
+            dQ[...], dK[...] = rotate(dQ, cos, -sin), rotate(dK, cos, -sin)
+        rows_dQKV = dQKV.reshape(N * T, -1)
+        dWqkv, dWo = (
+            self.buffer(f"d{name}", getattr(self, name).shape, dY.dtype) for name in ("Wqkv", "Wo")
+        )
+        self.grads = {
+            "Wqkv": np.matmul(rows_X.T, rows_dQKV, out=dWqkv),
+            "Wo": np.matmul(rows_Z.T, rows_dY, out=dWo),
+        }
+        if self.bias:
+            dbqkv = self.buffer("dbqkv", self.bqkv.shape, dY.dtype)
+            self.grads["bqkv"] = sum_rows(rows_dQKV, out=dbqkv)
+            self.grads["bo"] = sum_rows(rows_dY, out=self.buffer("dbo", (D,), dY.dtype))
+        if not current().needs_dX:
+            return None
+        dX = self.buffer("dX", (N, T, D), dY.dtype)
+        np.matmul(rows_dQKV, self.Wqkv.T, out=dX.reshape(N * T, D))
+        return dX
+
+    # --- the pieces ------------------------------------------------------------------------
+
+    def _heads(self, A: Array) -> Array:
+        """(N, T, heads d) as a view (N, k, heads / k, T, d), k the key heads."""
+        k = self.kv_heads or self.heads
+        split = A.reshape(*A.shape[:2], k, -1, len(self.Wqkv) // self.heads)
+        return split.transpose(0, 2, 3, 1, 4)
+
+    def _split(self, QKV: Array) -> tuple[Array, Array, Array]:
+        """Queries, keys and values as views (N, k, heads / k or 1, T, d)."""
+        D = len(self.Wqkv)
+        wide = (QKV.shape[-1] - D) // 2
+        parts = (QKV[..., :D], QKV[..., D : D + wide], QKV[..., D + wide :])
+        Q, K, V = map(self._heads, parts)
+        return Q, K, V
+
+    def _blocks(self, T: int, keys: int, start: int) -> Iterator[tuple[slice, slice]]:
+        """Slices of queries, and of the keys that they may see."""
+        size = max(1, SCORES // keys)
+        for first in range(0, T, size):
+            last = min(first + size, T)
+            yield slice(first, last), slice(0, start + last if self.causal else keys)
+
+    def _attend(self, Q: Array, K: Array, place: int, mask: Array | None) -> Array:
+        """P for the queries Q (scaled), the first of which is at `place`, on the keys K."""
+        S = np.matmul(Q, K.swapaxes(-1, -2))
+        rows, keys = S.shape[-2:]
+        if self.causal:
+            S += _causal(place, rows, keys, S.dtype)
+        if mask is None:
+            return softmax(S, out=S)
+        seen = np.broadcast_to(mask[:, None, :keys], (len(mask), rows, keys))
+        if self.causal:
+            seen = seen & (np.arange(keys) <= np.arange(place, place + rows)[:, None])
+        seen = seen[:, None, None]
+        np.copyto(S, UNSEEN, where=~seen)
+        P = softmax(S, out=S)
+        P *= seen.any(axis=-1, keepdims=True)
+        return P
+
+    def _factors(
+        self, shape: Shape, dtype: DType, ticket: tuple[int, int] | None, part: int
+    ) -> Array | None:
+        """Dropout's factors of P, 0 or 1 / (1 - rate); None where nothing is dropped."""
+        if ticket is None:
+            return None
+        m = (self.uniform(shape, ticket, part) >= self.dropout).astype(dtype)
+        m *= 1 / (1 - self.dropout)
+        return m
+
+    def _shared(self, A: Array, B: Array) -> Array:
+        """A^T B, summed over the query heads that share a key head."""
+        product = np.matmul(A.swapaxes(-1, -2), B)
+        return product if product.shape[2] == 1 else product.sum(axis=2, keepdims=True)
+
+    def flops(self) -> int:
+        """The four projections, and two products of T by T for each head."""
+        T, D = self.input_shape or (0, 0)
+        return T * (2 * (self.Wqkv.size + self.Wo.size) + 4 * T * D)
+
+
+@functools.lru_cache(maxsize=64)
+def _causal(place: int, rows: int, keys: int, dtype: np.dtype[Any]) -> Array:
+    """What to add to scores: UNSEEN where the key comes after the query, else 0."""
+    later = np.arange(keys) > np.arange(place, place + rows)[:, None]
+    bias = np.where(later, UNSEEN, 0).astype(dtype)
+    bias.flags.writeable = False
+    return bias
+
+
+class FeedForward(Chain):
+    """Two Dense layers with an activation between, at each place: D -> hidden -> D.
+
+    activation    "gelu" or "relu"; or "swiglu": silu(X W1) times X W3, then W2
+    Shapes: X, Y are (N, T, D). Backward: that of the layers it holds.
+    Sources: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.3; swiglu: Shazeer 2020,
+    arXiv:2002.05202.
+    """
+
+    def __init__(self, hidden: int, activation: str = "gelu") -> None:
+        super().__init__()
+        self.hidden = check_count(hidden, "FeedForward hidden")
+        if activation not in ("gelu", "relu", "swiglu"):
+            raise ArgumentError(
+                f'FeedForward activation must be "gelu", "relu" or "swiglu", got {activation!r}.'
+            )
+        self.activation = activation
+
+    def create(self, shape: Shape) -> Shape:
+        if not self.layers:
+            wide, narrow = Dense(self.hidden), Dense(shape[-1])
+            if self.activation == "swiglu":
+                gate = Chain(wide, SiLU())
+                first: list[Layer] = [Parallel(gate, Dense(self.hidden), merge="multiply")]
+            else:
+                first = [wide, GELU() if self.activation == "gelu" else ReLU()]
+            self.layers = self.adopt([*first, narrow])
+        return super().create(shape)
+
+
+class TransformerBlock(Chain):
+    """Attention, then a feed-forward net, each on a residual road with a norm.
+
+        pre_norm     X + attention(norm(X)), then the same with the net
+        otherwise    norm(X + attention(X)), then the same with the net
+
+    mlp_ratio is the net's width over D; norm is "layer" or "rms".
+    Shapes: X, Y, dX, dY are (N, T, D). Backward: that of the layers it holds.
+    Sources: Vaswani et al. 2017, arXiv:1706.03762, sec. 3; pre-norm: Xiong et al. 2020,
+    arXiv:2002.04745.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        *,
+        mlp_ratio: float = 4,
+        causal: bool = False,
+        norm: str = "layer",
+        pre_norm: bool = True,
+        dropout: float = 0.0,
+        rope: bool = False,
+    ) -> None:
+        super().__init__()
+        if norm not in ("layer", "rms"):
+            raise ArgumentError(f'TransformerBlock norm must be "layer" or "rms", got {norm!r}.')
+        self.heads, self.mlp_ratio = heads, check_number(mlp_ratio, "mlp_ratio", above=0)
+        self.causal, self.norm, self.pre_norm = causal, norm, pre_norm
+        self.dropout, self.rope = dropout, rope
+        MultiHeadAttention(heads, dropout=dropout)  # refuses what it would refuse later
+
+    def create(self, shape: Shape) -> Shape:
+        if not self.layers:
+            hidden = round(self.mlp_ratio * shape[-1])
+            attention = MultiHeadAttention(
+                self.heads, causal=self.causal, rope=self.rope, dropout=self.dropout
+            )
+            self.layers = self.adopt([*self._road(attention), *self._road(FeedForward(hidden))])
+        return super().create(shape)
+
+    def _road(self, layer: Layer) -> list[Layer]:
+        norm = LayerNorm() if self.norm == "layer" else RMSNorm()
+        dropout = [Dropout(self.dropout)] if self.dropout else []
+        if self.pre_norm:
+            return [Residual(norm, layer, *dropout)]
+        return [Residual(layer, *dropout), norm]
