@@ -23,46 +23,105 @@ from phitodeep.layers.activation import (
     Swish,
     Tanh,
 )
+from phitodeep.layers.attention import FeedForward, MultiHeadAttention, TransformerBlock
 from phitodeep.layers.base import Layer, Param, State
-from phitodeep.layers.containers import Chain, Parallel, Residual
+from phitodeep.layers.containers import Chain, Parallel, Residual, SkipConcat, TimeDistributed
+from phitodeep.layers.convolution import (
+    Conv1D,
+    Conv2D,
+    ConvTranspose1D,
+    ConvTranspose2D,
+    DepthwiseConv2D,
+)
 from phitodeep.layers.dense import Dense
-from phitodeep.layers.normalization import BatchNorm, LayerNorm
-from phitodeep.layers.regularization import Dropout, GaussianNoise
-from phitodeep.layers.reshape import Flatten, Reshape
+from phitodeep.layers.embedding import (
+    Embedding,
+    PositionalEmbedding,
+    RotaryEmbedding,
+    SinusoidalEncoding,
+)
+from phitodeep.layers.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+from phitodeep.layers.pooling import (
+    AvgPool1D,
+    AvgPool2D,
+    GlobalAvgPool,
+    GlobalMaxPool,
+    MaxPool1D,
+    MaxPool2D,
+    Upsample2D,
+    ZeroPad2D,
+)
+from phitodeep.layers.recurrent import GRU, LSTM, RNN, Bidirectional
+from phitodeep.layers.regularization import Dropout, GaussianNoise, SpatialDropout
+from phitodeep.layers.reshape import Flatten, Permute, Reshape
+from phitodeep.layers.tying import Lambda, TiedDense
 
 __all__ = [
     "CELU",
     "ELU",
     "GELU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "SELU",
+    "AvgPool1D",
+    "AvgPool2D",
     "BatchNorm",
+    "Bidirectional",
     "Chain",
+    "Conv1D",
+    "Conv2D",
+    "ConvTranspose1D",
+    "ConvTranspose2D",
     "Dense",
+    "DepthwiseConv2D",
     "Dropout",
+    "Embedding",
+    "FeedForward",
     "Flatten",
     "GaussianNoise",
+    "GlobalAvgPool",
+    "GlobalMaxPool",
+    "GroupNorm",
     "HardSigmoid",
     "HardSwish",
     "HardTanh",
+    "InstanceNorm",
+    "Lambda",
     "Layer",
     "LayerNorm",
     "LeakyReLU",
     "LogSoftmax",
+    "MaxPool1D",
+    "MaxPool2D",
     "Mish",
+    "MultiHeadAttention",
     "PReLU",
     "Parallel",
     "Param",
+    "Permute",
+    "PositionalEmbedding",
+    "RMSNorm",
     "ReLU",
     "Reshape",
     "Residual",
+    "RotaryEmbedding",
     "SiLU",
     "Sigmoid",
+    "SinusoidalEncoding",
+    "SkipConcat",
     "Softmax",
     "Softplus",
     "Softsign",
+    "SpatialDropout",
     "State",
     "Swish",
     "Tanh",
+    "TiedDense",
+    "TimeDistributed",
+    "TransformerBlock",
+    "Upsample2D",
+    "ZeroPad2D",
 ]
 
 base.Dense = Dense  # type: ignore[attr-defined]  # where readers of the original find them

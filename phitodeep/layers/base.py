@@ -250,6 +250,11 @@ class Layer(Buffered):
     def backward(self, dY: Array) -> Array | None:
         raise NotImplementedError(f"{type(self).__name__} must implement backward(dY) -> dX.")
 
+    @property
+    def tied(self) -> dict[str, tuple[Layer, str]]:
+        """Gradients of this layer that belong to another's parameters: name -> (layer, name)."""
+        return {}
+
     def known_input(self) -> Shape | None:
         """The input shape that the settings alone tell, as those of `Dense(784, 128)` do."""
         return None

@@ -132,12 +132,21 @@ class Chain(Container):
         return shorter
 
     def forward(self, X: Array) -> Array:
+        return self._through(X)
+
+    def backward(self, dY: Array) -> Array | None:
+        return self._back_through(dY)
+
+    def _through(self, X: Array) -> Array:
+        """F(X): all layers, one after another."""
         with _Place(type(self).__name__) as at:
             for at.i, layer in enumerate(self.layers):
                 X = layer.forward(X)
         return X
 
-    def backward(self, dY: Array) -> Array | None:
+    def _back_through(self, dF: Array) -> Array | None:
+        """The gradient of F's input from that of its output."""
+        dY = dF
         if current().needs_dX:
             return self._back(dY, 0)
         first = next((i for i, layer in enumerate(self.layers) if layer.learns()), None)
@@ -175,13 +184,13 @@ class Residual(Chain):
         )
 
     def forward(self, X: Array) -> Array:
-        F = super().forward(X)
+        F = self._through(X)
         if F.shape != X.shape:
             raise self._misfit(X.shape, F.shape)
         return np.add(X, F, out=self.buffer("Y", X.shape, X.dtype))
 
     def backward(self, dY: Array) -> Array | None:
-        dF = super().backward(dY)
+        dF = self._back_through(dY)
         if dF is None:
             return None
         return np.add(dY, dF, out=self.buffer("dX", dY.shape, dY.dtype))
@@ -267,6 +276,75 @@ class Parallel(Container):
     def flops(self) -> int:
         merging = 0 if self.merge == "concat" else len(self.branches) - 1
         return super().flops() + merging * int(np.prod(self.output_shape or ()))
+
+
+class SkipConcat(Chain):
+    """Y = (X, F(X)) side by side on the last axis, with F the chain of `layers`.
+
+    Shapes: X, dX are (N, ..., C); Y, dY are (N, ..., C + C'), where F(X) is (N, ..., C'): F keeps
+    all axes but the last. The skip of a U-Net: F goes down, works, and comes up again.
+    Backward. X reaches Y by two roads: dX is dY's first C features, and what comes back through F
+    from the others.
+    Source: Ronneberger, Fischer and Brox 2015, "U-Net", arXiv:1505.04597, fig. 1.
+    """
+
+    def create(self, shape: Shape) -> Shape:
+        out = super().create(shape)
+        if out[:-1] != shape[:-1]:
+            raise self._misfit(shape, out)
+        return (*shape[:-1], shape[-1] + out[-1])
+
+    def _misfit(self, shape: Shape, out: Shape) -> ShapeError:
+        return ShapeError(
+            f"{self!r} sets X beside F(X): F must keep all axes but the last of {shape}, "
+            f"it gives {out}."
+        )
+
+    def forward(self, X: Array) -> Array:
+        F = self._through(X)
+        if F.shape[:-1] != X.shape[:-1]:
+            raise self._misfit(X.shape, F.shape)
+        self.save(channels=X.shape[-1])
+        return np.concatenate([X, F], axis=-1)
+
+    def backward(self, dY: Array) -> Array | None:
+        channels = self.saved("channels")
+        dF = self._back_through(np.ascontiguousarray(dY[..., channels:]))
+        return None if dF is None else dF + dY[..., :channels]
+
+
+class TimeDistributed(Container):
+    """One layer at every step of (N, T, ...), as if each step were a sample.
+
+    Shapes: X is (N, T, ...); the layer sees (N T, ...), and Y is (N, T, ...) of its outputs.
+    Dense, norms and activations work at each step as they are; this is for layers that take
+    whole samples, such as Conv2D on the frames of a film.
+    Backward: dY and dX change shape in the same way.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.layer = self._held([layer])[0]
+
+    def create(self, shape: Shape) -> Shape:
+        if not shape:
+            raise ShapeError(f"{self!r} takes samples of shape (T, ...), got {shape}.")
+        return (shape[0], *self.layer.build(shape[1:]))
+
+    def forward(self, X: Array) -> Array:
+        if X.ndim < 2:
+            raise ShapeError(f"{self!r} takes X (N, T, ...), got shape {X.shape}.")
+        self.save(shape=X.shape)
+        Y = self.layer.forward(X.reshape(-1, *X.shape[2:]))
+        return Y.reshape(*X.shape[:2], *Y.shape[1:])
+
+    def backward(self, dY: Array) -> Array | None:
+        shape = self.saved("shape")
+        dX = self.layer.backward(dY.reshape(-1, *dY.shape[2:]))
+        return None if dX is None else dX.reshape(shape)
+
+    def flops(self) -> int:
+        return (self.input_shape or (0,))[0] * self.layer.flops()
 
 
 def _sum(arrays: Sequence[Array]) -> Array:

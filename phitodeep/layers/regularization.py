@@ -6,7 +6,7 @@ import numpy as np
 
 from phitodeep.checks import check_number
 from phitodeep.layers.base import Layer, current
-from phitodeep.types import Array
+from phitodeep.types import Array, Shape
 
 
 class Dropout(Layer):
@@ -29,17 +29,35 @@ class Dropout(Layer):
         if not current().training:
             self.save(mask=None)
             return X.copy()
-        mask = self.buffer("mask", X.shape, X.dtype)
-        np.greater_equal(self.uniform(X.shape), self.rate, out=mask)
+        units = self._units(X.shape)
+        mask = self.buffer("mask", units, X.dtype)
+        np.greater_equal(self.uniform(units), self.rate, out=mask)
         mask *= 1 / (1 - self.rate)
         self.save(mask=mask)
         return np.multiply(X, mask, out=self.buffer("Y", X.shape, X.dtype))
+
+    def _units(self, shape: Shape) -> Shape:
+        """The shape of what stays or goes as one."""
+        return shape
 
     def backward(self, dY: Array) -> Array:
         mask = self.saved("mask")
         if mask is None:
             return dY.copy()
         return np.multiply(dY, mask, out=self.buffer("dX", dY.shape, dY.dtype))
+
+
+class SpatialDropout(Dropout):
+    """Dropout of whole channels: all places of a channel stay or go together.
+
+    Shapes: X, Y, dX, dY are (N, *sizes, C). Forward and backward: those of Dropout, with one m
+    for each sample and channel. Neighbours in an image are so alike that dropping single numbers
+    would hide nothing.
+    Source: Tompson et al. 2015, arXiv:1411.4280, sec. 3.2.
+    """
+
+    def _units(self, shape: Shape) -> Shape:
+        return (shape[0], *(1,) * (len(shape) - 2), shape[-1])
 
 
 class GaussianNoise(Layer):

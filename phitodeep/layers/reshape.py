@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
@@ -58,3 +60,33 @@ class Reshape(Layer):
 
     def backward(self, dY: Array) -> Array:
         return dY.reshape(self.saved("shape"))
+
+
+class Permute(Layer):
+    """The axes of each sample in another order: `Permute(2, 1)` swaps two; counted from 1.
+
+    Shapes: X is (N, ...); axis i of Y is axis dims[i - 1] of X.
+    Backward: dX is dY with the axes put back.
+    """
+
+    flops_per_output = 0
+
+    def __init__(self, *dims: int) -> None:
+        super().__init__()
+        if sorted(dims) != list(range(1, len(dims) + 1)):
+            raise ArgumentError(f"Permute takes each axis from 1 on once, got {dims}.")
+        self.dims = dims
+
+    def create(self, shape: Shape) -> Shape:
+        if len(shape) != len(self.dims):
+            raise ShapeError(f"{self!r} takes samples of {len(self.dims)} axes, got {shape}.")
+        return tuple(shape[d - 1] for d in self.dims)
+
+    def forward(self, X: Array) -> Array:
+        self.create(X.shape[1:])
+        self.save()
+        return np.ascontiguousarray(X.transpose(0, *self.dims))
+
+    def backward(self, dY: Array) -> Array:
+        back = np.argsort((0, *self.dims))
+        return np.ascontiguousarray(dY.transpose(back))

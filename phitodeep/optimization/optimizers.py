@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
@@ -37,7 +37,7 @@ class Common(TypedDict, total=False):
 class _Packing:
     """Parameters and gradients as views into one vector each, decayed ones first."""
 
-    def __init__(self, slots: list[Slot]) -> None:
+    def __init__(self, slots: list[Slot], users: Iterable[Layer]) -> None:
         dtypes = {layer.dtype for _, layer, _ in slots}
         if len(dtypes) > 1:
             raise ArgumentTypeError(f"the layers have several dtypes: {sorted(map(str, dtypes))}.")
@@ -60,6 +60,15 @@ class _Packing:
             theta, g = self.theta[piece].reshape(old.shape), self.g[piece].reshape(old.shape)
             layer.params[name] = theta
             self.views.append((theta, g))
+        owned = {
+            (id(layer), name): g for (_, layer, name), (_, g) in zip(slots, self.views, strict=True)
+        }
+        self.ties = [
+            (user, name, owned[id(owner), param])
+            for user in users
+            for name, (owner, param) in user.tied.items()
+            if (id(owner), param) in owned
+        ]
 
     def holds(self, layers: Sequence[Layer]) -> bool:
         """Whether these layers' trainable parameters are those packed, each a view of theta."""
@@ -79,8 +88,10 @@ class _Packing:
 
     def receive(self) -> None:
         """Make g the buffers that backward writes gradients into, while buffers are reused."""
+        shared = {id(g) for _, _, g in self.ties}  # these are sums of several uses' gradients
         for (_, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
-            layer.frame.buffers["d" + name] = g
+            if id(g) not in shared:
+                layer.frame.buffers["d" + name] = g
 
     def gather(self) -> None:
         """Bring the layers' gradients into g; those that backward wrote there are there."""
@@ -96,6 +107,8 @@ class _Packing:
                         f"the gradient of {path} has shape {grad.shape}, the parameter {g.shape}."
                     )
                 g[...] = grad
+        for user, name, g in self.ties:
+            g += user.frame.grads[name]
 
 
 class Optimizer:
@@ -274,7 +287,8 @@ class Optimizer:
                 "give each model its own, with optimizer.copy()."
             )
         self._kept |= self.memory()
-        self._packing = packing = _Packing(slots)
+        users = (layer for top in layers for _, layer in top.walk() if layer.tied)
+        self._packing = packing = _Packing(slots, users)
         self._slots, self._scratch = {}, {}
         for path, piece in packing.pieces.items():
             for name, kept in self._kept.get(path, {}).items():

@@ -1,0 +1,103 @@
+"""Layers without parameters of their own: another layer's, or none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from phitodeep.errors import ArgumentTypeError, ShapeError
+from phitodeep.layers.base import Layer, current
+from phitodeep.layers.embedding import Embedding
+from phitodeep.types import Array, Shape
+
+
+class TiedDense(Layer):
+    """Y = X W^T, with the W of an Embedding: scores of all tokens from what reads them.
+
+    Shapes: X, dX are (..., dim); Y, dY are (..., vocab_size); W (vocab_size, dim) is the
+    embedding's own, so it is counted, saved and stepped once.
+
+    Backward. dX = dY W, and this use of W gives it dY^T X, which the optimizer adds to what the
+    embedding's own use gives.
+    Source: Press and Wolf 2017, "Using the output embedding", arXiv:1608.05859.
+    """
+
+    def __init__(self, embedding: Embedding) -> None:
+        super().__init__()
+        if not isinstance(embedding, Embedding):
+            raise ArgumentTypeError(f"TiedDense takes an Embedding, got {embedding!r}.")
+        self.source = (embedding,)  # not a layer inside this one: the model holds it elsewhere
+
+    @property
+    def tied(self) -> dict[str, tuple[Layer, str]]:
+        return {"W": (self.source[0], "W")}
+
+    def create(self, shape: Shape) -> Shape:
+        self._check(shape)
+        return (*shape[:-1], self.source[0].vocab_size)
+
+    def forward(self, X: Array) -> Array:
+        self._check(X.shape)
+        W, rows = self.source[0].W, X.reshape(-1, X.shape[-1])
+        Y = self.buffer("Y", (len(rows), len(W)), X.dtype)
+        np.matmul(rows, W.T, out=Y)
+        self.save(rows=rows)
+        return Y.reshape(*X.shape[:-1], len(W))
+
+    def backward(self, dY: Array) -> Array | None:
+        W, rows = self.source[0].W, self.saved("rows")
+        dY_rows = dY.reshape(-1, len(W))
+        dW = self.buffer("dW", W.shape, dY.dtype)
+        self.grads = {"W": np.matmul(dY_rows.T, rows, out=dW)}
+        if not current().needs_dX:
+            return None
+        dX = np.matmul(dY_rows, W, out=self.buffer("dX", rows.shape, dY.dtype))
+        return dX.reshape(*dY.shape[:-1], W.shape[1])
+
+    def flops(self) -> int:
+        positions = int(np.prod(self.output_shape[:-1])) if self.output_shape else 0
+        return 2 * positions * self.source[0].vocab_size * self.source[0].dim
+
+    def _check(self, shape: Shape) -> None:
+        if shape[-1:] != (self.source[0].dim,):
+            raise ShapeError(
+                f"{self!r} takes {self.source[0].dim} features on the last axis, got shape {shape}."
+            )
+
+    def __repr__(self) -> str:
+        return f"TiedDense({self.source[0]!r})"
+
+
+class Lambda(Layer):
+    """A function of your own and its backward: Y = forward(X), dX = backward(dY, X, Y).
+
+    Shapes: X, Y are (N, ...) of any kind that the functions keep to. The layer has no parameters;
+    prove the pair with `check_gradients`.
+    """
+
+    def __init__(
+        self,
+        forward: Callable[[Array], Array],
+        backward: Callable[[Array, Array, Array], Array],
+    ) -> None:
+        super().__init__()
+        if not callable(forward) or not callable(backward):
+            raise ArgumentTypeError("Lambda takes two functions: forward(X), backward(dY, X, Y).")
+        self.function, self.derivative = forward, backward
+
+    def create(self, shape: Shape) -> Shape:
+        return self.function(np.zeros((1, *shape), self.dtype)).shape[1:]
+
+    def forward(self, X: Array) -> Array:
+        Y = self.function(X)
+        self.save(X=X, Y=Y)
+        return Y
+
+    def backward(self, dY: Array) -> Array:
+        X, Y = self.saved("X", "Y")
+        return self.derivative(dY, X, Y)
+
+    def __repr__(self) -> str:
+        names = (getattr(f, "__name__", "?") for f in (self.function, self.derivative))
+        return f"Lambda({', '.join(names)})"
