@@ -372,7 +372,7 @@ class SequentialBuilder:
     bidirectional = adds(catalogue.Bidirectional)
     spatial_dropout = adds(catalogue.SpatialDropout)
     permute = adds(catalogue.Permute)
-    lambda = adds(catalogue.Lambda)
+    lambda_ = adds(catalogue.Lambda)
     tied_dense = adds(catalogue.TiedDense)
 
     def optimizer(self, optimizer: Optimizer | str) -> Self:
