@@ -315,7 +315,7 @@ class Layer(Buffered):
         shape that the parameters do not fit is refused. `dtype` is float32 unless given.
         """
         shape = check_shape(input_shape, repr(self))
-        if not shape and self.declared:
+        if not shape and self.declared and not self.takes_tokens:
             raise ShapeError(f"{self!r} needs samples of at least one axis, got shape ().")
         self.cast(self.dtype if dtype is None else dtype)
         if seed is not None:

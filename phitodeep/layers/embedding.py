@@ -36,8 +36,9 @@ class Embedding(Layer):
         self.dim = check_count(dim, "Embedding dim")
         self.initializer = initializer
 
-    def known_input(self) -> Shape | None:
-        return ()
+    def make_parameters(self) -> None:
+        if self.output_shape is None:  # W does not depend on how many tokens a sample has
+            self.build(())
 
     def create(self, shape: Shape) -> Shape:
         self.W = self.draw(self.initializer, (self.vocab_size, self.dim))
