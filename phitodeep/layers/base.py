@@ -376,7 +376,7 @@ class Layer(Buffered):
 
     def admit(self, X: Any) -> Array:
         """X as an array of this layer's dtype; a layer that was never built keeps floats as is."""
-        return as_float(X, None if self.output_shape is None else self.dtype, repr(self))
+        return as_float(X, None if self.output_shape is None else self.dtype, self)
 
     # --- the tree --------------------------------------------------------------------------
 
