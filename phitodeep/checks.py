@@ -15,7 +15,7 @@ from phitodeep.types import Array, DType, Shape
 T = TypeVar("T")
 
 
-def as_real(X: Any, who: str) -> Array:
+def as_real(X: Any, who: object) -> Array:
     """X as an array of real numbers; strings, objects, ragged lists and complex are refused."""
     try:
         array = np.asarray(X)
@@ -32,7 +32,7 @@ def as_real(X: Any, who: str) -> Array:
     return array
 
 
-def as_float(X: Any, dtype: DType, who: str) -> Array:
+def as_float(X: Any, dtype: DType, who: object) -> Array:
     """X as floats of `dtype`; of its own where `dtype` is None, float32 if it was integer.
 
     Integers are cast, never rescaled: divide 0..255 images by 255 yourself.
@@ -44,7 +44,7 @@ def as_float(X: Any, dtype: DType, who: str) -> Array:
         return array if array.dtype == dtype else array.astype(dtype)
 
 
-def as_tokens(X: Any, who: str) -> Array:
+def as_tokens(X: Any, who: object) -> Array:
     """X as int64 tokens; floats are refused, also whole ones."""
     array = np.asarray(X)
     if array.dtype.kind not in "iu":

@@ -62,7 +62,7 @@ class Loss(Buffered):
     def _admit(
         self, y_pred: Any, y_true: Any, sample_weight: Any, total: float | None
     ) -> tuple[Array, Array, Array | None, float | None]:
-        P = as_float(y_pred, None, f"{self!r} y_pred")
+        P = as_float(y_pred, None, f"{type(self).__name__} y_pred")
         if P.size == 0:
             raise ShapeError(f"{self!r} needs at least one prediction, got shape {P.shape}.")
         T = self.targets(y_true, P.shape)
@@ -73,7 +73,7 @@ class Loss(Buffered):
 
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
         """The targets y, checked against predictions of `shape` (N, ...); errors say `name`."""
-        T = as_real(y, f"{self!r} {name}")
+        T = as_real(y, f"{type(self).__name__} {name}")
         if T.shape != shape and (*T.shape, 1) != shape:
             raise ShapeError(
                 f"{self!r} compares predictions of shape {shape} with {name} of the same shape"
@@ -430,7 +430,7 @@ class _CrossEntropy(Loss):
         return tuple(range(shape[-1]))
 
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
-        T = as_real(y, f"{self!r} {name}")
+        T = as_real(y, f"{type(self).__name__} {name}")
         classes = shape[-1] if shape else 0
         if len(shape) < 2 or classes < 2:
             raise ShapeError(

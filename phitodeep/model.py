@@ -14,6 +14,7 @@ from phitodeep import loss as losses
 from phitodeep.checks import check_count, choose, snake_case
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.fusion import check_pair
+from phitodeep.generation import generate
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers.base import Layer, inference
 from phitodeep.layers.containers import Chain
@@ -236,6 +237,39 @@ class Sequential(Chain):
             verbose=verbose,
         )
 
+    def generate(
+        self,
+        prompt: Any,
+        max_new_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        cache: bool = True,
+    ) -> Array:
+        """Tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and what the model adds.
+
+        temperature    divides the scores: below 1 surer, above 1 wilder, 0 the greatest alone
+        top_k, top_p   only the k best tokens, or the fewest that have this probability, count
+        seed           repeats the draws
+        cache          attention and recurrent layers keep what they have read; the tokens are
+                       the same without, and slower to get
+
+        The model gives scores (N, T, vocabulary). Beyond the places that it has learnt, the
+        window moves on with the text.
+        """
+        return generate(
+            self,
+            prompt,
+            max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            cache=cache,
+        )
+
     def check(self) -> None:
         """Refuse a loss that does not match the last layer, and warn of a doubled softmax."""
         pair = self.last, self.loss
@@ -299,6 +333,11 @@ class SequentialBuilder:
         self._input: Shape | None = None
         if input_shape:
             self.input(*input_shape)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers so far."""
+        return list(self._layers)
 
     def input(self, *shape: int) -> Self:
         """The shape of one sample, without the batch axis."""

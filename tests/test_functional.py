@@ -54,8 +54,10 @@ def test_elementwise_functions_leave_X_alone_and_take_any_rank(f: Callable[[Arra
 
 
 @each
-def test_elementwise_functions_take_a_single_number(f: Callable[[Array], Array]) -> None:
-    assert f(np.array(0.5)) == pytest.approx(ELEMENTWISE[f](0.5))
+def test_elementwise_functions_take_numbers_and_integers(f: Callable[[Array], Array]) -> None:
+    for x in (np.array(0.5), 0.5):
+        assert f(x) == pytest.approx(ELEMENTWISE[f](0.5))
+    np.testing.assert_allclose(f(np.array([1, 2])), [ELEMENTWISE[f](1), ELEMENTWISE[f](2)])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

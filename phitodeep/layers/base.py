@@ -390,8 +390,8 @@ class Layer(Buffered):
     def admit(self, X: Any) -> Array:
         """X as an array of this layer's dtype; a layer that was never built keeps floats as is."""
         if self.takes_tokens:
-            return as_tokens(X, repr(self))
-        return as_float(X, None if self.output_shape is None else self.dtype, repr(self))
+            return as_tokens(X, self)
+        return as_float(X, None if self.output_shape is None else self.dtype, self)
 
     # --- the tree --------------------------------------------------------------------------
 

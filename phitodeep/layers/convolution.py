@@ -47,9 +47,10 @@ class _Convolution(Layer):
         super().__init__()
         name = type(self).__name__
         self.filters = check_count(filters, f"{name} filters")
-        self.kernel_size = spread(kernel_size, self.rank, f"{name} kernel_size")
-        self.stride = spread(stride, self.rank, f"{name} stride")
-        self.dilation = spread(dilation, self.rank, f"{name} dilation")
+        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
+        self.kernel = spread(kernel_size, self.rank, f"{name} kernel_size")
+        self.strides = spread(stride, self.rank, f"{name} stride")
+        self.dilations = spread(dilation, self.rank, f"{name} dilation")
         self.padding = check_padding(padding, name)
         self.groups = check_count(groups, f"{name} groups")
         self.bias, self.initializer = bias, initializer
@@ -59,7 +60,7 @@ class _Convolution(Layer):
     def _windows(self, sizes: Shape) -> Windows:
         """The windows on inputs of these sizes."""
         name = type(self).__name__
-        return windows(sizes, self.kernel_size, self.stride, self.padding, self.dilation, name)
+        return windows(sizes, self.kernel, self.strides, self.padding, self.dilations, name)
 
     def _channels(self, shape: Shape) -> int:
         """The channels of samples of `shape`, if these fit the layer."""
@@ -78,7 +79,7 @@ class _Convolution(Layer):
 
     def _make(self, wide: int, narrow: int) -> None:
         """Draw W (*kernel, wide / groups, narrow) and b."""
-        self.W = self.draw(self.initializer, (*self.kernel_size, wide // self.groups, narrow))
+        self.W = self.draw(self.initializer, (*self.kernel, wide // self.groups, narrow))
         if self.bias:
             self.b = np.zeros(self.filters)
 
@@ -269,23 +270,22 @@ class _ConvTranspose(_Convolution):
             initializer=initializer,
         )
         name = type(self).__name__
-        self.output_padding = spread(output_padding, self.rank, f"{name} output_padding", least=0)
-        if any(o >= s for o, s in zip(self.output_padding, self.stride, strict=True)):
+        self.output_padding = output_padding
+        self.extra = spread(output_padding, self.rank, f"{name} output_padding", least=0)
+        if any(o >= s for o, s in zip(self.extra, self.strides, strict=True)):
             raise ArgumentError(
                 f"{name}: output_padding {self.output_padding} must be less than the stride "
                 f"{self.stride}."
             )
-        if padding == "same" and any(self.output_padding):
+        if padding == "same" and any(self.extra):
             raise ArgumentError(f'{name}: padding "same" tells the output size: no output_padding.')
 
     def _out(self, sizes: Shape) -> Shape:
         """The spatial sizes of the output, for an input of `sizes`."""
         if self.padding == "same":
-            return tuple(n * s for n, s in zip(sizes, self.stride, strict=True))
+            return tuple(n * s for n, s in zip(sizes, self.strides, strict=True))
         p = 0 if isinstance(self.padding, str) else self.padding
-        axes = zip(
-            sizes, self.kernel_size, self.stride, self.dilation, self.output_padding, strict=True
-        )
+        axes = zip(sizes, self.kernel, self.strides, self.dilations, self.extra, strict=True)
         out = tuple((n - 1) * s + (k - 1) * d + 1 + o - 2 * p for n, k, s, d, o in axes)
         if min(out) < 1:
             raise ShapeError(f"{self!r}: padding {p} leaves nothing of an input of {sizes}.")
@@ -293,9 +293,7 @@ class _ConvTranspose(_Convolution):
 
     def create(self, shape: Shape) -> Shape:
         channels = self._channels(shape)
-        self.W = self.draw(
-            self.initializer, (*self.kernel_size, channels, self.filters // self.groups)
-        )
+        self.W = self.draw(self.initializer, (*self.kernel, channels, self.filters // self.groups))
         if self.bias:
             self.b = np.zeros(self.filters)
         return (*self._out(shape[:-1]), self.filters)

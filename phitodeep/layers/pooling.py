@@ -26,13 +26,14 @@ class _Pool(Layer):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        self.pool_size = spread(pool_size, self.rank, f"{name} pool_size")
-        given = self.pool_size if stride is None else stride
-        self.stride = spread(given, self.rank, f"{name} stride")
+        self.pool_size, self.stride = pool_size, stride
+        self.pool = spread(pool_size, self.rank, f"{name} pool_size")
+        given = self.pool if stride is None else stride
+        self.strides = spread(given, self.rank, f"{name} stride")
         self.padding = check_padding(padding, name)
-        if not isinstance(padding, str) and 2 * padding > min(self.pool_size):
+        if not isinstance(padding, str) and 2 * padding > min(self.pool):
             raise ArgumentError(f"{name}: padding {padding} is more than half of {pool_size}.")
-        self.flops_per_output = math.prod(self.pool_size)
+        self.flops_per_output = math.prod(self.pool)
 
     def create(self, shape: Shape) -> Shape:
         return (*self._windows(shape).out, shape[-1])
@@ -43,7 +44,7 @@ class _Pool(Layer):
             raise ShapeError(f"{self!r} takes samples of shape ({axes}, C), got {shape}.")
         once = (1,) * self.rank
         name = type(self).__name__
-        return windows(shape[:-1], self.pool_size, self.stride, self.padding, once, name)
+        return windows(shape[:-1], self.pool, self.strides, self.padding, once, name)
 
 
 class _MaxPool(_Pool):
@@ -223,7 +224,8 @@ class Upsample2D(Layer):
 
     def __init__(self, factor: int | Sequence[int], mode: str = "nearest") -> None:
         super().__init__()
-        self.factor = spread(factor, 2, "Upsample2D factor")
+        self.factor = factor
+        self.factors = spread(factor, 2, "Upsample2D factor")
         if mode not in ("nearest", "bilinear"):
             raise ArgumentError(f'Upsample2D mode must be "nearest" or "bilinear", got {mode!r}.')
         self.mode = mode
@@ -232,7 +234,7 @@ class Upsample2D(Layer):
     def create(self, shape: Shape) -> Shape:
         if len(shape) != 3:
             raise ShapeError(f"{self!r} takes samples of shape (height, width, C), got {shape}.")
-        f, g = self.factor
+        f, g = self.factors
         return (shape[0] * f, shape[1] * g, shape[2])
 
     def forward(self, X: Array) -> Array:
@@ -240,7 +242,7 @@ class Upsample2D(Layer):
             raise ShapeError(f"{self!r} takes X (N, height, width, C), got shape {X.shape}.")
         A, B = (
             spreading(n, f, self.mode).astype(X.dtype)
-            for n, f in zip(X.shape[1:3], self.factor, strict=True)
+            for n, f in zip(X.shape[1:3], self.factors, strict=True)
         )
         self.save(A=A, B=B)
         return _apply(A, B, X)
@@ -281,23 +283,24 @@ class ZeroPad2D(Layer):
     def __init__(self, padding: int | Sequence[Sequence[int]] = 1) -> None:
         super().__init__()
         pairs = padding if isinstance(padding, Sequence) else ((padding, padding),) * 2
-        self.padding = tuple(spread(pair, 2, "ZeroPad2D padding", least=0) for pair in pairs)
-        if len(self.padding) != 2:
+        self.padding = padding
+        self.pads = tuple(spread(pair, 2, "ZeroPad2D padding", least=0) for pair in pairs)
+        if len(self.pads) != 2:
             raise ArgumentError(f"ZeroPad2D takes ((top, bottom), (left, right)), got {padding!r}.")
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != 3:
             raise ShapeError(f"{self!r} takes samples of shape (height, width, C), got {shape}.")
-        (t, b), (left, r) = self.padding
+        (t, b), (left, r) = self.pads
         return (shape[0] + t + b, shape[1] + left + r, shape[2])
 
     def forward(self, X: Array) -> Array:
         if X.ndim != 4:
             raise ShapeError(f"{self!r} takes X (N, height, width, C), got shape {X.shape}.")
         self.save(sizes=X.shape[1:3])
-        return np.pad(X, ((0, 0), *self.padding, (0, 0)))
+        return np.pad(X, ((0, 0), *self.pads, (0, 0)))
 
     def backward(self, dY: Array) -> Array:
         height, width = self.saved("sizes")
-        (t, _), (left, _) = self.padding
+        (t, _), (left, _) = self.pads
         return dY[:, t : t + height, left : left + width].copy()

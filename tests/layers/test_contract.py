@@ -86,6 +86,8 @@ EXAMPLES: list[tuple[Make, Shape]] = [
     (lambda: Residual(Dense(4, 3), GELU(), Dropout(0.2), Dense(4)), (4, 4)),
     (lambda: Residual(Chain(LayerNorm(), Dense(5))), (2, 3, 5)),
     (lambda: Residual(Tanh(), Residual(Sigmoid())), (1, 4)),
+    (lambda: Parallel(Dense(2)), (4, 5)),
+    (lambda: Parallel(Dense(2), merge="multiply"), (4, 5)),
     (lambda: Parallel(Dense(2), Chain(Dense(3), Softplus()), Tanh()), (4, 5)),
     (lambda: Parallel(Dense(5, 3), Chain(LayerNorm(), Dense(3)), merge="add"), (2, 3, 5)),
     (lambda: Parallel(Dense(3), PReLU(), Dense(3), merge="multiply"), (4, 3)),

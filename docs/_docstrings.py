@@ -1,0 +1,91 @@
+"""Lets mkdocstrings read phitodeep's docstrings, which are plain text, as Markdown.
+
+In the source they are written for the eye and for `help()`: formulas are indented, and names
+stand in columns beside what they mean. On a page, formulas become preformatted blocks, columns
+become definition lists, labels such as `Backward:` start paragraphs, and signs that Markdown
+would eat are escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+import griffe
+
+COLUMNS = re.compile(r"(\S+(?: \S+)*) {2,}(\S.*)")
+LABEL = re.compile(r"([A-Z][a-z]+(?: (?:and|by|the|their|of)? ?[a-z]+){0,4}): |(Backward)\. ")
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+
+
+class PlainText(griffe.Extension):
+    """Turns each docstring into Markdown, once."""
+
+    def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
+        known = obj.extra["phitodeep"]
+        if obj.docstring is not None and not known.get("markdown"):
+            known["markdown"] = True
+            obj.docstring.value = markdown(obj.docstring.value)
+
+
+def markdown(text: str) -> str:
+    """A docstring as Markdown."""
+    paragraphs = [list(lines) for full, lines in groupby(text.splitlines(), bool) if full]
+    return "\n\n".join(piece for lines in joined(paragraphs) for piece in block(lines)) + "\n"
+
+
+def joined(paragraphs: list[list[str]]) -> Iterator[list[str]]:
+    """The paragraphs, with neighbours that are indented as one, blank lines between them."""
+    for indented, group in groupby(paragraphs, lambda lines: lines[0].startswith("    ")):
+        if indented:
+            yield [line for lines in group for line in ["", *lines]][1:]
+        else:
+            yield from group
+
+
+def block(lines: list[str]) -> Iterator[str]:
+    """The Markdown of one paragraph of the docstring."""
+    if lines[0].startswith("    "):
+        depth = min(len(line) - len(line.lstrip()) for line in lines if line)
+        yield "\n".join(["```text", *(line[depth:] for line in lines), "```"])
+    elif COLUMNS.fullmatch(lines[0]):
+        yield from columns(lines)
+    else:
+        yield from prose(lines)
+
+
+def columns(lines: list[str]) -> Iterator[str]:
+    """Names with what they mean: a line that is indented goes on with the meaning."""
+    for line in lines:
+        found = COLUMNS.fullmatch(line)
+        if found:
+            yield f"`{found[1].replace('`', '')}`\n:   {escaped(found[2])}"
+        else:
+            yield f"    {escaped(line.strip())}"
+
+
+def prose(lines: list[str]) -> Iterator[str]:
+    """Sentences; after the end of one, a label starts a paragraph."""
+    paragraph: list[str] = []
+    for line in lines:
+        label = LABEL.match(line)
+        if label and (not paragraph or paragraph[-1].endswith((".", ":", ";"))):
+            if paragraph:
+                yield "\n".join(paragraph)
+            end = label.end() - 1
+            paragraph = [f"**{line[:end]}**{escaped(line[end:])}"]
+        else:
+            paragraph.append(escaped(line))
+    yield "\n".join(paragraph)
+
+
+def escaped(line: str) -> str:
+    """The line with Markdown's signs as themselves, but for what is between backticks."""
+    parts = re.split(r"(`[^`]*`)", line)
+    for i in range(0, len(parts), 2):
+        parts[i] = re.sub(r"([*_<>|\[\]])", r"\\\1", parts[i])
+        parts[i] = ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", parts[i])
+    line = "".join(parts)
+    return re.sub(r"^([-+#=])", r"\\\1", line)

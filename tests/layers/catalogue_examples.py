@@ -1,0 +1,228 @@
+"""One table of the catalogue's layers, with the shape of an input: every public class is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from phitodeep.layers import (
+    GRU,
+    LSTM,
+    RNN,
+    AvgPool1D,
+    AvgPool2D,
+    BatchNorm,
+    Bidirectional,
+    Chain,
+    Conv1D,
+    Conv2D,
+    ConvTranspose1D,
+    ConvTranspose2D,
+    Dense,
+    DepthwiseConv2D,
+    Dropout,
+    Embedding,
+    FeedForward,
+    Flatten,
+    GlobalAvgPool,
+    GlobalMaxPool,
+    GroupNorm,
+    InstanceNorm,
+    Lambda,
+    Layer,
+    LayerNorm,
+    MaxPool1D,
+    MaxPool2D,
+    MultiHeadAttention,
+    Parallel,
+    Permute,
+    PositionalEmbedding,
+    ReLU,
+    Residual,
+    RMSNorm,
+    RotaryEmbedding,
+    SinusoidalEncoding,
+    SkipConcat,
+    SpatialDropout,
+    Tanh,
+    TiedDense,
+    TimeDistributed,
+    TransformerBlock,
+    Upsample2D,
+    ZeroPad2D,
+)
+from phitodeep.layers.base import calling
+from phitodeep.types import Array, Shape
+
+Make = Callable[[], Layer]
+
+
+def cube(X: Array) -> Array:
+    return X**3
+
+
+def cube_gradient(dY: Array, X: Array, Y: Array) -> Array:
+    return 3 * X**2 * dY
+
+
+def outer(X: Array) -> Array:
+    return X[..., None] * X[..., None, :]
+
+
+def outer_gradient(dY: Array, X: Array, Y: Array) -> Array:
+    return ((dY + dY.swapaxes(-1, -2)) @ X[..., None])[..., 0]
+
+
+def embedding(vocab_size: int = 7, dim: int = 3) -> Embedding:
+    """One that has its parameters: a model would hold it elsewhere."""
+    made = Embedding(vocab_size, dim)
+    made.build((), seed=1, dtype=np.float64)
+    return made
+
+
+IMAGES: list[tuple[Make, Shape]] = [
+    (lambda: Conv2D(4, 3), (2, 5, 4, 3)),
+    (lambda: Conv2D(3, (2, 3), stride=(2, 1), padding=1), (3, 5, 4, 2)),
+    (lambda: Conv2D(4, 3, stride=2, padding="same", groups=2), (2, 5, 6, 4)),
+    (lambda: Conv2D(2, 2, dilation=(2, 1), padding="same", bias=False), (1, 4, 3, 2)),
+    (lambda: Conv2D(3, 1), (4, 1, 1, 2)),
+    (lambda: DepthwiseConv2D(3, padding="same"), (2, 4, 3, 3)),
+    (lambda: DepthwiseConv2D((2, 1), multiplier=2, stride=2, bias=False), (2, 5, 4, 2)),
+    (lambda: ConvTranspose2D(3, 3), (2, 3, 2, 2)),
+    (lambda: ConvTranspose2D(4, 2, stride=3, output_padding=1, groups=2), (1, 2, 3, 4)),
+    (lambda: ConvTranspose2D(2, (3, 2), stride=2, padding="same", bias=False), (2, 2, 3, 2)),
+    (lambda: MaxPool2D(2), (2, 4, 5, 3)),
+    (lambda: MaxPool2D((3, 2), (1, 2), 1), (2, 4, 5, 2)),
+    (lambda: MaxPool2D(3, 2, "same"), (1, 5, 4, 2)),
+    (lambda: AvgPool2D(2), (2, 4, 5, 3)),
+    (lambda: AvgPool2D((3, 2), (1, 2), 1), (2, 4, 5, 2)),
+    (lambda: AvgPool2D(3, 2, "same"), (1, 5, 4, 2)),
+    (lambda: GlobalAvgPool(), (2, 3, 4, 2)),
+    (lambda: GlobalMaxPool(), (2, 3, 4, 2)),
+    (lambda: Upsample2D(2), (2, 2, 3, 2)),
+    (lambda: Upsample2D((3, 2), "bilinear"), (1, 3, 2, 2)),
+    (lambda: ZeroPad2D(2), (2, 2, 3, 2)),
+    (lambda: ZeroPad2D(((0, 1), (2, 0))), (1, 2, 3, 2)),
+    (lambda: Permute(3, 1, 2), (2, 2, 3, 4)),
+    (lambda: GroupNorm(2), (2, 3, 2, 4)),
+    (lambda: GroupNorm(1, 0.1), (1, 2, 3, 3)),
+    (lambda: InstanceNorm(0.1), (2, 3, 2, 4)),
+    (lambda: BatchNorm(), (2, 3, 2, 4)),
+    (lambda: SpatialDropout(0.4), (3, 2, 2, 4)),
+    (lambda: SkipConcat(Conv2D(3, 3, padding="same"), ReLU()), (2, 3, 4, 2)),
+    (lambda: SkipConcat(MaxPool2D(2), SkipConcat(Tanh()), Upsample2D(2)), (2, 4, 2, 2)),
+    (lambda: TimeDistributed(Chain(Conv2D(2, 2), Flatten())), (2, 3, 3, 3, 2)),
+    (
+        lambda: Chain(Conv2D(3, 3), BatchNorm(), ReLU(), MaxPool2D(2), Flatten(), Dense(2)),
+        (3, 6, 6, 2),
+    ),
+    (lambda: Residual(Conv2D(2, 3, padding="same"), SpatialDropout(0.3)), (2, 3, 4, 2)),
+]
+SEQUENCES: list[tuple[Make, Shape]] = [
+    (lambda: Conv1D(4, 3), (2, 6, 3)),
+    (lambda: Conv1D(2, 2, stride=2, padding=1), (3, 5, 2)),
+    (lambda: Conv1D(4, 3, padding="same", dilation=2, groups=2, bias=False), (2, 5, 4)),
+    (lambda: ConvTranspose1D(3, 3, stride=2, padding=1, output_padding=1), (2, 4, 2)),
+    (lambda: ConvTranspose1D(4, 2, stride=2, padding="same", dilation=2, groups=2), (1, 3, 4)),
+    (lambda: MaxPool1D(3, 2, "same"), (2, 6, 2)),
+    (lambda: MaxPool1D(2), (2, 5, 3)),
+    (lambda: AvgPool1D(3, 2, "same"), (2, 6, 2)),
+    (lambda: AvgPool1D(2, padding=1), (2, 5, 3)),
+    (lambda: GlobalAvgPool(), (2, 5, 3)),
+    (lambda: GlobalMaxPool(), (1, 1, 3)),
+    (lambda: Permute(2, 1), (2, 3, 4)),
+    (lambda: Permute(2, 1), (2, 1, 4)),
+    (lambda: Permute(1, 2), (2, 3, 4)),
+    (lambda: GroupNorm(3), (2, 4, 6)),
+    (lambda: InstanceNorm(), (2, 4, 3)),
+    (lambda: RMSNorm(), (2, 3, 5)),
+    (lambda: RMSNorm(0.1), (4, 6)),
+    (lambda: SpatialDropout(0.4), (2, 3, 5)),
+    (lambda: SpatialDropout(0.5), (4, 5)),
+    (lambda: PositionalEmbedding(6), (2, 4, 3)),
+    (lambda: SinusoidalEncoding(), (2, 4, 5)),
+    (lambda: RotaryEmbedding(), (2, 4, 6)),
+    (lambda: RotaryEmbedding(50.0), (1, 1, 2)),
+    (lambda: RNN(3), (2, 4, 2)),
+    (lambda: RNN(2, return_sequences=False), (3, 3, 2)),
+    (lambda: LSTM(3), (2, 4, 2)),
+    (lambda: LSTM(2, return_sequences=False), (1, 1, 3)),
+    (lambda: GRU(3), (2, 4, 2)),
+    (lambda: GRU(2, return_sequences=False), (3, 3, 2)),
+    (lambda: Bidirectional(LSTM(2)), (2, 3, 2)),
+    (lambda: Bidirectional(GRU(2), merge="add"), (1, 3, 2)),
+    (lambda: Bidirectional(RNN(2, return_sequences=False)), (2, 3, 2)),
+    (lambda: MultiHeadAttention(2), (2, 3, 4)),
+    (lambda: MultiHeadAttention(4, causal=True, kv_heads=2, rope=True), (2, 4, 8)),
+    (lambda: MultiHeadAttention(2, dropout=0.3, bias=False), (3, 4, 4)),
+    (lambda: MultiHeadAttention(1, causal=True), (1, 1, 3)),
+    (lambda: FeedForward(5), (2, 3, 4)),
+    (lambda: FeedForward(3, "relu"), (2, 3, 4)),
+    (lambda: FeedForward(3, "swiglu"), (2, 3, 4)),
+    (lambda: TransformerBlock(2, mlp_ratio=1.5, causal=True), (2, 3, 4)),
+    (lambda: TransformerBlock(2, mlp_ratio=1, norm="rms", pre_norm=False, rope=True), (2, 3, 4)),
+    (lambda: TransformerBlock(2, mlp_ratio=1, dropout=0.3), (2, 3, 4)),
+    (lambda: SkipConcat(Dense(3), Tanh()), (4, 2)),
+    (lambda: SkipConcat(RNN(3)), (2, 3, 2)),
+    (lambda: TimeDistributed(Dense(2)), (2, 3, 4)),
+    (lambda: TimeDistributed(Chain(Dense(3), Dropout(0.3))), (2, 3, 4)),
+    (lambda: TimeDistributed(RNN(2, return_sequences=False)), (2, 2, 3, 2)),
+    (lambda: Lambda(cube, cube_gradient), (3, 4)),
+    (lambda: Lambda(outer, outer_gradient), (2, 3)),
+    (lambda: TiedDense(embedding()), (4, 3)),
+    (lambda: TiedDense(embedding()), (2, 4, 3)),
+    (lambda: Chain(Conv1D(3, 2), GlobalMaxPool(), Dense(2)), (2, 4, 2)),
+]
+TOKENS: list[tuple[Make, Shape, int]] = [  # and how many tokens there are
+    (lambda: Embedding(7, 3), (2, 4), 7),
+    (lambda: Embedding(5, 1), (1, 1), 5),
+    (lambda: Embedding(600, 2), (3, 4), 600),  # more than embedding.ONE_HOT
+    (lambda: Embedding(4, 2), (5,), 4),
+    (lambda: Chain(Embedding(6, 4), PositionalEmbedding(5), TransformerBlock(2)), (2, 5), 6),
+    (lambda: Chain(Embedding(6, 3), LSTM(2, return_sequences=False), Dense(6)), (2, 3), 6),
+    (lambda: Parallel(Embedding(5, 2), Embedding(5, 3)), (2, 3), 5),
+]
+EXAMPLES = [*IMAGES, *SEQUENCES]
+
+
+def made(make: Make, shape: Shape, dtype: Any = np.float64, seed: int = 1) -> Layer:
+    """The layer, built, with random parameters and state: 1 and 0 would hide a lost factor."""
+    layer, rng = make(), np.random.default_rng(seed)
+    layer.build(shape[1:], seed=seed, dtype=dtype)
+    layer.set_weights(
+        {
+            path: rng.uniform(0.5, 2, a.shape) if "var" in path else rng.standard_normal(a.shape)
+            for path, a in layer.get_weights().items()
+        }
+    )
+    return layer
+
+
+def data(layer: Layer, shape: Shape, tokens: int = 0, seed: int = 2) -> tuple[Array, Array]:
+    """X and dY, read-only, which no pass may notice."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, tokens, shape) if tokens else rng.standard_normal(shape)
+    X = X if tokens else X.astype(layer.dtype)
+    dY = rng.standard_normal((shape[0], *(layer.output_shape or ()))).astype(layer.dtype)
+    X.flags.writeable = dY.flags.writeable = False
+    return X, dY
+
+
+def passes(layer: Layer, X: Array, dY: Array, **call: Any) -> dict[str, Array]:
+    """Y, dX and all gradients of a forward and a backward pass, copied."""
+    with calling(**{"step": 0, **call}):
+        found = {"Y": layer.forward(X).copy()}
+        dX = layer.backward(dY)
+    if dX is not None:
+        found["dX"] = dX.copy()
+    for path, part in layer.walk():
+        found |= {f"{path}.{n}" if path else n: a.copy() for n, a in part.grads.items()}
+    return found
+
+
+def assert_same(a: dict[str, Array], b: dict[str, Array], **precision: float) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], err_msg=name, **({"rtol": 0} | precision))

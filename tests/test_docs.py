@@ -1,0 +1,51 @@
+"""The documentation runs: every Python block of README and docs, and every link between pages."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+CHANGING = re.compile(r"samples/s")  # lines with times: their form is in the example, not asserted
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=name)
+def test_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    names: dict[str, object] = {}
+    for i, (code, shown) in enumerate(BLOCK.findall(page.read_text()), 1):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, f"{name(page)}, block {i}", "exec"), names)
+        if shown and not CHANGING.search(shown):
+            assert out.getvalue().split() == shown.split(), f"{name(page)}, block {i}"
+
+
+def test_there_are_blocks_to_run():
+    assert sum(len(BLOCK.findall(page.read_text())) for page in PAGES) > 20
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), f"{name(page)} links to {target}"
+
+
+def test_every_page_is_in_the_navigation():
+    config = re.sub(r"!!python\S+", "", (ROOT / "mkdocs.yml").read_text())
+    listed = set(re.findall(r"[\w/.-]+\.md", yaml.safe_dump(yaml.safe_load(config)["nav"])))
+    pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("[!_]*.md")}
+    assert listed == pages
