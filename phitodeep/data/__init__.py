@@ -2,5 +2,14 @@
 
 from phitodeep.data.mnist import load_mnist
 from phitodeep.data.synthetic import make_blobs, make_moons, make_spirals
+from phitodeep.data.text import CharTokenizer, load_text, windows
 
-__all__ = ["load_mnist", "make_blobs", "make_moons", "make_spirals"]
+__all__ = [
+    "CharTokenizer",
+    "load_mnist",
+    "load_text",
+    "make_blobs",
+    "make_moons",
+    "make_spirals",
+    "windows",
+]

@@ -32,7 +32,6 @@ from phitodeep.layers import (
     InstanceNorm,
     Lambda,
     Layer,
-    LayerNorm,
     MaxPool1D,
     MaxPool2D,
     MultiHeadAttention,
