@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,9 @@ def test_aliases_are_the_same_objects() -> None:
     assert issubclass(activation.Swish, activation.SiLU)
 
 
-def test_the_version_is_the_packages() -> None:
-    pyproject = (Path(phitodeep.__file__).parents[1] / "pyproject.toml").read_text("utf-8")
-    assert f'version = "{phitodeep.__version__}"' in pyproject
+def test_the_version_is_the_same_everywhere() -> None:
+    root = Path(__file__).parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    newest = re.search(r"^## (\S+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert phitodeep.__version__ == project["version"] == newest[1]
