@@ -3,8 +3,8 @@
     python examples/char_gpt.py [--steps 2000]
 
 4 layers, 4 heads, 128 wide, context 64, batch 12; AdamW with the rate from 1e-3 to 1e-4 by cosine
-after 100 warm-up steps, betas 0.9 and 0.99, decay 0.1, gradients clipped to length 1. The validation
-loss is over the whole validation split, the last tenth of the text.
+after 100 warm-up steps, betas 0.9 and 0.99, decay 0.1, gradients clipped to length 1. The
+validation loss is over the whole validation split, the last tenth of the text.
 """
 
 import argparse

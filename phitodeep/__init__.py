@@ -41,11 +41,13 @@ _MODULES = (
     "errors",
     "functional",
     "fusion",
+    "generation",
     "inspect",
     "layers",
     "loss",
     "metrics",
     "model",
+    "models",
     "optimization",
     "testing",
 )

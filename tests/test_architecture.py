@@ -21,7 +21,7 @@ FLOORS = {
     **dict.fromkeys(["layers", "loss", "metrics"], 3),
     **dict.fromkeys(["fusion", "testing"], 4),
     **dict.fromkeys(["optimization.schedules", "optimization.optimizers"], 4),
-    **dict.fromkeys(["data", "io", "inspect"], 5),
+    **dict.fromkeys(["data", "io", "inspect", "generation"], 5),
     **{f"optimization.{name}": 5 for name in ("callbacks", "progress", "training", "rate_finder")},
     "model": 6,
     **dict.fromkeys(["models", "sklearn", "distributed", "__main__"], 7),

@@ -66,6 +66,15 @@ def test_custom_layer_is_proved_and_the_wrong_one_diagnosed():
     assert "exactly 5 (the batch size) times too small" in message
 
 
+def test_char_gpt_learns_and_writes(capsys):
+    assert load("char_gpt").main(steps=40, write=20) < 3.3  # log 65 is 4.17
+    assert "validation loss" in capsys.readouterr().out
+
+
+def test_mnist_cnn_learns():
+    assert load("mnist_cnn").main(epochs=1, small=True) > 0.9
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
 def test_every_example_is_tested_here(path):
     assert f'load("{path.stem}")' in Path(__file__).read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import math
 import threading
 from collections.abc import Callable
@@ -16,10 +17,12 @@ from phitodeep import loss as losses
 from phitodeep.checks import snake_case
 from phitodeep.errors import ArgumentError, PhitodeepWarning, ShapeError
 from phitodeep.layers import (
+    GRU,
     BatchNorm,
     Chain,
     Dense,
     Dropout,
+    Embedding,
     Flatten,
     Layer,
     LeakyReLU,
@@ -205,6 +208,12 @@ def test_layers_given_to_a_builder_stay_the_callers() -> None:
     assert model.layers[0] is not dense
 
 
+def method_name(name: str) -> str:
+    """The builder's method for a layer; Python's own words get a `_`."""
+    method = snake_case(name)
+    return f"{method}_" if keyword.iskeyword(method) else method
+
+
 def public_layers() -> dict[str, type[Layer]]:
     kinds = {name: getattr(catalogue, name) for name in catalogue.__all__}
     return {
@@ -217,12 +226,12 @@ def public_layers() -> dict[str, type[Layer]]:
 def test_the_builder_has_a_method_for_every_public_layer() -> None:
     settings = {
         *("input", "add", "optimizer", "loss", "alpha", "epochs", "batch", "metrics"),
-        *("callbacks", "seed", "dtype", "build"),
+        *("callbacks", "seed", "dtype", "build", "layers"),
     }
     methods = {
         name for name in vars(SequentialBuilder) if not name.startswith("_")
     }  # fmt: skip
-    assert methods - settings == {snake_case(name) for name in public_layers()}
+    assert methods - settings == {method_name(name) for name in public_layers()}
     assert settings <= methods
     assert {"batch_norm", "layer_norm", "leaky_relu", "log_softmax", "hard_tanh"} <= methods
     assert {"relu", "prelu", "elu", "gelu", "silu", "swish", "selu", "celu"} <= methods
@@ -239,6 +248,24 @@ EXAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "Residual": ((), {}),
     "BatchNorm": ((), {"momentum": 0.5, "eps": 0.25}),
     "ELU": ((2.0,), {}),
+    "Embedding": ((7, 3), {}),
+    "PositionalEmbedding": ((5,), {}),
+    "GroupNorm": ((2,), {"eps": 0.1}),
+    "Permute": ((2, 1), {}),
+    "SpatialDropout": ((0.25,), {}),
+    "TimeDistributed": ((Tanh(),), {}),
+    "MultiHeadAttention": ((2,), {"causal": True, "rope": True}),
+    "TransformerBlock": ((2,), {"norm": "rms"}),
+    "FeedForward": ((8,), {"activation": "swiglu"}),
+    "Bidirectional": ((GRU(3),), {"merge": "add"}),
+    "Lambda": ((np.sin, np.multiply), {}),
+    "TiedDense": ((Embedding(7, 3),), {}),
+    "Upsample2D": ((2,), {"mode": "bilinear"}),
+    "DepthwiseConv2D": ((3,), {"multiplier": 2}),
+    **{name: ((4,), {"return_sequences": False}) for name in ("RNN", "LSTM", "GRU")},
+    **{f"Conv{d}D": ((4, 3), {"stride": 2, "groups": 2}) for d in (1, 2)},
+    **{f"ConvTranspose{d}D": ((4, 3), {"stride": 2, "output_padding": 1}) for d in (1, 2)},
+    **{f"{kind}Pool{d}D": ((2,), {"stride": 1}) for kind in ("Max", "Avg") for d in (1, 2)},
 }
 
 
@@ -246,7 +273,7 @@ EXAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 def test_a_builder_method_has_the_layers_signature_and_makes_it(
     name: str, kind: type[Layer]
 ) -> None:
-    method = getattr(SequentialBuilder, snake_case(name))
+    method = getattr(SequentialBuilder, method_name(name))
     _, *parameters = inspect.signature(method).parameters.values()
     assert parameters == list(inspect.signature(kind).parameters.values())
     assert kind.__name__ in (method.__doc__ or "")
@@ -256,7 +283,7 @@ def test_a_builder_method_has_the_layers_signature_and_makes_it(
     if name == "Parallel":
         positional, named = (Tanh(), ReLU()), {"merge": "add"}
     builder = SequentialBuilder()
-    assert getattr(builder, snake_case(name))(*positional, **named) is builder
+    assert getattr(builder, method_name(name))(*positional, **named) is builder
     layer = builder.build().layers[0]
     assert type(layer) is kind
     assert repr(layer) == repr(kind(*positional, **named))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,6 +21,8 @@ def load_text(name: str = "tinyshakespeare") -> str:
     Raises DataError where the file is missing or damaged. Licences: LICENSES.md beside this file.
     Source of both: the data of Karpathy's char-rnn and makemore.
     """
+    import lzma
+
     path = Path(__file__).with_name(choose(name, SHIPPED, "text"))
     try:
         return lzma.decompress(path.read_bytes()).decode()

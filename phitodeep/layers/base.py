@@ -164,7 +164,7 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
     def guarded(self: Layer, X: Array) -> Array:
         if self.output_shape is None:
             self.make_parameters()
-        if type(X) is not np.ndarray or X.dtype != self.dtype:
+        if type(X) is not np.ndarray or X.dtype != self.dtype or self.takes_tokens:
             X = self.admit(X)
         if X.ndim == 0:
             raise ShapeError(f"{self!r} takes a batch of at least rank 1, got a single number.")

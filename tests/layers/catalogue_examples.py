@@ -35,7 +35,6 @@ from phitodeep.layers import (
     MaxPool1D,
     MaxPool2D,
     MultiHeadAttention,
-    Parallel,
     Permute,
     PositionalEmbedding,
     ReLU,
@@ -181,7 +180,6 @@ TOKENS: list[tuple[Make, Shape, int]] = [  # and how many tokens there are
     (lambda: Embedding(4, 2), (5,), 4),
     (lambda: Chain(Embedding(6, 4), PositionalEmbedding(5), TransformerBlock(2)), (2, 5), 6),
     (lambda: Chain(Embedding(6, 3), LSTM(2, return_sequences=False), Dense(6)), (2, 3), 6),
-    (lambda: Parallel(Embedding(5, 2), Embedding(5, 3)), (2, 3), 5),
 ]
 EXAMPLES = [*IMAGES, *SEQUENCES]
 

@@ -17,6 +17,7 @@ from phitodeep.optimization.initialization import (
     Initializer,
     InitType,
     LeCun,
+    Normal,
     Orthogonal,
     VarianceScaling,
     Xavier,
@@ -27,7 +28,7 @@ from phitodeep.types import Shape
 
 SHAPES = [(300, 200), (200, 300), (3, 3, 40, 60), (5, 60, 40)]
 ALL = [make(kind) for make in (He, Xavier, LeCun) for kind in InitType]
-ALL += [Orthogonal(), Orthogonal(1.5), Constant(0.3), Constant(-2), Zeros()]
+ALL += [Orthogonal(), Orthogonal(1.5), Constant(0.3), Constant(-2), Normal(0.5), Zeros()]
 
 
 @pytest.fixture

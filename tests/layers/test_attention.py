@@ -1,0 +1,493 @@
+"""Attention: heads and keys by hand, who sees whom, query blocks, generation, and refusals."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.layers import (
+    GELU,
+    Dense,
+    FeedForward,
+    Layer,
+    LayerNorm,
+    MultiHeadAttention,
+    ReLU,
+    Residual,
+    RMSNorm,
+    TransformerBlock,
+    attention,
+)
+from phitodeep.layers.base import calling, inference, saliency
+from phitodeep.layers.embedding import rotate, turning
+from phitodeep.model import Sequential
+from phitodeep.testing import check_gradients
+from phitodeep.types import Array, Shape
+from tests.layers.catalogue_examples import assert_same, made, passes
+
+HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]], bool)
+MASKS: dict[str, Array | None] = {
+    "none": None,
+    "lengths": np.arange(5) < np.array([[5], [2], [4]]),
+    "holes": HOLES,
+    "nothing": HOLES & np.array([[True], [False], [True]]),
+}
+masked = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {"heads": 2},
+    "one head": {"heads": 1, "bias": False},
+    "causal": {"heads": 2, "causal": True},
+    "shared keys": {"heads": 4, "kv_heads": 2},
+    "one key": {"heads": 4, "kv_heads": 1, "causal": True, "bias": False},
+    "turned": {"heads": 2, "rope": True},
+    "all": {"heads": 4, "kv_heads": 2, "rope": True, "causal": True},
+    "dropping": {"heads": 2, "dropout": 0.4},
+    "all, dropping": {"heads": 4, "kv_heads": 2, "rope": True, "causal": True, "dropout": 0.3},
+}
+options = pytest.mark.parametrize("given", OPTIONS.values(), ids=OPTIONS)
+BLOCKS = {"whole": 2**18, "of one": 1, "of two": 10, "of three": 19}
+
+
+@pytest.fixture(params=BLOCKS.values(), ids=BLOCKS)
+def blocks(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries at once: all five, one, two or three."""
+    monkeypatch.setattr(attention, "SCORES", request.param)
+
+
+def heads(given: dict[str, Any], shape: Shape = (3, 5, 8), dtype: Any = np.float64) -> Layer:
+    return made(lambda: MultiHeadAttention(**given), shape, dtype)
+
+
+def by_hand(layer: Any, X: Array, mask: Array | None) -> Array:
+    """One query of one head of one sample at a time."""
+    N, T, D = X.shape
+    h, k, p = layer.heads, layer.kv_heads or layer.heads, layer.params
+    d = D // h
+    QKV = X @ p["Wqkv"] + p.get("bqkv", 0)
+    Z = np.zeros((N, T, D))
+    turn = turning(0, T, d, 10000.0, X.dtype)
+    for n, i in itertools.product(range(N), range(h)):
+        j = i // (h // k)
+        Q = QKV[n, :, i * d : (i + 1) * d]
+        K = QKV[n, :, D + j * d : D + (j + 1) * d]
+        V = QKV[n, :, D + k * d + j * d : D + k * d + (j + 1) * d]
+        if layer.rope:
+            Q, K = rotate(Q, *turn), rotate(K, *turn)
+        for t in range(T):
+            seen = [
+                s for s in range(T) if (s <= t or not layer.causal) and (mask is None or mask[n, s])
+            ]
+            if seen:
+                e = np.exp(K[seen] @ Q[t] / np.sqrt(d))
+                Z[n, t, i * d : (i + 1) * d] = e / e.sum() @ V[seen]
+    return Z @ p["Wo"] + p.get("bo", 0)
+
+
+@pytest.mark.usefixtures("blocks")
+@masked
+@options
+def test_each_query_sees_what_it_may(given: Any, mask: Array | None, rng: Any) -> None:
+    layer, X = heads(given), rng.standard_normal((3, 5, 8))
+    with calling(mask=mask), inference():
+        np.testing.assert_allclose(layer.forward(X), by_hand(layer, X, mask), rtol=1e-11)
+
+
+@pytest.mark.usefixtures("blocks")
+@masked
+@options
+def test_attention_gradients(given: Any, mask: Array | None, rng: Any) -> None:
+    with calling(mask=mask):
+        check_gradients(heads(given), rng.standard_normal((3, 5, 8)), max_probes=6)
+
+
+@options
+@pytest.mark.parametrize("shape", [(1, 1, 8), (2, 1, 8), (1, 4, 8)])
+def test_gradients_of_one_place_and_one_sample(given: Any, shape: Shape, rng: Any) -> None:
+    check_gradients(heads(given, shape), rng.standard_normal(shape), max_probes=10)
+
+
+@masked
+@options
+def test_blocks_are_the_whole(
+    given: Any, mask: Array | None, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
+    wanted = passes(layer, X, dY, mask=mask, training=False)
+    for size in BLOCKS.values():
+        monkeypatch.setattr(attention, "SCORES", size)
+        found = passes(layer, X, dY, mask=mask, training=False)
+        assert_same(found, wanted, rtol=1e-10, atol=1e-12)
+        assert (layer.cache["P"] is None) == (size < 25)
+
+
+# --- who sees whom -----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("rope", [False, True])
+@pytest.mark.parametrize("whole", [False, True], ids=["attention", "block"])
+def test_the_future_does_not_reach_the_past(rope: bool, whole: bool, rng: Any) -> None:
+    kind = TransformerBlock if whole else MultiHeadAttention
+    layer = made(lambda: kind(2, causal=True, rope=rope), (2, 5, 8))
+    X = rng.standard_normal((2, 5, 8))
+    Y = layer.forward(X).copy()
+    for t in range(5):
+        changed = X.copy()
+        changed[:, t] += rng.standard_normal(8)
+        other = layer.forward(changed)
+        np.testing.assert_array_equal(other[:, :t], Y[:, :t])
+        assert (np.abs(other - Y).max((0, 2))[t:] > 0).all()
+        layer.forward(X)
+        dY = np.zeros_like(Y)
+        dY[:, t] = rng.standard_normal((2, 8))
+        dX = layer.backward(dY)
+        assert dX is not None
+        assert not dX[:, t + 1 :].any()
+        assert (np.abs(dX).max((0, 2))[: t + 1] > 0).all()
+
+
+def test_without_causal_all_see_all(rng: Any) -> None:
+    layer, X = heads({"heads": 2}), rng.standard_normal((1, 5, 8))
+    Y = layer.forward(X).copy()
+    X[:, 4] += 1
+    assert (np.abs(layer.forward(X) - Y).max((0, 2)) > 0).all()
+
+
+@pytest.mark.usefixtures("blocks")
+@options
+def test_padding_changes_nothing(given: Any, rng: Any) -> None:
+    if "dropout" in given:
+        given = {**given, "dropout": 0.0}
+    layer, mask = heads(given), MASKS["lengths"]
+    assert mask is not None
+    X, dY = rng.standard_normal((2, 3, 5, 8))
+    dY[~mask] = 0  # a loss that ignores padding
+    found = passes(layer, X, dY, mask=mask)
+    noisy = np.where(mask[..., None], X, 1e3)
+    other = passes(layer, noisy, dY, mask=mask)
+    np.testing.assert_allclose(other["Y"][mask], found["Y"][mask], rtol=1e-12)
+    assert_same({**other, "Y": found["Y"]}, found, rtol=1e-10, atol=1e-12)
+    assert not found["dX"][~mask].any()
+    sums: dict[str, Array] = {}
+    for n, count in enumerate(mask.sum(1)):
+        alone = passes(layer, X[n : n + 1, :count], dY[n : n + 1, :count])
+        for name in ("Y", "dX"):
+            np.testing.assert_allclose(
+                found[name][n, :count], alone[name][0], rtol=1e-9, atol=1e-12
+            )
+        for name, a in alone.items():
+            if name not in ("Y", "dX"):
+                sums[name] = sums.get(name, 0) + a
+    for name, a in sums.items():
+        np.testing.assert_allclose(found[name], a, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.usefixtures("blocks")
+@options
+def test_a_place_that_sees_nothing_is_zero_and_has_no_gradient(given: Any, rng: Any) -> None:
+    layer, X = heads({**given, "bias": False}), rng.standard_normal((2, 5, 8))
+    mask = np.array([[0, 0, 0, 0, 0], [0, 0, 1, 1, 1]], bool)
+    dY = rng.standard_normal((2, 5, 8))
+    with np.errstate(all="raise", under="ignore"):
+        found = passes(layer, X, dY, mask=mask)
+    assert all(np.isfinite(a).all() for a in found.values())
+    assert not found["Y"][0].any()
+    assert not found["dX"][0].any()
+    blind = 2 if layer.causal else 0  # type: ignore[attr-defined]
+    assert not found["Y"][1, :blind].any()
+    assert not found["dX"][1, :blind].any()
+    assert found["Y"][1, blind:].any()
+    alone = passes(layer, X, np.concatenate([0 * dY[:1], dY[1:]]), mask=mask)
+    for name in ("Wqkv", "Wo"):
+        np.testing.assert_allclose(alone[name], found[name], rtol=1e-12, atol=1e-14)
+
+
+@options
+def test_a_full_mask_is_none(given: Any, rng: Any) -> None:
+    layer, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
+    full = passes(layer, X, dY, mask=np.ones((3, 5), bool))
+    assert_same(full, passes(layer, X, dY), rtol=1e-12, atol=1e-13)
+
+
+def test_order_means_nothing_without_places(rng: Any) -> None:
+    X, order = rng.standard_normal((2, 5, 8)), [3, 0, 4, 1, 2]
+    for rope in (False, True):
+        layer = heads({"heads": 2, "rope": rope})
+        moved = layer.forward(X[:, order])
+        assert np.allclose(moved, layer.forward(X)[:, order]) is not rope
+
+
+# --- dropout -----------------------------------------------------------------------------------
+
+
+def test_dropout_drops_its_share_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With values of 1 and no key better than another, Y is the sum of what stayed."""
+    for size in (2**18, 64 * 8):
+        monkeypatch.setattr(attention, "SCORES", size)
+        layer = MultiHeadAttention(2, dropout=0.3, bias=True)
+        layer.build((64, 4), seed=1, dtype=np.float64)
+        layer.Wqkv = np.zeros((4, 12))
+        layer.bqkv = np.repeat([0.0, 1.0], [8, 4])
+        layer.Wo = np.eye(4)
+        X = np.ones((6, 64, 4))
+        with calling(step=0):
+            Y = layer.forward(X)
+        stayed = Y * 0.7 * 64
+        np.testing.assert_allclose(stayed, np.round(stayed), atol=1e-9)
+        assert Y.mean() == pytest.approx(1, abs=0.02)
+        counts = np.round(stayed[..., ::2])  # (N, T, heads)
+        assert counts.std() == pytest.approx(np.sqrt(64 * 0.3 * 0.7), rel=0.1)
+        for axis in range(3):  # neither samples, nor queries (or their blocks), nor heads agree
+            assert np.abs(np.diff(counts, axis=axis)).mean() > 1
+        blocks = counts.reshape(6, -1, 8, 2)
+        assert np.abs(np.diff(blocks, axis=1)).mean() > 1
+        with calling(step=1):
+            assert np.abs(layer.forward(X) - Y).max() > 0
+        with calling(step=0):
+            np.testing.assert_array_equal(layer.forward(X), Y)
+        with saliency():
+            np.testing.assert_allclose(layer.forward(X), 1)
+
+
+@pytest.mark.usefixtures("blocks")
+def test_a_part_of_the_batch_drops_what_the_whole_would(rng: Any) -> None:
+    layer, X, dY = heads(OPTIONS["all, dropping"]), *rng.standard_normal((2, 6, 5, 8))
+    whole = passes(layer, X, dY, step=3)
+    head = passes(layer, X[:2], dY[:2], step=3)
+    tail = passes(layer, X[2:], dY[2:], step=3, first=2)
+    for name in whole:
+        both = (head[name], tail[name])
+        together = np.concatenate(both) if name in ("Y", "dX") else sum(both)
+        np.testing.assert_allclose(together, whole[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.usefixtures("blocks")
+def test_passes_without_a_step_drop_afresh_and_go_back_alike(rng: Any) -> None:
+    layer, X, dY = heads(OPTIONS["dropping"]), *rng.standard_normal((2, 3, 5, 8))
+    first = layer.forward(X)
+    assert np.abs(layer.forward(X) - first).max() > 0
+    dX = layer.backward(dY)
+    assert dX is not None
+    np.testing.assert_array_equal(layer.backward(dY), dX)
+
+
+# --- generation --------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("steps", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MultiHeadAttention(2, causal=True),
+        lambda: MultiHeadAttention(4, causal=True, kv_heads=2, rope=True, dropout=0.5),
+        lambda: TransformerBlock(2, causal=True, rope=True),
+        lambda: TransformerBlock(2, causal=True, norm="rms", pre_norm=False),
+    ],
+)
+def test_steps_of_generation_equal_the_whole(make: Any, steps: Any, rng: Any) -> None:
+    layer, X = made(make, (2, 5, 8)), rng.standard_normal((2, 5, 8))
+    with inference():
+        wanted = layer.forward(X)
+    memory: dict[Layer, Any] = {}
+    parts, t = [], 0
+    for n in steps:
+        with inference(), calling(memory=memory):
+            parts.append(layer.forward(X[:, t : t + n]))
+        t += n
+    np.testing.assert_allclose(np.concatenate(parts, 1), wanted, rtol=1e-10, atol=1e-12)
+    with inference():
+        np.testing.assert_array_equal(layer.forward(X), wanted)
+
+
+# --- numbers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("blocks")
+@masked
+@options
+def test_float32_stays_and_is_near(given: Any, mask: Array | None, rng: Any) -> None:
+    double, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
+    single = double.copy()
+    single.cast(np.float32)
+    found = passes(single, X.astype(np.float32), dY.astype(np.float32), mask=mask)
+    cached = [a for v in single.cache.values() for a in (v if isinstance(v, tuple) else (v,))]
+    for a in (*found.values(), *cached):
+        if isinstance(a, np.ndarray) and a.dtype.kind == "f":
+            assert a.dtype == np.float32
+    assert_same(found, passes(double, X, dY, mask=mask), rtol=2e-4, atol=2e-4)
+
+
+def test_large_scores_are_finite() -> None:
+    for dtype, mask in itertools.product((np.float32, np.float64), (None, HOLES)):
+        layer = heads({"heads": 2, "causal": True}, dtype=dtype)
+        X = np.full((3, 5, 8), 1e4, dtype)
+        X[:, ::2] *= -1
+        with np.errstate(all="raise", under="ignore"):
+            for a in passes(layer, X, np.ones_like(X), mask=mask).values():
+                assert np.isfinite(a).all()
+
+
+@options
+def test_reuse_holds_for_other_lengths_and_batches(given: Any, rng: Any) -> None:
+    fresh = heads(given)
+    reusing = fresh.copy()
+    for step, (N, T) in enumerate(((3, 5), (2, 5), (3, 2), (3, 5), (4, 6), (1, 1), (3, 5))):
+        X, dY = rng.standard_normal((2, N, T, 8))
+        wanted = passes(fresh, X, dY, step=step)
+        assert_same(passes(reusing, X, dY, step=step, reuse=True), wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_long_sequences_never_hold_all_scores() -> None:
+    """T = 2,048: all scores of one head would be 16 MB."""
+    layer = MultiHeadAttention(1, causal=True)
+    layer.build((2048, 4), seed=1)
+    X = np.random.default_rng(1).standard_normal((1, 2048, 4)).astype(np.float32)
+    tracemalloc.start()
+    try:
+        layer.backward(layer.forward(X))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8e6
+
+
+# --- weights and flops -------------------------------------------------------------------------
+
+
+def test_weights_have_the_shapes_of_the_docstring() -> None:
+    layer = MultiHeadAttention(6, kv_heads=2)
+    layer.build((5, 12), seed=1)
+    shapes = {n: a.shape for n, a in layer.params.items()}
+    assert shapes == {"Wqkv": (12, 20), "bqkv": (20,), "Wo": (12, 12), "bo": (12,)}
+    assert {n for n, p in layer.declared.items() if p.decay} == {"Wqkv", "Wo"}
+    assert not layer.bqkv.any()
+    assert MultiHeadAttention(2, bias=False).measured((5, 12)).count_params() == 4 * 12 * 12
+    assert layer.flops() == 5 * (2 * (12 * 20 + 12 * 12) + 4 * 5 * 12)
+
+
+# --- the net and the block ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "swiglu"])
+def test_feed_forward_gradients(activation: str, rng: Any) -> None:
+    layer = made(lambda: FeedForward(6, activation), (2, 3, 4))
+    X = rng.standard_normal((2, 3, 4))
+    check_gradients(layer, X)
+    one = layer.forward(X)[:, 1:2].copy()
+    np.testing.assert_allclose(layer.forward(X[:, 1:2]), one, rtol=1e-12)  # at each place
+    assert layer.count_params() == {"swiglu": 3 * 24 + 16}.get(activation, 2 * 24 + 10)
+
+
+@pytest.mark.parametrize("pre_norm", [True, False])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@masked
+def test_block_gradients(norm: str, pre_norm: bool, mask: Array | None, rng: Any) -> None:
+    for more in ({}, {"causal": True, "rope": True, "dropout": 0.3}):
+        make = lambda m=more: TransformerBlock(  # noqa: E731
+            2, mlp_ratio=0.5, norm=norm, pre_norm=pre_norm, **m
+        )
+        layer = made(make, (3, 5, 8))
+        with calling(mask=mask):
+            check_gradients(layer, rng.standard_normal((3, 5, 8)), max_probes=4)
+
+
+def test_block_is_what_its_docstring_says(rng: Any) -> None:
+    X = rng.standard_normal((2, 5, 8))
+    for norm, kind in (("layer", LayerNorm), ("rms", RMSNorm)):
+        pre = made(lambda n=norm: TransformerBlock(2, norm=n), (2, 5, 8))
+        first, second = pre.layers  # type: ignore[attr-defined]
+        assert isinstance(first, Residual)
+        assert [type(a) for a in first.layers] == [kind, MultiHeadAttention]
+        assert [type(a) for a in second.layers] == [kind, FeedForward]
+        look, net = first.layers[1], second.layers[1]
+        Z = X + look.forward(first.layers[0].forward(X))
+        np.testing.assert_allclose(pre.forward(X), Z + net.forward(second.layers[0].forward(Z)))
+        assert [type(a) for a in net.layers] == [Dense, GELU, Dense]
+        assert net.hidden == 32
+        post = made(lambda n=norm: TransformerBlock(2, norm=n, pre_norm=False), (2, 5, 8))
+        look, norm_1, net, norm_2 = post.layers  # type: ignore[attr-defined]
+        Z = norm_1.forward(X + look.layers[0].forward(X))
+        np.testing.assert_allclose(post.forward(X), norm_2.forward(Z + net.layers[0].forward(Z)))
+
+
+def test_block_passes_its_settings_on() -> None:
+    block = TransformerBlock(4, mlp_ratio=1.5, causal=True, rope=True, dropout=0.25)
+    block.build((3, 8))
+    look = block.layers[0].layers[1]  # type: ignore[attr-defined]
+    assert isinstance(look, MultiHeadAttention)
+    assert (look.heads, look.causal, look.rope, look.dropout) == (4, True, True, 0.25)
+    for road in block.layers:
+        assert repr(road.layers[-1]) == "Dropout(0.25)"  # type: ignore[attr-defined]
+    assert block.layers[1].layers[1].hidden == 12  # type: ignore[attr-defined]
+    assert block.count_params() == 4 * 64 + 4 * 8 + 2 * (8 * 12) + 12 + 8 + 4 * 8
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "says"),
+    [
+        (lambda: MultiHeadAttention(3), (4, 8), "MultiHeadAttention.*D = 8 does not divide by 3"),
+        (
+            lambda: MultiHeadAttention(2, rope=True),
+            (4, 6),
+            "MultiHeadAttention.*even size, for rope",
+        ),
+        (lambda: MultiHeadAttention(2), (8,), r"MultiHeadAttention.*\(T, D\), got \(8,\)"),
+        (lambda: MultiHeadAttention(2), (2, 4, 8), r"MultiHeadAttention.*\(T, D\)"),
+        (lambda: TransformerBlock(3), (4, 8), "TransformerBlock.*MultiHeadAttention.*3 heads"),
+        (lambda: TransformerBlock(2, rope=True), (4, 6), "even size, for rope"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) -> None:
+    for layer in (make(), Sequential(ReLU(), make())):
+        with pytest.raises(ShapeError, match=says) as caught:
+            layer.build(shape)
+    assert "layer 1 of Sequential" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: MultiHeadAttention(0), "MultiHeadAttention heads must be >= 1"),
+        (
+            lambda: MultiHeadAttention(4, kv_heads=3),
+            "MultiHeadAttention: 4 heads do not divide by 3",
+        ),
+        (lambda: MultiHeadAttention(2, kv_heads=4), "2 heads do not divide by 4 kv_heads"),
+        (lambda: MultiHeadAttention(2, kv_heads=0), "MultiHeadAttention kv_heads must be >= 1"),
+        (lambda: MultiHeadAttention(2, dropout=1.0), "MultiHeadAttention dropout must be"),
+        (lambda: MultiHeadAttention(2, dropout=-0.1), "MultiHeadAttention dropout must be"),
+        (lambda: FeedForward(0), "FeedForward hidden must be >= 1"),
+        (lambda: FeedForward(4, "tanh"), "FeedForward activation must be"),
+        (lambda: TransformerBlock(0), "heads must be >= 1"),
+        (lambda: TransformerBlock(2, norm="batch"), "TransformerBlock norm must be"),
+        (lambda: TransformerBlock(2, mlp_ratio=0), "mlp_ratio must be > 0"),
+        (lambda: TransformerBlock(2, dropout=1), "dropout must be"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(make: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        make()
+
+
+def test_settings_of_another_kind_are_refused() -> None:
+    for kind in (MultiHeadAttention, TransformerBlock):
+        with pytest.raises(ArgumentTypeError, match="heads must be an integer"):
+            kind(2.0)
+    with pytest.raises(ArgumentTypeError, match="FeedForward hidden"):
+        FeedForward("4")  # type: ignore[arg-type]
+
+
+def test_inputs_that_do_not_fit_are_refused() -> None:
+    layer = heads({"heads": 2})
+    for shape in ((5, 8), (2, 5, 6), (2, 3, 5, 8)):
+        with pytest.raises(ShapeError, match=r"MultiHeadAttention.*X \(N, T, 8\)"):
+            layer.forward(np.ones(shape))

@@ -1,0 +1,256 @@
+"""Embeddings and places: look-ups, sums over tokens, waves and rotations, and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.layers import (
+    Chain,
+    Dense,
+    Embedding,
+    Layer,
+    PositionalEmbedding,
+    ReLU,
+    RotaryEmbedding,
+    SinusoidalEncoding,
+    embedding,
+)
+from phitodeep.layers.base import calling, inference
+from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.model import Sequential
+from phitodeep.testing import check_gradients
+from tests.layers.catalogue_examples import assert_same, made, passes
+
+
+@pytest.fixture(params=[512, 0], ids=["one-hot", "sorted"])
+def road(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to sum the gradient."""
+    monkeypatch.setattr(embedding, "ONE_HOT", request.param)
+
+
+@pytest.mark.usefixtures("road")
+@pytest.mark.parametrize("shape", [(2, 5), (4,), (1, 1), (2, 3, 2), (3, 0)])
+def test_each_token_gets_its_row(shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    layer = made(lambda: Embedding(6, 3), (1, 1))
+    X, dY = rng.integers(0, 6, shape), rng.standard_normal((*shape, 3))
+    Y = layer.forward(X)
+    np.testing.assert_array_equal(Y, layer.params["W"][X])
+    assert layer.backward(dY) is None
+    dW = np.zeros((6, 3))
+    for at in np.ndindex(shape):
+        dW[X[at]] += dY[at]
+    np.testing.assert_allclose(layer.grads["W"], dW, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.usefixtures("road")
+def test_embedding_gradients(rng: np.random.Generator) -> None:
+    X = rng.integers(0, 6, (3, 4))
+    check_gradients(made(lambda: Embedding(6, 3), (3, 4)), X)
+    check_gradients(made(lambda: Embedding(6, 1), (3, 4)), np.zeros((1, 1), int))
+    model = Chain(Embedding(6, 3), PositionalEmbedding(5), Dense(2))
+    check_gradients(made(lambda: model, (3, 4)), X)
+
+
+@pytest.mark.usefixtures("road")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_ways_keep_the_dtype(dtype: type) -> None:
+    layer = made(lambda: Embedding(6, 3), (2, 2), dtype)
+    dY = np.ones((2, 2, 3), dtype)
+    found = passes(layer, np.array([[0, 5], [5, 5]]), dY)
+    assert {a.dtype for a in found.values()} == {np.dtype(dtype)}
+    np.testing.assert_array_equal(found["W"][:, 0], [1, 0, 0, 0, 0, 3])
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_tokens_may_be_any_integers(kind: type) -> None:
+    layer = made(lambda: Embedding(6, 3), (2,))
+    np.testing.assert_array_equal(
+        layer.forward(np.array([[0, 5]], kind)), layer.params["W"][[[0, 5]]]
+    )
+    np.testing.assert_array_equal(layer.forward([[0, 5]]), layer.params["W"][[[0, 5]]])
+
+
+@pytest.mark.parametrize("token", [-1, 6, 2**40, -(2**40)])
+def test_tokens_out_of_range_are_refused_with_their_place(token: int) -> None:
+    X = np.array([[0, 1, 2], [3, token, 5]])
+    says = rf"Embedding\(6, 3\) takes tokens from 0 to 5, got {token} at X\[1, 1\]"
+    with pytest.raises(ArgumentError, match=says):
+        made(lambda: Embedding(6, 3), (3,)).forward(X)
+    model = Sequential(Embedding(6, 3), Dense(2))
+    with pytest.raises(ArgumentError, match=f"layer 0 of Sequential: {says}"):
+        model.predict(X)
+    with pytest.raises(ArgumentError, match=r"layer 0 of Sequential.*takes tokens from 0 to 5"):
+        model.train(X, np.zeros((2, 3, 2)), epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize(
+    "X", [[[0.0, 1.0]], [[True, False]], [["a", "b"]], [[None, 1]], [[1j, 0]]], ids=str
+)
+def test_tokens_that_are_no_integers_are_refused(X: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"Embedding\(6, 3\) takes integer tokens"):
+        made(lambda: Embedding(6, 3), (2,), np.float32).forward(np.array(X))
+    with pytest.raises(ArgumentTypeError, match="integer tokens"):
+        Sequential(Embedding(6, 3), Dense(2)).predict(np.array(X))
+
+
+def test_tokens_of_text_train(rng: np.random.Generator) -> None:
+    """A model that must learn which token comes next in a loop of five."""
+    X = rng.integers(0, 5, (64, 3))
+    model = Sequential(Embedding(5, 4), Dense(5), loss_class=SoftmaxCrossEntropy(), seed=0)
+    model.alpha = 0.1
+    history = model.train(X, (X + 1) % 5, epochs=60, verbose=0)
+    assert history[-1][0] < 0.05
+    np.testing.assert_array_equal(model.predict(X).argmax(-1), (X + 1) % 5)
+
+
+# --- places ------------------------------------------------------------------------------------
+
+PLACED: dict[str, Any] = {
+    "learnt": lambda: PositionalEmbedding(6),
+    "waves": SinusoidalEncoding,
+    "turned": RotaryEmbedding,
+    "turned faster": lambda: RotaryEmbedding(20.0),
+}
+placed = pytest.mark.parametrize("make", PLACED.values(), ids=PLACED)
+
+
+@placed
+@pytest.mark.parametrize("shape", [(2, 4, 6), (1, 1, 2), (3, 6, 4), (1, 2, 2)])
+def test_gradients_of_places(make: Any, shape: tuple[int, ...], rng: np.random.Generator) -> None:
+    check_gradients(made(make, shape), rng.standard_normal(shape))
+
+
+@placed
+@pytest.mark.parametrize("steps", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3)])
+def test_steps_of_generation_equal_the_whole(make: Any, steps: Any, rng: Any) -> None:
+    layer, X = made(make, (2, 5, 4)), rng.standard_normal((2, 5, 4))
+    with inference():
+        wanted = layer.forward(X)
+    memory: dict[Layer, Any] = {}
+    parts, t = [], 0
+    for n in steps:
+        with inference(), calling(memory=memory):
+            parts.append(layer.forward(X[:, t : t + n]))
+        t += n
+    np.testing.assert_allclose(np.concatenate(parts, 1), wanted, rtol=1e-13)
+    np.testing.assert_allclose(layer.forward(X), wanted, rtol=1e-13)  # outside, from place 0
+
+
+@placed
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_places_keep_the_dtype(make: Any, dtype: type) -> None:
+    layer = made(make, (2, 5, 4), dtype)
+    X = np.ones((2, 5, 4), dtype)
+    for a in passes(layer, X, X).values():
+        assert a.dtype == dtype
+
+
+def test_learnt_places(rng: np.random.Generator) -> None:
+    layer = made(lambda: PositionalEmbedding(6), (2, 4, 3))
+    X, dY = rng.standard_normal((2, 2, 4, 3))
+    found = passes(layer, X, dY)
+    np.testing.assert_array_equal(found["Y"], X + layer.params["W"][:4])
+    np.testing.assert_array_equal(found["dX"], dY)
+    np.testing.assert_allclose(found["W"][:4], dY.sum(0))
+    assert not found["W"][4:].any()
+    wanted = passes(layer, X[:, :2], dY[:, :2])
+    with calling(reuse=True):  # what a longer batch wrote does not stay
+        passes(layer, X, dY)
+        assert_same(passes(layer, X[:, :2], dY[:, :2], reuse=True), wanted)
+    assert layer.count_params() == 18
+
+
+def test_waves_are_those_of_the_paper() -> None:
+    for D in (4, 5, 1):
+        Y = SinusoidalEncoding().forward(np.zeros((1, 7, D)))
+        for t in range(7):
+            for j in range(D):
+                angle = t / 10000 ** (2 * (j // 2) / D)
+                wanted = np.cos(angle) if j % 2 else np.sin(angle)
+                assert Y[0, t, j] == pytest.approx(wanted, abs=1e-14)
+
+
+def test_turning_keeps_lengths_and_tells_distances(rng: np.random.Generator) -> None:
+    layer = RotaryEmbedding(50.0)
+    q, k = rng.standard_normal((2, 6))
+    Q, K = (layer.forward(np.tile(v, (1, 9, 1)))[0] for v in (q, k))
+    np.testing.assert_allclose(np.linalg.norm(Q, axis=-1), np.linalg.norm(q), rtol=1e-13)
+    np.testing.assert_array_equal(Q[0], q)
+    products = Q @ K.T
+    for distance in range(-8, 9):
+        np.testing.assert_allclose(np.ptp(np.diagonal(products, distance)), 0, atol=1e-12)
+    assert np.ptp(products) > 0.1
+    for i in range(3):  # pair i is (i, i + 3), and turns by t 50^(-2i / 6)
+        z, angle = q[i] + 1j * q[i + 3], 4 * 50 ** (-2 * i / 6)
+        turned = z * np.exp(1j * angle)
+        assert Q[4, i] == pytest.approx(turned.real)
+        assert Q[4, i + 3] == pytest.approx(turned.imag)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "says"),
+    [
+        (lambda: PositionalEmbedding(3), (4, 2), r"PositionalEmbedding\(3\) has 3 places.*of 4"),
+        (lambda: PositionalEmbedding(3), (4,), r"PositionalEmbedding.*\(T, D\)"),
+        (lambda: SinusoidalEncoding(), (4, 2, 2), r"SinusoidalEncoding.*\(T, D\)"),
+        (lambda: RotaryEmbedding(), (4, 3), "RotaryEmbedding.*even"),
+        (lambda: RotaryEmbedding(), (4,), r"RotaryEmbedding.*\(T, D\)"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) -> None:
+    for layer in (make(), Sequential(ReLU(), make())):
+        if isinstance(layer, RotaryEmbedding) and len(shape) == 1:
+            continue
+        with pytest.raises(ShapeError, match=says) as caught:
+            layer.build(shape)
+    assert "layer 1 of Sequential" in str(caught.value)
+
+
+def test_inputs_that_do_not_fit_are_refused() -> None:
+    layer = made(lambda: PositionalEmbedding(3), (1, 2, 4))
+    for shape, says in (
+        ((2, 4, 4), "3 places, got a sequence of 4"),
+        ((2, 3), r"X \(N, T, 4\)"),
+        ((2, 3, 5), r"X \(N, T, 4\)"),
+    ):
+        with pytest.raises(ShapeError, match=f"PositionalEmbedding.*{says}"):
+            layer.forward(np.ones(shape))
+    memory: dict[Layer, Any] = {}
+    with calling(memory=memory):
+        layer.forward(np.ones((1, 2, 4)))
+        with pytest.raises(ShapeError, match="3 places, got a sequence of 4"):
+            layer.forward(np.ones((1, 2, 4)))
+    for other, shape in ((SinusoidalEncoding(), (2, 3)), (RotaryEmbedding(), (2, 3, 3))):
+        with pytest.raises(ShapeError, match=type(other).__name__):
+            other.forward(np.ones(shape))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Embedding(0, 2), "Embedding vocab_size must be >= 1"),
+        (lambda: Embedding(2, 0), "Embedding dim must be >= 1"),
+        (lambda: PositionalEmbedding(0), "PositionalEmbedding max_len must be >= 1"),
+        (lambda: RotaryEmbedding(1.0), "RotaryEmbedding base must be > 1"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(make: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        make()
+
+
+def test_embedding_needs_no_length() -> None:
+    layer = Embedding(5, 2)
+    assert layer.W.shape == (5, 2)
+    assert layer.forward(np.zeros((2, 7), int)).shape == (2, 7, 2)
+    assert {n for n, p in Embedding.declared.items() if p.decay} == {"W"}
+    wide = Embedding(400, 50)
+    wide.build((), seed=1)
+    assert wide.W.std() == pytest.approx(1, rel=0.02)
+    small = PositionalEmbedding(400)
+    small.build((3, 50), seed=1)
+    assert small.W.std() == pytest.approx(0.02, rel=0.02)
