@@ -97,6 +97,13 @@ def test_tokens_that_are_no_integers_are_refused(X: Any) -> None:
         Sequential(Embedding(6, 3), Dense(2)).predict(np.array(X))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_floats_of_the_layers_own_dtype_are_no_tokens(dtype: type) -> None:
+    layer = made(lambda: Embedding(5, 2), (2,), dtype)
+    with pytest.raises(ArgumentTypeError, match="Embedding"):
+        layer.forward(np.ones((2, 2), dtype))
+
+
 def test_tokens_of_text_train(rng: np.random.Generator) -> None:
     """A model that must learn which token comes next in a loop of five."""
     X = rng.integers(0, 5, (64, 3))

@@ -1,0 +1,306 @@
+"""Weights used twice, and functions of one's own."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentTypeError, ShapeError
+from phitodeep.layers import (
+    Dense,
+    Embedding,
+    Lambda,
+    LayerNorm,
+    PositionalEmbedding,
+    Residual,
+    Tanh,
+    TiedDense,
+    TransformerBlock,
+)
+from phitodeep.layers.base import calling, inference
+from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.optimization.optimizers import SGD, Adam
+from phitodeep.testing import check_gradients, numeric_gradient
+from phitodeep.types import Array
+from tests.layers.catalogue_examples import cube, cube_gradient, made, outer, outer_gradient
+
+RATE = 0.5
+
+
+def tied_model(dtype: str = "float64", **options: Any) -> Sequential:
+    """A small GPT whose head is its embedding."""
+    embedding = Embedding(7, 4)
+    model = Sequential(
+        embedding,
+        PositionalEmbedding(5),
+        TransformerBlock(2, mlp_ratio=1, causal=True),
+        LayerNorm(),
+        TiedDense(embedding),
+        loss_class=SoftmaxCrossEntropy(),
+        **{"seed": 0, "dtype": dtype, "optimizer": SGD(), "alpha": RATE, **options},
+    )
+    model.build((5,))
+    return model
+
+
+def batch(rng: np.random.Generator) -> tuple[Array, Array]:
+    return rng.integers(0, 7, (3, 5)), rng.integers(0, 7, (3, 5))
+
+
+def uses(model: Sequential) -> tuple[Embedding, TiedDense]:
+    first, last = model.layers[0], model.layers[-1]
+    assert isinstance(first, Embedding)
+    assert isinstance(last, TiedDense)
+    return first, last
+
+
+def is_tied(model: Sequential) -> bool:
+    embedding, head = uses(model)
+    return head.source[0] is embedding
+
+
+# --- by hand -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 5, 3), (1, 1, 3)])
+def test_the_head_is_the_embedding_transposed(shape: Any, rng: np.random.Generator) -> None:
+    embedding = made(lambda: Embedding(7, 3), (1, 2))
+    assert isinstance(embedding, Embedding)
+    head, X, W = TiedDense(embedding), rng.standard_normal(shape), embedding.W.copy()
+    assert head.build(shape[1:], dtype=np.float64) == (*shape[1:-1], 7)
+    np.testing.assert_allclose(head.forward(X), X @ W.T, rtol=1e-13)
+    dY = rng.standard_normal((*shape[:-1], 7))
+    np.testing.assert_allclose(head.backward(dY), dY @ W, rtol=1e-12)
+    assert head.grads.keys() == {"W"}
+    wanted = np.einsum("nv,nd->vd", dY.reshape(-1, 7), X.reshape(-1, 3))
+    np.testing.assert_allclose(head.grads["W"], wanted, rtol=1e-12)
+    np.testing.assert_allclose(
+        head.backward(dY), numeric_gradient(lambda X: np.vdot(head.forward(X), dY), X), rtol=1e-7
+    )
+    assert not head.params
+    assert head.count_params() == 0
+    with calling(needs_dX=False):
+        assert head.backward(dY) is None
+
+
+# --- the sum of both uses ----------------------------------------------------------------------
+
+
+def loss_of(model: Sequential, X: Array, y: Array) -> float:
+    with inference():
+        return model.loss.loss_func(model.forward(X), y)
+
+
+def test_the_summed_gradient_is_the_slope_of_the_whole_loss(rng: np.random.Generator) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    embedding, head = uses(model)
+    model.backward(model.loss.loss_gradient(model.forward(X), y))
+    parts = [embedding.grads["W"].copy(), head.grads["W"].copy()]
+    assert all(np.abs(part).max() > 1e-3 for part in parts)
+    packing = model.optimizer.pack(model.layers)
+    packing.gather()
+    found = packing.g[packing.pieces["0.W"]].reshape(7, 4)
+    np.testing.assert_allclose(found, sum(parts), rtol=1e-13)
+
+    numeric = numeric_gradient(lambda W: loss_of(model, X, y), embedding.W)
+    np.testing.assert_allclose(found, numeric, rtol=1e-7, atol=1e-10)
+    others = [(path, name) for path, part in model.walk() for name in part.params if path != "0"]
+    layers = dict(model.walk())
+    for path, name in others[::5]:
+        a = layers[path].params[name]
+        numeric = numeric_gradient(lambda A: loss_of(model, X, y), a)
+        grad = layers[path].grads[name]
+        np.testing.assert_allclose(grad, numeric, rtol=1e-6, atol=1e-9, err_msg=f"{path}.{name}")
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_training_steps_by_the_summed_gradient_once(
+    accumulate: int, rng: np.random.Generator
+) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    W = uses(model)[0].W.copy()
+    twin = model.copy()
+    embedding, head = uses(twin)
+    twin.backward(twin.loss.loss_gradient(twin.forward(X), y))
+    wanted = W - RATE * (embedding.grads["W"] + head.grads["W"])
+    model.train(
+        X, y, epochs=1, batch_size=3 // accumulate, accumulate=accumulate, shuffle=False, verbose=0
+    )
+    np.testing.assert_allclose(uses(model)[0].W, wanted, rtol=1e-10, atol=1e-12)
+    np.testing.assert_array_equal(uses(model)[1].source[0].W, uses(model)[0].W)
+
+
+def test_many_steps_of_training_are_many_steps_by_hand(rng: np.random.Generator) -> None:
+    """The loop reuses buffers; by hand nothing is reused."""
+    model, (X, y) = tied_model(optimizer=Adam(), alpha=0.01), batch(rng)
+    twin = model.copy()
+    model.train(X, y, epochs=5, verbose=0, shuffle=False)
+    for _ in range(5):
+        twin.backward(twin.loss.loss_gradient(twin.forward(X), y))
+        twin.optimizer.step(twin.layers)
+    for path, a in model.get_weights().items():
+        np.testing.assert_allclose(a, twin.get_weights()[path], rtol=1e-8, atol=1e-10)
+
+
+def test_two_heads_on_one_embedding(rng: np.random.Generator) -> None:
+    embedding = Embedding(4, 4)
+    model = Sequential(
+        embedding, Residual(TiedDense(embedding)), Tanh(), TiedDense(embedding),
+        loss_class=SoftmaxCrossEntropy(), seed=0, dtype="float64",
+    )  # fmt: skip
+    model.build((3,))
+    X, y = rng.integers(0, 4, (2, 3)), rng.integers(0, 4, (2, 3))
+    model.backward(model.loss.loss_gradient(model.forward(X), y))
+    packing = model.optimizer.pack(model.layers)
+    packing.gather()
+
+    numeric = numeric_gradient(lambda W: loss_of(model, X, y), embedding.W)
+    np.testing.assert_allclose(packing.g.reshape(4, 4), numeric, rtol=1e-7, atol=1e-10)
+
+
+# --- counted, saved and copied once ------------------------------------------------------------
+
+
+def test_tied_weights_are_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    model = tied_model()
+    embedding, _ = uses(model)
+    untied = sum(a.size for p in (part.params for _, part in model.walk()) for a in p.values())
+    assert model.count_params() == untied
+    assert (
+        sum(path.endswith("W") and a.shape == (7, 4) for path, a in model.get_weights().items())
+        == 1
+    )
+    assert "4.W" not in model.get_weights()
+    model.summary()
+    assert f"{model.count_params()} trainable" in capsys.readouterr().out
+    packing = model.optimizer.pack(model.layers)
+    assert packing.theta.size == model.count_params()
+    assert uses(model)[1].tied == {"W": (embedding, "W")}
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize(
+    "twinned",
+    [lambda m: m.copy(), copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))],
+    ids=["copy", "deepcopy", "pickle"],
+)
+def test_copies_keep_their_own_tie(twinned: Any, trained: bool, rng: np.random.Generator) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    if trained:
+        model.train(X, y, epochs=1, verbose=0)
+    twin = twinned(model)
+    assert is_tied(twin)
+    assert uses(twin)[0] is not uses(model)[0]
+    np.testing.assert_array_equal(twin.predict(X), model.predict(X))
+    kept = uses(model)[0].W.copy()
+    twin.train(X, y, epochs=1, verbose=0)
+    np.testing.assert_array_equal(uses(model)[0].W, kept)
+    model.train(X, y, epochs=1, verbose=0)
+    np.testing.assert_allclose(uses(twin)[0].W, uses(model)[0].W, rtol=1e-10)
+    assert is_tied(model)
+
+
+def test_weights_round_trip_and_reach_both_uses(rng: np.random.Generator) -> None:
+    model, other, (X, _) = tied_model(), tied_model(seed=5), batch(rng)
+    other.set_weights(model.get_weights())
+    np.testing.assert_array_equal(other.predict(X), model.predict(X))
+    single = tied_model("float32")
+    assert single.predict(X).dtype == np.float32
+    single.build((5,), dtype=np.float64)
+    assert single.predict(X).dtype == np.float64
+
+
+def test_replicas_share_the_weights(rng: np.random.Generator) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    model.optimizer.pack(model.layers)
+    twin = model.replica()
+    np.testing.assert_array_equal(twin.predict(X), model.predict(X))
+    uses(model)[0].W += 1
+    np.testing.assert_array_equal(twin.predict(X), model.predict(X))
+    model.forward(X)
+    kept = model.layers[-1].cache["rows"].copy()
+    twin.forward(X + 1 - 2 * (X > 3))
+    np.testing.assert_array_equal(model.layers[-1].cache["rows"], kept)
+    dY = model.loss.loss_gradient(model.predict(X), y)
+    twin.backward(dY)
+    assert not model.layers[-1].grads
+
+
+def test_frozen_embeddings_stay(rng: np.random.Generator) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    uses(model)[0].trainable = False
+    kept = uses(model)[0].W.copy()
+    before = model.get_weights()
+    model.train(X, y, epochs=2, verbose=0)
+    np.testing.assert_array_equal(uses(model)[0].W, kept)
+    assert any(np.any(a != before[path]) for path, a in model.get_weights().items())
+
+
+def test_builder_ties(rng: np.random.Generator) -> None:
+    embedding = Embedding(7, 4)
+    builder = SequentialBuilder(5).add(embedding).layer_norm().tied_dense(embedding).seed(0)
+    first, second = builder.build(), builder.build()
+    assert is_tied(first)
+    assert is_tied(second)
+    assert uses(first)[0] is not uses(second)[0]
+    assert first.count_params() == 7 * 4 + 8
+    X, _ = batch(rng)
+    np.testing.assert_array_equal(first.predict(X), second.predict(X))
+
+
+def test_what_cannot_be_tied_is_refused() -> None:
+    for wrong in (Dense(3, 4), PositionalEmbedding(3), 3, Embedding):
+        with pytest.raises(ArgumentTypeError, match="TiedDense takes an Embedding"):
+            TiedDense(wrong)  # type: ignore[arg-type]
+    head = TiedDense(Embedding(7, 4))
+    for shape in ((5,), (2, 3), ()):
+        with pytest.raises(ShapeError, match=r"TiedDense.*4 features on the last axis"):
+            head.build(shape)
+        with pytest.raises(ShapeError, match=r"TiedDense.*4 features"):
+            head.forward(np.ones((2, *shape)))
+    with pytest.raises(ShapeError, match="layer 1 of Sequential: TiedDense"):
+        Sequential(Dense(3), head).build((2,))
+
+
+# --- Lambda ------------------------------------------------------------------------------------
+
+
+def test_lambda_is_its_two_functions(rng: np.random.Generator) -> None:
+    X = rng.standard_normal((3, 4))
+    layer = Lambda(cube, cube_gradient)
+    np.testing.assert_array_equal(layer.forward(X), X**3)
+    check_gradients(layer, X)
+    assert layer.measured((4,)).output_shape == (4,)
+    wide = Lambda(outer, outer_gradient)
+    assert wide.measured((4,)).output_shape == (4, 4)
+    check_gradients(wide, X)
+    model = Sequential(Dense(4, 3), Lambda(cube, cube_gradient), Dense(3, 2), dtype="float64")
+    check_gradients(model, X)
+    assert repr(layer) == "Lambda(cube, cube_gradient)"
+
+
+def test_lambda_gives_backward_what_it_promises(rng: np.random.Generator) -> None:
+    seen: list[Array] = []
+
+    def back(dY: Array, X: Array, Y: Array) -> Array:
+        seen.extend([dY, X, Y])
+        return 2 * dY
+
+    X, dY = rng.standard_normal((2, 3, 4))
+    layer = Lambda(lambda X: 2 * X, back)
+    layer.forward(X)
+    np.testing.assert_array_equal(layer.backward(dY), 2 * dY)
+    for a, wanted in zip(seen, (dY, X, 2 * X), strict=True):
+        np.testing.assert_array_equal(a, wanted)
+    assert pickle.loads(pickle.dumps(Lambda(cube, cube_gradient))).forward(X).shape == X.shape
+
+
+def test_lambda_takes_functions() -> None:
+    for pair in ((cube, None), (None, cube_gradient), (3, cube), ("x", "y")):
+        with pytest.raises(ArgumentTypeError, match="Lambda takes two functions"):
+            Lambda(*pair)  # type: ignore[arg-type]
