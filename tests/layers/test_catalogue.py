@@ -128,6 +128,25 @@ def test_reused_buffers_change_nothing(make: Make, shape: Shape, tokens: int) ->
 
 
 @every
+def test_bare_results_are_fresh(make: Make, shape: Shape, tokens: int) -> None:
+    if isinstance(make(), layers.Permute | layers.Flatten):
+        return
+    layer = made(make, shape)
+    X, dY = data(layer, shape, tokens)
+    for training in (True, False):
+        with calling(training=training):
+            Y = layer.forward(X)
+            dX = layer.backward(dY)
+            kept = [a.copy() for a in (Y, dX) if a is not None]
+            assert not np.shares_memory(Y, X)
+            assert dX is None or not np.shares_memory(dX, dY)
+            layer.forward(X if tokens else X + 1)
+            layer.backward(dY + 1)
+        for a, copy in zip([a for a in (Y, dX) if a is not None], kept, strict=True):
+            np.testing.assert_array_equal(a, copy)
+
+
+@every
 def test_gradients_of_parameters_do_not_need_dX(make: Make, shape: Shape, tokens: int) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape, tokens)

@@ -222,6 +222,8 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
     for shape, says in (
         ((2, 4, 4), "3 places, got a sequence of 4"),
         ((2, 3), r"X \(N, T, 4\)"),
+        ((3, 4), r"X \(N, T, 4\)"),
+        ((1, 2, 2, 4), r"X \(N, T, 4\)"),
         ((2, 3, 5), r"X \(N, T, 4\)"),
     ):
         with pytest.raises(ShapeError, match=f"PositionalEmbedding.*{says}"):

@@ -197,6 +197,19 @@ def test_permute(dims: tuple[int, ...], rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(layer.backward(Y), X)
 
 
+def test_flops_count_what_is_read_or_mixed() -> None:
+    for layer, shape, flops in (
+        (MaxPool2D((3, 2)), (6, 4, 2), 2 * 2 * 2 * 6),
+        (AvgPool1D(3, 1), (5, 2), 3 * 2 * 3),
+        (GlobalAvgPool(), (3, 4, 2), 24),
+        (Upsample2D(2), (3, 4, 2), 96),
+        (Upsample2D(2, "bilinear"), (3, 4, 2), 4 * 96),
+        (ZeroPad2D(1), (3, 4, 2), 0),
+        (Permute(2, 1), (3, 4), 0),
+    ):
+        assert layer.measured(shape).flops() == flops
+
+
 @pytest.mark.parametrize(
     ("make", "shape", "says"),
     [

@@ -271,7 +271,7 @@ def test_bad_input_is_refused(make: Any) -> None:
             with pytest.raises(ShapeError, match=rf"{name}.*\(T, D\)"):
                 layer.build(shape)
     layer = recurrent(make)
-    for wrong in ((2, 4), (2, 4, 3), (2, 4, 2, 1)):
+    for wrong in ((2, 4), (4, 2), (2, 4, 3), (2, 4, 2, 1), (1, 2, 4, 2)):
         with pytest.raises(ShapeError, match=name):
             layer.forward(np.ones(wrong))
 
