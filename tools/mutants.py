@@ -48,9 +48,9 @@ FORWARD = (  # with --forward, these too
     r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|one_hot"
 )
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
-    "layers/*.py": ("layers/test_contract.py", ["layers", "test_kills.py"]),
-    "loss.py": ("test_loss.py", ["test_fusion.py", "test_kills.py"]),
-    "functional.py": ("test_functional.py", ["test_loss.py", "layers", "test_kills.py"]),
+    "layers/*.py": ("layers/test_contract.py", ["test_kills.py", "layers"]),
+    "loss.py": ("test_loss.py", ["test_kills.py", "test_fusion.py"]),
+    "functional.py": ("test_functional.py", ["test_kills.py", "test_loss.py", "layers"]),
     "optimization/optimizers.py": ("optimization/test_optimizers.py", ["test_kills.py"]),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
