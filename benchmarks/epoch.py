@@ -73,7 +73,8 @@ def torch_epoch(loader: bool) -> tuple[Epoch, float]:
     X_t, y_t = torch.from_numpy(X), torch.from_numpy(y)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001, fused=True)
     batches = DataLoader(TensorDataset(X_t, y_t), batch_size=BATCH, shuffle=True)
-    first = float(F.cross_entropy(model(X_t), y_t))
+    with torch.inference_mode():
+        first = float(F.cross_entropy(model(X_t), y_t))
 
     def by_hand():
         for rows in torch.randperm(N).split(BATCH):

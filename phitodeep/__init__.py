@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from phitodeep.layers.base import saliency as saliency
     from phitodeep.model import Sequential as Sequential
     from phitodeep.model import SequentialBuilder as SequentialBuilder
-    from phitodeep.testing import check_gradients as check_gradients
+    from phitodeep.testing.check import check_gradients as check_gradients
 
 __version__ = "0.3.0"
 
@@ -34,7 +34,7 @@ _HOME = {
     "saliency": "layers.base",
     "Sequential": "model",
     "SequentialBuilder": "model",
-    "check_gradients": "testing",
+    "check_gradients": "testing.check",
 }
 _MODULES = (
     "data",

@@ -277,6 +277,22 @@ def test_cross_entropy_takes_lists_and_broadcasts_weights() -> None:
     assert F.cross_entropy(Z, labels, np.array([[1.0], [2.0]])) == pytest.approx(wanted)
 
 
+def test_rows_of_integers_are_rows() -> None:
+    Z, y = np.random.default_rng(5).standard_normal((5, 4)), np.array([0, 1, 1, 3, 2])
+    hot = np.eye(4, dtype=int)[y]
+    wanted = F.cross_entropy_and_gradient(Z, y)
+    found = F.cross_entropy_and_gradient(Z, hot)
+    assert F.cross_entropy(Z, hot) == pytest.approx(wanted[0])
+    assert found[0] == pytest.approx(wanted[0])
+    np.testing.assert_allclose(found[1], wanted[1])
+
+
+def test_weights_are_summed_in_double_precision() -> None:
+    w = np.array([2**24, 1, 1], np.float32)  # float32 cannot hold their sum
+    assert F.target_weight(np.array([0, 1, 0]), w) == 2**24 + 2
+    assert F.target_weight(w[None], None) == 2**24 + 2
+
+
 def test_cross_entropy_without_weight_is_zero() -> None:
     Z, y = np.random.default_rng(5).standard_normal((3, 4)), np.array([0, 1, 2])
     value, gradient = F.cross_entropy_and_gradient(Z, y, np.zeros(3))

@@ -264,6 +264,8 @@ def test_a_vector_of_targets_fits_one_output_only(loss: Loss) -> None:
     for bad in (y.T, y[None], y[:5], y[:5, 0], y[0], y[:1]):
         with pytest.raises(ShapeError, match=r"predictions of shape \(6, 1\)"):
             loss.loss_func(P, bad)
+    with pytest.raises(ShapeError, match=r"y_val of the same shape or \(n,\), got y_val of shape"):
+        loss.targets(y[:5], (6, 1), "y_val")
     for bad in (y, np.hstack([y, y])):
         with pytest.raises(ShapeError, match=r"predictions of shape \(6,\)"):
             loss.loss_gradient(P[:, 0], bad)
@@ -394,6 +396,8 @@ def test_bad_labels_are_refused(loss: Loss, y: Any, error: type[Exception], says
     for function in (loss.loss_func, loss.loss_gradient):
         with pytest.raises(error, match=says):
             function(P, y)
+    with pytest.raises(error, match="y_val"):
+        loss.targets(y, P.shape, "y_val")
 
 
 @each_class
@@ -428,6 +432,8 @@ def test_bad_targets_are_refused(loss: Loss, y: Any, error: type[Exception], say
         loss.loss_func(np.full((2, 2), 0.5), y)
     with pytest.raises(error, match=says):
         loss.loss_gradient(np.full((2, 2), 0.5), y)
+    with pytest.raises(error, match="y_val"):
+        loss.targets(y, (2, 2), "y_val")
 
 
 @pytest.mark.parametrize(
@@ -445,6 +451,8 @@ def test_bad_targets_are_refused(loss: Loss, y: Any, error: type[Exception], say
 def test_targets_of_another_kind_are_refused(loss: Loss, y: Any, says: str) -> None:
     with pytest.raises(ArgumentError, match=says):
         loss.loss_func(np.full((2, 1), 0.5), y)
+    with pytest.raises(ArgumentError, match="y_val"):
+        loss.targets(y, (2, 1), "y_val")
 
 
 @pytest.mark.parametrize(
@@ -604,8 +612,46 @@ def test_kl_averages_over_the_batch_and_is_zero_for_equals(positions: Shape) -> 
     assert KLDivergence().loss_func(np.log(t), t) == pytest.approx(0, abs=1e-15)
 
 
+def test_thresholds_of_the_positive_class() -> None:
+    logits = {BinaryCrossEntropyWithLogits, Hinge, SquaredHinge}
+    for loss in EXAMPLES:
+        assert loss.threshold == (0.0 if type(loss) in logits else 0.5)
+
+
+def test_classes_that_predictions_can_mean() -> None:
+    for loss in EXAMPLES:
+        wanted = (0, 1) if loss in BINARY else (-1, 1) if loss in MARGINS else None
+        wanted = (0, 1, 2, 3) if isinstance(loss, losses._CrossEntropy) else wanted
+        assert loss.classes((5, 4)) == wanted
+
+
+def test_targets_are_floats_of_their_own_or_of_single_precision() -> None:
+    for y, dtype in (([[1]], np.float32), (np.ones((1, 1), np.float16), np.float32)):
+        assert MeanSquaredError().targets(y, (1, 1)).dtype == dtype
+    assert MeanSquaredError().targets([[1.0]], (1, 1)).dtype == np.float64
+    assert SoftmaxCrossEntropy().targets(np.eye(2, dtype=int), (2, 2)).dtype == np.float32
+    assert SoftmaxCrossEntropy().targets(np.array([1], np.int8), (1, 2)).dtype == np.int64
+
+
+def test_weights_are_summed_in_double_precision() -> None:
+    w = np.array([2**24, 1, 1], np.float32)  # float32 cannot hold their sum
+    for loss in EXAMPLES:
+        P, y = pair(loss, (3, 4))
+        if isinstance(loss, losses._CrossEntropy):
+            loss, y = SoftmaxCrossEntropy(), np.array([0, 1, 2])
+        count = 4 if loss in ELEMENTWISE else 1
+        total = loss.divisor(loss.targets(y, P.shape), loss.weights(w, y, P.shape), P.shape)
+        assert total == count * (2**24 + 2)
+
+
 def test_a_loss_is_written_by_its_author() -> None:
-    with pytest.raises(NotImplementedError, match="Loss must implement value"):
-        Loss().loss_func([[1.0]], [[1.0]])
+    one = np.ones((1, 1))
+    for loss, name in ((Loss(), "value"), (Loss(), "gradient"), (losses.Elementwise(), "each")):
+        with pytest.raises(
+            NotImplementedError, match=f"{type(loss).__name__} must implement {name}"
+        ):
+            loss.loss_func(one, one) if name != "gradient" else loss.gradient(one, one, None, None)
     with pytest.raises(NotImplementedError, match="Elementwise must implement slope"):
-        losses.Elementwise().gradient(np.ones((1, 1)), np.ones((1, 1)), None, None)
+        losses.Elementwise().gradient(one, one, None, None)
+    with pytest.raises(NotImplementedError, match="must implement log_probabilities"):
+        losses._CrossEntropy().loss_func(np.ones((1, 2)), [0])

@@ -113,6 +113,11 @@ def test_what_computes_nothing_is_left_alone() -> None:
     assert made("'''1 - 2'''") == set()
 
 
+def test_a_base_class_is_tested_by_the_names_of_its_heirs() -> None:
+    source = b"class A:\n    def slope(self, x): return -x\nclass B(A): pass\nclass C(A): pass"
+    assert [m.family for m in mutants(source, "f.py")] == ["A or B or C"]
+
+
 def test_equal_statements_have_keys_of_their_own() -> None:
     twice = mutants(b"def update(s, r):\n    s /= r\n    s /= r\n", "f.py")
     assert [m.after for m in twice if m.line == 3] == [
@@ -136,8 +141,9 @@ LIVE = ["return 3 + x", "return 3"]  # where x is only ever 0
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of one gradient and one test of it."""
+    monkeypatch.setattr(tool, "EQUIVALENT", {})
     for folder in ("phitodeep", "tests", "docs"):
         (tmp_path / folder).mkdir()
     (tmp_path / "pyproject.toml").touch()

@@ -48,9 +48,9 @@ FORWARD = (  # with --forward, these too
     r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|one_hot"
 )
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
-    "layers/*.py": ("layers/test_contract.py", ["layers", "test_kills.py"]),
-    "loss.py": ("test_loss.py", ["test_fusion.py", "test_kills.py"]),
-    "functional.py": ("test_functional.py", ["test_loss.py", "layers", "test_kills.py"]),
+    "layers/*.py": ("layers/test_contract.py", ["test_kills.py", "layers"]),
+    "loss.py": ("test_loss.py", ["test_kills.py", "test_fusion.py"]),
+    "functional.py": ("test_functional.py", ["test_kills.py", "test_loss.py", "layers"]),
     "optimization/optimizers.py": ("optimization/test_optimizers.py", ["test_kills.py"]),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
@@ -73,6 +73,7 @@ class Mutant(NamedTuple):
     after: str
     before: str
     line: int
+    family: str  # the names of the class and of those derived from it, as pytest -k takes them
     source: bytes
 
     def __str__(self) -> str:
@@ -190,9 +191,12 @@ def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
     keys: Counter[str] = Counter()
     lines, tree = source.splitlines(keepends=True), ast.parse(source)
     classes = [c for c in tree.body if isinstance(c, ast.ClassDef)]
-    methods = [(f"{c.name}.", f) for c in classes for f in c.body]
+    methods = [(c.name, f) for c in classes for f in c.body]
     for owner, function in [("", f) for f in tree.body] + methods:
         name = getattr(function, "name", "")
+        where = f"{owner}.{name}" if owner else name
+        heirs = [c.name for c in classes if owner in map(ast.unparse, c.bases)]
+        family = " or ".join([owner, *heirs])
         for unit in units(function) if re.fullmatch(names, name) else ():
             start = len(b"".join(lines[: unit.lineno - 1])) + unit.col_offset
             end = len(b"".join(lines[: unit.end_lineno - 1])) + unit.end_col_offset
@@ -204,9 +208,9 @@ def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
                 if after not in seen:
                     seen.add(after)
                     text = source[:start] + after.encode() + source[end:]
-                    keys[owner + name + after] += 1
-                    after += f"  # time {n}" if (n := keys[owner + name + after]) > 1 else ""
-                    made.append(Mutant(file, owner + name, after, before, unit.lineno, text))
+                    keys[where + after] += 1
+                    after += f"  # time {n}" if (n := keys[where + after]) > 1 else ""
+                    made.append(Mutant(file, where, after, before, unit.lineno, family, text))
     return made
 
 
@@ -231,12 +235,11 @@ class Suite:
         if mutant[:3] in EQUIVALENT:
             return "equivalent"
         first, rest = next(tests for p, tests in TESTS.items() if fnmatch(mutant.file, p))
-        class_name = mutant.function.rpartition(".")[0]
         place = self.free.get()
         file = place / "phitodeep" / mutant.file
         whole = file.read_bytes()
         try:
-            for tests in ((class_name, first), ("", first, *rest)):
+            for tests in ((mutant.family, first), ("", first, *rest)):
                 if tests not in self.passing and fails(place, *tests):
                     sys.exit(f"These tests fail before anything is broken: {tests}")
                 self.passing.add(tests)

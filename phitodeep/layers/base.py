@@ -133,11 +133,9 @@ class Param:
         store: dict[str, Array] = getattr(layer, self.store)
         if not layer.creating and self.name not in store:
             layer.make_parameters()
-        new = np.asarray(value)
-        if new.dtype.kind not in "fiub":
-            raise ArgumentTypeError(
-                f"{layer!r}: parameter {self.name!r} takes real numbers, got {new.dtype}."
-            )
+        new = value
+        if type(new) is not np.ndarray or new.dtype.kind not in "fiub":
+            new = as_real(new, f"{layer!r}: parameter {self.name!r}")
         old = store.get(self.name)
         if old is None:
             if not layer.creating:
@@ -346,7 +344,7 @@ class Layer(Buffered):
         return ghost
 
     def _known_or_refuse(self) -> Shape:
-        known = self.input_shape or self.known_input()
+        known = self.known_input() if self.input_shape is None else self.input_shape
         if known is None:
             raise NotBuiltError(
                 f"{self!r} does not know its input shape yet: call build(input_shape), "

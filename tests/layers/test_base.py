@@ -19,7 +19,7 @@ from phitodeep.errors import (
     PhitodeepError,
     ShapeError,
 )
-from phitodeep.layers import BatchNorm, Chain, Dense, Dropout, LayerNorm, PReLU, ReLU, Tanh
+from phitodeep.layers import GELU, BatchNorm, Chain, Dense, Dropout, LayerNorm, PReLU, ReLU, Tanh
 from phitodeep.layers.base import (
     Call,
     Layer,
@@ -101,6 +101,8 @@ def test_contexts_nest_and_are_left_even_by_errors() -> None:
             assert current() == Call(training=False, caching=False, step=3)
             with saliency():
                 assert current() == Call(training=False, caching=True, step=3)
+        with saliency():
+            assert current() == Call(training=False, caching=True, step=3)
         assert current() == Call(reuse=True, step=3)
     with pytest.raises(ZeroDivisionError), inference():
         _ = 1 / 0
@@ -159,9 +161,10 @@ def test_writing_first_builds_and_then_writes() -> None:
         ),
         (1.0, ShapeError, r"got \(\)"),
         (np.ones(2), ShapeError, r"got \(2,\)"),  # which NumPy would broadcast
-        (np.full((3, 2), 1j), ArgumentTypeError, "real numbers, got complex128"),
+        (np.full((3, 2), 1j), ArgumentTypeError, "real numbers, got .*complex128"),
         (np.full((3, 2), "a"), ArgumentTypeError, "real numbers"),
-        (None, ArgumentTypeError, "real numbers, got object"),
+        (None, ArgumentTypeError, "real numbers, got .*object"),
+        ([[1.0], [1.0, 2.0]], ShapeError, "unequal length"),
     ],
 )
 def test_bad_values_are_not_written(value: Any, error: type[Exception], says: str) -> None:
@@ -182,8 +185,12 @@ def test_reading_too_early_says_what_to_do() -> None:
             layer.forward(np.ones((2, 3)))
         with pytest.raises(NotBuiltError):
             layer.get_weights()
-    with pytest.raises(NotBuiltError, match="no parameter 'b'"):
-        _ = Dense(3, 2, bias=False).b
+    for layer in (Dense(3, 2, bias=False), Dense(3, 2, bias=False)):
+        with pytest.raises(NotBuiltError, match="no parameter 'b'"):
+            _ = layer.b
+        with pytest.raises(NotBuiltError, match="no parameter 'b'"):
+            layer.b = np.zeros(2)
+        assert layer.params.keys() == {"W"}
     assert issubclass(NotBuiltError, OrderError)
     assert issubclass(OrderError, RuntimeError)
 
@@ -318,6 +325,14 @@ def test_build_returns_the_output_shape_and_remembers_both() -> None:
     assert layer.dtype == np.float32
 
 
+def test_layers_without_parameters_take_single_numbers_as_samples() -> None:
+    layer = Tanh()
+    assert layer.build(()) == ()
+    assert layer.flops() == 1
+    np.testing.assert_allclose(layer.forward(np.ones(3)), np.tanh(np.ones(3)), rtol=1e-6)
+    assert GELU().measured((5,)).flops() == 8 * 5
+
+
 def test_another_shape_is_refused_and_nothing_changes() -> None:
     for layer in (Dense(4), LayerNorm(), PReLU(), BatchNorm(), Chain(Dense(4), LayerNorm())):
         layer.build((3,), seed=1)
@@ -377,6 +392,13 @@ def test_measured_makes_no_array() -> None:
     with pytest.raises(NotBuiltError):
         Dense(3).count_params()
     assert Dense(3).measured((7,)).count_params() == 24
+
+
+@pytest.mark.parametrize(("make", "shape"), [(LayerNorm, (7,)), (ReLU, (2, 3)), (ReLU, ())])
+def test_what_is_built_can_be_measured(make: Any, shape: Shape) -> None:
+    layer = make()
+    layer.build(shape)
+    assert layer.measured().output_shape == shape
 
 
 def test_shared_parameters_count_once() -> None:
@@ -502,6 +524,13 @@ def test_uniform_has_no_repetition_and_is_uniform() -> None:
     correlation = np.corrcoef(rows[:-1].ravel(), rows[1:].ravel())[0, 1]
     assert abs(correlation) < 0.02
     assert np.unique(rows[:, 0]).size > 0.99 * len(rows)
+
+
+def test_uniform_draws_no_more_than_it_must() -> None:
+    layer = planted()
+    for each, ticks in ((5, 1), (8, 1), (9, 2)):
+        drawn(layer, (6, each), step=0, reuse=True)
+        assert layer.frame.buffers["uniform"].shape == (6, 8 * ticks)
 
 
 def test_without_a_step_each_pass_counts_for_itself() -> None:

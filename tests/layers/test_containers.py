@@ -175,6 +175,9 @@ def test_known_sizes_build_themselves() -> None:
     assert chain.count_params() == 16 + 10
     with pytest.raises(NotBuiltError, match="does not know its input shape"):
         Chain(ReLU(), Dense(4)).count_params()
+    partly = Chain(Dense(3, 4), Dense(2))
+    partly.layers[0].build((3,))
+    assert partly.count_params() == 16 + 10
 
 
 def test_build_known_builds_what_can_be_known() -> None:
@@ -187,13 +190,26 @@ def test_build_known_builds_what_can_be_known() -> None:
         Chain(Dense(3, 4), Dense(5, 2)).build_known()
 
 
-def test_without_last_has_the_same_layers(rng: np.random.Generator) -> None:
-    chain = built(Chain(Dense(3, 4), Tanh(), Dense(4, 2)), 3)
-    shorter = chain.without_last()
-    assert [id(layer) for layer in shorter.layers] == [id(layer) for layer in chain.layers[:2]]
-    assert len(chain.layers) == 3
+def test_last_is_the_layer_whose_output_is_the_chains() -> None:
+    end, residual = Dense(2), Residual(Tanh())
+    assert Chain(Tanh(), end).last is end
+    assert Chain(Tanh(), Chain(ReLU(), Chain(end))).last is end
+    assert Chain(end, residual).last is residual  # which adds to the output of its last layer
+    assert Chain().last is None
+    assert Chain(end, Chain()).last is None
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_without_last_has_the_same_layers(nested: bool, rng: np.random.Generator) -> None:
+    first, second, end = Dense(3, 4), Tanh(), Dense(4, 2)
+    many = (first, Chain(second, end)) if nested else (first, second, end)
+    chain = built(Chain(*many), 3)
+    shorter, count = chain.without_last(), len(chain.layers)
+    leaves = [layer for _, layer in shorter.walk() if not layer.children()]
+    assert [id(layer) for layer in leaves] == [id(first), id(second)]
+    assert len(chain.layers) == count
     X = rng.standard_normal((5, 3))
-    np.testing.assert_array_equal(chain.forward(X), chain.layers[2].forward(shorter.forward(X)))
+    np.testing.assert_array_equal(chain.forward(X), end.forward(shorter.forward(X)))
 
 
 @pytest.mark.parametrize(

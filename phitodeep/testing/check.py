@@ -1,0 +1,218 @@
+"""The check: a float64 copy, its claims made twice, their slopes, and who is to blame."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import as_float, check_count, check_finite, check_number
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.layers.base import Layer, calling
+from phitodeep.layers.containers import Chain
+from phitodeep.loss import Loss
+from phitodeep.testing.diagnoses import fault, malformed
+from phitodeep.testing.report import Finding, GradientError, GradientReport, refuse
+from phitodeep.testing.slopes import Arrays, Trial, probes_of
+from phitodeep.types import Array, Shape
+
+Aim = tuple[Any, Any]  # y and sample_weight
+
+
+def check_gradients(
+    obj: Layer | Loss,
+    X: Any,
+    y: Any = None,
+    *,
+    loss: Loss | None = None,
+    sample_weight: Any = None,
+    training: bool = True,
+    perturb: bool = True,
+    max_probes: int | None = 128,
+    seed: int = 0,
+    rtol: float = 1e-7,
+    atol: float = 0.0,
+) -> GradientReport:
+    """Compare every gradient of a layer, a model or a loss with central differences.
+
+    `obj` is a Layer (X its input) or a Loss (X the predictions, y the targets). With y, a layer
+    is checked together with `loss`, or with the attribute `loss` that models have; without y,
+    against a random dY. All happens in float64 on a copy: `obj` stays as it is. An unbuilt layer
+    is built for X, from `seed`, which also seeds everything else. Sizes that differ from each
+    other and from 2 make the diagnosis of a wrong factor sharper.
+
+    `training=False` checks what `saliency()` gives. `perturb` moves parameters and states that
+    still have trivial values (gamma = 1, b = 0), since these would hide a lost factor. An array
+    of more than `max_probes` numbers is probed at that many random places, and along one random
+    direction that moves all of it (None: at every place), so that a network of 784-128-64-10
+    takes a second or two.
+
+    A claim a is right where, for a numeric slope n,
+
+        |a - n| <= rtol max(|a|, |n|, floor)      rtol floor = atol + the rounding error of n
+
+    If that fails down to the shortest step, and a is between the slopes to both sides, then this
+    is a kink (of ReLU, say): it counts as skipped. More skipped than not is an error.
+
+    Also checked: float64 stays float64; X, dY and the parameters are not written into; each
+    parameter has one gradient of its shape (a frozen layer may leave it out); forward and
+    backward, done again, give the same again.
+
+    Raises GradientError, or returns a GradientReport.
+    """
+    if not isinstance(obj, Layer | Loss):
+        raise ArgumentTypeError(f"check_gradients takes a layer or a loss, got {obj!r}.")
+    if isinstance(obj, Loss):
+        loss, X = obj, as_float(X, np.float64, "X")
+    layer = obj if isinstance(obj, Layer) else Chain()  # a loss alone is that of the identity
+    limits: dict[str, Any] = {
+        "max_probes": None if max_probes is None else check_count(max_probes, "max_probes"),
+        "rtol": check_number(rtol, "rtol", above=0),
+        "atol": check_number(atol, "atol", least=0),
+    }
+    rng, aim = np.random.default_rng(seed), (y, sample_weight)
+    with calling(training=training, caching=True, needs_dX=True, reuse=False, step=0, first=0):
+        twin = _twin_of(layer, np.shape(X)[1:], seed, rng if perturb else None)
+        loss = _loss_of(twin, loss, aim)
+        X = np.array(twin.admit(X), order="C")
+        shown = repr(twin if layer is obj else obj)
+        subject = shown if len(shown) <= 80 else shown.partition("(")[0]
+        trial = _trial_of(subject, twin, X, loss, aim, rng)
+        findings: list[Finding] = []
+        for name in trial.claims:
+            findings.append(Finding(name, trial, findings, *probes_of(trial, name, rng, **limits)))
+        faults = [told for finding in findings if (told := fault(finding))]
+        if faults and twin.children():
+            check = partial(check_gradients, training=training, perturb=False, seed=seed, **limits)
+            faults += _culprits(twin, X, loss, aim, check)
+        refuse(subject, faults)
+    return GradientReport(subject, tuple(finding.entry() for finding in findings))
+
+
+def _loss_of(layer: Layer, loss: Loss | None, aim: Aim) -> Loss | None:
+    """A copy of the loss to check with, or None for a random dY."""
+    if aim[0] is None:
+        if loss is None and aim[1] is None:
+            return None
+        raise ArgumentError(
+            "A loss needs targets, check_gradients(loss, P, y): "
+            "loss and sample_weight are taken only with targets y."
+        )
+    found = getattr(layer, "loss", None) if loss is None else loss
+    if not isinstance(found, Loss):
+        raise ArgumentError(f"check_gradients with y needs a loss: loss=..., got {found!r}.")
+    return copy.deepcopy(found)
+
+
+def _twin_of(obj: Layer, shape: Shape, seed: int, rng: np.random.Generator | None) -> Layer:
+    """A float64 copy with parameters of its own, none of them trivial if there is an rng."""
+    twin = obj.copy()
+    if twin.output_shape is None:
+        twin.build(shape, seed=seed, dtype=np.float64)
+    else:
+        twin.cast(np.float64)
+    for _, layer in twin.walk():
+        for store in (layer.params, layer.state):
+            for name, a in store.items():
+                store[name] = a.copy()  # where weights are tied, each use answers for itself
+                if rng is not None and np.unique(a).size < max(2, a.size):
+                    store[name] += rng.uniform(0.1, 0.6, a.shape)  # a variance stays positive
+    return twin
+
+
+def _trial_of(
+    subject: str, layer: Layer, X: Array, loss: Loss | None, aim: Aim, rng: np.random.Generator
+) -> Trial:
+    """The output, or its loss, as a function of X and of all parameters here and below."""
+    check_finite(X, "X")
+    states = [(part.state, copy.deepcopy(part.state)) for _, part in layer.walk()]
+
+    def forward() -> Array:
+        for state, kept in states:
+            state.update(copy.deepcopy(kept))
+        return np.array(layer.forward(X))  # a copy: Y may be a view of X, which is moved
+
+    def run() -> Any:
+        return forward() if loss is None else loss.loss_func(forward(), *aim)
+
+    def backward() -> dict[str, Any]:
+        return {"dX": layer.backward(dY), **_gather(layer.walk(), "grads")}
+
+    params = _gather(layer.walk(), "params")
+    given = {"X": X, **params}
+    out, faults = _twice("forward", lambda: {"Y": forward()}, given, " at the same step")
+    Y = out["Y"]
+    if Y.dtype != np.float64:
+        faults.append(f"Y is {Y.dtype} for X of float64: a layer keeps the dtype.")
+    if not np.isfinite(Y).all():
+        faults.append("Y holds nan or infinity.")
+    refuse(subject, faults)
+    if loss is None:
+        dY = rng.standard_normal(Y.shape)
+    else:
+        who = "loss_gradient"
+        out, faults = _twice(who, lambda: {who: loss.loss_gradient(Y, *aim)}, {"X": Y})
+        refuse(subject, [*faults, *malformed({who: Y}, out)])
+        dY = out[who]
+    claims, faults = _twice("backward", backward, {**given, "dY": dY})
+    arrays = {"dX": X, **params} if X.dtype.kind == "f" else params  # tokens have no gradient
+    frozen = _gather(((path, part) for path, part in layer.walk() if not part.trainable), "params")
+    refuse(subject, [*faults, *malformed(arrays, claims, frozen)])
+    upstream, shapes = dY if loss is None else 1.0, {"": X.shape, " of Y": Y.shape}
+    return Trial(run, run(), upstream, arrays, claims, shapes, *aim)
+
+
+def _gather(layers: Iterable[tuple[str, Layer]], store: str) -> Arrays:
+    """The arrays of every `store` ("params", "grads"), by path."""
+    return {
+        f"{path}.{name}".removeprefix("."): a
+        for path, layer in layers
+        for name, a in getattr(layer, store).items()
+    }
+
+
+def _twice(
+    who: str, f: Callable[[], dict[str, Any]], given: Arrays, when: str = ""
+) -> tuple[Arrays, list[str]]:
+    """What f gives, and its faults: it writes into `given`, or gives others when called again."""
+    kept = copy.deepcopy(given)
+    first, second = ({k: np.array(a) for k, a in f().items() if a is not None} for _ in range(2))
+    written, changed = _differing(kept, given), _differing(first, second)
+    faults = [f"{who} writes into {written}."] if written else []
+    faults += [f"{who}, called again{when}, gives another {changed}."] if changed else []
+    return first, faults
+
+
+def _differing(A: Arrays, B: Arrays) -> str:
+    """The names of what is not the same in both."""
+    pairs = ((name, A.get(name, ()), B.get(name, ())) for name in {**A, **B})
+    return ", ".join(name for name, a, b in pairs if not np.array_equal(a, b, equal_nan=True))
+
+
+def _culprits(
+    twin: Layer, X: Array, loss: Loss | None, aim: Aim, check: Callable[..., GradientReport]
+) -> list[str]:
+    """Which parts of a wrong whole are wrong alone, each checked at what it receives."""
+    spied, parts, wrong = twin.copy(), dict(twin.walk()), []
+
+    def alone(what: str, part: Layer | Loss, X: Array, y: Any = None, weight: Any = None) -> None:
+        try:
+            check(part, X, y, sample_weight=weight)
+        except GradientError as error:
+            wrong.append(f"Alone, {what} is wrong too: {error}")
+
+    def checked(path: str, forward: Callable[[Array], Array], X: Array) -> Array:
+        alone(f"layer {path}", parts[path], X)
+        return forward(X)
+
+    for path, leaf in spied.walk():
+        if not leaf.children():
+            vars(leaf)["forward"] = partial(checked, path, leaf.forward)
+    Y = spied.forward(X)
+    if loss is not None:
+        alone("the loss", loss, Y, *aim)
+    joins = f"Alone, every layer inside is right: does {type(twin).__name__} join them wrongly?"
+    return wrong or [joins]

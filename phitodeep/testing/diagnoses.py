@@ -1,0 +1,201 @@
+"""What wrong gradients look like: tables of (predicate, sentence), of which the first that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Iterator
+
+import numpy as np
+
+from phitodeep.testing.report import Finding
+from phitodeep.testing.slopes import Arrays
+from phitodeep.types import Array, Shape
+
+# --- what is seen before any slope is compared ---------------------------------------------
+
+SHAPES: tuple[tuple[Callable[[Shape, Shape], bool], str], ...] = (  # of a gradient, of its array
+    (lambda g, a: g == a[::-1], "Is it transposed?"),
+    (lambda g, a: a == (*g[:1], 1) and len(set(g)) == 1, "Was (n,) broadcast against (n, 1)?"),
+    (lambda g, a: g[-len(a) :] == a, "Was it not summed over the rows?"),
+    (lambda g, a: math.prod(g) == math.prod(a), "It needs a reshape (keepdims?)."),
+)
+COUNTS = (
+    "the batch size",
+    "the number of rows",
+    "the size of the last axis",
+    "the number of elements",
+)
+
+
+def malformed(arrays: Arrays, claims: Arrays, frozen: Container[str] = ()) -> Iterator[str]:
+    """The claims that are no gradients of the arrays; those of frozen ones may be missing."""
+    for name in {**arrays, **claims}:
+        A, G = arrays.get(name), claims.get(name)
+        if A is None:
+            yield f"{name} is given, but nothing of that name has a gradient."
+        elif G is None:
+            if name not in frozen:
+                yield f"{name} is missing: backward does not give it."
+        elif G.shape != A.shape:
+            hints = (sentence for looks_so, sentence in SHAPES if looks_so(G.shape, A.shape))
+            told = f"{name} has shape {G.shape}, and should have {A.shape}."
+            yield f"{told} {next(hints, '')}".rstrip()
+        elif G.dtype != np.float64:
+            yield f"{name} is {G.dtype}, where all else is float64: backward keeps the dtype."
+        elif not np.isfinite(G).all():
+            where = np.argwhere(~np.isfinite(G))[0].tolist()
+            yield f"{name} holds nan or infinity, first at {where}."
+
+
+# --- what is seen once slopes are compared -------------------------------------------------
+
+
+def fault(f: Finding) -> str:
+    """What is wrong and why it may be; empty if nothing is."""
+    n, kinks = len(f.probes), len(f.probes) - len(f.smooth)
+    if f.wrong:
+        place = max(f.wrong, key=lambda i: f.wrong[i].relative)
+        index = [int(i) for i in np.unravel_index(place, f.gradient.shape)]
+        return (
+            f"{f.name}{index or ''}: {f.wrong[place]}; "
+            f"{len(f.wrong)} of {n} probed entries are wrong. {_diagnosis(f)}"
+        ).rstrip()
+    for probe in f.along:
+        if probe.verdict == "wrong":
+            return (
+                f"{f.name} along a random direction: {probe}. "
+                f"The {n} entries probed are right, but some of "
+                f"the other {f.gradient.size - n} are not: max_probes=None finds them."
+            )
+    if 2 * kinks > n:
+        return (
+            f"{f.name}: {kinks} of {n} probes are at kinks, where there is no derivative: "
+            "move X off them (X + 0.1?), or is the function rough?"
+        )
+    return ""
+
+
+def _diagnosis(f: Finding) -> str:
+    """The first of DIAGNOSES that fits."""
+    with np.errstate(all="ignore"):  # numbers so wrong that they overflow resemble nothing
+        found = ((looks_so(f), sentence) for looks_so, sentence in DIAGNOSES)
+        return next((sentence.format(answer) for answer, sentence in found if answer), "")
+
+
+def alike(A: Array, B: Array) -> bool:
+    """A = B but for far less than any bug would change."""
+    return bool(np.abs(A - B).max(initial=0) <= 1e-5 * np.abs(B).max(initial=0))
+
+
+def factor(A: Array, B: Array) -> float:
+    """The k for which A = k B throughout, or 0."""
+    k = float(A @ B / (B @ B)) if B.any() else 0.0
+    return k if alike(A, k * B) else 0.0
+
+
+def count(f: Finding, k: float) -> str:
+    """What k counts, such as the batch, if it counts anything but one."""
+    for whose, s in f.trial.shapes.items():
+        for part, what in zip((s[:1], s[:-1], s[-1:], s), COUNTS, strict=True):
+            n = math.prod(part)
+            if k > 1.5 and abs(k - n) <= 1e-5 * n:
+                return f"{n} ({what}{whose})"
+    return ""
+
+
+def scaled(f: Finding) -> str:
+    k = factor(f.got, f.expected)
+    return f"{k:.6g}" if k and f.got.size > 1 and abs(k - 1) > 1e-4 else ""
+
+
+def transposed(f: Finding) -> bool:
+    G = f.gradient
+    square = G.ndim > 1 and G.shape[-1] == G.shape[-2]
+    return square and alike(f.take(np.swapaxes(G, -1, -2)), f.expected)
+
+
+def lost_parameter(f: Finding) -> str:
+    """Such as gamma, of which each feature of the last axis has one."""
+    last, arrays = f.gradient.shape[-1:], f.trial.arrays
+    fitting = (name for name, a in arrays.items() if name != "dX" and a.shape == last)
+    return next((k for k in fitting if alike(f.got * f.take(arrays[k]), f.expected)), "")
+
+
+def lost_weights(f: Finding) -> bool:
+    w, G = np.asarray(f.trial.sample_weight), f.gradient
+    if f.name != "dX" or w.shape != G.shape[:1]:
+        return False
+    return factor(f.got * f.take(w.reshape(-1, *[1] * (G.ndim - 1))), f.expected) > 0
+
+
+def of_the_logits(f: Finding) -> bool:
+    """p - t, which is right only for what a softmax or sigmoid is applied to."""
+    if f.name != "dX" or f.trial.y is None:
+        return False
+    P, T = f.trial.arrays["dX"], np.asarray(f.trial.y)
+    if T.shape == P.shape[:-1]:
+        T = T[..., None] == np.arange(P.shape[-1])
+    return T.shape == P.shape and factor(f.got, f.take(P - T)) > 0
+
+
+def unmasked(f: Finding) -> bool:
+    blocked = np.abs(f.expected) <= 1e-9 * np.abs(f.got)
+    return bool(f.got[blocked].any()) and factor(f.got[~blocked], f.expected[~blocked]) > 0
+
+
+def passed_through(f: Finding) -> bool:
+    dY = f.trial.dY
+    return f.name == "dX" and np.shape(dY) == f.gradient.shape and alike(f.gradient, dY)
+
+
+def lost_mean(f: Finding) -> str:
+    """What is missing is one number for each row, or each feature."""
+    if f.got.size < f.gradient.size or f.gradient.ndim < 2:
+        return ""
+    missing = (f.expected - f.got).reshape(-1, f.gradient.shape[-1])
+    for axis, where in ((0, "row"), (1, "feature of the last axis")):
+        if missing.shape[axis] > 1 and alike(missing, missing.mean(axis, keepdims=True)):
+            return where
+    return ""
+
+
+def in_one_place(f: Finding) -> str:
+    for axis, index in enumerate(np.indices(f.gradient.shape)):
+        wrong, probed = ({*index.flat[list(probes)]} for probes in (f.wrong, f.smooth))
+        if len(wrong) == 1 < len(probed):
+            return f"{wrong.pop()} on axis {axis}"
+    return ""
+
+
+def only_dX(f: Finding) -> bool:
+    others = [other for other in f.findings if other is not f]
+    return f.name == "dX" and bool(others) and not any(other.wrong for other in others)
+
+
+DIAGNOSES: tuple[tuple[Callable[[Finding], object], str], ...] = (
+    (lambda f: not f.gradient.any(), "It is 0 everywhere: was it never written?"),
+    (lambda f: alike(f.got, -f.expected), "Its sign is wrong."),
+    (
+        lambda f: count(f, factor(f.expected, f.got)),
+        "It is exactly {} times too small: is the batch divided out twice, or is this a mean "
+        "instead of a sum? Only the loss divides, and once.",
+    ),
+    (
+        lambda f: count(f, factor(f.got, f.expected)),
+        "It is exactly {} times too large: was a mean's division left out?",
+    ),
+    (scaled, "It is {} times what it should be: is a constant factor wrong?"),
+    (transposed, "It is the right gradient transposed."),
+    (lost_parameter, "It is right once multiplied by {}: was that factor left out?"),
+    (lost_weights, "It is right once multiplied by sample_weight: was that left out?"),
+    (
+        of_the_logits,
+        "It is p - t, which is the gradient by the logits, not by the probabilities: "
+        "the Jacobian of softmax or sigmoid belongs to that layer, and not to the loss.",
+    ),
+    (unmasked, "It is right except where it should be 0: was the mask not applied?"),
+    (passed_through, "It is dY unchanged: was the Jacobian not applied?"),
+    (lost_mean, "What is missing is the same in every {}: was a mean not subtracted?"),
+    (in_one_place, "Only entries with index {} are wrong: is an edge treated otherwise?"),
+    (only_dX, "All parameters are right: is a road from X to Y missing in dX?"),
+)

@@ -1,0 +1,92 @@
+"""What a check finds, the report of right gradients, and the error of wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from phitodeep.errors import PhitodeepError
+from phitodeep.testing.slopes import Probe, Probes, Trial
+from phitodeep.types import Array, Shape
+
+
+class GradientError(PhitodeepError, AssertionError):
+    """A gradient is not the derivative of its function."""
+
+
+def refuse(subject: str, faults: Sequence[str]) -> None:
+    """Raise a GradientError if there are faults."""
+    if faults:
+        raise GradientError("\n  ".join([f"{subject} has wrong gradients.", *faults]))
+
+
+class GradientEntry(NamedTuple):
+    """How well one gradient fits: the worst of its probes."""
+
+    name: str  # "dX", or the path of a parameter such as "3.layers.0.W"
+    shape: Shape
+    probed: int
+    skipped: int  # probes at a kink, where only one-sided slopes exist
+    relative: float  # to the larger of both values, or to what rounding can tell apart
+    absolute: float
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """All gradients of one object, which are right; `report["0.W"]` is the entry of one."""
+
+    subject: str
+    entries: tuple[GradientEntry, ...]
+
+    @property
+    def worst(self) -> float:
+        """The worst relative error of all."""
+        return max((entry.relative for entry in self.entries), default=0.0)
+
+    def __getitem__(self, name: str) -> GradientEntry:
+        return {entry.name: entry for entry in self.entries}[name]
+
+    def __str__(self) -> str:
+        cells = [("", "shape"), *((e.name, str(e.shape)) for e in self.entries)]
+        wide, deep = (max(map(len, column)) for column in zip(*cells, strict=True))
+        head = f"{'':{wide}}  {'shape':{deep}}  probed  skipped  relative  absolute"
+        rows = [
+            f"{e.name:{wide}}  {e.shape!s:{deep}}  {e.probed:6}  {e.skipped:7}"
+            f"  {e.relative:8.1e}  {e.absolute:8.1e}"
+            for e in self.entries
+        ]
+        return "\n".join([f"{self.subject}: worst errors of each gradient", head, *rows])
+
+
+class Finding:
+    """All probes of one gradient, and what diagnoses may ask of them.
+
+    probes, along      by flat index, and at most one along a random direction
+    smooth, wrong      those of `probes` where there is a slope, and where it was not claimed
+    got, expected      claims and slopes of the smooth ones
+    findings           of the whole trial, this one included
+    """
+
+    def __init__(
+        self, name: str, trial: Trial, findings: list[Finding], probes: Probes, along: list[Probe]
+    ) -> None:
+        self.name, self.trial, self.findings = name, trial, findings
+        self.gradient, self.probes, self.along = trial.claims[name], probes, along
+        self.smooth = {i: probe for i, probe in probes.items() if probe.verdict != "kink"}
+        self.wrong = {i: probe for i, probe in probes.items() if probe.verdict == "wrong"}
+        self.got = np.array([probe.got for probe in self.smooth.values()])
+        self.expected = np.array([probe.expected for probe in self.smooth.values()])
+
+    def take(self, A: Array) -> Array:
+        """The entries of A, as if of the gradient's shape, that belong to `got` and `expected`."""
+        return np.broadcast_to(A, self.gradient.shape).reshape(-1)[list(self.smooth)]
+
+    def entry(self) -> GradientEntry:
+        smooth = [*self.smooth.values(), *(p for p in self.along if p.verdict != "kink")]
+        relative = max((probe.relative for probe in smooth), default=0.0)
+        absolute = max((probe.error for probe in smooth), default=0.0)
+        shape, probed = self.gradient.shape, len(self.probes) + len(self.along)
+        return GradientEntry(self.name, shape, probed, probed - len(smooth), relative, absolute)

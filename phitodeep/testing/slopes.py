@@ -1,0 +1,146 @@
+"""Slopes by differences: how long the steps are, what rounding takes of them, and kinks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phitodeep.checks import check_number
+from phitodeep.errors import ArgumentTypeError
+from phitodeep.types import Array, Shape
+
+Arrays = dict[str, Array]
+Curve = Callable[[float], Any]
+
+STEPS = (1e-3, 1e-4, 1e-5, 1e-6)  # a shorter one is tried where a longer one disagrees
+ROUNDINGS = 32 * float(np.finfo(np.float64).eps)  # how much of each output is forgiven
+
+
+def numeric_gradient(f: Callable[[Array], Any], X: Array, *, step: float = 1e-3) -> Array:
+    """The gradient of the scalar function f at X by central differences, of the shape of X.
+
+    For each number x, with h = step max(1, rms(X)) and D(h) = (f(x + h) - f(x - h)) / 2h,
+
+        D(h) = f' + h^2 f''' / 6 + O(h^4)      so      (4 D(h) - D(2h)) / 3 = f' + O(h^4)
+
+    X is float64, is written into while f is called, and is restored.
+    Source: Richardson 1911, "The approximate arithmetical solution by finite differences".
+    """
+    if not isinstance(X, np.ndarray) or X.dtype != np.float64:
+        raise ArgumentTypeError(
+            f"numeric_gradient takes a float64 array, got {getattr(X, 'dtype', type(X).__name__)}: "
+            "float32 has too few digits for differences (X.astype(np.float64)?)."
+        )
+    h = check_number(step, "step", above=0) * length(X)
+    G = np.empty_like(X)
+    for at in np.ndindex(X.shape):
+        G[at] = derivative(line(lambda: np.float64(f(X)), X, at), h)
+    return G
+
+
+def length(A: Array) -> float:
+    """What steps are relative to."""
+    return max(1.0, math.sqrt(np.mean(A * A))) if A.size else 1.0
+
+
+def line(f: Callable[[], Any], A: Array, at: Any, v: Any = 1.0) -> Curve:
+    """t -> f() while A[at] is moved by t v."""
+    kept = A[at].copy()
+
+    def moved(t: float) -> Any:
+        A[at] = kept + t * v
+        try:
+            return f()
+        finally:
+            A[at] = kept
+
+    return moved
+
+
+def derivative(curve: Curve, h: float) -> Any:
+    """The derivative of curve(t) at t = 0, elementwise if it gives an array."""
+    return (8 * (curve(h) - curve(-h)) - (curve(2 * h) - curve(-2 * h))) / (12 * h)
+
+
+class Trial(NamedTuple):
+    """A function of some arrays, the gradients claimed for it, and what diagnoses look at."""
+
+    run: Callable[[], Any]  # the output, or the loss, at the present values of `arrays`
+    Y: Any  # what `run` gives
+    dY: Any  # its upstream gradient; 1 for a loss
+    arrays: Arrays
+    claims: Arrays
+    shapes: dict[str, Shape]  # of X, and " of Y": a gradient may be divided by their sizes
+    y: Any
+    sample_weight: Any
+
+
+class Probe(NamedTuple):
+    """One slope: what was claimed and what was measured."""
+
+    got: float
+    expected: float
+    scale: float  # an error of rtol times this is allowed
+    verdict: str  # "right", "wrong" or "kink"
+
+    def __str__(self) -> str:
+        return f"expected {self.expected:.9g}, got {self.got:.9g}"
+
+    @property
+    def error(self) -> float:
+        return abs(self.got - self.expected)
+
+    @property
+    def relative(self) -> float:
+        return self.error / self.scale if self.error else 0.0
+
+
+Probes = dict[int, Probe]  # by flat index
+
+
+def probe(
+    trial: Trial, curve: Curve, got: float, size: float, own: float, rtol: float, atol: float
+) -> Probe:
+    """Compare the claim `got` with the slope of sum(dY curve(t)) at t = 0, where curve(0) = Y.
+
+    Differences are taken of outputs, and only then multiplied by dY: fewer digits cancel.
+    Steps are relative to the array's `size`; for a number whose `own` size is far less, such as
+    a probability near 0, one more is relative to that, if rounding leaves it any digits.
+    """
+    Y, dY = trial.Y, trial.dY
+    rounding = ROUNDINGS * float(np.linalg.norm(dY * Y))  # of a difference; h divides it
+    least = atol + ROUNDINGS * float(np.linalg.norm(dY)) / STEPS[0]
+    steps = [step * size for step in STEPS]
+    if 0 < own * STEPS[0] < steps[-1] and rounding < 1e-5 * abs(got) * own * STEPS[0]:
+        steps.append(own * STEPS[0])
+    slopes = []
+    for h in steps:
+        slopes.append(slope := float(np.sum(dY * derivative(curve, h))))
+        scale = max(abs(got), abs(slope), (least + rounding / h) / rtol)
+        if abs(got - slope) <= rtol * scale:
+            return Probe(got, slope, scale, "right")
+    sides = dY * (curve(h) - Y) / h, dY * (Y - curve(-h)) / h
+    low, high = float(np.minimum(*sides).sum()), float(np.maximum(*sides).sum())
+    slack = (high - low) / 10 + rounding / h  # the curve bends within h
+    kink = low - slack <= got <= high + slack
+    return Probe(got, float(np.median(slopes)), scale, "kink" if kink else "wrong")
+
+
+def probes_of(
+    trial: Trial, name: str, rng: np.random.Generator, max_probes: int | None, **tolerances: float
+) -> tuple[Probes, list[Probe]]:
+    """Those of single entries, and one along a random direction if there are too many entries."""
+    A, G = trial.arrays[name].reshape(-1), trial.claims[name].reshape(-1)
+    size, places, along = length(A), np.arange(A.size), []
+
+    def probed(at: Any, v: Any, got: Any, own: float) -> Probe:
+        return probe(trial, line(trial.run, A, at, v), float(got), size, own, **tolerances)
+
+    if max_probes is not None and A.size > max_probes:
+        v = rng.standard_normal(A.size) / math.sqrt(A.size)
+        along = [probed(slice(None), v, G @ v, 0.0)]
+        places = np.sort(rng.choice(places, max_probes, replace=False))
+    return {int(i): probed(i, 1.0, G[i], abs(A[i])) for i in places}, along
