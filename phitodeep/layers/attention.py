@@ -13,7 +13,7 @@ from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import softmax, sum_rows
 from phitodeep.layers.activation import GELU, ReLU, SiLU
-from phitodeep.layers.base import Layer, Param, current
+from phitodeep.layers.base import Layer, Param, Ticket, current
 from phitodeep.layers.containers import Chain, Parallel, Residual
 from phitodeep.layers.dense import Dense
 from phitodeep.layers.embedding import rotate, turning
@@ -100,6 +100,7 @@ class MultiHeadAttention(Layer):
         if X.ndim != 3 or X.shape[-1] != D:
             raise ShapeError(f"{self!r} takes X (N, T, {D}), got shape {X.shape}.")
         call = current()
+        mask = self.check_steps(X)
         N, T, _ = X.shape
         QKV = self.buffer("QKV", (N, T, self.Wqkv.shape[1]), X.dtype)
         np.matmul(X.reshape(N * T, D), self.Wqkv, out=QKV.reshape(N * T, -1))
@@ -121,13 +122,11 @@ class MultiHeadAttention(Layer):
         ticket = self.ticket() if self.dropout and call.training else None
         blocks = list(self._blocks(T, K.shape[-2], start))
         for part, (rows, seen) in enumerate(blocks):
-            P = self._attend(Q[..., rows, :], K[..., seen, :], start + rows.start, call.mask)
+            P = self._attend(Q[..., rows, :], K[..., seen, :], start + rows.start, mask)
             m = self._factors(P.shape, P.dtype, ticket, part)
             np.matmul(P if m is None else P * m, V[..., seen, :], out=Z_h[..., rows, :])
         kept = P if len(blocks) == 1 else None
-        self.save(
-            X=X, Q=Q, K=K, V=V, Z=Z, P=kept, turn=turn, ticket=ticket, mask=call.mask, start=start
-        )
+        self.save(X=X, Q=Q, K=K, V=V, Z=Z, P=kept, turn=turn, ticket=ticket, mask=mask, start=start)
         Y = self.buffer("Y", (N, T, D), X.dtype)
         np.matmul(Z.reshape(N * T, D), self.Wo, out=Y.reshape(N * T, D))
         if self.bias:
@@ -225,7 +224,7 @@ class MultiHeadAttention(Layer):
         return P
 
     def _factors(
-        self, shape: Shape, dtype: DType, ticket: tuple[int, int] | None, part: int
+        self, shape: Shape, dtype: DType, ticket: Ticket | None, part: int
     ) -> Array | None:
         """Dropout's factors of P, 0 or 1 / (1 - rate); None where nothing is dropped."""
         if ticket is None:
@@ -310,7 +309,8 @@ class TransformerBlock(Chain):
         super().__init__()
         if norm not in ("layer", "rms"):
             raise ArgumentError(f'TransformerBlock norm must be "layer" or "rms", got {norm!r}.')
-        self.heads, self.mlp_ratio = heads, check_number(mlp_ratio, "mlp_ratio", above=0)
+        check_number(mlp_ratio, "TransformerBlock mlp_ratio", above=0)
+        self.heads, self.mlp_ratio = heads, mlp_ratio
         self.causal, self.norm, self.pre_norm = causal, norm, pre_norm
         self.dropout, self.rope = dropout, rope
         MultiHeadAttention(heads, dropout=dropout)  # refuses what it would refuse later

@@ -23,6 +23,8 @@ from phitodeep.errors import (
 from phitodeep.optimization.initialization import Initializer
 from phitodeep.types import Array, DType, Shape, describe
 
+Ticket = tuple[int, int, int]
+
 
 class Call(NamedTuple):
     """How the current forward or backward pass is meant: a value of the call, not of a layer."""
@@ -280,15 +282,30 @@ class Layer(Buffered):
         assert self._generator is not None
         return initializer.draw(shape, self._generator)
 
-    def ticket(self) -> tuple[int, int]:
-        """What sets this forward pass's random numbers apart: the step, or the count of passes."""
-        step = _CALL.get().step
-        if step is not None:
-            return step, 0
-        self.frame.passes += 1
-        return self.frame.passes, 1
+    def check_steps(self, X: Array) -> Array | None:
+        """The call's mask, if it fits X (N, T, ...), which must have samples and steps."""
+        if X.size == 0:
+            raise ShapeError(f"{self!r} needs at least one sample and step, got shape {X.shape}.")
+        mask = _CALL.get().mask
+        if mask is not None and (mask.dtype != bool or mask.shape != X.shape[:2]):
+            raise ShapeError(
+                f"{self!r} takes a mask of True and False of shape {X.shape[:2]}, "
+                f"got {mask.dtype} of shape {mask.shape}."
+            )
+        return mask
 
-    def uniform(self, shape: Shape, ticket: tuple[int, int] | None = None, part: int = 0) -> Array:
+    def ticket(self) -> Ticket:
+        """What sets this forward pass's random numbers apart.
+
+        The place of the first sample, and the step, or outside any step the count of passes.
+        """
+        call = _CALL.get()
+        if call.step is not None:
+            return call.first, call.step, 0
+        self.frame.passes += 1
+        return call.first, self.frame.passes, 1
+
+    def uniform(self, shape: Shape, ticket: Ticket | None = None, part: int = 0) -> Array:
         """float32 numbers in [0, 1): a pure function of seed, layer path, ticket and sample place.
 
         Philox is counter based: its counter is set to (place of the first sample, ticket, part),
@@ -298,7 +315,8 @@ class Layer(Buffered):
         n, each = shape[0], math.prod(shape[1:])
         ticks = -(-each // 8)  # one tick of the counter gives eight float32
         key = self.seed_sequence.generate_state(2, np.uint64)
-        counter = [_CALL.get().first * ticks, *(ticket or self.ticket()), part]
+        first, step, kind = ticket or self.ticket()
+        counter = [first * ticks, step, kind, part]
         drawn = self.buffer("uniform", (n, 8 * ticks), np.float32)
         bits = np.random.Philox(key=key, counter=counter)
         np.random.Generator(bits).random(out=drawn, dtype=np.float32)
@@ -450,6 +468,22 @@ class Layer(Buffered):
         built = self.measured() if waiting else self
         arrays = {id(a): a.size for _, layer in built.walk() for a in layer.params.values()}
         return sum(arrays.values())
+
+    def gradients(self) -> dict[str, Array]:
+        """Copies of the last gradients of all parameters here and below, by path.
+
+        Where a parameter has several uses, as tied weights do, the gradients of all are added.
+        """
+        layers = list(self.walk())
+        path_of = {id(layer): path for path, layer in layers}
+        found: dict[str, Array] = {}
+        for _, layer in layers:
+            for name, gradient in layer.grads.items():
+                owner, own_name = layer.tied.get(name, (layer, name))
+                if id(owner) in path_of:
+                    full = f"{path_of[id(owner)]}.{own_name}".removeprefix(".")
+                    found[full] = found.get(full, 0) + gradient
+        return found
 
     def get_weights(self) -> dict[str, Array]:
         """Copies of all parameters and state, by path."""

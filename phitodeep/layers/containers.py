@@ -77,6 +77,7 @@ class Container(Layer):
             key = (*root.spawn_key, i)
             layer.plant(np.random.SeedSequence(root.entropy, spawn_key=key))
             layer.cast(self.dtype)
+            layer.trainable = self.trainable
             for _, part in layer.walk():
                 part.creates = self.creates
         return list(layers)
@@ -92,6 +93,8 @@ class Chain(Container):
     Backward is the chain rule: dY goes through the layers from the last to the first. Where
     nobody needs dX, as in training, it ends at the first layer that learns.
     """
+
+    ends_with_last = True  # whether the output is that of the last layer
 
     def __init__(self, *layers: Layer) -> None:
         super().__init__()
@@ -122,7 +125,7 @@ class Chain(Container):
     def last(self) -> Layer | None:
         """The layer whose output is the chain's, also where it ends in another chain."""
         last = self.layers[-1] if self.layers else None
-        return last.last if isinstance(last, Chain) and not isinstance(last, Residual) else last
+        return last.last if isinstance(last, Chain) and last.ends_with_last else last
 
     def without_last(self) -> Self:
         """The chain up to that layer, with the same layers."""
@@ -171,6 +174,8 @@ class Residual(Chain):
     Backward: X reaches Y by two roads, so dX = dY + dF with dF the gradient through the chain.
     Source: He et al. 2016, "Deep residual learning", arXiv:1512.03385, eq. 1.
     """
+
+    ends_with_last = False
 
     def create(self, shape: Shape) -> Shape:
         out = super().create(shape)
@@ -271,7 +276,8 @@ class Parallel(Container):
         with _Place("Parallel", "branch") as at:
             for at.i, branch in enumerate(self.branches):
                 dXs.append(branch.backward(shares[at.i]))
-        return _sum([dX for dX in dXs if dX is not None]) if current().needs_dX else None
+        given = [dX for dX in dXs if dX is not None]
+        return _sum(given) if given and current().needs_dX else None
 
     def flops(self) -> int:
         merging = 0 if self.merge == "concat" else len(self.branches) - 1
@@ -287,6 +293,8 @@ class SkipConcat(Chain):
     from the others.
     Source: Ronneberger, Fischer and Brox 2015, "U-Net", arXiv:1505.04597, fig. 1.
     """
+
+    ends_with_last = False
 
     def create(self, shape: Shape) -> Shape:
         out = super().create(shape)
@@ -326,6 +334,10 @@ class TimeDistributed(Container):
         super().__init__()
         self.layer = self._held([layer])[0]
 
+    @property
+    def takes_tokens(self) -> bool:  # type: ignore[override]
+        return self.layer.takes_tokens
+
     def create(self, shape: Shape) -> Shape:
         if not shape:
             raise ShapeError(f"{self!r} takes samples of shape (T, ...), got {shape}.")
@@ -335,7 +347,8 @@ class TimeDistributed(Container):
         if X.ndim < 2:
             raise ShapeError(f"{self!r} takes X (N, T, ...), got shape {X.shape}.")
         self.save(shape=X.shape)
-        Y = self.layer.forward(X.reshape(-1, *X.shape[2:]))
+        with calling(mask=None, first=current().first * X.shape[1]):
+            Y = self.layer.forward(X.reshape(-1, *X.shape[2:]))
         return Y.reshape(*X.shape[:2], *Y.shape[1:])
 
     def backward(self, dY: Array) -> Array | None:

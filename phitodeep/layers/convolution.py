@@ -16,7 +16,7 @@ from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.layers.base import Layer, Param, current
-from phitodeep.layers.windows import Windows, check_padding, spread, windows
+from phitodeep.layers.windows import Windows, check_padding, keep_steps, spread, windows
 from phitodeep.optimization.initialization import He, Initializer
 from phitodeep.types import Array, Shape
 
@@ -154,6 +154,7 @@ class _Conv(_Convolution):
     def forward(self, X: Array) -> Array:
         self._check(X)
         windows = self._windows(X.shape[1:-1])
+        keep_steps(self, windows.sizes, windows.out)
         U = self._cut(X, windows)
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
         np.matmul(U, self._matrices(self.W), out=self._grouped(Y))
@@ -225,7 +226,10 @@ class DepthwiseConv2D(Conv2D):
         )
 
     def create(self, shape: Shape) -> Shape:
-        self.groups, self.filters = shape[-1], shape[-1] * self.multiplier
+        filters = shape[-1] * self.multiplier
+        if self.params and self.filters != filters:
+            raise ShapeError(f"{self!r} was built for {self.groups} channels, got shape {shape}.")
+        self.groups, self.filters = shape[-1], filters
         return super().create(shape)
 
 
@@ -306,6 +310,7 @@ class _ConvTranspose(_Convolution):
     def forward(self, X: Array) -> Array:
         self._check(X)
         windows = self._windows(self._out(X.shape[1:-1]))
+        keep_steps(self, windows.out, windows.sizes)
         laid = self._lay(self._grouped(X), self._taps(), windows, self.filters)
         self.save(X=X, windows=windows)
         Y = self.buffer("Y", laid.shape, X.dtype)

@@ -73,13 +73,18 @@ class _Placed(Layer):
     """Layers that add something which depends on the place along the time axis of (N, T, D)."""
 
     def _start(self, T: int) -> int:
-        """The place of the first step: in generation, after those of the calls before."""
+        """The place of the first of T steps: in generation, after those of the calls before."""
         memory = current().memory
         if memory is None:
+            self._check(T)
             return 0
-        start = memory.get(self, 0)
+        start: int = memory.get(self, 0)
+        self._check(start + T)
         memory[self] = start + T
         return start
+
+    def _check(self, T: int) -> None:
+        """Refuse sequences that are too long, where there is a limit."""
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != 2:
@@ -113,7 +118,6 @@ class PositionalEmbedding(_Placed):
             raise ShapeError(f"{self!r} takes X (N, T, {self.W.shape[-1]}), got shape {X.shape}.")
         T = X.shape[1]
         start = self._start(T)
-        self._check(start + T)
         self.save(places=slice(start, start + T))
         return np.add(X, self.W[start : start + T], out=self.buffer("Y", X.shape, X.dtype))
 

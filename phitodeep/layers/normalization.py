@@ -147,6 +147,8 @@ class GroupNorm(_ScaleAndShift):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
+        if X.size == 0:
+            raise ShapeError(f"{self!r} needs at least one number, got shape {X.shape}.")
         rows, r = self._normalise(self._rows(X))
         X_hat = self._places(rows, X.shape)
         self.save(X_hat=X_hat, rows=rows, r=r)

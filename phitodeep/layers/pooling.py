@@ -9,7 +9,7 @@ import numpy as np
 
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.windows import Windows, check_padding, spread, windows
+from phitodeep.layers.windows import Windows, check_padding, keep_steps, spread, windows
 from phitodeep.types import Array, DType, Shape
 
 
@@ -58,6 +58,7 @@ class _MaxPool(_Pool):
 
     def forward(self, X: Array) -> Array:
         windows = self._windows(X.shape[1:])
+        keep_steps(self, windows.sizes, windows.out)
         padded = windows.pad(X, self.buffer, fill=-np.inf)
         first, *others = windows.taps
         Y = self.buffer("Y", (len(X), *windows.out, X.shape[-1]), X.dtype)
@@ -106,6 +107,7 @@ class _AvgPool(_Pool):
 
     def forward(self, X: Array) -> Array:
         windows = self._windows(X.shape[1:])
+        keep_steps(self, windows.sizes, windows.out)
         padded = windows.pad(X, self.buffer)
         Y = self.buffer("Y", (len(X), *windows.out, X.shape[-1]), X.dtype)
         Y.fill(0)
@@ -164,6 +166,8 @@ class _Global(Layer):
         """X as (N, places, C)."""
         if X.ndim < 3:
             raise ShapeError(f"{self!r} takes X (N, *sizes, C), got shape {X.shape}.")
+        if X.size == 0:
+            raise ShapeError(f"{self!r} needs at least one number, got shape {X.shape}.")
         return X.reshape(len(X), -1, X.shape[-1])
 
 

@@ -89,6 +89,7 @@ class _Recurrent(Layer):
         if X.ndim != 3 or X.shape[-1] != len(self.Wx):
             raise ShapeError(f"{self!r} takes X (N, T, {len(self.Wx)}), got shape {X.shape}.")
         call = current()
+        mask = self.check_steps(X)
         N, T, D = X.shape
         X_t = self.buffer("X_t", (T, N, D), X.dtype)
         np.copyto(X_t, X.swapaxes(0, 1))
@@ -98,7 +99,7 @@ class _Recurrent(Layer):
         A += self.b
         S = self.buffer("S", (self.states, T + 1, N, self.units), X.dtype)
         S[:, 0] = 0 if call.memory is None else call.memory.get(self, 0)
-        there = None if call.mask is None else call.mask.T[..., None]
+        there = None if mask is None else mask.T[..., None]
         U, bias = np.empty((N, self.b.size), X.dtype), self._bias()
         with np.errstate(over="ignore"):  # of exp, whose inverse is then rightly 0
             for t in range(T):
@@ -331,7 +332,7 @@ class Bidirectional(Container):
         return dX + turned[:, ::-1]
 
     def _turned(self, X: Array) -> Array:
-        mask = current().mask
+        mask = self.check_steps(X)
         with calling(mask=None if mask is None else mask[:, ::-1]):
             return self._flip(self.reverse.forward(X[:, ::-1]))
 

@@ -57,7 +57,7 @@ class SpatialDropout(Dropout):
     """
 
     def _units(self, shape: Shape) -> Shape:
-        return (shape[0], *(1,) * (len(shape) - 2), shape[-1])
+        return (shape[0], *(1,) * (len(shape) - 2), *shape[1:][-1:])
 
 
 class GaussianNoise(Layer):

@@ -85,8 +85,8 @@ class Permute(Layer):
     def forward(self, X: Array) -> Array:
         self.create(X.shape[1:])
         self.save()
-        return np.ascontiguousarray(X.transpose(0, *self.dims))
+        return X.transpose(0, *self.dims).copy()
 
     def backward(self, dY: Array) -> Array:
         back = np.argsort((0, *self.dims))
-        return np.ascontiguousarray(dY.transpose(back))
+        return dY.transpose(back).copy()

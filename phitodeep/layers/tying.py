@@ -87,16 +87,17 @@ class Lambda(Layer):
         self.function, self.derivative = forward, backward
 
     def create(self, shape: Shape) -> Shape:
-        return self.function(np.zeros((1, *shape), self.dtype)).shape[1:]
+        with np.errstate(all="ignore"):
+            return self.function(np.zeros((1, *shape), self.dtype)).shape[1:]
 
     def forward(self, X: Array) -> Array:
-        Y = self.function(X)
+        Y = self.function(X).astype(X.dtype, copy=False)
         self.save(X=X, Y=Y)
         return Y
 
     def backward(self, dY: Array) -> Array:
         X, Y = self.saved("X", "Y")
-        return self.derivative(dY, X, Y)
+        return self.derivative(dY, X, Y).astype(dY.dtype, copy=False)
 
     def __repr__(self) -> str:
         names = (getattr(f, "__name__", "?") for f in (self.function, self.derivative))

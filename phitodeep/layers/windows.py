@@ -10,6 +10,7 @@ import numpy as np
 
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.layers.base import Layer, current
 from phitodeep.types import Array, DType, Shape
 
 
@@ -109,6 +110,14 @@ class Windows:
         )
         shape = (len(padded), *self.out, *self.kernel, padded.shape[-1])
         return np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
+
+
+def keep_steps(layer: Layer, before: Shape, after: Shape) -> None:
+    """Refuse to change the number of steps under a mask, which would no longer fit."""
+    if len(before) == 1 and before != after and current().mask is not None:
+        raise ShapeError(
+            f"{layer!r} makes {after[0]} steps of {before[0]}, and the call's mask is of the latter."
+        )
 
 
 windows = functools.lru_cache(maxsize=256)(Windows)  # a layer sees few sizes, and many batches

@@ -287,7 +287,14 @@ class Optimizer:
                 "give each model its own, with optimizer.copy()."
             )
         self._kept |= self.memory()
-        users = (layer for top in layers for _, layer in top.walk() if layer.tied)
+        every = [layer for top in layers for _, layer in top.walk()]
+        here, users = {id(layer) for layer in every}, [layer for layer in every if layer.tied]
+        for user in users:
+            if any(id(owner) not in here for owner, _ in user.tied.values()):
+                raise ArgumentError(
+                    f"{user!r} uses a parameter of a layer outside the model, which nothing would "
+                    "step: add that layer itself, not a copy of it."
+                )
         self._packing = packing = _Packing(slots, users)
         self._slots, self._scratch = {}, {}
         for path, piece in packing.pieces.items():

@@ -117,7 +117,7 @@ def _twin_of(obj: Layer, shape: Shape, seed: int, rng: np.random.Generator | Non
     for _, layer in twin.walk():
         for store in (layer.params, layer.state):
             for name, a in store.items():
-                store[name] = a.copy()  # where weights are tied, each use answers for itself
+                store[name] = a.copy()
                 if rng is not None and np.unique(a).size < max(2, a.size):
                     store[name] += rng.uniform(0.1, 0.6, a.shape)  # a variance stays positive
     return twin
@@ -139,7 +139,7 @@ def _trial_of(
         return forward() if loss is None else loss.loss_func(forward(), *aim)
 
     def backward() -> dict[str, Any]:
-        return {"dX": layer.backward(dY), **_gather(layer.walk(), "grads")}
+        return {"dX": layer.backward(dY), **layer.gradients()}
 
     params = _gather(layer.walk(), "params")
     given = {"X": X, **params}

@@ -55,6 +55,7 @@ from phitodeep.optimization import initialization
 from phitodeep.optimization.initialization import InitType, Orthogonal, Xavier
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
+from tests.layers import catalogue_examples
 
 Make = Callable[[], Layer]
 ELEMENTWISE: list[Make] = [
@@ -92,6 +93,7 @@ EXAMPLES: list[tuple[Make, Shape]] = [
     (lambda: Parallel(Dense(5, 3), Chain(LayerNorm(), Dense(3)), merge="add"), (2, 3, 5)),
     (lambda: Parallel(Dense(3), PReLU(), Dense(3), merge="multiply"), (4, 3)),
     (lambda: Parallel(Parallel(Tanh(), Dropout(0.5)), Residual(Dense(3))), (1, 3)),
+    *catalogue_examples.EXAMPLES,
 ]
 VIEWS = (Chain, Flatten, Reshape)  # may return a view of X
 
@@ -169,7 +171,8 @@ def everything(layer: Layer) -> Iterator[Array]:
 
 def test_table_covers_exactly_the_public_layers() -> None:
     public = {v for n in layers.__all__ if isinstance(v := getattr(layers, n), type)}
-    assert {type(make()) for make, _ in EXAMPLES} == {
+    tokens = {type(make()) for make, _, _ in catalogue_examples.TOKENS}
+    assert tokens | {type(make()) for make, _ in EXAMPLES} == {
         c for c in public if issubclass(c, Layer) and c is not Layer
     }
 
@@ -227,9 +230,9 @@ def test_dtype_is_kept(make: Make, shape: Shape, dtype: type) -> None:
         assert found["Y"].shape == dY.shape
         assert found["dX"].shape == X.shape
         for part in parts(layer):
-            assert {n: a.shape for n, a in part.grads.items()} == {
-                n: a.shape for n, a in part.params.items()
-            }
+            lent = {n: owner.params[p].shape for n, (owner, p) in part.tied.items()}
+            own = {n: a.shape for n, a in part.params.items()}
+            assert {n: a.shape for n, a in part.grads.items()} == own | lent
 
 
 @one_each
@@ -532,7 +535,7 @@ def test_looking_makes_no_parameters(make: Make, shape: Shape) -> None:
 @one_each
 def test_repr_is_the_call_that_makes_it(make: Make, shape: Shape) -> None:
     for layer in (make(), made(make, shape)):
-        names = vars(initialization) | vars(layers)
+        names = vars(initialization) | vars(layers) | vars(catalogue_examples)
         twin = eval(repr(layer), names)
         assert type(twin) is type(layer)
         assert repr(twin) == repr(layer)

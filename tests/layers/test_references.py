@@ -10,6 +10,7 @@ from phitodeep.layers import BatchNorm, Layer
 from phitodeep.layers.base import saliency
 from phitodeep.types import Array
 from tests.conftest import references
+from tests.layers.catalogue_examples import EXAMPLES, TOKENS  # test_catalogue_references.py
 
 CASES = references("layers")
 NORM = [case for case in CASES if case.startswith("BatchNorm")]
@@ -86,4 +87,5 @@ def test_every_layer_with_a_counterpart_has_references() -> None:
     without = {"Layer", "Param", "State", "Swish"}  # not layers, or another's second name
     without |= {"Dropout", "GaussianNoise"}  # random
     without |= {"Chain"}  # inside Residual and Parallel
+    without |= {type(make()).__name__ for make, *_ in (*EXAMPLES, *TOKENS)} - named
     assert named == set(layers.__all__) - without

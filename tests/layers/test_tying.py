@@ -84,6 +84,7 @@ def test_the_head_is_the_embedding_transposed(shape: Any, rng: np.random.Generat
     )
     assert not head.params
     assert head.count_params() == 0
+    assert head.flops() == 2 * int(np.prod(shape[1:-1])) * 7 * 3
     with calling(needs_dX=False):
         assert head.backward(dY) is None
 
