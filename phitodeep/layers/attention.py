@@ -211,7 +211,7 @@ class MultiHeadAttention(Layer):
         S = np.matmul(Q, K.swapaxes(-1, -2))
         rows, keys = S.shape[-2:]
         if self.causal:
-            S += _causal(place, rows, keys, S.dtype)
+            S[..., place:] += _later(rows, S.dtype)  # the queries' own places are the last
         if mask is None:
             return softmax(S, out=S)
         seen = np.broadcast_to(mask[:, None, :keys], (len(mask), rows, keys))
@@ -245,10 +245,9 @@ class MultiHeadAttention(Layer):
 
 
 @functools.lru_cache(maxsize=64)
-def _causal(place: int, rows: int, keys: int, dtype: np.dtype[Any]) -> Array:
+def _later(rows: int, dtype: np.dtype[Any]) -> Array:
     """What to add to scores: UNSEEN where the key comes after the query, else 0."""
-    later = np.arange(keys) > np.arange(place, place + rows)[:, None]
-    bias = np.where(later, UNSEEN, 0).astype(dtype)
+    bias = np.triu(np.full((rows, rows), UNSEEN, dtype), 1)
     bias.flags.writeable = False
     return bias
 

@@ -116,7 +116,7 @@ def keep_steps(layer: Layer, before: Shape, after: Shape) -> None:
     """Refuse to change the number of steps under a mask, which would no longer fit."""
     if len(before) == 1 and before != after and current().mask is not None:
         raise ShapeError(
-            f"{layer!r} makes {after[0]} steps of {before[0]}, and the call's mask is of the latter."
+            f"{layer!r} makes {after[0]} steps of {before[0]}: the call's mask would not fit them."
         )
 
 
