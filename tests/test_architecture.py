@@ -20,7 +20,9 @@ FLOORS = {
     "layers.base": 2,
     **dict.fromkeys(["layers", "loss", "metrics"], 3),
     **dict.fromkeys(["fusion", "testing"], 4),
-    **dict.fromkeys(["optimization.schedules", "optimization.optimizers"], 4),
+    **dict.fromkeys(
+        ["optimization.schedules", "optimization.packing", "optimization.optimizers"], 4
+    ),
     **dict.fromkeys(["data", "io", "inspect", "generation"], 5),
     **{f"optimization.{name}": 5 for name in ("callbacks", "progress", "training", "rate_finder")},
     "model": 6,

@@ -10,18 +10,17 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 
 from phitodeep.checks import check_number
-from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers.base import Layer
+from phitodeep.optimization.packing import Packing, trainable
 from phitodeep.optimization.schedules import as_schedule, check_rate
 from phitodeep.types import Array, Schedule, describe
-
-Slot = tuple[str, Layer, str]  # path, layer, parameter name
 
 
 class Common(TypedDict, total=False):
@@ -32,83 +31,6 @@ class Common(TypedDict, total=False):
     l2: float
     clip_norm: float | None
     clip_value: float | None
-
-
-class _Packing:
-    """Parameters and gradients as views into one vector each, decayed ones first."""
-
-    def __init__(self, slots: list[Slot], users: Iterable[Layer]) -> None:
-        dtypes = {layer.dtype for _, layer, _ in slots}
-        if len(dtypes) > 1:
-            raise ArgumentTypeError(f"the layers have several dtypes: {sorted(map(str, dtypes))}.")
-        self.slots = slots
-        self.pieces: dict[str, slice] = {}
-        self.decayed = end = 0
-        for decays in (True, False):
-            for path, layer, name in slots:
-                if layer.declared[name].decay is decays:
-                    start, end = end, end + layer.params[name].size
-                    self.pieces[path] = slice(start, end)
-            if decays:
-                self.decayed = end
-        self.theta = np.empty(end, dtypes.pop() if dtypes else np.float32)
-        self.g = np.zeros_like(self.theta)
-        self.views: list[tuple[Array, Array]] = []
-        for path, layer, name in slots:
-            piece, old = self.pieces[path], layer.params[name]
-            self.theta[piece] = old.ravel()
-            theta, g = self.theta[piece].reshape(old.shape), self.g[piece].reshape(old.shape)
-            layer.params[name] = theta
-            self.views.append((theta, g))
-        owned = {
-            (id(layer), name): g for (_, layer, name), (_, g) in zip(slots, self.views, strict=True)
-        }
-        self.ties = [
-            (user, name, owned[id(owner), param])
-            for user in users
-            for name, (owner, param) in user.tied.items()
-            if (id(owner), param) in owned
-        ]
-
-    def holds(self, layers: Sequence[Layer]) -> bool:
-        """Whether these layers' trainable parameters are those packed, each a view of theta."""
-        now = [
-            (layer, a)
-            for top in layers
-            for _, layer in top.walk()
-            if layer.trainable
-            for a in layer.params.values()
-        ]
-        return len(now) == len(self.views) and all(
-            a is theta and layer is packed
-            for (layer, a), (theta, _), (_, packed, _) in zip(
-                now, self.views, self.slots, strict=True
-            )
-        )
-
-    def receive(self) -> None:
-        """Make g the buffers that backward writes gradients into, while buffers are reused."""
-        shared = {id(g) for _, _, g in self.ties}  # these are sums of several uses' gradients
-        for (_, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
-            if id(g) not in shared:
-                layer.frame.buffers["d" + name] = g
-
-    def gather(self) -> None:
-        """Bring the layers' gradients into g; those that backward wrote there are there."""
-        for (path, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
-            grad = layer.frame.grads.get(name)
-            if grad is None:
-                raise BackwardError(
-                    f"no gradient for {path}: {layer!r} has not been through backward."
-                )
-            if grad is not g:
-                if grad.shape != g.shape:
-                    raise ShapeError(
-                        f"the gradient of {path} has shape {grad.shape}, the parameter {g.shape}."
-                    )
-                g[...] = grad
-        for user, name, g in self.ties:
-            g += user.frame.grads[name]
 
 
 class Optimizer:
@@ -155,7 +77,7 @@ class Optimizer:
         self.last_rate = 0.0  # of the last step
         self._slots: dict[str, Array] = {}
         self._kept: dict[str, dict[str, Array]] = {}  # slots by path, while nothing is packed
-        self._packing: _Packing | None = None
+        self._packing: Packing | None = None
         self._holding = False  # whether the slot "held" has gradients of accumulated batches
         self._scratch: dict[str, Array] = {}
         self._owner: weakref.ref[Layer] | None = None
@@ -268,7 +190,7 @@ class Optimizer:
             )
         self._owner = weakref.ref(owner)
 
-    def pack(self, layers: Sequence[Layer]) -> _Packing:
+    def pack(self, layers: Sequence[Layer]) -> Packing:
         """The packing of these layers, made anew where it no longer holds."""
         if isinstance(layers, Layer):
             raise ArgumentTypeError(
@@ -277,7 +199,7 @@ class Optimizer:
         packing = self._packing
         if packing is not None and packing.holds(layers):
             return packing
-        slots = list(_trainable(layers))
+        slots = list(trainable(layers))
         known = {id(layer.params) for _, layer, _ in packing.slots} if packing else set()
         owner = self._owner() if self._owner is not None else None
         known |= {id(layer.params) for _, layer in owner.walk()} if owner is not None else set()
@@ -295,7 +217,7 @@ class Optimizer:
                     f"{user!r} uses a parameter of a layer outside the model, which nothing would "
                     "step: add that layer itself, not a copy of it."
                 )
-        self._packing = packing = _Packing(slots, users)
+        self._packing = packing = Packing(slots, users)
         self._slots, self._scratch = {}, {}
         for path, piece in packing.pieces.items():
             for name, kept in self._kept.get(path, {}).items():
@@ -329,16 +251,6 @@ def _norm(g: Array) -> float:
     with np.errstate(over="ignore"):
         square = float(np.dot(g, g))
     return math.sqrt(square) if math.isfinite(square) else float(np.linalg.norm(g.astype(float)))
-
-
-def _trainable(layers: Sequence[Layer]) -> Iterator[Slot]:
-    """The parameters that may change, in the order of the tree."""
-    for i, top in enumerate(layers):
-        for path, layer in top.walk(str(i)):
-            if layer.trainable:
-                layer.make_parameters()
-                for name in layer.params:
-                    yield f"{path}.{name}", layer, name
 
 
 class SGD(Optimizer):
