@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, ShapeError
 from phitodeep.functional import softmax
 from phitodeep.generation import sample
+from phitodeep.layers.base import calling
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import char_lstm, gpt
 
@@ -118,3 +119,11 @@ def test_a_model_without_scores_at_each_step_is_refused():
     with pytest.raises(ArgumentError, match=r"scores \(N, T, vocabulary\)"):
         model.generate([1], 1)
     assert model.generate([1, 2], 0).tolist() == [[1, 2]]
+
+
+def test_no_backward_goes_through_steps_of_generation():
+    model = built("gpt")
+    with calling(memory={}):
+        Y = model.forward(np.array([[1, 2]]))
+    with pytest.raises(BackwardError, match="run a forward pass in training mode"):
+        model.backward(Y)

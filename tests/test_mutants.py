@@ -204,5 +204,5 @@ def test_endless_tests_end(project: Path) -> None:
 
 def test_a_sample_of_all_is_killed_and_the_checkout_is_untouched() -> None:
     before = {f: f.read_bytes() for f in (ROOT / "phitodeep").rglob("*.py")}
-    assert main(["--module", "layers/normalization.py", "--sample", "6"]) == 0
+    assert main(["--module", "loss.py", "--sample", "6", "--seed", "3"]) == 0
     assert {f: f.read_bytes() for f in (ROOT / "phitodeep").rglob("*.py")} == before

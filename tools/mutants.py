@@ -52,6 +52,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "loss.py": ("test_loss.py", ["test_kills.py", "test_fusion.py"]),
     "functional.py": ("test_functional.py", ["test_kills.py", "test_loss.py", "layers"]),
     "optimization/optimizers.py": ("optimization/test_optimizers.py", ["test_kills.py"]),
+    "optimization/packing.py": ("optimization/test_optimizers.py", ["layers/test_tying.py"]),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
     ("loss.py", "SquaredHinge.slope", "return -2 / T * super().each(P, T)"): "T is -1 or +1",

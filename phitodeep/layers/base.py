@@ -38,6 +38,11 @@ class Call(NamedTuple):
     mask: Array | None = None  # (N, T) bool: the steps of each sample that are there
     memory: dict[Layer, Any] | None = None  # in generation: what layers keep between the calls
 
+    @property
+    def keeps(self) -> bool:
+        """Whether a backward pass may follow; none goes back through steps of generation."""
+        return self.caching and self.memory is None
+
 
 _CALL: ContextVar[Call] = ContextVar("phitodeep_call", default=Call())  # noqa: B039
 current = _CALL.get
@@ -169,7 +174,7 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
         if X.ndim == 0:
             raise ShapeError(f"{self!r} takes a batch of at least rank 1, got a single number.")
         Y = forward(self, X)
-        if _CALL.get().caching:
+        if _CALL.get().keeps:
             self.frame.output = Y.shape, Y.dtype
         return Y
 
@@ -266,8 +271,8 @@ class Layer(Buffered):
     # --- what an author uses ---------------------------------------------------------------
 
     def save(self, **values: Any) -> None:
-        """Keep values for `backward`, unless this is inference."""
-        if _CALL.get().caching:
+        """Keep values for `backward`, unless this is inference or generation."""
+        if _CALL.get().keeps:
             self.frame.cache = values
 
     def saved(self, *names: str) -> Any:
