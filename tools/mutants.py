@@ -55,6 +55,16 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "optimization/packing.py": ("optimization/test_optimizers.py", ["layers/test_tying.py"]),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
+    (
+        "layers/pooling.py",
+        "GlobalAvgPool.backward",
+        "dX = self.buffer('dX', (len(dY), places, dY.shape[1]), dY.dtype)",
+    ): "dY is (N, C): its last axis is its second",
+    (
+        "layers/pooling.py",
+        "GlobalMaxPool.backward",
+        "dX = np.zeros((len(dY), math.prod(shape[1:-1]), dY.shape[1]), dY.dtype)",
+    ): "dY is (N, C): its last axis is its second",
     ("loss.py", "SquaredHinge.slope", "return -2 / T * super().each(P, T)"): "T is -1 or +1",
     (
         "loss.py",
