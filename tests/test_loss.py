@@ -322,6 +322,14 @@ def test_smoothing_by_its_definition(make: type[CategoricalCrossEntropy]) -> Non
     assert_both(both(make(0.3), P, one_hot(y, 4, float)), both(make(), P, rows))
 
 
+def test_rows_may_miss_one_by_a_thousandth() -> None:
+    for off in (-9e-4, 9e-4):
+        SoftmaxCrossEntropy().loss_func(np.zeros((1, 2)), [[0.5, 0.5 + off]])
+    for off in (-2e-3, 2e-3):
+        with pytest.raises(ArgumentError, match="summing to 1"):
+            SoftmaxCrossEntropy().loss_func(np.zeros((1, 2)), [[0.5, 0.5 + off]])
+
+
 @pytest.mark.parametrize("ignored", [-1, -100, 2, 7])
 @pytest.mark.parametrize(
     "make", [CategoricalCrossEntropy, SoftmaxCrossEntropy, NegativeLogLikelihood]
@@ -351,7 +359,8 @@ def test_all_ignored_is_zero(make: Any, class_weight: Any) -> None:
 def test_class_weights_have_two_forms() -> None:
     P, y = pair(SoftmaxCrossEntropy(), (6, 4))
     wanted = both(SoftmaxCrossEntropy(class_weight=[1, 3, 1, 0]), P, y)
-    for form in ({1: 3, 3: 0}, {"1": 3.0, "3": 0.0}, (1, 3, 1, 0), np.array([1, 3, 1, 0])):
+    named = [{1: 3, 3: 0}, {"1": 3.0, "3": 0.0}, {0: 1, 1: 3, 2: 1, 3: 0}]
+    for form in (*named, (1, 3, 1, 0), np.array([1, 3, 1, 0])):
         assert_both(both(SoftmaxCrossEntropy(class_weight=form), P, y), wanted)
     assert wanted[0] == pytest.approx(
         both(SoftmaxCrossEntropy(), P, y, np.array([1, 3, 1, 0])[y])[0]
@@ -520,11 +529,13 @@ def test_bad_settings_are_refused(make: Any, says: str) -> None:
 
 @pytest.mark.parametrize(
     "class_weight",
-    [[1.0, 2.0], [1.0, -1.0, 1.0, 1.0], [1.0, np.nan, 1.0, 1.0], np.ones((2, 2)), {4: 1.0}, 2.0],
+    [[1.0, 2.0], [1, -1, 1, 1], [1, np.nan, 1, 1], [1, np.inf, 1, 1], np.ones((2, 2)), {4: 1}, 2.0],
 )
 def test_bad_class_weights_are_refused(class_weight: Any) -> None:
-    with pytest.raises(ArgumentError, match="class_weight"):
-        SoftmaxCrossEntropy(class_weight=class_weight).loss_func(np.zeros((2, 4)), [0, 1])
+    loss = SoftmaxCrossEntropy(class_weight=class_weight)
+    for check in (loss.loss_func, lambda P, y: loss.targets(y, P.shape)):  # before any training
+        with pytest.raises(ArgumentError, match="class_weight"):
+            check(np.zeros((2, 4)), [0, 1])
 
 
 # --- extremes ----------------------------------------------------------------------------------
@@ -595,6 +606,13 @@ def test_a_perfect_prediction_costs_nothing(loss: Loss) -> None:
     assert_both(both(loss, P, P), (0.0, np.zeros((3, 4))), rtol=1e-15)
 
 
+def test_slopes_at_the_kinks() -> None:
+    T = np.array([[1.0, -1.0]])
+    for loss in (Hinge(), SquaredHinge()):
+        assert_both(both(loss, T, T), (0.0, np.zeros((1, 2))))
+    assert_both(both(Huber(2.0), T + 2, T), (2.0, np.ones((1, 2))))
+
+
 def test_cosine_is_blind_to_length() -> None:
     P, y = pair(CosineSimilarityLoss(), (3, 4))
     value, gradient = both(CosineSimilarityLoss(), P, y)
@@ -622,7 +640,7 @@ def test_classes_that_predictions_can_mean() -> None:
     for loss in EXAMPLES:
         wanted = (0, 1) if loss in BINARY else (-1, 1) if loss in MARGINS else None
         wanted = (0, 1, 2, 3) if isinstance(loss, losses._CrossEntropy) else wanted
-        assert loss.classes((5, 4)) == wanted
+        assert loss.classes((5, 4)) == loss.classes((5, 3, 4)) == wanted
 
 
 def test_targets_are_floats_of_their_own_or_of_single_precision() -> None:
