@@ -76,5 +76,6 @@ def test_mnist_cnn_learns():
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
-def test_every_example_is_tested_here(path):
-    assert f'load("{path.stem}")' in Path(__file__).read_text()
+def test_every_example_is_tested(path):
+    tests = Path(__file__).parent.glob("test_examples*.py")
+    assert any(f'load("{path.stem}")' in test.read_text() for test in tests)
