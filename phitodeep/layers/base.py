@@ -166,14 +166,14 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
     """Bring X to the layer's dtype, and remember the shape that backward must be given."""
 
     @functools.wraps(forward)
-    def guarded(self: Layer, X: Array) -> Array:
+    def guarded(self: Layer, X: Array, **how: Any) -> Array:
         if self.output_shape is None:
             self.make_parameters()
         if type(X) is not np.ndarray or X.dtype != self.dtype or self.takes_tokens:
             X = self.admit(X)
         if X.ndim == 0:
             raise ShapeError(f"{self!r} takes a batch of at least rank 1, got a single number.")
-        Y = forward(self, X)
+        Y = forward(self, X, **how)
         if _CALL.get().keeps:
             self.frame.output = Y.shape, Y.dtype
         return Y
@@ -254,6 +254,10 @@ class Layer(Buffered):
 
     def backward(self, dY: Array) -> Array | None:
         raise NotImplementedError(f"{type(self).__name__} must implement backward(dY) -> dX.")
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        """Which steps of Y are there, given those of X (N, T); None where Y has no steps."""
+        return mask
 
     @property
     def tied(self) -> dict[str, tuple[Layer, str]]:

@@ -142,10 +142,23 @@ class Chain(Container):
 
     def _through(self, X: Array) -> Array:
         """F(X): all layers, one after another."""
+        mask = current().mask
+        masked = mask is not None
         with _Place(type(self).__name__) as at:
             for at.i, layer in enumerate(self.layers):
-                X = layer.forward(X)
+                if not masked:
+                    X = layer.forward(X)
+                    continue
+                with calling(mask=mask):
+                    X = layer.forward(X)
+                mask = None if mask is None else layer.compute_mask(mask)
         return X
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        left: Array | None = mask
+        for layer in self.layers:
+            left = None if left is None else layer.compute_mask(left)
+        return left
 
     def _back_through(self, dF: Array) -> Array | None:
         """The gradient of F's input from that of its output."""
@@ -278,6 +291,9 @@ class Parallel(Container):
                 dXs.append(branch.backward(shares[at.i]))
         given = [dX for dX in dXs if dX is not None]
         return _sum(given) if given and current().needs_dX else None
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        return self.branches[0].compute_mask(mask)
 
     def flops(self) -> int:
         merging = 0 if self.merge == "concat" else len(self.branches) - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,16 @@ from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.layers.base import Layer, Param, current
-from phitodeep.layers.windows import Windows, check_padding, keep_steps, spread, windows
+from phitodeep.layers.windows import (
+    Windows,
+    check_padding,
+    extent,
+    places,
+    resize_mask,
+    spread,
+    steps_there,
+    windows,
+)
 from phitodeep.optimization.initialization import He, Initializer
 from phitodeep.types import Array, Shape
 
@@ -77,6 +87,13 @@ class _Convolution(Layer):
         if X.ndim != self.rank + 2 or X.shape[-1] != self.input_shape[-1]:  # type: ignore[index]
             raise ShapeError(f"{self!r} was built for samples {self.input_shape}, got X {X.shape}.")
 
+    def compute_mask(self, mask: Array) -> Array | None:
+        return resize_mask(self, mask, self._steps) if self.rank == 1 else None
+
+    def _steps(self, n: Any) -> Any:
+        """How many steps are made of n, an integer or an array of several."""
+        raise NotImplementedError
+
     def _make(self, wide: int, narrow: int) -> None:
         """Draw W (*kernel, wide / groups, narrow) and b."""
         self.W = self.draw(self.initializer, (*self.kernel, wide // self.groups, narrow))
@@ -133,7 +150,8 @@ class _Conv(_Convolution):
     Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, filters); W is
     (*kernel_size, C / groups, filters), b is (filters,). s, d and p are stride, dilation and
     padding along each axis: see `Windows` for "valid", "same" and the output sizes. With G
-    groups, group g of the channels goes to group g of the filters.
+    groups, group g of the channels goes to group g of the filters. Steps that a mask leaves out
+    count as padding: they are zeros.
 
     Backward. Cut into windows, X is a matrix U with a row for each output place, and Y = U W + b
     is a Dense layer on rows, so
@@ -153,18 +171,18 @@ class _Conv(_Convolution):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
+        there = steps_there(self, X)
         windows = self._windows(X.shape[1:-1])
-        keep_steps(self, windows.sizes, windows.out)
-        U = self._cut(X, windows)
+        U = self._cut(X if there is None else X * there, windows)
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
         np.matmul(U, self._matrices(self.W), out=self._grouped(Y))
         if self.bias:
             Y += self.b
-        self.save(U=U, windows=windows, channels=X.shape[-1])
+        self.save(U=U, windows=windows, channels=X.shape[-1], there=there)
         return Y
 
     def backward(self, dY: Array) -> Array | None:
-        U, windows, channels = self.saved("U", "windows", "channels")
+        U, windows, channels, there = self.saved("U", "windows", "channels", "there")
         dY_g = self._grouped(dY)
         dW = self.buffer("dW", self.W.shape, dY.dtype)
         np.matmul(U.swapaxes(1, 2), dY_g, out=self._matrices(dW))
@@ -175,7 +193,8 @@ class _Conv(_Convolution):
             return None
         G = self.groups
         taps = self.W.reshape(len(windows.taps), channels // G, G, self.filters // G)
-        return self._lay(dY_g, taps.transpose(0, 2, 3, 1), windows, channels)
+        dX = self._lay(dY_g, taps.transpose(0, 2, 3, 1), windows, channels)
+        return dX if there is None else dX * there
 
     def _matrices(self, W: Array) -> Array:
         """W (*kernel, C / G, filters) as a view (G, taps * C / G, filters / G)."""
@@ -183,6 +202,9 @@ class _Conv(_Convolution):
 
     def _uses(self) -> int:
         return math.prod(self.output_shape[:-1]) if self.output_shape else 0
+
+    def _steps(self, n: Any) -> Any:
+        return places(n, extent(self.kernel[0], self.dilations[0]), self.strides[0], self.padding)
 
 
 class Conv1D(_Conv):
@@ -286,14 +308,24 @@ class _ConvTranspose(_Convolution):
 
     def _out(self, sizes: Shape) -> Shape:
         """The spatial sizes of the output, for an input of `sizes`."""
-        if self.padding == "same":
-            return tuple(n * s for n, s in zip(sizes, self.strides, strict=True))
-        p = 0 if isinstance(self.padding, str) else self.padding
-        axes = zip(sizes, self.kernel, self.strides, self.dilations, self.extra, strict=True)
-        out = tuple((n - 1) * s + (k - 1) * d + 1 + o - 2 * p for n, k, s, d, o in axes)
+        out = tuple(self._places(n, axis) for axis, n in enumerate(sizes))
         if min(out) < 1:
-            raise ShapeError(f"{self!r}: padding {p} leaves nothing of an input of {sizes}.")
+            raise ShapeError(
+                f"{self!r}: padding {self.padding} leaves nothing of an input of {sizes}."
+            )
         return out
+
+    def _places(self, n: Any, axis: int) -> Any:
+        """The size that an axis of n places grows to."""
+        s = self.strides[axis]
+        if self.padding == "same":
+            return n * s
+        p = 0 if isinstance(self.padding, str) else self.padding
+        spans = extent(self.kernel[axis], self.dilations[axis])
+        return (n - 1) * s + spans + self.extra[axis] - 2 * p
+
+    def _steps(self, n: Any) -> Any:
+        return self._places(n, 0)
 
     def create(self, shape: Shape) -> Shape:
         channels = self._channels(shape)
@@ -309,10 +341,11 @@ class _ConvTranspose(_Convolution):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
+        there = steps_there(self, X)
+        X = X if there is None else X * there
         windows = self._windows(self._out(X.shape[1:-1]))
-        keep_steps(self, windows.out, windows.sizes)
         laid = self._lay(self._grouped(X), self._taps(), windows, self.filters)
-        self.save(X=X, windows=windows)
+        self.save(X=X, windows=windows, there=there)
         Y = self.buffer("Y", laid.shape, X.dtype)
         if self.bias:
             return np.add(laid, self.b, out=Y)
@@ -320,7 +353,7 @@ class _ConvTranspose(_Convolution):
         return Y
 
     def backward(self, dY: Array) -> Array | None:
-        X, windows = self.saved("X", "windows")
+        X, windows, there = self.saved("X", "windows", "there")
         V, taps = self._cut(dY, windows), self._taps()
         n, G, c, f = taps.shape
         dW = np.matmul(self._grouped(X).swapaxes(1, 2), V).reshape(G, c, n, f)
@@ -332,7 +365,7 @@ class _ConvTranspose(_Convolution):
         dX = self.buffer("dX", X.shape, dY.dtype)
         matrices = taps.transpose(1, 0, 3, 2).reshape(G, n * f, c)
         np.matmul(V, matrices, out=self._grouped(dX))
-        return dX
+        return dX if there is None else np.multiply(dX, there, out=dX)
 
     def _uses(self) -> int:
         return math.prod(self.input_shape[:-1]) if self.input_shape else 0

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.windows import Windows, check_padding, keep_steps, spread, windows
+from phitodeep.layers.windows import (
+    Windows,
+    check_padding,
+    places,
+    resize_mask,
+    spread,
+    steps_there,
+    windows,
+)
 from phitodeep.types import Array, DType, Shape
 
 
@@ -38,6 +47,18 @@ class _Pool(Layer):
     def create(self, shape: Shape) -> Shape:
         return (*self._windows(shape).out, shape[-1])
 
+    def compute_mask(self, mask: Array) -> Array | None:
+        return resize_mask(self, mask, self._steps) if self.rank == 1 else None
+
+    def _steps(self, n: Any) -> Any:
+        return places(n, self.pool[0], self.strides[0], self.padding)
+
+    def _inputs(self, X: Array) -> Windows:
+        """The windows on X; under a mask, none may see steps that are there beside others."""
+        if self.padding != "valid" and steps_there(self, X) is not None:
+            raise ArgumentError(f'{self!r} takes a mask with padding="valid" only.')
+        return self._windows(X.shape[1:])
+
     def _windows(self, shape: Shape) -> Windows:
         if len(shape) != self.rank + 1:
             axes = ("steps", "height, width")[self.rank - 1]
@@ -57,8 +78,7 @@ class _MaxPool(_Pool):
     """
 
     def forward(self, X: Array) -> Array:
-        windows = self._windows(X.shape[1:])
-        keep_steps(self, windows.sizes, windows.out)
+        windows = self._inputs(X)
         padded = windows.pad(X, self.buffer, fill=-np.inf)
         first, *others = windows.taps
         Y = self.buffer("Y", (len(X), *windows.out, X.shape[-1]), X.dtype)
@@ -106,8 +126,7 @@ class _AvgPool(_Pool):
     """
 
     def forward(self, X: Array) -> Array:
-        windows = self._windows(X.shape[1:])
-        keep_steps(self, windows.sizes, windows.out)
+        windows = self._inputs(X)
         padded = windows.pad(X, self.buffer)
         Y = self.buffer("Y", (len(X), *windows.out, X.shape[-1]), X.dtype)
         Y.fill(0)
@@ -152,7 +171,10 @@ def _fresh(name: str, shape: Shape, dtype: DType) -> Array:
 
 
 class _Global(Layer):
-    """What global pools share: (N, *sizes, C) becomes (N, C)."""
+    """What global pools share: (N, *sizes, C) becomes (N, C); of steps, those that are there."""
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        return None
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) < 2:
@@ -172,27 +194,30 @@ class _Global(Layer):
 
 
 class GlobalAvgPool(_Global):
-    """y = the mean of each channel over all places.
+    """y = the mean of each channel over all places; 0 where a mask leaves none.
 
     Shapes: X, dX are (N, *sizes, C); Y, dY are (N, C).
-    Backward. Each of the m places gets dy / m.
+    Backward. Each of the m places that count gets dy / m.
     Source: Lin, Chen and Yan 2014, "Network in network", arXiv:1312.4400, sec. 3.2.
     """
 
     def forward(self, X: Array) -> Array:
-        self.save(shape=X.shape)
-        return self._places(X).mean(axis=1)
+        rows, there = self._places(X), steps_there(self, X)
+        if there is None:
+            self.save(shape=X.shape, shares=X.dtype.type(1 / rows.shape[1]))
+            return rows.mean(axis=1)
+        shares = there / np.maximum(there.sum(axis=1, keepdims=True), 1).astype(X.dtype)
+        self.save(shape=X.shape, shares=shares)
+        return (rows * shares).sum(axis=1)
 
     def backward(self, dY: Array) -> Array:
-        shape = self.saved("shape")
-        places = math.prod(shape[1:-1])
-        dX = self.buffer("dX", (len(dY), places, dY.shape[-1]), dY.dtype)
-        np.divide(dY[:, None], places, out=dX)
-        return dX.reshape(shape)
+        shape, shares = self.saved("shape", "shares")
+        dX = self.buffer("dX", (len(dY), math.prod(shape[1:-1]), dY.shape[-1]), dY.dtype)
+        return np.multiply(dY[:, None], shares, out=dX).reshape(shape)
 
 
 class GlobalMaxPool(_Global):
-    """y = the greatest x of each channel over all places.
+    """y = the greatest x of each channel over all places; 0 where a mask leaves none.
 
     Shapes: X, dX are (N, *sizes, C); Y, dY are (N, C).
     Backward. dy goes to the place that won, the first one where several are equal.
@@ -200,13 +225,18 @@ class GlobalMaxPool(_Global):
     """
 
     def forward(self, X: Array) -> Array:
-        rows = self._places(X)
+        rows, there = self._places(X), steps_there(self, X)
+        if there is not None:
+            rows = np.where(there, rows, -np.inf).astype(X.dtype, copy=False)
         winner = rows.argmax(axis=1)[:, None]
-        self.save(shape=X.shape, winner=winner)
-        return np.take_along_axis(rows, winner, axis=1)[:, 0]
+        Y = np.take_along_axis(rows, winner, axis=1)[:, 0]
+        any_there = None if there is None else there.any(axis=1)
+        self.save(shape=X.shape, winner=winner, any_there=any_there)
+        return Y if any_there is None else np.where(any_there, Y, 0).astype(X.dtype, copy=False)
 
     def backward(self, dY: Array) -> Array:
-        shape, winner = self.saved("shape", "winner")
+        shape, winner, any_there = self.saved("shape", "winner", "any_there")
+        dY = dY if any_there is None else dY * any_there
         dX = np.zeros((len(dY), math.prod(shape[1:-1]), dY.shape[-1]), dY.dtype)
         np.put_along_axis(dX, winner, dY[:, None], axis=1)
         return dX.reshape(shape)

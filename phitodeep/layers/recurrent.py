@@ -153,6 +153,9 @@ class _Recurrent(Layer):
         np.copyto(dX, np.matmul(rows, self.Wx.T).reshape(T, N, D).swapaxes(0, 1))
         return dX
 
+    def compute_mask(self, mask: Array) -> Array | None:
+        return mask if self.return_sequences else None
+
     def flops(self) -> int:
         """Multiplications and additions of all weights, and the cell, for each step."""
         steps = self.input_shape[0] if self.input_shape else 0
@@ -339,6 +342,9 @@ class Bidirectional(Container):
     def _flip(self, Y: Array) -> Array:
         """Y in the other order of steps, if it has steps."""
         return Y[:, ::-1] if Y.ndim == 3 else Y
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        return self.layer.compute_mask(mask)
 
     def flops(self) -> int:
         return self.layer.flops() + self.reverse.flops()

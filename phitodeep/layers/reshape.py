@@ -12,14 +12,21 @@ from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
 
 
-class Flatten(Layer):
+class _Moved(Layer):
+    """What these layers share: no arithmetic, and no time axis that outlives them."""
+
+    flops_per_output = 0
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        return None
+
+
+class Flatten(_Moved):
     """Each sample as one row: X (N, ...) -> Y (N, D), D the product of the other sizes.
 
     Backward: Y holds the numbers of X in the same order, so dX is dY in the shape of X.
     Y may be a view of X.
     """
-
-    flops_per_output = 0
 
     def create(self, shape: Shape) -> Shape:
         return (math.prod(shape),)
@@ -32,13 +39,11 @@ class Flatten(Layer):
         return dY.reshape(self.saved("shape"))
 
 
-class Reshape(Layer):
+class Reshape(_Moved):
     """Each sample in another shape: X (N, ...) -> Y (N, *shape); one size may be -1.
 
     Backward: dX is dY in the shape of X. Y may be a view of X.
     """
-
-    flops_per_output = 0
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -62,14 +67,12 @@ class Reshape(Layer):
         return dY.reshape(self.saved("shape"))
 
 
-class Permute(Layer):
+class Permute(_Moved):
     """The axes of each sample in another order: `Permute(2, 1)` swaps two; counted from 1.
 
     Shapes: X is (N, ...); axis i of Y is axis dims[i - 1] of X.
     Backward: dX is dY with the axes put back.
     """
-
-    flops_per_output = 0
 
     def __init__(self, *dims: int) -> None:
         super().__init__()

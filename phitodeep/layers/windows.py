@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,19 @@ def check_padding(padding: str | int, who: str) -> str | int:
     return check_count(padding, f"{who} padding", least=0)
 
 
+def extent(k: int, dilation: int) -> int:
+    """The places that a kernel of k taps spans."""
+    return (k - 1) * dilation + 1
+
+
+def places(size: Any, extent: int, stride: int, padding: str | int) -> Any:
+    """How many windows fit on an axis of `size` places (an integer, or an array of several)."""
+    if padding == "same":
+        return -(-size // stride)
+    p = 0 if isinstance(padding, str) else padding
+    return (size + 2 * p - extent) // stride + 1
+
+
 class Windows:
     """Where the windows of a kernel lie on inputs of given spatial sizes.
 
@@ -57,11 +71,14 @@ class Windows:
         who: str,
     ) -> None:
         self.sizes, self.kernel, self.stride, self.dilation = sizes, kernel, stride, dilation
-        extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+        extents = [extent(k, d) for k, d in zip(kernel, dilation, strict=True)]
         self.pads: list[tuple[int, int]] = []
-        for size, extent, s in zip(sizes, extents, stride, strict=True):
+        self.out = tuple(
+            places(n, e, s, padding) for n, e, s in zip(sizes, extents, stride, strict=True)
+        )
+        for size, out, e, s in zip(sizes, self.out, extents, stride, strict=True):
             if padding == "same":
-                total = max((-(-size // s) - 1) * s + extent - size, 0)
+                total = max((out - 1) * s + e - size, 0)
                 self.pads.append((total // 2, total - total // 2))
             else:
                 p = 0 if isinstance(padding, str) else padding
@@ -72,9 +89,6 @@ class Windows:
                 f"{who}: a window of {tuple(extents)} does not fit into an input of {sizes}"
                 f"{'' if self.padded == sizes else f', padded to {self.padded}'}."
             )
-        self.out = tuple(
-            (n - e) // s + 1 for n, e, s in zip(self.padded, extents, stride, strict=True)
-        )
         self.taps = list(product(*map(range, kernel)))
 
     def pad(self, X: Array, buffer: Callable[[str, Shape, DType], Array], fill: float = 0) -> Array:
@@ -112,12 +126,26 @@ class Windows:
         return np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
 
 
-def keep_steps(layer: Layer, before: Shape, after: Shape) -> None:
-    """Refuse to change the number of steps under a mask, which would no longer fit."""
-    if len(before) == 1 and before != after and current().mask is not None:
+def steps_there(layer: Layer, X: Array) -> Array | None:
+    """The call's mask as (N, T, 1), where X (N, T, C) has steps."""
+    if X.ndim != 3 or current().mask is None:
+        return None
+    mask = layer.check_steps(X)
+    return None if mask is None else mask[..., None]
+
+
+def resize_mask(layer: Layer, mask: Array, steps: Callable[[Any], Any]) -> Array:
+    """The mask (N, T') after a layer that makes steps(n) steps of n."""
+    T = mask.shape[1]
+    if (mask[:, 1:] > mask[:, :-1]).any():
+        if steps(T) == T:
+            return mask
         raise ShapeError(
-            f"{layer!r} makes {after[0]} steps of {before[0]}: the call's mask would not fit them."
+            f"{layer!r} makes {steps(T)} steps of {T}, so it takes lengths, or a mask that is True "
+            "up to a sample's last step and False after it."
         )
+    lengths = mask.sum(axis=1)
+    return np.arange(steps(T)) < np.where(lengths, steps(lengths), 0)[:, None]
 
 
 windows = functools.lru_cache(maxsize=256)(Windows)  # a layer sees few sizes, and many batches
