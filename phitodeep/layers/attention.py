@@ -255,7 +255,8 @@ def _later(rows: int, dtype: np.dtype[Any]) -> Array:
 class FeedForward(Chain):
     """Two Dense layers with an activation between, at each place: D -> hidden -> D.
 
-    activation    "gelu" or "relu"; or "swiglu": silu(X W1) times X W3, then W2
+    activation    "gelu", "gelu_tanh" (its approximation, which GPT-2 has) or "relu"; or
+                  "swiglu": silu(X W1) times X W3, then W2
     Shapes: X, Y are (N, T, D). Backward: that of the layers it holds.
     Sources: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.3; swiglu: Shazeer 2020,
     arXiv:2002.05202.
@@ -264,9 +265,10 @@ class FeedForward(Chain):
     def __init__(self, hidden: int, activation: str = "gelu") -> None:
         super().__init__()
         self.hidden = check_count(hidden, "FeedForward hidden")
-        if activation not in ("gelu", "relu", "swiglu"):
+        if activation not in ("gelu", "gelu_tanh", "relu", "swiglu"):
             raise ArgumentError(
-                f'FeedForward activation must be "gelu", "relu" or "swiglu", got {activation!r}.'
+                'FeedForward activation must be "gelu", "gelu_tanh", "relu" or "swiglu", '
+                f"got {activation!r}."
             )
         self.activation = activation
 
@@ -277,7 +279,8 @@ class FeedForward(Chain):
                 gate = Chain(wide, SiLU())
                 first: list[Layer] = [Parallel(gate, Dense(self.hidden), merge="multiply")]
             else:
-                first = [wide, GELU() if self.activation == "gelu" else ReLU()]
+                kinds = {"gelu": GELU(), "gelu_tanh": GELU("tanh"), "relu": ReLU()}
+                first = [wide, kinds[self.activation]]
             self.layers = self.adopt([*first, narrow])
         return super().create(shape)
 
@@ -288,7 +291,8 @@ class TransformerBlock(Chain):
         pre_norm     X + attention(norm(X)), then the same with the net
         otherwise    norm(X + attention(X)), then the same with the net
 
-    mlp_ratio is the net's width over D; norm is "layer" or "rms".
+    mlp_ratio is the net's width over D; activation is that of FeedForward; norm is "layer" or
+    "rms".
     Shapes: X, Y, dX, dY are (N, T, D). Backward: that of the layers it holds.
     Sources: Vaswani et al. 2017, arXiv:1706.03762, sec. 3; pre-norm: Xiong et al. 2020,
     arXiv:2002.04745.
@@ -299,6 +303,7 @@ class TransformerBlock(Chain):
         heads: int,
         *,
         mlp_ratio: float = 4,
+        activation: str = "gelu",
         causal: bool = False,
         norm: str = "layer",
         pre_norm: bool = True,
@@ -309,18 +314,19 @@ class TransformerBlock(Chain):
         if norm not in ("layer", "rms"):
             raise ArgumentError(f'TransformerBlock norm must be "layer" or "rms", got {norm!r}.')
         check_number(mlp_ratio, "TransformerBlock mlp_ratio", above=0)
-        self.heads, self.mlp_ratio = heads, mlp_ratio
+        self.heads, self.mlp_ratio, self.activation = heads, mlp_ratio, activation
         self.causal, self.norm, self.pre_norm = causal, norm, pre_norm
         self.dropout, self.rope = dropout, rope
-        MultiHeadAttention(heads, dropout=dropout)  # refuses what it would refuse later
+        MultiHeadAttention(heads, dropout=dropout)  # these refuse what they would refuse later
+        FeedForward(1, activation)
 
     def create(self, shape: Shape) -> Shape:
         if not self.layers:
-            hidden = round(self.mlp_ratio * shape[-1])
+            net = FeedForward(round(self.mlp_ratio * shape[-1]), self.activation)
             attention = MultiHeadAttention(
                 self.heads, causal=self.causal, rope=self.rope, dropout=self.dropout
             )
-            self.layers = self.adopt([*self._road(attention), *self._road(FeedForward(hidden))])
+            self.layers = self.adopt([*self._road(attention), *self._road(net)])
         return super().create(shape)
 
     def _road(self, layer: Layer) -> list[Layer]:

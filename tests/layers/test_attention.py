@@ -375,7 +375,7 @@ def test_weights_have_the_shapes_of_the_docstring() -> None:
 # --- the net and the block ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("activation", ["gelu", "relu", "swiglu"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "swiglu"])
 def test_feed_forward_gradients(activation: str, rng: Any) -> None:
     layer = made(lambda: FeedForward(6, activation), (2, 3, 4))
     X = rng.standard_normal((2, 3, 4))
@@ -383,6 +383,21 @@ def test_feed_forward_gradients(activation: str, rng: Any) -> None:
     one = layer.forward(X)[:, 1:2].copy()
     np.testing.assert_allclose(layer.forward(X[:, 1:2]), one, rtol=1e-12)  # at each place
     assert layer.count_params() == {"swiglu": 3 * 24 + 16}.get(activation, 2 * 24 + 10)
+
+
+def test_the_net_has_the_activation_of_its_name(rng: Any) -> None:
+    X = rng.standard_normal((2, 3, 4))
+    kinds = {"gelu": "GELU()", "gelu_tanh": "GELU('tanh')", "relu": "ReLU()"}
+    for activation, shown in kinds.items():
+        net = FeedForward(6, activation)
+        block = TransformerBlock(2, activation=activation)
+        for layer in (net, block):
+            layer.build((3, 4), seed=1)
+        inner = block.layers[1].layers[1]  # type: ignore[attr-defined]
+        assert [repr(chain.layers[1]) for chain in (net, inner)] == [shown, shown]
+    exact, tanh = (made(lambda a=a: FeedForward(6, a), (2, 3, 4)) for a in ("gelu", "gelu_tanh"))
+    apart = np.abs(exact.forward(X) - tanh.forward(X)).max()
+    assert 1e-5 < apart < 1e-2
 
 
 @pytest.mark.parametrize("pre_norm", [True, False])
@@ -418,14 +433,17 @@ def test_block_is_what_its_docstring_says(rng: Any) -> None:
 
 
 def test_block_passes_its_settings_on() -> None:
-    block = TransformerBlock(4, mlp_ratio=1.5, causal=True, rope=True, dropout=0.25)
+    block = TransformerBlock(
+        4, mlp_ratio=1.5, activation="relu", causal=True, rope=True, dropout=0.25
+    )
     block.build((3, 8))
     look = block.layers[0].layers[1]  # type: ignore[attr-defined]
     assert isinstance(look, MultiHeadAttention)
     assert (look.heads, look.causal, look.rope, look.dropout) == (4, True, True, 0.25)
     for road in block.layers:
         assert repr(road.layers[-1]) == "Dropout(0.25)"  # type: ignore[attr-defined]
-    assert block.layers[1].layers[1].hidden == 12  # type: ignore[attr-defined]
+    net = block.layers[1].layers[1]  # type: ignore[attr-defined]
+    assert (net.hidden, net.activation) == (12, "relu")
     assert block.count_params() == 4 * 64 + 4 * 8 + 2 * (8 * 12) + 12 + 8 + 4 * 8
 
 
@@ -467,10 +485,14 @@ def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) ->
         (lambda: MultiHeadAttention(2, dropout=1.0), "MultiHeadAttention dropout must be"),
         (lambda: MultiHeadAttention(2, dropout=-0.1), "MultiHeadAttention dropout must be"),
         (lambda: FeedForward(0), "FeedForward hidden must be >= 1"),
-        (lambda: FeedForward(4, "tanh"), "FeedForward activation must be"),
+        (
+            lambda: FeedForward(4, "tanh"),
+            'FeedForward activation must be "gelu", "gelu_tanh", "relu" or "swiglu", got \'tanh\'',
+        ),
         (lambda: TransformerBlock(0), "heads must be >= 1"),
         (lambda: TransformerBlock(2, norm="batch"), "TransformerBlock norm must be"),
         (lambda: TransformerBlock(2, mlp_ratio=0), "mlp_ratio must be > 0"),
+        (lambda: TransformerBlock(2, activation="tanh"), "FeedForward activation must be"),
         (lambda: TransformerBlock(2, dropout=1), "dropout must be"),
     ],
 )

@@ -1,0 +1,92 @@
+"""A GPT with GPT-2's weights is GPT-2: see tools/make_gpt2_reference.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from phitodeep.layers import Embedding, TiedDense
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.types import Array
+from tests.conftest import references
+
+STORED = references("gpt2")
+BATCH = STORED["batch"]
+PRECISION = {"float32": {"rtol": 0, "atol": 3e-5}, "float64": {"rtol": 1e-11, "atol": 1e-13}}
+each_dtype = pytest.mark.parametrize("dtype", PRECISION)
+
+BLOCK = {  # matrices are (in, out) in both, and queries, keys and values side by side
+    "ln_1.weight": "0.layers.0.gamma",
+    "ln_1.bias": "0.layers.0.beta",
+    "attn.c_attn.weight": "0.layers.1.Wqkv",
+    "attn.c_attn.bias": "0.layers.1.bqkv",
+    "attn.c_proj.weight": "0.layers.1.Wo",
+    "attn.c_proj.bias": "0.layers.1.bo",
+    "ln_2.weight": "1.layers.0.gamma",
+    "ln_2.bias": "1.layers.0.beta",
+    "mlp.c_fc.weight": "1.layers.1.layers.0.W",
+    "mlp.c_fc.bias": "1.layers.1.layers.0.b",
+    "mlp.c_proj.weight": "1.layers.1.layers.2.W",
+    "mlp.c_proj.bias": "1.layers.1.layers.2.b",
+}
+NAMES = {  # transformers' name -> our path; the head is the embedding in both
+    "transformer.wte.weight": "0.W",
+    "transformer.wpe.weight": "1.W",
+    **{
+        f"transformer.h.{i}.{theirs}": f"{2 + i}.layers.{ours}"
+        for i in range(3)
+        for theirs, ours in BLOCK.items()
+    },
+    "transformer.ln_f.weight": "5.gamma",
+    "transformer.ln_f.bias": "5.beta",
+}
+WEIGHTS, GRADIENTS = (
+    {NAMES[theirs]: a for theirs, a in STORED[kind].items()} for kind in ("weights", "gradients")
+)
+
+
+def gpt2(dtype: str) -> Sequential:
+    embedding = Embedding(61, 32)
+    builder = SequentialBuilder(24).add(embedding).positional_embedding(24)
+    for _ in range(3):
+        builder = builder.transformer_block(4, causal=True, activation="gelu_tanh")
+    builder = builder.layer_norm().add(TiedDense(embedding)).loss("softmax_cross_entropy")
+    model = builder.dtype(dtype).optimizer("sgd").alpha(0.5).build()
+    model.set_weights(WEIGHTS)  # refuses weights that are missing, too many or of another shape
+    return model
+
+
+def assert_near(found: dict[str, Array], wanted: dict[str, Array], dtype: str) -> None:
+    assert found.keys() == wanted.keys()
+    for name, a in found.items():
+        assert a.dtype == dtype
+        np.testing.assert_allclose(a, wanted[name], err_msg=name, **PRECISION[dtype])
+
+
+@each_dtype
+def test_logits_loss_and_every_gradient(dtype: str) -> None:
+    model = gpt2(dtype)
+    logits = model.forward(BATCH["tokens"])
+    loss, dlogits = model.loss.value_and_gradient(logits, BATCH["targets"])
+    model.backward(dlogits)
+    assert_near({"logits": logits}, {"logits": BATCH["logits"]}, dtype)
+    np.testing.assert_allclose(loss, BATCH["loss"], **PRECISION[dtype])
+    assert len(GRADIENTS) == len(NAMES) == 40
+    assert_near(model.gradients(), GRADIENTS, dtype)
+
+
+@each_dtype
+def test_a_step_of_training_takes_these_gradients(dtype: str) -> None:
+    model = gpt2(dtype)
+    model.train(BATCH["tokens"], BATCH["targets"], epochs=1, verbose=0)
+    wanted = {path: W - 0.5 * GRADIENTS[path] for path, W in WEIGHTS.items()}
+    assert_near(model.get_weights(), wanted, dtype)
+
+
+@each_dtype
+@pytest.mark.parametrize("cache", [True, False])
+def test_greedy_generation(dtype: str, cache: bool) -> None:
+    prompt, tokens = STORED["greedy"]["prompt"], STORED["greedy"]["tokens"]
+    new = tokens.shape[1] - prompt.shape[1]
+    found = gpt2(dtype).generate(prompt, new, temperature=0, cache=cache)
+    np.testing.assert_array_equal(found, tokens)
