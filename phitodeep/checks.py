@@ -54,6 +54,27 @@ def as_tokens(X: Any, who: object) -> Array:
     return array.astype(np.int64, copy=False)
 
 
+def as_mask(lengths: Any, shape: Shape, name: str = "lengths") -> Array:
+    """(N, T) True and False for samples of shape (N, T, ...): which steps are there.
+
+    `lengths` says how many steps each sample has, (N,) integers from 0 to T, or is such a mask.
+    """
+    given = as_real(lengths, name)
+    if given.dtype == bool and given.shape == shape[:2] and given.ndim == 2:
+        return given
+    if len(shape) < 2 or given.dtype.kind not in "iu" or given.shape != shape[:1]:
+        raise ShapeError(
+            f"{name} takes the steps of each sample, integers of shape {shape[:1]}, or a mask of "
+            f"True and False of shape {shape[:2]}, got {given.dtype} of shape {given.shape}."
+        )
+    steps = shape[1]
+    wrong = np.flatnonzero((given < 0) | (given > steps))
+    if len(wrong):
+        i = int(wrong[0])
+        raise ArgumentError(f"{name}[{i}] is {given[i]}, but the samples have {steps} steps.")
+    return np.arange(steps) < given[:, None]
+
+
 def check_finite(X: Array, who: str) -> None:
     """Refuse NaN and infinity, and say where the first one is."""
     with np.errstate(all="ignore"):

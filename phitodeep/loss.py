@@ -1,9 +1,9 @@
 """Losses: a number to make small, and exactly its derivative by the predictions.
 
 Every loss is a weighted mean: the sum over all terms, divided by `total`. Regression and binary
-losses have a term for each element, cross-entropies one for each position (a prediction without
-its class axis). A sample's weight multiplies its terms and counts in the divisor as often.
-`total` replaces the divisor, so that parts of a batch add up to the whole.
+losses have a term for each element, cross-entropies and losses of rows one for each position (a
+prediction without its last axis). A sample's weight multiplies its terms and counts in the
+divisor as often. `total` replaces the divisor, so that parts of a batch add up to the whole.
 """
 
 from __future__ import annotations
@@ -152,6 +152,16 @@ class Elementwise(Loss):
         return slope
 
 
+class _Rowwise(Elementwise):
+    """A loss that compares rows of the last axis: `each` is (N, ...), `slope` of P's shape."""
+
+    def positions(self, shape: Shape) -> Shape:
+        return shape[:-1]
+
+    def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        return super().gradient(P, T, None if w is None else w[..., None], total)
+
+
 class MeanSquaredError(Elementwise):
     """The mean of (p - t)^2; its slope is 2 (p - t).
 
@@ -220,7 +230,7 @@ class LogCosh(Elementwise):
 class _Binary(Elementwise):
     """Losses whose targets are probabilities of the positive class, mostly 0 or 1."""
 
-    labels = (0, 1)
+    labels: tuple[int, ...] | None = (0, 1)
 
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
         T = super().targets(y, shape, name)
@@ -361,7 +371,7 @@ class KLDivergence(Elementwise):
         return -T
 
 
-class CosineSimilarityLoss(Loss):
+class CosineSimilarityLoss(_Rowwise):
     """The mean over positions of 1 - cos(p, t), the angle being between rows of the last axis.
 
     Shapes: P, T are (N, ..., D). With lengths |p|, |t| and c = cos(p, t), a row's gradient is
@@ -373,32 +383,70 @@ class CosineSimilarityLoss(Loss):
     Source: Salton, Wong and Yang 1975, "A vector space model for automatic indexing".
     """
 
-    def positions(self, shape: Shape) -> Shape:
-        return shape[:-1]
+    def each(self, P: Array, T: Array) -> Array:
+        return 1 - self._cosine(P, T)[0][..., 0]
 
-    def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
-        total = self.divisor(T, w, P.shape) if total is None else total
-        each = 1 - self._cosine(P, T)[0][..., 0]
-        if w is not None:
-            each *= w
-        return float(each.sum()) / total if total else 0.0
-
-    def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        total = self.divisor(T, w, P.shape) if total is None else total
+    def slope(self, P: Array, T: Array) -> Array:
         cosine, P_hat, T_hat, inverse = self._cosine(P, T)
-        gradient = (cosine * P_hat - T_hat) * inverse
-        gradient *= 1 / total if total else 0.0
-        if w is not None:
-            gradient *= w[..., None]
-        return gradient
+        return (cosine * P_hat - T_hat) * inverse
 
     def _cosine(self, P: Array, T: Array) -> tuple[Array, Array, Array, Array]:
         """cos (..., 1), both as unit vectors (..., D), and 1 / |p| (..., 1)."""
-        T = T.astype(P.dtype, copy=False)
         inverse = _inverse(np.linalg.norm(P, axis=-1, keepdims=True))
         P_hat = P * inverse
         T_hat = T * _inverse(np.linalg.norm(T, axis=-1, keepdims=True))
         return (P_hat * T_hat).sum(axis=-1, keepdims=True), P_hat, T_hat, inverse
+
+
+class NegativeELBO(_Rowwise, BinaryCrossEntropyWithLogits):
+    """The mean over samples of a variational autoencoder's two costs, E + beta KL.
+
+    Shapes: P (N, ..., 2 L + D) holds means m and log variances s of L = `latent` numbers, and D
+    logits z, side by side, as `models.vae` gives them; T (N, ..., D) is from 0 to 1.
+
+        E  = sum_d softplus(z) - t z                   the reconstruction, in nats
+        KL = sum_l (m^2 + exp(s) - s - 1) / 2          of N(m, exp(s)) from N(0, 1)
+
+    With one draw of the latent numbers for each sample, its mean over the draws is the negative
+    evidence lower bound for beta = 1: at least -log p(t).
+    Gradient: beta m, beta (exp(s) - 1) / 2 and sigmoid(z) - t, side by side.
+    Sources: Kingma and Welling 2014, arXiv:1312.6114, eq. 10 and appendix B; beta: Higgins et
+    al. 2017, "beta-VAE", ICLR, eq. 4.
+    """
+
+    labels = None
+
+    def __init__(self, latent: int = 2, *, beta: float = 1.0) -> None:
+        super().__init__()
+        self.latent = check_count(latent, "NegativeELBO latent")
+        self.beta = check_number(beta, "NegativeELBO beta", least=0)
+
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        behind = 2 * self.latent
+        if len(shape) < 2 or shape[-1] <= behind:
+            raise ShapeError(
+                f"{self!r} takes predictions (N, ..., {behind} + D): {self.latent} means, as many "
+                f"log variances, and D logits, got shape {shape}: latent= is the model's?"
+            )
+        return super().targets(y, (*shape[:-1], shape[-1] - behind), name)
+
+    def parts(self, P: Array, T: Array) -> tuple[Array, Array]:
+        """E and KL of each sample, (N, ...) both."""
+        m, s, Z = self._split(P)
+        divergence = (np.square(m) + np.expm1(s) - s).sum(axis=-1) / 2
+        return super().each(Z, T).sum(axis=-1), divergence
+
+    def each(self, P: Array, T: Array) -> Array:
+        reconstruction, divergence = self.parts(P, T)
+        return reconstruction + self.beta * divergence
+
+    def slope(self, P: Array, T: Array) -> Array:
+        m, s, Z = self._split(P)
+        dm, ds, dZ = self.beta * m, self.beta / 2 * np.expm1(s), super().slope(Z, T)
+        return np.concatenate([dm, ds, dZ], axis=-1)
+
+    def _split(self, P: Array) -> list[Array]:
+        return np.split(P, [self.latent, 2 * self.latent], axis=-1)
 
 
 class _CrossEntropy(Loss):

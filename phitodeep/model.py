@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, Self
 
 import numpy as np
 
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
-from phitodeep.checks import check_count, choose, snake_case
+from phitodeep.checks import as_mask, check_count, choose, snake_case
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.fusion import check_pair
 from phitodeep.generation import generate
 from phitodeep.inspect.summary import summarize
-from phitodeep.layers.base import Layer, inference
+from phitodeep.layers.base import Layer, calling, inference
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.callbacks import Callback, as_callbacks
+from phitodeep.optimization.feeding import admit_inputs, as_source
 from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
 from phitodeep.optimization.rate_finder import RateRange, find_alpha
 from phitodeep.optimization.schedules import check_rate
-from phitodeep.optimization.training import (
-    History,
-    Objective,
-    admit,
-    admit_inputs,
-    fit,
-)
+from phitodeep.optimization.training import History, Objective, fit
 from phitodeep.types import Array, DType, Schedule, Shape
 
 P = ParamSpec("P")
@@ -157,37 +153,68 @@ class Sequential(Chain):
         """The same as `predict`."""
         return self.predict(X)
 
-    def predict(self, X: Any, batch_size: int = 1024) -> Array:
-        """The outputs for X (N, ...), computed in batches, without dropout and without caching."""
+    def forward(self, X: Array, *, lengths: Any = None) -> Array:
+        """Y (N, ...) of X (N, ...), cached for `backward`.
+
+        lengths    of sequences X (N, T, ...): how many steps each sample has, (N,) integers, or a
+                   mask (N, T) of True and False; what comes after them changes nothing
+        """
+        if lengths is None:
+            return self._through(X)
+        with calling(mask=as_mask(lengths, X.shape)):
+            return self._through(X)
+
+    def predict(self, X: Any, batch_size: int = 1024, *, lengths: Any = None) -> Array:
+        """The outputs for X (N, ...), computed in batches, without dropout and without caching.
+
+        X may be a np.memmap: only a batch of it is in memory. `lengths`: see `forward`.
+        """
         check_count(batch_size, "batch_size")
-        X = admit_inputs(self, X)
+        on_disk = isinstance(X, np.memmap)
+        X = X if on_disk else admit_inputs(self, X)
+        mask = None if lengths is None else as_mask(lengths, X.shape)
+        parts = []
         with inference():
-            if len(X) <= batch_size:
-                return self.forward(X)
-            starts = range(0, len(X), batch_size)
-            return np.concatenate([self.forward(X[i : i + batch_size]) for i in starts])
+            for start in range(0, len(X), batch_size):
+                rows = slice(start, start + batch_size)
+                part = admit_inputs(self, X[rows]) if on_disk else X[rows]
+                parts.append(self.forward(part, lengths=None if mask is None else mask[rows]))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def evaluate(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         batch_size: int = 1024,
         sample_weight: Any = None,
+        lengths: Any = None,
+        columns: Sequence[str] | None = None,
         metrics: Sequence[MetricLike] | None = None,
     ) -> dict[str, float]:
         """`loss` and the metrics of the predictions for X (N, ...) against y.
 
-        The result is that of all samples at once; `batch_size` only bounds the memory.
+        The result is that of all samples at once; `batch_size` only bounds the memory. X may also
+        be whatever `train` takes, and `lengths` and `columns` are as there.
         """
         objective = Objective(self, self.loss, self.metrics if metrics is None else metrics)
-        data = admit(self, self.loss, X, y, sample_weight)
-        return objective.evaluate(data, check_count(batch_size, "batch_size"))
+        check_count(batch_size, "batch_size")
+        source = as_source(
+            self,
+            self.loss,
+            X,
+            y,
+            batch_size=batch_size,
+            sample_weight=sample_weight,
+            lengths=lengths,
+            columns=columns,
+        )
+        return objective.evaluate(source.batches(batch_size))
 
     def train(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         X_test: Any = None,
         y_test: Any = None,
         *,
@@ -198,11 +225,20 @@ class Sequential(Chain):
         validation_split: float = 0.0,
         sample_weight: Any = None,
         class_weight: Any = None,
+        lengths: Any = None,
+        lengths_test: Any = None,
+        columns: Sequence[str] | None = None,
         accumulate: int = 1,
         shuffle: bool = True,
         verbose: int | bool = 1,
     ) -> History:
         """Fit the parameters to X (N, ...) and y, and return one (train, test) loss an epoch.
+
+        X and y are arrays, or np.memmap files of which only a batch is in memory at a time. In
+        their place, X alone may give batches: an iterable of pairs (X, y) or triples
+        (X, y, sample_weight), such as a list or a PyTorch DataLoader; a function that makes such
+        an iterable anew for each epoch; or a Hugging Face dataset, also a streaming one, which
+        is read batch by batch. The same holds for X_test and y_test.
 
         X_test, y_test      evaluated after each epoch; the model does not learn from them
         epochs, batch_size, metrics   in the place of the model's own, for this call
@@ -210,6 +246,10 @@ class Sequential(Chain):
         validation_split    the last part of the samples, between 0 and 1, becomes the test data
         sample_weight       (N,), or one weight for each position
         class_weight        a weight for each class, by label or in order
+        lengths             (N,), how many steps each sample of X (N, T, ...) has, or a mask
+                            (N, T): what comes after them changes nothing, and weighs nothing in
+                            the loss; `lengths_test` for X_test
+        columns             of a dataset: the names of X and of y, such as ("image", "label")
         accumulate          batches whose gradients are added up for one step
         shuffle             a fresh order each epoch; every sample comes once
         verbose             0: show nothing
@@ -232,10 +272,26 @@ class Sequential(Chain):
             validation_split=validation_split,
             sample_weight=sample_weight,
             class_weight=class_weight,
+            lengths=lengths,
+            lengths_test=lengths_test,
+            columns=columns,
             accumulate=accumulate,
             shuffle=shuffle,
             verbose=verbose,
         )
+
+    @contextmanager
+    def averaged(self) -> Iterator[Self]:
+        """Within the body, the parameters are the averages that an optimizer with `ema` keeps.
+
+            with model.averaged():
+                model.evaluate(X_test, y_test)
+
+        After it they are what they were. Frozen parameters stay as they are; training, and a
+        second `averaged` inside the first, are refused.
+        """
+        with self.optimizer.averaged(self.layers):
+            yield self
 
     def generate(
         self,
@@ -378,6 +434,7 @@ class SequentialBuilder:
     log_softmax = adds(catalogue.LogSoftmax)
     dropout = adds(catalogue.Dropout)
     gaussian_noise = adds(catalogue.GaussianNoise)
+    reparameterize = adds(catalogue.Reparameterize)
     layer_norm = adds(catalogue.LayerNorm)
     batch_norm = adds(catalogue.BatchNorm)
     feed_forward = adds(catalogue.FeedForward)
@@ -409,6 +466,9 @@ class SequentialBuilder:
     lstm = adds(catalogue.LSTM)
     rnn = adds(catalogue.RNN)
     bidirectional = adds(catalogue.Bidirectional)
+    random_crop = adds(catalogue.RandomCrop)
+    random_flip = adds(catalogue.RandomFlip)
+    random_shift = adds(catalogue.RandomShift)
     spatial_dropout = adds(catalogue.SpatialDropout)
     permute = adds(catalogue.Permute)
     lambda_ = adds(catalogue.Lambda)

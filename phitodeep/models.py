@@ -9,8 +9,10 @@ from phitodeep.layers import (
     Embedding,
     PositionalEmbedding,
     ReLU,
+    Reparameterize,
     TiedDense,
 )
+from phitodeep.loss import NegativeELBO
 from phitodeep.model import SequentialBuilder
 from phitodeep.optimization.initialization import Normal
 
@@ -110,3 +112,21 @@ def autoencoder(*sizes: int, activation: str = "relu") -> SequentialBuilder:
     down = [layer for builder in [mlp(*sizes, activation=activation)] for layer in builder.layers]
     up = mlp(*reversed(sizes), activation=activation).layers
     return SequentialBuilder(sizes[0]).add(Chain(*down)).add(Chain(*up))
+
+
+def vae(*sizes: int, latent: int, activation: str = "relu") -> SequentialBuilder:
+    """A variational autoencoder with its loss: dense layers down to `latent` numbers, and up again.
+
+    `vae(784, 400, latent=20)` learns with `train(X, X)`, X being (N, 784) from 0 to 1. Its output
+    holds 20 means, 20 log variances and 784 logits side by side, which is all that the loss,
+    `NegativeELBO(20)`, needs. The last layer is SkipConcat(Reparameterize(), *decoder), so
+
+        decoder = Chain(*model.layers[-1].layers[1:])
+        with inference():
+            X = sigmoid(decoder.forward(Z))     # Z (N, 20), standard normal: new samples
+
+    Source: Kingma and Welling 2014, arXiv:1312.6114, sec. 3.
+    """
+    decoder = mlp(latent, *reversed(sizes), activation=activation).layers
+    builder = mlp(*sizes, 2 * latent, activation=activation)
+    return builder.skip_concat(Reparameterize(), *decoder).loss(NegativeELBO(latent))

@@ -23,14 +23,18 @@ FLOORS = {
     **dict.fromkeys(
         ["optimization.schedules", "optimization.packing", "optimization.optimizers"], 4
     ),
+    "optimization.matrices": 4,
     **dict.fromkeys(["data", "io", "inspect", "generation"], 5),
-    **{f"optimization.{name}": 5 for name in ("callbacks", "progress", "training", "rate_finder")},
+    **{
+        f"optimization.{name}": 5
+        for name in ("callbacks", "progress", "training", "rate_finder", "feeding")
+    },
     "model": 6,
     **dict.fromkeys(["models", "sklearn", "distributed", "__main__"], 7),
 }
 REQUIRED = {"numpy"}  # with Python's own, all that may be imported at the top of a file
 PYTHONS_OWN = {"lzma"}  # may be missing from a Python built without it
-OPTIONAL = {"rich", "matplotlib", "datasets", "IPython", "numba", "onnx", "PIL"}
+OPTIONAL = {"rich", "matplotlib", "datasets", "IPython", "numba", "onnx", "PIL", "scipy"}
 
 
 def modules() -> dict[str, Path]:

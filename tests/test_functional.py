@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -315,3 +316,55 @@ def test_cross_entropy_refuses_targets_that_do_not_fit(shape: tuple[int, ...]) -
     for f in (F.cross_entropy, F.cross_entropy_gradient):
         with pytest.raises(ShapeError, match=r"labels of shape \(3,\) or rows of shape \(3, 4\)"):
             f(np.zeros((3, 4)), np.zeros(shape, int))
+
+
+# --- two samples -------------------------------------------------------------------------------
+
+
+def test_discrepancy_by_its_definition() -> None:
+    rng = np.random.default_rng(6)
+    X, Y = rng.standard_normal((5, 2, 3)) + 100, rng.standard_normal((7, 2, 3)) + 101
+    distance = [math.dist(a.ravel(), b.ravel()) for a, b in itertools.combinations([*X, *Y], 2)]
+    for bandwidth, s in ((None, float(np.median(distance))), (0.7, 0.7)):
+
+        def mean(pairs: Any, s: float = s) -> float:
+            return float(np.mean([np.exp(-(((a - b) ** 2).sum()) / 2 / s**2) for a, b in pairs]))
+
+        wanted = mean(itertools.permutations(X, 2)) + mean(itertools.permutations(Y, 2))
+        wanted -= 2 * mean(itertools.product(X, Y))
+        assert F.maximum_mean_discrepancy(X, Y, bandwidth) == pytest.approx(wanted, rel=1e-9)
+        assert F.maximum_mean_discrepancy(Y, X, bandwidth) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_discrepancy_is_without_bias_and_tells_distributions_apart() -> None:
+    rng = np.random.default_rng(6)
+    alike = [F.maximum_mean_discrepancy(*rng.standard_normal((2, 50, 3))) for _ in range(200)]
+    assert abs(np.mean(alike)) < 4 * np.std(alike) / math.sqrt(200)
+    assert min(alike) < 0
+    X, Y = rng.standard_normal((2, 200, 3))
+    for other in (Y + 0.5, 2 * Y, np.abs(Y)):
+        assert F.maximum_mean_discrepancy(X, other) > max(alike)
+
+
+def test_discrepancy_reads_only_and_takes_float32() -> None:
+    X, Y = np.random.default_rng(6).standard_normal((2, 20, 3)).astype(np.float32)
+    X.flags.writeable = Y.flags.writeable = False
+    found = F.maximum_mean_discrepancy(X, Y + 1)
+    assert type(found) is float
+    assert found == F.maximum_mean_discrepancy(X.astype(float), (Y + 1).astype(float))
+
+
+@pytest.mark.parametrize(
+    ("X", "Y", "bandwidth", "error", "says"),
+    [
+        ((3, 2), (3, 3), None, ShapeError, r"got shapes \(3, 2\) and \(3, 3\)"),
+        ((1, 2), (3, 2), None, ShapeError, "two samples or more"),
+        ((3, 2), (1, 2), None, ShapeError, "two samples or more"),
+        ((3, 2), (3, 2), None, ArgumentError, "got 0.0: by default it is the median"),
+        ((3, 2), (3, 2), -1.0, ArgumentError, "bandwidth > 0, got -1"),
+        ((3, 2), (3, 2), math.nan, ArgumentError, "got nan"),
+    ],
+)
+def test_discrepancy_refuses(X: Any, Y: Any, bandwidth: Any, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        F.maximum_mean_discrepancy(np.ones(X), np.ones(Y), bandwidth)

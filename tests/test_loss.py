@@ -27,6 +27,7 @@ from phitodeep.loss import (
     Loss,
     MeanAbsoluteError,
     MeanSquaredError,
+    NegativeELBO,
     NegativeLogLikelihood,
     PoissonNLL,
     SoftmaxCrossEntropy,
@@ -43,6 +44,7 @@ BINARY: list[Loss] = [BinaryCrossEntropy(), BinaryCrossEntropyWithLogits()]
 MARGINS: list[Loss] = [Hinge(), SquaredHinge()]
 COUNTS: list[Loss] = [PoissonNLL(), PoissonNLL(log_input=False)]
 ROWS: list[Loss] = [KLDivergence(), CosineSimilarityLoss()]
+ELBO: list[Loss] = [NegativeELBO(1), NegativeELBO(1, beta=2.5)]
 CLASSES: list[Loss] = [
     CategoricalCrossEntropy(),
     CategoricalCrossEntropy(0.2, -1, WEIGHTS),
@@ -54,7 +56,7 @@ CLASSES: list[Loss] = [
     NegativeLogLikelihood(),
     NegativeLogLikelihood(-1, WEIGHTS),
 ]
-EXAMPLES = NUMBERS + BINARY + MARGINS + COUNTS + ROWS + CLASSES
+EXAMPLES = NUMBERS + BINARY + MARGINS + COUNTS + ROWS + ELBO + CLASSES
 ELEMENTWISE = NUMBERS + BINARY + MARGINS + COUNTS
 every = pytest.mark.parametrize("loss", EXAMPLES, ids=repr)
 each_class = pytest.mark.parametrize("loss", CLASSES, ids=repr)
@@ -75,6 +77,8 @@ def pair(loss: Loss, shape: Shape, seed: int = 3) -> tuple[Array, Array]:
         return P, rng.integers(0, shape[-1], shape[:-1])
     if loss in BINARY:
         return P, rng.random(shape)
+    if loss in ELBO:
+        return P, rng.random((*shape[:-1], shape[-1] - 2))
     if loss in MARGINS:
         return P, rng.choice([-1.0, 1.0], shape)
     if loss in COUNTS:
@@ -519,6 +523,9 @@ def test_bad_totals_are_refused(loss: Loss, total: Any) -> None:
         (lambda: Huber("1"), "Huber delta must be a number"),  # type: ignore[arg-type]
         (lambda: SoftmaxCrossEntropy(1.0), "label_smoothing must be >= 0 and < 1, got 1"),
         (lambda: CategoricalCrossEntropy(-0.1), "label_smoothing"),
+        (lambda: NegativeELBO(0), "NegativeELBO latent must be >= 1, got 0"),
+        (lambda: NegativeELBO(2.0), "NegativeELBO latent must be an integer"),  # type: ignore[arg-type]
+        (lambda: NegativeELBO(beta=-1), "NegativeELBO beta must be >= 0, got -1"),
         (lambda: SoftmaxCrossEntropy(ignore_index=0.5), "ignore_index must be an integer"),  # type: ignore[arg-type]
     ],
 )
@@ -550,7 +557,7 @@ def test_extreme_predictions_stay_finite(loss: Loss, dtype: type) -> None:
     extremes[0], extremes[1] = 1, -1
     if loss.wants == "probabilities" or repr(loss) == "PoissonNLL(False)":
         extremes = (extremes + 1) / 2
-    elif type(loss) is PoissonNLL:
+    elif type(loss) in (PoissonNLL, NegativeELBO):  # which take the exponential of a P
         extremes = np.minimum(1e4 * extremes, 50)
     else:
         extremes *= 1e4
@@ -630,8 +637,69 @@ def test_kl_averages_over_the_batch_and_is_zero_for_equals(positions: Shape) -> 
     assert KLDivergence().loss_func(np.log(t), t) == pytest.approx(0, abs=1e-15)
 
 
+def test_negative_elbo_by_its_formula() -> None:
+    rng = np.random.default_rng(5)
+    m, s, Z, X = *rng.standard_normal((3, 6, 3)), rng.random((6, 3))
+    P = np.concatenate([m, s, Z], axis=-1)
+    pixels = BinaryCrossEntropyWithLogits().loss_func(Z, X, total=1)
+    gaussians = 0.5 * (m**2 + np.exp(s) - s - 1).sum()
+    for beta in (1.0, 0.3):
+        loss = NegativeELBO(3, beta=beta)
+        assert loss.loss_func(P, X) == pytest.approx((pixels + beta * gaussians) / 6)
+        reconstruction, divergence = loss.parts(P, X)
+        assert reconstruction.shape == divergence.shape == (6,)
+        assert reconstruction.sum() == pytest.approx(pixels)
+        assert divergence.sum() == pytest.approx(gaussians)
+    assert NegativeELBO(3, beta=0).loss_func(P, X) == pytest.approx(pixels / 6)
+
+
+def test_negative_elbo_does_not_cancel_near_the_prior() -> None:
+    """exp(s) - s - 1 is s^2 / 2 for small s, where float32 has lost it beside 1."""
+    P = np.array([[1e-4, 2e-3, 0.0]], np.float32)
+    divergence = NegativeELBO(1).parts(P, np.array([[0.5]], np.float32))[1]
+    assert divergence[0] == pytest.approx((1e-8 + 2e-6) / 2, rel=1e-3)
+
+
+def test_negative_elbo_bounds_the_likelihood() -> None:
+    """Sampled at the posterior it is at least -log p(x), and equal for the exact posterior.
+
+    For logits that ignore the latent number, the posterior is the prior.
+    """
+    Z, X = np.array([[0.4, -1.0]]), np.array([[1.0, 0.0]])
+    exact = -np.log(sigmoid(Z[0, 0]) * (1 - sigmoid(Z[0, 1])))
+    for m, s in ((0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (0.0, -0.5)):
+        value = NegativeELBO(1).loss_func(np.concatenate([[[m, s]], Z], axis=-1), X)
+        assert (value == pytest.approx(exact)) == (m == s == 0)
+        assert value >= exact - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("P", "y", "error", "says"),
+    [
+        ((3, 6), (3, 2), ShapeError, r"NegativeELBO\(3\) takes.*6 \+ D.*got shape \(3, 6\): lat"),
+        ((3, 5), (3, 5), ShapeError, r"3 means, as many log variances, and D logits"),
+        ((8,), (2,), ShapeError, r"got shape \(8,\)"),
+        ((3, 8), (3, 8), ShapeError, r"predictions of shape \(3, 2\).*got y of shape \(3, 8\)"),
+        ((3, 8), (3,), ShapeError, r"got y of shape \(3,\)"),
+        ((3, 8), (2, 2), ShapeError, r"got y of shape \(2, 2\)"),
+        ((2, 3, 8), (2, 2), ShapeError, r"predictions of shape \(2, 3, 2\)"),
+    ],
+)
+def test_negative_elbo_refuses_widths(P: Shape, y: Shape, error: Any, says: str) -> None:
+    with pytest.raises(error, match=says):
+        NegativeELBO(3).loss_func(np.zeros(P), np.zeros(y))
+
+
+@pytest.mark.parametrize(("bad", "says"), [(-0.1, "from -0.1"), (255.0, "to 255"), (np.nan, "nan")])
+def test_negative_elbo_takes_targets_from_0_to_1(bad: float, says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        NegativeELBO(1).loss_func(np.zeros((1, 4)), [[1.0, bad]])
+    with pytest.raises(ArgumentError, match=says):
+        NegativeELBO(1).targets([[1.0, bad]], (1, 4), "y_val")
+
+
 def test_thresholds_of_the_positive_class() -> None:
-    logits = {BinaryCrossEntropyWithLogits, Hinge, SquaredHinge}
+    logits = {BinaryCrossEntropyWithLogits, Hinge, SquaredHinge, NegativeELBO}
     for loss in EXAMPLES:
         assert loss.threshold == (0.0 if type(loss) in logits else 0.5)
 

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import ShapeError
-from phitodeep.models import autoencoder, char_lstm, gpt, lenet, mlp, resnet_small
+from phitodeep.functional import sigmoid
+from phitodeep.layers import Chain
+from phitodeep.layers.base import calling, inference
+from phitodeep.loss import NegativeELBO
+from phitodeep.models import autoencoder, char_lstm, gpt, lenet, mlp, resnet_small, vae
 from phitodeep.testing import check_gradients
 
 rng = np.random.default_rng(0)
@@ -17,6 +21,7 @@ MODELS = {
         (3, 4),
     ),
     "autoencoder": (lambda: autoencoder(6, 4, 2), rng.standard_normal((3, 6)), (3, 6)),
+    "vae": (lambda: vae(6, 5, latent=2), rng.standard_normal((3, 6)), (3, 10)),
     "char_lstm": (
         lambda: char_lstm(7, dim=3, units=4, layers=2).input(5),
         rng.integers(0, 7, (2, 5)),
@@ -56,3 +61,46 @@ def test_a_tied_gpt_learns_to_count():
 def test_images_that_are_too_small_are_refused_with_the_layer():
     with pytest.raises(ShapeError, match=r"in layer 3 of Sequential: Conv2D: a window of \(5, 5\)"):
         lenet(8, 8, 1).build()
+
+
+def test_a_vae_is_its_layers_and_its_loss():
+    model = vae(784, 400, latent=20).seed(0).build()
+    assert model.output_shape == (2 * 20 + 784,)
+    assert (
+        model.count_params() == 784 * 400 + 400 + 400 * 40 + 40 + 20 * 400 + 400 + 400 * 784 + 784
+    )
+    assert repr(model.loss) == "NegativeELBO(20)"
+    X = rng.random((5, 784), np.float32)
+    Z, decoder = rng.standard_normal((5, 20)), Chain(*model.layers[-1].layers[1:])
+    before = model.get_weights()
+    with inference():
+        assert sigmoid(decoder.forward(Z)).shape == (5, 784)
+        hidden = Chain(*model.layers[:-1]).forward(X)
+        P = model.predict(X)
+        np.testing.assert_array_equal(P[:, :40], hidden)
+        np.testing.assert_array_equal(P[:, 40:], decoder.forward(hidden[:, :20]))
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+    with calling(step=0):
+        assert np.abs(model.forward(X) - P)[:, 40:].min(axis=1).max() > 0  # it draws
+
+
+def test_the_gradient_of_a_vae_with_its_loss():
+    model, X = vae(6, 5, 4, latent=3, activation="tanh").seed(1).build(), rng.random((4, 6))
+    model.setloss(NegativeELBO(3, beta=0.7))
+    check_gradients(model, X, X)
+    check_gradients(model, X, X, sample_weight=[0.5, 1, 2, 3])
+
+
+def test_a_vae_learns_two_kinds_of_samples():
+    """Each sample is one of two patterns: one nat of log 2 says which, and the rest is certain."""
+    X = np.repeat(np.eye(2, dtype=np.float32), 4, axis=1)[rng.integers(0, 2, 400)]
+    model = vae(8, 16, latent=1).alpha(0.01).batch(20).epochs(40).seed(0).build()
+    first = model.evaluate(X, X)["loss"]
+    model.train(X, X, verbose=0)
+    assert first > 8 * np.log(2) * 0.9
+    assert model.evaluate(X, X)["loss"] < 1.5
+    with inference():
+        X = sigmoid(Chain(*model.layers[-1].layers[1:]).forward(rng.standard_normal((500, 1))))
+    assert (np.minimum(X, 1 - X).max(axis=1) < 0.2).mean() > 0.8  # samples are patterns too
+    assert 0.3 < X[:, 0].mean() < 0.7

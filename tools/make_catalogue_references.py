@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from make_references import FOLDER, SEED, Arrays, Params, array, leaf
 from torch import Tensor
+from torch.distributions import Normal
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -604,6 +605,18 @@ def combinators() -> None:
     )
 
 
+def noise() -> None:
+    """What layers that draw numbers predict: the mean, or X itself."""
+    for shape in ((3, 4), (2, 3, 6)):
+        half = shape[-1] // 2
+        case(
+            f"Reparameterize() | saliency, {shape}",
+            random(*shape),
+            lambda X, p, half=half: Normal(X[..., :half], torch.exp(X[..., half:] / 2)).mean,
+            {},
+        )
+
+
 def write() -> None:
     arrays: Arrays = {}
     for i, (name, stored) in enumerate(CASES.items()):
@@ -615,6 +628,7 @@ def write() -> None:
 
 
 if __name__ == "__main__":
-    for make in (convolutions, pools, norms, embeddings, recurrents, attentions, combinators):
+    catalogue = (convolutions, pools, norms, embeddings, recurrents, attentions, combinators, noise)
+    for make in catalogue:
         make()
     write()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ SHAPES = {  # those of Dense(4, 3), LayerNorm() and Dense(3, 2)
 Arrays = dict[str, np.ndarray]
 Groups = list[dict[str, object]]  # weight matrices, then biases and norms
 Make = Callable[[Groups], optim.Optimizer]
+Named = dict[str, Tensor]  # the parameters, by path
 
 
 def decayed(amount: float) -> Callable[[Groups], Groups]:
@@ -97,21 +99,94 @@ CLIPPED: dict[str, tuple[Make, Callable[[list[Tensor]], object]]] = {
 }
 
 
+def adamw(ps: Named, settings: dict[str, tuple[float, float]]) -> optim.Optimizer:
+    """AdamW in which each parameter has the rate and the decay of the first prefix that fits."""
+    groups = [
+        {"params": [t], "lr": lr, "weight_decay": decay}
+        for path, t in ps.items()
+        for lr, decay in [next(pair for key, pair in settings.items() if path.startswith(key))]
+    ]
+    return optim.AdamW(groups, betas=(0.8, 0.95), eps=1e-3)
+
+
+def muon(ps: Named, muon: dict[str, object], adamw: dict[str, object]) -> list[optim.Optimizer]:
+    """Muon for the hidden matrix, seen as PyTorch does, (out, in); AdamW for the rest."""
+    decay = muon.get("weight_decay", 0.0)
+    last = {"params": [ps["2.W"]], "weight_decay": decay}
+    vectors = [t for path, t in ps.items() if not path.endswith("W")]
+    others = [last, {"params": vectors, "weight_decay": 0.0}]
+    hidden = ps["0.W"].detach().T.requires_grad_()
+    rules = [
+        optim.Muon([hidden], **{"weight_decay": 0.0, **muon}),
+        optim.AdamW(others, **adamw),
+    ]
+    rules[0].register_step_pre_hook(lambda *_: setattr(hidden, "grad", ps["0.W"].grad.T))
+    return rules
+
+
+NAMED: dict[str, Callable[[Named], list[optim.Optimizer]]] = {
+    "Adam(0.05, beta1=0.8, beta2=0.95, eps=1e-3, weight_decay=0.7, groups={'0.W': "
+    "{'alpha': 0.2}, '0.*': {'weight_decay': 0.4}, '*.gamma': {'alpha': 0.01, "
+    "'weight_decay': 0.0}, '1.*': {}})": lambda ps: [
+        adamw(
+            ps,
+            {
+                "0.W": (0.2, 0.7),
+                "0.b": (0.05, 0.4),
+                "1.gamma": (0.01, 0.0),
+                "1.beta": (0.05, 0.0),
+                "2.W": (0.05, 0.7),
+                "2.b": (0.05, 0.0),
+            },
+        )
+    ],
+    "Muon()": lambda ps: muon(ps, {"lr": 0.02}, {"lr": 0.0003}),
+    "Muon(0.1, momentum=0.7, nesterov=False, ns_steps=3, adjust_lr_fn='match_rms_adamw', "
+    "adam_ratio=0.5, weight_decay=0.3, beta1=0.8, beta2=0.95, eps=1e-3)": lambda ps: muon(
+        ps,
+        {
+            "lr": 0.1,
+            "momentum": 0.7,
+            "nesterov": False,
+            "ns_steps": 3,
+            "adjust_lr_fn": "match_rms_adamw",
+            "weight_decay": 0.3,
+        },
+        {"lr": 0.05, "betas": (0.8, 0.95), "eps": 1e-3},
+    ),
+}
+
+
+def parted(make: Make) -> Callable[[Named], list[optim.Optimizer]]:
+    """The optimizer that is made of weight matrices, and of biases and norms."""
+    return lambda ps: [
+        make(
+            [
+                {"params": [t for path, t in ps.items() if path.endswith("W")]},
+                {"params": [t for path, t in ps.items() if not path.endswith("W")]},
+            ]
+        )
+    ]
+
+
 def trajectory(
-    make: Make, start: Arrays, gradients: Arrays, clip: Callable[[list[Tensor]], object] | None
+    make: Callable[[Named], list[optim.Optimizer]],
+    start: Arrays,
+    gradients: Arrays,
+    clip: Callable[[list[Tensor]], object] | None,
 ) -> Arrays:
     """The parameters after each step, by path."""
     tensors = {path: torch.tensor(a, requires_grad=True) for path, a in start.items()}
-    matrices = [t for path, t in tensors.items() if path.endswith("W")]
-    others = [t for path, t in tensors.items() if not path.endswith("W")]
-    optimizer = make([{"params": matrices}, {"params": others}])
+    optimizers = make(tensors)
     taken: dict[str, list[np.ndarray]] = {path: [] for path in tensors}
     for step in range(STEPS):
         for path, t in tensors.items():
             t.grad = torch.tensor(gradients[path][step])
         if clip is not None:
             clip(list(tensors.values()))
-        optimizer.step()
+        with patch.object(Tensor, "bfloat16", Tensor.clone):  # Muon multiplies in float64
+            for optimizer in optimizers:
+                optimizer.step()
         for path, t in tensors.items():
             taken[path].append(t.detach().numpy().copy())
     return {path: np.array(a) for path, a in taken.items()}
@@ -136,9 +211,11 @@ def main() -> None:
     gradients = {path: rng.standard_normal((STEPS, *shape)) for path, shape in SHAPES.items()}
     made = {"start": start, "gradients": gradients}
     for name, make in CASES.items():
-        made[name] = trajectory(make, start, gradients, None)
+        made[name] = trajectory(parted(make), start, gradients, None)
     for name, (make, clip) in CLIPPED.items():
-        made[name] = trajectory(make, start, gradients, clip)
+        made[name] = trajectory(parted(make), start, gradients, clip)
+    for name, named in NAMED.items():
+        made[name] = trajectory(named, start, gradients, None)
     made["Lion()"] = lion(start, gradients, 1e-4, 0.9, 0.99, 0.0)
     made["Lion(0.02, beta1=0.7, beta2=0.8, weight_decay=0.5)"] = lion(
         start, gradients, 0.02, 0.7, 0.8, 0.5

@@ -1,4 +1,4 @@
-"""Make tests/reference/layers.npz and losses.npz: what PyTorch computes, to compare with.
+"""Make tests/reference/{layers,losses,noise}.npz: what PyTorch computes, to compare with.
 
 Run `python tools/make_references.py` where torch is installed; torch 2.13.0+cpu made the files that
 are stored, and each file holds the version and the seed that made it. The tests need no torch.
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributions import Normal, kl_divergence
 
 SEED = 20240607
 FOLDER = Path(__file__).parent.parent / "tests" / "reference"
@@ -163,6 +164,22 @@ def layer_cases() -> dict[str, Arrays]:
     return cases
 
 
+def noise_cases() -> dict[str, Arrays]:
+    """Layers that draw numbers, with the standard normal numbers E that PyTorch drew."""
+    cases = {}
+    for rank, shape in ((2, (4, 6)), (3, (2, 3, 4))):
+        L = shape[-1] // 2
+
+        def draw(X: Tensor, p: Params, L: int = L) -> Tensor:
+            torch.manual_seed(SEED)
+            return Normal(X[..., :L], torch.exp(X[..., L:] / 2)).rsample()
+
+        still = torch.zeros(shape, dtype=torch.float64)  # mean 0 and log variance 0: E itself
+        case = layer_case(2 * rng.standard_normal(shape), draw)
+        cases[f"Reparameterize() | rank {rank}"] = case | {"E": array(draw(still, {}))}
+    return cases
+
+
 # --- losses ------------------------------------------------------------------------------------
 
 
@@ -184,6 +201,12 @@ def hinge(P: Tensor, T: Tensor) -> Tensor:
 
 def kl(P: Tensor, T: Tensor) -> Tensor:
     return F.kl_div(P, T, reduction="none").flatten(1).sum(1)
+
+
+def negative_elbo(P: Tensor, T: Tensor, beta: float = 1.0) -> Tensor:
+    m, s, Z = P.split([1, 1, P.shape[-1] - 2], -1)
+    far = kl_divergence(Normal(m, torch.exp(s / 2)), Normal(0.0, 1.0)).sum(-1)
+    return F.binary_cross_entropy_with_logits(Z, T, reduction="none").sum(-1) + beta * far
 
 
 ELEMENTWISE: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
@@ -349,6 +372,21 @@ def loss_cases() -> dict[str, Arrays]:
         cases[f"SoftmaxCrossEntropy() | rank {rank}, large"] = loss_case(
             Z, y, lambda z, y=y: cross_entropy(z, y, None, {})
         )
+    for rank, shape in ((2, (4, 5)), (3, (2, 3, 5))):
+        for beta in (1.0, 2.5):
+            P, T = 2 * rng.standard_normal(shape), rng.random((*shape[:-1], 3))
+            T[0] = np.round(T[0])
+            P[-1, ..., -1] = 1e4
+            for w in (None, rng.uniform(0.1, 3, shape[0])):
+                t, weights = torch.tensor(T), None if w is None else torch.tensor(w)
+                options = f", beta={beta}" * (beta != 1)
+                remark = f"rank {rank}{', weighted' * (w is not None)}"
+                cases[f"NegativeELBO(1{options}) | {remark}"] = loss_case(
+                    P,
+                    T,
+                    lambda p, t=t, w=weights, beta=beta: mean(negative_elbo(p, t, beta), w),
+                    sample_weight=w,
+                )
     return cases
 
 
@@ -369,3 +407,4 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     write("layers.npz", layer_cases())
     write("losses.npz", loss_cases())
+    write("noise.npz", noise_cases())

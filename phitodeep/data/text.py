@@ -67,11 +67,12 @@ def windows(tokens: Array, length: int) -> tuple[Array, Array]:
     """X and y (N, length): all windows on tokens (T,), and the same one token later; no copies.
 
     N is T - length. Both are read-only views of the tokens; a training loop copies only the rows
-    of its batch.
+    of its batch. A np.memmap of integers stays in its file: `train` reads the rows that it needs.
     """
-    tokens = as_tokens(tokens, "tokens")
+    if not isinstance(tokens, np.memmap):
+        tokens = as_tokens(tokens, "tokens")
     check_count(length, "length")
     if tokens.ndim != 1 or len(tokens) <= length:
         raise ArgumentError(f"windows of {length} need more tokens than that, got {tokens.shape}.")
-    view = np.lib.stride_tricks.sliding_window_view(tokens, length)
+    view = np.lib.stride_tricks.sliding_window_view(tokens, length, subok=True)
     return view[:-1], view[1:]

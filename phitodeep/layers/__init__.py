@@ -24,6 +24,7 @@ from phitodeep.layers.activation import (
     Tanh,
 )
 from phitodeep.layers.attention import FeedForward, MultiHeadAttention, TransformerBlock
+from phitodeep.layers.augmentation import RandomCrop, RandomFlip, RandomShift
 from phitodeep.layers.base import Layer, Param, State
 from phitodeep.layers.containers import Chain, Parallel, Residual, SkipConcat, TimeDistributed
 from phitodeep.layers.convolution import (
@@ -52,7 +53,12 @@ from phitodeep.layers.pooling import (
     ZeroPad2D,
 )
 from phitodeep.layers.recurrent import GRU, LSTM, RNN, Bidirectional
-from phitodeep.layers.regularization import Dropout, GaussianNoise, SpatialDropout
+from phitodeep.layers.regularization import (
+    Dropout,
+    GaussianNoise,
+    Reparameterize,
+    SpatialDropout,
+)
 from phitodeep.layers.reshape import Flatten, Permute, Reshape
 from phitodeep.layers.tying import Lambda, TiedDense
 
@@ -102,7 +108,11 @@ __all__ = [
     "Permute",
     "PositionalEmbedding",
     "RMSNorm",
+    "RandomCrop",
+    "RandomFlip",
+    "RandomShift",
     "ReLU",
+    "Reparameterize",
     "Reshape",
     "Residual",
     "RotaryEmbedding",

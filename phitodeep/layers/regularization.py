@@ -1,10 +1,11 @@
-"""Layers that disturb training, and do nothing at inference."""
+"""Layers that are random in training, and at inference are what they are on average."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from phitodeep.checks import check_number
+from phitodeep.errors import ShapeError
 from phitodeep.layers.base import Layer, current
 from phitodeep.types import Array, Shape
 
@@ -65,12 +66,11 @@ class GaussianNoise(Layer):
 
     Shapes: X, Y, dX, dY are (N, ...). `std` has the unit of X.
 
-    Forward: y = x + std z, with z made from two uniform numbers u, v by Box and Muller:
-    z = sqrt(-2 log(1 - u)) cos(2 pi v), which uses a fixed count of draws for each number.
+    Forward: y = x + std e, with e standard normal: see `_normal`.
     Backward: the noise does not depend on x, so dx = dy.
 
-    Sources: Box and Muller 1958, Ann. Math. Statist. 29, p. 610; Bishop 1995, "Training with
-    noise is equivalent to Tikhonov regularization", Neural Computation 7.
+    Source: Bishop 1995, "Training with noise is equivalent to Tikhonov regularization", Neural
+    Computation 7.
     """
 
     def __init__(self, std: float) -> None:
@@ -81,10 +81,69 @@ class GaussianNoise(Layer):
         self.save()
         if not current().training:
             return X.copy()
-        u, v = np.moveaxis(self.uniform((*X.shape, 2)), -1, 0)
-        Z = np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)
-        Z *= self.std
-        return np.add(X, Z, out=self.buffer("Y", X.shape, X.dtype))
+        E = _normal(self, X.shape)
+        E *= self.std
+        return np.add(X, E, out=self.buffer("Y", X.shape, X.dtype))
 
     def backward(self, dY: Array) -> Array:
         return dY.copy()
+
+
+class Reparameterize(Layer):
+    """Draw numbers from normal distributions, of which X holds the means and log variances.
+
+    Shapes: X, dX are (N, ..., 2 L), means m and then log variances s; Y, dY are (N, ..., L).
+
+    Forward: y = m + exp(s / 2) e, with e standard normal: a draw from N(m, exp(s)), written as a
+    function of m and s, which has derivatives, and of e, which depends on neither. At inference
+    y = m.
+    Backward: dm = dy and ds = dy exp(s / 2) e / 2. At inference s does not reach y: ds = 0.
+
+    Log variances above 88, whose exponential leaves float32, count as 88; there ds = 0.
+    By eye: for s = -inf this is the first half of X, and for m = s = 0 it is e itself.
+    Source: Kingma and Welling 2014, arXiv:1312.6114, sec. 2.4 and eq. 10.
+    """
+
+    def create(self, shape: Shape) -> Shape:
+        return (*shape[:-1], self._latent(shape))
+
+    def _latent(self, shape: Shape) -> int:
+        """L, from the shape of a sample."""
+        if not shape or shape[-1] % 2:
+            raise ShapeError(
+                f"{self!r} takes samples (..., 2 L), means and log variances side by side, "
+                f"got samples of shape {shape}."
+            )
+        return shape[-1] // 2
+
+    def forward(self, X: Array) -> Array:
+        L = self._latent(X.shape[1:])
+        M, S = X[..., :L], X[..., L:]
+        if not current().training:
+            self.save(slope=0)
+            return M.copy()
+        E = np.exp(np.minimum(S, _MOST) / 2) * _normal(self, M.shape)
+        self.save(slope=E / 2 * (S <= _MOST))
+        return np.add(M, E, out=self.buffer("Y", M.shape, X.dtype))
+
+    def backward(self, dY: Array) -> Array:
+        L = dY.shape[-1]
+        dX = self.buffer("dX", (*dY.shape[:-1], 2 * L), dY.dtype)
+        dX[..., :L] = dY
+        np.multiply(dY, self.saved("slope"), out=dX[..., L:])
+        return dX
+
+
+_MOST = 88.0  # of a log variance: exp(88) is 1.7e38, and float32 ends at 3.4e38
+
+
+def _normal(layer: Layer, shape: Shape) -> Array:
+    """float32 standard normal numbers, by the layer's own seed: see `Layer.uniform`.
+
+    Made from two uniform numbers u, v as sqrt(-2 log(1 - u)) cos(2 pi v), which uses a fixed
+    count of draws for each number.
+    Source: Box and Muller 1958, Ann. Math. Statist. 29, p. 610.
+    """
+    u, v = np.moveaxis(layer.uniform((*shape, 2)), -1, 0)
+    E: Array = np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)
+    return E

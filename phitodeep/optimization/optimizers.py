@@ -2,7 +2,8 @@
 
 The base class packs all trainable parameters of a model into one vector `theta` and their
 gradients into another, `g`, so that clipping, penalties, decay and a rule's formula are each a
-line of arithmetic. An author writes `update(theta, g, lr)` in place.
+line of arithmetic. An author writes `update(theta, g, lr)` in place, for one group of parameters:
+all of them, unless some have a rate or a decay of their own.
 """
 
 from __future__ import annotations
@@ -10,17 +11,24 @@ from __future__ import annotations
 import copy
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 
-from phitodeep.checks import check_number
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.checks import check_count, check_number
+from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError, OrderError
 from phitodeep.layers.base import Layer
-from phitodeep.optimization.packing import Packing, trainable
-from phitodeep.optimization.schedules import as_schedule, check_rate
+from phitodeep.optimization.matrices import hidden, matrices, orthogonal
+from phitodeep.optimization.packing import Group, Key, Packing, Slot, trainable
+from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
 from phitodeep.types import Array, Schedule, describe
+
+Groups = Mapping[str, Mapping[str, Any]]  # pattern of paths -> alpha, weight_decay
+Settings = tuple[float, float, slice]  # of a group: rate, weight decay, and what decays
+ALL = Group((None, None), [], slice(None), slice(0))  # the group of everything, outside a step
 
 
 class Common(TypedDict, total=False):
@@ -31,6 +39,8 @@ class Common(TypedDict, total=False):
     l2: float
     clip_norm: float | None
     clip_value: float | None
+    groups: Groups | None
+    ema: float | None
 
 
 class Optimizer:
@@ -40,11 +50,24 @@ class Optimizer:
     l1, l2          penalties l1 sum |w| + l2 / 2 sum w^2, whose gradient joins the loss's
     clip_norm       the gradient of all parameters together is shortened to this length
     clip_value      each entry of the gradient is held between -clip_value and clip_value
+    groups          alpha and weight_decay of their own, by a pattern of parameter paths
+    ema             d: an average e <- d e + (1 - d) theta is kept, for `Sequential.averaged`
 
     Decay and penalties pull on weight matrices, never on biases and norms. Clipping comes
     first: by value, then by norm, then penalties. Frozen layers take no part in any of it.
+
+    Paths are those such as `3.layers.0.W`, patterns those of Python's `fnmatch`:
+
+        groups={"0.*": {"alpha": 1e-4}, "*.W": {"weight_decay": 0.1}}
+
+    A parameter belongs to the first pattern that fits. A group's own weight_decay pulls on all
+    that its pattern names, biases too. Clipping by norm stays one for all.
+
+    Averages begin as the parameters that they are of, and rest while those are frozen.
+
     Sources: Loshchilov and Hutter 2019, arXiv:1711.05101 (decay); Pascanu, Mikolov and Bengio
-    2013, arXiv:1211.5063 (clipping by norm).
+    2013, arXiv:1211.5063 (clipping by norm); Polyak and Juditsky 1992, "Acceleration of
+    stochastic approximation by averaging", with the running mean of Kingma and Ba 2015, sec. 7.2.
     """
 
     def __init__(
@@ -56,6 +79,8 @@ class Optimizer:
         l2: float = 0.0,
         clip_norm: float | None = None,
         clip_value: float | None = None,
+        groups: Groups | None = None,
+        ema: float | None = None,
     ) -> None:
         name = type(self).__name__
         self.alpha = alpha
@@ -66,6 +91,8 @@ class Optimizer:
             if limit is not None:
                 check_number(limit, f"{name} {option}", above=0)
         self.clip_norm, self.clip_value = clip_norm, clip_value
+        self.groups = None if groups is None else _checked(groups, f"{name} groups")
+        self.ema = None if ema is None else check_number(ema, f"{name} ema", least=0, below=1)
         self.reset()
 
     def __repr__(self) -> str:
@@ -78,6 +105,9 @@ class Optimizer:
         self._slots: dict[str, Array] = {}
         self._kept: dict[str, dict[str, Array]] = {}  # slots by path, while nothing is packed
         self._packing: Packing | None = None
+        self._patterns: list[str] = []  # of the groups as packed
+        self._group = ALL  # whose `update` runs
+        self._lent = False  # whether the parameters are their averages
         self._holding = False  # whether the slot "held" has gradients of accumulated batches
         self._scratch: dict[str, Array] = {}
         self._owner: weakref.ref[Layer] | None = None
@@ -96,31 +126,54 @@ class Optimizer:
     @property
     def rate(self) -> float:
         """The rate of the next step."""
-        value = as_schedule(self._alpha)(self.t)
-        return check_number(value, f"the rate that {self._alpha!r} gives at step {self.t}", least=0)
+        return self._now(self._alpha)
+
+    def observe(self, loss: float) -> None:
+        """Tell the schedules that listen an epoch's loss."""
+        rates = [self._alpha, *(own.get("alpha") for own in (self.groups or {}).values())]
+        for schedule in {id(rate): rate for rate in rates if isinstance(rate, Observer)}.values():
+            schedule.observe(loss)
+
+    def _now(self, alpha: float | Schedule) -> float:
+        value = as_schedule(alpha)(self.t)
+        return check_number(value, f"the rate that {alpha!r} gives at step {self.t}", least=0)
+
+    def _settings(self, group: Group, lr: float) -> Settings:
+        """A group's settings: its own, or those of the optimizer, whose rate is `lr`."""
+        pattern, _ = group.key
+        own = self.groups[pattern] if self.groups and pattern is not None else {}
+        rate = self._now(own["alpha"]) if "alpha" in own else lr
+        if "weight_decay" in own:
+            return rate, own["weight_decay"], group.piece
+        return rate, self.weight_decay, group.decayed
 
     # --- what users call -------------------------------------------------------------------
 
     def step(self, layers: Sequence[Layer]) -> None:
         """Change the parameters of `layers`, and of all layers inside them, by their grads."""
-        packing = self.pack(layers)
-        packing.gather()
-        theta, g, lr = packing.theta, packing.g, self.rate
-        if self._holding:
-            g += self.slot("held")
-            self.drop_held()
-        self.t, self.last_rate = self.t + 1, lr
+        packing, lr = self.pack(layers), self.rate
+        theta, settings = packing.theta, [self._settings(group, lr) for group in packing.groups]
+        g = self._gathered(packing)
+        self.advance(lr)
         g = self._clipped(g)
-        g = self._penalised(theta, g, packing.decayed)
-        if self.weight_decay:
-            theta[: packing.decayed] *= 1 - lr * self.weight_decay
-        self.update(theta, g, lr)
+        g = self._penalised(theta, g, packing.groups)
+        for self._group, (rate, decay, decayed) in zip(packing.groups, settings, strict=True):
+            if decay:
+                theta[decayed] *= 1 - rate * decay
+            self.update(theta[self._group.piece], g[self._group.piece], rate)
+        self._average(theta)
+
+    def run(self, layers: Sequence[Layer], evaluate: Callable[[], float]) -> float:
+        """A step on the loss that `evaluate` computes, leaving its gradients; that loss."""
+        loss = evaluate()
+        self.step(layers)
+        return loss
 
     def accumulate(self, layers: Sequence[Layer]) -> None:
         """Hold the grads of this backward pass, and add them to those of the next `step`."""
         packing = self.pack(layers)
         packing.gather()
-        held = self.slot("held")
+        held = self._vector("held")
         held += packing.g
         self._holding = True
 
@@ -131,6 +184,21 @@ class Optimizer:
         for slots in self._kept.values():
             slots.pop("held", None)
 
+    @contextmanager
+    def averaged(self, layers: Sequence[Layer]) -> Iterator[None]:
+        """Within the body, the parameters of `layers` are their averages: see `ema`."""
+        if self.ema is None or self.t == 0:
+            todo = "train first" if self.ema is not None else "make it with ema=0.999, and train"
+            raise OrderError(f"{self!r} has no averages yet: {todo}.")
+        theta = self.pack(layers).theta
+        kept, self._lent = theta.copy(), True
+        theta[...] = self._vector("ema")
+        try:
+            yield
+        finally:
+            theta[...] = kept
+            self._lent = False
+
     def copy(self) -> Self:
         """The same rule with the same memory, free for another model."""
         return copy.deepcopy(self)
@@ -138,17 +206,33 @@ class Optimizer:
     # --- what an author writes and uses ----------------------------------------------------
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
-        """Change `theta` in place; `g` is of its shape, and self.t is 1 at the first step."""
+        """Change a group's `theta` in place; `g` is of its shape, self.t is 1 at the first step."""
         raise NotImplementedError(f"{type(self).__name__} must implement update(theta, g, lr).")
+
+    def advance(self, lr: float) -> None:
+        """Count a step: here goes what changes once, however many groups there are."""
+        self.t, self.last_rate = self.t + 1, lr
+
+    def kinds(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Hashable]:
+        """Of each slot, a kind: `update` gets those of one kind, and one pattern, together."""
+        return [None] * len(slots)
 
     def slot(self, name: str) -> Array:
         """A vector of theta's shape that the rule remembers; 0 at first."""
+        return self._vector(name)[self._group.piece]
+
+    def scratch(self, name: str = "scratch") -> Array:
+        """A vector of theta's shape that the rule forgets."""
+        return self._passing(name)[self._group.piece]
+
+    def _vector(self, name: str) -> Array:
+        """A slot of all groups."""
         if name not in self._slots:
             self._slots[name] = self._like_theta()
         return self._slots[name]
 
-    def scratch(self, name: str = "scratch") -> Array:
-        """A vector of theta's shape that the rule forgets."""
+    def _passing(self, name: str) -> Array:
+        """A scratch vector of all groups."""
         if name not in self._scratch:
             self._scratch[name] = self._like_theta()
         return self._scratch[name]
@@ -157,25 +241,42 @@ class Optimizer:
         assert self._packing is not None
         return np.zeros_like(self._packing.theta)
 
+    def _gathered(self, packing: Packing) -> Array:
+        """The gradients, with those that `accumulate` held."""
+        packing.gather()
+        if self._holding:
+            packing.g += self._vector("held")
+            self.drop_held()
+        return packing.g
+
+    def _average(self, theta: Array) -> None:
+        if self.ema is not None:
+            e, s = self._vector("ema"), self._passing("scratch")
+            np.subtract(theta, e, out=s)  # d e + (1 - d) theta = e + (1 - d)(theta - e)
+            s *= 1 - self.ema
+            e += s
+
     def _clipped(self, g: Array) -> Array:
         if self.clip_value is not None:
-            g = np.clip(g, -self.clip_value, self.clip_value, out=self.scratch("g"))
+            g = np.clip(g, -self.clip_value, self.clip_value, out=self._passing("g"))
         if self.clip_norm is not None:
             norm = _norm(g)
             if norm > self.clip_norm:
-                g = np.multiply(g, self.clip_norm / norm, out=self.scratch("g"))
+                g = np.multiply(g, self.clip_norm / norm, out=self._passing("g"))
         return g
 
-    def _penalised(self, theta: Array, g: Array, decayed: int) -> Array:
+    def _penalised(self, theta: Array, g: Array, groups: Sequence[Group]) -> Array:
         if self.l1 or self.l2:
-            copied, s = self.scratch("g"), self.scratch()[:decayed]
+            copied = self._passing("g")
             if copied is not g:
                 copied[...] = g
-            g, w = copied, theta[:decayed]
-            g[:decayed] += np.multiply(w, self.l2, out=s)
-            np.sign(w, out=s)
-            s *= self.l1
-            g[:decayed] += s
+            g = copied
+            for part in (group.decayed for group in groups):
+                w, s = theta[part], self._passing("scratch")[part]
+                g[part] += np.multiply(w, self.l2, out=s)
+                np.sign(w, out=s)
+                s *= self.l1
+                g[part] += s
         return g
 
     # --- packing ---------------------------------------------------------------------------
@@ -196,8 +297,10 @@ class Optimizer:
             raise ArgumentTypeError(
                 f"step takes a list of layers, such as model.layers: {layers!r}."
             )
+        if self._lent:
+            raise OrderError("the model's parameters are averages here: train outside `averaged`.")
         packing = self._packing
-        if packing is not None and packing.holds(layers):
+        if packing is not None and packing.holds(layers) and self._unchanged():
             return packing
         slots = list(trainable(layers))
         known = {id(layer.params) for _, layer, _ in packing.slots} if packing else set()
@@ -208,6 +311,8 @@ class Optimizer:
                 f"{self!r} already steps the layers of another model: "
                 "give each model its own, with optimizer.copy()."
             )
+        keys = self._keys(layers, slots)
+        self._patterns = list(self.groups or ())
         self._kept |= self.memory()
         every = [layer for top in layers for _, layer in top.walk()]
         here, users = {id(layer) for layer in every}, [layer for layer in every if layer.tied]
@@ -217,13 +322,41 @@ class Optimizer:
                     f"{user!r} uses a parameter of a layer outside the model, which nothing would "
                     "step: add that layer itself, not a copy of it."
                 )
-        self._packing = packing = Packing(slots, users)
-        self._slots, self._scratch = {}, {}
+        self._packing = packing = Packing(slots, users, keys)
+        self._slots, self._scratch, self._group = {}, {}, ALL
         for path, piece in packing.pieces.items():
+            if self.ema is not None:
+                self._vector("ema")[piece] = packing.theta[piece]
             for name, kept in self._kept.get(path, {}).items():
                 if kept.size == piece.stop - piece.start:
-                    self.slot(name)[piece] = kept.ravel()
+                    self._vector(name)[piece] = kept.ravel()
         return packing
+
+    def _unchanged(self) -> bool:
+        """Whether the options are those that the parameters were packed for."""
+        averages = self.ema is None or "ema" in self._slots
+        return averages and self._patterns == list(self.groups or ())
+
+    def _keys(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Key]:
+        """Of each slot, the first pattern that fits, and its kind."""
+        patterns = list(self.groups or ())
+        paths = [
+            f"{path}.{name}"
+            for i, top in enumerate(layers)
+            for path, layer in top.walk(str(i))
+            for name in layer.params
+        ]
+        first = {path: next((p for p in patterns if fnmatchcase(path, p)), None) for path in paths}
+        for pattern in patterns:
+            if pattern not in first.values():
+                taken = any(fnmatchcase(path, pattern) for path in paths)
+                raise ArgumentError(
+                    f"groups: all that {pattern!r} fits belongs to patterns before it."
+                    if taken
+                    else f"groups: {pattern!r} fits no parameter: they are {', '.join(paths)}."
+                )
+        kinds = self.kinds(layers, slots)
+        return [(first[path], kind) for (path, _, _), kind in zip(slots, kinds, strict=True)]
 
     def memory(self) -> dict[str, dict[str, Array]]:
         """Copies of what the rule remembers, by parameter path and slot name."""
@@ -242,8 +375,35 @@ class Optimizer:
             "_slots": {},
             "_scratch": {},
             "_packing": None,
+            "_group": ALL,
+            "_lent": False,
             "_owner": None,
         }
+
+
+def _checked(groups: Any, who: str) -> dict[str, dict[str, Any]]:
+    """Groups whose patterns, options and values are such."""
+    if not isinstance(groups, Mapping):
+        raise ArgumentTypeError(
+            f'{who} must be such as {{"0.*": {{"alpha": 1e-4}}}}, got {groups!r}.'
+        )
+    for pattern, own in groups.items():
+        if not isinstance(pattern, str) or not isinstance(own, Mapping):
+            raise ArgumentTypeError(
+                f"{who} must give options to each pattern, got {pattern!r}: {own!r}."
+            )
+        for option, value in own.items():
+            where = f"{who}: {option} of {pattern!r}"
+            if option == "alpha":
+                check_rate(value, where)
+            elif option == "weight_decay":
+                check_number(value, where, least=0)
+            else:
+                raise ArgumentError(
+                    f"{who}: {pattern!r} has the unknown option {option!r}. "
+                    "Known: alpha, weight_decay."
+                )
+    return {pattern: dict(own) for pattern, own in groups.items()}
 
 
 def _norm(g: Array) -> float:
@@ -384,10 +544,13 @@ class Nadam(Optimizer):
         super().reset()
         self.product = 1.0  # M_t
 
+    def advance(self, lr: float) -> None:
+        super().advance(lr)
+        self.product *= self._momentum(self.t)
+
     def update(self, theta: Array, g: Array, lr: float) -> None:
         m, v, s, r = self.slot("m"), self.slot("v"), self.scratch(), self.scratch("root")
         mu, mu_next = self._momentum(self.t), self._momentum(self.t + 1)
-        self.product *= mu
 
         m *= self.beta1
         m += np.multiply(g, 1 - self.beta1, out=s)
@@ -545,7 +708,190 @@ class Lion(Optimizer):
         m += s
 
 
+class Muon(Adam):
+    """Steps that turn every direction of a hidden matrix alike: W <- W - lr c orthogonal(B).
+
+        M <- mu M + g                running sum of g
+        B = M, or g + mu M           nesterov: one step of momentum ahead
+        orthogonal(U S V^T) = U V^T  nearly, by `ns_steps` steps of Newton and Schulz
+
+    A step is of one size in all directions, where that of SGD follows the few in which g is
+    large. c is for the shape, so that a rate serves matrices of all sizes (r rows, k columns):
+
+        original           c = sqrt(max(1, k / r))
+        match_rms_adamw    c = 0.2 sqrt(max(r, k)): entries move as much as by Adam, whose
+                           alpha, weight_decay and adam_ratio=1 are then right
+
+    Convolution kernels are matrices (taps C, filters). Queries, keys and values, the gates of
+    recurrent layers and the groups of a convolution are matrices of their own.
+
+    Everything else moves by Adam, with `beta1`, `beta2` and `eps`, at adam_ratio times the rate:
+    vectors, embeddings, and the last layer that has matrices. A group's own alpha is taken as
+    it is by both. weight_decay is decoupled, as in AdamW.
+
+    Sources: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks";
+    match_rms_adamw: Liu et al. 2025, "Muon is scalable for LLM training", arXiv:2502.16982.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 0.02,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        adjust_lr_fn: str = "original",
+        adam_ratio: float = 0.015,
+        **options: Any,
+    ) -> None:
+        super().__init__(alpha, **options)
+        self.momentum = check_number(momentum, "Muon momentum", least=0, below=1)
+        self.nesterov = nesterov
+        self.ns_steps = check_count(ns_steps, "Muon ns_steps")
+        if adjust_lr_fn not in ("original", "match_rms_adamw"):
+            raise ArgumentError(
+                f'Muon adjust_lr_fn must be "original" or "match_rms_adamw", got {adjust_lr_fn!r}.'
+            )
+        self.adjust_lr_fn = adjust_lr_fn
+        self.adam_ratio = check_number(adam_ratio, "Muon adam_ratio", least=0)
+
+    def kinds(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Hashable]:
+        """Each hidden matrix is of its own kind; the rest is one."""
+        orthogonalised = hidden(layers)
+        return [path if (layer, name) in orthogonalised else None for path, layer, name in slots]
+
+    def _settings(self, group: Group, lr: float) -> Settings:
+        _, matrix = group.key
+        return super()._settings(group, lr if matrix else lr * self.adam_ratio)
+
+    def update(self, theta: Array, g: Array, lr: float) -> None:
+        _, matrix = self._group.key
+        if matrix is None:
+            super().update(theta, g, lr)
+            return
+        M, B = self.slot("M"), self.scratch()
+        M *= self.momentum
+        M += g
+        if self.nesterov:
+            np.multiply(M, self.momentum, out=B)
+            B += g
+        else:
+            B[...] = M
+        _, layer, name = self._group.slots[0]
+        for W, D in zip(matrices(layer, name, theta), matrices(layer, name, B), strict=True):
+            W -= self._adjusted(lr, *W.shape[1:]) * orthogonal(D, self.ns_steps)
+
+    def _adjusted(self, lr: float, rows: int, columns: int) -> float:
+        """The rate for matrices of this shape."""
+        if self.adjust_lr_fn == "original":
+            return lr * math.sqrt(max(1, columns / rows))
+        return lr * 0.2 * math.sqrt(max(rows, columns))
+
+
+class LBFGS(Optimizer):
+    """Each step minimises the loss of its batch: theta <- theta + lr (theta* - theta).
+
+    theta* is where at most `max_iter` steps of the L-BFGS method lead, by SciPy in float64. Along
+    d = -H g it searches a point where the loss falls enough; H, near the inverse of the Hessian,
+    is made of the last `history_size` pairs of changes of theta and of g. It ends early where
+
+        the largest |g| is below tolerance_grad, or
+        the loss fell by less than tolerance_change, relative to max(loss, 1)
+
+    It wants a loss that is the same at each call: all samples as one batch, and many iterations
+    in few epochs, for each step learns H anew. Dropout's mask is one for the whole step. The
+    loss of a step is that before it. weight_decay joins the loss as l2 does, as a penalty on w^2;
+    l1, clip_norm and clip_value have no place here.
+
+    Sources: Liu and Nocedal 1989, "On the limited memory BFGS method for large scale
+    optimization"; Byrd, Lu, Nocedal and Zhu 1995, whose L-BFGS-B SciPy runs.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 1.0,
+        *,
+        max_iter: int = 20,
+        history_size: int = 10,
+        tolerance_grad: float = 1e-7,
+        tolerance_change: float = 1e-9,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(alpha, **common)
+        self.max_iter = check_count(max_iter, "LBFGS max_iter")
+        self.history_size = check_count(history_size, "LBFGS history_size")
+        self.tolerance_grad = check_number(tolerance_grad, "LBFGS tolerance_grad", least=0)
+        self.tolerance_change = check_number(tolerance_change, "LBFGS tolerance_change", least=0)
+        for option in ("l1", "clip_norm", "clip_value"):
+            if getattr(self, option):
+                raise ArgumentError(
+                    f"LBFGS has no {option}: its steps need the gradient of a smooth loss as it is."
+                )
+        _minimize()
+
+    def step(self, layers: Sequence[Layer]) -> None:
+        """Refused: one gradient is not enough."""
+        raise OrderError(
+            "LBFGS evaluates the loss many times in a step: train with model.train, or call "
+            "run(layers, evaluate), where evaluate() goes forward and back and returns the loss."
+        )
+
+    def run(self, layers: Sequence[Layer], evaluate: Callable[[], float]) -> float:
+        """Minimise the loss that `evaluate` computes, leaving its gradients; its first value."""
+        packing, lr = self.pack(layers), self.rate
+        settings = [self._settings(group, lr) for group in packing.groups]
+        theta, start, pull = (
+            packing.theta,
+            packing.theta.astype(float),
+            np.zeros(packing.theta.size),
+        )
+        for group, (_, decay, decayed) in zip(packing.groups, settings, strict=True):
+            pull[group.decayed] += self.l2
+            pull[decayed] += decay
+        losses: list[float] = []
+        highest = 0.0
+
+        def objective(x: Array) -> tuple[float, Array]:
+            nonlocal highest
+            theta[...] = x
+            losses.append(evaluate())
+            if not math.isfinite(losses[-1]):
+                self.drop_held()
+                return 2 * highest + 1, np.zeros_like(x)
+            g = self._gathered(packing)
+            value = losses[-1] + pull @ x**2 / 2
+            highest = max(highest, abs(value))
+            return value, g + pull * x
+
+        options = {
+            "maxiter": self.max_iter,
+            "maxcor": self.history_size,
+            "gtol": self.tolerance_grad,
+            "ftol": self.tolerance_change,
+        }
+        try:
+            found = _minimize()(objective, start, jac=True, method="L-BFGS-B", options=options).x
+        except BaseException:
+            theta[...] = start
+            raise
+        self.advance(lr)
+        for group, (rate, _, _) in zip(packing.groups, settings, strict=True):
+            piece = group.piece
+            theta[piece] = start[piece] + rate * (found[piece] - start[piece])
+        self._average(theta)
+        return losses[0]
+
+
+def _minimize() -> Callable[..., Any]:
+    """SciPy's minimiser, where it is installed."""
+    try:
+        from scipy.optimize import minimize
+    except ImportError:
+        raise MissingExtraError.of("scipy", "lbfgs", "LBFGS") from None
+    return minimize
+
+
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     rule.__name__.lower(): rule
-    for rule in (SGD, Adam, AdamW, Nadam, RMSProp, Adagrad, Adadelta, Lion)
+    for rule in (SGD, Adam, AdamW, Nadam, RMSProp, Adagrad, Adadelta, Lion, Muon, LBFGS)
 }

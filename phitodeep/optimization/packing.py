@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,30 +12,48 @@ from phitodeep.layers.base import Layer
 from phitodeep.types import Array
 
 Slot = tuple[str, Layer, str]  # path, layer, parameter name
+Key = tuple[str | None, Hashable]  # the pattern of options that a parameter has, and its kind
+
+
+class Group(NamedTuple):
+    """Parameters that are stepped together, and so lie together."""
+
+    key: Key  # what they have in common
+    slots: list[Slot]
+    piece: slice  # of the vectors
+    decayed: slice  # the first part of the piece: those that decay
 
 
 class Packing:
-    """Parameters and gradients as views into one vector each, decayed ones first.
+    """Parameters and gradients as views into one vector each, group by group.
 
-    theta, g    the vectors (P,), P numbers in all; the first `decayed` of them are decayed
+    theta, g    the vectors (P,), P numbers in all
+    groups      the slots with one key, as one piece of the vectors, decayed ones first
     pieces      where each parameter lies in them, by path
     users       layers with gradients for parameters of others, which `gather` adds
     """
 
-    def __init__(self, slots: list[Slot], users: Iterable[Layer]) -> None:
+    def __init__(self, slots: list[Slot], users: Iterable[Layer], keys: Sequence[Key]) -> None:
         dtypes = {layer.dtype for _, layer, _ in slots}
         if len(dtypes) > 1:
             raise ArgumentTypeError(f"the layers have several dtypes: {sorted(map(str, dtypes))}.")
         self.slots = slots
         self.pieces: dict[str, slice] = {}
-        self.decayed = end = 0
-        for decays in (True, False):
-            for path, layer, name in slots:
-                if layer.declared[name].decay is decays:
-                    start, end = end, end + layer.params[name].size
-                    self.pieces[path] = slice(start, end)
-            if decays:
-                self.decayed = end
+        self.groups: list[Group] = []
+        alike: dict[Key, list[Slot]] = {}
+        for slot, key in zip(slots, keys, strict=True):
+            alike.setdefault(key, []).append(slot)
+        end = 0
+        for key, members in alike.items():
+            bounds = [end]
+            for decays in (True, False):
+                for path, layer, name in members:
+                    if layer.declared[name].decay is decays:
+                        start, end = end, end + layer.params[name].size
+                        self.pieces[path] = slice(start, end)
+                bounds.append(end)
+            first, middle, last = bounds
+            self.groups.append(Group(key, members, slice(first, last), slice(first, middle)))
         self.theta = np.empty(end, dtypes.pop() if dtypes else np.float32)
         self.g = np.zeros_like(self.theta)
         self.views: list[tuple[Array, Array]] = []

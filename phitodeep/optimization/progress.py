@@ -18,8 +18,11 @@ LINES = 20  # epochs that leave a line of their own above a bar, at most
 class Silent:
     """Shows nothing."""
 
-    def begin(self, first: int, epochs: int, batches: int) -> None:
-        """Before training: the number of the first epoch, and the size of the work."""
+    def begin(self, first: int, epochs: int, batches: int | None) -> None:
+        """Before training: the number of the first epoch, and the size of the work if known."""
+
+    def counted(self, batches: int | None) -> None:
+        """After an epoch: how many batches it had."""
 
     def due(self) -> bool:
         """Whether `batch` would show anything now."""
@@ -38,7 +41,7 @@ class Silent:
 class Lines(Silent):
     """One line an epoch."""
 
-    def begin(self, first: int, epochs: int, batches: int) -> None:
+    def begin(self, first: int, epochs: int, batches: int | None) -> None:
         self.last = first + epochs - 1
 
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
@@ -57,13 +60,16 @@ class Lines(Silent):
 class Live(Lines):
     """A bar over all batches of all epochs, below the lines of finished epochs."""
 
-    def begin(self, first: int, epochs: int, batches: int) -> None:
+    def begin(self, first: int, epochs: int, batches: int | None) -> None:
         super().begin(first, epochs, batches)
-        self.first, self.batches, self.total = first, batches, epochs * batches
+        self.first, self.epochs, self.batches = first, epochs, batches
         self.every = max(1, -(-epochs // LINES))
         self.now, self.drawn = first, 0.0
         self.start = self.began = time.perf_counter()
         self.open()
+
+    def counted(self, batches: int | None) -> None:
+        self.batches = batches
 
     def due(self) -> bool:
         return time.perf_counter() - self.drawn > REDRAW
@@ -71,10 +77,17 @@ class Live(Lines):
     def batch(self, done: int, samples: int, logs: Mapping[str, float]) -> None:
         self.drawn = time.perf_counter()
         speed = samples / max(self.drawn - self.began, 1e-9)
-        done += (self.now - self.first) * self.batches
-        left = (self.drawn - self.start) * (self.total - done) / done
-        text = f"{_numbers(logs, speed).removeprefix('train ')}  {_clock(left)} left"
+        done += (self.now - self.first) * (self.batches or 0)
+        text = _numbers(logs, speed).removeprefix("train ")
+        if self.total is not None:
+            left = (self.drawn - self.start) * max(self.total - done, 0) / done
+            text += f"  {_clock(left)} left"
         self.draw(done, f"epoch {self.now}/{self.last}", text)
+
+    @property
+    def total(self) -> int | None:
+        """The batches of all epochs, once it is known how many an epoch has."""
+        return None if self.batches is None else self.epochs * self.batches
 
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
         if epoch == self.last or (epoch - self.first + 1) % self.every == 0:

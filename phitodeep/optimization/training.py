@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import (
-    as_float,
-    as_real,
-    as_tokens,
-    check_count,
-    check_finite,
-    check_number,
-)
+from phitodeep.checks import check_count, check_number
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
     MissingExtraError,
     PhitodeepWarning,
-    ShapeError,
 )
 from phitodeep.fusion import fused
-from phitodeep.layers.base import Buffered, Frame, calling, inference
+from phitodeep.layers.base import calling, inference
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.callbacks import Callback, StopTraining
+from phitodeep.optimization.feeding import Data, Memory, Source, as_source
 from phitodeep.optimization.progress import display
-from phitodeep.optimization.schedules import Observer
-from phitodeep.types import Array, Shape
+from phitodeep.types import Array
 
 Sums = dict[str, Array]  # of metrics, by name
 SHUFFLE = 1 << 31  # sets the shuffles' random streams apart from those of layers
@@ -91,39 +85,6 @@ class History(list[tuple[float, float]]):
         return figure
 
 
-class Data(NamedTuple):
-    """Samples that were checked and cast: inputs, the loss's targets, weights or none."""
-
-    X: Array
-    T: Array
-    w: Array | None
-    outputs: Shape  # (N, ...): the shape of all predictions
-
-    def part(self, which: slice) -> Data:
-        """Some of the samples, as views."""
-        X, T = self.X[which], self.T[which]
-        w = None if self.w is None else self.w[which]
-        return Data(X, T, w, (len(X), *self.outputs[1:]))
-
-    def take(self, rows: Array, into: Buffered) -> Data:
-        """The samples at `rows`, in memory that the next batch writes again."""
-
-        def pick(name: str, A: Array) -> Array:
-            out = into.buffer(name, (len(rows), *A.shape[1:]), A.dtype)
-            return np.take(A, rows, axis=0, out=out, mode="clip")  # rows are in range
-
-        w = None if self.w is None else pick("w", self.w)
-        outputs = (len(rows), *self.outputs[1:])
-        return Data(pick("X", self.X), pick("T", self.T), w, outputs)
-
-
-class _Batches(Buffered):
-    """Memory of the current batch."""
-
-    def __init__(self) -> None:
-        self.frame = Frame()
-
-
 class Objective:
     """What training makes small: the loss of a model, by the short way where there is one."""
 
@@ -143,23 +104,28 @@ class Objective:
         with inference():
             return self.last.forward(P)
 
-    def evaluate(self, data: Data, batch_size: int) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Data]) -> dict[str, float]:
         """Loss and metrics of all the data, in batches that do not show in the result."""
-        total = self.loss.divisor(data.T, data.w, data.outputs)
-        value, sums = 0.0, Sums()
-        with inference():
-            for start in range(0, len(data.X), batch_size):
-                part = slice(start, start + batch_size)
-                T, w = data.T[part], None if data.w is None else data.w[part]
-                P = self.body.forward(data.X[part])
-                value += self.loss.value(P, T, w, total)
-                self.add_metrics(sums, P, T)
-        return {"loss": value, **self.results(sums)}
+        value = total = 0.0
+        sums = Sums()
+        for batch in batches:
+            with inference(), calling(mask=batch.mask):
+                P = self.body.forward(batch.X)
+            value += self.loss.value(P, batch.T, batch.w, 1.0)
+            total += self.divisor(batch)
+            self.add_metrics(sums, P, batch)
+        return {"loss": value / total if total else 0.0, **self.results(sums)}
 
-    def add_metrics(self, sums: Sums, P: Array, T: Array) -> None:
+    def divisor(self, batch: Data) -> float:
+        """What the loss of this batch alone is divided by."""
+        return self.loss.divisor(batch.T, batch.w, batch.outputs)
+
+    def add_metrics(self, sums: Sums, P: Array, batch: Data) -> None:
         """Add one batch, whose body gave P, to the metrics' sums."""
         if self.metrics:
-            Y = self.predictions(P)
+            Y, T = self.predictions(P), batch.T
+            if batch.there is not None:
+                Y, T = Y[batch.there], T[batch.there]
             if self.ignored is not None and T.dtype.kind == "i":
                 T = np.where(self.ignored == T, -1, T)  # which metrics leave out
             for metric in self.metrics:
@@ -169,76 +135,6 @@ class Objective:
     def results(self, sums: Sums) -> dict[str, float]:
         """The metrics' values from their sums."""
         return {m.name: m.result(sums[m.name]) for m in self.metrics}
-
-
-def admit(
-    model: Chain,
-    loss: Loss,
-    X: Any,
-    y: Any,
-    sample_weight: Any = None,
-    class_weight: Any = None,
-    *,
-    names: tuple[str, str] = ("X", "y"),
-) -> Data:
-    """Check samples and targets against the model and its loss, and cast them once."""
-    X = admit_inputs(model, X, names[0])
-    if y is None:
-        raise ArgumentTypeError(f"{names[0]} came without {names[1]}.")
-    y = as_real(y, names[1])
-    if y.ndim == 0 or len(y) != len(X):
-        count = "a single number" if y.ndim == 0 else f"{len(y)} samples"
-        raise ShapeError(f"{names[0]} has {len(X)} samples, {names[1]} has {count}.")
-    shape = model.output_shape if X.shape[1:] == model.input_shape else None
-    shape = model.measured(X.shape[1:]).output_shape if shape is None else shape
-    outputs = (len(X), *(shape or ()))
-    T = loss.targets(y, outputs, names[1])
-    if T.dtype.kind == "f":
-        T = as_float(T, model.dtype, names[1])
-        check_finite(T, names[1])
-    w = loss.weights(sample_weight, T, outputs)
-    if class_weight is not None:
-        by_class = _class_weights(class_weight, T, outputs, loss)
-        w = by_class if w is None else w * by_class
-    return Data(X, T, None if w is None else w.astype(model.dtype, copy=False), outputs)
-
-
-def admit_inputs(model: Chain, X: Any, name: str = "X") -> Array:
-    """Samples as a checked array of the model's dtype."""
-    X = as_tokens(X, name) if model.takes_tokens else as_real(X, name)
-    if X.ndim == 0 or X.size == 0:
-        raise ShapeError(f"{name} needs at least one sample, got shape {X.shape}.")
-    if X.shape[1:] != model.input_shape:
-        model.measured(X.shape[1:])  # raises where the layers do not take such samples
-    if not model.takes_tokens:
-        X = as_float(X, model.dtype, name)
-        check_finite(X, name)
-    return X
-
-
-def _class_weights(class_weight: Any, T: Array, outputs: Shape, loss: Loss) -> Array:
-    """The weight of each target's class, of the shape of the loss's positions.
-
-    Classes that a mapping lacks weigh 1; a sequence has a weight for each class in order.
-    """
-    classes = loss.classes(outputs)
-    if classes is None:
-        raise ArgumentError(f"class_weight needs a loss of classes, not {loss!r}.")
-    if not isinstance(class_weight, Mapping):
-        given = as_real(class_weight, "class_weight")
-        if given.shape != (len(classes),):
-            raise ArgumentError(
-                f"class_weight needs a number for each of {len(classes)} classes, "
-                f"got shape {given.shape}."
-            )
-        class_weight = dict(zip(classes, given.tolist(), strict=True))
-    w = np.ones(loss.positions(outputs))
-    labels = T if T.shape == w.shape else T.argmax(axis=-1)
-    for label, weight in class_weight.items():
-        if label not in classes:
-            raise ArgumentError(f"class_weight names {label!r}, the classes are {classes}.")
-        w[labels == label] = check_number(weight, f"class_weight of {label}", least=0)
-    return w
 
 
 def fit(
@@ -255,6 +151,9 @@ def fit(
     validation_split: float = 0.0,
     sample_weight: Any = None,
     class_weight: Any = None,
+    lengths: Any = None,
+    lengths_test: Any = None,
+    columns: Sequence[str] | None = None,
     accumulate: int = 1,
     shuffle: bool = True,
     verbose: int | bool = 1,
@@ -262,16 +161,31 @@ def fit(
     """Train `model`: see `Sequential.train`."""
     epochs = check_count(epochs, "epochs", least=0)
     objective = Objective(model, model.loss, metrics)
-    data = admit(model, model.loss, X, y, sample_weight, class_weight)
-    data, test = _held_out(model, model.loss, data, X_test, y_test, validation_split)
-    if batch_size is not None:
-        batch_size = check_count(batch_size, "batch_size")
+    size = None if batch_size is None else check_count(batch_size, "batch_size")
+    source = partial(as_source, model, model.loss, batch_size=size, columns=columns)
+    data = source(X, y, sample_weight=sample_weight, class_weight=class_weight, lengths=lengths)
+    share = check_number(validation_split, "validation_split", least=0, below=1)
+    test = None
+    if X_test is not None:
+        if share:
+            raise ArgumentError("give either X_test and y_test or validation_split, not both.")
+        test = source(X_test, y_test, lengths=lengths_test, names=("X_test", "y_test"))
+    elif y_test is not None or lengths_test is not None:
+        given = "y_test" if y_test is not None else "lengths_test"
+        raise ArgumentTypeError(f"{given} came without X_test.")
+    elif share:
+        data, test = _held_out(data, share)
+    if epochs > 1 and (data.once or (test is not None and test.once)):
+        raise ArgumentError(
+            f"an iterator gives its batches once, not for {epochs} epochs: give a function that "
+            "makes one, or epochs=1."
+        )
     run = _Run(
         model,
         objective,
         data,
         test,
-        size=min(batch_size or len(data.X), len(data.X)),
+        size=size,
         accumulate=check_count(accumulate, "accumulate"),
         shuffle=shuffle,
         callbacks=callbacks,
@@ -281,25 +195,13 @@ def fit(
     return run.history
 
 
-def _held_out(
-    model: Chain, loss: Loss, data: Data, X_test: Any, y_test: Any, validation_split: float
-) -> tuple[Data, Data | None]:
-    """The training data, and the test data: what was given, or the last part of the samples."""
-    if (X_test is None) != (y_test is None):
-        given, missing = ("X_test", "y_test") if y_test is None else ("y_test", "X_test")
-        raise ArgumentTypeError(f"{given} came without {missing}.")
-    share = check_number(validation_split, "validation_split", least=0, below=1)
-    if X_test is not None:
-        if share:
-            raise ArgumentError("give either X_test and y_test or validation_split, not both.")
-        return data, admit(model, loss, X_test, y_test, names=("X_test", "y_test"))
-    if not share:
-        return data, None
-    n = len(data.X)
-    kept = n - round(n * share)
-    if not 0 < kept < n:
+def _held_out(data: Source, share: float) -> tuple[Source, Source]:
+    """The data without its last part, and that part."""
+    n = data.count
+    kept = 0 if n is None else n - round(n * share)
+    if n is not None and not 0 < kept < n:
         raise ArgumentError(f"validation_split {share} of {n} samples leaves a part empty.")
-    return data.part(slice(kept)), data.part(slice(kept, n))
+    return data.split(kept)
 
 
 class _Run:
@@ -309,10 +211,10 @@ class _Run:
         self,
         model: Any,
         objective: Objective,
-        data: Data,
-        test: Data | None,
+        data: Source,
+        test: Source | None,
         *,
-        size: int,
+        size: int | None,
         accumulate: int,
         shuffle: bool,
         callbacks: Sequence[Callback],
@@ -321,16 +223,16 @@ class _Run:
         self.model, self.objective, self.data, self.test = model, objective, data, test
         self.size, self.accumulate, self.shuffle = size, accumulate, shuffle
         self.callbacks, self.display = callbacks, display(verbose)
-        self.history, self.memory = History(), _Batches()
+        self.history, self.memory = History(), Memory()
 
     def train(self, epochs: int) -> None:
         """The whole training; it ends early where a callback, Ctrl-C or divergence asks."""
         if self.model.input_shape is None:
-            self.model.build(self.data.X.shape[1:])
+            self.model.build(self.data.sample)
         self.model.optimizer.drop_held()
         self.model.optimizer.pack(self.model.layers).receive()
-        n, first = len(self.data.X), self.model.epoch + 1
-        self.display.begin(first, epochs, -(-n // (self.size * self.accumulate)))
+        first = self.model.epoch + 1
+        self.display.begin(first, epochs, self.steps())
         note = ""
         try:
             self.tell("on_train_begin")
@@ -345,6 +247,11 @@ class _Run:
                 layer.frame.buffers.clear()
             with suppress(StopTraining):
                 self.tell("on_train_end")
+
+    def steps(self) -> int | None:
+        """The optimizer steps of an epoch, once that is known."""
+        batches = self.data.steps(self.size)
+        return None if batches is None else -(-batches // self.accumulate)
 
     def tell(self, moment: str, *news: Any) -> None:
         """Call this method of every callback; a wish to stop waits until all have heard."""
@@ -364,7 +271,7 @@ class _Run:
         self.loss, self.seen, self.sums = 0.0, 0, Sums()
         stop: StopTraining | None = None
         try:
-            self.batches(self.order(epoch))
+            self.batches(epoch)
         except StopTraining as reason:
             stop = reason
             if not self.seen:
@@ -375,14 +282,15 @@ class _Run:
             names = ["loss", *(m.name for m in self.objective.metrics)]
             scores = dict.fromkeys(names, math.nan)  # of an epoch that was cut short
             if stop is None:
-                scores = self.objective.evaluate(self.test, max(self.size, 1024))
+                scores = self.objective.evaluate(self.test.batches(max(self.size or 0, 1024)))
             logs |= {f"test_{name}": value for name, value in scores.items()}
         seconds = time.perf_counter() - began
         self.model.epoch = epoch
         self.history.record(logs, seconds, self.model.optimizer.last_rate)
+        self.display.counted(self.steps())
         self.display.epoch(epoch, logs, speed, seconds)
-        if isinstance(self.model.optimizer.alpha, Observer) and stop is None:
-            self.model.optimizer.alpha.observe(logs.get("test_loss", logs["train_loss"]))
+        if stop is None:
+            self.model.optimizer.observe(logs.get("test_loss", logs["train_loss"]))
         try:
             self.tell("on_epoch_end", epoch, logs)
         except StopTraining as reason:
@@ -392,25 +300,25 @@ class _Run:
         if stop is not None:
             raise stop
 
-    def order(self, epoch: int) -> Array:
-        """The order of the samples: a permutation of the model's seed and the epoch's number."""
-        n = len(self.data.X)
+    def rng(self, epoch: int) -> np.random.Generator | None:
+        """What shuffles an epoch: a function of the model's seed and the epoch's number."""
         if not self.shuffle:
-            return np.arange(n)
+            return None
         root = self.model.seed_sequence
         key = (*root.spawn_key, SHUFFLE, epoch)
-        return np.random.default_rng(
-            np.random.SeedSequence(root.entropy, spawn_key=key)
-        ).permutation(n)
+        return np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
 
-    def batches(self, order: Array) -> None:
+    def batches(self, epoch: int) -> None:
         """One optimizer step after another."""
-        group = self.size * self.accumulate
-        for done, start in enumerate(range(0, len(order), group), 1):
-            rows = order[start : start + group]
-            loss = self.step(rows)
-            self.loss += loss * len(rows)
-            self.seen += len(rows)
+        batches = self.data.batches(self.size, self.rng(epoch), self.memory)
+        for done in itertools.count(1):
+            with calling(reuse=self.accumulate == 1):
+                group = list(itertools.islice(batches, self.accumulate))
+            if not group:
+                return
+            loss, samples = self.step(group), sum(len(batch.X) for batch in group)
+            self.loss += loss * samples
+            self.seen += samples
             if self.callbacks:
                 self.tell("on_batch_end", self.model.optimizer.t, loss)
             if self.display.due():
@@ -423,14 +331,18 @@ class _Run:
         self.history.interrupted = True
         return StopTraining("interrupted: training ended after the running batch")
 
-    def step(self, rows: Array) -> float:
-        """Forward, loss, backward and update for the samples at `rows`; the loss."""
+    def step(self, group: Sequence[Data]) -> float:
+        """An optimizer's step on some batches; their loss before it."""
+        optimizer, calls = self.model.optimizer, itertools.count()
+        return optimizer.run(self.model.layers, lambda: self.loss_of(group, next(calls) == 0))
+
+    def loss_of(self, group: Sequence[Data], new: bool) -> float:
+        """Forward, loss and backward; batches that are not new have been counted before."""
         model, objective, total = self.model, self.objective, None
-        if self.accumulate > 1:
-            T, w = self.data.T[rows], None if self.data.w is None else self.data.w[rows]
-            total = objective.loss.divisor(T, w, (len(rows), *self.data.outputs[1:]))
-        loss = 0.0
-        for first in range(0, len(rows), self.size):
+        if len(group) > 1:
+            total = sum(objective.divisor(batch) for batch in group)
+        loss, first = 0.0, 0
+        for i, batch in enumerate(group, 1):
             with calling(
                 training=True,
                 caching=True,
@@ -438,22 +350,22 @@ class _Run:
                 reuse=True,
                 step=model.optimizer.t,
                 first=first,
+                mask=batch.mask,
             ):
-                batch = self.batch(rows[first : first + self.size])
                 P = objective.body.forward(batch.X)
-                objective.add_metrics(self.sums, P, batch.T)
+                if new:
+                    objective.add_metrics(self.sums, P, batch)
                 value, dP = objective.loss.value_and_gradient(P, batch.T, batch.w, total)
                 if not math.isfinite(value):
-                    self.diverged(value)
+                    if new:
+                        self.diverged(value)
+                    return value
                 objective.body.backward(dP)
             loss += value
-            last = first + self.size >= len(rows)
-            (model.optimizer.step if last else model.optimizer.accumulate)(model.layers)
+            first += len(batch.X)
+            if i < len(group):
+                model.optimizer.accumulate(model.layers)
         return loss
-
-    def batch(self, rows: Array) -> Data:
-        """The samples at `rows`; all of them need no gathering, since their order has no effect."""
-        return self.data if len(rows) == len(self.data.X) else self.data.take(rows, self.memory)
 
     def diverged(self, value: float) -> None:
         """Stop before a step that would make all parameters NaN."""
@@ -462,7 +374,7 @@ class _Run:
             f"the loss became {value} at step {optimizer.t + 1}: training stopped before that "
             f"step. Try a rate below {optimizer.rate:g}, or clip_norm=1.",
             PhitodeepWarning,
-            stacklevel=6,
+            stacklevel=11,  # the line that called `train`
         )
         raise StopTraining(f"stopped: the loss became {value}")
 

@@ -33,6 +33,7 @@ every = pytest.mark.parametrize(
 NEW = {type(make()) for make, _, _ in ALL}
 LOOKS_AT_MASK = (layers.RNN, layers.LSTM, layers.GRU, layers.Bidirectional)
 LOOKS_AT_MASK += (layers.MultiHeadAttention, layers.TransformerBlock)
+TAKES_LENGTHS = (layers.Conv1D, layers.ConvTranspose1D, layers.GlobalAvgPool, layers.GlobalMaxPool)
 
 
 def arrays(value: Any) -> Iterator[Array]:
@@ -44,7 +45,9 @@ def arrays(value: Any) -> Iterator[Array]:
 
 
 def masks(layer: Layer, shape: Shape) -> list[Array | None]:
-    """None, and for layers that look at it a mask with holes and a row of nothing."""
+    """None, and for layers that look at it a mask with holes, or of lengths, and of nothing."""
+    if isinstance(layer, TAKES_LENGTHS) and len(shape) == 3:
+        return [None, np.arange(shape[1]) < np.arange(shape[0])[:, None] * 2]
     if not isinstance(layer, LOOKS_AT_MASK):
         return [None]
     mask = np.random.default_rng(3).random(shape[:2]) < 0.6

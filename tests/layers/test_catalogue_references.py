@@ -63,6 +63,7 @@ def test_every_layer_with_a_counterpart_has_references() -> None:
     named |= {case.partition("(")[0] for case in references("layers")}
     without = {"Layer", "Param", "State", "Swish"}  # not layers, or another's second name
     without |= {"Dropout", "GaussianNoise", "SpatialDropout"}  # random
+    without |= {"RandomCrop", "RandomFlip", "RandomShift"}
     without |= {"Chain"}  # inside Residual and Parallel
     without |= {"Lambda", "TiedDense"}  # a function of the user's; a Dense with another's matrix
     assert named == set(layers.__all__) - without

@@ -1,4 +1,4 @@
-"""Dropout and GaussianNoise: what they do on average, and when they do nothing."""
+"""Dropout, noise and drawn latent numbers: what they do on average, and when they do nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.layers import Dropout, GaussianNoise
-from phitodeep.layers.base import calling, inference
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.layers import Dropout, GaussianNoise, Reparameterize, regularization
+from phitodeep.layers.base import calling, inference, saliency
+from phitodeep.testing import check_gradients
+from phitodeep.types import Array, Shape
+from tests.conftest import references
 
 WIDE = (200, 300)
 
@@ -63,9 +66,11 @@ def test_noise_is_made_by_box_and_muller() -> None:
         np.testing.assert_allclose(layer.forward(X), X + 0.3 * Z, rtol=1e-5)
 
 
-@pytest.mark.parametrize("make", [lambda: Dropout(0.4), lambda: GaussianNoise(0.3)])
+@pytest.mark.parametrize(
+    "make", [lambda: Dropout(0.4), lambda: GaussianNoise(0.3), lambda: Reparameterize()]
+)
 def test_each_pass_disturbs_anew_and_each_step_alike(make: Any) -> None:
-    layer, X = planted(make()), np.ones((6, 5))
+    layer, X = planted(make()), np.ones((6, 4))
     first, second = layer.forward(X), layer.forward(X)
     assert not np.array_equal(first, second)
     with calling(step=5):
@@ -107,3 +112,87 @@ def test_nothing_to_do_changes_nothing() -> None:
 def test_bad_settings_are_refused(make: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         make()
+
+
+# --- Reparameterize ----------------------------------------------------------------------------
+
+
+def side_by_side(mean: Any, log_variance: Any, shape: Shape = WIDE) -> Array:
+    return np.concatenate([np.full(shape, mean), np.full(shape, log_variance)], axis=-1)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-12), (np.float32, 1e-5)])
+@pytest.mark.parametrize("case", NOISE := references("noise"))
+def test_drawing_equals_pytorch(case: str, dtype: type, rtol: float, monkeypatch: Any) -> None:
+    stored = {name: a.astype(dtype) for name, a in NOISE[case].items()}
+
+    def drawn(layer: Any, shape: Shape) -> Array:
+        assert shape == stored["E"].shape
+        return stored["E"]
+
+    monkeypatch.setattr(regularization, "_normal", drawn)
+    layer = Reparameterize()
+    np.testing.assert_allclose(layer.forward(stored["X"]), stored["Y"], rtol=rtol)
+    np.testing.assert_allclose(layer.backward(stored["dY"]), stored["dX"], rtol=rtol)
+
+
+def test_draws_have_the_mean_and_the_variance_that_X_says() -> None:
+    layer = planted(Reparameterize())
+    for mean, log_variance in ((0.0, 0.0), (3.0, -2.0), (-1.0, 1.5)):
+        Y = layer.forward(side_by_side(mean, log_variance))
+        n, std = Y.size, np.exp(log_variance / 2)
+        assert Y.shape == WIDE
+        assert Y.mean() == pytest.approx(mean, abs=5 * std / np.sqrt(n))
+        assert Y.std() == pytest.approx(std, rel=5 / np.sqrt(2 * n))
+        assert 3.5 * std < np.abs(Y - mean).max() < 6 * std
+
+
+def test_noise_of_draws_is_that_of_gaussian_noise() -> None:
+    with calling(step=2):
+        E = planted(Reparameterize()).forward(np.zeros((4, 6)))
+        noise = planted(GaussianNoise(1.0)).forward(np.zeros((4, 3)))
+    np.testing.assert_array_equal(E, noise)
+
+
+def test_gradients_of_means_and_log_variances(rng: np.random.Generator) -> None:
+    layer, X, dY = planted(Reparameterize()), rng.standard_normal((5, 3, 4)), np.ones((5, 3, 2))
+    with calling(step=0):
+        E = layer.forward(0 * X)
+        Y, dX = layer.forward(X), layer.backward(dY)
+    np.testing.assert_allclose(Y, X[..., :2] + np.exp(X[..., 2:] / 2) * E)
+    np.testing.assert_array_equal(dX[..., :2], dY)
+    np.testing.assert_allclose(dX[..., 2:], (Y - X[..., :2]) / 2)
+    check_gradients(Reparameterize(), X, max_probes=None)
+
+
+@pytest.mark.parametrize("context", [saliency, inference])
+def test_prediction_is_a_copy_of_the_mean(context: Any, rng: np.random.Generator) -> None:
+    layer, X, dY = Reparameterize(), rng.standard_normal((4, 6)), rng.standard_normal((4, 3))
+    with context():
+        Y = layer.forward(X)
+        np.testing.assert_array_equal(Y, X[:, :3])
+        assert not np.shares_memory(Y, X)
+        if context is saliency:  # nothing reaches the log variances
+            np.testing.assert_array_equal(layer.backward(dY), np.hstack([dY, 0 * dY]))
+
+
+def test_log_variances_are_held_at_88() -> None:
+    layer, dY = planted(Reparameterize()), np.ones(WIDE, np.float32)
+    with calling(step=0):
+        wanted = layer.forward(side_by_side(0, 88.0).astype(np.float32))
+        assert np.isfinite(wanted).all()
+        assert layer.backward(dY)[:, WIDE[1] :].all()
+        Y = layer.forward(side_by_side(0, 1e4).astype(np.float32))
+        np.testing.assert_array_equal(Y, wanted)
+        assert not layer.backward(dY)[:, WIDE[1] :].any()
+    np.testing.assert_array_equal(layer.forward(side_by_side(1.5, -np.inf)), np.full(WIDE, 1.5))
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 1), ()])
+def test_what_has_no_halves_is_refused(shape: Shape) -> None:
+    says = r"Reparameterize\(\) takes samples \(\.\.\., 2 L\).*got samples of shape"
+    with pytest.raises(ShapeError, match=says):
+        Reparameterize().build(shape)
+    for context in (calling, inference):
+        with context(), pytest.raises(ShapeError, match=says):
+            Reparameterize().forward(np.zeros((2, *shape)))

@@ -16,6 +16,7 @@ from phitodeep.errors import (
     ArgumentTypeError,
     BackwardError,
     NotBuiltError,
+    OrderError,
     PhitodeepError,
     ShapeError,
 )
@@ -24,6 +25,7 @@ from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
 from phitodeep.optimization import optimizers
 from phitodeep.optimization.optimizers import (
+    LBFGS,
     OPTIMIZERS,
     SGD,
     Adadelta,
@@ -31,6 +33,7 @@ from phitodeep.optimization.optimizers import (
     Adam,
     AdamW,
     Lion,
+    Muon,
     Nadam,
     Optimizer,
     RMSProp,
@@ -51,6 +54,7 @@ RULES: dict[str, Callable[[], Optimizer]] = {  # one of each, with memory where 
     "Adagrad": lambda: Adagrad(0.2),
     "Adadelta": lambda: Adadelta(3.0, rho=0.5),
     "Lion": lambda: Lion(0.02),
+    "Muon": lambda: Muon(0.2, adam_ratio=0.1),
 }
 every = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
 
@@ -109,10 +113,11 @@ def test_every_public_optimizer_is_tested() -> None:
         and kind is not Optimizer
         and not name.startswith("_")
     }
+    public.discard("LBFGS")  # which takes no gradients, but a loss: see test_lbfgs.py
     assert public == set(RULES)
     assert public == {case.partition("(")[0] for case in CASES}
-    assert {kind.__name__ for kind in OPTIMIZERS.values()} == public
-    assert OPTIMIZERS.keys() == {name.lower() for name in public}
+    assert {kind.__name__ for kind in OPTIMIZERS.values()} == {*public, "LBFGS"}
+    assert OPTIMIZERS.keys() == {name.lower() for name in {*public, "LBFGS"}}
     assert {name: type(make()).__name__ for name, make in RULES.items()} == {n: n for n in RULES}
 
 
@@ -203,7 +208,10 @@ def test_decay_and_penalties_spare_biases_and_norms(
     optimizer.step(layers)
     moved = {p for p, a in values(layers).items() if not np.array_equal(a, before[p])}
     assert moved == {"0.W", "2.layers.0.W", "3.layers.1.W"}
-    assert all((values(layers)[path] < before[path]).all() for path in moved)
+    if isinstance(optimizer, Muon) and option != "weight_decay":  # it turns what pulls
+        assert all(np.linalg.norm(values(layers)[p]) < np.linalg.norm(before[p]) for p in moved)
+    else:
+        assert all((values(layers)[path] < before[path]).all() for path in moved)
 
 
 def test_the_values_of_decay_and_penalties() -> None:
@@ -568,9 +576,11 @@ SETTINGS = [
     *[
         (kind, option, b)
         for kind in OPTIMIZERS.values()
-        for option in ("weight_decay", "l1", "l2")
+        for option in ("weight_decay", "l1", "l2", "ema")
         for b in BAD_NUMBERS
+        if b is not None or option != "ema"
     ],
+    *[(kind, "ema", 1) for kind in OPTIMIZERS.values()],
     *[
         (kind, option, b)
         for kind in (SGD, Lion)
@@ -589,7 +599,15 @@ SETTINGS = [
         for b in [0, *BAD_NUMBERS]
     ],
     *[(kind, "rho", b) for kind in (RMSProp, Adadelta) for b in [1, *BAD_NUMBERS]],
-    *[(kind, "momentum", b) for kind in (SGD, RMSProp) for b in [1, *BAD_NUMBERS]],
+    *[(kind, "momentum", b) for kind in (SGD, RMSProp, Muon) for b in [1, *BAD_NUMBERS]],
+    *[(Muon, "ns_steps", b) for b in [0, 2.5, *BAD_NUMBERS[3:]]],
+    *[(Muon, "adam_ratio", b) for b in BAD_NUMBERS],
+    *[
+        (LBFGS, option, b)
+        for option in ("max_iter", "history_size")
+        for b in [0, -1, 2.5, *BAD_NUMBERS[3:]]
+    ],
+    *[(LBFGS, option, b) for option in ("tolerance_grad", "tolerance_change") for b in BAD_NUMBERS],
     *[(Nadam, "psi", b) for b in BAD_NUMBERS],
 ]
 
@@ -598,7 +616,7 @@ SETTINGS = [
 def test_bad_settings_are_refused(kind: type[Optimizer], option: str, bad: Any) -> None:
     with pytest.raises(PhitodeepError, match=rf"\b{option}\b") as caught:
         kind(**{option: bad})
-    wrong_type = isinstance(bad, bool | str | list) or bad is None
+    wrong_type = isinstance(bad, bool | str | list) or bad is None or bad == 2.5
     assert type(caught.value) is (ArgumentTypeError if wrong_type else ArgumentError)
 
 
@@ -743,3 +761,140 @@ def test_repr_is_the_call_that_makes_it(make: Callable[[], Optimizer]) -> None:
     for name, value in vars(optimizer).items():
         if isinstance(value, float):
             assert getattr(again, name) == value
+
+
+# --- averages ----------------------------------------------------------------------------------
+
+
+def averages(optimizer: Optimizer, layers: Sequence[Layer]) -> dict[str, Array]:
+    with optimizer.averaged(layers):
+        return values(layers)
+
+
+@every
+def test_averages_are_a_running_mean_that_begins_as_the_parameters(
+    make: Callable[[], Optimizer],
+) -> None:
+    layers, optimizer, plain, others = referenced(), make(), make(), referenced()
+    optimizer.ema = 0.8
+    expected = values(layers)
+    for step in range(STEPS):
+        advance(optimizer, layers, [step])
+        advance(plain, others, [step])
+        assert_equal(values(layers), values(others))  # the averages change nothing
+        for path, a in values(layers).items():
+            expected[path] = 0.8 * expected[path] + 0.2 * a
+        for path, a in averages(optimizer, layers).items():
+            np.testing.assert_allclose(a, expected[path], rtol=1e-12, err_msg=path)
+
+
+def test_parameters_come_back_to_the_bit_also_after_an_error() -> None:
+    layers, optimizer = referenced(np.float32), Adam(0.05, ema=0.5)
+    advance(optimizer, layers, range(3))
+    before, memory = values(layers), optimizer.memory()
+    lent = averages(optimizer, layers)
+    assert lent["0.W"].dtype == np.float32
+    assert not np.array_equal(lent["0.W"], before["0.W"])
+    with pytest.raises(ZeroDivisionError), optimizer.averaged(layers):
+        1 / 0  # noqa: B018
+    assert_equal(values(layers), before)
+    for path, slots in optimizer.memory().items():
+        assert slots["ema"].dtype == np.float32
+        assert_equal(slots, memory[path])
+    advance(optimizer, layers, [3])
+    assert optimizer.t == 4
+
+
+def test_within_averages_nothing_is_trained() -> None:
+    layers, optimizer = referenced(), SGD(0.1, ema=0.9)
+    advance(optimizer, layers, range(2))
+    before = values(layers)
+    give(layers, 2)
+    with optimizer.averaged(layers):
+        for refused in (optimizer.step, optimizer.accumulate, optimizer.pack):
+            with pytest.raises(OrderError, match="train outside"):
+                refused(layers)
+        with pytest.raises(OrderError, match="averages here"), optimizer.averaged(layers):
+            pass
+        twin, twins = copy.deepcopy((optimizer, layers))  # a model of its own, of averages
+    assert_equal(values(layers), before)
+    assert not np.array_equal(values(twins)["0.W"], before["0.W"])
+    advance(twin, twins, [2])
+    advance(optimizer, layers, [2])
+
+
+def test_averages_that_are_not_there_are_an_error() -> None:
+    layers = referenced()
+    for optimizer, message in (
+        (SGD(0.1), r"SGD\(0.1\) has no averages yet: make it with ema"),
+        (SGD(0.1, ema=0.9), "has no averages yet: train first"),
+    ):
+        with pytest.raises(OrderError, match=message), optimizer.averaged(layers):
+            pass
+
+
+def test_averages_rest_while_frozen_and_begin_where_a_layer_joins() -> None:
+    layers, optimizer = referenced(), SGD(0.1, ema=0.75)
+    advance(optimizer, layers[:2], range(3))
+    kept = optimizer.memory()["0.W"]["ema"]
+    layers[0].trainable = False
+    joined = values(layers)["2.W"]
+    advance(optimizer, layers, [3])
+    assert "0.W" not in optimizer.memory()
+    now = values(layers)
+    found = averages(optimizer, layers)
+    np.testing.assert_array_equal(found["0.W"], now["0.W"])
+    np.testing.assert_allclose(found["2.W"], 0.75 * joined + 0.25 * now["2.W"], rtol=1e-13)
+    layers[0].trainable = True
+    advance(optimizer, layers, [4])
+    expected = 0.75 * kept.reshape(4, 3) + 0.25 * layers[0].W
+    np.testing.assert_allclose(averages(optimizer, layers)["0.W"], expected, rtol=1e-13)
+
+
+def test_averages_may_be_asked_for_later() -> None:
+    layers, optimizer = referenced(), SGD(0.1)
+    advance(optimizer, layers, range(2))
+    before, optimizer.ema = values(layers), 0.5
+    advance(optimizer, layers, [2])
+    for path, a in averages(optimizer, layers).items():
+        np.testing.assert_allclose(a, (before[path] + values(layers)[path]) / 2, rtol=1e-13)
+
+
+def test_a_model_lends_its_averages() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3))
+    y = X @ rng.standard_normal((3, 1))
+    model = Sequential(Dense(3, 4), Tanh(), Dense(4, 1), optimizer=Adam(0.05, ema=0.9), seed=0)
+    with pytest.raises(OrderError, match="train first"), model.averaged():
+        pass
+    model.train(X, y, epochs=20, batch_size=8, verbose=0)
+    plain = model.evaluate(X, y)
+    with model.averaged() as same:
+        assert same is model
+        mean = model.evaluate(X, y)
+        with pytest.raises(OrderError, match="train outside"):
+            model.train(X, y, epochs=1, verbose=0)
+    assert mean != plain
+    assert model.evaluate(X, y) == plain
+    for other in (model.copy(), pickle.loads(pickle.dumps(model))):
+        assert other.evaluate(X, y) == plain
+        with other.averaged():
+            assert other.evaluate(X, y) == mean
+        other.train(X, y, epochs=1, batch_size=8, verbose=0)
+
+
+# --- steps on a loss ---------------------------------------------------------------------------
+
+
+@every
+def test_a_run_is_a_step_on_the_gradients_of_a_loss(make: Callable[[], Optimizer]) -> None:
+    one, other, layers, others = make(), make(), referenced(), referenced()
+    for step in range(3):
+        advance(one, layers, [step])
+
+        def evaluate(step: int = step) -> float:
+            give(others, step)
+            return 0.5 + step
+
+        assert other.run(others, evaluate) == 0.5 + step
+    assert_equal(values(layers), values(others))

@@ -1,0 +1,158 @@
+"""Augmented images are the images, moved; the moves are seeded, and gone at inference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.layers import RandomCrop, RandomFlip, RandomShift
+from phitodeep.layers.base import calling, inference
+from phitodeep.model import Sequential, SequentialBuilder
+
+X = np.arange(1.0, 1 + 200 * 5 * 6 * 2).reshape(200, 5, 6, 2)  # every number once, none 0
+
+
+def out(layer: Any, step: int = 0, **call: Any) -> np.ndarray:
+    layer.build((5, 6, 2), seed=7, dtype="float64")
+    with calling(step=step, **call):
+        return layer.forward(X)
+
+
+@pytest.mark.parametrize(
+    ("layer", "ways"),
+    [
+        (RandomFlip(), 2),
+        (RandomFlip(horizontal=False, vertical=True), 2),
+        (RandomFlip(vertical=True), 4),
+    ],
+)
+def test_flips_come_in_equal_shares(layer: RandomFlip, ways: int) -> None:
+    Y = out(layer)
+    turned = {
+        "none": X,
+        "left": X[:, :, ::-1],
+        "down": X[:, ::-1],
+        "both": X[:, ::-1, ::-1],
+    }
+    counts = {name: int((Z == Y).all(axis=(1, 2, 3)).sum()) for name, Z in turned.items()}
+    assert sum(counts.values()) == 200
+    found = {name for name, count in counts.items() if count}
+    assert found == {
+        name
+        for name in turned
+        if (layer.horizontal or name not in ("left", "both"))
+        and (layer.vertical or name not in ("down", "both"))
+    }
+    assert all(abs(counts[name] - 200 / ways) < 40 for name in found)
+
+
+def crops(padding: tuple[int, int], size: tuple[int, int]) -> dict[tuple[int, int], np.ndarray]:
+    """All windows, by their place."""
+    (top, left), (height, width) = padding, size
+    padded = np.pad(X, ((0, 0), (top, top), (left, left), (0, 0)))
+    return {
+        (i, j): padded[:, i : i + height, j : j + width]
+        for i in range(padded.shape[1] - height + 1)
+        for j in range(padded.shape[2] - width + 1)
+    }
+
+
+@pytest.mark.parametrize(
+    ("layer", "padding", "size"),
+    [
+        (RandomCrop(4), (0, 0), (4, 4)),
+        (RandomCrop((5, 3), padding=(1, 0)), (1, 0), (5, 3)),
+        (RandomShift(1), (1, 1), (5, 6)),
+        (RandomShift((0, 2)), (0, 2), (5, 6)),
+        (RandomCrop((5, 6)), (0, 0), (5, 6)),
+    ],
+)
+def test_every_window_comes_and_none_else(
+    layer: Any, padding: tuple[int, int], size: tuple[int, int]
+) -> None:
+    Y, places = out(layer), crops(padding, size)
+    assert Y.shape == (200, *size, 2)
+    matches = {at: int((Z == Y).all(axis=(1, 2, 3)).sum()) for at, Z in places.items()}
+    assert sum(matches.values()) == 200
+    mean = 200 / len(places)
+    assert all(0.3 * mean < n < 2 * mean for n in matches.values())
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: RandomFlip(vertical=True), lambda: RandomCrop(3), lambda: RandomShift(2)]
+)
+def test_draws_repeat_by_seed_step_and_place(make: Any) -> None:
+    one, other = out(make(), step=3), out(make(), step=3)
+    np.testing.assert_array_equal(one, other)
+    assert (out(make(), step=4) != one).any()
+    layer = make()
+    layer.build((5, 6, 2), seed=8, dtype="float64")
+    with calling(step=3):
+        assert (layer.forward(X) != one).any()
+    layer = make()
+    layer.build((5, 6, 2), seed=7, dtype="float64")
+    with calling(step=3, first=120):  # the part of the batch that another thread would see
+        np.testing.assert_array_equal(layer.forward(X[120:]), one[120:])
+
+
+def test_at_inference_images_are_whole_or_their_middle() -> None:
+    for layer in (RandomFlip(vertical=True), RandomShift(2)):
+        layer.build((5, 6, 2), dtype="float64")
+        with inference():
+            np.testing.assert_array_equal(layer.forward(X), X)
+    crop = RandomCrop((3, 3))
+    assert crop.build((5, 6, 2), dtype="float64") == (3, 3, 2)
+    with inference():
+        np.testing.assert_array_equal(crop.forward(X), X[:, 1:4, 1:4])
+
+
+@pytest.mark.parametrize("layer", [RandomFlip(), RandomCrop(4, padding=1), RandomShift(1)])
+def test_gradients_go_back_to_where_the_numbers_came_from(layer: Any, rng: Any) -> None:
+    layer.build((5, 6, 2), seed=0, dtype="float64")
+    with calling(step=0):
+        Y = layer.forward(X)
+        dY = rng.standard_normal(Y.shape)
+        dX = layer.backward(dY)
+    assert (dX * X).sum() == pytest.approx((dY * Y).sum())  # the layer is linear
+    np.testing.assert_array_equal(np.unique(dX[dX != 0]), np.unique(dY[Y != 0]))
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="horizontal=True or vertical=True"):
+        RandomFlip(horizontal=False)
+    with pytest.raises(ArgumentError, match="RandomCrop size"):
+        RandomCrop(0)
+    with pytest.raises(ArgumentError, match="RandomCrop padding"):
+        RandomCrop(3, padding=-1)
+    with pytest.raises(ShapeError, match=r"RandomCrop\(7\) does not fit into images of shape"):
+        RandomCrop(7).build((5, 6, 2))
+    for layer in (RandomFlip(), RandomCrop(2), RandomShift(1)):
+        with pytest.raises(ShapeError, match=r"takes samples of shape \(height, width, C\)"):
+            layer.build((5, 6))
+        layer.build((5, 6, 2))
+        with pytest.raises(ShapeError, match="takes samples"):
+            layer.forward(np.ones((5, 6, 2), np.float32))
+
+
+def test_a_shifted_training_helps_on_shifted_images(rng: Any) -> None:
+    """A bright square at one place, learnt with shifts, is known elsewhere too."""
+    images = np.zeros((60, 8, 8, 1))
+    images[:30, 3:5, 3:5] = 1  # a square
+    images[30:, 3:5, 2:6:3] = 1  # two bars
+    images += 0.05 * rng.standard_normal(images.shape)
+    y = np.repeat([0, 1], 30)
+    moved = np.roll(images, (1, -1), axis=(1, 2))
+
+    def trained(augmented: bool) -> float:
+        builder = SequentialBuilder(8, 8, 1, seed=0)
+        builder = builder.random_shift(2) if augmented else builder
+        model: Sequential = (
+            builder.flatten().dense(32).relu().dense(2).loss("softmax_cross_entropy").build()
+        )
+        model.train(images, y, epochs=60, batch_size=20, verbose=0)
+        return model.evaluate(moved, y, metrics=["accuracy"])["accuracy"]
+
+    assert trained(augmented=True) > 0.95 > 0.9 > trained(augmented=False)

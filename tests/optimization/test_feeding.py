@@ -1,0 +1,351 @@
+"""What goes into training: arrays, files, datasets and streams of batches."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.data import windows
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
+from phitodeep.model import Sequential, SequentialBuilder
+
+N, D, K = 120, 6, 3
+
+
+def classifier() -> Sequential:
+    return (
+        SequentialBuilder(D, seed=3)
+        .dense(8)
+        .tanh()
+        .dropout(0.1)
+        .dense(K)
+        .softmax()
+        .loss("categorical_cross_entropy")
+        .metrics("accuracy")
+        .alpha(0.01)
+        .build()
+    )
+
+
+@pytest.fixture
+def arrays(rng: Any) -> tuple[np.ndarray, np.ndarray]:
+    X = rng.standard_normal((N, D)).astype(np.float32)
+    return X, X[:, :K].argmax(axis=1)
+
+
+def on_disk(path: Path, a: np.ndarray) -> np.memmap:
+    file = np.memmap(path, a.dtype, "w+", shape=a.shape)
+    file[...] = a
+    file.flush()
+    return np.memmap(path, a.dtype, "r", shape=a.shape)
+
+
+def pairs(X: Any, y: Any, size: int = 16) -> list[tuple[Any, Any]]:
+    return [(X[i : i + size], y[i : i + size]) for i in range(0, len(X), size)]
+
+
+def same(one: Sequential, other: Sequential) -> None:
+    for path, a in one.get_weights().items():
+        np.testing.assert_array_equal(other.get_weights()[path], a, path)
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def test_a_file_trains_as_the_array_does(arrays: Any, tmp_path: Path) -> None:
+    X, y = arrays
+    held, filed = classifier(), classifier()
+    wanted = held.train(X[:96], y[:96], X[96:], y[96:], epochs=3, batch_size=16, verbose=0)
+    files = on_disk(tmp_path / "X", X), on_disk(tmp_path / "y", y)
+    found = filed.train(*files, epochs=3, batch_size=16, validation_split=0.2, verbose=0)
+    assert found == wanted
+    assert found.metrics == wanted.metrics
+    same(held, filed)
+    np.testing.assert_array_equal(filed.predict(files[0], 50), held.predict(X, 50))
+    assert filed.evaluate(*files, batch_size=16) == held.evaluate(X, y, batch_size=16)
+
+
+def test_integers_in_a_file_become_floats(arrays: Any, tmp_path: Path) -> None:
+    X = (arrays[0] * 50).astype(np.int16)
+    held, filed = classifier(), classifier()
+    held.train(X, arrays[1], epochs=1, batch_size=16, verbose=0)
+    filed.train(on_disk(tmp_path / "X", X), arrays[1], epochs=1, batch_size=16, verbose=0)
+    same(held, filed)
+
+
+def test_weights_and_lengths_go_with_a_file(rng: Any, tmp_path: Path) -> None:
+    X, y = rng.standard_normal((20, 5, 3)).astype(np.float32), rng.integers(0, 2, (20, 5))
+    w, lengths = rng.random(20), rng.integers(0, 6, 20)
+    models = []
+    for given in (X, on_disk(tmp_path / "X", X)):
+        model = SequentialBuilder(5, 3, seed=0).gru(4).dense(2).loss("softmax_cross_entropy")
+        models.append(model.build())
+        models[-1].train(
+            given,
+            y,
+            epochs=2,
+            batch_size=8,
+            sample_weight=np.repeat(w[:, None], 5, 1),
+            lengths=lengths,
+            verbose=0,
+        )
+    same(*models)
+
+
+@pytest.mark.parametrize("kind", ["file", "function", "dataset", "stream"])
+def test_memory_stays_under_a_quarter_of_the_file(kind: str, tmp_path: Path) -> None:
+    n, width = 8192, 256
+    X = np.memmap(tmp_path / "X", np.float32, "w+", shape=(n, width))
+    rng = np.random.default_rng(0)
+    for i in range(0, n, 512):
+        X[i : i + 512] = rng.standard_normal((512, width))
+    size = X.nbytes
+    y = np.arange(n) % K
+    arrow = 0
+    if kind == "file":
+        data: Any = (X, y)
+    elif kind == "function":
+        data = (lambda: ((np.fromfile(tmp_path / "X", np.float32, 64 * width, offset=4 * width * i)
+                          .reshape(64, width), y[i : i + 64]) for i in range(0, n, 64)),)  # fmt: skip
+    else:
+        pa, datasets = pytest.importorskip("pyarrow"), pytest.importorskip("datasets")
+        features = datasets.Features(
+            {"x": datasets.List(datasets.Value("float32"), width), "y": datasets.Value("int64")}
+        )
+        with datasets.arrow_writer.ArrowWriter(
+            path=str(tmp_path / "rows.arrow"), features=features, writer_batch_size=256
+        ) as writer:
+            for i in range(n):
+                writer.write({"x": X[i], "y": int(y[i])})
+            writer.finalize()
+        dataset = datasets.Dataset.from_file(str(tmp_path / "rows.arrow"))
+        data = (dataset if kind == "dataset" else dataset.to_iterable_dataset(),)
+        arrow = pa.total_allocated_bytes()
+    model = SequentialBuilder(width, seed=0).dense(K).loss("softmax_cross_entropy").build()
+    tracemalloc.start()
+    try:
+        model.train(*data, epochs=1, batch_size=64, verbose=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    if kind in ("dataset", "stream"):
+        peak += pa.default_memory_pool().max_memory() - arrow
+    assert model.optimizer.t == n // 64
+    assert peak < size / 4
+
+
+def test_a_corpus_in_a_file_gives_windows(rng: Any, tmp_path: Path) -> None:
+    tokens = rng.integers(0, 9, 300).astype(np.uint16)
+    models = []
+    for corpus in (tokens, on_disk(tmp_path / "tokens", tokens)):
+        X, y = windows(corpus, 7)
+        model = SequentialBuilder(7, seed=0).embedding(9, 4).gru(5).dense(9)
+        models.append(model.loss("softmax_cross_entropy").build())
+        models[-1].train(X, y, epochs=1, batch_size=32, verbose=0)
+    assert isinstance(X, np.memmap)
+    assert X.dtype == np.uint16
+    same(*models)
+
+
+def test_a_file_needs_a_batch_size_and_equal_lengths(arrays: Any, tmp_path: Path) -> None:
+    file = on_disk(tmp_path / "X", arrays[0])
+    with pytest.raises(ArgumentError, match="needs a batch_size"):
+        classifier().train(file, arrays[1], epochs=1, verbose=0)
+    with pytest.raises(ShapeError, match=r"X has 120 samples, y has shape \(119,\)"):
+        classifier().train(file, arrays[1][1:], epochs=1, batch_size=8, verbose=0)
+
+
+def test_a_bad_row_is_named_by_its_batch_and_loses_nothing(arrays: Any, tmp_path: Path) -> None:
+    X, y = arrays
+    X[70, 2] = np.nan
+    model, good = classifier(), classifier()
+    with pytest.raises(ArgumentError, match=r"X\[6, 2\] is nan.*batch 5|batch 5.*X\[6, 2\] is nan"):
+        model.train(on_disk(tmp_path / "X", X), y, batch_size=16, shuffle=False, verbose=0)
+    good.train(X[:64], y[:64], epochs=1, batch_size=16, shuffle=False, verbose=0)
+    same(model, good)
+    model.train(X[:64], y[:64], epochs=1, batch_size=16, verbose=0)  # and it goes on
+
+
+# --- streams -----------------------------------------------------------------------------------
+
+
+class Loader:
+    """Batches that can be gone through again, as those of a DataLoader."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+STREAMS = {
+    "list": lambda batches: batches,
+    "object": Loader,
+    "function": lambda batches: lambda: iter(batches),
+    "lists in a list": lambda batches: tuple(batches),
+}
+
+
+@pytest.mark.parametrize("make", STREAMS.values(), ids=STREAMS)
+def test_batches_train_as_the_array_in_its_own_order(make: Any, arrays: Any) -> None:
+    X, y = arrays
+    held, fed = classifier(), classifier()
+    options = {"epochs": 3, "verbose": 0}
+    wanted = held.train(X, y, X[:50], y[:50], batch_size=16, shuffle=False, **options)
+    found = fed.train(make(pairs(X, y)), X_test=make(pairs(X[:50], y[:50], 25)), **options)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    for name, values in wanted.metrics.items():
+        np.testing.assert_allclose(found.metrics[name], values, rtol=1e-12)
+    same(held, fed)
+    assert fed.evaluate(make(pairs(X, y)))["loss"] == pytest.approx(fed.evaluate(X, y)["loss"])
+
+
+def test_batches_may_carry_weights_and_names(arrays: Any) -> None:
+    X, y = arrays
+    w = np.linspace(0, 1, N)
+    held, tripled, named = classifier(), classifier(), classifier()
+    held.train(X, y, sample_weight=w, epochs=1, batch_size=16, shuffle=False, verbose=0)
+    triples = [
+        (*pair, weights) for pair, (weights, _) in zip(pairs(X, y), pairs(w, y), strict=True)
+    ]
+    tripled.train(triples, epochs=1, verbose=0)
+    same(held, tripled)
+    rows = [{"label": b, "pixels": a, "name": "?"} for a, b in pairs(X, y)]
+    named.train(rows, columns=("pixels", "label"), epochs=1, verbose=0)
+    plain = classifier()
+    plain.train(X, y, epochs=1, batch_size=16, shuffle=False, verbose=0)
+    same(plain, named)
+
+
+def test_class_weights_hold_for_batches(arrays: Any) -> None:
+    X, y = arrays
+    held, fed = classifier(), classifier()
+    weight = {0: 2.0, 2: 0.0}
+    held.train(X, y, class_weight=weight, epochs=1, batch_size=16, shuffle=False, verbose=0)
+    fed.train(pairs(X, y), class_weight=weight, epochs=1, verbose=0)
+    same(held, fed)
+
+
+def test_accumulated_batches_are_one_step(arrays: Any) -> None:
+    X, y = arrays
+    held, fed = classifier(), classifier()
+    held.train(X, y, accumulate=3, epochs=2, batch_size=16, shuffle=False, verbose=0)
+    fed.train(pairs(X, y), accumulate=3, epochs=2, verbose=0)
+    assert fed.optimizer.t == held.optimizer.t == 6  # 8 batches an epoch: 3, 3 and 2
+    same(held, fed)
+
+
+def test_a_generator_is_read_once(arrays: Any) -> None:
+    X, y = arrays
+    model = classifier()
+    with pytest.raises(ArgumentError, match="gives its batches once, not for 2 epochs"):
+        model.train((pair for pair in pairs(X, y)), epochs=2, verbose=0)
+    assert model.optimizer.t == 0
+    with pytest.raises(ArgumentError, match="once"):
+        model.train(X, y, (pair for pair in pairs(X, y)), epochs=2, verbose=0)
+    assert len(model.train((pair for pair in pairs(X, y)), epochs=1, verbose=0)) == 1
+    assert model.optimizer.t == 8  # no batch was lost to the look at the first
+
+
+def test_a_model_is_built_by_its_first_batch(arrays: Any) -> None:
+    X, y = arrays
+    model = SequentialBuilder(seed=0).dense(K).loss("softmax_cross_entropy").build()
+    model.train(pairs(X, y), epochs=1, verbose=0)
+    assert model.input_shape == (D,)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ([], "at least one sample"),
+        (lambda: iter([]), "gave no batches"),
+        (lambda: [np.ones((2, D))], r"pairs \(X, y\)"),
+        (lambda: [(np.ones((2, D)),)], "pairs"),
+        (lambda: [(np.ones((2, D)), [0, 1]), (np.ones((2, D + 1)), [0, 1])], "batch 2"),
+        (lambda: [{"a": 1, "b": 2, "c": 3}], r"columns \['a', 'b', 'c'\]"),
+        (np.ones((4, D)), "came without y"),
+        ("text", "real numbers"),
+    ],
+)
+def test_streams_that_cannot_be_read_are_refused(data: Any, says: str) -> None:
+    with pytest.raises(PhitodeepError, match=says):
+        classifier().train(data, epochs=1, verbose=0)
+
+
+def test_options_of_arrays_are_refused_for_streams(arrays: Any) -> None:
+    X, y = arrays
+    for options, says in (
+        ({"sample_weight": np.ones(N)}, "sample_weight goes with arrays"),
+        ({"lengths": np.ones(N, int)}, "lengths goes with arrays"),
+        ({"validation_split": 0.2}, "validation_split needs arrays"),
+    ):
+        with pytest.raises(ArgumentError, match=says):
+            classifier().train(pairs(X, y), epochs=1, verbose=0, **options)
+    with pytest.raises(ArgumentError, match="columns name those of a dataset"):
+        classifier().train(X, y, columns=("a", "b"), epochs=1, verbose=0)
+    with pytest.raises(ArgumentTypeError, match="y_test came without X_test"):
+        classifier().train(X, y, y_test=y, epochs=1, verbose=0)
+
+
+def test_a_stream_that_ends_early_the_second_time_is_noticed(arrays: Any) -> None:
+    shared = iter(pairs(*arrays))
+    with pytest.raises(ArgumentError, match="no batches in this epoch"):
+        classifier().train(lambda: shared, epochs=2, verbose=0)
+
+
+# --- Hugging Face datasets ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def dataset(arrays: Any) -> Any:
+    datasets = pytest.importorskip("datasets")
+    X, y = arrays
+    return datasets.Dataset.from_dict({"pixels": X, "label": y})
+
+
+def test_a_dataset_trains_as_its_arrays_do(dataset: Any, arrays: Any) -> None:
+    X, y = arrays
+    held, fed = classifier(), classifier()
+    options = {"epochs": 2, "batch_size": 16, "validation_split": 0.25, "verbose": 0}
+    wanted, found = held.train(X, y, **options), fed.train(dataset, **options)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    same(held, fed)
+    assert fed.evaluate(dataset)["loss"] == pytest.approx(fed.evaluate(X, y)["loss"])
+
+
+def test_a_dataset_that_streams_trains_in_its_own_order(dataset: Any, arrays: Any) -> None:
+    X, y = arrays
+    held, fed = classifier(), classifier()
+    held.train(X, y, epochs=2, batch_size=16, shuffle=False, verbose=0)
+    fed.train(dataset.to_iterable_dataset(), epochs=2, batch_size=16, verbose=0)
+    same(held, fed)
+
+
+def test_columns_are_named_where_there_are_more(dataset: Any, arrays: Any) -> None:
+    X, y = arrays
+    wide = dataset.add_column("name", ["?"] * N)
+    with pytest.raises(ArgumentError, match=r"name that of X and that of y"):
+        classifier().train(wide, epochs=1, batch_size=16, verbose=0)
+    with pytest.raises(ArgumentError, match="has the columns"):
+        classifier().train(wide, columns=("pixels", "lable"), epochs=1, batch_size=16, verbose=0)
+    held, fed = classifier(), classifier()
+    held.train(X, y, epochs=1, batch_size=16, verbose=0)
+    fed.train(wide, columns=("pixels", "label"), epochs=1, batch_size=16, verbose=0)
+    same(held, fed)
+
+
+def test_datasets_need_samples_and_a_batch_size(dataset: Any) -> None:
+    with pytest.raises(ShapeError, match="no samples"):
+        classifier().train(dataset.select([]), epochs=1, batch_size=8, verbose=0)
+    for data in (dataset, dataset.to_iterable_dataset()):
+        with pytest.raises(ArgumentError, match="needs a batch_size"):
+            classifier().train(data, epochs=1, verbose=0)

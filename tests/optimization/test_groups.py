@@ -1,0 +1,312 @@
+"""Rates and decays of their own, for the parameters that a pattern names."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
+from phitodeep.layers import Chain, Dense, Layer, Residual, Tanh
+from phitodeep.model import Sequential
+from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Nadam, Optimizer
+from phitodeep.optimization.schedules import ReduceOnPlateau, WarmUp
+from phitodeep.types import Array
+from tests.optimization.test_optimizers import (
+    GRADIENTS,
+    START,
+    STEPS,
+    Interrupt,
+    _deepcopy,
+    _frozen_and_back,
+    _pickle,
+    _replace,
+    advance,
+    assert_equal,
+    every,
+    give,
+    referenced,
+    values,
+    zero_gradients,
+)
+
+OWN = {"0.W": {"alpha": 0.3}, "*.W": {"weight_decay": 0.4}, "1.*": {"alpha": 0.0}}
+
+
+def stepped(optimizer: Optimizer, steps: Sequence[int] = range(3)) -> dict[str, Array]:
+    layers = referenced()
+    advance(optimizer, layers, steps)
+    return values(layers)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [{}, {"*": {}}, {"2.*": {}}, {"*.b": {}, "1.*": {}, "0.?": {}}, {p: {} for p in sorted(START)}],
+    ids=str,
+)
+@every
+def test_groups_without_options_change_nothing(
+    make: Callable[[], Optimizer], groups: dict[str, Any]
+) -> None:
+    one, other = make(), make()
+    for optimizer in (one, other):
+        optimizer.weight_decay, optimizer.l1, optimizer.clip_value = 0.1, 0.05, 0.7
+    other.groups = groups
+    assert_equal(stepped(other, range(STEPS)), stepped(one, range(STEPS)))
+    assert one.last_rate == other.last_rate
+
+
+def test_a_step_of_sgd_in_groups_by_hand() -> None:
+    optimizer = SGD(0.1, weight_decay=0.2, groups=OWN)
+    after = stepped(optimizer, [0])
+    rates = {"0.W": (0.3, 0.2), "2.W": (0.1, 0.4), "0.b": (0.1, 0.0), "2.b": (0.1, 0.0)}
+    rates |= {"1.gamma": (0.0, 0.0), "1.beta": (0.0, 0.0)}
+    for path, (rate, decay) in rates.items():
+        expected = (1 - rate * decay) * START[path] - rate * GRADIENTS[path][0]
+        np.testing.assert_allclose(after[path], expected, rtol=1e-13, err_msg=path)
+    assert optimizer.last_rate == optimizer.rate == 0.1
+
+
+def test_a_groups_decay_pulls_on_all_that_it_names() -> None:
+    layers = referenced()
+    zero_gradients(layers)
+    AdamW(0.1, weight_decay=0.5, groups={"0.*": {"weight_decay": 0.2}}).step(layers)
+    for path, a in values(layers).items():
+        decay = {"0.W": 0.2, "0.b": 0.2, "2.W": 0.5}.get(path, 0.0)
+        np.testing.assert_allclose(a, (1 - 0.1 * decay) * START[path], rtol=1e-14, err_msg=path)
+
+
+def test_a_groups_decay_of_0_frees() -> None:
+    layers = referenced()
+    zero_gradients(layers)
+    SGD(0.1, weight_decay=0.5, groups={"0.*": {"weight_decay": 0.0}}).step(layers)
+    np.testing.assert_array_equal(layers[0].W, START["0.W"])
+    assert (layers[2].W != START["2.W"]).all()
+
+
+def test_penalties_and_the_clip_norm_are_those_of_all() -> None:
+    groups = {"0.*": {"alpha": 1.0}, "2.b": {"alpha": 1.0}}
+    after = stepped(SGD(1.0, clip_norm=0.25, l2=0.3, groups=groups), [0])
+    g = {path: GRADIENTS[path][0] for path in START}
+    norm = np.sqrt(sum((a**2).sum() for a in g.values()))
+    for path, a in after.items():
+        pull = 0.3 * START[path] if path.endswith("W") else 0
+        expected = START[path] - 0.25 / norm * g[path] - pull
+        np.testing.assert_allclose(a, expected, rtol=1e-12, err_msg=path)
+
+
+# --- rates -------------------------------------------------------------------------------------
+
+
+def test_a_groups_rate_may_be_a_schedule() -> None:
+    asked: list[int] = []
+
+    def schedule(step: int) -> float:
+        asked.append(step)
+        return 1 / (1 + step)
+
+    after = stepped(SGD(0.1, groups={"2.W": {"alpha": schedule}}))
+    assert asked == [0, 1, 2]
+    expected = START["2.W"] - sum(GRADIENTS["2.W"][k] / (1 + k) for k in range(3))
+    np.testing.assert_allclose(after["2.W"], expected, rtol=1e-13)
+    expected = START["0.W"] - 0.1 * sum(GRADIENTS["0.W"][k] for k in range(3))
+    np.testing.assert_allclose(after["0.W"], expected, rtol=1e-13)
+
+
+def test_a_bad_rate_of_a_group_is_refused_before_anything_changes() -> None:
+    layers = referenced()
+    groups = {"2.*": {"alpha": lambda step: 0.1 if step < 1 else -1.0}}
+    optimizer = Adam(0.1, weight_decay=0.1, groups=groups)
+    advance(optimizer, layers, [0])
+    before = values(layers)
+    give(layers, 1)
+    optimizer.accumulate(layers)
+    with pytest.raises(ArgumentError, match="at step 1"):
+        optimizer.step(layers)
+    assert optimizer.t == 1
+    assert_equal(values(layers), before)
+    groups = {"2.*": {"alpha": 0.1}}
+    optimizer.groups = groups
+    optimizer.step(layers)  # with what was held
+    assert not np.array_equal(layers[0].W, before["0.W"])
+
+
+def test_every_schedule_that_listens_hears_a_loss_once() -> None:
+    shared, own = ReduceOnPlateau(0.1, patience=1), ReduceOnPlateau(0.2, patience=1)
+    groups = {"0.*": {"alpha": shared}, "1.*": {"alpha": own}, "2.W": {"weight_decay": 0.1}}
+    optimizer = SGD(shared, groups=groups)
+    for _ in range(2):
+        optimizer.observe(1.0)
+    assert shared.rate == 0.1 * 0.1
+    assert own.rate == 0.2 * 0.1
+    SGD(0.1).observe(1.0)
+    inner = ReduceOnPlateau(0.1, patience=1)
+    SGD(0.1, groups={"0.*": {"alpha": WarmUp(inner, 2)}}).observe(1.0)
+    assert inner.best == 1.0
+
+
+def test_training_tells_groups_the_loss() -> None:
+    X = np.random.default_rng(0).standard_normal((8, 3))
+    listens = ReduceOnPlateau(0.0, patience=2)
+    optimizer = SGD(0.0, groups={"0.W": {"alpha": listens}})
+    model = Sequential(Dense(3, 2), optimizer=optimizer, seed=0)
+    model.train(X, X[:, :2], epochs=2, verbose=0)
+    assert listens.waited == 1
+
+
+# --- patterns ----------------------------------------------------------------------------------
+
+
+def test_patterns_fit_nested_paths() -> None:
+    layers: list[Layer] = [Dense(3, 3), Residual(Dense(3, 3), Chain(Tanh(), Dense(3, 3)))]
+    for i, layer in enumerate(layers):
+        layer.build((3,), seed=i, dtype="float64")
+    before = values(layers)
+    for top in layers:
+        for _, layer in top.walk():
+            layer.grads = {name: np.ones_like(a) for name, a in layer.params.items()}
+    SGD(1.0, groups={"1.layers.1.*": {"alpha": 3.0}, "*.W": {"alpha": 2.0}}).step(layers)
+    moved = {path: float((before[path] - a).flat[0]) for path, a in values(layers).items()}
+    assert {path: round(step) for path, step in moved.items()} == {
+        "0.W": 2,
+        "0.b": 1,
+        "1.layers.0.W": 2,
+        "1.layers.0.b": 1,
+        "1.layers.1.layers.1.W": 3,
+        "1.layers.1.layers.1.b": 3,
+    }
+
+
+def test_a_pattern_that_fits_nothing_is_refused_at_the_first_step() -> None:
+    layers, optimizer = referenced(), SGD(0.1, groups={"0.*": {}, "3.*": {"alpha": 0.2}})
+    give(layers, 0)
+    with pytest.raises(ArgumentError, match=r"'3\.\*' fits no parameter: .* 0\.W, 0\.b, 1\.gamma"):
+        optimizer.step(layers)
+    assert optimizer.t == 0
+    assert_equal(values(layers), {path: START[path] for path in values(layers)})
+    with pytest.raises(ArgumentError, match=r"'0\.w' fits no parameter"):  # case counts
+        SGD(0.1, groups={"0.w": {}}).step(layers)
+
+
+def test_a_pattern_behind_wider_ones_is_refused() -> None:
+    layers, optimizer = referenced(), SGD(0.1, groups={"*": {"alpha": 1.0}, "0.W": {}})
+    give(layers, 0)
+    with pytest.raises(ArgumentError, match=r"all that '0\.W' fits belongs to patterns before"):
+        optimizer.step(layers)
+
+
+def test_a_pattern_may_name_what_is_frozen() -> None:
+    layers, optimizer = referenced(), SGD(0.1, groups={"0.*": {"alpha": 0.2}})
+    layers[0].trainable = False
+    advance(optimizer, layers, [0])
+    layers[0].trainable = True
+    advance(optimizer, layers, [1])
+    np.testing.assert_allclose(layers[0].W, START["0.W"] - 0.2 * GRADIENTS["0.W"][1], rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([("0.*", {})], "must be such as"),
+        ("0.*", "must be such as"),
+        ({0: {}}, "give options to each pattern, got 0"),
+        ({"0.*": 0.1}, r"got '0\.\*': 0\.1"),
+        ({"0.*": {"alpha": "fast"}}, r"alpha of '0\.\*' must be a number"),
+        ({"0.*": {"alpha": -1.0}}, r"alpha of '0\.\*' must be >= 0"),
+        ({"0.*": {"alpha": None}}, "alpha of"),
+        ({"0.*": {"alpha": WarmUp}}, "class WarmUp"),
+        ({"0.*": {"weight_decay": np.nan}}, r"weight_decay of '0\.\*' must be >= 0"),
+        ({"0.*": {"weight_decay": True}}, "weight_decay of"),
+        ({"1.*": {}, "0.*": {"lr": 0.1}}, r"unknown option 'lr'.*alpha, weight_decay"),
+    ],
+)
+def test_bad_groups_are_refused(groups: Any, message: str) -> None:
+    with pytest.raises(PhitodeepError, match=rf"Adam groups.*{message}") as caught:
+        Adam(groups=groups)
+    assert isinstance(caught.value, ArgumentError | ArgumentTypeError)
+
+
+def test_the_groups_are_a_copy_and_shown() -> None:
+    given: dict[str, Any] = {"0.*": {"alpha": 0.1}}
+    optimizer = SGD(0.2, groups=given)
+    given["0.*"]["alpha"] = 0.3
+    given["1.*"] = {}
+    assert optimizer.groups == {"0.*": {"alpha": 0.1}}
+    assert repr(optimizer) == "SGD(0.2, groups={'0.*': {'alpha': 0.1}})"
+    assert eval(repr(optimizer)).groups == optimizer.groups
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interrupt", [_frozen_and_back, _replace, _deepcopy, _pickle])
+@every
+def test_an_interruption_of_groups_leaves_no_trace(
+    make: Callable[[], Optimizer], interrupt: Interrupt
+) -> None:
+    straight, optimizer, layers, others = make(), make(), referenced(), referenced()
+    straight.groups, optimizer.groups = copy.deepcopy(OWN), copy.deepcopy(OWN)
+    advance(straight, layers, range(STEPS))
+    advance(optimizer, others, range(5))
+    optimizer, others = interrupt(optimizer, others)
+    advance(optimizer, others, range(5, STEPS))
+    assert_equal(values(others), values(layers))
+    assert optimizer.groups == OWN
+
+
+@every
+def test_groups_may_change_between_steps(make: Callable[[], Optimizer]) -> None:
+    straight, optimizer, layers, others = make(), make(), referenced(), referenced()
+    straight.groups = {"2.*": {}}
+    advance(straight, layers, range(STEPS))
+    for first, groups in ((0, None), (3, {"2.*": {}}), (6, {"*.b": {}, "2.*": {}}), (9, None)):
+        optimizer.groups = groups
+        advance(optimizer, others, range(first, first + 3))
+    assert_equal(values(others), values(layers))
+
+
+def test_a_groups_option_may_change_between_steps() -> None:
+    layers, optimizer = referenced(), SGD(0.1, groups={"0.W": {"alpha": 0.5}})
+    advance(optimizer, layers, [0])
+    assert optimizer.groups is not None
+    optimizer.groups["0.W"]["alpha"] = 0.2  # type: ignore[index]
+    advance(optimizer, layers, [1])
+    expected = START["0.W"] - 0.5 * GRADIENTS["0.W"][0] - 0.2 * GRADIENTS["0.W"][1]
+    np.testing.assert_allclose(layers[0].W, expected, rtol=1e-13)
+
+
+def test_a_groups_parameters_are_one_piece_of_the_vector() -> None:
+    layers, optimizer = referenced(), Nadam(0.1, groups=OWN)
+    packing = optimizer.pack(layers)
+    held = {g.key[0]: [path for path, _, _ in g.slots] for g in packing.groups}
+    assert held["0.W"] == ["0.W"]
+    assert sorted(held["1.*"]) == ["1.beta", "1.gamma"]
+    ends = [0]
+    for group in packing.groups:
+        pieces = sorted(
+            (packing.pieces[path].start, packing.pieces[path].stop) for path, _, _ in group.slots
+        )
+        assert group.piece == slice(pieces[0][0], pieces[-1][1])
+        assert group.piece.start == ends[-1]
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(pieces))
+        ends.append(group.piece.stop)
+        assert group.decayed.start == group.piece.start
+        size = sum(START[path].size for path, _, _ in group.slots if path.endswith("W"))
+        assert group.decayed.stop - group.decayed.start == size
+    assert ends[-1] == packing.theta.size
+
+
+def test_a_model_with_groups_is_pickled() -> None:
+    optimizer = Adam(0.01, groups={"0.*": {"alpha": 1e-4}})
+    model = Sequential(Dense(3, 4), Tanh(), Dense(4, 1), optimizer=optimizer, seed=0)
+    X = np.random.default_rng(0).standard_normal((8, 3))
+    model.train(X, X[:, :1], epochs=2, verbose=0)
+    other = pickle.loads(pickle.dumps(model))
+    for each in (model, other):
+        each.train(X, X[:, :1], epochs=2, verbose=0)
+    assert_equal(model.get_weights(), other.get_weights())
