@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from phitodeep.checks import check_count, check_number
@@ -143,12 +145,22 @@ class GroupNorm(_ScaleAndShift):
             raise ShapeError(
                 f"{self!r}: {shape[-1]} channels do not divide by {self.groups} groups."
             )
+        self._check_groups(shape)
         return super().create(shape)
+
+    def _check_groups(self, shape: Shape) -> None:
+        """Refuse samples whose groups hold one number."""
+        if math.prod(shape) <= self._count(shape[-1]):
+            raise ShapeError(
+                f"{self!r} needs several numbers in each group, got samples of shape {shape}: "
+                "a single one would always become 0."
+            )
 
     def forward(self, X: Array) -> Array:
         self._check(X)
         if X.size == 0:
             raise ShapeError(f"{self!r} needs at least one number, got shape {X.shape}.")
+        self._check_groups(X.shape[1:])
         rows, r = self._normalise(self._rows(X))
         X_hat = self._places(rows, X.shape)
         self.save(X_hat=X_hat, rows=rows, r=r)

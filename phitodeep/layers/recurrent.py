@@ -15,7 +15,7 @@ from phitodeep.functional import sum_rows
 from phitodeep.layers.base import Layer, Param, calling, current
 from phitodeep.layers.containers import Container
 from phitodeep.optimization.initialization import Initializer, Orthogonal, Xavier
-from phitodeep.types import Array, Shape
+from phitodeep.types import Array, Shape, settings
 
 
 class _Recurrent(Layer):
@@ -295,11 +295,11 @@ class GRU(_Recurrent):
 
 
 class Bidirectional(Container):
-    """One recurrent layer from the first step to the last, and a copy of it the other way.
+    """One recurrent layer from the first step to the last, and one like it the other way.
 
     Shapes: those of `layer`, with 2 H features for merge="concat" and H for "add".
-    Under a mask each direction passes over the steps that are not there, so that the copy begins
-    at the last step that is.
+    Under a mask each direction passes over the steps that are not there, so that the second one
+    begins at the last step that is.
 
     Backward: each direction gets its share of dY, and dX is the sum of what both return.
     Source: Schuster and Paliwal 1997, "Bidirectional recurrent neural networks".
@@ -312,7 +312,7 @@ class Bidirectional(Container):
         if merge not in ("concat", "add"):
             raise ArgumentError(f'Bidirectional merge must be "concat" or "add", got {merge!r}.')
         self.layer, self.merge = layer, merge
-        self.reverse = layer.copy()
+        self.reverse = type(layer)(**settings(layer))  # with weights of its own
 
     def create(self, shape: Shape) -> Shape:
         out = self.layer.build(shape)

@@ -287,3 +287,14 @@ def test_settings_without_a_meaning_are_refused() -> None:
             Bidirectional(wrong)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="Bidirectional merge"):
         Bidirectional(RNN(2), "multiply")
+
+
+def test_both_ways_begin_with_weights_of_their_own(rng: Any) -> None:
+    for built in (False, True):
+        layer = GRU(3)
+        if built:
+            layer.build((4, 2), seed=1)
+        both = Bidirectional(layer)
+        both.build((4, 2), seed=2)
+        assert (both.layer.Wx != both.reverse.Wx).any()
+        assert both.reverse.initializer is layer.initializer

@@ -201,3 +201,24 @@ def test_emscripten_has_no_rich_and_gets_lines(
         monkeypatch.setitem(sys.modules, name, None)
     train(2)
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, int | None, bool]] = []
+    draw = progress.Terminal.draw
+
+    def spy(self: Any, count: int, head: str, text: str) -> None:
+        shown.append((count, self.total, text.endswith("left")))
+        draw(self, count, head, text)
+
+    monkeypatch.setattr(progress.Terminal, "draw", spy)
+    batches = [(X[i : i + 10], Y[i : i + 10]) for i in range(0, 40, 10)]
+    Sequential(Dense(3, 1), seed=0).train(lambda: iter(batches), epochs=2)
+    assert shown[:4] == [(i, None, False) for i in range(1, 5)]
+    assert shown[4:] == [(i, 8, True) for i in range(5, 9)]
+    assert "2/2" in terminal.getvalue()
+    shown.clear()
+    Sequential(Dense(3, 1), seed=0).train(batches, epochs=1, accumulate=3)
+    assert [(count, total) for count, total, _ in shown] == [(1, 2), (2, 2)]  # a list has a length
