@@ -42,6 +42,7 @@ SOURCES = shutil.ignore_patterns("__pycache__")
 GRADIENTS = (  # the functions that are broken: gradients, steps, and the helpers they are made of
     r"_?back(ward)?|slope|\w*gradients?\w*|_rows|_inverse|_cosine|gaussian|sum_rows"
     r"|update|step|accumulate|_momentum|_clipped|_penalised"
+    r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden"
 )
 FORWARD = (  # with --forward, these too
     r"forward|value|each|divisor|target_weight|_aim|_variance|_scale_and_shift|_sum|_product|nll"
@@ -51,8 +52,18 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "layers/*.py": ("layers/test_contract.py", ["test_kills.py", "layers"]),
     "loss.py": ("test_loss.py", ["test_kills.py", "test_fusion.py"]),
     "functional.py": ("test_functional.py", ["test_kills.py", "test_loss.py", "layers"]),
-    "optimization/optimizers.py": ("optimization/test_optimizers.py", ["test_kills.py"]),
-    "optimization/packing.py": ("optimization/test_optimizers.py", ["layers/test_tying.py"]),
+    "optimization/optimizers.py": (
+        "optimization/test_optimizers.py",
+        [
+            *(f"optimization/test_{name}.py" for name in ("groups", "muon", "lbfgs")),
+            "test_kills.py",
+        ],
+    ),
+    "optimization/packing.py": (
+        "optimization/test_optimizers.py",
+        ["layers/test_tying.py", "optimization/test_groups.py"],
+    ),
+    "optimization/matrices.py": ("optimization/test_muon.py", []),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
     (
@@ -71,6 +82,11 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "_CrossEntropy._rows",
         "rows = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q",
     ): "rows q come from a product in _aim: nobody else holds them",
+    (
+        "optimization/optimizers.py",
+        "Muon.update",
+        "zip(matrices(layer, name, theta), matrices(layer, name, B), strict=False)",
+    ): "one parameter has the same matrices in both",
 }
 
 # --- making mutants ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.base import Layer
 from phitodeep.layers.convolution import Conv1D, Conv2D
 from phitodeep.layers.embedding import PositionalEmbedding
-from phitodeep.layers.recurrent import GRU, LSTM, RNN
+from phitodeep.layers.recurrent import GRU, LSTM
 from phitodeep.types import Array
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of s, s^3 and s^5
@@ -45,16 +45,16 @@ def orthogonal(G: Array, steps: int = 5) -> Array:
 def matrices(layer: Layer, name: str, W: Array) -> list[Array]:
     """The matrices in W, which has the size of this parameter: stacks (n, rows, columns), views.
 
-    Queries, keys and values are three, each gate of a recurrent layer is one, and so is each
-    group of a convolution, whose kernel is (taps C / G, filters / G); any other parameter is one.
+    Queries, keys and values of attention are three, each gate of a recurrent layer is one, and so
+    is each group of a convolution, with a kernel (taps C / G, filters / G); all others are one.
     """
     W = W.reshape(-1, layer.params[name].shape[-1])
     rows, columns = W.shape
     if isinstance(layer, MultiHeadAttention) and name == "Wqkv":
-        QKV = np.split(W, [rows, (rows + columns) // 2], axis=1)
-        return [part[None] for part in QKV]
+        Q, KV = np.split(W, [rows], axis=1)
+        return [part[None] for part in (Q, *np.split(KV, 2, axis=1))]
     parts = 1
-    if isinstance(layer, RNN | LSTM | GRU):
+    if isinstance(layer, GRU | LSTM):
         parts = layer.gates
     elif isinstance(layer, Conv1D | Conv2D):
         parts = layer.groups
@@ -68,10 +68,7 @@ def hidden(layers: Sequence[Layer]) -> set[tuple[Layer, str]]:
     of one row or column.
     """
     every = [layer for top in layers for _, layer in top.walk()]
-    found = {
-        layer: [name for name, W in layer.params.items() if W.ndim > 1 and _wide(layer, name)]
-        for layer in every
-    }
+    found = {layer: [name for name, W in layer.params.items() if W.ndim > 1] for layer in every}
     head = next((layer for layer in reversed(every) if found[layer] or layer.tied), None)
     return {
         (layer, name)
@@ -80,6 +77,7 @@ def hidden(layers: Sequence[Layer]) -> set[tuple[Layer, str]]:
         if layer is not head
         and not layer.takes_tokens
         and not isinstance(layer, PositionalEmbedding)
+        and _wide(layer, name)
     }
 
 

@@ -12,7 +12,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.types import Array
 
 Slot = tuple[str, Layer, str]  # path, layer, parameter name
-Key = tuple[str | None, Hashable]  # the pattern of options that a parameter has, and its kind
+Key = tuple[str, Hashable]  # the pattern of a parameter's options, "" for none, and its kind
 
 
 class Group(NamedTuple):

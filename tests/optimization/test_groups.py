@@ -185,7 +185,7 @@ def test_patterns_fit_nested_paths() -> None:
 def test_a_pattern_that_fits_nothing_is_refused_at_the_first_step() -> None:
     layers, optimizer = referenced(), SGD(0.1, groups={"0.*": {}, "3.*": {"alpha": 0.2}})
     give(layers, 0)
-    with pytest.raises(ArgumentError, match=r"'3\.\*' fits no parameter: .* 0\.W, 0\.b, 1\.gamma"):
+    with pytest.raises(ArgumentError, match=r"'3\.\*' fits no parameter, such as .*2\.W"):
         optimizer.step(layers)
     assert optimizer.t == 0
     assert_equal(values(layers), {path: START[path] for path in values(layers)})
@@ -215,6 +215,7 @@ def test_a_pattern_may_name_what_is_frozen() -> None:
         ([("0.*", {})], "must be such as"),
         ("0.*", "must be such as"),
         ({0: {}}, "give options to each pattern, got 0"),
+        ({"": {}}, "give options to each pattern, got ''"),
         ({"0.*": 0.1}, r"got '0\.\*': 0\.1"),
         ({"0.*": {"alpha": "fast"}}, r"alpha of '0\.\*' must be a number"),
         ({"0.*": {"alpha": -1.0}}, r"alpha of '0\.\*' must be >= 0"),

@@ -1,0 +1,391 @@
+"""LBFGS: it reaches the optimum of convex problems, and keeps what training promises."""
+
+from __future__ import annotations
+
+import builtins
+import pickle
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.data import make_moons
+from phitodeep.errors import ArgumentError, MissingExtraError, OrderError
+from phitodeep.layers import Dense, Dropout, Layer, Tanh
+from phitodeep.loss import MeanSquaredError
+from phitodeep.model import Sequential
+from phitodeep.optimization import optimizers
+from phitodeep.optimization.optimizers import LBFGS, Adam, Optimizer
+from phitodeep.types import Array
+
+pytest.importorskip("scipy")
+EXACT: dict[str, Any] = {"max_iter": 200, "tolerance_grad": 1e-11, "tolerance_change": 0.0}
+
+
+def problem(n: int = 60, seed: int = 0) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, 4)) * [1.0, 5.0, 0.3, 2.0]
+    return X, X @ rng.standard_normal((4, 2)) + 0.3 * rng.standard_normal((n, 2)) + 1
+
+
+def linear(optimizer: Optimizer, **options: Any) -> Sequential:
+    settings: dict[str, Any] = {"dtype": "float64", "seed": 0, **options}
+    return Sequential(Dense(4, 2), optimizer=optimizer, **settings)
+
+
+def least_squares(X: Array, Y: Array, pull: Array | None = None) -> Array:
+    """(W, b) of least mean squared error plus pull / 2 sum w^2, from the normal equations."""
+    A = np.column_stack([X, np.ones(len(X))])
+    scale = 2 / Y.size
+    H = scale * A.T @ A + (0 if pull is None else np.diag(pull))
+    return np.linalg.solve(H, scale * A.T @ Y)
+
+
+# --- optima ------------------------------------------------------------------------------------
+
+
+def test_linear_regression_to_the_optimum() -> None:
+    X, Y = problem()
+    model = linear(LBFGS(**EXACT))
+    history = model.train(X, Y, epochs=2, verbose=0)
+    best = least_squares(X, Y)
+    np.testing.assert_allclose(model.layers[0].W, best[:4], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(model.layers[0].b, best[4], rtol=1e-8, atol=1e-8)
+    assert history[0][0] > history[1][0]
+    assert model.optimizer.t == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "pull"),
+    [
+        ({"l2": 0.3}, [0.3, 0.3, 0.3, 0.3, 0.0]),
+        ({"weight_decay": 0.3}, [0.3, 0.3, 0.3, 0.3, 0.0]),
+        ({"l2": 0.1, "weight_decay": 0.2}, [0.3, 0.3, 0.3, 0.3, 0.0]),
+        ({"l2": 0.1, "groups": {"*.b": {"weight_decay": 0.5}}}, [0.1, 0.1, 0.1, 0.1, 0.5]),
+        ({"l2": 0.1, "groups": {"*": {"weight_decay": 0.5}}}, [0.6, 0.6, 0.6, 0.6, 0.5]),
+    ],
+)
+def test_penalties_are_part_of_the_loss(options: dict[str, Any], pull: list[float]) -> None:
+    X, Y = problem()
+    model = linear(LBFGS(**EXACT, **options))
+    model.train(X, Y, epochs=2, verbose=0)
+    best = least_squares(X, Y, np.array(pull))
+    np.testing.assert_allclose(model.layers[0].W, best[:4], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(model.layers[0].b, best[4], rtol=1e-8, atol=1e-8)
+
+
+def test_logistic_regression_to_the_optimum() -> None:
+    X, Y = problem()
+    y = Y.argmax(axis=1)
+    model = linear(LBFGS(**EXACT, l2=0.01), loss_class="softmax_cross_entropy")
+    model.train(X, y, epochs=2, verbose=0)
+    W, b = model.layers[0].W.copy(), model.layers[0].b
+    P = np.exp(X @ W + b)
+    P /= P.sum(axis=1, keepdims=True)
+    R = (P - np.eye(2)[y]) / len(X)
+    np.testing.assert_allclose(X.T @ R + 0.01 * W, 0, atol=1e-9)  # so W, b are the optimum
+    np.testing.assert_allclose(R.sum(axis=0), 0, atol=1e-9)
+
+
+def moons(optimizer: Optimizer, **options: Any) -> Sequential:
+    layers: list[Layer] = [Dense(2, 16), Tanh(), Dense(16, 2)]
+    settings: dict[str, Any] = {"loss_class": "softmax_cross_entropy", "seed": 0, **options}
+    return Sequential(*layers, optimizer=optimizer, **settings)
+
+
+def test_it_comes_lower_than_adam_on_moons_and_repeats_to_the_bit() -> None:
+    X, y = make_moons(n=200, seed=0)
+    models = [moons(LBFGS()), moons(LBFGS()), moons(Adam(0.02))]
+    losses = [
+        model.train(X, y, epochs=epochs, verbose=0)
+        for model, epochs in zip(models, (15, 15, 400), strict=True)
+    ]
+    assert losses[0] == losses[1]
+    for path, a in models[0].get_weights().items():
+        assert a.dtype == np.float32
+        np.testing.assert_array_equal(a, models[1].get_weights()[path])
+    assert losses[0][-1][0] < 0.5 * losses[2][-1][0]
+    falls = [loss for loss, _ in losses[0]]
+    assert falls == sorted(falls, reverse=True)
+
+
+# --- what a step is ----------------------------------------------------------------------------
+
+
+def test_the_rate_is_a_share_of_the_way() -> None:
+    X, Y = problem()
+    full, half = linear(LBFGS(**EXACT)), linear(LBFGS(0.5, **EXACT))
+    start = half.get_weights()
+    for model in (full, half):
+        model.train(X, Y, epochs=1, verbose=0)
+    for path, a in full.get_weights().items():
+        np.testing.assert_allclose(half.get_weights()[path], (start[path] + a) / 2, rtol=1e-12)
+    assert half.optimizer.last_rate == 0.5
+    still = linear(LBFGS(groups={"0.b": {"alpha": 0.0}}, **EXACT))
+    still.train(X, Y, epochs=1, verbose=0)
+    np.testing.assert_array_equal(still.layers[0].b, 0)
+    np.testing.assert_array_equal(still.layers[0].W, full.layers[0].W)
+
+
+def counting(
+    model: Sequential, limit: float = np.inf, parts: int = 1
+) -> tuple[Callable[[], float], list[float]]:
+    """A loss, in equal parts, whose values are listed; it is infinite where W is over the limit."""
+    X, Y = problem()
+    loss, seen = MeanSquaredError(), []
+
+    def evaluate() -> float:
+        seen.append(0.0)
+        for i, (x, y) in enumerate(zip(np.split(X, parts), np.split(Y, parts), strict=True), 1):
+            P = model.forward(x)
+            model.backward(loss.loss_gradient(P, y, total=Y.size))
+            seen[-1] += loss.loss_func(P, y) / parts
+            if i < parts:
+                model.optimizer.accumulate(model.layers)
+            if abs(model.layers[0].W).max() > limit:
+                seen[-1] = np.inf
+                break
+        return seen[-1]
+
+    return evaluate, seen
+
+
+def test_a_step_by_hand_ends_at_the_lowest_loss() -> None:
+    model = linear(LBFGS(max_iter=5))
+    evaluate, seen = counting(model)
+    first = model.optimizer.run(model.layers, evaluate)
+    assert first == seen[0] == max(seen)
+    assert len(seen) >= 6
+    assert evaluate() <= min(seen)
+    assert model.optimizer.t == 1
+
+
+def test_max_iter_bounds_a_step() -> None:
+    counts = []
+    for n in (1, 3, 9):
+        model = linear(LBFGS(max_iter=n))
+        evaluate, seen = counting(model)
+        model.optimizer.run(model.layers, evaluate)
+        counts.append(len(seen))
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+
+
+def test_a_longer_history_comes_nearer() -> None:
+    errors = []
+    for n in (1, 10):
+        model = linear(LBFGS(history_size=n, max_iter=25))
+        evaluate, _ = counting(model)
+        model.optimizer.run(model.layers, evaluate)
+        errors.append(abs(model.layers[0].W - least_squares(*problem())[:4]).max())
+    assert errors[1] < 0.01 * errors[0]
+
+
+@pytest.mark.parametrize("option", ["tolerance_grad", "tolerance_change"])
+def test_tolerances_end_a_step_early(option: str) -> None:
+    counts = []
+    for tolerance in (1e-9, 1e-1):
+        model = linear(LBFGS(**{**EXACT, option: tolerance}))
+        evaluate, seen = counting(model)
+        model.optimizer.run(model.layers, evaluate)
+        counts.append(len(seen))
+    assert counts[0] > counts[1]
+
+
+def test_a_loss_that_is_not_finite_turns_the_search_back() -> None:
+    model = linear(LBFGS(max_iter=50))
+    evaluate, seen = counting(model, limit=1.5)
+    model.optimizer.run(model.layers, evaluate)
+    assert np.inf in seen
+    assert abs(model.layers[0].W).max() <= 1.5
+    assert evaluate() < 0.5 * seen[0]
+
+
+def test_what_was_held_at_infinity_or_at_an_error_is_dropped() -> None:
+    ways = []
+    for parts in (1, 2):
+        model = linear(LBFGS(max_iter=6))
+        evaluate, seen = counting(model, limit=1.5, parts=parts)
+        model.forward(np.ones((1, 4)))
+        model.backward(np.ones((1, 2)))
+
+        def fails(model: Sequential = model) -> float:
+            model.optimizer.accumulate(model.layers)
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            model.optimizer.run(model.layers, fails)
+        model.optimizer.run(model.layers, evaluate)
+        assert np.inf in seen
+        ways.append(seen)
+    np.testing.assert_allclose(ways[1], ways[0], rtol=1e-8)
+    model = linear(LBFGS(max_iter=6))  # which never failed
+    evaluate, seen = counting(model, limit=1.5)
+    model.optimizer.run(model.layers, evaluate)
+    np.testing.assert_allclose(ways[0], seen, rtol=1e-12)
+
+
+def test_in_the_place_of_infinity_the_search_is_told_a_loss_above_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[float, Array]] = []
+
+    def search(objective: Callable[[Array], Any], x: Array, **options: Any) -> Any:
+        told.extend(objective(x + i) for i in range(4))
+        return SimpleNamespace(x=x)
+
+    model = linear(LBFGS())
+    values = iter([-0.25, 0.125, np.inf, np.nan])
+    model.forward(np.ones((1, 4)))
+    model.backward(np.ones((1, 2)))
+    monkeypatch.setattr(optimizers, "_minimize", lambda: search)
+    assert model.optimizer.run(model.layers, lambda: next(values)) == -0.25
+    assert [value for value, _ in told] == [-0.25, 0.125, 1.5, 1.5]
+    assert [bool(g.any()) for _, g in told] == [True, True, False, False]
+
+
+def test_a_loss_that_is_never_finite_leaves_all_as_it_was() -> None:
+    model = linear(LBFGS())
+    before = model.get_weights()
+    assert np.isnan(model.optimizer.run(model.layers, lambda: np.nan))
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+
+
+def test_an_error_leaves_all_as_it_was() -> None:
+    model = linear(LBFGS())
+    before = model.get_weights()
+    evaluate, seen = counting(model)
+
+    def fails() -> float:
+        if len(seen) == 3:
+            raise ZeroDivisionError
+        return evaluate()
+
+    with pytest.raises(ZeroDivisionError):
+        model.optimizer.run(model.layers, fails)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+    assert model.optimizer.t == 0
+
+
+def test_nothing_trainable_is_a_step_that_changes_nothing() -> None:
+    X, Y = problem()
+    model = linear(LBFGS())
+    model.layers[0].trainable = False
+    before = model.get_weights()
+    model.train(X, Y, epochs=1, verbose=0)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+
+
+# --- in training -------------------------------------------------------------------------------
+
+
+def test_metrics_count_each_batch_once_and_the_loss_is_that_before_a_step() -> None:
+    X, y = make_moons(n=120, seed=0)
+    model = moons(LBFGS(), metrics=["accuracy"])
+    expected = model.evaluate(X, y)
+    history = model.train(X, y, epochs=1, verbose=0)
+    assert history.metrics["train_accuracy"][0] == expected["accuracy"]
+    np.testing.assert_allclose(history[0][0], expected["loss"], rtol=1e-6)
+
+
+def test_batches_that_are_accumulated_are_one() -> None:
+    X, Y = problem(40)
+    whole, parts = linear(LBFGS(max_iter=6)), linear(LBFGS(max_iter=6))
+    whole.train(X, Y, epochs=2, verbose=0)
+    parts.train(X, Y, epochs=2, batch_size=10, accumulate=4, shuffle=False, verbose=0)
+    assert parts.optimizer.t == 2
+    for path, a in whole.get_weights().items():
+        np.testing.assert_allclose(parts.get_weights()[path], a, rtol=1e-5)
+
+
+def test_a_dropouts_mask_is_one_for_a_step() -> None:
+    X, Y = problem()
+    model = Sequential(
+        Dense(4, 8),
+        Tanh(),
+        Dropout(0.5),
+        Dense(8, 2),
+        optimizer=LBFGS(max_iter=40),
+        dtype="float64",
+        seed=0,
+    )
+    losses = [loss for loss, _ in model.train(X, Y, epochs=3, verbose=0)]
+    assert len(set(losses)) == 3
+    assert model.evaluate(X, Y)["loss"] < losses[0]
+
+
+def test_a_loss_that_is_not_finite_at_first_ends_the_training() -> None:
+    X, Y = problem()
+    model = linear(LBFGS())
+    model.layers[0].W = np.full((4, 2), 1e200)
+    with pytest.warns(match="the loss became inf at step 1"):
+        model.train(X, Y, epochs=3, verbose=0)
+    assert model.optimizer.t == 0
+    assert (model.layers[0].W == 1e200).all()
+
+
+def test_a_pickled_model_goes_on() -> None:
+    X, y = make_moons(n=100, seed=0)
+    model = moons(LBFGS(max_iter=5, ema=0.5))
+    model.train(X, y, epochs=2, verbose=0)
+    other = pickle.loads(pickle.dumps(model))
+    for each in (model, other):
+        each.train(X, y, epochs=2, verbose=0)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, other.get_weights()[path])
+    with model.averaged(), other.averaged():
+        for path, a in model.get_weights().items():
+            np.testing.assert_array_equal(a, other.get_weights()[path])
+
+
+def test_averages_follow_its_steps() -> None:
+    X, Y = problem()
+    model = linear(LBFGS(max_iter=2, ema=0.25))
+    start = model.get_weights()
+    model.train(X, Y, epochs=1, verbose=0)
+    now = model.get_weights()
+    with model.averaged():
+        for path, a in model.get_weights().items():
+            np.testing.assert_allclose(a, 0.25 * start[path] + 0.75 * now[path], rtol=1e-12)
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+
+def test_a_bare_step_is_refused() -> None:
+    model = linear(LBFGS())
+    model.backward(np.ones_like(model.forward(problem()[0])))
+    before = model.get_weights()
+    with pytest.raises(OrderError, match=r"train with model\.train, or call run\("):
+        model.optimizer.step(model.layers)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+
+
+@pytest.mark.parametrize("option", ["l1", "clip_norm", "clip_value"])
+def test_what_bends_the_gradient_is_refused(option: str) -> None:
+    with pytest.raises(ArgumentError, match=f"LBFGS has no {option}"):
+        LBFGS(**{option: 0.1})
+
+
+def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("scipy"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(MissingExtraError, match=r'LBFGS needs scipy: .*"phitodeep\[lbfgs\]"'):
+        LBFGS()
+
+
+def test_its_name_and_its_repr() -> None:
+    assert repr(linear(LBFGS(max_iter=5)).optimizer) == "LBFGS(max_iter=5)"
+    assert isinstance(Sequential(Dense(4, 2), optimizer="lbfgs").optimizer, LBFGS)

@@ -1,0 +1,350 @@
+"""Muon: which parameters are matrices, what a step does to them, and what goes to Adam."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from phitodeep.data import make_moons
+from phitodeep.errors import ArgumentError
+from phitodeep.layers import (
+    GRU,
+    LSTM,
+    RNN,
+    Chain,
+    Conv1D,
+    Conv2D,
+    ConvTranspose2D,
+    Dense,
+    DepthwiseConv2D,
+    Embedding,
+    GlobalAvgPool,
+    Layer,
+    LayerNorm,
+    MultiHeadAttention,
+    PositionalEmbedding,
+    ReLU,
+    Residual,
+    Softmax,
+    Tanh,
+    TiedDense,
+    TransformerBlock,
+)
+from phitodeep.layers.base import Param
+from phitodeep.model import Sequential
+from phitodeep.optimization.matrices import hidden, matrices, orthogonal
+from phitodeep.optimization.optimizers import Adam, AdamW, Muon
+from phitodeep.optimization.schedules import CosineDecay
+from phitodeep.types import Array, Shape
+from tests.optimization.test_optimizers import GRADIENTS, START, advance, referenced, values
+
+
+def built(shape: Shape, *layers: Layer, dtype: str = "float64") -> list[Layer]:
+    """The layers of a chain, made for samples of this shape."""
+    chain = Chain(*layers)
+    chain.build(shape, seed=0, dtype=dtype)
+    return chain.layers
+
+
+def random_gradients(layers: Sequence[Layer], seed: int = 1) -> dict[str, Array]:
+    """Gradients for all, by path."""
+    rng, made = np.random.default_rng(seed), {}
+    for i, top in enumerate(layers):
+        for path, layer in top.walk(str(i)):
+            layer.grads = {
+                name: rng.standard_normal(a.shape).astype(a.dtype)
+                for name, a in layer.params.items()
+            }
+            made |= {f"{path}.{name}": g for name, g in layer.grads.items()}
+    return made
+
+
+def named(layers: Sequence[Layer]) -> set[str]:
+    """The paths of the hidden matrices."""
+    found = hidden(layers)
+    slots = [(i, *pair) for i, top in enumerate(layers) for pair in top.walk(str(i))]
+    return {
+        f"{p}.{name}" for _, p, layer in slots for name in layer.params if (layer, name) in found
+    }
+
+
+# --- orthogonal --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (64, 32), (784, 128), (3, 4), (2, 7), (40, 60)])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_singular_values_become_about_1_and_directions_stay(
+    shape: Shape, dtype: type, rng: np.random.Generator
+) -> None:
+    G = (1e3 * rng.standard_normal(shape)).astype(dtype)
+    kept = G.copy()
+    X = orthogonal(G)
+    np.testing.assert_array_equal(G, kept)
+    assert X.dtype == dtype
+    U, _, Vt = np.linalg.svd(G.astype(float), full_matrices=False)
+    inside = U.T @ X @ Vt.T
+    assert 0.68 < np.diag(inside).min()
+    assert np.diag(inside).max() < 1.21
+    np.testing.assert_allclose(inside - np.diag(np.diag(inside)), 0, atol=1e-4)
+    np.testing.assert_allclose(U @ inside @ Vt, X, atol=1e-4)
+
+
+def test_the_polynomial_on_each_singular_value() -> None:
+    S = np.array([0.8, 0.5, 0.3, 0.14, 0.02, 0.01])
+    S[0] = math.sqrt(1 - (S[1:] ** 2).sum())  # of length 1
+    s = S.copy()
+    for _ in range(3):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    np.testing.assert_allclose(orthogonal(np.diag(S), 3), np.diag(s), atol=1e-12)
+
+
+def test_all_that_is_not_tiny_comes_near_1_and_stays() -> None:
+    s = np.geomspace(0.01, 1, 1000)
+    for n in range(30):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+        assert n < 4 or (s.min() > 0.68 and s.max() < 1.21)
+
+
+def test_a_stack_is_one_matrix_after_another(rng: np.random.Generator) -> None:
+    stack = rng.standard_normal((3, 5, 4)) * np.array([1.0, 100.0, 1e-3])[:, None, None]
+    for X, G in zip(orthogonal(stack), stack, strict=True):
+        np.testing.assert_allclose(X, orthogonal(G), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(9, 40), (40, 9), (3, 20, 5), (3, 5, 20)])
+def test_the_smaller_of_the_two_products_is_taken(shape: Shape, rng: np.random.Generator) -> None:
+    G = rng.standard_normal(shape)
+    wide = G if G.shape[-1] > G.shape[-2] else G.swapaxes(-1, -2)
+    X = wide / np.linalg.norm(wide, axis=(-2, -1), keepdims=True)
+    A = X @ X.swapaxes(-2, -1)
+    X = 3.4445 * X + (-4.7750 * A + 2.0315 * A @ A) @ X
+    expected = X if wide is G else X.swapaxes(-1, -2)
+    np.testing.assert_array_equal(orthogonal(G, 1), expected)  # the larger rounds otherwise
+
+
+def test_nothing_is_nothing_and_length_does_not_count(rng: np.random.Generator) -> None:
+    np.testing.assert_array_equal(orthogonal(np.zeros((3, 4))), 0)
+    G = rng.standard_normal((3, 4))
+    np.testing.assert_allclose(orthogonal(1e-6 * G), orthogonal(G), rtol=1e-9)
+    tiny = 1e-9 * G / np.linalg.norm(G)  # divided by 1e-7 instead
+    np.testing.assert_allclose(orthogonal(tiny, 1), 3.4445 * tiny / 1e-7, atol=1e-5)
+
+
+# --- which are matrices ------------------------------------------------------------------------
+
+
+def test_vectors_embeddings_and_the_last_matrix_go_to_adam() -> None:
+    token = Embedding(11, 6)
+    layers = built((5,), token, PositionalEmbedding(5), TransformerBlock(2), Dense(7), LayerNorm())
+    assert named(layers) == {
+        *(f"2.layers.0.layers.1.{name}" for name in ("Wqkv", "Wo")),
+        *(f"2.layers.1.layers.1.layers.{i}.W" for i in (0, 2)),
+    }
+    tied = built((5,), token.copy(), PositionalEmbedding(5), TransformerBlock(2))
+    head = TiedDense(tied[0])  # type: ignore[arg-type]
+    head.build((5, 6), dtype="float64")
+    assert named([*tied, head]) == named(layers)  # the last matrix is the embedding's
+    assert len(named(tied)) == 3
+
+
+def test_hidden_matrices_of_dense_layers_and_of_containers() -> None:
+    net = [Dense(4), Residual(Dense(4), Tanh()), Dense(2, bias=False), Softmax()]
+    assert named(built((3,), *net)) == {"0.W", "1.layers.0.W"}
+    assert named(built((3,), Dense(4))) == set()
+    assert named([Tanh()]) == set()
+
+
+def test_a_column_may_be_the_last_layer() -> None:
+    assert named(built((3,), Dense(4), Dense(4), Dense(1))) == {"0.W", "1.W"}
+
+
+def test_a_row_a_column_and_a_kernel_of_one_channel_are_vectors() -> None:
+    layers = built((1,), Dense(4), Dense(1), Dense(3), Dense(3), Dense(2))
+    assert named(layers) == {"3.W"}
+    net = [Conv2D(4, 3), DepthwiseConv2D(3), DepthwiseConv2D(2, multiplier=2), GlobalAvgPool()]
+    assert named(built((8, 8, 2), *net, Dense(2))) == {"0.W", "2.W"}
+
+
+def test_a_single_number_is_a_vector() -> None:
+    class Scale(Layer):
+        s = Param()
+
+        def create(self, shape: Shape) -> Shape:
+            self.s = np.ones(())
+            return shape
+
+    assert named(built((3,), Dense(4), Scale(), Dense(2))) == {"0.W"}
+
+
+def test_a_name_alone_makes_no_queries() -> None:
+    class Mine(Layer):
+        Wqkv = Param(decay=True)
+
+        def create(self, shape: Shape) -> Shape:
+            self.Wqkv = np.ones((6, 7))
+            return shape
+
+    (layer,) = built((3,), Mine())
+    assert [part.shape for part in parts(layer, "Wqkv")] == [(6, 7)]
+
+
+def test_a_frozen_head_is_still_the_head() -> None:
+    layers = built((3,), Dense(4), Dense(4), Dense(2))
+    layers[2].trainable = False
+    assert named(layers) == {"0.W", "1.W"}
+
+
+def parts(layer: Layer, name: str) -> list[Array]:
+    return [part for stack in matrices(layer, name, layer.params[name]) for part in stack]
+
+
+def test_fused_matrices_are_taken_apart() -> None:
+    (attention,) = built((5, 12), MultiHeadAttention(4))
+    Q, K, V = np.split(attention.params["Wqkv"], 3, axis=1)
+    for found, part in zip(parts(attention, "Wqkv"), (Q, K, V), strict=True):
+        np.testing.assert_array_equal(found, part)
+    assert [part.shape for part in parts(attention, "Wo")] == [(12, 12)]
+    (grouped,) = built((5, 12), MultiHeadAttention(4, kv_heads=2))
+    assert [part.shape for part in parts(grouped, "Wqkv")] == [(12, 12), (12, 6), (12, 6)]
+    np.testing.assert_array_equal(parts(grouped, "Wqkv")[1], grouped.params["Wqkv"][:, 12:18])
+    for kind, gates in ((RNN, 1), (GRU, 3), (LSTM, 4)):
+        (layer,) = built((5, 3), kind(6))
+        for name, rows in (("Wx", 3), ("Wh", 6)):
+            W = layer.params[name]
+            assert [part.shape for part in parts(layer, name)] == [(rows, 6)] * gates
+            np.testing.assert_array_equal(parts(layer, name)[-1], W[:, -6:])
+
+
+def test_kernels_are_taps_and_channels_by_filters() -> None:
+    (conv,) = built((8, 8, 2), Conv2D(5, 3))
+    np.testing.assert_array_equal(parts(conv, "W"), [conv.params["W"].reshape(18, 5)])
+    (conv,) = built((8, 8, 4), Conv2D(6, 3, groups=2))
+    for g, part in enumerate(parts(conv, "W")):
+        expected = conv.params["W"][..., 3 * g : 3 * g + 3].reshape(18, 3)
+        np.testing.assert_array_equal(part, expected)
+    (conv,) = built((8, 4), Conv1D(6, 3, groups=2))
+    np.testing.assert_array_equal(parts(conv, "W")[1], conv.params["W"][..., 3:].reshape(6, 3))
+    (conv,) = built((8, 8, 2), ConvTranspose2D(5, 3))
+    assert [part.shape for part in parts(conv, "W")] == [(18, 5)]
+
+
+def test_matrices_are_views() -> None:
+    (layer,) = built((5, 12), MultiHeadAttention(4, kv_heads=2))
+    flat = np.zeros(layer.params["Wqkv"].size)
+    for i, stack in enumerate(matrices(layer, "Wqkv", flat), 1):
+        stack += i
+    np.testing.assert_array_equal(flat.reshape(12, 24)[5], [1.0] * 12 + [2.0] * 6 + [3.0] * 6)
+
+
+# --- steps -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("adjust", "wide", "narrow"),
+    [("original", math.sqrt(8 / 3), 1.0), ("match_rms_adamw", 0.2 * math.sqrt(8), 0.2 * 8**0.5)],
+)
+def test_a_step_is_orthogonal_and_fits_the_shape(adjust: str, wide: float, narrow: float) -> None:
+    layers = built((3,), Dense(8), Dense(4), Dense(2))
+    before, g = values(layers), random_gradients(layers)
+    Muon(0.1, momentum=0.5, adjust_lr_fn=adjust, weight_decay=0.3).step(layers)
+    for path, c in (("0.W", wide), ("1.W", narrow)):
+        expected = before[path] * (1 - 0.1 * 0.3) - 0.1 * c * orthogonal(g[path])
+        np.testing.assert_allclose(values(layers)[path], expected, rtol=1e-12)
+
+
+def test_momentum_and_its_look_ahead() -> None:
+    for nesterov in (True, False):
+        layers = built((3,), Dense(4), Dense(2))
+        optimizer = Muon(0.1, momentum=0.6, nesterov=nesterov)
+        first = random_gradients(layers, 1)["0.W"]
+        optimizer.step(layers)
+        before, second = values(layers)["0.W"], random_gradients(layers, 2)["0.W"]
+        optimizer.step(layers)
+        M = 0.6 * first + second
+        B = second + 0.6 * M if nesterov else M
+        expected = before - 0.1 * math.sqrt(4 / 3) * orthogonal(B)
+        np.testing.assert_allclose(values(layers)["0.W"], expected, rtol=1e-12)
+
+
+def test_each_gate_and_each_of_q_k_v_is_turned_for_itself() -> None:
+    layers = built((5, 6), MultiHeadAttention(2, kv_heads=1), LSTM(4), Dense(3))
+    before, g = values(layers), random_gradients(layers)
+    g["1.Wx"][:, :4] *= 1000  # one gate's gradient does not drown the others'
+    Muon(0.1).step(layers)
+    for path, width in (("1.Wx", 4), ("1.Wh", 4)):
+        step = before[path] - values(layers)[path]
+        for i in range(4):
+            columns = slice(width * i, width * (i + 1))
+            np.testing.assert_allclose(
+                step[:, columns], 0.1 * orthogonal(g[path][:, columns]), rtol=1e-9, atol=1e-12
+            )
+    step = before["0.Wqkv"] - values(layers)["0.Wqkv"]
+    for columns in (slice(6), slice(6, 9), slice(9, 12)):
+        np.testing.assert_allclose(
+            step[:, columns], 0.1 * orthogonal(g["0.Wqkv"][:, columns]), rtol=1e-9, atol=1e-12
+        )
+
+
+def test_kernels_are_turned_as_matrices() -> None:
+    layers = built((8, 8, 2), Conv2D(5, 3), ReLU(), GlobalAvgPool(), Dense(3))
+    before, g = values(layers)["0.W"], random_gradients(layers)["0.W"]
+    Muon(0.1).step(layers)
+    expected = before.reshape(18, 5) - 0.1 * orthogonal(g.reshape(18, 5))
+    np.testing.assert_allclose(values(layers)["0.W"].reshape(18, 5), expected, rtol=1e-12)
+
+
+def test_the_rest_moves_as_by_adam_at_a_share_of_the_rate() -> None:
+    rate = CosineDecay(0.4, 10)
+    layers, others = referenced(), referenced()
+    advance(Muon(rate, adam_ratio=0.1, weight_decay=0.2, beta1=0.8), layers, range(5))
+    advance(AdamW(CosineDecay(0.04, 10), weight_decay=0.2, beta1=0.8), others, range(5))
+    for path, a in values(others).items():
+        if path != "0.W":
+            np.testing.assert_allclose(values(layers)[path], a, rtol=1e-13, err_msg=path)
+    assert not np.allclose(layers[0].W, others[0].W)
+
+
+def test_a_groups_rate_is_that_of_both_rules() -> None:
+    layers, others = referenced(), referenced()
+    optimizer = Muon(0.5, groups={"0.*": {"alpha": 0.2}, "2.W": {"weight_decay": 0.3}})
+    advance(optimizer, layers, [0])
+    expected = START["0.W"] - 0.2 * orthogonal(GRADIENTS["0.W"][0])
+    np.testing.assert_allclose(layers[0].W, expected, rtol=1e-12)
+    groups = {"0.*": {"alpha": 0.2}, "2.W": {"weight_decay": 0.3}}
+    advance(Adam(0.5 * 0.015, groups=groups), others, [0])
+    for path in ("0.b", "1.gamma", "2.W", "2.b"):
+        np.testing.assert_allclose(values(layers)[path], values(others)[path], rtol=1e-13)
+
+
+@pytest.mark.parametrize("bad", ["rms", None, 1])
+def test_an_unknown_adjustment_is_refused(bad: str) -> None:
+    with pytest.raises(ArgumentError, match='adjust_lr_fn must be "original" or'):
+        Muon(adjust_lr_fn=bad)
+
+
+def test_its_name_and_its_repr() -> None:
+    model = Sequential(Dense(3, 4), Dense(4, 2), optimizer="muon")
+    assert repr(model.optimizer) == "Muon()"
+    assert repr(Muon(0.1, ns_steps=6, beta2=0.95)) == "Muon(0.1, ns_steps=6, beta2=0.95)"
+
+
+def test_training_stays_float32_and_learns() -> None:
+    X, y = make_moons(n=200, seed=0)
+    model = Sequential(
+        Dense(2, 32),
+        Tanh(),
+        Dense(32, 32),
+        Tanh(),
+        Dense(32, 2),
+        loss_class="softmax_cross_entropy",
+        optimizer=Muon(0.05, adam_ratio=0.1, ema=0.9),
+        seed=0,
+    )
+    history = model.train(X, y, epochs=30, batch_size=50, verbose=0)
+    assert history[-1][0] < 0.1 * history[0][0]
+    assert {a.dtype for a in model.get_weights().values()} == {np.dtype(np.float32)}
+    for slots in model.optimizer.memory().values():
+        assert {a.dtype for a in slots.values()} == {np.dtype(np.float32)}
