@@ -38,9 +38,9 @@ check: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python tools/check_wheel.py
 
-# The reference results on the full MNIST: DATA names the folder with its four IDX files.
-results: $(VENV)/.demo
-	$(BIN)/python benchmarks/results.py $(if $(DATA),--data $(DATA))
+# The reference results: DATA names the folder with MNIST's four IDX files, ONLY some rows.
+results: $(VENV)/.test
+	$(BIN)/python benchmarks/results.py $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
 
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/epoch.py

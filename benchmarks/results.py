@@ -1,22 +1,27 @@
-"""The reference results on the whole of MNIST, written into the docs: `make results DATA=folder`.
+"""The reference results, written into the docs: `make results DATA=folder`.
 
     python benchmarks/results.py --data FOLDER      # holds the four IDX files of MNIST
     python benchmarks/results.py                    # gets MNIST through phitodeep[data]
+    python benchmarks/results.py --only char_gpt names_mlp     # these rows anew
 
-Every row is a model, how it was trained, what it must reach, and what it reached here. The
-table goes to docs/_results.md, which docs/results.md shows.
+Every row is a model, how it was trained, what it must reach, and what it reached here. Rows are
+kept in docs/results.json; the tables go to docs/_results.md, which docs/results.md shows, and the
+pictures that the examples draw to docs/pictures.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +33,7 @@ from phitodeep.optimization.callbacks import LambdaCallback, StopTraining
 from phitodeep.optimization.initialization import InitType, Xavier
 from phitodeep.optimization.optimizers import SGD, Adam
 
+Row = tuple[str, str, str, bool]  # what, what it must reach, what it reached, whether it did
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -57,14 +63,14 @@ def digits(*hidden: int, alpha: float, batch: int, epochs: int, seed: int) -> Se
     )
 
 
-def five_epochs(data: tuple[np.ndarray, ...]) -> tuple[str, str, str, bool]:
+def five_epochs(data: tuple[np.ndarray, ...], *_: Any) -> Row:
     model = digits(128, 64, alpha=0.001, batch=64, epochs=5, seed=0)
     model.train(*data)
     got = model.evaluate(*data[2:])["accuracy"]
     return "784-128-64-10, Adam 0.001, batch 64, 5 epochs", ">= 0.97", f"{got:.4f}", got >= 0.97
 
 
-def quickstart_at_the_original_rate(data: tuple[np.ndarray, ...]) -> tuple[str, str, str, bool]:
+def quickstart_at_the_original_rate(data: tuple[np.ndarray, ...], *_: Any) -> Row:
     model = (
         SequentialBuilder()
         .flatten()
@@ -88,7 +94,7 @@ def quickstart_at_the_original_rate(data: tuple[np.ndarray, ...]) -> tuple[str, 
     return "the original's quickstart, alpha(0.05), 5 epochs", ">= 0.85", f"{got:.4f}", got >= 0.85
 
 
-def first_8000(data: tuple[np.ndarray, ...]) -> tuple[str, str, str, bool]:
+def first_8000(data: tuple[np.ndarray, ...], *_: Any) -> Row:
     X, y, X_test, y_test = data
     accuracies = []
     for seed in range(5):
@@ -101,7 +107,7 @@ def first_8000(data: tuple[np.ndarray, ...]) -> tuple[str, str, str, bool]:
     return what, "median >= 0.94", shown, got >= 0.94
 
 
-def within_20_epochs(data: tuple[np.ndarray, ...]) -> tuple[str, str, str, bool]:
+def within_20_epochs(data: tuple[np.ndarray, ...], *_: Any) -> Row:
     best = [0.0, 0]
 
     def stop(_: object, epoch: int, logs: dict[str, float]) -> None:
@@ -117,7 +123,7 @@ def within_20_epochs(data: tuple[np.ndarray, ...]) -> tuple[str, str, str, bool]
     return what, ">= 0.9786 within 20 epochs", shown, best[0] >= 0.9786
 
 
-def moons(_: object) -> tuple[str, str, str, bool]:
+def moons(*_: Any) -> Row:
     X, y = make_moons(n=100, noise=0.1, seed=0)
     model = (
         SequentialBuilder(2, seed=0)
@@ -142,7 +148,7 @@ def moons(_: object) -> tuple[str, str, str, bool]:
     return f"moons, 2-16-16-1 tanh, {model.count_params()} parameters", "100 %", shown, met
 
 
-def descent(_: object) -> tuple[str, str, str, bool]:
+def descent(*_: Any) -> Row:
     """w of (w - 5)^2 as the weight of a Dense layer fed with 1."""
     layer = Dense(1, 1, bias=False)
     layer.build((1,), dtype="float64")
@@ -158,7 +164,84 @@ def descent(_: object) -> tuple[str, str, str, bool]:
     return "SGD at rate 0.1 on (w - 5)^2 from w = 0", wanted, got, got == wanted
 
 
-TASKS: tuple[Callable[..., tuple[str, str, str, bool]], ...] = (
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run_example(name: str, **options: Any) -> Any:
+    """What the `main` of an example returns."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main(**options)
+
+
+def picture(name: str) -> str:
+    (DOCS / "pictures").mkdir(exist_ok=True)
+    return str(DOCS / "pictures" / f"{name}.png")
+
+
+def mnist_cnn(data: tuple[np.ndarray, ...], folder: str | None) -> Row:
+    got = run_example("mnist_cnn", data=folder)
+    what = "MNIST: conv 32, pool, conv 64, pool, dropout, dense; 6 epochs"
+    return what, ">= 99.2 %", f"{got:.2%}", got >= 0.992
+
+
+def char_gpt(*_: Any) -> Row:
+    got = run_example("char_gpt")
+    what = "tinyshakespeare: GPT of 4 layers, 128 wide, context 64; 2,000 steps of 12"
+    return what, "<= 1.91", f"{got:.4f}", got <= 1.91
+
+
+def char_lstm(*_: Any) -> Row:
+    got = run_example("char_lstm")
+    return "tinyshakespeare: an LSTM", "<= 1.75", f"{got:.4f}", got <= 1.75
+
+
+def names_bigram(*_: Any) -> Row:
+    counted, learnt = run_example("names_bigram")
+    shown = f"{counted:.4f}; {learnt:.4f}"
+    met = round(counted, 4) == 2.4546 and abs(learnt - counted) < 0.002
+    return "names: bigrams by counting, plus one; the same as a net", "2.4546; the same", shown, met
+
+
+def names_mlp(*_: Any) -> Row:
+    got = run_example("names_mlp")
+    return "names: MLP of 12,297 parameters with BatchNorm", "<= 2.12", f"{got:.4f}", got <= 2.12
+
+
+def names_transformer(*_: Any) -> Row:
+    got = run_example("names_transformer")
+    return "names: transformer of 4 layers, 64 wide", "<= 2.0", f"{got:.4f}", got <= 2.0
+
+
+def spirals(*_: Any) -> Row:
+    got = run_example("spirals", picture=picture("spirals"))
+    return "three spirals: 3,000 new points", ">= 99 %", f"{got:.2%}", got >= 0.99
+
+
+def vae_mnist(data: tuple[np.ndarray, ...], folder: str | None) -> Row:
+    loss, mmd = run_example("vae_mnist", data=folder, picture=picture("vae"))
+    shown = f"{loss:.2f}; {mmd['samples']:.4f} of {mmd['digits with shuffled pixels']:.4f}"
+    met = loss <= 107 and mmd["samples"] < mmd["digits with shuffled pixels"] / 10
+    what = "MNIST: variational autoencoder 784-400-20; MMD of samples, of shuffled pixels"
+    return what, "<= 107 nats; a tenth", shown, met
+
+
+def diffusion_moons(*_: Any) -> Row:
+    mmd = run_example("diffusion_moons", picture=picture("diffusion"))
+    got, most = mmd["held-out points and samples"], mmd["19 of 20 random splits, at most"]
+    what = "moons: diffusion model; MMD of its samples and held-out points"
+    return what, "<= 19 of 20 random splits", f"{got:.6f} of {most:.6f}", got <= most
+
+
+def moons_picture(*_: Any) -> Row:
+    got = run_example("moons", picture=picture("moons"))
+    return "moons, from the example", "100 %", f"{got:.0%}", got == 1
+
+
+DIGITS: tuple[Callable[..., Row], ...] = (
     five_epochs,
     quickstart_at_the_original_rate,
     first_8000,
@@ -166,34 +249,62 @@ TASKS: tuple[Callable[..., tuple[str, str, str, bool]], ...] = (
     moons,
     descent,
 )
+SCRIPTS: tuple[Callable[..., Row], ...] = (
+    mnist_cnn,
+    char_gpt,
+    char_lstm,
+    names_bigram,
+    names_mlp,
+    names_transformer,
+    spirals,
+    moons_picture,
+    vae_mnist,
+    diffusion_moons,
+)
+TASKS = {task.__name__: task for task in (*DIGITS, *SCRIPTS)}
 
 
-def write(results: list[Result], folder: Path) -> None:
-    rows = "\n".join(
-        f"| {r.what} | {r.wanted} | {r.got} | {'yes' if r.met else '**no**'} | {r.seconds:.1f} |"
-        for r in results
+def table(rows: list[Result]) -> str:
+    head = "| what | must reach | reached | met | seconds |\n|---|---|---|---|---:|\n"
+    return head + "".join(
+        f"| {r.what} | {r.wanted} | {r.got} | {'yes' if r.met else '**no**'} | {r.seconds:.1f} |\n"
+        for r in rows
     )
-    head = (
-        f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}; "
-        "made by `make results`.\n\n"
-        "| what | must reach | reached | met | seconds |\n|---|---|---|---|---:|\n"
+
+
+def write(results: dict[str, Result], folder: Path) -> None:
+    """Keep the rows, those of before too, and write their tables."""
+    file = folder / "results.json"
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    kept |= {name: asdict(result) for name, result in results.items()}
+    file.write_text(json.dumps({name: kept[name] for name in TASKS if name in kept}, indent=1))
+    parts = [
+        [Result(**kept[task.__name__]) for task in tasks if task.__name__ in kept]
+        for tasks in (DIGITS, SCRIPTS)
+    ]
+    made = f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}"
+    (folder / "_results.md").write_text(
+        f"{made}; made by `make results`.\n\n{table(parts[0])}\n"
+        f"The scripts in `examples/`, each run whole:\n\n{table(parts[1])}"
     )
-    (folder / "_results.md").write_text(head + rows + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", help="folder with the four IDX files of MNIST")
-    parser.add_argument("--out", type=Path, default=DOCS, help="where _results.md goes")
+    parser.add_argument("--only", nargs="+", choices=TASKS, metavar="ROW", default=list(TASKS))
+    parser.add_argument("--out", type=Path, default=DOCS, help="where the tables go")
     options = parser.parse_args()
-    data = load_mnist("full", folder=options.data)
-    results = []
-    for task in TASKS:
+    digits = {task.__name__ for task in DIGITS[:4]} & set(options.only)
+    data = load_mnist("full", folder=options.data) if digits else None
+    met = True
+    for name in options.only:
         began = time.perf_counter()
-        results.append(Result(*task(data), time.perf_counter() - began))
-        print(results[-1])
-    write(results, options.out)
-    if not all(r.met for r in results):
+        result = Result(*TASKS[name](data, options.data), time.perf_counter() - began)
+        print(result, flush=True)
+        write({name: result}, options.out)
+        met &= result.met
+    if not met:
         sys.exit("some results were not reached")
 
 

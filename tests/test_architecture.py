@@ -20,10 +20,11 @@ FLOORS = {
     "layers.base": 2,
     **dict.fromkeys(["layers", "loss", "metrics"], 3),
     **dict.fromkeys(["fusion", "testing"], 4),
-    **dict.fromkeys(
-        ["optimization.schedules", "optimization.packing", "optimization.optimizers"], 4
-    ),
-    "optimization.matrices": 4,
+    **{
+        f"optimization.{name}": 4
+        for name in ("schedules", "packing", "base", "rules", "matrices", "muon", "lbfgs")
+    },
+    "optimization.optimizers": 4,
     **dict.fromkeys(["data", "io", "inspect", "generation"], 5),
     **{
         f"optimization.{name}": 5

@@ -39,5 +39,15 @@ def test_five_epochs_on_the_small_digits(results, capsys):
 
 def test_a_table_is_written_with_what_was_missed(results, tmp_path):
     missed = results.Result("a net", ">= 1", "0.5", False, 1.25)
-    results.write([missed], tmp_path)
-    assert "| a net | >= 1 | 0.5 | **no** | 1.2 |" in (tmp_path / "_results.md").read_text()
+    results.write({"moons": missed}, tmp_path)
+    results.write({"spirals": results.Result("a spiral", "1", "1", True, 0)}, tmp_path)
+    written = (tmp_path / "_results.md").read_text()
+    assert "| a net | >= 1 | 0.5 | **no** | 1.2 |" in written
+    assert "| a spiral | 1 | 1 | yes | 0.0 |" in written
+
+
+def test_every_example_with_a_result_is_a_row(results):
+    without = {"mnist", "mnist_datasets", "manual_loop", "custom_layer"}  # they show how
+    scripts = {path.stem for path in (ROOT / "examples").glob("*.py")} - without
+    rows = {task.__name__.removesuffix("_picture") for task in results.SCRIPTS}
+    assert scripts == rows

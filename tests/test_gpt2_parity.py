@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phitodeep.layers import Embedding, TiedDense
-from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model import Sequential
+from phitodeep.models import gpt
 from phitodeep.types import Array
 from tests.conftest import references
 
@@ -46,11 +46,8 @@ WEIGHTS, GRADIENTS = (
 
 
 def gpt2(dtype: str) -> Sequential:
-    embedding = Embedding(61, 32)
-    builder = SequentialBuilder(24).add(embedding).positional_embedding(24)
-    for _ in range(3):
-        builder = builder.transformer_block(4, causal=True, activation="gelu_tanh")
-    builder = builder.layer_norm().add(TiedDense(embedding)).loss("softmax_cross_entropy")
+    builder = gpt(61, 24, layers=3, heads=4, dim=32, activation="gelu_tanh")
+    builder = builder.loss("softmax_cross_entropy")
     model = builder.dtype(dtype).optimizer("sgd").alpha(0.5).build()
     model.set_weights(WEIGHTS)  # refuses weights that are missing, too many or of another shape
     return model

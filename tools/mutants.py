@@ -52,13 +52,13 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "layers/*.py": ("layers/test_contract.py", ["test_kills.py", "layers"]),
     "loss.py": ("test_loss.py", ["test_kills.py", "test_fusion.py"]),
     "functional.py": ("test_functional.py", ["test_kills.py", "test_loss.py", "layers"]),
-    "optimization/optimizers.py": (
+    "optimization/base.py": (
         "optimization/test_optimizers.py",
-        [
-            *(f"optimization/test_{name}.py" for name in ("groups", "muon", "lbfgs")),
-            "test_kills.py",
-        ],
+        ["optimization/test_groups.py", "optimization/test_lbfgs.py", "test_kills.py"],
     ),
+    "optimization/rules.py": ("optimization/test_optimizers.py", ["test_kills.py"]),
+    "optimization/muon.py": ("optimization/test_muon.py", []),
+    "optimization/lbfgs.py": ("optimization/test_lbfgs.py", []),
     "optimization/packing.py": (
         "optimization/test_optimizers.py",
         ["layers/test_tying.py", "optimization/test_groups.py"],
@@ -69,7 +69,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/pooling.py",
         "GlobalAvgPool.backward",
-        "dX = self.buffer('dX', (len(dY), places, dY.shape[1]), dY.dtype)",
+        "dX = self.buffer('dX', (len(dY), math.prod(shape[1:-1]), dY.shape[1]), dY.dtype)",
     ): "dY is (N, C): its last axis is its second",
     (
         "layers/pooling.py",
@@ -83,7 +83,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "rows = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q",
     ): "rows q come from a product in _aim: nobody else holds them",
     (
-        "optimization/optimizers.py",
+        "optimization/muon.py",
         "Muon.update",
         "zip(matrices(layer, name, theta), matrices(layer, name, B), strict=False)",
     ): "one parameter has the same matrices in both",

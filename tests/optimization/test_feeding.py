@@ -110,8 +110,14 @@ def test_memory_stays_under_a_quarter_of_the_file(kind: str, tmp_path: Path) -> 
     if kind == "file":
         data: Any = (X, y)
     elif kind == "function":
-        data = (lambda: ((np.fromfile(tmp_path / "X", np.float32, 64 * width, offset=4 * width * i)
-                          .reshape(64, width), y[i : i + 64]) for i in range(0, n, 64)),)  # fmt: skip
+
+        def read() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            with (tmp_path / "X").open("rb") as file:
+                for i in range(0, n, 64):
+                    rows = np.frombuffer(file.read(64 * 4 * width), np.float32)
+                    yield rows.reshape(64, width), y[i : i + 64]
+
+        data = (read,)
     else:
         pa, datasets = pytest.importorskip("pyarrow"), pytest.importorskip("datasets")
         features = datasets.Features(

@@ -16,7 +16,7 @@ from phitodeep.errors import ArgumentError, MissingExtraError, OrderError
 from phitodeep.layers import Dense, Dropout, Layer, Tanh
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
-from phitodeep.optimization import optimizers
+from phitodeep.optimization import lbfgs
 from phitodeep.optimization.optimizers import LBFGS, Adam, Optimizer
 from phitodeep.types import Array
 
@@ -240,7 +240,7 @@ def test_in_the_place_of_infinity_the_search_is_told_a_loss_above_all(
     values = iter([-0.25, 0.125, np.inf, np.nan])
     model.forward(np.ones((1, 4)))
     model.backward(np.ones((1, 2)))
-    monkeypatch.setattr(optimizers, "_minimize", lambda: search)
+    monkeypatch.setattr(lbfgs, "_minimize", lambda: search)
     assert model.optimizer.run(model.layers, lambda: next(values)) == -0.25
     assert [value for value, _ in told] == [-0.25, 0.125, 1.5, 1.5]
     assert [bool(g.any()) for _, g in told] == [True, True, False, False]

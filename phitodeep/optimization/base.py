@@ -1,0 +1,414 @@
+"""What optimizers share: they turn gradients into steps, on two flat vectors.
+
+`Optimizer` packs all trainable parameters of a model into one vector `theta` and their
+gradients into another, `g`, so that clipping, penalties, decay and a rule's formula are each a
+line of arithmetic. An author writes `update(theta, g, lr)` in place, for one group of parameters:
+all of them, unless some have a rate or a decay of their own.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import math
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, Self, TypedDict
+
+import numpy as np
+
+from phitodeep.checks import check_number
+from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
+from phitodeep.layers.base import Layer
+from phitodeep.optimization.packing import Group, Key, Packing, Slot, trainable
+from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
+from phitodeep.types import Array, Schedule, describe
+
+Groups = Mapping[str, Mapping[str, Any]]  # pattern of paths -> alpha, weight_decay
+Settings = tuple[Group, float, float, slice]  # a group, its rate and decay, and what decays
+ALL = Group(("", None), [], slice(None), slice(0))  # the group of everything, outside a step
+
+
+class Common(TypedDict, total=False):
+    """What every optimizer takes by keyword."""
+
+    weight_decay: float
+    l1: float
+    l2: float
+    clip_norm: float | None
+    clip_value: float | None
+    groups: Groups | None
+    ema: float | None
+
+
+class Optimizer:
+    """What the rules share. `alpha` is the learning rate: a number or a schedule of the step.
+
+    weight_decay    decoupled: theta shrinks by the factor 1 - lr weight_decay beside the rule
+    l1, l2          penalties l1 sum |w| + l2 / 2 sum w^2, whose gradient joins the loss's
+    clip_norm       the gradient of all parameters together is shortened to this length
+    clip_value      each entry of the gradient is held between -clip_value and clip_value
+    groups          alpha and weight_decay of their own, by a pattern of parameter paths
+    ema             d: an average e <- d e + (1 - d) theta is kept, for `Sequential.averaged`
+
+    Decay and penalties pull on weight matrices, never on biases and norms. Clipping comes
+    first: by value, then by norm, then penalties. Frozen layers take no part in any of it.
+
+    Paths are those such as `3.layers.0.W`, patterns those of Python's `fnmatch`:
+
+        groups={"0.*": {"alpha": 1e-4}, "*.W": {"weight_decay": 0.1}}
+
+    A parameter belongs to the first pattern that fits. A group's own weight_decay pulls on all
+    that its pattern names, biases too. Clipping by norm stays one for all.
+
+    Averages begin as the parameters that they are of, and rest while those are frozen.
+
+    Sources: Loshchilov and Hutter 2019, arXiv:1711.05101 (decay); Pascanu, Mikolov and Bengio
+    2013, arXiv:1211.5063 (clipping by norm); Polyak and Juditsky 1992, "Acceleration of
+    stochastic approximation by averaging", with the running mean of Kingma and Ba 2015, sec. 7.2.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 0.01,
+        *,
+        weight_decay: float = 0.0,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        groups: Groups | None = None,
+        ema: float | None = None,
+    ) -> None:
+        name = type(self).__name__
+        self.alpha = alpha
+        self.weight_decay = check_number(weight_decay, f"{name} weight_decay", least=0)
+        self.l1 = check_number(l1, f"{name} l1", least=0)
+        self.l2 = check_number(l2, f"{name} l2", least=0)
+        for option, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+            if limit is not None:
+                check_number(limit, f"{name} {option}", above=0)
+        self.clip_norm, self.clip_value = clip_norm, clip_value
+        self.groups = None if groups is None else _checked(groups, f"{name} groups")
+        self.ema = None if ema is None else check_number(ema, f"{name} ema", least=0, below=1)
+        self.reset()
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def reset(self) -> None:
+        """Forget everything but the settings."""
+        self.t = 0  # steps taken
+        self.last_rate = 0.0  # of the last step
+        self._slots: dict[str, Array] = {}
+        self._kept: dict[str, dict[str, Array]] = {}  # slots by path, while nothing is packed
+        self._packing: Packing | None = None
+        self._patterns: list[str] = []  # of the groups as packed
+        self._group = ALL  # whose `update` runs
+        self._lent = False  # whether the parameters are their averages
+        self._holding = False  # whether the slot "held" has gradients of accumulated batches
+        self._scratch: dict[str, Array] = {}
+        self._owner: weakref.ref[Layer] | None = None
+
+    # --- the rate --------------------------------------------------------------------------
+
+    @property
+    def alpha(self) -> float | Schedule:
+        """The learning rate: a number, or a function of the step."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, alpha: float | Schedule) -> None:
+        self._alpha = check_rate(alpha)
+
+    @property
+    def rate(self) -> float:
+        """The rate of the next step."""
+        return self._now(self._alpha)
+
+    def observe(self, loss: float) -> None:
+        """Tell the schedules that listen an epoch's loss."""
+        rates = [self._alpha, *(own.get("alpha") for own in (self.groups or {}).values())]
+        for schedule in {id(rate): rate for rate in rates if isinstance(rate, Observer)}.values():
+            schedule.observe(loss)
+
+    def _now(self, alpha: float | Schedule) -> float:
+        value = as_schedule(alpha)(self.t)
+        return check_number(value, f"the rate that {alpha!r} gives at step {self.t}", least=0)
+
+    def _settings(self, group: Group, lr: float) -> Settings:
+        """A group's settings: its own, or those of the optimizer, whose rate is `lr`."""
+        pattern, _ = group.key
+        own = (self.groups or {}).get(pattern, {})
+        rate = self._now(own["alpha"]) if "alpha" in own else lr
+        if "weight_decay" in own:
+            return group, rate, own["weight_decay"], group.piece
+        return group, rate, self.weight_decay, group.decayed
+
+    # --- what users call -------------------------------------------------------------------
+
+    def step(self, layers: Sequence[Layer]) -> None:
+        """Change the parameters of `layers`, and of all layers inside them, by their grads."""
+        packing, lr = self.pack(layers), self.rate
+        theta, settings = packing.theta, [self._settings(group, lr) for group in packing.groups]
+        g = self._gathered(packing)
+        self.advance(lr)
+        g = self._clipped(g)
+        g = self._penalised(theta, g, packing.groups)
+        for self._group, rate, decay, decayed in settings:
+            if decay:
+                theta[decayed] *= 1 - rate * decay
+            self.update(theta[self._group.piece], g[self._group.piece], rate)
+        self._average(theta)
+
+    def run(self, layers: Sequence[Layer], evaluate: Callable[[], float]) -> float:
+        """A step on the loss that `evaluate` computes, leaving its gradients; that loss."""
+        loss = evaluate()
+        self.step(layers)
+        return loss
+
+    def accumulate(self, layers: Sequence[Layer]) -> None:
+        """Hold the grads of this backward pass, and add them to those of the next `step`."""
+        packing = self.pack(layers)
+        packing.gather()
+        held = self._vector("held")
+        held += packing.g
+        self._holding = True
+
+    def drop_held(self) -> None:
+        """Forget the gradients that `accumulate` holds."""
+        self._holding = False
+        self._slots.pop("held", None)
+        for slots in self._kept.values():
+            slots.pop("held", None)
+
+    @contextmanager
+    def averaged(self, layers: Sequence[Layer]) -> Iterator[None]:
+        """Within the body, the parameters of `layers` are their averages: see `ema`."""
+        if self.ema is None or self.t == 0:
+            todo = "train first" if self.ema is not None else "make it with ema=0.999, and train"
+            raise OrderError(f"{self!r} has no averages yet: {todo}.")
+        theta = self.pack(layers).theta
+        kept, self._lent = theta.copy(), True
+        theta[...] = self._vector("ema")
+        try:
+            yield
+        finally:
+            theta[...] = kept
+            self._lent = False
+
+    def copy(self) -> Self:
+        """The same rule with the same memory, free for another model."""
+        return copy.deepcopy(self)
+
+    # --- what an author writes and uses ----------------------------------------------------
+
+    def update(self, theta: Array, g: Array, lr: float) -> None:
+        """Change a group's `theta` in place; `g` is of its shape, self.t is 1 at the first step."""
+        raise NotImplementedError(f"{type(self).__name__} must implement update(theta, g, lr).")
+
+    def advance(self, lr: float) -> None:
+        """Count a step: here goes what changes once, however many groups there are."""
+        self.t, self.last_rate = self.t + 1, lr
+
+    def kinds(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Hashable]:
+        """Of each slot, a kind: `update` gets those of one kind, and one pattern, together."""
+        return [None] * len(slots)
+
+    def slot(self, name: str) -> Array:
+        """A vector of theta's shape that the rule remembers; 0 at first."""
+        return self._vector(name)[self._group.piece]
+
+    def scratch(self, name: str = "scratch") -> Array:
+        """A vector of theta's shape that the rule forgets."""
+        return self._passing(name)[self._group.piece]
+
+    def _vector(self, name: str) -> Array:
+        """A slot of all groups."""
+        if name not in self._slots:
+            self._slots[name] = self._like_theta()
+        return self._slots[name]
+
+    def _passing(self, name: str) -> Array:
+        """A scratch vector of all groups."""
+        if name not in self._scratch:
+            self._scratch[name] = self._like_theta()
+        return self._scratch[name]
+
+    def _like_theta(self) -> Array:
+        assert self._packing is not None
+        return np.zeros_like(self._packing.theta)
+
+    def _gathered(self, packing: Packing) -> Array:
+        """The gradients, with those that `accumulate` held."""
+        packing.gather()
+        if self._holding:
+            packing.g += self._vector("held")
+            self.drop_held()
+        return packing.g
+
+    def _average(self, theta: Array) -> None:
+        if self.ema is not None:
+            e, s = self._vector("ema"), self._passing("scratch")
+            np.subtract(theta, e, out=s)  # d e + (1 - d) theta = e + (1 - d)(theta - e)
+            s *= 1 - self.ema
+            e += s
+
+    def _clipped(self, g: Array) -> Array:
+        if self.clip_value is not None:
+            g = np.clip(g, -self.clip_value, self.clip_value, out=self._passing("g"))
+        if self.clip_norm is not None:
+            norm = _norm(g)
+            if norm > self.clip_norm:
+                g = np.multiply(g, self.clip_norm / norm, out=self._passing("g"))
+        return g
+
+    def _penalised(self, theta: Array, g: Array, groups: Sequence[Group]) -> Array:
+        if self.l1 or self.l2:
+            copied = self._passing("g")
+            if copied is not g:
+                copied[...] = g
+            g = copied
+            for part in (group.decayed for group in groups):
+                w, s = theta[part], self._passing("scratch")[part]
+                g[part] += np.multiply(w, self.l2, out=s)
+                np.sign(w, out=s)
+                s *= self.l1
+                g[part] += s
+        return g
+
+    # --- packing ---------------------------------------------------------------------------
+
+    def claim(self, owner: Layer) -> None:
+        """Belong to one model: an optimizer's memory has no meaning for another."""
+        held = self._owner() if self._owner is not None else None
+        if held is not None and held is not owner:
+            raise ArgumentError(
+                f"{self!r} already belongs to another model, and its memory is of that model's "
+                "gradients: give each model its own, with optimizer.copy()."
+            )
+        self._owner = weakref.ref(owner)
+
+    def pack(self, layers: Sequence[Layer]) -> Packing:
+        """The packing of these layers, made anew where it no longer holds."""
+        if isinstance(layers, Layer):
+            raise ArgumentTypeError(
+                f"step takes a list of layers, such as model.layers: {layers!r}."
+            )
+        if self._lent:
+            raise OrderError("the model's parameters are averages here: train outside `averaged`.")
+        packing = self._packing
+        if packing is not None and packing.holds(layers) and self._unchanged():
+            return packing
+        slots = list(trainable(layers))
+        known = {id(layer.params) for _, layer, _ in packing.slots} if packing else set()
+        owner = self._owner() if self._owner is not None else None
+        known |= {id(layer.params) for _, layer in owner.walk()} if owner is not None else set()
+        if slots and known and known.isdisjoint(id(layer.params) for _, layer, _ in slots):
+            raise ArgumentError(
+                f"{self!r} already steps the layers of another model: "
+                "give each model its own, with optimizer.copy()."
+            )
+        keys = self._keys(layers, slots)
+        self._kept |= self.memory()
+        every = [layer for top in layers for _, layer in top.walk()]
+        here, users = {id(layer) for layer in every}, [layer for layer in every if layer.tied]
+        for user in users:
+            if any(id(owner) not in here for owner, _ in user.tied.values()):
+                raise ArgumentError(
+                    f"{user!r} uses a parameter of a layer outside the model, which nothing would "
+                    "step: add that layer itself, not a copy of it."
+                )
+        self._packing = packing = Packing(slots, users, keys)
+        self._patterns, self._group = list(self.groups or ()), ALL
+        self._slots, self._scratch = {}, {}
+        for path, piece in packing.pieces.items():
+            if self.ema is not None:
+                self._vector("ema")[piece] = packing.theta[piece]
+            for name, kept in self._kept.get(path, {}).items():
+                if kept.size == piece.stop - piece.start:
+                    self._vector(name)[piece] = kept.ravel()
+        return packing
+
+    def _unchanged(self) -> bool:
+        """Whether the options are those that the parameters were packed for."""
+        averages = self.ema is None or "ema" in self._slots
+        return averages and self._patterns == list(self.groups or ())
+
+    def _keys(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Key]:
+        """Of each slot, the first pattern that fits, or "", and its kind."""
+        patterns = list(self.groups or ())
+        paths = [
+            f"{path}.{name}"
+            for i, top in enumerate(layers)
+            for path, layer in top.walk(str(i))
+            for name in layer.params
+        ]
+        first = {path: next((p for p in patterns if fnmatchcase(path, p)), "") for path in paths}
+        for pattern in patterns:
+            if pattern not in first.values():
+                taken = any(fnmatchcase(path, pattern) for path in paths)
+                near = difflib.get_close_matches(pattern, paths, n=8, cutoff=0)
+                raise ArgumentError(
+                    f"groups: all that {pattern!r} fits belongs to patterns before it."
+                    if taken
+                    else f"groups: {pattern!r} fits no parameter, such as {', '.join(near)}."
+                )
+        kinds = self.kinds(layers, slots)
+        return [(first[path], kind) for (path, _, _), kind in zip(slots, kinds, strict=True)]
+
+    def memory(self) -> dict[str, dict[str, Array]]:
+        """Copies of what the rule remembers, by parameter path and slot name."""
+        if self._packing is None:
+            return {path: dict(slots) for path, slots in self._kept.items()}
+        return {
+            path: {name: vector[piece].copy() for name, vector in self._slots.items()}
+            for path, piece in self._packing.pieces.items()
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the packing: a copied view is no view."""
+        return {
+            **vars(self),
+            "_kept": self._kept | self.memory(),
+            "_slots": {},
+            "_scratch": {},
+            "_packing": None,
+            "_group": ALL,
+            "_lent": False,
+            "_owner": None,
+        }
+
+
+def _checked(groups: Any, who: str) -> dict[str, dict[str, Any]]:
+    """Groups whose patterns, options and values are such."""
+    if not isinstance(groups, Mapping):
+        raise ArgumentTypeError(
+            f'{who} must be such as {{"0.*": {{"alpha": 1e-4}}}}, got {groups!r}.'
+        )
+    for pattern, own in groups.items():
+        if not (isinstance(pattern, str) and pattern and isinstance(own, Mapping)):
+            raise ArgumentTypeError(
+                f"{who} must give options to each pattern, got {pattern!r}: {own!r}."
+            )
+        for option, value in own.items():
+            where = f"{who}: {option} of {pattern!r}"
+            if option == "alpha":
+                check_rate(value, where)
+            elif option == "weight_decay":
+                check_number(value, where, least=0)
+            else:
+                raise ArgumentError(
+                    f"{who}: {pattern!r} has the unknown option {option!r}. "
+                    "Known: alpha, weight_decay."
+                )
+    return {pattern: dict(own) for pattern, own in groups.items()}
+
+
+def _norm(g: Array) -> float:
+    """The length of g; in float64 where squares overflow."""
+    with np.errstate(over="ignore"):
+        square = float(np.dot(g, g))
+    return math.sqrt(square) if math.isfinite(square) else float(np.linalg.norm(g.astype(float)))

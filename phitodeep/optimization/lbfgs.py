@@ -1,0 +1,116 @@
+"""L-BFGS: a step that minimises the loss of its batch, by SciPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from phitodeep.checks import check_count, check_number
+from phitodeep.errors import ArgumentError, MissingExtraError, OrderError
+from phitodeep.layers.base import Layer
+from phitodeep.optimization.base import Common, Optimizer
+from phitodeep.types import Array, Schedule
+
+
+class LBFGS(Optimizer):
+    """Each step minimises the loss of its batch: theta <- theta + lr (theta* - theta).
+
+    theta* is where at most `max_iter` steps of the L-BFGS method lead, by SciPy in float64. Along
+    d = -H g it searches a point where the loss falls enough; H, near the inverse of the Hessian,
+    is made of the last `history_size` pairs of changes of theta and of g. It ends early where
+
+        the largest |g| is below tolerance_grad, or
+        the loss fell by less than tolerance_change, relative to max(loss, 1)
+
+    It wants a loss that is the same at each call: all samples as one batch, and many iterations
+    in few epochs, for each step learns H anew. Dropout's mask is one for the whole step. The
+    loss of a step is that before it. weight_decay joins the loss as l2 does, as a penalty on w^2;
+    l1, clip_norm and clip_value have no place here.
+
+    Sources: Liu and Nocedal 1989, "On the limited memory BFGS method for large scale
+    optimization"; Byrd, Lu, Nocedal and Zhu 1995, whose L-BFGS-B SciPy runs.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 1.0,
+        *,
+        max_iter: int = 20,
+        history_size: int = 10,
+        tolerance_grad: float = 1e-7,
+        tolerance_change: float = 1e-9,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(alpha, **common)
+        self.max_iter = check_count(max_iter, "LBFGS max_iter")
+        self.history_size = check_count(history_size, "LBFGS history_size")
+        self.tolerance_grad = check_number(tolerance_grad, "LBFGS tolerance_grad", least=0)
+        self.tolerance_change = check_number(tolerance_change, "LBFGS tolerance_change", least=0)
+        for option in ("l1", "clip_norm", "clip_value"):
+            if getattr(self, option):
+                raise ArgumentError(
+                    f"LBFGS has no {option}: its steps need the gradient of a smooth loss as it is."
+                )
+        _minimize()
+
+    def step(self, layers: Sequence[Layer]) -> None:
+        """Refused: one gradient is not enough."""
+        raise OrderError(
+            "LBFGS evaluates the loss many times in a step: train with model.train, or call "
+            "run(layers, evaluate), where evaluate() goes forward and back and returns the loss."
+        )
+
+    def run(self, layers: Sequence[Layer], evaluate: Callable[[], float]) -> float:
+        """Minimise the loss that `evaluate` computes, leaving its gradients; its first value."""
+        packing, lr = self.pack(layers), self.rate
+        settings = [self._settings(group, lr) for group in packing.groups]
+        theta, start = packing.theta, packing.theta.astype(float)
+        pull = np.zeros_like(start)  # the penalty is sum pull theta^2 / 2
+        for group, _, decay, decayed in settings:
+            pull[group.decayed] += self.l2
+            pull[decayed] += decay
+        losses: list[float] = []
+        highest = 0.0
+
+        def objective(x: Array) -> tuple[float, Array]:
+            nonlocal highest
+            theta[...] = x
+            losses.append(evaluate())
+            if not math.isfinite(losses[-1]):
+                self.drop_held()
+                return 2 * highest + 1, np.zeros_like(x)  # infinity would end the search
+            g = self._gathered(packing)
+            value = losses[-1] + pull @ x**2 / 2
+            highest = max(highest, abs(value))
+            return value, g + pull * x
+
+        options = {
+            "maxiter": self.max_iter,
+            "maxcor": self.history_size,
+            "gtol": self.tolerance_grad,
+            "ftol": self.tolerance_change,
+        }
+        try:
+            found = _minimize()(objective, start, jac=True, method="L-BFGS-B", options=options).x
+        except BaseException:
+            theta[...] = start
+            self.drop_held()
+            raise
+        self.advance(lr)
+        for group, rate, _, _ in settings:
+            piece = group.piece
+            theta[piece] = start[piece] + rate * (found[piece] - start[piece])
+        self._average(theta)
+        return losses[0]
+
+
+def _minimize() -> Callable[..., Any]:
+    """SciPy's minimiser, where it is installed."""
+    try:
+        from scipy.optimize import minimize
+    except ImportError:
+        raise MissingExtraError.of("scipy", "lbfgs", "LBFGS") from None
+    return minimize

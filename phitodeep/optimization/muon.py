@@ -1,0 +1,101 @@
+"""Muon: steps that turn every direction of a matrix alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import check_count, check_number
+from phitodeep.errors import ArgumentError
+from phitodeep.layers.base import Layer
+from phitodeep.optimization.base import Settings
+from phitodeep.optimization.matrices import hidden, matrices, orthogonal
+from phitodeep.optimization.packing import Group, Slot
+from phitodeep.optimization.rules import Adam
+from phitodeep.types import Array, Schedule
+
+
+class Muon(Adam):
+    """Steps that turn every direction of a hidden matrix alike: W <- W - lr c orthogonal(B).
+
+        M <- mu M + g                running sum of g
+        B = M, or g + mu M           nesterov: one step of momentum ahead
+        orthogonal(U S V^T) = U V^T  nearly, by `ns_steps` steps of Newton and Schulz
+
+    A step is of one size in all directions, where that of SGD follows the few in which g is
+    large. c is for the shape, so that a rate serves matrices of all sizes (r rows, k columns):
+
+        original           c = sqrt(max(1, k / r))
+        match_rms_adamw    c = 0.2 sqrt(max(r, k)): entries move as much as by Adam, whose
+                           alpha, weight_decay and adam_ratio=1 are then right
+
+    It costs some 4 ns_steps r^2 k operations, r the smaller side, beside 6 N r k for N rows forward
+    and back: little where N is far above r.
+
+    Convolution kernels are matrices (taps C, filters). Queries, keys and values, the gates of
+    recurrent layers and the groups of a convolution are matrices of their own.
+
+    Everything else moves by Adam, with `beta1`, `beta2` and `eps`, at adam_ratio times the rate:
+    vectors, embeddings, and the last layer that has matrices. A group's own alpha is taken as
+    it is by both. weight_decay is decoupled, as in AdamW.
+
+    Sources: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks";
+    match_rms_adamw: Liu et al. 2025, "Muon is scalable for LLM training", arXiv:2502.16982.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 0.02,
+        *,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_steps: int = 5,
+        adjust_lr_fn: str = "original",
+        adam_ratio: float = 0.015,
+        **options: Any,
+    ) -> None:
+        super().__init__(alpha, **options)
+        self.momentum = check_number(momentum, "Muon momentum", least=0, below=1)
+        self.nesterov = nesterov
+        self.ns_steps = check_count(ns_steps, "Muon ns_steps")
+        if adjust_lr_fn not in ("original", "match_rms_adamw"):
+            raise ArgumentError(
+                f'Muon adjust_lr_fn must be "original" or "match_rms_adamw", got {adjust_lr_fn!r}.'
+            )
+        self.adjust_lr_fn = adjust_lr_fn
+        self.adam_ratio = check_number(adam_ratio, "Muon adam_ratio", least=0)
+
+    def kinds(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Hashable]:
+        """Each hidden matrix is of its own kind; the rest is one."""
+        orthogonalised = hidden(layers)
+        return [path if (layer, name) in orthogonalised else None for path, layer, name in slots]
+
+    def _settings(self, group: Group, lr: float) -> Settings:
+        _, matrix = group.key
+        return super()._settings(group, lr if matrix else lr * self.adam_ratio)
+
+    def update(self, theta: Array, g: Array, lr: float) -> None:
+        _, matrix = self._group.key
+        if matrix is None:
+            super().update(theta, g, lr)
+            return
+        M, B = self.slot("M"), self.scratch()
+        M *= self.momentum
+        M += g
+        if self.nesterov:
+            np.multiply(M, self.momentum, out=B)
+            B += g
+        else:
+            B[...] = M
+        _, layer, name = self._group.slots[0]
+        for W, D in zip(matrices(layer, name, theta), matrices(layer, name, B), strict=True):
+            W -= self._adjusted(lr, *W.shape[1:]) * orthogonal(D, self.ns_steps)
+
+    def _adjusted(self, lr: float, rows: int, columns: int) -> float:
+        """The rate for matrices of this shape."""
+        if self.adjust_lr_fn == "original":
+            return lr * math.sqrt(max(1, columns / rows))
+        return lr * 0.2 * math.sqrt(max(rows, columns))

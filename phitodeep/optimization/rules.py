@@ -1,0 +1,308 @@
+"""The rules of gradient descent, each in place on flat vectors: SGD, Adam and its family."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Unpack
+
+import numpy as np
+
+from phitodeep.checks import check_number
+from phitodeep.errors import ArgumentError
+from phitodeep.optimization.base import Common, Optimizer
+from phitodeep.types import Array, Schedule
+
+
+class SGD(Optimizer):
+    """theta <- theta - lr v, with v = g, or a running sum of gradients.
+
+    momentum mu:    v <- mu v + g
+    nesterov:       the step is g + mu v, which looks one step of momentum ahead
+
+    Sources: Robbins and Monro 1951; Polyak 1964; Sutskever et al. 2013, "On the importance of
+    initialization and momentum in deep learning", in the form that PyTorch uses.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 0.01,
+        *,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(alpha, **common)
+        self.momentum = check_number(momentum, "SGD momentum", least=0, below=1)
+        self.nesterov = nesterov
+        if nesterov and not self.momentum:
+            raise ArgumentError("SGD nesterov needs momentum > 0.")
+
+    def update(self, theta: Array, g: Array, lr: float) -> None:
+        s = self.scratch()
+        if not self.momentum:
+            theta -= np.multiply(g, lr, out=s)
+            return
+        v = self.slot("v")
+        v *= self.momentum
+        v += g
+        if self.nesterov:
+            np.multiply(v, self.momentum, out=s)
+            s += g
+            s *= lr
+        else:
+            np.multiply(v, lr, out=s)
+        theta -= s
+
+
+class Adam(Optimizer):
+    """Steps of size about `alpha`, scaled per coordinate by recent gradient size.
+
+        m <- b1 m + (1 - b1) g         running mean of g
+        v <- b2 v + (1 - b2) g^2       running mean of g^2
+        theta <- theta - lr m_hat / (sqrt(v_hat) + eps)
+
+    m and v start at 0, so after t steps they are short of the true means by the factors
+    1 - b1^t and 1 - b2^t; m_hat and v_hat divide those out. The ratio is unitless: multiplying
+    the loss by 1000 leaves the step as it was.
+
+    The slots hold the sums M = m / (1 - b1) and V = v / (1 - b2), which take three passes over
+    memory fewer; with c^2 = (1 - b2) / (1 - b2^t), sqrt(v_hat) is c sqrt(V), and the step is
+    lr (1 - b1) / (1 - b1^t) M / (c (sqrt(V) + eps / c)).
+
+    Sources: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 0.01,
+        *,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(alpha, **common)
+        name = type(self).__name__
+        self.beta1 = check_number(beta1, f"{name} beta1", least=0, below=1)
+        self.beta2 = check_number(beta2, f"{name} beta2", least=0, below=1)
+        self.eps = check_number(eps, f"{name} eps", above=0)
+
+    def update(self, theta: Array, g: Array, lr: float) -> None:
+        M, V, s = self.slot("M"), self.slot("V"), self.scratch()
+        c = math.sqrt((1 - self.beta2) / (1 - self.beta2**self.t))
+
+        M *= self.beta1
+        M += g
+        np.square(g, out=s)
+        V *= self.beta2
+        V += s
+        np.sqrt(V, out=s)
+        s += self.eps / c
+        np.divide(M, s, out=s)
+        s *= lr * (1 - self.beta1) / (1 - self.beta1**self.t) / c
+        theta -= s
+
+
+class AdamW(Adam):
+    """Adam with a decoupled weight decay of 0.01 unless given another.
+
+    Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
+    """
+
+    def __init__(self, alpha: float | Schedule = 0.01, **options: Any) -> None:
+        super().__init__(alpha, **{"weight_decay": 0.01, **options})
+
+
+class Nadam(Optimizer):
+    """Adam with Nesterov's look ahead, under a momentum that warms up.
+
+        mu_t = b1 (1 - 0.5 * 0.96^(t psi))         M_t = mu_1 ... mu_t
+        m <- b1 m + (1 - b1) g                     v <- b2 v + (1 - b2) g^2
+        theta <- theta - lr (mu_{t+1} m / (1 - M_{t+1}) + (1 - mu_t) g / (1 - M_t))
+                            / (sqrt(v / (1 - b2^t)) + eps)
+
+    Source: Dozat 2016, "Incorporating Nesterov momentum into Adam", ICLR workshop, sec. 3.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 0.002,
+        *,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        psi: float = 0.004,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(alpha, **common)
+        self.beta1 = check_number(beta1, "Nadam beta1", least=0, below=1)
+        self.beta2 = check_number(beta2, "Nadam beta2", least=0, below=1)
+        self.eps = check_number(eps, "Nadam eps", above=0)
+        self.psi = check_number(psi, "Nadam psi", least=0)
+
+    def reset(self) -> None:
+        super().reset()
+        self.product = 1.0  # M_t
+
+    def advance(self, lr: float) -> None:
+        super().advance(lr)
+        self.product *= self._momentum(self.t)
+
+    def update(self, theta: Array, g: Array, lr: float) -> None:
+        m, v, s, r = self.slot("m"), self.slot("v"), self.scratch(), self.scratch("root")
+        mu, mu_next = self._momentum(self.t), self._momentum(self.t + 1)
+
+        m *= self.beta1
+        m += np.multiply(g, 1 - self.beta1, out=s)
+        np.square(g, out=s)
+        s *= 1 - self.beta2
+        v *= self.beta2
+        v += s
+        np.divide(v, 1 - self.beta2**self.t, out=r)
+        np.sqrt(r, out=r)
+        r += self.eps
+        np.multiply(m, lr * mu_next / (1 - self.product * mu_next), out=s)
+        s /= r
+        theta -= s
+        np.multiply(g, lr * (1 - mu) / (1 - self.product), out=s)
+        s /= r
+        theta -= s
+
+    def _momentum(self, t: int) -> float:
+        return self.beta1 * (1 - 0.5 * 0.96 ** (t * self.psi))
+
+
+class RMSProp(Optimizer):
+    """theta <- theta - lr g / (sqrt(v) + eps), with v <- rho v + (1 - rho) g^2.
+
+    momentum mu: the step goes into a running sum b <- mu b + g / (sqrt(v) + eps) first.
+    Source: Tieleman and Hinton 2012, "Neural networks for machine learning", lecture 6.5.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 0.01,
+        *,
+        rho: float = 0.9,
+        eps: float = 1e-8,
+        momentum: float = 0.0,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(alpha, **common)
+        self.rho = check_number(rho, "RMSProp rho", least=0, below=1)
+        self.eps = check_number(eps, "RMSProp eps", above=0)
+        self.momentum = check_number(momentum, "RMSProp momentum", least=0, below=1)
+
+    def update(self, theta: Array, g: Array, lr: float) -> None:
+        v, s = self.slot("v"), self.scratch()
+        np.square(g, out=s)
+        s *= 1 - self.rho
+        v *= self.rho
+        v += s
+        np.sqrt(v, out=s)
+        s += self.eps
+        np.divide(g, s, out=s)
+        if self.momentum:
+            b = self.slot("b")
+            b *= self.momentum
+            b += s
+            s[...] = b
+        s *= lr
+        theta -= s
+
+
+class Adagrad(Optimizer):
+    """theta <- theta - lr g / (sqrt(v) + eps), with v the sum of all g^2 so far.
+
+    Source: Duchi, Hazan and Singer 2011, "Adaptive subgradient methods", JMLR 12, fig. 1.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 0.01,
+        *,
+        eps: float = 1e-10,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(alpha, **common)
+        self.eps = check_number(eps, "Adagrad eps", above=0)
+
+    def update(self, theta: Array, g: Array, lr: float) -> None:
+        v, s = self.slot("v"), self.scratch()
+        v += np.square(g, out=s)
+        np.sqrt(v, out=s)
+        s += self.eps
+        np.divide(g, s, out=s)
+        s *= lr
+        theta -= s
+
+
+class Adadelta(Optimizer):
+    """theta <- theta - lr u, with u = g sqrt(d + eps) / sqrt(v + eps): it has theta's unit.
+
+        v <- rho v + (1 - rho) g^2          d <- rho d + (1 - rho) u^2  (after the step)
+
+    Source: Zeiler 2012, arXiv:1212.5701, algorithm 1 (where lr is 1).
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 1.0,
+        *,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(alpha, **common)
+        self.rho = check_number(rho, "Adadelta rho", least=0, below=1)
+        self.eps = check_number(eps, "Adadelta eps", above=0)
+
+    def update(self, theta: Array, g: Array, lr: float) -> None:
+        v, d, u, s = self.slot("v"), self.slot("d"), self.scratch("u"), self.scratch()
+        np.square(g, out=s)
+        s *= 1 - self.rho
+        v *= self.rho
+        v += s
+        np.add(d, self.eps, out=u)
+        np.add(v, self.eps, out=s)
+        u /= s
+        np.sqrt(u, out=u)
+        u *= g
+        np.square(u, out=s)
+        s *= 1 - self.rho
+        d *= self.rho
+        d += s
+        theta -= np.multiply(u, lr, out=s)
+
+
+class Lion(Optimizer):
+    """theta <- theta - lr sign(b1 m + (1 - b1) g), then m <- b2 m + (1 - b2) g.
+
+    Every coordinate moves by lr, so it wants a rate some ten times smaller than Adam's.
+    Source: Chen et al. 2023, "Symbolic discovery of optimization algorithms", arXiv:2302.06675,
+    program 1.
+    """
+
+    def __init__(
+        self,
+        alpha: float | Schedule = 1e-4,
+        *,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(alpha, **common)
+        self.beta1 = check_number(beta1, "Lion beta1", least=0, below=1)
+        self.beta2 = check_number(beta2, "Lion beta2", least=0, below=1)
+
+    def update(self, theta: Array, g: Array, lr: float) -> None:
+        m, s = self.slot("m"), self.scratch()
+        np.subtract(g, m, out=s)  # b1 m + (1 - b1) g = m + (1 - b1)(g - m)
+        s *= 1 - self.beta1
+        s += m
+        np.sign(s, out=s)
+        s *= lr
+        theta -= s
+        np.subtract(g, m, out=s)
+        s *= 1 - self.beta2
+        m += s
