@@ -346,6 +346,20 @@ def test_discrepancy_is_without_bias_and_tells_distributions_apart() -> None:
         assert F.maximum_mean_discrepancy(X, other) > max(alike)
 
 
+def test_discrepancy_of_two_and_two() -> None:
+    found = F.maximum_mean_discrepancy(np.array([0.0, 1.0]), np.array([0.0, 3.0]), 1.0)
+    k = {d: math.exp(-d * d / 2) for d in range(4)}
+    assert found == pytest.approx(k[1] + k[3] - 2 * (k[0] + k[3] + k[1] + k[2]) / 4)
+
+
+def test_discrepancy_is_exact_far_from_0_and_for_equal_rows() -> None:
+    X, Y = np.random.default_rng(6).standard_normal((2, 40, 7))
+    wanted = F.maximum_mean_discrepancy(X, Y)
+    assert F.maximum_mean_discrepancy(X + 2.0**24, Y + 2.0**24) == pytest.approx(wanted, rel=1e-6)
+    twice = F.maximum_mean_discrepancy(np.repeat(X, 3, 0), np.repeat(Y, 3, 0))
+    assert math.isfinite(twice)  # no distance is the root of a negative number
+
+
 def test_discrepancy_reads_only_and_takes_float32() -> None:
     X, Y = np.random.default_rng(6).standard_normal((2, 20, 3)).astype(np.float32)
     X.flags.writeable = Y.flags.writeable = False

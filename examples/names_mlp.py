@@ -1,0 +1,72 @@
+"""The next letter of a name from the three before it: makemore's 12,297-parameter MLP.
+
+    python examples/names_mlp.py [--epochs 35]
+
+Three letters of 10 numbers each, 200 tanh units after BatchNorm, 27 scores. The split of the
+names, the batch of 32 and the rate are those of Karpathy's makemore, part 4, "becoming a backprop
+ninja", whose hand-written gradients reach a validation loss of 2.1099 in 200,000 steps at 0.1,
+then 0.01 in their second half. 35 epochs are 199,780 steps here.
+"""
+
+import argparse
+import random
+
+import numpy as np
+
+from phitodeep.data import CharTokenizer, load_text, windows
+from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.optimization.optimizers import SGD
+from phitodeep.optimization.schedules import StepDecay
+from phitodeep.types import Array
+
+CONTEXT, BATCH = 3, 32
+
+
+def contexts(names: list[str], tokenizer: CharTokenizer) -> tuple[Array, Array]:
+    """The CONTEXT letters before each letter and each end, (N, CONTEXT), and that letter (N,)."""
+    start = "\n" * CONTEXT
+    rows = [np.array(windows(tokenizer.encode(f"{start}{name}\n"), CONTEXT)) for name in names]
+    X, y = np.concatenate(rows, axis=1)
+    return X, y[:, -1]
+
+
+def build(V: int, steps: int) -> Sequential:
+    return (
+        SequentialBuilder(CONTEXT, seed=0)
+        .embedding(V, 10)
+        .flatten()
+        .dense(200)
+        .batch_norm(momentum=0.01)  # the mean of a batch of 32 is noisy
+        .tanh()
+        .dense(V)
+        .loss(SoftmaxCrossEntropy())
+        .optimizer(SGD())
+        .alpha(StepDecay(0.1, every=max(1, steps // 2)))
+        .batch(BATCH)
+        .build()
+    )
+
+
+def main(epochs: int = 35, names: int | None = None) -> float:
+    text = load_text("names")
+    tokenizer = CharTokenizer(text)
+    shuffled = text.split("\n")
+    random.Random(42).shuffle(shuffled)
+    shuffled = shuffled[:names]
+    cuts = int(0.8 * len(shuffled)), int(0.9 * len(shuffled))
+    X, y = contexts(shuffled[: cuts[0]], tokenizer)
+    X_val, y_val = contexts(shuffled[cuts[0] : cuts[1]], tokenizer)
+
+    model = build(tokenizer.vocab_size, epochs * -(-len(X) // BATCH))
+    model.summary()
+    model.train(X, y, X_val, y_val, epochs=epochs)
+    loss = model.evaluate(X_val, y_val)["loss"]
+    print(f"validation loss {loss:.4f}")
+    return loss
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--epochs", type=int, default=35)
+    main(**vars(parser.parse_args()))
