@@ -43,6 +43,7 @@ _MODULES = (
     "fusion",
     "generation",
     "inspect",
+    "kernels",
     "layers",
     "loss",
     "metrics",

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.kernels import kernel
+from phitodeep.kernels.erf import ERF_NEAR, ERF_TAIL
 from phitodeep.types import Array, DType
 
 
@@ -64,10 +66,29 @@ def logsumexp(X: Array, axis: int = -1, keepdims: bool = False) -> Array:
 
 def softmax(X: Array, axis: int = -1, out: Array | None = None) -> Array:
     """exp(x) / sum(exp(x)) along `axis`: positive, and summing to one."""
-    Y = np.subtract(X, X.max(axis=axis, keepdims=True), out=out)
+    Y = np.empty_like(X) if out is None else out
+    if axis in (-1, X.ndim - 1) and X.flags.c_contiguous and Y.flags.c_contiguous and X.size:
+        softmax_rows(X.reshape(-1, X.shape[-1]), Y.reshape(-1, X.shape[-1]))
+        return Y
+    np.subtract(X, X.max(axis=axis, keepdims=True), out=Y)
     np.exp(Y, out=Y)
     Y /= _sum(Y, axis)
     return Y
+
+
+@kernel
+def softmax_rows(X: Array, Y: Array) -> None:
+    """The softmax of each row of X (n, K), which Y may be."""
+    np.subtract(X, X.max(axis=-1, keepdims=True), out=Y)
+    np.exp(Y, out=Y)
+    Y /= _sum(Y, -1)
+
+
+@kernel
+def softmax_rows_back(dY: Array, Y: Array) -> None:
+    """dY <- y (dy - sum(dy y)) for each row of dY (n, K)."""
+    dY -= np.einsum("nk,nk->n", dY, Y)[:, None]
+    dY *= Y
 
 
 def log_softmax(X: Array, axis: int = -1) -> Array:
@@ -98,35 +119,6 @@ def sum_rows(X: Array, out: Array | None = None) -> Array:
     return np.dot(ones(len(rows), X.dtype), rows, out=out)
 
 
-# Chebyshev fits, highest power first, printed by tools/erf_coefficients.py.
-_ERF_NEAR = {
-    "d": (
-        9.4285969568341643e-9, -1.5188281247335167e-7, 1.6310356513871741e-6,
-        -1.4913300906316396e-5, 0.00012054681918310599, -0.00085483048717827406,
-        0.0052239771541053047, -0.026866170586496872, 0.11283791670580422,
-        -0.376126389031744, 1.1283791670955122,
-    ),
-    "f": (
-        7.8758750626854883e-5, -0.00080168642871658695, 0.005189087423433974,
-        -0.026854212010626412, 0.11283594715160218, -0.37612626666720331, 1.1283791658483509,
-    ),
-}  # fmt: skip
-_ERF_TAIL = {
-    "d": (
-        5.2990131875696157e-7, -8.0389125823381075e-6, -1.2340282011259605e-5,
-        6.4170890329216382e-5, 4.5188608658010263e-5, -0.00059708113956600028,
-        0.00070775056813125479, 0.0042691376397089362, -0.024392499445713273,
-        0.071665837159166372, -0.15011593649899332, 0.245603801712746,
-        -0.32623356004304534, 0.17900115118138924,
-    ),
-    "f": (
-        -0.00058279970885291178, 0.0007188739705192532, 0.0042678255631698813,
-        -0.02439343104636588, 0.071665912410695446, -0.15011590934137448,
-        0.24560379950803304, -0.32623356020085839, 0.17900115119260013,
-    ),
-}  # fmt: skip
-
-
 def erf(X: Array) -> Array:
     """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, elementwise.
 
@@ -135,11 +127,11 @@ def erf(X: Array) -> Array:
     """
     shape = np.shape(X)
     X = np.atleast_1d(X)
-    if X.dtype.char not in _ERF_NEAR:
+    if X.dtype.char not in ERF_NEAR:
         X = X.astype(np.float64)
     size = np.minimum(np.abs(X), 6)  # erf(6) is 1 in float64
-    near = X * _polynomial(_ERF_NEAR[X.dtype.char], np.minimum(size, 1) ** 2)
-    far = _polynomial(_ERF_TAIL[X.dtype.char], (size - 3) / (size + 3))
+    near = X * _polynomial(ERF_NEAR[X.dtype.char], np.minimum(size, 1) ** 2)
+    far = _polynomial(ERF_TAIL[X.dtype.char], (size - 3) / (size + 3))
     far *= np.exp(-size * size)
     np.subtract(1, far, out=far)
     return np.where(size < 1, near, np.copysign(far, X)).reshape(shape)
@@ -220,31 +212,44 @@ def cross_entropy_and_gradient(
     if total is None:
         total = target_weight(targets, weights)
     scale = 1 / total if total else 0.0
+    if targets.ndim < logits.ndim and logits.flags.c_contiguous and logits.size:
+        dZ = np.empty_like(logits) if out is None else out
+        Z, dZ_rows = (A.reshape(-1, logits.shape[-1]) for A in (logits, dZ))
+        w = None if weights is None else weights.reshape(-1)
+        return cross_entropy_of_labels(Z, dZ_rows, targets.reshape(-1), w, scale), dZ
     Z = np.subtract(logits, logits.max(axis=-1, keepdims=True), out=out)
     if targets.ndim < Z.ndim:
-        at = np.arange(0, Z.size, Z.shape[-1]) + targets.reshape(-1)
-        aimed, mass = Z.reshape(-1).take(at), None
-    else:
-        aimed, mass = np.einsum("...k,...k->...", targets, Z).reshape(-1), targets.sum(-1)
+        targets = one_hot(targets, Z.shape[-1], Z.dtype)
+    aimed, mass = np.einsum("...k,...k->...", targets, Z), targets.sum(-1)
     P = np.exp(Z, out=Z)
     s = _sum(P, -1)
-    each = np.log(s).reshape(-1)
-    if mass is not None:
-        each *= mass.reshape(-1)
-    each -= aimed
-    factor = np.divide(scale, s)
+    each = np.log(s[..., 0]) * mass - aimed
+    factor = scale * mass[..., None] / s
     if weights is not None:
-        each *= weights.reshape(-1)
+        each *= weights
         factor *= weights[..., None]
-    if mass is not None:
-        factor *= mass[..., None]
-        P *= factor
-        P -= targets * (scale if weights is None else scale * weights[..., None])
-    else:
-        P *= factor
-        flat = P.reshape(-1)
-        flat[at] -= scale if weights is None else scale * weights.reshape(-1)
+    P *= factor
+    P -= targets * (scale if weights is None else scale * weights[..., None])
     return float(each.sum()) * scale, P
+
+
+@kernel
+def cross_entropy_of_labels(
+    Z: Array, dZ: Array, labels: Array, weights: Array | None, scale: float
+) -> float:
+    """Loss and gradient for logits (n, K) and labels (n,), as `cross_entropy_and_gradient`."""
+    np.subtract(Z, Z.max(axis=-1, keepdims=True), out=dZ)
+    flat, at = dZ.reshape(-1), np.arange(0, Z.size, Z.shape[-1]) + labels
+    aimed = flat.take(at)
+    np.exp(dZ, out=dZ)
+    s = _sum(dZ, -1)
+    each, factor = np.log(s)[:, 0] - aimed, np.divide(scale, s)
+    if weights is not None:
+        each *= weights
+        factor *= weights[:, None]
+    dZ *= factor
+    flat[at] -= scale if weights is None else scale * weights
+    return float(each.sum()) * scale
 
 
 def nll(

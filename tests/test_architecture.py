@@ -35,6 +35,7 @@ FLOORS = {
 }
 REQUIRED = {"numpy"}  # with Python's own, all that may be imported at the top of a file
 PYTHONS_OWN = {"lzma"}  # may be missing from a Python built without it
+WHOLE = {"kernels.compiled": {"numba"}}  # modules that are themselves imported where used
 OPTIONAL = {"rich", "matplotlib", "datasets", "IPython", "numba", "onnx", "PIL", "scipy"}
 
 
@@ -127,6 +128,7 @@ def test_optional_libraries_are_imported_where_they_are_used(name: str) -> None:
             assert library in OPTIONAL | PYTHONS_OWN, f"{name}:{line} hides {library}"
         else:
             allowed = REQUIRED | set(sys.stdlib_module_names) - PYTHONS_OWN
+            allowed |= WHOLE.get(name, set())
             assert library in allowed, f"{name}:{line} needs {library} for all it does"
 
 

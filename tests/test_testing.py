@@ -485,7 +485,7 @@ class WrongGELU(GELU):
 
     def backward(self, dY: Array) -> Array:
         X, Phi = self.saved("X", "Phi")
-        density = 2 * self.k * Phi * (1 - Phi) * (1 + 3 * self.c * X**3)
+        density = 1.6 * Phi * (1 - Phi) * (1 + 0.134 * X**3)
         return dY * (Phi + X * density)
 
 

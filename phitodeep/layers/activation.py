@@ -22,6 +22,7 @@ from phitodeep.functional import (
     softplus,
     sum_rows,
 )
+from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param
 from phitodeep.types import Array, Shape
 
@@ -184,7 +185,6 @@ class GELU(Layer):
     Source: Hendrycks and Gimpel 2016, arXiv:1606.08415, sec. 2.
     """
 
-    k, c = math.sqrt(2 / math.pi), 0.044715
     flops_per_output = 8
 
     def __init__(self, approximate: str = "none") -> None:
@@ -194,20 +194,68 @@ class GELU(Layer):
         self.approximate = approximate
 
     def forward(self, X: Array) -> Array:
-        if self.approximate == "tanh":
-            Phi = sigmoid(2 * self.k * (X + self.c * (X * X * X)))
-        else:
-            Phi = (1 + erf(X * math.sqrt(0.5))) / 2
+        X = np.ascontiguousarray(X)
+        Phi, Y = (self.buffer(name, X.shape, X.dtype) for name in ("Phi", "Y"))
+        run = gelu_tanh if self.approximate == "tanh" else gelu
+        for part in _parts(X.size):
+            run(X.ravel()[part], Phi.ravel()[part], Y.ravel()[part])
         self.save(X=X, Phi=Phi)
-        return X * Phi
+        return Y
 
     def backward(self, dY: Array) -> Array:
         X, Phi = self.saved("X", "Phi")
-        if self.approximate == "tanh":
-            density = 2 * self.k * Phi * (1 - Phi) * (1 + 3 * self.c * (X * X))
-        else:
-            density = gaussian(X)
-        return dY * (Phi + X * density)
+        dY, dX = np.ascontiguousarray(dY), self.buffer("dX", X.shape, dY.dtype)
+        run = gelu_tanh_back if self.approximate == "tanh" else gelu_back
+        for part in _parts(X.size):
+            run(dY.ravel()[part], X.ravel()[part], Phi.ravel()[part], dX.ravel()[part])
+        return dX
+
+
+K, C = math.sqrt(2 / math.pi), 0.044715  # of the tanh approximation
+PART = 1 << 14  # numbers that stay in the cache while several passes go over them
+
+
+def _parts(size: int) -> list[slice]:
+    return [slice(i, i + PART) for i in range(0, size, PART)]
+
+
+@kernel
+def gelu(X: Array, Phi: Array, Y: Array) -> None:
+    """Phi = (1 + erf(x / sqrt 2)) / 2 and y = x Phi, of vectors."""
+    np.multiply(erf(X * math.sqrt(0.5)) + 1, 0.5, out=Phi)
+    np.multiply(X, Phi, out=Y)
+
+
+@kernel
+def gelu_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
+    """dx = (Phi + x phi) dy."""
+    np.multiply(X, gaussian(X), out=dX)
+    dX += Phi
+    dX *= dY
+
+
+@kernel
+def gelu_tanh(X: Array, Phi: Array, Y: Array) -> None:
+    """Phi = sigmoid(2 K (x + C x^3)) and y = x Phi, of vectors."""
+    np.multiply(X, X, out=Y)
+    Y *= 2 * K * C
+    Y += 2 * K
+    Y *= X
+    sigmoid(Y, out=Phi)
+    np.multiply(X, Phi, out=Y)
+
+
+@kernel
+def gelu_tanh_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
+    """dx = (Phi + x 2 K Phi (1 - Phi) (1 + 3 C x^2)) dy."""
+    np.multiply(X, X, out=dX)
+    dX *= 6 * K * C
+    dX += 2 * K
+    dX *= X
+    dX *= 1 - Phi
+    dX += 1
+    dX *= Phi
+    dX *= dY
 
 
 class SiLU(Elementwise):

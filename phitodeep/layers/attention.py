@@ -11,7 +11,8 @@ import numpy as np
 
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.functional import softmax, sum_rows
+from phitodeep.functional import softmax, softmax_rows_back, sum_rows
+from phitodeep.kernels import kernel
 from phitodeep.layers.activation import GELU, ReLU, SiLU
 from phitodeep.layers.base import Layer, Param, Ticket, current
 from phitodeep.layers.containers import Chain, Parallel, Residual
@@ -157,8 +158,8 @@ class MultiHeadAttention(Layer):
             if m is not None:
                 dP *= m
             dV[..., seen, :] += self._shared(P if m is None else P * m, dZ_b)
-            dP -= np.einsum("...j,...j->...", dP, P)[..., None]
-            dP *= P  # now dS
+            keys = P.shape[-1]
+            softmax_rows_back(dP.reshape(-1, keys), P.reshape(-1, keys))  # now dS
             np.matmul(dP, K_s, out=dQ[..., rows, :])
             dK[..., seen, :] += self._shared(dP, Q_b)
         dQ *= 1 / math.sqrt(Q.shape[-1])
@@ -210,8 +211,9 @@ class MultiHeadAttention(Layer):
         """P for the queries Q (scaled), the first of which is at `place`, on the keys K."""
         S = np.matmul(Q, K.swapaxes(-1, -2))
         rows, keys = S.shape[-2:]
-        if self.causal:
-            S[..., place:] += _later(rows, S.dtype)  # the queries' own places are the last
+        if self.causal and mask is None:
+            causal_softmax(S.reshape(-1, rows, keys), place)
+            return S
         if mask is None:
             return softmax(S, out=S)
         seen = np.broadcast_to(mask[:, None, :keys], (len(mask), rows, keys))
@@ -250,6 +252,14 @@ def _later(rows: int, dtype: np.dtype[Any]) -> Array:
     bias = np.triu(np.full((rows, rows), UNSEEN, dtype), 1)
     bias.flags.writeable = False
     return bias
+
+
+@kernel
+def causal_softmax(S: Array, place: int) -> None:
+    """S (n, rows, keys) <- its softmax over the keys up to each row's own, the first of which is
+    at `place`."""
+    S[..., place:] += _later(S.shape[1], S.dtype)  # the rows' own places are the last keys
+    softmax(S, out=S)
 
 
 class FeedForward(Chain):

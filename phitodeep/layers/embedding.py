@@ -9,6 +9,7 @@ import numpy as np
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import one_hot
+from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param, current
 from phitodeep.optimization.initialization import Initializer, Normal
 from phitodeep.types import Array, Shape
@@ -58,15 +59,21 @@ class Embedding(Layer):
     def backward(self, dY: Array) -> None:
         tokens, rows = self.saved("tokens").ravel(), dY.reshape(-1, self.dim)
         dW = self.buffer("dW", self.W.shape, dY.dtype)
-        if self.vocab_size <= ONE_HOT:
-            np.matmul(one_hot(tokens, self.vocab_size, dY.dtype).T, rows, out=dW)
-        else:
-            order = np.argsort(tokens, kind="stable")
-            ranked = tokens[order]
-            starts = np.flatnonzero(np.diff(ranked, prepend=-1))
-            dW.fill(0)
-            dW[ranked[starts]] = np.add.reduceat(rows[order], starts, axis=0)
+        sum_by_token(tokens, rows, dW)
         self.grads = {"W": dW}
+
+
+@kernel
+def sum_by_token(tokens: Array, rows: Array, dW: Array) -> None:
+    """dW[v] <- the sum of the rows (n, dim) whose token is v."""
+    if len(dW) <= ONE_HOT:
+        np.matmul(one_hot(tokens, len(dW), rows.dtype).T, rows, out=dW)
+        return
+    order = np.argsort(tokens, kind="stable")
+    ranked = tokens[order]
+    starts = np.flatnonzero(np.diff(ranked, prepend=-1))
+    dW.fill(0)
+    dW[ranked[starts]] = np.add.reduceat(rows[order], starts, axis=0)
 
 
 class _Placed(Layer):

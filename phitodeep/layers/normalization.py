@@ -8,7 +8,8 @@ import numpy as np
 
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ShapeError
-from phitodeep.functional import sum_rows
+from phitodeep.functional import ones, sum_rows
+from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param, State, current
 from phitodeep.types import Array, Shape
 
@@ -64,21 +65,42 @@ class _ScaleAndShift(_Scale):
 
     def _normalise(self, X: Array) -> tuple[Array, Array]:
         """x_hat and r of each row of X (..., D): see LayerNorm."""
-        centred = np.subtract(
-            X, X.mean(axis=-1, keepdims=True), out=self.buffer("X_hat", X.shape, X.dtype)
-        )
-        var = np.einsum("...d,...d->...", centred, centred)[..., None] / X.shape[-1]
-        r = 1 / np.sqrt(var + self.eps)
-        centred *= r
-        return centred, r
+        X_hat = self.buffer("X_hat", X.shape, X.dtype)
+        r = self.buffer("r", (*X.shape[:-1], 1), X.dtype)
+        normalise(X, self.eps, X_hat, r)
+        return X_hat, r
 
     def _back_to_rows(self, g: Array, X_hat: Array, r: Array) -> Array:
         """r (g - mean(g) - x_hat mean(g x_hat)) of each row, written into g."""
-        along_scale = np.einsum("...d,...d->...", g, X_hat)[..., None] / g.shape[-1]
-        g -= g.mean(axis=-1, keepdims=True)
-        g -= np.multiply(X_hat, along_scale, out=self.buffer("along", g.shape, g.dtype))
-        g *= r
+        go_back(g, X_hat, r, self.buffer("along", g.shape, g.dtype))
         return g
+
+
+def normalise(X: Array, eps: float, X_hat: Array, r: Array) -> None:
+    """Write x_hat (..., D) and r (..., 1) of each row of X: see LayerNorm."""
+    np.subtract(X, _mean(X), out=X_hat)
+    np.einsum("...d,...d->...", X_hat, X_hat, out=r[..., 0])
+    r /= X.shape[-1]
+    r += eps
+    np.sqrt(r, out=r)
+    np.divide(1, r, out=r)
+    X_hat *= r
+
+
+def go_back(g: Array, X_hat: Array, r: Array, s: Array) -> None:
+    """g <- r (g - mean(g) - x_hat mean(g x_hat)) for each row; s is scratch like g."""
+    np.multiply(g, X_hat, out=s)
+    np.multiply(X_hat, _mean(s), out=s)
+    g -= _mean(g)
+    g -= s
+    g *= r
+
+
+def _mean(X: Array) -> Array:
+    """The mean of each row, (..., 1), as a product with ones."""
+    means = np.matmul(X, ones(X.shape[-1], X.dtype)[:, None])
+    means /= X.shape[-1]
+    return means
 
 
 class LayerNorm(_ScaleAndShift):
@@ -113,14 +135,43 @@ class LayerNorm(_ScaleAndShift):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
-        X_hat, r = self._normalise(X)
+        rows = X.reshape(-1, X.shape[-1])
+        X_hat, Y = (self.buffer(name, rows.shape, X.dtype) for name in ("X_hat", "Y"))
+        r = self.buffer("r", (len(rows), 1), X.dtype)
+        layer_norm(rows, self.gamma, self.beta, self.eps, X_hat, r, Y)
         self.save(X_hat=X_hat, r=r)
-        return self._scale_and_shift(X_hat)
+        return Y.reshape(X.shape)
 
     def backward(self, dY: Array) -> Array:
         X_hat, r = self.saved("X_hat", "r")
-        self.grads = self._gradients(dY, X_hat)
-        return self._back_to_rows(self._g(dY), X_hat, r)
+        dX, s = (self.buffer(name, X_hat.shape, dY.dtype) for name in ("dX", "along"))
+        dgamma, dbeta = (self.buffer(n, self.gamma.shape, dY.dtype) for n in ("dgamma", "dbeta"))
+        layer_norm_back(dY.reshape(X_hat.shape), X_hat, r, self.gamma, dX, dgamma, dbeta, s)
+        self.grads = {"gamma": dgamma, "beta": dbeta}
+        return dX.reshape(dY.shape)
+
+
+@kernel
+def layer_norm(
+    X: Array, gamma: Array, beta: Array, eps: float, X_hat: Array, r: Array, Y: Array
+) -> None:
+    """Write x_hat, r (n, 1) and y of the rows of X (n, D)."""
+    normalise(X, eps, X_hat, r)
+    np.multiply(X_hat, gamma, out=Y)
+    Y += beta
+
+
+@kernel
+def layer_norm_back(
+    dY: Array, X_hat: Array, r: Array, gamma: Array,
+    dX: Array, dgamma: Array, dbeta: Array, s: Array,
+) -> None:  # fmt: skip
+    """Write dX (n, D), dgamma and dbeta (D,); s is scratch like dX."""
+    np.multiply(dY, X_hat, out=s)
+    sum_rows(s, out=dgamma)
+    sum_rows(dY, out=dbeta)
+    np.multiply(dY, gamma, out=dX)
+    go_back(dX, X_hat, r, s)
 
 
 class GroupNorm(_ScaleAndShift):

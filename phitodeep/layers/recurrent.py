@@ -12,6 +12,7 @@ import numpy as np
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.functional import sum_rows
+from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param, calling, current
 from phitodeep.layers.containers import Container
 from phitodeep.optimization.initialization import Initializer, Orthogonal, Xavier
@@ -205,34 +206,43 @@ class LSTM(_Recurrent):
     gates, states = 4, 2  # h and c
 
     def step(self, A: Array, U: Array, before: Array, after: Array, K: Array) -> None:
-        H = self.units
-        A += U
-        g = A[:, 2 * H : 3 * H]
-        g *= 2  # tanh(x) = 2 sigmoid(2 x) - 1: one exponential for all four gates
-        _sigmoid(A)
-        g *= 2
-        g -= 1
-        i, f, o = A[:, :H], A[:, H : 2 * H], A[:, 3 * H :]
-        h, c = after
-        np.multiply(f, before[1], out=c)
-        c += i * g
-        np.tanh(c, out=h)
-        h *= o
+        lstm_step(A, U, before[1], after[0], after[1])
 
     def back(self, d: Array, A: Array, before: Array, after: Array, dA: Array, K: Array) -> Array:
-        H = self.units
-        i, f, g, o = (A[:, k * H : (k + 1) * H] for k in range(4))
-        dh, dc = d
-        tanh_c = np.tanh(after[1])
-        dc += dh * o * (1 - tanh_c * tanh_c)
-        np.subtract(1, A, out=dA)
-        dA *= A
-        np.subtract(1, g * g, out=dA[:, 2 * H : 3 * H])
-        for k, share in enumerate((dc * g, dc * before[1], dc * i, dh * tanh_c)):
-            dA[:, k * H : (k + 1) * H] *= share
-        dc *= f
-        dh[...] = 0
+        lstm_back(d[0], d[1], A, before[1], after[1], dA)
         return dA
+
+
+@kernel
+def lstm_step(A: Array, U: Array, before: Array, h: Array, c: Array) -> None:
+    """A (N, 4H) <- the gates of A + U; write h and c (N, H), given the c before."""
+    H = c.shape[1]
+    A += U
+    i, f, g, o = (A[:, k * H : (k + 1) * H] for k in range(4))
+    g *= 2  # tanh(x) = 2 sigmoid(2 x) - 1: one exponential for all four gates
+    _sigmoid(A)
+    g *= 2
+    g -= 1
+    np.multiply(f, before, out=c)
+    c += i * g
+    np.tanh(c, out=h)
+    h *= o
+
+
+@kernel
+def lstm_back(dh: Array, dc: Array, A: Array, before: Array, c: Array, dA: Array) -> None:
+    """Write dA (N, 4H); dc <- the gradient of the c before, and dh <- 0."""
+    H = c.shape[1]
+    i, f, g, o = (A[:, k * H : (k + 1) * H] for k in range(4))
+    tanh_c = np.tanh(c)
+    dc += dh * o * (1 - tanh_c * tanh_c)
+    np.subtract(1, A, out=dA)
+    dA *= A
+    np.subtract(1, g * g, out=dA[:, 2 * H : 3 * H])
+    for k, share in enumerate((dc * g, dc * before, dc * i, dh * tanh_c)):
+        dA[:, k * H : (k + 1) * H] *= share
+    dc *= f
+    dh[...] = 0
 
 
 class GRU(_Recurrent):
@@ -265,33 +275,45 @@ class GRU(_Recurrent):
         return self.bh
 
     def step(self, A: Array, U: Array, before: Array, after: Array, K: Array) -> None:
-        H = self.units
-        gates, n, u_n = A[:, : 2 * H], A[:, 2 * H :], K
-        gates += U[:, : 2 * H]
-        _sigmoid(gates)
-        r, z = gates[:, :H], gates[:, H:]
-        u_n[...] = U[:, 2 * H :]
-        n += r * u_n
-        np.tanh(n, out=n)
-        np.subtract(before[0], n, out=after[0])  # n + z (h - n)
-        after[0] *= z
-        after[0] += n
+        gru_step(A, U, before[0], after[0], K)
 
     def back(self, d: Array, A: Array, before: Array, after: Array, dA: Array, K: Array) -> Array:
-        H = self.units
-        (r, z, n), u_n = (A[:, k * H : (k + 1) * H] for k in range(3)), K
-        dr, dz, dn = (dA[:, k * H : (k + 1) * H] for k in range(3))
-        dh = d[0]
-        np.multiply(dh * (before[0] - n), z * (1 - z), out=dz)
-        np.multiply(dh * (1 - z), 1 - n * n, out=dn)
-        np.multiply(dn * u_n, r * (1 - r), out=dr)
-        dh *= z
-        dU = dA.copy()
-        dU[:, 2 * H :] *= r
+        dU = np.empty_like(dA)
+        gru_back(d[0], A, before[0], K, dA, dU)
         return dU
 
     def _bias_gradient(self, dU_rows: Array) -> dict[str, Array]:
         return {"bh": sum_rows(dU_rows, out=self.buffer("dbh", self.bh.shape, dU_rows.dtype))}
+
+
+@kernel
+def gru_step(A: Array, U: Array, before: Array, h: Array, u_n: Array) -> None:
+    """A (N, 3H) <- the gates r, z, n; write h and u_n (N, H), given the h before."""
+    H = h.shape[1]
+    gates, n = A[:, : 2 * H], A[:, 2 * H :]
+    gates += U[:, : 2 * H]
+    _sigmoid(gates)
+    r, z = gates[:, :H], gates[:, H:]
+    u_n[...] = U[:, 2 * H :]
+    n += r * u_n
+    np.tanh(n, out=n)
+    np.subtract(before, n, out=h)  # n + z (h - n)
+    h *= z
+    h += n
+
+
+@kernel
+def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Array) -> None:
+    """Write dA and dU (N, 3H); dh <- its share for the h before, beside that through U."""
+    H = dh.shape[1]
+    r, z, n = (A[:, k * H : (k + 1) * H] for k in range(3))
+    dr, dz, dn = (dA[:, k * H : (k + 1) * H] for k in range(3))
+    np.multiply(dh * (before - n), z * (1 - z), out=dz)
+    np.multiply(dh * (1 - z), 1 - n * n, out=dn)
+    np.multiply(dn * u_n, r * (1 - r), out=dr)
+    dh *= z
+    dU[...] = dA
+    dU[:, 2 * H :] *= r
 
 
 class Bidirectional(Container):

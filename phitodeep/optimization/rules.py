@@ -9,6 +9,7 @@ import numpy as np
 
 from phitodeep.checks import check_number
 from phitodeep.errors import ArgumentError
+from phitodeep.kernels import kernel
 from phitodeep.optimization.base import Common, Optimizer
 from phitodeep.types import Array, Schedule
 
@@ -90,17 +91,26 @@ class Adam(Optimizer):
     def update(self, theta: Array, g: Array, lr: float) -> None:
         M, V, s = self.slot("M"), self.slot("V"), self.scratch()
         c = math.sqrt((1 - self.beta2) / (1 - self.beta2**self.t))
+        rate = lr * (1 - self.beta1) / (1 - self.beta1**self.t) / c
+        adam(theta, g, M, V, s, self.beta1, self.beta2, rate, self.eps / c)
 
-        M *= self.beta1
-        M += g
-        np.square(g, out=s)
-        V *= self.beta2
-        V += s
-        np.sqrt(V, out=s)
-        s += self.eps / c
-        np.divide(M, s, out=s)
-        s *= lr * (1 - self.beta1) / (1 - self.beta1**self.t) / c
-        theta -= s
+
+@kernel
+def adam(
+    theta: Array, g: Array, M: Array, V: Array, s: Array,
+    beta1: float, beta2: float, rate: float, eps: float,
+) -> None:  # fmt: skip
+    """M <- beta1 M + g; V <- beta2 V + g^2; theta <- theta - rate M / (sqrt(V) + eps)."""
+    M *= beta1
+    M += g
+    np.square(g, out=s)
+    V *= beta2
+    V += s
+    np.sqrt(V, out=s)
+    s += eps
+    np.divide(M, s, out=s)
+    s *= rate
+    theta -= s
 
 
 class AdamW(Adam):

@@ -1,0 +1,136 @@
+"""Every kernel gives the same in NumPy and compiled."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep import kernels
+from phitodeep.kernels import KERNELS
+
+for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
+    if "compiled" not in module.name:
+        importlib.import_module(module.name)
+Arguments = Callable[[np.random.Generator, Any], list[Any]]
+N, D = 7, 11
+
+
+def normal(*shape: int) -> Callable[..., Any]:
+    return lambda rng, t: rng.standard_normal(shape).astype(t)
+
+
+def positive(*shape: int) -> Callable[..., Any]:
+    return lambda rng, t: rng.uniform(0.1, 2, shape).astype(t)
+
+
+def share(*shape: int) -> Callable[..., Any]:
+    return lambda rng, t: rng.uniform(0.05, 0.95, shape).astype(t)
+
+
+def rows(n: int, k: int) -> Callable[..., Any]:
+    return lambda rng, t: rng.dirichlet(np.ones(k), n).astype(t)
+
+
+def empty(*shape: int) -> Callable[..., Any]:
+    return lambda rng, t: np.full(shape, np.nan, t)
+
+
+def integers(high: int, *shape: int) -> Callable[..., Any]:
+    return lambda rng, t: rng.integers(0, high, shape)
+
+
+P = 301  # parameters
+CALLS: dict[str, list[list[Any]]] = {
+    "adam": [[normal(P), normal(P), normal(P), positive(P), empty(P), 0.9, 0.99, 0.01, 1e-8]],
+    "gelu": [[normal(P), empty(P), empty(P)]],
+    "gelu_back": [[normal(P), normal(P), share(P), empty(P)]],
+    "gelu_tanh": [[normal(P), empty(P), empty(P)]],
+    "gelu_tanh_back": [[normal(P), normal(P), share(P), empty(P)]],
+    "softmax_rows": [[normal(N, D), empty(N, D)], [normal(N, 1), empty(N, 1)]],
+    "softmax_rows_back": [[normal(N, D), rows(N, D)]],
+    "causal_softmax": [[normal(3, N, N), 0], [normal(3, 4, N), 3]],
+    "cross_entropy_of_labels": [
+        [normal(N, D), empty(N, D), integers(D, N), None, 0.25],
+        [normal(N, D), empty(N, D), integers(D, N), positive(N), 0.125],
+    ],
+    "layer_norm": [
+        [normal(N, D), normal(D), normal(D), 0.01, empty(N, D), empty(N, 1), empty(N, D)]
+    ],
+    "layer_norm_back": [
+        [normal(N, D), normal(N, D), positive(N, 1), normal(D), empty(N, D), empty(D), empty(D),
+         empty(N, D)]
+    ],
+    "lstm_step": [
+        [normal(N, 4 * D), normal(N, 4 * D), normal(N, D), empty(N, D), empty(N, D)]
+    ],
+    "lstm_back": [
+        [normal(N, D), normal(N, D), share(N, 4 * D), normal(N, D), normal(N, D),
+         empty(N, 4 * D)]
+    ],
+    "gru_step": [
+        [normal(N, 3 * D), normal(N, 3 * D), normal(N, D), empty(N, D), empty(N, D)]
+    ],
+    "gru_back": [
+        [normal(N, D), share(N, 3 * D), normal(N, D), normal(N, D), empty(N, 3 * D),
+         empty(N, 3 * D)]
+    ],
+    "sum_by_token": [
+        [integers(5, N), normal(N, D), empty(5, D)],
+        [integers(600, N), normal(N, D), empty(600, D)],
+    ],
+}  # fmt: skip
+SCRATCH = {"adam": (4,), "layer_norm_back": (7,), "lstm_step": (1,), "gru_step": (1,)}
+CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Any:
+    before = kernels.chosen()
+    yield
+    kernels.use(before)
+
+
+def test_every_kernel_is_called_here_and_has_a_twin() -> None:
+    pytest.importorskip("numba")
+    from phitodeep.kernels import compiled
+
+    assert KERNELS.keys() == CALLS.keys()
+    for name in KERNELS:
+        assert hasattr(compiled, name)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_both_forms_give_the_same(name: str, case: int, dtype: Any, rng: Any) -> None:
+    pytest.importorskip("numba")
+    given = [a(rng, dtype) if callable(a) else a for a in CALLS[name][case]]
+    found = {}
+    for which in ("numpy", "numba"):
+        assert kernels.use(which) == which
+        arguments = copy.deepcopy(given)
+        result = KERNELS[name](*arguments)
+        arrays = [
+            a
+            for i, a in enumerate(arguments)
+            if isinstance(a, np.ndarray) and i not in SCRATCH.get(name, ())
+        ]
+        for a in arrays:
+            assert a.dtype in (dtype, np.int64)
+            assert np.isfinite(a).all()
+        found[which] = [result, *arrays]
+    precision = (
+        {"rtol": 1e-12, "atol": 1e-13} if dtype == np.float64 else {"rtol": 3e-6, "atol": 2e-6}
+    )
+    for plain, twin in zip(*found.values(), strict=True):
+        if plain is None:
+            assert twin is None
+        else:
+            assert type(plain) is type(twin)
+            np.testing.assert_allclose(twin, plain, **precision)
