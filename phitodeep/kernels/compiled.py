@@ -423,3 +423,40 @@ def sum_by_token(tokens, rows, dW):  # type: ignore[no-untyped-def]
     for i in range(tokens.size):
         for d in range(dW.shape[1]):
             dW[tokens[i], d] += rows[i, d]
+
+
+# --- pools ------------------------------------------------------------------------------------
+
+
+@compiled
+def max_pool(X, Y, winner, kernel, stride):  # type: ignore[no-untyped-def]
+    N, height, width, C = Y.shape
+    for n in range(N):
+        for i in range(height):
+            for j in range(width):
+                y, w = Y[n, i, j], winner[n, i, j]
+                for k in range(kernel[0] * kernel[1]):
+                    x = X[n, i * stride[0] + k // kernel[1], j * stride[1] + k % kernel[1]]
+                    if k == 0:
+                        for c in range(C):
+                            y[c] = x[c]
+                            w[c] = 0
+                    else:
+                        for c in range(C):
+                            better = x[c] > y[c] or x[c] != x[c]
+                            y[c] = x[c] if better else y[c]
+                            w[c] = k if better else w[c]
+
+
+@compiled
+def max_pool_back(dY, winner, dX, s, kernel, stride):  # type: ignore[no-untyped-def]
+    N, height, width, C = dY.shape
+    dX[:] = 0
+    for n in range(N):
+        for i in range(height):
+            for j in range(width):
+                dy, w = dY[n, i, j], winner[n, i, j]
+                for k in range(kernel[0] * kernel[1]):
+                    x = dX[n, i * stride[0] + k // kernel[1], j * stride[1] + k % kernel[1]]
+                    for c in range(C):
+                        x[c] += dy[c] if w[c] == k else dY.dtype.type(0)

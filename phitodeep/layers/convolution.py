@@ -110,6 +110,11 @@ class _Convolution(Layer):
         padded = windows.pad(A, self.buffer)
         G, group = self.groups, A.shape[-1] // self.groups
         taps, rows = len(windows.taps), len(A) * math.prod(windows.out)
+        if A.shape[-1] == 1:  # one number a place: whole images at each tap are longer runs
+            columns = self.buffer("columns", (taps, len(A), *windows.out), A.dtype)
+            for column, tap in zip(columns, windows.taps, strict=True):
+                np.copyto(column, windows.at(padded, tap)[..., 0])
+            return columns.reshape(1, taps, rows).swapaxes(1, 2)
         columns = self.buffer("columns", (G, rows, taps * group), A.dtype)
         view = windows.view(padded)  # (N, *out, *kernel, C)
         split = view.reshape(*view.shape[:-1], G, group) if G > 1 else view[..., None, :]

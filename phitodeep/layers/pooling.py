@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer
 from phitodeep.layers.windows import (
     Windows,
@@ -79,30 +81,67 @@ class _MaxPool(_Pool):
 
     def forward(self, X: Array) -> Array:
         windows = self._inputs(X)
-        padded = windows.pad(X, self.buffer, fill=-np.inf)
-        first, *others = windows.taps
+        padded = windows.pad(np.ascontiguousarray(X), self.buffer, fill=-np.inf)
         Y = self.buffer("Y", (len(X), *windows.out, X.shape[-1]), X.dtype)
-        np.copyto(Y, windows.at(padded, first))
-        for tap in others:
-            np.maximum(Y, windows.at(padded, tap), out=Y)
-        self.save(padded=padded, Y=Y, windows=windows)
+        winner = self.buffer("winner", Y.shape, np.min_scalar_type(len(windows.taps)))
+        max_pool(_plane(padded), _plane(Y), _plane(winner), *self._in_the_plane())
+        self.save(winner=winner, windows=windows)
         return Y
 
     def backward(self, dY: Array) -> Array:
-        padded, Y, windows = self.saved("padded", "Y", "windows")
-        laid = self.buffer("laid", padded.shape, dY.dtype)
-        laid.fill(0)
-        left = self.buffer("left", dY.shape, dY.dtype)  # of dY: what no place has won so far
-        np.copyto(left, dY)
-        won = self.buffer("won", dY.shape, bool)
+        winner, windows = self.saved("winner", "windows")
+        dY = np.ascontiguousarray(dY)
+        laid = self.buffer("laid", (len(dY), *windows.padded, dY.shape[-1]), dY.dtype)
         part = self.buffer("part", dY.shape, dY.dtype)
-        for tap in windows.taps:
-            np.equal(windows.at(padded, tap), Y, out=won)
-            np.multiply(left, won, out=part)
-            at = windows.at(laid, tap)
-            at += part
-            left -= part
+        kernel, stride = self._in_the_plane()
+        max_pool_back(_plane(dY), _plane(winner), _plane(laid), _plane(part), kernel, stride)
         return windows.inside(laid)
+
+    def _in_the_plane(self) -> tuple[Shape, Shape]:
+        """Kernel and stride in the plane: those of one axis are a plane of one column."""
+        one = (1,) * (2 - self.rank)
+        return (*self.pool, *one), (*self.strides, *one)
+
+
+def _plane(A: Array) -> Array:
+    """(N, *sizes, C) as (N, height, width, C)."""
+    return A.reshape(*A.shape[:2], -1, A.shape[-1])
+
+
+def _taps(A: Array, out: Shape, kernel: Shape, stride: Shape) -> Iterator[Array]:
+    """The view of what all windows on A (N, height, width, C) have at each of their places."""
+    (h, w), (s, t) = out, stride
+    for i, j in product(*map(range, kernel)):
+        yield A[:, i : i + (h - 1) * s + 1 : s, j : j + (w - 1) * t + 1 : t]
+
+
+@kernel
+def max_pool(X: Array, Y: Array, winner: Array, kernel: Shape, stride: Shape) -> None:
+    """The greatest of each window, and the number of the first place in it that has it."""
+    for k, at in enumerate(_taps(X, Y.shape[1:3], kernel, stride)):
+        if k == 0:
+            np.copyto(Y, at)
+            winner.fill(0)
+        else:
+            better = np.greater(at, Y)
+            np.maximum(Y, at, out=Y)
+            winner *= ~better
+            winner += better.view(np.uint8) * winner.dtype.type(k)
+
+
+@kernel
+def max_pool_back(
+    dY: Array, winner: Array, dX: Array, s: Array, kernel: Shape, stride: Shape
+) -> None:
+    """dX <- the sum of the dY that each place has won; s is scratch like dY."""
+    apart = kernel == stride  # then each place is in one window at most
+    if not apart or dX.size != dY.size * math.prod(kernel):
+        dX.fill(0)
+    for k, at in enumerate(_taps(dX, dY.shape[1:3], kernel, stride)):
+        if apart:
+            np.multiply(dY, winner == k, out=at)
+        else:
+            at += np.multiply(dY, winner == k, out=s)
 
 
 class MaxPool1D(_MaxPool):

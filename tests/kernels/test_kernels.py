@@ -46,6 +46,10 @@ def integers(high: int, *shape: int) -> Callable[..., Any]:
     return lambda rng, t: rng.integers(0, high, shape)
 
 
+def bytes_(*shape: int) -> Callable[..., Any]:
+    return lambda rng, t: rng.integers(0, 6, shape).astype(np.uint8)
+
+
 P = 301  # parameters
 CALLS: dict[str, list[list[Any]]] = {
     "adam": [[normal(P), normal(P), normal(P), positive(P), empty(P), 0.9, 0.99, 0.01, 1e-8]],
@@ -81,12 +85,30 @@ CALLS: dict[str, list[list[Any]]] = {
         [normal(N, D), share(N, 3 * D), normal(N, D), normal(N, D), empty(N, 3 * D),
          empty(N, 3 * D)]
     ],
+    "max_pool": [
+        [normal(2, 6, 5, 3), empty(2, 3, 2, 3), bytes_(2, 3, 2, 3), (2, 2), (2, 2)],
+        [normal(2, 6, 5, 3), empty(2, 2, 4, 3), bytes_(2, 2, 4, 3), (3, 2), (2, 1)],
+    ],
+    "max_pool_back": [
+        [normal(2, 2, 4, 3), bytes_(2, 2, 4, 3), empty(2, 6, 5, 3), empty(2, 2, 4, 3),
+         (3, 2), (2, 1)],
+        [normal(2, 3, 2, 3), bytes_(2, 3, 2, 3), empty(2, 6, 5, 3), empty(2, 3, 2, 3),
+         (2, 2), (2, 2)],
+        [normal(2, 3, 2, 3), bytes_(2, 3, 2, 3), empty(2, 6, 4, 3), empty(2, 3, 2, 3),
+         (2, 2), (2, 2)],
+    ],
     "sum_by_token": [
         [integers(5, N), normal(N, D), empty(5, D)],
         [integers(600, N), normal(N, D), empty(600, D)],
     ],
 }  # fmt: skip
-SCRATCH = {"adam": (4,), "layer_norm_back": (7,), "lstm_step": (1,), "gru_step": (1,)}
+SCRATCH = {
+    "adam": (4,),
+    "max_pool_back": (3,),
+    "layer_norm_back": (7,),
+    "lstm_step": (1,),
+    "gru_step": (1,),
+}
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
 
 
@@ -122,7 +144,7 @@ def test_both_forms_give_the_same(name: str, case: int, dtype: Any, rng: Any) ->
             if isinstance(a, np.ndarray) and i not in SCRATCH.get(name, ())
         ]
         for a in arrays:
-            assert a.dtype in (dtype, np.int64)
+            assert a.dtype in (dtype, np.int64, np.uint8)
             assert np.isfinite(a).all()
         found[which] = [result, *arrays]
     precision = (
