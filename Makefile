@@ -25,6 +25,10 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable ".[dev]"
 	@touch $@ $(VENV)/.test $(VENV)/.demo
 
+$(VENV)/.bench: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable ".[bench]"
+	@touch $@ $(VENV)/.test $(VENV)/.demo
+
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/mnist.py
 
@@ -42,8 +46,9 @@ check: $(VENV)/.dev
 results: $(VENV)/.test
 	$(BIN)/python benchmarks/results.py $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
 
-bench: $(VENV)/.test
-	$(BIN)/python benchmarks/epoch.py
+# Everything beside its peers: ONLY picks parts, such as ONLY="W1 epoch".
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
 
 mutants: $(VENV)/.test
 	$(BIN)/python tools/mutants.py

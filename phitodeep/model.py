@@ -16,6 +16,7 @@ from phitodeep.checks import as_mask, check_count, choose, snake_case
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.fusion import check_pair
 from phitodeep.generation import generate
+from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers.base import Layer, calling, inference
 from phitodeep.layers.containers import Chain
@@ -338,6 +339,19 @@ class Sequential(Chain):
         batch = "all samples" if self.batch_size is None else f"batch {self.batch_size}"
         title = f"{self.loss!r}, {self.optimizer!r}, {batch}, {self.epochs} epochs, {self.dtype}"
         summarize(self, title).show()
+
+    def profile(self, X: Any, y: Any, *, batch_size: int | None = None, steps: int = 20) -> Profile:
+        """Train a copy for `steps` steps, print where the time goes, and return the table.
+
+        For each layer: seconds of forward and backward, the share of the step, FLOPs by the
+        layer's formula (backward counts once for dX and once for parameters), GFLOP/s, bytes kept
+        for backward, and the seconds that the FLOPs would take at the speed that a large matrix
+        product has on this machine now. The model itself is not changed.
+        """
+        size = self.batch_size or 64 if batch_size is None else batch_size
+        found = profile(self, X, y, batch_size=size, steps=steps)
+        found.show()
+        return found
 
     def find_alpha(
         self,

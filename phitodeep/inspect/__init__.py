@@ -1,5 +1,6 @@
-"""Looking at models: they are layer trees here, and nothing is trained."""
+"""Looking at models: what their layers hold and cost, and where a step's time goes."""
 
+from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import Row, Summary, summarize
 
-__all__ = ["Row", "Summary", "summarize"]
+__all__ = ["Profile", "Row", "Summary", "profile", "summarize"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from dataclasses import dataclass
 
 from phitodeep.errors import NotBuiltError
+from phitodeep.inspect.table import Table
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
 from phitodeep.types import Shape
@@ -66,38 +66,15 @@ class Summary:
             f"{self.size:,} bytes, {flops} FLOPs a sample"
         )
 
+    def table(self) -> Table:
+        return Table(self.title, HEAD, [row.cells() for row in self.rows], self.totals(), left=3)
+
     def __str__(self) -> str:
-        lines = [HEAD, *(row.cells() for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        aligned = [
-            "  ".join(
-                c.ljust(w) if i < 3 else c.rjust(w)
-                for i, (c, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
-        return "\n".join([self.title, *(line.rstrip() for line in aligned), self.totals()])
+        return str(self.table())
 
     def show(self) -> None:
         """Print it: as a table by rich in a terminal and in Jupyter, else as plain text."""
-        if sys.platform == "emscripten":
-            print(self)
-            return
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        console = Console()
-        if not (console.is_terminal or console.is_jupyter):
-            print(self)
-            return
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for i, name in enumerate(HEAD):
-            table.add_column(name, justify="left" if i < 3 else "right", overflow="fold")
-        for row in self.rows:
-            table.add_row(*map(Text, row.cells()))
-        console.print(Text(self.title), table, Text(self.totals()))
+        self.table().show()
 
 
 def summarize(layer: Layer, title: str = "") -> Summary:

@@ -117,7 +117,8 @@ class MultiHeadAttention(Layer):
             if past is not None:
                 K, V = np.concatenate([past[0], K], -2), np.concatenate([past[1], V], -2)
             call.memory[self] = K, V
-        Q = Q * (1 / math.sqrt(Q.shape[-1]))  # here, and so not on the larger S
+        scale = 1 / math.sqrt(Q.shape[-1])  # on Q, and so not on the larger S
+        Q = np.multiply(Q, scale, out=self.buffer("Q", Q.shape, X.dtype))
         Z = self.buffer("Z", (N, T, D), X.dtype)
         Z_h = self._heads(Z)
         ticket = self.ticket() if self.dropout and call.training else None
@@ -143,9 +144,11 @@ class MultiHeadAttention(Layer):
         np.matmul(rows_dY, self.Wo.T, out=dZ.reshape(N * T, D))
         dZ_h = self._heads(dZ)
         dQKV = self.buffer("dQKV", (N, T, self.Wqkv.shape[1]), dY.dtype)
-        dQKV.fill(0)
         dQ, dK, dV = self._split(dQKV)
-        for part, (rows, seen) in enumerate(self._blocks(T, K.shape[-2], start)):
+        blocks = list(self._blocks(T, K.shape[-2], start))
+        if len(blocks) > 1:  # whose shares of dK and dV are added up
+            dQKV.fill(0)
+        for part, (rows, seen) in enumerate(blocks):
             Q_b, K_s, V_s, dZ_b = (
                 Q[..., rows, :],
                 K[..., seen, :],
@@ -154,14 +157,16 @@ class MultiHeadAttention(Layer):
             )
             P = self._attend(Q_b, K_s, start + rows.start, mask) if kept is None else kept
             m = self._factors(P.shape, P.dtype, ticket, part)
-            dP = np.matmul(dZ_b, V_s.swapaxes(-1, -2))
+            dP = self.buffer("dP", P.shape, dY.dtype)
+            np.matmul(dZ_b, V_s.swapaxes(-1, -2), out=dP)
             if m is not None:
                 dP *= m
-            dV[..., seen, :] += self._shared(P if m is None else P * m, dZ_b)
+            add = len(blocks) > 1
+            self._share(P if m is None else P * m, dZ_b, dV[..., seen, :], add)
             keys = P.shape[-1]
             softmax_rows_back(dP.reshape(-1, keys), P.reshape(-1, keys))  # now dS
             np.matmul(dP, K_s, out=dQ[..., rows, :])
-            dK[..., seen, :] += self._shared(dP, Q_b)
+            self._share(dP, Q_b, dK[..., seen, :], add)
         dQ *= 1 / math.sqrt(Q.shape[-1])
         if turn is not None:
             cos, sin = turn
@@ -209,8 +214,9 @@ class MultiHeadAttention(Layer):
 
     def _attend(self, Q: Array, K: Array, place: int, mask: Array | None) -> Array:
         """P for the queries Q (scaled), the first of which is at `place`, on the keys K."""
-        S = np.matmul(Q, K.swapaxes(-1, -2))
-        rows, keys = S.shape[-2:]
+        rows, keys = Q.shape[-2], K.shape[-2]
+        S = self.buffer("S", (*Q.shape[:-1], keys), Q.dtype)
+        np.matmul(Q, K.swapaxes(-1, -2), out=S)
         if self.causal and mask is None:
             causal_softmax(S.reshape(-1, rows, keys), place)
             return S
@@ -235,10 +241,13 @@ class MultiHeadAttention(Layer):
         m *= 1 / (1 - self.dropout)
         return m
 
-    def _shared(self, A: Array, B: Array) -> Array:
-        """A^T B, summed over the query heads that share a key head."""
-        product = np.matmul(A.swapaxes(-1, -2), B)
-        return product if product.shape[2] == 1 else product.sum(axis=2, keepdims=True)
+    def _share(self, A: Array, B: Array, out: Array, add: bool) -> None:
+        """Write A^T B to `out`, or add it there, summed over the query heads of a key head."""
+        if A.shape[2] == 1 and not add:
+            np.matmul(A.swapaxes(-1, -2), B, out=out)
+            return
+        product = np.matmul(A.swapaxes(-1, -2), B).sum(axis=2, keepdims=True)
+        np.add(out, product, out=out) if add else np.copyto(out, product)
 
     def flops(self) -> int:
         """The four projections, and two products of T by T for each head."""

@@ -48,14 +48,17 @@ _CALL: ContextVar[Call] = ContextVar("phitodeep_call", default=Call())  # noqa: 
 current = _CALL.get
 
 
-@contextmanager
-def calling(**changes: Any) -> Iterator[None]:
-    """Run the body with some fields of the `Call` changed."""
-    token = _CALL.set(_CALL.get()._replace(**changes))
-    try:
-        yield
-    finally:
-        _CALL.reset(token)
+class calling:
+    """Run the body of a `with` with some fields of the `Call` changed."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
+
+    def __enter__(self) -> None:
+        self.token = _CALL.set(_CALL.get()._replace(**self.changes))
+
+    def __exit__(self, *_: object) -> None:
+        _CALL.reset(self.token)
 
 
 @contextmanager

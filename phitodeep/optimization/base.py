@@ -135,6 +135,8 @@ class Optimizer:
             schedule.observe(loss)
 
     def _now(self, alpha: float | Schedule) -> float:
+        if isinstance(alpha, float):
+            return alpha  # checked when it was set
         value = as_schedule(alpha)(self.t)
         return check_number(value, f"the rate that {alpha!r} gives at step {self.t}", least=0)
 

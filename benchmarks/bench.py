@@ -1,0 +1,398 @@
+"""How fast, how large, how hungry: phitodeep beside its peers, `make bench`.
+
+    python benchmarks/bench.py [--only W1 W3 epoch predict memory import size growth] [--rounds 9]
+
+Steps, whole epochs and predictions of the five networks in `workloads.py`, each framework in a
+process of its own and in each of its settings, blocks interleaved in random order on an idle
+machine; then memory, import time, installed size, and how phitodeep's cost grows. Before anything
+is timed, all frameworks must compute the same loss. Numbers go to docs/benchmarks.json, tables to
+docs/_benchmarks.md, pictures to docs/pictures. Peers that are not installed are left out:
+pip install "phitodeep[bench]" torch==2.13.0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measuring import HERE, Entry, compare
+from workloads import BATCH, WHAT, gemm_flops
+
+DOCS = HERE.parent / "docs"
+PEERS = {"pytorch": "torch", "jaxed": "jax", "keras3": "keras"}
+PEERS |= {"sklearns": "sklearn", "thincs": "thinc"}
+NAMES = {"pytorch": "PyTorch", "jaxed": "JAX", "keras3": "Keras", "sklearns": "scikit-learn"}
+NAMES |= {"thincs": "Thinc"}
+FAST = Entry("ours", "fast", "phitodeep[fast]", (("PHITODEEP_KERNELS", "numba"),))
+PLAIN = Entry("ours", "NumPy only", "phitodeep", (("PHITODEEP_KERNELS", "numpy"),))
+SAMPLES = {"W1": 6400, "W2": 3200, "W3": 1280, "W4": 160, "W5": 640}
+STEPS = [("W1", 32), ("W1", 64), ("W1", 512), ("W2", 32), ("W3", 64), ("W4", 16), ("W5", 32)]
+EPOCHS = [("W1", 64, 12_800), ("W3", 64, 2560)]
+PREDICTIONS = [("W1", 1), ("W1", 1000), ("W3", 1), ("W3", 100)]
+
+
+def entries(workload: str, kind: str) -> list[Entry]:
+    """The frameworks and settings that can do it, as far as they are installed."""
+    found = [FAST] if importlib.util.find_spec("numba") else []
+    found.append(PLAIN)
+    for module, library in PEERS.items():
+        if importlib.util.find_spec(library) is None:
+            continue
+        for variant, workloads in variants(module).items():
+            if workload in workloads and not (kind != "epoch" and "DataLoader" in variant):
+                found.append(Entry(module, variant, f"{NAMES[module]}, {variant}"))
+    return found
+
+
+def variants(module: str) -> dict[str, tuple[str, ...]]:
+    """VARIANTS of a framework's file, without importing the framework."""
+    text = (HERE / "frameworks" / f"{module}.py").read_text()
+    every = ("W1", "W2", "W3", "W4", "W5")
+    block = re.search(r"^VARIANTS = (\{.*?^\}|\{.*?\})$", text, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    return dict(eval(block[1], {"ALL": every}))  # our own file
+
+
+def timed(workload: str, kind: str, batch: int, samples: int, rounds: int) -> dict[str, Any]:
+    """One table's rows: seconds of a step, an epoch or a prediction, by label."""
+    timings, noisy = compare(entries(workload, kind), workload, kind, batch, samples, rounds)
+    steps = -(-samples // batch) if kind == "step" else 1
+    rows = {
+        t.entry.label: {
+            "seconds": t.median / steps,
+            "quartiles": [q / steps for q in t.quartiles],
+            "peer": t.entry.module != "ours",
+        }
+        for t in timings
+    }
+    best = min((r["seconds"] for r in rows.values() if r["peer"]), default=None)
+    for label, row in rows.items():
+        row["ratio"] = None if best is None else best / row["seconds"]
+        print(f"  {label:36} {1e6 * row['seconds']:12.1f} us   {row['ratio'] or 0:.2f}", flush=True)
+    return {"rows": rows, "noisy": noisy, "rounds": rounds, "samples": samples}
+
+
+def memory(workload: str) -> dict[str, float]:
+    """The greatest resident memory of a process that trains, in MB."""
+    found = {}
+    for entry in entries(workload, "memory"):
+        if entry.module in ("ours", "pytorch") and "compiled" not in entry.variant:
+            code = (
+                f"import sys; sys.path.insert(0, {str(HERE)!r}); import importlib, workloads\n"
+                f"side = importlib.import_module('frameworks.{entry.module}')"
+                f".Side({workload!r}, {entry.variant!r})\n"
+                f"X, y = workloads.data({workload!r}, {4 * BATCH[workload]})\n"
+                f"for _ in range(3): side.train(X, y, {BATCH[workload]})\n"
+                "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+            )
+            found[entry.label] = float(fresh(code, dict(entry.environment)).split()[-1])
+    return found
+
+
+def fresh(code: str, environment: dict[str, str] | None = None) -> str:
+    """What `code` prints in a new Python."""
+    import os
+
+    env = {**os.environ, "PYTHONWARNINGS": "ignore", **(environment or {})}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+
+
+def imports(rounds: int) -> dict[str, float]:
+    """Median seconds from the start of Python to the end of an import, beyond an empty start."""
+    lines = {"nothing": "pass", "numpy": "import numpy", "phitodeep": "import phitodeep"}
+    lines["phitodeep, its models"] = "import phitodeep.models"
+    for library in PEERS.values():
+        if importlib.util.find_spec(library) is not None:
+            lines[library] = f"import {library}"
+    seconds: dict[str, list[float]] = {name: [] for name in lines}
+    for _ in range(rounds):
+        for name, code in lines.items():
+            began = time.perf_counter()
+            fresh(code)
+            seconds[name].append(time.perf_counter() - began)
+    medians = {name: statistics.median(s) for name, s in seconds.items()}
+    return {name: s - medians["nothing"] for name, s in medians.items() if name != "nothing"}
+
+
+def sizes() -> dict[str, float]:
+    """MB of a library and of all that it needs, as installed here."""
+
+    def needs(name: str, seen: set[str]) -> set[str]:
+        key = re.sub(r"[-_.]+", "-", name).lower()
+        if key in seen:
+            return seen
+        try:
+            required = importlib.metadata.requires(key) or []
+        except importlib.metadata.PackageNotFoundError:
+            return seen
+        seen.add(key)
+        for line in required:
+            if "extra ==" not in line:
+                needs(re.split(r"[\s<>=!~;\[(]", line)[0], seen)
+        return seen
+
+    def installed(name: str) -> float:
+        files = importlib.metadata.files(name) or []
+        if name == "phitodeep":  # which may be installed as a link
+            files = [
+                p for p in (HERE.parent / "phitodeep").rglob("*") if "__pycache__" not in p.parts
+            ]
+            return sum(p.stat().st_size for p in files if p.is_file()) / 1e6
+        paths = (Path(str(f.locate())) for f in files)
+        return sum(p.stat().st_size for p in paths if p.is_file()) / 1e6
+
+    wanted = {
+        "phitodeep": ["phitodeep"],
+        "phitodeep[fast]": ["phitodeep", "numba", "threadpoolctl"],
+    }
+    wanted |= {"PyTorch, CPU only": ["torch"], "JAX": ["jax"], "Keras on JAX": ["keras", "jax"]}
+    wanted |= {"scikit-learn": ["scikit-learn"], "Thinc": ["thinc"]}
+    found = {}
+    for label, roots in wanted.items():
+        every: set[str] = set()
+        for root in roots:
+            needs(root, every)
+        if all(importlib.util.find_spec(r.replace("scikit-learn", "sklearn")) for r in roots):
+            found[label] = sum(installed(name) for name in every)
+    return found
+
+
+GROWTH = {
+    "batch of W1": [8, 16, 32, 64, 128, 256, 512, 1024],
+    "width of two dense layers": [64, 128, 256, 512, 1024],
+    "depth in layers of 128": [1, 2, 4, 8, 16, 32],
+    "context of a GPT block": [32, 64, 128, 256, 512, 1024],
+}
+
+
+def growth() -> dict[str, Any]:
+    """Seconds and MB of a training step against size, and the exponent of the larger half."""
+    found = {}
+    for name, values in GROWTH.items():
+        code = (
+            f"import sys; sys.path.insert(0, {str(HERE)!r}); from bench import grown; import json\n"
+            f"print(json.dumps(grown({name!r})))"
+        )
+        seconds, megabytes = zip(*json.loads(fresh(code).splitlines()[-1]), strict=True)
+        half = len(values) // 2
+        exponent = [
+            float(np.polyfit(np.log(values[half:]), np.log(y[half:]), 1)[0])
+            for y in (seconds, megabytes)
+        ]
+        found[name] = {"values": values, "seconds": seconds, "MB": megabytes, "exponent": exponent}
+        print(f"  {name}: time ~ n^{exponent[0]:.2f}, memory ~ n^{exponent[1]:.2f}", flush=True)
+    return found
+
+
+def grown(name: str) -> list[tuple[float, float]]:
+    """(seconds, MB of buffers and caches) of a step for each size."""
+    import tracemalloc
+
+    from phitodeep.model import SequentialBuilder
+    from phitodeep.models import gpt, mlp
+
+    rng, found = np.random.default_rng(0), []
+    for n in GROWTH[name]:
+        batch, shape = 64, (784,)
+        if name.startswith("batch"):
+            batch, builder = n, mlp(784, 128, 64, 10)
+        elif name.startswith("width"):
+            builder = mlp(784, n, n, 10)
+        elif name.startswith("depth"):
+            builder = mlp(784, *[128] * n, 10)
+        else:
+            batch, builder = 4, gpt(65, n, layers=1, heads=4, dim=128, tied=False)
+        model = builder.loss("softmax_cross_entropy").seed(0).build()
+        if isinstance(builder, SequentialBuilder) and name.startswith("context"):
+            X = rng.integers(0, 65, (batch, n))
+            y = X
+        else:
+            X, y = rng.random((batch, *shape), np.float32), rng.integers(0, 10, batch)
+        options: dict[str, Any] = {"epochs": 3, "verbose": 0}
+        tracemalloc.start()
+        model.train(X, y, **options)
+        peak = tracemalloc.get_traced_memory()[1] / 1e6
+        tracemalloc.stop()
+        took = []
+        for _ in range(7):
+            began = time.perf_counter()
+            model.train(X, y, **(options | {"epochs": 20}))
+            took.append((time.perf_counter() - began) / 20)
+        found.append((statistics.median(took), peak))
+    return found
+
+
+# --- what is written ---------------------------------------------------------------------------
+
+
+def shown(seconds: float) -> str:
+    return f"{1e3 * seconds:,.2f} ms" if seconds >= 2e-3 else f"{1e6 * seconds:,.0f} us"
+
+
+def tables(found: dict[str, Any]) -> str:
+    parts = [
+        f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}; "
+        "made by `make bench`. Ratios are to the best of the peers in the same run."
+    ]
+    for kind, title in (
+        ("step", "A training step"),
+        ("epoch", "An epoch, shuffled"),
+        ("predict", "A prediction"),
+    ):
+        blocks = {key: value for key, value in found.items() if key.startswith(f"{kind} ")}
+        for key, block in blocks.items():
+            _, workload, batch = key.split()
+            rows = sorted(block["rows"].items(), key=lambda row: row[1]["seconds"])
+            noise = (
+                f"; the machine was busy before {block['noisy']} blocks" if block["noisy"] else ""
+            )
+            work = gemm_flops(workload, int(batch)) / 1e6
+            size = f", {work:,.0f} MFLOP of matrix products" if kind == "step" else ""
+            head = f"**{title}: {WHAT[workload]}, batch {batch}**{size}"
+            parts.append(
+                f"{head} (medians of {block['rounds']} blocks{noise})\n\n"
+                "| | median | middle half | ratio |\n|---|---:|---:|---:|\n"
+                + "\n".join(
+                    f"| {'**' * (not r['peer'])}{label}{'**' * (not r['peer'])} "
+                    f"| {shown(r['seconds'])} "
+                    f"| {shown(r['quartiles'][0])} to {shown(r['quartiles'][1])} "
+                    f"| {r['ratio'] or 0:.2f} |"
+                    for label, r in rows
+                )
+            )
+    if "memory" in found:
+        labels = ["phitodeep[fast]", "phitodeep", "PyTorch, fused Adam"]
+        parts.append(
+            "**Peak memory of a process that trains, MB**\n\n| | "
+            + " | ".join(found["memory"])
+            + " |\n|---|"
+            + "---:|" * len(found["memory"])
+            + "\n"
+            + "\n".join(
+                f"| {label} | "
+                + " | ".join(f"{m.get(label, float('nan')):.0f}" for m in found["memory"].values())
+                + " |"
+                for label in labels
+            )
+        )
+    for key, title, unit in (
+        ("import", "Import, beyond the start of Python", "ms"),
+        ("size", "Installed, with all that it needs", "MB"),
+    ):
+        if key in found:
+            scale = 1e3 if unit == "ms" else 1
+            parts.append(
+                f"**{title}**\n\n| | {unit} |\n|---|---:|\n"
+                + "\n".join(f"| {name} | {scale * v:,.0f} |" for name, v in found[key].items())
+            )
+    if "growth" in found:
+        parts.append(
+            "**How a training step grows** (exponents over the larger half of the sizes)\n\n"
+            "| in | from, to | time | memory |\n|---|---|---:|---:|\n"
+            + "\n".join(
+                f"| {name} | {g['values'][0]}, {g['values'][-1]} "
+                f"| n^{g['exponent'][0]:.2f} | n^{g['exponent'][1]:.2f} |"
+                for name, g in found["growth"].items()
+            )
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def draw(found: dict[str, Any], folder: Path) -> None:
+    """Ratios of steps as bars, and the growth as lines."""
+    from matplotlib.figure import Figure
+
+    steps = {key: value for key, value in found.items() if key.startswith("step ")}
+    if steps:
+        figure = Figure(figsize=(9, 4), layout="constrained")
+        panel = figure.subplots()
+        groups = {"phitodeep[fast]": [], "phitodeep": [], "PyTorch": [], "JAX": [], "Keras": []}
+        for block in steps.values():
+            for name, values in groups.items():
+                ratios = [
+                    r["ratio"]
+                    for label, r in block["rows"].items()
+                    if r["ratio"] and label.split(",")[0] == name
+                ]
+                values.append(max(ratios, default=0.0))
+        for i, (name, values) in enumerate(groups.items()):
+            panel.bar(np.arange(len(steps)) + 0.17 * (i - 2), values, 0.16, label=name)
+        ticks = [f"{key.split()[1]}\nbatch {key.split()[2]}" for key in steps]
+        panel.set_xticks(range(len(steps)), ticks)
+        panel.axhline(1, color="black", lw=0.8)
+        panel.set(ylabel="speed, best peer = 1", title="a training step")
+        panel.legend(ncols=5, fontsize=8)
+        figure.savefig(folder / "benchmarks.png", dpi=120)
+    if "growth" in found:
+        figure = Figure(figsize=(9, 3.6), layout="constrained")
+        for panel, (key, unit) in zip(
+            figure.subplots(1, 2), (("seconds", "s"), ("MB", "MB")), strict=True
+        ):
+            for name, g in found["growth"].items():
+                panel.loglog(g["values"], g[key], marker="o", ms=3, label=name)
+            panel.set(xlabel="size", ylabel=unit, title=f"{key} of a step")
+            panel.legend(fontsize=7)
+        figure.savefig(folder / "growth.png", dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--out", type=Path, default=DOCS)
+    options = parser.parse_args()
+
+    def wanted(*names: str) -> bool:
+        return not options.only or any(name in options.only for name in names)
+
+    file = options.out / "benchmarks.json"
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+
+    def keep(key: str, value: Any) -> None:
+        found[key] = value
+        file.write_text(json.dumps(found, indent=1) + "\n")
+
+    for workload, batch in STEPS:
+        if wanted("step", workload):
+            print(f"step {workload} batch {batch}", flush=True)
+            samples = max(SAMPLES[workload], 8 * batch)
+            keep(
+                f"step {workload} {batch}", timed(workload, "step", batch, samples, options.rounds)
+            )
+    for workload, batch, samples in EPOCHS:
+        if wanted("epoch"):
+            print(f"epoch {workload}", flush=True)
+            block = timed(workload, "epoch", batch, samples, options.rounds)
+            keep(f"epoch {workload} {batch}", block)
+    for workload, batch in PREDICTIONS:
+        if wanted("predict"):
+            print(f"predict {workload} batch {batch}", flush=True)
+            block = timed(workload, "predict", batch, batch, options.rounds)
+            keep(f"predict {workload} {batch}", block)
+    if wanted("memory"):
+        keep("memory", {workload: memory(workload) for workload in WHAT})
+    if wanted("import"):
+        keep("import", imports(options.rounds))
+    if wanted("size"):
+        keep("size", sizes())
+    if wanted("growth"):
+        keep("growth", growth())
+    (options.out / "_benchmarks.md").write_text(tables(found))
+    (options.out / "pictures").mkdir(exist_ok=True)
+    draw(found, options.out / "pictures")
+
+
+if __name__ == "__main__":
+    main()

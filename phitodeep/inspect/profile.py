@@ -1,0 +1,183 @@
+"""Where a training step's time goes: each layer, measured and as its formula predicts."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import check_count
+from phitodeep.errors import ArgumentError
+from phitodeep.inspect.table import Table
+from phitodeep.layers.base import Layer
+from phitodeep.optimization.callbacks import LambdaCallback
+from phitodeep.optimization.training import fit
+from phitodeep.types import Array, DType
+
+HEAD = ("path", "layer", "forward", "backward", "share", "MFLOP", "GFLOP/s", "kept", "predicted")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer that does work itself, over one training step."""
+
+    path: str
+    layer: str
+    forward: float  # seconds
+    backward: float  # seconds
+    share: float  # of the whole step
+    flops: int  # of forward and backward, by the layer's formula
+    kept: int  # bytes that forward kept for backward and no layer before kept too
+    predicted: float  # seconds that the FLOPs take at the peak
+
+    @property
+    def speed(self) -> float:
+        """FLOP a second."""
+        return self.flops / max(self.forward + self.backward, 1e-12)
+
+    def cells(self) -> tuple[str, ...]:
+        return (
+            self.path,
+            self.layer,
+            f"{1e6 * self.forward:,.0f} us",
+            f"{1e6 * self.backward:,.0f} us",
+            f"{self.share:.1%}",
+            f"{self.flops / 1e6:,.2f}",
+            f"{self.speed / 1e9:,.1f}",
+            f"{self.kept / 1e3:,.0f} kB",
+            f"{1e6 * self.predicted:,.0f} us",
+        )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A training step, layer by layer."""
+
+    rows: tuple[Row, ...]
+    batch: int
+    step: float  # seconds of a whole step
+    rest: float  # seconds of a step outside the layers: loss, optimizer, loop
+    peak: float  # FLOP a second of a large matrix product on this machine, now
+
+    @property
+    def flops(self) -> int:
+        return sum(row.flops for row in self.rows)
+
+    @property
+    def kept(self) -> int:
+        return sum(row.kept for row in self.rows)
+
+    def table(self) -> Table:
+        title = (
+            f"a step of {self.batch} samples: {1e6 * self.step:,.0f} us; matrix products reach "
+            f"{self.peak / 1e9:,.0f} GFLOP/s here"
+        )
+        totals = (
+            f"loss, optimizer and loop {1e6 * self.rest:,.0f} us ({self.rest / self.step:.1%}); "
+            f"{self.flops / 1e6:,.1f} MFLOP, {self.flops / self.step / 1e9:,.1f} GFLOP/s over the "
+            f"step; {self.kept / 1e6:,.1f} MB kept"
+        )
+        return Table(title, HEAD, [row.cells() for row in self.rows], totals)
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def show(self) -> None:
+        """Print it: as a table by rich in a terminal and in Jupyter, else as plain text."""
+        self.table().show()
+
+
+class _Watch:
+    """Notes the seconds of one layer's forward and backward passes."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.seconds: dict[str, list[float]] = {"forward": [], "backward": []}
+        for name in self.seconds:
+            setattr(layer, name, self._timed(name, getattr(layer, name)))
+
+    def _timed(self, name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def timed(*arguments: Any, **how: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return run(*arguments, **how)
+            finally:
+                self.seconds[name].append(time.perf_counter() - began)
+
+        return timed
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.seconds[name] or [0.0])
+
+
+def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> Profile:
+    """Train a copy of `model` on (X, y) and watch its layers: see `Sequential.profile`."""
+    steps, batch = check_count(steps, "steps", least=2), check_count(batch_size, "batch_size")
+    X, y = np.asarray(X), np.asarray(y)
+    if not len(X):
+        raise ArgumentError("profile needs at least one sample.")
+    rows = np.arange(batch) % len(X)
+    batches = [(X[rows], y[rows])] * steps
+    twin = model.copy()
+    fit(twin, batches[:3], None, epochs=1, batch_size=None, verbose=0)  # compiles, and warms up
+    watched = [(path, layer, _Watch(layer)) for path, layer in twin.walk() if not layer.children()]
+    ends: list[float] = []
+    clock = LambdaCallback(on_batch_end=lambda *_: ends.append(time.perf_counter()))
+    fit(twin, batches, None, epochs=1, batch_size=None, callbacks=[clock], verbose=0)
+    peak, seen, found = gemm_peak(twin.dtype), set[int](), []
+    inside = sum(w.median("forward") + w.median("backward") for *_, w in watched)
+    step = float(np.median(np.diff(ends)))
+    for i, (path, layer, watch) in enumerate(watched):
+        forward, backward = watch.median("forward"), watch.median("backward")
+        flops = layer.flops() * batch * _passes(layer, first=i == 0)
+        found.append(
+            Row(
+                path=path,
+                layer=repr(layer),
+                forward=forward,
+                backward=backward,
+                share=(forward + backward) / step,
+                flops=flops,
+                kept=sum(_new_bytes(value, seen) for value in layer.cache.values()),
+                predicted=flops / peak,
+            )
+        )
+    return Profile(tuple(found), batch, step, max(step - inside, 0.0), peak)
+
+
+def _passes(layer: Layer, *, first: bool) -> int:
+    """Forward passes' worth of work in forward and backward.
+
+    One forward; one for dX, which the first layer's step does without; one for the parameters.
+    """
+    return 1 + (not first) + bool(layer.params)
+
+
+def _new_bytes(value: Any, seen: set[int]) -> int:
+    """Bytes of the arrays in a cache, but those that were seen before."""
+    if isinstance(value, np.ndarray):
+        while isinstance(value.base, np.ndarray):
+            value = value.base
+        if id(value) in seen:
+            return 0
+        seen.add(id(value))
+        return value.nbytes
+    if isinstance(value, list | tuple):
+        return sum(_new_bytes(part, seen) for part in value)
+    return 0
+
+
+def gemm_peak(dtype: DType, size: int = 768, times: int = 7) -> float:
+    """FLOP a second of a matrix product (size, size): the best of some."""
+    A: Array = np.ones((size, size), dtype)
+    out, best = np.empty_like(A), np.inf
+    for _ in range(times):
+        began = time.perf_counter()
+        np.matmul(A, A, out=out)
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best

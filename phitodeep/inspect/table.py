@@ -1,0 +1,52 @@
+"""Tables of texts: by rich in a terminal and in Jupyter, else plain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts below a head, the first `left` columns aligned to the left."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    totals: str
+    left: int = 2
+
+    def __str__(self) -> str:
+        lines = [self.head, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        aligned = [
+            "  ".join(
+                c.ljust(w) if i < self.left else c.rjust(w)
+                for i, (c, w) in enumerate(zip(line, widths, strict=True))
+            )
+            for line in lines
+        ]
+        return "\n".join([self.title, *(line.rstrip() for line in aligned), self.totals])
+
+    def show(self) -> None:
+        """Print it."""
+        if sys.platform == "emscripten":
+            print(self)
+            return
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        console = Console()
+        if not (console.is_terminal or console.is_jupyter):
+            print(self)
+            return
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        for i, name in enumerate(self.head):
+            justify = "left" if i < self.left else "right"
+            table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        console.print(Text(self.title), table, Text(self.totals))
