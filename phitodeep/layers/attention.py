@@ -328,8 +328,9 @@ class TransformerBlock(Chain):
         pre_norm: bool = True,
         dropout: float = 0.0,
         rope: bool = False,
+        checkpoint: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(checkpoint=checkpoint)
         if norm not in ("layer", "rms"):
             raise ArgumentError(f'TransformerBlock norm must be "layer" or "rms", got {norm!r}.')
         check_number(mlp_ratio, "TransformerBlock mlp_ratio", above=0)

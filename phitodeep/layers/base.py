@@ -37,6 +37,7 @@ class Call(NamedTuple):
     first: int = 0  # place of this batch's first sample in the global batch
     mask: Array | None = None  # (N, T) bool: the steps of each sample that are there
     memory: dict[Layer, Any] | None = None  # in generation: what layers keep between the calls
+    again: bool = False  # this forward pass was done before: nothing counts or is noted twice
 
     @property
     def keeps(self) -> bool:
@@ -84,6 +85,7 @@ class Frame:
         self.buffers: dict[str, Array] = {}
         self.output: tuple[Shape, np.dtype[Any]] | None = None  # of the last cached forward
         self.passes = 0  # forward passes that drew random numbers outside any counted step
+        self.start: tuple[Array, Call] | None = None  # of a pass that is to be computed again
 
 
 class Buffered:
@@ -314,7 +316,7 @@ class Layer(Buffered):
         call = _CALL.get()
         if call.step is not None:
             return call.first, call.step, 0
-        self.frame.passes += 1
+        self.frame.passes += not call.again
         return call.first, self.frame.passes, 1
 
     def uniform(self, shape: Shape, ticket: Ticket | None = None, part: int = 0) -> Array:

@@ -346,7 +346,7 @@ class BatchNorm(_ScaleAndShift):
         n = max(1, centred.size // centred.shape[-1])
         square = np.multiply(centred, centred, out=self.buffer("Y", centred.shape, centred.dtype))
         var = sum_rows(square) / n
-        if n > 1:
+        if n > 1 and not current().again:
             self.running_mean += self.momentum * (mu - self.running_mean)
             self.running_var += self.momentum * (var * (n / (n - 1)) - self.running_var)
         return var

@@ -1,0 +1,127 @@
+"""checkpoint=True computes a forward pass again in backward, and changes nothing else."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.layers import (
+    GRU,
+    BatchNorm,
+    Chain,
+    Dense,
+    Dropout,
+    GaussianNoise,
+    Layer,
+    LayerNorm,
+    ReLU,
+    Residual,
+    SkipConcat,
+    Tanh,
+    TransformerBlock,
+)
+from phitodeep.layers.base import calling, inference, saliency
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.testing import check_gradients
+from tests.layers.catalogue_examples import assert_same, made, passes
+
+SHAPE = (3, 5, 4)
+MAKES: dict[str, Callable[[bool], Layer]] = {
+    "chain": lambda on: Chain(Dense(6), Tanh(), Dense(4), checkpoint=on),
+    "dropout and statistics": lambda on: Chain(
+        Dense(6), BatchNorm(), ReLU(), Dropout(0.4), GaussianNoise(0.1), Dense(4), checkpoint=on
+    ),
+    "residual": lambda on: Residual(LayerNorm(), Dense(4), Dropout(0.2), checkpoint=on),
+    "skip": lambda on: SkipConcat(Dense(3), Tanh(), checkpoint=on),
+    "nested": lambda on: Chain(
+        Chain(Dense(4), Dropout(0.3), checkpoint=on), Residual(GRU(4), checkpoint=on), checkpoint=on
+    ),
+    "block": lambda on: TransformerBlock(2, causal=True, dropout=0.2, checkpoint=on),
+    "recurrent": lambda on: Chain(Dense(3), GRU(4), checkpoint=on),
+}
+each = pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+
+
+def pair(make: Callable[[bool], Layer]) -> tuple[Layer, Layer]:
+    plain, lean = made(lambda: make(False), SHAPE), made(lambda: make(True), SHAPE)
+    lean.set_weights(plain.get_weights())
+    return plain, lean
+
+
+@each
+@pytest.mark.parametrize(
+    "call", [{}, {"reuse": True}, {"step": None}, {"needs_dX": False}], ids=str
+)
+def test_all_is_the_same_to_the_bit(make: Any, call: dict[str, Any], rng: Any) -> None:
+    plain, lean = pair(make)
+    X = rng.standard_normal(SHAPE)
+    dY = rng.standard_normal(plain.copy().forward(X).shape)
+    mask = np.arange(5) < np.array([5, 2, 3])[:, None]
+    for _ in range(3):
+        for m in (None, mask):
+            assert_same(passes(lean, X, dY, mask=m, **call), passes(plain, X, dY, mask=m, **call))
+    for name, a in plain.get_weights().items():  # running statistics were noted once
+        np.testing.assert_array_equal(lean.get_weights()[name], a)
+
+
+@each
+def test_backward_twice_and_predictions_between(make: Any, rng: Any) -> None:
+    plain, lean = pair(make)
+    X = rng.standard_normal(SHAPE)
+    with calling(step=4):
+        Y = lean.forward(X)
+        dY = rng.standard_normal(Y.shape)
+        with inference():
+            lean.forward(2 * X)
+        first = lean.backward(dY).copy()
+        np.testing.assert_array_equal(lean.backward(dY), first)
+        plain.forward(X)
+        np.testing.assert_array_equal(plain.backward(dY), first)
+    for path, layer in lean.walk():
+        assert layer is lean or not layer.cache, path
+
+
+@each
+def test_gradients_are_right(make: Any, rng: Any) -> None:
+    lean = made(lambda: make(True), SHAPE)
+    check_gradients(lean, rng.standard_normal(SHAPE))
+    with saliency():
+        Y = lean.forward(rng.standard_normal(SHAPE))
+        assert lean.backward(np.ones_like(Y)) is not None
+
+
+def test_it_may_be_turned_off_again(rng: Any) -> None:
+    plain, lean = pair(MAKES["chain"])
+    X = rng.standard_normal(SHAPE)
+    Y = lean.forward(X)
+    lean.checkpoint = False  # type: ignore[attr-defined]
+    lean.forward(2 * X)
+    plain.forward(2 * X)
+    np.testing.assert_array_equal(lean.backward(np.ones_like(Y)), plain.backward(np.ones_like(Y)))
+
+
+def deep(checkpoint: bool) -> Sequential:
+    builder = SequentialBuilder(64, seed=0)
+    for _ in range(6):
+        inner = [layer for _ in range(5) for layer in (Dense(64), Tanh(), Dropout(0.1))]
+        builder = builder.chain(*inner, checkpoint=checkpoint)
+    return builder.dense(4).loss("softmax_cross_entropy").build()
+
+
+def test_training_takes_less_memory_and_ends_alike(rng: Any) -> None:
+    X, y = rng.standard_normal((512, 64)).astype(np.float32), rng.integers(0, 4, 512)
+    peaks, models = [], []
+    for checkpoint in (False, True):
+        model = deep(checkpoint)
+        tracemalloc.start()
+        model.train(X, y, epochs=2, batch_size=256, verbose=0)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        models.append(model.get_weights())
+    assert peaks[1] < 0.55 * peaks[0]
+    for name, a in models[0].items():
+        np.testing.assert_array_equal(models[1][name], a)
