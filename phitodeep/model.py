@@ -229,6 +229,7 @@ class Sequential(Chain):
         lengths: Any = None,
         lengths_test: Any = None,
         columns: Sequence[str] | None = None,
+        threads: int = 1,
         accumulate: int = 1,
         shuffle: bool = True,
         verbose: int | bool = 1,
@@ -251,6 +252,9 @@ class Sequential(Chain):
                             (N, T): what comes after them changes nothing, and weighs nothing in
                             the loss; `lengths_test` for X_test
         columns             of a dataset: the names of X and of y, such as ("image", "label")
+        threads             that share each batch, each with a part of it and with matrix products
+                            of its own (needs phitodeep[fast]); layers that depend on the whole
+                            batch are refused
         accumulate          batches whose gradients are added up for one step
         shuffle             a fresh order each epoch; every sample comes once
         verbose             0: show nothing
@@ -276,6 +280,7 @@ class Sequential(Chain):
             lengths=lengths,
             lengths_test=lengths_test,
             columns=columns,
+            threads=threads,
             accumulate=accumulate,
             shuffle=shuffle,
             verbose=verbose,

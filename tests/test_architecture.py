@@ -28,7 +28,7 @@ FLOORS = {
     **dict.fromkeys(["data", "io", "inspect", "generation"], 5),
     **{
         f"optimization.{name}": 5
-        for name in ("callbacks", "progress", "training", "rate_finder", "feeding")
+        for name in ("callbacks", "progress", "training", "rate_finder", "feeding", "team")
     },
     "model": 6,
     **dict.fromkeys(["models", "sklearn", "distributed", "__main__"], 7),
@@ -36,7 +36,17 @@ FLOORS = {
 REQUIRED = {"numpy"}  # with Python's own, all that may be imported at the top of a file
 PYTHONS_OWN = {"lzma"}  # may be missing from a Python built without it
 WHOLE = {"kernels.compiled": {"numba"}}  # modules that are themselves imported where used
-OPTIONAL = {"rich", "matplotlib", "datasets", "IPython", "numba", "onnx", "PIL", "scipy"}
+OPTIONAL = {
+    "threadpoolctl",
+    "rich",
+    "matplotlib",
+    "datasets",
+    "IPython",
+    "numba",
+    "onnx",
+    "PIL",
+    "scipy",
+}
 
 
 def modules() -> dict[str, Path]:

@@ -30,6 +30,7 @@ from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.callbacks import Callback, StopTraining
 from phitodeep.optimization.feeding import Data, Memory, Source, as_source
 from phitodeep.optimization.progress import display
+from phitodeep.optimization.team import Team, one_blas_thread
 from phitodeep.types import Array
 
 Sums = dict[str, Array]  # of metrics, by name
@@ -154,6 +155,7 @@ def fit(
     lengths: Any = None,
     lengths_test: Any = None,
     columns: Sequence[str] | None = None,
+    threads: int = 1,
     accumulate: int = 1,
     shuffle: bool = True,
     verbose: int | bool = 1,
@@ -191,7 +193,11 @@ def fit(
         callbacks=callbacks,
         verbose=verbose,
     )
-    run.train(epochs)
+    if check_count(threads, "threads") == 1:
+        run.train(epochs)
+    else:
+        with one_blas_thread(), Team(objective.body, objective.loss, threads) as run.team:
+            run.train(epochs)
     return run.history
 
 
@@ -224,6 +230,7 @@ class _Run:
         self.size, self.accumulate, self.shuffle = size, accumulate, shuffle
         self.callbacks, self.display = callbacks, display(verbose)
         self.history, self.memory = History(), Memory()
+        self.team: Team | None = None
 
     def train(self, epochs: int) -> None:
         """The whole training; it ends early where a callback, Ctrl-C or divergence asks."""
@@ -339,7 +346,7 @@ class _Run:
     def loss_of(self, group: Sequence[Data], new: bool) -> float:
         """Forward, loss and backward; batches that are not new have been counted before."""
         model, objective, total = self.model, self.objective, None
-        if len(group) > 1:
+        if len(group) > 1 or self.team is not None:
             total = sum(objective.divisor(batch) for batch in group)
         loss, first = 0.0, 0
         for i, batch in enumerate(group, 1):
@@ -352,20 +359,40 @@ class _Run:
                 first=first,
                 mask=batch.mask,
             ):
-                P = objective.body.forward(batch.X)
-                if new:
-                    objective.add_metrics(self.sums, P, batch)
-                value, dP = objective.loss.value_and_gradient(P, batch.T, batch.w, total)
-                if not math.isfinite(value):
+                for part, (P, value) in self.passes(batch, total, first):
                     if new:
-                        self.diverged(value)
-                    return value
-                objective.body.backward(dP)
-            loss += value
+                        objective.add_metrics(self.sums, P, part)
+                    loss += value
+                if not math.isfinite(loss):
+                    if new:
+                        self.diverged(loss)
+                    return loss
             first += len(batch.X)
             if i < len(group):
                 model.optimizer.accumulate(model.layers)
         return loss
+
+    def passes(
+        self, batch: Data, total: float | None, first: int
+    ) -> list[tuple[Data, tuple[Array, float]]]:
+        """The parts of a batch, and for each the body's output and its share of the loss."""
+
+        def there_and_back(body: Chain, loss: Loss, part: Data, at: int) -> tuple[Array, float]:
+            P = body.forward(part.X)
+            value, dP = loss.value_and_gradient(P, part.T, part.w, total)
+            if math.isfinite(value):
+                body.backward(dP)
+            return P, value
+
+        if self.team is None:
+            body, loss = self.objective.body, self.objective.loss
+            return [(batch, there_and_back(body, loss, batch, 0))]
+
+        def in_a_thread(body: Chain, loss: Loss, part: Data, at: int) -> tuple[Array, float]:
+            with calling(first=first + at, mask=part.mask):
+                return there_and_back(body, loss, part, at)
+
+        return self.team.work(batch, in_a_thread)
 
     def diverged(self, value: float) -> None:
         """Stop before a step that would make all parameters NaN."""

@@ -1,0 +1,159 @@
+"""Threads share a step: the same gradients to rounding, the same bits each time."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.models import gpt, lenet
+
+pytest.importorskip("threadpoolctl")
+
+
+def net(dtype: str = "float64", dropout: float = 0.2) -> Sequential:
+    return (
+        SequentialBuilder(6, seed=0)
+        .dense(16)
+        .relu()
+        .dropout(dropout)
+        .residual(*SequentialBuilder().layer_norm().dense(16).layers)
+        .dense(3)
+        .softmax()
+        .loss("categorical_cross_entropy")
+        .metrics("accuracy")
+        .optimizer("adamw")
+        .dtype(dtype)
+        .build()
+    )
+
+
+@pytest.fixture
+def data(rng: Any) -> tuple[np.ndarray, np.ndarray]:
+    return rng.standard_normal((67, 6)), rng.integers(0, 3, 67)
+
+
+def close(one: Sequential, other: Sequential, rtol: float = 1e-9) -> None:
+    for path, a in one.get_weights().items():
+        np.testing.assert_allclose(other.get_weights()[path], a, rtol=rtol, atol=1e-12)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_threads_take_the_step_of_one(threads: int, accumulate: int, data: Any) -> None:
+    one, several = net(), net()
+    options = {"epochs": 3, "batch_size": 16, "accumulate": accumulate, "verbose": 0}
+    wanted = one.train(*data, *data, **options)
+    found = several.train(*data, *data, threads=threads, **options)
+    np.testing.assert_allclose(found, wanted, rtol=1e-9)
+    for name, values in wanted.metrics.items():
+        np.testing.assert_allclose(found.metrics[name], values, rtol=1e-12)
+    close(one, several)
+    assert several.optimizer.t == one.optimizer.t
+
+
+def test_a_run_repeats_to_the_bit(data: Any) -> None:
+    X, y = data[0].astype(np.float32), data[1]
+    ends = []
+    for _ in range(3):
+        model = net("float32")
+        model.train(X, y, epochs=4, batch_size=16, threads=3, verbose=0)
+        ends.append(model.get_weights())
+    for path, a in ends[0].items():
+        for other in ends[1:]:
+            np.testing.assert_array_equal(other[path], a)
+
+
+def test_weights_lengths_and_tied_parameters(rng: Any) -> None:
+    tokens = rng.integers(0, 9, (12, 6))
+    lengths = rng.integers(1, 7, 12)
+    weights = np.repeat(rng.random((12, 1)), 6, axis=1)
+    models = [
+        gpt(9, 6, layers=1, heads=2, dim=8, dropout=0.1)
+        .loss("softmax_cross_entropy")
+        .optimizer("sgd")  # Adam would enlarge the keys' bias, whose gradient is rounding alone
+        .dtype("float64")
+        .seed(1)
+        .build()
+        for _ in range(2)
+    ]
+    for model, threads in zip(models, (1, 2), strict=True):
+        model.train(
+            tokens,
+            tokens[:, ::-1],
+            sample_weight=weights,
+            lengths=lengths,
+            epochs=3,
+            batch_size=5,
+            threads=threads,
+            verbose=0,
+        )
+    close(*models)
+
+
+def test_fewer_samples_than_threads(data: Any) -> None:
+    one, several = net(), net()
+    for model, threads in ((one, 1), (several, 4)):
+        model.train(data[0][:5], data[1][:5], epochs=2, batch_size=3, threads=threads, verbose=0)
+    close(one, several)
+
+
+def test_images_with_buffers_of_several_threads(rng: Any) -> None:
+    X, y = rng.random((20, 12, 12, 1)), rng.integers(0, 4, 20)
+    models = [
+        lenet(12, 12, 1, classes=4).loss("softmax_cross_entropy").dtype("float64").seed(0).build()
+        for _ in range(2)
+    ]
+    for model, threads in zip(models, (1, 2), strict=True):
+        model.train(X, y, epochs=2, batch_size=8, threads=threads, verbose=0)
+    close(*models)
+
+
+def test_layers_that_look_at_the_whole_batch_are_refused(data: Any) -> None:
+    model = SequentialBuilder(6, seed=0).dense(4).batch_norm().dense(1).build()
+    before = model.get_weights()
+    with pytest.raises(ArgumentError, match=r"threads=2: BatchNorm\(\) at 1 depends on the whole"):
+        model.train(data[0], data[1], epochs=1, batch_size=8, threads=2, verbose=0)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+    model.layers[1].trainable = False
+    model.train(data[0], data[1], epochs=1, batch_size=8, threads=2, verbose=0)
+
+
+def test_an_error_in_a_thread_comes_out(data: Any) -> None:
+    def fail(dY: Any, X: Any, Y: Any) -> Any:
+        if len(dY) == 7:  # the second thread's part of 14
+            raise ValueError("from a thread")
+        return dY
+
+    model = SequentialBuilder(6, seed=0).dense(4).lambda_(np.copy, fail).dense(1).build()
+    with pytest.raises(ValueError, match="from a thread"):
+        model.train(data[0][:13], data[1][:13], epochs=1, threads=2, verbose=0)
+
+
+def test_divergence_is_noticed(data: Any) -> None:
+    model = net()
+    model.alpha = 1e300
+    with pytest.warns(UserWarning, match="the loss became"):
+        history = model.train(*data, epochs=5, batch_size=16, threads=2, verbose=0)
+    assert len(history) < 5
+
+
+def test_wrong_counts_and_a_missing_extra(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads, error in ((0, ArgumentError), (1.5, ArgumentTypeError), (None, ArgumentTypeError)):
+        with pytest.raises(error, match="threads"):
+            net().train(*data, threads=threads, epochs=1, verbose=0)
+    real = builtins.__import__
+
+    def missing(name: str, *rest: Any) -> Any:
+        if name == "threadpoolctl":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(MissingExtraError, match=r"phitodeep\[fast\]"):
+        net().train(*data, threads=2, epochs=1, verbose=0)
