@@ -10,6 +10,7 @@ assumption that there are no NaNs and infinities is not.
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numba.core import event
 from numba.extending import overload
 
 from phitodeep.errors import PhitodeepWarning
@@ -31,6 +33,24 @@ OPTIONS: dict[str, Any] = {
 }
 f4 = np.float32
 K, C = math.sqrt(2 / math.pi), 0.044715  # of GELU's tanh approximation
+
+
+class _Notice(event.Listener):
+    """Says that kernels are compiled, when the first of them is: later runs take them from disk."""
+
+    said = False
+
+    def on_start(self, event: Any) -> None:
+        function = getattr(event.data.get("dispatcher"), "py_func", None)
+        if not self.said and getattr(function, "__module__", None) == __name__:
+            print("phitodeep: compiling kernels, once; some seconds", file=sys.stderr, flush=True)
+            self.said = True
+
+    def on_end(self, event: Any) -> None:
+        """Nothing to say."""
+
+
+event.register("numba:compile", _Notice())  # type: ignore[no-untyped-call]
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

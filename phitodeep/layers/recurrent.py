@@ -36,6 +36,7 @@ class _Recurrent(Layer):
     gates = 1
     states = 1  # arrays that a step hands to the next: h, and what else
     kept = 0  # arrays (N, H) that a step keeps for `back` beside its gates
+    apart = False  # whether a step uses A and U otherwise than by their sum
 
     def __init__(
         self,
@@ -59,10 +60,13 @@ class _Recurrent(Layer):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement step.")
 
-    def back(self, d: Array, A: Array, before: Array, after: Array, dA: Array, K: Array) -> Array:
-        """Write dA, turn the gradient d of `after` into that of `before`, and return dU.
+    def back(
+        self, d: Array, A: Array, before: Array, after: Array, K: Array, dA: Array, dU: Array
+    ) -> None:
+        """Write dA and dU, and turn the gradient d of `after` into that of `before`.
 
-        d is (states, N, H), without the part of h that goes through U: the loop adds that.
+        d is (states, N, H), without the part of h that goes through U: the loop adds that. dU is
+        dA itself for cells that only use A + U.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement back.")
 
@@ -125,7 +129,8 @@ class _Recurrent(Layer):
         X_t, A, K, S, there = self.saved("X_t", "A", "K", "S", "there")
         T, N, D = X_t.shape
         dA = self.buffer("dA", (T, N, self.b.size), dY.dtype)
-        dU = self.buffer("dU", (T, N, self.b.size), dY.dtype)
+        dU = self.buffer("dU", dA.shape, dY.dtype) if self.apart else dA
+        dh = np.empty((N, self.units), dY.dtype)
         d = np.zeros((self.states, N, self.units), dY.dtype)
         if not self.return_sequences:
             d[0] = dY
@@ -135,8 +140,8 @@ class _Recurrent(Layer):
             past = None if there is None else d * ~there[t]
             if there is not None:
                 d *= there[t]
-            dU[t] = self.back(d, A[t], S[:, t], S[:, t + 1], dA[t], K[t])
-            d[0] += dU[t] @ self.Wh.T
+            self.back(d, A[t], S[:, t], S[:, t + 1], K[t], dA[t], dU[t])
+            d[0] += np.matmul(dU[t], self.Wh.T, out=dh)
             if past is not None:
                 d += past
         rows, dU_rows, H = dA.reshape(T * N, -1), dU.reshape(T * N, -1), self.units
@@ -177,11 +182,12 @@ class RNN(_Recurrent):
     def step(self, A: Array, U: Array, before: Array, after: Array, K: Array) -> None:
         np.tanh(np.add(A, U, out=A), out=after[0])
 
-    def back(self, d: Array, A: Array, before: Array, after: Array, dA: Array, K: Array) -> Array:
+    def back(
+        self, d: Array, A: Array, before: Array, after: Array, K: Array, dA: Array, dU: Array
+    ) -> None:
         np.subtract(1, after[0] * after[0], out=dA)
         dA *= d[0]
         d[0] = 0
-        return dA
 
 
 class LSTM(_Recurrent):
@@ -208,9 +214,10 @@ class LSTM(_Recurrent):
     def step(self, A: Array, U: Array, before: Array, after: Array, K: Array) -> None:
         lstm_step(A, U, before[1], after[0], after[1])
 
-    def back(self, d: Array, A: Array, before: Array, after: Array, dA: Array, K: Array) -> Array:
+    def back(
+        self, d: Array, A: Array, before: Array, after: Array, K: Array, dA: Array, dU: Array
+    ) -> None:
         lstm_back(d[0], d[1], A, before[1], after[1], dA)
-        return dA
 
 
 @kernel
@@ -265,7 +272,7 @@ class GRU(_Recurrent):
     """
 
     bh = Param()
-    gates, kept = 3, 1  # u_n
+    gates, kept, apart = 3, 1, True  # kept is u_n
 
     def create(self, shape: Shape) -> Shape:
         self.bh = np.zeros(3 * self.units)
@@ -277,10 +284,10 @@ class GRU(_Recurrent):
     def step(self, A: Array, U: Array, before: Array, after: Array, K: Array) -> None:
         gru_step(A, U, before[0], after[0], K)
 
-    def back(self, d: Array, A: Array, before: Array, after: Array, dA: Array, K: Array) -> Array:
-        dU = np.empty_like(dA)
+    def back(
+        self, d: Array, A: Array, before: Array, after: Array, K: Array, dA: Array, dU: Array
+    ) -> None:
         gru_back(d[0], A, before[0], K, dA, dU)
-        return dU
 
     def _bias_gradient(self, dU_rows: Array) -> dict[str, Array]:
         return {"bh": sum_rows(dU_rows, out=self.buffer("dbh", self.bh.shape, dU_rows.dtype))}
