@@ -32,13 +32,13 @@ $(VENV)/.bench: pyproject.toml | $(BIN)/python
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/mnist.py
 
-# All tests with compiled kernels, then those of gradients with the kernels' NumPy forms.
+# The tests of gradients with the kernels' NumPy forms, then all tests with compiled kernels.
 NUMERIC := tests/layers tests/optimization tests/test_loss.py tests/test_functional.py \
 	tests/test_gpt2_parity.py tests/test_resnet_parity.py tests/test_generation.py
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest --numprocesses=2
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 $(NUMERIC)
+	$(BIN)/python -m pytest --numprocesses=2
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
