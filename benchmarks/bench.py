@@ -120,7 +120,7 @@ def imports(rounds: int) -> dict[str, float]:
     for _ in range(rounds):
         for name, code in lines.items():
             began = time.perf_counter()
-            fresh(code)
+            fresh(code, {"KERAS_BACKEND": "jax"})
             seconds[name].append(time.perf_counter() - began)
     medians = {name: statistics.median(s) for name, s in seconds.items()}
     return {name: s - medians["nothing"] for name, s in medians.items() if name != "nothing"}

@@ -40,8 +40,10 @@ def as_float(X: Any, dtype: DType, who: object) -> Array:
     array = as_real(X, who)
     if dtype is None:
         dtype = array.dtype if array.dtype.kind == "f" else np.float32
+    if array.dtype == dtype:
+        return array
     with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite
-        return array if array.dtype == dtype else array.astype(dtype)
+        return array.astype(dtype)
 
 
 def as_tokens(X: Any, who: object) -> Array:

@@ -6,7 +6,6 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple, Self, overload
 
@@ -62,18 +61,18 @@ class calling:
         _CALL.reset(self.token)
 
 
-@contextmanager
-def inference() -> Iterator[None]:
+class inference(calling):
     """Predict: no dropout, running statistics, nothing cached and nothing shared written."""
-    with calling(training=False, caching=False, reuse=False):
-        yield
+
+    def __init__(self) -> None:
+        super().__init__(training=False, caching=False, reuse=False)
 
 
-@contextmanager
-def saliency() -> Iterator[None]:
+class saliency(calling):
     """As `inference`, but cached, so that `backward` gives the gradient of what was predicted."""
-    with calling(training=False, caching=True, reuse=False):
-        yield
+
+    def __init__(self) -> None:
+        super().__init__(training=False, caching=True, reuse=False)
 
 
 class Frame:

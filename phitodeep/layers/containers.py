@@ -160,15 +160,18 @@ class Chain(Container):
 
     def _forward(self, X: Array) -> Array:
         mask = current().mask
-        masked = mask is not None
-        with _Place(type(self).__name__) as at:
-            for at.i, layer in enumerate(self.layers):
+        masked, i = mask is not None, 0
+        try:
+            for i, layer in enumerate(self.layers):  # noqa: B007 (where it failed)
                 if not masked:
                     X = layer.forward(X)
                     continue
                 with calling(mask=mask):
                     X = layer.forward(X)
                 mask = None if mask is None else layer.compute_mask(mask)
+        except Exception as error:
+            locate(error, f"layer {i} of {type(self).__name__}")
+            raise
         return X
 
     def compute_mask(self, mask: Array) -> Array | None:
@@ -203,9 +206,13 @@ class Chain(Container):
 
     def _back(self, dY: Array, first: int, end: int | None = None) -> Array:
         """Go back through layers[first:end]."""
-        with _Place(type(self).__name__) as at:
-            for at.i in reversed(range(*slice(first, end).indices(len(self.layers)))):
-                dY = cast(Array, self.layers[at.i].backward(dY))
+        i = 0
+        try:
+            for i in reversed(range(*slice(first, end).indices(len(self.layers)))):
+                dY = cast(Array, self.layers[i].backward(dY))
+        except Exception as error:
+            locate(error, f"layer {i} of {type(self).__name__}")
+            raise
         return dY
 
 

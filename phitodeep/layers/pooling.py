@@ -56,7 +56,7 @@ class _Pool(Layer):
         return places(n, self.pool[0], self.strides[0], self.padding)
 
     def _inputs(self, X: Array) -> Windows:
-        """The windows on X; under a mask, none may see steps that are there beside others."""
+        """The windows on X; a mask goes with windows that lie on steps alone."""
         if self.padding != "valid" and steps_there(self, X) is not None:
             raise ArgumentError(f'{self!r} takes a mask with padding="valid" only.')
         return self._windows(X.shape[1:])

@@ -7,7 +7,7 @@ before training begins, the rest batch by batch, so that it is never in memory a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -98,12 +98,8 @@ def admit(
     if there is not None:
         weights.append(_step_weights(there, loss.positions(outputs)))
     given = [w for w in weights if w is not None]
-    w = None
-    for other in given:
-        w = other if w is None else w * other
-    return Data(
-        X, T, None if w is None else w.astype(model.dtype, copy=False), outputs, mask, there
-    )
+    w = reduce(np.multiply, given).astype(model.dtype, copy=False) if given else None
+    return Data(X, T, w, outputs, mask, there)
 
 
 def admit_inputs(model: Chain, X: Any, name: str = "X") -> Array:

@@ -75,19 +75,14 @@ class Packing:
 
     def holds(self, layers: Sequence[Layer]) -> bool:
         """Whether these layers' trainable parameters are those packed, each a view of theta."""
-        now = [
-            (layer, a)
-            for top in layers
-            for _, layer in top.walk()
-            if layer.trainable
-            for a in layer.params.values()
-        ]
-        return len(now) == len(self.views) and all(
-            a is theta and layer is packed
-            for (layer, a), (theta, _), (_, packed, _) in zip(
-                now, self.views, self.slots, strict=True
-            )
-        )
+        i, n = 0, len(self.views)
+        for layer in _every(layers):
+            if layer.trainable:
+                for a in layer.params.values():
+                    if i == n or a is not self.views[i][0] or layer is not self.slots[i][1]:
+                        return False
+                    i += 1
+        return i == n
 
     def receive(self) -> None:
         """Make g the buffers that backward writes gradients into, while buffers are reused."""
@@ -112,6 +107,15 @@ class Packing:
                 g[...] = grad
         for user, name, g in self.ties:
             g += user.frame.grads[name]
+
+
+def _every(layers: Iterable[Layer]) -> Iterator[Layer]:
+    """These layers and all below them, in the order of the tree."""
+    for layer in layers:
+        yield layer
+        children = layer.children()
+        if children:
+            yield from _every(children.values())
 
 
 def trainable(layers: Sequence[Layer]) -> Iterator[Slot]:
