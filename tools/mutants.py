@@ -76,6 +76,16 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "GlobalMaxPool.backward",
         "dX = np.zeros((len(dY), math.prod(shape[1:-1]), dY.shape[1]), dY.dtype)",
     ): "dY is (N, C): its last axis is its second",
+    (
+        "layers/pooling.py",
+        "max_pool_back",
+        "not apart or dX.size != dY.size",
+    ): "it fills with 0 what is written whole anyway",
+    (
+        "functional.py",
+        "cross_entropy_of_labels",
+        "np.subtract(Z, Z.max(axis=1, keepdims=True), out=dZ)",
+    ): "Z is (n, K): its last axis is its second",
     ("loss.py", "SquaredHinge.slope", "return -2 / T * super().each(P, T)"): "T is -1 or +1",
     (
         "loss.py",
