@@ -113,6 +113,14 @@ def ones(n: int, dtype: np.dtype[Any]) -> Array:
     return made
 
 
+@functools.lru_cache(maxsize=256)
+def zeros(n: int, dtype: np.dtype[Any]) -> Array:
+    """n zeros, shared and therefore read-only."""
+    made = np.zeros(n, dtype)
+    made.flags.writeable = False
+    return made
+
+
 def sum_rows(X: Array, out: Array | None = None) -> Array:
     """The sum over all axes but the last, (..., D) -> (D,)."""
     rows = X.reshape(-1, X.shape[-1]) if X.size else X.reshape(0, X.shape[-1])

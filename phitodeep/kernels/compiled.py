@@ -182,6 +182,20 @@ def _erf_of(x: Any) -> Any:
 
 
 @compiled
+def relu(X, Y):  # type: ignore[no-untyped-def]
+    zero = X.dtype.type(0)
+    for i in range(X.size):
+        Y[i] = X[i] if not (X[i] < zero) else zero  # NaN stays NaN
+
+
+@compiled
+def relu_back(dY, Y, dX):  # type: ignore[no-untyped-def]
+    zero = Y.dtype.type(0)
+    for i in range(Y.size):
+        dX[i] = dY[i] if Y[i] > zero else zero
+
+
+@compiled
 def gelu(X, Phi, Y):  # type: ignore[no-untyped-def]
     one, half, root = X.dtype.type(1), X.dtype.type(0.5), X.dtype.type(math.sqrt(0.5))
     for i in range(X.size):

@@ -7,7 +7,10 @@ that of the side that its docstring names.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,10 +24,13 @@ from phitodeep.functional import (
     softmax,
     softplus,
     sum_rows,
+    zeros,
 )
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param
 from phitodeep.types import Array, Shape
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Elementwise(Layer):
@@ -52,17 +58,50 @@ class Elementwise(Layer):
         return self.buffer(name, X.shape, X.dtype)
 
 
-class ReLU(Elementwise):
+class ReLU(Layer):
     """y = max(x, 0); the slope is 1 for x > 0, else 0.
 
     Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines".
     """
 
-    def value(self, X: Array) -> Array:
-        return np.maximum(X, 0, out=self.like("Y", X))
+    def forward(self, X: Array) -> Array:
+        Y = self.buffer("Y", X.shape, X.dtype)
+        relu(X.ravel(), Y.ravel())
+        self.save(Y=Y)
+        return Y
 
-    def slope(self, X: Array, Y: Array) -> Array:
-        return np.greater(Y, 0, out=self.buffer("slope", Y.shape, bool))
+    def backward(self, dY: Array) -> Array:
+        Y, dX = self.saved("Y"), self.buffer("dX", dY.shape, dY.dtype)
+        relu_back(dY.ravel(), Y.ravel(), dX.ravel())
+        return dX
+
+
+PART = 1 << 14  # numbers that stay in the cache while several passes go over them
+
+
+def in_parts(run: F) -> F:
+    """A function of vectors, elementwise, that goes through them part by part."""
+
+    @functools.wraps(run)
+    def in_turn(*vectors: Array) -> None:
+        for i in range(0, vectors[0].size, PART):
+            run(*[v[i : i + PART] for v in vectors])
+
+    return cast(F, in_turn)
+
+
+@kernel
+@in_parts
+def relu(X: Array, Y: Array) -> None:
+    """y = max(x, 0), of vectors."""
+    np.maximum(X, zeros(PART, X.dtype)[: X.size], out=Y)  # a single 0 would take twice as long
+
+
+@kernel
+@in_parts
+def relu_back(dY: Array, Y: Array, dX: Array) -> None:
+    """dx = dy where y > 0, else 0."""
+    np.multiply(dY, Y > 0, out=dX)
 
 
 class LeakyReLU(Elementwise):
@@ -194,32 +233,25 @@ class GELU(Layer):
         self.approximate = approximate
 
     def forward(self, X: Array) -> Array:
-        X = np.ascontiguousarray(X)
         Phi, Y = (self.buffer(name, X.shape, X.dtype) for name in ("Phi", "Y"))
         run = gelu_tanh if self.approximate == "tanh" else gelu
-        for part in _parts(X.size):
-            run(X.ravel()[part], Phi.ravel()[part], Y.ravel()[part])
+        run(X.ravel(), Phi.ravel(), Y.ravel())
         self.save(X=X, Phi=Phi)
         return Y
 
     def backward(self, dY: Array) -> Array:
         X, Phi = self.saved("X", "Phi")
-        dY, dX = np.ascontiguousarray(dY), self.buffer("dX", X.shape, dY.dtype)
+        dX = self.buffer("dX", dY.shape, dY.dtype)
         run = gelu_tanh_back if self.approximate == "tanh" else gelu_back
-        for part in _parts(X.size):
-            run(dY.ravel()[part], X.ravel()[part], Phi.ravel()[part], dX.ravel()[part])
+        run(dY.ravel(), X.ravel(), Phi.ravel(), dX.ravel())
         return dX
 
 
 K, C = math.sqrt(2 / math.pi), 0.044715  # of the tanh approximation
-PART = 1 << 14  # numbers that stay in the cache while several passes go over them
-
-
-def _parts(size: int) -> list[slice]:
-    return [slice(i, i + PART) for i in range(0, size, PART)]
 
 
 @kernel
+@in_parts
 def gelu(X: Array, Phi: Array, Y: Array) -> None:
     """Phi = (1 + erf(x / sqrt 2)) / 2 and y = x Phi, of vectors."""
     np.multiply(erf(X * math.sqrt(0.5)) + 1, 0.5, out=Phi)
@@ -227,6 +259,7 @@ def gelu(X: Array, Phi: Array, Y: Array) -> None:
 
 
 @kernel
+@in_parts
 def gelu_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
     """dx = (Phi + x phi) dy."""
     np.multiply(X, gaussian(X), out=dX)
@@ -235,6 +268,7 @@ def gelu_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
 
 
 @kernel
+@in_parts
 def gelu_tanh(X: Array, Phi: Array, Y: Array) -> None:
     """Phi = sigmoid(2 K (x + C x^3)) and y = x Phi, of vectors."""
     np.multiply(X, X, out=Y)
@@ -246,6 +280,7 @@ def gelu_tanh(X: Array, Phi: Array, Y: Array) -> None:
 
 
 @kernel
+@in_parts
 def gelu_tanh_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
     """dx = (Phi + x 2 K Phi (1 - Phi) (1 + 3 C x^2)) dy."""
     np.multiply(X, X, out=dX)

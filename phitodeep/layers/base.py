@@ -48,17 +48,28 @@ _CALL: ContextVar[Call] = ContextVar("phitodeep_call", default=Call())  # noqa: 
 current = _CALL.get
 
 
-class calling:
-    """Run the body of a `with` with some fields of the `Call` changed."""
+class within:
+    """Run the body of a `with` in this `Call`."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    def __enter__(self) -> None:
+        self.token = _CALL.set(self.call)
+
+    def __exit__(self, *_: object) -> None:
+        _CALL.reset(self.token)
+
+
+class calling(within):
+    """Run the body of a `with` with some fields of the current `Call` changed."""
 
     def __init__(self, **changes: Any) -> None:
         self.changes = changes
 
     def __enter__(self) -> None:
-        self.token = _CALL.set(_CALL.get()._replace(**self.changes))
-
-    def __exit__(self, *_: object) -> None:
-        _CALL.reset(self.token)
+        self.call = _CALL.get()._replace(**self.changes)
+        super().__enter__()
 
 
 class inference(calling):
@@ -97,14 +108,16 @@ class Buffered:
 
         A shorter last batch gets the head of the longer one, so that an epoch allocates once.
         """
-        if not _CALL.get().reuse:
-            return np.empty(shape, dtype)
-        kept = self.frame.buffers.get(name)
-        if kept is not None and kept.dtype == dtype:
-            if kept.shape == shape:
-                return kept
-            if kept.shape[1:] == shape[1:] and kept.ndim and shape[0] < kept.shape[0]:
-                return kept[: shape[0]]
+        return self.reused(name, shape, dtype) if _CALL.get().reuse else np.empty(shape, dtype)
+
+    def reused(self, name: str, shape: Shape, dtype: DType) -> Array:
+        """The array of this name that the frame keeps, made where there is none that fits."""
+        old = self.frame.buffers.get(name)
+        if old is not None and old.dtype == dtype:
+            if old.shape == shape:
+                return old
+            if old.shape[1:] == shape[1:] and old.ndim and shape[0] < old.shape[0]:
+                return old[: shape[0]]
         made = self.frame.buffers[name] = np.empty(shape, dtype)
         return made
 

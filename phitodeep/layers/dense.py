@@ -66,25 +66,24 @@ class Dense(Layer):
 
     def forward(self, X: Array) -> Array:
         self._check(X.shape)
-        rows = X.reshape(-1, X.shape[-1])
+        rows = X if X.ndim == 2 else X.reshape(-1, X.shape[-1])
         Y = self.buffer("Y", (len(rows), self.output_size), X.dtype)
-        np.matmul(rows, self.W, out=Y)
+        np.dot(rows, self.W, out=Y)
         if self.bias:
             Y += self.b
         self.save(rows=rows)
-        return Y.reshape(*X.shape[:-1], self.output_size)
+        return Y if X.ndim == 2 else Y.reshape(*X.shape[:-1], self.output_size)
 
     def backward(self, dY: Array) -> Array | None:
-        rows, dY_rows = self.saved("rows"), dY.reshape(-1, self.output_size)
-        dW = self.buffer("dW", self.W.shape, dY.dtype)
-        self.grads = {"W": np.matmul(rows.T, dY_rows, out=dW)}
+        rows, W = self.saved("rows"), self.W
+        dY_rows = dY if dY.ndim == 2 else dY.reshape(-1, self.output_size)
+        self.grads = {"W": np.dot(rows.T, dY_rows, out=self.buffer("dW", W.shape, W.dtype))}
         if self.bias:
-            db = self.buffer("db", self.b.shape, dY.dtype)
-            self.grads["b"] = sum_rows(dY_rows, out=db)
+            self.grads["b"] = sum_rows(dY_rows, out=self.buffer("db", W.shape[1:], W.dtype))
         if not current().needs_dX:
             return None
-        dX = np.matmul(dY_rows, self.W.T, out=self.buffer("dX", rows.shape, dY.dtype))
-        return dX.reshape(*dY.shape[:-1], rows.shape[-1])
+        dX = np.dot(dY_rows, W.T, out=self.buffer("dX", rows.shape, W.dtype))
+        return dX if dY.ndim == 2 else dX.reshape(*dY.shape[:-1], rows.shape[-1])
 
     def flops(self) -> int:
         """A multiplication and an addition for each weight, at each position."""

@@ -54,10 +54,9 @@ class Data(NamedTuple):
     def _pick(self, pick: Callable[[str, Array], Array]) -> Data:
         X = pick("X", self.X)
         T = pick("T", self.T)
-        w, mask, there = (
-            None if A is None else pick(name, A)
-            for name, A in (("w", self.w), ("mask", self.mask), ("there", self.there))
-        )
+        w = None if self.w is None else pick("w", self.w)
+        mask = None if self.mask is None else pick("mask", self.mask)
+        there = None if self.there is None else pick("there", self.there)
         return Data(X, T, w, (len(X), *self.outputs[1:]), mask, there)
 
 
@@ -209,7 +208,9 @@ class Arrays(Source):
 
 
 class Memory(Buffered):
-    """Memory of the current batch."""
+    """Memory of the current batch, which the next one writes again."""
+
+    buffer = Buffered.reused
 
     def __init__(self) -> None:
         self.frame = Frame()

@@ -23,7 +23,7 @@ from phitodeep.errors import (
     PhitodeepWarning,
 )
 from phitodeep.fusion import fused
-from phitodeep.layers.base import calling, inference
+from phitodeep.layers.base import Call, calling, current, inference, within
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.metrics import MetricLike, as_metrics
@@ -317,10 +317,10 @@ class _Run:
 
     def batches(self, epoch: int) -> None:
         """One optimizer step after another."""
-        batches = self.data.batches(self.size, self.rng(epoch), self.memory)
+        memory = self.memory if self.accumulate == 1 else None
+        batches = self.data.batches(self.size, self.rng(epoch), memory)
         for done in itertools.count(1):
-            with calling(reuse=self.accumulate == 1):
-                group = list(itertools.islice(batches, self.accumulate))
+            group = list(itertools.islice(batches, self.accumulate))
             if not group:
                 return
             loss, samples = self.step(group), sum(len(batch.X) for batch in group)
@@ -350,16 +350,11 @@ class _Run:
             total = sum(objective.divisor(batch) for batch in group)
         loss, first = 0.0, 0
         for i, batch in enumerate(group, 1):
-            with calling(
-                training=True,
-                caching=True,
-                needs_dX=False,
-                reuse=True,
-                step=model.optimizer.t,
-                first=first,
-                mask=batch.mask,
-            ):
-                for part, (P, value) in self.passes(batch, total, first):
+            call = Call(
+                needs_dX=False, reuse=True, step=model.optimizer.t, first=first, mask=batch.mask
+            )
+            with within(call):
+                for part, (P, value) in self.passes(batch, total):
                     if new:
                         objective.add_metrics(self.sums, P, part)
                     loss += value
@@ -373,24 +368,17 @@ class _Run:
         return loss
 
     def passes(
-        self, batch: Data, total: float | None, first: int
-    ) -> list[tuple[Data, tuple[Array, float]]]:
+        self, batch: Data, total: float | None
+    ) -> Sequence[tuple[Data, tuple[Array, float]]]:
         """The parts of a batch, and for each the body's output and its share of the loss."""
-
-        def there_and_back(body: Chain, loss: Loss, part: Data, at: int) -> tuple[Array, float]:
-            P = body.forward(part.X)
-            value, dP = loss.value_and_gradient(P, part.T, part.w, total)
-            if math.isfinite(value):
-                body.backward(dP)
-            return P, value
-
         if self.team is None:
-            body, loss = self.objective.body, self.objective.loss
-            return [(batch, there_and_back(body, loss, batch, 0))]
+            objective = self.objective
+            return ((batch, there_and_back(objective.body, objective.loss, batch, total)),)
+        first = current().first
 
         def in_a_thread(body: Chain, loss: Loss, part: Data, at: int) -> tuple[Array, float]:
             with calling(first=first + at, mask=part.mask):
-                return there_and_back(body, loss, part, at)
+                return there_and_back(body, loss, part, total)
 
         return self.team.work(batch, in_a_thread)
 
@@ -409,6 +397,15 @@ class _Run:
         """The means over the samples of this epoch so far."""
         scores = {"loss": self.loss / self.seen, **self.objective.results(self.sums)}
         return {f"train_{name}": value for name, value in scores.items()}
+
+
+def there_and_back(body: Chain, loss: Loss, part: Data, total: float | None) -> tuple[Array, float]:
+    """The body's output and its loss; backward unless that is no number."""
+    P = body.forward(part.X)
+    value, dP = loss.value_and_gradient(P, part.T, part.w, total)
+    if math.isfinite(value):
+        body.backward(dP)
+    return P, value
 
 
 @contextmanager

@@ -53,6 +53,8 @@ def bytes_(*shape: int) -> Callable[..., Any]:
 P = 301  # parameters
 CALLS: dict[str, list[list[Any]]] = {
     "adam": [[normal(P), normal(P), normal(P), positive(P), empty(P), 0.9, 0.99, 0.01, 1e-8]],
+    "relu": [[normal(P), empty(P)]],
+    "relu_back": [[normal(P), normal(P), empty(P)]],
     "gelu": [[normal(P), empty(P), empty(P)]],
     "gelu_back": [[normal(P), normal(P), share(P), empty(P)]],
     "gelu_tanh": [[normal(P), empty(P), empty(P)]],
