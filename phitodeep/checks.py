@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -79,8 +80,11 @@ def as_mask(lengths: Any, shape: Shape, name: str = "lengths") -> Array:
 
 def check_finite(X: Array, who: str) -> None:
     """Refuse NaN and infinity, and say where the first one is."""
-    with np.errstate(all="ignore"):
-        if X.dtype.kind != "f" or np.isfinite(X.sum()):
+    if X.dtype.kind != "f":
+        return
+    flat = X.ravel(order="K")
+    with np.errstate(over="ignore"):
+        if math.isfinite(np.dot(flat, flat)):
             return  # one pass without a temporary; a sum that overflowed is looked at below
     for i, row in enumerate(X if X.ndim else X[None]):
         bad = np.argwhere(~np.isfinite(row))

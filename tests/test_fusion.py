@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import fusion
 from phitodeep.errors import ArgumentError, PhitodeepWarning
-from phitodeep.fusion import FUSED, check_pair, fused
+from phitodeep.fusion import FUSED, SWAPPED, check_pair, fused, swapped
 from phitodeep.layers import (
     GELU,
     Chain,
@@ -18,6 +19,8 @@ from phitodeep.layers import (
     HardSigmoid,
     Layer,
     LogSoftmax,
+    MaxPool1D,
+    MaxPool2D,
     PReLU,
     ReLU,
     Sigmoid,
@@ -41,6 +44,7 @@ from phitodeep.loss import (
     SoftmaxCrossEntropy,
     SquaredHinge,
 )
+from phitodeep.model import SequentialBuilder
 from phitodeep.types import Array, Shape
 
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]
@@ -204,3 +208,53 @@ def test_a_softmax_taken_twice_is_warned_of(last: Layer, loss: Loss) -> None:
 def test_every_activation_is_known_to_give_numbers(last: Layer) -> None:
     with pytest.raises(ArgumentError, match="takes probabilities"):
         check_pair(last, CategoricalCrossEntropy())
+
+
+@pytest.mark.parametrize(
+    ("pool", "shape"), [(MaxPool1D(2), (8, 3)), (MaxPool2D(3, 2, "same"), (7, 6, 2))], ids=repr
+)
+def test_swapped_layers_give_the_same_to_the_bit(
+    pool: Layer, shape: Shape, rng: np.random.Generator
+) -> None:
+    first = Dense(4)
+    plain = Chain(first, ReLU(), pool)
+    plain.build(shape, seed=0)
+    other = swapped(plain)
+    assert [type(layer) for layer in other.layers] == [Dense, type(pool), ReLU]
+    assert other.layers[0] is first
+    X = rng.integers(-2, 3, (5, *shape)).astype(np.float32)  # with many ties
+    first.W = np.round(first.W)
+    seen = []
+    for chain in (plain, other):
+        Y = chain.forward(X)
+        dX = chain.backward(np.random.default_rng(1).standard_normal(Y.shape))
+        seen.append((Y, dX, first.grads["W"]))
+    for one, two in zip(*seen, strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert np.any(seen[0][0] == 0)  # windows that the ReLU cuts off
+    assert np.any(seen[0][1])
+
+
+def test_only_what_the_table_names_is_swapped() -> None:
+    for chain in (
+        Chain(Tanh(), MaxPool1D(2)),
+        Chain(MaxPool1D(2), ReLU()),
+        Chain(ReLU(), Dense(3)),
+    ):
+        assert swapped(chain) is chain
+
+
+def test_training_swaps_and_comes_to_the_same(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    X, y = rng.standard_normal((20, 6, 6, 1)), rng.integers(0, 3, 20)
+    ends = []
+    for table in (SWAPPED, set()):
+        monkeypatch.setattr(fusion, "SWAPPED", table)
+        builder = SequentialBuilder(6, 6, 1, seed=0).conv2d(4, 3).relu().max_pool2d(2).flatten()
+        model = builder.dense(3).softmax().loss("categorical_cross_entropy").build()
+        history = model.train(X, y, X, y, epochs=3, batch_size=8, verbose=0)
+        ends.append((history, model.get_weights()))
+    assert ends[0][0] == ends[1][0]
+    for path, a in ends[0][1].items():
+        np.testing.assert_array_equal(a, ends[1][1][path])

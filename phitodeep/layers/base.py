@@ -72,18 +72,24 @@ class calling(within):
         super().__enter__()
 
 
-class inference(calling):
+class inference(within):
     """Predict: no dropout, running statistics, nothing cached and nothing shared written."""
 
+    caching = False
+
     def __init__(self) -> None:
-        super().__init__(training=False, caching=False, reuse=False)
+        """Nothing to say."""
+
+    def __enter__(self) -> None:
+        now = _CALL.get()
+        self.call = Call(False, self.caching, now.needs_dX, False, *now[4:])
+        super().__enter__()
 
 
-class saliency(calling):
+class saliency(inference):
     """As `inference`, but cached, so that `backward` gives the gradient of what was predicted."""
 
-    def __init__(self) -> None:
-        super().__init__(training=False, caching=True, reuse=False)
+    caching = True
 
 
 class Frame:

@@ -136,10 +136,15 @@ class Chain(Container):
 
     def without_last(self) -> Self:
         """The chain up to that layer, with the same layers."""
-        shorter, end = Layer.replica(self), self.layers[-1]
+        end = self.layers[-1]
         nested = [] if end is self.last else [cast(Chain, end).without_last()]
-        shorter.layers = [*self.layers[:-1], *nested]
-        return shorter
+        return self.with_layers([*self.layers[:-1], *nested])
+
+    def with_layers(self, layers: list[Layer]) -> Self:
+        """A chain like this one, of these layers themselves."""
+        other = Layer.replica(self)
+        other.layers = layers
+        return other
 
     def forward(self, X: Array) -> Array:
         return self._through(X)

@@ -105,10 +105,10 @@ class _Recurrent(Layer):
         S = self.buffer("S", (self.states, T + 1, N, self.units), X.dtype)
         S[:, 0] = 0 if call.memory is None else call.memory.get(self, 0)
         there = None if mask is None else mask.T[..., None]
-        U, bias = np.empty((N, self.b.size), X.dtype), self._bias()
+        U, Wh, bias = np.empty((N, self.b.size), X.dtype), self.Wh, self._bias()
         with np.errstate(over="ignore"):  # of exp, whose inverse is then rightly 0
             for t in range(T):
-                np.matmul(S[0, t], self.Wh, out=U)
+                np.dot(S[0, t], Wh, out=U)
                 if bias is not None:
                     U += bias
                 self.step(A[t], U, S[:, t], S[:, t + 1], K[t])
@@ -131,6 +131,7 @@ class _Recurrent(Layer):
         dA = self.buffer("dA", (T, N, self.b.size), dY.dtype)
         dU = self.buffer("dU", dA.shape, dY.dtype) if self.apart else dA
         dh = np.empty((N, self.units), dY.dtype)
+        Wh_T = np.ascontiguousarray(self.Wh.T)  # T products with it are worth the copy
         d = np.zeros((self.states, N, self.units), dY.dtype)
         if not self.return_sequences:
             d[0] = dY
@@ -141,7 +142,7 @@ class _Recurrent(Layer):
             if there is not None:
                 d *= there[t]
             self.back(d, A[t], S[:, t], S[:, t + 1], K[t], dA[t], dU[t])
-            d[0] += np.matmul(dU[t], self.Wh.T, out=dh)
+            d[0] += np.dot(dU[t], Wh_T, out=dh)
             if past is not None:
                 d += past
         rows, dU_rows, H = dA.reshape(T * N, -1), dU.reshape(T * N, -1), self.units
@@ -156,7 +157,8 @@ class _Recurrent(Layer):
         if not current().needs_dX:
             return None
         dX = self.buffer("dX", (N, T, D), dY.dtype)
-        np.copyto(dX, np.matmul(rows, self.Wx.T).reshape(T, N, D).swapaxes(0, 1))
+        dX_t = np.dot(rows, self.Wx.T, out=self.buffer("dX_t", (T * N, D), dY.dtype))
+        np.copyto(dX, dX_t.reshape(T, N, D).swapaxes(0, 1))
         return dX
 
     def compute_mask(self, mask: Array) -> Array | None:

@@ -22,7 +22,7 @@ from phitodeep.errors import (
     MissingExtraError,
     PhitodeepWarning,
 )
-from phitodeep.fusion import fused
+from phitodeep.fusion import fused, swapped
 from phitodeep.layers.base import Call, calling, current, inference, within
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
@@ -92,7 +92,7 @@ class Objective:
     def __init__(self, model: Chain, loss: Loss, metrics: Sequence[MetricLike]) -> None:
         last = model.last
         short = fused(last, loss)
-        self.body = model if short is None else model.without_last()
+        self.body = swapped(model if short is None else model.without_last())
         self.last = None if short is None else last
         self.loss = loss if short is None else short
         self.metrics = as_metrics(metrics, loss.threshold, loss.labels is not None)
