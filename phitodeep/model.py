@@ -388,10 +388,8 @@ def adds(
         return self.add(kind(*args, **kwargs))
 
     method.__doc__ = f"Append a `{kind.__name__}` layer.\n\n{inspect.getdoc(kind)}"
-    parameters = list(inspect.signature(kind).parameters.values())
-    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    method.__signature__ = inspect.Signature([this, *parameters])  # type: ignore[attr-defined]
-    return method
+    method.__wrapped__ = kind.__init__  # type: ignore[attr-defined]
+    return method  # whose signature `inspect` now takes from there
 
 
 class SequentialBuilder:

@@ -34,7 +34,10 @@ FLOORS = {
     **dict.fromkeys(["models", "sklearn", "distributed", "__main__"], 7),
 }
 REQUIRED = {"numpy"}  # with Python's own, all that may be imported at the top of a file
-PYTHONS_OWN = {"lzma"}  # may be missing from a Python built without it
+PYTHONS_OWN = {
+    "lzma",  # may be missing from a Python built without it
+    *("concurrent", "html"),  # take milliseconds that few programs have a use for
+}
 WHOLE = {"kernels.compiled": {"numba"}}  # modules that are themselves imported where used
 OPTIONAL = {
     "threadpoolctl",

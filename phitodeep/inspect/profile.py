@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -112,7 +111,7 @@ class _Watch:
         return timed
 
     def median(self, name: str) -> float:
-        return statistics.median(self.seconds[name] or [0.0])
+        return float(np.median(self.seconds[name] or [0.0]))
 
 
 def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> Profile:

@@ -43,6 +43,10 @@ class Call(NamedTuple):
         """Whether a backward pass may follow; none goes back through steps of generation."""
         return self.caching and self.memory is None
 
+    def with_dX(self) -> Call:
+        """This call, but somebody reads the gradient of the input."""
+        return Call(self.training, self.caching, True, *self[3:])
+
 
 _CALL: ContextVar[Call] = ContextVar("phitodeep_call", default=Call())  # noqa: B039
 current = _CALL.get
@@ -492,7 +496,8 @@ class Layer(Buffered):
 
     def learns(self) -> bool:
         """Whether any parameter here or below is trainable."""
-        return any(layer.trainable and layer.params for _, layer in self.walk())
+        own = self._trainable and bool(self.params)
+        return own or any(child.learns() for child in self.children().values())
 
     def count_params(self) -> int:
         """How many numbers are in the parameters here and below; counting makes none of them."""

@@ -9,7 +9,7 @@ from typing import Self, cast
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
-from phitodeep.layers.base import Layer, calling, current
+from phitodeep.layers.base import Layer, calling, current, within
 from phitodeep.types import Array, Shape
 
 
@@ -200,25 +200,24 @@ class Chain(Container):
         return dX
 
     def _backward(self, dY: Array) -> Array | None:
-        if current().needs_dX:
-            return self._back(dY, 0)
-        first = next((i for i, layer in enumerate(self.layers) if layer.learns()), None)
-        if first is not None:
-            with calling(needs_dX=True):
-                dY = self._back(dY, first + 1)
-            self._back(dY, first, first + 1)
-        return None
-
-    def _back(self, dY: Array, first: int, end: int | None = None) -> Array:
-        """Go back through layers[first:end]."""
-        i = 0
+        """Back through all layers, or to the first that learns, where nobody reads dX."""
+        call, i = current(), 0
+        if not call.needs_dX:
+            first = next((k for k, layer in enumerate(self.layers) if layer.learns()), None)
+            if first is None:
+                return None
+            i = first
         try:
-            for i in reversed(range(*slice(first, end).indices(len(self.layers)))):
-                dY = cast(Array, self.layers[i].backward(dY))
+            last = i
+            with within(call.with_dX()):
+                for i in range(len(self.layers) - 1, last, -1):
+                    dY = cast(Array, self.layers[i].backward(dY))
+            i = last
+            dX = self.layers[i].backward(dY) if self.layers else dY
         except Exception as error:
             locate(error, f"layer {i} of {type(self).__name__}")
             raise
-        return dY
+        return dX if call.needs_dX else None
 
 
 class Residual(Chain):

@@ -1,11 +1,10 @@
 """What training shows: a live bar in a terminal and in Jupyter, one line an epoch elsewhere.
 
-`rich` and IPython are imported when something is shown by them.
+`rich`, IPython and what they need are imported when something is shown by them.
 """
 
 from __future__ import annotations
 
-import html
 import sys
 import time
 from collections.abc import Mapping
@@ -142,9 +141,11 @@ class Notebook(Live):
     """The bar in a cell's output, as HTML that is written again."""
 
     def open(self) -> None:
+        from html import escape
+
         from IPython.display import HTML, display
 
-        self.html = HTML
+        self.html, self.escape = HTML, escape
         self.lines: list[str] = []
         self.handle = display(HTML(""), display_id=True)
 
@@ -156,7 +157,7 @@ class Notebook(Live):
         self.show("")
 
     def say(self, text: str) -> None:
-        self.lines.append(html.escape(text))
+        self.lines.append(self.escape(text))
         self.show("")
 
     def show(self, bar: str) -> None:

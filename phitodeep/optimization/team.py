@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any, Self
@@ -39,6 +38,8 @@ class Team:
             own = copy.copy(loss)
             own.frame = Frame()
             self.members.append((body.replica(), own))
+        from concurrent.futures import ThreadPoolExecutor  # which few trainings need
+
         self.pool = ThreadPoolExecutor(count - 1, thread_name_prefix="phitodeep")
 
     def __enter__(self) -> Self:
