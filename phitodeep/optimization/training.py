@@ -193,7 +193,10 @@ def fit(
         callbacks=callbacks,
         verbose=verbose,
     )
-    if check_count(threads, "threads") == 1:
+    threads = check_count(threads, "threads")
+    if model.input_shape is None:
+        model.build(data.sample)
+    if threads == 1:
         run.train(epochs)
     else:
         with one_blas_thread(), Team(objective.body, objective.loss, threads) as run.team:
@@ -234,8 +237,6 @@ class _Run:
 
     def train(self, epochs: int) -> None:
         """The whole training; it ends early where a callback, Ctrl-C or divergence asks."""
-        if self.model.input_shape is None:
-            self.model.build(self.data.sample)
         self.model.optimizer.drop_held()
         self.model.optimizer.pack(self.model.layers).receive()
         first = self.model.epoch + 1
