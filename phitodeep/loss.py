@@ -18,7 +18,7 @@ import numpy as np
 from phitodeep import functional as F
 from phitodeep.checks import as_float, as_real, check_count, check_finite, check_number
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers.base import Buffered, Frame
+from phitodeep.layers.base import Buffered, Frame, calling
 from phitodeep.types import Array, Shape, describe
 
 
@@ -105,7 +105,8 @@ class Loss(Buffered):
         self, P: Array, T: Array, w: Array | None = None, total: float | None = None
     ) -> tuple[float, Array]:
         """Both at once; P floats, T from `targets` and w from `weights`."""
-        return self.value(P, T, w, total), self.gradient(P, T, w, total)
+        with calling(needs_dX=True, reuse=False):  # an author's loss may run layers of its own
+            return self.value(P, T, w, total), self.gradient(P, T, w, total)
 
     # --- what an author uses ---------------------------------------------------------------
 

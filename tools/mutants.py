@@ -41,7 +41,8 @@ COMMAND = "python tools/mutants.py"
 SOURCES = shutil.ignore_patterns("__pycache__")
 GRADIENTS = (  # the functions that are broken: gradients, steps, and the helpers they are made of
     r"_?back(ward)?|\w+_back|_back_through|go_back|slope|\w*gradients?\w*|_rows|_inverse|_cosine|gaussian|sum_rows"
-    r"|_share|sum_by_token|cross_entropy_of_labels|adam|update|step|accumulate|_momentum|_clipped|_penalised"
+    r"|_share|sum_by_token|cross_entropy_of_labels|sgd|n?adam|rmsprop|adagrad|adadelta|lion|update"
+    r"|step|accumulate|_momentum|_clipped|_penalised"
     r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden"
 )
 FORWARD = (  # with --forward, these too

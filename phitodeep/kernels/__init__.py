@@ -3,8 +3,8 @@
 A hot loop is written in NumPy beside the formula that it computes, in its layer's or rule's file:
 
     @kernel
-    def momentum(theta, g, v, lr, mu):
-        v *= mu
+    def adagrad(theta, g, v, s, lr, eps):
+        v += np.square(g, out=s)
         ...
 
 `phitodeep/kernels/compiled.py` has a function of the same name and arguments, which Numba

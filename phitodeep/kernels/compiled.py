@@ -150,6 +150,107 @@ def _adam(theta, g, M, V, beta1, beta2, rate, eps):  # type: ignore[no-untyped-d
         theta[i] -= rate * m / (np.sqrt(v) + eps)
 
 
+def sgd(
+    theta: Array, g: Array, v: Array | None, s: Array, mu: float, nesterov: bool, lr: float
+) -> None:
+    t = theta.dtype.type
+    _sgd(theta, g, v, t(mu), nesterov, t(lr))
+
+
+@compiled
+def _sgd(theta, g, V, mu, nesterov, lr):  # type: ignore[no-untyped-def]
+    for i in range(theta.size):
+        step = g[i]
+        if V is not None:
+            v = mu * V[i] + g[i]
+            V[i] = v
+            step = g[i] + mu * v if nesterov else v
+        theta[i] -= lr * step
+
+
+def nadam(
+    theta: Array, g: Array, m: Array, v: Array, s: Array, r: Array,
+    beta1: float, beta2: float, ahead: float, now: float, short: float, eps: float,
+) -> None:  # fmt: skip
+    t = theta.dtype.type
+    b1, c1, b2, c2 = t(beta1), t(1 - beta1), t(beta2), t(1 - beta2)
+    _nadam(theta, g, m, v, b1, c1, b2, c2, t(ahead), t(now), t(short), t(eps))
+
+
+@compiled
+def _nadam(theta, g, M, V, b1, c1, b2, c2, ahead, now, short, eps):  # type: ignore[no-untyped-def]
+    for i in range(theta.size):
+        m = b1 * M[i] + c1 * g[i]
+        v = b2 * V[i] + c2 * g[i] * g[i]
+        M[i], V[i] = m, v
+        theta[i] -= (ahead * m + now * g[i]) / (np.sqrt(v / short) + eps)
+
+
+def rmsprop(
+    theta: Array, g: Array, v: Array, b: Array | None, s: Array,
+    rho: float, mu: float, lr: float, eps: float,
+) -> None:  # fmt: skip
+    t = theta.dtype.type
+    _rmsprop(theta, g, v, b, t(rho), t(1 - rho), t(mu), t(lr), t(eps))
+
+
+@compiled
+def _rmsprop(theta, g, V, B, rho, c, mu, lr, eps):  # type: ignore[no-untyped-def]
+    for i in range(theta.size):
+        v = rho * V[i] + c * g[i] * g[i]
+        V[i] = v
+        step = g[i] / (np.sqrt(v) + eps)
+        if B is not None:
+            step += mu * B[i]
+            B[i] = step
+        theta[i] -= lr * step
+
+
+def adagrad(theta: Array, g: Array, v: Array, s: Array, lr: float, eps: float) -> None:
+    t = theta.dtype.type
+    _adagrad(theta, g, v, t(lr), t(eps))
+
+
+@compiled
+def _adagrad(theta, g, V, lr, eps):  # type: ignore[no-untyped-def]
+    for i in range(theta.size):
+        v = V[i] + g[i] * g[i]
+        V[i] = v
+        theta[i] -= lr * g[i] / (np.sqrt(v) + eps)
+
+
+def adadelta(
+    theta: Array, g: Array, v: Array, d: Array, u: Array, s: Array,
+    rho: float, lr: float, eps: float,
+) -> None:  # fmt: skip
+    t = theta.dtype.type
+    _adadelta(theta, g, v, d, t(rho), t(1 - rho), t(lr), t(eps))
+
+
+@compiled
+def _adadelta(theta, g, V, D, rho, c, lr, eps):  # type: ignore[no-untyped-def]
+    for i in range(theta.size):
+        v = rho * V[i] + c * g[i] * g[i]
+        u = g[i] * np.sqrt((D[i] + eps) / (v + eps))
+        V[i], D[i] = v, rho * D[i] + c * u * u
+        theta[i] -= lr * u
+
+
+def lion(
+    theta: Array, g: Array, m: Array, s: Array, r: Array, beta1: float, beta2: float, lr: float
+) -> None:
+    t = theta.dtype.type
+    _lion(theta, g, m, t(1 - beta1), t(1 - beta2), t(lr))
+
+
+@compiled
+def _lion(theta, g, M, c1, c2, lr):  # type: ignore[no-untyped-def]
+    for i in range(theta.size):
+        m = M[i]
+        theta[i] -= lr * np.sign(m + c1 * (g[i] - m))
+        M[i] = m + c2 * (g[i] - m)
+
+
 # --- activations ------------------------------------------------------------------------------
 
 N0, N1, N2, N3, N4, N5, N6 = map(f4, ERF_NEAR["f"])

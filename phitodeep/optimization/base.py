@@ -364,7 +364,7 @@ class Optimizer:
     def memory(self) -> dict[str, dict[str, Array]]:
         """Copies of what the rule remembers, by parameter path and slot name."""
         if self._packing is None:
-            return {path: dict(slots) for path, slots in self._kept.items()}
+            return copy.deepcopy(self._kept)
         return {
             path: {name: vector[piece].copy() for name, vector in self._slots.items()}
             for path, piece in self._packing.pieces.items()

@@ -39,20 +39,24 @@ class SGD(Optimizer):
             raise ArgumentError("SGD nesterov needs momentum > 0.")
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
-        s = self.scratch()
-        if not self.momentum:
-            theta -= np.multiply(g, lr, out=s)
-            return
-        v = self.slot("v")
-        v *= self.momentum
+        v = self.slot("v") if self.momentum else None
+        sgd(theta, g, v, self.scratch(), self.momentum, self.nesterov, lr)
+
+
+@kernel
+def sgd(
+    theta: Array, g: Array, v: Array | None, s: Array, mu: float, nesterov: bool, lr: float
+) -> None:
+    """v <- mu v + g; theta <- theta - lr v, or lr (g + mu v) with nesterov, or lr g without v."""
+    step = g
+    if v is not None:
+        v *= mu
         v += g
-        if self.nesterov:
-            np.multiply(v, self.momentum, out=s)
-            s += g
-            s *= lr
-        else:
-            np.multiply(v, lr, out=s)
-        theta -= s
+        step = v
+        if nesterov:
+            step = np.multiply(v, mu, out=s)
+            step += g
+    theta -= np.multiply(step, lr, out=s)
 
 
 class Adam(Optimizer):
@@ -161,25 +165,36 @@ class Nadam(Optimizer):
     def update(self, theta: Array, g: Array, lr: float) -> None:
         m, v, s, r = self.slot("m"), self.slot("v"), self.scratch(), self.scratch("root")
         mu, mu_next = self._momentum(self.t), self._momentum(self.t + 1)
-
-        m *= self.beta1
-        m += np.multiply(g, 1 - self.beta1, out=s)
-        np.square(g, out=s)
-        s *= 1 - self.beta2
-        v *= self.beta2
-        v += s
-        np.divide(v, 1 - self.beta2**self.t, out=r)
-        np.sqrt(r, out=r)
-        r += self.eps
-        np.multiply(m, lr * mu_next / (1 - self.product * mu_next), out=s)
-        s /= r
-        theta -= s
-        np.multiply(g, lr * (1 - mu) / (1 - self.product), out=s)
-        s /= r
-        theta -= s
+        ahead = lr * mu_next / (1 - self.product * mu_next)
+        now = lr * (1 - mu) / (1 - self.product)
+        short = 1 - self.beta2**self.t
+        nadam(theta, g, m, v, s, r, self.beta1, self.beta2, ahead, now, short, self.eps)
 
     def _momentum(self, t: int) -> float:
         return self.beta1 * (1 - 0.5 * 0.96 ** (t * self.psi))
+
+
+@kernel
+def nadam(
+    theta: Array, g: Array, m: Array, v: Array, s: Array, r: Array,
+    beta1: float, beta2: float, ahead: float, now: float, short: float, eps: float,
+) -> None:  # fmt: skip
+    """The running means m and v; theta <- theta - (ahead m + now g) / (sqrt(v / short) + eps)."""
+    m *= beta1
+    m += np.multiply(g, 1 - beta1, out=s)
+    np.square(g, out=s)
+    s *= 1 - beta2
+    v *= beta2
+    v += s
+    np.divide(v, short, out=r)
+    np.sqrt(r, out=r)
+    r += eps
+    np.multiply(m, ahead, out=s)
+    s /= r
+    theta -= s
+    np.multiply(g, now, out=s)
+    s /= r
+    theta -= s
 
 
 class RMSProp(Optimizer):
@@ -205,20 +220,29 @@ class RMSProp(Optimizer):
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         v, s = self.slot("v"), self.scratch()
-        np.square(g, out=s)
-        s *= 1 - self.rho
-        v *= self.rho
-        v += s
-        np.sqrt(v, out=s)
-        s += self.eps
-        np.divide(g, s, out=s)
-        if self.momentum:
-            b = self.slot("b")
-            b *= self.momentum
-            b += s
-            s[...] = b
-        s *= lr
-        theta -= s
+        b = self.slot("b") if self.momentum else None
+        rmsprop(theta, g, v, b, s, self.rho, self.momentum, lr, self.eps)
+
+
+@kernel
+def rmsprop(
+    theta: Array, g: Array, v: Array, b: Array | None, s: Array,
+    rho: float, mu: float, lr: float, eps: float,
+) -> None:  # fmt: skip
+    """v <- rho v + (1 - rho) g^2; theta <- theta - lr u, u = g / (sqrt(v) + eps); with b, lr b in
+    the place of lr u, where b <- mu b + u."""
+    np.square(g, out=s)
+    s *= 1 - rho
+    v *= rho
+    v += s
+    np.sqrt(v, out=s)
+    s += eps
+    step = np.divide(g, s, out=s)
+    if b is not None:
+        b *= mu
+        b += s
+        step = b
+    theta -= np.multiply(step, lr, out=s)
 
 
 class Adagrad(Optimizer):
@@ -238,13 +262,18 @@ class Adagrad(Optimizer):
         self.eps = check_number(eps, "Adagrad eps", above=0)
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
-        v, s = self.slot("v"), self.scratch()
-        v += np.square(g, out=s)
-        np.sqrt(v, out=s)
-        s += self.eps
-        np.divide(g, s, out=s)
-        s *= lr
-        theta -= s
+        adagrad(theta, g, self.slot("v"), self.scratch(), lr, self.eps)
+
+
+@kernel
+def adagrad(theta: Array, g: Array, v: Array, s: Array, lr: float, eps: float) -> None:
+    """v <- v + g^2; theta <- theta - lr g / (sqrt(v) + eps)."""
+    v += np.square(g, out=s)
+    np.sqrt(v, out=s)
+    s += eps
+    np.divide(g, s, out=s)
+    s *= lr
+    theta -= s
 
 
 class Adadelta(Optimizer):
@@ -269,20 +298,30 @@ class Adadelta(Optimizer):
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         v, d, u, s = self.slot("v"), self.slot("d"), self.scratch("u"), self.scratch()
-        np.square(g, out=s)
-        s *= 1 - self.rho
-        v *= self.rho
-        v += s
-        np.add(d, self.eps, out=u)
-        np.add(v, self.eps, out=s)
-        u /= s
-        np.sqrt(u, out=u)
-        u *= g
-        np.square(u, out=s)
-        s *= 1 - self.rho
-        d *= self.rho
-        d += s
-        theta -= np.multiply(u, lr, out=s)
+        adadelta(theta, g, v, d, u, s, self.rho, lr, self.eps)
+
+
+@kernel
+def adadelta(
+    theta: Array, g: Array, v: Array, d: Array, u: Array, s: Array,
+    rho: float, lr: float, eps: float,
+) -> None:  # fmt: skip
+    """v <- rho v + (1 - rho) g^2; theta <- theta - lr u, u = g sqrt((d + eps) / (v + eps));
+    d <- rho d + (1 - rho) u^2."""
+    np.square(g, out=s)
+    s *= 1 - rho
+    v *= rho
+    v += s
+    np.add(d, eps, out=u)
+    np.add(v, eps, out=s)
+    u /= s
+    np.sqrt(u, out=u)
+    u *= g
+    np.square(u, out=s)
+    s *= 1 - rho
+    d *= rho
+    d += s
+    theta -= np.multiply(u, lr, out=s)
 
 
 class Lion(Optimizer):
@@ -306,13 +345,21 @@ class Lion(Optimizer):
         self.beta2 = check_number(beta2, "Lion beta2", least=0, below=1)
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
-        m, s = self.slot("m"), self.scratch()
-        np.subtract(g, m, out=s)  # b1 m + (1 - b1) g = m + (1 - b1)(g - m)
-        s *= 1 - self.beta1
-        s += m
-        np.sign(s, out=s)
-        s *= lr
-        theta -= s
-        np.subtract(g, m, out=s)
-        s *= 1 - self.beta2
-        m += s
+        m, s, r = self.slot("m"), self.scratch(), self.scratch("sign")
+        lion(theta, g, m, s, r, self.beta1, self.beta2, lr)
+
+
+@kernel
+def lion(
+    theta: Array, g: Array, m: Array, s: Array, r: Array, beta1: float, beta2: float, lr: float
+) -> None:
+    """theta <- theta - lr sign(b1 m + (1 - b1) g); m <- b2 m + (1 - b2) g."""
+    np.subtract(g, m, out=s)  # b1 m + (1 - b1) g = m + (1 - b1)(g - m)
+    s *= 1 - beta1
+    s += m
+    np.sign(s, out=r)  # into s itself, NumPy's sign is far slower
+    r *= lr
+    theta -= r
+    np.subtract(g, m, out=s)
+    s *= 1 - beta2
+    m += s

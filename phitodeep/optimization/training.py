@@ -130,7 +130,8 @@ class Objective:
             if self.ignored is not None and T.dtype.kind == "i":
                 T = np.where(self.ignored == T, -1, T)  # which metrics leave out
             for metric in self.metrics:
-                new, old = metric.sums(Y, T), sums.get(metric.name)
+                # a copy: a view of the predictions would change with the next batch
+                new, old = np.array(metric.sums(Y, T)), sums.get(metric.name)
                 sums[metric.name] = new if old is None else metric.merge(old, new)
 
     def results(self, sums: Sums) -> dict[str, float]:
@@ -193,7 +194,10 @@ def fit(
         callbacks=callbacks,
         verbose=verbose,
     )
-    if check_count(threads, "threads") == 1:
+    threads = check_count(threads, "threads")
+    if model.input_shape is None:
+        model.build(data.sample)
+    if threads == 1:
         run.train(epochs)
     else:
         with one_blas_thread(), Team(objective.body, objective.loss, threads) as run.team:
@@ -234,8 +238,6 @@ class _Run:
 
     def train(self, epochs: int) -> None:
         """The whole training; it ends early where a callback, Ctrl-C or divergence asks."""
-        if self.model.input_shape is None:
-            self.model.build(self.data.sample)
         self.model.optimizer.drop_held()
         self.model.optimizer.pack(self.model.layers).receive()
         first = self.model.epoch + 1
@@ -354,14 +356,15 @@ class _Run:
                 needs_dX=False, reuse=True, step=model.optimizer.t, first=first, mask=batch.mask
             )
             with within(call):
-                for part, (P, value) in self.passes(batch, total):
-                    if new:
-                        objective.add_metrics(self.sums, P, part)
-                    loss += value
-                if not math.isfinite(loss):
-                    if new:
-                        self.diverged(loss)
-                    return loss
+                parts = self.passes(batch, total)
+            for part, (P, value) in parts:  # metrics are a user's functions: not within the pass
+                if new:
+                    objective.add_metrics(self.sums, P, part)
+                loss += value
+            if not math.isfinite(loss):
+                if new:
+                    self.diverged(loss)
+                return loss
             first += len(batch.X)
             if i < len(group):
                 model.optimizer.accumulate(model.layers)

@@ -52,7 +52,25 @@ def bytes_(*shape: int) -> Callable[..., Any]:
 
 P = 301  # parameters
 CALLS: dict[str, list[list[Any]]] = {
-    "adam": [[normal(P), normal(P), normal(P), positive(P), empty(P), 0.9, 0.99, 0.01, 1e-8]],
+    "adam": [[normal(P), normal(P), normal(P), positive(P), empty(P), 0.9, 0.99, 0.01, 0.03]],
+    "sgd": [
+        [normal(P), normal(P), None, empty(P), 0.0, False, 0.01],
+        [normal(P), normal(P), normal(P), empty(P), 0.9, False, 0.01],
+        [normal(P), normal(P), normal(P), empty(P), 0.9, True, 0.01],
+    ],
+    "nadam": [
+        [normal(P), normal(P), normal(P), positive(P), empty(P), empty(P), 0.9, 0.99, 0.02, 0.01,
+         0.1, 0.03]
+    ],
+    "rmsprop": [
+        [normal(P), normal(P), positive(P), None, empty(P), 0.9, 0.0, 0.01, 0.03],
+        [normal(P), normal(P), positive(P), normal(P), empty(P), 0.9, 0.8, 0.01, 0.03],
+    ],
+    "adagrad": [[normal(P), normal(P), positive(P), empty(P), 0.01, 0.03]],
+    "adadelta": [
+        [normal(P), normal(P), positive(P), positive(P), empty(P), empty(P), 0.9, 0.5, 0.03]
+    ],
+    "lion": [[normal(P), normal(P), normal(P), empty(P), empty(P), 0.9, 0.99, 0.01]],
     "relu": [[normal(P), empty(P)]],
     "relu_back": [[normal(P), normal(P), empty(P)]],
     "gelu": [[normal(P), empty(P), empty(P)]],
@@ -106,6 +124,12 @@ CALLS: dict[str, list[list[Any]]] = {
 }  # fmt: skip
 SCRATCH = {
     "adam": (4,),
+    "sgd": (3,),
+    "nadam": (4, 5),
+    "rmsprop": (4,),
+    "adagrad": (3,),
+    "adadelta": (4, 5),
+    "lion": (3, 4),
     "max_pool_back": (3,),
     "layer_norm_back": (7,),
     "lstm_step": (1,),

@@ -113,6 +113,23 @@ def test_images_with_buffers_of_several_threads(rng: Any) -> None:
     close(*models)
 
 
+def test_sizes_may_wait_for_the_data(rng: Any) -> None:
+    tokens = rng.integers(0, 5, (9, 4))
+    one, two = (
+        SequentialBuilder(seed=0)
+        .embedding(5, 3)
+        .lstm(4)
+        .dense(5)
+        .loss("softmax_cross_entropy")
+        .dtype("float64")
+        .build()
+        for _ in range(2)
+    )
+    one.train(tokens, tokens, epochs=2, batch_size=4, verbose=0)
+    two.train(tokens, tokens, epochs=2, batch_size=4, threads=2, verbose=0)
+    close(one, two)
+
+
 def test_layers_that_look_at_the_whole_batch_are_refused(data: Any) -> None:
     model = SequentialBuilder(6, seed=0).dense(4).batch_norm().dense(1).build()
     before = model.get_weights()
@@ -122,6 +139,9 @@ def test_layers_that_look_at_the_whole_batch_are_refused(data: Any) -> None:
         np.testing.assert_array_equal(a, before[path])
     model.layers[1].trainable = False
     model.train(data[0], data[1], epochs=1, batch_size=8, threads=2, verbose=0)
+    waiting = SequentialBuilder().dense(4).batch_norm().dense(1).build()
+    with pytest.raises(ArgumentError, match=r"threads=2: BatchNorm\(\) at 1 depends on the whole"):
+        waiting.train(data[0], data[1], epochs=1, batch_size=8, threads=2, verbose=0)
 
 
 def test_an_error_in_a_thread_comes_out(data: Any) -> None:

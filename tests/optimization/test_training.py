@@ -33,7 +33,7 @@ from phitodeep.layers import (
     Tanh,
 )
 from phitodeep.layers.base import current
-from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
+from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.optimization.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from phitodeep.optimization.optimizers import SGD, Adam
@@ -740,61 +740,7 @@ def test_one_dtype_from_end_to_end(dtype: Any, given_dtype: Any) -> None:
         assert model(data).dtype == dtype
 
 
-# --- aliasing ----------------------------------------------------------------------------------
-
-
-def test_what_calls_returned_never_changes_later() -> None:
-    model = Sequential(
-        *(Flatten(), Dense(4, 8), Residual(Tanh(), Dense(8, 8)), ReLU(), Dense(8, 2)), seed=0
-    )
-    mse = MeanSquaredError()
-    kept: list[tuple[str, Any, Any]] = []
-
-    def keep(name: str, value: Any) -> None:
-        kept.append((name, value, copy.deepcopy(value)))
-
-    def harvest(model: Any, *_: Any) -> None:
-        keep("predict", model.predict(X))
-        keep("predict one", model.predict(X[:1]))
-        keep("predict in parts", model.predict(X, batch_size=7))
-        keep("model(X)", model(X))
-        Z = model.forward(X)
-        keep("forward", Z)
-        gradient = mse.loss_gradient(Z, Y)
-        keep("loss_gradient", gradient)
-        keep("backward", model.backward(gradient))
-        for path, layer in model.walk():
-            for name, grad in layer.grads.items():
-                keep(f"grads {path}.{name}", grad)
-        keep("get_weights", model.get_weights())
-        keep("memory", model.optimizer.memory())
-        keep("evaluate", model.evaluate(X, Y, metrics=["mae"]))
-
-    train(model, X, Y, epochs=1, batch_size=16)
-    harvest(model)
-    watch = LambdaCallback(on_batch_end=harvest, on_epoch_end=harvest)
-    keep("history", train(model, X, Y, X, Y, epochs=2, batch_size=16, callbacks=[watch]))
-    train(model, X[:33], Y[:33], epochs=2, batch_size=16)
-    harvest(model)
-    train(model, X, Y, epochs=1, batch_size=None)
-    assert len(kept) > 100
-    for name, value, then in kept:
-        if isinstance(value, dict):
-            equal = all(np.array_equal(flat(value)[k], v) for k, v in flat(then).items())
-        else:
-            equal = value == then if isinstance(value, list) else np.array_equal(value, then)
-        assert equal, name
-
-
-def flat(value: dict[str, Any]) -> dict[str, Any]:
-    """Nested dicts as one."""
-    pairs: dict[str, Any] = {}
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            pairs |= {f"{key}.{name}": a for name, a in inner.items()}
-        else:
-            pairs[key] = inner
-    return pairs
+# --- predictions in between: see also tests/test_aliasing.py -----------------------------------
 
 
 def test_a_pending_backward_survives_predictions_and_evaluations() -> None:

@@ -1,0 +1,351 @@
+"""What a call returned is the caller's: training, which reuses its buffers, never writes there.
+
+The exceptions are documented: `layer.params` and `layer.state` are the parameters themselves, and
+the dicts `grads` and `cache` are those of the last pass.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from phitodeep import data, metrics, models
+from phitodeep.layers import (
+    AvgPool2D,
+    BatchNorm,
+    Conv2D,
+    Dense,
+    Dropout,
+    Flatten,
+    MaxPool2D,
+    ReLU,
+    Residual,
+    Softmax,
+    Tanh,
+)
+from phitodeep.layers.base import inference, saliency
+from phitodeep.loss import CategoricalCrossEntropy, Loss, SoftmaxCrossEntropy
+from phitodeep.metrics import Metric
+from phitodeep.model import Sequential
+from phitodeep.optimization.callbacks import LambdaCallback
+from phitodeep.optimization.feeding import as_source
+from phitodeep.optimization.optimizers import SGD, Adam, Lion
+from phitodeep.types import Array
+from tests.test_loss import EXAMPLES as LOSSES
+from tests.test_loss import pair
+
+VOCABULARY, STEPS = 7, 6
+
+
+class Samples(NamedTuple):
+    X: Array
+    y: Array
+    lengths: Array | None = None
+
+    @property
+    def how(self) -> dict[str, Any]:
+        return {} if self.lengths is None else {"lengths": self.lengths}
+
+
+def points(n: int, seed: int) -> Samples:
+    rng = np.random.default_rng(seed)
+    return Samples(rng.standard_normal((n, 4), np.float32), rng.integers(0, 3, n))
+
+
+def images(n: int, seed: int) -> Samples:
+    rng = np.random.default_rng(seed)
+    return Samples(rng.standard_normal((n, 6, 6, 2), np.float32), rng.integers(0, 3, n))
+
+
+def texts(n: int, seed: int) -> Samples:
+    rng = np.random.default_rng(seed)
+    return Samples(*data.windows(rng.integers(0, VOCABULARY, n + STEPS), STEPS))
+
+
+def sentences(n: int, seed: int) -> Samples:
+    rng = np.random.default_rng(seed)
+    return texts(n, seed)._replace(lengths=rng.integers(1, STEPS + 1, n))
+
+
+def mlp() -> Sequential:
+    layers = (Flatten(), Dense(4, 8), Residual(Tanh(), Dense(8, 8)), ReLU(), Dropout(0.2))
+    return Sequential(
+        *(*layers, Dense(8, 3), Softmax()),
+        loss_class=CategoricalCrossEntropy(),
+        optimizer=Adam(ema=0.9),
+        seed=0,
+    )
+
+
+def cnn() -> Sequential:
+    layers = (Conv2D(3, 3, padding="same"), BatchNorm(), ReLU(), MaxPool2D(2), Conv2D(4, 1))
+    return Sequential(
+        *(*layers, AvgPool2D(2), Flatten(), Dense(3)),
+        loss_class=SoftmaxCrossEntropy(),
+        optimizer=SGD(0.01, momentum=0.9),
+        seed=0,
+    )
+
+
+def gpt() -> Sequential:
+    builder = models.gpt(VOCABULARY, STEPS, layers=1, heads=2, dim=8, dropout=0.1)
+    return builder.loss(SoftmaxCrossEntropy()).alpha(0.01).seed(0).build()
+
+
+def lstm() -> Sequential:
+    builder = models.char_lstm(VOCABULARY, dim=4, units=5)
+    return builder.loss(SoftmaxCrossEntropy()).optimizer(Lion(0.001)).seed(0).build()
+
+
+CASES: dict[str, tuple[Callable[[], Sequential], Callable[[int, int], Samples]]] = {
+    "mlp": (mlp, points),
+    "cnn": (cnn, images),
+    "gpt": (gpt, texts),
+    "lstm": (lstm, sentences),
+}
+WAYS: dict[str, dict[str, int]] = {
+    "plain": {},
+    "accumulate": {"accumulate": 2},
+    "threads": {"threads": 2},
+}
+
+
+class Kept:
+    """What calls returned, each with a copy of what it was then."""
+
+    def __init__(self) -> None:
+        self.values: list[tuple[str, Any, Any]] = []
+
+    def __call__(self, name: str, value: Any) -> Any:
+        self.values.append((name, value, copy.deepcopy(value)))
+        return value
+
+    def check(self) -> None:
+        for name, value, then in self.values:
+            for now, before in zip(leaves(value), leaves(then), strict=True):
+                np.testing.assert_array_equal(now, before, err_msg=name)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """All arrays and numbers in a value."""
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from leaves(inner)
+    elif isinstance(value, list | tuple):
+        for inner in (*value, *getattr(value, "__dict__", {}).values()):
+            yield from leaves(inner)
+    elif not isinstance(value, str):
+        yield value
+
+
+def harvest(keep: Kept, model: Sequential, given: Samples) -> None:
+    """Call all that returns arrays or numbers, and keep those."""
+    look(keep, model, given)
+    X, y, _ = given
+    P = keep("forward", model.forward(X, **given.how))
+    dP = keep("loss_gradient", model.loss.loss_gradient(P, y))
+    keep("backward", model.backward(dP))
+    keep("the grads of a bare backward", [dict(layer.grads) for _, layer in model.walk()])
+    keep("gradients", model.gradients())
+    with saliency():
+        P = keep("forward in saliency", model.forward(X))
+        keep("backward in saliency", model.backward(P))
+    dY: Array | None = through_bare_layers(keep, model, X)
+    for layer in reversed(model.layers):
+        dY = keep(f"backward of {layer!r}", layer.backward(dY))
+
+
+def look(keep: Kept, model: Sequential, given: Samples) -> None:
+    """Call what a callback may at any time: all but backward."""
+    X, y, lengths = given
+    part = {} if lengths is None else {"lengths": lengths[:1]}
+    keep("gradients", model.gradients())
+    keep("predict", model.predict(X, **given.how))
+    keep("predict one", model.predict(X[:1], **part))
+    keep("predict in parts", model.predict(X, batch_size=7, **given.how))
+    keep("model(X)", model(X))
+    keep("evaluate", model.evaluate(X, y, metrics=["accuracy"], **given.how))
+    P = keep("forward", model.forward(X, **given.how))
+    keep("loss_gradient", model.loss.loss_gradient(P, y))
+    with inference():
+        through_bare_layers(keep, model, X)
+    keep("get_weights", model.get_weights())
+    keep("get_weights of a layer", model.layers[1].get_weights())
+    keep("memory", model.optimizer.memory())
+    keep("memory of a copy", model.optimizer.copy().memory())
+    if model.optimizer.ema is not None and model.optimizer.t:
+        with model.averaged():
+            keep("predict, averaged", model.predict(X))
+            keep("get_weights, averaged", model.get_weights())
+    if model.takes_tokens:
+        for cache in (True, False):
+            keep("generate", model.generate(X[:2], 3, seed=0, cache=cache))
+            keep("generate the best", model.generate(X[0], 3, temperature=0, cache=cache))
+    source = as_source(model, model.loss, X, y, batch_size=8)
+    for rng in (None, np.random.default_rng(0)):
+        keep("batches", [batch[:2] for batch in source.batches(8, rng)])
+    keep("sums of a metric", metrics.accuracy.sums(P, y))
+
+
+def through_bare_layers(keep: Kept, model: Sequential, X: Array) -> Array:
+    for layer in model.layers:
+        X = keep(f"forward of {layer!r}", layer.forward(X))
+    return X
+
+
+def train(model: Sequential, given: Samples, **options: Any) -> Any:
+    return model.train(given.X, given.y, **{"verbose": 0, **given.how, **options})
+
+
+@pytest.mark.parametrize(
+    ("case", "way"), [(c, w) for c in CASES for w in WAYS if (c, w) != ("cnn", "threads")]
+)
+def test_what_calls_returned_never_changes_later(case: str, way: str) -> None:
+    if way == "threads":
+        pytest.importorskip("threadpoolctl")
+    make, draw = CASES[case]
+    model, keep, how = make(), Kept(), WAYS[way]
+    first, second, test = draw(20, 1), draw(13, 2), draw(5, 3)
+
+    def watch(*_: Any) -> None:
+        harvest(keep, model, second)
+
+    def measure(P: Array, T: Array) -> float:
+        keep("what a metric is given", (P, T))
+        look(keep, model, second)
+        return 0.0
+
+    moments = ("on_train_begin", "on_epoch_begin", "on_batch_end", "on_epoch_end", "on_train_end")
+    tested = {"X_test": test.X, "y_test": test.y}
+    if test.lengths is not None:
+        tested["lengths_test"] = test.lengths
+    keep("data", (first, second, test))
+    train(model, first, epochs=1, batch_size=8, **how)
+    harvest(keep, model, first)
+    if way == "plain":
+        keep("find_alpha", model.find_alpha(first.X, first.y, batch_size=8, steps=10))
+        keep("profile", model.profile(first.X, first.y, batch_size=8, steps=2))
+    callback = LambdaCallback(**dict.fromkeys(moments, watch))
+    watched = {"metrics": [measure], "callbacks": [callback], **tested}
+    keep("history", train(model, first, epochs=2, batch_size=8, **watched, **how))
+    keep("history", train(model, second, epochs=2, batch_size=5, **how))
+    harvest(keep, model, second)
+    train(model, first, epochs=2, batch_size=6, **how)
+    train(model, first, epochs=1, batch_size=None, **how)
+    harvest(keep, model, test)
+    assert len(keep.values) > 400
+    keep.check()
+
+
+def test_gradients_of_losses_never_change_later() -> None:
+    keep = Kept()
+    for loss in LOSSES:
+        for shape in ((5, 4), (3, 4), (2, 3, 4), (5, 4)):
+            for seed in (1, 2):
+                P, y = keep("data", pair(loss, shape, seed))
+                keep(repr(loss), loss.loss_gradient(P.astype(np.float32), y))
+                keep(repr(loss), loss.loss_gradient(P, y, sample_weight=np.ones(len(P))))
+    keep.check()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_stream_computes_never_changes_later(way: str) -> None:
+    """The batches of a stream are made while training runs, maybe by layers."""
+    if way == "threads":
+        pytest.importorskip("threadpoolctl")
+    given, keep = points(20, 1), Kept()
+    extractor = mlp()
+
+    def batches() -> Iterator[tuple[Array, Array]]:
+        for start in range(0, 20, 8):
+            rows = slice(start, start + 8)
+            harvest(keep, extractor, Samples(given.X[rows], given.y[rows]))
+            yield keep("forward", extractor.forward(given.X[rows])), given.y[rows]
+
+    model = Sequential(Dense(3, 3), loss_class=SoftmaxCrossEntropy(), seed=0)
+    model.train(batches, X_test=batches, epochs=3, verbose=0, **WAYS[way])
+    keep.check()
+
+
+def test_a_metric_that_keeps_what_it_is_given_sees_all_of_it() -> None:
+    class Median(Metric):
+        def sums(self, P: Array, T: Array) -> Array:
+            return P.reshape(-1)
+
+        def merge(self, one: Array, other: Array) -> Array:
+            return np.concatenate([one, other])
+
+        def result(self, sums: Array) -> float:
+            return float(np.median(sums))
+
+    given = points(20, 1)
+    model = Sequential(
+        Dense(4, 3),
+        loss_class=SoftmaxCrossEntropy(),
+        optimizer=SGD(0.0),
+        metrics=[Median()],
+        seed=0,
+    )
+    history = train(model, given, epochs=2, batch_size=8)
+    expected = model.evaluate(given.X, given.y)["median"]
+    assert history.metrics["train_median"] == pytest.approx([expected] * 2, rel=1e-5)
+
+
+def test_a_loss_may_run_layers_of_its_own() -> None:
+    """Twice in a step, and back: the training loop's buffers are for the model's layers."""
+
+    class FeatureLoss(Loss):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = Dense(2, 5)
+            self.features.build((2,), seed=1)
+
+        def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
+            return float(np.square(self.features.forward(P) - self.features.forward(T)).mean())
+
+        def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+            wanted, found = self.features.forward(T), self.features.forward(P)
+            gradient: Any = self.features.backward(2 / found.size * (found - wanted))
+            return gradient
+
+    X = points(20, 1).X
+    T = X[:, 2:]
+    trained, by_hand = (
+        Sequential(Dense(4, 2), loss_class=FeatureLoss(), optimizer=SGD(0.1), seed=0)
+        for _ in range(2)
+    )
+    trained.train(X, T, epochs=3, batch_size=8, shuffle=False, verbose=0)
+    for start in (0, 8, 16) * 3:
+        P = by_hand.forward(X[start : start + 8])
+        by_hand.backward(by_hand.loss.loss_gradient(P, T[start : start + 8]))
+        by_hand.optimizer.step(by_hand.layers)
+    np.testing.assert_allclose(trained.layers[0].W, by_hand.layers[0].W, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_writing_into_what_calls_returned_changes_nothing(case: str) -> None:
+    make, draw = CASES[case]
+    model, untouched, given = make(), make(), draw(20, 1)
+    for trained in (model, untouched):
+        train(trained, given, epochs=2, batch_size=8)
+    copied = model.optimizer.copy()
+    P = model.predict(given.X)
+    returned = [
+        *(model.get_weights(), model.gradients(), model.optimizer.memory(), copied.memory()),
+        *(model(given.X), model.loss.loss_gradient(P, given.y), P),
+    ]
+    for array in leaves(returned):
+        array.fill(7)
+    for trained in (model, untouched):
+        train(trained, given, epochs=1, batch_size=8)
+    for a, b in zip(leaves(model.get_weights()), leaves(untouched.get_weights()), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for array in leaves(copied.memory()):
+        assert not (array == 7).all()
