@@ -30,6 +30,8 @@ from phitodeep.layers.windows import (
 from phitodeep.optimization.initialization import He, Initializer
 from phitodeep.types import Array, Shape
 
+BLOCK = 1 << 20  # numbers of windows that are held at once
+
 
 class _Convolution(Layer):
     """What all convolutions share: settings, W and b, and the two directions of the map.
@@ -105,17 +107,25 @@ class _Convolution(Layer):
         rows = A.reshape(-1, self.groups, A.shape[-1] // self.groups)
         return rows.transpose(1, 0, 2)
 
+    def _blocks(self, A: Array, windows: Windows) -> list[slice]:
+        """Slices of samples whose windows stay in the cache until they are used."""
+        each = math.prod(windows.out) * len(windows.taps) * A.shape[-1]
+        count = max(1, min(len(A), -(-len(A) * each // BLOCK)))
+        edges = [len(A) * i // count for i in range(count + 1)]
+        return list(map(slice, edges, edges[1:]))
+
     def _cut(self, A: Array, windows: Windows) -> Array:
         """All windows on A (N, *sizes, C), as rows (G, N * positions, taps * C / G)."""
         padded = windows.pad(A, self.buffer)
         G, group = self.groups, A.shape[-1] // self.groups
         taps, rows = len(windows.taps), len(A) * math.prod(windows.out)
+        numbers = self.buffer("columns", (G * rows * taps * group,), A.dtype)
         if A.shape[-1] == 1:  # one number a place: whole images at each tap are longer runs
-            columns = self.buffer("columns", (taps, len(A), *windows.out), A.dtype)
+            columns = numbers.reshape(taps, len(A), *windows.out)
             for column, tap in zip(columns, windows.taps, strict=True):
                 np.copyto(column, windows.at(padded, tap)[..., 0])
             return columns.reshape(1, taps, rows).swapaxes(1, 2)
-        columns = self.buffer("columns", (G, rows, taps * group), A.dtype)
+        columns = numbers.reshape(G, rows, taps * group)
         view = windows.view(padded)  # (N, *out, *kernel, C)
         split = view.reshape(*view.shape[:-1], G, group) if G > 1 else view[..., None, :]
         target = columns.reshape(G, *view.shape[:-1], group)
@@ -163,7 +173,8 @@ class _Conv(_Convolution):
 
         dW = U^T dY        db = sum_rows(dY)        dU = dY W^T
 
-    and dX adds up what dU holds for each place of X, in all windows that saw it.
+    and dX adds up what dU holds for each place of X, in all windows that saw it. U is large: it is
+    made block by block, and of several blocks none is kept, but made again for dW.
 
     Sources: LeCun et al. 1989, "Backpropagation applied to handwritten zip code recognition",
     Neural Computation 1; as a product of matrices: Chellapilla, Puri and Simard 2006.
@@ -177,28 +188,35 @@ class _Conv(_Convolution):
     def forward(self, X: Array) -> Array:
         self._check(X)
         there = steps_there(self, X)
+        X = X if there is None else X * there
         windows = self._windows(X.shape[1:-1])
-        U = self._cut(X if there is None else X * there, windows)
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
-        np.matmul(U, self._matrices(self.W), out=self._grouped(Y))
+        W, blocks = self._matrices(self.W), self._blocks(X, windows)
+        for part in blocks:
+            U = self._cut(X[part], windows)
+            np.matmul(U, W, out=self._grouped(Y[part]))
         if self.bias:
             Y += self.b
-        self.save(U=U, windows=windows, channels=X.shape[-1], there=there)
+        kept = U if len(blocks) == 1 else None
+        self.save(X=X, U=kept, windows=windows, there=there)
         return Y
 
     def backward(self, dY: Array) -> Array | None:
-        U, windows, channels, there = self.saved("U", "windows", "channels", "there")
-        dY_g = self._grouped(dY)
+        X, kept, windows, there = self.saved("X", "U", "windows", "there")
         dW = self.buffer("dW", self.W.shape, dY.dtype)
-        np.matmul(U.swapaxes(1, 2), dY_g, out=self._matrices(dW))
+        total = self._matrices(dW)
+        total[...], share = 0, self.buffer("share", total.shape, dY.dtype)
+        for part in self._blocks(X, windows):
+            U = self._cut(X[part], windows) if kept is None else kept
+            total += np.matmul(U.swapaxes(1, 2), self._grouped(dY[part]), out=share)
         self.grads = {"W": dW}
         if self.bias:
             self.grads["b"] = sum_rows(dY, out=self.buffer("db", self.b.shape, dY.dtype))
         if not current().needs_dX:
             return None
-        G = self.groups
+        G, channels = self.groups, X.shape[-1]
         taps = self.W.reshape(len(windows.taps), channels // G, G, self.filters // G)
-        dX = self._lay(dY_g, taps.transpose(0, 2, 3, 1), windows, channels)
+        dX = self._lay(self._grouped(dY), taps.transpose(0, 2, 3, 1), windows, channels)
         return dX if there is None else dX * there
 
     def _matrices(self, W: Array) -> Array:

@@ -18,7 +18,9 @@ from phitodeep.layers import (
     Layer,
     MaxPool2D,
     ReLU,
+    convolution,
 )
+from phitodeep.layers.base import calling
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array
@@ -115,6 +117,33 @@ def test_convolution_gradients(row: Any, rng: np.random.Generator) -> None:
     for n in (1, 2):
         X = rng.standard_normal((n, *row[0], channels(row[-1])[0]))
         check_gradients(conv(row), X, max_probes=40)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("block", [1, 300, 800])
+def test_windows_in_blocks_give_what_all_at_once_give(
+    block: int, channels: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = min(channels, 2)
+    layer = Conv2D(6, 3, stride=2, padding="same", groups=groups)
+    layer.build((9, 7, channels), seed=0, dtype=np.float64)
+    layer.b = rng.standard_normal(6)
+    X, dY = rng.standard_normal((7, 9, 7, channels)), rng.standard_normal((7, 5, 4, 6))
+    seen = []
+    for numbers in (1 << 20, block):
+        monkeypatch.setattr(convolution, "BLOCK", numbers)
+        with calling(reuse=True):
+            for n in (7, 5):  # a shorter last batch
+                Y = layer.forward(X[:n]).copy()
+                for _ in range(2):  # backward again gives the same
+                    dX = layer.backward(dY[:n])
+                    assert dX is not None
+                    seen.append([Y, dX.copy(), *layer.gradients().values()])
+        kept = layer.cache["U"]
+        assert (kept is None) == (numbers == block)
+    for one, two in zip(seen[: len(seen) // 2], seen[len(seen) // 2 :], strict=True):
+        for a, b in zip(one, two, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
 def leftover(row: Any) -> tuple[int, ...]:
