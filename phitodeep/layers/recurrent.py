@@ -133,16 +133,17 @@ class _Recurrent(Layer):
         dh = np.empty((N, self.units), dY.dtype)
         Wh_T = np.ascontiguousarray(self.Wh.T)  # T products with it are worth the copy
         d = np.zeros((self.states, N, self.units), dY.dtype)
+        d_h = d[0]
         if not self.return_sequences:
-            d[0] = dY
+            d_h += dY
         for t in reversed(range(T)):
             if self.return_sequences:
-                d[0] += dY[:, t] if there is None else dY[:, t] * there[t]
+                d_h += dY[:, t] if there is None else dY[:, t] * there[t]
             past = None if there is None else d * ~there[t]
             if there is not None:
                 d *= there[t]
             self.back(d, A[t], S[:, t], S[:, t + 1], K[t], dA[t], dU[t])
-            d[0] += np.dot(dU[t], Wh_T, out=dh)
+            d_h += np.dot(dU[t], Wh_T, out=dh)
             if past is not None:
                 d += past
         rows, dU_rows, H = dA.reshape(T * N, -1), dU.reshape(T * N, -1), self.units
