@@ -36,6 +36,7 @@ NAMES = {"pytorch": "PyTorch", "jaxed": "JAX", "keras3": "Keras", "sklearns": "s
 NAMES |= {"thincs": "Thinc"}
 FAST = Entry("ours", "fast", "phitodeep[fast]", (("PHITODEEP_KERNELS", "numba"),))
 PLAIN = Entry("ours", "NumPy only", "phitodeep", (("PHITODEEP_KERNELS", "numpy"),))
+THREADS = Entry("ours", "fast, 2 threads", "phitodeep[fast], threads=2", FAST.environment)
 SAMPLES = {"W1": 6400, "W2": 3200, "W3": 1280, "W4": 160, "W5": 640}
 STEPS = [("W1", 32), ("W1", 64), ("W1", 512), ("W2", 32), ("W3", 64), ("W4", 16), ("W5", 32)]
 EPOCHS = [("W1", 64, 12_800), ("W3", 64, 2560)]
@@ -44,8 +45,9 @@ PREDICTIONS = [("W1", 1), ("W1", 1000), ("W3", 1), ("W3", 100)]
 
 def entries(workload: str, kind: str) -> list[Entry]:
     """The frameworks and settings that can do it, as far as they are installed."""
-    found = [FAST] if importlib.util.find_spec("numba") else []
-    found.append(PLAIN)
+    found = [FAST, PLAIN] if importlib.util.find_spec("numba") else [PLAIN]
+    if workload in ("W3", "W4", "W5") and kind in ("step", "epoch") and FAST in found:
+        found.append(THREADS)
     for module, library in PEERS.items():
         if importlib.util.find_spec(library) is None:
             continue
@@ -105,6 +107,7 @@ def fresh(code: str, environment: dict[str, str] | None = None) -> str:
     import os
 
     env = {**os.environ, "PYTHONWARNINGS": "ignore", **(environment or {})}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled once
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
 
@@ -112,16 +115,17 @@ def fresh(code: str, environment: dict[str, str] | None = None) -> str:
 def imports(rounds: int) -> dict[str, float]:
     """Median seconds from the start of Python to the end of an import, beyond an empty start."""
     lines = {"nothing": "pass", "numpy": "import numpy", "phitodeep": "import phitodeep"}
-    lines["phitodeep, its models"] = "import phitodeep.models"
+    lines["phitodeep and all layers"] = "import phitodeep.model"
     for library in PEERS.values():
         if importlib.util.find_spec(library) is not None:
             lines[library] = f"import {library}"
     seconds: dict[str, list[float]] = {name: [] for name in lines}
-    for _ in range(rounds):
+    for i in range(rounds + 1):
         for name, code in lines.items():
             began = time.perf_counter()
             fresh(code, {"KERAS_BACKEND": "jax"})
-            seconds[name].append(time.perf_counter() - began)
+            if i:  # the first may compile modules
+                seconds[name].append(time.perf_counter() - began)
     medians = {name: statistics.median(s) for name, s in seconds.items()}
     return {name: s - medians["nothing"] for name, s in medians.items() if name != "nothing"}
 
@@ -325,7 +329,7 @@ def draw(found: dict[str, Any], folder: Path) -> None:
                 ratios = [
                     r["ratio"]
                     for label, r in block["rows"].items()
-                    if r["ratio"] and label.split(",")[0] == name
+                    if r["ratio"] and name == (label.split(",")[0] if r["peer"] else label)
                 ]
                 values.append(max(ratios, default=0.0))
         for i, (name, values) in enumerate(groups.items()):

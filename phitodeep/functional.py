@@ -221,10 +221,10 @@ def cross_entropy_and_gradient(
         total = target_weight(targets, weights)
     scale = 1 / total if total else 0.0
     if targets.ndim < logits.ndim and logits.flags.c_contiguous and logits.size:
-        dZ = np.empty_like(logits) if out is None else out
-        Z, dZ_rows = (A.reshape(-1, logits.shape[-1]) for A in (logits, dZ))
-        w = None if weights is None else weights.reshape(-1)
-        return cross_entropy_of_labels(Z, dZ_rows, targets.reshape(-1), w, scale), dZ
+        dZ, K = np.empty_like(logits) if out is None else out, logits.shape[-1]
+        w = None if weights is None else weights.ravel()
+        rows = logits.reshape(-1, K), dZ.reshape(-1, K)
+        return cross_entropy_of_labels(*rows, targets.ravel(), w, scale), dZ
     Z = np.subtract(logits, logits.max(axis=-1, keepdims=True), out=out)
     if targets.ndim < Z.ndim:
         targets = one_hot(targets, Z.shape[-1], Z.dtype)

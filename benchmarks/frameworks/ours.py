@@ -10,7 +10,7 @@ from phitodeep.models import char_lstm, gpt, mlp
 from phitodeep.optimization.optimizers import Adam
 
 ALL = ("W1", "W2", "W3", "W4", "W5")
-VARIANTS = {"fast": ALL, "NumPy only": ALL}
+VARIANTS = {"fast": ALL, "fast, 2 threads": ("W3", "W4", "W5"), "NumPy only": ALL}
 
 
 def network(workload: str) -> SequentialBuilder:
@@ -51,6 +51,7 @@ def path_of(key: str, workload: str) -> str:
 
 class Side:
     def __init__(self, workload: str, variant: str) -> None:
+        self.threads = 2 if "2 threads" in variant else 1
         rule = Adam(RATE, weight_decay=DECAY if workload == "W4" else 0.0)
         builder = network(workload).loss("softmax_cross_entropy").optimizer(rule).seed(0)
         self.model: Sequential = builder.build()
@@ -61,10 +62,11 @@ class Side:
         return self.model.evaluate(X, y)["loss"]
 
     def train(self, X: np.ndarray, y: np.ndarray, batch: int) -> None:
-        self.model.train(X, y, epochs=1, batch_size=batch, shuffle=False, verbose=0)
+        self.epoch(X, y, batch, shuffle=False)
 
-    def epoch(self, X: np.ndarray, y: np.ndarray, batch: int) -> None:
-        self.model.train(X, y, epochs=1, batch_size=batch, verbose=0)
+    def epoch(self, X: np.ndarray, y: np.ndarray, batch: int, shuffle: bool = True) -> None:
+        options = {"batch_size": batch, "shuffle": shuffle, "threads": self.threads}
+        self.model.train(X, y, epochs=1, verbose=0, **options)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         return self.model.predict(X)

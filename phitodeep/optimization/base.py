@@ -142,8 +142,9 @@ class Optimizer:
 
     def _settings(self, group: Group, lr: float) -> Settings:
         """A group's settings: its own, or those of the optimizer, whose rate is `lr`."""
-        pattern, _ = group.key
-        own = (self.groups or {}).get(pattern, {})
+        if not self.groups:
+            return group, lr, self.weight_decay, group.decayed
+        own = self.groups.get(group.key[0], {})
         rate = self._now(own["alpha"]) if "alpha" in own else lr
         if "weight_decay" in own:
             return group, rate, own["weight_decay"], group.piece
@@ -157,13 +158,16 @@ class Optimizer:
         theta, settings = packing.theta, [self._settings(group, lr) for group in packing.groups]
         g = self._gathered(packing)
         self.advance(lr)
-        g = self._clipped(g)
-        g = self._penalised(theta, g, packing.groups)
+        if self.clip_value is not None or self.clip_norm is not None:
+            g = self._clipped(g)
+        if self.l1 or self.l2:
+            g = self._penalised(theta, g, packing.groups)
         for self._group, rate, decay, decayed in settings:
             if decay:
                 theta[decayed] *= 1 - rate * decay
             self.update(theta[self._group.piece], g[self._group.piece], rate)
-        self._average(theta)
+        if self.ema is not None:
+            self._average(theta, self.ema)
 
     def run(self, layers: Sequence[Layer], evaluate: Callable[[], float]) -> float:
         """A step on the loss that `evaluate` computes, leaving its gradients; that loss."""
@@ -251,12 +255,11 @@ class Optimizer:
             self.drop_held()
         return packing.g
 
-    def _average(self, theta: Array) -> None:
-        if self.ema is not None:
-            e, s = self._vector("ema"), self._passing("scratch")
-            np.subtract(theta, e, out=s)  # d e + (1 - d) theta = e + (1 - d)(theta - e)
-            s *= 1 - self.ema
-            e += s
+    def _average(self, theta: Array, d: float) -> None:
+        e, s = self._vector("ema"), self._passing("scratch")
+        np.subtract(theta, e, out=s)  # d e + (1 - d) theta = e + (1 - d)(theta - e)
+        s *= 1 - d
+        e += s
 
     def _clipped(self, g: Array) -> Array:
         if self.clip_value is not None:
@@ -268,18 +271,16 @@ class Optimizer:
         return g
 
     def _penalised(self, theta: Array, g: Array, groups: Sequence[Group]) -> Array:
-        if self.l1 or self.l2:
-            copied = self._passing("g")
-            if copied is not g:
-                copied[...] = g
-            g = copied
-            for part in (group.decayed for group in groups):
-                w, s = theta[part], self._passing("scratch")[part]
-                g[part] += np.multiply(w, self.l2, out=s)
-                np.sign(w, out=s)
-                s *= self.l1
-                g[part] += s
-        return g
+        penalised = self._passing("g")
+        if penalised is not g:
+            penalised[...] = g
+        for part in (group.decayed for group in groups):
+            w, s = theta[part], self._passing("scratch")[part]
+            penalised[part] += np.multiply(w, self.l2, out=s)
+            np.sign(w, out=s)
+            s *= self.l1
+            penalised[part] += s
+        return penalised
 
     # --- packing ---------------------------------------------------------------------------
 

@@ -103,7 +103,8 @@ class LBFGS(Optimizer):
         for group, rate, _, _ in settings:
             piece = group.piece
             theta[piece] = start[piece] + rate * (found[piece] - start[piece])
-        self._average(theta)
+        if self.ema is not None:
+            self._average(theta, self.ema)
         return losses[0]
 
 

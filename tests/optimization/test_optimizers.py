@@ -464,23 +464,22 @@ def test_memory_is_a_copy() -> None:
 @pytest.mark.parametrize(
     ("optimizer", "slots"),
     [
-        (SGD(), set()),
-        (SGD(momentum=0.9), {"v"}),
-        (Adam(), {"M", "V"}),
-        (Nadam(), {"m", "v"}),
-        (RMSProp(), {"v"}),
-        (RMSProp(momentum=0.9), {"v", "b"}),
-        (Adagrad(), {"v"}),
-        (Adadelta(), {"v", "d"}),
-        (Lion(), {"m"}),
+        (SGD(), ""),
+        (SGD(momentum=0.9), "v"),
+        (Adam(), "M V"),
+        (Nadam(), "m v"),
+        (RMSProp(), "v"),
+        (RMSProp(momentum=0.9), "v b"),
+        (Adagrad(), "v"),
+        (Adadelta(), "v d"),
+        (Lion(), "m"),
     ],
     ids=repr,
 )
-def test_a_rule_remembers_what_it_needs_by_these_names(
-    optimizer: Optimizer, slots: set[str]
-) -> None:
+def test_a_rule_remembers_what_it_needs_by_these_names(optimizer: Optimizer, slots: str) -> None:
     advance(optimizer, referenced(), [0])
-    assert [set(remembered) for remembered in optimizer.memory().values()] == [slots] * len(START)
+    for remembered in optimizer.memory().values():
+        assert set(remembered) == set(slots.split())
 
 
 def test_a_layer_added_later_begins_without_memory() -> None:
