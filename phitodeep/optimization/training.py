@@ -321,15 +321,14 @@ class _Run:
         """One optimizer step after another."""
         memory = self.memory if self.accumulate == 1 else None
         batches = self.data.batches(self.size, self.rng(epoch), memory)
-        for done in itertools.count(1):
-            group = list(itertools.islice(batches, self.accumulate))
-            if not group:
-                return
-            loss, samples = self.step(group), sum(len(batch.X) for batch in group)
-            self.loss += loss * samples
-            self.seen += samples
+        optimizer, layers, done = self.model.optimizer, self.model.layers, 0
+        while group := list(itertools.islice(batches, self.accumulate)):
+            done, self.samples = done + 1, 0
+            loss = optimizer.run(layers, partial(self.loss_of, group))
+            self.loss += loss * self.samples
+            self.seen += self.samples
             if self.callbacks:
-                self.tell("on_batch_end", self.model.optimizer.t, loss)
+                self.tell("on_batch_end", optimizer.t, loss)
             if self.display.due():
                 self.display.batch(done, self.seen, self.logs())
             if self.pressed:
@@ -340,22 +339,15 @@ class _Run:
         self.history.interrupted = True
         return StopTraining("interrupted: training ended after the running batch")
 
-    def step(self, group: Sequence[Data]) -> float:
-        """An optimizer's step on some batches; their loss before it."""
-        optimizer, calls = self.model.optimizer, itertools.count()
-        return optimizer.run(self.model.layers, lambda: self.loss_of(group, next(calls) == 0))
-
-    def loss_of(self, group: Sequence[Data], new: bool) -> float:
-        """Forward, loss and backward; batches that are not new have been counted before."""
-        model, objective, total = self.model, self.objective, None
+    def loss_of(self, group: Sequence[Data]) -> float:
+        """Forward, loss and backward, which a step may want several times; the first one counts."""
+        optimizer, objective, total = self.model.optimizer, self.objective, None
         if len(group) > 1 or self.team is not None:
             total = sum(objective.divisor(batch) for batch in group)
-        loss, first = 0.0, 0
+        new, loss, first = not self.samples, 0.0, 0
         for i, batch in enumerate(group, 1):
-            call = Call(
-                needs_dX=False, reuse=True, step=model.optimizer.t, first=first, mask=batch.mask
-            )
-            with within(call):
+            # training, caching, needs_dX, reuse
+            with within(Call(True, True, False, True, optimizer.t, first, batch.mask)):
                 parts = self.passes(batch, total)
             for part, (P, value) in parts:  # metrics are a user's functions: not within the pass
                 if new:
@@ -367,7 +359,8 @@ class _Run:
                 return loss
             first += len(batch.X)
             if i < len(group):
-                model.optimizer.accumulate(model.layers)
+                optimizer.accumulate(self.model.layers)
+        self.samples = first
         return loss
 
     def passes(
@@ -392,7 +385,7 @@ class _Run:
             f"the loss became {value} at step {optimizer.t + 1}: training stopped before that "
             f"step. Try a rate below {optimizer.rate:g}, or clip_norm=1.",
             PhitodeepWarning,
-            stacklevel=11,  # the line that called `train`
+            stacklevel=9,  # the line that called `train`
         )
         raise StopTraining(f"stopped: the loss became {value}")
 
