@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, Self
@@ -165,29 +166,39 @@ class Sequential(Chain):
         with calling(mask=as_mask(lengths, X.shape)):
             return self._through(X)
 
-    def predict(self, X: Any, batch_size: int = 1024, *, lengths: Any = None) -> Array:
+    def predict(self, X: Any, batch_size: int | None = None, *, lengths: Any = None) -> Array:
         """The outputs for X (N, ...), computed in batches, without dropout and without caching.
 
+        Unless `batch_size` is given, it is what `samples_at_once` says.
         X may be a np.memmap: only a batch of it is in memory. `lengths`: see `forward`.
         """
-        check_count(batch_size, "batch_size")
+        if batch_size is not None:
+            check_count(batch_size, "batch_size")
         on_disk = isinstance(X, np.memmap)
         X = X if on_disk else admit_inputs(self, X)
         mask = None if lengths is None else as_mask(lengths, X.shape)
-        parts = []
+        parts, size = [], batch_size or (self.samples_at_once() if len(X) > 1 else 1)
         with inference():
-            for start in range(0, len(X), batch_size):
-                rows = slice(start, start + batch_size)
+            for start in range(0, len(X), size):
+                rows = slice(start, start + size)
                 part = admit_inputs(self, X[rows]) if on_disk else X[rows]
                 parts.append(self.forward(part, lengths=None if mask is None else mask[rows]))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def samples_at_once(self) -> int:
+        """How many samples make about a million numbers in the widest layer, at most 1024.
+
+        As many as that stay in the processor's cache on their way from layer to layer.
+        """
+        widest = max(math.prod(layer.output_shape or ()) for _, layer in self.walk())
+        return max(1, min(1024, (1 << 20) // max(widest, 1)))
 
     def evaluate(
         self,
         X: Any,
         y: Any = None,
         *,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         sample_weight: Any = None,
         lengths: Any = None,
         columns: Sequence[str] | None = None,
@@ -195,22 +206,24 @@ class Sequential(Chain):
     ) -> dict[str, float]:
         """`loss` and the metrics of the predictions for X (N, ...) against y.
 
-        The result is that of all samples at once; `batch_size` only bounds the memory. X may also
-        be whatever `train` takes, and `lengths` and `columns` are as there.
+        The result is that of all samples at once; `batch_size` only bounds the memory, and is what
+        `samples_at_once` says unless it is given. X may also be whatever `train` takes, and
+        `lengths` and `columns` are as there.
         """
         objective = Objective(self, self.loss, self.metrics if metrics is None else metrics)
-        check_count(batch_size, "batch_size")
+        if batch_size is not None:
+            check_count(batch_size, "batch_size")
         source = as_source(
             self,
             self.loss,
             X,
             y,
-            batch_size=batch_size,
+            batch_size=batch_size or 1024,
             sample_weight=sample_weight,
             lengths=lengths,
             columns=columns,
         )
-        return objective.evaluate(source.batches(batch_size))
+        return objective.evaluate(source.batches(batch_size or self.samples_at_once()))
 
     def train(
         self,

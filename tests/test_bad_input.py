@@ -441,7 +441,7 @@ def test_class_weights_need_classes() -> None:
     )
 
 
-@pytest.mark.parametrize("bad", [0, -1, 2.5, "7", None])
+@pytest.mark.parametrize("bad", [0, -1, 2.5, "7", True])
 def test_bad_batch_sizes_of_predict_and_evaluate(bad: Any) -> None:
     model = regression()
     refused(lambda: model.predict(X, batch_size=bad), PhitodeepError, "batch_size", model)

@@ -395,6 +395,25 @@ def net(**given: Any) -> Sequential:
     return Sequential(*layers, **{**options, **given})  # type: ignore[arg-type]
 
 
+def test_wide_layers_predict_few_samples_at_once() -> None:
+    narrow, wide = net(), SequentialBuilder(3, seed=0).dense(1 << 18).dense(2).build()
+    assert narrow.samples_at_once() == 1024
+    assert wide.samples_at_once() == 4
+    assert SequentialBuilder(3).dense(1 << 21).build().samples_at_once() == 1
+    sizes: list[int] = []
+
+    class Noting(Dense):
+        def forward(self, X: Array) -> Array:
+            sizes.append(len(X))
+            return super().forward(X)
+
+    wide.layers[1:] = [Noting(2)]
+    wide.build((3,))
+    wide.predict(np.ones((9, 3)))
+    wide.evaluate(np.ones((9, 3)), np.ones((9, 2)))
+    assert sizes == [4, 4, 1] * 2
+
+
 def test_predict_is_the_same_in_any_batches_and_by_any_name() -> None:
     model = net()
     model.train(X, LABELS, verbose=0)

@@ -49,6 +49,7 @@ FORWARD = (  # with --forward, these too
     r"forward|value|each|divisor|target_weight|_aim|_variance|_scale_and_shift|_sum|_product|nll"
     r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|one_hot"
 )
+TWIN = "kernels/compiled.py"  # all of whose functions are broken: each is compared with its formula
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": ("layers/test_contract.py", ["test_kills.py", "layers"]),
     "loss.py": ("test_loss.py", ["test_kills.py", "test_fusion.py"]),
@@ -65,6 +66,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
         ["layers/test_tying.py", "optimization/test_groups.py"],
     ),
     "optimization/matrices.py": ("optimization/test_muon.py", []),
+    TWIN: ("kernels/test_kernels.py", []),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
     (
@@ -111,7 +113,7 @@ class Mutant(NamedTuple):
     after: str
     before: str
     line: int
-    family: str  # the names of the class and of those derived from it, as pytest -k takes them
+    family: str  # the names of the class and those derived from it, or of the function, for -k
     source: bytes
 
     def __str__(self) -> str:
@@ -234,7 +236,7 @@ def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
         name = getattr(function, "name", "")
         where = f"{owner}.{name}" if owner else name
         heirs = [c.name for c in classes if owner in map(ast.unparse, c.bases)]
-        family = " or ".join([owner, *heirs])
+        family = " or ".join([owner or name.strip("_"), *heirs])
         for unit in units(function) if re.fullmatch(names, name) else ():
             start = len(b"".join(lines[: unit.lineno - 1])) + unit.col_offset
             end = len(b"".join(lines[: unit.end_lineno - 1])) + unit.end_col_offset
@@ -352,7 +354,8 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     options = parser.parse_args(arguments)
     names = f"{GRADIENTS}|{FORWARD}" if options.forward else GRADIENTS
     read = {f: (package / f).read_bytes() for f in options.module or files}
-    chosen = [m for f, source in read.items() for m in mutants(source, f, names)]
+    names_in = {TWIN: r"(?!_Notice|on_|compiled)\w+"}
+    chosen = [m for f, source in read.items() for m in mutants(source, f, names_in.get(f, names))]
     stale = {key for key in EQUIVALENT if key[0] in read} - {m[:3] for m in chosen}
     if options.sample:
         drawn = random.Random(options.seed).sample(range(len(chosen)), options.sample)

@@ -8,7 +8,8 @@ the convolution's backward, and the transposed convolution's forward.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -107,30 +108,33 @@ class _Convolution(Layer):
         rows = A.reshape(-1, self.groups, A.shape[-1] // self.groups)
         return rows.transpose(1, 0, 2)
 
-    def _blocks(self, A: Array, windows: Windows) -> list[slice]:
-        """Slices of samples whose windows stay in the cache until they are used."""
+    def _cuts(self, A: Array, windows: Windows) -> Iterator[tuple[slice, Array]]:
+        """All windows on A (N, *sizes, C), for some samples at a time: which, and their windows.
+
+        These are rows (G, n * positions, taps * C / G), each time in the same memory.
+        """
+        padded = windows.pad(A, self.buffer)
         each = math.prod(windows.out) * len(windows.taps) * A.shape[-1]
         count = max(1, min(len(A), -(-len(A) * each // BLOCK)))
         edges = [len(A) * i // count for i in range(count + 1)]
-        return list(map(slice, edges, edges[1:]))
+        numbers = self.buffer("columns", (-(-len(A) // count) * each,), A.dtype)
+        for first, last in pairwise(edges):
+            columns = numbers[: (last - first) * each]
+            yield slice(first, last), self._cut(padded[first:last], windows, columns)
 
-    def _cut(self, A: Array, windows: Windows) -> Array:
-        """All windows on A (N, *sizes, C), as rows (G, N * positions, taps * C / G)."""
-        padded = windows.pad(A, self.buffer)
-        G, group = self.groups, A.shape[-1] // self.groups
-        taps, rows = len(windows.taps), len(A) * math.prod(windows.out)
-        numbers = self.buffer("columns", (G * rows * taps * group,), A.dtype)
-        if A.shape[-1] == 1:  # one number a place: whole images at each tap are longer runs
-            columns = numbers.reshape(taps, len(A), *windows.out)
-            for column, tap in zip(columns, windows.taps, strict=True):
-                np.copyto(column, windows.at(padded, tap)[..., 0])
-            return columns.reshape(1, taps, rows).swapaxes(1, 2)
-        columns = numbers.reshape(G, rows, taps * group)
+    def _cut(self, padded: Array, windows: Windows, columns: Array) -> Array:
+        """Write all windows on padded samples to `columns` (numbers,), and return them as rows."""
+        G, group = self.groups, padded.shape[-1] // self.groups
+        taps = len(windows.taps)
+        if padded.shape[-1] == 1:  # one number a place: whole images at each tap are longer runs
+            for column, tap in zip(columns.reshape(taps, -1), windows.taps, strict=True):
+                at = windows.at(padded, tap)
+                np.copyto(column.reshape(at.shape), at)
+            return columns.reshape(1, taps, -1).swapaxes(1, 2)
         view = windows.view(padded)  # (N, *out, *kernel, C)
         split = view.reshape(*view.shape[:-1], G, group) if G > 1 else view[..., None, :]
-        target = columns.reshape(G, *view.shape[:-1], group)
-        np.copyto(target, np.moveaxis(split, -2, 0))
-        return columns
+        np.copyto(columns.reshape(G, *view.shape[:-1], group), np.moveaxis(split, -2, 0))
+        return columns.reshape(G, -1, taps * group)
 
     def _lay(self, A_g: Array, taps: Array, windows: Windows, channels: int) -> Array:
         """The adjoint of `_cut` and a sum: A_g (G, rows, a) times taps (taps, G, a, c / G).
@@ -191,13 +195,12 @@ class _Conv(_Convolution):
         X = X if there is None else X * there
         windows = self._windows(X.shape[1:-1])
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
-        W, blocks = self._matrices(self.W), self._blocks(X, windows)
-        for part in blocks:
-            U = self._cut(X[part], windows)
+        W, kept = self._matrices(self.W), None
+        for part, U in self._cuts(X, windows):
             np.matmul(U, W, out=self._grouped(Y[part]))
+            kept = U if part == slice(0, len(X)) else None
         if self.bias:
             Y += self.b
-        kept = U if len(blocks) == 1 else None
         self.save(X=X, U=kept, windows=windows, there=there)
         return Y
 
@@ -206,8 +209,7 @@ class _Conv(_Convolution):
         dW = self.buffer("dW", self.W.shape, dY.dtype)
         total = self._matrices(dW)
         total[...], share = 0, self.buffer("share", total.shape, dY.dtype)
-        for part in self._blocks(X, windows):
-            U = self._cut(X[part], windows) if kept is None else kept
+        for part, U in self._cuts(X, windows) if kept is None else [(slice(None), kept)]:
             total += np.matmul(U.swapaxes(1, 2), self._grouped(dY[part]), out=share)
         self.grads = {"W": dW}
         if self.bias:
@@ -377,17 +379,21 @@ class _ConvTranspose(_Convolution):
 
     def backward(self, dY: Array) -> Array | None:
         X, windows, there = self.saved("X", "windows", "there")
-        V, taps = self._cut(dY, windows), self._taps()
+        taps, needs_dX = self._taps(), current().needs_dX
         n, G, c, f = taps.shape
-        dW = np.matmul(self._grouped(X).swapaxes(1, 2), V).reshape(G, c, n, f)
-        self.grads = {"W": dW.transpose(2, 0, 1, 3).reshape(self.W.shape)}
-        if self.bias:
-            self.grads["b"] = sum_rows(dY, out=self.buffer("db", self.b.shape, dY.dtype))
-        if not current().needs_dX:
-            return None
         dX = self.buffer("dX", X.shape, dY.dtype)
         matrices = taps.transpose(1, 0, 3, 2).reshape(G, n * f, c)
-        np.matmul(V, matrices, out=self._grouped(dX))
+        dW = np.zeros((G, c, n * f), dY.dtype)
+        for part, V in self._cuts(dY, windows):
+            dW += np.matmul(self._grouped(X[part]).swapaxes(1, 2), V)
+            if needs_dX:
+                np.matmul(V, matrices, out=self._grouped(dX[part]))
+        dW = dW.reshape(G, c, n, f).transpose(2, 0, 1, 3)
+        self.grads = {"W": dW.reshape(self.W.shape)}
+        if self.bias:
+            self.grads["b"] = sum_rows(dY, out=self.buffer("db", self.b.shape, dY.dtype))
+        if not needs_dX:
+            return None
         return dX if there is None else np.multiply(dX, there, out=dX)
 
     def _uses(self) -> int:

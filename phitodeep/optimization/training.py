@@ -291,7 +291,8 @@ class _Run:
             names = ["loss", *(m.name for m in self.objective.metrics)]
             scores = dict.fromkeys(names, math.nan)  # of an epoch that was cut short
             if stop is None:
-                scores = self.objective.evaluate(self.test.batches(max(self.size or 0, 1024)))
+                size = max(self.size or 0, self.model.samples_at_once())
+                scores = self.objective.evaluate(self.test.batches(size))
             logs |= {f"test_{name}": value for name, value in scores.items()}
         seconds = time.perf_counter() - began
         self.model.epoch = epoch
