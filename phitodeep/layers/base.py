@@ -108,6 +108,12 @@ class Frame:
         self.start: tuple[Array, Call] | None = None  # of a pass that is to be computed again
 
 
+# Linux's allocator hands memory above 128 kB back to the system when an array is freed, and each
+# page of the next one is a fault: more work than a layer's own. Once it has seen a block of 32 MB
+# freed, it keeps that much. The block is never touched, so it costs nothing.
+np.empty(2**25 - 2**13, np.uint8)
+
+
 class Buffered:
     """Something that writes its results into a frame."""
 
