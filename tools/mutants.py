@@ -89,6 +89,9 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "cross_entropy_of_labels",
         "np.subtract(Z, Z.max(axis=1, keepdims=True), out=dZ)",
     ): "Z is (n, K): its last axis is its second",
+    (TWIN, "_erf_of", "return double"): "the library's erf is as exact for float32, and slower",
+    (TWIN, "_exp_of", "return double"): "the library's exp is as exact for float32, and slower",
+    (TWIN, "_tanh_of", "return double"): "the library's tanh is as exact for float32, and slower",
     ("loss.py", "SquaredHinge.slope", "return -2 / T * super().each(P, T)"): "T is -1 or +1",
     (
         "loss.py",

@@ -125,7 +125,8 @@ def _tanh_of(x: Any) -> Any:
         d = d * q + f4(2.26843463243900e-03)
         d = d * q + f4(4.89352518554385e-03)
         y = held * p / d
-        return y if abs(x) < f4(9) else f4(1) if x > 0 else f4(-1)
+        end = f4(1) if x > 0 else f4(-1) if x < 0 else x  # which is NaN, or 0
+        return y if abs(x) < f4(9) else end
 
     return single if x == types.float32 else double
 
@@ -477,10 +478,9 @@ def lstm_step(A, U, before, h, c):  # type: ignore[no-untyped-def]
         a, u = A[n], U[n]
         for j in range(4 * H):
             a[j] += u[j]
-        i, f, g, o = a[:H], a[H : 2 * H], a[2 * H : 3 * H], a[3 * H :]
-        both = a[: 2 * H]
+        i, f, g, o = a, a[H:], a[2 * H :], a[3 * H :]
         for j in range(2 * H):
-            both[j] = half + half * _tanh(half * both[j])
+            a[j] = half + half * _tanh(half * a[j])
         for j in range(H):
             g[j] = _tanh(g[j])
         for j in range(H):
@@ -498,8 +498,8 @@ def lstm_back(dh, dc, A, before, c, dA):  # type: ignore[no-untyped-def]
     one, zero = A.dtype.type(1), A.dtype.type(0)
     for n in range(N):
         a, da, past, state, dy, dx = A[n], dA[n], before[n], c[n], dh[n], dc[n]
-        i, f, g, o = a[:H], a[H : 2 * H], a[2 * H : 3 * H], a[3 * H :]
-        di, df, dg, do = da[:H], da[H : 2 * H], da[2 * H : 3 * H], da[3 * H :]
+        i, f, g, o = a, a[H:], a[2 * H :], a[3 * H :]
+        di, df, dg, do = da, da[H:], da[2 * H :], da[3 * H :]
         for j in range(H):
             t = _tanh(state[j])
             dx[j] += dy[j] * o[j] * (one - t * t)
@@ -519,9 +519,9 @@ def gru_step(A, U, before, h, u_n):  # type: ignore[no-untyped-def]
     half = A.dtype.type(0.5)
     for k in range(N):
         a, u = A[k], U[k]
-        gates, n, r, z = a[: 2 * H], a[2 * H :], a[:H], a[H : 2 * H]
+        r, z, n = a, a[H:], a[2 * H :]
         for j in range(2 * H):
-            gates[j] = half + half * _tanh(half * (gates[j] + u[j]))
+            a[j] = half + half * _tanh(half * (a[j] + u[j]))
         last, kept, past, new = u[2 * H :], u_n[k], before[k], h[k]
         for j in range(H):
             kept[j] = last[j]
@@ -536,8 +536,8 @@ def gru_back(dh, A, before, u_n, dA, dU):  # type: ignore[no-untyped-def]
     one = A.dtype.type(1)
     for k in range(N):
         a, da, du, past, kept, dy = A[k], dA[k], dU[k], before[k], u_n[k], dh[k]
-        r, z, n = a[:H], a[H : 2 * H], a[2 * H :]
-        dr, dz, dn, dun = da[:H], da[H : 2 * H], da[2 * H :], du[2 * H :]
+        r, z, n = a, a[H:], a[2 * H :]
+        dr, dz, dn, dun = da, da[H:], da[2 * H :], du[2 * H :]
         for j in range(H):
             dz[j] = dy[j] * (past[j] - n[j]) * z[j] * (one - z[j])
             dn[j] = dy[j] * (one - z[j]) * (one - n[j] * n[j])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable
 from typing import Any
@@ -182,3 +183,34 @@ def test_both_forms_give_the_same(name: str, case: int, dtype: Any, rng: Any) ->
         else:
             assert type(plain) is type(twin)
             np.testing.assert_allclose(twin, plain, **precision)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("name", "exact", "high"), [("_exp", np.exp, 88.6), ("_tanh", np.tanh, 12), ("_erf", None, 7)]
+)
+def test_scalar_functions_are_exact_to_rounding(
+    name: str, exact: Any, high: float, dtype: Any
+) -> None:
+    pytest.importorskip("numba")
+    from phitodeep.kernels import compiled
+
+    scalar = getattr(compiled, name)
+
+    @compiled.numba.njit(**compiled.OPTIONS)
+    def each(X: Any, Y: Any) -> None:
+        for i in range(X.size):
+            Y[i] = scalar(X[i])
+
+    low = -87 if name == "_exp" else -high
+    X = np.concatenate([np.linspace(low, high, 20_001), np.linspace(-1, 1, 2001)]).astype(dtype)
+    Y = np.empty_like(X)
+    each(X, Y)
+    wide = X.astype(np.float64)
+    wanted = np.vectorize(math.erf)(wide) if exact is None else exact(wide)
+    np.testing.assert_allclose(Y, wanted, rtol=4 * np.finfo(dtype).eps)
+    ends = np.array([-1e30, -200, 200, 1e30, np.nan], dtype)
+    each(ends, Y[:5])
+    with np.errstate(over="ignore", under="ignore"):
+        wanted = np.vectorize(math.erf)(ends) if exact is None else exact(ends)
+    np.testing.assert_array_equal(Y[:5], wanted.astype(dtype) if dtype == np.float32 else wanted)
