@@ -342,11 +342,12 @@ def draw(found: dict[str, Any], folder: Path) -> None:
         figure.savefig(folder / "benchmarks.png", dpi=120)
     if "growth" in found:
         figure = Figure(figsize=(9, 3.6), layout="constrained")
-        for panel, (key, unit) in zip(
-            figure.subplots(1, 2), (("seconds", "s"), ("MB", "MB")), strict=True
+        for i, (panel, (key, unit)) in enumerate(
+            zip(figure.subplots(1, 2), (("seconds", "s"), ("MB", "MB")), strict=True)
         ):
             for name, g in found["growth"].items():
-                panel.loglog(g["values"], g[key], marker="o", ms=3, label=name)
+                label = f"{name}: n^{g['exponent'][i]:.2f}"
+                panel.loglog(g["values"], g[key], marker="o", ms=3, label=label)
             panel.set(xlabel="size", ylabel=unit, title=f"{key} of a step")
             panel.legend(fontsize=7)
         figure.savefig(folder / "growth.png", dpi=120)
