@@ -211,19 +211,19 @@ class Sequential(Chain):
         `lengths` and `columns` are as there.
         """
         objective = Objective(self, self.loss, self.metrics if metrics is None else metrics)
-        if batch_size is not None:
-            check_count(batch_size, "batch_size")
+        given = batch_size is not None
+        size = check_count(batch_size, "batch_size") if given else self.samples_at_once()
         source = as_source(
             self,
             self.loss,
             X,
             y,
-            batch_size=batch_size or 1024,
+            batch_size=size,
             sample_weight=sample_weight,
             lengths=lengths,
             columns=columns,
         )
-        return objective.evaluate(source.batches(batch_size or self.samples_at_once()))
+        return objective.evaluate(source.batches(size))
 
     def train(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple, Self, overload
@@ -111,7 +112,8 @@ class Frame:
 # Linux's allocator hands memory above 128 kB back to the system when an array is freed, and each
 # page of the next one is a fault: more work than a layer's own. Once it has seen a block of 32 MB
 # freed, it keeps that much. The block is never touched, so it costs nothing.
-np.empty(2**25 - 2**13, np.uint8)
+if sys.platform == "linux":
+    np.empty(2**25 - 2**13, np.uint8)
 
 
 class Buffered:

@@ -201,18 +201,17 @@ class Chain(Container):
 
     def _backward(self, dY: Array) -> Array | None:
         """Back through all layers, or to the first that learns, where nobody reads dX."""
-        call, i = current(), 0
+        call, first = current(), 0
         if not call.needs_dX:
-            first = next((k for k, layer in enumerate(self.layers) if layer.learns()), None)
-            if first is None:
+            first = next((k for k, layer in enumerate(self.layers) if layer.learns()), -1)
+            if first < 0:
                 return None
-            i = first
+        i = first
         try:
-            last = i
             with within(call.with_dX()):
-                for i in range(len(self.layers) - 1, last, -1):
+                for i in range(len(self.layers) - 1, first, -1):
                     dY = cast(Array, self.layers[i].backward(dY))
-            i = last
+            i = first
             dX = self.layers[i].backward(dY) if self.layers else dY
         except Exception as error:
             locate(error, f"layer {i} of {type(self).__name__}")
