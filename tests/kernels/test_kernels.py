@@ -27,6 +27,11 @@ def normal(*shape: int) -> Callable[..., Any]:
     return lambda rng, t: rng.standard_normal(shape).astype(t)
 
 
+def peaked(*shape: int) -> Callable[..., Any]:
+    """Scores whose exponentials overflow, unless the greatest of the row is taken off."""
+    return lambda rng, t: (rng.standard_normal(shape) + 1000 * np.eye(*shape[-2:])).astype(t)
+
+
 def positive(*shape: int) -> Callable[..., Any]:
     return lambda rng, t: rng.uniform(0.1, 2, shape).astype(t)
 
@@ -78,12 +83,17 @@ CALLS: dict[str, list[list[Any]]] = {
     "gelu_back": [[normal(P), normal(P), share(P), empty(P)]],
     "gelu_tanh": [[normal(P), empty(P), empty(P)]],
     "gelu_tanh_back": [[normal(P), normal(P), share(P), empty(P)]],
-    "softmax_rows": [[normal(N, D), empty(N, D)], [normal(N, 1), empty(N, 1)]],
+    "softmax_rows": [
+        [normal(N, D), empty(N, D)],
+        [normal(N, 1), empty(N, 1)],
+        [peaked(D, D), empty(D, D)],
+    ],
     "softmax_rows_back": [[normal(N, D), rows(N, D)]],
-    "causal_softmax": [[normal(3, N, N), 0], [normal(3, 4, N), 3]],
+    "causal_softmax": [[normal(3, N, N), 0], [normal(3, 4, N), 3], [peaked(3, N, N), 0]],
     "cross_entropy_of_labels": [
         [normal(N, D), empty(N, D), integers(D, N), None, 0.25],
         [normal(N, D), empty(N, D), integers(D, N), positive(N), 0.125],
+        [peaked(D, D), empty(D, D), integers(D, D), None, 0.25],
     ],
     "layer_norm": [
         [normal(N, D), normal(D), normal(D), 0.01, empty(N, D), empty(N, 1), empty(N, D)]
