@@ -123,7 +123,9 @@ def zeros(n: int, dtype: np.dtype[Any]) -> Array:
 
 def sum_rows(X: Array, out: Array | None = None) -> Array:
     """The sum over all axes but the last, (..., D) -> (D,)."""
-    rows = X.reshape(-1, X.shape[-1]) if X.size else X.reshape(0, X.shape[-1])
+    rows = X
+    if X.ndim != 2:
+        rows = X.reshape(-1, X.shape[-1]) if X.size else X.reshape(0, X.shape[-1])
     return np.dot(ones(len(rows), X.dtype), rows, out=out)
 
 
