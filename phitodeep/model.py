@@ -211,8 +211,9 @@ class Sequential(Chain):
         `lengths` and `columns` are as there.
         """
         objective = Objective(self, self.loss, self.metrics if metrics is None else metrics)
-        given = batch_size is not None
-        size = check_count(batch_size, "batch_size") if given else self.samples_at_once()
+        if batch_size is None:
+            batch_size = self.samples_at_once()
+        size = check_count(batch_size, "batch_size")
         source = as_source(
             self,
             self.loss,

@@ -100,8 +100,9 @@ def relu(X: Array, Y: Array) -> None:
 @kernel
 @in_parts
 def relu_back(dY: Array, Y: Array, dX: Array) -> None:
-    """dx = dy where y > 0, else 0."""
-    np.multiply(dY, Y > 0, out=dX)
+    """dx = dy where y > 0, else 0: sign(y) dy, as no y is below 0."""
+    np.sign(Y, out=dX)
+    dX *= dY
 
 
 class LeakyReLU(Elementwise):

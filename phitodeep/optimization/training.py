@@ -322,14 +322,14 @@ class _Run:
         """One optimizer step after another."""
         memory = self.memory if self.accumulate == 1 else None
         batches = self.data.batches(self.size, self.rng(epoch), memory)
-        optimizer, layers, done = self.model.optimizer, self.model.layers, 0
+        model, done = self.model, 0
         while group := list(itertools.islice(batches, self.accumulate)):
             done, self.samples = done + 1, 0
-            loss = optimizer.run(layers, partial(self.loss_of, group))
+            loss = model.optimizer.run(model.layers, partial(self.loss_of, group))
             self.loss += loss * self.samples
             self.seen += self.samples
             if self.callbacks:
-                self.tell("on_batch_end", optimizer.t, loss)
+                self.tell("on_batch_end", model.optimizer.t, loss)
             if self.display.due():
                 self.display.batch(done, self.seen, self.logs())
             if self.pressed:

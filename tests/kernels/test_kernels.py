@@ -36,6 +36,11 @@ def positive(*shape: int) -> Callable[..., Any]:
     return lambda rng, t: rng.uniform(0.1, 2, shape).astype(t)
 
 
+def cut(*shape: int) -> Callable[..., Any]:
+    """What a ReLU gives."""
+    return lambda rng, t: np.maximum(rng.standard_normal(shape), 0).astype(t)
+
+
 def share(*shape: int) -> Callable[..., Any]:
     return lambda rng, t: rng.uniform(0.05, 0.95, shape).astype(t)
 
@@ -78,7 +83,7 @@ CALLS: dict[str, list[list[Any]]] = {
     ],
     "lion": [[normal(P), normal(P), normal(P), empty(P), empty(P), 0.9, 0.99, 0.01]],
     "relu": [[normal(P), empty(P)]],
-    "relu_back": [[normal(P), normal(P), empty(P)]],
+    "relu_back": [[normal(P), cut(P), empty(P)]],
     "gelu": [[normal(P), empty(P), empty(P)]],
     "gelu_back": [[normal(P), normal(P), share(P), empty(P)]],
     "gelu_tanh": [[normal(P), empty(P), empty(P)]],

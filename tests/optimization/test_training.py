@@ -687,10 +687,9 @@ def peak_of_a_step(size: int) -> int:
 def test_a_step_allocates_nothing_of_the_batchs_size() -> None:
     small, large = peak_of_a_step(256), peak_of_a_step(1024)
     # less than one column of float32 more for each of the 10 of the smallest matrix; what does
-    # not grow is the buffer of 8192 numbers in which NumPy's ufuncs cast, and ReLU's slopes part
-    # by part
+    # not grow is the buffer of 8192 numbers in which NumPy's ufuncs cast
     assert large - small < (1024 - 256) * 10 * 4, f"{small} and {large} bytes"
-    assert small < 56 * 1024, f"{small} bytes"
+    assert small < 48 * 1024, f"{small} bytes"
 
 
 def test_buffers_are_given_back_after_training() -> None:
