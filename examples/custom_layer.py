@@ -25,7 +25,7 @@ class Scale(Layer):
 
     def forward(self, X: np.ndarray) -> np.ndarray:
         Y = np.exp(self.s) * X
-        self.save(Y=Y)
+        self.save_for_backward(Y=Y)
         return Y
 
     def backward(self, dY: np.ndarray) -> np.ndarray:

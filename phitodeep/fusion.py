@@ -19,11 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 from phitodeep.errors import ArgumentError, PhitodeepWarning
-from phitodeep.layers import activation
 from phitodeep.layers.activation import LogSoftmax, ReLU, Sigmoid, Softmax
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain
-from phitodeep.layers.dense import Dense
 from phitodeep.layers.pooling import MaxPool1D, MaxPool2D
 from phitodeep.loss import (
     BinaryCrossEntropy,
@@ -65,12 +63,6 @@ def fused(last: Layer | None, loss: Loss) -> Loss | None:
     return make(loss)
 
 
-_GIVES: dict[type[Layer], str] = {
-    Softmax: "probabilities",
-    Sigmoid: "probabilities",
-    activation.HardSigmoid: "probabilities",
-    LogSoftmax: "log-probabilities",
-}
 _REMEDY = {
     "probabilities": "end the model with .softmax() or .sigmoid(), or use the loss that takes "
     "logits (SoftmaxCrossEntropy, BinaryCrossEntropyWithLogits)",
@@ -80,8 +72,7 @@ _REMEDY = {
 
 def check_pair(last: Layer | None, loss: Loss) -> None:
     """Refuse a loss that cannot match the last layer; warn of a softmax that is taken twice."""
-    known = type(last) is Dense or type(last).__module__ == activation.__name__
-    gives = _GIVES.get(type(last), "numbers" if known else "")  # type: ignore[arg-type]
+    gives = "" if last is None else last.gives
     if not gives or loss.wants in ("numbers", gives):
         return
     if loss.wants != "logits":

@@ -33,6 +33,15 @@ class Loss(Buffered):
     wants = "numbers"  # what the predictions must be: see fusion.py
     threshold = 0.5  # predictions above it mean the positive class
     labels: tuple[int, ...] | None = None  # of the two classes of a binary loss
+    independent_samples = (
+        False  # it is a sum over samples, divided by `total`; own code declares it
+    )
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = {"value", "gradient", "value_and_gradient"} & set(vars(cls))
+        if own and "independent_samples" not in vars(cls):
+            cls.independent_samples = cls.__module__ == __name__
 
     def __init__(self) -> None:
         self.frame = Frame()

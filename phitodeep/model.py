@@ -60,6 +60,8 @@ class Sequential(Chain):
     `train` gives.
     """
 
+    refers_to = ("_checked",)
+
     def __init__(
         self,
         *layers: Layer,

@@ -461,7 +461,7 @@ class Lookup(Layer):
         return np.asarray(X)
 
     def forward(self, X: Array) -> Array:
-        self.save(X=X)
+        self.save_for_backward(X=X)
         return self.W[X]
 
     def backward(self, dY: Array) -> None:
@@ -475,7 +475,7 @@ class Drifting(BatchNorm):
 
     def forward(self, X: Array) -> Array:
         self.state["running_mean"] += 1
-        self.save(X=X)
+        self.save_for_backward(X=X)
         return X * self.state["running_mean"] * self.gamma + self.beta
 
     def backward(self, dY: Array) -> Array:
@@ -636,7 +636,7 @@ def test_a_single_number_as_parameter() -> None:
             return shape
 
         def forward(self, X: Array) -> Array:
-            self.save(X=X)
+            self.save_for_backward(X=X)
             return self.k * X
 
         def backward(self, dY: Array) -> Array:
@@ -871,7 +871,7 @@ def test_own_containers_give_paths(X: Array) -> None:
 
         def forward(self, X: Array) -> Array:
             V, G = self.value.forward(X), self.gate.forward(X)
-            self.save(V=V, G=G)
+            self.save_for_backward(V=V, G=G)
             return V * G
 
         def backward(self, dY: Array) -> Array:

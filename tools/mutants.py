@@ -103,7 +103,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "optimization/muon.py",
         "Muon.update",
-        "zip(matrices(layer, name, theta), matrices(layer, name, B), strict=False)",
+        "zip(layer.matrices(name, theta), layer.matrices(name, B), strict=False)",
     ): "one parameter has the same matrices in both",
 }
 

@@ -36,6 +36,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Elementwise(Layer):
     """Y = f(X) for each number; X, Y, dX, dY are of one shape (N, ...)."""
 
+    independent_samples, steps = True, "independent"
+
     def value(self, X: Array) -> Array:
         """f(x)."""
         raise NotImplementedError(f"{type(self).__name__} must implement value(X).")
@@ -46,7 +48,7 @@ class Elementwise(Layer):
 
     def forward(self, X: Array) -> Array:
         Y = self.value(X)
-        self.save(X=X, Y=Y)
+        self.save_for_backward(X=X, Y=Y)
         return Y
 
     def backward(self, dY: Array) -> Array:
@@ -64,10 +66,13 @@ class ReLU(Layer):
     Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines".
     """
 
+    independent_samples, steps = True, "independent"
+    gives = "numbers"
+
     def forward(self, X: Array) -> Array:
         Y = self.buffer("Y", X.shape, X.dtype)
         relu(X.ravel(), Y.ravel())
-        self.save(Y=Y)
+        self.save_for_backward(Y=Y)
         return Y
 
     def backward(self, dY: Array) -> Array:
@@ -112,6 +117,8 @@ class LeakyReLU(Elementwise):
     models".
     """
 
+    gives = "numbers"
+
     def __init__(self, alpha: float = 0.01) -> None:
         super().__init__()
         self.alpha = check_number(alpha, "LeakyReLU alpha")
@@ -137,6 +144,8 @@ class PReLU(Layer):
     Source: He et al. 2015, "Delving deep into rectifiers", arXiv:1502.01852, eq. 1 and 8.
     """
 
+    independent_samples, steps = True, "independent"
+    gives = "numbers"
     alpha = Param()  # never decayed: that would pull it to ReLU (sec. 2.1 of the paper)
 
     def __init__(self, init: float = 0.25) -> None:
@@ -153,12 +162,12 @@ class PReLU(Layer):
                 f"{self!r} was built for D = {self.alpha.size} features on the last axis, "
                 f"got X of shape {X.shape}."
             )
-        self.save(X=X)
+        self.save_for_backward(X=X)
         return np.maximum(X, 0) + self.alpha * np.minimum(X, 0)
 
     def backward(self, dY: Array) -> Array:
         X = self.saved("X")
-        self.grads = {"alpha": sum_rows(dY * np.minimum(X, 0))}
+        sum_rows(dY * np.minimum(X, 0), out=self.grad_array("alpha"))
         return dY * np.where(X > 0, 1, self.alpha)
 
 
@@ -167,6 +176,8 @@ class ELU(Elementwise):
 
     Source: Clevert, Unterthiner and Hochreiter 2016, arXiv:1511.07289, eq. 16.
     """
+
+    gives = "numbers"
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
@@ -200,6 +211,7 @@ class SELU(Elementwise):
     and 14. Initialise with LeCun.
     """
 
+    gives = "numbers"
     alpha, scale = 1.6732632423543772, 1.0507009873554805
 
     def value(self, X: Array) -> Array:
@@ -226,6 +238,8 @@ class GELU(Layer):
     """
 
     flops_per_output = 8
+    independent_samples, steps = True, "independent"
+    gives = "numbers"
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -237,7 +251,7 @@ class GELU(Layer):
         Phi, Y = (self.buffer(name, X.shape, X.dtype) for name in ("Phi", "Y"))
         run = gelu_tanh if self.approximate == "tanh" else gelu
         run(X.ravel(), Phi.ravel(), Y.ravel())
-        self.save(X=X, Phi=Phi)
+        self.save_for_backward(X=X, Phi=Phi)
         return Y
 
     def backward(self, dY: Array) -> Array:
@@ -301,6 +315,8 @@ class SiLU(Elementwise):
     Le 2017, arXiv:1710.05941.
     """
 
+    gives = "numbers"
+
     def value(self, X: Array) -> Array:
         return X * sigmoid(X)
 
@@ -314,6 +330,8 @@ class Mish(Elementwise):
 
     Source: Misra 2019, arXiv:1908.08681, eq. 1.
     """
+
+    gives = "numbers"
 
     def value(self, X: Array) -> Array:
         return X * np.tanh(softplus(X))
@@ -329,6 +347,8 @@ class HardSigmoid(Elementwise):
     Source: the piecewise form of PyTorch's Hardsigmoid; Howard et al. 2019, arXiv:1905.02244.
     """
 
+    gives = "probabilities"
+
     def value(self, X: Array) -> Array:
         return np.clip(X / 6 + 0.5, 0, 1)
 
@@ -341,6 +361,8 @@ class HardSwish(Elementwise):
 
     Source: Howard et al. 2019, "Searching for MobileNetV3", arXiv:1905.02244, sec. 5.2.
     """
+
+    gives = "numbers"
 
     def value(self, X: Array) -> Array:
         return X * np.clip(X / 6 + 0.5, 0, 1)
@@ -355,6 +377,8 @@ class HardTanh(Elementwise):
     Source: Collobert 2004, "Large scale machine learning", PhD thesis, Universite Paris VI.
     """
 
+    gives = "numbers"
+
     def value(self, X: Array) -> Array:
         return np.clip(X, -1, 1, out=self.like("Y", X))
 
@@ -367,6 +391,8 @@ class Sigmoid(Elementwise):
 
     Source: Rumelhart, Hinton and Williams 1986, Nature 323, eq. 2.
     """
+
+    gives = "probabilities"
 
     def value(self, X: Array) -> Array:
         return sigmoid(X, out=self.like("Y", X))
@@ -383,6 +409,8 @@ class Tanh(Elementwise):
     Source: LeCun et al. 1998, "Efficient BackProp", sec. 4.4.
     """
 
+    gives = "numbers"
+
     def value(self, X: Array) -> Array:
         return np.tanh(X, out=self.like("Y", X))
 
@@ -398,6 +426,8 @@ class Softplus(Elementwise):
     option pricing", NIPS 13.
     """
 
+    gives = "numbers"
+
     def value(self, X: Array) -> Array:
         return softplus(X)
 
@@ -412,6 +442,8 @@ class Softsign(Elementwise):
     chunking", NAACL HLT.
     """
 
+    gives = "numbers"
+
     def value(self, X: Array) -> Array:
         return X / (1 + np.abs(X))
 
@@ -423,6 +455,15 @@ class _AlongAxis(Layer):
     """What Softmax and LogSoftmax share: an axis other than that of the batch."""
 
     flops_per_output = 5
+    independent_samples = True
+
+    @property
+    def steps(self) -> str:
+        """The axis of the steps is axis 1."""
+        axis = self.axis
+        if self.output_shape is not None:
+            axis %= len(self.output_shape) + 1
+        return "joined" if axis == 1 else "independent"
 
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
@@ -454,10 +495,12 @@ class Softmax(_AlongAxis):
     outputs".
     """
 
+    gives = "probabilities"
+
     def forward(self, X: Array) -> Array:
         self._check(X.ndim)
         Y = softmax(X, self.axis, out=self.buffer("Y", X.shape, X.dtype))
-        self.save(Y=Y)
+        self.save_for_backward(Y=Y)
         return Y
 
     def backward(self, dY: Array) -> Array:
@@ -478,10 +521,12 @@ class LogSoftmax(_AlongAxis):
     Source: Goodfellow, Bengio and Courville 2016, "Deep Learning", eq. 6.30.
     """
 
+    gives = "log-probabilities"
+
     def forward(self, X: Array) -> Array:
         self._check(X.ndim)
         Y = log_softmax(X, self.axis)
-        self.save(Y=Y)
+        self.save_for_backward(Y=Y)
         return Y
 
     def backward(self, dY: Array) -> Array:

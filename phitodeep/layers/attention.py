@@ -59,6 +59,11 @@ class MultiHeadAttention(Layer):
     bqkv = Param()
     Wo = Param(decay=True)
     bo = Param()
+    independent_samples = True
+
+    @property
+    def steps(self) -> str:
+        return "remembered" if self.causal else "joined"
 
     def __init__(
         self,
@@ -128,7 +133,9 @@ class MultiHeadAttention(Layer):
             m = self._factors(P.shape, P.dtype, ticket, part)
             np.matmul(P if m is None else P * m, V[..., seen, :], out=Z_h[..., rows, :])
         kept = P if len(blocks) == 1 else None
-        self.save(X=X, Q=Q, K=K, V=V, Z=Z, P=kept, turn=turn, ticket=ticket, mask=mask, start=start)
+        self.save_for_backward(
+            X=X, Q=Q, K=K, V=V, Z=Z, P=kept, turn=turn, ticket=ticket, mask=mask, start=start
+        )
         Y = self.buffer("Y", (N, T, D), X.dtype)
         np.matmul(Z.reshape(N * T, D), self.Wo, out=Y.reshape(N * T, D))
         if self.bias:
@@ -172,17 +179,11 @@ class MultiHeadAttention(Layer):
             cos, sin = turn
             dQ[...], dK[...] = rotate(dQ, cos, -sin), rotate(dK, cos, -sin)
         rows_dQKV = dQKV.reshape(N * T, -1)
-        dWqkv, dWo = (
-            self.buffer(f"d{name}", getattr(self, name).shape, dY.dtype) for name in ("Wqkv", "Wo")
-        )
-        self.grads = {
-            "Wqkv": np.matmul(rows_X.T, rows_dQKV, out=dWqkv),
-            "Wo": np.matmul(rows_Z.T, rows_dY, out=dWo),
-        }
+        np.matmul(rows_X.T, rows_dQKV, out=self.grad_array("Wqkv"))
+        np.matmul(rows_Z.T, rows_dY, out=self.grad_array("Wo"))
         if self.bias:
-            dbqkv = self.buffer("dbqkv", self.bqkv.shape, dY.dtype)
-            self.grads["bqkv"] = sum_rows(rows_dQKV, out=dbqkv)
-            self.grads["bo"] = sum_rows(rows_dY, out=self.buffer("dbo", (D,), dY.dtype))
+            sum_rows(rows_dQKV, out=self.grad_array("bqkv"))
+            sum_rows(rows_dY, out=self.grad_array("bo"))
         if not current().needs_dX:
             return None
         dX = self.buffer("dX", (N, T, D), dY.dtype)
@@ -248,6 +249,14 @@ class MultiHeadAttention(Layer):
             return
         product = np.matmul(A.swapaxes(-1, -2), B).sum(axis=2, keepdims=True)
         np.add(out, product, out=out) if add else np.copyto(out, product)
+
+    def matrices(self, name: str, W: Array) -> list[Array]:
+        """Queries, keys and values are three."""
+        (whole,) = super().matrices(name, W)
+        if name != "Wqkv":
+            return [whole]
+        Q, KV = np.split(whole, [whole.shape[1]], axis=-1)
+        return [Q, *np.split(KV, 2, axis=-1)]
 
     def flops(self) -> int:
         """The four projections, and two products of T by T for each head."""

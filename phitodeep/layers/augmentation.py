@@ -20,6 +20,7 @@ class _Image(Layer):
     """What these layers share: samples (height, width, C)."""
 
     flops_per_output = 0
+    independent_samples = True
 
     def create(self, shape: Shape) -> Shape:
         self._check(shape)
@@ -48,7 +49,7 @@ class RandomFlip(_Image):
         self._check(X.shape[1:])
         drawn = self.uniform((len(X), 2)) if current().training else np.ones((len(X), 2))
         flips = drawn < [self.vertical / 2, self.horizontal / 2]
-        self.save(flips=flips)
+        self.save_for_backward(flips=flips)
         return self._flipped(X, flips, "Y")
 
     def backward(self, dY: Array) -> Array:
@@ -109,7 +110,7 @@ class RandomCrop(_Image):
         Y = self.buffer("Y", (len(X), *sizes, shape[-1]), X.dtype)
         for y, window in zip(Y, self._windows(padded, at, sizes), strict=True):
             np.copyto(y, window)
-        self.save(at=at, shape=X.shape)
+        self.save_for_backward(at=at, shape=X.shape)
         return Y
 
     def backward(self, dY: Array) -> Array:

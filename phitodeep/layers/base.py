@@ -6,9 +6,10 @@ import copy
 import functools
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, ClassVar, NamedTuple, Self, overload
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self, cast, overload
 
 import numpy as np
 
@@ -18,12 +19,18 @@ from phitodeep.errors import (
     ArgumentTypeError,
     BackwardError,
     NotBuiltError,
+    OrderError,
     ShapeError,
 )
 from phitodeep.optimization.initialization import Initializer
 from phitodeep.types import Array, DType, Shape, describe
 
 Ticket = tuple[int, int, int]
+STEPS = {  # what `Layer.steps` says of step t of Y
+    "independent": "it depends on step t of X alone",
+    "remembered": "it depends on steps up to t, which generation keeps in the call's memory",
+    "joined": "it may depend on all steps",
+}
 
 
 class Call(NamedTuple):
@@ -38,15 +45,12 @@ class Call(NamedTuple):
     mask: Array | None = None  # (N, T) bool: the steps of each sample that are there
     memory: dict[Layer, Any] | None = None  # in generation: what layers keep between the calls
     again: bool = False  # this forward pass was done before: nothing counts or is noted twice
+    watch: Watch | None = None  # who is told of every pass: see `watching`
 
     @property
     def keeps(self) -> bool:
         """Whether a backward pass may follow; none goes back through steps of generation."""
         return self.caching and self.memory is None
-
-    def with_dX(self) -> Call:
-        """This call, but somebody reads the gradient of the input."""
-        return Call(self.training, self.caching, True, *self[3:])
 
 
 _CALL: ContextVar[Call] = ContextVar("phitodeep_call", default=Call())  # noqa: B039
@@ -83,11 +87,10 @@ class inference(within):
     caching = False
 
     def __init__(self) -> None:
-        """Nothing to say."""
+        """Takes no arguments."""
 
     def __enter__(self) -> None:
-        now = _CALL.get()
-        self.call = Call(False, self.caching, now.needs_dX, False, *now[4:])
+        self.call = _CALL.get()._replace(training=False, caching=self.caching, reuse=False)
         super().__enter__()
 
 
@@ -97,12 +100,118 @@ class saliency(inference):
     caching = True
 
 
+class Event(NamedTuple):
+    """What a watcher is told, before and after each pass: see `watching`.
+
+    what     "forward" or "backward" of a layer, "loss", or "step" of the optimizer
+    when     "before" or "after"
+    path     of the layer, such as "3.layers.0"; "" for the outermost layer, a loss and a step
+    source   the layer, loss or optimizer itself: `source.grads` after a backward pass
+    array    before and after: X and Y of a forward pass, dY and dX of a backward pass (None for
+             tokens, and where nobody reads it), P and dP of a loss, and the flat g of a step
+    value    the loss after it was computed (before: None), the learning rate of a step
+    time     time.perf_counter(), in seconds
+    """
+
+    what: str
+    when: str
+    path: str
+    source: Any
+    array: Array | None
+    value: float | None
+    time: float
+
+
+Watcher = Callable[[Event], Array | None]
+
+
+class Watch(NamedTuple):
+    """A watcher, and what the passes know of it."""
+
+    watcher: Watcher
+    recomputed: bool  # whether it is also told of a checkpoint's second forward pass
+    paths: Mapping[int, str] | None  # by id of the layer; None before the outermost layer is known
+    inside: tuple[str, Any] = ("", None)  # the pass that runs: it is not told again by super()
+
+    def tell(
+        self,
+        what: str,
+        when: str,
+        source: Any,
+        array: Array | None,
+        value: float | None = None,
+        path: str = "",
+    ) -> Array | None:
+        """Tell the watcher; the array, or what it gave in place of it."""
+        event = Event(what, when, path, source, array, value, time.perf_counter())
+        given = self.watcher(event)
+        if given is None:
+            return array
+        if not isinstance(given, np.ndarray) or array is None or given.shape != array.shape:
+            raise ArgumentTypeError(
+                f"a watcher returns None, or an array in place of the one it was given: {when} "
+                f"the {what} of {source!r} that is {_shape_of(array)}, got {_shape_of(given)}."
+            )
+        return given.astype(array.dtype, copy=False)
+
+    def run(
+        self, what: str, layer: Layer, run: Callable[..., Any], A: Array, how: dict[str, Any]
+    ) -> Any:
+        """The pass `run(layer, A, **how)`, with the watcher told before and after it."""
+        call = current()
+        if self.inside == (what, layer) or (call.again and not self.recomputed):
+            return run(layer, A, **how)
+        watch = self if self.paths is not None else self.of(layer)
+        path = (watch.paths or {}).get(id(layer.original), "?")
+        with within(call._replace(watch=watch._replace(inside=(what, layer)))):
+            A = cast(Array, watch.tell(what, "before", layer, A, path=path))
+            return watch.tell(what, "after", layer, run(layer, A, **how), path=path)
+
+    def of(self, root: Layer) -> Watch:
+        """This watch, with paths as seen from `root`."""
+        return self._replace(paths={id(layer): path for path, layer in root.original.walk()})
+
+
+def _shape_of(array: Any) -> str:
+    return f"of shape {array.shape}" if isinstance(array, np.ndarray) else repr(array)
+
+
+class watching(within):
+    """Tell `watcher` of each pass of a layer, of each loss and of each optimizer's step.
+
+        def watcher(event):
+            print(event.when, event.what, event.path, event.array.shape)
+
+        with phitodeep.watching(watcher):
+            model.train(X, y, epochs=1)
+
+    The watcher is a function of one `Event`. It is told once before and once after a pass. What
+    it returns, an array of the same shape, takes the place of the event's array; None leaves it.
+    Paths are those in the model, or in the outermost layer that runs, or in `root` if given. A
+    forward pass that a checkpoint computes again is told of only with `recomputed=True`. With
+    threads, the watcher is called in each of them.
+    """
+
+    def __init__(
+        self, watcher: Watcher, *, root: Layer | None = None, recomputed: bool = False
+    ) -> None:
+        if not callable(watcher):
+            raise ArgumentTypeError(f"watching takes a function of an event, got {watcher!r}.")
+        watch = Watch(watcher, recomputed, None)
+        self.watch = watch if root is None else watch.of(root)
+
+    def __enter__(self) -> None:
+        self.call = _CALL.get()._replace(watch=self.watch)
+        super().__enter__()
+
+
 class Frame:
     """The memory of one pass: cache, gradients, and buffers that the training loop reuses."""
 
     def __init__(self) -> None:
         self.cache: dict[str, Any] = {}
         self.grads: dict[str, Array] = {}
+        self.grad_arrays: dict[str, Array] = {}  # where a training step wants gradients written
         self.buffers: dict[str, Array] = {}
         self.output: tuple[Shape, np.dtype[Any]] | None = None  # of the last cached forward
         self.passes = 0  # forward passes that drew random numbers outside any counted step
@@ -208,8 +317,16 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
             X = self.admit(X)
         if X.ndim == 0:
             raise ShapeError(f"{self!r} takes a batch of at least rank 1, got a single number.")
-        Y = forward(self, X, **how)
-        if _CALL.get().keeps:
+        call = _CALL.get()
+        if call.watch is None:
+            Y = forward(self, X, **how)
+        else:
+            Y = call.watch.run("forward", self, forward, X, how)
+        if type(Y) is not np.ndarray or (
+            X.shape[1:] == self.input_shape and Y.shape != (X.shape[0], *self.output_shape)  # type: ignore[misc]
+        ):
+            self._check_output(X, Y)
+        if call.caching and call.memory is None:
             self.frame.output = Y.shape, Y.dtype
         return Y
 
@@ -221,17 +338,22 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
 
     @functools.wraps(backward)
     def guarded(self: Layer, dY: Array) -> Array | None:
-        if self.frame.output is None:
+        frame = self.frame
+        if frame.output is None:
             raise BackwardError(
                 f"{self!r} has nothing to go back through: run a forward pass in training mode "
                 "first (inference keeps no cache)."
             )
-        shape, dtype = self.frame.output
+        shape, dtype = frame.output
         if type(dY) is not np.ndarray or dY.dtype != dtype:
             dY = as_float(dY, dtype, f"{self!r}: dY")
         if dY.shape != shape:
             raise ShapeError(f"{self!r} gave Y of shape {shape}, got dY of shape {dY.shape}.")
-        return backward(self, dY)
+        frame.grads = {}
+        watch = _CALL.get().watch
+        if watch is None:
+            return backward(self, dY)
+        return watch.run("backward", self, backward, dY, {})
 
     return guarded
 
@@ -254,8 +376,19 @@ class Layer(Buffered):
     flops_per_output = 1  # the work of an elementwise layer; matrix layers override `flops`
     declared: ClassVar[dict[str, Param]] = {}  # parameters and states of the class
 
+    # What others must know of a layer. A class that overrides `forward` declares them again:
+    independent_samples: Any = False  # sample i of Y depends on sample i of X alone
+    steps: Any = "joined"  # how the steps of (N, T, ...) depend on each other: see `STEPS`
+    gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" for unknown
+    max_steps: int | None = None  # the most steps that the layer takes, if there is a limit
+    refers_to: ClassVar[tuple[str, ...]] = ()  # attributes that are layers held elsewhere
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls) and not cls.__module__.startswith("phitodeep."):
+            for name in ("independent_samples", "steps", "gives"):
+                if name not in vars(cls):
+                    setattr(cls, name, getattr(Layer, name))
         for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):
             if name in cls.__dict__:
                 setattr(cls, name, guard(cls.__dict__[name]))
@@ -294,6 +427,15 @@ class Layer(Buffered):
         """Which steps of Y are there, given those of X (N, T); None where Y has no steps."""
         return mask
 
+    def matrices(self, name: str, W: Array) -> list[Array]:
+        """The matrices in W, an array of this parameter's size: stacks (n, rows, columns), views.
+
+        Muon steps by them: one matrix unless a layer says otherwise, and none for tables of
+        vectors, such as an embedding's.
+        """
+        W = W.reshape(-1, self.params[name].shape[-1])
+        return [W[None]]
+
     @property
     def tied(self) -> dict[str, tuple[Layer, str]]:
         """Gradients of this layer that belong to another's parameters: name -> (layer, name)."""
@@ -309,15 +451,53 @@ class Layer(Buffered):
 
     # --- what an author uses ---------------------------------------------------------------
 
-    def save(self, **values: Any) -> None:
+    def save_for_backward(self, **values: Any) -> None:
         """Keep values for `backward`, unless this is inference or generation."""
-        if _CALL.get().keeps:
+        call = _CALL.get()
+        if call.caching and call.memory is None:
             self.frame.cache = values
 
+    def save(self, path: Any = None, **values: Any) -> NoReturn:
+        """Refused: it is the name of what will write files."""
+        remedy = (
+            f"to keep values for backward, call self.save_for_backward({', '.join(values)}=...)."
+            if values
+            else "writing a model to a file is not there yet: pickle keeps all of it, and "
+            "np.savez(path, **model.get_weights()) its weights."
+        )
+        raise OrderError(f"{type(self).__name__}.save: {remedy}")
+
     def saved(self, *names: str) -> Any:
-        """What `save` kept under these names: one value, or a tuple of several."""
+        """What `save_for_backward` kept under these names: one value, or a tuple of several."""
         cache = self.frame.cache
-        return cache[names[0]] if len(names) == 1 else tuple(cache[name] for name in names)
+        try:
+            return cache[names[0]] if len(names) == 1 else tuple([cache[name] for name in names])
+        except KeyError as missing:
+            raise BackwardError(
+                f"{self!r}: backward asks for {missing}, which forward did not keep: call "
+                f"self.save_for_backward({missing.args[0]}=...) in forward."
+            ) from None
+
+    def grad_array(self, name: str) -> Array:
+        """The array to write dL/dparameter into, registered in `grads`: uninitialised.
+
+        In a training step it is a piece of the optimizer's vector of all gradients, so that
+        nothing is copied; elsewhere it is a new array.
+        """
+        W, frame = self.params.get(name), self.frame
+        if W is None:
+            owner, own_name = self.tied[name]
+            W = owner.params[own_name]
+        dtype = self.dtype if frame.output is None else frame.output[1]
+        made = None
+        if _CALL.get().reuse:
+            made = frame.grad_arrays.get(name)
+            if made is None:
+                made = self.reused(f"d{name}", W.shape, dtype)
+        if made is None:
+            made = np.empty(W.shape, dtype)
+        frame.grads[name] = made
+        return made
 
     def draw(self, initializer: Initializer, shape: Shape) -> Array:
         """Initial values of a parameter, from this layer's own generator."""
@@ -381,7 +561,7 @@ class Layer(Buffered):
         if seed is not None:
             self.plant(seed)
         self._generator = np.random.default_rng(self.seed_sequence) if self.creates else None
-        if not self.children() and any(isinstance(v, Layer) for v in _spread(vars(self))):
+        if not self.children() and any(isinstance(v, Layer) for _, v in self._spread()):
             raise ArgumentTypeError(f"{self!r} holds layers: derive it from Container.")
         self.creating = True
         try:
@@ -465,11 +645,24 @@ class Layer(Buffered):
         for key, child in self.children().items():
             yield from child.walk(f"{path}.{key}" if path else key.removeprefix("layers."))
 
-    def replica(self) -> Self:
-        """The same layer with the same parameters and a frame of its own, as a thread needs it."""
+    def replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
+        """The same layer with the same parameters and a frame of its own, as a thread needs it.
+
+        `frames` keeps the frames by layer, for the replicas that are made of it later.
+        """
+        frame = None if frames is None else frames.get(self)
+        if frame is None:
+            frame = Frame()
+            if frames is not None:
+                frames[self] = frame
         twin = object.__new__(type(self))
-        vars(twin).update(vars(self), frame=Frame())
+        vars(twin).update(vars(self), frame=frame, _original=self.original)
         return twin
+
+    @property
+    def original(self) -> Layer:
+        """The layer that this one is a replica of, or itself."""
+        return cast(Layer, vars(self).get("_original", self))
 
     def copy(self) -> Self:
         """An independent copy: parameters and state, without cache and gradients."""
@@ -549,15 +742,38 @@ class Layer(Buffered):
         for path, (store, name) in slots.items():
             store[name][...] = weights[path]
 
+    def _spread(self) -> Iterator[tuple[str, Any]]:
+        """The attributes, and what lists, tuples and dicts among them hold, by attribute and index.
+
+        Without those that the layer only refers to.
+        """
+        for name, value in vars(self).items():
+            if name in self.refers_to or name == "_original":
+                continue
+            if isinstance(value, list | tuple):
+                yield from ((f"{name}.{i}", v) for i, v in enumerate(value))
+            elif isinstance(value, dict):
+                yield from ((f"{name}.{key}", v) for key, v in value.items())
+            else:
+                yield name, value
+
+    def _check_output(self, X: Array, Y: Any) -> None:
+        """Refuse what forward gave, if it is not what `create` promised."""
+        if not isinstance(Y, np.ndarray):
+            raise ArgumentTypeError(
+                f"{self!r}: forward must return an array, got {type(Y).__name__}."
+            )
+        promised = (len(X), *(self.output_shape or ()))
+        if X.shape[1:] == self.input_shape and Y.shape != promised:
+            raise ShapeError(
+                f"{self!r}: forward gave Y of shape {Y.shape} for X of shape {X.shape}, but create "
+                f"promised samples of shape {self.output_shape}, so {promised}: the first axis "
+                "is that of the batch, in X and in Y."
+            )
+
     def _stored(self) -> Iterator[tuple[str, dict[str, Array], str]]:
         for path, layer in self.walk():
             layer.make_parameters()
             for store in (layer.params, layer.state):
                 for name in store:
                     yield f"{path}.{name}" if path else name, store, name
-
-
-def _spread(attributes: dict[str, Any]) -> Iterator[Any]:
-    """All values, and what lists among them hold."""
-    for value in attributes.values():
-        yield from value if isinstance(value, list) else (value,)

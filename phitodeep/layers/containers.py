@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
-from phitodeep.layers.base import Layer, calling, current, within
+from phitodeep.layers.base import Frame, Layer, calling, current, within
 from phitodeep.types import Array, Shape
 
 
@@ -30,30 +31,56 @@ class _Place:
 
 
 class Container(Layer):
-    """A layer made of layers, which it holds as attributes or in lists.
+    """A layer made of layers, which it holds as attributes, or in lists, tuples and dicts.
 
     Derive your own from it: what is held is found, so it is built from the same seed, trained,
     counted, copied and saved with the rest. `create`, `forward` and `backward` are the author's.
+
+    In training, nobody reads the dX of the first layer that learns, and layers skip it: their
+    `backward` returns None. A container of your own is always asked for dX, so that its inner
+    layers give theirs; with `skips_dX = True` it declares that its `backward` copes with None.
     """
 
-    def children(self) -> dict[str, Layer]:
-        found: dict[str, Layer] = {}
-        for name, value in vars(self).items():
-            if isinstance(value, Layer):
-                found[name] = value
-            elif isinstance(value, list):
-                found |= {f"{name}.{i}": v for i, v in enumerate(value) if isinstance(v, Layer)}
-        return found
+    skips_dX = False
 
-    def replica(self) -> Self:
-        twin = super().replica()
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "backward" in vars(cls) and not cls.__module__.startswith("phitodeep."):
+            if "skips_dX" not in vars(cls):
+                cls.skips_dX = False
+            if not cls.skips_dX:
+                cls.backward = _with_dX(cls.backward)  # type: ignore[method-assign]
+
+    def children(self) -> dict[str, Layer]:
+        return {name: value for name, value in self._spread() if isinstance(value, Layer)}
+
+    def replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
+        twin = super().replica(frames)
+
+        def copied(value: Any) -> Any:
+            return value.replica(frames) if isinstance(value, Layer) else value
+
         for name, value in vars(self).items():
+            if name in self.refers_to or name == "_original":
+                continue
             if isinstance(value, Layer):
-                setattr(twin, name, value.replica())
+                vars(twin)[name] = copied(value)
             elif isinstance(value, list):
-                copies = [v.replica() if isinstance(v, Layer) else v for v in value]
-                setattr(twin, name, copies)
+                vars(twin)[name] = list(map(copied, value))
+            elif type(value) is tuple:
+                vars(twin)[name] = tuple(map(copied, value))
+            elif type(value) is dict:
+                vars(twin)[name] = {key: copied(v) for key, v in value.items()}
         return twin
+
+    @property
+    def independent_samples(self) -> bool:
+        return all(layer.independent_samples for layer in self.children().values())
+
+    @property
+    def steps(self) -> str:
+        found = {layer.steps for layer in self.children().values()}
+        return next((how for how in ("joined", "remembered") if how in found), "independent")
 
     def _held(self, layers: Sequence[Layer]) -> list[Layer]:
         """The layers as a list, if each is one and none comes twice."""
@@ -86,6 +113,20 @@ class Container(Layer):
         return sum(layer.flops() for layer in self.children().values())
 
 
+def _with_dX(backward: Callable[..., Array | None]) -> Callable[..., Array | None]:
+    """A backward pass whose inner layers are asked for dX, whether or not it is."""
+
+    @functools.wraps(backward)
+    def asked(self: Layer, dY: Array) -> Array | None:
+        call = current()
+        if call.needs_dX:
+            return backward(self, dY)
+        with within(call._replace(needs_dX=True)):
+            return backward(self, dY)
+
+    return asked
+
+
 class Chain(Container):
     """Layers one after another: Y = f_n(... f_2(f_1(X))).
 
@@ -101,6 +142,7 @@ class Chain(Container):
     """
 
     ends_with_last = True  # whether the output is that of the last layer
+    skips_dX = True
 
     def __init__(self, *layers: Layer, checkpoint: bool = False) -> None:
         super().__init__()
@@ -138,7 +180,9 @@ class Chain(Container):
         """The chain up to that layer, with the same layers."""
         end = self.layers[-1]
         nested = [] if end is self.last else [cast(Chain, end).without_last()]
-        return self.with_layers([*self.layers[:-1], *nested])
+        other = self.with_layers([*self.layers[:-1], *nested])
+        other.output_shape = other.layers[-1].output_shape if other.layers else self.input_shape
+        return other
 
     def with_layers(self, layers: list[Layer]) -> Self:
         """A chain like this one, of these layers themselves."""
@@ -155,7 +199,7 @@ class Chain(Container):
     def _through(self, X: Array) -> Array:
         """F(X): all layers, one after another."""
         call = current()
-        if not call.keeps:
+        if not call.caching or call.memory is not None:
             return self._forward(X)
         self.frame.start = (X, call) if self.checkpoint else None
         if not self.checkpoint:
@@ -208,7 +252,7 @@ class Chain(Container):
                 return None
         i = first
         try:
-            with within(call.with_dX()):
+            with within(call if call.needs_dX else call._replace(needs_dX=True)):
                 for i in range(len(self.layers) - 1, first, -1):
                     dY = cast(Array, self.layers[i].backward(dY))
             i = first
@@ -272,6 +316,8 @@ class Parallel(Container):
     Source: Szegedy et al. 2015, "Going deeper with convolutions", arXiv:1409.4842 (concat).
     """
 
+    skips_dX = True
+
     def __init__(self, *branches: Layer, merge: str = "concat") -> None:
         super().__init__()
         if merge not in ("concat", "add", "multiply"):
@@ -310,7 +356,7 @@ class Parallel(Container):
             for at.i, branch in enumerate(self.branches):
                 outs.append(branch.forward(X))
         self._check([Y.shape for Y in outs])
-        self.save(outs=outs)
+        self.save_for_backward(outs=outs)
         if self.merge == "concat":
             return np.concatenate(outs, axis=-1)
         return _product(outs) if self.merge == "multiply" else _sum(outs)
@@ -367,7 +413,7 @@ class SkipConcat(Chain):
         F = self._through(X)
         if F.shape[:-1] != X.shape[:-1]:
             raise self._misfit(X.shape, F.shape)
-        self.save(channels=X.shape[-1])
+        self.save_for_backward(channels=X.shape[-1])
         return np.concatenate([X, F], axis=-1)
 
     def backward(self, dY: Array) -> Array | None:
@@ -385,6 +431,12 @@ class TimeDistributed(Container):
     Backward: dY and dX change shape in the same way.
     """
 
+    skips_dX = True
+
+    @property
+    def steps(self) -> str:
+        return "independent" if self.independent_samples else "joined"
+
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         self.layer = self._held([layer])[0]
@@ -401,7 +453,7 @@ class TimeDistributed(Container):
     def forward(self, X: Array) -> Array:
         if X.ndim < 2:
             raise ShapeError(f"{self!r} takes X (N, T, ...), got shape {X.shape}.")
-        self.save(shape=X.shape)
+        self.save_for_backward(shape=X.shape)
         with calling(mask=None, first=current().first * X.shape[1]):
             Y = self.layer.forward(X.reshape(-1, *X.shape[2:]))
         return Y.reshape(*X.shape[:2], *Y.shape[1:])

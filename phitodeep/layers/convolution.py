@@ -44,6 +44,7 @@ class _Convolution(Layer):
     W = Param(decay=True)
     b = Param()
     rank = 0  # spatial axes
+    independent_samples = True
 
     def __init__(
         self,
@@ -153,6 +154,11 @@ class _Convolution(Layer):
             at += part.reshape(at.shape)
         return windows.inside(padded)
 
+    def matrices(self, name: str, W: Array) -> list[Array]:
+        """Each group is one, with a kernel (taps A / G, B / G)."""
+        W = W.reshape(-1, self.groups, self.params[name].shape[-1] // self.groups)
+        return [W.swapaxes(0, 1)]
+
     def flops(self) -> int:
         """A multiplication and an addition for each weight at each position, and the bias."""
         outputs = math.prod(self.output_shape or ())
@@ -201,19 +207,17 @@ class _Conv(_Convolution):
             kept = U if part == slice(0, len(X)) else None
         if self.bias:
             Y += self.b
-        self.save(X=X, U=kept, windows=windows, there=there)
+        self.save_for_backward(X=X, U=kept, windows=windows, there=there)
         return Y
 
     def backward(self, dY: Array) -> Array | None:
         X, kept, windows, there = self.saved("X", "U", "windows", "there")
-        dW = self.buffer("dW", self.W.shape, dY.dtype)
-        total = self._matrices(dW)
+        total = self._matrices(self.grad_array("W"))
         total[...], share = 0, self.buffer("share", total.shape, dY.dtype)
         for part, U in self._cuts(X, windows) if kept is None else [(slice(None), kept)]:
             total += np.matmul(U.swapaxes(1, 2), self._grouped(dY[part]), out=share)
-        self.grads = {"W": dW}
         if self.bias:
-            self.grads["b"] = sum_rows(dY, out=self.buffer("db", self.b.shape, dY.dtype))
+            sum_rows(dY, out=self.grad_array("b"))
         if not current().needs_dX:
             return None
         G, channels = self.groups, X.shape[-1]
@@ -370,7 +374,7 @@ class _ConvTranspose(_Convolution):
         X = X if there is None else X * there
         windows = self._windows(self._out(X.shape[1:-1]))
         laid = self._lay(self._grouped(X), self._taps(), windows, self.filters)
-        self.save(X=X, windows=windows, there=there)
+        self.save_for_backward(X=X, windows=windows, there=there)
         Y = self.buffer("Y", laid.shape, X.dtype)
         if self.bias:
             return np.add(laid, self.b, out=Y)
@@ -389,9 +393,9 @@ class _ConvTranspose(_Convolution):
             if needs_dX:
                 np.matmul(V, matrices, out=self._grouped(dX[part]))
         dW = dW.reshape(G, c, n, f).transpose(2, 0, 1, 3)
-        self.grads = {"W": dW.reshape(self.W.shape)}
+        np.copyto(self.grad_array("W"), dW.reshape(self.W.shape))
         if self.bias:
-            self.grads["b"] = sum_rows(dY, out=self.buffer("db", self.b.shape, dY.dtype))
+            sum_rows(dY, out=self.grad_array("b"))
         if not needs_dX:
             return None
         return dX if there is None else np.multiply(dX, there, out=dX)

@@ -32,6 +32,8 @@ class Dense(Layer):
 
     W = Param(decay=True)
     b = Param()
+    independent_samples, steps = True, "independent"
+    gives = "numbers"
 
     def __init__(
         self,
@@ -71,15 +73,15 @@ class Dense(Layer):
         np.dot(rows, self.W, out=Y)
         if self.bias:
             Y += self.b
-        self.save(rows=rows)
+        self.save_for_backward(rows=rows)
         return Y if X.ndim == 2 else Y.reshape(*X.shape[:-1], self.output_size)
 
     def backward(self, dY: Array) -> Array | None:
         rows, W = self.saved("rows"), self.W
         dY_rows = dY if dY.ndim == 2 else dY.reshape(-1, self.output_size)
-        self.grads = {"W": np.dot(rows.T, dY_rows, out=self.buffer("dW", W.shape, W.dtype))}
+        np.dot(rows.T, dY_rows, out=self.grad_array("W"))
         if self.bias:
-            self.grads["b"] = sum_rows(dY_rows, out=self.buffer("db", W.shape[1:], W.dtype))
+            sum_rows(dY_rows, out=self.grad_array("b"))
         if not current().needs_dX:
             return None
         dX = np.dot(dY_rows, W.T, out=self.buffer("dX", rows.shape, W.dtype))

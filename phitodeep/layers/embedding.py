@@ -29,6 +29,7 @@ class Embedding(Layer):
 
     W = Param(decay=True)
     takes_tokens = True
+    independent_samples, steps = True, "independent"
     flops_per_output = 0
 
     def __init__(self, vocab_size: int, dim: int, *, initializer: Initializer = Normal()) -> None:
@@ -52,15 +53,16 @@ class Embedding(Layer):
                 f"{self!r} takes tokens from 0 to {self.vocab_size - 1}, got {X[where]} at "
                 f"X[{', '.join(map(str, where))}]."
             )
-        self.save(tokens=X)
+        self.save_for_backward(tokens=X)
         out = self.buffer("Y", (*X.shape, self.dim), self.dtype)
         return np.take(self.W, X, axis=0, out=out, mode="clip")  # in range: just checked
 
     def backward(self, dY: Array) -> None:
         tokens, rows = self.saved("tokens").ravel(), dY.reshape(-1, self.dim)
-        dW = self.buffer("dW", self.W.shape, dY.dtype)
-        sum_by_token(tokens, rows, dW)
-        self.grads = {"W": dW}
+        sum_by_token(tokens, rows, self.grad_array("W"))
+
+    def matrices(self, name: str, W: Array) -> list[Array]:
+        return []  # rows of a table
 
 
 @kernel
@@ -78,6 +80,8 @@ def sum_by_token(tokens: Array, rows: Array, dW: Array) -> None:
 
 class _Placed(Layer):
     """Layers that add something which depends on the place along the time axis of (N, T, D)."""
+
+    independent_samples, steps = True, "remembered"  # which is the place alone
 
     def _start(self, T: int) -> int:
         """The place of the first of T steps: in generation, after those of the calls before."""
@@ -113,6 +117,7 @@ class PositionalEmbedding(_Placed):
     def __init__(self, max_len: int, *, initializer: Initializer = Normal(0.02)) -> None:
         super().__init__()
         self.max_len = check_count(max_len, "PositionalEmbedding max_len")
+        self.max_steps = self.max_len
         self.initializer = initializer
 
     def create(self, shape: Shape) -> Shape:
@@ -125,15 +130,17 @@ class PositionalEmbedding(_Placed):
             raise ShapeError(f"{self!r} takes X (N, T, {self.W.shape[-1]}), got shape {X.shape}.")
         T = X.shape[1]
         start = self._start(T)
-        self.save(places=slice(start, start + T))
+        self.save_for_backward(places=slice(start, start + T))
         return np.add(X, self.W[start : start + T], out=self.buffer("Y", X.shape, X.dtype))
 
     def backward(self, dY: Array) -> Array:
-        dW = self.buffer("dW", self.W.shape, dY.dtype)
+        dW = self.grad_array("W")
         dW.fill(0)
         np.sum(dY, axis=0, out=dW[self.saved("places")])
-        self.grads = {"W": dW}
         return dY.copy()
+
+    def matrices(self, name: str, W: Array) -> list[Array]:
+        return []  # rows of a table
 
     def _check(self, T: int) -> None:
         if T > self.max_len:
@@ -152,7 +159,7 @@ class SinusoidalEncoding(_Placed):
             raise ShapeError(f"{self!r} takes X (N, T, D), got shape {X.shape}.")
         T, D = X.shape[1:]
         start = self._start(T)
-        self.save()
+        self.save_for_backward()
         angles = place_angles(start, T, (D + 1) // 2, 2 / D)
         e = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(T, -1)[:, :D]
         return X + e.astype(X.dtype)
@@ -186,7 +193,7 @@ class RotaryEmbedding(_Placed):
             raise ShapeError(f"{self!r} takes X (N, T, D) with D even, got shape {X.shape}.")
         T, D = X.shape[1:]
         turn = turning(self._start(T), T, D, self.base, X.dtype)
-        self.save(turn=turn)
+        self.save_for_backward(turn=turn)
         return rotate(X, *turn)
 
     def backward(self, dY: Array) -> Array:

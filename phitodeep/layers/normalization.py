@@ -18,6 +18,7 @@ class _Scale(Layer):
     """What all norms share: gamma of shape (D,), and its gradient."""
 
     gamma = Param()  # scale; never decayed: pulling it to 0 would switch the layer off
+    independent_samples, steps = True, "independent"
     flops_per_output = 8  # mean, centring, squares, their mean, scaling, gamma and beta
     eps: float
 
@@ -33,9 +34,9 @@ class _Scale(Layer):
             )
 
     def _gamma_gradient(self, dY: Array, X_hat: Array) -> Array:
-        """gamma serves every row, so dgamma = sum_rows(dy x_hat)."""
+        """Write dgamma: gamma serves every row, so it is sum_rows(dy x_hat)."""
         product = np.multiply(dY, X_hat, out=self.buffer("product", dY.shape, dY.dtype))
-        return sum_rows(product, out=self.buffer("dgamma", self.gamma.shape, dY.dtype))
+        return sum_rows(product, out=self.grad_array("gamma"))
 
     def _g(self, dY: Array) -> Array:
         """g = gamma dy, where dX is going to be."""
@@ -56,12 +57,9 @@ class _ScaleAndShift(_Scale):
         Y += self.beta
         return Y
 
-    def _gradients(self, dY: Array, X_hat: Array) -> dict[str, Array]:
-        """dgamma, and dbeta = sum_rows(dy)."""
-        return {
-            "gamma": self._gamma_gradient(dY, X_hat),
-            "beta": sum_rows(dY, out=self.buffer("dbeta", self.beta.shape, dY.dtype)),
-        }
+    def _gradients(self, dY: Array, X_hat: Array) -> tuple[Array, Array]:
+        """Write dgamma, and dbeta = sum_rows(dy)."""
+        return self._gamma_gradient(dY, X_hat), sum_rows(dY, out=self.grad_array("beta"))
 
     def _normalise(self, X: Array) -> tuple[Array, Array]:
         """x_hat and r of each row of X (..., D): see LayerNorm."""
@@ -139,15 +137,14 @@ class LayerNorm(_ScaleAndShift):
         X_hat, Y = (self.buffer(name, rows.shape, X.dtype) for name in ("X_hat", "Y"))
         r = self.buffer("r", (len(rows), 1), X.dtype)
         layer_norm(rows, self.gamma, self.beta, self.eps, X_hat, r, Y)
-        self.save(X_hat=X_hat, r=r)
+        self.save_for_backward(X_hat=X_hat, r=r)
         return Y.reshape(X.shape)
 
     def backward(self, dY: Array) -> Array:
         X_hat, r = self.saved("X_hat", "r")
         dX, s = (self.buffer(name, X_hat.shape, dY.dtype) for name in ("dX", "along"))
-        dgamma, dbeta = (self.buffer(n, self.gamma.shape, dY.dtype) for n in ("dgamma", "dbeta"))
+        dgamma, dbeta = self.grad_array("gamma"), self.grad_array("beta")
         layer_norm_back(dY.reshape(X_hat.shape), X_hat, r, self.gamma, dX, dgamma, dbeta, s)
-        self.grads = {"gamma": dgamma, "beta": dbeta}
         return dX.reshape(dY.shape)
 
 
@@ -186,6 +183,8 @@ class GroupNorm(_ScaleAndShift):
     Source: Wu and He 2018, "Group normalization", arXiv:1803.08494, eq. 7.
     """
 
+    steps = "joined"
+
     def __init__(self, groups: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.groups = check_count(groups, "GroupNorm groups")
@@ -214,12 +213,12 @@ class GroupNorm(_ScaleAndShift):
         self._check_groups(X.shape[1:])
         rows, r = self._normalise(self._rows(X))
         X_hat = self._places(rows, X.shape)
-        self.save(X_hat=X_hat, rows=rows, r=r)
+        self.save_for_backward(X_hat=X_hat, rows=rows, r=r)
         return self._scale_and_shift(X_hat)
 
     def backward(self, dY: Array) -> Array:
         X_hat, rows, r = self.saved("X_hat", "rows", "r")
-        self.grads = self._gradients(dY, X_hat)
+        self._gradients(dY, X_hat)
         dX_rows = self._back_to_rows(self._rows(self._g(dY)), rows, r)
         return self._places(dX_rows, dY.shape)
 
@@ -277,12 +276,12 @@ class RMSNorm(_Scale):
         square = np.einsum("...d,...d->...", X, X)[..., None] / X.shape[-1]
         r = 1 / np.sqrt(square + self.eps)
         X_hat = np.multiply(X, r, out=self.buffer("X_hat", X.shape, X.dtype))
-        self.save(X_hat=X_hat, r=r)
+        self.save_for_backward(X_hat=X_hat, r=r)
         return np.multiply(X_hat, self.gamma, out=self.buffer("Y", X.shape, X.dtype))
 
     def backward(self, dY: Array) -> Array:
         X_hat, r = self.saved("X_hat", "r")
-        self.grads = {"gamma": self._gamma_gradient(dY, X_hat)}
+        self._gamma_gradient(dY, X_hat)
         g = self._g(dY)
         along_scale = np.einsum("...d,...d->...", g, X_hat)[..., None] / g.shape[-1]
         g -= np.multiply(X_hat, along_scale, out=self.buffer("product", g.shape, g.dtype))
@@ -317,6 +316,10 @@ class BatchNorm(_ScaleAndShift):
     Source: Ioffe and Szegedy 2015, "Batch Normalization", arXiv:1502.03167, algorithm 1.
     """
 
+    @property
+    def independent_samples(self) -> bool:  # type: ignore[override]
+        return not self.trainable
+
     running_mean = State()
     running_var = State()
 
@@ -338,7 +341,7 @@ class BatchNorm(_ScaleAndShift):
         var = self._variance(X_hat, mu) if batch else self.running_var
         r = 1 / np.sqrt(var + self.eps)
         X_hat *= r
-        self.save(X_hat=X_hat, r=r, batch=batch)
+        self.save_for_backward(X_hat=X_hat, r=r, batch=batch)
         return self._scale_and_shift(X_hat)
 
     def _variance(self, centred: Array, mu: Array) -> Array:
@@ -353,13 +356,13 @@ class BatchNorm(_ScaleAndShift):
 
     def backward(self, dY: Array) -> Array:
         X_hat, r, batch = self.saved("X_hat", "r", "batch")
-        self.grads = grads = self._gradients(dY, X_hat)
+        dgamma, dbeta = self._gradients(dY, X_hat)
         dX = self.buffer("dX", dY.shape, dY.dtype)
         if not batch:
             return np.multiply(dY, self.gamma * r, out=dX)
         n = max(1, dY.size // dY.shape[-1])
-        np.multiply(X_hat, grads["gamma"] / n, out=dX)
+        np.multiply(X_hat, dgamma / n, out=dX)
         np.subtract(dY, dX, out=dX)
-        dX -= grads["beta"] / n
+        dX -= dbeta / n
         dX *= self.gamma * r
         return dX

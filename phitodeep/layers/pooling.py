@@ -28,6 +28,7 @@ class _Pool(Layer):
     """What pools share: windows of `pool_size`, side by side unless `stride` says otherwise."""
 
     rank = 0
+    independent_samples = True
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class _MaxPool(_Pool):
         Y = self.buffer("Y", (len(X), *windows.out, X.shape[-1]), X.dtype)
         winner = self.buffer("winner", Y.shape, np.min_scalar_type(len(windows.taps)))
         max_pool(_plane(padded), _plane(Y), _plane(winner), *self._in_the_plane())
-        self.save(winner=winner, windows=windows)
+        self.save_for_backward(winner=winner, windows=windows)
         return Y
 
     def backward(self, dY: Array) -> Array:
@@ -173,7 +174,7 @@ class _AvgPool(_Pool):
             Y += windows.at(padded, tap)
         shares = self._shares(windows, X.dtype)
         Y *= shares
-        self.save(windows=windows, shares=shares)
+        self.save_for_backward(windows=windows, shares=shares)
         return Y
 
     def _shares(self, windows: Windows, dtype: DType) -> Array:
@@ -212,6 +213,8 @@ def _fresh(name: str, shape: Shape, dtype: DType) -> Array:
 class _Global(Layer):
     """What global pools share: (N, *sizes, C) becomes (N, C); of steps, those that are there."""
 
+    independent_samples = True
+
     def compute_mask(self, mask: Array) -> Array | None:
         return None
 
@@ -243,10 +246,10 @@ class GlobalAvgPool(_Global):
     def forward(self, X: Array) -> Array:
         rows, there = self._places(X), steps_there(self, X)
         if there is None:
-            self.save(shape=X.shape, shares=X.dtype.type(1 / rows.shape[1]))
+            self.save_for_backward(shape=X.shape, shares=X.dtype.type(1 / rows.shape[1]))
             return rows.mean(axis=1)
         shares = there / np.maximum(there.sum(axis=1, keepdims=True), 1).astype(X.dtype)
-        self.save(shape=X.shape, shares=shares)
+        self.save_for_backward(shape=X.shape, shares=shares)
         return (rows * shares).sum(axis=1)
 
     def backward(self, dY: Array) -> Array:
@@ -270,7 +273,7 @@ class GlobalMaxPool(_Global):
         winner = rows.argmax(axis=1)[:, None]
         Y = np.take_along_axis(rows, winner, axis=1)[:, 0]
         any_there = None if there is None else there.any(axis=1)
-        self.save(shape=X.shape, winner=winner, any_there=any_there)
+        self.save_for_backward(shape=X.shape, winner=winner, any_there=any_there)
         return Y if any_there is None else np.where(any_there, Y, 0).astype(X.dtype, copy=False)
 
     def backward(self, dY: Array) -> Array:
@@ -295,6 +298,8 @@ class Upsample2D(Layer):
     Source: the half-pixel rule of PyTorch's interpolate(align_corners=False).
     """
 
+    independent_samples = True
+
     def __init__(self, factor: int | Sequence[int], mode: str = "nearest") -> None:
         super().__init__()
         self.factor = factor
@@ -317,7 +322,7 @@ class Upsample2D(Layer):
             spreading(n, f, self.mode).astype(X.dtype)
             for n, f in zip(X.shape[1:3], self.factors, strict=True)
         )
-        self.save(A=A, B=B)
+        self.save_for_backward(A=A, B=B)
         return _apply(A, B, X)
 
     def backward(self, dY: Array) -> Array:
@@ -352,6 +357,7 @@ class ZeroPad2D(Layer):
     """
 
     flops_per_output = 0
+    independent_samples = True
 
     def __init__(self, padding: int | Sequence[Sequence[int]] = 1) -> None:
         super().__init__()
@@ -370,7 +376,7 @@ class ZeroPad2D(Layer):
     def forward(self, X: Array) -> Array:
         if X.ndim != 4:
             raise ShapeError(f"{self!r} takes X (N, height, width, C), got shape {X.shape}.")
-        self.save(sizes=X.shape[1:3])
+        self.save_for_backward(sizes=X.shape[1:3])
         return np.pad(X, ((0, 0), *self.pads, (0, 0)))
 
     def backward(self, dY: Array) -> Array:

@@ -33,6 +33,7 @@ class _Recurrent(Layer):
     Wx = Param(decay=True)
     Wh = Param(decay=True)
     b = Param()
+    independent_samples, steps = True, "remembered"
     gates = 1
     states = 1  # arrays that a step hands to the next: h, and what else
     kept = 0  # arrays (N, H) that a step keeps for `back` beside its gates
@@ -74,9 +75,8 @@ class _Recurrent(Layer):
         """What h Wh has added to it, for cells that have a second bias."""
         return None
 
-    def _bias_gradient(self, dU_rows: Array) -> dict[str, Array]:
-        """The gradient of that bias."""
-        return {}
+    def _bias_gradient(self, dU_rows: Array) -> None:
+        """Write the gradient of that bias."""
 
     # --- the loop --------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class _Recurrent(Layer):
                     np.copyto(S[:, t + 1], S[:, t], where=~there[t])
         if call.memory is not None:
             call.memory[self] = S[:, T].copy()
-        self.save(X_t=X_t, A=A, K=K, S=S, there=there)
+        self.save_for_backward(X_t=X_t, A=A, K=K, S=S, there=there)
         if not self.return_sequences:
             return S[0, T].copy()
         Y = self.buffer("Y", (N, T, self.units), X.dtype)
@@ -147,14 +147,10 @@ class _Recurrent(Layer):
             if past is not None:
                 d += past
         rows, dU_rows, H = dA.reshape(T * N, -1), dU.reshape(T * N, -1), self.units
-        dWx = self.buffer("dWx", self.Wx.shape, dY.dtype)
-        dWh = self.buffer("dWh", self.Wh.shape, dY.dtype)
-        self.grads = {
-            "Wx": np.matmul(X_t.reshape(T * N, D).T, rows, out=dWx),
-            "Wh": np.matmul(S[0, :T].reshape(T * N, H).T, dU_rows, out=dWh),
-            "b": sum_rows(rows, out=self.buffer("db", self.b.shape, dY.dtype)),
-            **self._bias_gradient(dU_rows),
-        }
+        np.matmul(X_t.reshape(T * N, D).T, rows, out=self.grad_array("Wx"))
+        np.matmul(S[0, :T].reshape(T * N, H).T, dU_rows, out=self.grad_array("Wh"))
+        sum_rows(rows, out=self.grad_array("b"))
+        self._bias_gradient(dU_rows)
         if not current().needs_dX:
             return None
         dX = self.buffer("dX", (N, T, D), dY.dtype)
@@ -164,6 +160,11 @@ class _Recurrent(Layer):
 
     def compute_mask(self, mask: Array) -> Array | None:
         return mask if self.return_sequences else None
+
+    def matrices(self, name: str, W: Array) -> list[Array]:
+        """Each gate is one."""
+        W = W.reshape(-1, self.gates, self.units)
+        return [W.swapaxes(0, 1)]
 
     def flops(self) -> int:
         """Multiplications and additions of all weights, and the cell, for each step."""
@@ -292,8 +293,8 @@ class GRU(_Recurrent):
     ) -> None:
         gru_back(d[0], A, before[0], K, dA, dU)
 
-    def _bias_gradient(self, dU_rows: Array) -> dict[str, Array]:
-        return {"bh": sum_rows(dU_rows, out=self.buffer("dbh", self.bh.shape, dU_rows.dtype))}
+    def _bias_gradient(self, dU_rows: Array) -> None:
+        sum_rows(dU_rows, out=self.grad_array("bh"))
 
 
 @kernel
@@ -336,6 +337,9 @@ class Bidirectional(Container):
     Backward: each direction gets its share of dY, and dX is the sum of what both return.
     Source: Schuster and Paliwal 1997, "Bidirectional recurrent neural networks".
     """
+
+    steps = "joined"
+    skips_dX = True
 
     def __init__(self, layer: Layer, merge: str = "concat") -> None:
         super().__init__()

@@ -22,19 +22,21 @@ class Dropout(Layer):
     Source: Srivastava et al. 2014, "Dropout", JMLR 15, sec. 10 (the scaled form).
     """
 
+    independent_samples, steps = True, "independent"
+
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = check_number(rate, "Dropout rate", least=0, below=1)
 
     def forward(self, X: Array) -> Array:
         if not current().training:
-            self.save(mask=None)
+            self.save_for_backward(mask=None)
             return X.copy()
         units = self._units(X.shape)
         mask = self.buffer("mask", units, X.dtype)
         np.greater_equal(self.uniform(units), self.rate, out=mask)
         mask *= 1 / (1 - self.rate)
-        self.save(mask=mask)
+        self.save_for_backward(mask=mask)
         return np.multiply(X, mask, out=self.buffer("Y", X.shape, X.dtype))
 
     def _units(self, shape: Shape) -> Shape:
@@ -73,6 +75,8 @@ class GaussianNoise(Layer):
     Computation 7.
     """
 
+    independent_samples, steps = True, "independent"
+
     def __init__(self, std: float) -> None:
         super().__init__()
         self.std = check_number(std, "GaussianNoise std", least=0)
@@ -103,6 +107,8 @@ class Reparameterize(Layer):
     Source: Kingma and Welling 2014, arXiv:1312.6114, sec. 2.4 and eq. 10.
     """
 
+    independent_samples, steps = True, "independent"
+
     def create(self, shape: Shape) -> Shape:
         return (*shape[:-1], self._latent(shape))
 
@@ -119,10 +125,10 @@ class Reparameterize(Layer):
         L = self._latent(X.shape[1:])
         M, S = X[..., :L], X[..., L:]
         if not current().training:
-            self.save(slope=0)
+            self.save_for_backward(slope=0)
             return M.copy()
         E = np.exp(np.minimum(S, _MOST) / 2) * _normal(self, M.shape)
-        self.save(slope=E / 2 * (S <= _MOST))
+        self.save_for_backward(slope=E / 2 * (S <= _MOST))
         return np.add(M, E, out=self.buffer("Y", M.shape, X.dtype))
 
     def backward(self, dY: Array) -> Array:

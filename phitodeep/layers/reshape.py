@@ -16,6 +16,7 @@ class _Moved(Layer):
     """What these layers share: no arithmetic, and no time axis that outlives them."""
 
     flops_per_output = 0
+    independent_samples = True
 
     def compute_mask(self, mask: Array) -> Array | None:
         return None
@@ -32,7 +33,7 @@ class Flatten(_Moved):
         return (math.prod(shape),)
 
     def forward(self, X: Array) -> Array:
-        self.save(shape=X.shape)
+        self.save_for_backward(shape=X.shape)
         return X.reshape(len(X), math.prod(X.shape[1:]))
 
     def backward(self, dY: Array) -> Array:
@@ -60,7 +61,7 @@ class Reshape(_Moved):
 
     def forward(self, X: Array) -> Array:
         shape = self.create(X.shape[1:])
-        self.save(shape=X.shape)
+        self.save_for_backward(shape=X.shape)
         return X.reshape(len(X), *shape)
 
     def backward(self, dY: Array) -> Array:
@@ -87,7 +88,7 @@ class Permute(_Moved):
 
     def forward(self, X: Array) -> Array:
         self.create(X.shape[1:])
-        self.save()
+        self.save_for_backward()
         return X.transpose(0, *self.dims).copy()
 
     def backward(self, dY: Array) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from phitodeep.errors import ArgumentTypeError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer, current
 from phitodeep.layers.embedding import Embedding
 from phitodeep.types import Array, Shape
@@ -23,33 +23,35 @@ class TiedDense(Layer):
     Source: Press and Wolf 2017, "Using the output embedding", arXiv:1608.05859.
     """
 
+    independent_samples, steps = True, "independent"
+    refers_to = ("embedding",)  # the model holds it elsewhere
+
     def __init__(self, embedding: Embedding) -> None:
         super().__init__()
         if not isinstance(embedding, Embedding):
             raise ArgumentTypeError(f"TiedDense takes an Embedding, got {embedding!r}.")
-        self.source = (embedding,)  # not a layer inside this one: the model holds it elsewhere
+        self.embedding = embedding
 
     @property
     def tied(self) -> dict[str, tuple[Layer, str]]:
-        return {"W": (self.source[0], "W")}
+        return {"W": (self.embedding, "W")}
 
     def create(self, shape: Shape) -> Shape:
         self._check(shape)
-        return (*shape[:-1], self.source[0].vocab_size)
+        return (*shape[:-1], self.embedding.vocab_size)
 
     def forward(self, X: Array) -> Array:
         self._check(X.shape)
-        W, rows = self.source[0].W, X.reshape(-1, X.shape[-1])
+        W, rows = self.embedding.W, X.reshape(-1, X.shape[-1])
         Y = self.buffer("Y", (len(rows), len(W)), X.dtype)
         np.matmul(rows, W.T, out=Y)
-        self.save(rows=rows)
+        self.save_for_backward(rows=rows)
         return Y.reshape(*X.shape[:-1], len(W))
 
     def backward(self, dY: Array) -> Array | None:
-        W, rows = self.source[0].W, self.saved("rows")
+        W, rows = self.embedding.W, self.saved("rows")
         dY_rows = dY.reshape(-1, len(W))
-        dW = self.buffer("dW", W.shape, dY.dtype)
-        self.grads = {"W": np.matmul(dY_rows.T, rows, out=dW)}
+        np.matmul(dY_rows.T, rows, out=self.grad_array("W"))
         if not current().needs_dX:
             return None
         dX = np.matmul(dY_rows, W, out=self.buffer("dX", rows.shape, dY.dtype))
@@ -57,16 +59,16 @@ class TiedDense(Layer):
 
     def flops(self) -> int:
         positions = int(np.prod(self.output_shape[:-1])) if self.output_shape else 0
-        return 2 * positions * self.source[0].vocab_size * self.source[0].dim
+        return 2 * positions * self.embedding.vocab_size * self.embedding.dim
 
     def _check(self, shape: Shape) -> None:
-        if shape[-1:] != (self.source[0].dim,):
+        if shape[-1:] != (self.embedding.dim,):
             raise ShapeError(
-                f"{self!r} takes {self.source[0].dim} features on the last axis, got shape {shape}."
+                f"{self!r} takes {self.embedding.dim} features on the last axis, got shape {shape}."
             )
 
     def __repr__(self) -> str:
-        return f"TiedDense({self.source[0]!r})"
+        return f"TiedDense({self.embedding!r})"
 
 
 class Lambda(Layer):
@@ -74,17 +76,28 @@ class Lambda(Layer):
 
     Shapes: X, Y are (N, ...) of any kind that the functions keep to. The layer has no parameters;
     prove the pair with `check_gradients`.
+
+    independent_samples    True: sample i of Y depends on sample i of X alone, so that threads may
+                           split a batch
+    steps                  of X (N, T, ...): "independent" if step t of Y depends on step t of X
+                           alone, so that masks pass and `generate` needs no whole window
     """
 
     def __init__(
         self,
         forward: Callable[[Array], Array],
         backward: Callable[[Array, Array, Array], Array],
+        *,
+        independent_samples: bool = False,
+        steps: str = "joined",
     ) -> None:
         super().__init__()
         if not callable(forward) or not callable(backward):
             raise ArgumentTypeError("Lambda takes two functions: forward(X), backward(dY, X, Y).")
+        if steps not in ("independent", "joined"):
+            raise ArgumentError(f'Lambda steps must be "independent" or "joined", got {steps!r}.')
         self.function, self.derivative = forward, backward
+        self.independent_samples, self.steps = independent_samples, steps
 
     def create(self, shape: Shape) -> Shape:
         with np.errstate(all="ignore"):
@@ -92,7 +105,7 @@ class Lambda(Layer):
 
     def forward(self, X: Array) -> Array:
         Y = self.function(X).astype(X.dtype, copy=False)
-        self.save(X=X, Y=Y)
+        self.save_for_backward(X=X, Y=Y)
         return Y
 
     def backward(self, dY: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Parameters as matrices: which they are, and how to make one orthogonal. `Muon` steps by these."""
+"""Matrices of hidden layers, and how to make one orthogonal. `Muon` steps by these."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.base import Layer
-from phitodeep.layers.convolution import Conv1D, Conv2D
-from phitodeep.layers.embedding import PositionalEmbedding
-from phitodeep.layers.recurrent import GRU, LSTM
 from phitodeep.types import Array
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of s, s^3 and s^5
@@ -42,25 +38,6 @@ def orthogonal(G: Array, steps: int = 5) -> Array:
     return X.swapaxes(-2, -1) if tall else X
 
 
-def matrices(layer: Layer, name: str, W: Array) -> list[Array]:
-    """The matrices in W, which has the size of this parameter: stacks (n, rows, columns), views.
-
-    Queries, keys and values of attention are three, each gate of a recurrent layer is one, and so
-    is each group of a convolution, with a kernel (taps C / G, filters / G); all others are one.
-    """
-    W = W.reshape(-1, layer.params[name].shape[-1])
-    rows, columns = W.shape
-    if isinstance(layer, MultiHeadAttention) and name == "Wqkv":
-        Q, KV = np.split(W, [rows], axis=1)
-        return [part[None] for part in (Q, *np.split(KV, 2, axis=1))]
-    parts = 1
-    if isinstance(layer, GRU | LSTM):
-        parts = layer.gates
-    elif isinstance(layer, Conv1D | Conv2D):
-        parts = layer.groups
-    return [W.reshape(rows, parts, columns // parts).swapaxes(0, 1)]
-
-
 def hidden(layers: Sequence[Layer]) -> set[tuple[Layer, str]]:
     """The matrices of hidden layers, as (layer, name).
 
@@ -74,13 +51,10 @@ def hidden(layers: Sequence[Layer]) -> set[tuple[Layer, str]]:
         (layer, name)
         for layer, names in found.items()
         for name in names
-        if layer is not head
-        and not layer.takes_tokens
-        and not isinstance(layer, PositionalEmbedding)
-        and _wide(layer, name)
+        if layer is not head and _wide(layer, name)
     }
 
 
 def _wide(layer: Layer, name: str) -> bool:
-    stacks = matrices(layer, name, layer.params[name])
-    return all(min(stack.shape[1:]) > 1 for stack in stacks)
+    stacks = layer.matrices(name, layer.params[name])
+    return bool(stacks) and all(min(stack.shape[1:]) > 1 for stack in stacks)

@@ -12,7 +12,7 @@ from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.base import Settings
-from phitodeep.optimization.matrices import hidden, matrices, orthogonal
+from phitodeep.optimization.matrices import hidden, orthogonal
 from phitodeep.optimization.packing import Group, Slot
 from phitodeep.optimization.rules import Adam
 from phitodeep.types import Array, Schedule
@@ -91,7 +91,7 @@ class Muon(Adam):
         else:
             B[...] = M
         _, layer, name = self._group.slots[0]
-        for W, D in zip(matrices(layer, name, theta), matrices(layer, name, B), strict=True):
+        for W, D in zip(layer.matrices(name, theta), layer.matrices(name, B), strict=True):
             W -= self._adjusted(lr, *W.shape[1:]) * orthogonal(D, self.ns_steps)
 
     def _adjusted(self, lr: float, rows: int, columns: int) -> float:

@@ -85,11 +85,11 @@ class Packing:
         return i == n
 
     def receive(self) -> None:
-        """Make g the buffers that backward writes gradients into, while buffers are reused."""
+        """Make g the arrays that backward writes gradients into, in training steps."""
         shared = {id(g) for _, _, g in self.ties}  # these are sums of several uses' gradients
         for (_, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
             if id(g) not in shared:
-                layer.frame.buffers["d" + name] = g
+                layer.frame.grad_arrays[name] = g
 
     def gather(self) -> None:
         """Bring the layers' gradients into g; those that backward wrote there are there."""

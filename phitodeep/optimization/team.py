@@ -10,7 +10,7 @@ from contextvars import copy_context
 from typing import Any, Self
 
 from phitodeep.errors import ArgumentError, MissingExtraError
-from phitodeep.layers.base import Frame
+from phitodeep.layers.base import Frame, Layer
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.optimization.feeding import Data
@@ -19,25 +19,20 @@ Pass = Callable[[Chain, Loss, Data, int], Any]
 
 
 class Team:
-    """`count` replicas of a body and its loss; the first is the body itself.
+    """`count` threads for a body and its loss, each with a part of the batch.
 
-    Replicas share the parameters and have frames of their own. What a layer does may not depend
-    on the rest of the batch: one with state that it writes in training, as BatchNorm has, is
-    refused. Gradients are added in the order of the parts, so a run repeats to the bit.
+    The first one works with the body itself; the others with replicas, which share its parameters
+    and have frames of their own. A layer with state that it writes in training, as BatchNorm has,
+    depends on the whole batch and is refused. Where a layer or the loss does not declare that its
+    samples are independent, the batch is one part. Gradients are added in the order of the parts,
+    so a run repeats to the bit.
     """
 
     def __init__(self, body: Chain, loss: Loss, count: int) -> None:
-        for path, layer in body.walk():
-            if layer.state and layer.trainable:
-                raise ArgumentError(
-                    f"threads={count}: {layer!r} at {path} depends on the whole batch, which "
-                    "threads would split. Train with threads=1, or freeze it."
-                )
-        self.members = [(body, loss)]
-        for _ in range(count - 1):
-            own = copy.copy(loss)
-            own.frame = Frame()
-            self.members.append((body.replica(), own))
+        self.body, self.loss, self.count = body, loss, count
+        self.frames: list[dict[Layer, Frame]] = [{} for _ in range(count - 1)]
+        self.loss_frames = [Frame() for _ in range(count - 1)]
+        self._check()
         from concurrent.futures import ThreadPoolExecutor  # which few trainings need
 
         self.pool = ThreadPoolExecutor(count - 1, thread_name_prefix="phitodeep")
@@ -48,32 +43,50 @@ class Team:
     def __exit__(self, *_: object) -> None:
         self.pool.shutdown()
 
+    def _check(self) -> None:
+        for path, layer in self.body.walk():
+            if layer.state and layer.trainable:
+                raise ArgumentError(
+                    f"threads={self.count}: {layer!r} at {path} depends on the whole batch, which "
+                    "threads would split. Train with threads=1, or freeze it."
+                )
+
+    def _members(self, n: int) -> list[tuple[Chain, Loss]]:
+        """A body and a loss for each part of n samples, with the settings that they have now."""
+        self._check()
+        members = [(self.body, self.loss)]
+        if self.body.independent_samples and self.loss.independent_samples:
+            for frames, frame in zip(self.frames[: n - 1], self.loss_frames, strict=False):
+                loss = copy.copy(self.loss)
+                loss.frame = frame
+                members.append((self.body.replica(frames), loss))
+        return members
+
     def work(self, batch: Data, task: Pass) -> list[tuple[Data, Any]]:
         """The parts of the batch, and what `task(body, loss, part, first)` gave for each.
 
         Afterwards the body's gradients are those of all parts together.
         """
-        n, k = len(batch.X), min(len(self.members), len(batch.X))
+        n = len(batch.X)
+        members = self._members(n)
+        k = len(members)
         edges = [n * i // k for i in range(k + 1)]
         parts = [batch.part(slice(a, b)) for a, b in itertools.pairwise(edges)]
         jobs = [
             self.pool.submit(copy_context().run, task, body, loss, part, first)
-            for (body, loss), part, first in zip(
-                self.members[1:], parts[1:], edges[1:], strict=False
-            )
+            for (body, loss), part, first in zip(members[1:], parts[1:], edges[1:-1], strict=True)
         ]
         try:
-            results = [task(*self.members[0], parts[0], 0)]
+            results = [task(*members[0], parts[0], 0)]
         finally:
             results_of_others = [job.result() for job in jobs]
         results += results_of_others
-        for member, _ in self.members[1:k]:
+        for member, _ in members[1:]:
             self._add_gradients(member)
         return list(zip(parts, results, strict=True))
 
     def _add_gradients(self, member: Chain) -> None:
-        body, _ = self.members[0]
-        for (_, ours), (_, theirs) in zip(body.walk(), member.walk(), strict=True):
+        for (_, ours), (_, theirs) in zip(self.body.walk(), member.walk(), strict=True):
             for name, gradient in theirs.grads.items():
                 ours.grads[name] += gradient
 

@@ -19,7 +19,7 @@ class Slow(Layer):
 
     def forward(self, X: Any) -> Any:
         time.sleep(0.002)
-        self.save(X=X)
+        self.save_for_backward(X=X)
         return X.copy()
 
     def backward(self, dY: Any) -> Any:

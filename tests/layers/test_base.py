@@ -54,7 +54,7 @@ class Scale(Layer):
     def forward(self, X: Array) -> Array:
         if current().training:
             self.seen += 1
-        self.save(X=X)
+        self.save_for_backward(X=X)
         return X * self.s
 
     def backward(self, dY: Array) -> Array:
@@ -237,13 +237,13 @@ def test_an_authors_layer_does_what_every_layer_does(shape: Shape) -> None:
 
 def test_saved_gives_one_value_or_several() -> None:
     layer = Layer()
-    layer.save(a=1, b=2)
+    layer.save_for_backward(a=1, b=2)
     assert layer.saved("a") == 1
     assert layer.saved("b", "a") == (2, 1)
     with inference():
-        layer.save(a=5)
+        layer.save_for_backward(a=5)
     assert layer.cache == {"a": 1, "b": 2}
-    layer.save(c=3)
+    layer.save_for_backward(c=3)
     assert layer.cache == {"c": 3}
 
 

@@ -61,7 +61,7 @@ def uses(model: Sequential) -> tuple[Embedding, TiedDense]:
 
 def is_tied(model: Sequential) -> bool:
     embedding, head = uses(model)
-    return head.source[0] is embedding
+    return head.embedding is embedding
 
 
 # --- by hand -----------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def test_training_steps_by_the_summed_gradient_once(
         X, y, epochs=1, batch_size=3 // accumulate, accumulate=accumulate, shuffle=False, verbose=0
     )
     np.testing.assert_allclose(uses(model)[0].W, wanted, rtol=1e-10, atol=1e-12)
-    np.testing.assert_array_equal(uses(model)[1].source[0].W, uses(model)[0].W)
+    np.testing.assert_array_equal(uses(model)[1].embedding.W, uses(model)[0].W)
 
 
 def test_many_steps_of_training_are_many_steps_by_hand(rng: np.random.Generator) -> None:

@@ -35,7 +35,7 @@ from phitodeep.layers import (
 )
 from phitodeep.layers.base import Param
 from phitodeep.model import Sequential
-from phitodeep.optimization.matrices import hidden, matrices, orthogonal
+from phitodeep.optimization.matrices import hidden, orthogonal
 from phitodeep.optimization.optimizers import Adam, AdamW, Muon
 from phitodeep.optimization.schedules import CosineDecay
 from phitodeep.types import Array, Shape
@@ -198,7 +198,7 @@ def test_a_frozen_head_is_still_the_head() -> None:
 
 
 def parts(layer: Layer, name: str) -> list[Array]:
-    return [part for stack in matrices(layer, name, layer.params[name]) for part in stack]
+    return [part for stack in layer.matrices(name, layer.params[name]) for part in stack]
 
 
 def test_fused_matrices_are_taken_apart() -> None:
@@ -234,7 +234,7 @@ def test_kernels_are_taps_and_channels_by_filters() -> None:
 def test_matrices_are_views() -> None:
     (layer,) = built((5, 12), MultiHeadAttention(4, kv_heads=2))
     flat = np.zeros(layer.params["Wqkv"].size)
-    for i, stack in enumerate(matrices(layer, "Wqkv", flat), 1):
+    for i, stack in enumerate(layer.matrices("Wqkv", flat), 1):
         stack += i
     np.testing.assert_array_equal(flat.reshape(12, 24)[5], [1.0] * 12 + [2.0] * 6 + [3.0] * 6)
 

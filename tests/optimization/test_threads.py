@@ -150,7 +150,8 @@ def test_an_error_in_a_thread_comes_out(data: Any) -> None:
             raise ValueError("from a thread")
         return dY
 
-    model = SequentialBuilder(6, seed=0).dense(4).lambda_(np.copy, fail).dense(1).build()
+    builder = SequentialBuilder(6, seed=0).dense(4)
+    model = builder.lambda_(np.copy, fail, independent_samples=True).dense(1).build()
     with pytest.raises(ValueError, match="from a thread"):
         model.train(data[0][:13], data[1][:13], epochs=1, threads=2, verbose=0)
 
