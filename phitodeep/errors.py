@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Self
 
 
@@ -50,6 +52,10 @@ class NotBuiltError(OrderError, AttributeError):
     """A parameter or a shape was asked for before it could be known."""
 
 
+class DivergenceError(PhitodeepError, FloatingPointError):
+    """A loss or a gradient is not finite: a step with it would spoil the parameters."""
+
+
 class MissingExtraError(PhitodeepError, ImportError):
     """An optional library is not installed."""
 
@@ -61,6 +67,17 @@ class MissingExtraError(PhitodeepError, ImportError):
 
 class PhitodeepWarning(UserWarning):
     """Something is probably not what was meant, but has a meaning."""
+
+
+def warn(message: str) -> None:
+    """Warn of something that is probably not what was meant, at the line of the user's code."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _OURS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, PhitodeepWarning, stacklevel=level - 1)
+
+
+_OURS = ("phitodeep", "scipy", "contextlib", "functools", "concurrent", "threading")
 
 
 def locate(error: Exception, place: str) -> None:

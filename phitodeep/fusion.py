@@ -14,11 +14,10 @@ Tests prove that both ways agree.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-from phitodeep.errors import ArgumentError, PhitodeepWarning
+from phitodeep.errors import ArgumentError, warn
 from phitodeep.layers.activation import LogSoftmax, ReLU, Sigmoid, Softmax
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain
@@ -80,9 +79,7 @@ def check_pair(last: Layer | None, loss: Loss) -> None:
             f"{loss!r} takes {loss.wants}, but {last!r} gives {gives}: {_REMEDY[loss.wants]}."
         )
     if gives != "numbers":
-        warnings.warn(
+        warn(
             f"{loss!r} takes logits and applies its own softmax or sigmoid, but {last!r} has "
-            f"applied one already: leave out {type(last).__name__}.",
-            PhitodeepWarning,
-            stacklevel=3,
+            f"applied one already: leave out {type(last).__name__}."
         )

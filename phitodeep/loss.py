@@ -18,7 +18,7 @@ import numpy as np
 from phitodeep import functional as F
 from phitodeep.checks import as_float, as_real, check_count, check_finite, check_number
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers.base import Buffered, Frame, calling
+from phitodeep.layers.base import Buffered, Frame, calling, current
 from phitodeep.types import Array, Shape, describe
 
 
@@ -60,13 +60,13 @@ class Loss(Buffered):
         Shapes: y_pred (N, ...); y_true as the class says; sample_weight (N,) or one for each
         position; `total` replaces the divisor.
         """
-        return self.value(*self._admit(y_pred, y_true, sample_weight, total))
+        return self.watched_value(*self._admit(y_pred, y_true, sample_weight, total))
 
     def loss_gradient(
         self, y_pred: Any, y_true: Any, sample_weight: Any = None, total: float | None = None
     ) -> Array:
         """The derivative of `loss_func` by y_pred, of y_pred's shape and dtype."""
-        return self.value_and_gradient(*self._admit(y_pred, y_true, sample_weight, total))[1]
+        return self.watched(*self._admit(y_pred, y_true, sample_weight, total))[1]
 
     def _admit(
         self, y_pred: Any, y_true: Any, sample_weight: Any, total: float | None
@@ -116,6 +116,29 @@ class Loss(Buffered):
         """Both at once; P floats, T from `targets` and w from `weights`."""
         with calling(needs_dX=True, reuse=False):  # an author's loss may run layers of its own
             return self.value(P, T, w, total), self.gradient(P, T, w, total)
+
+    # --- what is told to a watcher ---------------------------------------------------------
+
+    def watched(
+        self, P: Array, T: Array, w: Array | None, total: float | None
+    ) -> tuple[float, Array]:
+        """`value_and_gradient`, with whoever watches told of P before, and of dP after."""
+        watch = current().watch
+        if watch is None:
+            return self.value_and_gradient(P, T, w, total)
+        P = watch.tell("loss", "before", self, P)
+        value, dP = self.value_and_gradient(P, T, w, total)
+        return value, watch.tell("loss", "after", self, dP, value)
+
+    def watched_value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
+        """`value`, with whoever watches told of P before, and of the value after."""
+        watch = current().watch
+        if watch is None:
+            return self.value(P, T, w, total)
+        P = watch.tell("loss", "before", self, P)
+        value = self.value(P, T, w, total)
+        watch.tell("loss", "after", self, None, value)
+        return value
 
     # --- what an author uses ---------------------------------------------------------------
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +11,7 @@ import numpy as np
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.table import Table
-from phitodeep.layers.base import Layer
+from phitodeep.layers.base import Event, Layer, watching
 from phitodeep.optimization.callbacks import LambdaCallback
 from phitodeep.optimization.training import fit
 from phitodeep.types import Array, DType
@@ -61,6 +59,8 @@ class Profile:
     batch: int
     step: float  # seconds of a whole step
     rest: float  # seconds of a step outside the layers: loss, optimizer, loop
+    loss: float  # seconds of the loss and its gradient
+    update: float  # seconds of the optimizer, once it has the gradients
     peak: float  # FLOP a second of a large matrix product on this machine, now
 
     @property
@@ -77,7 +77,8 @@ class Profile:
             f"{self.peak / 1e9:,.0f} GFLOP/s here"
         )
         totals = (
-            f"loss, optimizer and loop {1e6 * self.rest:,.0f} us ({self.rest / self.step:.1%}); "
+            f"outside the layers {1e6 * self.rest:,.0f} us ({self.rest / self.step:.1%}), of these "
+            f"loss {1e6 * self.loss:,.0f} us and optimizer {1e6 * self.update:,.0f} us; "
             f"{self.flops / 1e6:,.1f} MFLOP, {self.flops / self.step / 1e9:,.1f} GFLOP/s over the "
             f"step; {self.kept / 1e6:,.1f} MB kept"
         )
@@ -91,27 +92,22 @@ class Profile:
         self.table().show()
 
 
-class _Watch:
-    """Notes the seconds of one layer's forward and backward passes."""
+class _Clock:
+    """A watcher that notes the seconds of each pass, by path and by what it is."""
 
-    def __init__(self, layer: Layer) -> None:
-        self.seconds: dict[str, list[float]] = {"forward": [], "backward": []}
-        for name in self.seconds:
-            setattr(layer, name, self._timed(name, getattr(layer, name)))
+    def __init__(self) -> None:
+        self.began: dict[tuple[str, str], float] = {}
+        self.seconds: dict[tuple[str, str], list[float]] = {}
 
-    def _timed(self, name: str, run: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(run)
-        def timed(*arguments: Any, **how: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return run(*arguments, **how)
-            finally:
-                self.seconds[name].append(time.perf_counter() - began)
+    def __call__(self, event: Event) -> None:
+        key = event.path, event.what
+        if event.when == "before":
+            self.began[key] = time.perf_counter()
+        else:
+            self.seconds.setdefault(key, []).append(event.time - self.began[key])
 
-        return timed
-
-    def median(self, name: str) -> float:
-        return float(np.median(self.seconds[name] or [0.0]))
+    def median(self, path: str, what: str) -> float:
+        return float(np.median(self.seconds.get((path, what), [0.0])))
 
 
 def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> Profile:
@@ -124,15 +120,18 @@ def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> 
     batches = [(X[rows], y[rows])] * steps
     twin = model.copy()
     fit(twin, batches[:3], None, epochs=1, batch_size=None, verbose=0)  # compiles, and warms up
-    watched = [(path, layer, _Watch(layer)) for path, layer in twin.walk() if not layer.children()]
+    leaves = [(path, layer) for path, layer in twin.walk() if not layer.children()]
     ends: list[float] = []
-    clock = LambdaCallback(on_batch_end=lambda *_: ends.append(time.perf_counter()))
-    fit(twin, batches, None, epochs=1, batch_size=None, callbacks=[clock], verbose=0)
+    ticks = LambdaCallback(on_batch_end=lambda *_: ends.append(time.perf_counter()))
+    clock = _Clock()
+    with watching(clock):
+        fit(twin, batches, None, epochs=1, batch_size=None, callbacks=[ticks], verbose=0)
     peak, seen, found = gemm_peak(twin.dtype), set[int](), []
-    inside = sum(w.median("forward") + w.median("backward") for *_, w in watched)
+    both = "forward", "backward"
+    inside = sum(clock.median(path, what) for path, _ in leaves for what in both)
     step = float(np.median(np.diff(ends)))
-    for i, (path, layer, watch) in enumerate(watched):
-        forward, backward = watch.median("forward"), watch.median("backward")
+    for i, (path, layer) in enumerate(leaves):
+        forward, backward = (clock.median(path, what) for what in both)
         flops = layer.flops() * batch * _passes(layer, first=i == 0)
         found.append(
             Row(
@@ -146,7 +145,8 @@ def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> 
                 predicted=flops / peak,
             )
         )
-    return Profile(tuple(found), batch, step, max(step - inside, 0.0), peak)
+    loss, update = clock.median("", "loss"), clock.median("", "step")
+    return Profile(tuple(found), batch, step, max(step - inside, 0.0), loss, update, peak)
 
 
 def _passes(layer: Layer, *, first: bool) -> int:

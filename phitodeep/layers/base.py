@@ -138,13 +138,13 @@ class Watch(NamedTuple):
         what: str,
         when: str,
         source: Any,
-        array: Array | None,
+        array: Any,
         value: float | None = None,
         path: str = "",
-    ) -> Array | None:
+    ) -> Any:
         """Tell the watcher; the array, or what it gave in place of it."""
-        event = Event(what, when, path, source, array, value, time.perf_counter())
-        given = self.watcher(event)
+        with calling(watch=None):  # what the watcher computes is not watched
+            given = self.watcher(Event(what, when, path, source, array, value, time.perf_counter()))
         if given is None:
             return array
         if not isinstance(given, np.ndarray) or array is None or given.shape != array.shape:
@@ -159,12 +159,13 @@ class Watch(NamedTuple):
     ) -> Any:
         """The pass `run(layer, A, **how)`, with the watcher told before and after it."""
         call = current()
-        if self.inside == (what, layer) or (call.again and not self.recomputed):
+        again = what == "forward" and call.again and not self.recomputed
+        if again or self.inside == (what, layer):
             return run(layer, A, **how)
         watch = self if self.paths is not None else self.of(layer)
         path = (watch.paths or {}).get(id(layer.original), "?")
         with within(call._replace(watch=watch._replace(inside=(what, layer)))):
-            A = cast(Array, watch.tell(what, "before", layer, A, path=path))
+            A = watch.tell(what, "before", layer, A, path=path)
             return watch.tell(what, "after", layer, run(layer, A, **how), path=path)
 
     def of(self, root: Layer) -> Watch:

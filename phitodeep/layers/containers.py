@@ -56,21 +56,20 @@ class Container(Layer):
 
     def replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
         twin = super().replica(frames)
+        copies = {id(layer): layer.replica(frames) for layer in self.children().values()}
 
         def copied(value: Any) -> Any:
-            return value.replica(frames) if isinstance(value, Layer) else value
+            return copies.get(id(value), value)
 
-        for name, value in vars(self).items():
-            if name in self.refers_to or name == "_original":
-                continue
-            if isinstance(value, Layer):
-                vars(twin)[name] = copied(value)
-            elif isinstance(value, list):
-                vars(twin)[name] = list(map(copied, value))
-            elif type(value) is tuple:
-                vars(twin)[name] = tuple(map(copied, value))
-            elif type(value) is dict:
-                vars(twin)[name] = {key: copied(v) for key, v in value.items()}
+        for name in {key.partition(".")[0] for key in self.children()}:
+            held = vars(self)[name]
+            if isinstance(held, Layer):
+                vars(twin)[name] = copied(held)
+            elif isinstance(held, dict):
+                vars(twin)[name] = {key: copied(value) for key, value in held.items()}
+            else:
+                kept = map(copied, held)
+                vars(twin)[name] = list(kept) if isinstance(held, list) else tuple(kept)
         return twin
 
     @property
@@ -234,8 +233,9 @@ class Chain(Container):
         if self.frame.start is None:
             return self._backward(dF)
         X, call = self.frame.start
-        before = call._replace(needs_dX=current().needs_dX, reuse=False, again=True)
-        with calling(**before._asdict()):
+        now = current()
+        before = call._replace(needs_dX=now.needs_dX, reuse=False, again=True, watch=now.watch)
+        with within(before):
             self._forward(X)
             dX = self._backward(dF)
         for _, layer in self.walk():

@@ -60,6 +60,8 @@ class Team:
                 loss = copy.copy(self.loss)
                 loss.frame = frame
                 members.append((self.body.replica(frames), loss))
+                for old in frames.values():
+                    old.grads = {}  # of layers that this batch may not reach
         return members
 
     def work(self, batch: Data, task: Pass) -> list[tuple[Data, Any]]:

@@ -7,11 +7,10 @@ import math
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,8 +18,10 @@ from phitodeep.checks import check_count, check_number
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
+    DivergenceError,
     MissingExtraError,
-    PhitodeepWarning,
+    OrderError,
+    warn,
 )
 from phitodeep.fusion import fused, swapped
 from phitodeep.layers.base import Call, calling, current, inference, within
@@ -97,6 +98,17 @@ class Objective:
         self.loss = loss if short is None else short
         self.metrics = as_metrics(metrics, loss.threshold, loss.labels is not None)
         self.ignored: int | None = getattr(loss, "ignore_index", None)
+        self._made_from = loss, list(model.layers)
+
+    def check(self, model: Any) -> None:
+        """Refuse a model whose loss or layers are no longer those of this training."""
+        loss, layers = self._made_from
+        if model.loss is not loss or model.layers != layers:
+            what = "loss" if model.loss is not loss else "list of layers"
+            raise OrderError(
+                f"the model's {what} changed while it trains: end this training (raise "
+                "StopTraining in a callback), change it, and call train again."
+            )
 
     def predictions(self, P: Array) -> Array:
         """The model's output, from that of the body."""
@@ -112,7 +124,8 @@ class Objective:
         for batch in batches:
             with inference(), calling(mask=batch.mask):
                 P = self.body.forward(batch.X)
-            value += self.loss.value(P, batch.T, batch.w, 1.0)
+            with inference():
+                value += self.loss.watched_value(P, batch.T, batch.w, 1.0)
             total += self.divisor(batch)
             self.add_metrics(sums, P, batch)
         return {"loss": value / total if total else 0.0, **self.results(sums)}
@@ -235,6 +248,8 @@ class _Run:
         self.callbacks, self.display = callbacks, display(verbose)
         self.history, self.memory = History(), Memory()
         self.team: Team | None = None
+        watch = current().watch
+        self.watch = None if watch is None else watch.of(model)
 
     def train(self, epochs: int) -> None:
         """The whole training; it ends early where a callback, Ctrl-C or divergence asks."""
@@ -252,6 +267,7 @@ class _Run:
             note = str(reason)
         finally:
             self.display.end(note)
+            self.model.optimizer.drop_held()  # of a step that was not taken
             for _, layer in self.model.walk():
                 layer.frame.buffers.clear()
             with suppress(StopTraining):
@@ -272,6 +288,8 @@ class _Run:
                 stop = reason
         if stop is not None:
             raise stop
+        if self.callbacks:
+            self.objective.check(self.model)
 
     def epoch(self, epoch: int) -> None:
         """All samples once, then the test data; raises StopTraining when this was the last."""
@@ -325,7 +343,10 @@ class _Run:
         model, done = self.model, 0
         while group := list(itertools.islice(batches, self.accumulate)):
             done, self.samples = done + 1, 0
-            loss = model.optimizer.run(model.layers, partial(self.loss_of, group))
+            try:
+                loss = model.optimizer.run(model.layers, partial(self.loss_of, group))
+            except DivergenceError as error:
+                self.diverged(error)
             self.loss += loss * self.samples
             self.seen += self.samples
             if self.callbacks:
@@ -347,8 +368,15 @@ class _Run:
             total = sum(objective.divisor(batch) for batch in group)
         new, loss, first = not self.samples, 0.0, 0
         for i, batch in enumerate(group, 1):
-            # training, caching, needs_dX, reuse
-            with within(Call(True, True, False, True, optimizer.t, first, batch.mask)):
+            call = Call(
+                needs_dX=False,
+                reuse=True,
+                step=optimizer.t,
+                first=first,
+                mask=batch.mask,
+                watch=self.watch,
+            )
+            with within(call):
                 parts = self.passes(batch, total)
             for part, (P, value) in parts:  # metrics are a user's functions: not within the pass
                 if new:
@@ -356,7 +384,7 @@ class _Run:
                 loss += value
             if not math.isfinite(loss):
                 if new:
-                    self.diverged(loss)
+                    raise DivergenceError(f"the loss became {loss}.")
                 return loss
             first += len(batch.X)
             if i < len(group):
@@ -379,16 +407,14 @@ class _Run:
 
         return self.team.work(batch, in_a_thread)
 
-    def diverged(self, value: float) -> None:
-        """Stop before a step that would make all parameters NaN."""
+    def diverged(self, error: DivergenceError) -> NoReturn:
+        """Stop before a step that would spoil the parameters."""
         optimizer = self.model.optimizer
-        warnings.warn(
-            f"the loss became {value} at step {optimizer.t + 1}: training stopped before that "
-            f"step. Try a rate below {optimizer.rate:g}, or clip_norm=1.",
-            PhitodeepWarning,
-            stacklevel=9,  # the line that called `train`
-        )
-        raise StopTraining(f"stopped: the loss became {value}")
+        remedy = f"Try a rate below {optimizer.rate:g}"
+        if optimizer.clip_norm is None:
+            remedy += ", or clip_norm=1"
+        warn(f"{error} Training stopped before step {optimizer.t + 1}. {remedy}.")
+        raise StopTraining(f"stopped: {error}") from error
 
     def logs(self) -> dict[str, float]:
         """The means over the samples of this epoch so far."""
@@ -397,9 +423,10 @@ class _Run:
 
 
 def there_and_back(body: Chain, loss: Loss, part: Data, total: float | None) -> tuple[Array, float]:
-    """The body's output and its loss; backward unless that is no number."""
+    """The body's output and its loss; runs backward if the loss is finite."""
     P = body.forward(part.X)
-    value, dP = loss.value_and_gradient(P, part.T, part.w, total)
+    measure = loss.value_and_gradient if current().watch is None else loss.watched
+    value, dP = measure(P, part.T, part.w, total)
     if math.isfinite(value):
         body.backward(dP)
     return P, value
@@ -415,10 +442,12 @@ def _ctrl_c() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         pressed.append(number)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed  # signals reach the main thread only
+    before = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()  # signals go there
+    if not in_main_thread or before is None or before is signal.SIG_IGN:
+        yield pressed  # an ignored signal stays so, and a handler that is not Python's stays
         return
-    before = signal.signal(signal.SIGINT, press)
+    signal.signal(signal.SIGINT, press)
     try:
         yield pressed
     finally:

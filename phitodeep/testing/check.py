@@ -11,7 +11,7 @@ import numpy as np
 
 from phitodeep.checks import as_float, check_count, check_finite, check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.layers.base import Layer, calling
+from phitodeep.layers.base import Event, Layer, calling, watching
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.testing.diagnoses import fault, malformed
@@ -196,7 +196,7 @@ def _culprits(
     twin: Layer, X: Array, loss: Loss | None, aim: Aim, check: Callable[..., GradientReport]
 ) -> list[str]:
     """Which parts of a wrong whole are wrong alone, each checked at what it receives."""
-    spied, parts, wrong = twin.copy(), dict(twin.walk()), []
+    parts, seen, wrong = dict(twin.walk()), dict[str, Array](), []
 
     def alone(what: str, part: Layer | Loss, X: Array, y: Any = None, weight: Any = None) -> None:
         try:
@@ -204,14 +204,14 @@ def _culprits(
         except GradientError as error:
             wrong.append(f"Alone, {what} is wrong too: {error}")
 
-    def checked(path: str, forward: Callable[[Array], Array], X: Array) -> Array:
-        alone(f"layer {path}", parts[path], X)
-        return forward(X)
+    def note(event: Event) -> None:
+        if event.when == "before" and event.path in parts and not event.source.children():
+            seen[event.path] = np.array(event.array)
 
-    for path, leaf in spied.walk():
-        if not leaf.children():
-            vars(leaf)["forward"] = partial(checked, path, leaf.forward)
-    Y = spied.forward(X)
+    with watching(note):
+        Y = twin.copy().forward(X)
+    for path, given in seen.items():
+        alone(f"layer {path}", parts[path], given)
     if loss is not None:
         alone("the loss", loss, Y, *aim)
     joins = f"Alone, every layer inside is right: does {type(twin).__name__} join them wrongly?"

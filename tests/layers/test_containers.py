@@ -22,7 +22,10 @@ from phitodeep.layers import (
     Sigmoid,
     Tanh,
 )
-from phitodeep.layers.base import calling
+from phitodeep.layers.base import calling, current
+from phitodeep.layers.containers import Container
+from phitodeep.model import Sequential
+from phitodeep.testing import check_gradients
 from phitodeep.types import Array
 
 
@@ -340,3 +343,101 @@ def test_twins_in_a_container_differ() -> None:
     with calling(step=0):
         Y = layer.forward(np.ones((8, 4)))
     assert not np.array_equal(Y[:, 8:12], Y[:, 12:16])
+
+
+class Own(Container):
+    """A container whose author thought of dX alone; its layers are in a list, tuple or dict."""
+
+    def __init__(self, inside: Any) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def parts(self) -> list[Layer]:
+        return list(self.inside.values() if isinstance(self.inside, dict) else self.inside)
+
+    def create(self, shape: Any) -> Any:
+        for layer in self.parts():
+            shape = layer.build(shape)
+        return shape
+
+    def forward(self, X: Any) -> Any:
+        for layer in self.parts():
+            X = layer.forward(X)
+        return X
+
+    def backward(self, dY: Any) -> Any:
+        for layer in reversed(self.parts()):
+            dX = layer.backward(dY)
+            dY = dX * 1.0  # fails for None
+        return dY
+
+
+HELD = [
+    lambda a, b: [a, b],
+    lambda a, b: (a, b),
+    lambda a, b: {"a": a, "b": b},
+]
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_a_container_of_ones_own_trains_as_the_first_layer(
+    held: Any, rng: np.random.Generator
+) -> None:
+    X, Y = rng.standard_normal((12, 3)), rng.standard_normal((12, 2))
+    own = Own(held(Dense(3, 4), Dense(4, 2)))
+    check_gradients(own, X)
+    own.build((3,))
+    assert own.count_params() == 26
+    nested = [
+        Sequential(own.copy(), optimizer="sgd", seed=0),
+        Sequential(Residual(Chain(own.copy(), Dense(2, 3))), Dense(3, 2), optimizer="sgd", seed=0),
+        Sequential(Parallel(own.copy(), Dense(3, 2)), Dense(4, 2), optimizer="sgd", seed=0),
+    ]
+    for model in nested:
+        before = model.get_weights()
+        twin = model.copy()
+        model.train(X, Y, epochs=2, verbose=0)
+        assert all((a != before[path]).any() for path, a in model.get_weights().items())
+        for _ in range(2):  # the same by hand, where dX is asked for
+            P = twin.forward(X)
+            twin.backward(twin.loss.loss_gradient(P, Y))
+            twin.optimizer.step(twin.layers)
+        for path, a in twin.get_weights().items():
+            np.testing.assert_allclose(model.get_weights()[path], a, rtol=1e-4, atol=1e-6)
+        parallel = model.copy()
+        parallel.train(X, Y, epochs=1, verbose=0, threads=2)  # replicas find the layers too
+
+
+def test_a_container_may_declare_that_it_copes_with_none(rng: np.random.Generator) -> None:
+    asked = []
+
+    class Copes(Own):
+        skips_dX = True
+
+        def backward(self, dY: Any) -> Any:
+            asked.append(current().needs_dX)
+            for layer in reversed(self.parts()):
+                dY = layer.backward(dY)
+            return dY
+
+    class Asks(Copes):
+        def backward(self, dY: Any) -> Any:
+            return super().backward(dY)
+
+    for kind, wanted in ((Copes, False), (Asks, True)):
+        model = Sequential(kind([Dense(3, 2)]), seed=0)
+        model.train(rng.standard_normal((4, 3)), rng.standard_normal((4, 2)), epochs=1, verbose=0)
+        assert asked.pop() is wanted
+
+
+def test_replicas_share_parameters_and_keep_their_frames(rng: np.random.Generator) -> None:
+    chain = Chain(Dense(3, 4), Own((Dense(4, 4), Tanh())), Parallel(Dense(4, 2)))
+    chain.build((3,))
+    frames: dict[Layer, Any] = {}
+    first, second = chain.replica(frames), chain.replica(frames)
+    for (path, a), (_, b), (_, c) in zip(chain.walk(), first.walk(), second.walk(), strict=True):
+        assert b is not a, path
+        assert b.params is a.params
+        assert b.frame is c.frame is not a.frame
+        assert b.original is c.original is a
+    assert chain.original is chain

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from phitodeep.layers import Dense, Lambda, Layer, Parallel, Residual
+from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt, lenet
+from phitodeep.optimization.callbacks import LambdaCallback
 
 pytest.importorskip("threadpoolctl")
 
@@ -178,3 +181,143 @@ def test_wrong_counts_and_a_missing_extra(data: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(MissingExtraError, match=r"phitodeep\[fast\]"):
         net().train(*data, threads=2, epochs=1, verbose=0)
+
+
+def gradients(model: Sequential) -> dict[str, np.ndarray]:
+    return {path: g.copy() for path, g in model.gradients().items()}
+
+
+@pytest.mark.parametrize("frozen_first", [True, False])
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_what_a_callback_thaws_or_freezes_holds_in_every_thread(
+    threads: int, frozen_first: bool, data: Any
+) -> None:
+    ends = []
+    for count in (1, threads):
+        model = net(dropout=0.0)
+        model.setoptimizer("sgd")
+        model.layers[0].trainable = not frozen_first
+
+        def change(model: Any, step: int, loss: float) -> None:
+            if step == 2:
+                model.layers[0].trainable = frozen_first
+
+        seen: list[dict[str, np.ndarray]] = []
+        callbacks = [
+            LambdaCallback(on_batch_end=change),
+            LambdaCallback(on_batch_end=lambda m, *_, s=seen: s.append(gradients(m))),
+        ]
+        model.train(*data, epochs=1, batch_size=16, threads=count, callbacks=callbacks, verbose=0)
+        ends.append((model, seen))
+    (one, wanted), (several, found) = ends
+    close(one, several)
+    for a, b in zip(wanted, found, strict=True):
+        for path in a:
+            np.testing.assert_allclose(b[path], a[path], rtol=1e-9, atol=1e-12, err_msg=path)
+    assert np.abs(wanted[-1]["0.W"]).max() > 0
+
+
+def test_settings_that_a_callback_changes_hold_in_every_thread(data: Any) -> None:
+    models = [net(dropout=0.5), net(dropout=0.5)]
+    for threads, model in enumerate(models, 1):
+
+        def change(model: Any, step: int, loss: float) -> None:
+            model.layers[2].rate = 0.1 * step
+
+        callback = LambdaCallback(on_batch_end=change)
+        model.train(*data, epochs=2, batch_size=16, threads=threads, callbacks=callback, verbose=0)
+    close(*models)
+
+
+def test_a_thawed_batch_norm_is_refused(data: Any) -> None:
+    model = SequentialBuilder(6, seed=0).dense(4).batch_norm().dense(3).build()
+    model.setloss("softmax_cross_entropy")
+    model.layers[1].trainable = False
+
+    def thaw(model: Any, step: int, loss: float) -> None:
+        model.layers[1].trainable = True
+
+    with pytest.raises(ArgumentError, match=r"BatchNorm\(\) at 1 depends on the whole batch"):
+        model.train(
+            *data,
+            epochs=2,
+            batch_size=16,
+            threads=2,
+            callbacks=LambdaCallback(on_batch_end=thaw),
+            verbose=0,
+        )
+    assert np.isfinite(model.layers[0].W).all()
+
+
+class Centred(Layer):
+    """Takes the mean of the batch away, and does not say so."""
+
+    def forward(self, X: Any) -> Any:
+        return X - X.mean(axis=0)
+
+    def backward(self, dY: Any) -> Any:
+        return dY - dY.mean(axis=0)
+
+
+class CentredDense(Dense):
+    """A layer of the package whose own declaration no longer holds."""
+
+    def forward(self, X: Any) -> Any:
+        Y = super().forward(X)
+        return Y - Y.mean(axis=0)
+
+    def backward(self, dY: Any) -> Any:
+        return super().backward(dY - dY.mean(axis=0))
+
+
+class Spread(MeanSquaredError):
+    """A loss of the whole batch: the squared mean error."""
+
+    def value(self, P: Any, T: Any, w: Any, total: Any) -> float:
+        return float(np.square((P - T).mean(axis=0)).sum())
+
+    def gradient(self, P: Any, T: Any, w: Any, total: Any) -> Any:
+        return np.broadcast_to(2 * (P - T).mean(axis=0) / len(P), P.shape).copy()
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize(
+    "mixing",
+    [
+        lambda: Sequential(Dense(6, 4), Centred(), Dense(4, 2)),
+        lambda: Sequential(CentredDense(6, 4), Dense(4, 2)),
+        lambda: Sequential(
+            Dense(6, 4), Lambda(lambda X: X - X.mean(0), lambda dY, X, Y: dY - dY.mean(0)), Dense(2)
+        ),
+        lambda: Sequential(Dense(6, 4), Residual(Parallel(Centred(), merge="add")), Dense(4, 2)),
+        lambda: Sequential(Dense(6, 2), loss_class=Spread()),
+    ],
+)
+def test_what_looks_across_samples_is_not_split(mixing: Any, threads: int, rng: Any) -> None:
+    X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
+    one = mixing()
+    one.cast("float64")
+    one.optimizer.alpha = 0.05
+    several = one.copy()
+    one.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
+    several.train(X, Y, epochs=3, batch_size=16, shuffle=False, threads=threads, verbose=0)
+    close(one, several, rtol=1e-12)
+
+
+def test_declared_layers_of_ones_own_are_split(rng: Any) -> None:
+    sizes = []
+
+    class Twice(Layer):
+        independent_samples = True
+
+        def forward(self, X: Any) -> Any:
+            sizes.append(len(X))
+            return 2 * X
+
+        def backward(self, dY: Any) -> Any:
+            return 2 * dY
+
+    model = Sequential(Dense(6, 4), Twice(), Dense(4, 2), seed=0)
+    X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
+    model.train(X, Y, epochs=1, threads=2, verbose=0)
+    assert sizes == [8, 8]

@@ -1,0 +1,349 @@
+"""What a watcher is told: every pass once, under its path in the model."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentTypeError
+from phitodeep.layers import (
+    Chain,
+    Conv2D,
+    Dense,
+    Dropout,
+    Flatten,
+    Layer,
+    MaxPool2D,
+    Parallel,
+    ReLU,
+    Residual,
+    Tanh,
+)
+from phitodeep.layers.base import Event, calling, current, inference, watching
+from phitodeep.layers.containers import Container
+from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.types import Array
+
+
+class Notes:
+    """A watcher that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    def told(self, what: str = "", when: str = "") -> list[str]:
+        return [
+            f"{e.when} {e.what} {e.path}".strip()
+            for e in self.events
+            if what in e.what and when in e.when
+        ]
+
+
+def images(n: int = 12) -> tuple[Array, Array]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((n, 6, 6, 2)).astype(np.float32), rng.integers(0, 3, n)
+
+
+def cnn(**settings: Any) -> Sequential:
+    """A model that training runs in another order, without its last layer."""
+    return Sequential(
+        Conv2D(4, 3, padding="same"),
+        ReLU(),
+        MaxPool2D(2),
+        Flatten(),
+        Residual(Dense(36), Tanh()),
+        Dense(3),
+        *SequentialBuilder().softmax().layers,
+        loss_class=CategoricalCrossEntropy(),
+        batch_size=6,
+        epochs=1,
+        seed=1,
+        **settings,
+    )
+
+
+def test_each_pass_is_told_once_in_order(rng: np.random.Generator) -> None:
+    chain = Chain(Dense(3, 4), Residual(Tanh()))
+    X, notes = rng.standard_normal((5, 3)).astype(np.float32), Notes()
+    with watching(notes):
+        Y = chain.forward(X)
+        dX = chain.backward(Y)
+    assert notes.told() == [
+        "before forward",
+        "before forward 0",
+        "after forward 0",
+        "before forward 1",
+        "before forward 1.layers.0",
+        "after forward 1.layers.0",
+        "after forward 1",
+        "after forward",
+        "before backward",
+        "before backward 1",
+        "before backward 1.layers.0",
+        "after backward 1.layers.0",
+        "after backward 1",
+        "before backward 0",
+        "after backward 0",
+        "after backward",
+    ]
+    arrays = [e.array for e in notes.events]
+    assert arrays[0] is X
+    assert arrays[7] is Y
+    assert arrays[8] is Y
+    assert arrays[-1] is dX
+    assert [e.time for e in notes.events] == sorted(e.time for e in notes.events)
+    assert notes.events[1].source is chain.layers[0]
+    assert {e.value for e in notes.events} == {None}
+
+
+def test_a_watched_training_is_the_same_to_the_bit() -> None:
+    X, y = images()
+    plain, watched, notes = cnn(), cnn(), Notes()
+    plain.train(X, y, X, y, verbose=0)
+    with watching(notes):
+        watched.train(X, y, X, y, verbose=0)
+    for path, a in plain.get_weights().items():
+        np.testing.assert_array_equal(a, watched.get_weights()[path])
+    assert plain.optimizer.t == watched.optimizer.t == 2
+    assert notes.events
+    assert current().watch is None
+
+
+def test_paths_are_those_of_the_model_in_the_order_that_training_runs() -> None:
+    notes = Notes()
+    with watching(notes):
+        cnn().train(*images(6), verbose=0)
+    forward = notes.told("forward", "before")
+    seen = [told.removeprefix("before forward").strip() for told in forward]
+    assert seen == ["", "0", "2", "1", "3", "4", "4.layers.0", "4.layers.1", "5"]
+    assert notes.told("loss") == ["before loss", "after loss"]
+    backward = [told.split()[-1] for told in notes.told("backward", "after")]
+    assert backward == ["5", "4.layers.1", "4.layers.0", "4", "3", "1", "2", "0", "backward"]
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_paths_are_right_in_threads(threads: int) -> None:
+    notes, where = Notes(), set()
+
+    def note(event: Event) -> None:
+        notes(event)
+        where.add(threading.current_thread().name)
+
+    with watching(note):
+        cnn().train(*images(6), threads=threads, verbose=0)
+    assert len(where) >= 2
+    assert "?" not in {e.path for e in notes.events}
+    dense = [e for e in notes.events if (e.path, e.what, e.when) == ("5", "forward", "after")]
+    assert sorted(len(e.array) for e in dense if e.array is not None) == [6 // threads] * threads
+    assert len({id(e.source) for e in dense}) == threads  # replicas, with frames of their own
+    assert len(notes.told("step", "before")) <= 1
+
+
+class Scaled(Dense):
+    """Passes that call those of the class above."""
+
+    def forward(self, X: Array) -> Array:
+        return 2 * super().forward(X)
+
+    def backward(self, dY: Array) -> Array | None:
+        return super().backward(2 * dY)
+
+
+def test_super_is_not_told_again(rng: np.random.Generator) -> None:
+    layer, notes = Scaled(3, 2), Notes()
+    with watching(notes):
+        layer.backward(layer.forward(rng.standard_normal((4, 3))))
+    assert notes.told() == [
+        "before forward",
+        "after forward",
+        "before backward",
+        "after backward",
+    ]
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_a_checkpoint_tells_of_its_second_forward_if_asked(
+    recomputed: bool, rng: np.random.Generator
+) -> None:
+    chain, notes = Chain(Dense(3, 3), Tanh(), checkpoint=True), Notes()
+    X = rng.standard_normal((4, 3))
+    with watching(notes, recomputed=recomputed):
+        chain.backward(chain.forward(X))
+    assert notes.told("forward", "after").count("after forward 0") == 1 + recomputed
+    assert notes.told("backward", "after").count("after backward 0") == 1
+
+
+def test_what_a_watcher_returns_replaces(rng: np.random.Generator) -> None:
+    first, second, X = Dense(3, 4), Dense(4, 2), rng.standard_normal((5, 3)).astype(np.float32)
+    chain = Chain(first, second)
+    silenced = np.zeros((5, 4))
+
+    def watcher(event: Event) -> Array | None:
+        if (event.what, event.when, event.path) == ("forward", "after", "0"):
+            return silenced  # float64: it is cast
+        if (event.what, event.when, event.path) == ("backward", "after", "1"):
+            assert event.array is not None
+            return 3 * event.array
+        return None
+
+    plain = Chain(first, second)
+    plain.backward(np.ones_like(plain.forward(X)))
+    dW = first.grads["W"].copy()
+    with watching(watcher):
+        Y = chain.forward(X)
+        np.testing.assert_array_equal(Y, np.broadcast_to(second.b, Y.shape))
+        assert Y.dtype == np.float32
+        chain.backward(np.ones_like(Y))
+    np.testing.assert_allclose(first.grads["W"], 3 * dW, rtol=1e-6)
+    np.testing.assert_array_equal(second.grads["W"], np.zeros((4, 2)))  # it saw the zeros
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((5, 3)), 1.0, "Y"])
+def test_what_does_not_fit_cannot_replace(wrong: Any, rng: np.random.Generator) -> None:
+    layer = Dense(3, 4)
+    with (
+        watching(lambda e: wrong if e.when == "after" else None),
+        pytest.raises(ArgumentTypeError, match=r"after the forward of Dense\(3, 4\).*\(5, 4\)"),
+    ):
+        layer.forward(rng.standard_normal((5, 3)))
+    with pytest.raises(ArgumentTypeError, match="takes a function"):
+        watching(wrong)
+
+
+def test_a_replaced_gradient_of_the_loss_reaches_the_layers(rng: np.random.Generator) -> None:
+    X, y = rng.standard_normal((4, 3)), rng.standard_normal((4, 2))
+    model = Sequential(Dense(3, 2), optimizer="sgd", seed=0)
+    before = model.layers[0].W.copy()
+
+    def no_gradient(event: Event) -> Array | None:
+        if (event.what, event.when) == ("loss", "after"):
+            assert event.value is not None
+            assert event.value > 0
+            assert event.array is not None
+            return 0 * event.array
+        return None
+
+    with watching(no_gradient):
+        model.train(X, y, epochs=1, verbose=0)
+    np.testing.assert_array_equal(model.layers[0].W, before)
+
+
+def test_losses_called_by_hand_are_told(rng: np.random.Generator) -> None:
+    P, T, notes = rng.standard_normal((4, 2)), rng.standard_normal((4, 2)), Notes()
+    loss = MeanSquaredError()
+    with watching(notes):
+        value = loss.loss_func(P, T)
+        dP = loss.loss_gradient(P, T)
+    assert notes.told() == ["before loss", "after loss"] * 2
+    assert notes.events[1].value == value
+    assert notes.events[1].array is None
+    assert notes.events[3].value == value
+    assert notes.events[3].array is dP
+    assert {e.source for e in notes.events} == {loss}
+
+
+def test_a_watcher_may_run_layers_itself(rng: np.random.Generator) -> None:
+    model = Sequential(Dense(3, 4), Tanh(), Dense(4, 2), seed=0)
+    X, told = rng.standard_normal((5, 3)), []
+
+    def watcher(event: Event) -> None:
+        told.append(event.path)
+        with inference():
+            model.forward(X)
+
+    with watching(watcher):
+        model.backward(model.forward(X))
+    assert len(told) == 2 * 2 * 4
+
+
+def test_paths_from_a_root(rng: np.random.Generator) -> None:
+    model, notes = Sequential(Dense(3, 4), Tanh(), seed=0), Notes()
+    X = rng.standard_normal((5, 3))
+    with watching(notes, root=model):
+        for layer in model.layers:
+            X = layer.forward(X)
+        Dense(4, 2).forward(X)
+    assert [e.path for e in notes.events] == ["0", "0", "1", "1", "?", "?"]
+
+
+class Pair(Container):
+    """One's own container, whose layers are in a tuple and in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = Dense(3, 3), Tanh()
+        self.named = {"out": Dense(3, 2)}
+
+    def create(self, shape: Any) -> Any:
+        for layer in (*self.both, self.named["out"]):
+            shape = layer.build(shape)
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        for layer in (*self.both, self.named["out"]):
+            X = layer.forward(X)
+        return X
+
+    def backward(self, dY: Array) -> Array:
+        for layer in (self.named["out"], *reversed(self.both)):
+            dX = layer.backward(dY)
+            assert dX is not None
+            dY = dX
+        return dY
+
+
+def test_a_container_of_ones_own_has_paths(rng: np.random.Generator) -> None:
+    notes = Notes()
+    with watching(notes):
+        Chain(Pair()).forward(rng.standard_normal((5, 3)))
+    assert notes.told("forward", "before")[1:] == [
+        "before forward 0",
+        "before forward 0.both.0",
+        "before forward 0.both.1",
+        "before forward 0.named.out",
+    ]
+
+
+def test_parallel_branches_and_saliency(rng: np.random.Generator) -> None:
+    layer, notes = Parallel(Dense(2), Chain(Dropout(0.5))), Notes()
+    with watching(notes), calling(training=False):
+        layer.build((3,))
+        layer.forward(rng.standard_normal((4, 3)))
+    assert notes.told("forward", "after") == [
+        "after forward branches.0",
+        "after forward branches.1.layers.0",
+        "after forward branches.1",
+        "after forward",
+    ]
+
+
+def test_the_call_is_there_for_the_watcher(rng: np.random.Generator) -> None:
+    X, y = images(6)
+    model, training = cnn(), []
+    with watching(lambda e: training.append(current().training)):  # type: ignore[func-returns-value]
+        model.train(X, y, X, y, verbose=0)
+    assert training[0] is True
+    assert training[-1] is False
+
+
+def test_an_unbuilt_layer_of_ones_own(rng: np.random.Generator) -> None:
+    class Twice(Layer):
+        def forward(self, X: Array) -> Array:
+            return 2 * X
+
+        def backward(self, dY: Array) -> Array:
+            return 2 * dY
+
+    loss = SoftmaxCrossEntropy()
+    notes, layer = Notes(), Twice()
+    X = rng.standard_normal((4, 3))
+    with watching(notes):
+        layer.backward(loss.loss_gradient(layer.forward(X), [0, 1, 2, 0]))
+    assert len(notes.events) == 6
