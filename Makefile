@@ -10,11 +10,13 @@ demo test results mutants: export OPENBLAS_NUM_THREADS ?= 1
 .PHONY: demo test check results bench mutants docs clean
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo "Making a virtual environment in $(VENV), and installing what is needed: a minute or two."
+	@$(PYTHON) -m venv $(VENV)
 
 # One stamp a set of requirements: installed again only when pyproject.toml changes.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(PIP) install --editable .
+	@echo "Installing phitodeep with NumPy and rich ..."
+	@$(PIP) install --editable .
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python

@@ -6,14 +6,19 @@ The original's rate of 0.05 trains too, and stays near 0.9; 0.001 reaches 0.97.
 """
 
 import argparse
+import sys
 
 import numpy as np
-from datasets import load_dataset
 
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import SequentialBuilder
 from phitodeep.optimization.initialization import InitType, Xavier
 from phitodeep.optimization.optimizers import Adam
+
+try:
+    from datasets import load_dataset
+except ImportError:
+    sys.exit('This example needs the datasets library: pip install "phitodeep[data]".')
 
 
 def main(alpha: float = 0.001, epochs: int = 5) -> float:

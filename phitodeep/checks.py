@@ -135,6 +135,11 @@ def choose(name: str, options: Mapping[str, T], kind: str) -> T:
     raise ArgumentError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(options))}.")
 
 
+def class_hint(value: object) -> str:
+    """What to write instead, where `value` is a class and one of its objects is wanted."""
+    return f" That is the class: write {value.__name__}()." if isinstance(value, type) else ""
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 

@@ -74,7 +74,7 @@ def warn(message: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _OURS:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, PhitodeepWarning, stacklevel=level - 1)
+    warnings.warn(message, PhitodeepWarning, stacklevel=level)
 
 
 _OURS = ("phitodeep", "scipy", "contextlib", "functools", "concurrent", "threading")

@@ -525,6 +525,12 @@ class _CrossEntropy(Loss):
             raise ShapeError(
                 f"{self!r} compares predictions of shape {shape} with labels of shape "
                 f"{shape[:-1]} or one-hot rows of shape {shape}, got {name} of shape {T.shape}."
+                + (
+                    " The model predicts at each place of a sample: is .flatten() or a global pool "
+                    "missing before the last layers?"
+                    if T.shape in (shape[:1], (*shape[:1], shape[-1]))
+                    else ""
+                )
             )
         check_finite(T, name)
         return F.check_labels(T, classes, self.ignore_index, name).reshape(shape[:-1])

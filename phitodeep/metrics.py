@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, choose, snake_case
+from phitodeep.checks import check_count, choose, class_hint, snake_case
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, describe
 
@@ -238,10 +238,12 @@ def as_metrics(
             made.append(found)
         elif isinstance(metric, Metric):
             made.append(metric)
-        elif callable(metric):
+        elif callable(metric) and not isinstance(metric, type):
             made.append(Custom(metric))
         else:
-            raise ArgumentTypeError(f"a metric is a name or a function, got {metric!r}.")
+            raise ArgumentTypeError(
+                f"a metric is a name or a function, got {metric!r}.{class_hint(metric)}"
+            )
     names = [m.name for m in made]
     for name in names:
         if name == "loss" or names.count(name) > 1:

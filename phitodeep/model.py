@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, Self
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
-from phitodeep.checks import as_mask, check_count, choose, snake_case
+from phitodeep.checks import as_mask, check_count, choose, class_hint, snake_case
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.fusion import check_pair
 from phitodeep.generation import generate
@@ -29,7 +30,7 @@ from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
 from phitodeep.optimization.rate_finder import RateRange, find_alpha
 from phitodeep.optimization.schedules import check_rate
 from phitodeep.optimization.training import History, Objective, fit
-from phitodeep.types import Array, DType, Schedule, Shape
+from phitodeep.types import Array, DType, Schedule, Shape, parameters
 
 P = ParamSpec("P")
 
@@ -40,6 +41,15 @@ LOSSES: dict[str, type[Loss]] = {
     and kind not in (Loss, losses.Elementwise)
 }  # fmt: skip
 LOSSES |= {"mse": LOSSES["mean_squared_error"], "mae": LOSSES["mean_absolute_error"]}
+
+
+_ELSEWHERE = {  # what others call it
+    "fit": "it trains with model.train(X, y, epochs=..., batch_size=...)",
+    "compile": "give the loss, optimizer and metrics to Sequential(...) or to the builder, as in "
+    ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').build()",
+    "score": "model.evaluate(X, y) gives the loss and the metrics",
+    "parameters": "layer.params are those of a layer, and model.get_weights() copies of all",
+}
 
 
 class Sequential(Chain):
@@ -97,6 +107,11 @@ class Sequential(Chain):
         vars(self).update(state)
         self.optimizer.claim(self)
 
+    def __getattr__(self, name: str) -> Any:
+        if name in _ELSEWHERE:
+            raise AttributeError(f"a model has no {name!r}: {_ELSEWHERE[name]}.")
+        return super().__getattr__(name)
+
     # --- settings --------------------------------------------------------------------------
 
     def add(self, layer: Layer) -> None:
@@ -121,6 +136,7 @@ class Sequential(Chain):
         if not isinstance(optimizer, Optimizer):
             raise ArgumentTypeError(
                 f"optimizer must be an Optimizer or its name, got {optimizer!r}."
+                f"{class_hint(optimizer)}"
             )
         optimizer.claim(self)
         before = vars(self).get("optimizer")
@@ -139,7 +155,9 @@ class Sequential(Chain):
         if isinstance(loss_class, str):
             loss_class = choose(loss_class, LOSSES, "loss")()
         if not isinstance(loss_class, Loss):
-            raise ArgumentTypeError(f"loss must be a Loss or its name, got {loss_class!r}.")
+            raise ArgumentTypeError(
+                f"loss must be a Loss or its name, got {loss_class!r}.{class_hint(loss_class)}"
+            )
         self.loss = loss_class
 
     @property
@@ -401,11 +419,30 @@ def adds(
     """A builder method that appends a layer of this kind, with the layer's own signature."""
 
     def method(self: SequentialBuilder, /, *args: P.args, **kwargs: P.kwargs) -> SequentialBuilder:
-        return self.add(kind(*args, **kwargs))
+        try:
+            layer = kind(*args, **kwargs)
+        except TypeError as error:
+            if "unexpected keyword" in str(error):
+                raise _unexpected(kind, kwargs) from None
+            raise
+        return self.add(layer)
 
     method.__doc__ = f"Append a `{kind.__name__}` layer.\n\n{inspect.getdoc(kind)}"
     method.__wrapped__ = kind.__init__  # type: ignore[attr-defined]
     return method  # whose signature `inspect` now takes from there
+
+
+def _unexpected(kind: Callable[..., Layer], kwargs: Mapping[str, Any]) -> ArgumentTypeError:
+    """The error for keywords that a layer does not take."""
+    name = kind.__name__
+    if "activation" in kwargs and isinstance(kwargs["activation"], str):
+        method, call = kwargs["activation"].lower(), snake_case(name)
+        return ArgumentTypeError(
+            f"{name} takes no activation: it is a layer of its own, as in .{call}(...).{method}()."
+        )
+    known = [p.name for p in parameters(kind)]  # type: ignore[arg-type]
+    wrong = ", ".join(key for key in kwargs if key not in known)
+    return ArgumentTypeError(f"{name} takes {', '.join(known) or 'nothing'}, got {wrong}=.")
 
 
 class SequentialBuilder:
@@ -422,6 +459,16 @@ class SequentialBuilder:
         self._input: Shape | None = None
         if input_shape:
             self.input(*input_shape)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("train", "predict", "evaluate", "summary", "generate"):
+            raise AttributeError(f"a builder has no {name!r}: build first, .build().{name}(...).")
+        if name in _ELSEWHERE:
+            raise AttributeError(f"a builder has no {name!r}: after .build(), {_ELSEWHERE[name]}.")
+        known = [key for key in dir(type(self)) if not key.startswith("_")]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean .{near[0]}()?" if near else " Any layer goes in with .add(layer)."
+        raise AttributeError(f"a builder has no {name!r}.{hint}")
 
     @property
     def layers(self) -> list[Layer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import functools
 import math
 import sys
@@ -323,8 +324,10 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
             Y = forward(self, X, **how)
         else:
             Y = call.watch.run("forward", self, forward, X, how)
-        if type(Y) is not np.ndarray or (
-            X.shape[1:] == self.input_shape and Y.shape != (X.shape[0], *self.output_shape)  # type: ignore[misc]
+        if (
+            type(Y) is not np.ndarray
+            or Y.shape[:1] != X.shape[:1]
+            or (X.shape[1:] == self.input_shape and Y.shape[1:] != self.output_shape)
         ):
             self._check_output(X, Y)
         if call.caching and call.memory is None:
@@ -357,6 +360,12 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
         return watch.run("backward", self, backward, dY, {})
 
     return guarded
+
+
+_OWN = {  # what Layer.__init__ makes
+    *("params", "state", "frame", "dtype", "input_shape", "output_shape", "creating", "creates"),
+    *("_trainable", "_generator", "_seed"),
+}
 
 
 class Layer(Buffered):
@@ -411,6 +420,20 @@ class Layer(Buffered):
 
     def __repr__(self) -> str:
         return describe(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """What is missing: an author's call of `super().__init__()`, or the attribute itself."""
+        kind = type(self)
+        if hasattr(kind, name):
+            return object.__getattribute__(self, name)  # a parameter or property says why not
+        if name in _OWN:
+            raise NotBuiltError(
+                f"{kind.__name__} has no {name!r}: its __init__ must begin with super().__init__()."
+            )
+        known = {key.lower(): key for key in (*dir(kind), *vars(self)) if not key.startswith("_")}
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f": did you mean {known[near[0]]!r}?" if near else "."
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{hint}")
 
     # --- what an author writes -------------------------------------------------------------
 
@@ -764,13 +787,11 @@ class Layer(Buffered):
             raise ArgumentTypeError(
                 f"{self!r}: forward must return an array, got {type(Y).__name__}."
             )
-        promised = (len(X), *(self.output_shape or ()))
-        if X.shape[1:] == self.input_shape and Y.shape != promised:
-            raise ShapeError(
-                f"{self!r}: forward gave Y of shape {Y.shape} for X of shape {X.shape}, but create "
-                f"promised samples of shape {self.output_shape}, so {promised}: the first axis "
-                "is that of the batch, in X and in Y."
-            )
+        at = f"{self!r}: forward gave Y of shape {Y.shape} for X of shape {X.shape}, but"
+        if Y.shape[:1] != X.shape[:1]:
+            raise ShapeError(f"{at} the first axis is that of the batch, in X and in Y.")
+        if X.shape[1:] == self.input_shape and Y.shape[1:] != self.output_shape:
+            raise ShapeError(f"{at} create promised samples of shape {self.output_shape}.")
 
     def _stored(self) -> Iterator[tuple[str, dict[str, Array], str]]:
         for path, layer in self.walk():

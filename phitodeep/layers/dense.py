@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from phitodeep.checks import check_count
+from phitodeep.checks import check_count, class_hint
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.layers.base import Layer, Param, current
@@ -47,6 +49,7 @@ class Dense(Layer):
         if not isinstance(initializer, Initializer):
             raise ArgumentTypeError(
                 f"Dense takes an initializer such as Xavier(InitType.NORMAL), got {initializer!r}."
+                f"{class_hint(initializer)}"
             )
         sizes = (None, input_size) if output_size is None else (input_size, output_size)
         self.input_size = None if sizes[0] is None else check_count(sizes[0], "Dense input_size")
@@ -95,6 +98,9 @@ class Dense(Layer):
 
     def _check(self, shape: Shape) -> None:
         if shape[-1:] != (self.input_size,):
+            flat = any(math.prod(shape[i:]) == self.input_size for i in range(len(shape) - 1))
+            hint = f" Their product is {self.input_size}: add .flatten() before it." if flat else ""
             raise ShapeError(
-                f"{self!r} takes {self.input_size} features on the last axis, got shape {shape}."
+                f"{self!r} takes {self.input_size} features on the last axis, got shape "
+                f"{shape}.{hint}"
             )

@@ -10,15 +10,14 @@ import csv
 import io
 import math
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
-from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
+from phitodeep.checks import check_count, check_number, class_hint
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
 from phitodeep.files import atomic_write
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array, describe
@@ -57,7 +56,9 @@ def as_callbacks(callbacks: Any) -> list[Callback]:
     held = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
     for callback in held:
         if not isinstance(callback, Callback):
-            raise ArgumentTypeError(f"callbacks must be Callback objects, got {callback!r}.")
+            raise ArgumentTypeError(
+                f"callbacks must be Callback objects, got {callback!r}.{class_hint(callback)}"
+            )
     return held
 
 
@@ -187,7 +188,7 @@ class ModelCheckpoint(_Watch):
         try:
             self.save(model, path)
         except DataError as error:
-            warnings.warn(f"{error} Training goes on.", PhitodeepWarning, stacklevel=2)
+            warn(f"{error} Training goes on.")
 
 
 class CSVLogger(Callback):
@@ -214,11 +215,7 @@ class CSVLogger(Callback):
         try:
             self._write()
         except DataError as error:
-            warnings.warn(
-                f"{error} Training goes on; {len(self.rows)} rows wait to be written.",
-                PhitodeepWarning,
-                stacklevel=2,
-            )
+            warn(f"{error} Training goes on; {len(self.rows)} rows wait to be written.")
 
     def _write(self) -> None:
         columns = list(dict.fromkeys(key for row in self.rows for key in row)) or ["epoch"]

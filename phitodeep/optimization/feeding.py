@@ -107,7 +107,15 @@ def admit_inputs(model: Chain, X: Any, name: str = "X") -> Array:
     if X.ndim == 0 or X.size == 0:
         raise ShapeError(f"{name} needs at least one sample, got shape {X.shape}.")
     if X.shape[1:] != model.input_shape:
-        model.measured(X.shape[1:])  # raises where the layers do not take such samples
+        try:
+            model.measured(X.shape[1:])
+        except ShapeError as error:
+            if X.shape == model.input_shape:
+                error.message += (
+                    f" {name} has the shape of one sample: a model takes a batch of them, "
+                    f"(N, {', '.join(map(str, X.shape))}), such as {name}[None]."
+                )
+            raise
     if not model.takes_tokens:
         X = as_float(X, model.dtype, name)
         check_finite(X, name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 REDRAW = 0.1  # seconds between two drawings of a bar
@@ -38,14 +38,20 @@ class Silent:
 
 
 class Lines(Silent):
-    """One line an epoch."""
+    """One line per epoch."""
+
+    @property
+    def width(self) -> int:
+        """The characters that fit on a line: a file has no edge."""
+        return 10_000
 
     def begin(self, first: int, epochs: int, batches: int | None) -> None:
         self.last = first + epochs - 1
 
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
-        number = f"{epoch:>{len(str(self.last))}}/{self.last}"
-        self.say(f"epoch {number}  {_numbers(logs, speed)}  {seconds:.1f} s")
+        number = f"epoch {epoch:>{len(str(self.last))}}/{self.last}"
+        parts = [*_numbers(logs), _speed(speed), f"{seconds:.1f} s"]
+        self.say(_fitted(number, parts, self.width))
 
     def end(self, note: str = "") -> None:
         if note:
@@ -77,7 +83,7 @@ class Live(Lines):
         self.drawn = time.perf_counter()
         speed = samples / max(self.drawn - self.began, 1e-9)
         done += (self.now - self.first) * (self.batches or 0)
-        text = _numbers(logs, speed).removeprefix("train ")
+        text = "  ".join([*_numbers(logs), _speed(speed)]).removeprefix("train ")
         if self.total is not None:
             left = (self.drawn - self.start) * max(self.total - done, 0) / done
             text += f"  {_clock(left)} left"
@@ -136,6 +142,10 @@ class Terminal(Live):
     def say(self, text: str) -> None:
         self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    @property
+    def width(self) -> int:
+        return int(self.bar.console.width)
+
 
 class Notebook(Live):
     """The bar in a cell's output, as HTML that is written again."""
@@ -165,14 +175,27 @@ class Notebook(Live):
         self.handle.update(self.html("<pre>" + "\n".join([*self.lines, bar]) + "</pre>"))
 
 
-def _numbers(logs: Mapping[str, float], speed: float) -> str:
-    """`train loss 0.1 accuracy 0.9  test loss 0.2 accuracy 0.8  57,000 samples/s`."""
+def _numbers(logs: Mapping[str, float]) -> list[str]:
+    """`train loss 0.1 accuracy 0.9` and `test loss 0.2 accuracy 0.8`."""
     parts: dict[str, list[str]] = {}
     for name, value in logs.items():
         part, _, metric = name.partition("_")
         parts.setdefault(part, []).append(f"{metric} {value:.4f}")
-    groups = [f"{part} {' '.join(values)}" for part, values in parts.items()]
-    return "  ".join([*groups, f"{speed:,.0f} samples/s"])
+    return [f"{part} {' '.join(values)}" for part, values in parts.items()]
+
+
+def _speed(speed: float) -> str:
+    return f"{speed:,.0f} samples/s"
+
+
+def _fitted(head: str, parts: Sequence[str], width: int) -> str:
+    """The head and the parts on as few lines as fit; further lines begin below the first part."""
+    lines = [head]
+    for i, part in enumerate(parts):
+        if i and len(lines[-1]) + 2 + len(part) > width:
+            lines.append(" " * len(head))
+        lines[-1] += f"  {part}"
+    return "\n".join(lines)
 
 
 def _clock(seconds: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import PhitodeepWarning
+from phitodeep.errors import OrderError, PhitodeepWarning
 from phitodeep.layers import (
     BatchNorm,
     Dense,
@@ -605,6 +605,54 @@ def test_ctrl_c_twice_interrupts_at_once() -> None:
         train(model, X, LABELS, callbacks=[LambdaCallback(on_batch_end=on_batch_end)])
     assert signal.getsignal(signal.SIGINT) is before
     assert len(train(model, X, LABELS)) == 3
+
+
+def test_a_sigint_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        history = train(classifier(), X, LABELS, callbacks=[press(2)])
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not history.interrupted
+    assert len(history) == 3
+
+
+def test_a_handler_that_is_not_pythons_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def install(*_: Any) -> None:
+        raise TypeError("a handler that Python does not know cannot be put back")
+
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    monkeypatch.setattr(signal, "signal", install)
+    assert len(train(classifier(), X, LABELS)) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda model: model.setloss("mse"), "loss"),
+        (lambda model: model.layers.insert(0, Dense(4, 4)), "list of layers"),
+        (lambda model: model.add(Dense(3, 3)), "list of layers"),
+        (lambda model: model.layers.pop(), "list of layers"),
+    ],
+)
+@pytest.mark.parametrize("moment", ["on_train_begin", "on_batch_end", "on_epoch_end"])
+def test_a_model_that_a_callback_rebuilds_is_refused(change: Any, what: str, moment: str) -> None:
+    callback = LambdaCallback(**{moment: lambda model, *_: change(model)})
+    with pytest.raises(OrderError, match=f"the model's {what} changed while it trains"):
+        train(classifier(), X, LABELS, callbacks=[callback])
+
+
+def test_an_optimizer_that_a_callback_sets_takes_the_next_step() -> None:
+    model = classifier()
+
+    def on_epoch_end(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 1:
+            model.setoptimizer("sgd")
+
+    train(model, X, LABELS, callbacks=[LambdaCallback(on_epoch_end=on_epoch_end)])
+    assert type(model.optimizer) is SGD
+    assert model.optimizer.t == 2 * -(-len(X) // 16)
 
 
 def test_training_outside_the_main_thread_needs_no_signals() -> None:

@@ -1,0 +1,254 @@
+"""What a newcomer is told: each message names what came, what was expected and what to write."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+import runpy
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import metrics
+from phitodeep.errors import (
+    ArgumentTypeError,
+    BackwardError,
+    NotBuiltError,
+    OrderError,
+    PhitodeepWarning,
+    ShapeError,
+)
+from phitodeep.layers import Dense, Layer, Param, ReLU
+from phitodeep.layers.containers import Container
+from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.optimization.callbacks import EarlyStopping
+from phitodeep.optimization.initialization import He
+from phitodeep.optimization.optimizers import LBFGS, SGD, Adam
+
+IMAGES = np.zeros((5, 28, 28), np.float32)
+LABELS = np.arange(5)
+
+
+def model(*layers: Layer, **settings: Any) -> Sequential:
+    return Sequential(*layers, seed=0, epochs=1, **settings)
+
+
+class NoInit(Layer):
+    def __init__(self) -> None:
+        self.size = 3
+
+    def forward(self, X: Any) -> Any:
+        return X
+
+
+class NoInitContainer(Container):
+    def __init__(self) -> None:
+        self.inside = Dense(3, 3)
+
+
+class Forgets(Layer):
+    def forward(self, X: Any) -> Any:
+        return 2 * X
+
+    def backward(self, dY: Any) -> Any:
+        return dY * self.saved("X", "Y")[0]
+
+
+class Sums(Layer):
+    def forward(self, X: Any) -> Any:
+        return X.sum(axis=-1)
+
+
+class Mean(Layer):
+    def forward(self, X: Any) -> Any:
+        return X.mean(axis=0)
+
+
+class Nothing(Layer):
+    def forward(self, X: Any) -> Any:
+        X + 1
+
+
+def forgets() -> None:
+    layer = Forgets()
+    layer.backward(layer.forward(np.ones((2, 3))))
+
+
+WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "flatten, when sizes are known": (
+        lambda: SequentialBuilder(28, 28).dense(784, 10).build(),
+        ShapeError,
+        r"layer 0 .*Dense\(784, 10\) takes 784 features.*\(28, 28\).*add \.flatten\(\) before it",
+    ),
+    "flatten, at the data": (
+        lambda: model(Dense(784, 10)).predict(IMAGES),
+        ShapeError,
+        r"add \.flatten\(\) before it",
+    ),
+    "no flatten where nothing would fit": (
+        lambda: model(Dense(783, 10)).predict(IMAGES),
+        ShapeError,
+        r"got shape \(28, 28\)\.$",
+    ),
+    "flatten, at the labels": (
+        lambda: model(Dense(28, 10), loss_class=SoftmaxCrossEntropy()).train(IMAGES, LABELS),
+        ShapeError,
+        r"y of shape \(5,\).*is \.flatten\(\) or a global pool missing",
+    ),
+    "batch axis": (
+        lambda: SequentialBuilder(28, 28).flatten().dense(3).build().predict(IMAGES[0]),
+        ShapeError,
+        r"layer 1 .*X has the shape of one sample.*\(N, 28, 28\), such as X\[None\]",
+    ),
+    "loss class": (
+        lambda: SequentialBuilder(3).dense(1).loss(MeanSquaredError).build(),  # type: ignore[arg-type]
+        ArgumentTypeError,
+        r"write MeanSquaredError\(\)",
+    ),
+    "optimizer class": (
+        lambda: SequentialBuilder(3).dense(1).optimizer(Adam).build(),  # type: ignore[arg-type]
+        ArgumentTypeError,
+        r"write Adam\(\)",
+    ),
+    "initializer class": (
+        lambda: Dense(3, 1, He),  # type: ignore[arg-type]
+        ArgumentTypeError,
+        r"write He\(\)",
+    ),
+    "metric class": (
+        lambda: SequentialBuilder(3).dense(1).metrics(metrics.R2),
+        ArgumentTypeError,
+        r"write R2\(\)",
+    ),
+    "callback class": (
+        lambda: SequentialBuilder(3).dense(1).callbacks(EarlyStopping).build(),  # type: ignore[arg-type]
+        ArgumentTypeError,
+        r"write EarlyStopping\(\)",
+    ),
+    "fit": (lambda: model(Dense(3, 1)).fit(1, 2), AttributeError, r"model\.train\(X, y"),
+    "compile": (lambda: model(Dense(3, 1)).compile(), AttributeError, r"\.loss\(.*\.build\(\)"),
+    "builder fit": (lambda: SequentialBuilder(3).fit(), AttributeError, r"\.build\(\), .*train"),
+    "builder train": (
+        lambda: SequentialBuilder(3).train(),
+        AttributeError,
+        r"build first, \.build\(\)\.train",
+    ),
+    "builder typo": (lambda: SequentialBuilder(3).conv_2d(), AttributeError, r"mean \.conv2d\(\)"),
+    "builder unknown": (lambda: SequentialBuilder(3).xyzzy(), AttributeError, r"\.add\(layer\)"),
+    "activation": (
+        lambda: SequentialBuilder(3).dense(4, activation="ReLU"),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"a layer of its own, as in \.dense\(\.\.\.\)\.relu\(\)",
+    ),
+    "unknown keyword": (
+        lambda: SequentialBuilder(3).dense(units=4),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"Dense takes input_size, output_size, initializer, bias, got units=",
+    ),
+    "no super().__init__()": (
+        lambda: model(NoInit()),
+        NotBuiltError,
+        r"NoInit has no .* must begin with super\(\)\.__init__\(\)",
+    ),
+    "no super().__init__(), at forward": (
+        lambda: NoInit().forward(IMAGES),
+        NotBuiltError,
+        r"super\(\)\.__init__\(\)",
+    ),
+    "no super().__init__() in a container": (
+        lambda: model(NoInitContainer()),
+        NotBuiltError,
+        r"super\(\)\.__init__\(\)",
+    ),
+    "parameter in another case": (lambda: Dense(3, 1).w, AttributeError, "did you mean 'W'"),
+    "parameter before it is known": (lambda: Dense(3).W, NotBuiltError, "input shape"),
+    "forgotten save_for_backward": (
+        forgets,
+        BackwardError,
+        r"Forgets\(\): backward asks for 'X'.*self\.save_for_backward\(X=\.\.\.\)",
+    ),
+    "save for files": (lambda: model(Dense(3, 1)).save("m.npz"), OrderError, "get_weights"),
+    "save by keyword": (lambda: model(Dense(3, 1)).save(path="m"), OrderError, "get_weights"),
+    "save of old": (lambda: ReLU().save(X=1), OrderError, r"self\.save_for_backward\(X=\.\.\.\)"),
+    "another shape than promised": (
+        lambda: SequentialBuilder(5, 3).add(Sums()).dense(3, 2).build().predict(np.ones((4, 5, 3))),
+        ShapeError,
+        r"layer 0 of Sequential: Sums\(\).*Y of shape \(4, 5\).*create promised.*\(5, 3\)",
+    ),
+    "the batch lost": (
+        lambda: model(Mean(), Dense(3, 2)).predict(np.ones((4, 3))),
+        ShapeError,
+        r"layer 0 of Sequential: Mean\(\).*the first axis is that of the batch",
+    ),
+    "nothing returned": (
+        lambda: model(Nothing()).predict(np.ones((4, 3))),
+        ArgumentTypeError,
+        r"Nothing\(\): forward must return an array, got NoneType",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_mistake_is_told_what_to_write(case: str) -> None:
+    call, kind, says = WRONG[case]
+    with pytest.raises(kind, match=re.compile(says, re.DOTALL)):
+        call()
+
+
+def test_attributes_that_do_not_exist_stay_so() -> None:
+    layer = Dense(3, 1)
+    for thing in (layer, model(layer), SequentialBuilder(3)):
+        assert not hasattr(thing, "xyzzy")
+        assert getattr(thing, "fit", None) is None
+        assert not hasattr(thing, "__array__")
+        copy.deepcopy(thing)
+        pickle.loads(pickle.dumps(thing))
+
+
+def test_what_fits_is_not_taken_for_one_sample() -> None:
+    made = SequentialBuilder(20, 7).dense(3).build()  # a layer for any (..., 7)
+    assert made.predict(np.zeros((20, 7))).shape == (20, 3)
+
+
+class Scale(Layer):
+    """Declares its parameter after the fact that it needs it."""
+
+    s = Param()
+
+    def create(self, shape: Any) -> Any:
+        self.s = np.ones(shape[-1])
+        return shape
+
+    def forward(self, X: Any) -> Any:
+        return X * self.s
+
+
+def test_warnings_point_at_the_line_of_the_user() -> None:
+    X, y = np.full((4, 3), 1e30), np.zeros((4, 1))
+    for optimizer in (SGD(1e30), LBFGS()):
+        made = model(Dense(3, 1), optimizer=optimizer)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            made.train(X, y, verbose=0)
+        (told,) = (w for w in caught if w.category is PhitodeepWarning)
+        assert told.filename == __file__
+        assert "Training stopped before" in str(told.message)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        SequentialBuilder(3).dense(3).softmax().loss(SoftmaxCrossEntropy()).build()
+    assert [w.filename for w in caught] == [__file__]
+    assert CategoricalCrossEntropy().wants == "probabilities"
+
+
+def test_an_example_without_its_extra_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    script = Path(__file__).parents[1] / "examples" / "mnist_datasets.py"
+    with pytest.raises(SystemExit, match=r'pip install "phitodeep\[data\]"'):
+        runpy.run_path(str(script), run_name="__main__")
