@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from phitodeep.errors import PhitodeepError as PhitodeepError
     from phitodeep.errors import PhitodeepWarning as PhitodeepWarning
     from phitodeep.layers.base import Call as Call
+    from phitodeep.layers.base import Event as Event
     from phitodeep.layers.base import Layer as Layer
     from phitodeep.layers.base import Param as Param
     from phitodeep.layers.base import State as State
     from phitodeep.layers.base import inference as inference
     from phitodeep.layers.base import saliency as saliency
+    from phitodeep.layers.base import watching as watching
     from phitodeep.model import Sequential as Sequential
     from phitodeep.model import SequentialBuilder as SequentialBuilder
     from phitodeep.testing.check import check_gradients as check_gradients
@@ -31,6 +33,8 @@ _HOME = {
     "Param": "layers.base",
     "State": "layers.base",
     "inference": "layers.base",
+    "watching": "layers.base",
+    "Event": "layers.base",
     "saliency": "layers.base",
     "Sequential": "model",
     "SequentialBuilder": "model",
