@@ -31,7 +31,7 @@ class Scale(Layer):
     def backward(self, dY: np.ndarray) -> np.ndarray:
         Y = self.saved("Y")
         rows = tuple(range(dY.ndim - 1))
-        self.grads = {"s": (dY * Y).sum(axis=rows)}
+        np.sum(dY * Y, axis=rows, out=self.grad_array("s"))
         return np.exp(self.s) * dY
 
 
@@ -40,7 +40,7 @@ class WrongScale(Scale):
 
     def backward(self, dY: np.ndarray) -> np.ndarray:
         dX = super().backward(dY)
-        self.grads = {"s": self.grads["s"] / len(dY)}
+        self.grads["s"] /= len(dY)
         return dX
 
 
