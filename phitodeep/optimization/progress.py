@@ -50,7 +50,7 @@ class Lines(Silent):
 
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
         number = f"epoch {epoch:>{len(str(self.last))}}/{self.last}"
-        parts = [*_numbers(logs), _speed(speed), f"{seconds:.1f} s"]
+        parts = [*_numbers(logs), f"{_speed(speed)}  {seconds:.1f} s"]
         self.say(_fitted(number, parts, self.width))
 
     def end(self, note: str = "") -> None:
