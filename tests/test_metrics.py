@@ -44,11 +44,13 @@ LABELS = np.array([0, 1, 1, 0, 2])  # predicted: 0 1 2 0 1
 
 
 def test_all_names_are_here() -> None:
-    assert " ".join(METRICS) == "accuracy top_k_accuracy precision recall f1 mae r2"
+    names = "accuracy top_k_accuracy precision recall f1 confusion_matrix mae r2"
+    assert " ".join(METRICS) == names
     for name, metric in METRICS.items():
         assert metric is getattr(metrics, name)
         assert metric.name == name
-        assert type(metric(np.full((2, 6), 0.5), np.zeros((2, 6)))) is float
+        kind = float if metric.scalar else np.ndarray
+        assert type(metric(np.full((2, 6), 0.5), np.zeros((2, 6)))) is kind
 
 
 def test_values_by_hand() -> None:
