@@ -40,10 +40,11 @@ def _to_numbers(array: Array) -> str:
     for index, value in np.ndenumerate(array):
         where = f" at [{', '.join(map(str, index))}]" if index else ""
         if isinstance(value, str | bytes):
+            if _is_number(value):
+                continue
             return (
-                f", such as {value!r}{where}: encode labels and categories as integers with "
-                "names, codes = np.unique(labels, return_inverse=True), or convert numbers that "
-                "are written as text with .astype(float)"
+                f", such as {str(value)!r}{where}: encode labels and categories as integers, "
+                "names, codes = np.unique(labels, return_inverse=True)"
             )
         if value is None:
             return f", with None{where}: remove or fill missing values"
@@ -52,6 +53,14 @@ def _to_numbers(array: Array) -> str:
         if array.dtype.kind == "O" and not isinstance(value, SupportsFloat):
             return f", with a {type(value).__name__}{where}"
     return " (convert with .astype(float)?)"
+
+
+def _is_number(text: str | bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def as_float(X: Any, dtype: DType, who: object) -> Array:

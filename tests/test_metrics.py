@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phitodeep import metrics
@@ -206,6 +206,9 @@ def test_empty_batches_change_nothing() -> None:
 
 
 @given(st.floats(-1e12, 1e12), st.integers(1, 3000), st.integers(1, 1000))
+@example(5.906467076297888, 133, 28)
+@example(12079.026965152847, 28, 7)
+@example(-43.93124137517439, 521, 1339)
 def test_constant_targets_have_no_deviation_in_any_number(c: float, n: int, size: int) -> None:
     T = np.full(n, c)
     assert r2(T, T) == in_parts(r2, T, T, size) == 1

@@ -103,7 +103,7 @@ def admit(
 
 def admit_inputs(model: Chain, X: Any, name: str = "X", count: int | None = None) -> Array:
     """Samples, `count` of them if that is known, as a checked array of the model's dtype."""
-    _refuse_several(X, name, model.input_shape, count)
+    _refuse_several(X, name, model, count)
     X = as_tokens(X, name) if model.takes_tokens else as_real(X, name)
     if X.ndim == 0 or X.size == 0:
         raise ShapeError(f"{name} needs at least one sample, got shape {X.shape}.")
@@ -115,11 +115,11 @@ def admit_inputs(model: Chain, X: Any, name: str = "X", count: int | None = None
     return X
 
 
-def _refuse_several(X: Any, name: str, sample: Shape | None, count: int | None) -> None:
+def _refuse_several(X: Any, name: str, model: Chain, count: int | None) -> None:
     """Refuse an X that has an array for each of several inputs.
 
     A list of arrays of one shape is a list of samples, unless it is the arrays that have `count`
-    samples, or that make what the model takes (`sample`) when they are put side by side.
+    samples, or that make what the model takes when they are put side by side.
     """
     if isinstance(X, Mapping):
         what = f"a {type(X).__name__} with the keys {', '.join(map(repr, X))}"
@@ -130,7 +130,8 @@ def _refuse_several(X: Any, name: str, sample: Shape | None, count: int | None) 
         if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
             return
         wide = (*shapes[0][1:-1], sum(shape[-1] for shape in shapes))
-        if len(set(shapes)) == 1 and count != shapes[0][0] and wide != sample:
+        fits = wide == (model.input_shape or model.known_input())
+        if len(set(shapes)) == 1 and count != shapes[0][0] and not fits:
             return
         what = f"a {type(X).__name__} of {len(X)} arrays, the first of shape {shapes[0]}"
     raise ArgumentTypeError(
