@@ -328,7 +328,7 @@ def _aimed(targets: Array, X: Array) -> Array:
 
 def _weighed(each: Array, weights: Array) -> Array:
     """w_i l_i, and 0 where the weight is 0, even if l_i is infinite."""
-    return np.multiply(each, weights, out=np.zeros_like(each), where=weights != 0)
+    return np.where(weights != 0, each, 0) * weights
 
 
 def target_weight(targets: Array, weights: Array | None) -> float:

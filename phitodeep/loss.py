@@ -215,17 +215,18 @@ class Huber(Elementwise):
 class LogCosh(Elementwise):
     """The mean of log(cosh(e)), e = p - t.
 
-    Near 0 it is log(1 + 2 sinh(e / 2)^2), far from it |e| + softplus(-2 |e|) - log 2: neither
-    subtracts nearly equal numbers there. The slope is tanh(e): like a square near 0, like |e| far
-    away, and smooth between.
+    Near 0 it is -log(1 - tanh(e)^2) / 2, far from it |e| + log(1 + exp(-2 |e|)) - log 2:
+    neither subtracts nearly equal numbers there. The slope is tanh(e): like a square near 0,
+    like |e| far away, and smooth between.
     Source: Saleh and Saleh 2022, "Statistical properties of the log-cosh loss function",
     arXiv:2208.04564, eq. 2.
     """
 
     def each(self, P: Array, T: Array) -> Array:
         size = np.abs(P - T)
-        near = np.log1p(2 * np.square(np.sinh(np.minimum(size, 1) / 2)))
-        return np.where(size < 1, near, size + F.softplus(-2 * size) - math.log(2))
+        near = np.log1p(-np.square(np.tanh(np.minimum(size, 1)))) / -2
+        far = size + np.log1p(np.exp(-2 * size)) - math.log(2)
+        return np.where(size < 1, near, far)
 
     def slope(self, P: Array, T: Array) -> Array:
         return np.tanh(P - T)
@@ -269,10 +270,10 @@ class BinaryCrossEntropy(_Binary):
 class BinaryCrossEntropyWithLogits(_Binary):
     """BinaryCrossEntropy of sigmoid(z), computed from z: the mean of softplus(z) - t z.
 
-    The slope is sigmoid(z) - t. With u = t for z <= 0 and u = 1 - t for z > 0, which is how much
-    the target contradicts the sign of z, and without subtracting nearly equal numbers, they are
+    The slope is sigmoid(z) - t. With u = t for negative z and u = 1 - t for others, which is how
+    much the target contradicts the sign of z, and without subtracting nearly equal numbers:
 
-        |z| u + softplus(-|z|)        sign(z) (u - sigmoid(-|z|))
+        |z| u + log(1 + exp(-|z|))        sign(z) (u - exp(-|z|) / (1 + exp(-|z|)))
 
     Where u is 0, a logit of infinite size costs nothing.
     Source: as BinaryCrossEntropy; -log sigmoid(z) = softplus(-z) = softplus(z) - z.
@@ -282,15 +283,17 @@ class BinaryCrossEntropyWithLogits(_Binary):
     threshold = 0.0
 
     def each(self, P: Array, T: Array) -> Array:
-        size, against = np.abs(P), np.abs((P > 0) - T)
-        np.multiply(size, against, out=against, where=against != 0)
-        return np.add(against, F.softplus(-size), out=against)
+        size, against = np.abs(P), np.abs(~np.signbit(P) - T)
+        against *= np.where(against != 0, size, 0)
+        against += np.log1p(np.exp(-size))
+        return against
 
     def slope(self, P: Array, T: Array) -> Array:
-        positive = P > 0
-        slope = np.abs(positive - T)
-        slope -= F.sigmoid(-np.abs(P))
-        return np.negative(slope, out=slope, where=~positive)
+        slope = np.abs(~np.signbit(P) - T)
+        E = np.exp(-np.abs(P))
+        slope -= E / (1 + E)
+        slope *= np.copysign(1, P)
+        return slope
 
 
 class Hinge(Elementwise):
@@ -387,7 +390,7 @@ class KLDivergence(Elementwise):
 
     def each(self, P: Array, T: Array) -> Array:
         ratio = np.log(np.maximum(T, np.finfo(P.dtype).tiny)) - P
-        return np.multiply(T, ratio, out=np.zeros_like(P), where=T != 0)  # 0 log 0 is 0
+        return T * np.where(T != 0, ratio, 0)  # 0 times infinity is 0
 
     def slope(self, P: Array, T: Array) -> Array:
         return -T

@@ -575,6 +575,7 @@ def test_logarithms_are_held_at_the_least_normal_number(dtype: type) -> None:
         value, gradient = both(loss, P, y, total=1)
         assert value == pytest.approx(-np.log(tiny), rel=1e-6)
         assert gradient[0, 0] == 0  # flat there
+        assert both(loss, 1 - P, 1 - np.array(y), total=1)[0] == pytest.approx(value)
         value, gradient = both(loss, np.array([[tiny, 1.0]], dtype), y, total=1)
         assert value == pytest.approx(-np.log(tiny), rel=1e-6)
         assert gradient[0, 0] == pytest.approx(-1 / tiny, rel=1e-6)  # never shifted by an epsilon
@@ -805,6 +806,7 @@ def test_cosine_is_blind_to_length() -> None:
     np.testing.assert_allclose((gradient * P).sum(-1), 0, atol=1e-15)
     assert CosineSimilarityLoss().loss_func(P, -P) == pytest.approx(2)
     assert_both(both(CosineSimilarityLoss(), 0 * P, y), (1.0, np.zeros((3, 4))))
+    assert_both(both(CosineSimilarityLoss(), P, 0 * y), (1.0, np.zeros((3, 4))))
 
 
 @pytest.mark.parametrize("positions", [(6,), (2, 3)])
