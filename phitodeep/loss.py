@@ -284,7 +284,9 @@ class BinaryCrossEntropyWithLogits(_Binary):
 
     def each(self, P: Array, T: Array) -> Array:
         size, against = np.abs(P), np.abs(~np.signbit(P) - T)
-        against *= np.where(against != 0, size, 0)
+        with np.errstate(invalid="ignore"):
+            against *= size
+        np.fmax(against, 0, out=against)  # 0 for 0 times infinity, which is NaN
         against += np.log1p(np.exp(-size))
         return against
 

@@ -973,3 +973,11 @@ def test_a_loss_is_written_by_its_author() -> None:
         losses.Elementwise().gradient(one, one, None, None)
     with pytest.raises(NotImplementedError, match="must implement log_probabilities"):
         losses._CrossEntropy().loss_func(np.ones((1, 2)), [0])
+
+
+def test_a_prediction_that_is_nan_shows_in_the_loss() -> None:
+    for loss in EXAMPLES:
+        P, y = pair(loss, (3, 4))
+        P[1] = np.nan
+        with np.errstate(invalid="ignore"):
+            assert np.isnan(loss.loss_func(P, y)), loss
