@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, SupportsFloat, TypeVar
 
 import numpy as np
 
@@ -18,19 +18,49 @@ T = TypeVar("T")
 
 def as_real(X: Any, who: object) -> Array:
     """X as an array of real numbers; strings, objects, ragged lists and complex are refused."""
-    try:
-        array = np.asarray(X)
-    except ValueError:
-        raise ShapeError(f"{who} takes an array, got nested sequences of unequal length.") from None
+    array = _as_array(X, who)
     if array.dtype.kind not in "fiub":
         raise ArgumentTypeError(
-            f"{who} takes real numbers, got dtype {array.dtype}"
-            + {"O": " (rows of unequal length, or None?)", "c": " (take .real?)"}.get(
-                array.dtype.kind, " (convert with .astype(float)?)"
-            )
-            + "."
+            f"{who} takes real numbers, got dtype {array.dtype}{_to_numbers(array)}."
         )
     return array
+
+
+def _as_array(X: Any, who: object) -> Array:
+    try:
+        return np.asarray(X)
+    except ValueError:
+        raise ShapeError(f"{who} takes an array, got nested sequences of unequal length.") from None
+
+
+def _to_numbers(array: Array) -> str:
+    """What an array that is not of real numbers holds, and how to make numbers of it."""
+    if array.dtype.kind == "c":
+        return " (take .real?)"
+    for index, value in np.ndenumerate(array):
+        where = f" at [{', '.join(map(str, index))}]" if index else ""
+        if isinstance(value, str | bytes):
+            if _is_number(value):
+                continue
+            return (
+                f", such as {str(value)!r}{where}: encode labels and categories as integers, "
+                "names, codes = np.unique(labels, return_inverse=True)"
+            )
+        if value is None:
+            return f", with None{where}: remove or fill missing values"
+        if isinstance(value, Sequence | np.ndarray):
+            return f", with a {type(value).__name__}{where}: pad rows of unequal length"
+        if array.dtype.kind == "O" and not isinstance(value, SupportsFloat):
+            return f", with a {type(value).__name__}{where}"
+    return " (convert with .astype(float)?)"
+
+
+def _is_number(text: str | bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def as_float(X: Any, dtype: DType, who: object) -> Array:
@@ -49,11 +79,11 @@ def as_float(X: Any, dtype: DType, who: object) -> Array:
 
 def as_tokens(X: Any, who: object) -> Array:
     """X as int64 tokens; floats are refused, also whole ones."""
-    array = np.asarray(X)
+    array = _as_array(X, who)
     if array.dtype.kind not in "iu":
-        raise ArgumentTypeError(
-            f"{who} takes integer tokens, got dtype {array.dtype}: use X.astype(int)."
-        )
+        text = array.size and isinstance(array.flat[0], str | bytes)
+        remedy = "encode text first, as CharTokenizer does" if text else "use X.astype(int)"
+        raise ArgumentTypeError(f"{who} takes integer tokens, got dtype {array.dtype}: {remedy}.")
     return array.astype(np.int64, copy=False)
 
 

@@ -223,12 +223,13 @@ class Sequential(Chain):
         lengths: Any = None,
         columns: Sequence[str] | None = None,
         metrics: Sequence[MetricLike] | None = None,
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """`loss` and the metrics of the predictions for X (N, ...) against y.
 
-        The result is that of all samples at once; `batch_size` only bounds the memory, and is what
-        `samples_at_once` says unless it is given. X may also be whatever `train` takes, and
-        `lengths` and `columns` are as there.
+        Each is a float; only `ConfusionMatrix` gives an array (K, K). The result is that of all
+        samples at once; `batch_size` only bounds the memory, and is what `samples_at_once` says
+        unless it is given. X may also be whatever `train` takes, and `lengths` and `columns` are
+        as there.
         """
         objective = Objective(self, self.loss, self.metrics if metrics is None else metrics)
         if batch_size is None:
@@ -281,7 +282,9 @@ class Sequential(Chain):
         callbacks           beside the model's own
         validation_split    the last part of the samples, between 0 and 1, becomes the test data
         sample_weight       (N,), or one weight for each position
-        class_weight        a weight for each class, by label or in order
+        class_weight        a weight for each class, by label or in order; or "balanced", which
+                            weighs the classes of arrays against their frequency: a class of
+                            n_k of all n labels weighs n / (K n_k), where K classes occur
         lengths             (N,), how many steps each sample of X (N, T, ...) has, or a mask
                             (N, T): what comes after them changes nothing, and weighs nothing in
                             the loss; `lengths_test` for X_test

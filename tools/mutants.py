@@ -40,14 +40,14 @@ ROOT = Path(__file__).parents[1]
 COMMAND = "python tools/mutants.py"
 SOURCES = shutil.ignore_patterns("__pycache__")
 GRADIENTS = (  # the functions that are broken: gradients, steps, and the helpers they are made of
-    r"_?back(ward)?|\w+_back|_back_through|go_back|slope|\w*gradients?\w*|_rows|_inverse|_cosine|gaussian|sum_rows"
-    r"|_share|sum_by_token|cross_entropy_of_labels|sgd|n?adam|rmsprop|adagrad|adadelta|lion|update"
+    r"_?back(ward)?|\w+_back|_back_through|go_back|slope|\w*gradients?\w*|_rows|_inverse|_unit|gaussian|sum_rows"
+    r"|_share|sum_by_token|cross_entropy_of_labels|_aimed|_weighed|sgd|n?adam|rmsprop|adagrad|adadelta|lion|update"
     r"|step|accumulate|_momentum|_clipped|_penalised"
     r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden"
 )
 FORWARD = (  # with --forward, these too
     r"forward|value|each|divisor|target_weight|_aim|_variance|_scale_and_shift|_sum|_product|nll"
-    r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|one_hot"
+    r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|exp_minus_line|one_hot"
 )
 TWIN = "kernels/compiled.py"  # all of whose functions are broken: each is compared with its formula
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides

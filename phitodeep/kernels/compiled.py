@@ -403,17 +403,20 @@ def _cross_entropy_of_labels(Z, dZ, labels, weights, scale):  # type: ignore[no-
         aimed = Z[i, labels[i]] - top
         for k in range(K):
             dZ[i, k] = _exp(Z[i, k] - top)
-        s = Z.dtype.type(0)
+        own = dZ[i, labels[i]]
+        dZ[i, labels[i]] = Z.dtype.type(0)
+        others = Z.dtype.type(0)
         for k in range(K):
-            s += dZ[i, k]
+            others += dZ[i, k]
         w = Z.dtype.type(1)
         if weights is not None:
             w = weights[i]
-        loss += w * (math.log(s) - aimed)
-        factor = w * scale / s
+        if w != 0:
+            loss += w * ((math.log1p(others) if aimed == 0 else math.log(own + others)) - aimed)
+        factor = w * scale / (own + others)
         for k in range(K):
             dZ[i, k] *= factor
-        dZ[i, labels[i]] -= w * scale
+        dZ[i, labels[i]] = -others * factor
     return loss
 
 

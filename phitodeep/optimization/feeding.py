@@ -75,7 +75,7 @@ def admit(
     names: tuple[str, str] = ("X", "y"),
 ) -> Data:
     """Check samples and targets against the model and its loss, and cast them once."""
-    X = admit_inputs(model, X, names[0])
+    X = admit_inputs(model, X, names[0], len(y) if hasattr(y, "__len__") else None)
     if y is None:
         raise ArgumentTypeError(f"{names[0]} came without {names[1]}.")
     y = as_real(y, names[1])
@@ -92,17 +92,18 @@ def admit(
     mask = None if lengths is None else as_mask(lengths, X.shape)
     there = None if mask is None else model.compute_mask(mask)
     weights = [loss.weights(sample_weight, T, outputs)]
+    steps = None if there is None else _step_weights(there, loss.positions(outputs))
     if class_weight is not None:
-        weights.append(_class_weights(class_weight, T, outputs, loss))
-    if there is not None:
-        weights.append(_step_weights(there, loss.positions(outputs)))
+        weights.append(_class_weights(class_weight, T, outputs, loss, steps))
+    weights.append(steps)
     given = [w for w in weights if w is not None]
     w = reduce(np.multiply, given).astype(model.dtype, copy=False) if given else None
     return Data(X, T, w, outputs, mask, there)
 
 
-def admit_inputs(model: Chain, X: Any, name: str = "X") -> Array:
-    """Samples as a checked array of the model's dtype."""
+def admit_inputs(model: Chain, X: Any, name: str = "X", count: int | None = None) -> Array:
+    """Samples, `count` of them if that is known, as a checked array of the model's dtype."""
+    _refuse_several(X, name, model, count)
     X = as_tokens(X, name) if model.takes_tokens else as_real(X, name)
     if X.ndim == 0 or X.size == 0:
         raise ShapeError(f"{name} needs at least one sample, got shape {X.shape}.")
@@ -122,6 +123,32 @@ def admit_inputs(model: Chain, X: Any, name: str = "X") -> Array:
     return X
 
 
+def _refuse_several(X: Any, name: str, model: Chain, count: int | None) -> None:
+    """Refuse an X that has an array for each of several inputs.
+
+    A list of arrays of one shape is a list of samples, unless it is the arrays that have `count`
+    samples, or that make what the model takes when they are put side by side.
+    """
+    if isinstance(X, Mapping):
+        what = f"a {type(X).__name__} with the keys {', '.join(map(repr, X))}"
+    else:
+        if not isinstance(X, list | tuple) or len(X) < 2 or len(X) == count:
+            return
+        shapes = [tuple(getattr(a, "shape", ())) for a in X]
+        if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
+            return
+        wide = (*shapes[0][1:-1], sum(shape[-1] for shape in shapes))
+        fits = wide == (model.input_shape or model.known_input())
+        if len(set(shapes)) == 1 and count != shapes[0][0] and not fits:
+            return
+        what = f"a {type(X).__name__} of {len(X)} arrays, the first of shape {shapes[0]}"
+    raise ArgumentTypeError(
+        f"{name} is {what}, but a model takes one array: put several inputs side by side with "
+        "np.concatenate([...], axis=-1), and give each part to layers of its own with Parallel "
+        "and Select(columns)."
+    )
+
+
 def _step_weights(there: Array, positions: Shape) -> Array:
     """Weight 0 for the predictions of steps that are not there, as the shape of the positions."""
     if positions[:2] != there.shape:
@@ -132,14 +159,33 @@ def _step_weights(there: Array, positions: Shape) -> Array:
     return np.broadcast_to(there.reshape(*there.shape, *[1] * (len(positions) - 2)), positions)
 
 
-def _class_weights(class_weight: Any, T: Array, outputs: Shape, loss: Loss) -> Array:
+def _class_weights(
+    class_weight: Any, T: Array, outputs: Shape, loss: Loss, steps: Array | None
+) -> Array:
     """The weight of each target's class, of the shape of the loss's positions.
 
     Classes that a mapping lacks weigh 1; a sequence has a weight for each class in order.
+    "balanced" counts the labels that `steps` and the loss do not leave out.
     """
     classes = loss.classes(outputs)
     if classes is None:
         raise ArgumentError(f"class_weight needs a loss of classes, not {loss!r}.")
+    w = np.ones(loss.positions(outputs))
+    if T.shape != w.shape:
+        labels = T.argmax(axis=-1)
+    else:
+        labels = T if T.dtype.kind == "i" else np.where(T > 0.5, classes[1], classes[0])
+    if isinstance(class_weight, str):
+        if class_weight != "balanced":
+            raise ArgumentError(
+                'class_weight takes "balanced", weights by label or a weight for each class in '
+                f"order, got {class_weight!r}."
+            )
+        counted = labels != getattr(loss, "ignore_index", None)
+        counted = counted if steps is None else counted & steps
+        _, which, counts = np.unique(labels[counted], return_inverse=True, return_counts=True)
+        w[counted] = (counts.sum() / (len(counts) * counts))[which]
+        return w
     if not isinstance(class_weight, Mapping):
         given = as_real(class_weight, "class_weight")
         if given.shape != (len(classes),):
@@ -148,8 +194,6 @@ def _class_weights(class_weight: Any, T: Array, outputs: Shape, loss: Loss) -> A
                 f"got shape {given.shape}."
             )
         class_weight = dict(zip(classes, given.tolist(), strict=True))
-    w = np.ones(loss.positions(outputs))
-    labels = T if T.shape == w.shape else T.argmax(axis=-1)
     for label, weight in class_weight.items():
         if label not in classes:
             raise ArgumentError(f"class_weight names {label!r}, the classes are {classes}.")
@@ -343,7 +387,14 @@ def as_source(
     names: tuple[str, str] = ("X", "y"),
 ) -> Source:
     """The source of X and y: arrays, arrays in files, a Hugging Face dataset, or an iterable."""
-    if y is None and _gives_batches(X):
+    in_memory = not (isinstance(X, np.memmap) or isinstance(y, np.memmap))
+    batched = y is None and _gives_batches(X)
+    if isinstance(class_weight, str) and (batched or not in_memory):
+        raise ArgumentError(
+            f"class_weight={class_weight!r} counts the labels of arrays in memory, not of files "
+            "or batches: give the weights by label, such as {0: 1.0, 1: 5.0}."
+        )
+    if batched:
         for name, given in (("sample_weight", sample_weight), ("lengths", lengths)):
             if given is not None:
                 raise ArgumentError(f"{name} goes with arrays: put it into the batches instead.")
@@ -358,7 +409,7 @@ def as_source(
         return stream
     if columns is not None:
         raise ArgumentError("columns name those of a dataset or of batches, not of arrays.")
-    if y is not None and (isinstance(X, np.memmap) or isinstance(y, np.memmap)):
+    if y is not None and not in_memory:
         parts = {"X": X, "y": y, "sample_weight": sample_weight, "lengths": lengths}
         held = {name: a if isinstance(a, np.memmap) else np.asarray(a)
                 for name, a in parts.items() if a is not None}  # fmt: skip
@@ -378,7 +429,7 @@ def as_source(
 
 def _gives_batches(X: Any) -> bool:
     """Whether X is no array but something that gives batches."""
-    if isinstance(X, np.ndarray | str | bytes) or X is None or hasattr(X, "__array__"):
+    if isinstance(X, np.ndarray | str | bytes | Mapping) or X is None or hasattr(X, "__array__"):
         return False
     if isinstance(X, list | tuple):
         return bool(X) and isinstance(X[0], tuple | Mapping)

@@ -117,7 +117,7 @@ class Objective:
         with inference():
             return self.last.forward(P)
 
-    def evaluate(self, batches: Iterable[Data]) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Data]) -> dict[str, Any]:
         """Loss and metrics of all the data, in batches that do not show in the result."""
         value = total = 0.0
         sums = Sums()
@@ -147,7 +147,7 @@ class Objective:
                 new, old = np.array(metric.sums(Y, T)), sums.get(metric.name)
                 sums[metric.name] = new if old is None else metric.merge(old, new)
 
-    def results(self, sums: Sums) -> dict[str, float]:
+    def results(self, sums: Sums) -> dict[str, Any]:
         """The metrics' values from their sums."""
         return {m.name: m.result(sums[m.name]) for m in self.metrics}
 
@@ -177,6 +177,12 @@ def fit(
     """Train `model`: see `Sequential.train`."""
     epochs = check_count(epochs, "epochs", least=0)
     objective = Objective(model, model.loss, metrics)
+    for metric in objective.metrics:
+        if not metric.scalar:
+            raise ArgumentError(
+                f"{metric!r} is no single number for a history: give it to evaluate instead, as "
+                f"in model.evaluate(X, y, metrics=[{metric.name!r}])."
+            )
     size = None if batch_size is None else check_count(batch_size, "batch_size")
     source = partial(as_source, model, model.loss, batch_size=size, columns=columns)
     data = source(X, y, sample_weight=sample_weight, class_weight=class_weight, lengths=lengths)
