@@ -52,7 +52,8 @@ def as_tokens(X: Any, who: object) -> Array:
     array = np.asarray(X)
     if array.dtype.kind not in "iu":
         raise ArgumentTypeError(
-            f"{who} takes integer tokens, got dtype {array.dtype}: use X.astype(int)."
+            f"{who} takes integer tokens, got dtype {array.dtype}: use X.astype(int), or for "
+            "columns of a table of floats Select(columns, tokens=True)."
         )
     return array.astype(np.int64, copy=False)
 

@@ -33,6 +33,7 @@ OPTIONS: dict[str, Any] = {
 }
 f4 = np.float32
 K, C = math.sqrt(2 / math.pi), 0.044715  # of GELU's tanh approximation
+FAR = 40.0  # from here on GELU is 0 or x
 
 
 class _Notice(event.Listener):
@@ -294,42 +295,45 @@ def relu(X, Y):  # type: ignore[no-untyped-def]
 def relu_back(dY, Y, dX):  # type: ignore[no-untyped-def]
     zero = Y.dtype.type(0)
     for i in range(Y.size):
-        dX[i] = dY[i] if Y[i] > zero else zero
+        dX[i] = zero if Y[i] <= zero else dY[i]
 
 
 @compiled
 def gelu(X, Phi, Y):  # type: ignore[no-untyped-def]
     one, half, root = X.dtype.type(1), X.dtype.type(0.5), X.dtype.type(math.sqrt(0.5))
+    far = X.dtype.type(FAR)
     for i in range(X.size):
         p = half * (one + _erf(X[i] * root))
         Phi[i] = p
-        Y[i] = X[i] * p
+        Y[i] = max(X[i], -far) * p
 
 
 @compiled
 def gelu_back(dY, X, Phi, dX):  # type: ignore[no-untyped-def]
     half, height = X.dtype.type(0.5), X.dtype.type(1 / math.sqrt(2 * math.pi))
+    far = X.dtype.type(FAR)
     for i in range(X.size):
-        x = X[i]
+        x = min(max(X[i], -far), far)
         dX[i] = dY[i] * (Phi[i] + x * height * _exp(-half * x * x))
 
 
 @compiled
 def gelu_tanh(X, Phi, Y):  # type: ignore[no-untyped-def]
     one, half = X.dtype.type(1), X.dtype.type(0.5)
-    a, b = X.dtype.type(K), X.dtype.type(K * C)
+    a, b, far = X.dtype.type(K), X.dtype.type(K * C), X.dtype.type(FAR)
     for i in range(X.size):
-        x = X[i]
+        x = min(max(X[i], -far), far)
         p = half * (one + _tanh(x * (a + b * x * x)))
         Phi[i] = p
-        Y[i] = x * p
+        Y[i] = max(X[i], -far) * p
 
 
 @compiled
 def gelu_tanh_back(dY, X, Phi, dX):  # type: ignore[no-untyped-def]
     one, a, b = X.dtype.type(1), X.dtype.type(2 * K), X.dtype.type(6 * K * C)
+    far = X.dtype.type(FAR)
     for i in range(X.size):
-        x, p = X[i], Phi[i]
+        x, p = min(max(X[i], -far), far), Phi[i]
         dX[i] = dY[i] * (p + x * p * (one - p) * (a + b * x * x))
 
 
@@ -339,16 +343,18 @@ def gelu_tanh_back(dY, X, Phi, dX):  # type: ignore[no-untyped-def]
 @compiled
 def softmax_rows(X, Y):  # type: ignore[no-untyped-def]
     n, K = X.shape
+    zero, one = X.dtype.type(0), X.dtype.type(1)
     for i in range(n):
         top = X[i, 0]
         for k in range(1, K):
             top = max(top, X[i, k])
+        top = zero if top == -np.inf else top
         for k in range(K):
             Y[i, k] = _exp(X[i, k] - top)
-        s = X.dtype.type(0)
+        s = zero
         for k in range(K):
             s += Y[i, k]
-        inverse = X.dtype.type(1) / s
+        inverse = one / (one if s == zero else s)
         for k in range(K):
             Y[i, k] *= inverse
 
@@ -367,22 +373,24 @@ def softmax_rows_back(dY, Y):  # type: ignore[no-untyped-def]
 @compiled
 def causal_softmax(S, place):  # type: ignore[no-untyped-def]
     n, rows, keys = S.shape
+    zero, one = S.dtype.type(0), S.dtype.type(1)
     for a in range(n):
         for i in range(rows):
             last = place + i + 1
             top = S[a, i, 0]
             for k in range(1, last):
                 top = max(top, S[a, i, k])
+            top = zero if top == -np.inf else top
             for k in range(last):
                 S[a, i, k] = _exp(S[a, i, k] - top)
-            s = S.dtype.type(0)
+            s = zero
             for k in range(last):
                 s += S[a, i, k]
-            inverse = S.dtype.type(1) / s
+            inverse = one / (one if s == zero else s)
             for k in range(last):
                 S[a, i, k] *= inverse
             for k in range(last, keys):
-                S[a, i, k] = S.dtype.type(0)
+                S[a, i, k] = zero
 
 
 def cross_entropy_of_labels(
@@ -423,13 +431,15 @@ def _cross_entropy_of_labels(Z, dZ, labels, weights, scale):  # type: ignore[no-
 def layer_norm(
     X: Array, gamma: Array, beta: Array, eps: float, X_hat: Array, r: Array, Y: Array
 ) -> None:
-    _layer_norm(X, gamma, beta, X.dtype.type(eps), X_hat, r, Y)
+    if _layer_norm(X, gamma, beta, X.dtype.type(eps), X_hat, r, Y):
+        _scaled_layer_norm(X, gamma, beta, X.dtype.type(eps), X_hat, r, Y)
 
 
 @compiled
 def _layer_norm(X, gamma, beta, eps, X_hat, r, Y):  # type: ignore[no-untyped-def]
     n, D = X.shape
     share = X.dtype.type(1) / X.dtype.type(D)
+    overflowed = False
     for i in range(n):
         mean = X.dtype.type(0)
         for d in range(D):
@@ -439,11 +449,39 @@ def _layer_norm(X, gamma, beta, eps, X_hat, r, Y):  # type: ignore[no-untyped-de
         for d in range(D):
             var += (X[i, d] - mean) * (X[i, d] - mean)
         k = X.dtype.type(1) / np.sqrt(var * share + eps)
+        overflowed |= not k > X.dtype.type(0)
         r[i, 0] = k
         for d in range(D):
             x = (X[i, d] - mean) * k
             X_hat[i, d] = x
             Y[i, d] = x * gamma[d] + beta[d]
+    return overflowed
+
+
+@compiled
+def _scaled_layer_norm(X, gamma, beta, eps, X_hat, r, Y):  # type: ignore[no-untyped-def]
+    n, D = X.shape
+    zero, one, least = X.dtype.type(0), X.dtype.type(1), np.finfo(X.dtype).tiny
+    share, root = one / X.dtype.type(D), np.sqrt(eps)
+    for i in range(n):
+        if r[i, 0] > zero:
+            continue
+        x, z = X[i], X_hat[i]
+        m, mean, var = zero, zero, zero
+        for d in range(D):
+            m = max(m, abs(x[d]))
+        for d in range(D):
+            z[d] = x[d] / m
+            mean += z[d] * share
+        for d in range(D):
+            z[d] -= mean
+            var += z[d] * z[d] * share
+        std = np.sqrt(var)
+        size = max(np.hypot(std, root / m), least)
+        for d in range(D):
+            z[d] /= size
+            Y[i, d] = z[d] * gamma[d] + beta[d]
+        r[i, 0] = one / np.hypot(m * std, root)
 
 
 @compiled
