@@ -33,7 +33,6 @@ OPTIONS: dict[str, Any] = {
 }
 f4 = np.float32
 K, C = math.sqrt(2 / math.pi), 0.044715  # of GELU's tanh approximation
-FAR = 40.0  # from here on GELU is 0 or x
 
 
 class _Notice(event.Listener):
@@ -301,40 +300,42 @@ def relu_back(dY, Y, dX):  # type: ignore[no-untyped-def]
 @compiled
 def gelu(X, Phi, Y):  # type: ignore[no-untyped-def]
     one, half, root = X.dtype.type(1), X.dtype.type(0.5), X.dtype.type(math.sqrt(0.5))
-    far = X.dtype.type(FAR)
+    zero = X.dtype.type(0)
     for i in range(X.size):
         p = half * (one + _erf(X[i] * root))
         Phi[i] = p
-        Y[i] = max(X[i], -far) * p
+        Y[i] = zero if p == zero else X[i] * p  # which for -inf is NaN
 
 
 @compiled
 def gelu_back(dY, X, Phi, dX):  # type: ignore[no-untyped-def]
     half, height = X.dtype.type(0.5), X.dtype.type(1 / math.sqrt(2 * math.pi))
-    far = X.dtype.type(FAR)
+    zero = X.dtype.type(0)
     for i in range(X.size):
-        x = min(max(X[i], -far), far)
-        dX[i] = dY[i] * (Phi[i] + x * height * _exp(-half * x * x))
+        x = X[i]
+        e = _exp(-half * x * x)
+        dX[i] = dY[i] * (Phi[i] + (zero if e == zero else x * height * e))
 
 
 @compiled
 def gelu_tanh(X, Phi, Y):  # type: ignore[no-untyped-def]
-    one, half = X.dtype.type(1), X.dtype.type(0.5)
-    a, b, far = X.dtype.type(K), X.dtype.type(K * C), X.dtype.type(FAR)
+    zero, one, half = X.dtype.type(0), X.dtype.type(1), X.dtype.type(0.5)
+    a, b = X.dtype.type(K), X.dtype.type(K * C)
     for i in range(X.size):
-        x = min(max(X[i], -far), far)
+        x = X[i]
         p = half * (one + _tanh(x * (a + b * x * x)))
         Phi[i] = p
-        Y[i] = max(X[i], -far) * p
+        Y[i] = zero if p == zero else x * p
 
 
 @compiled
 def gelu_tanh_back(dY, X, Phi, dX):  # type: ignore[no-untyped-def]
-    one, a, b = X.dtype.type(1), X.dtype.type(2 * K), X.dtype.type(6 * K * C)
-    far = X.dtype.type(FAR)
+    zero, one = X.dtype.type(0), X.dtype.type(1)
+    a, b = X.dtype.type(2 * K), X.dtype.type(6 * K * C)
     for i in range(X.size):
-        x, p = min(max(X[i], -far), far), Phi[i]
-        dX[i] = dY[i] * (p + x * p * (one - p) * (a + b * x * x))
+        x, p = X[i], Phi[i]
+        bend = p * (one - p)
+        dX[i] = dY[i] * (p + (zero if bend == zero else x * bend * (a + b * x * x)))
 
 
 # --- softmax and its losses -------------------------------------------------------------------

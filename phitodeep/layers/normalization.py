@@ -342,6 +342,8 @@ class BatchNorm(_ScaleAndShift):
     One row has no variance: then y = beta, and the running statistics stay as they are.
     At inference, or frozen, mu and var are the running ones, and so constants.
 
+    A variance that the dtype cannot hold enters running_var as half of its greatest number.
+
     Backward. As in LayerNorm, with rows in the place of features; gamma is one number here:
 
         training     dx = gamma r (dy - mean(dy) - x_hat mean(dy x_hat))
@@ -391,7 +393,8 @@ class BatchNorm(_ScaleAndShift):
         if overflowed(r):
             far = ~(r > 0)
             rows, rows_hat = (A.reshape(-1, A.shape[-1]) for A in (X, X_hat))
-            rows_hat[:, far], r[far], mu[far], var[far] = scaled(rows[:, far], self.eps, axis=0)
+            rows_hat[:, far], *few = scaled(rows[:, far], self.eps, axis=0)
+            r[far], mu[far], var[far] = (a[0] for a in few)
         if n > 1 and not current().again:
             self.running_mean += self.momentum * (mu - self.running_mean)
             self.running_var += self.momentum * (var * (n / (n - 1)) - self.running_var)
