@@ -82,7 +82,11 @@ def as_tokens(X: Any, who: object) -> Array:
     array = _as_array(X, who)
     if array.dtype.kind not in "iu":
         text = array.size and isinstance(array.flat[0], str | bytes)
-        remedy = "encode text first, as CharTokenizer does" if text else "use X.astype(int)"
+        remedy = (
+            "encode text first, as CharTokenizer does"
+            if text
+            else "use X.astype(int), or Select(columns, tokens=True) for columns of a table"
+        )
         raise ArgumentTypeError(f"{who} takes integer tokens, got dtype {array.dtype}: {remedy}.")
     return array.astype(np.int64, copy=False)
 

@@ -59,29 +59,36 @@ def logsumexp(X: Array, axis: int = -1, keepdims: bool = False) -> Array:
     """log(sum(exp(x))) along `axis`; minus infinity where all entries are."""
     top = X.max(axis=axis, keepdims=True)
     top = np.where(np.isfinite(top), top, 0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         Y = np.log(np.exp(X - top).sum(axis=axis, keepdims=True)) + top
     return Y if keepdims else Y.squeeze(axis)
 
 
 def softmax(X: Array, axis: int = -1, out: Array | None = None) -> Array:
-    """exp(x) / sum(exp(x)) along `axis`: positive, and summing to one."""
+    """exp(x) / sum(exp(x)) along `axis`: positive, and summing to one.
+
+    Where all x are -inf there is nothing to choose from, and all y are 0.
+    """
     Y = np.empty_like(X) if out is None else out
     if axis in (-1, X.ndim - 1) and X.flags.c_contiguous and Y.flags.c_contiguous and X.size:
         softmax_rows(X.reshape(-1, X.shape[-1]), Y.reshape(-1, X.shape[-1]))
-        return Y
-    np.subtract(X, X.max(axis=axis, keepdims=True), out=Y)
-    np.exp(Y, out=Y)
-    Y /= _sum(Y, axis)
+    else:
+        _softmax(X, axis, Y)
     return Y
+
+
+@np.errstate(over="ignore", invalid="ignore")  # x - max(x) may leave the dtype: its exp is 0
+def _softmax(X: Array, axis: int, Y: Array) -> None:
+    least = np.finfo(X.dtype).min  # where all x are -inf, so is x - least
+    np.subtract(X, X.max(axis=axis, keepdims=True, initial=least), out=Y)
+    np.exp(Y, out=Y)
+    Y /= np.maximum(_sum(Y, axis), 1)  # exp(0) is in the sum, or the sum is 0
 
 
 @kernel
 def softmax_rows(X: Array, Y: Array) -> None:
     """The softmax of each row of X (n, K), which Y may be."""
-    np.subtract(X, X.max(axis=-1, keepdims=True), out=Y)
-    np.exp(Y, out=Y)
-    Y /= _sum(Y, -1)
+    _softmax(X, -1, Y)
 
 
 @kernel
@@ -91,6 +98,7 @@ def softmax_rows_back(dY: Array, Y: Array) -> None:
     dY *= Y
 
 
+@np.errstate(over="ignore")
 def log_softmax(X: Array, axis: int = -1) -> Array:
     """log(softmax(x)) along `axis`, finite where the softmax itself rounds to 0.
 
@@ -160,6 +168,11 @@ def sum_rows(X: Array, out: Array | None = None) -> Array:
     if X.ndim != 2:
         rows = X.reshape(-1, X.shape[-1]) if X.size else X.reshape(0, X.shape[-1])
     return np.dot(ones(len(rows), X.dtype), rows, out=out)
+
+
+def all_finite(X: Array) -> bool:
+    """Whether the sum of the squares of X (contiguous) is finite, and so each of its numbers."""
+    return math.isfinite(np.vdot(X, X))
 
 
 def erf(X: Array) -> Array:

@@ -554,6 +554,7 @@ class SequentialBuilder:
     random_shift = adds(catalogue.RandomShift)
     spatial_dropout = adds(catalogue.SpatialDropout)
     permute = adds(catalogue.Permute)
+    select = adds(catalogue.Select)
     lambda_ = adds(catalogue.Lambda)
     tied_dense = adds(catalogue.TiedDense)
 

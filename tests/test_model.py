@@ -255,6 +255,7 @@ EXAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "RandomCrop": ((3,), {"padding": 1}),
     "RandomFlip": ((), {"vertical": True}),
     "RandomShift": ((2,), {}),
+    "Select": (([0, -1],), {"tokens": True}),
     "SpatialDropout": ((0.25,), {}),
     "TimeDistributed": ((Tanh(),), {}),
     "MultiHeadAttention": ((2,), {"causal": True, "rope": True}),

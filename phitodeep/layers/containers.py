@@ -254,7 +254,10 @@ class Chain(Container):
         try:
             with within(call if call.needs_dX else call._replace(needs_dX=True)):
                 for i in range(len(self.layers) - 1, first, -1):
-                    dY = cast(Array, self.layers[i].backward(dY))
+                    before = self.layers[i].backward(dY)
+                    if before is None:  # tokens, which have no gradient: nothing goes further
+                        return None
+                    dY = before
             i = first
             dX = self.layers[i].backward(dY) if self.layers else dY
         except Exception as error:

@@ -8,7 +8,7 @@ import numpy as np
 
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.functional import one_hot
+from phitodeep.functional import all_finite, one_hot
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param, current
 from phitodeep.optimization.initialization import Initializer, Normal
@@ -68,7 +68,7 @@ class Embedding(Layer):
 @kernel
 def sum_by_token(tokens: Array, rows: Array, dW: Array) -> None:
     """dW[v] <- the sum of the rows (n, dim) whose token is v."""
-    if len(dW) <= ONE_HOT:
+    if len(dW) <= ONE_HOT and all_finite(rows):  # 0 times infinity would reach all tokens
         np.matmul(one_hot(tokens, len(dW), rows.dtype).T, rows, out=dW)
         return
     order = np.argsort(tokens, kind="stable")

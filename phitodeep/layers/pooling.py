@@ -106,7 +106,7 @@ class _MaxPool(_Pool):
 
 def _plane(A: Array) -> Array:
     """(N, *sizes, C) as (N, height, width, C)."""
-    return A.reshape(*A.shape[:2], -1, A.shape[-1])
+    return A.reshape(*A.shape[:2], math.prod(A.shape[2:-1]), A.shape[-1])
 
 
 def _taps(A: Array, out: Shape, kernel: Shape, stride: Shape) -> Iterator[Array]:
@@ -138,11 +138,13 @@ def max_pool_back(
     apart = kernel == stride  # then each place is in one window at most
     if not apart or dX.size != dY.size * math.prod(kernel):
         dX.fill(0)
+    bits = f"i{dY.itemsize}"
     for k, at in enumerate(_taps(dX, dY.shape[1:3], kernel, stride)):
-        if apart:
-            np.multiply(dY, winner == k, out=at)
-        else:
-            at += np.multiply(dY, winner == k, out=s)
+        won = -(winner == k).view(np.int8)  # -1 is all ones: all bits of dY or none, also of NaN
+        share = at if apart else s
+        np.bitwise_and(dY.view(bits), won, out=share.view(bits))
+        if not apart:
+            at += s
 
 
 class MaxPool1D(_MaxPool):
