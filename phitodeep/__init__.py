@@ -9,14 +9,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phitodeep.config import register as register
     from phitodeep.errors import PhitodeepError as PhitodeepError
     from phitodeep.errors import PhitodeepWarning as PhitodeepWarning
     from phitodeep.layers.base import Call as Call
+    from phitodeep.layers.base import Event as Event
     from phitodeep.layers.base import Layer as Layer
     from phitodeep.layers.base import Param as Param
     from phitodeep.layers.base import State as State
     from phitodeep.layers.base import inference as inference
     from phitodeep.layers.base import saliency as saliency
+    from phitodeep.layers.base import watching as watching
     from phitodeep.model import Sequential as Sequential
     from phitodeep.model import SequentialBuilder as SequentialBuilder
     from phitodeep.testing.check import check_gradients as check_gradients
@@ -24,19 +27,23 @@ if TYPE_CHECKING:
 __version__ = "0.3.0"
 
 _HOME = {
+    "register": "config",
     "PhitodeepError": "errors",
     "PhitodeepWarning": "errors",
     "Call": "layers.base",
+    "Event": "layers.base",
     "Layer": "layers.base",
     "Param": "layers.base",
     "State": "layers.base",
     "inference": "layers.base",
     "saliency": "layers.base",
+    "watching": "layers.base",
     "Sequential": "model",
     "SequentialBuilder": "model",
     "check_gradients": "testing.check",
 }
 _MODULES = (
+    "config",
     "data",
     "errors",
     "functional",

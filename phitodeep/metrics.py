@@ -20,13 +20,15 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import check_count, choose, snake_case
+from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, describe
 
 
-class Metric:
+class Metric(Configurable):
     """A function of predictions and targets that can be added up batch by batch."""
 
+    config_kind = "metric"
     threshold = 0.5
 
     @property

@@ -13,11 +13,12 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from phitodeep.checks import check_count, check_number
+from phitodeep.config import Configurable, register, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.files import atomic_write
 from phitodeep.layers.base import Layer
@@ -30,8 +31,10 @@ class StopTraining(Exception):  # a request, not an error
     """Raised by a callback: training ends in order, after the work of this moment."""
 
 
-class Callback:
+class Callback(Configurable):
     """Override what you need. To end training, raise StopTraining from any of them."""
+
+    config_kind = "callback"
 
     def __repr__(self) -> str:
         return describe(self)
@@ -70,6 +73,13 @@ class LambdaCallback(Callback):
             if name not in known:
                 raise ArgumentError(f"LambdaCallback knows {sorted(known)}, got {name!r}.")
             setattr(self, name, function)
+
+    def get_config(self) -> dict[str, Any]:
+        return {name: vars(self)[name] for name in vars(Callback) if name in vars(self)}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        return cls(**restored(config, cls.__name__))
 
 
 class _Watch(Callback):
@@ -147,6 +157,7 @@ class EarlyStopping(_Watch):
             self.weights = None
 
 
+@register
 def save_weights(model: Layer, path: str | os.PathLike[str]) -> None:
     """All parameters and state as an .npz file by path, written as a whole or not at all."""
     with atomic_write(path) as stream:
