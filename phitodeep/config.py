@@ -58,13 +58,15 @@ class _Place(NamedTuple):
     """Where a value is in its object, such as `layers[3] of Sequential`."""
 
     path: str
-    owner: str = ""
+    owner: Any = ""  # the object, or the name of its class
 
     def at(self, key: Any) -> _Place:
         return self._replace(path=f"{self.path}[{key!r}]")
 
     def __str__(self) -> str:
-        return f"{self.path} of {self.owner}" if self.owner else self.path
+        owner = self.owner if isinstance(self.owner, str) else repr(self.owner)
+        owner = owner if len(owner) <= 60 else type(self.owner).__name__
+        return f"{self.path} of {owner}" if owner else self.path
 
 
 class _Tagged(dict[str, Any]):
@@ -184,9 +186,7 @@ def _written(get_config: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dic
                     f"{type(self).__name__}.get_config must return the constructor's arguments "
                     f"by name, got {config!r}."
                 )
-            who = repr(self)
-            who = who if len(who) <= 60 else type(self).__name__
-            return {name: writer.value(v, _Place(name, who)) for name, v in config.items()}
+            return {name: writer.value(v, _Place(name, self)) for name, v in config.items()}
 
     return guarded
 
@@ -221,13 +221,12 @@ class Configurable:
         found = {}
         for p in parameters(type(self)):
             attribute = self.kept_as.get(p.name, p.name)
-            try:
-                value = getattr(self, attribute)
-            except AttributeError:
+            value: Any = getattr(self, attribute, p.empty)
+            if value is p.empty or getattr(value, "__self__", None) is self:  # its own method
                 raise ArgumentError(
                     f"{name} does not keep its argument {p.name!r}: write self.{p.name} = "
                     f"{p.name} in __init__, name its attribute in kept_as, or override get_config."
-                ) from None
+                )
             found[p.name] = list(value) if p.kind is p.VAR_POSITIONAL else value
         return found
 
@@ -235,7 +234,7 @@ class Configurable:
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """A new object from what `get_config` gave, also after a way through JSON."""
         known = {p.name: p for p in parameters(cls)}
-        for name in _check_mapping(config, cls.__name__):
+        for name in check_mapping(config, cls.__name__):
             if name not in known:
                 near = difflib.get_close_matches(str(name), known, n=1)
                 guess = f" Did you mean {near[0]!r}?" if near else ""
@@ -399,7 +398,8 @@ def alike(a: Any, b: Any) -> bool:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def _check_mapping(config: Any, owner: str) -> Mapping[str, Any]:
+def check_mapping(config: Any, owner: str) -> Mapping[str, Any]:
+    """Refuse a config that is no dict."""
     if not isinstance(config, Mapping):
         raise ArgumentTypeError(f"{owner}.from_config takes a dict, got {config!r}.")
     return config
@@ -464,14 +464,9 @@ class _Reader:
 _READER: ContextVar[_Reader | None] = ContextVar("phitodeep_reader", default=None)
 
 
-def being_read() -> bool:
-    """Whether this runs for an object inside another, whose `from_config` goes on after it."""
-    return _READER.get() is not None
-
-
 def restored(config: Mapping[str, Any], owner: str = "config") -> dict[str, Any]:
     """What the values of a config stand for, by key: for a `from_config` of your own."""
-    _check_mapping(config, owner)
+    check_mapping(config, owner)
     reader = _READER.get() or _Reader()
     token = _READER.set(reader)
     try:

@@ -15,7 +15,7 @@ import numpy as np
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
 from phitodeep.checks import as_mask, check_count, choose, snake_case
-from phitodeep.config import Configurable, alike, being_read, being_written, restored
+from phitodeep.config import Configurable, alike, being_written, check_mapping, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.fusion import check_pair
 from phitodeep.generation import generate
@@ -91,8 +91,7 @@ class Sequential(Chain):
         self.callbacks = as_callbacks(callbacks)
         self.cast(np.float32 if dtype is None else dtype)
         self.plant(None if seed is None else check_count(seed, "seed", least=0))
-        if seed is not None or not being_read():  # else the model around it has the seed
-            self.build_known()
+        self.build_known()
         self.setoptimizer(Adam() if optimizer is None else optimizer)
 
     def __repr__(self) -> str:
@@ -129,7 +128,7 @@ class Sequential(Chain):
 
         With a seed, its weights are the same to the bit; without one they are drawn again.
         """
-        config = dict(config)
+        config = dict(check_mapping(config, cls.__name__))
         shape, frozen = config.pop("input_shape", None), config.pop("frozen", ())
         model = super().from_config(config)
         if shape is not None:

@@ -74,8 +74,15 @@ class LambdaCallback(Callback):
                 raise ArgumentError(f"LambdaCallback knows {sorted(known)}, got {name!r}.")
             setattr(self, name, function)
 
-    def get_config(self) -> dict[str, Any]:
+    def __repr__(self) -> str:
+        functions = (f"{name}={f!r}" for name, f in self._functions().items())
+        return f"{type(self).__name__}({', '.join(functions)})"
+
+    def _functions(self) -> dict[str, Callable[..., None]]:
         return {name: vars(self)[name] for name in vars(Callback) if name in vars(self)}
+
+    def get_config(self) -> dict[str, Any]:
+        return self._functions()
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
