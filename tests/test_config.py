@@ -514,12 +514,13 @@ def test_one_metric_need_not_be_in_a_list() -> None:
 
 def test_frozen_layers_stay_frozen() -> None:
     model = Sequential(
-        Dense(4), TransformerBlock(2), Sequential(Dense(4), Tanh(), seed=3), Dense(2), seed=0
+        Dense(4), TransformerBlock(2), Sequential(Dense(4), FeedForward(3)), Dense(2), seed=0
     )
     model.build((3, 4))
     model.layers[0].trainable = False
     model.layers[1].children()["layers.0"].trainable = False
     model.layers[2].layers[0].trainable = False  # type: ignore[attr-defined]
+    model.layers[2].layers[1].layers[2].trainable = False  # type: ignore[attr-defined]  # made late
     copy = again(model)
     frozen = [[path for path, x in m.walk() if not x.trainable] for m in (model, copy)]
     assert frozen[0] == frozen[1]
@@ -582,7 +583,7 @@ BUILDERS: dict[str, Callable[[], SequentialBuilder]] = {
     "mlp": lambda: models.mlp(4, 3, 2),
     "lenet": lambda: models.lenet(28, 28, 1),
     "resnet_small": lambda: models.resnet_small(16, 16, 3, blocks=1),
-    "char_lstm": lambda: models.char_lstm(7, dim=4, units=5),
+    "char_lstm": lambda: models.char_lstm(7, dim=4, units=5).input(6),
     "gpt": lambda: models.gpt(7, 6, layers=1, heads=2, dim=4),
     "autoencoder": lambda: models.autoencoder(4, 3),
     "vae": lambda: models.vae(4, 3, latent=2),
