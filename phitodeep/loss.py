@@ -17,12 +17,13 @@ import numpy as np
 
 from phitodeep import functional as F
 from phitodeep.checks import as_float, as_real, check_count, check_finite, check_number
+from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
 from phitodeep.layers.base import Buffered, Frame, calling, current
 from phitodeep.types import Array, Shape, describe
 
 
-class Loss(Buffered):
+class Loss(Buffered, Configurable):
     """A loss for predictions P and targets T.
 
     Users call `loss_func` and `loss_gradient`, which check what they are given. The training
@@ -30,6 +31,7 @@ class Loss(Buffered):
     An author writes `targets`, `divisor`, `value` and `gradient`.
     """
 
+    config_kind = "loss"
     wants = "numbers"  # what the predictions must be: see fusion.py
     threshold = 0.5  # predictions above it mean the positive class
     labels: tuple[int, ...] | None = None  # of the two classes of a binary loss

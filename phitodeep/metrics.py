@@ -21,13 +21,15 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import check_count, choose, class_hint, snake_case
+from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, describe
 
 
-class Metric:
+class Metric(Configurable):
     """A function of predictions and targets that can be added up batch by batch."""
 
+    config_kind = "metric"
     threshold = 0.5
     scalar = True  # whether the result is one number, as a training's history takes it
 

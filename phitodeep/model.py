@@ -8,13 +8,15 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, Self
+from keyword import iskeyword
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self
 
 import numpy as np
 
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
 from phitodeep.checks import as_mask, check_count, choose, class_hint, snake_case
+from phitodeep.config import Configurable, alike, being_written, check_mapping, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.fusion import check_pair
 from phitodeep.generation import generate
@@ -71,6 +73,7 @@ class Sequential(Chain):
     """
 
     refers_to = ("_checked",)
+    kept_as: ClassVar = {"loss_class": "loss", "alpha": "_own_alpha"}
 
     def __init__(
         self,
@@ -93,7 +96,8 @@ class Sequential(Chain):
         self.setbatchsize(batch_size)
         self.setloss(MeanSquaredError() if loss_class is None else loss_class)
         as_metrics(metrics, self.loss.threshold)  # so that a wrong name is refused here
-        self.metrics = metrics
+        several = isinstance(metrics, Sequence) and not isinstance(metrics, str)
+        self.metrics: list[MetricLike] = list(metrics) if several else [metrics]  # type: ignore[list-item]
         self.callbacks = as_callbacks(callbacks)
         self.cast(np.float32 if dtype is None else dtype)
         self.plant(None if seed is None else check_count(seed, "seed", least=0))
@@ -113,6 +117,48 @@ class Sequential(Chain):
         return super().__getattr__(name)
 
     # --- settings --------------------------------------------------------------------------
+
+    def plant(self, seed: Any) -> None:
+        super().plant(seed)
+        if not isinstance(seed, np.random.SeedSequence):
+            self.seed: int | None = seed  # as given; one that a model around this gives is its own
+
+    def get_config(self) -> dict[str, Any]:
+        """The layers and all settings, as plain JSON values: see `phitodeep.config`.
+
+        With the input's shape, where it is known, and the paths of the layers that are frozen.
+        """
+        config = super().get_config()
+        around = [o for o in being_written() if isinstance(o, Sequential) and o is not self]
+        if self.input_shape is not None and all(o.input_shape is None for o in around):
+            config["input_shape"] = list(self.input_shape)
+        frozen = [path for path, layer in self.walk() if not layer.trainable]
+        if frozen and not around:
+            config["frozen"] = frozen
+        return config
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The model that `get_config` wrote: built if that was, and equal to it before training.
+
+        With a seed, its weights are the same to the bit; without one they are drawn again.
+        """
+        config = dict(check_mapping(config, cls.__name__))
+        shape, frozen = config.pop("input_shape", None), config.pop("frozen", ())
+        model = super().from_config(config)
+        if shape is not None:
+            model.build(tuple(shape))
+        layers = dict(model.walk())
+        for path in frozen:
+            if path not in layers:
+                raise ArgumentError(f"frozen: the model has no layer {path!r}.")
+            layers[path]._trainable = False
+        return model
+
+    @property
+    def _own_alpha(self) -> float | Schedule | None:
+        """The rate that the model gives to its optimizer, if it does."""
+        return None if self._alpha is None else self.optimizer.alpha
 
     def add(self, layer: Layer) -> None:
         """Append a layer; one that does not fit is refused, and the model stays as it was."""
@@ -416,6 +462,16 @@ class Sequential(Chain):
         return find_alpha(self, X, y, batch_size=size, low=low, high=high, steps=steps)
 
 
+def _call(layer: Layer) -> str:
+    """The builder's method that appends this layer, as it is called."""
+    kind, shown = type(layer), repr(layer)
+    name = kind.__name__
+    if vars(catalogue).get(name) is not kind or not shown.startswith(f"{name}("):
+        return f"add({shown})"
+    method = snake_case(name)
+    return method + "_" * iskeyword(method) + shown.removeprefix(name)
+
+
 def adds(
     kind: Callable[P, Layer],
 ) -> Callable[Concatenate[SequentialBuilder, P], SequentialBuilder]:
@@ -448,7 +504,7 @@ def _unexpected(kind: Callable[..., Layer], kwargs: Mapping[str, Any]) -> Argume
     return ArgumentTypeError(f"{name} takes {', '.join(known) or 'nothing'}, got {wrong}=.")
 
 
-class SequentialBuilder:
+class SequentialBuilder(Configurable):
     """Builds a Sequential step by step: each method returns the builder.
 
     `SequentialBuilder(28, 28, seed=0)` is `SequentialBuilder().input(28, 28).seed(0)`. The
@@ -472,6 +528,45 @@ class SequentialBuilder:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean .{near[0]}()?" if near else " Any layer goes in with .add(layer)."
         raise AttributeError(f"a builder has no {name!r}.{hint}")
+
+    def __repr__(self) -> str:
+        sizes = [str(n) for n in self._input or ()]
+        options = {k: v for k, v in self._options.items() if k != "seed" or v is not None}
+        if "seed" in options:
+            sizes.append(f"seed={options.pop('seed')}")
+        calls = [_call(layer) for layer in self._layers]
+        for name, value in options.items():
+            method = {"loss_class": "loss", "batch_size": "batch"}.get(name, name)
+            values = value if name in ("metrics", "callbacks") else [value]
+            calls.append(f"{method}({', '.join(map(repr, values))})")
+        return ".".join([f"{type(self).__name__}({', '.join(sizes)})", *calls])
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and alike(self, other)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def get_config(self) -> dict[str, Any]:
+        """The layers and settings so far, as plain JSON values: see `phitodeep.config`."""
+        options = {k: list(v) if isinstance(v, tuple) else v for k, v in self._options.items()}
+        shape = None if self._input is None else list(self._input)
+        return {"input_shape": shape, "layers": self._layers, **options}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The builder that `get_config` wrote."""
+        options = restored(config, cls.__name__)
+        builder = cls(*options.pop("input_shape", None) or ())
+        for layer in options.pop("layers", ()):
+            builder.add(layer)
+        known = inspect.signature(Sequential).parameters
+        for name, value in options.items():
+            if name not in known:
+                raise ArgumentError(
+                    f"the config of SequentialBuilder has the unknown key {name!r}."
+                )
+            builder._set(name, value)
+        return builder
 
     @property
     def layers(self) -> list[Layer]:

@@ -227,6 +227,7 @@ def test_the_builder_has_a_method_for_every_public_layer() -> None:
     settings = {
         *("input", "add", "optimizer", "loss", "alpha", "epochs", "batch", "metrics"),
         *("callbacks", "seed", "dtype", "build", "layers"),
+        *("get_config", "from_config"),
     }
     methods = {
         name for name in vars(SequentialBuilder) if not name.startswith("_")

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Self, cast, overload
 import numpy as np
 
 from phitodeep.checks import as_float, as_real, as_tokens, check_shape
+from phitodeep.config import Configurable
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -368,7 +369,7 @@ _OWN = {  # what Layer.__init__ makes
 }
 
 
-class Layer(Buffered):
+class Layer(Buffered, Configurable):
     """One differentiable step Y = f(X; parameters), with its hand-derived backward pass.
 
     An author writes `__init__` (settings only), `create(input_shape) -> output_shape` (makes the
@@ -382,6 +383,7 @@ class Layer(Buffered):
     never writes into dY, as `forward` never writes into X.
     """
 
+    config_kind = "layer"
     takes_tokens = False  # True: X are integers, such as token ids, and stay integers
     flops_per_output = 1  # the work of an elementwise layer; matrix layers override `flops`
     declared: ClassVar[dict[str, Param]] = {}  # parameters and states of the class

@@ -20,6 +20,7 @@ from typing import Any, Self, TypedDict
 import numpy as np
 
 from phitodeep.checks import check_number
+from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.packing import Group, Key, Packing, Slot, trainable
@@ -43,7 +44,7 @@ class Common(TypedDict, total=False):
     ema: float | None
 
 
-class Optimizer:
+class Optimizer(Configurable):
     """What the rules share. `alpha` is the learning rate: a number or a schedule of the step.
 
     weight_decay    decoupled: theta shrinks by the factor 1 - lr weight_decay beside the rule
@@ -69,6 +70,8 @@ class Optimizer:
     2013, arXiv:1211.5063 (clipping by norm); Polyak and Juditsky 1992, "Acceleration of
     stochastic approximation by averaging", with the running mean of Kingma and Ba 2015, sec. 7.2.
     """
+
+    config_kind = "optimizer"
 
     def __init__(
         self,

@@ -12,11 +12,12 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from phitodeep.checks import check_count, check_number, class_hint
+from phitodeep.config import Configurable, register, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
 from phitodeep.files import atomic_write
 from phitodeep.layers.base import Layer
@@ -29,8 +30,10 @@ class StopTraining(Exception):  # a request, not an error
     """Raised by a callback: training ends in order, after the work of this moment."""
 
 
-class Callback:
+class Callback(Configurable):
     """Override what you need. To end training, raise StopTraining from any of them."""
+
+    config_kind = "callback"
 
     def __repr__(self) -> str:
         return describe(self)
@@ -71,6 +74,20 @@ class LambdaCallback(Callback):
             if name not in known:
                 raise ArgumentError(f"LambdaCallback knows {sorted(known)}, got {name!r}.")
             setattr(self, name, function)
+
+    def __repr__(self) -> str:
+        functions = (f"{name}={f!r}" for name, f in self._functions().items())
+        return f"{type(self).__name__}({', '.join(functions)})"
+
+    def _functions(self) -> dict[str, Callable[..., None]]:
+        return {name: vars(self)[name] for name in vars(Callback) if name in vars(self)}
+
+    def get_config(self) -> dict[str, Any]:
+        return self._functions()
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        return cls(**restored(config, cls.__name__))
 
 
 class _Watch(Callback):
@@ -148,6 +165,7 @@ class EarlyStopping(_Watch):
             self.weights = None
 
 
+@register
 def save_weights(model: Layer, path: str | os.PathLike[str]) -> None:
     """All parameters and state as an .npz file by path, written as a whole or not at all."""
     with atomic_write(path) as stream:

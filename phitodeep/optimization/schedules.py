@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from phitodeep.checks import check_count, check_number
+from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.types import Schedule, describe
 
@@ -42,8 +43,10 @@ def _cosine(first: float, last: float, along: float) -> float:
     return float(last + (first - last) * (1 + math.cos(math.pi * along)) / 2)
 
 
-class _Checked:
+class _Checked(Configurable):
     """Checks every field by its name, once, so that a wrong schedule fails where it is made."""
+
+    config_kind = "schedule"
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -181,12 +184,14 @@ class OneCycle(_Checked):
         return _cosine(self.alpha, self.alpha / self.divide_last, along)
 
 
-class ReduceOnPlateau:
+class ReduceOnPlateau(Configurable):
     """Multiply the rate by `factor` when the loss has not fallen for `patience` epochs.
 
     It is told the test loss of every epoch, or the training loss where there is none; a fall of
     no more than `min_delta` is none. The rate stays at or above `alpha_min`.
     """
+
+    config_kind = "schedule"
 
     def __init__(
         self,
