@@ -115,7 +115,7 @@ def test_bad_prompts_and_options_are_refused(prompt, options, error, says):
 
 
 def test_a_model_without_scores_at_each_step_is_refused():
-    model = SequentialBuilder(4, seed=0).embedding(5, 3).lstm(2, return_sequences=False).build()
+    model = SequentialBuilder(4, seed=0).embedding(5, 4).reshape(-1, 2, 2).build()
     with pytest.raises(ArgumentError, match=r"scores \(N, T, vocabulary\)"):
         model.generate([1], 1)
     assert model.generate([1, 2], 0).tolist() == [[1, 2]]

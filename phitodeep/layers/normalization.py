@@ -184,6 +184,7 @@ class GroupNorm(_ScaleAndShift):
     """
 
     steps = "joined"
+    mask_remedy = "LayerNorm or RMSNorm, which normalise each step alone"
 
     def __init__(self, groups: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -304,6 +305,7 @@ class BatchNorm(_ScaleAndShift):
         running_var  += momentum (var n / (n - 1) - running_var)
 
     One row has no variance: then y = beta, and the running statistics stay as they are.
+    Under a mask the rows are those of the steps that are there; on the others y and dx are 0.
     At inference, or frozen, mu and var are the running ones, and so constants.
 
     Backward. As in LayerNorm, with rows in the place of features; gamma is one number here:
@@ -335,14 +337,26 @@ class BatchNorm(_ScaleAndShift):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
-        batch = current().training and self.trainable
+        call = current()
+        batch = call.training and self.trainable
+        mask = None if call.mask is None else self.check_steps(X)
+        if mask is not None:
+            X = X[mask]
         mu = sum_rows(X) / max(1, X.size // X.shape[-1]) if batch else self.running_mean
         X_hat = np.subtract(X, mu, out=self.buffer("X_hat", X.shape, X.dtype))
         var = self._variance(X_hat, mu) if batch else self.running_var
         r = 1 / np.sqrt(var + self.eps)
         X_hat *= r
-        self.save_for_backward(X_hat=X_hat, r=r, batch=batch)
-        return self._scale_and_shift(X_hat)
+        self.save_for_backward(X_hat=X_hat, r=r, batch=batch, mask=mask)
+        Y = self._scale_and_shift(X_hat)
+        return Y if mask is None else self._in_places("Y of all", Y, mask)
+
+    def _in_places(self, name: str, rows: Array, mask: Array) -> Array:
+        """The rows at the steps that are there, and 0 at the others."""
+        A = self.buffer(name, (*mask.shape, *rows.shape[1:]), rows.dtype)
+        A.fill(0)
+        A[mask] = rows
+        return A
 
     def _variance(self, centred: Array, mu: Array) -> Array:
         """The variance of each feature over the rows; records it and the mean as it goes."""
@@ -355,14 +369,17 @@ class BatchNorm(_ScaleAndShift):
         return var
 
     def backward(self, dY: Array) -> Array:
-        X_hat, r, batch = self.saved("X_hat", "r", "batch")
+        X_hat, r, batch, mask = self.saved("X_hat", "r", "batch", "mask")
+        if mask is not None:
+            dY = dY[mask]
         dgamma, dbeta = self._gradients(dY, X_hat)
         dX = self.buffer("dX", dY.shape, dY.dtype)
-        if not batch:
-            return np.multiply(dY, self.gamma * r, out=dX)
-        n = max(1, dY.size // dY.shape[-1])
-        np.multiply(X_hat, dgamma / n, out=dX)
-        np.subtract(dY, dX, out=dX)
-        dX -= dbeta / n
-        dX *= self.gamma * r
-        return dX
+        if batch:
+            n = max(1, dY.size // dY.shape[-1])
+            np.multiply(X_hat, dgamma / n, out=dX)
+            np.subtract(dY, dX, out=dX)
+            dX -= dbeta / n
+            dX *= self.gamma * r
+        else:
+            np.multiply(dY, self.gamma * r, out=dX)
+        return dX if mask is None else self._in_places("dX of all", dX, mask)

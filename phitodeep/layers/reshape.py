@@ -13,13 +13,14 @@ from phitodeep.types import Array, Shape
 
 
 class _Moved(Layer):
-    """What these layers share: no arithmetic, and no time axis that outlives them."""
+    """What these layers share: no arithmetic."""
 
     flops_per_output = 0
     independent_samples = True
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        return None
+    mask_remedy = (
+        "GlobalAvgPool, GlobalMaxPool or a recurrent layer with return_sequences=False makes one "
+        "row of the steps that are there"
+    )
 
 
 class Flatten(_Moved):
@@ -52,6 +53,13 @@ class Reshape(_Moved):
             raise ArgumentError(f"Reshape takes sizes, at most one of them -1, got {shape}.")
         self.shape = tuple(n if n == -1 else check_count(n, "Reshape size") for n in shape)
 
+    @property
+    def steps(self) -> str:
+        """The features of a step stay together where their count stays."""
+        features = math.prod((self.input_shape or (0,))[1:])
+        kept = -1 not in self.shape[1:] and math.prod(self.shape[1:]) == features
+        return "independent" if kept and self.input_shape else "joined"
+
     def create(self, shape: Shape) -> Shape:
         known = math.prod(n for n in self.shape if n != -1)
         size = math.prod(shape)
@@ -80,6 +88,10 @@ class Permute(_Moved):
         if sorted(dims) != list(range(1, len(dims) + 1)):
             raise ArgumentError(f"Permute takes each axis from 1 on once, got {dims}.")
         self.dims = dims
+
+    @property
+    def steps(self) -> str:
+        return "independent" if self.dims[:1] == (1,) else "joined"
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != len(self.dims):

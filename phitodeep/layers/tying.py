@@ -83,6 +83,8 @@ class Lambda(Layer):
                            alone, so that masks pass and `generate` needs no whole window
     """
 
+    mask_remedy = 'where its functions work at each step alone, Lambda(..., steps="independent")'
+
     def __init__(
         self,
         forward: Callable[[Array], Array],
