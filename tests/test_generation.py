@@ -333,6 +333,16 @@ def test_a_window_of_fixed_length_moves_along_the_text():
         model.stream([1, 2], 5)
 
 
+def test_what_were_features_are_no_steps_that_a_memory_goes_on_from():
+    model = Sequential(
+        Embedding(V, 3), GRU(6, return_sequences=False), Reshape(6, 1), GRU(V), dtype="float64"
+    )
+    model.build((4,))
+    assert model.steps == "joined"
+    tokens = model.generate([1, 2], 6, seed=0)
+    np.testing.assert_array_equal(tokens, slowly(model, [1, 2], 6, 0, 99))
+
+
 def test_a_whole_text_may_give_one_row_of_scores():
     model = SequentialBuilder(4, seed=0).embedding(V, 3).lstm(V, return_sequences=False).build()
     ids = np.array([[1, 2]])

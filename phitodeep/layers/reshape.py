@@ -55,10 +55,11 @@ class Reshape(_Moved):
 
     @property
     def steps(self) -> str:
-        """The features of a step stay together where their count stays."""
-        features = math.prod((self.input_shape or (0,))[1:])
-        kept = -1 not in self.shape[1:] and math.prod(self.shape[1:]) == features
-        return "independent" if kept and self.input_shape else "joined"
+        """A step of X (N, T, ...) stays one where the count of its numbers stays."""
+        if self.input_shape is None or len(self.input_shape) < 2 or -1 in self.shape[1:]:
+            return "joined"
+        same = math.prod(self.shape[1:]) == math.prod(self.input_shape[1:])
+        return "independent" if same else "joined"
 
     def create(self, shape: Shape) -> Shape:
         known = math.prod(n for n in self.shape if n != -1)

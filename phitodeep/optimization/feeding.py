@@ -87,11 +87,14 @@ def admit(
     shape = model.output_shape if X.shape[1:] == model.input_shape else None
     shape = model.measured(X.shape[1:]).output_shape if shape is None else shape
     outputs = (len(X), *(shape or ()))
+    there = None if mask is None else model.compute_mask(mask)
+    if there is not None and there.any() and y.shape[:2] == there.shape:
+        y = y.copy()
+        y[~there] = y[there][0]  # weighs nothing below, and is a target that the loss takes
     T = loss.targets(y, outputs, names[1])
     if T.dtype.kind == "f":
         T = as_float(T, model.dtype, names[1])
         check_finite(T, names[1])
-    there = None if mask is None else model.compute_mask(mask)
     weights = [loss.weights(sample_weight, T, outputs)]
     if class_weight is not None:
         weights.append(_class_weights(class_weight, T, outputs, loss))

@@ -124,6 +124,30 @@ def test_steps_depend_on_each_other_as_a_layer_says(
 
 @pytest.mark.parametrize("training", [True, False])
 @with_steps
+def test_what_is_in_gaps_changes_nothing(
+    make: Any, shape: Shape, tokens: int, training: bool
+) -> None:
+    layer = catalogue.made(make, shape)
+    mask = np.random.default_rng(3).random(shape[:2]) < 0.5
+    X, dY = catalogue.data(layer, shape, tokens)
+    try:
+        after = layer.compute_mask(mask)
+    except ValueError:  # the layer takes lengths alone, or not even those: see below
+        return
+    dY = dY if after is None else np.where(after.reshape(*after.shape, *[1] * (dY.ndim - 2)), dY, 0)
+    before = passes(layer, X, dY, training, mask)
+    noisy = X.copy()
+    noisy[~mask] = other(X[~mask], tokens)
+    found = passes(layer, noisy, dY, training, mask)
+    kept = slice(None) if after is None else after
+    np.testing.assert_allclose(found.pop("Y")[kept], before["Y"][kept], rtol=1e-12, atol=1e-13)
+    assert "dX" not in found or not found["dX"][~mask].any()
+    for name, a in found.items():
+        np.testing.assert_allclose(a, before[name], rtol=1e-11, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@with_steps
 def test_under_lengths_padding_changes_nothing_or_they_are_refused(
     make: Any, shape: Shape, tokens: int, training: bool
 ) -> None:

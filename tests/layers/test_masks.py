@@ -330,6 +330,7 @@ def test_a_step_on_a_padded_batch_is_the_step_on_its_samples(name: str, rng: Any
     for padding in (0, 4, -1) if tokens else (0.0, 1e300, np.nan, np.inf):
         padded, at = model(), MASK if tokens else MASK[..., None]
         noisy = np.where(at, X, padding)
+        y = np.where(MASK, y, -1) if each else y
         found = padded.train(noisy, y, lengths=LENGTHS, epochs=1, verbose=0)
         assert found[0][0] == pytest.approx(wanted[0][0], rel=1e-11)
         assert found.metrics == {name: pytest.approx(each) for name, each in wanted.metrics.items()}
@@ -341,6 +342,20 @@ def test_a_step_on_a_padded_batch_is_the_step_on_its_samples(name: str, rng: Any
         for i, n in enumerate(LENGTHS):
             one = alone.predict(X[i : i + 1, :n])[0]
             np.testing.assert_allclose(Y[i, :n] if each else Y[i], one, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["mse", "hinge", "poisson_nll", "kl_divergence"])
+def test_targets_of_the_padding_may_hold_anything(loss: str, rng: Any) -> None:
+    X, model = data(rng), SequentialBuilder(T, D, seed=1).gru(3).log_softmax().build()
+    model.setloss(loss)
+    y = rng.dirichlet(np.ones(3), (4, T)) if loss != "hinge" else np.ones((4, T, 3))
+    wanted = model.evaluate(X, y, lengths=LENGTHS)
+    y[~MASK] = np.nan
+    assert model.evaluate(X, y, lengths=LENGTHS) == wanted
+    assert np.isnan(y[~MASK]).all()
+    y[0, 0] = np.nan
+    with pytest.raises(ArgumentError, match=r"y\[0, 0, 0\] is nan"):
+        model.evaluate(X, y, lengths=LENGTHS)
 
 
 def test_batch_norm_counts_the_steps_that_are_there(rng: Any) -> None:
