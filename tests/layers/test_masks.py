@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers import (
@@ -344,6 +347,88 @@ def test_a_step_on_a_padded_batch_is_the_step_on_its_samples(name: str, rng: Any
             np.testing.assert_allclose(Y[i, :n] if each else Y[i], one, rtol=1e-10, atol=1e-12)
 
 
+def running(X: np.ndarray, *_: np.ndarray) -> np.ndarray:
+    return X.cumsum(axis=1)
+
+
+LEAVES: list[Callable[[], Layer]] = [
+    *(lambda: GRU(D), lambda: LSTM(D), lambda: RNN(D), lambda: Dense(D), Tanh, PReLU, LayerNorm),
+    lambda: Bidirectional(GRU(D), merge="add"),
+    lambda: Conv1D(D, 3, padding="same"),
+    lambda: Conv1D(D, 3, padding=2, dilation=2),
+    lambda: ConvTranspose1D(D, 3, padding=1),
+    lambda: Chain(MaxPool1D(2), ConvTranspose1D(D, 2, stride=2)),
+    lambda: MultiHeadAttention(2),
+    lambda: MultiHeadAttention(2, causal=True, kv_heads=1, rope=True),
+    lambda: TransformerBlock(2, checkpoint=True),
+    lambda: PositionalEmbedding(T),
+    lambda: TimeDistributed(Chain(Reshape(2, 2), GRU(2), Flatten())),
+    lambda: Chain(Reshape(-1, 2, 2), Permute(1, 3, 2), Reshape(-1, D)),
+    lambda: BatchNorm(),
+    lambda: GroupNorm(2),
+    lambda: Lambda(running, running),
+]
+
+
+def nested(inner: Any) -> Any:
+    """Containers of such layers, which keep (T, D)."""
+    some = st.lists(inner, min_size=1, max_size=2)
+    return st.one_of(
+        some.map(lambda fs: lambda: Chain(*(f() for f in fs), checkpoint=True)),
+        some.map(lambda fs: lambda: Residual(*(f() for f in fs))),
+        some.map(lambda fs: lambda: Parallel(*(f() for f in fs), Dense(D), merge="add")),
+        some.map(lambda fs: lambda: Chain(SkipConcat(*(f() for f in fs)), Dense(D))),
+    )
+
+
+@given(
+    makers=st.lists(
+        st.recursive(st.sampled_from(LEAVES), nested, max_leaves=4), min_size=1, max_size=3
+    ),
+    lengths=st.lists(st.integers(0, T), min_size=1, max_size=4),
+    seed=st.integers(0, 2**16),
+    frozen=st.integers(0, 3),
+)
+def test_random_nets_give_each_sample_what_it_gets_alone(
+    makers: Any, lengths: list[int], seed: int, frozen: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = Sequential(*(make() for make in makers), Dense(2), dtype="float64", seed=seed)
+    model.build((8, D))
+    model.layers[min(frozen, len(makers))].trainable = False
+    n = np.minimum(lengths, 8)
+    X, dY = rng.standard_normal((len(n), 8, D)), rng.standard_normal((len(n), 8, 2))
+    mask = np.arange(8) < n[:, None]
+    try:
+        after = model.compute_mask(mask)
+    except ArgumentError as refused:
+        with pytest.raises(ArgumentError, match=re.escape(str(refused))):
+            model.forward(X, lengths=n)
+        return
+    assert after is not None
+    kinds = {type(layer).__name__ for _, layer in model.walk()}
+    assert not kinds & {"GroupNorm", "Lambda"}
+    dY *= after[..., None]
+    Y = model.forward(np.where(mask[..., None], X, np.nan), lengths=n)
+    dX, grads = model.backward(dY), model.gradients()
+    assert dX is not None
+    assert not dX[~mask].any()
+    if "BatchNorm" in kinds and not all(layer.independent_samples for _, layer in model.walk()):
+        return  # samples are not alone: padding is tested above
+    for i in np.flatnonzero(n):
+        rows, steps = slice(i, i + 1), slice(after[i].sum())
+        if not after[i].any():  # shorter than a window
+            continue
+        alone = model.forward(X[rows, : n[i]])
+        np.testing.assert_allclose(Y[rows, steps], alone, rtol=1e-8, atol=1e-9)
+        dX_i = model.backward(dY[rows, steps])
+        np.testing.assert_allclose(dX[rows, : n[i]], dX_i, rtol=1e-7, atol=1e-8)
+        for path, g in model.gradients().items():
+            grads[path] -= g
+    for path, g in grads.items():
+        np.testing.assert_allclose(g, 0, atol=1e-7, err_msg=path)
+
+
 @pytest.mark.parametrize("loss", ["mse", "hinge", "poisson_nll", "kl_divergence"])
 def test_targets_of_the_padding_may_hold_anything(loss: str, rng: Any) -> None:
     X, model = data(rng), SequentialBuilder(T, D, seed=1).gru(3).log_softmax().build()
@@ -430,10 +515,6 @@ class Turned(Chain):
 
     def forward(self, X: np.ndarray) -> np.ndarray:
         return super().forward(X)[:, ::-1]
-
-
-def running(X: np.ndarray, *_: np.ndarray) -> np.ndarray:
-    return X.cumsum(axis=1)
 
 
 ENDING = Chain(GRU(T * D, return_sequences=False), Reshape(T, D))  # no steps, then other ones
