@@ -383,6 +383,9 @@ def test_a_stream_gives_the_tokens_of_generate(name):
     tokens = list(model.stream(prompt, 20, **options))
     assert all(t.shape == (2,) and t.dtype == np.int64 for t in tokens)
     np.testing.assert_array_equal(np.stack(tokens, 1), model.generate(prompt, 20, **options)[:, 3:])
+    for i, given_away in enumerate(model.stream(prompt, 20, **options)):
+        np.testing.assert_array_equal(given_away, tokens[i])
+        given_away[:] = 0
     one = list(model.stream(prompt[0], 20, stop=5, **options))
     assert {type(token) for token in one} == {int}
     assert one == model.generate(prompt[0], 20, stop=5, **options)[0, 3:].tolist()

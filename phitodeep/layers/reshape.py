@@ -56,7 +56,7 @@ class Reshape(_Moved):
     @property
     def steps(self) -> str:
         """A step of X (N, T, ...) stays one where the count of its numbers stays."""
-        if self.input_shape is None or len(self.input_shape) < 2 or -1 in self.shape[1:]:
+        if self.input_shape is None or len(self.input_shape) < 2:
             return "joined"
         same = math.prod(self.shape[1:]) == math.prod(self.input_shape[1:])
         return "independent" if same else "joined"

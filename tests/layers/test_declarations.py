@@ -14,9 +14,13 @@ from phitodeep.layers import (
     Chain,
     Dense,
     Layer,
+    LogSoftmax,
     Parallel,
+    Permute,
     PReLU,
+    Reshape,
     Residual,
+    Softmax,
     Tanh,
     TransformerBlock,
 )
@@ -198,3 +202,39 @@ def test_under_lengths_padding_changes_nothing_or_they_are_refused(
             each[name] = each.get(name, 0) + a
     for name, a in each.items():
         np.testing.assert_allclose(a, before[name], rtol=1e-10, atol=1e-11, err_msg=name)
+
+
+def test_what_is_not_built_yet_declares_no_more_than_it_knows() -> None:
+    for layer, steps in (
+        (Softmax(), "independent"),
+        (Softmax(axis=2), "independent"),
+        (Softmax(axis=-2), "joined"),
+        (LogSoftmax(axis=1), "joined"),
+        (Reshape(2, 3), "joined"),
+        (TransformerBlock(2), "joined"),
+        (TransformerBlock(2, causal=True), "remembered"),
+    ):
+        assert layer.steps == steps, layer
+    softmax = Softmax(axis=-2)
+    softmax.build((4, 3, 2))
+    assert softmax.steps == "independent"  # the axis is that of 3, the steps are 4
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "steps"),
+    [
+        (Reshape(-1, 2, 3), (4, 6), "independent"),
+        (Reshape(4, 6), (4, 2, 3), "independent"),
+        (Reshape(2, -1), (4, 6), "joined"),
+        (Reshape(6, 4), (4, 6), "joined"),
+        (Reshape(4, -1), (4, 6), "joined"),  # of 2 steps of 12, say, it would make 4
+        (Reshape(6, 1), (6,), "joined"),
+        (Permute(1, 3, 2), (4, 2, 3), "independent"),
+        (Permute(2, 1), (4, 4), "joined"),
+    ],
+)
+def test_layers_that_move_numbers_know_which_steps_stay(
+    layer: Layer, shape: Shape, steps: str
+) -> None:
+    layer.build(shape)
+    assert layer.steps == steps
