@@ -49,7 +49,10 @@ def as_float(X: Any, dtype: DType, who: object) -> Array:
 
 def as_tokens(X: Any, who: object) -> Array:
     """X as int64 tokens; floats are refused, also whole ones."""
-    array = np.asarray(X)
+    try:
+        array = np.asarray(X)
+    except ValueError:
+        raise ShapeError(f"{who} takes sequences of one length, got unequal ones.") from None
     if array.dtype.kind not in "iu":
         raise ArgumentTypeError(
             f"{who} takes integer tokens, got dtype {array.dtype}: use X.astype(int)."

@@ -148,9 +148,9 @@ def _check_prompt(model: Chain, T: int) -> None:
     misfit = None if model.input_shape is None else _misfit(model, T)
     if misfit is not None:
         raise ShapeError(
-            f"the model was built for {model.input_shape} and does not take a prompt of {T} "
-            "tokens. Remedy: begin with as many, such as several of the token that begins a text. "
-            f"({misfit})"
+            f"the model was built for samples of shape {model.input_shape} and does not take a "
+            f"prompt of {T} tokens: {misfit} Remedy: a longer prompt, such as one that begins with "
+            "several of the token that begins a text."
         )
 
 

@@ -328,7 +328,7 @@ def test_a_window_of_fixed_length_moves_along_the_text():
         == model.generate([1, 2, 3], 5, temperature=0)[0, 3:].tolist()
     )
     with pytest.raises(
-        ShapeError, match=r"built for \(3,\).*prompt of 2 tokens. Remedy: begin with"
+        ShapeError, match=r"shape \(3,\).*prompt of 2 tokens.*Remedy: a longer prompt"
     ):
         model.stream([1, 2], 5)
 
@@ -438,6 +438,7 @@ def test_training_between_two_tokens_counts_for_the_next():
         ([1.0], {}, ArgumentTypeError, "integer tokens"),
         ([11], {}, ArgumentError, "tokens from 0 to 10, got 11"),
         ([1], {"top_k": 0}, ArgumentError, "top_k"),
+        ([[1], [2, 3]], {}, ShapeError, "prompt takes sequences of one length"),
         ([1], {"stop": 11}, ArgumentError, "stop takes tokens from 0 to 10, got 11"),
         ([1], {"stop": [3, -1]}, ArgumentError, r"stop takes tokens from 0 to 10, got \[3, -1\]"),
         ([1], {"stop": 1.0}, ArgumentTypeError, "stop takes integer tokens"),
