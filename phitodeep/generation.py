@@ -60,7 +60,8 @@ def stream(
         for left in reversed(range(new)):
             drawn = sample(scores, temperature, top_k, top_p, rng)
             chosen = np.where(finished, chosen, drawn)
-            finished |= np.isin(chosen, stops)
+            if stops.size:
+                finished |= np.isin(chosen, stops)
             yield int(chosen[0]) if ids.ndim == 1 else chosen.copy()
             if finished.all() or not left:
                 return

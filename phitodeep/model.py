@@ -13,7 +13,7 @@ import numpy as np
 
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
-from phitodeep.checks import check_count, choose, snake_case, without_padding
+from phitodeep.checks import as_mask, check_count, choose, snake_case, without_padding
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.fusion import check_pair
 from phitodeep.generation import generate, stream
@@ -164,9 +164,9 @@ class Sequential(Chain):
                    mask (N, T) of True and False; what the other steps of X hold changes
                    nothing: they are set to 0
         """
-        mask = as_model_mask(self, X, lengths)
-        if mask is None:
+        if lengths is None:
             return self._through(X)
+        mask = as_mask(lengths, X.shape, tokens=self.takes_tokens)
         with calling(mask=mask):
             return self._through(without_padding(X, mask))
 
@@ -185,9 +185,9 @@ class Sequential(Chain):
         with inference():
             for start in range(0, len(X), size):
                 rows = slice(start, start + size)
-                there = None if mask is None else mask[rows]
-                part = admit_inputs(self, X[rows], mask=there) if on_disk else X[rows]
-                with calling(mask=there):
+                kept = None if mask is None else mask[rows]
+                part = admit_inputs(self, X[rows], mask=kept) if on_disk else X[rows]
+                with calling(mask=kept):
                     parts.append(self.forward(part))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 

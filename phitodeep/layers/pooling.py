@@ -239,7 +239,7 @@ class _Global(Layer):
     def flops(self) -> int:
         return math.prod(self.input_shape or ())
 
-    def _there(self, X: Array) -> Array | None:
+    def _mask(self, X: Array) -> Array | None:
         """The call's mask as (N, places, 1)."""
         mask = None if current().mask is None else self.check_steps(X)
         if mask is None:
@@ -264,7 +264,7 @@ class GlobalAvgPool(_Global):
     """
 
     def forward(self, X: Array) -> Array:
-        rows, there = self._places(X), self._there(X)
+        rows, there = self._places(X), self._mask(X)
         if there is None:
             self.save_for_backward(shape=X.shape, shares=X.dtype.type(1 / rows.shape[1]))
             return rows.mean(axis=1)
@@ -287,7 +287,7 @@ class GlobalMaxPool(_Global):
     """
 
     def forward(self, X: Array) -> Array:
-        rows, there = self._places(X), self._there(X)
+        rows, there = self._places(X), self._mask(X)
         if there is not None:
             rows = np.where(there, rows, -np.inf).astype(X.dtype, copy=False)
         winner = rows.argmax(axis=1)[:, None]
