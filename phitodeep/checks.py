@@ -91,15 +91,19 @@ def as_tokens(X: Any, who: object) -> Array:
     return array.astype(np.int64, copy=False)
 
 
-def as_mask(lengths: Any, shape: Shape, name: str = "lengths") -> Array:
-    """(N, T) True and False for samples of shape (N, T, ...): which steps are there.
+def as_mask(lengths: Any, shape: Shape, *, tokens: bool = False, name: str = "lengths") -> Array:
+    """(N, T) True and False for samples X of this shape: which steps are there.
 
     `lengths` says how many steps each sample has, (N,) integers from 0 to T, or is such a mask.
+    X is (N, T) for tokens and (N, T, ...) for floats, of which (N, T) has T features and no steps.
     """
+    if len(shape) < (2 if tokens else 3):
+        kind = "tokens (N, T)" if tokens else "X (N, T, ...), with features at each step"
+        raise ShapeError(f"{name} takes {kind}, got X of shape {shape}.")
     given = as_real(lengths, name)
     if given.dtype == bool and given.shape == shape[:2] and given.ndim == 2:
         return given
-    if len(shape) < 2 or given.dtype.kind not in "iu" or given.shape != shape[:1]:
+    if given.dtype.kind not in "iu" or given.shape != shape[:1]:
         raise ShapeError(
             f"{name} takes the steps of each sample, integers of shape {shape[:1]}, or a mask of "
             f"True and False of shape {shape[:2]}, got {given.dtype} of shape {given.shape}."
@@ -110,6 +114,11 @@ def as_mask(lengths: Any, shape: Shape, name: str = "lengths") -> Array:
         i = int(wrong[0])
         raise ArgumentError(f"{name}[{i}] is {given[i]}, but the samples have {steps} steps.")
     return np.arange(steps) < given[:, None]
+
+
+def without_padding(X: Array, mask: Array) -> Array:
+    """X (N, T, ...) with 0 at the steps that a mask (N, T) leaves out, whatever is there."""
+    return np.where(mask.reshape(*mask.shape, *(1,) * (X.ndim - 2)), X, X.dtype.type(0))
 
 
 def check_finite(X: Array, who: str) -> None:

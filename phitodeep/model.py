@@ -15,11 +15,11 @@ import numpy as np
 
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
-from phitodeep.checks import as_mask, check_count, choose, class_hint, snake_case
+from phitodeep.checks import as_mask, check_count, choose, class_hint, snake_case, without_padding
 from phitodeep.config import Configurable, alike, being_written, check_mapping, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.fusion import check_pair
-from phitodeep.generation import generate
+from phitodeep.generation import generate, stream
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers.base import Layer, calling, inference
@@ -27,7 +27,7 @@ from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.callbacks import Callback, as_callbacks
-from phitodeep.optimization.feeding import admit_inputs, as_source
+from phitodeep.optimization.feeding import admit_inputs, as_model_mask, as_source
 from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
 from phitodeep.optimization.rate_finder import RateRange, find_alpha
 from phitodeep.optimization.schedules import check_rate
@@ -225,12 +225,14 @@ class Sequential(Chain):
         """Y (N, ...) of X (N, ...), cached for `backward`.
 
         lengths    of sequences X (N, T, ...): how many steps each sample has, (N,) integers, or a
-                   mask (N, T) of True and False; what comes after them changes nothing
+                   mask (N, T) of True and False; what the other steps of X hold changes
+                   nothing: they are set to 0
         """
         if lengths is None:
             return self._through(X)
-        with calling(mask=as_mask(lengths, X.shape)):
-            return self._through(X)
+        mask = as_mask(lengths, X.shape, tokens=self.takes_tokens)
+        with calling(mask=mask):
+            return self._through(without_padding(X, mask))
 
     def predict(self, X: Any, batch_size: int | None = None, *, lengths: Any = None) -> Array:
         """The outputs for X (N, ...), computed in batches, without dropout and without caching.
@@ -241,14 +243,16 @@ class Sequential(Chain):
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         on_disk = isinstance(X, np.memmap)
-        X = X if on_disk else admit_inputs(self, X)
-        mask = None if lengths is None else as_mask(lengths, X.shape)
+        mask = as_model_mask(self, X, lengths)
+        X = X if on_disk else admit_inputs(self, X, mask=mask)
         parts, size = [], batch_size or (self.samples_at_once() if len(X) > 1 else 1)
         with inference():
             for start in range(0, len(X), size):
                 rows = slice(start, start + size)
-                part = admit_inputs(self, X[rows]) if on_disk else X[rows]
-                parts.append(self.forward(part, lengths=None if mask is None else mask[rows]))
+                kept = None if mask is None else mask[rows]
+                part = admit_inputs(self, X[rows], mask=kept) if on_disk else X[rows]
+                with calling(mask=kept):
+                    parts.append(self.forward(part))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def samples_at_once(self) -> int:
@@ -333,7 +337,8 @@ class Sequential(Chain):
                             n_k of all n labels weighs n / (K n_k), where K classes occur
         lengths             (N,), how many steps each sample of X (N, T, ...) has, or a mask
                             (N, T): what comes after them changes nothing, and weighs nothing in
-                            the loss; `lengths_test` for X_test
+                            the loss; layers that cannot leave it out are refused;
+                            `lengths_test` for X_test
         columns             of a dataset: the names of X and of y, such as ("image", "label")
         threads             that share each batch, each with a part of it and with matrix products
                             of its own (needs phitodeep[fast]); layers that depend on the whole
@@ -391,18 +396,25 @@ class Sequential(Chain):
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | None = None,
-        cache: bool = True,
+        stop: int | Sequence[int] | None = None,
+        cache: bool | None = None,
     ) -> Array:
         """Tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and what the model adds.
 
         temperature    divides the scores: below 1 surer, above 1 wilder, 0 the greatest alone
         top_k, top_p   only the k best tokens, or the fewest that have this probability, count
         seed           repeats the draws
-        cache          attention and recurrent layers keep what they have read; the tokens are
-                       the same without, and slower to get
+        stop           a token or several: a sample that has got one of them is finished, and
+                       repeats it to the end of its row; when all samples are finished, generation
+                       ends, so that there may be fewer columns
+        cache          True: attention and recurrent layers keep what they have read, so that
+                       each token is read once; False: the whole window is read for each token.
+                       The tokens are the same. By default they keep it, unless a layer looks
+                       along all steps, such as a convolution: then only the window is right
 
-        The model gives scores (N, T, vocabulary). Beyond the places that it has learnt, the
-        window moves on with the text.
+        The model gives scores (N, T, vocabulary), of which the last step's count, or (N,
+        vocabulary). Beyond the steps that it can take (`max_steps`, such as the places of a
+        PositionalEmbedding), the window moves on with the text.
         """
         return generate(
             self,
@@ -412,6 +424,41 @@ class Sequential(Chain):
             top_k=top_k,
             top_p=top_p,
             seed=seed,
+            stop=stop,
+            cache=cache,
+        )
+
+    def stream(
+        self,
+        prompt: Any,
+        max_new_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: int | Sequence[int] | None = None,
+        cache: bool | None = None,
+    ) -> Iterator[Any]:
+        """The new tokens of `generate` one by one: an int for a prompt (T,), (N,) for (N, T).
+
+            for token in model.stream(tokenizer.encode("To be"), 200):
+                print(tokenizer.decode(token), end="", flush=True)
+
+        The options are those of `generate`, and the same seed gives the same tokens. The prompt
+        is read at the call, the rest as tokens are asked for; between two of them the model may
+        be used for anything else. What training changes then holds for the tokens to come, except
+        that the memory keeps what was read before.
+        """
+        return stream(
+            self,
+            prompt,
+            max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
             cache=cache,
         )
 

@@ -465,6 +465,7 @@ class _AlongAxis(Layer):
 
     flops_per_output = 5
     independent_samples = True
+    mask_remedy = "axis=-1 works at each step alone"
 
     @property
     def steps(self) -> str:
@@ -472,7 +473,7 @@ class _AlongAxis(Layer):
         axis = self.axis
         if self.output_shape is not None:
             axis %= len(self.output_shape) + 1
-        return "joined" if axis == 1 else "independent"
+        return "independent" if axis == -1 or axis > 1 else "joined"
 
     def __init__(self, axis: int = -1) -> None:
         super().__init__()

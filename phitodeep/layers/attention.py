@@ -65,6 +65,9 @@ class MultiHeadAttention(Layer):
     def steps(self) -> str:
         return "remembered" if self.causal else "joined"
 
+    def compute_mask(self, mask: Array) -> Array | None:
+        return mask
+
     def __init__(
         self,
         heads: int,
@@ -347,6 +350,10 @@ class TransformerBlock(Chain):
         self.dropout, self.rope = dropout, rope
         MultiHeadAttention(heads, dropout=dropout)  # these refuse what they would refuse later
         FeedForward(1, activation)
+
+    @property
+    def steps(self) -> str:
+        return "remembered" if self.causal else "joined"
 
     def create(self, shape: Shape) -> Shape:
         if not self.layers:

@@ -393,12 +393,16 @@ class Layer(Buffered, Configurable):
     steps: Any = "joined"  # how the steps of (N, T, ...) depend on each other: see `STEPS`
     gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" for unknown
     max_steps: int | None = None  # the most steps that the layer takes, if there is a limit
+    mask_remedy: ClassVar[str] = (  # what to do where `compute_mask` refuses
+        'leave out `lengths`; a layer of your own declares steps = "independent", or writes '
+        "compute_mask"
+    )
     refers_to: ClassVar[tuple[str, ...]] = ()  # attributes that are layers held elsewhere
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "forward" in vars(cls) and not cls.__module__.startswith("phitodeep."):
-            for name in ("independent_samples", "steps", "gives"):
+            for name in ("independent_samples", "steps", "gives", "compute_mask"):
                 if name not in vars(cls):
                     setattr(cls, name, getattr(Layer, name))
         for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):
@@ -450,7 +454,16 @@ class Layer(Buffered, Configurable):
         raise NotImplementedError(f"{type(self).__name__} must implement backward(dY) -> dX.")
 
     def compute_mask(self, mask: Array) -> Array | None:
-        """Which steps of Y are there, given those of X (N, T); None where Y has no steps."""
+        """Which steps of Y are there, given those of X (N, T); None where Y has no steps.
+
+        The same ones where each step is handled alone. Any other layer must write this method,
+        and keep to the mask of the call in its passes: else `lengths` are refused.
+        """
+        if self.steps != "independent":
+            raise ArgumentError(
+                f"{self!r} does not take `lengths`: what they leave out would change the other "
+                f"steps. Remedy: {self.mask_remedy}."
+            )
         return mask
 
     def matrices(self, name: str, W: Array) -> list[Array]:

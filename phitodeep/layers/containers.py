@@ -81,6 +81,11 @@ class Container(Layer):
         found = {layer.steps for layer in self.children().values()}
         return next((how for how in ("joined", "remembered") if how in found), "independent")
 
+    @property
+    def max_steps(self) -> int | None:  # type: ignore[override]
+        limits = [layer.max_steps for layer in self.children().values()]
+        return min((n for n in limits if n is not None), default=None)
+
     def _held(self, layers: Sequence[Layer]) -> list[Layer]:
         """The layers as a list, if each is one and none comes twice."""
         name = type(self).__name__
@@ -207,26 +212,41 @@ class Chain(Container):
             return self._forward(X)
 
     def _forward(self, X: Array) -> Array:
-        mask = current().mask
-        masked, i = mask is not None, 0
+        mask, i = current().mask, 0
+        masks = None if mask is None else self._masks(mask)
         try:
-            for i, layer in enumerate(self.layers):  # noqa: B007 (where it failed)
-                if not masked:
+            for i, layer in enumerate(self.layers):
+                if masks is None:
                     X = layer.forward(X)
                     continue
-                with calling(mask=mask):
+                with calling(mask=masks[i]):
                     X = layer.forward(X)
-                mask = None if mask is None else layer.compute_mask(mask)
         except Exception as error:
             locate(error, f"layer {i} of {type(self).__name__}")
             raise
         return X
 
+    def _masks(self, mask: Array) -> list[Array | None]:
+        """The mask of each layer's X, and that of the last one's Y."""
+        masks: list[Array | None] = [mask]
+        with _Place(type(self).__name__) as at:
+            for at.i, layer in enumerate(self.layers):
+                before = masks[-1]
+                masks.append(None if before is None else layer.compute_mask(before))
+        return masks
+
     def compute_mask(self, mask: Array) -> Array | None:
-        left: Array | None = mask
-        for layer in self.layers:
-            left = None if left is None else layer.compute_mask(left)
-        return left
+        return self._masks(mask)[-1]
+
+    def _kept_mask(self, mask: Array) -> Array:
+        """The mask, if F, which stands next to X, leaves it as it is."""
+        after = Chain.compute_mask(self, mask)
+        if after is None or not np.array_equal(after, mask):
+            raise ArgumentError(
+                f"{self!r} sets X and F(X) side by side: under `lengths` F must keep every step, "
+                f"and it {'ends them' if after is None else 'changes which ones are there'}."
+            )
+        return mask
 
     def _back_through(self, dF: Array) -> Array | None:
         """The gradient of F's input from that of its output."""
@@ -292,6 +312,9 @@ class Residual(Chain):
         if F.shape != X.shape:
             raise self._misfit(X.shape, F.shape)
         return np.add(X, F, out=self.buffer("Y", X.shape, X.dtype))
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        return self._kept_mask(mask)
 
     def backward(self, dY: Array) -> Array | None:
         dF = self._back_through(dY)
@@ -381,7 +404,17 @@ class Parallel(Container):
         return _sum(given) if given and current().needs_dX else None
 
     def compute_mask(self, mask: Array) -> Array | None:
-        return self.branches[0].compute_mask(mask)
+        masks = []
+        with _Place("Parallel", "branch") as at:
+            for at.i, branch in enumerate(self.branches):
+                masks.append(branch.compute_mask(mask))
+        for i, other in enumerate(masks):
+            if not np.array_equal(other, masks[0]):  # type: ignore[arg-type]
+                raise ArgumentError(
+                    f"{self!r}: under `lengths`, all branches must leave the same steps, but "
+                    f"branches 0 and {i} do not."
+                )
+        return masks[0]
 
     def flops(self) -> int:
         merging = 0 if self.merge == "concat" else len(self.branches) - 1
@@ -419,6 +452,9 @@ class SkipConcat(Chain):
         self.save_for_backward(channels=X.shape[-1])
         return np.concatenate([X, F], axis=-1)
 
+    def compute_mask(self, mask: Array) -> Array | None:
+        return self._kept_mask(mask)
+
     def backward(self, dY: Array) -> Array | None:
         channels = self.saved("channels")
         dF = self._back_through(np.ascontiguousarray(dY[..., channels:]))
@@ -435,6 +471,8 @@ class TimeDistributed(Container):
     """
 
     skips_dX = True
+    max_steps = None  # those of the layer are not these
+    mask_remedy = "a layer inside that works on each sample alone, and says so"
 
     @property
     def steps(self) -> str:
@@ -457,7 +495,8 @@ class TimeDistributed(Container):
         if X.ndim < 2:
             raise ShapeError(f"{self!r} takes X (N, T, ...), got shape {X.shape}.")
         self.save_for_backward(shape=X.shape)
-        with calling(mask=None, first=current().first * X.shape[1]):
+        call, first = current(), current().first * X.shape[1]
+        with calling(mask=None, memory=None, caching=call.keeps, first=first):
             Y = self.layer.forward(X.reshape(-1, *X.shape[2:]))
         return Y.reshape(*X.shape[:2], *Y.shape[1:])
 

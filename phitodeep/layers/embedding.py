@@ -83,6 +83,9 @@ class _Placed(Layer):
 
     independent_samples, steps = True, "remembered"  # which is the place alone
 
+    def compute_mask(self, mask: Array) -> Array | None:
+        return mask
+
     def _start(self, T: int) -> int:
         """The place of the first of T steps: in generation, after those of the calls before."""
         memory = current().memory

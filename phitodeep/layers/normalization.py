@@ -216,6 +216,7 @@ class GroupNorm(_ScaleAndShift):
     """
 
     steps = "joined"
+    mask_remedy = "LayerNorm or RMSNorm, which normalise each step alone"
 
     def __init__(self, groups: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -339,6 +340,7 @@ class BatchNorm(_ScaleAndShift):
         running_var  += momentum (var n / (n - 1) - running_var)
 
     One row has no variance: then y = beta, and the running statistics stay as they are.
+    Under a mask the rows are those of the steps that are there; on the others y and dx are 0.
     At inference, or frozen, mu and var are the running ones, and so constants.
 
     A variance that the dtype cannot hold enters running_var as half of its greatest number.
@@ -372,7 +374,11 @@ class BatchNorm(_ScaleAndShift):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
-        batch = current().training and self.trainable
+        call = current()
+        batch = call.training and self.trainable
+        mask = None if call.mask is None else self.check_steps(X)
+        if mask is not None:
+            X = X[mask]
         X_hat = self.buffer("X_hat", X.shape, X.dtype)
         if batch:
             r = self._over_the_batch(X, X_hat)
@@ -380,8 +386,16 @@ class BatchNorm(_ScaleAndShift):
             np.subtract(X, self.running_mean, out=X_hat)
             r = 1 / np.sqrt(self.running_var + self.eps)
             X_hat *= r
-        self.save_for_backward(X_hat=X_hat, r=r, batch=batch)
-        return self._scale_and_shift(X_hat)
+        self.save_for_backward(X_hat=X_hat, r=r, batch=batch, mask=mask)
+        Y = self._scale_and_shift(X_hat)
+        return Y if mask is None else self._in_places("Y of all", Y, mask)
+
+    def _in_places(self, name: str, rows: Array, mask: Array) -> Array:
+        """The rows at the steps that are there, and 0 at the others."""
+        A = self.buffer(name, (*mask.shape, *rows.shape[1:]), rows.dtype)
+        A.fill(0)
+        A[mask] = rows
+        return A
 
     @np.errstate(over="ignore", invalid="ignore")
     def _over_the_batch(self, X: Array, X_hat: Array) -> Array:
@@ -404,14 +418,17 @@ class BatchNorm(_ScaleAndShift):
         return r
 
     def backward(self, dY: Array) -> Array:
-        X_hat, r, batch = self.saved("X_hat", "r", "batch")
+        X_hat, r, batch, mask = self.saved("X_hat", "r", "batch", "mask")
+        if mask is not None:
+            dY = dY[mask]
         dgamma, dbeta = self._gradients(dY, X_hat)
         dX = self.buffer("dX", dY.shape, dY.dtype)
-        if not batch:
-            return np.multiply(dY, self.gamma * r, out=dX)
-        n = max(1, dY.size // dY.shape[-1])
-        np.multiply(X_hat, dgamma / n, out=dX)
-        np.subtract(dY, dX, out=dX)
-        dX -= dbeta / n
-        dX *= self.gamma * r
-        return dX
+        if batch:
+            n = max(1, dY.size // dY.shape[-1])
+            np.multiply(X_hat, dgamma / n, out=dX)
+            np.subtract(dY, dX, out=dX)
+            dX -= dbeta / n
+            dX *= self.gamma * r
+        else:
+            np.multiply(dY, self.gamma * r, out=dX)
+        return dX if mask is None else self._in_places("dX of all", dX, mask)

@@ -11,7 +11,7 @@ import numpy as np
 
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.kernels import kernel
-from phitodeep.layers.base import Layer
+from phitodeep.layers.base import Layer, current
 from phitodeep.layers.windows import (
     Windows,
     check_padding,
@@ -50,16 +50,29 @@ class _Pool(Layer):
     def create(self, shape: Shape) -> Shape:
         return (*self._windows(shape).out, shape[-1])
 
+    mask_remedy = "MaxPool1D and AvgPool1D take them, on X (N, T, C)"
+
     def compute_mask(self, mask: Array) -> Array | None:
-        return resize_mask(self, mask, self._steps) if self.rank == 1 else None
+        if self.rank != 1:
+            return super().compute_mask(mask)
+        self._check_front()
+        return resize_mask(self, mask, self._steps)
+
+    def _check_front(self) -> None:
+        """Refuse a mask where windows reach beyond the steps."""
+        if self.padding != "valid":
+            raise ArgumentError(
+                f'{self!r} takes `lengths` with padding="valid" only: its windows would reach '
+                "what they leave out."
+            )
 
     def _steps(self, n: Any) -> Any:
         return places(n, self.pool[0], self.strides[0], self.padding)
 
     def _inputs(self, X: Array) -> Windows:
-        """The windows on X; a mask goes with windows that lie on steps alone."""
-        if self.padding != "valid" and steps_there(self, X) is not None:
-            raise ArgumentError(f'{self!r} takes a mask with padding="valid" only.')
+        """The windows on X."""
+        if steps_there(self, X) is not None:
+            self._check_front()
         return self._windows(X.shape[1:])
 
     def _windows(self, shape: Shape) -> Windows:
@@ -228,6 +241,13 @@ class _Global(Layer):
     def flops(self) -> int:
         return math.prod(self.input_shape or ())
 
+    def _mask(self, X: Array) -> Array | None:
+        """The call's mask as (N, places, 1)."""
+        mask = None if current().mask is None else self.check_steps(X)
+        if mask is None:
+            return None
+        return np.repeat(mask, math.prod(X.shape[2:-1]), axis=1)[..., None]
+
     def _places(self, X: Array) -> Array:
         """X as (N, places, C)."""
         if X.ndim < 3:
@@ -246,7 +266,7 @@ class GlobalAvgPool(_Global):
     """
 
     def forward(self, X: Array) -> Array:
-        rows, there = self._places(X), steps_there(self, X)
+        rows, there = self._places(X), self._mask(X)
         if there is None:
             self.save_for_backward(shape=X.shape, shares=X.dtype.type(1 / rows.shape[1]))
             return rows.mean(axis=1)
@@ -269,7 +289,7 @@ class GlobalMaxPool(_Global):
     """
 
     def forward(self, X: Array) -> Array:
-        rows, there = self._places(X), steps_there(self, X)
+        rows, there = self._places(X), self._mask(X)
         if there is not None:
             rows = np.where(there, rows, -np.inf).astype(X.dtype, copy=False)
         winner = rows.argmax(axis=1)[:, None]

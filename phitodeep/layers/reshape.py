@@ -15,13 +15,14 @@ from phitodeep.types import Array, Shape
 
 
 class _Moved(Layer):
-    """What these layers share: no arithmetic, and no time axis that outlives them."""
+    """What these layers share: no arithmetic."""
 
     flops_per_output = 0
     independent_samples = True
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        return None
+    mask_remedy = (
+        "GlobalAvgPool, GlobalMaxPool or a recurrent layer with return_sequences=False makes one "
+        "row of the steps that are there"
+    )
 
 
 class Flatten(_Moved):
@@ -54,6 +55,14 @@ class Reshape(_Moved):
             raise ArgumentError(f"Reshape takes sizes, at most one of them -1, got {shape}.")
         self.shape = tuple(n if n == -1 else check_count(n, "Reshape size") for n in shape)
 
+    @property
+    def steps(self) -> str:
+        """A step of X (N, T, ...) stays one where the count of its numbers stays."""
+        if self.input_shape is None or len(self.input_shape) < 2:
+            return "joined"
+        same = math.prod(self.shape[1:]) == math.prod(self.input_shape[1:])
+        return "independent" if same else "joined"
+
     def create(self, shape: Shape) -> Shape:
         known = math.prod(n for n in self.shape if n != -1)
         size = math.prod(shape)
@@ -82,6 +91,10 @@ class Permute(_Moved):
         if sorted(dims) != list(range(1, len(dims) + 1)):
             raise ArgumentError(f"Permute takes each axis from 1 on once, got {dims}.")
         self.dims = dims
+
+    @property
+    def steps(self) -> str:
+        return "independent" if self.dims[:1] == (1,) else "joined"
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != len(self.dims):
@@ -172,8 +185,3 @@ class Select(_Moved):
         for j, c in enumerate(places):
             dX[..., c] += dY[..., j]
         return dX
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        """Features of steps leave the steps as they are; of (N, T), steps are what is taken."""
-        shape = self.input_shape or ()
-        return mask[:, self._places(shape)] if len(shape) == 1 else mask

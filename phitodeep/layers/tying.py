@@ -85,6 +85,7 @@ class Lambda(Layer):
     """
 
     kept_as: ClassVar = {"forward": "function", "backward": "derivative"}
+    mask_remedy = 'where its functions work at each step alone, Lambda(..., steps="independent")'
 
     def __init__(
         self,

@@ -138,7 +138,7 @@ def resize_mask(layer: Layer, mask: Array, steps: Callable[[Any], Any]) -> Array
     """The mask (N, T') after a layer that makes steps(n) steps of n."""
     T = mask.shape[1]
     if (mask[:, 1:] > mask[:, :-1]).any():
-        if steps(T) == T:
+        if steps(T) == T and steps(T + 1) == T + 1:
             return mask
         raise ShapeError(
             f"{layer!r} makes {steps(T)} steps of {T}, so it takes lengths, or a mask that is True "

@@ -20,6 +20,7 @@ from phitodeep.checks import (
     as_tokens,
     check_finite,
     check_number,
+    without_padding,
 )
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
 from phitodeep.layers.base import Buffered, Frame
@@ -75,7 +76,9 @@ def admit(
     names: tuple[str, str] = ("X", "y"),
 ) -> Data:
     """Check samples and targets against the model and its loss, and cast them once."""
-    X = admit_inputs(model, X, names[0], len(y) if hasattr(y, "__len__") else None)
+    mask = as_model_mask(model, X, lengths)
+    expected = len(y) if hasattr(y, "__len__") else None
+    X = admit_inputs(model, X, names[0], mask, count=expected)
     if y is None:
         raise ArgumentTypeError(f"{names[0]} came without {names[1]}.")
     y = as_real(y, names[1])
@@ -85,12 +88,14 @@ def admit(
     shape = model.output_shape if X.shape[1:] == model.input_shape else None
     shape = model.measured(X.shape[1:]).output_shape if shape is None else shape
     outputs = (len(X), *(shape or ()))
+    there = None if mask is None else model.compute_mask(mask)
+    if there is not None and there.any() and y.shape[:2] == there.shape:
+        y = y.copy()
+        y[~there] = y[there][0]  # weighs nothing below, and is a target that the loss takes
     T = loss.targets(y, outputs, names[1])
     if T.dtype.kind == "f":
         T = as_float(T, model.dtype, names[1])
         check_finite(T, names[1])
-    mask = None if lengths is None else as_mask(lengths, X.shape)
-    there = None if mask is None else model.compute_mask(mask)
     weights = [loss.weights(sample_weight, T, outputs)]
     steps = None if there is None else _step_weights(there, loss.positions(outputs))
     if class_weight is not None:
@@ -101,10 +106,24 @@ def admit(
     return Data(X, T, w, outputs, mask, there)
 
 
-def admit_inputs(model: Chain, X: Any, name: str = "X", count: int | None = None) -> Array:
-    """Samples, `count` of them if that is known, as a checked array of the model's dtype."""
+def as_model_mask(model: Chain, X: Any, lengths: Any) -> Array | None:
+    """Which steps of X are there: (N, T), or None where `lengths` is None."""
+    if lengths is None:
+        return None
+    return as_mask(lengths, np.shape(as_real(X, "X")), tokens=model.takes_tokens)
+
+
+def admit_inputs(
+    model: Chain, X: Any, name: str = "X", mask: Array | None = None, *, count: int | None = None
+) -> Array:
+    """Samples, `count` of them if that is known, as a checked array of the model's dtype.
+
+    It is 0 at the steps that the mask (N, T) leaves out.
+    """
     _refuse_several(X, name, model, count)
     X = as_tokens(X, name) if model.takes_tokens else as_real(X, name)
+    if mask is not None:
+        X = without_padding(X, mask)
     if X.ndim == 0 or X.size == 0:
         raise ShapeError(f"{name} needs at least one sample, got shape {X.shape}.")
     if X.shape[1:] != model.input_shape:
@@ -416,6 +435,9 @@ def as_source(
         for name, a in held.items():
             if a.shape[:1] != X.shape[:1]:
                 raise ShapeError(f"{names[0]} has {len(X)} samples, {name} has shape {a.shape}.")
+        if "lengths" in held:  # what the layers refuse is refused before the first batch
+            shape = (1, *held["X"].shape[1:])
+            model.compute_mask(as_mask(held["lengths"][:1], shape, tokens=model.takes_tokens))
         door = partial(admit, model, loss, class_weight=class_weight, names=names)
         return Table(
             lambda rows: {name: np.asarray(a[rows]) for name, a in held.items()},

@@ -160,8 +160,6 @@ def test_select_passes_a_mask_of_steps_on(rng: Any) -> None:
     other = np.where(mask[..., None], X, 7)
     for name, a in passes(steps, X, dY, mask=mask).items():
         np.testing.assert_allclose(a, passes(steps, other, dY, mask=mask)[name], err_msg=name)
-    tokens = made(lambda: Select([0, 2], tokens=True), (2, 3))  # here steps are what is taken
-    np.testing.assert_array_equal(tokens.compute_mask(mask), mask[:, [0, 2]])
 
 
 def table(rng: Any, n: int = 300) -> tuple[Any, Any]:
