@@ -59,6 +59,17 @@ class MissingExtraError(PhitodeepError, ImportError):
         return cls(f'{purpose} needs {library}: pip install "phitodeep[{extra}]".')
 
 
+class DivergenceError(PhitodeepError, FloatingPointError):
+    """A loss or a gradient is not finite, and the step that it would spoil was not taken.
+
+    path, name    the layer and its parameter with that gradient; None where it is the loss
+    """
+
+    def __init__(self, message: str, path: str | None = None, name: str | None = None) -> None:
+        super().__init__(message)
+        self.path, self.name = path, name
+
+
 class PhitodeepWarning(UserWarning):
     """Something is probably not what was meant, but has a meaning."""
 

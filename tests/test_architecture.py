@@ -15,7 +15,7 @@ import phitodeep
 ROOT = Path(phitodeep.__file__).parent
 FLOORS = {
     **dict.fromkeys(["errors", "types", "optimization", "py"], 0),
-    **dict.fromkeys(["checks", "files", "functional", "optimization.initialization"], 1),
+    **dict.fromkeys(["checks", "files", "functional", "state", "optimization.initialization"], 1),
     "kernels": 1,
     "layers.base": 2,
     **dict.fromkeys(["layers", "loss", "metrics"], 3),

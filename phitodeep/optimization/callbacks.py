@@ -13,14 +13,15 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
+from phitodeep.checks import as_real, check_count, check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.files import atomic_write
 from phitodeep.layers.base import Layer
+from phitodeep.state import State, check_entries, plain
 from phitodeep.types import Array, describe
 
 Logs = Mapping[str, float]
@@ -51,6 +52,14 @@ class Callback:
     def on_train_end(self, model: Layer) -> None:
         """After the last epoch, also when training was stopped or interrupted."""
 
+    def state_dict(self) -> State:
+        """What the callback remembers, as plain values and copies of arrays: override both."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from what `state_dict` gave; refuse what it cannot be."""
+        check_entries(state, (), f"the state of {self!r}")
+
 
 def as_callbacks(callbacks: Any) -> list[Callback]:
     """One callback or several, as a list."""
@@ -72,8 +81,49 @@ class LambdaCallback(Callback):
             setattr(self, name, function)
 
 
-class _Watch(Callback):
+class _Resumable(Callback):
+    """Callbacks that each training begins afresh, unless their state is of the middle of one.
+
+    `remembered` names the attributes that make up the state.
+    """
+
+    remembered: ClassVar[tuple[str, ...]] = ()
+
+    training = False  # whether a training runs, or is to be resumed
+    resumes = False
+
+    def forget(self) -> None:
+        """Begin afresh."""
+
+    def on_train_begin(self, model: Layer) -> None:
+        if not self.resumes:
+            self.forget()
+        self.training, self.resumes = True, False
+
+    def on_train_end(self, model: Layer) -> None:
+        self.training = False
+
+    def state_dict(self) -> State:
+        kept = {name: plain(getattr(self, name)) for name in self.remembered}
+        return {"training": self.training, **kept}
+
+    def load_state_dict(self, state: State) -> None:
+        who = f"the state of {self!r}"
+        state = plain(check_entries(state, ("training", *self.remembered), who))
+        if not isinstance(state["training"], bool):
+            raise ArgumentTypeError(f"{who}: training must be a bool, got {state['training']!r}.")
+        self.check_state(state, who)
+        vars(self).update(state)
+        self.resumes = self.training
+
+    def check_state(self, state: State, who: str) -> None:
+        """Refuse a state with values that this callback cannot go on from."""
+
+
+class _Watch(_Resumable):
     """Callbacks that follow one number of the logs, and know when it is the best so far."""
+
+    remembered: ClassVar[tuple[str, ...]] = ("best",)
 
     def __init__(self, monitor: str | None, mode: str | None, min_delta: float = 0.0) -> None:
         name = type(self).__name__
@@ -83,8 +133,18 @@ class _Watch(Callback):
         self.min_delta = check_number(min_delta, f"{name} min_delta", least=0)
         self.best = math.nan
 
-    def on_train_begin(self, model: Layer) -> None:
+    def forget(self) -> None:
         self.best = math.nan
+
+    def state_dict(self) -> State:
+        state = super().state_dict()
+        return {**state, "best": None if math.isnan(self.best) else float(self.best)}
+
+    def check_state(self, state: State, who: str) -> None:
+        best = math.nan if state["best"] is None else state["best"]
+        if isinstance(best, bool) or not isinstance(best, float | int):
+            raise ArgumentTypeError(f"{who}: best must be a number or None, got {best!r}.")
+        state["best"] = float(best)
 
     def improved(self, logs: Logs) -> bool:
         """Whether the number is better than all before by more than min_delta; notes it if so.
@@ -112,6 +172,8 @@ class EarlyStopping(_Watch):
     restore_best    at the end, the model gets back the weights and state of its best epoch
     """
 
+    remembered = ("best", "best_epoch", "waited", "weights")
+
     def __init__(
         self,
         patience: int = 10,
@@ -127,9 +189,19 @@ class EarlyStopping(_Watch):
         self.weights: dict[str, Array] | None = None
         self.best_epoch = self.waited = 0
 
-    def on_train_begin(self, model: Layer) -> None:
-        super().on_train_begin(model)
+    def forget(self) -> None:
+        super().forget()
         self.weights, self.best_epoch, self.waited = None, 0, 0
+
+    def check_state(self, state: State, who: str) -> None:
+        super().check_state(state, who)
+        for name in ("best_epoch", "waited"):
+            check_count(state[name], f"{who}: {name}", least=0)
+        weights = state["weights"]
+        if weights is not None:
+            if not isinstance(weights, Mapping):
+                raise ArgumentTypeError(f"{who}: weights must be a dict, got {weights!r}.")
+            state["weights"] = {path: as_real(a, f"{who}: {path}") for path, a in weights.items()}
 
     def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
         if self.improved(logs):
@@ -142,6 +214,7 @@ class EarlyStopping(_Watch):
             raise StopTraining
 
     def on_train_end(self, model: Layer) -> None:
+        super().on_train_end(model)
         if self.weights is not None:
             model.set_weights(self.weights)
             self.weights = None
@@ -190,7 +263,7 @@ class ModelCheckpoint(_Watch):
             warnings.warn(f"{error} Training goes on.", PhitodeepWarning, stacklevel=2)
 
 
-class CSVLogger(Callback):
+class CSVLogger(_Resumable):
     """Write the logs of each epoch as a row of a CSV file; `append` keeps the rows of before.
 
     The file is written whole each time, and so never half. That it can be written is tried
@@ -198,15 +271,25 @@ class CSVLogger(Callback):
     goes on, and the next epoch tries again with all rows.
     """
 
+    remembered = ("rows",)
+
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
         self.path, self.append = Path(path), append
         self.rows: list[dict[str, Any]] = []
 
-    def on_train_begin(self, model: Layer) -> None:
+    def forget(self) -> None:
         self.rows = []
         if self.append and self.path.is_file():
             with self.path.open(newline="") as stream:
                 self.rows = list(csv.DictReader(stream))
+
+    def check_state(self, state: State, who: str) -> None:
+        rows = state["rows"]
+        if not (isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)):
+            raise ArgumentTypeError(f"{who}: rows must be a list of dicts, got {rows!r}.")
+
+    def on_train_begin(self, model: Layer) -> None:
+        super().on_train_begin(model)
         self._write()
 
     def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
