@@ -558,27 +558,27 @@ class Optimizer:
         walk = self._walk(layers)
         if walk is None:
             raise OrderError(f"{who} needs the layers it is of: load_state_dict(state, layers).")
-        resting = self._read(state["parameters"], _parameters(walk), who)
+        memories = self._read(state["parameters"], _parameters(walk), who)
         load_all((schedules[where], theirs[where]) for where in schedules)
         self.t, self.last_rate = t, last_rate
         self._packing, self._group, self.own = None, ALL, {}
-        self._slots, self._scratch, self._paths = {}, {}, {}
-        self._resting = weakref.WeakKeyDictionary(resting)
-        self._holding = any(
-            "held" in memory.slots for found in resting.values() for memory in found.values()
-        )
+        self._slots, self._scratch, self._paths = {}, {}, memories
+        self._resting = weakref.WeakKeyDictionary()
+        self._holding = any("held" in memory.slots for memory in memories.values())
+        if self._owner is not None:
+            self._meet(walk)
 
     def _read(
         self, state: Any, parameters: dict[str, tuple[Layer, str]], who: str
-    ) -> dict[Layer, dict[str, Memory]]:
-        """The memories in a state, by layer, with every entry checked."""
+    ) -> dict[str, Memory]:
+        """The memories in a state, by path, with every entry checked."""
         entries = check_entries(state, parameters, who)
         for path, entry in entries.items():
             entries[path] = check_entries(entry, ("own", "slots"), f"{who} of {path}")
             if not isinstance(entries[path]["slots"], Mapping):
                 raise ArgumentTypeError(f"{who} of {path}: slots must be a dict.")
         every = {slot for entry in entries.values() for slot in entry["slots"]} - LATER
-        found: dict[Layer, dict[str, Memory]] = {}
+        found: dict[str, Memory] = {}
         for path, (layer, name) in parameters.items():
             whose, given = f"{who} of {path}", entries[path]["slots"]
             own = check_entries(entries[path]["own"], self.own_start, whose)
@@ -596,7 +596,7 @@ class Optimizer:
                 for slot, a in given.items()
             }
             if slots or own != self.own_start:
-                found.setdefault(layer.original, {})[name] = Memory(own, slots)
+                found[path] = Memory(own, slots)
         return found
 
     def _schedules(self) -> dict[str, Stateful]:
