@@ -22,7 +22,7 @@ FLOORS = {
     **dict.fromkeys(["fusion", "testing"], 4),
     **{
         f"optimization.{name}": 4
-        for name in ("schedules", "packing", "base", "rules", "matrices", "muon", "lbfgs")
+        for name in ("schedules", "packing", "memory", "base", "rules", "matrices", "muon", "lbfgs")
     },
     "optimization.optimizers": 4,
     **dict.fromkeys(["data", "io", "inspect", "generation"], 5),

@@ -23,15 +23,15 @@ import numpy as np
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DivergenceError, OrderError
 from phitodeep.layers.base import Layer, current
-from phitodeep.optimization.packing import Group, Key, Memory, Own, Packing, Slot, trainable
+from phitodeep.optimization.memory import Memories, Memory, named, read, written
+from phitodeep.optimization.packing import Group, Key, Own, Packing, Slot, trainable
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate, stateful
-from phitodeep.state import State, Stateful, check_array, check_entries, load_all, plain
+from phitodeep.state import State, Stateful, check_entries, load_all
 from phitodeep.types import Array, Schedule, describe
 
 Groups = Mapping[str, Mapping[str, Any]]  # pattern of paths -> alpha, weight_decay
 Settings = tuple[Group, float, float, slice]  # a group, its rate and decay, and what decays
 ALL = Group(("", None), [], slice(None), slice(0), {})  # the group of everything, outside a step
-LATER = {"ema", "held"}  # slots that a parameter may lack where it has the others
 
 
 class Common(TypedDict, total=False):
@@ -112,9 +112,7 @@ class Optimizer:
         self.t = 0  # steps taken
         self.last_rate = 0.0  # of the last step
         self._slots: dict[str, Array] = {}
-        self._resting: weakref.WeakKeyDictionary[Layer, dict[str, Memory]]
-        self._resting = weakref.WeakKeyDictionary()  # of parameters that are not packed
-        self._paths: dict[str, Memory] = {}  # of a copy, until it meets its layers
+        self._memories = Memories()  # of parameters that are not packed
         self._packing: Packing | None = None
         self._patterns: list[str] = []  # of the groups as packed
         self._group = ALL  # whose `update` runs
@@ -231,9 +229,7 @@ class Optimizer:
         """Forget the gradients that `accumulate` holds."""
         self._holding = False
         self._slots.pop("held", None)
-        for memories in (self._paths, *self._resting.values()):
-            for memory in memories.values():
-                memory.slots.pop("held", None)
+        self._memories.drop("held")
 
     @contextmanager
     def averaged(self, layers: Sequence[Layer]) -> Iterator[None]:
@@ -376,7 +372,7 @@ class Optimizer:
                 "gradients: give each model its own, with optimizer.copy()."
             )
         self._owner = weakref.ref(owner)
-        self._meet(owner.walk())
+        self._memories.meet(owner.walk())
 
     def pack(self, layers: Sequence[Layer]) -> Packing:
         """The packing of these layers, made anew where it no longer holds."""
@@ -406,13 +402,12 @@ class Optimizer:
                     f"{user!r} uses a parameter of a layer outside the model, which nothing would "
                     "step: add that layer itself, not a copy of it."
                 )
-        self._meet(walk)
-        memory = self._remembered()
-        own = [self._recall(memory, layer, name) for _, layer, name in slots]
+        self._memories.meet(walk)
+        resting = self._memories.and_packed(packing, self._slots)
+        own = [resting.recall(layer, name, self.own_start) for _, layer, name in slots]
         self._packing = Packing(slots, walk, keys, [each.own for each in own])
         self._packing.succeed(packing)
-        packing = self._packing
-        self._resting = weakref.WeakKeyDictionary({a: m for a, m in memory.items() if m})
+        packing, self._memories = self._packing, resting
         self._patterns, self._group = list(self.groups or ()), ALL
         self._slots, self._scratch = {}, {}
         for (path, _, _), each in zip(slots, own, strict=True):
@@ -462,40 +457,6 @@ class Optimizer:
         """Copies of what the rule remembers, by parameter path and slot name."""
         return {path: copy.deepcopy(memory.slots) for path, memory in self._by_path().items()}
 
-    def _remembered(self) -> dict[Layer, dict[str, Memory]]:
-        """What is remembered of each parameter, by layer and name: copies of what is packed."""
-        found = {layer: dict(memories) for layer, memories in self._resting.items()}
-        packing = self._packing
-        if packing is not None:
-            owns = {path: group.own for group in packing.groups for path, _, _ in group.slots}
-            for (path, layer, name), (theta, _) in zip(packing.slots, packing.views, strict=True):
-                piece = packing.pieces[path]
-                slots = {
-                    slot: vector[piece].reshape(theta.shape).copy()
-                    for slot, vector in self._slots.items()
-                }
-                memory = Memory(dict(owns[path]), slots)
-                found.setdefault(layer.original, {})[name] = memory
-        return found
-
-    def _recall(self, memory: dict[Layer, dict[str, Memory]], layer: Layer, name: str) -> Memory:
-        """What is remembered of a parameter, taken out of `memory`; the beginning if it is new."""
-        found = memory.get(layer.original, {}).pop(name, None)
-        shape = layer.params[name].shape
-        if found is None or any(a.shape != shape for a in found.slots.values()):
-            return Memory(dict(self.own_start), {})
-        return found
-
-    def _meet(self, walk: Iterable[tuple[str, Layer]]) -> None:
-        """Give the layers what a copy remembers by their paths."""
-        found: dict[str, dict[str, Memory]] = {}
-        for full, memory in self._paths.items():
-            path, _, name = full.rpartition(".")
-            found.setdefault(path, {})[name] = memory
-        if found:
-            self._resting.update({a.original: found[path] for path, a in walk if path in found})
-            self._paths = {}
-
     def _walk(self, layers: Sequence[Layer] | None = None) -> list[tuple[str, Layer]] | None:
         """The layers and their paths: in the model, else in these, else as last stepped."""
         owner = self._owner() if self._owner is not None else None
@@ -507,14 +468,7 @@ class Optimizer:
 
     def _by_path(self) -> dict[str, Memory]:
         """What is remembered of each parameter, by path."""
-        walk, memory = self._walk(), self._remembered()
-        if walk is None:
-            return dict(self._paths)
-        return {
-            _joined(path, name): found
-            for path, layer in walk
-            for name, found in memory.get(layer.original, {}).items()
-        }
+        return self._memories.and_packed(self._packing, self._slots).by_path(self._walk())
 
     def state_dict(self) -> State:
         """What the optimizer remembers, by parameter path: plain values and copies of arrays.
@@ -522,21 +476,13 @@ class Optimizer:
         Settings are not part of it, but what schedules have learnt of the losses is.
         """
         self._check_not_lent("take its state")
-        known = self._by_path()
-        every = {slot for memory in known.values() for slot in memory.slots} - LATER
-        walk = self._walk()
-        paths = list(known) if walk is None else list(_parameters(walk))
-        parameters: State = {}
-        for path in paths:
-            own, slots = known.get(path, Memory(dict(self.own_start), {}))
-            for a in list(slots.values())[:1]:  # what it lacks is 0 still
-                slots = {**{slot: np.zeros_like(a) for slot in sorted(every)}, **slots}
-            parameters[path] = {"own": plain(own), "slots": copy.deepcopy(slots)}
+        known, walk = self._by_path(), self._walk()
+        paths = known if walk is None else _made(walk)
         return {
             "class": type(self).__name__,
             "t": self.t,
             "last_rate": float(self.last_rate),
-            "parameters": parameters,
+            "parameters": written(known, paths, self.own_start),
             "schedules": {where: rate.state_dict() for where, rate in self._schedules().items()},
         }
 
@@ -558,46 +504,14 @@ class Optimizer:
         walk = self._walk(layers)
         if walk is None:
             raise OrderError(f"{who} needs the layers it is of: load_state_dict(state, layers).")
-        memories = self._read(state["parameters"], _parameters(walk), who)
+        memories = read(state["parameters"], _made(walk), self.own_start, who)
         load_all((schedules[where], theirs[where]) for where in schedules)
         self.t, self.last_rate = t, last_rate
         self._packing, self._group, self.own = None, ALL, {}
-        self._slots, self._scratch, self._paths = {}, {}, memories
-        self._resting = weakref.WeakKeyDictionary()
+        self._slots, self._scratch, self._memories = {}, {}, Memories(memories)
         self._holding = any("held" in memory.slots for memory in memories.values())
         if self._owner is not None:
-            self._meet(walk)
-
-    def _read(
-        self, state: Any, parameters: dict[str, tuple[Layer, str]], who: str
-    ) -> dict[str, Memory]:
-        """The memories in a state, by path, with every entry checked."""
-        entries = check_entries(state, parameters, who)
-        for path, entry in entries.items():
-            entries[path] = check_entries(entry, ("own", "slots"), f"{who} of {path}")
-            if not isinstance(entries[path]["slots"], Mapping):
-                raise ArgumentTypeError(f"{who} of {path}: slots must be a dict.")
-        every = {slot for entry in entries.values() for slot in entry["slots"]} - LATER
-        found: dict[str, Memory] = {}
-        for path, (layer, name) in parameters.items():
-            whose, given = f"{who} of {path}", entries[path]["slots"]
-            own = check_entries(entries[path]["own"], self.own_start, whose)
-            for key, begin in self.own_start.items():
-                if isinstance(begin, int):
-                    own[key] = check_count(own[key], f"{whose}: {key}", least=0)
-                else:
-                    own[key] = check_number(own[key], f"{whose}: {key}")
-            if given:
-                check_entries(given, every | (LATER & given.keys()), whose)
-            slots = {
-                slot: check_array(a, layer.params[name].shape, f"{whose}: {slot}").astype(
-                    layer.dtype
-                )
-                for slot, a in given.items()
-            }
-            if slots or own != self.own_start:
-                found[path] = Memory(own, slots)
-        return found
+            self._memories.meet(walk)
 
     def _schedules(self) -> dict[str, Stateful]:
         """The schedules that remember something, by where they are."""
@@ -611,8 +525,8 @@ class Optimizer:
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the packing: a copied view is no view."""
         return {
-            **{name: value for name, value in vars(self).items() if name != "_resting"},
-            "_paths": self._by_path(),
+            **vars(self),
+            "_memories": self._by_path(),
             "_slots": {},
             "_scratch": {},
             "_packing": None,
@@ -623,7 +537,7 @@ class Optimizer:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _resting=weakref.WeakKeyDictionary())
+        vars(self).update(state, _memories=Memories(state["_memories"]))
 
 
 def _checked(groups: Any, who: str) -> dict[str, dict[str, Any]]:
@@ -651,17 +565,12 @@ def _checked(groups: Any, who: str) -> dict[str, dict[str, Any]]:
     return {pattern: dict(own) for pattern, own in groups.items()}
 
 
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-def _parameters(walk: Iterable[tuple[str, Layer]]) -> dict[str, tuple[Layer, str]]:
-    """Every parameter of these layers, trainable or not, by path."""
-    found: dict[str, tuple[Layer, str]] = {}
-    for path, layer in walk:
+def _made(walk: Iterable[tuple[str, Layer]]) -> dict[str, tuple[Layer, str]]:
+    """Every parameter of these layers by path, made where it was not."""
+    walk = list(walk)
+    for _, layer in walk:
         layer.make_parameters()
-        found |= {_joined(path, name): (layer, name) for name in layer.params}
-    return found
+    return named(walk)
 
 
 def length(g: Array) -> float:

@@ -17,13 +17,6 @@ Key = tuple[str, Hashable]  # the pattern of a parameter's options, "" for none,
 Own = dict[str, Any]  # numbers that a parameter remembers, such as its count of steps
 
 
-class Memory(NamedTuple):
-    """What a rule remembers of one parameter."""
-
-    own: Own
-    slots: dict[str, Array]  # of the parameter's shape
-
-
 class Group(NamedTuple):
     """Parameters that are stepped together, and so lie together."""
 
