@@ -147,6 +147,7 @@ def resumed(
         states.append(stored(whole.state_dict()))
         history += train(whole, epochs - at, **options)
     other = make()
+    other.plant(99)
     other.load_state_dict(states[0])
     assert_same(other.state_dict() | {"callbacks": 0}, states[0] | {"callbacks": 0})
     rest = train(other, epochs - at, **options)
@@ -352,6 +353,26 @@ def test_a_bare_optimizer_keeps_and_takes_a_state() -> None:
         assert_same(a.get_weights(), b.get_weights())
     whole.load_state_dict(state)  # back, to those that it steps
     assert_same(whole.state_dict(), state)
+
+
+def test_a_slot_that_a_frozen_layer_never_had_is_0() -> None:
+    def make() -> Sequential:
+        return Sequential(Dense(4, 4), Dense(4, 2), optimizer=RMSProp(0.01), seed=0)
+
+    model, other = make(), make()
+    train(model, 1)
+    model.layers[0].trainable = False
+    model.optimizer.momentum = other.optimizer.momentum = 0.5  # type: ignore[attr-defined]
+    train(model, 1)
+    state = stored(model.state_dict())
+    slots = state["optimizer"]["parameters"]["0.W"]["slots"]
+    assert (slots["b"] == 0).all()
+    assert (slots["v"] != 0).all()
+    other.load_state_dict(state)
+    for each in (model, other):
+        each.layers[0].trainable = True
+        train(each, 2)
+    assert_same(other.get_weights(), model.get_weights())
 
 
 def test_what_is_held_is_part_of_a_state() -> None:
