@@ -173,9 +173,20 @@ def test_training_continues_to_the_bit(name: str, dtype: str, where: str) -> Non
 
 @both
 @pytest.mark.parametrize("name", ["adam", "nadam", "muon", "groups", "averages"])
-def test_frozen_layers_accumulation_and_threads(name: str, where: str) -> None:
+def test_frozen_layers_and_accumulation(name: str, where: str) -> None:
     resumed(lambda: frozen(net(OPTIONS[name]())), where, accumulate=3)
     resumed(lambda: net(OPTIONS[name]()), where, shuffle=False)
+
+
+@both
+def test_threads_continue_to_the_bit(where: str) -> None:
+    pytest.importorskip("threadpoolctl")
+
+    def make() -> Sequential:
+        layers: list[Layer] = [Dense(4, 16), Tanh(), Dropout(0.3), Dense(16, 2)]
+        return Sequential(*layers, optimizer=Adam(0.01), seed=3, batch_size=10)
+
+    resumed(make, where, threads=2)
 
 
 @both

@@ -473,7 +473,8 @@ class Optimizer:
     def state_dict(self) -> State:
         """What the optimizer remembers, by parameter path: plain values and copies of arrays.
 
-        Settings are not part of it, but what schedules have learnt of the losses is.
+        Settings are not part of it, but what schedules have learnt of the losses is. A rule of your
+        own keeps what it remembers in `slot` and `own`.
         """
         self._check_not_lent("take its state")
         known, walk = self._by_path(), self._walk()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -80,8 +80,8 @@ class Packing:
             (id(layer), name): g for (_, layer, name), (_, g) in zip(slots, self.views, strict=True)
         }
         self.ties = [
-            (user, name, owned[id(owner), param])
-            for _, user in walk
+            (f"{path}.{name}", user, name, owned[id(owner), param])
+            for path, user in walk
             for name, (owner, param) in user.tied.items()
             if (id(owner), param) in owned
         ]
@@ -118,7 +118,7 @@ class Packing:
     def receive(self) -> None:
         """Make g the arrays that backward writes gradients into, in training steps."""
         self.received = True
-        shared = {id(g) for _, _, g in self.ties}  # these are sums of several uses' gradients
+        shared = {id(g) for *_, g in self.ties}  # these are sums of several uses' gradients
         for (_, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
             if id(g) not in shared:
                 layer.frame.grad_arrays[name] = g
@@ -135,17 +135,17 @@ class Packing:
         for (path, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
             grad = layer.frame.grads.get(name)
             if grad is not g:
-                g[...] = _fitting(grad, path, layer, name, g.shape)
-        for user, name, g in self.ties:
-            g += _fitting(user.frame.grads.get(name), self._use(user, name), user, name, g.shape)
+                if type(grad) is not np.ndarray or grad.shape != g.shape or grad.dtype != g.dtype:
+                    _check_gradient(grad, path, layer, name, g.shape)
+                g[...] = grad
+        for path, user, name, g in self.ties:
+            grad = user.frame.grads.get(name)
+            _check_gradient(grad, path, user, name, g.shape)
+            g += cast(Array, grad)
 
-    def _use(self, user: Layer, name: str) -> str:
-        """The path of a gradient for another layer's parameter."""
-        return next(f"{path}.{name}" for path, layer in self.walk if layer is user)
 
-
-def _fitting(grad: Any, path: str, layer: Layer, name: str, shape: Shape) -> Array:
-    """The gradient that `layer` left under this name, if it fits a parameter of this shape."""
+def _check_gradient(grad: Any, path: str, layer: Layer, name: str, shape: Shape) -> None:
+    """Refuse what `layer` left under this name, unless it fits a parameter of this shape."""
     if grad is None:
         left = layer.frame.grads
         if not left:
@@ -167,7 +167,6 @@ def _fitting(grad: Any, path: str, layer: Layer, name: str, shape: Shape) -> Arr
             f"the gradient of {path} has shape {grad.shape}, the parameter {shape}: "
             f"{layer!r} must leave one number for each of the parameter's."
         )
-    return grad
 
 
 def trainable(layers: Sequence[Layer]) -> Iterator[Slot]:
