@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, OrderError
 from phitodeep.layers import Chain, Dense, Embedding, Layer, ReLU, Residual, Tanh, TiedDense
@@ -411,6 +413,81 @@ def test_a_groups_pattern_is_of_the_paths_as_they_are_now() -> None:
         "0.W",
         "0.b",
     }
+
+
+# --- any history -------------------------------------------------------------------------------
+
+EVENTS = st.tuples(
+    st.sampled_from(
+        ["step", "step", "freeze", "insert", "remove", "return", "rotate", "wrap", "copy", "state"]
+    ),
+    st.integers(0, 7),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["Adam", "Nadam", "RMSProp", "SGD"]), st.lists(EVENTS, max_size=25))
+def test_after_any_history_each_layer_is_where_it_would_be_alone(
+    rule: str, history: list[tuple[str, int]]
+) -> None:
+    """Each layer has a shadow: a copy with an optimizer of its own, which steps when it does."""
+    make, draws = RULES[rule], np.random.default_rng(0)
+    model = Sequential(*alike(), optimizer=make(), dtype="float64", seed=0)
+    model.optimizer.ema = 0.6
+    away: list[Layer] = []
+    shadows: dict[int, tuple[Layer, Optimizer, Layer]] = {}
+
+    def shadow(layer: Layer) -> tuple[Layer, Optimizer, Layer]:
+        if id(layer) not in shadows:
+            shadows[id(layer)] = layer, make(), layer.copy()
+            shadows[id(layer)][1].ema = 0.6
+            shadows[id(layer)][2].trainable = True
+        return shadows[id(layer)]
+
+    for what, n in [*history, ("step", 0)]:
+        layers = model.layers
+        i = n % len(layers)
+        if what == "step":
+            for layer in dense(layers):
+                _, optimizer, twin = shadow(layer)
+                twin.grads = {k: draws.standard_normal(a.shape) for k, a in twin.params.items()}
+                layer.grads = dict(twin.grads)
+                if layer.trainable:
+                    optimizer.step([twin])
+            model.optimizer.step(layers)
+        elif what == "freeze":
+            for layer in dense([layers[i]]):
+                layer.trainable = not layer.trainable
+        elif what == "insert":
+            layers.insert(i, built(*(Dense(4, 4) for _ in range(n + 1)))[-1])
+        elif what == "remove" and len(layers) > 1:
+            away.append(layers.pop(i))
+        elif what == "return" and away:
+            layers.insert(i, away.pop())
+        elif what == "rotate":
+            layers.append(layers.pop(0))
+        elif what == "wrap":
+            layers[i] = Chain(layers[i])
+        elif what in ("copy", "state"):
+            before = list(dense(layers))
+            twin_model = copy.deepcopy(model)
+            if what == "state":
+                twin_model.optimizer.reset()
+                twin_model.optimizer.claim(twin_model)
+                twin_model.load_state_dict(model.state_dict())
+            model, away = twin_model, []
+            for old, new in zip(before, dense(model.layers), strict=True):
+                _, optimizer, twin = shadow(old)
+                shadows[id(new)] = new, optimizer, twin
+    for layer in dense(model.layers):
+        for name, a in layer.params.items():
+            np.testing.assert_allclose(a, shadow(layer)[2].params[name], rtol=1e-11)
+    with model.optimizer.averaged(model.layers):
+        for layer in dense(model.layers):
+            _, optimizer, twin = shadow(layer)
+            if layer.trainable:
+                with optimizer.averaged([twin]):
+                    np.testing.assert_allclose(layer.W, twin.W, rtol=1e-11)
 
 
 # --- held gradients ----------------------------------------------------------------------------
