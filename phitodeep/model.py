@@ -29,7 +29,7 @@ from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
 from phitodeep.optimization.rate_finder import RateRange, find_alpha
 from phitodeep.optimization.schedules import check_rate
 from phitodeep.optimization.training import History, Objective, fit
-from phitodeep.state import State, check_array, check_entries, load_all, plain
+from phitodeep.state import StateDict, check_array, check_entries, load_all, plain
 from phitodeep.types import Array, DType, Schedule, Shape
 
 P = ParamSpec("P")
@@ -349,7 +349,7 @@ class Sequential(Chain):
             cache=cache,
         )
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """All that training goes on from: plain JSON values and copies of arrays, in nested dicts.
 
             weights      get_weights(): parameters and state by path
@@ -372,7 +372,7 @@ class Sequential(Chain):
             "frozen": [path for path, layer in self.walk() if not layer.trainable],
         }
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from what `state_dict` gave; all of it is checked before anything changes."""
         who, here, stored = f"{self!r}: the state", dict(self.walk()), self.get_weights()
         keys = ("weights", "optimizer", "callbacks", "epoch", "seed", "frozen")

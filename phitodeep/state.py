@@ -1,4 +1,4 @@
-"""State that comes out as plain values and goes in again: what `load_state_dict` checks."""
+"""StateDict that comes out as plain values and goes in again: what `load_state_dict` checks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from phitodeep.checks import as_real
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, Shape
 
-State = dict[str, Any]  # nested dicts with string keys, of plain JSON values and arrays
+StateDict = dict[str, Any]  # nested dicts with string keys, of plain JSON values and arrays
 
 
 @runtime_checkable
 class Stateful(Protocol):
     """Something whose memory can be written down, and restored."""
 
-    def state_dict(self) -> State: ...
-    def load_state_dict(self, state: State) -> None: ...
+    def state_dict(self) -> StateDict: ...
+    def load_state_dict(self, state: StateDict) -> None: ...
 
 
 def plain(value: Any) -> Any:
@@ -35,7 +35,7 @@ def plain(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def check_entries(state: Any, wanted: Collection[str], who: str) -> State:
+def check_entries(state: Any, wanted: Collection[str], who: str) -> StateDict:
     """`state` as a dict with exactly these keys; those missing or unknown are named."""
     if not isinstance(state, Mapping):
         raise ArgumentTypeError(f"{who} must be a dict, got {type(state).__name__}.")
@@ -65,9 +65,9 @@ def check_array(array: Any, shape: Shape, who: str) -> Array:
     return found
 
 
-def load_all(parts: Iterable[tuple[Stateful, State]]) -> None:
+def load_all(parts: Iterable[tuple[Stateful, StateDict]]) -> None:
     """Load each state into its object; where one is refused, all are as they were."""
-    undo: list[tuple[Stateful, State]] = []
+    undo: list[tuple[Stateful, StateDict]] = []
     try:
         for part, state in parts:
             undo.append((part, part.state_dict()))

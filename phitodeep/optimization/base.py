@@ -26,7 +26,7 @@ from phitodeep.layers.base import Layer, current
 from phitodeep.optimization.memory import Memories, Memory, named, read, written
 from phitodeep.optimization.packing import Group, Key, Own, Packing, Slot, trainable
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate, stateful
-from phitodeep.state import State, Stateful, check_entries, load_all
+from phitodeep.state import StateDict, Stateful, check_entries, load_all
 from phitodeep.types import Array, Schedule, describe
 
 Groups = Mapping[str, Mapping[str, Any]]  # pattern of paths -> alpha, weight_decay
@@ -470,7 +470,7 @@ class Optimizer:
         """What is remembered of each parameter, by path."""
         return self._memories.and_packed(self._packing, self._slots).by_path(self._walk())
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """What the optimizer remembers, by parameter path: plain values and copies of arrays.
 
         Settings are not part of it, but what schedules have learnt of the losses is. A rule of your
@@ -487,7 +487,7 @@ class Optimizer:
             "schedules": {where: rate.state_dict() for where, rate in self._schedules().items()},
         }
 
-    def load_state_dict(self, state: State, layers: Sequence[Layer] | None = None) -> None:
+    def load_state_dict(self, state: StateDict, layers: Sequence[Layer] | None = None) -> None:
         """Remember what `state_dict` gave; all of it is checked before anything changes.
 
         layers    whose parameters the state is of: those of the optimizer's model, or of its last

@@ -21,7 +21,7 @@ from phitodeep.checks import as_real, check_count, check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.files import atomic_write
 from phitodeep.layers.base import Layer
-from phitodeep.state import State, check_entries, plain
+from phitodeep.state import StateDict, check_entries, plain
 from phitodeep.types import Array, describe
 
 Logs = Mapping[str, float]
@@ -52,11 +52,11 @@ class Callback:
     def on_train_end(self, model: Layer) -> None:
         """After the last epoch, also when training was stopped or interrupted."""
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """What the callback remembers, as plain values and copies of arrays: override both."""
         return {}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from what `state_dict` gave; refuse what it cannot be."""
         check_entries(state, (), f"the state of {self!r}")
 
@@ -103,11 +103,11 @@ class _Resumable(Callback):
     def on_train_end(self, model: Layer) -> None:
         self.training = False
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         kept = {name: plain(getattr(self, name)) for name in self.remembered}
         return {"training": self.training, **kept}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         who = f"the state of {self!r}"
         state = plain(check_entries(state, ("training", *self.remembered), who))
         if not isinstance(state["training"], bool):
@@ -116,7 +116,7 @@ class _Resumable(Callback):
         vars(self).update(state)
         self.resumes = self.training
 
-    def check_state(self, state: State, who: str) -> None:
+    def check_state(self, state: StateDict, who: str) -> None:
         """Refuse a state with values that this callback cannot go on from."""
 
 
@@ -136,11 +136,11 @@ class _Watch(_Resumable):
     def forget(self) -> None:
         self.best = math.nan
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         state = super().state_dict()
         return {**state, "best": None if math.isnan(self.best) else float(self.best)}
 
-    def check_state(self, state: State, who: str) -> None:
+    def check_state(self, state: StateDict, who: str) -> None:
         best = math.nan if state["best"] is None else state["best"]
         if isinstance(best, bool) or not isinstance(best, float | int):
             raise ArgumentTypeError(f"{who}: best must be a number or None, got {best!r}.")
@@ -193,7 +193,7 @@ class EarlyStopping(_Watch):
         super().forget()
         self.weights, self.best_epoch, self.waited = None, 0, 0
 
-    def check_state(self, state: State, who: str) -> None:
+    def check_state(self, state: StateDict, who: str) -> None:
         super().check_state(state, who)
         for name in ("best_epoch", "waited"):
             check_count(state[name], f"{who}: {name}", least=0)
@@ -283,7 +283,7 @@ class CSVLogger(_Resumable):
             with self.path.open(newline="") as stream:
                 self.rows = list(csv.DictReader(stream))
 
-    def check_state(self, state: State, who: str) -> None:
+    def check_state(self, state: StateDict, who: str) -> None:
         rows = state["rows"]
         if not (isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)):
             raise ArgumentTypeError(f"{who}: rows must be a list of dicts, got {rows!r}.")

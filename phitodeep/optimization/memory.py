@@ -13,7 +13,7 @@ from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.packing import Own, Packing
-from phitodeep.state import State, check_array, check_entries, plain
+from phitodeep.state import StateDict, check_array, check_entries, plain
 from phitodeep.types import Array
 
 LATER = {"ema", "held"}  # slots that a parameter may lack where it has the others
@@ -103,10 +103,10 @@ def named(walk: Walk) -> dict[str, tuple[Layer, str]]:
 
 def written(
     memories: Mapping[str, Memory], paths: Iterable[str], start: Mapping[str, float]
-) -> State:
+) -> StateDict:
     """The memories of the parameters at these paths, as plain values and copies of arrays."""
     every = sorted({slot for memory in memories.values() for slot in memory.slots} - LATER)
-    state: State = {}
+    state: StateDict = {}
     for path in paths:
         own, slots = memories.get(path, Memory(dict(start), {}))
         if slots:  # what it lacks is 0 still

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.state import State, Stateful, check_entries
+from phitodeep.state import StateDict, Stateful, check_entries
 from phitodeep.types import Schedule, describe
 
 
@@ -167,12 +167,12 @@ class WarmUp(_Checked):
         if isinstance(self.after, Observer):
             self.after.observe(loss)
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """What `after` remembers, if it does."""
         after = stateful(self.after)
         return {} if after is None else {"after": after.state_dict()}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Give `after` what `state_dict` gave."""
         after = stateful(self.after)
         state = check_entries(state, ["after"] if after else [], "the state of WarmUp")
@@ -248,12 +248,12 @@ class ReduceOnPlateau:
         if self.waited >= self.patience:
             self.rate, self.waited = max(self.alpha_min, self.rate * self.factor), 0
 
-    def state_dict(self) -> State:
+    def state_dict(self) -> StateDict:
         """The rate and what led to it; `best` is None before the first loss."""
         best = None if self.best == math.inf else float(self.best)
         return {"rate": self.rate, "best": best, "waited": self.waited}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go on from what `state_dict` gave."""
         who = "the state of ReduceOnPlateau"
         state = check_entries(state, ("rate", "best", "waited"), who)
