@@ -1,4 +1,4 @@
-"""StateDict that comes out as plain values and goes in again: what `load_state_dict` checks."""
+"""State that comes out as plain values and goes in again: what `load_state_dict` checks."""
 
 from __future__ import annotations
 
