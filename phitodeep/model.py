@@ -32,6 +32,7 @@ from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
 from phitodeep.optimization.rate_finder import RateRange, find_alpha
 from phitodeep.optimization.schedules import check_rate
 from phitodeep.optimization.training import History, Objective, fit
+from phitodeep.state import StateDict, check_array, check_entries, load_all, plain
 from phitodeep.types import Array, DType, Schedule, Shape, parameters
 
 P = ParamSpec("P")
@@ -461,6 +462,59 @@ class Sequential(Chain):
             stop=stop,
             cache=cache,
         )
+
+    def state_dict(self) -> StateDict:
+        """All that training goes on from: plain JSON values and copies of arrays, in nested dicts.
+
+            weights      get_weights(): parameters and state by path
+            optimizer    what it remembers by parameter path, its steps, and what schedules learnt
+            callbacks    what the model's own callbacks remember, in their order
+            epoch        epochs trained
+            seed         entropy and spawn_key of the model's random streams
+            frozen       the paths of layers that are not trainable
+
+        Loaded into a model that is built in the same way, training continues to the bit. Take it
+        between two calls of `train`, or in a callback's `on_epoch_end`.
+        """
+        optimizer, seed = self.optimizer.state_dict(), self.seed_sequence
+        return {
+            "weights": self.get_weights(),
+            "optimizer": optimizer,
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "epoch": self.epoch,
+            "seed": {"entropy": plain(seed.entropy), "spawn_key": plain(seed.spawn_key)},
+            "frozen": [path for path, layer in self.walk() if not layer.trainable],
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from what `state_dict` gave; all of it is checked before anything changes."""
+        who, here, stored = f"{self!r}: the state", dict(self.walk()), self.get_weights()
+        keys = ("weights", "optimizer", "callbacks", "epoch", "seed", "frozen")
+        state = check_entries(state, keys, who)
+        weights = check_entries(state["weights"], stored, f"{who} of weights")
+        for path, a in stored.items():
+            check_array(weights[path], a.shape, f"{who}: {path}")
+        epoch = check_count(state["epoch"], f"{who}: epoch", least=0)
+        seed = check_entries(state["seed"], ("entropy", "spawn_key"), f"{who} of seed")
+        try:
+            root = np.random.SeedSequence(seed["entropy"], spawn_key=tuple(seed["spawn_key"]))
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"{who}: seed {seed!r} is none: {error}.") from None
+        for part in ("callbacks", "frozen"):
+            if not isinstance(state[part], list):
+                raise ArgumentTypeError(f"{who}: {part} must be a list, got {state[part]!r}.")
+        check_entries(dict.fromkeys([*here, *state["frozen"]]), here, f"{who} of frozen layers")
+        if len(state["callbacks"]) != len(self.callbacks):
+            raise ArgumentError(
+                f"{who} has {len(state['callbacks'])} callbacks, the model {len(self.callbacks)}."
+            )
+        own = zip(self.callbacks, state["callbacks"], strict=True)
+        load_all([(self.optimizer, state["optimizer"]), *own])
+        self.set_weights(weights)
+        self.epoch = epoch
+        self.plant(root)
+        for path, layer in here.items():  # from above: setting it sets all below
+            layer.trainable = path not in state["frozen"]
 
     def check(self) -> None:
         """Refuse a loss that does not match the last layer, and warn of a doubled softmax."""

@@ -239,7 +239,7 @@ def test_warnings_point_at_the_line_of_the_user() -> None:
             made.train(X, y, verbose=0)
         (told,) = (w for w in caught if w.category is PhitodeepWarning)
         assert told.filename == __file__
-        assert "Training stopped before" in str(told.message)
+        assert "training stopped: the loss is" in str(told.message)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         SequentialBuilder(3).dense(3).softmax().loss(SoftmaxCrossEntropy()).build()

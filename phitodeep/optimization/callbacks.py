@@ -12,15 +12,16 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number, class_hint
+from phitodeep.checks import as_real, check_count, check_number, class_hint
 from phitodeep.config import Configurable, register, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
 from phitodeep.files import atomic_write
 from phitodeep.layers.base import Layer
+from phitodeep.state import StateDict, check_entries, plain
 from phitodeep.types import Array, describe
 
 Logs = Mapping[str, float]
@@ -52,6 +53,14 @@ class Callback(Configurable):
 
     def on_train_end(self, model: Layer) -> None:
         """After the last epoch, also when training was stopped or interrupted."""
+
+    def state_dict(self) -> StateDict:
+        """What the callback remembers, as plain values and copies of arrays: override both."""
+        return {}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from what `state_dict` gave; refuse what it cannot be."""
+        check_entries(state, (), f"the state of {self!r}")
 
 
 def as_callbacks(callbacks: Any) -> list[Callback]:
@@ -90,8 +99,49 @@ class LambdaCallback(Callback):
         return cls(**restored(config, cls.__name__))
 
 
-class _Watch(Callback):
+class _Resumable(Callback):
+    """Callbacks that each training begins afresh, unless their state is of the middle of one.
+
+    `remembered` names the attributes that make up the state.
+    """
+
+    remembered: ClassVar[tuple[str, ...]] = ()
+
+    training = False  # whether a training runs, or is to be resumed
+    resumes = False
+
+    def forget(self) -> None:
+        """Begin afresh."""
+
+    def on_train_begin(self, model: Layer) -> None:
+        if not self.resumes:
+            self.forget()
+        self.training, self.resumes = True, False
+
+    def on_train_end(self, model: Layer) -> None:
+        self.training = False
+
+    def state_dict(self) -> StateDict:
+        kept = {name: plain(getattr(self, name)) for name in self.remembered}
+        return {"training": self.training, **kept}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        who = f"the state of {self!r}"
+        state = plain(check_entries(state, ("training", *self.remembered), who))
+        if not isinstance(state["training"], bool):
+            raise ArgumentTypeError(f"{who}: training must be a bool, got {state['training']!r}.")
+        self.check_state(state, who)
+        vars(self).update(state)
+        self.resumes = self.training
+
+    def check_state(self, state: StateDict, who: str) -> None:
+        """Refuse a state with values that this callback cannot go on from."""
+
+
+class _Watch(_Resumable):
     """Callbacks that follow one number of the logs, and know when it is the best so far."""
+
+    remembered: ClassVar[tuple[str, ...]] = ("best",)
 
     def __init__(self, monitor: str | None, mode: str | None, min_delta: float = 0.0) -> None:
         name = type(self).__name__
@@ -101,8 +151,18 @@ class _Watch(Callback):
         self.min_delta = check_number(min_delta, f"{name} min_delta", least=0)
         self.best = math.nan
 
-    def on_train_begin(self, model: Layer) -> None:
+    def forget(self) -> None:
         self.best = math.nan
+
+    def state_dict(self) -> StateDict:
+        state = super().state_dict()
+        return {**state, "best": None if math.isnan(self.best) else float(self.best)}
+
+    def check_state(self, state: StateDict, who: str) -> None:
+        best = math.nan if state["best"] is None else state["best"]
+        if isinstance(best, bool) or not isinstance(best, float | int):
+            raise ArgumentTypeError(f"{who}: best must be a number or None, got {best!r}.")
+        state["best"] = float(best)
 
     def improved(self, logs: Logs) -> bool:
         """Whether the number is better than all before by more than min_delta; notes it if so.
@@ -130,6 +190,8 @@ class EarlyStopping(_Watch):
     restore_best    at the end, the model gets back the weights and state of its best epoch
     """
 
+    remembered = ("best", "best_epoch", "waited", "weights")
+
     def __init__(
         self,
         patience: int = 10,
@@ -145,9 +207,19 @@ class EarlyStopping(_Watch):
         self.weights: dict[str, Array] | None = None
         self.best_epoch = self.waited = 0
 
-    def on_train_begin(self, model: Layer) -> None:
-        super().on_train_begin(model)
+    def forget(self) -> None:
+        super().forget()
         self.weights, self.best_epoch, self.waited = None, 0, 0
+
+    def check_state(self, state: StateDict, who: str) -> None:
+        super().check_state(state, who)
+        for name in ("best_epoch", "waited"):
+            check_count(state[name], f"{who}: {name}", least=0)
+        weights = state["weights"]
+        if weights is not None:
+            if not isinstance(weights, Mapping):
+                raise ArgumentTypeError(f"{who}: weights must be a dict, got {weights!r}.")
+            state["weights"] = {path: as_real(a, f"{who}: {path}") for path, a in weights.items()}
 
     def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
         if self.improved(logs):
@@ -160,6 +232,7 @@ class EarlyStopping(_Watch):
             raise StopTraining
 
     def on_train_end(self, model: Layer) -> None:
+        super().on_train_end(model)
         if self.weights is not None:
             model.set_weights(self.weights)
             self.weights = None
@@ -209,7 +282,7 @@ class ModelCheckpoint(_Watch):
             warn(f"{error} Training goes on.")
 
 
-class CSVLogger(Callback):
+class CSVLogger(_Resumable):
     """Write the logs of each epoch as a row of a CSV file; `append` keeps the rows of before.
 
     The file is written whole each time, and so never half. That it can be written is tried
@@ -217,15 +290,25 @@ class CSVLogger(Callback):
     goes on, and the next epoch tries again with all rows.
     """
 
+    remembered = ("rows",)
+
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
         self.path, self.append = Path(path), append
         self.rows: list[dict[str, Any]] = []
 
-    def on_train_begin(self, model: Layer) -> None:
+    def forget(self) -> None:
         self.rows = []
         if self.append and self.path.is_file():
             with self.path.open(newline="") as stream:
                 self.rows = list(csv.DictReader(stream))
+
+    def check_state(self, state: StateDict, who: str) -> None:
+        rows = state["rows"]
+        if not (isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)):
+            raise ArgumentTypeError(f"{who}: rows must be a list of dicts, got {rows!r}.")
+
+    def on_train_begin(self, model: Layer) -> None:
+        super().on_train_begin(model)
         self._write()
 
     def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:

@@ -389,9 +389,7 @@ class _Run:
                     objective.add_metrics(self.sums, P, part)
                 loss += value
             if not math.isfinite(loss):
-                if new:
-                    raise DivergenceError(f"the loss became {loss}.")
-                return loss
+                return loss  # which the optimizer refuses
             first += len(batch.X)
             if i < len(group):
                 optimizer.accumulate(self.model.layers)
@@ -414,13 +412,9 @@ class _Run:
         return self.team.work(batch, in_a_thread)
 
     def diverged(self, error: DivergenceError) -> NoReturn:
-        """Stop before a step that would spoil the parameters."""
-        optimizer = self.model.optimizer
-        remedy = f"Try a rate below {optimizer.rate:g}"
-        if optimizer.clip_norm is None:
-            remedy += ", or clip_norm=1"
-        warn(f"{error} Training stopped before step {optimizer.t + 1}. {remedy}.")
-        raise StopTraining(f"stopped: {error}") from error
+        """End the training before a step that would spoil the parameters."""
+        warn(f"training stopped: {error}")
+        raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
 
     def logs(self) -> dict[str, float]:
         """The means over the samples of this epoch so far."""

@@ -162,7 +162,7 @@ def test_an_error_in_a_thread_comes_out(data: Any) -> None:
 def test_divergence_is_noticed(data: Any) -> None:
     model = net()
     model.alpha = 1e300
-    with pytest.warns(UserWarning, match="the loss became"):
+    with pytest.warns(UserWarning, match="the loss is"):
         history = model.train(*data, epochs=5, batch_size=16, threads=2, verbose=0)
     assert len(history) < 5
 
