@@ -233,9 +233,7 @@ class Maker:
         if pick(True, False):
             return L.Conv1D(filters, 3, padding=1, groups=groups, bias=bias)
         size, dilation = pick(1, 2, 3), pick(1, 2)
-        return L.Conv1D(
-            filters, size, padding="same", dilation=dilation, groups=groups, bias=bias
-        )
+        return L.Conv1D(filters, size, padding="same", dilation=dilation, groups=groups, bias=bias)
 
     def on_steps(self, shape: Shape) -> list[Make]:
         """What keeps samples (T, D)."""
@@ -450,7 +448,7 @@ def networks(
     maker = Maker(draw, without)
     pick, kind = maker.pick, maker.pick(*kinds)
     axes = {"features": 1, "sequences": 2, "images": 3, "tokens": 1}[kind]
-    shape: Shape = tuple(pick(3, 4, 5) for _ in range(axes - 1)) + (pick(2, 3, 4, 6),)
+    shape: Shape = (*[pick(3, 4, 5) for _ in range(axes - 1)], pick(2, 3, 4, 6))
     if kind == "images":
         shape = (*shape[:2], pick(1, 2, 3))
     sample, layers = shape, list[Layer]()
