@@ -1,0 +1,488 @@
+"""Random nested networks for property tests: a strategy, and parts of a user's own.
+
+`networks()` draws a chain of layers from the whole catalogue, with random options and nested in
+every container, together with inputs for it. It is built in float64, has random parameters and
+may have frozen parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from phitodeep import layers as L
+from phitodeep.layers import Layer, Param
+from phitodeep.layers.containers import Container
+from phitodeep.types import Array, Shape
+
+Make = Callable[[], Layer]
+MOST = 160  # numbers of a sample between layers, so that networks stay quick
+
+# --- parts of a user's own ---------------------------------------------------------------------
+
+
+class Scale(Layer):
+    """Y = gain X + shift: a layer of a user's own, with a parameter for each feature."""
+
+    gain, shift = Param(decay=True), Param()
+    independent_samples, steps = True, "independent"
+
+    def create(self, shape: Shape) -> Shape:
+        self.gain, self.shift = np.ones(shape[-1]), np.zeros(shape[-1])
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        self.save_for_backward(X=X)
+        return X * self.gain + self.shift
+
+    def backward(self, dY: Array) -> Array:
+        axes = tuple(range(dY.ndim - 1))
+        np.sum(dY * self.saved("X"), axis=axes, out=self.grad_array("gain"))
+        self.grads["shift"] = dY.sum(axis=axes)
+        return dY * self.gain
+
+
+class Gate(Container):
+    """Y = value(X) * gate(X): a container of a user's own, which holds layers by name."""
+
+    def __init__(self, value: Layer, gate: Layer) -> None:
+        super().__init__()
+        self.inside = {"value": value, "gate": gate}
+
+    def __repr__(self) -> str:
+        return f"Gate({self.inside['value']!r}, {self.inside['gate']!r})"
+
+    @property
+    def independent_samples(self) -> bool:
+        return all(layer.independent_samples for layer in self.inside.values())
+
+    def create(self, shape: Shape) -> Shape:
+        shapes = {layer.build(shape) for layer in self.inside.values()}
+        assert len(shapes) == 1
+        return shapes.pop()
+
+    def forward(self, X: Array) -> Array:
+        V, G = (layer.forward(X) for layer in self.inside.values())
+        self.save_for_backward(V=V, G=G)
+        return V * G
+
+    def backward(self, dY: Array) -> Array:
+        V, G = self.saved("V", "G")
+        dX_v = self.inside["value"].backward(dY * G)
+        dX_g = self.inside["gate"].backward(dY * V)
+        assert dX_v is not None
+        assert dX_g is not None
+        return dX_v + dX_g
+
+
+class Ladder(L.Chain):
+    """A chain of a user's own, which calls the forward and backward that it inherits.
+
+    It does not declare that its samples are independent, so threads do not split a batch.
+    """
+
+    def forward(self, X: Array) -> Array:
+        return super().forward(X) * 0.5
+
+    def backward(self, dY: Array) -> Array | None:
+        return super().backward(dY * 0.5)
+
+
+def sine(X: Array) -> Array:
+    return np.sin(X)
+
+
+def sine_gradient(dY: Array, X: Array, Y: Array) -> Array:
+    return np.cos(X) * dY
+
+
+def centred(X: Array) -> Array:
+    """Looks across the samples of a batch."""
+    return X - X.mean(axis=0)
+
+
+def centred_gradient(dY: Array, X: Array, Y: Array) -> Array:
+    return dY - dY.mean(axis=0)
+
+
+OWN = (Scale, Gate, Ladder)
+
+
+# --- the strategy ------------------------------------------------------------------------------
+
+
+class Network(NamedTuple):
+    """A built chain, and data for it."""
+
+    chain: L.Chain
+    X: Array
+    seed: int
+
+    def __repr__(self) -> str:
+        frozen = [path for path, part in self.chain.walk() if part.params and not part.trainable]
+        return f"Network({self.chain!r}, X {self.X.shape}, {frozen=}, seed={self.seed})"
+
+    def dY(self, Y: Array) -> Array:
+        """A random upstream gradient for the output Y."""
+        rng = np.random.default_rng(self.seed + 1)
+        return rng.standard_normal(Y.shape).astype(Y.dtype)
+
+    @property
+    def steps(self) -> bool:
+        """Whether X has steps: tokens (N, T), or (N, T, D)."""
+        return self.X.ndim == (2 if self.chain.takes_tokens else 3)
+
+
+class Maker:
+    """Draws layers that fit a given sample shape, and are not of the classes `without`."""
+
+    def __init__(self, draw: Callable[[Any], Any], without: tuple[type, ...]) -> None:
+        self.draw, self.without = draw, without
+        self.embeddings: list[L.Embedding] = []
+
+    def pick(self, *options: Any) -> Any:
+        return self.draw(st.sampled_from(options))
+
+    def one_of(self, makers: list[Make]) -> Layer:
+        """A layer by one of the makers, and not of the classes that are left out."""
+        for _ in range(9):
+            layer = self.pick(*makers)()
+            if not any(isinstance(part, self.without) for _, part in layer.walk()):
+                return layer
+        return L.Tanh()
+
+    # --- leaves that keep the shape ---
+
+    def activations(self, shape: Shape) -> list[Make]:
+        pick, rank = self.pick, len(shape)
+        return [
+            *(L.ReLU, L.GELU, L.SELU, L.Swish, L.Mish, L.HardSigmoid, L.HardSwish, L.HardTanh),
+            *(L.Sigmoid, L.Tanh, L.Softplus, L.Softsign),
+            lambda: L.LeakyReLU(pick(0.3, -0.4)),
+            lambda: L.PReLU(init=pick(0.1, -0.3)),
+            lambda: L.ELU(pick(0.6, 1.7)),
+            lambda: L.CELU(pick(0.6, 1.7)),
+            lambda: L.GELU("tanh"),
+            lambda: L.Softmax(pick(-1, *range(1, rank + 1))),
+            lambda: L.LogSoftmax(pick(-1, *range(1, rank + 1))),
+        ]
+
+    def others(self, shape: Shape) -> list[Make]:
+        """What keeps any shape, and is no activation."""
+        pick, D, places = self.pick, shape[-1], math.prod(shape[:-1])
+        found: list[Make] = [
+            lambda: L.Dense(D, bias=pick(True, False)),
+            lambda: L.LayerNorm(pick(0.05, 0.3)),
+            lambda: L.RMSNorm(pick(0.05, 0.3)),
+            lambda: L.BatchNorm(pick(0.1, 0.7), pick(0.05, 0.3)),
+            lambda: L.Dropout(pick(0.2, 0.6)),
+            lambda: L.GaussianNoise(pick(0.1, 0.5)),
+            lambda: L.Lambda(sine, sine_gradient, independent_samples=True, steps="independent"),
+            lambda: L.Lambda(centred, centred_gradient),
+            Scale,
+        ]
+        groups = [g for g in (1, 2, 3) if D % g == 0 and places * D // g > 1]
+        if groups:
+            found.append(lambda: L.GroupNorm(pick(*groups), pick(0.05, 0.3)))
+        if places > 1:
+            found.append(lambda: L.InstanceNorm(pick(0.05, 0.3)))
+            found.append(lambda: L.SpatialDropout(pick(0.3, 0.5)))
+        return found
+
+    def recurrent(self, units: int, last: bool) -> Layer:
+        kind = self.pick(L.RNN, L.LSTM, L.GRU)
+        return kind(units, return_sequences=not last)
+
+    def heads(self, D: int) -> int:
+        return self.pick(*[h for h in (1, 2, 3, 4) if D % h == 0])
+
+    def attention(self, D: int) -> Layer:
+        pick, heads = self.pick, self.heads(D)
+        return L.MultiHeadAttention(
+            heads,
+            causal=pick(False, True),
+            kv_heads=pick(*[k for k in range(1, heads + 1) if heads % k == 0]),
+            rope=pick(False, D // heads % 2 == 0),
+            dropout=pick(0.0, 0.3),
+            bias=pick(True, False),
+        )
+
+    def block(self, D: int) -> Layer:
+        pick, heads = self.pick, self.heads(D)
+        return L.TransformerBlock(
+            heads,
+            mlp_ratio=pick(1, 1.5),
+            activation=pick("gelu", "gelu_tanh", "relu", "swiglu"),
+            causal=pick(False, True),
+            norm=pick("layer", "rms"),
+            pre_norm=pick(True, False),
+            dropout=pick(0.0, 0.3),
+            rope=pick(False, D // heads % 2 == 0),
+            checkpoint=pick(False, True),
+        )
+
+    def conv1d(self, C: int, filters: int) -> Layer:
+        """One that keeps the steps."""
+        pick = self.pick
+        groups = pick(*[g for g in (1, 2, 3) if C % g == filters % g == 0])
+        bias = pick(True, False)
+        if pick(True, False):
+            return L.Conv1D(filters, 3, padding=1, groups=groups, bias=bias)
+        size, dilation = pick(1, 2, 3), pick(1, 2)
+        return L.Conv1D(filters, size, padding="same", dilation=dilation, groups=groups, bias=bias)
+
+    def on_steps(self, shape: Shape) -> list[Make]:
+        """What keeps samples (T, D)."""
+        pick, (T, D) = self.pick, shape
+        found: list[Make] = [
+            lambda: L.PositionalEmbedding(T + pick(0, 2)),
+            L.SinusoidalEncoding,
+            lambda: self.recurrent(D, last=False),
+            lambda: L.Bidirectional(self.recurrent(D, last=False), merge="add"),
+            lambda: self.conv1d(D, D),
+            lambda: self.attention(D),
+            lambda: L.FeedForward(pick(2, 5), pick("gelu", "gelu_tanh", "relu", "swiglu")),
+            lambda: self.block(D),
+            lambda: pick(L.MaxPool1D, L.AvgPool1D)(3, 1, pick("same", 1)),
+        ]
+        if D % 2 == 0:
+            found.append(lambda: L.RotaryEmbedding(pick(50.0, 10000.0)))
+        return found
+
+    def on_images(self, shape: Shape) -> list[Make]:
+        """What keeps samples (H, W, C)."""
+        pick, C = self.pick, shape[-1]
+        return [
+            lambda: L.Conv2D(C, pick(1, 3, (2, 3)), padding="same", dilation=pick(1, 2)),
+            lambda: L.DepthwiseConv2D(pick(2, 3), padding="same", bias=pick(True, False)),
+            lambda: L.ConvTranspose2D(C, pick(2, 3), padding="same"),
+            lambda: pick(L.MaxPool2D, L.AvgPool2D)(3, 1, pick("same", 1)),
+            lambda: L.RandomFlip(horizontal=pick(True, False), vertical=True),
+            lambda: L.RandomShift(pick(1, (0, 2))),
+        ]
+
+    def keeping(self, shape: Shape) -> Layer:
+        """A layer that keeps the shape."""
+        special = {2: self.on_steps, 3: self.on_images}.get(len(shape), self.others)(shape)
+        return self.one_of(self.pick(self.activations(shape), self.others(shape), special))
+
+    # --- leaves that change the shape ---
+
+    def to_width(self, shape: Shape, width: int) -> Layer:
+        """A layer that changes the last axis to `width`, and keeps the others."""
+        makers: list[Make] = [lambda: L.Dense(width)]
+        if len(shape) == 2:
+            makers.append(lambda: self.conv1d(shape[-1], width))
+            makers.append(lambda: self.recurrent(width, last=False))
+        if len(shape) == 3:
+            makers.append(lambda: L.Conv2D(width, 3, padding="same"))
+        tied = [e for e in self.embeddings if e.dim == shape[-1] and e.vocab_size == width]
+        if tied:
+            makers.append(lambda: L.TiedDense(self.pick(*tied)))
+        return self.one_of(makers)
+
+    def changing(self, shape: Shape) -> Layer:
+        """A layer that may change the shape."""
+        pick, D = self.pick, shape[-1]
+        small: list[Make] = [lambda: self.to_width(shape, pick(1, 2, 3, 4, 6))]
+        if D % 2 == 0:
+            small.append(L.Reparameterize)
+        tied = [e for e in self.embeddings if e.dim == D]
+        if tied:
+            small += [lambda: L.TiedDense(pick(*tied))] * 3
+        if len(shape) > 1:
+            axes = list(range(1, len(shape) + 1))
+            small += [
+                L.Flatten,
+                lambda: L.Reshape(-1),
+                lambda: L.Reshape(math.prod(shape[:-1]), D),
+                lambda: L.Reshape(-1, *shape[-2:]),
+                lambda: L.Permute(*self.draw(st.permutations(axes))),
+                lambda: L.Reshape(*shape, 1),
+                lambda: pick(L.GlobalAvgPool, L.GlobalMaxPool)(),
+                *([lambda: self.time_distributed(shape)] * 2),
+            ]
+        if len(shape) == 2:
+            small += self.shorter_steps(shape)
+        if len(shape) == 3:
+            small += self.other_images(shape)
+        return self.one_of(small)
+
+    def shorter_steps(self, shape: Shape) -> list[Make]:
+        pick, (T, D) = self.pick, shape
+        sizes = [k for k in (1, 2, 3) if k <= T]
+        found: list[Make] = [
+            lambda: self.recurrent(pick(2, 3), last=True),
+            lambda: L.Bidirectional(self.recurrent(pick(2, 3), last=pick(True, False))),
+            lambda: L.Conv1D(pick(2, 4), pick(*sizes), stride=pick(1, 2)),
+            lambda: L.Conv1D(pick(2, 4), pick(*sizes), stride=2, padding=pick(1, "same")),
+            lambda: L.MaxPool1D(pick(*sizes), pick(None, 1)),
+            lambda: L.AvgPool1D(pick(*sizes), pick(None, 1)),
+            lambda: self.windowed(D, pick(*sizes)),
+        ]
+        if T * D <= MOST // 4:
+            found += [
+                lambda: L.ConvTranspose1D(pick(2, 3), pick(2, 3), stride=2),
+                lambda: L.ConvTranspose1D(D, 3, stride=2, padding=1, output_padding=1, groups=D),
+            ]
+        return found
+
+    def windowed(self, D: int, size: int) -> Layer:
+        """Branches that shorten the steps alike."""
+        pool = self.pick(L.MaxPool1D, L.AvgPool1D)(size, 1)
+        return L.Parallel(L.Conv1D(self.pick(1, 2), size), pool)
+
+    def other_images(self, shape: Shape) -> list[Make]:
+        pick, (H, W, C) = self.pick, shape
+        size = min(H, W, 2)
+        found: list[Make] = [
+            lambda: L.Conv2D(pick(2, 3), size, stride=pick(1, 2), bias=pick(True, False)),
+            lambda: L.Conv2D(2 * C, 3, stride=2, padding=pick(1, "same"), groups=C),
+            lambda: L.MaxPool2D(size),
+            lambda: L.AvgPool2D(size, 1),
+            lambda: L.RandomCrop((H, max(1, W - 1)), padding=pick(0, 1)),
+        ]
+        if H * W * C <= MOST // 6:
+            found += [
+                lambda: L.Upsample2D(pick(2, (1, 2)), pick("nearest", "bilinear")),
+                lambda: L.ZeroPad2D(pick(1, ((0, 1), (2, 0)))),
+                lambda: L.DepthwiseConv2D(2, multiplier=2, padding="same"),
+                lambda: L.ConvTranspose2D(pick(1, 2), 2, stride=(2, 1), bias=pick(True, False)),
+            ]
+        return found
+
+    def time_distributed(self, shape: Shape) -> Layer:
+        return L.TimeDistributed(self.chain(shape[1:], 1))
+
+    # --- containers ---
+
+    def chain(self, shape: Shape, depth: int, keep: bool = False) -> L.Chain:
+        """One to three layers; with `keep`, the shape comes out as it went in."""
+        layers = []
+        for _ in range(self.pick(1, 2, 3)):
+            layer = self.layer(shape, depth - 1, keep)
+            layers.append(layer)
+            if not keep:
+                shape = self.measure(layer, shape)
+        kind = self.pick(L.Chain, L.Chain, L.Chain, Ladder)
+        return kind(*layers, checkpoint=self.pick(False, False, True))
+
+    def branch(self, shape: Shape, depth: int, width: int) -> list[Layer]:
+        """Layers that change the last axis to `width`, and keep the others."""
+        kept = self.chain(shape, depth, keep=True)
+        return [*kept.layers, self.to_width(shape, width)]
+
+    def merged(self, shape: Shape, depth: int, width: int) -> Layer:
+        """Branches of one shape, added or multiplied."""
+        if self.pick(False, True):
+            return Gate(L.Chain(*self.branch(shape, depth, width)), self.to_width(shape, width))
+        branches = [L.Chain(*self.branch(shape, depth, width)) for _ in range(self.pick(1, 2, 3))]
+        return L.Parallel(*branches, merge=self.pick("add", "multiply"))
+
+    def concatenated(self, shape: Shape, depth: int) -> Layer:
+        widths = [self.pick(1, 2) for _ in range(self.pick(1, 2, 3))]
+        return L.Parallel(*[L.Chain(*self.branch(shape, depth, width)) for width in widths])
+
+    def container(self, shape: Shape, depth: int, keep: bool) -> Layer:
+        pick = self.pick
+
+        def residual() -> Layer:
+            inside = self.chain(shape, depth, keep=True).layers
+            return L.Residual(*inside, checkpoint=pick(False, True))
+
+        def skip() -> Layer:
+            inside = self.branch(shape, depth, pick(1, 2))
+            return L.SkipConcat(*inside, checkpoint=pick(False, True))
+
+        makers: list[Make] = [
+            residual,
+            lambda: self.merged(shape, depth, shape[-1]),
+            lambda: self.chain(shape, depth, keep),
+        ]
+        if not keep and math.prod(shape) * 3 <= MOST:
+            makers.append(lambda: self.merged(shape, depth, pick(2, 3)))
+            makers.append(lambda: self.concatenated(shape, depth))
+            makers.append(skip)
+        return self.one_of(makers)
+
+    def layer(self, shape: Shape, depth: int, keep: bool = False) -> Layer:
+        """Any layer, with at most `depth` containers around each other."""
+        kinds = ["keeping", *["changing"] * (not keep), *["container"] * 2 * (depth > 0)]
+        kind = self.pick(*kinds)
+        if kind == "container":
+            return self.container(shape, depth, keep)
+        return self.keeping(shape) if kind == "keeping" else self.changing(shape)
+
+    # --- inputs ---
+
+    def embedding(self, shape: Shape) -> Layer:
+        """What takes tokens: an Embedding, or several side by side."""
+        pick, vocab = self.pick, 5
+        made = [L.Embedding(vocab, pick(2, 3, 4)) for _ in range(pick(1, 1, 2))]
+        self.embeddings += made
+        if len(made) == 1:
+            return made[0]
+        if made[0].dim == made[1].dim and pick(True, False):
+            return L.Parallel(*made, merge=pick("add", "multiply"))
+        return L.Parallel(*made)
+
+    def measure(self, layer: Layer, shape: Shape) -> Shape:
+        return layer.measured(shape).output_shape or ()
+
+
+KINDS = ("features", "sequences", "images", "tokens")
+
+
+@st.composite
+def networks(
+    draw: Any,
+    kinds: tuple[str, ...] = KINDS,
+    without: tuple[type, ...] = (),
+    samples: tuple[int, ...] = (2, 3, 4),
+) -> Network:
+    """A network, without layers of some classes, and X of one of the kinds."""
+    maker = Maker(draw, without)
+    pick, kind = maker.pick, maker.pick(*kinds)
+    axes = {"features": 1, "sequences": 2, "images": 3, "tokens": 1}[kind]
+    shape: Shape = (*[pick(3, 4, 5) for _ in range(axes - 1)], pick(2, 3, 4, 6))
+    if kind == "images":
+        shape = (*shape[:2], pick(1, 2, 3))
+    sample, layers = shape, list[Layer]()
+    if kind == "tokens":
+        sample = shape = (pick(3, 4, 5),)
+        layers.append(maker.embedding(shape))
+        shape = maker.measure(layers[0], shape)
+    for _ in range(pick(1, 2, 3, 4)):
+        layers.append(maker.layer(shape, depth=2))
+        shape = maker.measure(layers[-1], shape)
+    seed = draw(st.integers(0, 999))
+    chain = L.Chain(*layers, checkpoint=pick(False, False, False, True))
+    chain.build(sample, seed=seed, dtype=np.float64)
+    rng = np.random.default_rng(seed)
+    chain.set_weights({path: fresh(path, a.shape, rng) for path, a in chain.get_weights().items()})
+    parts = [part for path, part in chain.walk() if path and part.learns()]
+    for _ in range(pick(0, 0, 1, 2) if parts else 0):
+        pick(*parts).trainable = False
+    X = rng.standard_normal((pick(*samples), *sample))
+    return Network(chain, rng.integers(0, 5, X.shape) if kind == "tokens" else X, seed)
+
+
+def fresh(path: str, shape: Shape, rng: np.random.Generator) -> Array:
+    """Values of a parameter or state: 1 and 0 would hide a lost factor."""
+    return rng.uniform(0.5, 2, shape) if "var" in path else 0.7 * rng.standard_normal(shape)
+
+
+# --- what the properties share -----------------------------------------------------------------
+
+
+def arrays(value: Any) -> Iterator[Array]:
+    """All arrays in a nest of dicts, lists and tuples."""
+    if isinstance(value, dict | list | tuple):
+        for v in value.values() if isinstance(value, dict) else value:
+            yield from arrays(v)
+    elif isinstance(value, np.ndarray):
+        yield value

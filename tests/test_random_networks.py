@@ -1,0 +1,417 @@
+"""Random nested networks, with frozen parts, masks, checkpoints and threads, keep what is promised.
+
+`PHITODEEP_EXAMPLES=20 pytest tests/test_random_networks.py` draws 20 times as many networks, and
+others each time; `--hypothesis-seed` repeats them.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import os
+import pickle
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from phitodeep import layers, watching
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.layers import BatchNorm, Chain, Layer, Softmax, Tanh
+from phitodeep.layers.base import calling
+from phitodeep.loss import CategoricalCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.model import Sequential
+from phitodeep.optimization.callbacks import Callback
+from phitodeep.optimization.optimizers import SGD, AdamW, Optimizer
+from phitodeep.testing import check_gradients
+from phitodeep.types import Array
+from tests import random_networks
+from tests.random_networks import Network, arrays, networks
+
+TIMES = int(os.environ.get("PHITODEEP_EXAMPLES", "1"))
+CLOSE = {"rtol": 1e-9, "atol": 1e-10}  # to rounding, which many layers enlarge
+
+
+def examples(count: int) -> settings:
+    return settings(
+        max_examples=count * TIMES,
+        derandomize=TIMES == 1,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+def assert_close(found: dict[str, Array], expected: dict[str, Array]) -> None:
+    assert found.keys() == expected.keys()
+    for name, a in expected.items():
+        np.testing.assert_allclose(found[name], a, **CLOSE, err_msg=name)
+
+
+def assert_same_bits(found: dict[str, Array], expected: dict[str, Array]) -> None:
+    assert found.keys() == expected.keys()
+    for name, a in expected.items():
+        np.testing.assert_array_equal(found[name], a, err_msg=name)
+
+
+def test_the_strategy_knows_every_public_layer() -> None:
+    public = {name for name in layers.__all__ if issubclass(getattr(layers, name), Layer)}
+    source = inspect.getsource(random_networks)
+    missing = {name for name in public if f"L.{name}" not in source}
+    assert missing == {"SiLU"}  # which is Swish
+
+
+# --- gradients ---------------------------------------------------------------------------------
+
+
+@examples(40)
+@given(networks(), st.booleans())
+def test_gradients_are_central_differences(net: Network, training: bool) -> None:
+    check_gradients(net.chain, net.X, training=training, max_probes=4, rtol=1e-6)
+
+
+@examples(20)
+@given(networks(), st.sampled_from([np.float32, np.float64]))
+def test_passes_keep_the_dtype_and_what_they_are_given(net: Network, dtype: Any) -> None:
+    chain, X = net.chain, net.X if net.X.dtype.kind == "i" else net.X.astype(dtype)
+    chain.cast(dtype)
+    X.flags.writeable = False
+    with calling(step=3):
+        Y = chain.forward(X)
+        dY = net.dY(Y)
+        dY.flags.writeable = False
+        dX = chain.backward(dY)
+    held = [[part.params, part.state, part.cache, part.grads] for _, part in chain.walk()]
+    found = [Y, *arrays(held), *([] if dX is None else [dX])]
+    assert {a.dtype for a in found if a.dtype.kind == "f"} == {np.dtype(dtype)}
+
+
+# --- masks -------------------------------------------------------------------------------------
+
+
+class Masked(NamedTuple):
+    """What a network gives under a mask, and the steps of Y that are there, or None."""
+
+    Y: Array
+    dX: Array | None
+    grads: dict[str, Array]
+    after: Array | None
+
+
+def under(mask: Array, net: Network, X: Array, training: bool) -> Masked | None:
+    """Both passes under a mask, with dY = 0 where Y has no step; None where it is refused."""
+    with calling(mask=mask, training=training, step=1):
+        try:
+            after = net.chain.compute_mask(mask)
+            Y = net.chain.forward(X).copy()
+        except (ArgumentError, ShapeError):
+            event("refused")
+            return None
+        dY = net.dY(Y)
+        if after is not None:
+            dY *= after.reshape(*after.shape, *[1] * (Y.ndim - 2))
+        dX = net.chain.backward(dY)
+    dX = None if dX is None else dX.copy()
+    return Masked(Y, dX, net.chain.gradients(), after)
+
+
+lengths_of = st.lists(st.integers(1, 3), min_size=4, max_size=4)
+SEQUENCES = networks(kinds=("sequences", "tokens"), samples=(3, 4))
+
+
+@examples(60)
+@given(SEQUENCES, lengths_of)
+def test_a_padded_sample_is_as_it_is_alone(net: Network, lengths: list[int]) -> None:
+    N, T = net.X.shape[:2]
+    count = np.minimum([T, *lengths], T)[:N]
+    mask = np.arange(T) < count[:, None]
+    whole = under(mask, net, net.X, training=False)
+    if whole is None:
+        return
+    total: dict[str, Any] = dict.fromkeys(whole.grads, 0)
+    dY = net.dY(whole.Y)
+    for i, n in enumerate(count):
+        steps = None if whole.after is None else int(whole.after[i].sum())
+        if steps == 0:
+            continue
+        with calling(training=False):
+            try:
+                Y = net.chain.forward(net.X[i : i + 1, :n])
+            except ShapeError:
+                event("too short to be alone")  # for a window before a pool, or a Reshape(4, 3)
+                return
+            assert steps is None or Y.shape[1] == steps
+            np.testing.assert_allclose(whole.Y[i, :steps], Y[0], **CLOSE)
+            dX = net.chain.backward(dY[i : i + 1, :steps] if steps else dY[i : i + 1])
+        if dX is not None:
+            assert whole.dX is not None
+            np.testing.assert_allclose(whole.dX[i, :n], dX[0], **CLOSE)
+        for path, g in net.chain.gradients().items():
+            total[path] = total[path] + g
+    assert_close(whole.grads, total)
+
+
+@examples(40)
+@given(SEQUENCES, st.integers(0, 2**12 - 1), st.booleans(), st.booleans())
+def test_what_a_mask_leaves_out_changes_nothing(
+    net: Network, bits: int, holes: bool, training: bool
+) -> None:
+    N, T = net.X.shape[:2]
+    there = np.array([bits >> k & 1 for k in range(N * T)], bool).reshape(N, T)
+    mask = there if holes else np.arange(T) < there.sum(axis=1, keepdims=True)
+    first = under(mask, net, net.X, training)
+    if first is None:
+        return
+    X = net.X.copy()
+    X[~mask] = 4 - X[~mask]
+    second = under(mask, net, X, training)
+    assert second is not None
+    at = slice(None) if first.after is None else first.after
+    np.testing.assert_allclose(second.Y[at], first.Y[at], **CLOSE)
+    assert_close(second.grads, first.grads)
+    if first.dX is not None:
+        assert second.dX is not None
+        np.testing.assert_allclose(second.dX, first.dX, **CLOSE)
+        np.testing.assert_allclose(first.dX[~mask], 0, atol=1e-13)
+
+
+@examples(20)
+@given(SEQUENCES, lengths_of, st.booleans())
+def test_gradients_under_a_mask(net: Network, lengths: list[int], training: bool) -> None:
+    N, T = net.X.shape[:2]
+    mask = np.arange(T) < np.minimum([T, *lengths], T)[:N, None]
+    if under(mask, net, net.X, training) is None:
+        return
+    with calling(mask=mask):
+        check_gradients(net.chain, net.X, training=training, max_probes=4, rtol=1e-6)
+
+
+# --- training ----------------------------------------------------------------------------------
+
+
+class Setting(NamedTuple):
+    """How a model is trained, apart from threads and checkpoints."""
+
+    target: str
+    optimizer: str
+    accumulate: int
+    batch_size: int
+
+    def loss(self) -> Loss:
+        if self.target == "numbers":
+            return MeanSquaredError()
+        return SoftmaxCrossEntropy() if self.target == "logits" else CategoricalCrossEntropy(0.1)
+
+    def optimize(self) -> Optimizer:
+        if self.optimizer == "sgd":
+            return SGD(0.05, momentum=0.9, clip_norm=1.0)
+        return AdamW(0.02, eps=0.1, l2=0.01, ema=0.9, clip_norm=1.0)  # eps: rounding stays small
+
+
+SETTINGS = st.builds(
+    Setting,
+    st.sampled_from(["numbers", "logits", "probabilities"]),
+    st.sampled_from(["sgd", "adamw"]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([2, 3]),
+)
+TRAINED = networks(samples=(5, 6))
+EPOCHS = 2
+
+
+def model_of(net: Network, how: Setting, dtype: Any = np.float64) -> tuple[Sequential, Array]:
+    """A model of the network, and targets for it; with a target that its outputs can meet."""
+    chain = copy.deepcopy(net.chain)
+    parts: Sequence[Layer] = [chain] if chain.checkpoint else chain.layers
+    shape = chain.output_shape or ()
+    if not shape or shape[-1] == 1:
+        how = how._replace(target="numbers")
+    if how.target != "numbers":  # Tanh: no probability is so near 0 that its log is clipped
+        parts = [*parts, Tanh(), *([Softmax()] if how.target == "probabilities" else [])]
+    model = Sequential(loss_class=how.loss(), optimizer=how.optimize(), seed=net.seed, dtype=dtype)
+    model.layers = [*parts]  # not in the constructor, which would build from Dense(4, 4) on
+    model.plant(net.seed)
+    model.build(net.X.shape[1:], dtype=dtype)
+    rng, N = np.random.default_rng(net.seed + 2), len(net.X)
+    if how.target == "numbers":
+        return model, rng.standard_normal((N, *shape))
+    return model, rng.integers(0, shape[-1], (N, *shape[:-1]))
+
+
+def checkpointed(model: Sequential, checkpoint: bool | None) -> Sequential:
+    """The model with all checkpoints set, or left as they are."""
+    for _, part in model.walk():
+        if isinstance(part, Chain) and part is not model and checkpoint is not None:
+            part.checkpoint = checkpoint
+    return model
+
+
+class Switch(Callback):
+    """Freezes and thaws: plan[step] is the number of a part, and whether it learns from then on."""
+
+    def __init__(self, plan: dict[int, tuple[int, bool]]) -> None:
+        self.plan = plan
+
+    def on_batch_end(self, model: Layer, step: int, loss: float) -> None:
+        if step in self.plan:
+            number, learns = self.plan[step]
+            parts = [part for path, part in model.walk() if path]
+            parts[number % len(parts)].trainable = learns
+
+
+def train(
+    model: Sequential, X: Array, y: Array, how: Setting, threads: int = 1, **more: Any
+) -> dict[str, Array]:
+    """Train by `train`, and return the weights."""
+    given: dict[str, Any] = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **more}
+    model.train(
+        X, y, batch_size=how.batch_size, accumulate=how.accumulate, threads=threads, **given
+    )
+    return model.get_weights()
+
+
+def train_by_hand(
+    model: Sequential, X: Array, y: Array, how: Setting, callback: Callback | None = None
+) -> dict[str, Array]:
+    """The same by forward, loss_gradient, backward and step."""
+    optimizer, size = model.optimizer, how.batch_size
+    batches = [slice(at, at + size) for at in range(0, len(X), size)]
+    for group in [
+        batches[at : at + how.accumulate]
+        for _ in range(EPOCHS)
+        for at in range(0, len(batches), how.accumulate)
+    ]:
+        total, first = sum(y[rows].size for rows in group), 0
+        held: dict[tuple[Layer, str], Array] = {}
+        for rows in group:
+            with calling(step=optimizer.t, first=first):
+                P = model.forward(X[rows])
+                model.backward(model.loss.loss_gradient(P, y[rows], total=total))
+            first += len(X[rows])
+            for _, part in model.walk():
+                for name, g in part.grads.items():
+                    held[part, name] = held.get((part, name), 0) + g
+        for _, part in model.walk():
+            part.grads = {name: g for (owner, name), g in held.items() if owner is part}
+        optimizer.step(model.layers)
+        if callback is not None:
+            callback.on_batch_end(model, optimizer.t, 0.0)
+    return model.get_weights()
+
+
+def mixes_batch(model: Layer) -> bool:
+    """Whether threads refuse the model: a BatchNorm learns."""
+    return any(isinstance(part, BatchNorm) and part.trainable for _, part in model.walk())
+
+
+@examples(40)
+@given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]), st.sampled_from([None, False, True]))
+def test_train_is_the_loop_by_hand(
+    net: Network, how: Setting, threads: int, checkpoint: bool | None
+) -> None:
+    model, y = model_of(net, how)
+    checkpointed(model, checkpoint)
+    if threads > 1 and mixes_batch(model):
+        with pytest.raises(ArgumentError, match="depends on the whole batch"):
+            train(model, net.X, y, how, threads)
+        return
+    found = train(model, net.X, y, how, threads)
+    assert_close(found, train_by_hand(model_of(net, how)[0], net.X, y, how))
+    again = checkpointed(model_of(net, how)[0], checkpoint)
+    assert_same_bits(train(again, net.X, y, how, threads), found)
+
+
+@examples(25)
+@given(
+    networks(samples=(5, 6), without=(BatchNorm,)),
+    SETTINGS,
+    st.sampled_from([1, 2, 3]),
+    st.dictionaries(st.integers(1, 5), st.tuples(st.integers(0, 30), st.booleans()), min_size=1),
+)
+def test_parts_may_freeze_and_thaw_in_the_middle(
+    net: Network, how: Setting, threads: int, plan: dict[int, tuple[int, bool]]
+) -> None:
+    model, y = model_of(net, how)
+    found = train(model, net.X, y, how, threads, callbacks=Switch(plan))
+    other, switch = model_of(net, how)[0], Switch(plan)
+    assert_close(found, train_by_hand(other, net.X, y, how, switch))
+
+
+@examples(20)
+@given(TRAINED, SETTINGS, st.sampled_from(["deepcopy", "pickle"]), st.sampled_from([1, 2]))
+def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(
+    net: Network, how: Setting, kind: str, threads: int
+) -> None:
+    model, y = model_of(net, how)
+    threads = 1 if mixes_batch(model) else threads
+    twin = copy.deepcopy(model)
+
+    def copied(one: Any) -> Any:
+        return copy.deepcopy(one) if kind == "deepcopy" else pickle.loads(pickle.dumps(one))
+
+    class Copying(Callback):
+        def on_batch_end(self, model: Layer, step: int, loss: float) -> None:
+            copied(model)
+
+    train(model, net.X, y, how, threads, shuffle=True, callbacks=Copying())
+    train(twin, net.X, y, how, threads, shuffle=True)
+    assert_same_bits(model.get_weights(), twin.get_weights())
+    twin = copied(model)
+    expected = train(model, net.X, y, how, threads, shuffle=True)
+    assert_same_bits(train(twin, net.X, y, how, threads, shuffle=True), expected)
+
+
+@examples(20)
+@given(TRAINED, SETTINGS, st.sampled_from([1, 2]))
+def test_float32_training_stays_float32(net: Network, how: Setting, threads: int) -> None:
+    model, y = model_of(net, how, np.float32)
+    seen: set[np.dtype[Any]] = set()
+
+    def note(array: Any) -> None:
+        seen.update(a.dtype for a in arrays(array) if a.dtype.kind == "f")
+
+    def watcher(told: Any) -> None:
+        note([told.array])
+        if told.what in ("forward", "backward") and told.when == "after":
+            note([told.source.cache, told.source.grads])
+
+    threads = 1 if mixes_batch(model) else threads
+    with watching(watcher):
+        train(model, net.X, y, how, threads)
+    for _, part in model.walk():
+        note([part.params, part.state])
+    note(model.optimizer.memory())
+    note([model.predict(net.X)])
+    assert seen == {np.dtype(np.float32)}
+
+
+# --- watching ----------------------------------------------------------------------------------
+
+
+@examples(20)
+@given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]))
+def test_a_watcher_that_returns_nothing_changes_no_bit(
+    net: Network, how: Setting, threads: int
+) -> None:
+    model, y = model_of(net, how)
+    threads = 1 if mixes_batch(model) else threads
+    with watching(lambda seen: None):
+        found = train(model, net.X, y, how, threads)
+    assert_same_bits(found, train(model_of(net, how)[0], net.X, y, how, threads))
+
+
+@examples(30)
+@given(networks())
+def test_a_watcher_sees_each_layer_once_in_a_pass(net: Network) -> None:
+    events: list[tuple[str, str, str]] = []
+    with watching(lambda seen: events.append(seen[:3])), calling(step=0):
+        Y = net.chain.forward(net.X)
+        net.chain.backward(net.dY(Y))
+    passes = itertools.product(("forward", "backward"), ("before", "after"))
+    paths = [path for path, _ in net.chain.walk()]
+    assert Counter(events) == Counter((*p, path) for p in passes for path in paths)
