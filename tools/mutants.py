@@ -57,7 +57,7 @@ GRADIENTS = (  # the functions that are broken: gradients, steps, and the helper
     r"|step|accumulate|_momentum|_clipped|_penalised"
     r"|rotate|_flip(ped)?|_?inside|at|pad|extent|places|_cuts?|_lay|_grouped|_taps|_back_to_rows|_g"
     r"|_split|_heads|_factors|_attend|_apply|_wide|_norm|receive|gather"
-    r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden"
+    r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden|length"
 )
 FORWARD = (  # with --forward, these too
     r"forward|value|each|divisor|target_weight|_aim|_variance|_scale_and_shift|_sum|_product|nll"
@@ -70,14 +70,19 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "functional.py": ("test_functional.py", ["test_kills.py", "test_loss.py", "layers"]),
     "optimization/base.py": (
         "optimization/test_optimizers.py",
-        ["optimization/test_groups.py", "optimization/test_lbfgs.py", "test_kills.py"],
+        ["optimization/test_divergence.py", "optimization/test_memory.py"]
+        + ["optimization/test_groups.py", "optimization/test_lbfgs.py", "test_kills.py"],
     ),
-    "optimization/rules.py": ("optimization/test_optimizers.py", ["test_kills.py"]),
+    "optimization/memory.py": ("optimization/test_memory.py", ["test_state.py"]),
+    "optimization/rules.py": (
+        "optimization/test_optimizers.py",
+        ["optimization/test_memory.py", "test_kills.py"],
+    ),
     "optimization/muon.py": ("optimization/test_muon.py", []),
     "optimization/lbfgs.py": ("optimization/test_lbfgs.py", []),
     "optimization/packing.py": (
         "optimization/test_optimizers.py",
-        ["layers/test_tying.py", "optimization/test_groups.py"],
+        ["layers/test_tying.py", "optimization/test_groups.py", "optimization/test_memory.py"],
     ),
     "optimization/matrices.py": ("optimization/test_muon.py", []),
     TWIN: ("kernels/test_kernels.py", []),
