@@ -342,15 +342,16 @@ class Sequential(Chain):
                             `lengths_test` for X_test
         columns             of a dataset: the names of X and of y, such as ("image", "label")
         threads             that share each batch, each with a part of it and with matrix products
-                            of its own (needs phitodeep[fast]); layers that depend on the whole
-                            batch are refused
+                            of its own (needs phitodeep[fast]); layers with statistics of the whole
+                            batch are refused, and code that does not declare independent samples
+                            gets the whole batch
         accumulate          batches whose gradients are added up for one step
         shuffle             a fresh order each epoch; every sample comes once
         verbose             0: show nothing
 
         Calling it again goes on where the last call ended. Integers in X become floats and are
-        not rescaled. Ctrl-C ends training after the running batch. A loss that is no longer
-        finite ends it too, before the step that would spoil the parameters.
+        not rescaled. Ctrl-C ends training after the running batch. A loss or a gradient that is no
+        longer finite ends it too, with a warning, before the step that would spoil the parameters.
         """
         self.check()
         return fit(

@@ -70,8 +70,13 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "functional.py": ("test_functional.py", ["test_kills.py", "test_loss.py", "layers"]),
     "optimization/base.py": (
         "optimization/test_optimizers.py",
-        ["optimization/test_divergence.py", "optimization/test_memory.py"]
-        + ["optimization/test_groups.py", "optimization/test_lbfgs.py", "test_kills.py"],
+        [
+            "optimization/test_divergence.py",
+            "optimization/test_memory.py",
+            "optimization/test_groups.py",
+            "optimization/test_lbfgs.py",
+            "test_kills.py",
+        ],
     ),
     "optimization/memory.py": ("optimization/test_memory.py", ["test_state.py"]),
     "optimization/rules.py": (
