@@ -327,7 +327,7 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
             Y = call.watch.run("forward", self, forward, X, how)
         if (
             type(Y) is not np.ndarray
-            or Y.shape[:1] != X.shape[:1]
+            or (Y.shape[:1] != X.shape[:1] and X.ndim > 1)
             or (X.shape[1:] == self.input_shape and Y.shape[1:] != self.output_shape)
         ):
             self._check_output(X, Y)
@@ -803,7 +803,7 @@ class Layer(Buffered, Configurable):
                 f"{self!r}: forward must return an array, got {type(Y).__name__}."
             )
         at = f"{self!r}: forward gave Y of shape {Y.shape} for X of shape {X.shape}, but"
-        if Y.shape[:1] != X.shape[:1]:
+        if Y.shape[:1] != X.shape[:1] and X.ndim > 1:  # one axis may be that of the features
             raise ShapeError(f"{at} the first axis is that of the batch, in X and in Y.")
         if X.shape[1:] == self.input_shape and Y.shape[1:] != self.output_shape:
             raise ShapeError(f"{at} create promised samples of shape {self.output_shape}.")
