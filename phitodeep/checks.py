@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, SupportsFloat, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, SupportsFloat, TypeVar
 
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, DType, Shape
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -27,6 +30,8 @@ def as_real(X: Any, who: object) -> Array:
 
 
 def _as_array(X: Any, who: object) -> Array:
+    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
+        raise ArgumentError(f"{who} has masked entries: fill them, with {who}.filled(value).")
     try:
         return np.asarray(X)
     except ValueError:
@@ -50,6 +55,8 @@ def _to_numbers(array: Array) -> str:
             return f", with None{where}: remove or fill missing values"
         if isinstance(value, Sequence | np.ndarray):
             return f", with a {type(value).__name__}{where}: pad rows of unequal length"
+        if hasattr(value, "toarray"):
+            return f", with a {type(value).__name__}{where}: write .toarray()"
         if array.dtype.kind == "O" and not isinstance(value, SupportsFloat):
             return f", with a {type(value).__name__}{where}"
     return " (convert with .astype(float)?)"
@@ -134,7 +141,7 @@ def check_finite(X: Array, who: str) -> None:
         if len(bad):
             index = ", ".join(map(str, (i, *bad[0])))
             value = row[tuple(bad[0])]
-            raise ArgumentError(f"{who}[{index}] is {value}: remove or fill it before training.")
+            raise ArgumentError(f"{who}[{index}] is {value}: fill it, or leave it out.")
 
 
 def check_number(
@@ -176,6 +183,33 @@ def choose(name: str, options: Mapping[str, T], kind: str) -> T:
     guess = next((key for key in options if near and _plain(key) == near[0]), None)
     hint = f" Did you mean {guess!r}?" if guess else ""
     raise ArgumentError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(options))}.")
+
+
+def keywords(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A decorator of methods: a keyword that it does not take is refused with what to write.
+
+    `words` says so for the keywords of other frameworks; the others are told what is near.
+    """
+
+    def decorate(method: Callable[P, T]) -> Callable[P, T]:
+        known = [p.name for p in inspect.signature(method).parameters.values()][1:]
+
+        @functools.wraps(method)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            for key in kwargs:
+                if key not in known:
+                    who = type(args[0]).__name__
+                    who += "" if method.__name__ == "__init__" else f".{method.__name__}"
+                    near = difflib.get_close_matches(key, known, n=1)
+                    hint = words.get(key) or (near and f"did you mean {near[0]}=?")
+                    hint = hint or f"it takes {', '.join(known)}"
+                    end = "" if hint.endswith("?") else "."
+                    raise ArgumentTypeError(f"{who} takes no {key}=: {hint}{end}")
+            return method(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def class_hint(value: object) -> str:

@@ -23,6 +23,17 @@ from phitodeep.layers.base import Buffered, Frame, calling, current
 from phitodeep.types import Array, Shape, describe
 
 
+def _places_hint(targets: Shape, predictions: Shape) -> str:
+    """What to write where there is one target for each sample, and predictions at its places."""
+    one_each = targets in (predictions[:1], (*predictions[:1], predictions[-1]))
+    return (
+        " The model predicts at each place of a sample: is .flatten() or a global pool missing "
+        "before the last layers?"
+        if len(predictions) > 2 and one_each
+        else ""
+    )
+
+
 class Loss(Buffered, Configurable):
     """A loss for predictions P and targets T.
 
@@ -89,6 +100,7 @@ class Loss(Buffered, Configurable):
             raise ShapeError(
                 f"{self!r} compares predictions of shape {shape} with {name} of the same shape"
                 f"{' or (n,)' if shape[1:] == (1,) else ''}, got {name} of shape {T.shape}."
+                f"{_places_hint(T.shape, shape)}"
             )
         check_finite(T, name)
         return T.reshape(shape).astype(np.float64 if T.dtype == np.float64 else np.float32)
@@ -557,12 +569,7 @@ class _CrossEntropy(Loss):
             raise ShapeError(
                 f"{self!r} compares predictions of shape {shape} with labels of shape "
                 f"{shape[:-1]} or one-hot rows of shape {shape}, got {name} of shape {T.shape}."
-                + (
-                    " The model predicts at each place of a sample: is .flatten() or a global pool "
-                    "missing before the last layers?"
-                    if T.shape in (shape[:1], (*shape[:1], shape[-1]))
-                    else ""
-                )
+                f"{_places_hint(T.shape, shape)}"
             )
         check_finite(T, name)
         return F.check_labels(T, classes, self.ignore_index, name).reshape(shape[:-1])

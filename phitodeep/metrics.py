@@ -285,6 +285,8 @@ def as_metrics(
         else:
             raise ArgumentTypeError(
                 f"a metric is a name or a function, got {metric!r}.{class_hint(metric)}"
+                + " Several come one by one, as in .metrics('accuracy', 'f1')."
+                * isinstance(metric, list | tuple)
             )
     names = [m.name for m in made]
     for name in names:

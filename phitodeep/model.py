@@ -15,7 +15,15 @@ import numpy as np
 
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
-from phitodeep.checks import as_mask, check_count, choose, class_hint, snake_case, without_padding
+from phitodeep.checks import (
+    as_mask,
+    check_count,
+    choose,
+    class_hint,
+    keywords,
+    snake_case,
+    without_padding,
+)
 from phitodeep.config import Configurable, alike, being_written, check_mapping, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.fusion import check_pair
@@ -46,12 +54,50 @@ LOSSES: dict[str, type[Loss]] = {
 LOSSES |= {"mse": LOSSES["mean_squared_error"], "mae": LOSSES["mean_absolute_error"]}
 
 
+_SETTINGS = "give the loss, optimizer and metrics to {}"
+_BUILDER = ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').build()"
+_DEVICE = "phitodeep runs on the CPU: leave it out"
+_DTYPE = "choose it when the model is made, with dtype='float64' or .dtype('float64')"
+_FILES = "np.savez(path, **model.get_weights()) writes them, model.set_weights(np.load(path)) reads"
 _ELSEWHERE = {  # what others call it
     "fit": "it trains with model.train(X, y, epochs=..., batch_size=...)",
-    "compile": "give the loss, optimizer and metrics to Sequential(...) or to the builder, as in "
-    ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').build()",
+    "compile": f"{_SETTINGS.format('Sequential(...) or to the builder')}, as in {_BUILDER}",
     "score": "model.evaluate(X, y) gives the loss and the metrics",
     "parameters": "layer.params are those of a layer, and model.get_weights() copies of all",
+    "named_parameters": "model.get_weights() gives copies of all, by path",
+    "weights": "model.get_weights() gives copies of all, by path",
+    "get_layer": "model.layers[i] is a layer, and model.walk() gives all of them by path",
+    "eval": "predict and evaluate neither train nor drop, and there is no mode to set",
+    "zero_grad": "backward overwrites gradients, so there is nothing to set to zero",
+    "to": _DEVICE,
+    "cuda": _DEVICE,
+    "cpu": _DEVICE,
+    "double": _DTYPE,
+    "half": _DTYPE,
+    "float": _DTYPE,
+    "save_weights": _FILES,
+    "load_weights": _FILES,
+    "history": "model.train(...) returns it",
+}
+_BUILDER_WORDS = {
+    "compile": f"{_SETTINGS.format('the builder')}, as in {_BUILDER}",
+    "lr": "write .alpha(rate)",
+    "learning_rate": "write .alpha(rate)",
+    "batch_size": "write .batch(size)",
+    "activation": "an activation is a layer of its own, such as .relu()",
+    "linear": "write .dense(output_size)",
+}
+_TRAIN_WORDS = {
+    "validation_data": "give X_test and y_test",
+    "X_val": "write X_test=",
+    "y_val": "write y_test=",
+    "batch": "write batch_size=",
+    "lr": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
+    "alpha": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
+    "learning_rate": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
+    "optimizer": "the model has it: model.setoptimizer(...), or .optimizer(...) in the builder",
+    "loss": "the model has it: model.setloss(...), or .loss(...) in the builder",
+    "seed": "the model has it: Sequential(..., seed=0) or .seed(0) in the builder",
 }
 
 
@@ -298,6 +344,7 @@ class Sequential(Chain):
         )
         return objective.evaluate(source.batches(size))
 
+    @keywords(_TRAIN_WORDS)
     def train(
         self,
         X: Any,
@@ -622,10 +669,12 @@ class SequentialBuilder(Configurable):
             self.input(*input_shape)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("train", "predict", "evaluate", "summary", "generate"):
-            raise AttributeError(f"a builder has no {name!r}: build first, .build().{name}(...).")
+        if name in _BUILDER_WORDS:
+            raise AttributeError(f"a builder has no {name!r}: {_BUILDER_WORDS[name]}.")
         if name in _ELSEWHERE:
             raise AttributeError(f"a builder has no {name!r}: after .build(), {_ELSEWHERE[name]}.")
+        if not name.startswith("_") and callable(getattr(Sequential, name, None)):
+            raise AttributeError(f"a builder has no {name!r}: build first, .build().{name}(...).")
         known = [key for key in dir(type(self)) if not key.startswith("_")]
         near = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean .{near[0]}()?" if near else " Any layer goes in with .add(layer)."

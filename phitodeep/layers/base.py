@@ -208,12 +208,21 @@ class watching(within):
         super().__enter__()
 
 
+class _NoGrads(dict[str, Array]):
+    """The gradients before the first backward pass."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise BackwardError(
+            f"there is no gradient {name!r} yet: backward leaves gradients, after forward."
+        )
+
+
 class Frame:
     """The memory of one pass: cache, gradients, and buffers that the training loop reuses."""
 
     def __init__(self) -> None:
         self.cache: dict[str, Any] = {}
-        self.grads: dict[str, Array] = {}
+        self.grads: dict[str, Array] = _NoGrads()
         self.grad_arrays: dict[str, Array] = {}  # where a training step wants gradients written
         self.buffers: dict[str, Array] = {}
         self.output: tuple[Shape, np.dtype[Any]] | None = None  # of the last cached forward
@@ -769,9 +778,17 @@ class Layer(Buffered, Configurable):
     def set_weights(self, weights: Mapping[str, Array]) -> None:
         """Write all parameters and state, by path; nothing is written unless everything fits."""
         slots = {path: (store, name) for path, store, name in self._stored()}
+        if not isinstance(weights, Mapping):
+            raise ArgumentTypeError(
+                f"{self!r} takes weights by path, as get_weights() gives them, such as "
+                f"{{{next(iter(slots), '0.W')!r}: array}}, got a {type(weights).__name__}."
+            )
         if slots.keys() != weights.keys():
             missing, extra = sorted(slots.keys() - weights), sorted(weights.keys() - slots)
-            raise ArgumentError(f"{self!r}: weights are missing {missing} and have extra {extra}.")
+            wrong = [f"are missing {missing}"] * bool(missing) + [f"have extra {extra}"] * bool(
+                extra
+            )
+            raise ArgumentError(f"{self!r}: weights {' and '.join(wrong)}.")
         for path, (store, name) in slots.items():
             new = as_real(weights[path], f"{self!r}: {path}")
             if store[name].shape != new.shape:

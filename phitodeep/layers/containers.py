@@ -9,9 +9,9 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
+from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, ShapeError, locate
 from phitodeep.layers.base import Frame, Layer, calling, current, within
-from phitodeep.types import Array, Shape
+from phitodeep.types import Array, DType, Shape
 
 
 class _Place:
@@ -91,8 +91,9 @@ class Container(Layer):
         name = type(self).__name__
         for i, layer in enumerate(layers):
             if not isinstance(layer, Layer):
-                hint = f" (did you mean {layer.__name__}()?)" if isinstance(layer, type) else ""
-                raise ArgumentTypeError(f"{name} takes layers, got {layer!r} at place {i}{hint}.")
+                raise ArgumentTypeError(
+                    f"{name} takes layers, got {layer!r} at place {i}{_layer_hint(name, layer)}."
+                )
         every = [id(layer) for top in layers for _, layer in top.walk()]
         if len(set(every)) < len(every):
             raise ArgumentError(
@@ -101,9 +102,27 @@ class Container(Layer):
             )
         return list(layers)
 
+    def build(self, input_shape: Shape, *, seed: Any = None, dtype: DType = None) -> Shape:
+        before = set(map(id, self.children().values()))
+        shape = super().build(input_shape, seed=seed, dtype=dtype)
+        for path, layer in self.children().items() if self.creates else ():
+            if (
+                id(layer) not in before
+                and layer.seed_sequence.entropy != self.seed_sequence.entropy
+            ):
+                raise OrderError(
+                    f"{self!r}: create made the layer {path}, which has neither this layer's seed "
+                    f"nor its dtype: before it is built, give it to self.adopt, as in "
+                    f"self.{path.partition('.')[0]} = self.adopt([{layer!r}])."
+                )
+        return shape
+
     def adopt(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Layers that `create` makes, when the sizes are known, as those that were given."""
-        for i, layer in enumerate(layers):
+        """The layers that `create` makes, with this layer's seed and dtype, before they are built.
+
+        Keep what it returns in an attribute before you adopt others: seeds go by place.
+        """
+        for i, layer in enumerate(layers, len(self.children())):
             root = self.seed_sequence
             key = (*root.spawn_key, i)
             layer.plant(np.random.SeedSequence(root.entropy, spawn_key=key))
@@ -115,6 +134,18 @@ class Container(Layer):
 
     def flops(self) -> int:
         return sum(layer.flops() for layer in self.children().values())
+
+
+def _layer_hint(container: str, value: object) -> str:
+    """What to write instead of `value`, which is no layer."""
+    if isinstance(value, type):
+        return f" (did you mean {value.__name__}()?)"
+    if isinstance(value, list | tuple | set | dict):
+        inside = "*layers.values()" if isinstance(value, dict) else "*layers"
+        return f": give each by itself, {container}({inside})"
+    if isinstance(value, str):
+        return ": activations are layers too, such as ReLU()"
+    return ": a function becomes one with Lambda(forward, backward)" if callable(value) else ""
 
 
 def _with_dX(backward: Callable[..., Array | None]) -> Callable[..., Array | None]:

@@ -24,6 +24,7 @@ from phitodeep.layers.windows import (
     extent,
     places,
     resize_mask,
+    sample_shape,
     spread,
     steps_there,
     windows,
@@ -79,8 +80,7 @@ class _Convolution(Layer):
     def _channels(self, shape: Shape) -> int:
         """The channels of samples of `shape`, if these fit the layer."""
         if len(shape) != self.rank + 1:
-            axes = ("steps", "height, width")[self.rank - 1]
-            raise ShapeError(f"{self!r} takes samples of shape ({axes}, C), got {shape}.")
+            raise sample_shape(self, self.rank, shape)
         if shape[-1] % self.groups:
             raise ShapeError(
                 f"{self!r}: {shape[-1]} channels do not divide by {self.groups} groups."

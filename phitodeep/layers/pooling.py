@@ -17,6 +17,7 @@ from phitodeep.layers.windows import (
     check_padding,
     places,
     resize_mask,
+    sample_shape,
     spread,
     steps_there,
     windows,
@@ -77,8 +78,7 @@ class _Pool(Layer):
 
     def _windows(self, shape: Shape) -> Windows:
         if len(shape) != self.rank + 1:
-            axes = ("steps", "height, width")[self.rank - 1]
-            raise ShapeError(f"{self!r} takes samples of shape ({axes}, C), got {shape}.")
+            raise sample_shape(self, self.rank, shape)
         once = (1,) * self.rank
         name = type(self).__name__
         return windows(shape[:-1], self.pool, self.strides, self.padding, once, name)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self, TypedDict, cast
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
+from phitodeep.checks import check_count, check_number, keywords
 from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DivergenceError, OrderError
 from phitodeep.layers.base import Layer, current
@@ -81,6 +81,7 @@ class Optimizer(Configurable):
     config_kind = "optimizer"
     own_start: ClassVar[Mapping[str, float]] = {}  # numbers that each parameter remembers
 
+    @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
     def __init__(
         self,
         alpha: float | Schedule = 0.01,

@@ -36,6 +36,13 @@ class Callback(Configurable):
 
     config_kind = "callback"
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        known = [name for name in vars(Callback) if name.startswith("on_")]
+        for name in vars(cls):
+            if name.startswith("on_") and name not in known:
+                warn(f"{cls.__name__}.{name} is never called: training calls {', '.join(known)}.")
+
     def __repr__(self) -> str:
         return describe(self)
 

@@ -76,11 +76,14 @@ def admit(
     names: tuple[str, str] = ("X", "y"),
 ) -> Data:
     """Check samples and targets against the model and its loss, and cast them once."""
+    missing = f"{names[0]} came without {names[1]}"
+    if y is None and isinstance(X, tuple) and len(X) == 2:
+        raise ArgumentTypeError(f"{missing}: give a pair as two arguments, {', '.join(names)}.")
     mask = as_model_mask(model, X, lengths)
     expected = len(y) if hasattr(y, "__len__") else None
     X = admit_inputs(model, X, names[0], mask, count=expected)
     if y is None:
-        raise ArgumentTypeError(f"{names[0]} came without {names[1]}.")
+        raise ArgumentTypeError(f"{missing}.")
     y = as_real(y, names[1])
     if y.ndim == 0 or len(y) != len(X):
         count = "a single number" if y.ndim == 0 else f"{len(y)} samples"

@@ -133,6 +133,9 @@ class Terminal(Live):
         self.bar.start()
 
     def draw(self, done: int, head: str, text: str) -> None:
+        room = self.width - len(head) - 14  # for the bar, and for what Ctrl-C writes behind it
+        if len(text) > room:
+            text = text[: max(room - 1, 0)] + "…"
         self.bar.update(self.task, completed=done, head=head, text=text)
         self.bar.refresh()
 

@@ -186,6 +186,8 @@ def fit(
     size = None if batch_size is None else check_count(batch_size, "batch_size")
     source = partial(as_source, model, model.loss, batch_size=size, columns=columns)
     data = source(X, y, sample_weight=sample_weight, class_weight=class_weight, lengths=lengths)
+    if shuffle not in (True, False):
+        raise ArgumentTypeError(f"shuffle must be True or False, got {shuffle!r}.")
     share = check_number(validation_split, "validation_split", least=0, below=1)
     test = None
     if X_test is not None:

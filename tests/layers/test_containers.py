@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, ShapeError
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NotBuiltError,
+    OrderError,
+    ShapeError,
+)
 from phitodeep.layers import (
     BatchNorm,
     Chain,
@@ -26,7 +32,7 @@ from phitodeep.layers.base import calling, current
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
-from phitodeep.types import Array
+from phitodeep.types import Array, Shape
 
 
 def built(layer: Layer, *shape: int) -> Layer:
@@ -441,3 +447,51 @@ def test_replicas_share_parameters_and_keep_their_frames(rng: np.random.Generato
         assert b.frame is c.frame is not a.frame
         assert b.original is c.original is a
     assert chain.original is chain
+
+
+class Grows(Container):
+    """Two dense layers of sizes that `create` learns, adopted or not."""
+
+    def __init__(self, *, adopts: bool = True) -> None:
+        super().__init__()
+        self.adopts, self.first, self.second = adopts, [], []
+
+    def create(self, shape: Shape) -> Shape:
+        if not self.first:
+            take = self.adopt if self.adopts else list
+            self.first = take([Dense(shape[-1])])
+            self.second = take([Dense(shape[-1])])
+        for layer in (*self.first, *self.second):
+            shape = layer.build(shape)
+        return shape
+
+
+def test_layers_that_create_makes_have_the_seed_and_the_dtype() -> None:
+    one, two = Grows(), Grows()
+    for layer in (one, two):
+        layer.build((3,), seed=5, dtype="float64")
+    weights = one.get_weights()
+    assert {a.dtype for a in weights.values()} == {np.dtype(np.float64)}
+    assert all((a == weights[path]).all() for path, a in two.get_weights().items())
+    assert not np.array_equal(weights["first.0.W"], weights["second.0.W"])
+    one.build((3,))
+    assert (one.get_weights()["first.0.W"] == weights["first.0.W"]).all()
+
+
+def test_layers_that_create_makes_and_does_not_adopt_are_refused() -> None:
+    with pytest.raises(OrderError, match=r"made the layer first.0.*self.first = self.adopt"):
+        Grows(adopts=False).build((3,), seed=5)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ([Tanh(), Tanh()], r"Chain\(\*layers\)"),
+        ({"a": Tanh()}, r"Chain\(\*layers\.values\(\)\)"),
+        ("relu", r"ReLU\(\)"),
+        (np.tanh, "Lambda"),
+    ],
+)
+def test_what_is_no_layer_is_told_what_to_write(value: Any, hint: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=hint):
+        Chain(value)

@@ -224,6 +224,19 @@ def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(
     assert [(count, total) for count, total, _ in shown] == [(1, 2), (2, 2)]  # a list has a length
 
 
+@pytest.mark.parametrize("width", [30, 60, 80])
+def test_a_bar_that_is_too_wide_is_cut_at_its_end(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr(progress.Terminal, "width", width)
+    train(20, metrics=["mae", "r2"])
+    drawn = re.findall(r"epoch  ?\d+/20 [━╸╺ ]+ [^\r\n\x1b]*", terminal.getvalue())
+    drawn = [line.rstrip() for line in drawn]
+    assert drawn
+    assert all(len(line) <= width - 2 for line in drawn)  # Ctrl-C writes ^C behind it
+    assert any(line.endswith("…") for line in drawn)
+
+
 @pytest.mark.parametrize("width", [60, 80, 140, 10_000])
 def test_lines_break_between_their_parts_where_the_terminal_ends(width: int) -> None:
     logs = {f"{p}_{m}": 0.1234 for p in ("train", "test") for m in ("loss", "accuracy", "f1")}
