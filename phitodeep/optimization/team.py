@@ -90,7 +90,10 @@ class Team:
     def _add_gradients(self, member: Chain) -> None:
         for (_, ours), (_, theirs) in zip(self.body.walk(), member.walk(), strict=True):
             for name, gradient in theirs.grads.items():
-                ours.grads[name] += gradient
+                if name in ours.grads:
+                    ours.grads[name] += gradient
+                else:  # where the first part went no way back, or not through this parameter
+                    ours.grads[name] = gradient
 
 
 @contextmanager

@@ -167,6 +167,18 @@ def test_divergence_is_noticed(data: Any) -> None:
     assert len(history) < 5
 
 
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any) -> None:
+    X, Y = rng.standard_normal((12, 6)), rng.standard_normal((12, 1))
+    X[4 * part] = 1e300  # whose loss is infinite, so that this part goes no way back
+    model = Sequential(Dense(6, 4), Dense(4, 1), seed=0, dtype="float64")
+    before = model.get_weights()
+    with pytest.warns(UserWarning, match="the loss is inf"):
+        model.train(X, Y, epochs=1, threads=3, shuffle=False, verbose=0)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+
+
 def test_wrong_counts_and_a_missing_extra(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for threads, error in ((0, ArgumentError), (1.5, ArgumentTypeError), (None, ArgumentTypeError)):
         with pytest.raises(error, match="threads"):
