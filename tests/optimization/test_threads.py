@@ -282,6 +282,25 @@ class CentredDense(Dense):
         return super().backward(dY - dY.mean(axis=0))
 
 
+class Centring:
+    """A mixin, which is no layer."""
+
+    def forward(self, X: Any) -> Any:
+        return super().forward(X - X.mean(0))  # type: ignore[misc]
+
+    def backward(self, dY: Any) -> Any:
+        return super().backward(dY)  # type: ignore[misc]
+
+
+class MixedDense(Centring, Dense):
+    pass
+
+
+class CentredBackward(Dense):
+    def backward(self, dY: Any) -> Any:
+        return super().backward(dY - dY.mean(0))
+
+
 class Spread(MeanSquaredError):
     """A loss of the whole batch: the squared mean error."""
 
@@ -298,6 +317,8 @@ class Spread(MeanSquaredError):
     [
         lambda: Sequential(Dense(6, 4), Centred(), Dense(4, 2)),
         lambda: Sequential(CentredDense(6, 4), Dense(4, 2)),
+        lambda: Sequential(MixedDense(6, 4), Dense(4, 2)),
+        lambda: Sequential(CentredBackward(6, 4), Dense(4, 2)),
         lambda: Sequential(
             Dense(6, 4), Lambda(lambda X: X - X.mean(0), lambda dY, X, Y: dY - dY.mean(0)), Dense(2)
         ),
