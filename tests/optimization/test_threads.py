@@ -354,3 +354,15 @@ def test_declared_layers_of_ones_own_are_split(rng: Any) -> None:
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
     model.train(X, Y, epochs=1, threads=2, verbose=0)
     assert sizes == [8, 8]
+
+
+def test_a_metric_of_ones_own_sees_the_whole_batch(rng: Any) -> None:
+    def rmse(P: Any, T: Any) -> float:
+        return float(np.sqrt(np.square(P - T).mean()))
+
+    X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
+    one = Sequential(Dense(6, 2), metrics=[rmse], seed=0, dtype="float64")
+    several = one.copy()
+    wanted = one.train(X, Y, epochs=2, batch_size=16, verbose=0).metrics["train_rmse"]
+    found = several.train(X, Y, epochs=2, batch_size=16, threads=3, verbose=0)
+    np.testing.assert_allclose(found.metrics["train_rmse"], wanted, rtol=1e-12)
