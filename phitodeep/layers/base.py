@@ -397,7 +397,8 @@ class Layer(Buffered, Configurable):
     flops_per_output = 1  # the work of an elementwise layer; matrix layers override `flops`
     declared: ClassVar[dict[str, Param]] = {}  # parameters and states of the class
 
-    # What others must know of a layer. A class that overrides `forward` declares them again:
+    # What others must know of a layer. A class that overrides `forward` declares them again, and
+    # one that overrides `backward` alone the first:
     independent_samples: Any = False  # sample i of Y depends on sample i of X alone
     steps: Any = "joined"  # how the steps of (N, T, ...) depend on each other: see `STEPS`
     gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" for unknown
@@ -410,8 +411,14 @@ class Layer(Buffered, Configurable):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls) and not cls.__module__.startswith("phitodeep."):
-            for name in ("independent_samples", "steps", "gives", "compute_mask"):
+        for name in ("forward", "backward"):  # one that a mixin brings is the class's own
+            home = next(kind for kind in cls.__mro__ if name in vars(kind))
+            if not issubclass(home, Layer):
+                setattr(cls, name, vars(home)[name])
+        if not cls.__module__.startswith("phitodeep."):
+            again = ["independent_samples"] if {"forward", "backward"} & set(vars(cls)) else []
+            again += ["steps", "gives", "compute_mask"] if "forward" in vars(cls) else []
+            for name in again:
                 if name not in vars(cls):
                     setattr(cls, name, getattr(Layer, name))
         for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):

@@ -386,10 +386,11 @@ class _Run:
             )
             with within(call):
                 parts = self.passes(batch, total)
-            for part, (P, value) in parts:  # metrics are a user's functions: not within the pass
-                if new:
-                    objective.add_metrics(self.sums, P, part)
+            for _, value in parts:
                 loss += value
+            if new and objective.metrics:  # a user's functions: not within the pass, on all samples
+                P = parts[0][0] if len(parts) == 1 else np.concatenate([P for P, _ in parts])
+                objective.add_metrics(self.sums, P, batch)
             if not math.isfinite(loss):
                 return loss  # which the optimizer refuses
             first += len(batch.X)
@@ -398,13 +399,11 @@ class _Run:
         self.samples = first
         return loss
 
-    def passes(
-        self, batch: Data, total: float | None
-    ) -> Sequence[tuple[Data, tuple[Array, float]]]:
-        """The parts of a batch, and for each the body's output and its share of the loss."""
+    def passes(self, batch: Data, total: float | None) -> Sequence[tuple[Array, float]]:
+        """For each part of a batch, the body's output and its share of the loss."""
         if self.team is None:
             objective = self.objective
-            return ((batch, there_and_back(objective.body, objective.loss, batch, total)),)
+            return (there_and_back(objective.body, objective.loss, batch, total),)
         first = current().first
 
         def in_a_thread(body: Chain, loss: Loss, part: Data, at: int) -> tuple[Array, float]:

@@ -167,6 +167,18 @@ def test_divergence_is_noticed(data: Any) -> None:
     assert len(history) < 5
 
 
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any) -> None:
+    X, Y = rng.standard_normal((12, 6)), rng.standard_normal((12, 1))
+    X[4 * part] = 1e300  # whose loss is infinite, so that this part goes no way back
+    model = Sequential(Dense(6, 4), Dense(4, 1), seed=0, dtype="float64")
+    before = model.get_weights()
+    with pytest.warns(UserWarning, match="the loss is inf"):
+        model.train(X, Y, epochs=1, threads=3, shuffle=False, verbose=0)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+
+
 def test_wrong_counts_and_a_missing_extra(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for threads, error in ((0, ArgumentError), (1.5, ArgumentTypeError), (None, ArgumentTypeError)):
         with pytest.raises(error, match="threads"):
@@ -270,6 +282,25 @@ class CentredDense(Dense):
         return super().backward(dY - dY.mean(axis=0))
 
 
+class Centring:
+    """A mixin, which is no layer."""
+
+    def forward(self, X: Any) -> Any:
+        return super().forward(X - X.mean(0))  # type: ignore[misc]
+
+    def backward(self, dY: Any) -> Any:
+        return super().backward(dY)  # type: ignore[misc]
+
+
+class MixedDense(Centring, Dense):
+    pass
+
+
+class CentredBackward(Dense):
+    def backward(self, dY: Any) -> Any:
+        return super().backward(dY - dY.mean(0))
+
+
 class Spread(MeanSquaredError):
     """A loss of the whole batch: the squared mean error."""
 
@@ -286,6 +317,8 @@ class Spread(MeanSquaredError):
     [
         lambda: Sequential(Dense(6, 4), Centred(), Dense(4, 2)),
         lambda: Sequential(CentredDense(6, 4), Dense(4, 2)),
+        lambda: Sequential(MixedDense(6, 4), Dense(4, 2)),
+        lambda: Sequential(CentredBackward(6, 4), Dense(4, 2)),
         lambda: Sequential(
             Dense(6, 4), Lambda(lambda X: X - X.mean(0), lambda dY, X, Y: dY - dY.mean(0)), Dense(2)
         ),
@@ -321,3 +354,15 @@ def test_declared_layers_of_ones_own_are_split(rng: Any) -> None:
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
     model.train(X, Y, epochs=1, threads=2, verbose=0)
     assert sizes == [8, 8]
+
+
+def test_a_metric_of_ones_own_sees_the_whole_batch(rng: Any) -> None:
+    def rmse(P: Any, T: Any) -> float:
+        return float(np.sqrt(np.square(P - T).mean()))
+
+    X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
+    one = Sequential(Dense(6, 2), metrics=[rmse], seed=0, dtype="float64")
+    several = one.copy()
+    wanted = one.train(X, Y, epochs=2, batch_size=16, verbose=0).metrics["train_rmse"]
+    found = several.train(X, Y, epochs=2, batch_size=16, threads=3, verbose=0)
+    np.testing.assert_allclose(found.metrics["train_rmse"], wanted, rtol=1e-12)
