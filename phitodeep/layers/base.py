@@ -525,14 +525,19 @@ class Layer(Buffered, Configurable):
         """
         W, frame = self.params.get(name), self.frame
         if W is None:
-            owner, own_name = self.tied[name]
+            owner, own_name = self.tied.get(name, (self, name))
+            if own_name not in owner.params:
+                known = ", ".join([*self.params, *self.tied]) or "none"
+                raise ArgumentError(
+                    f"{self!r} has no parameter {name!r}: grad_array knows {known}."
+                )
             W = owner.params[own_name]
         dtype = self.dtype if frame.output is None else frame.output[1]
         made = None
         if _CALL.get().reuse:
             made = frame.grad_arrays.get(name)
             if made is None:
-                made = self.reused(f"d{name}", W.shape, dtype)
+                made = self.reused(f"gradient of {name}", W.shape, dtype)
         if made is None:
             made = np.empty(W.shape, dtype)
         frame.grads[name] = made

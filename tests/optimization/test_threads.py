@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
-from phitodeep.layers import Dense, Lambda, Layer, Parallel, Residual
+from phitodeep.layers import Dense, Lambda, Layer, Parallel, Param, Residual
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt, lenet
@@ -321,3 +321,29 @@ def test_declared_layers_of_ones_own_are_split(rng: Any) -> None:
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
     model.train(X, Y, epochs=1, threads=2, verbose=0)
     assert sizes == [8, 8]
+
+
+def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any) -> None:
+    class Scratched(Layer):
+        independent_samples = True
+        s = Param()
+
+        def create(self, shape: Any) -> Any:
+            self.s = np.ones(shape[-1])
+            return shape
+
+        def forward(self, X: Any) -> Any:
+            self.save_for_backward(X=X)
+            return self.s * X
+
+        def backward(self, dY: Any) -> Any:
+            np.sum(dY * self.saved("X"), axis=0, out=self.grad_array("s"))
+            self.buffer("ds", self.s.shape, dY.dtype).fill(9)
+            return self.s * dY
+
+    one = Sequential(Dense(6, 4), Scratched(), Dense(4, 2), seed=0, dtype="float64")
+    several = one.copy()
+    X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
+    one.train(X, Y, epochs=2, verbose=0)
+    several.train(X, Y, epochs=2, threads=2, verbose=0)
+    close(one, several, rtol=1e-12)
