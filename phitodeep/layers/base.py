@@ -401,13 +401,15 @@ class Layer(Buffered, Configurable):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        mixed = [each for each in cls.__mro__ if each is cls or not issubclass(each, Layer)]
+        for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):
+            owner = next(each for each in cls.__mro__ if name in vars(each))
+            if owner in mixed:  # it may be a mixin that is no layer
+                setattr(cls, name, guard(vars(owner)[name]))
         if "forward" in vars(cls) and not cls.__module__.startswith("phitodeep."):
             for name in ("independent_samples", "steps", "gives", "compute_mask"):
-                if name not in vars(cls):
+                if all(name not in vars(each) for each in mixed):
                     setattr(cls, name, getattr(Layer, name))
-        for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):
-            if name in cls.__dict__:
-                setattr(cls, name, guard(cls.__dict__[name]))
         own = {name: p for name, p in vars(cls).items() if isinstance(p, Param)}
         cls.declared = {**cls.declared, **own}
 

@@ -270,6 +270,21 @@ class CentredDense(Dense):
         return super().backward(dY - dY.mean(axis=0))
 
 
+class Centring:
+    """A mixin that is no layer."""
+
+    def forward(self, X: Any) -> Any:
+        return super().forward(X - X.mean(axis=0))  # type: ignore[misc]
+
+    def backward(self, dY: Any) -> Any:
+        dX = super().backward(dY)  # type: ignore[misc]
+        return dX - dX.mean(axis=0)
+
+
+class MixedDense(Centring, Dense):
+    pass
+
+
 class Spread(MeanSquaredError):
     """A loss of the whole batch: the squared mean error."""
 
@@ -286,6 +301,7 @@ class Spread(MeanSquaredError):
     [
         lambda: Sequential(Dense(6, 4), Centred(), Dense(4, 2)),
         lambda: Sequential(CentredDense(6, 4), Dense(4, 2)),
+        lambda: Sequential(Dense(6, 6), MixedDense(6, 4), Dense(4, 2)),
         lambda: Sequential(
             Dense(6, 4), Lambda(lambda X: X - X.mean(0), lambda dY, X, Y: dY - dY.mean(0)), Dense(2)
         ),
@@ -302,6 +318,23 @@ def test_what_looks_across_samples_is_not_split(mixing: Any, threads: int, rng: 
     one.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
     several.train(X, Y, epochs=3, batch_size=16, shuffle=False, threads=threads, verbose=0)
     close(one, several, rtol=1e-12)
+
+
+def test_what_a_mixin_declares_holds() -> None:
+    class Doubling:
+        independent_samples = True
+
+        def forward(self, X: Any) -> Any:
+            return 2 * super().forward(X)  # type: ignore[misc]
+
+    class Doubled(Doubling, Dense):
+        pass
+
+    class Below(Doubled):
+        pass
+
+    for kind in (Doubled, Below):
+        assert (kind(3).independent_samples, kind(3).steps) == (True, "joined")
 
 
 def test_declared_layers_of_ones_own_are_split(rng: Any) -> None:
