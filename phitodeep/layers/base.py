@@ -411,21 +411,21 @@ class Layer(Buffered, Configurable):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in ("forward", "backward"):  # one that a mixin brings is the class's own
-            home = next(kind for kind in cls.__mro__ if name in vars(kind))
-            if not issubclass(home, Layer):
-                setattr(cls, name, vars(home)[name])
-        if not cls.__module__.startswith("phitodeep."):
-            again = ["independent_samples"] if {"forward", "backward"} & set(vars(cls)) else []
-            again += ["steps", "gives", "compute_mask"] if "forward" in vars(cls) else []
-            for name in again:
-                if name not in vars(cls):
-                    setattr(cls, name, getattr(Layer, name))
+        mixed = [kind for kind in cls.__mro__ if kind is cls or not issubclass(kind, Layer)]
+        own = set()
         for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):
-            if name in cls.__dict__:
-                setattr(cls, name, guard(cls.__dict__[name]))
-        own = {name: p for name, p in vars(cls).items() if isinstance(p, Param)}
-        cls.declared = {**cls.declared, **own}
+            home = next(kind for kind in cls.__mro__ if name in vars(kind))
+            if home in mixed:  # the class itself, or a mixin that is no layer
+                setattr(cls, name, guard(vars(home)[name]))
+                own.add(name)
+        if not cls.__module__.startswith("phitodeep."):
+            again = ["independent_samples"] if own else []
+            again += ["steps", "gives", "compute_mask"] if "forward" in own else []
+            for name in again:
+                if all(name not in vars(kind) for kind in mixed):
+                    setattr(cls, name, getattr(Layer, name))
+        declared = {name: p for name, p in vars(cls).items() if isinstance(p, Param)}
+        cls.declared = {**cls.declared, **declared}
 
     def __init__(self) -> None:
         self.params: dict[str, Array] = {}
@@ -541,14 +541,19 @@ class Layer(Buffered, Configurable):
         """
         W, frame = self.params.get(name), self.frame
         if W is None:
-            owner, own_name = self.tied[name]
+            owner, own_name = self.tied.get(name, (self, name))
+            if own_name not in owner.params:
+                known = ", ".join([*self.params, *self.tied]) or "none"
+                raise ArgumentError(
+                    f"{self!r} has no parameter {name!r}: grad_array knows {known}."
+                )
             W = owner.params[own_name]
         dtype = self.dtype if frame.output is None else frame.output[1]
         made = None
         if _CALL.get().reuse:
             made = frame.grad_arrays.get(name)
             if made is None:
-                made = self.reused(f"d{name}", W.shape, dtype)
+                made = self.reused(f"gradient of {name}", W.shape, dtype)
         if made is None:
             made = np.empty(W.shape, dtype)
         frame.grads[name] = made

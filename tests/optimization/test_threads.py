@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
-from phitodeep.layers import Dense, Lambda, Layer, Parallel, Residual
+from phitodeep.layers import Dense, Lambda, Layer, Parallel, Param, Residual
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt, lenet
@@ -283,13 +283,14 @@ class CentredDense(Dense):
 
 
 class Centring:
-    """A mixin, which is no layer."""
+    """A mixin that is no layer."""
 
     def forward(self, X: Any) -> Any:
-        return super().forward(X - X.mean(0))  # type: ignore[misc]
+        return super().forward(X - X.mean(axis=0))  # type: ignore[misc]
 
     def backward(self, dY: Any) -> Any:
-        return super().backward(dY)  # type: ignore[misc]
+        dX = super().backward(dY)  # type: ignore[misc]
+        return dX - dX.mean(axis=0)
 
 
 class MixedDense(Centring, Dense):
@@ -317,8 +318,8 @@ class Spread(MeanSquaredError):
     [
         lambda: Sequential(Dense(6, 4), Centred(), Dense(4, 2)),
         lambda: Sequential(CentredDense(6, 4), Dense(4, 2)),
-        lambda: Sequential(MixedDense(6, 4), Dense(4, 2)),
         lambda: Sequential(CentredBackward(6, 4), Dense(4, 2)),
+        lambda: Sequential(Dense(6, 6), MixedDense(6, 4), Dense(4, 2)),
         lambda: Sequential(
             Dense(6, 4), Lambda(lambda X: X - X.mean(0), lambda dY, X, Y: dY - dY.mean(0)), Dense(2)
         ),
@@ -335,6 +336,23 @@ def test_what_looks_across_samples_is_not_split(mixing: Any, threads: int, rng: 
     one.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
     several.train(X, Y, epochs=3, batch_size=16, shuffle=False, threads=threads, verbose=0)
     close(one, several, rtol=1e-12)
+
+
+def test_what_a_mixin_declares_holds() -> None:
+    class Doubling:
+        independent_samples = True
+
+        def forward(self, X: Any) -> Any:
+            return 2 * super().forward(X)  # type: ignore[misc]
+
+    class Doubled(Doubling, Dense):
+        pass
+
+    class Below(Doubled):
+        pass
+
+    for kind in (Doubled, Below):
+        assert (kind(3).independent_samples, kind(3).steps) == (True, "joined")
 
 
 def test_declared_layers_of_ones_own_are_split(rng: Any) -> None:
@@ -366,3 +384,29 @@ def test_a_metric_of_ones_own_sees_the_whole_batch(rng: Any) -> None:
     wanted = one.train(X, Y, epochs=2, batch_size=16, verbose=0).metrics["train_rmse"]
     found = several.train(X, Y, epochs=2, batch_size=16, threads=3, verbose=0)
     np.testing.assert_allclose(found.metrics["train_rmse"], wanted, rtol=1e-12)
+
+
+def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any) -> None:
+    class Scratched(Layer):
+        independent_samples = True
+        s = Param()
+
+        def create(self, shape: Any) -> Any:
+            self.s = np.ones(shape[-1])
+            return shape
+
+        def forward(self, X: Any) -> Any:
+            self.save_for_backward(X=X)
+            return self.s * X
+
+        def backward(self, dY: Any) -> Any:
+            np.sum(dY * self.saved("X"), axis=0, out=self.grad_array("s"))
+            self.buffer("ds", self.s.shape, dY.dtype).fill(9)
+            return self.s * dY
+
+    one = Sequential(Dense(6, 4), Scratched(), Dense(4, 2), seed=0, dtype="float64")
+    several = one.copy()
+    X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
+    one.train(X, Y, epochs=2, verbose=0)
+    several.train(X, Y, epochs=2, threads=2, verbose=0)
+    close(one, several, rtol=1e-12)
