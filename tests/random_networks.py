@@ -8,6 +8,7 @@ may have frozen parts.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -49,16 +50,14 @@ class Scale(Layer):
 class Gate(Container):
     """Y = value(X) * gate(X): a container of a user's own, which holds layers by name."""
 
+    independent_samples, steps = Container.independent_samples, Container.steps
+
     def __init__(self, value: Layer, gate: Layer) -> None:
         super().__init__()
         self.inside = {"value": value, "gate": gate}
 
     def __repr__(self) -> str:
         return f"Gate({self.inside['value']!r}, {self.inside['gate']!r})"
-
-    @property
-    def independent_samples(self) -> bool:
-        return all(layer.independent_samples for layer in self.inside.values())
 
     def create(self, shape: Shape) -> Shape:
         shapes = {layer.build(shape) for layer in self.inside.values()}
@@ -100,16 +99,19 @@ def sine_gradient(dY: Array, X: Array, Y: Array) -> Array:
     return np.cos(X) * dY
 
 
-def centred(X: Array) -> Array:
+class Centred(L.Lambda):
     """Looks across the samples of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__(centred, centred_gradient)
+
+
+def centred(X: Array) -> Array:
     return X - X.mean(axis=0)
 
 
 def centred_gradient(dY: Array, X: Array, Y: Array) -> Array:
     return dY - dY.mean(axis=0)
-
-
-OWN = (Scale, Gate, Ladder)
 
 
 # --- the strategy ------------------------------------------------------------------------------
@@ -138,14 +140,17 @@ class Network(NamedTuple):
 
 
 class Maker:
-    """Draws layers that fit a given sample shape, and are not of the classes `without`."""
+    """Draws layers that fit a given sample shape, and are not of the classes `without`.
 
-    def __init__(self, draw: Callable[[Any], Any], without: tuple[type, ...]) -> None:
-        self.draw, self.without = draw, without
+    With `masked`, most of them take a mask.
+    """
+
+    def __init__(self, rng: random.Random, without: tuple[type, ...], masked: bool) -> None:
+        self.rng, self.without, self.masked = rng, without, masked
         self.embeddings: list[L.Embedding] = []
 
     def pick(self, *options: Any) -> Any:
-        return self.draw(st.sampled_from(options))
+        return self.rng.choice(options)
 
     def one_of(self, makers: list[Make]) -> Layer:
         """A layer by one of the makers, and not of the classes that are left out."""
@@ -182,7 +187,7 @@ class Maker:
             lambda: L.Dropout(pick(0.2, 0.6)),
             lambda: L.GaussianNoise(pick(0.1, 0.5)),
             lambda: L.Lambda(sine, sine_gradient, independent_samples=True, steps="independent"),
-            lambda: L.Lambda(centred, centred_gradient),
+            Centred,
             Scale,
         ]
         groups = [g for g in (1, 2, 3) if D % g == 0 and places * D // g > 1]
@@ -268,7 +273,8 @@ class Maker:
     def keeping(self, shape: Shape) -> Layer:
         """A layer that keeps the shape."""
         special = {2: self.on_steps, 3: self.on_images}.get(len(shape), self.others)(shape)
-        return self.one_of(self.pick(self.activations(shape), self.others(shape), special))
+        among = [self.activations(shape), self.others(shape), special]
+        return self.one_of(self.pick(*among, *[special] * (2 * self.masked)))
 
     # --- leaves that change the shape ---
 
@@ -294,18 +300,19 @@ class Maker:
         tied = [e for e in self.embeddings if e.dim == D]
         if tied:
             small += [lambda: L.TiedDense(pick(*tied))] * 3
-        if len(shape) > 1:
+        if len(shape) > 1 and (not self.masked or pick(*[False] * 5, True)):
             axes = list(range(1, len(shape) + 1))
             small += [
                 L.Flatten,
                 lambda: L.Reshape(-1),
                 lambda: L.Reshape(math.prod(shape[:-1]), D),
                 lambda: L.Reshape(-1, *shape[-2:]),
-                lambda: L.Permute(*self.draw(st.permutations(axes))),
+                lambda: L.Permute(*self.rng.sample(axes, len(axes))),
                 lambda: L.Reshape(*shape, 1),
                 lambda: pick(L.GlobalAvgPool, L.GlobalMaxPool)(),
-                *([lambda: self.time_distributed(shape)] * 2),
             ]
+        elif len(shape) > 1:
+            small.append(lambda: pick(L.GlobalAvgPool, L.GlobalMaxPool)())
         if len(shape) == 2:
             small += self.shorter_steps(shape)
         if len(shape) == 3:
@@ -322,7 +329,8 @@ class Maker:
             lambda: L.Conv1D(pick(2, 4), pick(*sizes), stride=2, padding=pick(1, "same")),
             lambda: L.MaxPool1D(pick(*sizes), pick(None, 1)),
             lambda: L.AvgPool1D(pick(*sizes), pick(None, 1)),
-            lambda: self.windowed(D, pick(*sizes)),
+            lambda: self.windowed(pick(*sizes)),
+            *([self.halved] * (T % 2 == 0)),
         ]
         if T * D <= MOST // 4:
             found += [
@@ -331,10 +339,14 @@ class Maker:
             ]
         return found
 
-    def windowed(self, D: int, size: int) -> Layer:
+    def windowed(self, size: int) -> Layer:
         """Branches that shorten the steps alike."""
         pool = self.pick(L.MaxPool1D, L.AvgPool1D)(size, 1)
         return L.Parallel(L.Conv1D(self.pick(1, 2), size), pool)
+
+    def halved(self) -> Layer:
+        """Branches that shorten T steps alike, but other counts of steps unlike."""
+        return L.Parallel(L.MaxPool1D(2), L.Conv1D(self.pick(1, 2), 3, stride=2, padding=1))
 
     def other_images(self, shape: Shape) -> list[Make]:
         pick, (H, W, C) = self.pick, shape
@@ -354,9 +366,6 @@ class Maker:
                 lambda: L.ConvTranspose2D(pick(1, 2), 2, stride=(2, 1), bias=pick(True, False)),
             ]
         return found
-
-    def time_distributed(self, shape: Shape) -> Layer:
-        return L.TimeDistributed(self.chain(shape[1:], 1))
 
     # --- containers ---
 
@@ -403,6 +412,8 @@ class Maker:
             lambda: self.merged(shape, depth, shape[-1]),
             lambda: self.chain(shape, depth, keep),
         ]
+        if len(shape) > 1:
+            makers.append(lambda: L.TimeDistributed(self.chain(shape[1:], depth, keep)))
         if not keep and math.prod(shape) * 3 <= MOST:
             makers.append(lambda: self.merged(shape, depth, pick(2, 3)))
             makers.append(lambda: self.concatenated(shape, depth))
@@ -437,15 +448,27 @@ class Maker:
 KINDS = ("features", "sequences", "images", "tokens")
 
 
-@st.composite
 def networks(
-    draw: Any,
     kinds: tuple[str, ...] = KINDS,
     without: tuple[type, ...] = (),
     samples: tuple[int, ...] = (2, 3, 4),
+    masked: bool = False,
+) -> st.SearchStrategy[Network]:
+    """Networks, and X of one of the kinds: see `Maker`.
+
+    A number stands for each network, so that one has nothing to do with the one before; a failure
+    shrinks to a network of fewer layers and containers, which another number gives.
+    """
+
+    def network(seed: int, size: int, depth: int) -> Network:
+        return drawn(Maker(random.Random(seed), without, masked), kinds, samples, size, depth, seed)
+
+    return st.builds(network, st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 2))
+
+
+def drawn(
+    maker: Maker, kinds: tuple[str, ...], samples: tuple[int, ...], size: int, depth: int, seed: int
 ) -> Network:
-    """A network, without layers of some classes, and X of one of the kinds."""
-    maker = Maker(draw, without)
     pick, kind = maker.pick, maker.pick(*kinds)
     axes = {"features": 1, "sequences": 2, "images": 3, "tokens": 1}[kind]
     shape: Shape = (*[pick(3, 4, 5) for _ in range(axes - 1)], pick(2, 3, 4, 6))
@@ -456,10 +479,12 @@ def networks(
         sample = shape = (pick(3, 4, 5),)
         layers.append(maker.embedding(shape))
         shape = maker.measure(layers[0], shape)
-    for _ in range(pick(1, 2, 3, 4)):
-        layers.append(maker.layer(shape, depth=2))
+    for _ in range(size):
+        layers.append(maker.layer(shape, depth))
         shape = maker.measure(layers[-1], shape)
-    seed = draw(st.integers(0, 999))
+    if maker.embeddings and pick(True, False):
+        tied = pick(*maker.embeddings)
+        layers += [L.Dense(tied.dim), L.TiedDense(tied)]
     chain = L.Chain(*layers, checkpoint=pick(False, False, False, True))
     chain.build(sample, seed=seed, dtype=np.float64)
     rng = np.random.default_rng(seed)

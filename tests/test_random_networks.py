@@ -31,7 +31,7 @@ from phitodeep.optimization.optimizers import SGD, AdamW, Optimizer
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array
 from tests import random_networks
-from tests.random_networks import Network, arrays, networks
+from tests.random_networks import Centred, Network, arrays, networks
 
 TIMES = int(os.environ.get("PHITODEEP_EXAMPLES", "1"))
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}  # to rounding, which many layers enlarge
@@ -69,13 +69,13 @@ def test_the_strategy_knows_every_public_layer() -> None:
 # --- gradients ---------------------------------------------------------------------------------
 
 
-@examples(40)
+@examples(70)
 @given(networks(), st.booleans())
 def test_gradients_are_central_differences(net: Network, training: bool) -> None:
     check_gradients(net.chain, net.X, training=training, max_probes=4, rtol=1e-6)
 
 
-@examples(20)
+@examples(30)
 @given(networks(), st.sampled_from([np.float32, np.float64]))
 def test_passes_keep_the_dtype_and_what_they_are_given(net: Network, dtype: Any) -> None:
     chain, X = net.chain, net.X if net.X.dtype.kind == "i" else net.X.astype(dtype)
@@ -120,12 +120,12 @@ def under(mask: Array, net: Network, X: Array, training: bool) -> Masked | None:
     return Masked(Y, dX, net.chain.gradients(), after)
 
 
-lengths_of = st.lists(st.integers(1, 3), min_size=4, max_size=4)
-SEQUENCES = networks(kinds=("sequences", "tokens"), samples=(3, 4))
+LENGTHS = st.lists(st.integers(1, 3), min_size=4, max_size=4)
+STEPS: dict[str, Any] = {"kinds": ("sequences", "tokens"), "samples": (3, 4), "masked": True}
 
 
-@examples(60)
-@given(SEQUENCES, lengths_of)
+@examples(150)
+@given(networks(**STEPS, without=(Centred,)), LENGTHS)
 def test_a_padded_sample_is_as_it_is_alone(net: Network, lengths: list[int]) -> None:
     N, T = net.X.shape[:2]
     count = np.minimum([T, *lengths], T)[:N]
@@ -156,8 +156,8 @@ def test_a_padded_sample_is_as_it_is_alone(net: Network, lengths: list[int]) -> 
     assert_close(whole.grads, total)
 
 
-@examples(40)
-@given(SEQUENCES, st.integers(0, 2**12 - 1), st.booleans(), st.booleans())
+@examples(150)
+@given(networks(**STEPS), st.integers(0, 2**12 - 1), st.booleans(), st.booleans())
 def test_what_a_mask_leaves_out_changes_nothing(
     net: Network, bits: int, holes: bool, training: bool
 ) -> None:
@@ -180,8 +180,8 @@ def test_what_a_mask_leaves_out_changes_nothing(
         np.testing.assert_allclose(first.dX[~mask], 0, atol=1e-13)
 
 
-@examples(20)
-@given(SEQUENCES, lengths_of, st.booleans())
+@examples(40)
+@given(networks(**STEPS), LENGTHS, st.booleans())
 def test_gradients_under_a_mask(net: Network, lengths: list[int], training: bool) -> None:
     N, T = net.X.shape[:2]
     mask = np.arange(T) < np.minimum([T, *lengths], T)[:N, None]
@@ -309,7 +309,7 @@ def mixes_batch(model: Layer) -> bool:
     return any(isinstance(part, BatchNorm) and part.trainable for _, part in model.walk())
 
 
-@examples(40)
+@examples(70)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]), st.sampled_from([None, False, True]))
 def test_train_is_the_loop_by_hand(
     net: Network, how: Setting, threads: int, checkpoint: bool | None
@@ -326,7 +326,7 @@ def test_train_is_the_loop_by_hand(
     assert_same_bits(train(again, net.X, y, how, threads), found)
 
 
-@examples(25)
+@examples(60)
 @given(
     networks(samples=(5, 6), without=(BatchNorm,)),
     SETTINGS,
@@ -342,7 +342,7 @@ def test_parts_may_freeze_and_thaw_in_the_middle(
     assert_close(found, train_by_hand(other, net.X, y, how, switch))
 
 
-@examples(20)
+@examples(30)
 @given(TRAINED, SETTINGS, st.sampled_from(["deepcopy", "pickle"]), st.sampled_from([1, 2]))
 def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(
     net: Network, how: Setting, kind: str, threads: int
@@ -366,7 +366,7 @@ def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(
     assert_same_bits(train(twin, net.X, y, how, threads, shuffle=True), expected)
 
 
-@examples(20)
+@examples(40)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2]))
 def test_float32_training_stays_float32(net: Network, how: Setting, threads: int) -> None:
     model, y = model_of(net, how, np.float32)
@@ -393,7 +393,7 @@ def test_float32_training_stays_float32(net: Network, how: Setting, threads: int
 # --- watching ----------------------------------------------------------------------------------
 
 
-@examples(20)
+@examples(30)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]))
 def test_a_watcher_that_returns_nothing_changes_no_bit(
     net: Network, how: Setting, threads: int
@@ -405,7 +405,7 @@ def test_a_watcher_that_returns_nothing_changes_no_bit(
     assert_same_bits(found, train(model_of(net, how)[0], net.X, y, how, threads))
 
 
-@examples(30)
+@examples(60)
 @given(networks())
 def test_a_watcher_sees_each_layer_once_in_a_pass(net: Network) -> None:
     events: list[tuple[str, str, str]] = []
