@@ -237,6 +237,16 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ArgumentTypeError,
         r"takes no workers=: it takes X, y, X_test, .*, verbose\.",
     ),
+    "loss of Sequential": (
+        lambda: Sequential(Dense(3, 1), loss="mse"),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"Sequential takes no loss=: write loss_class=\.",
+    ),
+    "unknown keyword of evaluate": (
+        lambda: model(Dense(3, 1)).evaluate(IMAGES, verbose=0),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"Sequential\.evaluate takes no verbose=: it takes X, y, batch_size",
+    ),
     "rate by another name": (
         lambda: Adam(lr=0.1),  # type: ignore[call-arg]
         ArgumentTypeError,
