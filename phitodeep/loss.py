@@ -22,6 +22,8 @@ from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
 from phitodeep.layers.base import Buffered, Frame, calling, current
 from phitodeep.types import Array, Shape, describe
 
+_TO_WRITE = "{} must implement {}(P, T, w, total), which loss_func and loss_gradient call."
+
 
 def _places_hint(targets: Shape, predictions: Shape) -> str:
     """What to write where there is one target for each sample, and predictions at its places."""
@@ -119,10 +121,10 @@ class Loss(Buffered, Configurable):
         return float(count if w is None else w.sum(dtype=np.float64) * (count // w.size))
 
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
-        raise NotImplementedError(f"{type(self).__name__} must implement value.")
+        raise NotImplementedError(_TO_WRITE.format(type(self).__name__, "value"))
 
     def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        raise NotImplementedError(f"{type(self).__name__} must implement gradient.")
+        raise NotImplementedError(_TO_WRITE.format(type(self).__name__, "gradient"))
 
     def value_and_gradient(
         self, P: Array, T: Array, w: Array | None = None, total: float | None = None

@@ -122,6 +122,7 @@ class Sequential(Chain):
     refers_to = ("_checked",)
     kept_as: ClassVar = {"loss_class": "loss", "alpha": "_own_alpha"}
 
+    @keywords({"loss": "write loss_class=", "batch": "write batch_size=", "lr": "write alpha="})
     def __init__(
         self,
         *layers: Layer,
@@ -310,6 +311,7 @@ class Sequential(Chain):
         widest = max(math.prod(layer.output_shape or ()) for _, layer in self.walk())
         return max(1, min(1024, (1 << 20) // max(widest, 1)))
 
+    @keywords({})
     def evaluate(
         self,
         X: Any,

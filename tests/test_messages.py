@@ -27,7 +27,7 @@ from phitodeep.errors import (
 )
 from phitodeep.layers import Dense, Layer, Param, ReLU
 from phitodeep.layers.containers import Container
-from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.loss import CategoricalCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.optimization.callbacks import Callback, EarlyStopping
 from phitodeep.optimization.initialization import He
@@ -75,6 +75,11 @@ class Mean(Layer):
 class Nothing(Layer):
     def forward(self, X: Any) -> Any:
         X + 1
+
+
+class HasLossFunc(Loss):
+    def loss_func(self, y_pred: Any, y_true: Any, *_: Any) -> float:
+        return float(np.mean((y_pred - y_true) ** 2))
 
 
 def forgets() -> None:
@@ -227,6 +232,16 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ArgumentTypeError,
         r"takes no workers=: it takes X, y, X_test, .*, verbose\.",
     ),
+    "loss of Sequential": (
+        lambda: Sequential(Dense(3, 1), loss="mse"),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"Sequential takes no loss=: write loss_class=\.",
+    ),
+    "unknown keyword of evaluate": (
+        lambda: model(Dense(3, 1)).evaluate(IMAGES, verbose=0),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"Sequential\.evaluate takes no verbose=: it takes X, y, batch_size",
+    ),
     "rate by another name": (
         lambda: Adam(lr=0.1),  # type: ignore[call-arg]
         ArgumentTypeError,
@@ -276,6 +291,11 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: Dense(3, 1).grads["W"],
         BackwardError,
         "no gradient 'W' yet",
+    ),
+    "a loss without value": (
+        lambda: HasLossFunc().loss_gradient(np.ones((2, 1)), np.ones((2, 1))),
+        NotImplementedError,
+        r"HasLossFunc must implement value\(P, T, w, total\), which loss_func and",
     ),
     "weights in a list": (
         lambda: model(Dense(3, 1)).set_weights([np.ones((3, 1))]),  # type: ignore[arg-type]
