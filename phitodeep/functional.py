@@ -98,7 +98,7 @@ def softmax_rows_back(dY: Array, Y: Array) -> None:
     dY *= Y
 
 
-@np.errstate(over="ignore")
+@np.errstate(over="ignore", invalid="ignore")
 def log_softmax(X: Array, axis: int = -1) -> Array:
     """log(softmax(x)) along `axis`, finite where the softmax itself rounds to 0.
 
@@ -265,6 +265,7 @@ def cross_entropy_and_gradient(
     log(s) sum_k t_k - sum_k t_k z_k, and p = exp(z) / s. A logit of -inf costs nothing where its
     target is 0, and makes the loss infinite where it is not. s is 1 + r, with r the sum of all
     exp(z) but the greatest: log(s) is log1p(r), which stays exact where s rounds to 1.
+    A row of weight 0 costs nothing and has gradient 0, whatever its logits.
     """
     targets, weights = _rows(logits, targets, weights)
     if total is None:
@@ -280,7 +281,8 @@ def cross_entropy_and_gradient(
     Z = np.empty(logits.shape, logits.dtype) if out is None else out
     flat, top = Z.reshape(-1), logits.argmax(axis=-1).ravel()
     top += np.arange(0, Z.size, Z.shape[-1])
-    np.subtract(logits, logits.max(axis=-1, keepdims=True), out=Z)
+    with np.errstate(invalid="ignore"):
+        np.subtract(logits, logits.max(axis=-1, keepdims=True), out=Z)
     aimed, mass = _aimed(targets, Z), targets.sum(-1)
     P = np.exp(Z, out=Z)
     flat[top] = 0
@@ -295,6 +297,8 @@ def cross_entropy_and_gradient(
     P -= targets
     P -= targets * r
     P *= factor
+    if weights is not None:
+        P[weights == 0] = 0
     return float(each.sum()) * scale, P
 
 
@@ -303,7 +307,8 @@ def cross_entropy_of_labels(
     Z: Array, dZ: Array, labels: Array, weights: Array | None, scale: float
 ) -> float:
     """Loss and gradient for logits (n, K) and labels (n,), as `cross_entropy_and_gradient`."""
-    np.subtract(Z, Z.max(axis=-1, keepdims=True), out=dZ)
+    with np.errstate(invalid="ignore"):
+        np.subtract(Z, Z.max(axis=-1, keepdims=True), out=dZ)
     flat, at = dZ.reshape(-1), np.arange(0, Z.size, Z.shape[-1]) + labels
     aimed = flat.take(at)
     np.exp(dZ, out=dZ)
@@ -316,6 +321,8 @@ def cross_entropy_of_labels(
         factor *= weights
     dZ *= factor[:, None]
     flat[at] = -others * factor  # p - 1 is -others / s
+    if weights is not None:
+        dZ[weights == 0] = 0
     return float(each.sum()) * scale
 
 

@@ -188,6 +188,7 @@ class Elementwise(Loss):
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
         each = self.each(P, T.astype(P.dtype, copy=False))
         if w is not None:
+            np.copyto(each, 0, where=w == 0)  # also where it is infinite or NaN
             each *= w
         total = self.divisor(T, w, P.shape) if total is None else total
         return float(each.sum()) / total if total else 0.0
@@ -197,6 +198,7 @@ class Elementwise(Loss):
         slope = self.slope(P, T.astype(P.dtype, copy=False))
         slope *= 1 / total if total else 0.0
         if w is not None:
+            np.copyto(slope, 0, where=w == 0)
             slope *= w
         return slope
 

@@ -640,6 +640,38 @@ def test_what_weighs_nothing_costs_nothing_at_minus_infinity(class_weight: Any) 
         np.testing.assert_allclose(found[1], [[0, 0, 0], wanted[1][0]], atol=1e-15)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, MINUS])
+@pytest.mark.parametrize(
+    ("loss", "y"),
+    [
+        (SoftmaxCrossEntropy(), [0, 1]),
+        (SoftmaxCrossEntropy(0.1, class_weight=[1.0, 2.0]), [0, 1]),
+        (CategoricalCrossEntropy(), [[1.0, 0.0], [0.3, 0.7]]),
+        (NegativeLogLikelihood(), [0, 1]),
+        (MeanSquaredError(), [[1.0, 2.0], [3.0, 4.0]]),
+        (Huber(), [[1.0, 2.0], [3.0, 4.0]]),
+        (LogCosh(), [[1.0, 2.0], [3.0, 4.0]]),
+        (BinaryCrossEntropyWithLogits(), [[1.0, 0.0], [0.0, 1.0]]),
+        (PoissonNLL(), [[1.0, 0.0], [0.0, 1.0]]),
+        (KLDivergence(), [[1.0, 0.0], [0.3, 0.7]]),
+        (CosineSimilarityLoss(), [[1.0, 2.0], [3.0, 4.0]]),
+        (SquaredHinge(), [[1.0, -1.0], [-1.0, 1.0]]),
+    ],
+)
+def test_a_row_of_weight_0_costs_nothing_whatever_it_predicts(
+    loss: Loss, y: Any, bad: float, dtype: type
+) -> None:
+    P = np.array([[0.3, 0.6], [0.2, 0.4]], dtype)
+    wanted = both(loss, P, y, [0.0, 2.0])
+    P[0] = bad
+    with np.errstate(all="ignore"):
+        value, gradient = both(loss, P, y, [0.0, 2.0])
+    assert_both((value, gradient), wanted, rtol=1e-6)
+    assert gradient.dtype == dtype
+    assert not gradient[0].any()
+
+
 def test_infinite_logits_cost_nothing_where_the_target_agrees() -> None:
     loss, P = BinaryCrossEntropyWithLogits(), np.array([[MINUS, np.inf, 0.0]])
     with np.errstate(all="raise", under="ignore"):

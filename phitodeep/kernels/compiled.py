@@ -406,6 +406,10 @@ def _cross_entropy_of_labels(Z, dZ, labels, weights, scale):  # type: ignore[no-
     n, K = Z.shape
     loss = 0.0
     for i in range(n):
+        if weights is not None and weights[i] == 0:
+            for k in range(K):
+                dZ[i, k] = 0
+            continue
         top = Z[i, 0]
         for k in range(1, K):
             top = max(top, Z[i, k])
@@ -420,8 +424,7 @@ def _cross_entropy_of_labels(Z, dZ, labels, weights, scale):  # type: ignore[no-
         w = Z.dtype.type(1)
         if weights is not None:
             w = weights[i]
-        if w != 0:
-            loss += w * ((math.log1p(others) if aimed == 0 else math.log(own + others)) - aimed)
+        loss += w * ((math.log1p(others) if aimed == 0 else math.log(own + others)) - aimed)
         factor = w * scale / (own + others)
         for k in range(K):
             dZ[i, k] *= factor

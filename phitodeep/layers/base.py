@@ -318,6 +318,15 @@ class State(Param):
     store = "state"
 
 
+def _spread(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What a list, tuple or dict holds, and those inside it, with names such as `layers.0`."""
+    for key, v in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(v, list | tuple | dict):
+            yield from _spread(f"{name}.{key}", v)
+        else:
+            yield f"{name}.{key}", v
+
+
 def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
     """Bring X to the layer's dtype, and remember the shape that backward must be given."""
 
@@ -818,10 +827,8 @@ class Layer(Buffered, Configurable):
         for name, value in vars(self).items():
             if name in self.refers_to or name == "_original":
                 continue
-            if isinstance(value, list | tuple):
-                yield from ((f"{name}.{i}", v) for i, v in enumerate(value))
-            elif isinstance(value, dict):
-                yield from ((f"{name}.{key}", v) for key, v in value.items())
+            if isinstance(value, list | tuple | dict):
+                yield from _spread(name, value)
             else:
                 yield name, value
 

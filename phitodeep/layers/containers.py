@@ -31,7 +31,7 @@ class _Place:
 
 
 class Container(Layer):
-    """A layer made of layers, which it holds as attributes, or in lists, tuples and dicts.
+    """A layer made of layers, held as attributes, or in lists, tuples and dicts, also nested ones.
 
     Derive your own from it: what is held is found, so it is built from the same seed, trained,
     counted, copied and saved with the rest. `create`, `forward` and `backward` are the author's.
@@ -59,17 +59,17 @@ class Container(Layer):
         copies = {id(layer): layer.replica(frames) for layer in self.children().values()}
 
         def copied(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: copied(v) for key, v in value.items()}
+            if isinstance(value, list | tuple):
+                kept = [copied(v) for v in value]
+                if hasattr(value, "_fields"):  # a named tuple
+                    return type(value)(*kept)
+                return kept if isinstance(value, list) else tuple(kept)
             return copies.get(id(value), value)
 
         for name in {key.partition(".")[0] for key in self.children()}:
-            held = vars(self)[name]
-            if isinstance(held, Layer):
-                vars(twin)[name] = copied(held)
-            elif isinstance(held, dict):
-                vars(twin)[name] = {key: copied(value) for key, value in held.items()}
-            else:
-                kept = map(copied, held)
-                vars(twin)[name] = list(kept) if isinstance(held, list) else tuple(kept)
+            vars(twin)[name] = copied(vars(self)[name])
         return twin
 
     @property

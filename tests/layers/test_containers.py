@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -359,7 +359,15 @@ class Own(Container):
         self.inside = inside
 
     def parts(self) -> list[Layer]:
-        return list(self.inside.values() if isinstance(self.inside, dict) else self.inside)
+        """The layers, whatever they lie in."""
+        found, held = [], [self.inside]
+        while held:
+            first = held.pop(0)
+            if isinstance(first, Layer):
+                found.append(first)
+            else:
+                held[:0] = first.values() if isinstance(first, dict) else first
+        return found
 
     def create(self, shape: Any) -> Any:
         for layer in self.parts():
@@ -378,10 +386,19 @@ class Own(Container):
         return dY
 
 
+class Two(NamedTuple):
+    first: Layer
+    second: Layer
+
+
 HELD = [
     lambda a, b: [a, b],
     lambda a, b: (a, b),
     lambda a, b: {"a": a, "b": b},
+    Two,
+    lambda a, b: [[a], (b,)],
+    lambda a, b: {"encoder": [a], "decoder": [Chain(b)]},
+    lambda a, b: ({"all": Two(a, b)},),
 ]
 
 
@@ -447,6 +464,7 @@ def test_replicas_share_parameters_and_keep_their_frames(rng: np.random.Generato
         assert b.frame is c.frame is not a.frame
         assert b.original is c.original is a
     assert chain.original is chain
+    assert type(Own(Two(Tanh(), Tanh())).replica().inside) is Two
 
 
 class Grows(Container):
