@@ -103,6 +103,11 @@ class Container(Layer):
         return list(layers)
 
     def build(self, input_shape: Shape, *, seed: Any = None, dtype: DType = None) -> Shape:
+        for name, value in vars(self).items():
+            if isinstance(value, set | frozenset) and any(isinstance(v, Layer) for v in value):
+                raise ArgumentTypeError(
+                    f"{self!r} holds layers in the set {name!r}, which has no order: use a list."
+                )
         before = set(map(id, self.children().values()))
         shape = super().build(input_shape, seed=seed, dtype=dtype)
         for path, layer in self.children().items() if self.creates else ():

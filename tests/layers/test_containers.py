@@ -513,3 +513,8 @@ def test_layers_that_create_makes_and_does_not_adopt_are_refused() -> None:
 def test_what_is_no_layer_is_told_what_to_write(value: Any, hint: str) -> None:
     with pytest.raises(ArgumentTypeError, match=hint):
         Chain(value)
+
+
+def test_layers_in_a_set_are_refused() -> None:
+    with pytest.raises(ArgumentTypeError, match="the set 'inside', which has no order"):
+        Own({Dense(3, 3), Tanh()}).build((3,))
