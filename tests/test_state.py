@@ -450,6 +450,14 @@ SPOILED = [
 ]
 
 
+SPOILED += [
+    (_set("frozen", to=[[1]]), "frozen layers has the unknown"),
+    (_set("optimizer", "class", to=np.zeros(3)), "load it into such a one"),
+    (_set("optimizer", "last_rate", to=10**400), "last_rate must be"),
+    (_set("callbacks", 0, "best", to=10**400), "best must be a number or None"),
+]
+
+
 @pytest.mark.parametrize(("spoil", "message"), SPOILED, ids=[message for _, message in SPOILED])
 def test_a_spoiled_state_is_refused_and_changes_nothing(
     spoil: Callable[[Any], None], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
