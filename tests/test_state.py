@@ -242,6 +242,21 @@ def test_a_state_that_was_loaded_resumes_once() -> None:
     assert (other.best > 0, other.waited) == (True, 0)
 
 
+def test_a_state_that_a_callback_loads_does_not_reach_the_next_training() -> None:
+    def back(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 3:
+            model.load_state_dict(states[2])
+        states[epoch] = model.state_dict()
+
+    states: dict[int, Any] = {}
+    stop = EarlyStopping(patience=9)
+    model = net(Adam(0.02), callbacks=[stop])
+    train(model, 3, callbacks=[LambdaCallback(on_epoch_end=back)])
+    stop.best, stop.waited = -1.0, 3
+    train(model, 1)
+    assert (stop.best > 0, stop.waited) == (True, 0)
+
+
 @pytest.mark.parametrize("append", [False, True])
 def test_a_csv_goes_on_with_its_rows(tmp_path: Path, append: bool) -> None:
     def make(name: str) -> Callable[[], Sequential]:

@@ -164,14 +164,16 @@ class Watch(NamedTuple):
         again = what == "forward" and call.again and not self.recomputed
         if again or self.inside == (what, layer):
             return run(layer, A, **how)
-        watch = self if self.paths is not None else self.of(layer)
+        watch = self.of(layer)
         path = (watch.paths or {}).get(id(layer.original), "?")
         with within(call._replace(watch=watch._replace(inside=(what, layer)))):
             A = watch.tell(what, "before", layer, A, path=path)
             return watch.tell(what, "after", layer, run(layer, A, **how), path=path)
 
     def of(self, root: Layer) -> Watch:
-        """This watch, with paths as seen from `root`."""
+        """This watch, with paths as seen from `root` unless it has some."""
+        if self.paths is not None:
+            return self
         return self._replace(paths={id(layer): path for path, layer in root.original.walk()})
 
 

@@ -119,7 +119,7 @@ class _Resumable(Callback):
         self.training, self.resumes = True, False
 
     def on_train_end(self, model: Layer) -> None:
-        self.training = False
+        self.training = self.resumes = False
 
     def state_dict(self) -> StateDict:
         kept = {name: plain(getattr(self, name)) for name in self.remembered}
