@@ -193,8 +193,9 @@ class watching(within):
     The watcher is a function of one `Event`. It is told once before and once after a pass. What
     it returns, an array of the same shape, takes the place of the event's array; None leaves it.
     Paths are those in the model, or in the outermost layer that runs, or in `root` if given. A
-    forward pass that a checkpoint computes again is told of only with `recomputed=True`. With
-    threads, the watcher is called in each of them.
+    forward pass that a checkpoint computes again is told of only with `recomputed=True`, which a
+    watcher that replaces arrays needs there. With threads, the watcher is called in each of them.
+    Training writes into the same arrays again: keep copies.
     """
 
     def __init__(
