@@ -505,6 +505,8 @@ class Sequential(Chain):
             check_array(weights[path], a.shape, f"{who}: {path}")
         epoch = check_count(state["epoch"], f"{who}: epoch", least=0)
         seed = check_entries(state["seed"], ("entropy", "spawn_key"), f"{who} of seed")
+        if seed["entropy"] is None:  # which NumPy would draw
+            raise ArgumentError(f"{who}: seed {seed!r} is none: it has no entropy.")
         try:
             root = np.random.SeedSequence(seed["entropy"], spawn_key=tuple(seed["spawn_key"]))
         except (TypeError, ValueError) as error:

@@ -466,6 +466,7 @@ SPOILED = [
 
 
 SPOILED += [
+    (lambda state: state["seed"].update(entropy=None), "seed .* is none: it has no entropy"),
     (_set("frozen", to=[[1]]), "frozen layers has the unknown"),
     (_set("optimizer", "class", to=np.zeros(3)), "load it into such a one"),
     (_set("optimizer", "last_rate", to=10**400), "last_rate must be"),

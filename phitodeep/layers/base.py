@@ -417,6 +417,11 @@ class Layer(Buffered, Configurable):
         cls.declared = {**cls.declared, **own}
 
     def __init__(self) -> None:
+        if type(self).__hash__ is None:
+            raise ArgumentTypeError(
+                f"{type(self).__name__} compares layers by value, but each is one of its own: a "
+                "dataclass of a layer is a @dataclass(eq=False)."
+            )
         self.params: dict[str, Array] = {}
         self.state: dict[str, Array] = {}
         self.frame = Frame()
