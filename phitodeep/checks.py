@@ -150,12 +150,16 @@ def check_number(
     """`value` as a finite float with least <= value, above < value and value < below."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ArgumentTypeError(f"{who} must be a number, got {value!r}.")
-    if not (np.isfinite(value) and least <= value and above < value < below):
+    try:
+        number = float(value)
+    except OverflowError:  # an integer that no float holds
+        number = math.inf
+    if not (math.isfinite(number) and least <= number and above < number < below):
         bounds = [f">= {least:g}"] * (least > -np.inf) + [f"> {above:g}"] * (above > -np.inf)
         bounds += [f"< {below:g}"] * (below < np.inf)
         wanted = " and ".join(bounds) or "finite"
         raise ArgumentError(f"{who} must be {wanted}, got {value!r}.")
-    return float(value)
+    return number
 
 
 def check_count(value: Any, who: str, *, least: int = 1) -> int:
@@ -165,6 +169,13 @@ def check_count(value: Any, who: str, *, least: int = 1) -> int:
     if value < least:
         raise ArgumentError(f"{who} must be >= {least}, got {value}.")
     return int(value)
+
+
+def check_list(value: Any, who: str) -> list[Any]:
+    """`value`, which must be a list, as configs and states hold several things."""
+    if not isinstance(value, list):
+        raise ArgumentTypeError(f"{who} must be a list, got {value!r}.")
+    return value
 
 
 def check_shape(shape: Any, who: str) -> Shape:

@@ -186,7 +186,15 @@ def _written(get_config: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dic
                     f"{type(self).__name__}.get_config must return the constructor's arguments "
                     f"by name, got {config!r}."
                 )
-            return {name: writer.value(v, _Place(name, self)) for name, v in config.items()}
+            try:
+                return {name: writer.value(v, _Place(name, self)) for name, v in config.items()}
+            except RecursionError:
+                if self is not writer.open[0]:
+                    raise
+                raise ArgumentError(
+                    f"{type(self).__name__} holds values that are nested too deeply, or in "
+                    "themselves, to be written down."
+                ) from None
 
     return guarded
 
@@ -255,7 +263,10 @@ class Configurable:
         ]
         first = [values.pop(name, known[name].default) for name in by_place]
         several = next((name for name, p in known.items() if p.kind is p.VAR_POSITIONAL), "")
-        return cls(*first, *values.pop(several, ()), **values)
+        rest = values.pop(several, [])
+        if not isinstance(rest, list | tuple):
+            raise ArgumentTypeError(f"{cls.__name__}: {several} must be a list, got {rest!r}.")
+        return cls(*first, *rest, **values)
 
 
 def _lost_keywords(cls: type) -> str | None:
@@ -427,17 +438,17 @@ class _Reader:
             raise
 
     def tagged(self, tag: str, value: Mapping[str, Any], place: _Place) -> Any:
-        if tag in KINDS:
+        try:
+            if tag not in KINDS:
+                return self.plainly(tag, value[tag], value, place)
             made = _find(tag, value[tag]).from_config(value.get("config", {}))
             if "id" in value:
                 self.held[value["id"]] = made
             return made
-        try:
-            return self.plainly(tag, value[tag], value, place)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError, SyntaxError) as error:
             if isinstance(error, PhitodeepError):
                 raise
-            raise ArgumentError(f"{value!r} is not what get_config writes: {error}.") from None
+            raise ArgumentError(f"{value!r} is not what get_config writes: {error}.") from error
 
     def plainly(self, tag: str, inside: Any, value: Mapping[str, Any], place: _Place) -> Any:
         if tag == "ref":
@@ -457,7 +468,10 @@ class _Reader:
         if tag == "tuple":
             return tuple(self.value(inside, place))
         if tag == "array":
-            return np.array(self.value(inside, place), value.get("dtype"))
+            array = np.array(self.value(inside, place), value.get("dtype"))
+            if array.dtype.kind not in "fiub":
+                raise ArgumentTypeError(f"an array of {array.dtype} is not what get_config writes.")
+            return array
         return {self.value(k, place): self.value(v, place) for k, v in inside}
 
 
@@ -467,9 +481,14 @@ _READER: ContextVar[_Reader | None] = ContextVar("phitodeep_reader", default=Non
 def restored(config: Mapping[str, Any], owner: str = "config") -> dict[str, Any]:
     """What the values of a config stand for, by key: for a `from_config` of your own."""
     check_mapping(config, owner)
-    reader = _READER.get() or _Reader()
+    outer = _READER.get()
+    reader = outer or _Reader()
     token = _READER.set(reader)
     try:
         return {name: reader.value(v, _Place(name, owner)) for name, v in config.items()}
+    except RecursionError:
+        if outer is not None:
+            raise
+        raise ArgumentError(f"the config of {owner} is nested too deeply, or in itself.") from None
     finally:
         _READER.reset(token)

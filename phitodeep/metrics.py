@@ -242,6 +242,8 @@ def as_classes(P: Array, T: Array, threshold: float) -> tuple[Array, Array, int]
         raise ShapeError(f"predictions of shape {P.shape} do not fit y of shape {T.shape}.")
     predicted = np.where(np.isnan(P.max(axis=-1)), -1, P.argmax(axis=-1)).ravel()
     true = T.ravel().astype(int)
+    if true.max(initial=-1) >= classes:
+        raise ArgumentError(f"y holds the class {true.max()}, but there are scores of {classes}.")
     counted = true >= 0
     return predicted[counted], true[counted], classes
 

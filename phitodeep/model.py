@@ -18,6 +18,8 @@ from phitodeep import loss as losses
 from phitodeep.checks import (
     as_mask,
     check_count,
+    check_list,
+    check_shape,
     choose,
     class_hint,
     keywords,
@@ -192,13 +194,13 @@ class Sequential(Chain):
         With a seed, its weights are the same to the bit; without one they are drawn again.
         """
         config = dict(check_mapping(config, cls.__name__))
-        shape, frozen = config.pop("input_shape", None), config.pop("frozen", ())
+        shape, frozen = config.pop("input_shape", None), config.pop("frozen", [])
         model = super().from_config(config)
         if shape is not None:
-            model.build(tuple(shape))
+            model.build(check_shape(shape, "input_shape"))
         layers = dict(model.walk())
-        for path in frozen:
-            if path not in layers:
+        for path in check_list(frozen, "frozen"):
+            if not isinstance(path, str) or path not in layers:
                 raise ArgumentError(f"frozen: the model has no layer {path!r}.")
             layers[path]._trainable = False
         return model
@@ -546,14 +548,16 @@ class Sequential(Chain):
             check_array(weights[path], a.shape, f"{who}: {path}")
         epoch = check_count(state["epoch"], f"{who}: epoch", least=0)
         seed = check_entries(state["seed"], ("entropy", "spawn_key"), f"{who} of seed")
+        if seed["entropy"] is None:  # which NumPy would draw
+            raise ArgumentError(f"{who}: seed {seed!r} is none: it has no entropy.")
         try:
             root = np.random.SeedSequence(seed["entropy"], spawn_key=tuple(seed["spawn_key"]))
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"{who}: seed {seed!r} is none: {error}.") from None
         for part in ("callbacks", "frozen"):
-            if not isinstance(state[part], list):
-                raise ArgumentTypeError(f"{who}: {part} must be a list, got {state[part]!r}.")
-        check_entries(dict.fromkeys([*here, *state["frozen"]]), here, f"{who} of frozen layers")
+            check_list(state[part], f"{who}: {part}")
+        named = [str(path) for path in state["frozen"]]
+        check_entries(dict.fromkeys([*here, *named]), here, f"{who} of frozen layers")
         if len(state["callbacks"]) != len(self.callbacks):
             raise ArgumentError(
                 f"{who} has {len(state['callbacks'])} callbacks, the model {len(self.callbacks)}."
@@ -709,9 +713,12 @@ class SequentialBuilder(Configurable):
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """The builder that `get_config` wrote."""
         options = restored(config, cls.__name__)
-        builder = cls(*options.pop("input_shape", None) or ())
-        for layer in options.pop("layers", ()):
+        shape = options.pop("input_shape", None)
+        builder = cls(*(() if shape is None else check_shape(shape, "input_shape")))
+        for layer in check_list(options.pop("layers", []), "layers"):
             builder.add(layer)
+        for name in {"metrics", "callbacks"} & options.keys():
+            check_list(options[name], name)
         known = inspect.signature(Sequential).parameters
         for name, value in options.items():
             if name not in known:

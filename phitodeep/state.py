@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -55,6 +56,12 @@ def check_entries(state: Any, wanted: Collection[str], who: str) -> StateDict:
 
 def _more(keys: list[str]) -> str:
     return f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a float, infinity and nan among them, or an integer that fits one."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, float) or (whole and abs(value) <= sys.float_info.max)
 
 
 def check_array(array: Any, shape: Shape, who: str) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import re
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.checks import check_number
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -711,3 +713,12 @@ def test_nothing_is_trained_by_an_optimizer_of_another_models_layers(tmp_path: P
         lambda: model.optimizer.step(other.layers),
         *(ArgumentError, "layers of another model", model),
     )
+
+
+def test_numbers_of_every_kind_are_read_and_endless_ones_refused() -> None:
+    for one in (1, 1.0, np.float16(1), np.float32(1), np.longdouble(1), np.int8(1), np.uint64(1)):
+        assert type(check_number(one, "one", least=0, below=2)) is float
+    assert check_number(np.int8(-128), "few") == -128
+    for endless in (10**400, -(10**400), np.float32("inf"), math.nan):
+        with pytest.raises(ArgumentError, match="it must be finite"):
+            check_number(endless, "it")

@@ -1060,6 +1060,22 @@ MISREAD: list[tuple[Any, dict[str, Any], str]] = [
     (Sequential, {"layer": []}, "unknown key 'layer'"),
     (SequentialBuilder, {"layer": []}, "unknown key 'layer'"),
     (LambdaCallback, {"on_lunch": {"function": "note"}}, "LambdaCallback knows"),
+    (Chain, {"layers": 3}, "Chain: layers must be a list, got 3"),
+    (Chain, {"layers": [entry("layer", "Chain", layers="ab")]}, "layers must be a list, got 'ab'"),
+    (Chain, {"layers": [{"layer": "ReLU", "id": [1]}]}, "is not what get_config writes"),
+    (Chain, {"layers": [entry("layer", "GELU", approximate={"array": [1, 2]})]}, "layers.0. of Ch"),
+    (Sequential, {"layers": [], "input_shape": 3}, "input_shape takes a shape"),
+    (Sequential, {"layers": [], "frozen": None}, "frozen must be a list"),
+    (Sequential, {"layers": [], "frozen": [[0]]}, "the model has no layer"),
+    (SequentialBuilder, {"layers": 3}, "layers must be a list"),
+    (SequentialBuilder, {"input_shape": True}, "input_shape takes a shape"),
+    (SequentialBuilder, {"metrics": 3}, "metrics must be a list"),
+    (Dropout, {"rate": 10**400}, "Dropout rate must be"),
+    (Widget, {"value": {"float": 10**400}}, "is not what get_config writes"),
+    (Widget, {"value": {"array": [300], "dtype": "int8"}}, "is not what get_config writes"),
+    (Widget, {"value": {"array": [1], "dtype": "(1,"}}, "is not what get_config writes"),
+    (Widget, {"value": {"array": [None], "dtype": "O"}}, "array of object is not what"),
+    (Widget, {"value": {"array": ["x"]}}, "array of <U1 is not what"),
 ]
 
 
@@ -1068,6 +1084,20 @@ def test_what_cannot_be_read_is_refused(kind: Any, config: Any, says: str) -> No
     with pytest.raises(PhitodeepError, match=says):
         kind.from_config(config)
     again(Sequential(Dense(3, 2)))
+
+
+def test_what_is_in_itself_or_too_deep_is_refused_both_ways() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    deep: Any = entry("layer", "ReLU")
+    for _ in range(2000):
+        deep = entry("layer", "Chain", layers=[deep])
+    for value in (loop, deep):
+        with pytest.raises(PhitodeepError, match="config of Widget is nested too deeply"):
+            Widget.from_config({"value": value})
+    with pytest.raises(PhitodeepError, match="Widget holds values that are nested too deeply"):
+        Widget(loop).get_config()
+    assert Widget.from_config(Widget([1]).get_config()).value == [1]
 
 
 @pytest.mark.parametrize("kind", [Dense, Sequential, SequentialBuilder, LambdaCallback])

@@ -403,3 +403,9 @@ def test_every_public_metric_has_an_instance() -> None:
     assert set(kinds) - {"Metric", "Custom"} == {type(m).__name__ for m in METRICS.values()}
     assert repr(TopKAccuracy(3)) == "TopKAccuracy(3)"
     assert repr(MAE()) == "MAE()"
+
+
+@pytest.mark.parametrize("name", ["accuracy", "top_k_accuracy", "f1", "confusion_matrix"])
+def test_a_class_without_a_score_is_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match="y holds the class 7, but there are scores of 3"):
+        METRICS[name](np.eye(3)[[0, 1, 2, 0]], np.array([0, 1, 2, 7]))

@@ -242,6 +242,21 @@ def test_a_state_that_was_loaded_resumes_once() -> None:
     assert (other.best > 0, other.waited) == (True, 0)
 
 
+def test_a_state_that_a_callback_loads_does_not_reach_the_next_training() -> None:
+    def back(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 3:
+            model.load_state_dict(states[2])
+        states[epoch] = model.state_dict()
+
+    states: dict[int, Any] = {}
+    stop = EarlyStopping(patience=9)
+    model = net(Adam(0.02), callbacks=[stop])
+    train(model, 3, callbacks=[LambdaCallback(on_epoch_end=back)])
+    stop.best, stop.waited = -1.0, 3
+    train(model, 1)
+    assert (stop.best > 0, stop.waited) == (True, 0)
+
+
 @pytest.mark.parametrize("append", [False, True])
 def test_a_csv_goes_on_with_its_rows(tmp_path: Path, append: bool) -> None:
     def make(name: str) -> Callable[[], Sequential]:
@@ -447,6 +462,15 @@ SPOILED = [
     (_set("optimizer", "schedules", "alpha", "after", "rate", to="x"), "rate must be a number"),
     (_set("optimizer", "schedules", "alpha", "after", "best", to="x"), "best must be a number"),
     (_set("optimizer", "schedules", "alpha", to={}), "the state of WarmUp lacks 'after'"),
+]
+
+
+SPOILED += [
+    (lambda state: state["seed"].update(entropy=None), "seed .* is none: it has no entropy"),
+    (_set("frozen", to=[[1]]), "frozen layers has the unknown"),
+    (_set("optimizer", "class", to=np.zeros(3)), "load it into such a one"),
+    (_set("optimizer", "last_rate", to=10**400), "last_rate must be"),
+    (_set("callbacks", 0, "best", to=10**400), "best must be a number or None"),
 ]
 
 

@@ -164,14 +164,16 @@ class Watch(NamedTuple):
         again = what == "forward" and call.again and not self.recomputed
         if again or self.inside == (what, layer):
             return run(layer, A, **how)
-        watch = self if self.paths is not None else self.of(layer)
+        watch = self.of(layer)
         path = (watch.paths or {}).get(id(layer.original), "?")
         with within(call._replace(watch=watch._replace(inside=(what, layer)))):
             A = watch.tell(what, "before", layer, A, path=path)
             return watch.tell(what, "after", layer, run(layer, A, **how), path=path)
 
     def of(self, root: Layer) -> Watch:
-        """This watch, with paths as seen from `root`."""
+        """This watch, with paths as seen from `root` unless it has some."""
+        if self.paths is not None:
+            return self
         return self._replace(paths={id(layer): path for path, layer in root.original.walk()})
 
 
@@ -191,8 +193,9 @@ class watching(within):
     The watcher is a function of one `Event`. It is told once before and once after a pass. What
     it returns, an array of the same shape, takes the place of the event's array; None leaves it.
     Paths are those in the model, or in the outermost layer that runs, or in `root` if given. A
-    forward pass that a checkpoint computes again is told of only with `recomputed=True`. With
-    threads, the watcher is called in each of them.
+    forward pass that a checkpoint computes again is told of only with `recomputed=True`, which a
+    watcher that replaces arrays needs there. With threads, the watcher is called in each of them.
+    Training writes into the same arrays again: keep copies.
     """
 
     def __init__(
@@ -437,6 +440,11 @@ class Layer(Buffered, Configurable):
         cls.declared = {**cls.declared, **declared}
 
     def __init__(self) -> None:
+        if type(self).__hash__ is None:
+            raise ArgumentTypeError(
+                f"{type(self).__name__} compares layers by value, but each is one of its own: a "
+                "dataclass of a layer is a @dataclass(eq=False)."
+            )
         self.params: dict[str, Array] = {}
         self.state: dict[str, Array] = {}
         self.frame = Frame()

@@ -499,7 +499,7 @@ class Optimizer(Configurable):
         who = f"{self!r}: the state"
         self._check_not_lent("load a state")
         state = check_entries(state, ("class", "t", "last_rate", "parameters", "schedules"), who)
-        if state["class"] != type(self).__name__:
+        if str(state["class"]) != type(self).__name__:
             raise ArgumentError(f"{who} is that of {state['class']}: load it into such a one.")
         t = check_count(state["t"], f"{who}: t", least=0)
         last_rate = check_number(state["last_rate"], f"{who}: last_rate", least=0)

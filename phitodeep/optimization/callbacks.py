@@ -21,7 +21,7 @@ from phitodeep.config import Configurable, register, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
 from phitodeep.files import atomic_write
 from phitodeep.layers.base import Layer
-from phitodeep.state import StateDict, check_entries, plain
+from phitodeep.state import StateDict, check_entries, is_number, plain
 from phitodeep.types import Array, describe
 
 Logs = Mapping[str, float]
@@ -126,7 +126,7 @@ class _Resumable(Callback):
         self.training, self.resumes = True, False
 
     def on_train_end(self, model: Layer) -> None:
-        self.training = False
+        self.training = self.resumes = False
 
     def state_dict(self) -> StateDict:
         kept = {name: plain(getattr(self, name)) for name in self.remembered}
@@ -167,7 +167,7 @@ class _Watch(_Resumable):
 
     def check_state(self, state: StateDict, who: str) -> None:
         best = math.nan if state["best"] is None else state["best"]
-        if isinstance(best, bool) or not isinstance(best, float | int):
+        if not is_number(best):
             raise ArgumentTypeError(f"{who}: best must be a number or None, got {best!r}.")
         state["best"] = float(best)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array
 
@@ -56,5 +57,15 @@ def hidden(layers: Sequence[Layer]) -> set[tuple[Layer, str]]:
 
 
 def _wide(layer: Layer, name: str) -> bool:
-    stacks = layer.matrices(name, layer.params[name])
-    return bool(stacks) and all(min(stack.shape[1:]) > 1 for stack in stacks)
+    W = layer.params[name]
+    stacks = layer.matrices(name, W)
+    if not isinstance(stacks, list) or not all(
+        isinstance(A, np.ndarray) and A.ndim == 3 and np.may_share_memory(A, W) for A in stacks
+    ):
+        raise ArgumentTypeError(
+            f"{layer!r}: matrices({name!r}, W) must return a list of stacks (n, rows, columns) "
+            "that are views of W, not copies."
+        )
+    if stacks and sum(A.size for A in stacks) != W.size:
+        raise ShapeError(f"{layer!r}: matrices({name!r}, W) must hold each number of W once.")
+    return bool(stacks) and all(min(A.shape[1:]) > 1 for A in stacks)

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 from phitodeep.checks import check_count, check_number
 from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.state import StateDict, Stateful, check_entries
+from phitodeep.state import StateDict, Stateful, check_entries, is_number
 from phitodeep.types import Schedule, describe
 
 
@@ -265,6 +265,6 @@ class ReduceOnPlateau(Configurable):
         rate = check_number(state["rate"], f"{who}: rate", least=0)
         waited = check_count(state["waited"], f"{who}: waited", least=0)
         best = math.inf if state["best"] is None else state["best"]
-        if not isinstance(best, float | int):
+        if not is_number(best):
             raise ArgumentTypeError(f"{who}: best must be a number or None, got {best!r}.")
-        self.rate, self.best, self.waited = rate, best, waited
+        self.rate, self.best, self.waited = rate, float(best), waited

@@ -99,6 +99,8 @@ class Objective:
         self.metrics = as_metrics(metrics, loss.threshold, loss.labels is not None)
         self.ignored: int | None = getattr(loss, "ignore_index", None)
         self._made_from = loss, list(model.layers)
+        watch = current().watch
+        self.watch = None if watch is None else watch.of(model)
 
     def check(self, model: Any) -> None:
         """Refuse a model whose loss or layers are no longer those of this training."""
@@ -115,7 +117,10 @@ class Objective:
         if self.last is None:
             return P
         with inference():
-            return self.last.forward(P)
+            if self.watch is None:
+                return self.last.forward(P)
+            with calling(watch=self.watch):
+                return self.last.forward(P)
 
     def evaluate(self, batches: Iterable[Data]) -> dict[str, Any]:
         """Loss and metrics of all the data, in batches that do not show in the result."""
@@ -256,8 +261,6 @@ class _Run:
         self.callbacks, self.display = callbacks, display(verbose)
         self.history, self.memory = History(), Memory()
         self.team: Team | None = None
-        watch = current().watch
-        self.watch = None if watch is None else watch.of(model)
 
     def train(self, epochs: int) -> None:
         """The whole training; it ends early where a callback, Ctrl-C or divergence asks."""
@@ -382,7 +385,7 @@ class _Run:
                 step=optimizer.t,
                 first=first,
                 mask=batch.mask,
-                watch=self.watch,
+                watch=objective.watch,
             )
             with within(call):
                 parts = self.passes(batch, total)

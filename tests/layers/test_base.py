@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -263,6 +264,23 @@ def test_what_an_author_forgot_is_named() -> None:
 
     with pytest.raises(ArgumentTypeError, match="holds layers: derive it from Container"):
         Holder().build((2,))
+
+
+def test_a_dataclass_may_be_a_layer_if_it_is_not_compared_by_value() -> None:
+    class Power(Layer):
+        n: int = 2
+
+        def __post_init__(self) -> None:
+            super().__init__()
+
+        def forward(self, X: Array) -> Array:
+            return X**self.n
+
+    with pytest.raises(ArgumentTypeError, match=r"Power .*: a dataclass .* @dataclass\(eq=False\)"):
+        dataclass(type("Power", (Power,), {"__annotations__": {"n": int}}))()
+    made: Any = dataclass(eq=False)(Power)(3)
+    assert made.forward(np.full((1, 1), 2.0)) == 8
+    assert made.get_config() == {"n": 3}
 
 
 def test_a_gradient_of_no_parameter_is_refused() -> None:

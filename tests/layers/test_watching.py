@@ -347,3 +347,27 @@ def test_an_unbuilt_layer_of_ones_own(rng: np.random.Generator) -> None:
     with watching(notes):
         layer.backward(loss.loss_gradient(layer.forward(X), [0, 1, 2, 0]))
     assert len(notes.events) == 6
+
+
+def test_a_softmax_that_metrics_ask_for_has_its_path() -> None:
+    X, y = images()
+    model = cnn()
+    notes = Notes()
+    with watching(notes):
+        model.train(X, y, X, y, epochs=1, metrics=["accuracy"], verbose=0)
+        model.evaluate(X, y, metrics=["accuracy"])
+    last = str(len(model.layers) - 1)
+    softmax = [e.path for e in notes.events if e.source is model.layers[-1]]
+    assert softmax == [last, last] * 4  # two batches, the test data, and evaluate
+    assert {e.path for e in notes.events if isinstance(e.source, Sequential)} == {""}
+
+
+def test_a_root_holds_in_training_too(rng: np.random.Generator) -> None:
+    model = Sequential(Dense(3, 4), Tanh(), Dense(4, 2))
+    both = Chain(Dense(2, 3), model)
+    notes = Notes()
+    with watching(notes, root=both):
+        model.train(rng.standard_normal((4, 3)), rng.standard_normal((4, 2)), epochs=1, verbose=0)
+    assert notes.told("forward", "before") == [
+        f"before forward {path}" for path in ("1", "1.layers.0", "1.layers.1", "1.layers.2")
+    ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep.data import make_moons
-from phitodeep.errors import ArgumentError
+from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.layers import (
     GRU,
     LSTM,
@@ -348,3 +349,26 @@ def test_training_stays_float32_and_learns() -> None:
     assert {a.dtype for a in model.get_weights().values()} == {np.dtype(np.float32)}
     for slots in model.optimizer.memory().values():
         assert {a.dtype for a in slots.values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("split", "says"),
+    [
+        (lambda W: [W.copy()[None]], "views of W, not copies"),
+        (lambda W: [W], "stacks .n, rows, columns."),
+        (lambda W: W[None], "must return a list"),
+        (lambda W: None, "must return a list"),
+        (lambda W: [W[None, :, :3]], "each number of W once"),
+    ],
+)
+def test_matrices_that_would_not_be_stepped_are_refused(split: Any, says: str) -> None:
+    class Own(Dense):
+        def matrices(self, name: str, W: Array) -> list[Array]:
+            found: list[Array] = split(W.reshape(6, 6))
+            return found
+
+    model = Sequential(Dense(4, 6), Own(6, 6), Dense(6, 2), seed=0, optimizer=Muon())
+    before = model.get_weights()
+    with pytest.raises(PhitodeepError, match=says):
+        model.train(np.ones((4, 4)), np.ones((4, 2)), epochs=1, verbose=0)
+    assert all((before[path] == a).all() for path, a in model.get_weights().items())
