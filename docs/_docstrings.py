@@ -58,12 +58,14 @@ def block(lines: list[str]) -> Iterator[str]:
 
 def columns(lines: list[str]) -> Iterator[str]:
     """Names with what they mean: a line that is indented goes on with the meaning."""
+    meant: list[str] = []
     for line in lines:
         found = COLUMNS.fullmatch(line)
         if found:
-            yield f"`{found[1].replace('`', '')}`\n:   {escaped(found[2])}"
+            meant.append(f"`{found[1].replace('`', '')}`\n:   {escaped(found[2])}")
         else:
-            yield f"    {escaped(line.strip())}"
+            meant[-1] += f"\n    {escaped(line.strip())}"
+    yield from meant
 
 
 def prose(lines: list[str]) -> Iterator[str]:
@@ -85,7 +87,7 @@ def escaped(line: str) -> str:
     """The line with Markdown's signs as themselves, but for what is between backticks."""
     parts = re.split(r"(`[^`]*`)", line)
     for i in range(0, len(parts), 2):
-        parts[i] = re.sub(r"([*_<>|\[\]])", r"\\\1", parts[i])
+        parts[i] = re.sub(r"([*_>|\[\]])", r"\\\1", parts[i]).replace("<", "&lt;")
         parts[i] = ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", parts[i])
     line = "".join(parts)
     return re.sub(r"^([-+#=])", r"\\\1", line)

@@ -47,8 +47,9 @@ def main(steps: int = 2000, write: int = 500) -> float:
     places = np.arange(0, len(held) - CONTEXT - 1, CONTEXT)  # every character is predicted once
     X_val, y_val = windows(held, CONTEXT)
     loss = model.evaluate(X_val[places], y_val[places], batch_size=64)["loss"]
-    print(tokenizer.decode(model.generate(tokenizer.encode("\n"), write, seed=0)[0]))
-    print(f"validation loss {loss:.4f}")
+    for token in model.stream(tokenizer.encode("\n"), write, seed=0):
+        print(tokenizer.decode(token), end="", flush=True)
+    print(f"\nvalidation loss {loss:.4f}")
     return loss
 
 

@@ -46,7 +46,7 @@ def main(steps: int = 500, write: int = 10) -> tuple[float, float]:
     learnt = model.evaluate(X, y, sample_weight=weight)["loss"]
     print(f"{steps} steps on a table of {V} x {V} scores: loss {learnt:.4f}")
 
-    rows = model.generate(np.zeros((write, 1), int), 30, seed=0)  # token 0 is the newline
+    rows = model.generate(np.zeros((write, 1), int), 30, seed=0, stop=0)  # token 0 is the newline
     print("\nit writes", *(tokenizer.decode(row).split("\n")[1] for row in rows))
     return counted, learnt
 

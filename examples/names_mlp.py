@@ -62,6 +62,8 @@ def main(epochs: int = 35, names: int | None = None) -> float:
     model.summary()
     model.train(X, y, X_val, y_val, epochs=epochs)
     loss = model.evaluate(X_val, y_val)["loss"]
+    rows = model.generate(np.zeros((10, CONTEXT), int), 30, seed=0, stop=0)  # 0 is the newline
+    print("it writes", *(tokenizer.decode(row[CONTEXT:]).split("\n")[0] for row in rows))
     print(f"validation loss {loss:.4f}")
     return loss
 

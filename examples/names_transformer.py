@@ -66,7 +66,7 @@ def main(epochs: int = 12, names: int | None = None, write: int = 20) -> float:
 
     known, new, seed = set(shuffled), [], 0
     while len(new) < write:  # a name ends where the model writes the newline
-        rows = model.generate(np.zeros((100, 1), int), CONTEXT, seed=seed)
+        rows = model.generate(np.zeros((100, 1), int), CONTEXT, seed=seed, stop=0)
         written = [tokenizer.decode(row).split("\n")[1] for row in rows]
         new += [name for name in written if name and name not in known]
         seed += 1

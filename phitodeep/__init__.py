@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phitodeep.config import register as register
     from phitodeep.errors import PhitodeepError as PhitodeepError
     from phitodeep.errors import PhitodeepWarning as PhitodeepWarning
     from phitodeep.layers.base import Call as Call
@@ -26,21 +27,23 @@ if TYPE_CHECKING:
 __version__ = "0.3.0"
 
 _HOME = {
+    "register": "config",
     "PhitodeepError": "errors",
     "PhitodeepWarning": "errors",
     "Call": "layers.base",
+    "Event": "layers.base",
     "Layer": "layers.base",
     "Param": "layers.base",
     "State": "layers.base",
     "inference": "layers.base",
-    "watching": "layers.base",
-    "Event": "layers.base",
     "saliency": "layers.base",
+    "watching": "layers.base",
     "Sequential": "model",
     "SequentialBuilder": "model",
     "check_gradients": "testing.check",
 }
 _MODULES = (
+    "config",
     "data",
     "errors",
     "functional",

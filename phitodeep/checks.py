@@ -3,34 +3,71 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, SupportsFloat, TypeVar
 
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, DType, Shape
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def as_real(X: Any, who: object) -> Array:
     """X as an array of real numbers; strings, objects, ragged lists and complex are refused."""
-    try:
-        array = np.asarray(X)
-    except ValueError:
-        raise ShapeError(f"{who} takes an array, got nested sequences of unequal length.") from None
+    array = _as_array(X, who)
     if array.dtype.kind not in "fiub":
         raise ArgumentTypeError(
-            f"{who} takes real numbers, got dtype {array.dtype}"
-            + {"O": " (rows of unequal length, or None?)", "c": " (take .real?)"}.get(
-                array.dtype.kind, " (convert with .astype(float)?)"
-            )
-            + "."
+            f"{who} takes real numbers, got dtype {array.dtype}{_to_numbers(array)}."
         )
     return array
+
+
+def _as_array(X: Any, who: object) -> Array:
+    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
+        raise ArgumentError(f"{who} has masked entries: fill them, with {who}.filled(value).")
+    try:
+        return np.asarray(X)
+    except ValueError:
+        raise ShapeError(f"{who} takes an array, got nested sequences of unequal length.") from None
+
+
+def _to_numbers(array: Array) -> str:
+    """What an array that is not of real numbers holds, and how to make numbers of it."""
+    if array.dtype.kind == "c":
+        return " (take .real?)"
+    for index, value in np.ndenumerate(array):
+        where = f" at [{', '.join(map(str, index))}]" if index else ""
+        if isinstance(value, str | bytes):
+            if _is_number(value):
+                continue
+            return (
+                f", such as {str(value)!r}{where}: encode labels and categories as integers, "
+                "names, codes = np.unique(labels, return_inverse=True)"
+            )
+        if value is None:
+            return f", with None{where}: remove or fill missing values"
+        if isinstance(value, Sequence | np.ndarray):
+            return f", with a {type(value).__name__}{where}: pad rows of unequal length"
+        if hasattr(value, "toarray"):
+            return f", with a {type(value).__name__}{where}: write .toarray()"
+        if array.dtype.kind == "O" and not isinstance(value, SupportsFloat):
+            return f", with a {type(value).__name__}{where}"
+    return " (convert with .astype(float)?)"
+
+
+def _is_number(text: str | bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def as_float(X: Any, dtype: DType, who: object) -> Array:
@@ -49,23 +86,31 @@ def as_float(X: Any, dtype: DType, who: object) -> Array:
 
 def as_tokens(X: Any, who: object) -> Array:
     """X as int64 tokens; floats are refused, also whole ones."""
-    array = np.asarray(X)
+    array = _as_array(X, who)
     if array.dtype.kind not in "iu":
-        raise ArgumentTypeError(
-            f"{who} takes integer tokens, got dtype {array.dtype}: use X.astype(int)."
+        text = array.size and isinstance(array.flat[0], str | bytes)
+        remedy = (
+            "encode text first, as CharTokenizer does"
+            if text
+            else "use X.astype(int), or Select(columns, tokens=True) for columns of a table"
         )
+        raise ArgumentTypeError(f"{who} takes integer tokens, got dtype {array.dtype}: {remedy}.")
     return array.astype(np.int64, copy=False)
 
 
-def as_mask(lengths: Any, shape: Shape, name: str = "lengths") -> Array:
-    """(N, T) True and False for samples of shape (N, T, ...): which steps are there.
+def as_mask(lengths: Any, shape: Shape, *, tokens: bool = False, name: str = "lengths") -> Array:
+    """(N, T) True and False for samples X of this shape: which steps are there.
 
     `lengths` says how many steps each sample has, (N,) integers from 0 to T, or is such a mask.
+    X is (N, T) for tokens and (N, T, ...) for floats, of which (N, T) has T features and no steps.
     """
+    if len(shape) < (2 if tokens else 3):
+        kind = "tokens (N, T)" if tokens else "X (N, T, ...), with features at each step"
+        raise ShapeError(f"{name} takes {kind}, got X of shape {shape}.")
     given = as_real(lengths, name)
     if given.dtype == bool and given.shape == shape[:2] and given.ndim == 2:
         return given
-    if len(shape) < 2 or given.dtype.kind not in "iu" or given.shape != shape[:1]:
+    if given.dtype.kind not in "iu" or given.shape != shape[:1]:
         raise ShapeError(
             f"{name} takes the steps of each sample, integers of shape {shape[:1]}, or a mask of "
             f"True and False of shape {shape[:2]}, got {given.dtype} of shape {given.shape}."
@@ -76,6 +121,11 @@ def as_mask(lengths: Any, shape: Shape, name: str = "lengths") -> Array:
         i = int(wrong[0])
         raise ArgumentError(f"{name}[{i}] is {given[i]}, but the samples have {steps} steps.")
     return np.arange(steps) < given[:, None]
+
+
+def without_padding(X: Array, mask: Array) -> Array:
+    """X (N, T, ...) with 0 at the steps that a mask (N, T) leaves out, whatever is there."""
+    return np.where(mask.reshape(*mask.shape, *(1,) * (X.ndim - 2)), X, X.dtype.type(0))
 
 
 def check_finite(X: Array, who: str) -> None:
@@ -91,7 +141,7 @@ def check_finite(X: Array, who: str) -> None:
         if len(bad):
             index = ", ".join(map(str, (i, *bad[0])))
             value = row[tuple(bad[0])]
-            raise ArgumentError(f"{who}[{index}] is {value}: remove or fill it before training.")
+            raise ArgumentError(f"{who}[{index}] is {value}: fill it, or leave it out.")
 
 
 def check_number(
@@ -133,6 +183,33 @@ def choose(name: str, options: Mapping[str, T], kind: str) -> T:
     guess = next((key for key in options if near and _plain(key) == near[0]), None)
     hint = f" Did you mean {guess!r}?" if guess else ""
     raise ArgumentError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(options))}.")
+
+
+def keywords(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """A decorator of methods: a keyword that it does not take is refused with what to write.
+
+    `words` says so for the keywords of other frameworks; the others are told what is near.
+    """
+
+    def decorate(method: Callable[P, T]) -> Callable[P, T]:
+        known = [p.name for p in inspect.signature(method).parameters.values()][1:]
+
+        @functools.wraps(method)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            for key in kwargs:
+                if key not in known:
+                    who = type(args[0]).__name__
+                    who += "" if method.__name__ == "__init__" else f".{method.__name__}"
+                    near = difflib.get_close_matches(key, known, n=1)
+                    hint = words.get(key) or (near and f"did you mean {near[0]}=?")
+                    hint = hint or f"it takes {', '.join(known)}"
+                    end = "" if hint.endswith("?") else "."
+                    raise ArgumentTypeError(f"{who} takes no {key}=: {hint}{end}")
+            return method(*args, **kwargs)
+
+        return checked
+
+    return decorate
 
 
 def class_hint(value: object) -> str:

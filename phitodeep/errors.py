@@ -52,10 +52,6 @@ class NotBuiltError(OrderError, AttributeError):
     """A parameter or a shape was asked for before it could be known."""
 
 
-class DivergenceError(PhitodeepError, FloatingPointError):
-    """A loss or a gradient is not finite: a step with it would spoil the parameters."""
-
-
 class MissingExtraError(PhitodeepError, ImportError):
     """An optional library is not installed."""
 
@@ -63,6 +59,17 @@ class MissingExtraError(PhitodeepError, ImportError):
     def of(cls, library: str, extra: str, purpose: str) -> Self:
         """The error to raise where importing `library` failed."""
         return cls(f'{purpose} needs {library}: pip install "phitodeep[{extra}]".')
+
+
+class DivergenceError(PhitodeepError, FloatingPointError):
+    """A loss or a gradient is not finite, and the step that it would spoil was not taken.
+
+    path, name    the layer and its parameter with that gradient; None where it is the loss
+    """
+
+    def __init__(self, message: str, path: str | None = None, name: str | None = None) -> None:
+        super().__init__(message)
+        self.path, self.name = path, name
 
 
 class PhitodeepWarning(UserWarning):

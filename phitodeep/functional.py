@@ -59,29 +59,36 @@ def logsumexp(X: Array, axis: int = -1, keepdims: bool = False) -> Array:
     """log(sum(exp(x))) along `axis`; minus infinity where all entries are."""
     top = X.max(axis=axis, keepdims=True)
     top = np.where(np.isfinite(top), top, 0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         Y = np.log(np.exp(X - top).sum(axis=axis, keepdims=True)) + top
     return Y if keepdims else Y.squeeze(axis)
 
 
 def softmax(X: Array, axis: int = -1, out: Array | None = None) -> Array:
-    """exp(x) / sum(exp(x)) along `axis`: positive, and summing to one."""
+    """exp(x) / sum(exp(x)) along `axis`: positive, and summing to one.
+
+    Where all x are -inf there is nothing to choose from, and all y are 0.
+    """
     Y = np.empty_like(X) if out is None else out
     if axis in (-1, X.ndim - 1) and X.flags.c_contiguous and Y.flags.c_contiguous and X.size:
         softmax_rows(X.reshape(-1, X.shape[-1]), Y.reshape(-1, X.shape[-1]))
-        return Y
-    np.subtract(X, X.max(axis=axis, keepdims=True), out=Y)
-    np.exp(Y, out=Y)
-    Y /= _sum(Y, axis)
+    else:
+        _softmax(X, axis, Y)
     return Y
+
+
+@np.errstate(over="ignore", invalid="ignore")  # x - max(x) may leave the dtype: its exp is 0
+def _softmax(X: Array, axis: int, Y: Array) -> None:
+    least = np.finfo(X.dtype).min  # where all x are -inf, so is x - least
+    np.subtract(X, X.max(axis=axis, keepdims=True, initial=least), out=Y)
+    np.exp(Y, out=Y)
+    Y /= np.maximum(_sum(Y, axis), 1)  # exp(0) is in the sum, or the sum is 0
 
 
 @kernel
 def softmax_rows(X: Array, Y: Array) -> None:
     """The softmax of each row of X (n, K), which Y may be."""
-    np.subtract(X, X.max(axis=-1, keepdims=True), out=Y)
-    np.exp(Y, out=Y)
-    Y /= _sum(Y, -1)
+    _softmax(X, -1, Y)
 
 
 @kernel
@@ -91,11 +98,29 @@ def softmax_rows_back(dY: Array, Y: Array) -> None:
     dY *= Y
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def log_softmax(X: Array, axis: int = -1) -> Array:
-    """log(softmax(x)) along `axis`, finite where the softmax itself rounds to 0."""
-    Y = X - X.max(axis=axis, keepdims=True)
-    Y -= np.log(_sum(np.exp(Y), axis))
+    """log(softmax(x)) along `axis`, finite where the softmax itself rounds to 0.
+
+    With z = x - max(x), it is z - log(1 + r): r is the sum of all exp(z) but the greatest, which
+    is 1 and would round away a small r.
+    """
+    top = X.argmax(axis=axis, keepdims=True)
+    Y = X - np.take_along_axis(X, top, axis)
+    E = np.exp(Y)
+    np.put_along_axis(E, top, 0, axis)
+    Y -= np.log1p(_sum(E, axis))
     return Y
+
+
+def exp_minus_line(X: Array) -> Array:
+    """exp(x) - 1 - x, elementwise: near 0, where the difference cancels, x^2 / 2 + x^3 / 6 + ..."""
+    near = np.clip(X, -0.1, 0.1)
+    series = near * near * _polynomial(_EXP_SERIES, near)
+    return np.where(near == X, series, np.expm1(X) - X)
+
+
+_EXP_SERIES = tuple(1 / math.factorial(k) for k in range(10, 1, -1))
 
 
 def _sum(X: Array, axis: int) -> Array:
@@ -108,15 +133,31 @@ def _sum(X: Array, axis: int) -> Array:
 @functools.lru_cache(maxsize=256)
 def ones(n: int, dtype: np.dtype[Any]) -> Array:
     """n ones, shared and therefore read-only: a product with them is the fastest sum."""
-    made = np.ones(n, dtype)
-    made.flags.writeable = False
-    return made
+    return _constant(1, n, dtype)
 
 
 @functools.lru_cache(maxsize=256)
 def zeros(n: int, dtype: np.dtype[Any]) -> Array:
     """n zeros, shared and therefore read-only."""
-    made = np.zeros(n, dtype)
+    return _constant(0, n, dtype)
+
+
+KEPT = 1 << 18  # the longest constant that stays in memory
+
+
+def _constant(value: int, n: int, dtype: np.dtype[Any]) -> Array:
+    """n times the value: a part of the array of KEPT, or one number that is read n times.
+
+    Either is a view, so that arrays of many lengths together take the memory of one. For a
+    product, NumPy makes a passing copy of the latter.
+    """
+    held = _held(value, dtype)
+    return held[:n] if n <= KEPT else np.broadcast_to(held[0], n)
+
+
+@functools.cache
+def _held(value: int, dtype: np.dtype[Any]) -> Array:
+    made = np.full(KEPT, value, dtype)
     made.flags.writeable = False
     return made
 
@@ -127,6 +168,11 @@ def sum_rows(X: Array, out: Array | None = None) -> Array:
     if X.ndim != 2:
         rows = X.reshape(-1, X.shape[-1]) if X.size else X.reshape(0, X.shape[-1])
     return np.dot(ones(len(rows), X.dtype), rows, out=out)
+
+
+def all_finite(X: Array) -> bool:
+    """Whether the sum of the squares of X (contiguous) is finite, and so each of its numbers."""
+    return math.isfinite(np.vdot(X, X))
 
 
 def erf(X: Array) -> Array:
@@ -215,8 +261,11 @@ def cross_entropy_and_gradient(
 ) -> tuple[float, Array]:
     """`cross_entropy` and its gradient from one pass of exponentials; `out` takes the gradient.
 
-    With z the logits less their greatest and s = sum(exp(z)), the loss of row i is
-    log(s) sum_k t_k - sum_k t_k z_k, and p = exp(z) / s.
+    With z the logits minus their maximum and s = sum(exp(z)), the loss of row i is
+    log(s) sum_k t_k - sum_k t_k z_k, and p = exp(z) / s. A logit of -inf costs nothing where its
+    target is 0, and makes the loss infinite where it is not. s is 1 + r, with r the sum of all
+    exp(z) but the greatest: log(s) is log1p(r), which stays exact where s rounds to 1.
+    A row of weight 0 costs nothing and has gradient 0, whatever its logits.
     """
     targets, weights = _rows(logits, targets, weights)
     if total is None:
@@ -227,19 +276,29 @@ def cross_entropy_and_gradient(
         w = None if weights is None else weights.ravel()
         rows = logits.reshape(-1, K), dZ.reshape(-1, K)
         return cross_entropy_of_labels(*rows, targets.ravel(), w, scale), dZ
-    Z = np.subtract(logits, logits.max(axis=-1, keepdims=True), out=out)
-    if targets.ndim < Z.ndim:
-        targets = one_hot(targets, Z.shape[-1], Z.dtype)
-    aimed, mass = np.einsum("...k,...k->...", targets, Z), targets.sum(-1)
+    if targets.ndim < logits.ndim:
+        targets = one_hot(targets, logits.shape[-1], logits.dtype)
+    Z = np.empty(logits.shape, logits.dtype) if out is None else out
+    flat, top = Z.reshape(-1), logits.argmax(axis=-1).ravel()
+    top += np.arange(0, Z.size, Z.shape[-1])
+    with np.errstate(invalid="ignore"):
+        np.subtract(logits, logits.max(axis=-1, keepdims=True), out=Z)
+    aimed, mass = _aimed(targets, Z), targets.sum(-1)
     P = np.exp(Z, out=Z)
-    s = _sum(P, -1)
-    each = np.log(s[..., 0]) * mass - aimed
-    factor = scale * mass[..., None] / s
+    flat[top] = 0
+    r = _sum(P, -1)
+    flat[top] = 1
+    each = np.log1p(r[..., 0]) * mass - aimed
+    factor = scale / (1 + r)
     if weights is not None:
-        each *= weights
+        each = _weighed(each, weights)
         factor *= weights[..., None]
+    P *= mass[..., None]  # (p mass - t) s, in the order in which t = p = 1 leaves -r
+    P -= targets
+    P -= targets * r
     P *= factor
-    P -= targets * (scale if weights is None else scale * weights[..., None])
+    if weights is not None:
+        P[weights == 0] = 0
     return float(each.sum()) * scale, P
 
 
@@ -248,17 +307,22 @@ def cross_entropy_of_labels(
     Z: Array, dZ: Array, labels: Array, weights: Array | None, scale: float
 ) -> float:
     """Loss and gradient for logits (n, K) and labels (n,), as `cross_entropy_and_gradient`."""
-    np.subtract(Z, Z.max(axis=-1, keepdims=True), out=dZ)
+    with np.errstate(invalid="ignore"):
+        np.subtract(Z, Z.max(axis=-1, keepdims=True), out=dZ)
     flat, at = dZ.reshape(-1), np.arange(0, Z.size, Z.shape[-1]) + labels
     aimed = flat.take(at)
     np.exp(dZ, out=dZ)
-    s = _sum(dZ, -1)
-    each, factor = np.log(s)[:, 0] - aimed, np.divide(scale, s)
+    own = flat.take(at)
+    flat[at] = 0
+    others = _sum(dZ, -1)[:, 0]  # s is own + others; a label of the greatest logit has own = 1
+    each, factor = np.log1p(own - 1 + others) - aimed, scale / (own + others)
     if weights is not None:
-        each *= weights
-        factor *= weights[:, None]
-    dZ *= factor
-    flat[at] -= scale if weights is None else scale * weights
+        each = _weighed(each, weights)
+        factor *= weights
+    dZ *= factor[:, None]
+    flat[at] = -others * factor  # p - 1 is -others / s
+    if weights is not None:
+        dZ[weights == 0] = 0
     return float(each.sum()) * scale
 
 
@@ -269,13 +333,22 @@ def nll(
     if targets.ndim < log_p.ndim:
         each = np.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
     else:
-        aimed = np.where(targets > 0, log_p, 0)  # 0 log 0 is 0
-        each = np.einsum("...k,...k->...", targets, aimed)
+        each = _aimed(targets, log_p)
     if weights is not None:
-        each = each * weights
+        each = _weighed(each, weights)
     if total is None:
         total = target_weight(targets, weights)
     return -float(each.sum()) / total if total else 0.0
+
+
+def _aimed(targets: Array, X: Array) -> Array:
+    """sum_k t_k x_k, in which 0 times infinity is 0."""
+    return np.einsum("...k,...k->...", targets, np.where(targets != 0, X, 0))
+
+
+def _weighed(each: Array, weights: Array) -> Array:
+    """w_i l_i, and 0 where the weight is 0, even if l_i is infinite."""
+    return np.where(weights != 0, each, 0) * weights
 
 
 def target_weight(targets: Array, weights: Array | None) -> float:

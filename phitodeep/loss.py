@@ -17,12 +17,26 @@ import numpy as np
 
 from phitodeep import functional as F
 from phitodeep.checks import as_float, as_real, check_count, check_finite, check_number
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.config import Configurable
+from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
 from phitodeep.layers.base import Buffered, Frame, calling, current
 from phitodeep.types import Array, Shape, describe
 
+_TO_WRITE = "{} must implement {}(P, T, w, total), which loss_func and loss_gradient call."
 
-class Loss(Buffered):
+
+def _places_hint(targets: Shape, predictions: Shape) -> str:
+    """What to write where there is one target for each sample, and predictions at its places."""
+    one_each = targets in (predictions[:1], (*predictions[:1], predictions[-1]))
+    return (
+        " The model predicts at each place of a sample: is .flatten() or a global pool missing "
+        "before the last layers?"
+        if len(predictions) > 2 and one_each
+        else ""
+    )
+
+
+class Loss(Buffered, Configurable):
     """A loss for predictions P and targets T.
 
     Users call `loss_func` and `loss_gradient`, which check what they are given. The training
@@ -30,6 +44,7 @@ class Loss(Buffered):
     An author writes `targets`, `divisor`, `value` and `gradient`.
     """
 
+    config_kind = "loss"
     wants = "numbers"  # what the predictions must be: see fusion.py
     threshold = 0.5  # predictions above it mean the positive class
     labels: tuple[int, ...] | None = None  # of the two classes of a binary loss
@@ -87,6 +102,7 @@ class Loss(Buffered):
             raise ShapeError(
                 f"{self!r} compares predictions of shape {shape} with {name} of the same shape"
                 f"{' or (n,)' if shape[1:] == (1,) else ''}, got {name} of shape {T.shape}."
+                f"{_places_hint(T.shape, shape)}"
             )
         check_finite(T, name)
         return T.reshape(shape).astype(np.float64 if T.dtype == np.float64 else np.float32)
@@ -105,10 +121,10 @@ class Loss(Buffered):
         return float(count if w is None else w.sum(dtype=np.float64) * (count // w.size))
 
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
-        raise NotImplementedError(f"{type(self).__name__} must implement value.")
+        raise NotImplementedError(_TO_WRITE.format(type(self).__name__, "value"))
 
     def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        raise NotImplementedError(f"{type(self).__name__} must implement gradient.")
+        raise NotImplementedError(_TO_WRITE.format(type(self).__name__, "gradient"))
 
     def value_and_gradient(
         self, P: Array, T: Array, w: Array | None = None, total: float | None = None
@@ -172,6 +188,7 @@ class Elementwise(Loss):
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
         each = self.each(P, T.astype(P.dtype, copy=False))
         if w is not None:
+            np.copyto(each, 0, where=w == 0)  # also where it is infinite or NaN
             each *= w
         total = self.divisor(T, w, P.shape) if total is None else total
         return float(each.sum()) / total if total else 0.0
@@ -181,6 +198,7 @@ class Elementwise(Loss):
         slope = self.slope(P, T.astype(P.dtype, copy=False))
         slope *= 1 / total if total else 0.0
         if w is not None:
+            np.copyto(slope, 0, where=w == 0)
             slope *= w
         return slope
 
@@ -245,16 +263,20 @@ class Huber(Elementwise):
 
 
 class LogCosh(Elementwise):
-    """The mean of log(cosh(e)), e = p - t, written |e| + softplus(-2 |e|) - log 2.
+    """The mean of log(cosh(e)), e = p - t.
 
-    The slope is tanh(e): like a square near 0, like |e| far away, and smooth between.
+    Near 0 it is -log(1 - tanh(e)^2) / 2, far from it |e| + log(1 + exp(-2 |e|)) - log 2:
+    neither subtracts nearly equal numbers there. The slope is tanh(e): like a square near 0,
+    like |e| far away, and smooth between.
     Source: Saleh and Saleh 2022, "Statistical properties of the log-cosh loss function",
     arXiv:2208.04564, eq. 2.
     """
 
     def each(self, P: Array, T: Array) -> Array:
         size = np.abs(P - T)
-        return size + F.softplus(-2 * size) - math.log(2)
+        near = np.log1p(-np.square(np.tanh(np.minimum(size, 1)))) / -2
+        far = size + np.log1p(np.exp(-2 * size)) - math.log(2)
+        return np.where(size < 1, near, far)
 
     def slope(self, P: Array, T: Array) -> Array:
         return np.tanh(P - T)
@@ -287,7 +309,9 @@ class BinaryCrossEntropy(_Binary):
 
     def each(self, P: Array, T: Array) -> Array:
         tiny = np.finfo(P.dtype).tiny
-        return -T * np.log(np.maximum(P, tiny)) - (1 - T) * np.log(np.maximum(1 - P, tiny))
+        log_rest = np.full_like(P, np.log(tiny))
+        np.log1p(-P, out=log_rest, where=~(P >= 1))  # log(1 - p), which 1 - p would round
+        return -T * np.log(np.maximum(P, tiny)) - (1 - T) * log_rest
 
     def slope(self, P: Array, T: Array) -> Array:
         return _inverse(1 - P) * (1 - T) - _inverse(P) * T
@@ -296,7 +320,12 @@ class BinaryCrossEntropy(_Binary):
 class BinaryCrossEntropyWithLogits(_Binary):
     """BinaryCrossEntropy of sigmoid(z), computed from z: the mean of softplus(z) - t z.
 
-    The slope is sigmoid(z) - t.
+    The slope is sigmoid(z) - t. With u = t for negative z and u = 1 - t for others, which is how
+    much the target contradicts the sign of z, and without subtracting nearly equal numbers:
+
+        |z| u + log(1 + exp(-|z|))        sign(z) (u - exp(-|z|) / (1 + exp(-|z|)))
+
+    Where u is 0, a logit of infinite size costs nothing.
     Source: as BinaryCrossEntropy; -log sigmoid(z) = softplus(-z) = softplus(z) - z.
     """
 
@@ -304,10 +333,19 @@ class BinaryCrossEntropyWithLogits(_Binary):
     threshold = 0.0
 
     def each(self, P: Array, T: Array) -> Array:
-        return F.softplus(P) - T * P
+        size, against = np.abs(P), np.abs(~np.signbit(P) - T)
+        with np.errstate(invalid="ignore"):
+            against *= size
+        np.fmax(against, 0, out=against)  # 0 for 0 times infinity, which is NaN
+        against += np.log1p(np.exp(-size))
+        return against
 
     def slope(self, P: Array, T: Array) -> Array:
-        return F.sigmoid(P) - T
+        slope = np.abs(~np.signbit(P) - T)
+        E = np.exp(-np.abs(P))
+        slope -= E / (1 + E)
+        slope *= np.copysign(1, P)
+        return slope
 
 
 class Hinge(Elementwise):
@@ -380,7 +418,8 @@ class PoissonNLL(Elementwise):
 class KLDivergence(Elementwise):
     """The sum of t (log t - p) over each sample, averaged over samples; p are log-probabilities.
 
-    The slope is -t. Shapes: P and T are (N, ..., K); rows of T are distributions.
+    The slope is -t. Shapes: P and T are (N, ..., K); rows of T are distributions. A sample
+    weighs as much as its positions do on average, without those of weight 0, such as padding.
     Source: Kullback and Leibler 1951, "On information and sufficiency", eq. 2.4.
     """
 
@@ -395,10 +434,15 @@ class KLDivergence(Elementwise):
         return T
 
     def divisor(self, T: Array, w: Array | None, shape: Shape) -> float:
-        return super().divisor(T, w, shape) / math.prod(shape[1:])
+        if w is None:
+            return float(shape[0])
+        rows = w.reshape(len(w), -1)
+        counted = np.maximum(np.count_nonzero(rows, axis=1), 1)
+        return float((rows.sum(axis=1, dtype=np.float64) / counted).sum())
 
     def each(self, P: Array, T: Array) -> Array:
-        return T * (np.log(np.maximum(T, np.finfo(P.dtype).tiny)) - P)
+        ratio = np.log(np.maximum(T, np.finfo(P.dtype).tiny)) - P
+        return T * np.where(T != 0, ratio, 0)  # 0 times infinity is 0
 
     def slope(self, P: Array, T: Array) -> Array:
         return -T
@@ -412,23 +456,27 @@ class CosineSimilarityLoss(_Rowwise):
         -(t / |t| - c p / |p|) / |p|
 
     which is orthogonal to p: its length does not matter. Rows of length 0 have c = 0 and no
-    gradient.
+    gradient. With unit vectors, 1 - c is |p - t|^2 / 2, which stays exact for small angles.
     Source: Salton, Wong and Yang 1975, "A vector space model for automatic indexing".
     """
 
     def each(self, P: Array, T: Array) -> Array:
-        return 1 - self._cosine(P, T)[0][..., 0]
+        P_hat, T_hat = self._unit(P)[0], self._unit(T)[0]
+        angled = P_hat.any(axis=-1) & T_hat.any(axis=-1)
+        return np.where(angled, np.square(P_hat - T_hat).sum(axis=-1) / 2, 1)
 
     def slope(self, P: Array, T: Array) -> Array:
-        cosine, P_hat, T_hat, inverse = self._cosine(P, T)
+        (P_hat, inverse), (T_hat, _) = self._unit(P), self._unit(T)
+        cosine = (P_hat * T_hat).sum(axis=-1, keepdims=True)
         return (cosine * P_hat - T_hat) * inverse
 
-    def _cosine(self, P: Array, T: Array) -> tuple[Array, Array, Array, Array]:
-        """cos (..., 1), both as unit vectors (..., D), and 1 / |p| (..., 1)."""
-        inverse = _inverse(np.linalg.norm(P, axis=-1, keepdims=True))
-        P_hat = P * inverse
-        T_hat = T * _inverse(np.linalg.norm(T, axis=-1, keepdims=True))
-        return (P_hat * T_hat).sum(axis=-1, keepdims=True), P_hat, T_hat, inverse
+    def _unit(self, X: Array) -> tuple[Array, Array]:
+        """Rows of length 1 or 0, and 1 / |x| (..., 1) or 0; no square over- or underflows."""
+        size = np.abs(X).max(axis=-1, keepdims=True)
+        size = np.where(size < np.finfo(X.dtype).tiny, 1, size)
+        Y = X / size
+        inverse = _inverse(np.linalg.norm(Y, axis=-1, keepdims=True))
+        return Y * inverse, inverse / size
 
 
 class NegativeELBO(_Rowwise, BinaryCrossEntropyWithLogits):
@@ -466,7 +514,7 @@ class NegativeELBO(_Rowwise, BinaryCrossEntropyWithLogits):
     def parts(self, P: Array, T: Array) -> tuple[Array, Array]:
         """E and KL of each sample, (N, ...) both."""
         m, s, Z = self._split(P)
-        divergence = (np.square(m) + np.expm1(s) - s).sum(axis=-1) / 2
+        divergence = (np.square(m) + F.exp_minus_line(s)).sum(axis=-1) / 2
         return super().each(Z, T).sum(axis=-1), divergence
 
     def each(self, P: Array, T: Array) -> Array:
@@ -502,7 +550,7 @@ class _CrossEntropy(Loss):
         if ignore_index is not None:
             ignore_index = check_count(ignore_index, "ignore_index", least=-sys.maxsize)
         self.ignore_index = ignore_index
-        self.class_weight = class_weight
+        self.class_weight = _plain(class_weight)
 
     def positions(self, shape: Shape) -> Shape:
         return shape[:-1]
@@ -525,12 +573,7 @@ class _CrossEntropy(Loss):
             raise ShapeError(
                 f"{self!r} compares predictions of shape {shape} with labels of shape "
                 f"{shape[:-1]} or one-hot rows of shape {shape}, got {name} of shape {T.shape}."
-                + (
-                    " The model predicts at each place of a sample: is .flatten() or a global pool "
-                    "missing before the last layers?"
-                    if T.shape in (shape[:1], (*shape[:1], shape[-1]))
-                    else ""
-                )
+                f"{_places_hint(T.shape, shape)}"
             )
         check_finite(T, name)
         return F.check_labels(T, classes, self.ignore_index, name).reshape(shape[:-1])
@@ -572,6 +615,11 @@ class _CrossEntropy(Loss):
         """One weight a class; a mapping leaves the classes that it lacks at 1."""
         if self.class_weight is None:
             return F.ones(classes, dtype)
+        if isinstance(self.class_weight, str):
+            raise ArgumentError(
+                f"{type(self).__name__} takes class_weight as numbers, got "
+                f'{self.class_weight!r}: class_weight="balanced" is an option of train.'
+            )
         if isinstance(self.class_weight, Mapping):
             named = {int(k): v for k, v in self.class_weight.items()}
             if not named.keys() <= set(range(classes)):
@@ -678,3 +726,14 @@ class NegativeLogLikelihood(_CrossEntropy):
 def _inverse(P: Array) -> Array:
     """1 / p, and 0 where p is below the dtype's least normal number: there log p is held flat."""
     return np.divide(1, P, out=np.zeros_like(P), where=np.finfo(P.dtype).tiny <= P)
+
+
+def _plain(class_weight: Any) -> Any:
+    """Class weights in order as a tuple of floats; others as they are, to be refused when used."""
+    if class_weight is None or isinstance(class_weight, str | Mapping):
+        return class_weight
+    try:
+        weights = as_real(class_weight, "class_weight")
+    except PhitodeepError:
+        return class_weight
+    return tuple(map(float, weights)) if weights.ndim == 1 else class_weight

@@ -8,7 +8,8 @@ float.
 Predictions are (N, ..., K) scores of K classes, or (N, 1) or (N,) of which those above
 `threshold` mean the positive class: 0.5 for probabilities, 0 for logits. Labels are integers
 without the class axis, (N, 1), or one-hot, and negative ones do not count; binary labels are 0
-and 1, or -1 and +1.
+and 1, or -1 and +1, also smoothed: the positive class is above 0.5. A prediction with a score
+that is NaN is of no class, and so never right.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import check_count, choose, class_hint, snake_case
+from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, describe
 
 
-class Metric:
+class Metric(Configurable):
     """A function of predictions and targets that can be added up batch by batch."""
 
+    config_kind = "metric"
     threshold = 0.5
+    scalar = True  # whether the result is one number, as a training's history takes it
 
     @property
     def name(self) -> str:
@@ -64,7 +68,8 @@ class Custom(Metric):
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def sums(self, P: Array, T: Array) -> Array:
-        return np.array([self.function(P.copy(), T.copy()) * len(P), len(P)], np.float64)
+        value = self.function(P.copy(), T.copy()) if len(P) else 0.0
+        return np.array([value * len(P), len(P)], np.float64)
 
 
 class _Classes(Metric):
@@ -74,7 +79,7 @@ class _Classes(Metric):
         self.threshold, self.multilabel = threshold, multilabel
 
     def classes(self, P: Array, T: Array) -> tuple[Array, Array, int]:
-        """(predicted classes, true classes, number of classes), the first two flat."""
+        """(predicted classes or -1, true classes, number of classes), the first two flat."""
         if self.multilabel:
             P, T = P.reshape(-1), _alike(P, T).reshape(-1)
         return as_classes(P, T, self.threshold)
@@ -110,7 +115,8 @@ class TopKAccuracy(Metric):
         own = np.take_along_axis(rows, true[:, None], axis=1)
         before = np.arange(classes) < true[:, None]
         above = ((rows > own) | ((rows == own) & before)).sum(axis=1)
-        return np.array([np.count_nonzero(above < self.k), true.size], np.float64)
+        right = (above < self.k) & ~np.isnan(rows).any(axis=1)
+        return np.array([np.count_nonzero(right), true.size], np.float64)
 
 
 class _ByClass(_Classes):
@@ -123,7 +129,7 @@ class _ByClass(_Classes):
     def sums(self, P: Array, T: Array) -> Array:
         predicted, true, classes = self.classes(P, T)
         hits = np.bincount(true[predicted == true], minlength=classes)
-        guesses = np.bincount(predicted, minlength=classes)
+        guesses = np.bincount(predicted[predicted >= 0], minlength=classes)
         return np.array([hits, guesses, np.bincount(true, minlength=classes)], np.float64)
 
     def result(self, sums: Array) -> float:
@@ -158,6 +164,30 @@ class F1(_ByClass):
         return 2 * hits / np.maximum(guesses + there, 1)
 
 
+class ConfusionMatrix(_Classes):
+    """Counts of classes, a (K, K) array of integers: entry [t, p] is of class t, predicted as p.
+
+        model.evaluate(X, y, metrics=["confusion_matrix"])["confusion_matrix"]
+
+    Its diagonal holds the right predictions. Predictions of no class, whose scores are NaN, are
+    left out. It is no single number, so `train` refuses it.
+    """
+
+    scalar = False
+
+    def __call__(self, y_pred: Any, y_true: Any) -> Any:
+        return super().__call__(y_pred, y_true)
+
+    def sums(self, P: Array, T: Array) -> Array:
+        predicted, true, classes = self.classes(P, T)
+        there = predicted >= 0
+        pairs = np.bincount(true[there] * classes + predicted[there], minlength=classes**2)
+        return pairs.reshape(classes, classes).astype(np.float64)
+
+    def result(self, sums: Array) -> Any:
+        return sums.astype(np.int64)
+
+
 class MAE(Metric):
     """The mean absolute error, in the unit of the targets."""
 
@@ -174,33 +204,44 @@ class R2(Metric):
 
     def sums(self, P: Array, T: Array) -> Array:
         T = _alike(P, T).astype(np.float64)
+        if not T.size:
+            return np.zeros(4)
         error = np.square(P - T).sum(dtype=np.float64)
-        return np.array([error, T.size, T.mean(), np.square(T - T.mean()).sum()])
+        first = T.flat[0]
+        shifted = T - first  # exactly 0 if the targets are constant, and so is their deviation
+        mean = shifted.mean()
+        return np.array([error, T.size, first + mean, np.square(shifted - mean).sum()])
 
     def merge(self, one: Array, other: Array) -> Array:
         """Chan, Golub and LeVeque 1979: squared deviations add up, and so does the means' gap."""
         (e1, n1, m1, d1), (e2, n2, m2, d2) = one, other
+        if not (n1 and n2):
+            return one if n1 else other
         n, gap = n1 + n2, m2 - m1
         return np.array([e1 + e2, n, m1 + gap * n2 / n, d1 + d2 + gap * gap * n1 * n2 / n])
 
     def result(self, sums: Array) -> float:
         error, n, mean, deviation = sums
+        if not n:
+            return math.nan
         rounding = 4 * n * (np.finfo(np.float64).eps * mean) ** 2
         return float(1 - error / deviation) if deviation > rounding else float(error <= rounding)
 
 
 def as_classes(P: Array, T: Array, threshold: float) -> tuple[Array, Array, int]:
-    """(predicted classes, true classes, number of classes), the first two flat."""
+    """(predicted classes or -1, true classes, number of classes), the first two flat."""
     if P.ndim < 2 or P.shape[-1] == 1:
         if T.size != P.size:
             raise ShapeError(f"predictions of shape {P.shape} do not fit y of shape {T.shape}.")
-        return (P > threshold).ravel().astype(int), (T > 0).ravel().astype(int), 2
+        predicted = np.where(np.isnan(P), -1, P > threshold)
+        return predicted.ravel(), (T > 0.5).ravel().astype(int), 2
     classes = P.shape[-1]
     if T.shape == P.shape:
         T = T.argmax(axis=-1)
     if T.size != P.size // classes:
         raise ShapeError(f"predictions of shape {P.shape} do not fit y of shape {T.shape}.")
-    predicted, true = P.argmax(axis=-1).ravel(), T.ravel().astype(int)
+    predicted = np.where(np.isnan(P.max(axis=-1)), -1, P.argmax(axis=-1)).ravel()
+    true = T.ravel().astype(int)
     counted = true >= 0
     return predicted[counted], true[counted], classes
 
@@ -213,10 +254,11 @@ def _alike(P: Array, T: Array) -> Array:
 
 accuracy, top_k_accuracy = Accuracy(), TopKAccuracy()
 precision, recall, f1 = Precision(), Recall(), F1()
+confusion_matrix = ConfusionMatrix()
 mae, r2 = MAE(), R2()
 
 METRICS: dict[str, Metric] = {
-    m.name: m for m in (accuracy, top_k_accuracy, precision, recall, f1, mae, r2)
+    m.name: m for m in (accuracy, top_k_accuracy, precision, recall, f1, confusion_matrix, mae, r2)
 }
 
 
@@ -243,6 +285,8 @@ def as_metrics(
         else:
             raise ArgumentTypeError(
                 f"a metric is a name or a function, got {metric!r}.{class_hint(metric)}"
+                + " Several come one by one, as in .metrics('accuracy', 'f1')."
+                * isinstance(metric, list | tuple)
             )
     names = [m.name for m in made]
     for name in names:

@@ -8,16 +8,26 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, Self
+from keyword import iskeyword
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self
 
 import numpy as np
 
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
-from phitodeep.checks import as_mask, check_count, choose, class_hint, snake_case
+from phitodeep.checks import (
+    as_mask,
+    check_count,
+    choose,
+    class_hint,
+    keywords,
+    snake_case,
+    without_padding,
+)
+from phitodeep.config import Configurable, alike, being_written, check_mapping, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.fusion import check_pair
-from phitodeep.generation import generate
+from phitodeep.generation import generate, stream
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers.base import Layer, calling, inference
@@ -25,11 +35,12 @@ from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.callbacks import Callback, as_callbacks
-from phitodeep.optimization.feeding import admit_inputs, as_source
+from phitodeep.optimization.feeding import admit_inputs, as_model_mask, as_source
 from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
 from phitodeep.optimization.rate_finder import RateRange, find_alpha
 from phitodeep.optimization.schedules import check_rate
 from phitodeep.optimization.training import History, Objective, fit
+from phitodeep.state import StateDict, check_array, check_entries, load_all, plain
 from phitodeep.types import Array, DType, Schedule, Shape, parameters
 
 P = ParamSpec("P")
@@ -43,12 +54,50 @@ LOSSES: dict[str, type[Loss]] = {
 LOSSES |= {"mse": LOSSES["mean_squared_error"], "mae": LOSSES["mean_absolute_error"]}
 
 
+_SETTINGS = "give the loss, optimizer and metrics to {}"
+_BUILDER = ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').build()"
+_DEVICE = "phitodeep runs on the CPU: leave it out"
+_DTYPE = "choose it when the model is made, with dtype='float64' or .dtype('float64')"
+_FILES = "np.savez(path, **model.get_weights()) writes them, model.set_weights(np.load(path)) reads"
 _ELSEWHERE = {  # what others call it
     "fit": "it trains with model.train(X, y, epochs=..., batch_size=...)",
-    "compile": "give the loss, optimizer and metrics to Sequential(...) or to the builder, as in "
-    ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').build()",
+    "compile": f"{_SETTINGS.format('Sequential(...) or to the builder')}, as in {_BUILDER}",
     "score": "model.evaluate(X, y) gives the loss and the metrics",
     "parameters": "layer.params are those of a layer, and model.get_weights() copies of all",
+    "named_parameters": "model.get_weights() gives copies of all, by path",
+    "weights": "model.get_weights() gives copies of all, by path",
+    "get_layer": "model.layers[i] is a layer, and model.walk() gives all of them by path",
+    "eval": "predict and evaluate neither train nor drop, and there is no mode to set",
+    "zero_grad": "backward overwrites gradients, so there is nothing to set to zero",
+    "to": _DEVICE,
+    "cuda": _DEVICE,
+    "cpu": _DEVICE,
+    "double": _DTYPE,
+    "half": _DTYPE,
+    "float": _DTYPE,
+    "save_weights": _FILES,
+    "load_weights": _FILES,
+    "history": "model.train(...) returns it",
+}
+_BUILDER_WORDS = {
+    "compile": f"{_SETTINGS.format('the builder')}, as in {_BUILDER}",
+    "lr": "write .alpha(rate)",
+    "learning_rate": "write .alpha(rate)",
+    "batch_size": "write .batch(size)",
+    "activation": "an activation is a layer of its own, such as .relu()",
+    "linear": "write .dense(output_size)",
+}
+_TRAIN_WORDS = {
+    "validation_data": "give X_test and y_test",
+    "X_val": "write X_test=",
+    "y_val": "write y_test=",
+    "batch": "write batch_size=",
+    "lr": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
+    "alpha": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
+    "learning_rate": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
+    "optimizer": "the model has it: model.setoptimizer(...), or .optimizer(...) in the builder",
+    "loss": "the model has it: model.setloss(...), or .loss(...) in the builder",
+    "seed": "the model has it: Sequential(..., seed=0) or .seed(0) in the builder",
 }
 
 
@@ -71,7 +120,9 @@ class Sequential(Chain):
     """
 
     refers_to = ("_checked",)
+    kept_as: ClassVar = {"loss_class": "loss", "alpha": "_own_alpha"}
 
+    @keywords({"loss": "write loss_class=", "batch": "write batch_size=", "lr": "write alpha="})
     def __init__(
         self,
         *layers: Layer,
@@ -93,7 +144,8 @@ class Sequential(Chain):
         self.setbatchsize(batch_size)
         self.setloss(MeanSquaredError() if loss_class is None else loss_class)
         as_metrics(metrics, self.loss.threshold)  # so that a wrong name is refused here
-        self.metrics = metrics
+        several = isinstance(metrics, Sequence) and not isinstance(metrics, str)
+        self.metrics: list[MetricLike] = list(metrics) if several else [metrics]  # type: ignore[list-item]
         self.callbacks = as_callbacks(callbacks)
         self.cast(np.float32 if dtype is None else dtype)
         self.plant(None if seed is None else check_count(seed, "seed", least=0))
@@ -113,6 +165,48 @@ class Sequential(Chain):
         return super().__getattr__(name)
 
     # --- settings --------------------------------------------------------------------------
+
+    def plant(self, seed: Any) -> None:
+        super().plant(seed)
+        if not isinstance(seed, np.random.SeedSequence):
+            self.seed: int | None = seed  # as given; one that a model around this gives is its own
+
+    def get_config(self) -> dict[str, Any]:
+        """The layers and all settings, as plain JSON values: see `phitodeep.config`.
+
+        With the input's shape, where it is known, and the paths of the layers that are frozen.
+        """
+        config = super().get_config()
+        around = [o for o in being_written() if isinstance(o, Sequential) and o is not self]
+        if self.input_shape is not None and all(o.input_shape is None for o in around):
+            config["input_shape"] = list(self.input_shape)
+        frozen = [path for path, layer in self.walk() if not layer.trainable]
+        if frozen and not around:
+            config["frozen"] = frozen
+        return config
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The model that `get_config` wrote: built if that was, and equal to it before training.
+
+        With a seed, its weights are the same to the bit; without one they are drawn again.
+        """
+        config = dict(check_mapping(config, cls.__name__))
+        shape, frozen = config.pop("input_shape", None), config.pop("frozen", ())
+        model = super().from_config(config)
+        if shape is not None:
+            model.build(tuple(shape))
+        layers = dict(model.walk())
+        for path in frozen:
+            if path not in layers:
+                raise ArgumentError(f"frozen: the model has no layer {path!r}.")
+            layers[path]._trainable = False
+        return model
+
+    @property
+    def _own_alpha(self) -> float | Schedule | None:
+        """The rate that the model gives to its optimizer, if it does."""
+        return None if self._alpha is None else self.optimizer.alpha
 
     def add(self, layer: Layer) -> None:
         """Append a layer; one that does not fit is refused, and the model stays as it was."""
@@ -179,12 +273,14 @@ class Sequential(Chain):
         """Y (N, ...) of X (N, ...), cached for `backward`.
 
         lengths    of sequences X (N, T, ...): how many steps each sample has, (N,) integers, or a
-                   mask (N, T) of True and False; what comes after them changes nothing
+                   mask (N, T) of True and False; what the other steps of X hold changes
+                   nothing: they are set to 0
         """
         if lengths is None:
             return self._through(X)
-        with calling(mask=as_mask(lengths, X.shape)):
-            return self._through(X)
+        mask = as_mask(lengths, X.shape, tokens=self.takes_tokens)
+        with calling(mask=mask):
+            return self._through(without_padding(X, mask))
 
     def predict(self, X: Any, batch_size: int | None = None, *, lengths: Any = None) -> Array:
         """The outputs for X (N, ...), computed in batches, without dropout and without caching.
@@ -195,14 +291,16 @@ class Sequential(Chain):
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         on_disk = isinstance(X, np.memmap)
-        X = X if on_disk else admit_inputs(self, X)
-        mask = None if lengths is None else as_mask(lengths, X.shape)
+        mask = as_model_mask(self, X, lengths)
+        X = X if on_disk else admit_inputs(self, X, mask=mask)
         parts, size = [], batch_size or (self.samples_at_once() if len(X) > 1 else 1)
         with inference():
             for start in range(0, len(X), size):
                 rows = slice(start, start + size)
-                part = admit_inputs(self, X[rows]) if on_disk else X[rows]
-                parts.append(self.forward(part, lengths=None if mask is None else mask[rows]))
+                kept = None if mask is None else mask[rows]
+                part = admit_inputs(self, X[rows], mask=kept) if on_disk else X[rows]
+                with calling(mask=kept):
+                    parts.append(self.forward(part))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def samples_at_once(self) -> int:
@@ -213,6 +311,7 @@ class Sequential(Chain):
         widest = max(math.prod(layer.output_shape or ()) for _, layer in self.walk())
         return max(1, min(1024, (1 << 20) // max(widest, 1)))
 
+    @keywords({})
     def evaluate(
         self,
         X: Any,
@@ -223,12 +322,13 @@ class Sequential(Chain):
         lengths: Any = None,
         columns: Sequence[str] | None = None,
         metrics: Sequence[MetricLike] | None = None,
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """`loss` and the metrics of the predictions for X (N, ...) against y.
 
-        The result is that of all samples at once; `batch_size` only bounds the memory, and is what
-        `samples_at_once` says unless it is given. X may also be whatever `train` takes, and
-        `lengths` and `columns` are as there.
+        Each is a float; only `ConfusionMatrix` gives an array (K, K). The result is that of all
+        samples at once; `batch_size` only bounds the memory, and is what `samples_at_once` says
+        unless it is given. X may also be whatever `train` takes, and `lengths` and `columns` are
+        as there.
         """
         objective = Objective(self, self.loss, self.metrics if metrics is None else metrics)
         if batch_size is None:
@@ -246,6 +346,7 @@ class Sequential(Chain):
         )
         return objective.evaluate(source.batches(size))
 
+    @keywords(_TRAIN_WORDS)
     def train(
         self,
         X: Any,
@@ -281,21 +382,25 @@ class Sequential(Chain):
         callbacks           beside the model's own
         validation_split    the last part of the samples, between 0 and 1, becomes the test data
         sample_weight       (N,), or one weight for each position
-        class_weight        a weight for each class, by label or in order
+        class_weight        a weight for each class, by label or in order; or "balanced", which
+                            weighs the classes of arrays against their frequency: a class of
+                            n_k of all n labels weighs n / (K n_k), where K classes occur
         lengths             (N,), how many steps each sample of X (N, T, ...) has, or a mask
                             (N, T): what comes after them changes nothing, and weighs nothing in
-                            the loss; `lengths_test` for X_test
+                            the loss; layers that cannot leave it out are refused;
+                            `lengths_test` for X_test
         columns             of a dataset: the names of X and of y, such as ("image", "label")
         threads             that share each batch, each with a part of it and with matrix products
-                            of its own (needs phitodeep[fast]); layers that depend on the whole
-                            batch are refused
+                            of its own (needs phitodeep[fast]); layers with statistics of the whole
+                            batch are refused, and code that does not declare independent samples
+                            gets the whole batch
         accumulate          batches whose gradients are added up for one step
         shuffle             a fresh order each epoch; every sample comes once
         verbose             0: show nothing
 
         Calling it again goes on where the last call ended. Integers in X become floats and are
-        not rescaled. Ctrl-C ends training after the running batch. A loss that is no longer
-        finite ends it too, before the step that would spoil the parameters.
+        not rescaled. Ctrl-C ends training after the running batch. A loss or a gradient that is no
+        longer finite ends it too, with a warning, before the step that would spoil the parameters.
         """
         self.check()
         return fit(
@@ -342,18 +447,25 @@ class Sequential(Chain):
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | None = None,
-        cache: bool = True,
+        stop: int | Sequence[int] | None = None,
+        cache: bool | None = None,
     ) -> Array:
         """Tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and what the model adds.
 
         temperature    divides the scores: below 1 surer, above 1 wilder, 0 the greatest alone
         top_k, top_p   only the k best tokens, or the fewest that have this probability, count
         seed           repeats the draws
-        cache          attention and recurrent layers keep what they have read; the tokens are
-                       the same without, and slower to get
+        stop           a token or several: a sample that has got one of them is finished, and
+                       repeats it to the end of its row; when all samples are finished, generation
+                       ends, so that there may be fewer columns
+        cache          True: attention and recurrent layers keep what they have read, so that
+                       each token is read once; False: the whole window is read for each token.
+                       The tokens are the same. By default they keep it, unless a layer looks
+                       along all steps, such as a convolution: then only the window is right
 
-        The model gives scores (N, T, vocabulary). Beyond the places that it has learnt, the
-        window moves on with the text.
+        The model gives scores (N, T, vocabulary), of which the last step's count, or (N,
+        vocabulary). Beyond the steps that it can take (`max_steps`, such as the places of a
+        PositionalEmbedding), the window moves on with the text.
         """
         return generate(
             self,
@@ -363,8 +475,96 @@ class Sequential(Chain):
             top_k=top_k,
             top_p=top_p,
             seed=seed,
+            stop=stop,
             cache=cache,
         )
+
+    def stream(
+        self,
+        prompt: Any,
+        max_new_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: int | Sequence[int] | None = None,
+        cache: bool | None = None,
+    ) -> Iterator[Any]:
+        """The new tokens of `generate` one by one: an int for a prompt (T,), (N,) for (N, T).
+
+            for token in model.stream(tokenizer.encode("To be"), 200):
+                print(tokenizer.decode(token), end="", flush=True)
+
+        The options are those of `generate`, and the same seed gives the same tokens. The prompt
+        is read at the call, the rest as tokens are asked for; between two of them the model may
+        be used for anything else. What training changes then holds for the tokens to come, except
+        that the memory keeps what was read before.
+        """
+        return stream(
+            self,
+            prompt,
+            max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+            cache=cache,
+        )
+
+    def state_dict(self) -> StateDict:
+        """All that training goes on from: plain JSON values and copies of arrays, in nested dicts.
+
+            weights      get_weights(): parameters and state by path
+            optimizer    what it remembers by parameter path, its steps, and what schedules learnt
+            callbacks    what the model's own callbacks remember, in their order
+            epoch        epochs trained
+            seed         entropy and spawn_key of the model's random streams
+            frozen       the paths of layers that are not trainable
+
+        Loaded into a model that is built in the same way, training continues to the bit. Take it
+        between two calls of `train`, or in a callback's `on_epoch_end`.
+        """
+        optimizer, seed = self.optimizer.state_dict(), self.seed_sequence
+        return {
+            "weights": self.get_weights(),
+            "optimizer": optimizer,
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "epoch": self.epoch,
+            "seed": {"entropy": plain(seed.entropy), "spawn_key": plain(seed.spawn_key)},
+            "frozen": [path for path, layer in self.walk() if not layer.trainable],
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from what `state_dict` gave; all of it is checked before anything changes."""
+        who, here, stored = f"{self!r}: the state", dict(self.walk()), self.get_weights()
+        keys = ("weights", "optimizer", "callbacks", "epoch", "seed", "frozen")
+        state = check_entries(state, keys, who)
+        weights = check_entries(state["weights"], stored, f"{who} of weights")
+        for path, a in stored.items():
+            check_array(weights[path], a.shape, f"{who}: {path}")
+        epoch = check_count(state["epoch"], f"{who}: epoch", least=0)
+        seed = check_entries(state["seed"], ("entropy", "spawn_key"), f"{who} of seed")
+        try:
+            root = np.random.SeedSequence(seed["entropy"], spawn_key=tuple(seed["spawn_key"]))
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"{who}: seed {seed!r} is none: {error}.") from None
+        for part in ("callbacks", "frozen"):
+            if not isinstance(state[part], list):
+                raise ArgumentTypeError(f"{who}: {part} must be a list, got {state[part]!r}.")
+        check_entries(dict.fromkeys([*here, *state["frozen"]]), here, f"{who} of frozen layers")
+        if len(state["callbacks"]) != len(self.callbacks):
+            raise ArgumentError(
+                f"{who} has {len(state['callbacks'])} callbacks, the model {len(self.callbacks)}."
+            )
+        own = zip(self.callbacks, state["callbacks"], strict=True)
+        load_all([(self.optimizer, state["optimizer"]), *own])
+        self.set_weights(weights)
+        self.epoch = epoch
+        self.plant(root)
+        for path, layer in here.items():  # from above: setting it sets all below
+            layer.trainable = path not in state["frozen"]
 
     def check(self) -> None:
         """Refuse a loss that does not match the last layer, and warn of a doubled softmax."""
@@ -413,6 +613,16 @@ class Sequential(Chain):
         return find_alpha(self, X, y, batch_size=size, low=low, high=high, steps=steps)
 
 
+def _call(layer: Layer) -> str:
+    """The builder's method that appends this layer, as it is called."""
+    kind, shown = type(layer), repr(layer)
+    name = kind.__name__
+    if vars(catalogue).get(name) is not kind or not shown.startswith(f"{name}("):
+        return f"add({shown})"
+    method = snake_case(name)
+    return method + "_" * iskeyword(method) + shown.removeprefix(name)
+
+
 def adds(
     kind: Callable[P, Layer],
 ) -> Callable[Concatenate[SequentialBuilder, P], SequentialBuilder]:
@@ -445,7 +655,7 @@ def _unexpected(kind: Callable[..., Layer], kwargs: Mapping[str, Any]) -> Argume
     return ArgumentTypeError(f"{name} takes {', '.join(known) or 'nothing'}, got {wrong}=.")
 
 
-class SequentialBuilder:
+class SequentialBuilder(Configurable):
     """Builds a Sequential step by step: each method returns the builder.
 
     `SequentialBuilder(28, 28, seed=0)` is `SequentialBuilder().input(28, 28).seed(0)`. The
@@ -461,14 +671,55 @@ class SequentialBuilder:
             self.input(*input_shape)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("train", "predict", "evaluate", "summary", "generate"):
-            raise AttributeError(f"a builder has no {name!r}: build first, .build().{name}(...).")
+        if name in _BUILDER_WORDS:
+            raise AttributeError(f"a builder has no {name!r}: {_BUILDER_WORDS[name]}.")
         if name in _ELSEWHERE:
             raise AttributeError(f"a builder has no {name!r}: after .build(), {_ELSEWHERE[name]}.")
+        if not name.startswith("_") and callable(getattr(Sequential, name, None)):
+            raise AttributeError(f"a builder has no {name!r}: build first, .build().{name}(...).")
         known = [key for key in dir(type(self)) if not key.startswith("_")]
         near = difflib.get_close_matches(name, known, n=1)
         hint = f" Did you mean .{near[0]}()?" if near else " Any layer goes in with .add(layer)."
         raise AttributeError(f"a builder has no {name!r}.{hint}")
+
+    def __repr__(self) -> str:
+        sizes = [str(n) for n in self._input or ()]
+        options = {k: v for k, v in self._options.items() if k != "seed" or v is not None}
+        if "seed" in options:
+            sizes.append(f"seed={options.pop('seed')}")
+        calls = [_call(layer) for layer in self._layers]
+        for name, value in options.items():
+            method = {"loss_class": "loss", "batch_size": "batch"}.get(name, name)
+            values = value if name in ("metrics", "callbacks") else [value]
+            calls.append(f"{method}({', '.join(map(repr, values))})")
+        return ".".join([f"{type(self).__name__}({', '.join(sizes)})", *calls])
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and alike(self, other)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def get_config(self) -> dict[str, Any]:
+        """The layers and settings so far, as plain JSON values: see `phitodeep.config`."""
+        options = {k: list(v) if isinstance(v, tuple) else v for k, v in self._options.items()}
+        shape = None if self._input is None else list(self._input)
+        return {"input_shape": shape, "layers": self._layers, **options}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The builder that `get_config` wrote."""
+        options = restored(config, cls.__name__)
+        builder = cls(*options.pop("input_shape", None) or ())
+        for layer in options.pop("layers", ()):
+            builder.add(layer)
+        known = inspect.signature(Sequential).parameters
+        for name, value in options.items():
+            if name not in known:
+                raise ArgumentError(
+                    f"the config of SequentialBuilder has the unknown key {name!r}."
+                )
+            builder._set(name, value)
+        return builder
 
     @property
     def layers(self) -> list[Layer]:
@@ -551,6 +802,7 @@ class SequentialBuilder:
     random_shift = adds(catalogue.RandomShift)
     spatial_dropout = adds(catalogue.SpatialDropout)
     permute = adds(catalogue.Permute)
+    select = adds(catalogue.Select)
     lambda_ = adds(catalogue.Lambda)
     tied_dense = adds(catalogue.TiedDense)
 

@@ -18,9 +18,12 @@ DType = npt.DTypeLike | None
 def parameters(cls: type) -> list[inspect.Parameter]:
     """The constructor's parameters; `**common` stands for those of the next class."""
     found: list[inspect.Parameter] = []
+    first = next((owner for owner in cls.__mro__ if "__init__" in vars(owner)), None)
     for owner in cls.__mro__[:-1]:  # object's has none
         if "__init__" in vars(owner):
             own = list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
+            if owner is not first:  # what is passed on is passed by name
+                own = [p for p in own if p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)]
             known = {p.name for p in found}
             found += [p for p in own if p.kind is not p.VAR_KEYWORD and p.name not in known]
             if all(p.kind is not p.VAR_KEYWORD for p in own):

@@ -305,6 +305,7 @@ class Maker:
             small += [
                 L.Flatten,
                 lambda: L.Reshape(-1),
+                lambda: L.Select([D - 1, *range(0, D, 2)]),
                 lambda: L.Reshape(math.prod(shape[:-1]), D),
                 lambda: L.Reshape(-1, *shape[-2:]),
                 lambda: L.Permute(*self.rng.sample(axes, len(axes))),

@@ -15,14 +15,15 @@ import phitodeep
 ROOT = Path(phitodeep.__file__).parent
 FLOORS = {
     **dict.fromkeys(["errors", "types", "optimization", "py"], 0),
-    **dict.fromkeys(["checks", "files", "functional", "optimization.initialization"], 1),
+    **dict.fromkeys(["checks", "config", "files", "functional", "state"], 1),
+    "optimization.initialization": 1,
     "kernels": 1,
     "layers.base": 2,
     **dict.fromkeys(["layers", "loss", "metrics"], 3),
     **dict.fromkeys(["fusion", "testing"], 4),
     **{
         f"optimization.{name}": 4
-        for name in ("schedules", "packing", "base", "rules", "matrices", "muon", "lbfgs")
+        for name in ("schedules", "packing", "memory", "base", "rules", "matrices", "muon", "lbfgs")
     },
     "optimization.optimizers": 4,
     **dict.fromkeys(["data", "io", "inspect", "generation"], 5),

@@ -433,6 +433,101 @@ def test_bad_class_weights_are_refused_and_named(bad: Any) -> None:
     )
 
 
+NAMES = np.array(["cat", "dog", "fox"])[LABELS]
+
+
+class Category:
+    """As pandas's Categorical: its array is one of objects."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+        return NAMES.astype(object)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+ENCODE = r"np\.unique\(labels, return_inverse=True\)"
+
+
+@pytest.mark.parametrize(
+    "y",
+    [NAMES, NAMES.tolist(), NAMES.astype(object), NAMES.astype(bytes), Category(), NAMES[:, None]],
+    ids=lambda y: type(y).__name__,
+)
+def test_labels_as_text_say_how_to_encode_them(y: Any) -> None:
+    model = classifier()
+    model.build((4,))
+    for call in (
+        lambda: model.train(X, y, epochs=1, verbose=0),
+        lambda: model.train([(X, y)], epochs=1, verbose=0),
+        lambda: model.evaluate(X, y),
+    ):
+        refused(call, ArgumentTypeError, rf"y takes real numbers.*such as .*{ENCODE}", model)
+    refused(lambda: model.predict(y), ArgumentTypeError, rf"X takes real numbers.*{ENCODE}", model)
+    codes = np.unique(NAMES, return_inverse=True)[1]
+    assert len(model.train(X, codes, epochs=1, verbose=0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ([1.0, None, 2.0], r"with None at \[1\]: remove or fill missing values"),
+        ([[1.0, "x"], [2.0, "y"]], r"such as 'x' at \[0, 1\]: encode"),
+        ([["1.5"], ["2"]], r"dtype <U3 \(convert with \.astype\(float\)\?\)"),
+        (np.array([[1.0, "x"], [2.0, 3.0]], object), r"such as 'x' at \[0, 1\]: encode"),
+        (np.array([[1.0], [1.0, 2.0]], object), r"with a list at \[0\]: pad rows"),
+        (np.array([1.0, {}], object), r"with a dict at \[1\]\."),
+        (np.array([1, 2.5], object), r"\.astype\(float\)"),
+        (np.array(["2020-01-01"], "M8[D]"), r"\.astype\(float\)"),
+        ([[1.0], [1.0, 2.0]], "nested sequences of unequal length"),
+    ],
+    ids=str,
+)
+def test_what_is_not_a_number_is_named_by_its_place(bad: Any, says: str) -> None:
+    model = classifier()
+    refused(lambda: model.predict(bad), PhitodeepError, f"^X takes.*{says}", model)
+
+
+def test_text_for_a_model_of_tokens_says_to_encode_it() -> None:
+    model = SequentialBuilder(4, seed=0).embedding(9, 2).flatten().dense(1).build()
+    refused(lambda: model.predict(["some text"]), ArgumentTypeError, "encode text first", model)
+    refused(lambda: model.predict([[1], [1, 2]]), ShapeError, "unequal length", model)
+    refused(lambda: model.predict([[1.5] * 4]), ArgumentTypeError, r"astype\(int\)", model)
+
+
+@pytest.mark.parametrize(
+    ("several", "says"),
+    [
+        ([X, X[:, :2]], r"X is a list of 2 arrays, the first of shape \(12, 4\)"),
+        ((X[:, :1], X[:, 1:3], X[:, 3:]), "a tuple of 3 arrays"),
+        ([X[:, :2], X[:, 2:]], "a list of 2 arrays"),  # which make the model's columns
+        ({"age": X[:, 0], "rest": X[:, 1:]}, "a dict with the keys 'age', 'rest'"),
+    ],
+)
+def test_several_inputs_say_what_a_model_takes(several: Any, says: str) -> None:
+    model = classifier()
+    wanted = rf"{says}.*takes one array.*np\.concatenate.*Parallel and Select"
+    for call in (
+        lambda: model.train(several, LABELS, epochs=1, verbose=0),
+        lambda: model.evaluate(several, LABELS),
+        lambda: model.predict(several),
+    ):
+        refused(call, ArgumentTypeError, wanted, model)
+    unbuilt = Sequential(Dense(3), Softmax(), loss_class="categorical_cross_entropy")
+    refused(lambda: unbuilt.train(several, LABELS, epochs=1, verbose=0), PhitodeepError, wanted)
+    if isinstance(several, dict):
+        refused(lambda: model.train(several, epochs=1, verbose=0), ArgumentTypeError, wanted)
+
+
+def test_a_list_of_samples_is_an_array() -> None:
+    model = classifier()
+    np.testing.assert_array_equal(model.predict(list(X)), model.predict(X))
+    np.testing.assert_array_equal(model.predict(list(X[:4])), model.predict(X[:4]))
+    assert model.train(list(X), list(LABELS), epochs=1, verbose=0)
+    images = Sequential(Flatten(), Dense(6, 3), loss_class="softmax_cross_entropy")
+    assert images.train([np.ones((2, 3)), np.zeros((2, 3))], [0, 1], epochs=1, verbose=0)
+
+
 def test_class_weights_need_classes() -> None:
     model = regression()
     refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,10 @@ def test_every_page_is_in_the_navigation():
     listed = set(re.findall(r"[\w/.-]+\.md", yaml.safe_dump(yaml.safe_load(config)["nav"])))
     pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("[!_]*.md")}
     assert listed == pages
+
+
+def test_docstrings_become_markdown():
+    pytest.importorskip("griffe")
+    markdown = runpy.run_path(str(ROOT / "docs" / "_docstrings.py"))["markdown"]
+    text = "ema      e <- d e\n         and so on\nlr, t    a rate"
+    assert markdown(text) == "`ema`\n:   e &lt;- d e\n    and so on\n\n`lr, t`\n:   a rate\n"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from collections.abc import Callable
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -188,6 +190,55 @@ def test_ones_are_shared_and_therefore_read_only() -> None:
     np.testing.assert_array_equal(made, np.ones(3, np.float32))
     with pytest.raises(ValueError, match="read-only"):
         made[0] = 2
+
+
+@pytest.mark.parametrize(("make", "value"), [(F.ones, 1), (F.zeros, 0)])
+def test_constants_of_many_lengths_take_the_memory_of_one(make: Any, value: int) -> None:
+    F._held.cache_clear()
+    make.cache_clear()
+    tracemalloc.start()
+    try:
+        kept = [make(n, np.dtype(np.float32)) for n in range(200_000, 200_150)]
+        kept += [make(n, np.dtype(np.float32)) for n in range(F.KEPT - 2, F.KEPT + 150)]
+        assert tracemalloc.get_traced_memory()[0] < 4 * F.KEPT + 100_000
+    finally:
+        tracemalloc.stop()
+    for a, n in zip(
+        kept, [*range(200_000, 200_150), *range(F.KEPT - 2, F.KEPT + 150)], strict=True
+    ):
+        assert a.shape == (n,)
+        assert a.min() == a.max() == value
+        assert not a.flags.writeable
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sum_rows_of_more_rows_than_are_kept(dtype: Any) -> None:
+    X = np.arange(2 * (F.KEPT + 3), dtype=dtype).reshape(-1, 2) % 7
+    np.testing.assert_array_equal(F.sum_rows(X), X.sum(axis=0))
+    np.testing.assert_array_equal(F.sum_rows(X, out=np.empty(2, dtype)), X.sum(axis=0))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exp_minus_line_has_its_digits(dtype: Any) -> None:
+    sizes = np.geomspace(1e-18, 80, 200)
+    X = np.concatenate([-sizes, [0], sizes]).astype(dtype)
+    with localcontext() as context:
+        context.prec = 80
+        wanted = [float(Decimal(float(x)).exp() - 1 - Decimal(float(x))) for x in X]
+    np.testing.assert_allclose(F.exp_minus_line(X), wanted, rtol=30 * np.finfo(dtype).eps)
+    assert F.exp_minus_line(X).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("gap", [3, 20, 80])
+def test_log_softmax_has_the_digits_of_a_sure_class(gap: int, dtype: Any) -> None:
+    X = np.array([[gap, 0, -1], [0, gap, gap]], dtype)
+    r = math.exp(-gap) + math.exp(-gap - 1)
+    for axis, A in ((-1, X), (1, X), (0, X.T), (-1, X[:, None])):
+        found = np.moveaxis(F.log_softmax(A, axis=axis), axis, -1).reshape(2, 3)
+        assert found[0, 0] == pytest.approx(-math.log1p(r), rel=1e-6)
+        assert found[1, 1] == pytest.approx(-math.log(2 + math.exp(-gap)))
+        assert found.dtype == dtype
 
 
 # --- labels ------------------------------------------------------------------------------------

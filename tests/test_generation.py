@@ -1,12 +1,49 @@
 """Generation: the memory changes nothing, the draws are what they say, bad prompts are refused."""
 
+import contextvars
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, ShapeError
 from phitodeep.functional import softmax
 from phitodeep.generation import sample
-from phitodeep.layers.base import calling
+from phitodeep.layers import (
+    GRU,
+    LSTM,
+    RNN,
+    AvgPool1D,
+    BatchNorm,
+    Bidirectional,
+    Chain,
+    Conv1D,
+    Dense,
+    Dropout,
+    Embedding,
+    FeedForward,
+    Flatten,
+    GroupNorm,
+    Lambda,
+    Layer,
+    LayerNorm,
+    MultiHeadAttention,
+    Parallel,
+    Permute,
+    PositionalEmbedding,
+    Reshape,
+    Residual,
+    RMSNorm,
+    RotaryEmbedding,
+    SinusoidalEncoding,
+    SkipConcat,
+    Softmax,
+    Tanh,
+    TimeDistributed,
+    TransformerBlock,
+)
+from phitodeep.layers.base import calling, current
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import char_lstm, gpt
 
@@ -115,7 +152,7 @@ def test_bad_prompts_and_options_are_refused(prompt, options, error, says):
 
 
 def test_a_model_without_scores_at_each_step_is_refused():
-    model = SequentialBuilder(4, seed=0).embedding(5, 3).lstm(2, return_sequences=False).build()
+    model = SequentialBuilder(4, seed=0).embedding(5, 4).reshape(-1, 2, 2).build()
     with pytest.raises(ArgumentError, match=r"scores \(N, T, vocabulary\)"):
         model.generate([1], 1)
     assert model.generate([1, 2], 0).tolist() == [[1, 2]]
@@ -127,3 +164,318 @@ def test_no_backward_goes_through_steps_of_generation():
         Y = model.forward(np.array([[1, 2]]))
     with pytest.raises(BackwardError, match="run a forward pass in training mode"):
         model.backward(Y)
+
+
+# --- the memory and the whole window -------------------------------------------------------------
+
+V, D, PLACES = 9, 4, 7
+
+
+def mean_so_far(X, *_):
+    return X.cumsum(axis=1)
+
+
+REMEMBERED = [
+    *(lambda: GRU(D), lambda: LSTM(D), lambda: RNN(D), lambda: Dense(D), Tanh, LayerNorm, RMSNorm),
+    *(BatchNorm, SinusoidalEncoding, RotaryEmbedding),
+    lambda: MultiHeadAttention(2, causal=True),
+    lambda: MultiHeadAttention(2, causal=True, kv_heads=1, rope=True, dropout=0.3),
+    lambda: TransformerBlock(2, causal=True, rope=True, norm="rms", dropout=0.2),
+    lambda: TransformerBlock(2, causal=True, pre_norm=False, checkpoint=True),
+    lambda: PositionalEmbedding(PLACES),
+    lambda: Dropout(0.5),
+    lambda: FeedForward(5, "swiglu"),
+    lambda: TimeDistributed(Chain(Reshape(2, 2), GRU(2), Flatten())),
+    lambda: Reshape(-1, D),
+]
+JOINED = [
+    lambda: Conv1D(D, 3, padding="same"),
+    lambda: AvgPool1D(3, stride=1, padding="same"),
+    lambda: GroupNorm(1),
+    lambda: Softmax(axis=1),
+    lambda: MultiHeadAttention(2),
+    lambda: TransformerBlock(2),
+    lambda: Bidirectional(GRU(D), merge="add"),
+    lambda: Lambda(mean_so_far, mean_so_far),
+    lambda: Chain(Permute(2, 1), Tanh(), Permute(2, 1)),
+]
+
+
+def nested(inner):
+    """Containers of such layers, which keep (T, D)."""
+    pair = st.lists(inner, min_size=1, max_size=2)
+    return st.one_of(
+        pair.map(lambda fs: lambda: Chain(*(f() for f in fs), checkpoint=True)),
+        pair.map(lambda fs: lambda: Residual(*(f() for f in fs))),
+        pair.map(lambda fs: lambda: Parallel(*(f() for f in fs), Dense(D), merge="add")),
+        pair.map(lambda fs: lambda: Chain(SkipConcat(*(f() for f in fs)), Dense(D))),
+    )
+
+
+def written(layers, dtype=np.float64, seed=0):
+    """A model of these layers between an Embedding and scores, with large random weights."""
+    model = Sequential(Embedding(V, D), *layers, Dense(V), dtype=dtype, seed=seed)
+    model.build((4,))
+    rng = np.random.default_rng(seed)
+    model.set_weights(
+        {
+            path: rng.uniform(0.5, 2, a.shape) if "var" in path else rng.standard_normal(a.shape)
+            for path, a in model.get_weights().items()
+        }
+    )
+    return model
+
+
+def slowly(model, prompt, n, seed, most, **how):
+    """The same draws from predictions on the window."""
+    rng, ids = np.random.default_rng(seed), np.atleast_2d(prompt)
+    for _ in range(n):
+        scores = model.predict(ids[:, -most:])[:, -1]
+        options = {"temperature": 1.0, "top_k": None, "top_p": None, **how}
+        ids = np.concatenate([ids, sample(scores, **options, rng=rng)[:, None]], axis=1)
+    return ids
+
+
+@given(
+    makers=st.lists(
+        st.recursive(st.sampled_from(REMEMBERED + JOINED), nested, max_leaves=4),
+        min_size=1,
+        max_size=3,
+    ),
+    seed=st.integers(0, 2**16),
+    T=st.integers(2, 9),
+    N=st.integers(1, 3),
+)
+def test_with_and_without_memory_the_tokens_are_the_same(makers, seed, T, N):
+    model = written([make() for make in makers], seed=seed)
+    prompt = np.random.default_rng(seed).integers(0, V, (N, T))
+    most = PLACES if model.max_steps else 10**6
+    wanted = slowly(model, prompt, 8, seed, most)
+    for cache in (None, False) if model.steps == "joined" else (None, False, True):
+        np.testing.assert_array_equal(model.generate(prompt, 8, seed=seed, cache=cache), wanted)
+
+
+@pytest.mark.parametrize("make", [*REMEMBERED, *JOINED], ids=lambda make: repr(make()))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_each_layer_generates_as_it_predicts(make, dtype):
+    model = written([make()], dtype)
+    for prompt, how in (([1, 2, 3], {"temperature": 0}), ([[4, 5], [6, 7]], {"temperature": 0.7})):
+        tokens = model.generate(prompt, 9, seed=5, **how)
+        np.testing.assert_array_equal(
+            tokens,
+            slowly(model, prompt, 9, 5, PLACES, **how)
+            if model.max_steps
+            else slowly(model, prompt, 9, 5, 99, **how),
+        )
+
+
+@pytest.mark.parametrize("make", JOINED, ids=lambda make: repr(make()))
+def test_only_an_explicit_memory_is_refused(make):
+    model = written([Residual(Tanh(), make())])
+    assert model.steps == "joined"
+    with pytest.raises(
+        ArgumentError, match=r"cache=True, but layer 1\.layers\.1.*Remedy: leave out"
+    ):
+        model.generate([1, 2], 2, cache=True)
+    assert model.generate([1, 2], 2).shape == (1, 4)
+
+
+def test_a_layer_of_a_users_own_sees_the_whole_window_unless_it_says_otherwise():
+    class Running(Layer):
+        def forward(self, X):
+            return X.cumsum(axis=1)
+
+    class Alone(Layer):
+        steps = "independent"
+
+        def forward(self, X):
+            return np.tanh(X)
+
+    for layer, steps in ((Running(), "joined"), (Alone(), "independent")):
+        model = written([layer])
+        assert model.steps == steps
+        tokens = model.generate([1, 2], 6, seed=0)
+        np.testing.assert_array_equal(tokens, slowly(model, [1, 2], 6, 0, 99))
+
+
+def test_the_window_is_the_least_of_all_limits_however_deep():
+    model = written([Parallel(Residual(PositionalEmbedding(6)), PositionalEmbedding(4))])
+    assert model.max_steps == 4
+    for cache in (True, False):
+        tokens = model.generate([1] * 9, 5, seed=1, cache=cache)
+        np.testing.assert_array_equal(tokens, slowly(model, [1] * 9, 5, 1, 4))
+    inside = written([TimeDistributed(Chain(Reshape(2, 2), PositionalEmbedding(2), Flatten()))])
+    assert inside.max_steps is None
+    assert inside.generate([1, 2, 3], 4).shape == (1, 7)
+
+
+# --- a window of fixed length --------------------------------------------------------------------
+
+
+def n_gram():
+    """Scores of the next token from the three before it, and from no other number of them."""
+    return SequentialBuilder(3, seed=0).embedding(V, D).flatten().dense(8).tanh().dense(V).build()
+
+
+def test_a_window_of_fixed_length_moves_along_the_text():
+    model = n_gram()
+    tokens = model.generate([[1, 2, 3, 4], [5, 6, 7, 8]], 5, temperature=0)
+    for t in range(4, 9):
+        wanted = model.predict(tokens[:, t - 3 : t]).argmax(axis=-1)
+        np.testing.assert_array_equal(tokens[:, t], wanted)
+    assert (
+        list(model.stream([1, 2, 3], 5, temperature=0))
+        == model.generate([1, 2, 3], 5, temperature=0)[0, 3:].tolist()
+    )
+    with pytest.raises(
+        ShapeError, match=r"shape \(3,\).*prompt of 2 tokens.*Remedy: a longer prompt"
+    ):
+        model.stream([1, 2], 5)
+
+
+def test_what_were_features_are_no_steps_that_a_memory_goes_on_from():
+    model = Sequential(
+        Embedding(V, 3), GRU(6, return_sequences=False), Reshape(6, 1), GRU(V), dtype="float64"
+    )
+    model.build((4,))
+    assert model.steps == "joined"
+    tokens = model.generate([1, 2], 6, seed=0)
+    np.testing.assert_array_equal(tokens, slowly(model, [1, 2], 6, 0, 99))
+
+
+def test_a_whole_text_may_give_one_row_of_scores():
+    model = SequentialBuilder(4, seed=0).embedding(V, 3).lstm(V, return_sequences=False).build()
+    ids = np.array([[1, 2]])
+    for _ in range(4):
+        ids = np.append(ids, model.predict(ids).argmax(axis=-1)[:, None], axis=1)
+    for cache in (None, False, True):
+        tokens = model.generate([1, 2], 4, temperature=0, cache=cache)
+        np.testing.assert_array_equal(tokens, ids)
+
+
+# --- stop and stream -----------------------------------------------------------------------------
+
+
+def test_a_stopped_sample_repeats_its_stop_and_disturbs_no_other():
+    model, prompt = built("gpt"), np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+    free = model.generate(prompt, 30, seed=3)
+    for stop in (0, [0], (2, 7), np.array([1, 3])):
+        stops, tokens = np.atleast_1d(stop), model.generate(prompt, 30, seed=3, stop=stop)
+        ends = []
+        for row, whole in zip(tokens, free, strict=True):
+            found = np.flatnonzero(np.isin(whole[3:], stops))
+            end = 3 + found[0] if len(found) else len(whole) - 1
+            ends.append(end)
+            np.testing.assert_array_equal(row[: end + 1], whole[: end + 1])
+            assert (row[end:] == whole[end]).all()
+        assert tokens.shape[1] == max(ends) + 1  # it ends where the last one does
+    np.testing.assert_array_equal(model.generate(prompt, 30, seed=3, stop=[]), free)
+
+
+def test_stops_in_the_prompt_stop_nothing():
+    assert built("gpt").generate([0, 0, 0], 4, seed=1, stop=0).shape[1] > 3
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_stream_gives_the_tokens_of_generate(name):
+    model, prompt = built(name), np.array([[1, 2, 3], [4, 5, 6]])
+    options = {"seed": 3, "temperature": 0.9, "top_k": 8, "top_p": 0.95}
+    tokens = list(model.stream(prompt, 20, **options))
+    assert all(t.shape == (2,) and t.dtype == np.int64 for t in tokens)
+    np.testing.assert_array_equal(np.stack(tokens, 1), model.generate(prompt, 20, **options)[:, 3:])
+    for i, given_away in enumerate(model.stream(prompt, 20, **options)):
+        np.testing.assert_array_equal(given_away, tokens[i])
+        given_away[:] = 0
+    one = list(model.stream(prompt[0], 20, stop=5, **options))
+    assert {type(token) for token in one} == {int}
+    assert one == model.generate(prompt[0], 20, stop=5, **options)[0, 3:].tolist()
+    assert list(model.stream(prompt, 0)) == []
+
+
+def test_a_stream_neither_disturbs_its_consumer_nor_is_disturbed():
+    model, wanted = built("gpt"), built("gpt").generate([1, 2], 9, seed=3)[0, 2:].tolist()
+    X, y = np.ones((2, 4), int), np.ones((2, 4), int)
+    before, found = current(), []
+    stream = model.stream([1, 2], 9, seed=3)
+    alone = model.generate([7], 3, seed=1)
+    for i, token in enumerate(stream):
+        assert current() is before
+        found.append(token)
+        model.predict(X)
+        np.testing.assert_array_equal(model.generate([7], 3, seed=1), alone)
+        model.forward(X)
+        model.backward(np.ones((2, 4, 11)))
+        if i == 3:  # its consumer may change contexts as it likes
+            with calling(mask=np.zeros((1, 1), bool), memory={}, training=True):
+                found.append(next(stream))
+        if i == 5:
+            found += [contextvars.copy_context().run(next, stream)]
+    assert found == wanted
+    other = built("gpt")
+    other.setloss("softmax_cross_entropy")
+    for i, _ in enumerate(other.stream([1, 2], 9, seed=3)):
+        other.train(X, y, epochs=1, verbose=0)
+        if i == 2:
+            break  # abandoned
+    assert current() is before
+    assert np.isfinite(other.evaluate(X, y)["loss"])
+
+
+def test_training_between_two_tokens_counts_for_the_next():
+    model, twin = (written([Conv1D(D, 3, padding="same")]) for _ in range(2))
+    stream = model.stream([1, 2, 3], 2, temperature=0)
+    next(stream)
+    weights = {path: -a for path, a in model.get_weights().items()}
+    model.set_weights(weights)
+    first = twin.generate([1, 2, 3], 1, temperature=0)
+    twin.set_weights(weights)
+    assert next(stream) == twin.generate(first[0], 1, temperature=0)[0, -1]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "error", "says"),
+    [
+        ([1.0], {}, ArgumentTypeError, "integer tokens"),
+        ([11], {}, ArgumentError, "tokens from 0 to 10, got 11"),
+        ([1], {"top_k": 0}, ArgumentError, "top_k"),
+        (
+            [[1], [2, 3]],
+            {},
+            ShapeError,
+            "prompt takes an array, got nested .* unequal length",
+        ),
+        ([1], {"stop": 11}, ArgumentError, "stop takes tokens from 0 to 10, got 11"),
+        ([1], {"stop": [3, -1]}, ArgumentError, r"stop takes tokens from 0 to 10, got \[3, -1\]"),
+        ([1], {"stop": 1.0}, ArgumentTypeError, "stop takes integer tokens"),
+        ([1], {"stop": "\n"}, ArgumentTypeError, "stop takes integer tokens"),
+    ],
+)
+def test_a_stream_refuses_at_the_call(prompt, options, error, says):
+    model = built("gpt")
+    for method in (model.stream, model.generate):
+        with pytest.raises(error, match=says):
+            method(prompt, 2, **options)
+
+
+# --- scores that nothing can be drawn from -------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_scores_without_a_greatest_are_refused(bad, temperature):
+    scores = np.zeros((3, 4))
+    scores[1] = bad
+    with pytest.raises(ArgumentError, match=rf"sample 1: its greatest score is {bad}.*finite"):
+        sample(scores, temperature, None, None, np.random.default_rng(0))
+    scores[1, 2] = 0
+    if np.isneginf(bad):
+        assert sample(scores, temperature, None, None, np.random.default_rng(0))[1] == 2
+    model = built("gpt")
+    model.layers[0].W[...] = np.nan
+    with pytest.raises(ArgumentError, match="Are the model's weights finite"):
+        model.generate([1], 2, temperature=temperature)
+
+
+def test_the_smallest_temperature_takes_the_greatest():
+    scores = np.array([[1.0, 3.0, 2.0]], np.float32)
+    assert sample(scores, 1e-320, None, None, np.random.default_rng(0)) == [1]

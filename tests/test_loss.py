@@ -212,8 +212,7 @@ def test_weights_of_positions(loss: Loss) -> None:
     one = np.zeros(positions)
     one[1, 2] = 4.0
     value, gradient = both(loss, P, y, one)
-    if not isinstance(loss, KLDivergence):  # which sums over a sample
-        assert value == pytest.approx(loss.loss_func(P[1:, 2:], y[1:, 2:]))
+    assert value == pytest.approx(loss.loss_func(P[1:, 2:], y[1:, 2:]))
     assert not gradient[0].any()
     assert not gradient[1, :2].any()
 
@@ -576,6 +575,7 @@ def test_logarithms_are_held_at_the_least_normal_number(dtype: type) -> None:
         value, gradient = both(loss, P, y, total=1)
         assert value == pytest.approx(-np.log(tiny), rel=1e-6)
         assert gradient[0, 0] == 0  # flat there
+        assert both(loss, 1 - P, 1 - np.array(y), total=1)[0] == pytest.approx(value)
         value, gradient = both(loss, np.array([[tiny, 1.0]], dtype), y, total=1)
         assert value == pytest.approx(-np.log(tiny), rel=1e-6)
         assert gradient[0, 0] == pytest.approx(-1 / tiny, rel=1e-6)  # never shifted by an epsilon
@@ -586,6 +586,217 @@ def test_log_probability_of_minus_infinity_costs_nothing_where_nothing_aims() ->
     for loss in (NegativeLogLikelihood(), NegativeLogLikelihood(class_weight=[1.0, 1.0])):
         assert loss.loss_func(log_p, [0]) == 0
         assert loss.loss_func(log_p, [[1.0, 0.0]]) == 0
+
+
+MINUS = -np.inf
+MASKED = np.array([[1.0, 0.0, MINUS], [0.0, MINUS, 2.0]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("class_weight", [None, [1.0, 2.0, 3.0], {1: 0.5}])
+@pytest.mark.parametrize("y", [[1, 0], [[0, 1, 0], [1, 0, 0]], [[0.4, 0.6, 0], [0.3, 0, 0.7]]])
+def test_a_logit_of_minus_infinity_is_a_class_that_is_not_there(
+    y: Any, class_weight: Any, dtype: type
+) -> None:
+    """The loss is that for a logit so low that its exponential is 0."""
+    loss = SoftmaxCrossEntropy(class_weight=class_weight)
+    wanted = both(loss, np.maximum(MASKED, -1000).astype(dtype), y)
+    for P in (MASKED.astype(dtype), MASKED[:, None].astype(dtype)):
+        T = loss.targets(np.reshape(y, (*P.shape[:-1], *np.shape(y)[1:])), P.shape)
+        with np.errstate(all="raise", under="ignore"):
+            value, gradient = loss.value_and_gradient(P, T)
+            assert loss.loss_func(P, T) == pytest.approx(value, rel=1e-6)
+        assert_both((value, gradient.reshape(2, 3)), wanted, rtol=1e-6)
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "y"),
+    [
+        (SoftmaxCrossEntropy(), [2, 0]),
+        (SoftmaxCrossEntropy(class_weight=[1.0, 2.0, 3.0]), [2, 0]),
+        (SoftmaxCrossEntropy(0.1), [1, 0]),
+        (SoftmaxCrossEntropy(), [[0.5, 0.3, 0.2], [1, 0, 0]]),
+    ],
+)
+def test_a_target_at_minus_infinity_costs_infinitely_much(loss: Loss, y: Any) -> None:
+    """The gradient is still p - t, which says where to go."""
+    value, gradient = loss.value_and_gradient(MASKED, loss.targets(y, MASKED.shape))
+    assert value == loss.loss_func(MASKED, y) == np.inf
+    low = both(loss, np.maximum(MASKED, -1000), y)[1]
+    np.testing.assert_allclose(gradient, low, rtol=1e-12)
+
+
+@pytest.mark.parametrize("class_weight", [None, [1.0, 2.0, 3.0], [0.0, 1.0, 1.0]])
+def test_what_weighs_nothing_costs_nothing_at_minus_infinity(class_weight: Any) -> None:
+    P, loss = np.array([[MINUS, 0.0, 1.0], [0.5, 0.0, 1.0]]), SoftmaxCrossEntropy
+    wanted = both(loss(class_weight=class_weight), P[1:], [1])
+    for found in (
+        both(loss(ignore_index=-1, class_weight=class_weight), P, [-1, 1]),
+        both(loss(ignore_index=0, class_weight=class_weight), P, [0, 1]),
+        both(loss(class_weight=class_weight), P, [0, 1], [0.0, 1.0]),
+    ):
+        assert found[0] == pytest.approx(wanted[0])
+        np.testing.assert_allclose(found[1], [[0, 0, 0], wanted[1][0]], atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, MINUS])
+@pytest.mark.parametrize(
+    ("loss", "y"),
+    [
+        (SoftmaxCrossEntropy(), [0, 1]),
+        (SoftmaxCrossEntropy(0.1, class_weight=[1.0, 2.0]), [0, 1]),
+        (CategoricalCrossEntropy(), [[1.0, 0.0], [0.3, 0.7]]),
+        (NegativeLogLikelihood(), [0, 1]),
+        (MeanSquaredError(), [[1.0, 2.0], [3.0, 4.0]]),
+        (Huber(), [[1.0, 2.0], [3.0, 4.0]]),
+        (LogCosh(), [[1.0, 2.0], [3.0, 4.0]]),
+        (BinaryCrossEntropyWithLogits(), [[1.0, 0.0], [0.0, 1.0]]),
+        (PoissonNLL(), [[1.0, 0.0], [0.0, 1.0]]),
+        (KLDivergence(), [[1.0, 0.0], [0.3, 0.7]]),
+        (CosineSimilarityLoss(), [[1.0, 2.0], [3.0, 4.0]]),
+        (SquaredHinge(), [[1.0, -1.0], [-1.0, 1.0]]),
+    ],
+)
+def test_a_row_of_weight_0_costs_nothing_whatever_it_predicts(
+    loss: Loss, y: Any, bad: float, dtype: type
+) -> None:
+    P = np.array([[0.3, 0.6], [0.2, 0.4]], dtype)
+    wanted = both(loss, P, y, [0.0, 2.0])
+    P[0] = bad
+    with np.errstate(all="ignore"):
+        value, gradient = both(loss, P, y, [0.0, 2.0])
+    assert_both((value, gradient), wanted, rtol=1e-6)
+    assert gradient.dtype == dtype
+    assert not gradient[0].any()
+
+
+def test_infinite_logits_cost_nothing_where_the_target_agrees() -> None:
+    loss, P = BinaryCrossEntropyWithLogits(), np.array([[MINUS, np.inf, 0.0]])
+    with np.errstate(all="raise", under="ignore"):
+        value, gradient = both(loss, P, [[0, 1, 1]])
+    assert value == pytest.approx(np.log(2) / 3)
+    np.testing.assert_allclose(gradient, [[0, 0, -0.5 / 3]])
+    assert loss.loss_func(P, [[1, 1, 1]]) == loss.loss_func(P, [[0.1, 1, 1]]) == np.inf
+    np.testing.assert_allclose(loss.loss_gradient(P, [[1, 0, 1]], total=1), [[-1, 1, -0.5]])
+    log_p = np.array([[0.0, MINUS]])
+    assert KLDivergence().loss_func(log_p, [[1.0, 0.0]]) == 0
+    assert KLDivergence().loss_func(log_p, [[0.5, 0.5]]) == np.inf
+
+
+# --- digits ------------------------------------------------------------------------------------
+
+SIZES = np.geomspace(1e-18, 80, 300)
+WIDE = np.concatenate([-SIZES[::-1], [0], SIZES])
+SHARES = np.concatenate([SIZES[SIZES < 0.5], 1 - np.geomspace(0.5, 6e-8, 50)])
+
+
+def crossed(P: Any, T: Any) -> tuple[Array, Array]:
+    """Each P with each T, in numbers that float32 holds, as (n, 1)."""
+    both = np.meshgrid(np.asarray(P, np.float32), np.asarray(T, np.float32))
+    return both[0].reshape(-1, 1), both[1].reshape(-1, 1)
+
+
+PROBABLE = [0.0, 1.0, 0.05, 0.95, 1 - 1e-6, 1e-6]
+GRIDS: list[tuple[losses.Elementwise, Any, Any]] = [
+    *[(loss, WIDE, [0.0, 0.3, -2.0]) for loss in NUMBERS],
+    (LogCosh(), [-1e30, -1e4, 1e4, 1e30], [0.0]),
+    (BinaryCrossEntropy(), SHARES, PROBABLE),
+    (BinaryCrossEntropyWithLogits(), WIDE, PROBABLE),
+    *[(loss, WIDE, [-1.0, 1.0]) for loss in MARGINS],
+    (PoissonNLL(), WIDE, [0.0]),
+    (PoissonNLL(False), SIZES, [0.0]),
+]
+
+
+@pytest.mark.parametrize(("loss", "P", "T"), GRIDS, ids=lambda v: repr(v)[:40])
+def test_each_loss_has_the_digits_of_its_precision(
+    loss: losses.Elementwise, P: Any, T: Any
+) -> None:
+    """float32 gives what float64 gives for the same numbers, however small the loss is."""
+    P, T = crossed(P, T)
+    with np.errstate(under="ignore"):
+        found, wanted = loss.each(P, T), loss.each(P.astype(float), T.astype(float))
+    assert found.dtype == np.float32
+    assert (found >= 0).all() or isinstance(loss, PoissonNLL)
+    held = np.abs(wanted) > 1e-37
+    np.testing.assert_allclose(found[held], wanted[held], rtol=3e-6)
+    if loss.wants != "probabilities":  # whose slopes divide by 1 - p
+        slope, wanted = loss.slope(P, T), loss.slope(P.astype(float), T.astype(float))
+        hard = np.isin(T, [0, 1, -1, -2])  # a soft target cancels where it is p
+        np.testing.assert_allclose(slope[hard], wanted[hard], rtol=3e-6, atol=1e-37)
+        np.testing.assert_allclose(slope, wanted, rtol=3e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [PoissonNLL(), PoissonNLL(False), KLDivergence()], ids=repr)
+def test_differences_have_the_digits_of_their_terms(loss: losses.Elementwise) -> None:
+    """Where a loss is a difference whose zero is no minimum, its error is that of its terms."""
+    P, T = crossed(SIZES if repr(loss) == "PoissonNLL(False)" else WIDE, [0.3, 1, 4])
+    wide = loss.each(P.astype(float), T.astype(float))
+    log_size = np.abs(np.log(P if repr(loss) == "PoissonNLL(False)" else T))
+    terms = T * (np.abs(P) + log_size) + np.exp(P if loss.wants == "numbers" else 0)
+    assert (np.abs(loss.each(P, T) - wide) <= 3e-7 * (terms + np.abs(wide))).all()
+
+
+def test_values_that_float32_lost() -> None:
+    one = np.ones((1, 1), np.float32)
+    logits = BinaryCrossEntropyWithLogits().loss_func(15 * one, one)
+    assert logits == pytest.approx(3.059023e-7, rel=1e-6)
+    assert BinaryCrossEntropy().loss_func(1e-9 * one, 0 * one) == pytest.approx(1e-9)
+    assert LogCosh().loss_func(1e-5 * one, 0 * one) == pytest.approx(5e-11)
+
+
+@pytest.mark.parametrize("gap", [1.0, 15.0, 20.0, 60.0])
+@pytest.mark.parametrize("form", ["labels", "one-hot", "weights", "log-probabilities"])
+def test_cross_entropy_has_the_digits_of_a_sure_prediction(form: str, gap: float) -> None:
+    P = np.array([[0.0, gap, 0.5 - gap]], np.float32)
+    y: Any = np.eye(3)[[1]] if form == "one-hot" else [1]
+    loss: Loss = SoftmaxCrossEntropy(class_weight=[2.0, 2.0, 2.0] if form == "weights" else None)
+    exact = np.exp([-gap, 0.5 - 2 * gap])
+    r = exact.sum()
+    wanted = np.array([exact[0], -r, exact[1]]) / (1 + r)
+    assert loss.loss_func(P, y) == pytest.approx(np.log1p(r), rel=1e-6)
+    if form == "log-probabilities":
+        loss, P = NegativeLogLikelihood(), log_softmax(P)
+        assert loss.loss_func(P, y) == pytest.approx(np.log1p(r), rel=1e-6)
+        return
+    value, gradient = loss.value_and_gradient(P, loss.targets(y, P.shape))
+    assert value == pytest.approx(np.log1p(r), rel=1e-6)
+    np.testing.assert_allclose(gradient, [wanted], rtol=2e-6, atol=1e-37)
+
+
+def test_cosine_has_the_digits_of_small_angles() -> None:
+    angles = np.geomspace(1e-3, np.pi, 60)
+    for p in (1e-30, 1.0, 1e30):
+        P = (p * np.stack([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
+        T = np.tile(np.array([3.0, 0.0], np.float32), (60, 1))
+        for t in (1e-35, 1.0, 1e35):
+            loss = CosineSimilarityLoss()
+            found = loss.each(P, T * np.float32(t))
+            wide = P.astype(float) / np.linalg.norm(P.astype(float), axis=1, keepdims=True)
+            np.testing.assert_allclose(found, 2 * np.sin(np.arctan2(*wide.T[::-1]) / 2) ** 2, 3e-4)
+            slope = loss.slope(P, T * np.float32(t))
+            np.testing.assert_allclose(
+                slope * p, np.stack([-(wide[:, 1] ** 2), np.prod(wide, 1)], axis=1), 2e-3, 1e-6
+            )
+    P, _ = pair(CosineSimilarityLoss(), (20, 7))
+    for scale in (1, 3, 0.1):
+        assert 0 <= CosineSimilarityLoss().loss_func(P.astype("f4"), scale * P) < 1e-13
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(CosineSimilarityLoss().loss_func([[np.nan, 1.0]], [[1.0, 1.0]]))
+
+
+def test_negative_elbo_has_its_digits() -> None:
+    m, s = crossed(WIDE, WIDE[::5])
+    P = np.hstack([m, s, m])
+    T = (m > 0).astype(np.float32)
+    for part, wanted in zip(
+        NegativeELBO(1).parts(P, T), NegativeELBO(1).parts(P.astype(float), T), strict=True
+    ):
+        held = wanted > 1e-37
+        assert (part >= 0).all()
+        np.testing.assert_allclose(part[held], wanted[held], rtol=5e-6)
 
 
 @given(st.floats(-50, 50), st.floats(0, 1))
@@ -627,6 +838,7 @@ def test_cosine_is_blind_to_length() -> None:
     np.testing.assert_allclose((gradient * P).sum(-1), 0, atol=1e-15)
     assert CosineSimilarityLoss().loss_func(P, -P) == pytest.approx(2)
     assert_both(both(CosineSimilarityLoss(), 0 * P, y), (1.0, np.zeros((3, 4))))
+    assert_both(both(CosineSimilarityLoss(), P, 0 * y), (1.0, np.zeros((3, 4))))
 
 
 @pytest.mark.parametrize("positions", [(6,), (2, 3)])
@@ -635,6 +847,40 @@ def test_kl_averages_over_the_batch_and_is_zero_for_equals(positions: Shape) -> 
     each = (t * (np.log(t) - log_p)).sum()
     assert KLDivergence().loss_func(log_p, t) == pytest.approx(each / positions[0])
     assert KLDivergence().loss_func(np.log(t), t) == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("steps", [3, 6, 30])
+@every
+def test_padding_changes_no_loss(loss: Loss, steps: int, weighted: bool) -> None:
+    """Samples of 3, 1 and 2 steps, padded: the loss is that of the samples alone."""
+    P, y = pair(loss, (3, steps, 4))
+    lengths = (3, 1, 2)
+    each = np.array([0.5, 2.0, 1.5]) if weighted else np.ones(3)
+    mask = np.arange(steps) < np.array(lengths)[:, None]
+    positions = loss.positions(P.shape)
+    w = np.broadcast_to((mask * each[:, None])[(...,) + (None,) * (len(positions) - 2)], positions)
+    value, gradient = both(loss, P, y, w)
+    alone, total = [], 0.0
+    for i, n in enumerate(lengths):
+        p, t = P[i : i + 1, :n], y[i : i + 1, :n]
+        total += loss.divisor(
+            loss.targets(t, p.shape), loss.weights(each[[i]], t, p.shape), p.shape
+        )
+    for i, n in enumerate(lengths):
+        alone.append(both(loss, P[i : i + 1, :n], y[i : i + 1, :n], each[[i]], total=total))
+        np.testing.assert_allclose(gradient[i, :n], alone[i][1][0], rtol=1e-12, atol=1e-15)
+        assert not gradient[i, n:].any()
+    assert value == pytest.approx(sum(v for v, _ in alone))
+
+
+def test_a_sample_without_steps_weighs_nothing_in_kl() -> None:
+    P, y = pair(KLDivergence(), (2, 3, 4))
+    w = np.zeros((2, 3, 4))
+    w[0, :2] = 1
+    assert KLDivergence().loss_func(P, y, w) == pytest.approx(
+        KLDivergence().loss_func(P[:1, :2], y[:1, :2])
+    )
 
 
 def test_negative_elbo_by_its_formula() -> None:
@@ -698,6 +944,24 @@ def test_negative_elbo_takes_targets_from_0_to_1(bad: float, says: str) -> None:
         NegativeELBO(1).targets([[1.0, bad]], (1, 4), "y_val")
 
 
+def test_class_weights_in_order_are_kept_as_plain_numbers() -> None:
+    """So that settings can be shown and compared; what is wrong is refused when it is used."""
+    for weights in ([1, 2.5], (1, 2.5), np.array([1, 2.5])):
+        loss = SoftmaxCrossEntropy(class_weight=weights)
+        assert loss.class_weight == (1.0, 2.5)
+        assert all(type(weight) is float for weight in loss.class_weight)
+        assert repr(loss) == "SoftmaxCrossEntropy(class_weight=(1.0, 2.5))"
+    assert SoftmaxCrossEntropy(class_weight={1: 2}).class_weight == {1: 2}
+    for bad, says in (
+        (["a", "b"], "class_weight takes real numbers"),
+        ([[1], [1, 2]], "class_weight takes an array"),
+        ("balanced", "an option of train"),
+    ):
+        loss = SoftmaxCrossEntropy(class_weight=bad)  # type: ignore[arg-type]
+        with pytest.raises(PhitodeepError, match=says):
+            loss.loss_func(np.zeros((1, 2)), [0])
+
+
 def test_thresholds_of_the_positive_class() -> None:
     logits = {BinaryCrossEntropyWithLogits, Hinge, SquaredHinge, NegativeELBO}
     for loss in EXAMPLES:
@@ -741,3 +1005,11 @@ def test_a_loss_is_written_by_its_author() -> None:
         losses.Elementwise().gradient(one, one, None, None)
     with pytest.raises(NotImplementedError, match="must implement log_probabilities"):
         losses._CrossEntropy().loss_func(np.ones((1, 2)), [0])
+
+
+def test_a_prediction_that_is_nan_shows_in_the_loss() -> None:
+    for loss in EXAMPLES:
+        P, y = pair(loss, (3, 4))
+        P[1] = np.nan
+        with np.errstate(invalid="ignore"):
+            assert np.isnan(loss.loss_func(P, y)), loss

@@ -17,6 +17,7 @@ import pytest
 
 from phitodeep import metrics
 from phitodeep.errors import (
+    ArgumentError,
     ArgumentTypeError,
     BackwardError,
     NotBuiltError,
@@ -26,9 +27,9 @@ from phitodeep.errors import (
 )
 from phitodeep.layers import Dense, Layer, Param, ReLU
 from phitodeep.layers.containers import Container
-from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.loss import CategoricalCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.optimization.callbacks import EarlyStopping
+from phitodeep.optimization.callbacks import Callback, EarlyStopping
 from phitodeep.optimization.initialization import He
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam
 
@@ -74,6 +75,11 @@ class Mean(Layer):
 class Nothing(Layer):
     def forward(self, X: Any) -> Any:
         X + 1
+
+
+class HasLossFunc(Loss):
+    def loss_func(self, y_pred: Any, y_true: Any, *_: Any) -> float:
+        return float(np.mean((y_pred - y_true) ** 2))
 
 
 def forgets() -> None:
@@ -192,6 +198,115 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ArgumentTypeError,
         r"Nothing\(\): forward must return an array, got NoneType",
     ),
+    "flatten, at numbers": (
+        lambda: model(Dense(28, 1)).train(IMAGES, LABELS),
+        ShapeError,
+        r"y of shape \(5,\)\. .*is \.flatten\(\) or a global pool missing",
+    ),
+    "a device": (lambda: model(Dense(3, 1)).to("cuda"), AttributeError, "runs on the CPU"),
+    "a mode": (lambda: model(Dense(3, 1)).eval(), AttributeError, "no mode to set"),
+    "zero_grad": (lambda: model(Dense(3, 1)).zero_grad(), AttributeError, "overwrites gradients"),
+    "builder compile": (
+        lambda: SequentialBuilder(3).compile(),
+        AttributeError,
+        r"'compile': give the loss, optimizer and metrics to the builder, as in \.optimizer",
+    ),
+    "builder forward": (
+        lambda: SequentialBuilder(3).forward(),
+        AttributeError,
+        r"build first, \.build\(\)\.forward",
+    ),
+    "builder lr": (lambda: SequentialBuilder(3).lr(1), AttributeError, r"write \.alpha\(rate\)"),
+    "validation data": (
+        lambda: model(Dense(3, 1)).train(IMAGES, validation_data=()),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"Sequential\.train takes no validation_data=: give X_test and y_test\.",
+    ),
+    "near keyword of train": (
+        lambda: model(Dense(3, 1)).train(IMAGES, class_weights={}),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"takes no class_weights=: did you mean class_weight=\?$",
+    ),
+    "unknown keyword of train": (
+        lambda: model(Dense(3, 1)).train(IMAGES, workers=2),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"takes no workers=: it takes X, y, X_test, .*, verbose\.",
+    ),
+    "loss of Sequential": (
+        lambda: Sequential(Dense(3, 1), loss="mse"),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"Sequential takes no loss=: write loss_class=\.",
+    ),
+    "unknown keyword of evaluate": (
+        lambda: model(Dense(3, 1)).evaluate(IMAGES, verbose=0),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"Sequential\.evaluate takes no verbose=: it takes X, y, batch_size",
+    ),
+    "rate by another name": (
+        lambda: Adam(lr=0.1),  # type: ignore[call-arg]
+        ArgumentTypeError,
+        r"Adam takes no lr=: write alpha=\.",
+    ),
+    "a pair in one": (
+        lambda: model(Dense(3, 1)).train((np.ones((5, 3)), LABELS)),
+        ArgumentTypeError,
+        r"X came without y: give a pair as two arguments, X, y\.",
+    ),
+    "test data in one": (
+        lambda: model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, (np.ones((5, 3)), LABELS)),
+        ArgumentTypeError,
+        r"X_test came without y_test: give a pair as two arguments, X_test, y_test\.",
+    ),
+    "shuffle": (
+        lambda: model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, shuffle="yes"),  # type: ignore[arg-type]
+        ArgumentTypeError,
+        r"shuffle must be True or False, got 'yes'",
+    ),
+    "a list of metrics": (
+        lambda: SequentialBuilder(3).metrics(["accuracy", "f1"]),  # type: ignore[arg-type]
+        ArgumentTypeError,
+        r"one by one, as in \.metrics\('accuracy', 'f1'\)",
+    ),
+    "channels first": (
+        lambda: SequentialBuilder(3, 32, 32).conv2d(4, 3).max_pool2d(2).build(),
+        ShapeError,
+        r"layer 1 .*\(N, height, width, C\): np\.moveaxis\(X, 1, -1\)",
+    ),
+    "no channels": (
+        lambda: SequentialBuilder(28, 28).conv2d(4, 3).build(),
+        ShapeError,
+        r"\(height, width, C\), got \(28, 28\): \.reshape\(28, 28, 1\)",
+    ),
+    "no channels for a pool": (
+        lambda: SequentialBuilder(6, 6).max_pool2d(2).build(),
+        ShapeError,
+        r"\.reshape\(6, 6, 1\)",
+    ),
+    "masked entries": (
+        lambda: model(Dense(3, 1)).predict(np.ma.masked_greater(np.arange(6.0).reshape(2, 3), 4)),
+        ArgumentError,
+        r"X has masked entries: fill them, with X\.filled\(value\)",
+    ),
+    "a gradient before backward": (
+        lambda: Dense(3, 1).grads["W"],
+        BackwardError,
+        "no gradient 'W' yet",
+    ),
+    "a loss without value": (
+        lambda: HasLossFunc().loss_gradient(np.ones((2, 1)), np.ones((2, 1))),
+        NotImplementedError,
+        r"HasLossFunc must implement value\(P, T, w, total\), which loss_func and",
+    ),
+    "weights in a list": (
+        lambda: model(Dense(3, 1)).set_weights([np.ones((3, 1))]),  # type: ignore[arg-type]
+        ArgumentTypeError,
+        r"weights by path, .* such as \{'0\.W': array\}, got a list",
+    ),
+    "weights missing": (
+        lambda: model(Dense(3, 1)).set_weights({"0.W": np.ones((3, 1))}),
+        ArgumentError,
+        r"weights are missing \['0\.b'\]\.$",
+    ),
 }
 
 
@@ -239,12 +354,25 @@ def test_warnings_point_at_the_line_of_the_user() -> None:
             made.train(X, y, verbose=0)
         (told,) = (w for w in caught if w.category is PhitodeepWarning)
         assert told.filename == __file__
-        assert "Training stopped before" in str(told.message)
+        assert "training stopped: the loss is" in str(told.message)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         SequentialBuilder(3).dense(3).softmax().loss(SoftmaxCrossEntropy()).build()
     assert [w.filename for w in caught] == [__file__]
     assert CategoricalCrossEntropy().wants == "probabilities"
+
+
+def test_a_method_that_training_never_calls_is_told_of() -> None:
+    with pytest.warns(PhitodeepWarning, match=r"on_batch_begin is never called.*on_batch_end") as w:
+
+        class Begins(Callback):
+            def on_batch_begin(self, model: Any, step: int) -> None: ...
+
+    assert w[0].filename == __file__
+
+
+def test_an_array_with_a_mask_that_hides_nothing_is_an_array() -> None:
+    assert model(Dense(3, 1)).predict(np.ma.ones((2, 3))).shape == (2, 1)
 
 
 def test_an_example_without_its_extra_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

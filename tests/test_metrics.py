@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phitodeep import metrics
@@ -21,6 +21,7 @@ from phitodeep.metrics import (
     MAE,
     METRICS,
     Accuracy,
+    ConfusionMatrix,
     Custom,
     Metric,
     Precision,
@@ -28,6 +29,7 @@ from phitodeep.metrics import (
     TopKAccuracy,
     accuracy,
     as_metrics,
+    confusion_matrix,
     f1,
     mae,
     precision,
@@ -35,6 +37,7 @@ from phitodeep.metrics import (
     recall,
     top_k_accuracy,
 )
+from phitodeep.model import SequentialBuilder
 from phitodeep.types import Array
 
 SCORES = np.array(
@@ -44,11 +47,13 @@ LABELS = np.array([0, 1, 1, 0, 2])  # predicted: 0 1 2 0 1
 
 
 def test_all_names_are_here() -> None:
-    assert " ".join(METRICS) == "accuracy top_k_accuracy precision recall f1 mae r2"
+    names = "accuracy top_k_accuracy precision recall f1 confusion_matrix mae r2"
+    assert " ".join(METRICS) == names
     for name, metric in METRICS.items():
         assert metric is getattr(metrics, name)
         assert metric.name == name
-        assert type(metric(np.full((2, 6), 0.5), np.zeros((2, 6)))) is float
+        kind = float if metric.scalar else np.ndarray
+        assert type(metric(np.full((2, 6), 0.5), np.zeros((2, 6)))) is kind
 
 
 def test_values_by_hand() -> None:
@@ -155,6 +160,89 @@ def test_a_function_is_a_metric_weighted_by_batch_sizes() -> None:
     assert metric.name == "largest"
     assert metric(np.array([1.0, 4.0]), np.zeros(2)) == 4
     assert in_parts(metric, np.array([1.0, 4.0, 1.0]), np.zeros(3), 2) == (4 * 2 + 1 * 1) / 3
+
+
+def test_smoothed_binary_labels_are_of_the_class_that_they_are_near() -> None:
+    p, y = np.array([0.9, 0.2, 0.7, 0.4]), np.array([1, 0, 0, 0])
+    for smooth in (0.05 + 0.9 * y, 2 * y - 1, 0.8 * (2 * y - 1), y.astype(bool), y.astype("u1")):
+        assert accuracy(p, smooth) == accuracy(p[:, None], smooth) == 3 / 4
+        assert precision(p, smooth) == 1 / 2
+        assert recall(p, smooth) == 1
+    labels = np.stack([0.05 + 0.9 * y, 0.95 - 0.9 * y], axis=1)
+    assert Accuracy(multilabel=True)(np.stack([p, 1 - p], axis=1), labels) == 3 / 4
+
+
+def test_scores_that_are_nan_are_never_right() -> None:
+    P = SCORES.copy()
+    P[0], P[3, 1], P[4, 0] = np.nan, np.nan, np.nan  # of rows 0, 1, 3 that were right
+    assert accuracy(P, LABELS) == 1 / 5
+    assert TopKAccuracy(1)(P, LABELS) == 1 / 5
+    assert TopKAccuracy(3)(P, LABELS) == top_k_accuracy(P, LABELS) == 2 / 5
+    # class 1: 1 hit of 1 guess, 2 there; class 2: 0 of 1, 1 there; class 0: no guess, 2 there
+    assert precision(P, LABELS) == pytest.approx(1 / 3)
+    assert recall(P, LABELS) == pytest.approx((0 + 1 / 2 + 0) / 3)
+    assert ConfusionMatrix()(P, LABELS).tolist() == [[0, 0, 0], [0, 1, 1], [0, 0, 0]]
+    p, y = np.array([np.nan, np.nan, 0.9, 0.1]), np.array([0, 1, 1, 0])
+    assert accuracy(p, y) == accuracy(p[:, None], y) == 2 / 4
+    assert (precision(p, y), recall(p, y)) == (1, 1 / 2)
+    assert TopKAccuracy(1)(np.full((3, 4), np.nan), np.zeros(3, int)) == 0
+
+
+def test_empty_batches_change_nothing() -> None:
+    P, T = np.array([[1.0], [2.0], [4.0]]), np.array([[1.0], [3.0], [6.0]])
+    for metric in (r2, mae, Custom(lambda p, t: float(np.mean(p - t)))):
+        nothing = metric.sums(P[:0], T[:0])
+        assert math.isnan(metric.result(nothing))
+        assert math.isnan(metric.result(metric.merge(nothing, nothing)))
+        for parts in ((nothing, metric.sums(P, T)), (metric.sums(P, T), nothing)):
+            assert metric.result(metric.merge(*parts)) == metric(P, T)
+    for metric in (accuracy, TopKAccuracy(2), precision, recall, f1, ConfusionMatrix()):
+        nothing = metric.sums(SCORES[:0], LABELS[:0])
+        np.testing.assert_equal(
+            metric.result(metric.merge(nothing, metric.sums(SCORES, LABELS))),
+            metric(SCORES, LABELS),
+        )
+    assert math.isnan(accuracy(SCORES[:0], LABELS[:0]))
+
+
+@given(st.floats(-1e12, 1e12), st.integers(1, 3000), st.integers(1, 1000))
+@example(5.906467076297888, 133, 28)
+@example(12079.026965152847, 28, 7)
+@example(-43.93124137517439, 521, 1339)
+def test_constant_targets_have_no_deviation_in_any_number(c: float, n: int, size: int) -> None:
+    T = np.full(n, c)
+    assert r2(T, T) == in_parts(r2, T, T, size) == 1
+    assert r2(T + 1 + abs(c), T) == in_parts(r2, T + 1 + abs(c), T, size) == 0
+
+
+def test_the_confusion_matrix_by_hand() -> None:
+    matrix = ConfusionMatrix()(SCORES, LABELS)  # predicted: 0 1 2 0 1
+    assert matrix.tolist() == [[2, 0, 0], [0, 1, 1], [0, 1, 0]]
+    assert matrix.dtype == np.int64
+    p, y = np.array([0.9, 0.8, 0.3, 0.6, 0.1]), np.array([1, 0, 1, 1, 0])
+    for labels in (y, 2 * y - 1, 0.05 + 0.9 * y):
+        assert ConfusionMatrix()(p, labels).tolist() == [[1, 1], [1, 2]]
+    assert ConfusionMatrix(0.7)(p, y).tolist() == [[1, 1], [2, 1]]
+    both = np.stack([p, p], axis=1), np.stack([y, y], axis=1)
+    assert ConfusionMatrix(multilabel=True)(*both).tolist() == [[2, 2], [2, 4]]
+    ignored = np.where(LABELS == 1, -1, LABELS)
+    assert ConfusionMatrix()(SCORES, ignored).tolist() == [[2, 0, 0], [0, 0, 0], [0, 1, 0]]
+
+
+def test_evaluate_gives_the_confusion_matrix_and_train_refuses_it(rng: Any) -> None:
+    X, y = rng.standard_normal((40, 4)), rng.integers(0, 3, 40)
+    model = SequentialBuilder(4, seed=0).dense(3).loss("softmax_cross_entropy").build()
+    wanted = confusion_matrix(model.predict(X), y)
+    for size in (None, 7):
+        found = model.evaluate(X, y, batch_size=size, metrics=["confusion_matrix", "accuracy"])
+        np.testing.assert_array_equal(found["confusion_matrix"], wanted)
+        assert found["accuracy"] == np.trace(wanted) / 40
+    with pytest.raises(ArgumentError, match=r"ConfusionMatrix\(\) is no single number.*evaluate"):
+        model.train(X, y, metrics=["confusion_matrix"], epochs=1, verbose=0)
+    assert model.optimizer.t == 0
+    binary = SequentialBuilder(4, seed=0).dense(1).loss("hinge").build()
+    found = binary.evaluate(X, 2 * (y > 0) - 1, metrics=[ConfusionMatrix(0.0)])
+    assert found["confusion_matrix"].sum(axis=1).tolist() == [sum(y == 0), sum(y > 0)]
 
 
 # --- parts of the data -------------------------------------------------------------------------

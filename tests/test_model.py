@@ -227,6 +227,7 @@ def test_the_builder_has_a_method_for_every_public_layer() -> None:
     settings = {
         *("input", "add", "optimizer", "loss", "alpha", "epochs", "batch", "metrics"),
         *("callbacks", "seed", "dtype", "build", "layers"),
+        *("get_config", "from_config"),
     }
     methods = {
         name for name in vars(SequentialBuilder) if not name.startswith("_")
@@ -255,6 +256,7 @@ EXAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "RandomCrop": ((3,), {"padding": 1}),
     "RandomFlip": ((), {"vertical": True}),
     "RandomShift": ((2,), {}),
+    "Select": (([0, -1],), {"tokens": True}),
     "SpatialDropout": ((0.25,), {}),
     "TimeDistributed": ((Tanh(),), {}),
     "MultiHeadAttention": ((2,), {"causal": True, "rope": True}),

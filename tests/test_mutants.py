@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import shutil
+import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -100,6 +103,7 @@ def test_one_statement_changes_and_the_rest_stays(mutant: Mutant) -> None:
         ("return dY.copy()", "return dY"),
         ("for i in reversed(range(3)): f(i)", "range(3)"),
         ("if self.bias: f()", "pass  # f()"),
+        ("sum_rows(dY, out=db)", "pass  # sum_rows(dY, out=db)"),
     ],
 )
 def test_bugs_of_real_frameworks_are_made(statement: str, mutant: str) -> None:
@@ -111,6 +115,7 @@ def test_what_computes_nothing_is_left_alone() -> None:
     assert made("return X.astype(t, copy=False)") == set()
     assert made("raise ValueError(1 - 2)") == set()
     assert made("'''1 - 2'''") == set()
+    assert made("sum_rows(dY, out=db)") == {"pass  # sum_rows(dY, out=db)"}
 
 
 def test_a_base_class_is_tested_by_the_names_of_its_heirs() -> None:
@@ -159,11 +164,13 @@ def test_survivors_are_told(project: Path, capsys: pytest.CaptureFixture[str]) -
     for after in LIVE:
         assert f"phitodeep/loss.py:1 slope\n    - return 3 - x\n    + {after}\n" in said
     stored = json.loads((project / "docs" / "mutants.json").read_text())
-    score = {"mutants": 5, "killed": 3, "survived": 2, "equivalent": 0}
-    assert stored["files"] == {"loss.py": score, "all": score}
-    assert [lines[-1] for lines in stored["survived"]] == [f"+ {after}" for after in LIVE]
+    row = stored["files"]["loss.py"]
+    assert [row[end] for end in ("mutants", *tool.ENDS)] == [5, 3, 2, 0]
+    assert row["survivors"] == [["slope", "return 3 - x", after] for after in LIVE]
     table = (project / "docs" / "_mutants.md").read_text()
-    assert "| loss.py | 5 | 3 | 2 | 0 |\n| all | 5 | 3 | 2 | 0 |\n" in table
+    assert (
+        "| loss.py | 5 | 3 | 2 | 0 | current |\n| all that are current | 5 | 3 | 2 | 0 |" in table
+    )
     assert (project / "phitodeep" / "loss.py").read_text() == LINE
 
 
@@ -187,7 +194,7 @@ def test_declared_survivors_are_excused_but_no_others(
 
 def test_tests_must_pass_before_anything_is_broken(project: Path) -> None:
     (project / "tests" / "test_loss.py").write_text(WEAK.replace("3", "4"))
-    with pytest.raises(SystemExit, match="fail before anything is broken"):
+    with pytest.raises(SystemExit, match=r"fails? before anything is broken"):
         main([], project)
 
 
@@ -199,7 +206,105 @@ def test_list_runs_nothing(project: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_endless_tests_end(project: Path) -> None:
     (project / "tests" / "test_loss.py").write_text("while True: pass")
-    assert tool.fails(project, "", "test_loss.py", limit=1)
+    assert tool.fails(project, "test_loss.py", limit=1)
+
+
+def test_a_finished_file_is_not_tried_again(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "tests" / "test_loss.py").write_text(STRONG)
+    assert main([], project) == 0
+    (project / "tests" / "test_loss.py").write_text("1 / 0")
+    (project / "phitodeep" / "loss.py").write_text(f"# a comment\n{LINE}")
+    assert main([], project) == 0
+    assert "loss.py: 5 of 5 were killed before" in capsys.readouterr().out
+    shutil.rmtree(project / ".mutants")  # the stored row is enough
+    assert main([], project) == 0
+    with pytest.raises(SystemExit, match=r"fails? before anything is broken"):
+        main(["--fresh"], project)
+    (project / "phitodeep" / "loss.py").write_text(LINE.replace("3", "5"))
+    with pytest.raises(SystemExit, match=r"fails? before anything is broken"):
+        main([], project)
+    assert main(["--table"], project) == 0
+    assert (
+        "| loss.py | 5 | 5 | 0 | 0 | changed since |"
+        in (project / "docs" / "_mutants.md").read_text()
+    )
+
+
+def test_an_interrupted_run_continues_and_survivors_are_tried_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note, tried = tool.Record.note, []
+
+    def interrupted(record: tool.Record, i: int, end: str, test: str) -> None:
+        note(record, i, end, test)
+        tried.append(end)
+        if len(tried) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tool.Record, "note", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        main(["--jobs", "1"], project)
+    stored = tool.stored(project / "docs")
+    assert stored == {}
+    (path,) = (project / ".mutants").iterdir()
+    with path.open("a") as file:
+        file.write("4 kill")  # half a line
+    killed = tried.count("killed")
+    assert main([], project) == 1
+    assert len(tried) == 3 + 5 - killed
+    row = tool.stored(project / "docs")["loss.py"]
+    assert [row[end] for end in ("mutants", *tool.ENDS)] == [5, 3, 2, 0]
+    (project / "tests" / "test_loss.py").write_text(STRONG)
+    assert main([], project) == 0
+    assert len(tried) == 3 + 5 - killed + 2
+    assert tool.stored(project / "docs")["loss.py"]["survived"] == 0
+
+
+def test_only_functions_that_changed_are_broken(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, *words], cwd=project, check=True, capture_output=True)
+
+    file = project / "phitodeep" / "loss.py"
+    file.write_text(f"{LINE}\ndef gradient(x): return 5 - x\n")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    assert main(["--changed", "--list"], project) == 0
+    assert "gradient" not in capsys.readouterr().out
+    file.write_text(f"# a comment\n{LINE}\ndef gradient(x): return 6 - x\n")
+    assert main(["--changed", "HEAD", "--list"], project) == 0
+    said = capsys.readouterr().out
+    assert said.count("loss.py:3 gradient") == 5
+    assert "slope" not in said
+    with pytest.raises(SystemExit, match="git does not know nothing"):
+        main(["--changed", "nothing"], project)
+
+
+def test_code_in_memory_is_what_the_file_would_be(project: Path) -> None:
+    """A function whose result was kept at import is broken in a file only."""
+    (project / "phitodeep" / "loss.py").write_text("def slope(x): return -x\nkept = slope(1)\n")
+    weak = "from phitodeep.loss import kept\n\ndef test_kept(): assert kept == -1\n"
+    (project / "tests" / "test_loss.py").write_text(weak)
+    assert main([], project) == 0
+
+
+def test_every_file_with_a_gradient_has_tests() -> None:
+    package = ROOT / "phitodeep"
+    for path in package.rglob("*.py"):
+        file = path.relative_to(package).as_posix()
+        names = {name.rpartition(".")[2] for name, _ in tool.functions(path.read_bytes())}
+        if names & {"backward", "gradient", "slope", "update"}:
+            assert any(fnmatch(file, p) for p in tool.TESTS), f"{file} has no row in TESTS"
+    files = [f.relative_to(package).as_posix() for f in package.rglob("*.py")]
+    for pattern, (first, rest) in tool.TESTS.items():
+        assert any(fnmatch(f, pattern) for f in files), f"no file is {pattern}"
+        for name in (first, *rest):
+            assert (ROOT / "tests" / name).exists(), f"{pattern} has no tests/{name}"
 
 
 def test_a_sample_of_all_is_killed_and_the_checkout_is_untouched() -> None:

@@ -1,53 +1,67 @@
 """Break every gradient in every small way: does a test notice? A mutation test.
 
-    python tools/mutants.py                                  all; writes docs/mutants.json and .md
+    python tools/mutants.py                                  all that is not known yet
     python tools/mutants.py --module layers/activation.py    one file
+    python tools/mutants.py --changed main                   the functions that differ from main
     python tools/mutants.py --sample 20 --seed 3             some of all
     python tools/mutants.py --list                           only show what would be broken
 
 Mutants are made from the syntax tree, by `rewrites`, in the functions that GRADIENTS names. Each
-is written into a temporary copy of the package, where the tests of its file run (TESTS): first
-those that name the mutated class, and if they pass, all. A mutant is killed when a test fails,
-crashes or does not end. What no test can kill is in EQUIVALENT, with its reason; any other
-survivor is a hole in the tests, and makes the exit status 1.
+is judged by the tests of its file (TESTS): first those that name the mutated class, and if they
+pass, all. `tools/mutant_runner.py` does so in memory; a mutant that survives there is tried again
+from a file, in a fresh process. A mutant is killed when a test fails, crashes or does not end.
+What no test can kill is in EQUIVALENT, with its reason; any other survivor is a hole in the
+tests, and makes the exit status 1.
+
+Each verdict is noted in `.mutants`, and the score of each finished file goes into docs/mutants.json
+and docs/_mutants.md. So an interrupted run continues where it stopped: as long as the code of a
+file is the same (comments and docstrings do not count), mutants killed before are skipped, and
+survivors are tried again. `--fresh` tries everything again, and so do `--sample` and `--changed`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
+import io
 import json
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fnmatch import fnmatch
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.progress import track
+
+from phitodeep.files import atomic_write
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "python tools/mutants.py"
 SOURCES = shutil.ignore_patterns("__pycache__")
 GRADIENTS = (  # the functions that are broken: gradients, steps, and the helpers they are made of
-    r"_?back(ward)?|\w+_back|_back_through|go_back|slope|\w*gradients?\w*|_rows|_inverse|_cosine|gaussian|sum_rows"
-    r"|_share|sum_by_token|cross_entropy_of_labels|sgd|n?adam|rmsprop|adagrad|adadelta|lion|update"
+    r"_?back(ward)?|\w+_back|_back_through|go_back|slope|\w*gradients?\w*|_rows|_inverse|_unit|gaussian|sum_rows"
+    r"|_share|sum_by_token|cross_entropy_of_labels|_aimed|_weighed|sgd|n?adam|rmsprop|adagrad|adadelta|lion|update"
     r"|step|accumulate|_momentum|_clipped|_penalised"
-    r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden"
+    r"|rotate|_flip(ped)?|_?inside|at|pad|extent|places|_cuts?|_lay|_grouped|_taps|_back_to_rows|_g"
+    r"|_split|_heads|_factors|_attend|_apply|_wide|_norm|receive|gather"
+    r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden|length"
 )
 FORWARD = (  # with --forward, these too
     r"forward|value|each|divisor|target_weight|_aim|_variance|_scale_and_shift|_sum|_product|nll"
-    r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|one_hot"
+    r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|exp_minus_line|one_hot"
 )
 TWIN = "kernels/compiled.py"  # all of whose functions are broken: each is compared with its formula
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
@@ -56,14 +70,24 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "functional.py": ("test_functional.py", ["test_kills.py", "test_loss.py", "layers"]),
     "optimization/base.py": (
         "optimization/test_optimizers.py",
-        ["optimization/test_groups.py", "optimization/test_lbfgs.py", "test_kills.py"],
+        [
+            "optimization/test_divergence.py",
+            "optimization/test_memory.py",
+            "optimization/test_groups.py",
+            "optimization/test_lbfgs.py",
+            "test_kills.py",
+        ],
     ),
-    "optimization/rules.py": ("optimization/test_optimizers.py", ["test_kills.py"]),
+    "optimization/memory.py": ("optimization/test_memory.py", ["test_state.py"]),
+    "optimization/rules.py": (
+        "optimization/test_optimizers.py",
+        ["optimization/test_memory.py", "test_kills.py"],
+    ),
     "optimization/muon.py": ("optimization/test_muon.py", []),
     "optimization/lbfgs.py": ("optimization/test_lbfgs.py", []),
     "optimization/packing.py": (
         "optimization/test_optimizers.py",
-        ["layers/test_tying.py", "optimization/test_groups.py"],
+        ["layers/test_tying.py", "optimization/test_groups.py", "optimization/test_memory.py"],
     ),
     "optimization/matrices.py": ("optimization/test_muon.py", []),
     TWIN: ("kernels/test_kernels.py", []),
@@ -89,9 +113,24 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "cross_entropy_of_labels",
         "np.subtract(Z, Z.max(axis=1, keepdims=True), out=dZ)",
     ): "Z is (n, K): its last axis is its second",
+    (
+        "layers/dense.py",
+        "Dense.backward",
+        "dY_rows = dY.reshape(-1, self.output_size)",
+    ): "dY with two axes has that shape",
+    (
+        "layers/dense.py",
+        "Dense.backward",
+        "return dX.reshape(*dY.shape[:-1], rows.shape[-1])",
+    ): "dX with two axes has that shape",
     (TWIN, "_erf_of", "size = min(abs(x), f4(7))"): "erf is 1 from 4 on in float32",
     (TWIN, "_erf_of", "size = min(abs(x), f4(5))"): "erf is 1 from 4 on in float32",
     (TWIN, "_erf_of", "return double"): "the library's erf is as exact for float32, and slower",
+    (
+        TWIN,
+        "_tanh_of",
+        "end = f4(1) if x > 1 else f4(-1) if x < 0 else x",
+    ): "it is taken from 9 on",
     (TWIN, "_exp_of", "return double"): "the library's exp is as exact for float32, and slower",
     (TWIN, "_tanh_of", "return double"): "the library's tanh is as exact for float32, and slower",
     ("loss.py", "SquaredHinge.slope", "return -2 / T * super().each(P, T)"): "T is -1 or +1",
@@ -204,7 +243,7 @@ def _calls(call: ast.Call, function: Any, name: str, args: list[ast.expr]) -> It
         yield function.value
     if name == "where":
         yield from (args[1], args[2], altered(call, args=[args[0], args[2], args[1]]))
-    if name == "sum_rows":  # to a mean
+    if name == "sum_rows" and not any(k.arg == "out" for k in call.keywords):  # to a mean
         yield ast.BinOp(call, ast.Div(), ast.Call(ast.Name("len"), args[:1], []))
     for k in (k for k in call.keywords if k.arg == "axis"):
         yield swapped(call, k.value, ast.Constant(0))
@@ -233,7 +272,7 @@ def units(function: ast.AST) -> list[Any]:
 def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
     """All mutants of a file: those of its functions, then those of its methods."""
     if file == TWIN:
-        names = r"(?!_Notice|on_|compiled)\w+"
+        names = r"(?!_Notice|on_|compiled|(_exp|_tanh|_erf)$)\w+"  # these only name an overload
     made: list[Mutant] = []
     keys: Counter[str] = Counter()
     lines, tree = source.splitlines(keepends=True), ast.parse(source)
@@ -243,7 +282,7 @@ def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
         name = getattr(function, "name", "")
         where = f"{owner}.{name}" if owner else name
         heirs = [c.name for c in classes if owner in map(ast.unparse, c.bases)]
-        family = " or ".join([owner or name.strip("_"), *heirs])
+        family = " or ".join([owner or name.strip("_").removesuffix("_of"), *heirs])
         for unit in units(function) if re.fullmatch(names, name) else ():
             start = len(b"".join(lines[: unit.lineno - 1])) + unit.col_offset
             end = len(b"".join(lines[: unit.end_lineno - 1])) + unit.end_col_offset
@@ -263,41 +302,66 @@ def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
 
 # --- killing them ------------------------------------------------------------------------------
 
+ENDS = ("killed", "survived", "equivalent")
+LIMIT = 60  # seconds that one test may take
+
+
+def tests_of(file: str) -> tuple[str, list[str]]:
+    return next(tests for pattern, tests in TESTS.items() if fnmatch(file, pattern))
+
 
 class Suite:
-    """Copies of the checkout, one for each job, in which files are broken and tests run."""
+    """Two copies of the checkout: one where mutants run in memory, one where files are broken."""
 
     def __init__(self, root: Path, folder: Path, jobs: int) -> None:
-        self.free: SimpleQueue[Path] = SimpleQueue()
+        self.memory, self.place, self.jobs = folder / "memory", folder / "files", jobs
         self.passing: set[tuple[str, ...]] = set()  # the tests that pass where nothing is broken
         self.writes = count(1)
-        for place in (folder / str(i) for i in range(jobs)):
+        for place in (self.memory, self.place):
             for name in ("phitodeep", "tests"):
                 shutil.copytree(root / name, place / name, ignore=SOURCES)
             shutil.copy(root / "pyproject.toml", place)
-            self.free.put(place)
 
-    def judge(self, mutant: Mutant) -> str:
-        """How the mutant ends: one of ENDS."""
-        if mutant[:3] in EQUIVALENT:
-            return "equivalent"
-        first, rest = next(tests for p, tests in TESTS.items() if fnmatch(mutant.file, p))
-        place = self.free.get()
-        file = place / "phitodeep" / mutant.file
+    def judge(self, mutants: list[Mutant], kills: Counter[str]) -> Iterator[tuple[int, str, str]]:
+        """Which mutants are killed and which survive, as they end, and the test that killed."""
+        first, rest = tests_of(mutants[0].file)
+        path = self.memory / "orders.json"
+        path.write_text(json.dumps({"mutants": [*map(order, mutants)], "kills": kills}))
+        command = [sys.executable, str(Path(__file__).with_name("mutant_runner.py")), str(path)]
+        tests = [f"tests/{t}" for t in (first, *rest) if (self.memory / "tests" / t).exists()]
+        command += [str(self.jobs), str(LIMIT), *tests]
+        where: Any = {"cwd": self.memory, "env": alone(self.memory), "start_new_session": True}
+        done = 0
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **where) as run:
+            try:
+                for line in run.stdout or ():
+                    i, end, test = json.loads(line)
+                    if end == "failing":
+                        sys.exit(f"This test fails before anything is broken: {test}")
+                    if end != "killed":
+                        end = "killed" if self.dies(mutants[i]) else "survived"
+                    yield i, end, test
+                    done += 1
+            finally:
+                if run.poll() is None or done < len(mutants):
+                    stop(run)
+        if done < len(mutants):
+            sys.exit(f"These tests fail before anything is broken: {tests}")
+
+    def dies(self, mutant: Mutant) -> bool:
+        """Whether a fresh process whose file is the mutant's notices."""
+        first, rest = tests_of(mutant.file)
+        file = self.place / "phitodeep" / mutant.file
         whole = file.read_bytes()
-        try:
-            for tests in ((mutant.family, first), ("", first, *rest)):
-                if tests not in self.passing and fails(place, *tests):
-                    sys.exit(f"These tests fail before anything is broken: {tests}")
-                self.passing.add(tests)
-                self.write(file, mutant.source)
-                killed = fails(place, *tests)
-                self.write(file, whole)
-                if killed:
-                    return "killed"
-            return "survived"
-        finally:
-            self.free.put(place)
+        tests = (first, *rest)
+        self.write(file, mutant.source)
+        killed = fails(self.place, *tests)
+        self.write(file, whole)
+        if killed and tests not in self.passing:
+            if fails(self.place, *tests):
+                sys.exit(f"These tests fail before anything is broken: {tests}")
+            self.passing.add(tests)
+        return killed
 
     def write(self, file: Path, source: bytes) -> None:
         """Write the file with a time of its own, so that no stale .pyc passes for it."""
@@ -305,89 +369,285 @@ class Suite:
         os.utime(file, (n := next(self.writes), n))
 
 
-def fails(place: Path, name: str, *tests: str, limit: float = 300) -> bool:
-    """Whether tests that name this fail in a copy of the checkout, or do not end."""
+def order(mutant: Mutant) -> dict[str, Any]:
+    """What the runner has to know about a mutant."""
+    path = Path("phitodeep", mutant.file)
+    return {
+        "module": ".".join(path.with_suffix("").parts).removesuffix(".__init__"),
+        "function": mutant.function,
+        "source": mutant.source.decode(),
+        "first": tests_of(mutant.file)[0],
+        "names": mutant.family.lower().split(" or "),
+        "mirror": f"/test_{path.name}",
+    }
+
+
+def alone(place: Path) -> dict[str, str]:
+    """The environment of the tests: what is broken is the form in NumPy; TWIN's tests run both."""
+    settings = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
+    settings |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    settings |= {"PHITODEEP_KERNELS": "numpy", "PYTEST_DEBUG_TEMPROOT": str(place)}
+    return os.environ | settings
+
+
+def stop(run: subprocess.Popen[str]) -> None:
+    """End the runner with the forks that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+
+
+def fails(place: Path, *tests: str, limit: float = 600) -> bool:
+    """Whether tests fail in a copy of the checkout, or do not end."""
     command = [sys.executable, "-m", "pytest", "-xq", "--import-mode=importlib", "-o", "addopts="]
     command += [f"tests/{t}" for t in tests if (place / "tests" / t).exists()]
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
-    alone |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    alone |= {"PHITODEEP_KERNELS": "numpy"}  # what is broken is the form in NumPy
-    kept: Any = {"cwd": place, "env": os.environ | alone, "stdout": subprocess.DEVNULL}
+    command += ["-p", "no:cacheprovider"]
+    kept: Any = {"cwd": place, "env": alone(place), "stdout": subprocess.DEVNULL}
     try:
-        run = subprocess.run(
-            [*command, "-p", "no:cacheprovider", "-k", name], timeout=limit, **kept
-        )
+        run = subprocess.run(command, timeout=limit, **kept)
     except subprocess.TimeoutExpired:
         return True
-    return run.returncode not in (0, 5)  # 5: no test has that name
+    return run.returncode != 0
+
+
+# --- what is known -----------------------------------------------------------------------------
+
+
+def digest(source: bytes, made: list[Mutant]) -> str:
+    """What the verdicts on a file depend on: its code, without comments and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Module([first, *rest])
+                | ast.ClassDef(body=[first, *rest])
+                | ast.FunctionDef(body=[first, *rest])
+            ):
+                if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                    node.body = rest or [ast.Pass()]
+    text = json.dumps([ast.unparse(tree), [m[:3] for m in made]])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+Task = tuple[str, int]  # a file, and which of its mutants
+
+
+class Record:
+    """How the mutants of a file end: one line each in a file that its code gives the name."""
+
+    def __init__(self, root: Path, file: str, names: str) -> None:
+        source = (root / "phitodeep" / file).read_bytes()
+        self.made = mutants(source, file, names)
+        self.digest = digest(source, self.made)
+        self.path = root / ".mutants" / f"{file.replace('/', '.')}-{self.digest}"
+        self.ends = {i: "equivalent" for i, m in enumerate(self.made) if m[:3] in EQUIVALENT}
+
+    def resume(self, row: dict[str, Any]) -> int:
+        """Take over what was killed before, by the notes and by the stored row; how many."""
+        lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]  # the last may be half written
+        if whole != lines:
+            self.path.write_text("".join(whole))
+        last = {int(i): end for i, end in (line.split()[:2] for line in whole)}
+        if self.current(row):
+            alive = [tuple(names) for names in row["survivors"] + row["equivalents"]]
+            for i, m in enumerate(self.made):
+                if (m.function, m.before, m.after) not in alive:
+                    last.setdefault(i, "killed")
+        killed = {i: end for i, end in last.items() if end == "killed"}
+        self.ends = killed | self.ends
+        return len(killed)
+
+    def note(self, i: int, end: str, test: str) -> None:
+        self.ends[i] = end
+        self.path.parent.mkdir(exist_ok=True)
+        with self.path.open("a") as file:
+            file.write(f"{i} {end} {test}\n")
+
+    def current(self, row: dict[str, Any]) -> bool:
+        return row.get("digest") == self.digest
+
+    def told(self, end: str) -> list[Mutant]:
+        return [self.made[i] for i in sorted(self.ends) if self.ends[i] == end]
+
+    def row(self) -> dict[str, Any]:
+        """What is stored: how many mutants met which end, and which were not killed."""
+        alive = {e: [[m.function, m.before, m.after] for m in self.told(e)] for e in ENDS[1:]}
+        return {
+            "digest": self.digest,
+            "mutants": len(self.ends),
+            **{end: len(self.told(end)) for end in ENDS},
+            "survivors": alive["survived"],
+            "equivalents": alive["equivalent"],
+        }
+
+
+def killers(folder: Path) -> Counter[str]:
+    """How many mutants each test has killed, by all notes."""
+    notes = [line.split() for path in folder.glob("*-*") for line in path.read_text().splitlines()]
+    return Counter(note[2].split("[")[0] for note in notes if len(note) > 2)
+
+
+def functions(source: bytes) -> Iterator[tuple[str, str]]:
+    """The name and the code of each function and method."""
+    tree = ast.parse(source)
+    owners: list[ast.Module | ast.ClassDef] = [tree]
+    owners += [c for c in tree.body if isinstance(c, ast.ClassDef)]
+    for owner in owners:
+        for f in owner.body:
+            if isinstance(f, ast.FunctionDef):
+                name = f"{owner.name}.{f.name}" if isinstance(owner, ast.ClassDef) else f.name
+                yield name, ast.unparse(f)
+
+
+def at_revision(root: Path, revision: str) -> set[tuple[str, str]]:
+    """All functions of the package as they were, whichever file they were in."""
+    command = ["git", "archive", revision, "phitodeep"]
+    archive = subprocess.run(command, cwd=root, capture_output=True, check=False)
+    if archive.returncode:
+        sys.exit(f"git does not know {revision}: {archive.stderr.decode().strip()}")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        read = [tar.extractfile(m) for m in tar if m.name.endswith(".py")]
+        return {function for file in read if file for function in functions(file.read())}
 
 
 # --- telling -----------------------------------------------------------------------------------
 
-ENDS = ("killed", "survived", "equivalent")
-Ends = list[tuple[Mutant, str]]
 
-
-def scores(ends: Ends) -> dict[str, dict[str, int]]:
-    """For each file and for all: how many mutants, and how many met which end."""
-    counts: dict[str, Counter[str]] = {}
-    for file, end in [(m.file, end) for m, end in ends] + [("all", end) for _, end in ends]:
-        counts.setdefault(file, Counter())[end] += 1
-    return {f: {"mutants": c.total(), **{end: c[end] for end in ENDS}} for f, c in counts.items()}
-
-
-def markdown(ends: Ends) -> str:
+def markdown(rows: dict[str, dict[str, Any]], records: dict[str, Record]) -> str:
     """The table that the documentation includes, and the equivalent mutants with their reasons."""
-    rows = [[file, *map(str, score.values())] for file, score in scores(ends).items()]
-    table = [["file", "mutants", *ENDS], ["---", *["---:"] * (1 + len(ENDS))], *rows]
+    current = [f for f, record in records.items() if record.current(rows.get(f, {}))]
+    counted = ("mutants", *ENDS)
+    table = [["file", *counted, "code"], ["---", *["---:"] * len(counted), "---"]]
+    for file, row in rows.items():
+        state = "current" if file in current else "changed since"
+        table.append([file, *(str(row[c]) for c in counted), state])
+    sums = [str(sum(rows[f][c] for f in current)) for c in counted]
+    table.append(["all that are current", *sums, ""])
     lines = [f"Made by `{COMMAND}`:", "", *(f"| {' | '.join(row)} |" for row in table)]
-    same = [m for m, end in ends if end == "equivalent"]
-    lines += ["", "These compute the same, so no test can tell them apart:", ""] if same else []
-    lines += [f"- `{m.function}`, `{m.before}` as `{m.after}`: {EQUIVALENT[m[:3]]}" for m in same]
+    if missing := [f"`{f}`" for f in records if f not in rows]:
+        lines += ["", f"Not run yet: {', '.join(missing)}."]
+    for title, key in (
+        ("These survive:", "survivors"),
+        ("These compute the same, so no test can tell them apart:", "equivalents"),
+    ):
+        told = [(file, *names) for file, row in rows.items() for names in row.get(key, ())]
+        lines += ["", title, ""] if told else []
+        for file, function, before, after in told:
+            why = EQUIVALENT.get((file, function, after))
+            lines.append(f"- `{function}`, `{before}` as `{after}`{f': {why}' if why else ''}")
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    package = root / "phitodeep"
-    files = sorted(f.relative_to(package).as_posix() for f in package.rglob("*.py"))
-    files = [f for f in files if any(fnmatch(f, p) for p in TESTS)]
+def stored(docs: Path) -> dict[str, dict[str, Any]]:
+    path = docs / "mutants.json"
+    rows: dict[str, dict[str, Any]] = json.loads(path.read_text())["files"] if path.exists() else {}
+    return rows
+
+
+def store(docs: Path, done: dict[str, dict[str, Any]], records: dict[str, Record]) -> None:
+    """Write the rows of these files into the documentation; drop rows of files that are gone."""
+    rows = {f: row for f, row in sorted((stored(docs) | done).items()) if f in records}
+    with atomic_write(docs / "mutants.json") as file:
+        file.write((json.dumps({"command": COMMAND, "files": rows}, indent=1) + "\n").encode())
+    with atomic_write(docs / "_mutants.md") as file:
+        file.write(markdown(rows, records).encode())
+
+
+def parsed(arguments: list[str] | None, files: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Break every gradient: does a test notice?")
     parser.add_argument("--module", action="append", choices=files, metavar="layers/dense.py")
+    parser.add_argument(
+        "--changed", nargs="?", const="HEAD", metavar="REV", help="only functions that differ"
+    )
     parser.add_argument("--sample", type=int, help="only so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--forward", action="store_true", help="break forward functions too")
+    parser.add_argument("--fresh", action="store_true", help="try what was killed before, too")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
+    parser.add_argument("--table", action="store_true", help="write the table and run nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args(arguments)
-    names = f"{GRADIENTS}|{FORWARD}" if options.forward else GRADIENTS
-    read = {f: (package / f).read_bytes() for f in options.module or files}
-    chosen = [m for f, source in read.items() for m in mutants(source, f, names)]
-    stale = {key for key in EQUIVALENT if key[0] in read} - {m[:3] for m in chosen}
+    return parser.parse_args(arguments)
+
+
+def drawn(options: argparse.Namespace, records: dict[str, Record], root: Path) -> list[Task]:
+    """The mutants that the options ask for."""
+    tasks = [(f, i) for f, record in records.items() for i in range(len(record.made))]
+    if options.changed:
+        old = at_revision(root, options.changed)
+        read = {f: (root / "phitodeep" / f).read_bytes() for f in records}
+        same = {(f, named[0]) for f in read for named in functions(read[f]) if named in old}
+        tasks = [(f, i) for f, i in tasks if (f, records[f].made[i].function) not in same]
     if options.sample:
-        drawn = random.Random(options.seed).sample(range(len(chosen)), options.sample)
-        chosen = [chosen[i] for i in sorted(drawn)]
+        places = random.Random(options.seed).sample(range(len(tasks)), options.sample)
+        tasks = [tasks[i] for i in sorted(places)]
+    return tasks
+
+
+def judged(suite: Suite, records: dict[str, Record], tasks: list[Task]) -> Iterator[str]:
+    """Try these mutants, and note how they end; each file's name when it is done."""
+    for _, group in groupby(tasks, lambda task: tests_of(task[0])):
+        own = list(group)
+        left = Counter(f for f, _ in own)
+        made = [records[f].made[i] for f, i in own]
+        for n, end, test in suite.judge(made, killers(next(iter(records.values())).path.parent)):
+            f, i = own[n]
+            records[f].note(i, end, test)
+            left[f] -= 1
+            if not left[f]:
+                yield f
+
+
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
+    package, docs = root / "phitodeep", root / "docs"
+    files = sorted(f.relative_to(package).as_posix() for f in package.rglob("*.py"))
+    files = [f for f in files if any(fnmatch(f, p) for p in TESTS)]
+    options = parsed(arguments, files)
+    names = f"{GRADIENTS}|{FORWARD}" if options.forward else GRADIENTS
+    records = {f: Record(root, f, names) for f in files}
+    records = {f: record for f, record in records.items() if record.made}
+    if options.table:
+        store(docs, {}, records)
+        return 0
+    wanted = {f: record for f, record in records.items() if f in (options.module or files)}
+    stale = {key for key in EQUIVALENT if key[0] in (options.module or files)}
+    stale -= {m[:3] for record in wanted.values() for m in record.made}
+    tasks = drawn(options, wanted, root)
     if options.list:
-        print(*chosen, sep="\n")
+        print(*(wanted[f].made[i] for f, i in tasks), sep="\n")
         return 0
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    still = not console.is_terminal
-    ends: Ends = []
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
-        found = pool.map(Suite(root, Path(folder), options.jobs).judge, chosen)
-        for end in track(found, "mutants", len(chosen), console=console, disable=still):
-            ends.append((chosen[len(ends)], end))
-            if still and len(ends) % 25 == 0:
-                console.print(f"{len(ends)} of {len(chosen)}, {dict(Counter(e for _, e in ends))}")
-    console.print(markdown(ends), *(f"survived: {m}" for m, e in ends if e == "survived"), sep="\n")
+    partial = bool(options.changed or options.sample)
+    for f, record in wanted.items():
+        if options.fresh and not partial:
+            record.path.unlink(missing_ok=True)
+        elif not partial and (n := record.resume(stored(docs).get(f, {}))):
+            console.print(f"{f}: {n} of {len(record.made)} were killed before; not tried again")
+    kept = {} if partial or options.forward else wanted  # what goes into the documentation
+    waiting = [(f, i) for f, i in tasks if i not in wanted[f].ends]
+    busy = {f for f, _ in waiting}
+    if kept:
+        store(docs, {f: record.row() for f, record in kept.items() if f not in busy}, records)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        for f in judged(Suite(root, Path(folder), options.jobs), wanted, waiting):
+            tried = [wanted[f].ends[i] for g, i in waiting if g == f]
+            counts = ", ".join(f"{tried.count(end)} {end}" for end in ENDS if end in tried)
+            now = time.monotonic()
+            console.print(f"{f}: {counts}, {1000 * (now - start) / len(tried):.0f} ms each")
+            start = now
+            if kept:
+                store(docs, {f: wanted[f].row()}, records)
+    ends = [(wanted[f].made[i], wanted[f].ends[i]) for f, i in tasks]
+    console.print("all:", ", ".join(f"{n} {end}" for end, n in Counter(e for _, e in ends).items()))
+    for mutant in [m for m, end in ends if end == "survived"]:
+        console.print(f"survived: {mutant}")
     for key in stale:
         console.print("declared as equivalent, but not made:", *key)
-    if not (options.module or options.sample or options.forward):
-        lines = {end: [str(m).split("\n    ") for m, e in ends if e == end] for end in ENDS[1:]}
-        stored = {"command": COMMAND, "files": scores(ends), **lines}
-        (root / "docs" / "mutants.json").write_text(json.dumps(stored, indent=1) + "\n")
-        (root / "docs" / "_mutants.md").write_text(markdown(ends))
     return 1 if stale or any(end == "survived" for _, end in ends) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command continues from here")

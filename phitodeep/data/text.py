@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from phitodeep.checks import as_tokens, check_count, choose
-from phitodeep.errors import ArgumentError, DataError
+from phitodeep.errors import ArgumentError, DataError, ShapeError
 from phitodeep.types import Array
 
 SHIPPED = {name: f"{name}.xz" for name in ("tinyshakespeare", "names")}  # by tools/pack_text.py
@@ -58,9 +58,22 @@ class CharTokenizer:
                 f"{self.characters!r}."
             ) from None
 
-    def decode(self, tokens: Array) -> str:
-        """The text of tokens (T,)."""
-        return "".join(self.characters[int(i)] for i in as_tokens(tokens, "tokens"))
+    def decode(self, tokens: Array | int) -> str:
+        """The text of tokens (T,), or of one; a number that is no token is refused."""
+        numbers = np.atleast_1d(as_tokens(tokens, "tokens"))
+        if numbers.ndim != 1:
+            raise ShapeError(
+                f"decode takes the tokens (T,) of one text, got shape {numbers.shape}: decode "
+                "each row."
+            )
+        unknown = np.flatnonzero((numbers < 0) | (numbers >= self.vocab_size))
+        if len(unknown):
+            i = int(unknown[0])
+            raise ArgumentError(
+                f"tokens[{i}] is {numbers[i]}, but the tokenizer knows the tokens from 0 to "
+                f"{self.vocab_size - 1}."
+            )
+        return "".join(self.characters[i] for i in numbers)
 
 
 def windows(tokens: Array, length: int) -> tuple[Array, Array]:

@@ -294,43 +294,48 @@ def relu(X, Y):  # type: ignore[no-untyped-def]
 def relu_back(dY, Y, dX):  # type: ignore[no-untyped-def]
     zero = Y.dtype.type(0)
     for i in range(Y.size):
-        dX[i] = dY[i] if Y[i] > zero else zero
+        dX[i] = zero if Y[i] <= zero else dY[i]
 
 
 @compiled
 def gelu(X, Phi, Y):  # type: ignore[no-untyped-def]
     one, half, root = X.dtype.type(1), X.dtype.type(0.5), X.dtype.type(math.sqrt(0.5))
+    zero = X.dtype.type(0)
     for i in range(X.size):
         p = half * (one + _erf(X[i] * root))
         Phi[i] = p
-        Y[i] = X[i] * p
+        Y[i] = zero if p == zero else X[i] * p  # which for -inf is NaN
 
 
 @compiled
 def gelu_back(dY, X, Phi, dX):  # type: ignore[no-untyped-def]
     half, height = X.dtype.type(0.5), X.dtype.type(1 / math.sqrt(2 * math.pi))
+    zero = X.dtype.type(0)
     for i in range(X.size):
         x = X[i]
-        dX[i] = dY[i] * (Phi[i] + x * height * _exp(-half * x * x))
+        e = _exp(-half * x * x)
+        dX[i] = dY[i] * (Phi[i] + (zero if e == zero else x * height * e))
 
 
 @compiled
 def gelu_tanh(X, Phi, Y):  # type: ignore[no-untyped-def]
-    one, half = X.dtype.type(1), X.dtype.type(0.5)
+    zero, one, half = X.dtype.type(0), X.dtype.type(1), X.dtype.type(0.5)
     a, b = X.dtype.type(K), X.dtype.type(K * C)
     for i in range(X.size):
         x = X[i]
         p = half * (one + _tanh(x * (a + b * x * x)))
         Phi[i] = p
-        Y[i] = x * p
+        Y[i] = zero if p == zero else x * p
 
 
 @compiled
 def gelu_tanh_back(dY, X, Phi, dX):  # type: ignore[no-untyped-def]
-    one, a, b = X.dtype.type(1), X.dtype.type(2 * K), X.dtype.type(6 * K * C)
+    zero, one = X.dtype.type(0), X.dtype.type(1)
+    a, b = X.dtype.type(2 * K), X.dtype.type(6 * K * C)
     for i in range(X.size):
         x, p = X[i], Phi[i]
-        dX[i] = dY[i] * (p + x * p * (one - p) * (a + b * x * x))
+        bend = p * (one - p)
+        dX[i] = dY[i] * (p + (zero if bend == zero else x * bend * (a + b * x * x)))
 
 
 # --- softmax and its losses -------------------------------------------------------------------
@@ -339,16 +344,18 @@ def gelu_tanh_back(dY, X, Phi, dX):  # type: ignore[no-untyped-def]
 @compiled
 def softmax_rows(X, Y):  # type: ignore[no-untyped-def]
     n, K = X.shape
+    zero, one = X.dtype.type(0), X.dtype.type(1)
     for i in range(n):
         top = X[i, 0]
         for k in range(1, K):
             top = max(top, X[i, k])
+        top = zero if top == -np.inf else top
         for k in range(K):
             Y[i, k] = _exp(X[i, k] - top)
-        s = X.dtype.type(0)
+        s = zero
         for k in range(K):
             s += Y[i, k]
-        inverse = X.dtype.type(1) / s
+        inverse = one / (one if s == zero else s)
         for k in range(K):
             Y[i, k] *= inverse
 
@@ -367,22 +374,24 @@ def softmax_rows_back(dY, Y):  # type: ignore[no-untyped-def]
 @compiled
 def causal_softmax(S, place):  # type: ignore[no-untyped-def]
     n, rows, keys = S.shape
+    zero, one = S.dtype.type(0), S.dtype.type(1)
     for a in range(n):
         for i in range(rows):
             last = place + i + 1
             top = S[a, i, 0]
             for k in range(1, last):
                 top = max(top, S[a, i, k])
+            top = zero if top == -np.inf else top
             for k in range(last):
                 S[a, i, k] = _exp(S[a, i, k] - top)
-            s = S.dtype.type(0)
+            s = zero
             for k in range(last):
                 s += S[a, i, k]
-            inverse = S.dtype.type(1) / s
+            inverse = one / (one if s == zero else s)
             for k in range(last):
                 S[a, i, k] *= inverse
             for k in range(last, keys):
-                S[a, i, k] = S.dtype.type(0)
+                S[a, i, k] = zero
 
 
 def cross_entropy_of_labels(
@@ -397,23 +406,29 @@ def _cross_entropy_of_labels(Z, dZ, labels, weights, scale):  # type: ignore[no-
     n, K = Z.shape
     loss = 0.0
     for i in range(n):
+        if weights is not None and weights[i] == 0:
+            for k in range(K):
+                dZ[i, k] = 0
+            continue
         top = Z[i, 0]
         for k in range(1, K):
             top = max(top, Z[i, k])
         aimed = Z[i, labels[i]] - top
         for k in range(K):
             dZ[i, k] = _exp(Z[i, k] - top)
-        s = Z.dtype.type(0)
+        own = dZ[i, labels[i]]
+        dZ[i, labels[i]] = Z.dtype.type(0)
+        others = Z.dtype.type(0)
         for k in range(K):
-            s += dZ[i, k]
+            others += dZ[i, k]
         w = Z.dtype.type(1)
         if weights is not None:
             w = weights[i]
-        loss += w * (math.log(s) - aimed)
-        factor = w * scale / s
+        loss += w * ((math.log1p(others) if aimed == 0 else math.log(own + others)) - aimed)
+        factor = w * scale / (own + others)
         for k in range(K):
             dZ[i, k] *= factor
-        dZ[i, labels[i]] -= w * scale
+        dZ[i, labels[i]] = -others * factor
     return loss
 
 
@@ -423,13 +438,15 @@ def _cross_entropy_of_labels(Z, dZ, labels, weights, scale):  # type: ignore[no-
 def layer_norm(
     X: Array, gamma: Array, beta: Array, eps: float, X_hat: Array, r: Array, Y: Array
 ) -> None:
-    _layer_norm(X, gamma, beta, X.dtype.type(eps), X_hat, r, Y)
+    if _layer_norm(X, gamma, beta, X.dtype.type(eps), X_hat, r, Y):
+        _scaled_layer_norm(X, gamma, beta, X.dtype.type(eps), X_hat, r, Y)
 
 
 @compiled
 def _layer_norm(X, gamma, beta, eps, X_hat, r, Y):  # type: ignore[no-untyped-def]
     n, D = X.shape
     share = X.dtype.type(1) / X.dtype.type(D)
+    overflowed = False
     for i in range(n):
         mean = X.dtype.type(0)
         for d in range(D):
@@ -439,11 +456,39 @@ def _layer_norm(X, gamma, beta, eps, X_hat, r, Y):  # type: ignore[no-untyped-de
         for d in range(D):
             var += (X[i, d] - mean) * (X[i, d] - mean)
         k = X.dtype.type(1) / np.sqrt(var * share + eps)
+        overflowed |= not k > X.dtype.type(0)
         r[i, 0] = k
         for d in range(D):
             x = (X[i, d] - mean) * k
             X_hat[i, d] = x
             Y[i, d] = x * gamma[d] + beta[d]
+    return overflowed
+
+
+@compiled
+def _scaled_layer_norm(X, gamma, beta, eps, X_hat, r, Y):  # type: ignore[no-untyped-def]
+    n, D = X.shape
+    zero, one, least = X.dtype.type(0), X.dtype.type(1), np.finfo(X.dtype).tiny
+    share, root = one / X.dtype.type(D), np.sqrt(eps)
+    for i in range(n):
+        if r[i, 0] > zero:
+            continue
+        x, z = X[i], X_hat[i]
+        m, mean, var = zero, zero, zero
+        for d in range(D):
+            m = max(m, abs(x[d]))
+        for d in range(D):
+            z[d] = x[d] / m
+            mean += z[d] * share
+        for d in range(D):
+            z[d] -= mean
+            var += z[d] * z[d] * share
+        std = np.sqrt(var)
+        size = max(np.hypot(std, root / m), least)
+        for d in range(D):
+            z[d] /= size
+            Y[i, d] = z[d] * gamma[d] + beta[d]
+        r[i, 0] = one / np.hypot(m * std, root)
 
 
 @compiled

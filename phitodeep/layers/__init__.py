@@ -59,7 +59,7 @@ from phitodeep.layers.regularization import (
     Reparameterize,
     SpatialDropout,
 )
-from phitodeep.layers.reshape import Flatten, Permute, Reshape
+from phitodeep.layers.reshape import Flatten, Permute, Reshape, Select
 from phitodeep.layers.tying import Lambda, TiedDense
 
 __all__ = [
@@ -116,6 +116,7 @@ __all__ = [
     "Reshape",
     "Residual",
     "RotaryEmbedding",
+    "Select",
     "SiLU",
     "Sigmoid",
     "SinusoidalEncoding",

@@ -105,9 +105,11 @@ def relu(X: Array, Y: Array) -> None:
 @kernel
 @in_parts
 def relu_back(dY: Array, Y: Array, dX: Array) -> None:
-    """dx = dy where y > 0, else 0: sign(y) dy, as no y is below 0."""
-    np.sign(Y, out=dX)
-    dX *= dY
+    """dx = dy where y > 0, else 0, also for a dy that times 0 is NaN: all bits of dy, or none."""
+    bits = np.abs(Y, out=dX).view(f"i{dX.itemsize}")  # as integers, 0 or above: no y is below 0
+    np.negative(bits, out=bits)
+    bits >>= 8 * bits.itemsize - 1  # the sign everywhere: 0, or -1, which is all ones
+    bits &= dY.view(bits.dtype)
 
 
 class LeakyReLU(Elementwise):
@@ -198,10 +200,12 @@ class CELU(ELU):
     """
 
     def value(self, X: Array) -> Array:
-        return np.where(X > 0, X, self.alpha * np.expm1(np.minimum(X, 0) / self.alpha))
+        with np.errstate(over="ignore"):  # exp(-inf) is right for what alpha < 1 makes too large
+            below = np.minimum(X, 0) / self.alpha
+        return np.where(X > 0, X, self.alpha * np.expm1(below))
 
     def slope(self, X: Array, Y: Array) -> Array:
-        return np.where(X > 0, 1, Y / self.alpha + 1)
+        return np.where(X > 0, 1, np.minimum(Y, 0) / self.alpha + 1)
 
 
 class SELU(Elementwise):
@@ -234,6 +238,7 @@ class GELU(Layer):
         dx = (s + x 2 s (1 - s) k (1 + 3 c x^2)) dy
 
     Shapes: X, Y, dX, dY are (N, ...).
+    By eye: y and its slope go to x and 1 above, and to 0 and 0 below, also at infinity.
     Source: Hendrycks and Gimpel 2016, arXiv:1606.08415, sec. 2.
     """
 
@@ -263,6 +268,7 @@ class GELU(Layer):
 
 
 K, C = math.sqrt(2 / math.pi), 0.044715  # of the tanh approximation
+FAR = 40.0  # from here on Phi is 0 or 1, and x phi is 0, in float64 too
 
 
 @kernel
@@ -270,19 +276,21 @@ K, C = math.sqrt(2 / math.pi), 0.044715  # of the tanh approximation
 def gelu(X: Array, Phi: Array, Y: Array) -> None:
     """Phi = (1 + erf(x / sqrt 2)) / 2 and y = x Phi, of vectors."""
     np.multiply(erf(X * math.sqrt(0.5)) + 1, 0.5, out=Phi)
-    np.multiply(X, Phi, out=Y)
+    np.multiply(X.clip(-FAR, np.inf, out=Y), Phi, out=Y)
 
 
 @kernel
 @in_parts
 def gelu_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
     """dx = (Phi + x phi) dy."""
-    np.multiply(X, gaussian(X), out=dX)
+    X.clip(-FAR, FAR, out=dX)
+    dX *= gaussian(dX)
     dX += Phi
     dX *= dY
 
 
 @kernel
+@np.errstate(over="ignore")
 @in_parts
 def gelu_tanh(X: Array, Phi: Array, Y: Array) -> None:
     """Phi = sigmoid(2 K (x + C x^3)) and y = x Phi, of vectors."""
@@ -291,13 +299,14 @@ def gelu_tanh(X: Array, Phi: Array, Y: Array) -> None:
     Y += 2 * K
     Y *= X
     sigmoid(Y, out=Phi)
-    np.multiply(X, Phi, out=Y)
+    np.multiply(X.clip(-FAR, np.inf, out=Y), Phi, out=Y)
 
 
 @kernel
 @in_parts
 def gelu_tanh_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
     """dx = (Phi + x 2 K Phi (1 - Phi) (1 + 3 C x^2)) dy."""
+    X = X.clip(-FAR, FAR)
     np.multiply(X, X, out=dX)
     dX *= 6 * K * C
     dX += 2 * K
@@ -448,7 +457,7 @@ class Softsign(Elementwise):
         return X / (1 + np.abs(X))
 
     def slope(self, X: Array, Y: Array) -> Array:
-        return 1 / np.square(1 + np.abs(X))
+        return np.square(1 / (1 + np.abs(X)))
 
 
 class _AlongAxis(Layer):
@@ -456,6 +465,7 @@ class _AlongAxis(Layer):
 
     flops_per_output = 5
     independent_samples = True
+    mask_remedy = "axis=-1 works at each step alone"
 
     @property
     def steps(self) -> str:
@@ -463,7 +473,7 @@ class _AlongAxis(Layer):
         axis = self.axis
         if self.output_shape is not None:
             axis %= len(self.output_shape) + 1
-        return "joined" if axis == 1 else "independent"
+        return "independent" if axis == -1 or axis > 1 else "joined"
 
     def __init__(self, axis: int = -1) -> None:
         super().__init__()

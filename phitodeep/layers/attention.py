@@ -24,7 +24,6 @@ from phitodeep.optimization.initialization import Initializer, Xavier
 from phitodeep.types import Array, DType, Shape
 
 SCORES = 2**18  # scores of one head that are held at once; longer sequences go by query blocks
-UNSEEN = -1e30  # a score whose exponential is 0, beside any other
 
 
 class MultiHeadAttention(Layer):
@@ -42,7 +41,8 @@ class MultiHeadAttention(Layer):
     causal    place t sees places up to t only       rope    Q and K are turned by their places
     dropout   on P                                   mask    padding is not seen
 
-    What is not seen has P = 0; a place that sees nothing has Z = 0 and no gradient.
+    What is not seen has P = 0, whatever its score. A place that sees nothing, or nothing but
+    scores of -inf, has Z = 0 and no gradient.
 
     Backward. Through the products and the softmax (see Softmax), with m the dropout's factors:
 
@@ -64,6 +64,9 @@ class MultiHeadAttention(Layer):
     @property
     def steps(self) -> str:
         return "remembered" if self.causal else "joined"
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        return mask
 
     def __init__(
         self,
@@ -227,10 +230,8 @@ class MultiHeadAttention(Layer):
         if self.causal:
             seen = seen & (np.arange(keys) <= np.arange(place, place + rows)[:, None])
         seen = seen[:, None, None]
-        np.copyto(S, UNSEEN, where=~seen)
-        P = softmax(S, out=S)
-        P *= seen.any(axis=-1, keepdims=True)
-        return P
+        np.copyto(S, -np.inf, where=~seen)
+        return softmax(S, out=S)
 
     def _factors(
         self, shape: Shape, dtype: DType, ticket: Ticket | None, part: int
@@ -265,18 +266,19 @@ class MultiHeadAttention(Layer):
 
 
 @functools.lru_cache(maxsize=64)
-def _later(rows: int, dtype: np.dtype[Any]) -> Array:
-    """What to add to scores: UNSEEN where the key comes after the query, else 0."""
-    bias = np.triu(np.full((rows, rows), UNSEEN, dtype), 1)
-    bias.flags.writeable = False
-    return bias
+def _highest(rows: int, dtype: np.dtype[Any]) -> Array:
+    """The highest scores that may be: -inf where the key comes after the query, else inf."""
+    limit = np.where(np.tri(rows, dtype=bool), np.inf, -np.inf).astype(dtype)
+    limit.flags.writeable = False
+    return limit
 
 
 @kernel
 def causal_softmax(S: Array, place: int) -> None:
     """S (n, rows, keys) <- its softmax over the keys up to each row's own, the first of which is
     at `place`."""
-    S[..., place:] += _later(S.shape[1], S.dtype)  # the rows' own places are the last keys
+    own = S[..., place:]  # the rows' own places are the last keys
+    np.fmin(own, _highest(S.shape[1], S.dtype), out=own)  # which NaN does not pass either
     softmax(S, out=S)
 
 
@@ -348,6 +350,10 @@ class TransformerBlock(Chain):
         self.dropout, self.rope = dropout, rope
         MultiHeadAttention(heads, dropout=dropout)  # these refuse what they would refuse later
         FeedForward(1, activation)
+
+    @property
+    def steps(self) -> str:
+        return "remembered" if self.causal else "joined"
 
     def create(self, shape: Shape) -> Shape:
         if not self.layers:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Self, cast, overload
 import numpy as np
 
 from phitodeep.checks import as_float, as_real, as_tokens, check_shape
+from phitodeep.config import Configurable
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -207,12 +208,21 @@ class watching(within):
         super().__enter__()
 
 
+class _NoGrads(dict[str, Array]):
+    """The gradients before the first backward pass."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise BackwardError(
+            f"there is no gradient {name!r} yet: backward leaves gradients, after forward."
+        )
+
+
 class Frame:
     """The memory of one pass: cache, gradients, and buffers that the training loop reuses."""
 
     def __init__(self) -> None:
         self.cache: dict[str, Any] = {}
-        self.grads: dict[str, Array] = {}
+        self.grads: dict[str, Array] = _NoGrads()
         self.grad_arrays: dict[str, Array] = {}  # where a training step wants gradients written
         self.buffers: dict[str, Array] = {}
         self.output: tuple[Shape, np.dtype[Any]] | None = None  # of the last cached forward
@@ -308,6 +318,15 @@ class State(Param):
     store = "state"
 
 
+def _spread(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What a list, tuple or dict holds, and those inside it, with names such as `layers.0`."""
+    for key, v in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(v, list | tuple | dict):
+            yield from _spread(f"{name}.{key}", v)
+        else:
+            yield f"{name}.{key}", v
+
+
 def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
     """Bring X to the layer's dtype, and remember the shape that backward must be given."""
 
@@ -326,7 +345,7 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
             Y = call.watch.run("forward", self, forward, X, how)
         if (
             type(Y) is not np.ndarray
-            or Y.shape[:1] != X.shape[:1]
+            or (Y.shape[:1] != X.shape[:1] and X.ndim > 1)
             or (X.shape[1:] == self.input_shape and Y.shape[1:] != self.output_shape)
         ):
             self._check_output(X, Y)
@@ -368,7 +387,7 @@ _OWN = {  # what Layer.__init__ makes
 }
 
 
-class Layer(Buffered):
+class Layer(Buffered, Configurable):
     """One differentiable step Y = f(X; parameters), with its hand-derived backward pass.
 
     An author writes `__init__` (settings only), `create(input_shape) -> output_shape` (makes the
@@ -382,28 +401,40 @@ class Layer(Buffered):
     never writes into dY, as `forward` never writes into X.
     """
 
+    config_kind = "layer"
     takes_tokens = False  # True: X are integers, such as token ids, and stay integers
     flops_per_output = 1  # the work of an elementwise layer; matrix layers override `flops`
     declared: ClassVar[dict[str, Param]] = {}  # parameters and states of the class
 
-    # What others must know of a layer. A class that overrides `forward` declares them again:
+    # What others must know of a layer. A class that overrides `forward` declares them again, and
+    # one that overrides `backward` alone the first:
     independent_samples: Any = False  # sample i of Y depends on sample i of X alone
     steps: Any = "joined"  # how the steps of (N, T, ...) depend on each other: see `STEPS`
     gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" for unknown
     max_steps: int | None = None  # the most steps that the layer takes, if there is a limit
+    mask_remedy: ClassVar[str] = (  # what to do where `compute_mask` refuses
+        'leave out `lengths`; a layer of your own declares steps = "independent", or writes '
+        "compute_mask"
+    )
     refers_to: ClassVar[tuple[str, ...]] = ()  # attributes that are layers held elsewhere
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls) and not cls.__module__.startswith("phitodeep."):
-            for name in ("independent_samples", "steps", "gives"):
-                if name not in vars(cls):
-                    setattr(cls, name, getattr(Layer, name))
+        mixed = [kind for kind in cls.__mro__ if kind is cls or not issubclass(kind, Layer)]
+        own = set()
         for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):
-            if name in cls.__dict__:
-                setattr(cls, name, guard(cls.__dict__[name]))
-        own = {name: p for name, p in vars(cls).items() if isinstance(p, Param)}
-        cls.declared = {**cls.declared, **own}
+            home = next(kind for kind in cls.__mro__ if name in vars(kind))
+            if home in mixed:  # the class itself, or a mixin that is no layer
+                setattr(cls, name, guard(vars(home)[name]))
+                own.add(name)
+        if not cls.__module__.startswith("phitodeep."):
+            again = ["independent_samples"] if own else []
+            again += ["steps", "gives", "compute_mask"] if "forward" in own else []
+            for name in again:
+                if all(name not in vars(kind) for kind in mixed):
+                    setattr(cls, name, getattr(Layer, name))
+        declared = {name: p for name, p in vars(cls).items() if isinstance(p, Param)}
+        cls.declared = {**cls.declared, **declared}
 
     def __init__(self) -> None:
         self.params: dict[str, Array] = {}
@@ -448,7 +479,16 @@ class Layer(Buffered):
         raise NotImplementedError(f"{type(self).__name__} must implement backward(dY) -> dX.")
 
     def compute_mask(self, mask: Array) -> Array | None:
-        """Which steps of Y are there, given those of X (N, T); None where Y has no steps."""
+        """Which steps of Y are there, given those of X (N, T); None where Y has no steps.
+
+        The same ones where each step is handled alone. Any other layer must write this method,
+        and keep to the mask of the call in its passes: else `lengths` are refused.
+        """
+        if self.steps != "independent":
+            raise ArgumentError(
+                f"{self!r} does not take `lengths`: what they leave out would change the other "
+                f"steps. Remedy: {self.mask_remedy}."
+            )
         return mask
 
     def matrices(self, name: str, W: Array) -> list[Array]:
@@ -510,14 +550,19 @@ class Layer(Buffered):
         """
         W, frame = self.params.get(name), self.frame
         if W is None:
-            owner, own_name = self.tied[name]
+            owner, own_name = self.tied.get(name, (self, name))
+            if own_name not in owner.params:
+                known = ", ".join([*self.params, *self.tied]) or "none"
+                raise ArgumentError(
+                    f"{self!r} has no parameter {name!r}: grad_array knows {known}."
+                )
             W = owner.params[own_name]
         dtype = self.dtype if frame.output is None else frame.output[1]
         made = None
         if _CALL.get().reuse:
             made = frame.grad_arrays.get(name)
             if made is None:
-                made = self.reused(f"d{name}", W.shape, dtype)
+                made = self.reused(f"gradient of {name}", W.shape, dtype)
         if made is None:
             made = np.empty(W.shape, dtype)
         frame.grads[name] = made
@@ -754,9 +799,17 @@ class Layer(Buffered):
     def set_weights(self, weights: Mapping[str, Array]) -> None:
         """Write all parameters and state, by path; nothing is written unless everything fits."""
         slots = {path: (store, name) for path, store, name in self._stored()}
+        if not isinstance(weights, Mapping):
+            raise ArgumentTypeError(
+                f"{self!r} takes weights by path, as get_weights() gives them, such as "
+                f"{{{next(iter(slots), '0.W')!r}: array}}, got a {type(weights).__name__}."
+            )
         if slots.keys() != weights.keys():
             missing, extra = sorted(slots.keys() - weights), sorted(weights.keys() - slots)
-            raise ArgumentError(f"{self!r}: weights are missing {missing} and have extra {extra}.")
+            wrong = [f"are missing {missing}"] * bool(missing) + [f"have extra {extra}"] * bool(
+                extra
+            )
+            raise ArgumentError(f"{self!r}: weights {' and '.join(wrong)}.")
         for path, (store, name) in slots.items():
             new = as_real(weights[path], f"{self!r}: {path}")
             if store[name].shape != new.shape:
@@ -774,10 +827,8 @@ class Layer(Buffered):
         for name, value in vars(self).items():
             if name in self.refers_to or name == "_original":
                 continue
-            if isinstance(value, list | tuple):
-                yield from ((f"{name}.{i}", v) for i, v in enumerate(value))
-            elif isinstance(value, dict):
-                yield from ((f"{name}.{key}", v) for key, v in value.items())
+            if isinstance(value, list | tuple | dict):
+                yield from _spread(name, value)
             else:
                 yield name, value
 
@@ -788,7 +839,7 @@ class Layer(Buffered):
                 f"{self!r}: forward must return an array, got {type(Y).__name__}."
             )
         at = f"{self!r}: forward gave Y of shape {Y.shape} for X of shape {X.shape}, but"
-        if Y.shape[:1] != X.shape[:1]:
+        if Y.shape[:1] != X.shape[:1] and X.ndim > 1:  # one axis may be that of the features
             raise ShapeError(f"{at} the first axis is that of the batch, in X and in Y.")
         if X.shape[1:] == self.input_shape and Y.shape[1:] != self.output_shape:
             raise ShapeError(f"{at} create promised samples of shape {self.output_shape}.")

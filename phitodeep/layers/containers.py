@@ -9,9 +9,9 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
+from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, ShapeError, locate
 from phitodeep.layers.base import Frame, Layer, calling, current, within
-from phitodeep.types import Array, Shape
+from phitodeep.types import Array, DType, Shape
 
 
 class _Place:
@@ -31,7 +31,7 @@ class _Place:
 
 
 class Container(Layer):
-    """A layer made of layers, which it holds as attributes, or in lists, tuples and dicts.
+    """A layer made of layers, held as attributes, or in lists, tuples and dicts, also nested ones.
 
     Derive your own from it: what is held is found, so it is built from the same seed, trained,
     counted, copied and saved with the rest. `create`, `forward` and `backward` are the author's.
@@ -59,17 +59,17 @@ class Container(Layer):
         copies = {id(layer): layer.replica(frames) for layer in self.children().values()}
 
         def copied(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: copied(v) for key, v in value.items()}
+            if isinstance(value, list | tuple):
+                kept = [copied(v) for v in value]
+                if hasattr(value, "_fields"):  # a named tuple
+                    return type(value)(*kept)
+                return kept if isinstance(value, list) else tuple(kept)
             return copies.get(id(value), value)
 
         for name in {key.partition(".")[0] for key in self.children()}:
-            held = vars(self)[name]
-            if isinstance(held, Layer):
-                vars(twin)[name] = copied(held)
-            elif isinstance(held, dict):
-                vars(twin)[name] = {key: copied(value) for key, value in held.items()}
-            else:
-                kept = map(copied, held)
-                vars(twin)[name] = list(kept) if isinstance(held, list) else tuple(kept)
+            vars(twin)[name] = copied(vars(self)[name])
         return twin
 
     @property
@@ -81,13 +81,19 @@ class Container(Layer):
         found = {layer.steps for layer in self.children().values()}
         return next((how for how in ("joined", "remembered") if how in found), "independent")
 
+    @property
+    def max_steps(self) -> int | None:  # type: ignore[override]
+        limits = [layer.max_steps for layer in self.children().values()]
+        return min((n for n in limits if n is not None), default=None)
+
     def _held(self, layers: Sequence[Layer]) -> list[Layer]:
         """The layers as a list, if each is one and none comes twice."""
         name = type(self).__name__
         for i, layer in enumerate(layers):
             if not isinstance(layer, Layer):
-                hint = f" (did you mean {layer.__name__}()?)" if isinstance(layer, type) else ""
-                raise ArgumentTypeError(f"{name} takes layers, got {layer!r} at place {i}{hint}.")
+                raise ArgumentTypeError(
+                    f"{name} takes layers, got {layer!r} at place {i}{_layer_hint(name, layer)}."
+                )
         every = [id(layer) for top in layers for _, layer in top.walk()]
         if len(set(every)) < len(every):
             raise ArgumentError(
@@ -96,9 +102,27 @@ class Container(Layer):
             )
         return list(layers)
 
+    def build(self, input_shape: Shape, *, seed: Any = None, dtype: DType = None) -> Shape:
+        before = set(map(id, self.children().values()))
+        shape = super().build(input_shape, seed=seed, dtype=dtype)
+        for path, layer in self.children().items() if self.creates else ():
+            if (
+                id(layer) not in before
+                and layer.seed_sequence.entropy != self.seed_sequence.entropy
+            ):
+                raise OrderError(
+                    f"{self!r}: create made the layer {path}, which has neither this layer's seed "
+                    f"nor its dtype: before it is built, give it to self.adopt, as in "
+                    f"self.{path.partition('.')[0]} = self.adopt([{layer!r}])."
+                )
+        return shape
+
     def adopt(self, layers: Sequence[Layer]) -> list[Layer]:
-        """Layers that `create` makes, when the sizes are known, as those that were given."""
-        for i, layer in enumerate(layers):
+        """The layers that `create` makes, with this layer's seed and dtype, before they are built.
+
+        Keep what it returns in an attribute before you adopt others: seeds go by place.
+        """
+        for i, layer in enumerate(layers, len(self.children())):
             root = self.seed_sequence
             key = (*root.spawn_key, i)
             layer.plant(np.random.SeedSequence(root.entropy, spawn_key=key))
@@ -110,6 +134,18 @@ class Container(Layer):
 
     def flops(self) -> int:
         return sum(layer.flops() for layer in self.children().values())
+
+
+def _layer_hint(container: str, value: object) -> str:
+    """What to write instead of `value`, which is no layer."""
+    if isinstance(value, type):
+        return f" (did you mean {value.__name__}()?)"
+    if isinstance(value, list | tuple | set | dict):
+        inside = "*layers.values()" if isinstance(value, dict) else "*layers"
+        return f": give each by itself, {container}({inside})"
+    if isinstance(value, str):
+        return ": activations are layers too, such as ReLU()"
+    return ": a function becomes one with Lambda(forward, backward)" if callable(value) else ""
 
 
 def _with_dX(backward: Callable[..., Array | None]) -> Callable[..., Array | None]:
@@ -207,26 +243,41 @@ class Chain(Container):
             return self._forward(X)
 
     def _forward(self, X: Array) -> Array:
-        mask = current().mask
-        masked, i = mask is not None, 0
+        mask, i = current().mask, 0
+        masks = None if mask is None else self._masks(mask)
         try:
-            for i, layer in enumerate(self.layers):  # noqa: B007 (where it failed)
-                if not masked:
+            for i, layer in enumerate(self.layers):
+                if masks is None:
                     X = layer.forward(X)
                     continue
-                with calling(mask=mask):
+                with calling(mask=masks[i]):
                     X = layer.forward(X)
-                mask = None if mask is None else layer.compute_mask(mask)
         except Exception as error:
             locate(error, f"layer {i} of {type(self).__name__}")
             raise
         return X
 
+    def _masks(self, mask: Array) -> list[Array | None]:
+        """The mask of each layer's X, and that of the last one's Y."""
+        masks: list[Array | None] = [mask]
+        with _Place(type(self).__name__) as at:
+            for at.i, layer in enumerate(self.layers):
+                before = masks[-1]
+                masks.append(None if before is None else layer.compute_mask(before))
+        return masks
+
     def compute_mask(self, mask: Array) -> Array | None:
-        left: Array | None = mask
-        for layer in self.layers:
-            left = None if left is None else layer.compute_mask(left)
-        return left
+        return self._masks(mask)[-1]
+
+    def _kept_mask(self, mask: Array) -> Array:
+        """The mask, if F, which stands next to X, leaves it as it is."""
+        after = Chain.compute_mask(self, mask)
+        if after is None or not np.array_equal(after, mask):
+            raise ArgumentError(
+                f"{self!r} sets X and F(X) side by side: under `lengths` F must keep every step, "
+                f"and it {'ends them' if after is None else 'changes which ones are there'}."
+            )
+        return mask
 
     def _back_through(self, dF: Array) -> Array | None:
         """The gradient of F's input from that of its output."""
@@ -254,7 +305,10 @@ class Chain(Container):
         try:
             with within(call if call.needs_dX else call._replace(needs_dX=True)):
                 for i in range(len(self.layers) - 1, first, -1):
-                    dY = cast(Array, self.layers[i].backward(dY))
+                    before = self.layers[i].backward(dY)
+                    if before is None:  # tokens, which have no gradient: nothing goes further
+                        return None
+                    dY = before
             i = first
             dX = self.layers[i].backward(dY) if self.layers else dY
         except Exception as error:
@@ -289,6 +343,9 @@ class Residual(Chain):
         if F.shape != X.shape:
             raise self._misfit(X.shape, F.shape)
         return np.add(X, F, out=self.buffer("Y", X.shape, X.dtype))
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        return self._kept_mask(mask)
 
     def backward(self, dY: Array) -> Array | None:
         dF = self._back_through(dY)
@@ -378,7 +435,17 @@ class Parallel(Container):
         return _sum(given) if given and current().needs_dX else None
 
     def compute_mask(self, mask: Array) -> Array | None:
-        return self.branches[0].compute_mask(mask)
+        masks = []
+        with _Place("Parallel", "branch") as at:
+            for at.i, branch in enumerate(self.branches):
+                masks.append(branch.compute_mask(mask))
+        for i, other in enumerate(masks):
+            if not np.array_equal(other, masks[0]):  # type: ignore[arg-type]
+                raise ArgumentError(
+                    f"{self!r}: under `lengths`, all branches must leave the same steps, but "
+                    f"branches 0 and {i} do not."
+                )
+        return masks[0]
 
     def flops(self) -> int:
         merging = 0 if self.merge == "concat" else len(self.branches) - 1
@@ -416,6 +483,9 @@ class SkipConcat(Chain):
         self.save_for_backward(channels=X.shape[-1])
         return np.concatenate([X, F], axis=-1)
 
+    def compute_mask(self, mask: Array) -> Array | None:
+        return self._kept_mask(mask)
+
     def backward(self, dY: Array) -> Array | None:
         channels = self.saved("channels")
         dF = self._back_through(np.ascontiguousarray(dY[..., channels:]))
@@ -432,6 +502,8 @@ class TimeDistributed(Container):
     """
 
     skips_dX = True
+    max_steps = None  # those of the layer are not these
+    mask_remedy = "a layer inside that works on each sample alone, and says so"
 
     @property
     def steps(self) -> str:
@@ -454,7 +526,8 @@ class TimeDistributed(Container):
         if X.ndim < 2:
             raise ShapeError(f"{self!r} takes X (N, T, ...), got shape {X.shape}.")
         self.save_for_backward(shape=X.shape)
-        with calling(mask=None, first=current().first * X.shape[1]):
+        call, first = current(), current().first * X.shape[1]
+        with calling(mask=None, memory=None, caching=call.keeps, first=first):
             Y = self.layer.forward(X.reshape(-1, *X.shape[2:]))
         return Y.reshape(*X.shape[:2], *Y.shape[1:])
 

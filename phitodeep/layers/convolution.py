@@ -24,6 +24,7 @@ from phitodeep.layers.windows import (
     extent,
     places,
     resize_mask,
+    sample_shape,
     spread,
     steps_there,
     windows,
@@ -79,8 +80,7 @@ class _Convolution(Layer):
     def _channels(self, shape: Shape) -> int:
         """The channels of samples of `shape`, if these fit the layer."""
         if len(shape) != self.rank + 1:
-            axes = ("steps", "height, width")[self.rank - 1]
-            raise ShapeError(f"{self!r} takes samples of shape ({axes}, C), got {shape}.")
+            raise sample_shape(self, self.rank, shape)
         if shape[-1] % self.groups:
             raise ShapeError(
                 f"{self!r}: {shape[-1]} channels do not divide by {self.groups} groups."
@@ -91,8 +91,16 @@ class _Convolution(Layer):
         if X.ndim != self.rank + 2 or X.shape[-1] != self.input_shape[-1]:  # type: ignore[index]
             raise ShapeError(f"{self!r} was built for samples {self.input_shape}, got X {X.shape}.")
 
+    mask_remedy = "Conv1D and ConvTranspose1D take them, on X (N, T, C)"
+
     def compute_mask(self, mask: Array) -> Array | None:
-        return resize_mask(self, mask, self._steps) if self.rank == 1 else None
+        if self.rank != 1:
+            return super().compute_mask(mask)
+        self._check_front()
+        return resize_mask(self, mask, self._steps)
+
+    def _check_front(self) -> None:
+        """Refuse padding before the first step that depends on how many steps there are."""
 
     def _steps(self, n: Any) -> Any:
         """How many steps are made of n, an integer or an array of several."""
@@ -231,6 +239,14 @@ class _Conv(_Convolution):
 
     def _uses(self) -> int:
         return math.prod(self.output_shape[:-1]) if self.output_shape else 0
+
+    def _check_front(self) -> None:
+        e, s = extent(self.kernel[0], self.dilations[0]), self.strides[0]
+        if self.padding == "same" and max(e - s, 0) // 2 != (e - 1) // 2:
+            raise ArgumentError(
+                f'{self!r} does not take `lengths`: with this stride, padding="same" begins at a '
+                f"place that depends on the number of steps. Remedy: padding={(e - 1) // 2}."
+            )
 
     def _steps(self, n: Any) -> Any:
         return places(n, extent(self.kernel[0], self.dilations[0]), self.strides[0], self.padding)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class Dense(Layer):
     b = Param()
     independent_samples, steps = True, "independent"
     gives = "numbers"
+    kept_as: ClassVar = {"input_size": "_given_size"}  # not the one that `create` found
 
     def __init__(
         self,
@@ -53,6 +55,7 @@ class Dense(Layer):
             )
         sizes = (None, input_size) if output_size is None else (input_size, output_size)
         self.input_size = None if sizes[0] is None else check_count(sizes[0], "Dense input_size")
+        self._given_size = self.input_size
         self.output_size = check_count(sizes[1], "Dense output_size")
         self.initializer = initializer
         self.bias = bias

@@ -8,7 +8,7 @@ import numpy as np
 
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.functional import one_hot
+from phitodeep.functional import all_finite, one_hot
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param, current
 from phitodeep.optimization.initialization import Initializer, Normal
@@ -68,7 +68,7 @@ class Embedding(Layer):
 @kernel
 def sum_by_token(tokens: Array, rows: Array, dW: Array) -> None:
     """dW[v] <- the sum of the rows (n, dim) whose token is v."""
-    if len(dW) <= ONE_HOT:
+    if len(dW) <= ONE_HOT and all_finite(rows):  # 0 times infinity would reach all tokens
         np.matmul(one_hot(tokens, len(dW), rows.dtype).T, rows, out=dW)
         return
     order = np.argsort(tokens, kind="stable")
@@ -82,6 +82,9 @@ class _Placed(Layer):
     """Layers that add something which depends on the place along the time axis of (N, T, D)."""
 
     independent_samples, steps = True, "remembered"  # which is the place alone
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        return mask
 
     def _start(self, T: int) -> int:
         """The place of the first of T steps: in generation, after those of the calls before."""

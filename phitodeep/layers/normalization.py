@@ -74,15 +74,47 @@ class _ScaleAndShift(_Scale):
         return g
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def normalise(X: Array, eps: float, X_hat: Array, r: Array) -> None:
     """Write x_hat (..., D) and r (..., 1) of each row of X: see LayerNorm."""
     np.subtract(X, _mean(X), out=X_hat)
-    np.einsum("...d,...d->...", X_hat, X_hat, out=r[..., 0])
+    np.vecdot(X_hat, X_hat, out=r[..., 0])
     r /= X.shape[-1]
     r += eps
     np.sqrt(r, out=r)
     np.divide(1, r, out=r)
     X_hat *= r
+    if overflowed(r):
+        far = ~(r[..., 0] > 0)
+        X_hat[far], r[far] = scaled(X[far], eps)[:2]
+
+
+def overflowed(r: Array) -> bool:
+    """Whether a sum or a square behind one of r left the dtype, so that it is 0 or NaN."""
+    return not np.minimum.reduce(r, axis=None, initial=np.inf) > 0
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def scaled(
+    X: Array, eps: float, axis: int = -1, centre: bool = True
+) -> tuple[Array, Array, Array, Array]:
+    """x_hat, r, mean and var along `axis`, of numbers whose sum or squares leave the dtype.
+
+    With m the greatest |x|, z = x / m (minus its mean), s = mean(z^2)^(1/2) and e = eps^(1/2),
+
+        x_hat = z / hypot(s, e / m)        r = 1 / hypot(m s, e)        var = (m s)^2
+
+    in which nothing overflows but var: it is held at half of the dtype's greatest number.
+    """
+    limits, e = np.finfo(X.dtype), math.sqrt(eps)
+    m = np.abs(X).max(axis=axis, keepdims=True)
+    Z = X / m
+    mean = Z.mean(axis=axis, keepdims=True) if centre else np.zeros_like(m)
+    Z -= mean
+    s = np.sqrt(np.square(Z).mean(axis=axis, keepdims=True))
+    X_hat = Z / np.maximum(np.hypot(s, e / m), limits.tiny)
+    var = np.minimum(np.square(m * s), limits.max / 2)
+    return X_hat, 1 / np.hypot(m * s, e), m * mean, var
 
 
 def go_back(g: Array, X_hat: Array, r: Array, s: Array) -> None:
@@ -184,6 +216,7 @@ class GroupNorm(_ScaleAndShift):
     """
 
     steps = "joined"
+    mask_remedy = "LayerNorm or RMSNorm, which normalise each step alone"
 
     def __init__(self, groups: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -276,6 +309,9 @@ class RMSNorm(_Scale):
         square = np.einsum("...d,...d->...", X, X)[..., None] / X.shape[-1]
         r = 1 / np.sqrt(square + self.eps)
         X_hat = np.multiply(X, r, out=self.buffer("X_hat", X.shape, X.dtype))
+        if overflowed(r):
+            far = ~(r[..., 0] > 0)
+            X_hat[far], r[far] = scaled(X[far], self.eps, centre=False)[:2]
         self.save_for_backward(X_hat=X_hat, r=r)
         return np.multiply(X_hat, self.gamma, out=self.buffer("Y", X.shape, X.dtype))
 
@@ -304,7 +340,10 @@ class BatchNorm(_ScaleAndShift):
         running_var  += momentum (var n / (n - 1) - running_var)
 
     One row has no variance: then y = beta, and the running statistics stay as they are.
+    Under a mask the rows are those of the steps that are there; on the others y and dx are 0.
     At inference, or frozen, mu and var are the running ones, and so constants.
+
+    A variance that the dtype cannot hold enters running_var as half of its greatest number.
 
     Backward. As in LayerNorm, with rows in the place of features; gamma is one number here:
 
@@ -335,34 +374,61 @@ class BatchNorm(_ScaleAndShift):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
-        batch = current().training and self.trainable
-        mu = sum_rows(X) / max(1, X.size // X.shape[-1]) if batch else self.running_mean
-        X_hat = np.subtract(X, mu, out=self.buffer("X_hat", X.shape, X.dtype))
-        var = self._variance(X_hat, mu) if batch else self.running_var
+        call = current()
+        batch = call.training and self.trainable
+        mask = None if call.mask is None else self.check_steps(X)
+        if mask is not None:
+            X = X[mask]
+        X_hat = self.buffer("X_hat", X.shape, X.dtype)
+        if batch:
+            r = self._over_the_batch(X, X_hat)
+        else:
+            np.subtract(X, self.running_mean, out=X_hat)
+            r = 1 / np.sqrt(self.running_var + self.eps)
+            X_hat *= r
+        self.save_for_backward(X_hat=X_hat, r=r, batch=batch, mask=mask)
+        Y = self._scale_and_shift(X_hat)
+        return Y if mask is None else self._in_places("Y of all", Y, mask)
+
+    def _in_places(self, name: str, rows: Array, mask: Array) -> Array:
+        """The rows at the steps that are there, and 0 at the others."""
+        A = self.buffer(name, (*mask.shape, *rows.shape[1:]), rows.dtype)
+        A.fill(0)
+        A[mask] = rows
+        return A
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def _over_the_batch(self, X: Array, X_hat: Array) -> Array:
+        """Write x_hat, and return r of each feature; records mean and variance as it goes."""
+        n = max(1, X.size // X.shape[-1])
+        mu = sum_rows(X) / n
+        np.subtract(X, mu, out=X_hat)
+        square = np.multiply(X_hat, X_hat, out=self.buffer("Y", X.shape, X.dtype))
+        var = sum_rows(square) / n
         r = 1 / np.sqrt(var + self.eps)
         X_hat *= r
-        self.save_for_backward(X_hat=X_hat, r=r, batch=batch)
-        return self._scale_and_shift(X_hat)
-
-    def _variance(self, centred: Array, mu: Array) -> Array:
-        """The variance of each feature over the rows; records it and the mean as it goes."""
-        n = max(1, centred.size // centred.shape[-1])
-        square = np.multiply(centred, centred, out=self.buffer("Y", centred.shape, centred.dtype))
-        var = sum_rows(square) / n
+        if overflowed(r):
+            far = ~(r > 0)
+            rows, rows_hat = (A.reshape(-1, A.shape[-1]) for A in (X, X_hat))
+            rows_hat[:, far], *few = scaled(rows[:, far], self.eps, axis=0)
+            r[far], mu[far], var[far] = (a[0] for a in few)
         if n > 1 and not current().again:
             self.running_mean += self.momentum * (mu - self.running_mean)
             self.running_var += self.momentum * (var * (n / (n - 1)) - self.running_var)
-        return var
+        return r
 
     def backward(self, dY: Array) -> Array:
-        X_hat, r, batch = self.saved("X_hat", "r", "batch")
+        X_hat, r, batch, mask = self.saved("X_hat", "r", "batch", "mask")
+        if mask is not None:
+            dY = dY[mask]
         dgamma, dbeta = self._gradients(dY, X_hat)
         dX = self.buffer("dX", dY.shape, dY.dtype)
-        if not batch:
-            return np.multiply(dY, self.gamma * r, out=dX)
-        n = max(1, dY.size // dY.shape[-1])
-        np.multiply(X_hat, dgamma / n, out=dX)
-        np.subtract(dY, dX, out=dX)
-        dX -= dbeta / n
-        dX *= self.gamma * r
-        return dX
+        if batch:
+            n = max(1, dY.size // dY.shape[-1])
+            np.multiply(X_hat, dgamma / n, out=dX)
+            np.subtract(dY, dX, out=dX)
+            dX -= dbeta / n
+            dX *= self.gamma * r
+        else:
+            np.multiply(dY, self.gamma * r, out=dX)
+        return dX if mask is None else self._in_places("dX of all", dX, mask)

@@ -11,12 +11,13 @@ import numpy as np
 
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.kernels import kernel
-from phitodeep.layers.base import Layer
+from phitodeep.layers.base import Layer, current
 from phitodeep.layers.windows import (
     Windows,
     check_padding,
     places,
     resize_mask,
+    sample_shape,
     spread,
     steps_there,
     windows,
@@ -50,22 +51,34 @@ class _Pool(Layer):
     def create(self, shape: Shape) -> Shape:
         return (*self._windows(shape).out, shape[-1])
 
+    mask_remedy = "MaxPool1D and AvgPool1D take them, on X (N, T, C)"
+
     def compute_mask(self, mask: Array) -> Array | None:
-        return resize_mask(self, mask, self._steps) if self.rank == 1 else None
+        if self.rank != 1:
+            return super().compute_mask(mask)
+        self._check_front()
+        return resize_mask(self, mask, self._steps)
+
+    def _check_front(self) -> None:
+        """Refuse a mask where windows reach beyond the steps."""
+        if self.padding != "valid":
+            raise ArgumentError(
+                f'{self!r} takes `lengths` with padding="valid" only: its windows would reach '
+                "what they leave out."
+            )
 
     def _steps(self, n: Any) -> Any:
         return places(n, self.pool[0], self.strides[0], self.padding)
 
     def _inputs(self, X: Array) -> Windows:
-        """The windows on X; a mask goes with windows that lie on steps alone."""
-        if self.padding != "valid" and steps_there(self, X) is not None:
-            raise ArgumentError(f'{self!r} takes a mask with padding="valid" only.')
+        """The windows on X."""
+        if steps_there(self, X) is not None:
+            self._check_front()
         return self._windows(X.shape[1:])
 
     def _windows(self, shape: Shape) -> Windows:
         if len(shape) != self.rank + 1:
-            axes = ("steps", "height, width")[self.rank - 1]
-            raise ShapeError(f"{self!r} takes samples of shape ({axes}, C), got {shape}.")
+            raise sample_shape(self, self.rank, shape)
         once = (1,) * self.rank
         name = type(self).__name__
         return windows(shape[:-1], self.pool, self.strides, self.padding, once, name)
@@ -106,7 +119,7 @@ class _MaxPool(_Pool):
 
 def _plane(A: Array) -> Array:
     """(N, *sizes, C) as (N, height, width, C)."""
-    return A.reshape(*A.shape[:2], -1, A.shape[-1])
+    return A.reshape(*A.shape[:2], math.prod(A.shape[2:-1]), A.shape[-1])
 
 
 def _taps(A: Array, out: Shape, kernel: Shape, stride: Shape) -> Iterator[Array]:
@@ -138,11 +151,13 @@ def max_pool_back(
     apart = kernel == stride  # then each place is in one window at most
     if not apart or dX.size != dY.size * math.prod(kernel):
         dX.fill(0)
+    bits = f"i{dY.itemsize}"
     for k, at in enumerate(_taps(dX, dY.shape[1:3], kernel, stride)):
-        if apart:
-            np.multiply(dY, winner == k, out=at)
-        else:
-            at += np.multiply(dY, winner == k, out=s)
+        won = -(winner == k).view(np.int8)  # -1 is all ones: all bits of dY or none, also of NaN
+        share = at if apart else s
+        np.bitwise_and(dY.view(bits), won, out=share.view(bits))
+        if not apart:
+            at += s
 
 
 class MaxPool1D(_MaxPool):
@@ -226,6 +241,13 @@ class _Global(Layer):
     def flops(self) -> int:
         return math.prod(self.input_shape or ())
 
+    def _mask(self, X: Array) -> Array | None:
+        """The call's mask as (N, places, 1)."""
+        mask = None if current().mask is None else self.check_steps(X)
+        if mask is None:
+            return None
+        return np.repeat(mask, math.prod(X.shape[2:-1]), axis=1)[..., None]
+
     def _places(self, X: Array) -> Array:
         """X as (N, places, C)."""
         if X.ndim < 3:
@@ -244,7 +266,7 @@ class GlobalAvgPool(_Global):
     """
 
     def forward(self, X: Array) -> Array:
-        rows, there = self._places(X), steps_there(self, X)
+        rows, there = self._places(X), self._mask(X)
         if there is None:
             self.save_for_backward(shape=X.shape, shares=X.dtype.type(1 / rows.shape[1]))
             return rows.mean(axis=1)
@@ -267,7 +289,7 @@ class GlobalMaxPool(_Global):
     """
 
     def forward(self, X: Array) -> Array:
-        rows, there = self._places(X), steps_there(self, X)
+        rows, there = self._places(X), self._mask(X)
         if there is not None:
             rows = np.where(there, rows, -np.inf).astype(X.dtype, copy=False)
         winner = rows.argmax(axis=1)[:, None]

@@ -1,25 +1,28 @@
-"""Layers that move numbers to another shape and compute nothing."""
+"""Layers that move or pick numbers and compute nothing."""
 
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Sequence
 
 import numpy as np
 
 from phitodeep.checks import check_count
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
 
 
 class _Moved(Layer):
-    """What these layers share: no arithmetic, and no time axis that outlives them."""
+    """What these layers share: no arithmetic."""
 
     flops_per_output = 0
     independent_samples = True
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        return None
+    mask_remedy = (
+        "GlobalAvgPool, GlobalMaxPool or a recurrent layer with return_sequences=False makes one "
+        "row of the steps that are there"
+    )
 
 
 class Flatten(_Moved):
@@ -52,6 +55,14 @@ class Reshape(_Moved):
             raise ArgumentError(f"Reshape takes sizes, at most one of them -1, got {shape}.")
         self.shape = tuple(n if n == -1 else check_count(n, "Reshape size") for n in shape)
 
+    @property
+    def steps(self) -> str:
+        """A step of X (N, T, ...) stays one where the count of its numbers stays."""
+        if self.input_shape is None or len(self.input_shape) < 2:
+            return "joined"
+        same = math.prod(self.shape[1:]) == math.prod(self.input_shape[1:])
+        return "independent" if same else "joined"
+
     def create(self, shape: Shape) -> Shape:
         known = math.prod(n for n in self.shape if n != -1)
         size = math.prod(shape)
@@ -81,6 +92,10 @@ class Permute(_Moved):
             raise ArgumentError(f"Permute takes each axis from 1 on once, got {dims}.")
         self.dims = dims
 
+    @property
+    def steps(self) -> str:
+        return "independent" if self.dims[:1] == (1,) else "joined"
+
     def create(self, shape: Shape) -> Shape:
         if len(shape) != len(self.dims):
             raise ShapeError(f"{self!r} takes samples of {len(self.dims)} axes, got {shape}.")
@@ -94,3 +109,79 @@ class Permute(_Moved):
     def backward(self, dY: Array) -> Array:
         back = np.argsort((0, *self.dims))
         return dY.transpose(back).copy()
+
+
+class Select(_Moved):
+    """Some features of each sample: y_j = x_{c_j} for the `columns` c, along the last axis.
+
+    Shapes: X, dX are (..., D); Y, dY are (..., len(columns)). `columns` is a sequence of
+    integers, or one integer for a single column (Y keeps the axis); -1 is the last, as in NumPy.
+
+    Backward. x_i reaches y_j where c_j = i: a column that was taken several times gets the sum of
+    its dy, and one that was left out gets 0.
+
+    tokens    True: the columns hold categories as whole numbers, and Y is integers, such as an
+              Embedding takes; tokens have no gradient, so backward returns None
+
+    So a table of numbers next to categories goes through `Parallel`:
+
+        Parallel(Select([0, 1]), Chain(Select([2], tokens=True), Embedding(7, 3), Flatten()))
+    """
+
+    steps = "independent"
+
+    def __init__(self, columns: int | Sequence[int], *, tokens: bool = False) -> None:
+        super().__init__()
+        given = [columns] if isinstance(columns, int | np.integer) else columns
+        if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+            raise ArgumentTypeError(
+                f"Select takes columns such as 3, [0, 3] or range(4), got {columns!r}."
+            )
+        if len(given) == 0:
+            raise ArgumentError("Select takes at least one column, got none.")
+        self.columns = [check_count(c, "Select column", least=-sys.maxsize) for c in given]
+        self.tokens = tokens
+
+    def create(self, shape: Shape) -> Shape:
+        return (*shape[:-1], len(self._places(shape)))
+
+    def _places(self, shape: Shape) -> list[int]:
+        """The columns counted from 0, for samples of this shape."""
+        D = shape[-1] if shape else 0
+        wrong = next((c for c in self.columns if not -D <= c < D), None)
+        if wrong is not None:
+            raise ShapeError(
+                f"{self!r} takes column {wrong} of samples with {D} features on the last axis: "
+                f"got samples of shape {shape}."
+            )
+        return [c % D for c in self.columns]
+
+    def forward(self, X: Array) -> Array:
+        places = self._places(X.shape[1:])
+        self.save_for_backward(places=places, shape=X.shape)
+        if self.tokens:
+            return self._whole(X[..., places], places)
+        out = self.buffer("Y", (*X.shape[:-1], len(places)), X.dtype)
+        return np.take(X, places, axis=-1, out=out, mode="clip")  # in range: just checked
+
+    def _whole(self, codes: Array, places: list[int]) -> Array:
+        with np.errstate(invalid="ignore"):
+            tokens = codes.astype(np.int64)
+        wrong = np.argwhere(tokens != codes)
+        if len(wrong):
+            *at, j = map(int, wrong[0])
+            raise ArgumentError(
+                f"{self!r} takes whole numbers as tokens, got {codes[*at, j]} at "
+                f"X[{', '.join(map(str, (*at, places[j])))}]: number the categories 0, 1, 2, ..."
+            )
+        return tokens
+
+    def backward(self, dY: Array) -> Array | None:
+        if self.tokens:
+            return None
+        places, shape = self.saved("places", "shape")
+        dX = self.buffer("dX", shape, dY.dtype)
+        dX.fill(0)
+        for j, c in enumerate(places):
+            dX[..., c] += dY[..., j]
+        return dX

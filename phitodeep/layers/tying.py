@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
@@ -82,6 +83,9 @@ class Lambda(Layer):
     steps                  of X (N, T, ...): "independent" if step t of Y depends on step t of X
                            alone, so that masks pass and `generate` needs no whole window
     """
+
+    kept_as: ClassVar = {"forward": "function", "backward": "derivative"}
+    mask_remedy = 'where its functions work at each step alone, Lambda(..., steps="independent")'
 
     def __init__(
         self,

@@ -14,6 +14,21 @@ from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer, current
 from phitodeep.types import Array, DType, Shape
 
+FIRST_TO_LAST = (
+    " Images are (N, height, width, C): np.moveaxis(X, 1, -1) takes channels from first to last."
+)
+
+
+def sample_shape(layer: Layer, rank: int, shape: Shape) -> ShapeError:
+    """The error for samples of `shape`, which have not `rank` spatial axes and channels."""
+    axes = ("steps", "height, width")[rank - 1]
+    hint = (
+        f": .reshape({', '.join(map(str, shape))}, 1) makes one channel"
+        if len(shape) == rank
+        else ""
+    )
+    return ShapeError(f"{layer!r} takes samples of shape ({axes}, C), got {shape}{hint}.")
+
 
 def spread(value: int | Sequence[int], rank: int, who: str, least: int = 1) -> Shape:
     """One integer for all spatial axes, or one for each."""
@@ -85,9 +100,11 @@ class Windows:
                 self.pads.append((p, p))
         self.padded = tuple(n + sum(p) for n, p in zip(sizes, self.pads, strict=True))
         if any(n < e for n, e in zip(self.padded, extents, strict=True)):
+            first = len(sizes) == 2 and sizes[0] in (1, 3)  # channels, where rows should be
             raise ShapeError(
                 f"{who}: a window of {tuple(extents)} does not fit into an input of {sizes}"
                 f"{'' if self.padded == sizes else f', padded to {self.padded}'}."
+                f"{FIRST_TO_LAST if first else ''}"
             )
         self.taps = list(product(*map(range, kernel)))
 
@@ -138,7 +155,7 @@ def resize_mask(layer: Layer, mask: Array, steps: Callable[[Any], Any]) -> Array
     """The mask (N, T') after a layer that makes steps(n) steps of n."""
     T = mask.shape[1]
     if (mask[:, 1:] > mask[:, :-1]).any():
-        if steps(T) == T:
+        if steps(T) == T and steps(T + 1) == T + 1:
             return mask
         raise ShapeError(
             f"{layer!r} makes {steps(T)} steps of {T}, so it takes lengths, or a mask that is True "

@@ -11,24 +11,28 @@ from __future__ import annotations
 import copy
 import difflib
 import math
+import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict, cast
 
 import numpy as np
 
-from phitodeep.checks import check_number
-from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
-from phitodeep.layers.base import Layer
-from phitodeep.optimization.packing import Group, Key, Packing, Slot, trainable
-from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
+from phitodeep.checks import check_count, check_number, keywords
+from phitodeep.config import Configurable
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DivergenceError, OrderError
+from phitodeep.layers.base import Layer, current
+from phitodeep.optimization.memory import Memories, Memory, named, read, written
+from phitodeep.optimization.packing import Group, Key, Own, Packing, Slot, trainable
+from phitodeep.optimization.schedules import Observer, as_schedule, check_rate, stateful
+from phitodeep.state import StateDict, Stateful, check_entries, load_all
 from phitodeep.types import Array, Schedule, describe
 
 Groups = Mapping[str, Mapping[str, Any]]  # pattern of paths -> alpha, weight_decay
 Settings = tuple[Group, float, float, slice]  # a group, its rate and decay, and what decays
-ALL = Group(("", None), [], slice(None), slice(0))  # the group of everything, outside a step
+ALL = Group(("", None), [], slice(None), slice(0), {})  # the group of everything, outside a step
 
 
 class Common(TypedDict, total=False):
@@ -43,7 +47,7 @@ class Common(TypedDict, total=False):
     ema: float | None
 
 
-class Optimizer:
+class Optimizer(Configurable):
     """What the rules share. `alpha` is the learning rate: a number or a schedule of the step.
 
     weight_decay    decoupled: theta shrinks by the factor 1 - lr weight_decay beside the rule
@@ -65,11 +69,19 @@ class Optimizer:
 
     Averages begin as the parameters that they are of, and rest while those are frozen.
 
+    What a rule remembers belongs to a parameter of a layer object: it stays with the layer when
+    others are inserted, removed or reordered, and rests while the layer is frozen. Copies, pickles
+    and `state_dict` know it by the parameter's path.
+
     Sources: Loshchilov and Hutter 2019, arXiv:1711.05101 (decay); Pascanu, Mikolov and Bengio
     2013, arXiv:1211.5063 (clipping by norm); Polyak and Juditsky 1992, "Acceleration of
     stochastic approximation by averaging", with the running mean of Kingma and Ba 2015, sec. 7.2.
     """
 
+    config_kind = "optimizer"
+    own_start: ClassVar[Mapping[str, float]] = {}  # numbers that each parameter remembers
+
+    @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
     def __init__(
         self,
         alpha: float | Schedule = 0.01,
@@ -103,10 +115,11 @@ class Optimizer:
         self.t = 0  # steps taken
         self.last_rate = 0.0  # of the last step
         self._slots: dict[str, Array] = {}
-        self._kept: dict[str, dict[str, Array]] = {}  # slots by path, while nothing is packed
+        self._memories = Memories()  # of parameters that are not packed
         self._packing: Packing | None = None
         self._patterns: list[str] = []  # of the groups as packed
         self._group = ALL  # whose `update` runs
+        self.own: Own = {}  # the numbers that the group's parameters remember: see `own_start`
         self._lent = False  # whether the parameters are their averages
         self._holding = False  # whether the slot "held" has gradients of accumulated batches
         self._scratch: dict[str, Array] = {}
@@ -153,32 +166,64 @@ class Optimizer:
     # --- what users call -------------------------------------------------------------------
 
     def step(self, layers: Sequence[Layer]) -> None:
-        """Change the parameters of `layers`, and of all layers inside them, by their grads."""
+        """Change the parameters of `layers`, and of all layers inside them, by their grads.
+
+        A gradient that is not finite raises a DivergenceError, and nothing is changed. Where a
+        step raises for its gradients, those that `accumulate` held are dropped.
+        """
         packing, lr = self.pack(layers), self.rate
         theta, settings = packing.theta, [self._settings(group, lr) for group in packing.groups]
-        g = self._gathered(packing)
-        self.advance(lr)
-        if self.clip_value is not None or self.clip_norm is not None:
-            g = self._clipped(g)
-        if self.l1 or self.l2:
-            g = self._penalised(theta, g, packing.groups)
-        for self._group, rate, decay, decayed in settings:
-            if decay:
-                theta[decayed] *= 1 - rate * decay
-            self.update(theta[self._group.piece], g[self._group.piece], rate)
-        if self.ema is not None:
-            self._average(theta, self.ema)
+        try:
+            g, watch = self._gathered(packing), current().watch
+            if watch is not None:
+                g = cast(Array, watch.tell("step", "before", self, g, lr))
+            norm = length(g)
+            if norm == math.inf:
+                raise self._diverged(packing, g)
+            self.advance(lr)
+            if self.clip_value is not None or self.clip_norm is not None:
+                g = self._clipped(g, norm)
+            if self.l1 or self.l2:
+                g = self._penalised(theta, g, packing.groups)
+            for self._group, rate, decay, decayed in settings:
+                if decay:
+                    theta[decayed] *= 1 - rate * decay
+                self.own = self._group.own
+                self.update(theta[self._group.piece], g[self._group.piece], rate)
+            if self.ema is not None:
+                self._average(theta, self.ema)
+        except BaseException:
+            self.drop_held()
+            raise
+        if watch is not None:
+            watch.tell("step", "after", self, g, lr)
 
     def run(self, layers: Sequence[Layer], evaluate: Callable[[], float]) -> float:
-        """A step on the loss that `evaluate` computes, leaving its gradients; that loss."""
-        loss = evaluate()
+        """A step on the loss that `evaluate` computes, leaving its gradients; that loss.
+
+        A loss that is not finite raises a DivergenceError, and nothing is changed.
+        """
+        try:
+            loss = evaluate()
+            if not math.isfinite(loss):
+                raise self._infinite(loss)
+        except BaseException:
+            self.drop_held()
+            raise
         self.step(layers)
         return loss
 
     def accumulate(self, layers: Sequence[Layer]) -> None:
-        """Hold the grads of this backward pass, and add them to those of the next `step`."""
+        """Hold the grads of this backward pass, and add them to those of the next `step`.
+
+        Where a forward or backward pass between two calls fails, call `drop_held` before going on.
+        """
         packing = self.pack(layers)
-        packing.gather()
+        try:
+            packing.gather()
+        except BaseException:
+            self.drop_held()
+            raise
         held = self._vector("held")
         held += packing.g
         self._holding = True
@@ -187,23 +232,27 @@ class Optimizer:
         """Forget the gradients that `accumulate` holds."""
         self._holding = False
         self._slots.pop("held", None)
-        for slots in self._kept.values():
-            slots.pop("held", None)
+        self._memories.drop("held")
 
     @contextmanager
     def averaged(self, layers: Sequence[Layer]) -> Iterator[None]:
-        """Within the body, the parameters of `layers` are their averages: see `ema`."""
+        """Within the body, the parameters of `layers` are their averages: see `ema`.
+
+        After it they are what they were, also if the body casts, freezes or inserts layers.
+        """
         if self.ema is None or self.t == 0:
             todo = "train first" if self.ema is not None else "make it with ema=0.999, and train"
             raise OrderError(f"{self!r} has no averages yet: {todo}.")
-        theta = self.pack(layers).theta
-        kept, self._lent = theta.copy(), True
-        theta[...] = self._vector("ema")
+        packing = self.pack(layers)
+        kept, self._lent = packing.theta.copy(), True
+        packing.theta[...] = self._vector("ema")
         try:
             yield
         finally:
-            theta[...] = kept
             self._lent = False
+            for path, layer, name in packing.slots:
+                a = layer.params[name]  # another array than before, if the layer was cast
+                a[...] = kept[packing.pieces[path]].reshape(a.shape)
 
     def copy(self) -> Self:
         """The same rule with the same memory, free for another model."""
@@ -212,7 +261,12 @@ class Optimizer:
     # --- what an author writes and uses ----------------------------------------------------
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
-        """Change a group's `theta` in place; `g` is of its shape, self.t is 1 at the first step."""
+        """Change a group's `theta` in place; `g` is of its shape.
+
+        self.t is 1 at the first step. A parameter that joins later begins to count then: a rule
+        that counts has `own_start = {"t": 0}` in its class, and adds 1 to self.own["t"] here, which
+        is the count of this group's parameters.
+        """
         raise NotImplementedError(f"{type(self).__name__} must implement update(theta, g, lr).")
 
     def advance(self, lr: float) -> None:
@@ -261,13 +315,12 @@ class Optimizer:
         s *= 1 - d
         e += s
 
-    def _clipped(self, g: Array) -> Array:
+    def _clipped(self, g: Array, norm: float) -> Array:
         if self.clip_value is not None:
             g = np.clip(g, -self.clip_value, self.clip_value, out=self._passing("g"))
-        if self.clip_norm is not None:
-            norm = _norm(g)
-            if norm > self.clip_norm:
-                g = np.multiply(g, self.clip_norm / norm, out=self._passing("g"))
+            norm = length(g)
+        if self.clip_norm is not None and norm > self.clip_norm:
+            g = np.multiply(g, self.clip_norm / norm, out=self._passing("g"))
         return g
 
     def _penalised(self, theta: Array, g: Array, groups: Sequence[Group]) -> Array:
@@ -282,6 +335,35 @@ class Optimizer:
             penalised[part] += s
         return penalised
 
+    # --- divergence ------------------------------------------------------------------------
+
+    def _diverged(self, packing: Packing, g: Array) -> DivergenceError:
+        """The error that names the bad gradient which backward reached first."""
+        for slot in reversed(packing.slots):
+            part = g[packing.pieces[slot[0]]]
+            bad = np.flatnonzero(~np.isfinite(part))
+            if len(bad):
+                break
+        full, layer, name = slot
+        at = ", ".join(map(str, np.unravel_index(bad[0], layer.params[name].shape)))
+        return DivergenceError(
+            f"the gradient of {full} is {part[bad[0]]} at [{at}], in {layer!r}, at step "
+            f"{self.t + 1}: the step was not taken. {self._remedy()} A square root, logarithm or "
+            "division at 0 in that layer, or after it, does this too.",
+            full.removesuffix(name).removesuffix("."),
+            name,
+        )
+
+    def _infinite(self, loss: float) -> DivergenceError:
+        return DivergenceError(
+            f"the loss is {loss} at step {self.t + 1}: the step was not taken. {self._remedy()}"
+        )
+
+    def _remedy(self) -> str:
+        """What to try against divergence."""
+        clip = ", or clip_norm=1" if self.clip_norm is None else ""
+        return f"Try a rate below {self.rate:g}{clip}."
+
     # --- packing ---------------------------------------------------------------------------
 
     def claim(self, owner: Layer) -> None:
@@ -293,6 +375,7 @@ class Optimizer:
                 "gradients: give each model its own, with optimizer.copy()."
             )
         self._owner = weakref.ref(owner)
+        self._memories.meet(owner.walk())
 
     def pack(self, layers: Sequence[Layer]) -> Packing:
         """The packing of these layers, made anew where it no longer holds."""
@@ -300,8 +383,7 @@ class Optimizer:
             raise ArgumentTypeError(
                 f"step takes a list of layers, such as model.layers: {layers!r}."
             )
-        if self._lent:
-            raise OrderError("the model's parameters are averages here: train outside `averaged`.")
+        self._check_not_lent("train")
         packing = self._packing
         if packing is not None and packing.holds(layers) and self._unchanged():
             return packing
@@ -315,25 +397,35 @@ class Optimizer:
                 "give each model its own, with optimizer.copy()."
             )
         keys = self._keys(layers, slots)
-        self._kept |= self.memory()
-        every = [layer for top in layers for _, layer in top.walk()]
-        here, users = {id(layer) for layer in every}, [layer for layer in every if layer.tied]
-        for user in users:
+        walk = [place for i, top in enumerate(layers) for place in top.walk(str(i))]
+        here = {id(layer) for _, layer in walk}
+        for _, user in walk:
             if any(id(owner) not in here for owner, _ in user.tied.values()):
                 raise ArgumentError(
                     f"{user!r} uses a parameter of a layer outside the model, which nothing would "
                     "step: add that layer itself, not a copy of it."
                 )
-        self._packing = packing = Packing(slots, users, keys)
+        self._memories.meet(walk)
+        resting = self._memories.and_packed(packing, self._slots)
+        own = [resting.recall(layer, name, self.own_start) for _, layer, name in slots]
+        self._packing = Packing(slots, walk, keys, [each.own for each in own])
+        self._packing.succeed(packing)
+        packing, self._memories = self._packing, resting
         self._patterns, self._group = list(self.groups or ()), ALL
         self._slots, self._scratch = {}, {}
-        for path, piece in packing.pieces.items():
+        for (path, _, _), each in zip(slots, own, strict=True):
+            piece = packing.pieces[path]
             if self.ema is not None:
                 self._vector("ema")[piece] = packing.theta[piece]
-            for name, kept in self._kept.get(path, {}).items():
-                if kept.size == piece.stop - piece.start:
-                    self._vector(name)[piece] = kept.ravel()
+            for name, kept in each.slots.items():
+                self._vector(name)[piece] = kept.ravel()
         return packing
+
+    def _check_not_lent(self, what: str) -> None:
+        if self._lent:
+            raise OrderError(
+                f"the model's parameters are averages here: {what} outside `averaged`."
+            )
 
     def _unchanged(self) -> bool:
         """Whether the options are those that the parameters were packed for."""
@@ -362,27 +454,94 @@ class Optimizer:
         kinds = self.kinds(layers, slots)
         return [(first[path], kind) for (path, _, _), kind in zip(slots, kinds, strict=True)]
 
+    # --- memory ----------------------------------------------------------------------------
+
     def memory(self) -> dict[str, dict[str, Array]]:
         """Copies of what the rule remembers, by parameter path and slot name."""
-        if self._packing is None:
-            return copy.deepcopy(self._kept)
+        return {path: copy.deepcopy(memory.slots) for path, memory in self._by_path().items()}
+
+    def _walk(self, layers: Sequence[Layer] | None = None) -> list[tuple[str, Layer]] | None:
+        """The layers and their paths: in the model, else in these, else as last stepped."""
+        owner = self._owner() if self._owner is not None else None
+        if owner is not None:
+            return list(owner.walk())
+        if layers is not None:
+            return [place for i, top in enumerate(layers) for place in top.walk(str(i))]
+        return None if self._packing is None else list(self._packing.walk)
+
+    def _by_path(self) -> dict[str, Memory]:
+        """What is remembered of each parameter, by path."""
+        return self._memories.and_packed(self._packing, self._slots).by_path(self._walk())
+
+    def state_dict(self) -> StateDict:
+        """What the optimizer remembers, by parameter path: plain values and copies of arrays.
+
+        Settings are not part of it, but what schedules have learnt of the losses is. A rule of your
+        own keeps what it remembers in `slot` and `own`.
+        """
+        self._check_not_lent("take its state")
+        known, walk = self._by_path(), self._walk()
+        paths = known if walk is None else _made(walk)
         return {
-            path: {name: vector[piece].copy() for name, vector in self._slots.items()}
-            for path, piece in self._packing.pieces.items()
+            "class": type(self).__name__,
+            "t": self.t,
+            "last_rate": float(self.last_rate),
+            "parameters": written(known, paths, self.own_start),
+            "schedules": {where: rate.state_dict() for where, rate in self._schedules().items()},
         }
+
+    def load_state_dict(self, state: StateDict, layers: Sequence[Layer] | None = None) -> None:
+        """Remember what `state_dict` gave; all of it is checked before anything changes.
+
+        layers    whose parameters the state is of: those of the optimizer's model, or of its last
+                  step, unless given
+        """
+        who = f"{self!r}: the state"
+        self._check_not_lent("load a state")
+        state = check_entries(state, ("class", "t", "last_rate", "parameters", "schedules"), who)
+        if state["class"] != type(self).__name__:
+            raise ArgumentError(f"{who} is that of {state['class']}: load it into such a one.")
+        t = check_count(state["t"], f"{who}: t", least=0)
+        last_rate = check_number(state["last_rate"], f"{who}: last_rate", least=0)
+        schedules = self._schedules()
+        theirs = check_entries(state["schedules"], schedules, f"{who} of the schedules")
+        walk = self._walk(layers)
+        if walk is None:
+            raise OrderError(f"{who} needs the layers it is of: load_state_dict(state, layers).")
+        memories = read(state["parameters"], _made(walk), self.own_start, who)
+        load_all((schedules[where], theirs[where]) for where in schedules)
+        self.t, self.last_rate = t, last_rate
+        self._packing, self._group, self.own = None, ALL, {}
+        self._slots, self._scratch, self._memories = {}, {}, Memories(memories)
+        self._holding = any("held" in memory.slots for memory in memories.values())
+        if self._owner is not None:
+            self._memories.meet(walk)
+
+    def _schedules(self) -> dict[str, Stateful]:
+        """The schedules that remember something, by where they are."""
+        rates = {"alpha": self._alpha}
+        for pattern, own in (self.groups or {}).items():
+            if "alpha" in own:
+                rates[f"groups.{pattern}.alpha"] = own["alpha"]
+        found = {where: stateful(rate) for where, rate in rates.items()}
+        return {where: rate for where, rate in found.items() if rate is not None}
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the packing: a copied view is no view."""
         return {
             **vars(self),
-            "_kept": self._kept | self.memory(),
+            "_memories": self._by_path(),
             "_slots": {},
             "_scratch": {},
             "_packing": None,
             "_group": ALL,
+            "own": {},
             "_lent": False,
             "_owner": None,
         }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _memories=Memories(state["_memories"]))
 
 
 def _checked(groups: Any, who: str) -> dict[str, dict[str, Any]]:
@@ -410,8 +569,20 @@ def _checked(groups: Any, who: str) -> dict[str, dict[str, Any]]:
     return {pattern: dict(own) for pattern, own in groups.items()}
 
 
-def _norm(g: Array) -> float:
-    """The length of g; in float64 where squares overflow."""
-    with np.errstate(over="ignore"):
-        square = float(np.dot(g, g))
-    return math.sqrt(square) if math.isfinite(square) else float(np.linalg.norm(g.astype(float)))
+def _made(walk: Iterable[tuple[str, Layer]]) -> dict[str, tuple[Layer, str]]:
+    """Every parameter of these layers by path, made where it was not."""
+    walk = list(walk)
+    for _, layer in walk:
+        layer.make_parameters()
+    return named(walk)
+
+
+def length(g: Array) -> float:
+    """The length of g; infinity if and only if an entry of it is not finite."""
+    square = float(np.vdot(g, g))  # which, unlike dot, does not warn where squares overflow
+    if square < math.inf:
+        return math.sqrt(square)
+    most = float(abs(g).max())
+    if not math.isfinite(most):
+        return math.inf
+    return min(most * float(np.linalg.norm(g.astype(float) / most)), sys.float_info.max)

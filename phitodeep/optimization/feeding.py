@@ -20,6 +20,7 @@ from phitodeep.checks import (
     as_tokens,
     check_finite,
     check_number,
+    without_padding,
 )
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
 from phitodeep.layers.base import Buffered, Frame
@@ -75,9 +76,14 @@ def admit(
     names: tuple[str, str] = ("X", "y"),
 ) -> Data:
     """Check samples and targets against the model and its loss, and cast them once."""
-    X = admit_inputs(model, X, names[0])
+    missing = f"{names[0]} came without {names[1]}"
+    if y is None and isinstance(X, tuple) and len(X) == 2:
+        raise ArgumentTypeError(f"{missing}: give a pair as two arguments, {', '.join(names)}.")
+    mask = as_model_mask(model, X, lengths)
+    expected = len(y) if hasattr(y, "__len__") else None
+    X = admit_inputs(model, X, names[0], mask, count=expected)
     if y is None:
-        raise ArgumentTypeError(f"{names[0]} came without {names[1]}.")
+        raise ArgumentTypeError(f"{missing}.")
     y = as_real(y, names[1])
     if y.ndim == 0 or len(y) != len(X):
         count = "a single number" if y.ndim == 0 else f"{len(y)} samples"
@@ -85,25 +91,42 @@ def admit(
     shape = model.output_shape if X.shape[1:] == model.input_shape else None
     shape = model.measured(X.shape[1:]).output_shape if shape is None else shape
     outputs = (len(X), *(shape or ()))
+    there = None if mask is None else model.compute_mask(mask)
+    if there is not None and there.any() and y.shape[:2] == there.shape:
+        y = y.copy()
+        y[~there] = y[there][0]  # weighs nothing below, and is a target that the loss takes
     T = loss.targets(y, outputs, names[1])
     if T.dtype.kind == "f":
         T = as_float(T, model.dtype, names[1])
         check_finite(T, names[1])
-    mask = None if lengths is None else as_mask(lengths, X.shape)
-    there = None if mask is None else model.compute_mask(mask)
     weights = [loss.weights(sample_weight, T, outputs)]
+    steps = None if there is None else _step_weights(there, loss.positions(outputs))
     if class_weight is not None:
-        weights.append(_class_weights(class_weight, T, outputs, loss))
-    if there is not None:
-        weights.append(_step_weights(there, loss.positions(outputs)))
+        weights.append(_class_weights(class_weight, T, outputs, loss, steps))
+    weights.append(steps)
     given = [w for w in weights if w is not None]
     w = reduce(np.multiply, given).astype(model.dtype, copy=False) if given else None
     return Data(X, T, w, outputs, mask, there)
 
 
-def admit_inputs(model: Chain, X: Any, name: str = "X") -> Array:
-    """Samples as a checked array of the model's dtype."""
+def as_model_mask(model: Chain, X: Any, lengths: Any) -> Array | None:
+    """Which steps of X are there: (N, T), or None where `lengths` is None."""
+    if lengths is None:
+        return None
+    return as_mask(lengths, np.shape(as_real(X, "X")), tokens=model.takes_tokens)
+
+
+def admit_inputs(
+    model: Chain, X: Any, name: str = "X", mask: Array | None = None, *, count: int | None = None
+) -> Array:
+    """Samples, `count` of them if that is known, as a checked array of the model's dtype.
+
+    It is 0 at the steps that the mask (N, T) leaves out.
+    """
+    _refuse_several(X, name, model, count)
     X = as_tokens(X, name) if model.takes_tokens else as_real(X, name)
+    if mask is not None:
+        X = without_padding(X, mask)
     if X.ndim == 0 or X.size == 0:
         raise ShapeError(f"{name} needs at least one sample, got shape {X.shape}.")
     if X.shape[1:] != model.input_shape:
@@ -122,6 +145,32 @@ def admit_inputs(model: Chain, X: Any, name: str = "X") -> Array:
     return X
 
 
+def _refuse_several(X: Any, name: str, model: Chain, count: int | None) -> None:
+    """Refuse an X that has an array for each of several inputs.
+
+    A list of arrays of one shape is a list of samples, unless it is the arrays that have `count`
+    samples, or that make what the model takes when they are put side by side.
+    """
+    if isinstance(X, Mapping):
+        what = f"a {type(X).__name__} with the keys {', '.join(map(repr, X))}"
+    else:
+        if not isinstance(X, list | tuple) or len(X) < 2 or len(X) == count:
+            return
+        shapes = [tuple(getattr(a, "shape", ())) for a in X]
+        if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
+            return
+        wide = (*shapes[0][1:-1], sum(shape[-1] for shape in shapes))
+        fits = wide == (model.input_shape or model.known_input())
+        if len(set(shapes)) == 1 and count != shapes[0][0] and not fits:
+            return
+        what = f"a {type(X).__name__} of {len(X)} arrays, the first of shape {shapes[0]}"
+    raise ArgumentTypeError(
+        f"{name} is {what}, but a model takes one array: put several inputs side by side with "
+        "np.concatenate([...], axis=-1), and give each part to layers of its own with Parallel "
+        "and Select(columns)."
+    )
+
+
 def _step_weights(there: Array, positions: Shape) -> Array:
     """Weight 0 for the predictions of steps that are not there, as the shape of the positions."""
     if positions[:2] != there.shape:
@@ -132,14 +181,33 @@ def _step_weights(there: Array, positions: Shape) -> Array:
     return np.broadcast_to(there.reshape(*there.shape, *[1] * (len(positions) - 2)), positions)
 
 
-def _class_weights(class_weight: Any, T: Array, outputs: Shape, loss: Loss) -> Array:
+def _class_weights(
+    class_weight: Any, T: Array, outputs: Shape, loss: Loss, steps: Array | None
+) -> Array:
     """The weight of each target's class, of the shape of the loss's positions.
 
     Classes that a mapping lacks weigh 1; a sequence has a weight for each class in order.
+    "balanced" counts the labels that `steps` and the loss do not leave out.
     """
     classes = loss.classes(outputs)
     if classes is None:
         raise ArgumentError(f"class_weight needs a loss of classes, not {loss!r}.")
+    w = np.ones(loss.positions(outputs))
+    if T.shape != w.shape:
+        labels = T.argmax(axis=-1)
+    else:
+        labels = T if T.dtype.kind == "i" else np.where(T > 0.5, classes[1], classes[0])
+    if isinstance(class_weight, str):
+        if class_weight != "balanced":
+            raise ArgumentError(
+                'class_weight takes "balanced", weights by label or a weight for each class in '
+                f"order, got {class_weight!r}."
+            )
+        counted = labels != getattr(loss, "ignore_index", None)
+        counted = counted if steps is None else counted & steps
+        _, which, counts = np.unique(labels[counted], return_inverse=True, return_counts=True)
+        w[counted] = (counts.sum() / (len(counts) * counts))[which]
+        return w
     if not isinstance(class_weight, Mapping):
         given = as_real(class_weight, "class_weight")
         if given.shape != (len(classes),):
@@ -148,8 +216,6 @@ def _class_weights(class_weight: Any, T: Array, outputs: Shape, loss: Loss) -> A
                 f"got shape {given.shape}."
             )
         class_weight = dict(zip(classes, given.tolist(), strict=True))
-    w = np.ones(loss.positions(outputs))
-    labels = T if T.shape == w.shape else T.argmax(axis=-1)
     for label, weight in class_weight.items():
         if label not in classes:
             raise ArgumentError(f"class_weight names {label!r}, the classes are {classes}.")
@@ -343,7 +409,14 @@ def as_source(
     names: tuple[str, str] = ("X", "y"),
 ) -> Source:
     """The source of X and y: arrays, arrays in files, a Hugging Face dataset, or an iterable."""
-    if y is None and _gives_batches(X):
+    in_memory = not (isinstance(X, np.memmap) or isinstance(y, np.memmap))
+    batched = y is None and _gives_batches(X)
+    if isinstance(class_weight, str) and (batched or not in_memory):
+        raise ArgumentError(
+            f"class_weight={class_weight!r} counts the labels of arrays in memory, not of files "
+            "or batches: give the weights by label, such as {0: 1.0, 1: 5.0}."
+        )
+    if batched:
         for name, given in (("sample_weight", sample_weight), ("lengths", lengths)):
             if given is not None:
                 raise ArgumentError(f"{name} goes with arrays: put it into the batches instead.")
@@ -358,13 +431,16 @@ def as_source(
         return stream
     if columns is not None:
         raise ArgumentError("columns name those of a dataset or of batches, not of arrays.")
-    if y is not None and (isinstance(X, np.memmap) or isinstance(y, np.memmap)):
+    if y is not None and not in_memory:
         parts = {"X": X, "y": y, "sample_weight": sample_weight, "lengths": lengths}
         held = {name: a if isinstance(a, np.memmap) else np.asarray(a)
                 for name, a in parts.items() if a is not None}  # fmt: skip
         for name, a in held.items():
             if a.shape[:1] != X.shape[:1]:
                 raise ShapeError(f"{names[0]} has {len(X)} samples, {name} has shape {a.shape}.")
+        if "lengths" in held:  # what the layers refuse is refused before the first batch
+            shape = (1, *held["X"].shape[1:])
+            model.compute_mask(as_mask(held["lengths"][:1], shape, tokens=model.takes_tokens))
         door = partial(admit, model, loss, class_weight=class_weight, names=names)
         return Table(
             lambda rows: {name: np.asarray(a[rows]) for name, a in held.items()},
@@ -378,7 +454,7 @@ def as_source(
 
 def _gives_batches(X: Any) -> bool:
     """Whether X is no array but something that gives batches."""
-    if isinstance(X, np.ndarray | str | bytes) or X is None or hasattr(X, "__array__"):
+    if isinstance(X, np.ndarray | str | bytes | Mapping) or X is None or hasattr(X, "__array__"):
         return False
     if isinstance(X, list | tuple):
         return bool(X) and isinstance(X[0], tuple | Mapping)

@@ -8,10 +8,12 @@ from enum import Enum
 import numpy as np
 
 from phitodeep.checks import check_number
+from phitodeep.config import Configurable, register
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.types import Array, Shape, describe, settings
 
 
+@register
 class InitType(Enum):
     """The distribution to draw from; both give the same variance."""
 
@@ -32,8 +34,10 @@ def fans(shape: Shape) -> tuple[int, int]:
     return area * n_in, area * n_out
 
 
-class Initializer:
+class Initializer(Configurable):
     """Makes the first values of a parameter."""
+
+    config_kind = "initializer"
 
     def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
         """float64 values of `shape`; the layer casts them, so every dtype begins alike."""

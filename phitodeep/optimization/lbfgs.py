@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, MissingExtraError, OrderError
-from phitodeep.layers.base import Layer
-from phitodeep.optimization.base import Common, Optimizer
+from phitodeep.layers.base import Layer, current
+from phitodeep.optimization.base import Common, Optimizer, length
 from phitodeep.types import Array, Schedule
 
 
@@ -64,7 +64,11 @@ class LBFGS(Optimizer):
         )
 
     def run(self, layers: Sequence[Layer], evaluate: Callable[[], float]) -> float:
-        """Minimise the loss that `evaluate` computes, leaving its gradients; its first value."""
+        """Minimise the loss that `evaluate` computes, leaving its gradients; its first value.
+
+        Where that loss or its gradient is not finite, it raises a DivergenceError, and nothing is
+        changed; at a point that the search tries later, it turns back.
+        """
         packing, lr = self.pack(layers), self.rate
         settings = [self._settings(group, lr) for group in packing.groups]
         theta, start = packing.theta, packing.theta.astype(float)
@@ -73,16 +77,23 @@ class LBFGS(Optimizer):
             pull[group.decayed] += self.l2
             pull[decayed] += decay
         losses: list[float] = []
-        highest = 0.0
+        highest, watch = 0.0, current().watch
 
         def objective(x: Array) -> tuple[float, Array]:
             nonlocal highest
             theta[...] = x
             losses.append(evaluate())
-            if not math.isfinite(losses[-1]):
+            first, g = len(losses) == 1, packing.g
+            finite = math.isfinite(losses[-1])
+            if finite:
+                g = self._gathered(packing)
+                if first and watch is not None:
+                    g = cast(Array, watch.tell("step", "before", self, g, lr))
+            if not finite or length(g) == math.inf:
                 self.drop_held()
+                if first:
+                    raise self._diverged(packing, g) if finite else self._infinite(losses[0])
                 return 2 * highest + 1, np.zeros_like(x)  # infinity would end the search
-            g = self._gathered(packing)
             value = losses[-1] + pull @ x**2 / 2
             highest = max(highest, abs(value))
             return value, g + pull * x
@@ -105,7 +116,12 @@ class LBFGS(Optimizer):
             theta[piece] = start[piece] + rate * (found[piece] - start[piece])
         if self.ema is not None:
             self._average(theta, self.ema)
+        if watch is not None:
+            watch.tell("step", "after", self, packing.g, lr)
         return losses[0]
+
+    def _remedy(self) -> str:
+        return "Begin with smaller weights, or bring X to a size near 1."
 
 
 def _minimize() -> Callable[..., Any]:

@@ -50,7 +50,7 @@ class Lines(Silent):
 
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
         number = f"epoch {epoch:>{len(str(self.last))}}/{self.last}"
-        parts = [*_numbers(logs), _speed(speed), f"{seconds:.1f} s"]
+        parts = [*_numbers(logs), f"{_speed(speed)}  {seconds:.1f} s"]
         self.say(_fitted(number, parts, self.width))
 
     def end(self, note: str = "") -> None:
@@ -133,6 +133,9 @@ class Terminal(Live):
         self.bar.start()
 
     def draw(self, done: int, head: str, text: str) -> None:
+        room = self.width - len(head) - 14  # for the bar, and for what Ctrl-C writes behind it
+        if len(text) > room:
+            text = text[: max(room - 1, 0)] + "…"
         self.bar.update(self.task, completed=done, head=head, text=text)
         self.bar.refresh()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from collections.abc import Mapping
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
@@ -74,8 +75,12 @@ class Adam(Optimizer):
     memory fewer; with c^2 = (1 - b2) / (1 - b2^t), sqrt(v_hat) is c sqrt(V), and the step is
     lr (1 - b1) / (1 - b1^t) M / (c (sqrt(V) + eps / c)).
 
+    t counts the steps of each parameter: one that was frozen goes on where it was.
+
     Sources: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1.
     """
+
+    own_start: ClassVar[Mapping[str, float]] = {"t": 0}
 
     def __init__(
         self,
@@ -94,8 +99,9 @@ class Adam(Optimizer):
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         M, V, s = self.slot("M"), self.slot("V"), self.scratch()
-        c = math.sqrt((1 - self.beta2) / (1 - self.beta2**self.t))
-        rate = lr * (1 - self.beta1) / (1 - self.beta1**self.t) / c
+        t = self.own["t"] = self.own["t"] + 1
+        c = math.sqrt((1 - self.beta2) / (1 - self.beta2**t))
+        rate = lr * (1 - self.beta1) / (1 - self.beta1**t) / c
         adam(theta, g, M, V, s, self.beta1, self.beta2, rate, self.eps / c)
 
 
@@ -135,8 +141,11 @@ class Nadam(Optimizer):
         theta <- theta - lr (mu_{t+1} m / (1 - M_{t+1}) + (1 - mu_t) g / (1 - M_t))
                             / (sqrt(v / (1 - b2^t)) + eps)
 
+    t counts the steps of each parameter: one that was frozen goes on where it was.
     Source: Dozat 2016, "Incorporating Nesterov momentum into Adam", ICLR workshop, sec. 3.
     """
+
+    own_start: ClassVar[Mapping[str, float]] = {"t": 0, "product": 1.0}  # product: M_t
 
     def __init__(
         self,
@@ -154,20 +163,14 @@ class Nadam(Optimizer):
         self.eps = check_number(eps, "Nadam eps", above=0)
         self.psi = check_number(psi, "Nadam psi", least=0)
 
-    def reset(self) -> None:
-        super().reset()
-        self.product = 1.0  # M_t
-
-    def advance(self, lr: float) -> None:
-        super().advance(lr)
-        self.product *= self._momentum(self.t)
-
     def update(self, theta: Array, g: Array, lr: float) -> None:
         m, v, s, r = self.slot("m"), self.slot("v"), self.scratch(), self.scratch("root")
-        mu, mu_next = self._momentum(self.t), self._momentum(self.t + 1)
-        ahead = lr * mu_next / (1 - self.product * mu_next)
-        now = lr * (1 - mu) / (1 - self.product)
-        short = 1 - self.beta2**self.t
+        t = self.own["t"] = self.own["t"] + 1
+        mu, mu_next = self._momentum(t), self._momentum(t + 1)
+        product = self.own["product"] = self.own["product"] * mu
+        ahead = lr * mu_next / (1 - product * mu_next)
+        now = lr * (1 - mu) / (1 - product)
+        short = 1 - self.beta2**t
         nadam(theta, g, m, v, s, r, self.beta1, self.beta2, ahead, now, short, self.eps)
 
     def _momentum(self, t: int) -> float:

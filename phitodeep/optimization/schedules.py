@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from phitodeep.checks import check_count, check_number
+from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.state import StateDict, Stateful, check_entries
 from phitodeep.types import Schedule, describe
 
 
@@ -37,13 +39,27 @@ def as_schedule(alpha: float | Schedule) -> Schedule:
     return alpha if callable(alpha) else Constant(alpha)
 
 
+def stateful(alpha: float | Schedule) -> Stateful | None:
+    """A schedule that remembers something; None for the others."""
+    if isinstance(alpha, Stateful):
+        return alpha
+    if isinstance(alpha, Observer):
+        raise ArgumentTypeError(
+            f"{alpha!r} observes losses, so its state belongs to that of a training: give it "
+            "state_dict() and load_state_dict(state)."
+        )
+    return None
+
+
 def _cosine(first: float, last: float, along: float) -> float:
     """From `first` to `last` along half a cosine, as `along` goes from 0 to 1."""
     return float(last + (first - last) * (1 + math.cos(math.pi * along)) / 2)
 
 
-class _Checked:
+class _Checked(Configurable):
     """Checks every field by its name, once, so that a wrong schedule fails where it is made."""
+
+    config_kind = "schedule"
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -154,6 +170,18 @@ class WarmUp(_Checked):
         if isinstance(self.after, Observer):
             self.after.observe(loss)
 
+    def state_dict(self) -> StateDict:
+        """What `after` remembers, if it does."""
+        after = stateful(self.after)
+        return {} if after is None else {"after": after.state_dict()}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Give `after` what `state_dict` gave."""
+        after = stateful(self.after)
+        state = check_entries(state, ["after"] if after else [], "the state of WarmUp")
+        if after is not None:
+            after.load_state_dict(state["after"])
+
 
 @dataclass(frozen=True)
 class OneCycle(_Checked):
@@ -181,12 +209,14 @@ class OneCycle(_Checked):
         return _cosine(self.alpha, self.alpha / self.divide_last, along)
 
 
-class ReduceOnPlateau:
+class ReduceOnPlateau(Configurable):
     """Multiply the rate by `factor` when the loss has not fallen for `patience` epochs.
 
     It is told the test loss of every epoch, or the training loss where there is none; a fall of
     no more than `min_delta` is none. The rate stays at or above `alpha_min`.
     """
+
+    config_kind = "schedule"
 
     def __init__(
         self,
@@ -222,3 +252,19 @@ class ReduceOnPlateau:
         self.waited += 1
         if self.waited >= self.patience:
             self.rate, self.waited = max(self.alpha_min, self.rate * self.factor), 0
+
+    def state_dict(self) -> StateDict:
+        """The rate and what led to it; `best` is None before the first loss."""
+        best = None if self.best == math.inf else float(self.best)
+        return {"rate": self.rate, "best": best, "waited": self.waited}
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from what `state_dict` gave."""
+        who = "the state of ReduceOnPlateau"
+        state = check_entries(state, ("rate", "best", "waited"), who)
+        rate = check_number(state["rate"], f"{who}: rate", least=0)
+        waited = check_count(state["waited"], f"{who}: waited", least=0)
+        best = math.inf if state["best"] is None else state["best"]
+        if not isinstance(best, float | int):
+            raise ArgumentTypeError(f"{who}: best must be a number or None, got {best!r}.")
+        self.rate, self.best, self.waited = rate, best, waited

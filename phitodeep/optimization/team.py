@@ -64,8 +64,8 @@ class Team:
                     old.grads = {}  # of layers that this batch may not reach
         return members
 
-    def work(self, batch: Data, task: Pass) -> list[tuple[Data, Any]]:
-        """The parts of the batch, and what `task(body, loss, part, first)` gave for each.
+    def work(self, batch: Data, task: Pass) -> list[Any]:
+        """What `task(body, loss, part, first)` gave for each part of the batch.
 
         Afterwards the body's gradients are those of all parts together.
         """
@@ -85,12 +85,15 @@ class Team:
         results += results_of_others
         for member, _ in members[1:]:
             self._add_gradients(member)
-        return list(zip(parts, results, strict=True))
+        return results
 
     def _add_gradients(self, member: Chain) -> None:
         for (_, ours), (_, theirs) in zip(self.body.walk(), member.walk(), strict=True):
             for name, gradient in theirs.grads.items():
-                ours.grads[name] += gradient
+                if name in ours.grads:
+                    ours.grads[name] += gradient
+                else:  # where the first part went no way back, or not through this parameter
+                    ours.grads[name] = gradient
 
 
 @contextmanager

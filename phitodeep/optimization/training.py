@@ -117,7 +117,7 @@ class Objective:
         with inference():
             return self.last.forward(P)
 
-    def evaluate(self, batches: Iterable[Data]) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Data]) -> dict[str, Any]:
         """Loss and metrics of all the data, in batches that do not show in the result."""
         value = total = 0.0
         sums = Sums()
@@ -147,7 +147,7 @@ class Objective:
                 new, old = np.array(metric.sums(Y, T)), sums.get(metric.name)
                 sums[metric.name] = new if old is None else metric.merge(old, new)
 
-    def results(self, sums: Sums) -> dict[str, float]:
+    def results(self, sums: Sums) -> dict[str, Any]:
         """The metrics' values from their sums."""
         return {m.name: m.result(sums[m.name]) for m in self.metrics}
 
@@ -177,9 +177,17 @@ def fit(
     """Train `model`: see `Sequential.train`."""
     epochs = check_count(epochs, "epochs", least=0)
     objective = Objective(model, model.loss, metrics)
+    for metric in objective.metrics:
+        if not metric.scalar:
+            raise ArgumentError(
+                f"{metric!r} is no single number for a history: give it to evaluate instead, as "
+                f"in model.evaluate(X, y, metrics=[{metric.name!r}])."
+            )
     size = None if batch_size is None else check_count(batch_size, "batch_size")
     source = partial(as_source, model, model.loss, batch_size=size, columns=columns)
     data = source(X, y, sample_weight=sample_weight, class_weight=class_weight, lengths=lengths)
+    if shuffle not in (True, False):
+        raise ArgumentTypeError(f"shuffle must be True or False, got {shuffle!r}.")
     share = check_number(validation_split, "validation_split", least=0, below=1)
     test = None
     if X_test is not None:
@@ -378,27 +386,24 @@ class _Run:
             )
             with within(call):
                 parts = self.passes(batch, total)
-            for part, (P, value) in parts:  # metrics are a user's functions: not within the pass
-                if new:
-                    objective.add_metrics(self.sums, P, part)
+            for _, value in parts:
                 loss += value
+            if new and objective.metrics:  # a user's functions: not within the pass, on all samples
+                P = parts[0][0] if len(parts) == 1 else np.concatenate([P for P, _ in parts])
+                objective.add_metrics(self.sums, P, batch)
             if not math.isfinite(loss):
-                if new:
-                    raise DivergenceError(f"the loss became {loss}.")
-                return loss
+                return loss  # which the optimizer refuses
             first += len(batch.X)
             if i < len(group):
                 optimizer.accumulate(self.model.layers)
         self.samples = first
         return loss
 
-    def passes(
-        self, batch: Data, total: float | None
-    ) -> Sequence[tuple[Data, tuple[Array, float]]]:
-        """The parts of a batch, and for each the body's output and its share of the loss."""
+    def passes(self, batch: Data, total: float | None) -> Sequence[tuple[Array, float]]:
+        """For each part of a batch, the body's output and its share of the loss."""
         if self.team is None:
             objective = self.objective
-            return ((batch, there_and_back(objective.body, objective.loss, batch, total)),)
+            return (there_and_back(objective.body, objective.loss, batch, total),)
         first = current().first
 
         def in_a_thread(body: Chain, loss: Loss, part: Data, at: int) -> tuple[Array, float]:
@@ -408,13 +413,9 @@ class _Run:
         return self.team.work(batch, in_a_thread)
 
     def diverged(self, error: DivergenceError) -> NoReturn:
-        """Stop before a step that would spoil the parameters."""
-        optimizer = self.model.optimizer
-        remedy = f"Try a rate below {optimizer.rate:g}"
-        if optimizer.clip_norm is None:
-            remedy += ", or clip_norm=1"
-        warn(f"{error} Training stopped before step {optimizer.t + 1}. {remedy}.")
-        raise StopTraining(f"stopped: {error}") from error
+        """End the training before a step that would spoil the parameters."""
+        warn(f"training stopped: {error}")
+        raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
 
     def logs(self) -> dict[str, float]:
         """The means over the samples of this epoch so far."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from phitodeep.data import CharTokenizer, load_text, text, windows
-from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, ShapeError
 
 
 def test_the_shipped_texts_are_whole():
@@ -38,6 +38,8 @@ def test_tokens_go_there_and_back():
     assert tokens.dtype == np.int64
     assert tokens.tolist() == [4, 5, 7]
     assert tokenizer.decode(tokens) == "low"
+    assert tokenizer.decode(int(tokens[0])) == "l"
+    assert tokenizer.decode(tokens[:0]) == ""
     assert eval(repr(tokenizer), {"CharTokenizer": CharTokenizer}).characters == " dehlorw"
     assert tokenizer.encode("").shape == (0,)
 
@@ -49,6 +51,11 @@ def test_what_a_tokenizer_does_not_know_is_refused():
         CharTokenizer("")
     with pytest.raises(ArgumentTypeError, match="integer tokens"):
         CharTokenizer("abc").decode(np.array([0.0]))
+    for unknown in (3, -1):
+        with pytest.raises(ArgumentError, match=rf"tokens\[1\] is {unknown}.* from 0 to 2"):
+            CharTokenizer("abc").decode(np.array([0, unknown]))
+    with pytest.raises(ShapeError, match="decode each row"):
+        CharTokenizer("abc").decode(np.array([[0], [1]]))
 
 
 def test_windows_are_views_one_token_apart():

@@ -201,6 +201,29 @@ def test_both_forms_give_the_same(name: str, case: int, dtype: Any, rng: Any) ->
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weights", [None, [1.0, 0.5, 0.0, 2.0]])
+def test_both_cross_entropies_take_infinite_sure_and_equal_logits(weights: Any, dtype: Any) -> None:
+    """A label at -inf costs infinitely much, and nothing where it weighs nothing."""
+    pytest.importorskip("numba")
+    low = -math.inf
+    Z = np.array([[30, 0, 1], [2, low, 2], [low, 0, 1], [0, 1, low]], dtype)
+    w = None if weights is None else np.array(weights, dtype)
+    for labels, finite in (([0, 2, 0, 1], weights), ([0, 0, 1, 0], True)):
+        found = []
+        for which in ("numpy", "numba"):
+            kernels.use(which)
+            dZ = np.empty_like(Z)
+            value = KERNELS["cross_entropy_of_labels"](Z, dZ, np.array(labels), w, 0.25)
+            assert math.isfinite(value) == bool(finite)
+            assert np.isfinite(dZ).all()
+            np.testing.assert_allclose(dZ.sum(axis=1), 0, atol=1e-6)
+            assert dZ[0, 0] == pytest.approx(-0.25 * (math.exp(-30) + math.exp(-29)))
+            found.append((value, dZ))
+        assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
+        np.testing.assert_allclose(found[0][1], found[1][1], rtol=3e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("name", "exact", "high"), [("_exp", np.exp, 88.6), ("_tanh", np.tanh, 12), ("_erf", None, 7)]
 )

@@ -35,6 +35,7 @@ from phitodeep.layers import (
     MaxPool1D,
     MaxPool2D,
     MultiHeadAttention,
+    Parallel,
     Permute,
     PositionalEmbedding,
     RandomCrop,
@@ -45,6 +46,7 @@ from phitodeep.layers import (
     Residual,
     RMSNorm,
     RotaryEmbedding,
+    Select,
     SinusoidalEncoding,
     SkipConcat,
     SpatialDropout,
@@ -108,6 +110,7 @@ IMAGES: list[tuple[Make, Shape]] = [
     (lambda: ZeroPad2D(2), (2, 2, 3, 2)),
     (lambda: ZeroPad2D(((0, 1), (2, 0))), (1, 2, 3, 2)),
     (lambda: Permute(3, 1, 2), (2, 2, 3, 4)),
+    (lambda: Select([1, 0]), (2, 2, 3, 4)),
     (lambda: GroupNorm(2), (2, 3, 2, 4)),
     (lambda: GroupNorm(1, 0.1), (1, 2, 3, 3)),
     (lambda: InstanceNorm(0.1), (2, 3, 2, 4)),
@@ -144,6 +147,9 @@ SEQUENCES: list[tuple[Make, Shape]] = [
     (lambda: Permute(2, 1), (2, 3, 4)),
     (lambda: Permute(2, 1), (2, 1, 4)),
     (lambda: Permute(1, 2), (2, 3, 4)),
+    (lambda: Select([2, 0, -1, 2]), (2, 4, 3)),
+    (lambda: Select(1), (3, 2)),
+    (lambda: Chain(Dense(3), Parallel(Select([0, 2]), Chain(Select([2]), Dense(2)))), (4, 2)),
     (lambda: GroupNorm(3), (2, 4, 6)),
     (lambda: InstanceNorm(), (2, 4, 3)),
     (lambda: RMSNorm(), (2, 3, 5)),
@@ -195,6 +201,7 @@ TOKENS: list[tuple[Make, Shape, int]] = [  # and how many tokens there are
     (lambda: Embedding(4, 2), (5,), 4),
     (lambda: Chain(Embedding(6, 4), PositionalEmbedding(5), TransformerBlock(2)), (2, 5), 6),
     (lambda: Chain(Embedding(6, 3), LSTM(2, return_sequences=False), Dense(6)), (2, 3), 6),
+    (lambda: Chain(Select([2, 0, 2], tokens=True), Embedding(6, 3), Flatten()), (4, 3), 6),
 ]
 EXAMPLES = [*IMAGES, *SEQUENCES]
 

@@ -265,6 +265,19 @@ def test_what_an_author_forgot_is_named() -> None:
         Holder().build((2,))
 
 
+def test_a_gradient_of_no_parameter_is_refused() -> None:
+    class Wrong(Scale):
+        def backward(self, dY: Array) -> Array:
+            self.grad_array("S")[...] = 0
+            return super().backward(dY)
+
+    chain = Chain(Tanh(), Wrong())
+    chain.build((3,))
+    chain.forward(np.ones((2, 3)))
+    with pytest.raises(ArgumentError, match=r"in layer 1 .* no parameter 'S': grad_array knows s"):
+        chain.backward(np.ones((2, 3)))
+
+
 def test_an_authors_container_is_a_tree() -> None:
     layer = Both(Dense(3), Chain(Tanh(), Dense(3)))
     layer.build((3,), seed=1, dtype=np.float64)

@@ -65,5 +65,6 @@ def test_every_layer_with_a_counterpart_has_references() -> None:
     without |= {"Dropout", "GaussianNoise", "SpatialDropout"}  # random
     without |= {"RandomCrop", "RandomFlip", "RandomShift"}
     without |= {"Chain"}  # inside Residual and Parallel
+    without |= {"Select"}  # compared with NumPy's own indexing
     without |= {"Lambda", "TiedDense"}  # a function of the user's; a Dense with another's matrix
     assert named == set(layers.__all__) - without

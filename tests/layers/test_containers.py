@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, ShapeError
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NotBuiltError,
+    OrderError,
+    ShapeError,
+)
 from phitodeep.layers import (
     BatchNorm,
     Chain,
@@ -26,7 +32,7 @@ from phitodeep.layers.base import calling, current
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
-from phitodeep.types import Array
+from phitodeep.types import Array, Shape
 
 
 def built(layer: Layer, *shape: int) -> Layer:
@@ -353,7 +359,15 @@ class Own(Container):
         self.inside = inside
 
     def parts(self) -> list[Layer]:
-        return list(self.inside.values() if isinstance(self.inside, dict) else self.inside)
+        """The layers, whatever they lie in."""
+        found, held = [], [self.inside]
+        while held:
+            first = held.pop(0)
+            if isinstance(first, Layer):
+                found.append(first)
+            else:
+                held[:0] = first.values() if isinstance(first, dict) else first
+        return found
 
     def create(self, shape: Any) -> Any:
         for layer in self.parts():
@@ -372,10 +386,19 @@ class Own(Container):
         return dY
 
 
+class Two(NamedTuple):
+    first: Layer
+    second: Layer
+
+
 HELD = [
     lambda a, b: [a, b],
     lambda a, b: (a, b),
     lambda a, b: {"a": a, "b": b},
+    Two,
+    lambda a, b: [[a], (b,)],
+    lambda a, b: {"encoder": [a], "decoder": [Chain(b)]},
+    lambda a, b: ({"all": Two(a, b)},),
 ]
 
 
@@ -441,3 +464,52 @@ def test_replicas_share_parameters_and_keep_their_frames(rng: np.random.Generato
         assert b.frame is c.frame is not a.frame
         assert b.original is c.original is a
     assert chain.original is chain
+    assert type(Own(Two(Tanh(), Tanh())).replica().inside) is Two
+
+
+class Grows(Container):
+    """Two dense layers of sizes that `create` learns, adopted or not."""
+
+    def __init__(self, *, adopts: bool = True) -> None:
+        super().__init__()
+        self.adopts, self.first, self.second = adopts, [], []
+
+    def create(self, shape: Shape) -> Shape:
+        if not self.first:
+            take = self.adopt if self.adopts else list
+            self.first = take([Dense(shape[-1])])
+            self.second = take([Dense(shape[-1])])
+        for layer in (*self.first, *self.second):
+            shape = layer.build(shape)
+        return shape
+
+
+def test_layers_that_create_makes_have_the_seed_and_the_dtype() -> None:
+    one, two = Grows(), Grows()
+    for layer in (one, two):
+        layer.build((3,), seed=5, dtype="float64")
+    weights = one.get_weights()
+    assert {a.dtype for a in weights.values()} == {np.dtype(np.float64)}
+    assert all((a == weights[path]).all() for path, a in two.get_weights().items())
+    assert not np.array_equal(weights["first.0.W"], weights["second.0.W"])
+    one.build((3,))
+    assert (one.get_weights()["first.0.W"] == weights["first.0.W"]).all()
+
+
+def test_layers_that_create_makes_and_does_not_adopt_are_refused() -> None:
+    with pytest.raises(OrderError, match=r"made the layer first.0.*self.first = self.adopt"):
+        Grows(adopts=False).build((3,), seed=5)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ([Tanh(), Tanh()], r"Chain\(\*layers\)"),
+        ({"a": Tanh()}, r"Chain\(\*layers\.values\(\)\)"),
+        ("relu", r"ReLU\(\)"),
+        (np.tanh, "Lambda"),
+    ],
+)
+def test_what_is_no_layer_is_told_what_to_write(value: Any, hint: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=hint):
+        Chain(value)

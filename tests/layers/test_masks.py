@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers import (
@@ -14,6 +17,7 @@ from phitodeep.layers import (
     LSTM,
     RNN,
     AvgPool1D,
+    BatchNorm,
     Bidirectional,
     Chain,
     Conv1D,
@@ -23,18 +27,29 @@ from phitodeep.layers import (
     Flatten,
     GlobalAvgPool,
     GlobalMaxPool,
+    GroupNorm,
+    InstanceNorm,
+    Lambda,
     LayerNorm,
     MaxPool1D,
     MultiHeadAttention,
     Parallel,
     Permute,
+    PositionalEmbedding,
+    PReLU,
     ReLU,
     Reshape,
     Residual,
+    RotaryEmbedding,
+    SinusoidalEncoding,
     SkipConcat,
+    Softmax,
+    Tanh,
+    TimeDistributed,
     TransformerBlock,
 )
-from phitodeep.layers.base import Layer, calling
+from phitodeep.layers.base import Layer, calling, inference
+from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
 from tests.layers.catalogue_examples import made, passes
@@ -65,6 +80,18 @@ CHAINS: dict[str, Callable[[], Layer]] = {
     "branches": lambda: Chain(Parallel(Conv1D(2, 3), Conv1D(3, 3)), Bidirectional(GRU(2))),
     "skip": lambda: Chain(SkipConcat(Conv1D(2, 3, padding=1)), Residual(GRU(6)), LayerNorm()),
     "block": lambda: Chain(Conv1D(4, 2), TransformerBlock(2), MaxPool1D(2), Dense(2)),
+    "checkpoint": lambda: Chain(Conv1D(4, 2), TransformerBlock(2, checkpoint=True), GRU(3)),
+    "nested branches": lambda: Parallel(
+        Residual(MultiHeadAttention(2), Conv1D(4, 3, padding="same"), checkpoint=True),
+        Chain(Bidirectional(LSTM(2), merge="add"), SkipConcat(Dense(2), PReLU())),
+        Parallel(RNN(4), TimeDistributed(Chain(Dense(4), LayerNorm())), merge="multiply"),
+    ),
+    "steps that stay together": lambda: Chain(
+        Reshape(-1, 2, 2), Permute(1, 3, 2), TimeDistributed(Chain(Conv1D(3, 2), Flatten())), GRU(2)
+    ),
+    "places": lambda: Chain(
+        PositionalEmbedding(9), SinusoidalEncoding(), RotaryEmbedding(), GRU(2)
+    ),
 }
 
 
@@ -72,10 +99,13 @@ def data(rng: Any) -> np.ndarray:
     return rng.standard_normal((len(LENGTHS), T, D))
 
 
+@pytest.mark.parametrize("size", [50, 1e30])
 @pytest.mark.parametrize("make", [*CONVS.values(), *CHAINS.values()], ids=[*CONVS, *CHAINS])
-def test_each_sample_is_as_it_would_be_alone(make: Callable[[], Layer], rng: Any) -> None:
+def test_each_sample_is_as_it_would_be_alone(
+    make: Callable[[], Layer], size: float, rng: Any
+) -> None:
     X, layer = data(rng), made(make, (1, T, D))
-    noisy = np.where(MASK[..., None], X, 50 * rng.standard_normal(X.shape))
+    noisy = np.where(MASK[..., None], X, size * rng.standard_normal(X.shape))
     after = layer.compute_mask(MASK)
     assert after is not None
     with calling(mask=MASK):
@@ -101,7 +131,7 @@ def test_each_sample_is_as_it_would_be_alone(make: Callable[[], Layer], rng: Any
         for path, g in layer.gradients().items():
             summed[path] = summed[path] + g
     for path, g in grads.items():
-        np.testing.assert_allclose(g, summed[path], rtol=1e-9, atol=1e-11, err_msg=path)
+        np.testing.assert_allclose(g, summed[path], rtol=1e-9, atol=1e-10, err_msg=path)
 
 
 @pytest.mark.parametrize("make", [*CONVS.values(), *CHAINS.values()], ids=[*CONVS, *CHAINS])
@@ -129,8 +159,8 @@ def test_global_pools_see_the_steps_that_are_there(kind: Any, rng: Any) -> None:
 
 
 def test_layers_that_end_the_steps_end_the_mask() -> None:
-    for layer in (Flatten(), Reshape(-1), Permute(2, 1), GRU(2, return_sequences=False),
-                  Conv2D(2, 2), Bidirectional(LSTM(2, return_sequences=False))):  # fmt: skip
+    for layer in (GRU(2, return_sequences=False), Bidirectional(LSTM(2, return_sequences=False)),
+                  GlobalAvgPool()):  # fmt: skip
         assert layer.compute_mask(MASK) is None, layer
     chain = Chain(GRU(2, return_sequences=False), Dense(3))
     assert chain.compute_mask(MASK) is None
@@ -158,6 +188,9 @@ def test_gaps_pass_where_the_steps_stay_and_are_refused_where_they_change(rng: A
         halved.compute_mask(gaps)
     with pytest.raises(ShapeError, match=r"layer 0 of Chain.*takes lengths"), calling(mask=gaps):
         made(lambda: Chain(Conv1D(3, 2), GRU(2)), (1, T, D)).forward(X)
+    accident = made(lambda: Conv1D(3, 3, padding=2, stride=2), (1, 3, D))  # 3 steps of 3, not of 4
+    with pytest.raises(ShapeError, match="makes 3 steps of 3, so it takes lengths"):
+        accident.compute_mask(np.array([[True, False, True]]))
 
 
 def test_padded_pools_refuse_a_mask(rng: Any) -> None:
@@ -246,6 +279,322 @@ def test_a_sample_of_no_steps_is_defined(rng: Any) -> None:
     assert np.isfinite([train for train, _ in history]).all()
     assert all(np.isfinite(a).all() for a in model.get_weights().values())
     assert model.evaluate(X, y, lengths=np.zeros(4, int))["loss"] == 0
+
+
+MODELS: dict[str, Callable[[], SequentialBuilder]] = {
+    "recurrent": lambda: SequentialBuilder(T, D, seed=1).dense(4).bidirectional(GRU(3)).dense(2),
+    "attention": lambda: (
+        SequentialBuilder(T, D, seed=1)
+        .positional_embedding(T)
+        .transformer_block(2, checkpoint=True)
+        .conv1d(3, 3, padding="same")
+        .dense(2)
+    ),
+    "nested": lambda: (
+        SequentialBuilder(T, D, seed=1)
+        .add(Residual(MultiHeadAttention(2, causal=True, rope=True), LayerNorm()))
+        .add(Parallel(TimeDistributed(Dense(3)), Chain(SkipConcat(LSTM(2), checkpoint=True))))
+        .dense(2)
+    ),
+    "pooled": lambda: (
+        SequentialBuilder(T, D, seed=1)
+        .add(Parallel(Chain(Conv1D(3, 1), GlobalAvgPool()), GRU(2, return_sequences=False)))
+        .dense(2)
+    ),
+    "tokens": lambda: (
+        SequentialBuilder(T, seed=1)
+        .embedding(5, 4)
+        .add(Residual(Conv1D(4, 3, padding=1), Tanh()))
+        .lstm(3)
+        .dense(2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_on_a_padded_batch_is_the_step_on_its_samples(name: str, rng: Any) -> None:
+    """Loss, metrics and weights after a step: padded, and with each sample as a batch of its own,
+    whatever the padding holds."""
+    tokens, each = name == "tokens", name != "pooled"
+    X = rng.integers(0, 5, (4, T)) if tokens else data(rng)
+    y = rng.integers(0, 2, (4, T) if each else 4)
+    samples = [
+        (X[i : i + 1, :n], y[i : i + 1, :n] if each else y[i : i + 1])
+        for i, n in enumerate(LENGTHS)
+    ]
+
+    def model() -> Sequential:
+        built = MODELS[name]().loss("softmax_cross_entropy").metrics("accuracy").optimizer("sgd")
+        return built.alpha(0.5).dtype("float64").build()
+
+    alone = model()
+    wanted = alone.train(samples, epochs=1, accumulate=4, verbose=0)
+    scores = alone.evaluate(samples)
+    for padding in (0, 4, -1) if tokens else (0.0, 1e300, np.nan, np.inf):
+        padded, at = model(), MASK if tokens else MASK[..., None]
+        noisy = np.where(at, X, padding)
+        y = np.where(MASK, y, -1) if each else y
+        found = padded.train(noisy, y, lengths=LENGTHS, epochs=1, verbose=0)
+        assert found[0][0] == pytest.approx(wanted[0][0], rel=1e-11)
+        assert found.metrics == {name: pytest.approx(each) for name, each in wanted.metrics.items()}
+        for path, W in alone.get_weights().items():
+            np.testing.assert_allclose(padded.get_weights()[path], W, rtol=1e-9, atol=1e-12)
+        padded.set_weights(alone.get_weights())
+        assert padded.evaluate(noisy, y, lengths=LENGTHS) == pytest.approx(scores)
+        Y = padded.predict(noisy, lengths=LENGTHS)
+        for i, n in enumerate(LENGTHS):
+            one = alone.predict(X[i : i + 1, :n])[0]
+            np.testing.assert_allclose(Y[i, :n] if each else Y[i], one, rtol=1e-10, atol=1e-12)
+
+
+def running(X: np.ndarray, *_: np.ndarray) -> np.ndarray:
+    return X.cumsum(axis=1)
+
+
+LEAVES: list[Callable[[], Layer]] = [
+    *(lambda: GRU(D), lambda: LSTM(D), lambda: RNN(D), lambda: Dense(D), Tanh, PReLU, LayerNorm),
+    lambda: Bidirectional(GRU(D), merge="add"),
+    lambda: Conv1D(D, 3, padding="same"),
+    lambda: Conv1D(D, 3, padding=2, dilation=2),
+    lambda: ConvTranspose1D(D, 3, padding=1),
+    lambda: Chain(MaxPool1D(2), ConvTranspose1D(D, 2, stride=2)),
+    lambda: MultiHeadAttention(2),
+    lambda: MultiHeadAttention(2, causal=True, kv_heads=1, rope=True),
+    lambda: TransformerBlock(2, checkpoint=True),
+    lambda: PositionalEmbedding(T),
+    lambda: TimeDistributed(Chain(Reshape(2, 2), GRU(2), Flatten())),
+    lambda: Chain(Reshape(-1, 2, 2), Permute(1, 3, 2), Reshape(-1, D)),
+    lambda: BatchNorm(),
+    lambda: GroupNorm(2),
+    lambda: Lambda(running, running),
+]
+
+
+def nested(inner: Any) -> Any:
+    """Containers of such layers, which keep (T, D)."""
+    some = st.lists(inner, min_size=1, max_size=2)
+    return st.one_of(
+        some.map(lambda fs: lambda: Chain(*(f() for f in fs), checkpoint=True)),
+        some.map(lambda fs: lambda: Residual(*(f() for f in fs))),
+        some.map(lambda fs: lambda: Parallel(*(f() for f in fs), Dense(D), merge="add")),
+        some.map(lambda fs: lambda: Chain(SkipConcat(*(f() for f in fs)), Dense(D))),
+    )
+
+
+@given(
+    makers=st.lists(
+        st.recursive(st.sampled_from(LEAVES), nested, max_leaves=4), min_size=1, max_size=3
+    ),
+    lengths=st.lists(st.integers(0, T), min_size=1, max_size=4),
+    seed=st.integers(0, 2**16),
+    frozen=st.integers(0, 3),
+)
+def test_random_nets_give_each_sample_what_it_gets_alone(
+    makers: Any, lengths: list[int], seed: int, frozen: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = Sequential(*(make() for make in makers), Dense(2), dtype="float64", seed=seed)
+    model.build((8, D))
+    model.layers[min(frozen, len(makers))].trainable = False
+    n = np.minimum(lengths, 8)
+    X, dY = rng.standard_normal((len(n), 8, D)), rng.standard_normal((len(n), 8, 2))
+    mask = np.arange(8) < n[:, None]
+    try:
+        after = model.compute_mask(mask)
+    except ArgumentError as refused:
+        with pytest.raises(ArgumentError, match=re.escape(str(refused))):
+            model.forward(X, lengths=n)
+        return
+    assert after is not None
+    kinds = {type(layer).__name__ for _, layer in model.walk()}
+    assert not kinds & {"GroupNorm", "Lambda"}
+    dY *= after[..., None]
+    Y = model.forward(np.where(mask[..., None], X, np.nan), lengths=n)
+    dX, grads = model.backward(dY), model.gradients()
+    assert dX is not None
+    assert not dX[~mask].any()
+    if "BatchNorm" in kinds and not all(layer.independent_samples for _, layer in model.walk()):
+        return  # samples are not alone: padding is tested above
+    for i in np.flatnonzero(n):
+        rows, steps = slice(i, i + 1), slice(after[i].sum())
+        if not after[i].any():  # shorter than a window
+            continue
+        alone = model.forward(X[rows, : n[i]])
+        np.testing.assert_allclose(Y[rows, steps], alone, rtol=1e-8, atol=1e-9)
+        dX_i = model.backward(dY[rows, steps])
+        np.testing.assert_allclose(dX[rows, : n[i]], dX_i, rtol=1e-7, atol=1e-8)
+        for path, g in model.gradients().items():
+            grads[path] -= g
+    for path, g in grads.items():
+        np.testing.assert_allclose(g, 0, atol=1e-7, err_msg=path)
+
+
+@pytest.mark.parametrize("loss", ["mse", "hinge", "poisson_nll", "kl_divergence"])
+def test_targets_of_the_padding_may_hold_anything(loss: str, rng: Any) -> None:
+    X, model = data(rng), SequentialBuilder(T, D, seed=1).gru(3).log_softmax().build()
+    model.setloss(loss)
+    y = rng.dirichlet(np.ones(3), (4, T)) if loss != "hinge" else np.ones((4, T, 3))
+    wanted = model.evaluate(X, y, lengths=LENGTHS)
+    y[~MASK] = np.nan
+    assert model.evaluate(X, y, lengths=LENGTHS) == wanted
+    assert np.isnan(y[~MASK]).all()
+    y[0, 0] = np.nan
+    with pytest.raises(ArgumentError, match=r"y\[0, 0, 0\] is nan"):
+        model.evaluate(X, y, lengths=LENGTHS)
+
+
+def test_batch_norm_counts_the_steps_that_are_there(rng: Any) -> None:
+    X, dY = data(rng), rng.standard_normal((4, T, D))
+    layer = made(BatchNorm, (1, T, D))
+    flat, padded = layer.copy(), layer.copy()
+    noisy = np.where(MASK[..., None], X, 1e30)
+    found = passes(padded, noisy, dY, mask=MASK)
+    wanted = passes(flat, X[MASK], dY[MASK])
+    for name, a in found.items():
+        shown = a[MASK] if name in ("Y", "dX") else a
+        np.testing.assert_allclose(shown, wanted[name], rtol=1e-12, err_msg=name)
+    assert not found["Y"][~MASK].any()
+    assert not found["dX"][~MASK].any()
+    for name, a in flat.state.items():
+        np.testing.assert_array_equal(padded.state[name], a)
+    with inference():
+        wanted_Y = flat.forward(X[MASK])
+        with calling(mask=MASK):
+            np.testing.assert_allclose(padded.forward(noisy)[MASK], wanted_Y, rtol=1e-12)
+    for training in (True, False):
+        with calling(mask=MASK):
+            check_gradients(made(BatchNorm, (1, T, D)), X, training=training)
+    with calling(mask=np.zeros((4, T), bool)):
+        assert not padded.forward(noisy).any()
+
+
+def test_more_padding_changes_nothing_with_batch_norm(rng: Any) -> None:
+    X, y = data(rng), rng.integers(0, 2, (4, T))
+
+    def trained(X: np.ndarray, y: np.ndarray) -> tuple[Any, Sequential]:
+        model = SequentialBuilder(*X.shape[1:], seed=1).conv1d(5, 3, padding="same").batch_norm()
+        built = model.gru(3).dense(2).loss("softmax_cross_entropy").dtype("float64").build()
+        return built.train(X, y, lengths=LENGTHS, epochs=3, batch_size=2, verbose=0), built
+
+    one, model = trained(X, y)
+    wide = ((0, 0), (0, 5))
+    other, padded = trained(np.pad(X, (*wide, (0, 0)), constant_values=7), np.pad(y, wide))
+    np.testing.assert_allclose(np.array(other)[:, 0], np.array(one)[:, 0], rtol=1e-10)
+    for path, a in model.get_weights().items():
+        np.testing.assert_allclose(padded.get_weights()[path], a, rtol=1e-6, atol=1e-8)
+
+
+def test_global_pools_leave_out_steps_of_several_axes(rng: Any) -> None:
+    X = rng.standard_normal((4, T, 3, 2)) - 5
+    for kind in (GlobalAvgPool, GlobalMaxPool):
+        with calling(mask=MASK):
+            Y = kind().forward(np.where(MASK[..., None, None], X, 1e30))
+            check_gradients(kind(), X)
+        for i, n in enumerate(LENGTHS):
+            np.testing.assert_allclose(Y[i], kind().forward(X[i : i + 1, :n])[0], rtol=1e-12)
+
+
+class Sum(Container):
+    """A container of a user's own, which says nothing of masks."""
+
+    def __init__(self, *layers: Layer) -> None:
+        super().__init__()
+        self.layers = list(layers)
+
+    def forward(self, X: np.ndarray) -> np.ndarray:
+        return sum(layer.forward(X) for layer in self.layers)  # type: ignore[return-value]
+
+
+class Told(Sum):
+    def compute_mask(self, mask: np.ndarray) -> np.ndarray:
+        return mask
+
+
+class Turned(Chain):
+    """A chain whose forward is a user's own: what a Chain says of masks is no longer known."""
+
+    def forward(self, X: np.ndarray) -> np.ndarray:
+        return super().forward(X)[:, ::-1]
+
+
+ENDING = Chain(GRU(T * D, return_sequences=False), Reshape(T, D))  # no steps, then other ones
+ROUNDING = Chain(MaxPool1D(3), ConvTranspose1D(D, 3, stride=3))  # multiples of 3
+
+
+@pytest.mark.parametrize(
+    ("layers", "says"),
+    [
+        ([Tanh(), Flatten()], r"in layer 1 of Sequential: Flatten\(\).*GlobalAvgPool"),
+        ([Reshape(4, 9)], r"in layer 0 of Sequential: Reshape.*GlobalAvgPool"),
+        ([Permute(2, 1)], r"in layer 0 of Sequential: Permute.*Remedy"),
+        ([Chain(Tanh(), Softmax(1))], r"in layer 1 of Chain, layer 0 of Seq.*Softmax.*axis=-1"),
+        ([Lambda(running, running)], r"layer 0 of Sequential: Lambda.*steps=\"independent\""),
+        ([GroupNorm(2)], r"in layer 0 of Sequential: GroupNorm.*LayerNorm or RMSNorm"),
+        ([InstanceNorm()], r"in layer 0 of Sequential: InstanceNorm.*LayerNorm or RMSNorm"),
+        ([Reshape(9, 2, 2), Conv2D(2, 2)], r"in layer 1 of Sequential: Conv2D.*Conv1D"),
+        ([Conv1D(2, 3, stride=2, padding="same")], r"layer 0 of Seq.*Conv1D.*Remedy: padding=1"),
+        ([MaxPool1D(2, padding="same")], r'layer 0 of Sequential: MaxPool1D.*padding="valid"'),
+        ([TimeDistributed(BatchNorm())], r"in layer 0 of Sequential: TimeDistributed.*Remedy"),
+        (
+            [Parallel(GlobalAvgPool(), Chain(Flatten()))],
+            "in layer 0 of Chain, branch 1 of Parallel, layer 0 of Sequential: Flatten",
+        ),
+        ([Parallel(Tanh(), ENDING)], "branches 0 and 1 do not"),
+        ([Parallel(Tanh(), Tanh(), ROUNDING)], "branches 0 and 2 do not"),
+        ([Residual(ENDING)], "F must keep every step, and it ends them"),
+        ([SkipConcat(ROUNDING)], "it changes which ones are there"),
+        ([Sum(Tanh(), Dense(4, 4))], r"in layer 0 of Sequential: Sum.*writes compute_mask"),
+        ([Turned(Tanh())], r"in layer 0 of Sequential: Turned.*writes compute_mask"),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, list) else "",
+)
+def test_layers_that_do_not_say_what_they_do_refuse_lengths(
+    layers: list[Layer], says: str, rng: Any
+) -> None:
+    model = Sequential(*[layer.copy() for layer in layers], seed=0)
+    model.build((T, D))
+    X, y = data(rng), rng.standard_normal((4, *model.output_shape))  # type: ignore[misc]
+    before = model.get_weights()
+    for call in (
+        lambda: model.forward(X, lengths=LENGTHS),
+        lambda: model.predict(X, lengths=LENGTHS),
+        lambda: model.evaluate(X, y, lengths=LENGTHS),
+        lambda: model.train(X, y, lengths=LENGTHS, epochs=1, verbose=0),
+    ):
+        with pytest.raises(ArgumentError, match=says):
+            call()
+    assert not any(layer.cache for _, layer in model.walk()), "a layer ran before the refusal"
+    for path, a in before.items():
+        np.testing.assert_array_equal(model.get_weights()[path], a)
+
+
+def test_a_container_that_says_what_it_does_takes_lengths(rng: Any) -> None:
+    model = Sequential(Told(Tanh(), Dense(4, 4)), GRU(2))
+    model.build((T, D))
+    assert model.predict(data(rng), lengths=LENGTHS).shape == (4, T, 2)
+
+
+def test_numbers_without_features_have_no_steps(rng: Any) -> None:
+    model = SequentialBuilder(T, seed=0).dense(3).build()
+    for call in (
+        lambda X: model.predict(X, lengths=LENGTHS),
+        lambda X: model.forward(X, lengths=LENGTHS),
+        lambda X: model.train(X, np.zeros((4, 3)), lengths=LENGTHS, verbose=0),
+    ):
+        with pytest.raises(ShapeError, match=r"X \(N, T, ...\), with features at each step"):
+            call(rng.standard_normal((4, T)))
+
+
+def test_files_are_refused_before_the_first_batch(rng: Any, tmp_path: Any) -> None:
+    X = np.memmap(tmp_path / "X", np.float32, "w+", shape=(4, T, D))
+    model = SequentialBuilder(T, D, seed=0).flatten().dense(1).build()
+    tagged = SequentialBuilder(T, D, seed=0).gru(2).global_avg_pool().dense(1).build()
+    with pytest.raises(ArgumentError, match=r"^in layer 0 of Sequential: Flatten"):
+        model.train(X, np.ones(4), lengths=LENGTHS, verbose=0)
+    X[~MASK] = np.nan
+    history = tagged.train(X, np.ones(4), lengths=LENGTHS, epochs=1, batch_size=2, verbose=0)
+    assert np.isfinite(history[0][0])
+    assert np.isfinite(tagged.predict(X, 2, lengths=LENGTHS)).all()
 
 
 @pytest.mark.parametrize(

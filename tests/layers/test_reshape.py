@@ -1,4 +1,4 @@
-"""Flatten and Reshape: the order of the numbers, and shapes that do not fit."""
+"""Flatten, Reshape and Select: where the numbers go, and shapes that do not fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,23 @@ import pytest
 
 from phitodeep import layers
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.layers import Flatten, Reshape
+from phitodeep.layers import (
+    LSTM,
+    Chain,
+    Dense,
+    Embedding,
+    Flatten,
+    Parallel,
+    ReLU,
+    Reshape,
+    Residual,
+    Select,
+    SkipConcat,
+    TimeDistributed,
+)
+from phitodeep.layers.base import Layer, calling
+from phitodeep.model import Sequential
+from tests.layers.catalogue_examples import made, passes
 
 
 @pytest.mark.parametrize(
@@ -73,3 +89,162 @@ def test_bad_sizes_are_refused(sizes: Any, error: type[Exception], says: str) ->
 
 def test_where_the_original_had_it() -> None:
     assert layers.base.Flatten is Flatten  # type: ignore[attr-defined]
+
+
+# --- Select ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 3, 5), (0, 5)], ids=str)
+@pytest.mark.parametrize(
+    "columns", [[0], [3, 1], [-1, 0], [2, 2, -3], range(1, 4), np.array([4, 0]), 3, np.int64(-2)]
+)
+def test_select_is_numpys_indexing(columns: Any, shape: Any, rng: Any) -> None:
+    X, layer = rng.standard_normal(shape), Select(columns)
+    if len(shape) == 1:
+        with pytest.raises(ShapeError, match="0 features"):
+            layer.forward(X)
+        return
+    index = np.atleast_1d(columns)
+    Y = layer.forward(X)
+    np.testing.assert_array_equal(Y, X[..., index])
+    assert not np.shares_memory(Y, X)
+    dY = rng.standard_normal(Y.shape)
+    wanted = np.zeros(shape)
+    np.add.at(wanted, (..., index), dY)
+    np.testing.assert_allclose(layer.backward(dY), wanted)
+    assert layer.build(shape[1:]) == (*shape[1:-1], len(index))
+    assert layer.flops() == 0
+
+
+def test_select_holds_plain_integers() -> None:
+    for columns in ([1, -1], (1, -1), np.array([1, -1])):
+        assert repr(Select(columns)) == "Select([1, -1])"
+        assert [type(c) for c in Select(columns).columns] == [int, int]
+    assert repr(Select(2, tokens=True)) == "Select([2], tokens=True)"
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "says"),
+    [
+        ([], ArgumentError, "at least one column"),
+        (None, ArgumentTypeError, r"3, \[0, 3\] or range\(4\), got None"),
+        ("age", ArgumentTypeError, "got 'age'"),
+        (slice(3), ArgumentTypeError, r"got slice\(None, 3, None\)"),
+        (1.0, ArgumentTypeError, "got 1.0"),
+        ([0, 1.0], ArgumentTypeError, "Select column must be an integer, got 1.0"),
+        ([True, False], ArgumentTypeError, "Select column must be an integer, got True"),
+        (True, ArgumentTypeError, "Select column must be an integer, got True"),
+        (np.eye(2, dtype=int), ArgumentTypeError, "Select column must be an integer"),
+    ],
+)
+def test_bad_columns_are_refused(columns: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        Select(columns)
+
+
+@pytest.mark.parametrize(("columns", "bad"), [([0, 3], 3), ([-4, 1], -4)])
+def test_columns_out_of_range_are_refused(columns: Any, bad: int) -> None:
+    says = rf"Select\(.*takes column {bad} of samples with 3 features.*\(4, 3\)"
+    layer = Select(columns)
+    with pytest.raises(ShapeError, match=says):
+        layer.build((4, 3))
+    with pytest.raises(ShapeError, match=says):
+        layer.forward(np.ones((2, 4, 3)))
+    assert Select(columns).build((4, 5)) == (4, 2)
+
+
+def test_select_passes_a_mask_of_steps_on(rng: Any) -> None:
+    mask = np.array([[True, True, False], [True, False, False]])
+    steps = made(lambda: Chain(Select([1, 0]), LSTM(2, return_sequences=False)), (2, 3, 4))
+    X, dY = rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 2))
+    other = np.where(mask[..., None], X, 7)
+    for name, a in passes(steps, X, dY, mask=mask).items():
+        np.testing.assert_allclose(a, passes(steps, other, dY, mask=mask)[name], err_msg=name)
+
+
+def table(rng: Any, n: int = 300) -> tuple[Any, Any]:
+    """Two numbers and two categories, and a target that needs all of them."""
+    numbers = rng.standard_normal((n, 2))
+    city, kind = rng.integers(0, 6, n), rng.integers(0, 3, n)
+    y = numbers @ [1.0, -0.5] + np.array([2, -1, 0, 1, 3, -2])[city] + 0.5 * kind
+    return np.column_stack([numbers[:, 0], city, numbers[:, 1], kind]), y
+
+
+def columns() -> Parallel:
+    return Parallel(
+        Select([0, 2]),
+        Chain(Select(1, tokens=True), Embedding(6, 3), Flatten()),
+        Chain(Select(3, tokens=True), Embedding(3, 2), Flatten(), checkpoint=True),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_table_with_categories_trains(dtype: str, rng: Any) -> None:
+    X, y = table(rng)
+    model = Sequential(columns(), Dense(16), ReLU(), Dense(1), seed=0, dtype=dtype, batch_size=50)
+    history = model.train(X, y, epochs=40, verbose=0)
+    assert history[-1][0] < 0.02 < history[0][0]
+    assert model.predict(X).dtype == dtype
+    whole = np.column_stack([np.zeros(3), np.arange(3), np.zeros(3), np.arange(3)]).astype(int)
+    np.testing.assert_array_equal(model.predict(whole), model.predict(whole.astype(float)))
+
+
+def test_gradients_of_a_table(rng: Any) -> None:
+    """By hand: a token's row has the sum of its dY, a number's column its dY, a token's none."""
+    X, _ = table(rng, 20)
+    layer = made(columns, X.shape)
+    dY = rng.standard_normal((20, 7))
+    found = passes(layer, X, dY)
+    wanted = np.zeros_like(X)
+    wanted[:, [0, 2]] = dY[:, :2]
+    np.testing.assert_array_equal(found["dX"], wanted)
+    for path, column, size, part in (("1", 1, 6, dY[:, 2:5]), ("2", 3, 3, dY[:, 5:])):
+        onehot = np.eye(size)[X[:, column].astype(int)]
+        np.testing.assert_allclose(found[f"branches.{path}.layers.1.W"], onehot.T @ part)
+
+
+WRAPPED: dict[str, Any] = {
+    "chain": lambda: Chain(Chain(Select([1], tokens=True), Embedding(6, 3)), Flatten()),
+    "after a layer that moves": lambda: Chain(
+        Reshape(2, 2), Select([1], tokens=True), Embedding(6, 3), Flatten()
+    ),
+    "skip": lambda: Chain(Select([1], tokens=True), Embedding(6, 3), SkipConcat(Dense(2))),
+    "residual": lambda: Chain(Select([1], tokens=True), Embedding(6, 3), Residual(Dense(3))),
+}
+
+
+@pytest.mark.parametrize("needs_dX", [True, False])
+@pytest.mark.parametrize("make", WRAPPED.values(), ids=WRAPPED)
+def test_nothing_goes_back_through_tokens(make: Any, needs_dX: bool, rng: Any) -> None:
+    layer = made(make, (5, 4))
+    X = np.column_stack([rng.integers(0, 6, 5) for _ in range(4)]).astype(float)
+    with calling(needs_dX=needs_dX):
+        Y = layer.forward(X)
+        assert layer.backward(np.ones_like(Y)) is None
+    assert [n for n in layer.gradients() if n.endswith("W")]
+
+
+def test_frames_of_tables_share_their_embedding(rng: Any) -> None:
+    layer = made(lambda: TimeDistributed(columns()), (3, 2, 4))
+    X = np.stack([table(rng, 2)[0] for _ in range(3)])
+    assert layer.forward(X).shape == (3, 2, 7)
+
+
+@pytest.mark.parametrize("code", [1.5, np.nan, np.inf, -np.inf, 1e30, -0.001])
+def test_tokens_that_are_not_whole_are_refused_with_their_place(code: float) -> None:
+    X = np.zeros((3, 4))
+    X[2, 3] = code
+    layer = made(columns, X.shape)
+    says = r"Chain, branch 2 of Parallel.*Select\(\[3\], tokens=True\) takes whole.*X\[2, 3\]"
+    with pytest.raises(ArgumentError, match=says):
+        layer.forward(X)
+    X[2, 3] = 3
+    with pytest.raises(ArgumentError, match=r"Embedding\(3, 2\) takes tokens from 0 to 2, got 3"):
+        layer.forward(X)
+
+
+def test_categories_that_were_not_declared_say_how() -> None:
+    layer: Layer = Chain(Select([3]), Embedding(3, 2))
+    layer.build((4,))
+    with pytest.raises(ArgumentTypeError, match=r"Embedding.*Select\(columns, tokens=True\)"):
+        layer.forward(np.zeros((2, 4)))

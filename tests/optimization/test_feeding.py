@@ -12,6 +12,7 @@ import pytest
 
 from phitodeep.data import windows
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
+from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
 
 N, D, K = 120, 6, 3
@@ -52,6 +53,126 @@ def pairs(X: Any, y: Any, size: int = 16) -> list[tuple[Any, Any]]:
 def same(one: Sequential, other: Sequential) -> None:
     for path, a in one.get_weights().items():
         np.testing.assert_array_equal(other.get_weights()[path], a, path)
+
+
+# --- class weights and padding -----------------------------------------------------------------
+
+
+def trained(y: Any, **options: Any) -> Sequential:
+    """A classifier after some steps on fixed inputs."""
+    X = np.random.default_rng(5).standard_normal((N, D)).astype(np.float32)
+    model = classifier()
+    model.train(X, y, epochs=2, batch_size=16, verbose=0, **options)
+    return model
+
+
+LABELS = np.arange(N) % 7 // 3  # three classes: 3/7, 3/7 and 1/7 of the samples
+BALANCE = {k: N / (3 * np.count_nonzero(LABELS == k)) for k in range(3)}
+
+
+@pytest.mark.parametrize("form", ["labels", "column", "one-hot"])
+def test_balanced_weighs_classes_against_their_frequency(form: str) -> None:
+    y = {"labels": LABELS, "column": LABELS[:, None], "one-hot": np.eye(3)[LABELS]}[form]
+    same(trained(y, class_weight="balanced"), trained(y, class_weight=BALANCE))
+
+
+def test_balanced_counts_the_classes_that_occur() -> None:
+    y = np.where(LABELS == 1, 0, LABELS)
+    weights = {k: N / (2 * np.count_nonzero(y == k)) for k in (0, 2)}
+    same(trained(y, class_weight="balanced"), trained(y, class_weight=weights))
+    assert trained(0 * y, class_weight="balanced").optimizer.t == 16
+
+
+@pytest.mark.parametrize("ignored", [-1, 1])
+def test_balanced_leaves_out_ignored_labels(ignored: int) -> None:
+    y = np.where(LABELS == 1, ignored, LABELS)
+    loss = CategoricalCrossEntropy(ignore_index=ignored)
+    n = np.count_nonzero(y != ignored)
+    weights = {k: n / (2 * np.count_nonzero(y == k)) for k in (0, 2)}
+    models = []
+    for class_weight in ("balanced", weights):
+        models.append(classifier())
+        models[-1].setloss(loss)
+        X = np.random.default_rng(5).standard_normal((N, D))
+        models[-1].train(X, y, class_weight=class_weight, epochs=2, batch_size=16, verbose=0)
+    same(*models)
+
+
+@pytest.mark.parametrize("loss", ["binary_cross_entropy_with_logits", "hinge"])
+@pytest.mark.parametrize("smooth", [0.0, 0.1])
+def test_balanced_weighs_the_two_classes_of_one_output(loss: str, smooth: float, rng: Any) -> None:
+    X, y = rng.standard_normal((40, 3)), (np.arange(40) % 5 == 0).astype(int)
+    positive, negative = 40 / (2 * 8), 40 / (2 * 32)
+    T: Any = 2 * y - 1 if loss == "hinge" else y * (1 - 2 * smooth) + smooth
+    low = -1 if loss == "hinge" else 0
+    models = []
+    for options in (
+        {"class_weight": "balanced"},
+        {"class_weight": {low: negative, 1: positive}},
+        {"sample_weight": np.where(y, positive, negative)},
+    ):
+        models.append(SequentialBuilder(3, seed=0).dense(1).loss(loss).build())
+        models[-1].train(X, T, epochs=3, batch_size=40, verbose=0, **options)
+    same(models[0], models[1])
+    for path, a in models[0].get_weights().items():
+        np.testing.assert_allclose(models[2].get_weights()[path], a, rtol=1e-5)
+
+
+def test_balanced_does_not_count_padding(rng: Any) -> None:
+    X, lengths = rng.standard_normal((30, 5, 3)), rng.integers(1, 6, 30)
+    y = (rng.random((30, 5)) < 0.3).astype(int)
+    there = np.arange(5) < lengths[:, None]
+    y[~there] = 1
+    ones, n = np.count_nonzero(y[there]), lengths.sum()
+    models = []
+    for class_weight in ("balanced", [n / (2 * (n - ones)), n / (2 * ones)]):
+        model = SequentialBuilder(5, 3, seed=0).gru(4).dense(2).loss("softmax_cross_entropy")
+        models.append(model.build())
+        options = {"class_weight": class_weight, "lengths": lengths, "verbose": 0}
+        models[-1].train(X, y, epochs=2, batch_size=8, **options)
+    same(*models)
+
+
+def test_balanced_needs_labels_in_memory(arrays: Any, tmp_path: Path) -> None:
+    X, y = arrays
+    for data in ((pairs(X, y),), (lambda: pairs(X, y),), (on_disk(tmp_path / "X", X), y)):
+        with pytest.raises(ArgumentError, match=r"arrays in memory.*give the weights by label"):
+            classifier().train(*data, class_weight="balanced", batch_size=8, epochs=1, verbose=0)
+    with pytest.raises(ArgumentError, match=r'takes "balanced".*got .equal.'):
+        classifier().train(X, y, class_weight="equal", epochs=1, verbose=0)
+    regression = SequentialBuilder(D, seed=0).dense(1).build()
+    with pytest.raises(ArgumentError, match="a loss of classes"):
+        regression.train(X, X[:, :1], class_weight="balanced", epochs=1, verbose=0)
+
+
+def test_padding_changes_no_divergence(rng: Any) -> None:
+    """The loss, its gradient, accumulation and threads with KLDivergence are those without it."""
+    lengths = np.array([3, 1, 2, 3, 2, 1])
+    X, T = rng.standard_normal((6, 3, 4)), rng.dirichlet(np.ones(5), (6, 3))
+    weights = np.linspace(0.5, 2, 6)
+    found = []
+    for steps, options in (
+        (3, {}),
+        (6, {}),
+        (30, {}),
+        (3, {"batch_size": 2, "accumulate": 3, "shuffle": False}),
+        (30, {"batch_size": 2, "accumulate": 3, "shuffle": False}),
+        (30, {"threads": 2}),
+    ):
+        longer, wide = np.zeros((6, steps, 4)), np.full((6, steps, 5), 0.2)
+        longer[:, :3], wide[:, :3] = X, T
+        model = SequentialBuilder(steps, 4, seed=0).dense(5).log_softmax()
+        model = model.loss("kl_divergence").optimizer("sgd").alpha(0.1).dtype("float64").build()
+        known = {"lengths": lengths, "sample_weight": weights}
+        before = model.evaluate(longer, wide, **known, batch_size=4)["loss"]
+        history = model.train(longer, wide, epochs=2, verbose=0, **known, **options)
+        found.append([before, *model.layers[0].W.ravel()])
+        assert history[0][0] == pytest.approx(before)
+    log_p = SequentialBuilder(3, 4, seed=0).dense(5).log_softmax().dtype("float64").build()(X)
+    each = (T * (np.log(T) - log_p)).sum(-1) * (np.arange(3) < lengths[:, None])
+    assert found[0][0] == pytest.approx((each.sum(1) * weights).sum() / weights.sum())
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-9)
 
 
 # --- files -------------------------------------------------------------------------------------

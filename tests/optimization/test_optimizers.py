@@ -490,17 +490,17 @@ def test_a_layer_added_later_begins_without_memory() -> None:
     optimizer.step(layers)
     for path, slots in optimizer.memory().items():
         before = memory[path]["v"] if path in memory else 0
-        expected = 0.9 * before + GRADIENTS[path][3].ravel()
-        np.testing.assert_allclose(slots["v"].ravel(), expected, rtol=1e-14)
+        expected = 0.9 * before + GRADIENTS[path][3]
+        np.testing.assert_allclose(slots["v"], expected, rtol=1e-14)
 
 
-def test_moments_are_found_by_path_when_a_layer_is_frozen_for_a_while() -> None:
+def test_moments_rest_when_a_layer_is_frozen_for_a_while() -> None:
     optimizer, layers = SGD(0.1, momentum=0.9), referenced()
     advance(optimizer, layers, range(3))
     before = optimizer.memory()
     layers[0].trainable = False
     advance(optimizer, layers, range(3, 5))
-    assert "0.W" not in optimizer.memory()
+    np.testing.assert_array_equal(optimizer.memory()["0.W"]["v"], before["0.W"]["v"])
     layers[0].trainable = True
     give(layers, 5)
     optimizer.step(layers)
@@ -864,7 +864,7 @@ def test_averages_rest_while_frozen_and_begin_where_a_layer_joins() -> None:
     layers[0].trainable = False
     joined = values(layers)["2.W"]
     advance(optimizer, layers, [3])
-    assert "0.W" not in optimizer.memory()
+    np.testing.assert_array_equal(optimizer.memory()["0.W"]["ema"], kept)
     now = values(layers)
     found = averages(optimizer, layers)
     np.testing.assert_array_equal(found["0.W"], now["0.W"])

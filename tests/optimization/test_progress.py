@@ -222,3 +222,27 @@ def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(
     shown.clear()
     Sequential(Dense(3, 1), seed=0).train(batches, epochs=1, accumulate=3)
     assert [(count, total) for count, total, _ in shown] == [(1, 2), (2, 2)]  # a list has a length
+
+
+@pytest.mark.parametrize("width", [30, 60, 80])
+def test_a_bar_that_is_too_wide_is_cut_at_its_end(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr(progress.Terminal, "width", width)
+    train(20, metrics=["mae", "r2"])
+    drawn = re.findall(r"epoch  ?\d+/20 [━╸╺ ]+ [^\r\n\x1b]*", terminal.getvalue())
+    drawn = [line.rstrip() for line in drawn]
+    assert drawn
+    assert all(len(line) <= width - 2 for line in drawn)  # Ctrl-C writes ^C behind it
+    assert any(line.endswith("…") for line in drawn)
+
+
+@pytest.mark.parametrize("width", [60, 80, 140, 10_000])
+def test_lines_break_between_their_parts_where_the_terminal_ends(width: int) -> None:
+    logs = {f"{p}_{m}": 0.1234 for p in ("train", "test") for m in ("loss", "accuracy", "f1")}
+    parts = [*progress._numbers(logs), "57,000 samples/s  0.8 s"]
+    lines = progress._fitted("epoch 10/20", parts, width).split("\n")
+    assert all(len(line) <= width for line in lines)
+    assert "  ".join(line.strip() for line in lines) == "  ".join(["epoch 10/20", *parts])
+    assert len(lines) == {60: 3, 80: 2, 140: 1, 10_000: 1}[width]
+    assert all(line.startswith(" " * len("epoch 10/20  ")) for line in lines[1:])

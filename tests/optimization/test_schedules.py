@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import json
 import math
 import pickle
 from collections.abc import Callable
@@ -252,3 +253,21 @@ def test_check_rate_and_as_schedule() -> None:
         check_rate("0.1")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="alpha"):
         check_rate(float("nan"))
+
+
+def test_a_plateau_goes_on_from_its_state() -> None:
+    whole = ReduceOnPlateau(0.5, factor=0.5, patience=3, min_delta=0.1)
+    losses = [3.0, 2.0, 2.5, 1.95, 1.9, 1.0, 1.1, math.inf, 0.95, 0.95, 0.95, 0.2]
+    for k in range(len(losses)):
+        other = ReduceOnPlateau(0.5, factor=0.5, patience=3, min_delta=0.1)
+        outer = WarmUp(other, 2)
+        outer.load_state_dict(json.loads(json.dumps(WarmUp(whole, 2).state_dict())))
+        assert (other.rate, other.best, other.waited) == (whole.rate, whole.best, whole.waited)
+        rest = copy.deepcopy(whole)
+        for loss in losses[k:]:
+            rest.observe(loss)
+            outer.observe(loss)
+            assert (other.rate, other.best, other.waited) == (rest.rate, rest.best, rest.waited)
+        whole.observe(losses[k])
+    assert whole.rate < 0.5
+    assert WarmUp(0.1, 3).state_dict() == {}

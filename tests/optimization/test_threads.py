@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
-from phitodeep.layers import Dense, Lambda, Layer, Parallel, Residual
+from phitodeep.layers import Dense, Lambda, Layer, Parallel, Param, Residual
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt, lenet
@@ -162,9 +162,21 @@ def test_an_error_in_a_thread_comes_out(data: Any) -> None:
 def test_divergence_is_noticed(data: Any) -> None:
     model = net()
     model.alpha = 1e300
-    with pytest.warns(UserWarning, match="the loss became"):
+    with pytest.warns(UserWarning, match="the loss is"):
         history = model.train(*data, epochs=5, batch_size=16, threads=2, verbose=0)
     assert len(history) < 5
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any) -> None:
+    X, Y = rng.standard_normal((12, 6)), rng.standard_normal((12, 1))
+    X[4 * part] = 1e300  # whose loss is infinite, so that this part goes no way back
+    model = Sequential(Dense(6, 4), Dense(4, 1), seed=0, dtype="float64")
+    before = model.get_weights()
+    with pytest.warns(UserWarning, match="the loss is inf"):
+        model.train(X, Y, epochs=1, threads=3, shuffle=False, verbose=0)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
 
 
 def test_wrong_counts_and_a_missing_extra(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +282,26 @@ class CentredDense(Dense):
         return super().backward(dY - dY.mean(axis=0))
 
 
+class Centring:
+    """A mixin that is no layer."""
+
+    def forward(self, X: Any) -> Any:
+        return super().forward(X - X.mean(axis=0))  # type: ignore[misc]
+
+    def backward(self, dY: Any) -> Any:
+        dX = super().backward(dY)  # type: ignore[misc]
+        return dX - dX.mean(axis=0)
+
+
+class MixedDense(Centring, Dense):
+    pass
+
+
+class CentredBackward(Dense):
+    def backward(self, dY: Any) -> Any:
+        return super().backward(dY - dY.mean(0))
+
+
 class Spread(MeanSquaredError):
     """A loss of the whole batch: the squared mean error."""
 
@@ -286,6 +318,8 @@ class Spread(MeanSquaredError):
     [
         lambda: Sequential(Dense(6, 4), Centred(), Dense(4, 2)),
         lambda: Sequential(CentredDense(6, 4), Dense(4, 2)),
+        lambda: Sequential(CentredBackward(6, 4), Dense(4, 2)),
+        lambda: Sequential(Dense(6, 6), MixedDense(6, 4), Dense(4, 2)),
         lambda: Sequential(
             Dense(6, 4), Lambda(lambda X: X - X.mean(0), lambda dY, X, Y: dY - dY.mean(0)), Dense(2)
         ),
@@ -302,6 +336,23 @@ def test_what_looks_across_samples_is_not_split(mixing: Any, threads: int, rng: 
     one.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
     several.train(X, Y, epochs=3, batch_size=16, shuffle=False, threads=threads, verbose=0)
     close(one, several, rtol=1e-12)
+
+
+def test_what_a_mixin_declares_holds() -> None:
+    class Doubling:
+        independent_samples = True
+
+        def forward(self, X: Any) -> Any:
+            return 2 * super().forward(X)  # type: ignore[misc]
+
+    class Doubled(Doubling, Dense):
+        pass
+
+    class Below(Doubled):
+        pass
+
+    for kind in (Doubled, Below):
+        assert (kind(3).independent_samples, kind(3).steps) == (True, "joined")
 
 
 def test_declared_layers_of_ones_own_are_split(rng: Any) -> None:
@@ -321,3 +372,41 @@ def test_declared_layers_of_ones_own_are_split(rng: Any) -> None:
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
     model.train(X, Y, epochs=1, threads=2, verbose=0)
     assert sizes == [8, 8]
+
+
+def test_a_metric_of_ones_own_sees_the_whole_batch(rng: Any) -> None:
+    def rmse(P: Any, T: Any) -> float:
+        return float(np.sqrt(np.square(P - T).mean()))
+
+    X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
+    one = Sequential(Dense(6, 2), metrics=[rmse], seed=0, dtype="float64")
+    several = one.copy()
+    wanted = one.train(X, Y, epochs=2, batch_size=16, verbose=0).metrics["train_rmse"]
+    found = several.train(X, Y, epochs=2, batch_size=16, threads=3, verbose=0)
+    np.testing.assert_allclose(found.metrics["train_rmse"], wanted, rtol=1e-12)
+
+
+def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any) -> None:
+    class Scratched(Layer):
+        independent_samples = True
+        s = Param()
+
+        def create(self, shape: Any) -> Any:
+            self.s = np.ones(shape[-1])
+            return shape
+
+        def forward(self, X: Any) -> Any:
+            self.save_for_backward(X=X)
+            return self.s * X
+
+        def backward(self, dY: Any) -> Any:
+            np.sum(dY * self.saved("X"), axis=0, out=self.grad_array("s"))
+            self.buffer("ds", self.s.shape, dY.dtype).fill(9)
+            return self.s * dY
+
+    one = Sequential(Dense(6, 4), Scratched(), Dense(4, 2), seed=0, dtype="float64")
+    several = one.copy()
+    X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
+    one.train(X, Y, epochs=2, verbose=0)
+    several.train(X, Y, epochs=2, threads=2, verbose=0)
+    close(one, several, rtol=1e-12)

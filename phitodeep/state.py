@@ -1,0 +1,78 @@
+"""State that comes out as plain values and goes in again: what `load_state_dict` checks."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from phitodeep.checks import as_real
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.types import Array, Shape
+
+StateDict = dict[str, Any]  # nested dicts with string keys, of plain JSON values and arrays
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Something whose memory can be written down, and restored."""
+
+    def state_dict(self) -> StateDict: ...
+    def load_state_dict(self, state: StateDict) -> None: ...
+
+
+def plain(value: Any) -> Any:
+    """A copy of `value` with Python's own numbers and lists in place of NumPy's and tuples."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return copy.deepcopy(value)
+
+
+def check_entries(state: Any, wanted: Collection[str], who: str) -> StateDict:
+    """`state` as a dict with exactly these keys; those missing or unknown are named."""
+    if not isinstance(state, Mapping):
+        raise ArgumentTypeError(f"{who} must be a dict, got {type(state).__name__}.")
+    missing = [key for key in wanted if key not in state]
+    extra = [key for key in state if key not in wanted]
+    if missing or extra:
+        named = []
+        if missing:
+            named.append(f"lacks {', '.join(map(repr, missing[:5]))}{_more(missing)}")
+        if extra:
+            named.append(f"has the unknown {', '.join(map(repr, extra[:5]))}{_more(extra)}")
+        near = difflib.get_close_matches(str(extra[0]), wanted, n=3) if extra else []
+        hint = f" (near it: {', '.join(map(repr, near))})" if near else ""
+        raise ArgumentError(f"{who} {' and '.join(named)}{hint}.")
+    return dict(state)
+
+
+def _more(keys: list[str]) -> str:
+    return f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+
+
+def check_array(array: Any, shape: Shape, who: str) -> Array:
+    """`array` as an array of real numbers of this shape."""
+    found = as_real(array, who)
+    if found.shape != shape:
+        raise ShapeError(f"{who} must have shape {shape}, got {found.shape}.")
+    return found
+
+
+def load_all(parts: Iterable[tuple[Stateful, StateDict]]) -> None:
+    """Load each state into its object; where one is refused, all are as they were."""
+    undo: list[tuple[Stateful, StateDict]] = []
+    try:
+        for part, state in parts:
+            undo.append((part, part.state_dict()))
+            part.load_state_dict(state)
+    except BaseException:
+        for part, before in reversed(undo):
+            part.load_state_dict(before)
+        raise

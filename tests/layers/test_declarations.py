@@ -1,0 +1,240 @@
+"""What layers declare of samples, steps and masks is true: for each of the table, by perturbing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError
+from phitodeep.layers import (
+    BatchNorm,
+    Chain,
+    Dense,
+    Layer,
+    LogSoftmax,
+    Parallel,
+    Permute,
+    PReLU,
+    Reshape,
+    Residual,
+    Softmax,
+    Tanh,
+    TransformerBlock,
+)
+from phitodeep.layers.base import STEPS, calling, saliency
+from phitodeep.model import Sequential
+from phitodeep.types import Array, Shape
+from tests.layers import catalogue_examples as catalogue
+from tests.layers import test_contract as contract
+
+MORE: list[tuple[contract.Make, Shape]] = [
+    (lambda: Chain(Dense(4), Residual(TransformerBlock(2, causal=True))), (2, 5, 3)),
+    (lambda: Residual(BatchNorm(), PReLU()), (3, 4, 2)),
+    (lambda: Parallel(Dense(2), Chain(BatchNorm(), Tanh()), checkpoint_chain()), (3, 4, 2)),
+]
+TABLE = [(*row, 0) for row in [*contract.EXAMPLES, *MORE]] + catalogue.TOKENS
+REFUSED = re.compile(  # under lengths; all other layers of the table accept them
+    r"(?!TimeDistributed).*("
+    r"2D\(|Flatten|GroupNorm|InstanceNorm|RandomCrop|RandomFlip|RandomShift"
+    r"|Reshape\(12|Permute\([23]|Softmax\((1|-2)|Pool1D\(.*(same|padding))"
+)
+
+
+def checkpoint_chain() -> Layer:
+    return Chain(Dense(3), Tanh(), Dense(2), checkpoint=True)
+
+
+def over(table: list[tuple[Any, Shape, int]]) -> pytest.MarkDecorator:
+    names = [f"{make()} {shape}" for make, shape, _ in table]
+    return pytest.mark.parametrize(("make", "shape", "tokens"), table, ids=names)
+
+
+RANDOM = ("Dropout", "SpatialDropout", "GaussianNoise", "Reparameterize")
+with_steps = over([row for row in TABLE if len(row[1]) > 2 - row[0]().takes_tokens])
+
+
+def passes(layer: Layer, X: Array, dY: Array, training: bool, mask: Any = None) -> dict[str, Array]:
+    """Y, dX and the gradients, with the same random numbers each time."""
+    with saliency(), calling(training=training, step=0, mask=mask):
+        Y = layer.forward(X).copy()
+        dX = layer.backward(dY)
+    found = {"Y": Y} if dX is None else {"Y": Y, "dX": dX.copy()}
+    return found | layer.gradients()
+
+
+def other(A: Array, tokens: int = 0) -> Array:
+    """Other numbers of the kind of A."""
+    if tokens and A.dtype.kind == "i":
+        return (A + 1) % tokens
+    return 3 - 2 * A
+
+
+@pytest.mark.parametrize("training", [True, False])
+@over(TABLE)
+def test_samples_are_independent_where_a_layer_says_so(
+    make: Any, shape: Shape, tokens: int, training: bool
+) -> None:
+    shape = (max(2, shape[0]), *shape[1:])
+    layer = catalogue.made(make, shape)
+    if not layer.independent_samples:
+        assert any(
+            isinstance(part, BatchNorm) or type(part).__name__ == "Lambda"
+            for _, part in layer.walk()
+        )
+        return
+    X, dY = catalogue.data(layer, shape, tokens)
+    before = passes(layer, X, dY, training)
+    for j in range(len(X)):
+        X_j, dY_j, rest = X.copy(), dY.copy(), np.arange(len(X)) != j
+        X_j[j], dY_j[j] = other(X[j], tokens), other(dY[j])
+        after = passes(layer, X_j, dY_j, training)
+        for name in {"Y", "dX"} & before.keys():
+            np.testing.assert_allclose(
+                after[name][rest], before[name][rest], rtol=1e-12, atol=1e-13, err_msg=name
+            )
+
+
+@pytest.mark.parametrize("training", [True, False])
+@with_steps
+def test_steps_depend_on_each_other_as_a_layer_says(
+    make: Any, shape: Shape, tokens: int, training: bool
+) -> None:
+    layer = catalogue.made(make, shape)
+    assert layer.steps in STEPS
+    X, dY = catalogue.data(layer, shape, tokens)
+    before = passes(layer, X, dY, training)
+    if layer.steps == "joined" or (training and not layer.independent_samples):
+        return
+    if before["Y"].shape[1:2] != X.shape[1:2]:
+        assert layer.steps == "remembered", "a layer that ends the steps joins them"
+        return
+    for t in range(X.shape[1]):
+        X_t, dY_t = X.copy(), dY.copy()
+        X_t[:, t], dY_t[:, t] = other(X[:, t], tokens), other(dY[:, t])
+        steps = np.arange(X.shape[1])
+        alone = layer.steps == "independent"
+        changed = {"Y": (X_t, dY, steps != t if alone else steps < t)}
+        changed["dX"] = (X, dY_t, steps != t if alone else steps > t)
+        for name in changed.keys() & before.keys():
+            X_c, dY_c, same = changed[name]
+            after = passes(layer, X_c, dY_c, training)
+            np.testing.assert_allclose(
+                after[name][:, same], before[name][:, same], rtol=1e-12, atol=1e-13, err_msg=name
+            )
+
+
+@pytest.mark.parametrize("training", [True, False])
+@with_steps
+def test_what_is_in_gaps_changes_nothing(
+    make: Any, shape: Shape, tokens: int, training: bool
+) -> None:
+    layer = catalogue.made(make, shape)
+    mask = np.random.default_rng(3).random(shape[:2]) < 0.5
+    X, dY = catalogue.data(layer, shape, tokens)
+    try:
+        after = layer.compute_mask(mask)
+    except ValueError:  # the layer takes lengths alone, or not even those: see below
+        return
+    dY = dY if after is None else np.where(after.reshape(*after.shape, *[1] * (dY.ndim - 2)), dY, 0)
+    before = passes(layer, X, dY, training, mask)
+    noisy = X.copy()
+    noisy[~mask] = other(X[~mask], tokens)
+    found = passes(layer, noisy, dY, training, mask)
+    kept = slice(None) if after is None else after
+    np.testing.assert_allclose(found.pop("Y")[kept], before["Y"][kept], rtol=1e-12, atol=1e-13)
+    assert "dX" not in found or not found["dX"][~mask].any()
+    for name, a in found.items():
+        np.testing.assert_allclose(a, before[name], rtol=1e-11, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@with_steps
+def test_under_lengths_padding_changes_nothing_or_they_are_refused(
+    make: Any, shape: Shape, tokens: int, training: bool
+) -> None:
+    shape = (max(3, shape[0]), *shape[1:])
+    N, T = shape[:2]
+    layer = catalogue.made(make, shape)
+    mask = np.arange(T) < (T - np.arange(N) % T)[:, None]
+    X, dY = catalogue.data(layer, shape, tokens)
+    if REFUSED.match(repr(layer)):
+        model = Sequential(Tanh(), Chain(layer.copy())) if not tokens else Sequential(layer.copy())
+        for call in (layer.compute_mask, lambda m: model.forward(X, lengths=m)):
+            with pytest.raises(ArgumentError, match=r"lengths.*(Remedy|only)") as caught:
+                call(mask)
+        assert "layer 0 of Chain, layer 1 of Sequential: " in str(caught.value)
+        assert not model.layers[0].cache, "a layer ran before the refusal"
+        return
+    after = layer.compute_mask(mask)
+    dY = dY if after is None else np.where(after.reshape(*after.shape, *[1] * (dY.ndim - 2)), dY, 0)
+    before = passes(layer, X, dY, training, mask)
+    noisy = X.copy()
+    noisy[~mask] = other(X[~mask], tokens) if tokens else 1e30
+    found = passes(layer, noisy, dY, training, mask)
+    kept = slice(None) if after is None else after
+    np.testing.assert_allclose(found.pop("Y")[kept], before["Y"][kept], rtol=1e-12, atol=1e-13)
+    if "dX" in found:
+        assert not found["dX"][~mask].any()
+    for name, a in found.items():
+        np.testing.assert_allclose(a, before[name], rtol=1e-11, atol=1e-12, err_msg=name)
+    random = any(type(part).__name__ in RANDOM for _, part in layer.walk())
+    random |= any(getattr(part, "dropout", 0) for _, part in layer.walk())
+    if training and (random or not layer.independent_samples):
+        return
+    each: dict[str, Any] = {}
+    for i, n in enumerate(mask.sum(axis=1)):
+        steps = n if after is None else after[i].sum()
+        if not steps:
+            continue
+        rows = slice(i, i + 1)
+        dY_i = dY[rows] if after is None else dY[rows, :steps]
+        alone = passes(layer, X[rows, :n], dY_i, training)
+        Y = before["Y"][rows] if after is None else before["Y"][rows, :steps]
+        np.testing.assert_allclose(alone.pop("Y"), Y, rtol=1e-11, atol=1e-12)
+        if "dX" in alone:
+            np.testing.assert_allclose(
+                alone.pop("dX"), before["dX"][rows, :n], rtol=1e-10, atol=1e-12
+            )
+        for name, a in alone.items():
+            each[name] = each.get(name, 0) + a
+    for name, a in each.items():
+        np.testing.assert_allclose(a, before[name], rtol=1e-10, atol=1e-11, err_msg=name)
+
+
+def test_what_is_not_built_yet_declares_no_more_than_it_knows() -> None:
+    for layer, steps in (
+        (Softmax(), "independent"),
+        (Softmax(axis=2), "independent"),
+        (Softmax(axis=-2), "joined"),
+        (LogSoftmax(axis=1), "joined"),
+        (Reshape(2, 3), "joined"),
+        (TransformerBlock(2), "joined"),
+        (TransformerBlock(2, causal=True), "remembered"),
+    ):
+        assert layer.steps == steps, layer
+    softmax = Softmax(axis=-2)
+    softmax.build((4, 3, 2))
+    assert softmax.steps == "independent"  # the axis is that of 3, the steps are 4
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "steps"),
+    [
+        (Reshape(-1, 2, 3), (4, 6), "independent"),
+        (Reshape(4, 6), (4, 2, 3), "independent"),
+        (Reshape(2, -1), (4, 6), "joined"),
+        (Reshape(6, 4), (4, 6), "joined"),
+        (Reshape(4, -1), (4, 6), "joined"),  # of 2 steps of 12, say, it would make 4
+        (Reshape(6, 1), (6,), "joined"),
+        (Permute(1, 3, 2), (4, 2, 3), "independent"),
+        (Permute(2, 1), (4, 4), "joined"),
+    ],
+)
+def test_layers_that_move_numbers_know_which_steps_stay(
+    layer: Layer, shape: Shape, steps: str
+) -> None:
+    layer.build(shape)
+    assert layer.steps == steps

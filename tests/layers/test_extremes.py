@@ -1,0 +1,414 @@
+"""The ends of the number range: very large numbers, infinities, NaN, and batches of no samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import kernels
+from phitodeep.errors import ShapeError
+from phitodeep.functional import log_softmax, softmax
+from phitodeep.kernels import KERNELS
+from phitodeep.layers import (
+    CELU,
+    ELU,
+    GELU,
+    SELU,
+    BatchNorm,
+    GlobalMaxPool,
+    GroupNorm,
+    HardSigmoid,
+    HardSwish,
+    HardTanh,
+    InstanceNorm,
+    Layer,
+    LayerNorm,
+    LeakyReLU,
+    LogSoftmax,
+    MaxPool1D,
+    MaxPool2D,
+    Mish,
+    MultiHeadAttention,
+    PReLU,
+    ReLU,
+    RMSNorm,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Softsign,
+    Tanh,
+    activation,
+    attention,
+)
+from phitodeep.layers.base import calling, inference
+from phitodeep.types import Array, Shape
+from tests.layers.catalogue_examples import TOKENS, Make, made, passes
+from tests.layers.test_contract import EXAMPLES
+
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+LARGE: dict[Any, tuple[float, ...]] = {
+    np.float32: (1e20, 1e30, 1e37),
+    np.float64: (1e160, 1e300),
+}
+
+
+@pytest.fixture(autouse=True, params=["numpy", "numba"])
+def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    before = kernels.chosen()
+    kernels.use(request.param)
+    yield
+    kernels.use(before)
+
+
+# --- activations -------------------------------------------------------------------------------
+
+# what makes it -> its slope far below 0, and far above
+SLOPES: dict[Make, tuple[float, float]] = {
+    ReLU: (0, 1),
+    LeakyReLU: (0.01, 1),
+    PReLU: (0.25, 1),
+    ELU: (0, 1),
+    lambda: CELU(0.6): (0, 1),
+    SELU: (0, SELU.scale),
+    GELU: (0, 1),
+    lambda: GELU("tanh"): (0, 1),
+    SiLU: (0, 1),
+    Mish: (0, 1),
+    HardSigmoid: (0, 0),
+    HardSwish: (0, 1),
+    HardTanh: (0, 0),
+    Sigmoid: (0, 0),
+    Tanh: (0, 0),
+    Softplus: (0, 1),
+    Softsign: (0, 0),
+}
+each = pytest.mark.parametrize(
+    ("make", "slopes"), SLOPES.items(), ids=[repr(make()) for make in SLOPES]
+)
+
+
+def range_of(dtype: Any) -> Array:
+    """Numbers of all magnitudes, as one sample: near 0, and up to half of the greatest."""
+    info = np.finfo(dtype)
+    sizes = np.geomspace(info.tiny, info.max / 2, 500, dtype=dtype)
+    sizes = np.concatenate([sizes, np.linspace(0, 50, 101, dtype=dtype)])
+    return np.concatenate([sizes, -sizes])[None]
+
+
+def test_the_table_holds_every_activation() -> None:
+    kinds = {type(make()) for make in SLOPES} | {Softmax, LogSoftmax}
+    public = {v for n, v in vars(activation).items() if n[0] != "_" and isinstance(v, type)}
+    assert kinds == {k for k in public if issubclass(k, Layer)} - {Layer, activation.Elementwise}
+
+
+@dtypes
+@each
+def test_activations_are_finite_over_the_whole_range(make: Make, slopes: Any, dtype: Any) -> None:
+    X = range_of(dtype)
+    found = passes(made(make, X.shape, dtype), X, np.ones_like(X))
+    assert np.isfinite(found["Y"]).all()
+    assert np.isfinite(found["dX"]).all()
+    layer = make()
+    layer.build((2,), dtype=dtype)
+    far = np.array([[-1e35, 1e35]], dtype)
+    np.testing.assert_allclose(
+        passes(layer, far, np.ones_like(far))["dX"][0], slopes, rtol=1e-6, atol=1e-30
+    )
+
+
+@dtypes
+@each
+def test_nan_stays_where_it_is(make: Make, slopes: Any, dtype: Any) -> None:
+    X = np.array([[0.5, np.nan, -0.5]], dtype)
+    layer = made(make, X.shape, dtype)
+    np.testing.assert_array_equal(np.isnan(layer.forward(X)), np.isnan(X))
+    dX = layer.backward(np.ones_like(X))
+    assert dX is not None
+    assert np.isfinite(dX[0, [0, 2]]).all()
+
+
+@dtypes
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_reaches_its_limits(approximate: str, dtype: Any) -> None:
+    top = np.finfo(dtype).max
+    X = np.array([-np.inf, -top, -1e14, -50, 50, 1e14, top, np.inf, np.nan], dtype)[None]
+    layer = GELU(approximate)
+    np.testing.assert_array_equal(layer.forward(X), np.where(X < 0, 0, X))
+    np.testing.assert_array_equal(
+        layer.backward(np.ones_like(X)), np.where(np.isnan(X), X, np.where(X < 0, 0, 1))
+    )
+
+
+@dtypes
+def test_a_relu_that_is_off_lets_nothing_back(dtype: Any) -> None:
+    X = np.array([[-1, -0.0, 0, 2, 3, 4]], dtype)
+    dY = np.array([[np.nan, np.inf, -np.inf, np.nan, -np.inf, 5]], dtype)
+    layer = ReLU()
+    layer.forward(X)
+    wanted = np.array([[0, 0, 0, np.nan, -np.inf, 5]], dtype)
+    np.testing.assert_array_equal(layer.backward(dY), wanted)
+
+
+# --- softmax and attention ---------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_softmax_of_all_that_floats_can_be(axis: int, dtype: Any) -> None:
+    top, inf = np.finfo(dtype).max, np.inf
+    X = np.array([[top, -top, 0], [-top, -top, -inf], [-inf, -inf, -inf], [-inf, 3, -inf]], dtype)
+    wanted = np.array([[1, 0, 0], [0.5, 0.5, 0], [0, 0, 0], [0, 1, 0]], dtype)
+    X, wanted = (A[:, None] if axis == -1 else A[..., None] for A in (X, wanted))
+    layer = Softmax(axis)
+    np.testing.assert_array_equal(layer.forward(X), wanted)
+    dX = layer.backward(np.ones_like(X))
+    assert np.isfinite(dX).all()
+    assert not dX[2].any()
+    np.testing.assert_array_equal(log_softmax(X[:1], axis).ravel(), [0, -inf, -top])
+
+
+@dtypes
+def test_nan_scores_stay_in_their_row(dtype: Any) -> None:
+    X = np.array([[1, np.nan, 2], [np.inf, 0, 0], [3, 3, -np.inf]], dtype)
+    Y = softmax(X)
+    assert np.isnan(Y[:2]).all(1).any()
+    np.testing.assert_array_equal(Y[2], [0.5, 0.5, 0])
+
+
+@dtypes
+def test_causal_softmax_sees_no_later_score_whatever_it_is(dtype: Any) -> None:
+    low, top, inf = -1e35, np.finfo(dtype).max, np.inf
+    S = np.array(
+        [
+            [low, top, inf, np.nan],  # sees the first only, and so on
+            [-top, -top, 0, 0],
+            [-inf, -inf, -inf, inf],
+            [np.nan, 1, 1, 1],
+        ],
+        dtype,
+    )
+    wanted = [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 0, 0], [np.nan] * 4]
+    P = S[None].copy()
+    KERNELS["causal_softmax"](P, 0)
+    np.testing.assert_array_equal(P[0], wanted)
+    P = S[None, 1:3].copy()  # the last two of three queries
+    KERNELS["causal_softmax"](P[..., :3], 1)
+    np.testing.assert_array_equal(P[0, :, :3], np.array(wanted)[1:3, :3])
+
+
+@pytest.mark.parametrize("scores", [2**18, 2])
+@pytest.mark.parametrize("causal", [True, False])
+@dtypes
+def test_very_low_scores_hide_no_better_than_masks(
+    dtype: Any, causal: bool, scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All scores are -1e34 and less, in float32 near its end."""
+    monkeypatch.setattr(attention, "SCORES", scores)
+    layer = MultiHeadAttention(1, causal=causal, bias=False)
+    layer.build((4, 2), seed=0, dtype=dtype)
+    layer.Wqkv = np.concatenate([1e17 * np.eye(2), -1e17 * np.eye(2), np.eye(2)], axis=1)
+    X = np.random.default_rng(0).uniform(1, 2, (2, 4, 2)).astype(dtype)
+    dY = np.zeros_like(X)
+    dY[:, :2] = 1
+    other = X.copy()
+    other[:, 2:] *= 1.5  # what the first two steps must not see
+    mask = None if causal else np.arange(4) < np.array([[2], [2]])
+    found, changed = (passes(layer, A, dY, mask=mask) for A in (X, other))
+    np.testing.assert_array_equal(found["Y"][:, :2], changed["Y"][:, :2])
+    np.testing.assert_array_equal(found["dX"][:, :2], changed["dX"][:, :2])
+    assert not found["dX"][:, 2:].any()
+
+
+# --- norms -------------------------------------------------------------------------------------
+
+NORMS: list[tuple[Callable[..., Layer], Shape]] = [
+    (LayerNorm, (3, 4, 7)),
+    (RMSNorm, (3, 4, 7)),
+    (lambda eps=1e-5: GroupNorm(2, eps), (3, 5, 4)),
+    (InstanceNorm, (3, 5, 4)),
+    (lambda eps=1e-5: BatchNorm(eps=eps), (6, 4)),
+]
+norms = pytest.mark.parametrize(("make", "shape"), NORMS, ids=[repr(m()) for m, _ in NORMS])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(dtype, s) for dtype, scales in LARGE.items() for s in scales]
+)
+@norms
+def test_norms_do_not_depend_on_the_scale(make: Any, shape: Any, dtype: Any, scale: Any) -> None:
+    layer, exact = made(make, shape, dtype), made(lambda: make(eps=1e-300), shape)
+    exact.set_weights({k: v.astype(np.float64) for k, v in layer.get_weights().items()})
+    rng = np.random.default_rng(0)
+    X, dY = rng.standard_normal((2, *shape)).astype(dtype)
+    wanted, found = passes(exact, X.astype(float), dY.astype(float)), passes(layer, scale * X, dY)
+    precision = {"rtol": 2e-3, "atol": 2e-5} if dtype == np.float32 else {"rtol": 1e-9}
+    for name, a in found.items():
+        a = a.astype(np.float64) * (scale if name == "dX" else 1)
+        np.testing.assert_allclose(a, wanted[name], err_msg=name, **precision)
+
+
+@pytest.mark.parametrize("part", ["max", "half"])
+@dtypes
+@norms
+def test_norms_of_the_greatest_numbers(make: Any, shape: Any, dtype: Any, part: str) -> None:
+    """Constant, and of both signs: what has no spread becomes 0 (or 1, where nothing is centred),
+    and its gradient is finite."""
+    layer = make()
+    layer.build(shape[1:], dtype=dtype)
+    top = np.finfo(dtype).max / (1 if part == "max" else 2)
+    rng = np.random.default_rng(0)
+    for X in (np.full(shape, top), top * rng.choice([-1, 1], shape)):
+        found = passes(layer, X.astype(dtype), rng.standard_normal(shape).astype(dtype))
+        assert all(np.isfinite(a).all() for a in found.values())
+        assert abs(found["Y"]).max() < 4
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, "large"])
+@dtypes
+@pytest.mark.parametrize(("make", "shape"), NORMS[:2], ids=["LayerNorm", "RMSNorm"])
+def test_ordinary_rows_do_not_feel_the_others(make: Any, shape: Any, dtype: Any, bad: Any) -> None:
+    layer = made(make, shape, dtype)
+    X, dY = np.random.default_rng(0).standard_normal((2, *shape)).astype(dtype)
+    wanted = passes(layer, X, dY)
+    X[1, 2] *= LARGE[dtype][0] if bad == "large" else 1
+    X[1, 2, 3] = X[1, 2, 3] if bad == "large" else bad
+    with np.errstate(invalid="ignore"):
+        found = passes(layer, X, dY)
+    rest = np.ones(shape[:-1], bool)
+    rest[1, 2] = False
+    for name in ("Y", "dX"):
+        np.testing.assert_array_equal(found[name][rest], wanted[name][rest])
+        assert np.isfinite(found[name][1, 2]).all() == (bad == "large")
+
+
+@dtypes
+def test_batch_norm_remembers_only_what_its_dtype_holds(dtype: Any) -> None:
+    layer, rng = BatchNorm(), np.random.default_rng(0)
+    layer.build((3,), dtype=dtype)
+    scale = np.array([1, LARGE[dtype][0], LARGE[dtype][-1]], dtype)
+    for _ in range(5):
+        X = scale * rng.standard_normal((8, 3)).astype(dtype)
+        layer.forward(X)
+    assert all(np.isfinite(a).all() for a in layer.state.values())
+    assert layer.running_var[0] < 3
+    assert (layer.running_var[1:] > 0.1 * np.finfo(dtype).max / 2).all()
+    with inference():
+        Y = layer.forward(X)
+    assert np.isfinite(Y).all()
+    plain = BatchNorm()
+    plain.build((1,), dtype=dtype)
+    plain.forward(np.full((4, 1), np.finfo(dtype).max, dtype))
+    np.testing.assert_allclose(plain.running_mean, 0.1 * np.finfo(dtype).max, rtol=1e-6)
+
+
+# --- sums that must not carry what is not finite elsewhere ---------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: MaxPool2D(2), (2, 4, 5, 3)),
+        (lambda: MaxPool2D((3, 2), (1, 2), 1), (2, 4, 5, 2)),
+        (lambda: MaxPool2D(3, 2, "same"), (2, 5, 4, 2)),
+        (lambda: MaxPool1D(2), (2, 6, 3)),
+        (lambda: MaxPool1D(3, 1), (2, 6, 3)),
+        (GlobalMaxPool, (2, 3, 4, 2)),
+    ],
+)
+@dtypes
+def test_max_pools_send_dY_to_the_winner_only(make: Any, shape: Any, dtype: Any, bad: Any) -> None:
+    layer, rng = made(make, shape, dtype), np.random.default_rng(0)
+    Y = layer.forward(rng.standard_normal(shape).astype(dtype))
+    dY = rng.standard_normal(Y.shape).astype(dtype)
+    wanted = np.array(layer.backward(dY))
+    for at in ((0,) * Y.ndim, (-1,) * Y.ndim):
+        one = np.zeros_like(dY)
+        one[at] = 1
+        won = np.array(layer.backward(one)) != 0
+        assert won.sum() == 1
+        there = dY.copy()
+        there[at] = bad
+        found = layer.backward(there)
+        assert not np.isfinite(found[won]).any()
+        np.testing.assert_array_equal(found[~won], wanted[~won])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+@pytest.mark.parametrize("vocabulary", [5, 600])
+@dtypes
+def test_an_embedding_adds_to_the_rows_of_its_tokens_only(
+    dtype: Any, vocabulary: int, bad: float
+) -> None:
+    rng = np.random.default_rng(0)
+    tokens, rows = np.array([3, 1, 3, 0, 4]), rng.standard_normal((5, 2)).astype(dtype)
+    rows[2, 1] = bad
+    dW = np.empty((vocabulary, 2), dtype)
+    KERNELS["sum_by_token"](tokens, rows, dW)
+    wanted = np.zeros_like(dW)
+    np.add.at(wanted, tokens, rows)
+    np.testing.assert_allclose(dW, wanted, rtol=1e-6)
+
+
+# --- every layer -------------------------------------------------------------------------------
+
+ALL = {repr(make()): (make, shape) for make, shape in reversed(EXAMPLES)}
+all_layers = pytest.mark.parametrize(("make", "shape"), ALL.values(), ids=ALL)
+
+
+@pytest.mark.parametrize("bad", [np.nan, *LARGE[np.float32][:2]])
+@dtypes
+@all_layers
+def test_a_sample_does_not_reach_the_others(make: Make, shape: Shape, dtype: Any, bad: Any) -> None:
+    layer = made(make, shape, dtype)
+    if any(isinstance(part, BatchNorm) for _, part in layer.walk()):
+        layer.trainable = False  # else a batch is not its samples
+    if dtype == np.float64 and bad == bad:
+        bad = LARGE[np.float64][0]
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3, *shape[1:])).astype(dtype)
+    dY = rng.standard_normal((3, *(layer.output_shape or ()))).astype(dtype)
+    wanted = passes(layer, X, dY)
+    X[1] *= bad
+    with np.errstate(all="ignore"):
+        found = passes(layer, X, dY)
+    for name in ("Y", "dX"):
+        np.testing.assert_array_equal(found[name][::2], wanted[name][::2], err_msg=name)
+
+
+EMPTY = {name: (*row, 0) for name, row in ALL.items()}
+EMPTY |= {repr(make()): (make, shape, tokens) for make, shape, tokens in TOKENS}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("make", "shape", "tokens"), EMPTY.values(), ids=EMPTY)
+def test_no_samples_give_nothing_or_are_refused_by_name(
+    make: Make, shape: Shape, tokens: int, training: bool
+) -> None:
+    layer = made(make, shape)
+    X = np.empty((0, *shape[1:]), int if tokens else np.float64)
+    with calling(training=training):
+        try:
+            Y = layer.forward(X)
+        except ShapeError:
+            named = "|".join(type(part).__name__ for _, part in layer.walk())
+            with pytest.raises(ShapeError, match=rf"({named})\(.* needs at least one"):
+                layer.forward(X)
+            return
+        assert Y.shape == (0, *(layer.output_shape or ()))
+        dX = layer.backward(np.empty_like(Y))
+    assert (dX is None) == bool(tokens)
+    if dX is not None:
+        assert dX.shape == X.shape
+    for _, part in layer.walk():
+        for name, a in part.grads.items():
+            owner, own = part.tied.get(name, (part, name))
+            assert a.shape == owner.params[own].shape
+            assert not a.any()
+        assert all(np.isfinite(a).all() for a in part.state.values())

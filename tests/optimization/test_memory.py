@@ -1,0 +1,683 @@
+"""What a rule remembers belongs to a layer object: slots, counts, averages, held gradients."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+import math
+import pickle
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, OrderError
+from phitodeep.layers import Chain, Dense, Embedding, Layer, ReLU, Residual, Tanh, TiedDense
+from phitodeep.layers.base import calling
+from phitodeep.model import Sequential
+from phitodeep.optimization.callbacks import LambdaCallback
+from phitodeep.optimization.matrices import orthogonal
+from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Muon, Nadam, Optimizer
+from phitodeep.types import Array
+from tests.optimization.test_optimizers import RULES, assert_equal, every, values, zero_gradients
+
+EVERY = range(12)
+THAWED = range(6, 12)
+
+
+def built(*layers: Layer) -> list[Layer]:
+    """These layers in float64, with random parameters that differ from layer to layer."""
+    rng = np.random.default_rng(len(layers))
+    for layer in layers:
+        layer.cast("float64")
+        for _, part in layer.walk():
+            part.make_parameters()
+        layer.set_weights({k: rng.standard_normal(a.shape) for k, a in layer.get_weights().items()})
+    return list(layers)
+
+
+def three() -> list[Layer]:
+    return built(Dense(3, 4), Dense(4, 2), Dense(2, 3))
+
+
+class Gradients:
+    """Random gradients of a layer object at a step: the same in every run, wherever it stands."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.numbers = {id(layer): i for i, layer in enumerate(layers)}
+
+    def of(self, layer: Layer, name: str, step: int) -> Array:
+        rng = np.random.default_rng([self.numbers[id(layer)], len(name), ord(name[0]), step])
+        return rng.standard_normal(layer.params[name].shape)
+
+    def give(self, layers: Sequence[Layer], step: int) -> None:
+        for top in layers:
+            for _, layer in top.walk():
+                layer.grads = {name: self.of(layer, name, step) for name in layer.params}
+
+
+# --- counts ------------------------------------------------------------------------------------
+
+
+def adam(w: Array, gradients: list[Array], lr: float, decay: float = 0.0) -> Array:
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, g in enumerate(gradients, 1):
+        w = w * (1 - lr * decay)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        w = w - lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    return w
+
+
+def nadam(w: Array, gradients: list[Array], lr: float) -> Array:
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    mus = [0.9 * (1 - 0.5 * 0.96 ** (0.004 * t)) for t in range(1, len(gradients) + 2)]
+    for t, g in enumerate(gradients, 1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        ahead = mus[t] * m / (1 - math.prod(mus[: t + 1]))
+        now = (1 - mus[t - 1]) * g / (1 - math.prod(mus[:t]))
+        w = w - lr * (ahead + now) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    return w
+
+
+def muon(w: Array, gradients: list[Array], lr: float) -> Array:
+    M = np.zeros_like(w)
+    for g in gradients:
+        M = 0.95 * M + g
+        w = w - lr * math.sqrt(max(1, w.shape[1] / w.shape[0])) * orthogonal(g + 0.95 * M)
+    return w
+
+
+def by_hand(optimizer: Optimizer, place: int, name: str, w: Array, g: list[Array]) -> Array:
+    if isinstance(optimizer, AdamW):
+        return adam(w, g, 0.05, decay=0.1 if name == "W" else 0.0)
+    if isinstance(optimizer, Nadam):
+        return nadam(w, g, 0.05)
+    if isinstance(optimizer, Muon):
+        hidden = name == "W" and place < 2
+        return muon(w, g, 0.05) if hidden else adam(w, g, 0.05 * optimizer.adam_ratio)
+    return adam(w, g, 0.05)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Adam(0.05),
+        lambda: AdamW(0.05, weight_decay=0.1),
+        lambda: Nadam(0.05),
+        lambda: Muon(0.05, adam_ratio=0.5),
+        lambda: Adam(0.05, groups={"0.*": {}, "2.b": {}}),
+    ],
+    ids=["Adam", "AdamW", "Nadam", "Muon", "Adam in groups"],
+)
+@pytest.mark.parametrize("joins", [0, 1, 2])
+def test_a_layer_that_is_thawed_begins_to_count_then(
+    make: Callable[[], Optimizer], joins: int
+) -> None:
+    layers, optimizer = three(), make()
+    start, gradients = [layer.get_weights() for layer in layers], Gradients(layers)
+    layers[joins].trainable = False
+    for step in EVERY:
+        layers[joins].trainable = step >= THAWED[0]
+        gradients.give(layers, step)
+        optimizer.step(layers)
+    assert optimizer.t == len(EVERY)
+    for i, layer in enumerate(layers):
+        for name, a in layer.params.items():
+            seen = [gradients.of(layer, name, step) for step in (THAWED if i == joins else EVERY)]
+            wanted = by_hand(optimizer, i, name, start[i][name], seen)
+            np.testing.assert_allclose(a, wanted, rtol=1e-12, atol=1e-14, err_msg=f"{i}.{name}")
+
+
+@every
+def test_each_layer_moves_as_if_it_were_alone(make: Callable[[], Optimizer]) -> None:
+    """Each is frozen for some steps of its own; by itself, it takes the others only."""
+    layers = three()
+    alone, gradients = copy.deepcopy(layers), Gradients(layers)
+    rests = {0: {3, 4}, 1: {0, 1, 2, 7}, 2: {5}}
+    optimizer = make()
+    for step in EVERY:
+        for i, layer in enumerate(layers):
+            layer.trainable = step not in rests[i]
+        gradients.give(layers, step)
+        optimizer.step(layers)
+    for i, layer in enumerate(alone):
+        other = make()
+        for neighbour in alone:
+            neighbour.trainable = neighbour is layer
+        for step in [step for step in EVERY if step not in rests[i]]:
+            layer.grads = {name: gradients.of(layers[i], name, step) for name in layer.params}
+            other.step(alone)
+        for name, a in layer.params.items():
+            np.testing.assert_allclose(layers[i].params[name], a, rtol=1e-12, err_msg=f"{i}.{name}")
+
+
+@pytest.mark.parametrize("make", [Adam, AdamW, Nadam])
+def test_what_joins_late_takes_no_step_far_over_the_rate(
+    make: Callable[[float], Optimizer],
+) -> None:
+    layers, optimizer = three(), make(0.01)
+    gradients = Gradients(layers)
+    layers[2].trainable = False
+    for step in range(200):
+        gradients.give(layers, step)
+        optimizer.step(layers)
+    layers[2].trainable = True
+    for step in range(200, 220):
+        before = layers[2].W.copy()
+        gradients.give(layers, step)
+        optimizer.step(layers)
+        assert abs(layers[2].W - before).max() < 0.021
+
+
+def test_all_that_counts_alike_is_one_group() -> None:
+    layers, optimizer = three(), Adam()
+    gradients = Gradients(layers)
+    for step in range(3):
+        gradients.give(layers, step)
+        optimizer.step(layers)
+    assert len(optimizer.pack(layers).groups) == 1
+    layers[1].trainable = False
+    optimizer.step(layers)
+    layers[1].trainable = True
+    groups = optimizer.pack(layers).groups
+    assert [(group.own, len(group.slots)) for group in groups] == [({"t": 4}, 4), ({"t": 3}, 2)]
+    other = SGD(momentum=0.9)  # which does not count
+    layers[1].trainable = False
+    other.step(layers)
+    layers[1].trainable = True
+    assert len(other.pack(layers).groups) == 1
+
+
+def test_a_rule_of_ones_own_counts_by_a_word() -> None:
+    class Slowing(Optimizer):
+        own_start = {"t": 0}  # noqa: RUF012
+
+        def update(self, theta: Array, g: Array, lr: float) -> None:
+            self.own["t"] += 1
+            theta -= lr / self.own["t"] * g
+
+    layers, optimizer = built(Dense(1, 1, bias=False), Dense(1, 1, bias=False)), Slowing(1.0)
+    start = [layer.W.copy() for layer in layers]
+    for step in range(3):
+        layers[1].trainable = step == 2
+        for layer in layers:
+            layer.grads = {"W": np.ones((1, 1))}
+        optimizer.step(layers)
+    np.testing.assert_allclose(layers[0].W, start[0] - (1 + 1 / 2 + 1 / 3), rtol=1e-14)
+    np.testing.assert_allclose(layers[1].W, start[1] - 1, rtol=1e-14)
+
+
+# --- slots follow the layer --------------------------------------------------------------------
+
+
+Edit = Callable[[list[Layer]], None]
+
+
+def _insert(layers: list[Layer]) -> None:
+    layers.insert(0, built(Dense(4, 4))[0])
+
+
+def _insert_like(layers: list[Layer]) -> None:
+    layers.insert(0, layers[0].copy())
+
+
+def _insert_bare(layers: list[Layer]) -> None:
+    layers.insert(0, ReLU())
+
+
+def _remove(layers: list[Layer]) -> None:
+    del layers[0]
+
+
+def _replace(layers: list[Layer]) -> None:
+    layers[1] = built(Dense(4, 4), Dense(4, 4))[1]
+
+
+def _reverse(layers: list[Layer]) -> None:
+    layers.reverse()
+
+
+def _wrap(layers: list[Layer]) -> None:
+    layers[:2] = [Residual(layers[0], Tanh(), layers[1])]
+
+
+def _freeze(layers: list[Layer]) -> None:
+    layers[0].trainable = False
+    layers.insert(0, built(Dense(4, 4))[0])
+
+
+def alike() -> list[Layer]:
+    """Layers of one shape, so that the slots of any would fit all."""
+    return built(Dense(4, 4), Dense(4, 4), Dense(4, 4))
+
+
+def dense(layers: Sequence[Layer]) -> Iterator[Layer]:
+    return (part for top in layers for _, part in top.walk() if isinstance(part, Dense))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [_insert, _insert_like, _insert_bare, _remove, _replace, _reverse, _wrap, _freeze],
+    ids=lambda edit: edit.__name__,
+)
+@every
+def test_no_layer_is_handed_anothers_memory(make: Callable[[], Optimizer], edit: Edit) -> None:
+    if make is RULES["Muon"] and edit in (_reverse, _remove):
+        pytest.skip("its last matrix moves by another rule")
+    model = Sequential(*alike(), optimizer=make(), dtype="float64")
+    model.optimizer.ema = 0.7
+    layers = list(model.layers)
+    everyone = Gradients([*layers, *(Dense(4, 4) for _ in range(3))])
+
+    def step(model: Any, k: int) -> None:
+        for i, layer in enumerate(dense(model.layers)):
+            everyone.numbers.setdefault(id(layer), 10 + i)
+        everyone.give(model.layers, k)
+        model.optimizer.step(model.layers)
+
+    for k in range(4):
+        step(model, k)
+    twins = model.copy()  # never edited: its layers move by the same gradients
+    everyone.numbers |= {
+        id(a): everyone.numbers[id(b)] for a, b in zip(twins.layers, layers, strict=True)
+    }
+    edit(model.layers)
+    fresh = [layer for layer in dense(model.layers) if layer not in layers]
+    begun = [layer.get_weights() for layer in fresh]
+    for k in range(4, 8):
+        step(model, k)
+        step(twins, k)
+    gone = {id(layer) for layer in layers} - {id(layer) for layer in dense(model.layers)}
+    for layer, twin in zip(layers, twins.layers, strict=True):
+        if id(layer) not in gone and layer.trainable:
+            for name, a in layer.params.items():
+                np.testing.assert_allclose(a, twin.params[name], rtol=1e-11, err_msg=name)
+    with model.optimizer.averaged(model.layers), twins.optimizer.averaged(twins.layers):
+        for layer, twin in zip(layers, twins.layers, strict=True):
+            if id(layer) not in gone and layer.trainable:
+                np.testing.assert_allclose(layer.W, twin.W, rtol=1e-11)
+    for layer, weights in zip(fresh, begun, strict=True):  # these begin without memory
+        other, alone = make(), built(Dense(4, 4), Dense(4, 4))
+        alone[0].set_weights(weights)
+        alone[1].trainable = False
+        everyone.numbers[id(alone[0])] = everyone.numbers[id(layer)]
+        everyone.numbers[id(alone[1])] = 0
+        for k in range(4, 8):
+            everyone.give(alone, k)
+            other.step(alone)
+        np.testing.assert_allclose(layer.W, alone[0].W, rtol=1e-11)
+
+
+def test_a_layer_that_left_and_comes_back_goes_on() -> None:
+    model = Sequential(*alike(), optimizer=Adam(0.05), dtype="float64")
+    layers = list(model.layers)
+    gradients = Gradients(layers)
+    for k in range(3):
+        gradients.give(layers, k)
+        model.optimizer.step(model.layers)
+    before = model.optimizer.memory()["0.W"]
+    left = model.layers.pop(0)
+    model.optimizer.step(model.layers)
+    assert model.optimizer.memory().keys() == {"0.W", "0.b", "1.W", "1.b"}
+    model.layers.append(left)
+    found = model.optimizer.state_dict()["parameters"]
+    assert_equal(found["2.W"]["slots"], before)
+    assert [found[f"{i}.W"]["own"]["t"] for i in range(3)] == [4, 4, 3]
+
+
+def test_sublists_of_a_models_layers_keep_their_own_memory() -> None:
+    model, plain = (Sequential(*alike(), optimizer=Nadam(0.05), dtype="float64") for _ in range(2))
+    both = Gradients(model.layers)
+    both.numbers |= {id(layer): i for i, layer in enumerate(plain.layers)}
+    for k in range(4):
+        both.give(model.layers, k)
+        both.give(plain.layers, k)
+        model.optimizer.step(model.layers[:1])
+        model.optimizer.step(model.layers[1:])
+        plain.optimizer.step(plain.layers)
+    assert (model.optimizer.t, plain.optimizer.t) == (8, 4)
+    assert_equal(model.get_weights(), plain.get_weights())
+    ours, theirs = (m.optimizer.state_dict()["parameters"] for m in (model, plain))
+    assert ours.keys() == theirs.keys()
+    for path, entry in ours.items():
+        assert entry["own"] == theirs[path]["own"]
+        assert_equal(entry["slots"], theirs[path]["slots"])
+
+
+@pytest.mark.parametrize("through", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_a_copy_knows_paths_as_they_are_now(through: Callable[[Any], Any]) -> None:
+    """Also where layers were inserted since the last step, before and after copying."""
+    model = Sequential(*alike(), optimizer=Adam(0.05), dtype="float64", seed=0)
+    gradients = Gradients(model.layers)
+    for k in range(3):
+        gradients.give(model.layers, k)
+        model.optimizer.step(model.layers)
+    expected = model.optimizer.memory()
+    model.layers.insert(0, built(Dense(4, 4))[0])
+    twin = through(model)
+    twin.layers.insert(0, built(Dense(4, 4))[0])
+    for found, shift in ((model.optimizer.memory(), 1), (twin.optimizer.memory(), 2)):
+        assert found.keys() == {f"{i + shift}.{name}" for i in range(3) for name in "Wb"}
+        for i, name in itertools.product(range(3), "Wb"):
+            assert_equal(found[f"{i + shift}.{name}"], expected[f"{i}.{name}"])
+    for each, fresh in ((model, 1), (twin, 2)):
+        Gradients(list(dense(each.layers))).give(each.layers, 0)
+        each.optimizer.step(each.layers)
+        groups = each.optimizer.pack(each.layers).groups
+        assert [(g.own["t"], len(g.slots)) for g in groups] == [(1, 2 * fresh), (4, 6)]
+
+
+def test_a_copys_memory_of_other_shapes_is_dropped() -> None:
+    model = Sequential(Dense(4, 4), Dense(4, 3), optimizer=Adam(0.05), dtype="float64")
+    Gradients(model.layers).give(model.layers, 0)
+    model.optimizer.step(model.layers)
+    wide = Sequential(Dense(4, 4), Dense(4, 5), optimizer=model.optimizer.copy(), dtype="float64")
+    Gradients(wide.layers).give(wide.layers, 1)
+    wide.optimizer.step(wide.layers)
+    parameters = wide.optimizer.state_dict()["parameters"]
+    assert {path: entry["own"]["t"] for path, entry in parameters.items()} == {
+        "0.W": 2,
+        "0.b": 2,
+        "1.W": 1,
+        "1.b": 1,
+    }
+
+
+def test_a_layer_that_is_gone_is_not_kept() -> None:
+    model = Sequential(*alike(), optimizer=Adam(0.05), dtype="float64")
+    Gradients(model.layers).give(model.layers, 0)
+    model.optimizer.step(model.layers)
+    gone = weakref.ref(model.layers.pop(0))
+    model.optimizer.step(model.layers)
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_groups_pattern_is_of_the_paths_as_they_are_now() -> None:
+    layers, optimizer = three(), SGD(0.0, groups={"0.*": {"alpha": 1.0}})
+    Gradients(layers).give(layers, 0)
+    optimizer.step(layers)
+    before = values(layers)
+    tree = [ReLU(), *layers]
+    with pytest.raises(ArgumentError, match=r"'0\.\*' fits no parameter"):
+        optimizer.step(tree)
+    optimizer.groups = {"1.*": {"alpha": 1.0}}
+    optimizer.step(tree)
+    after = values(layers)
+    assert {path for path in after if not np.array_equal(after[path], before[path])} == {
+        "0.W",
+        "0.b",
+    }
+
+
+# --- any history -------------------------------------------------------------------------------
+
+EVENTS = st.tuples(
+    st.sampled_from(
+        ["step", "step", "freeze", "insert", "remove", "return", "rotate", "wrap", "copy", "state"]
+    ),
+    st.integers(0, 7),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["Adam", "Nadam", "RMSProp", "SGD"]), st.lists(EVENTS, max_size=25))
+def test_after_any_history_each_layer_is_where_it_would_be_alone(
+    rule: str, history: list[tuple[str, int]]
+) -> None:
+    """Each layer has a shadow: a copy with an optimizer of its own, which steps when it does."""
+    make, draws = RULES[rule], np.random.default_rng(0)
+    model = Sequential(*alike(), optimizer=make(), dtype="float64", seed=0)
+    model.optimizer.ema = 0.6
+    away: list[Layer] = []
+    shadows: dict[int, tuple[Layer, Optimizer, Layer]] = {}
+
+    def shadow(layer: Layer) -> tuple[Layer, Optimizer, Layer]:
+        if id(layer) not in shadows:
+            shadows[id(layer)] = layer, make(), layer.copy()
+            shadows[id(layer)][1].ema = 0.6
+            shadows[id(layer)][2].trainable = True
+        return shadows[id(layer)]
+
+    for what, n in [*history, ("step", 0)]:
+        layers = model.layers
+        i = n % len(layers)
+        if what == "step":
+            for layer in dense(layers):
+                _, optimizer, twin = shadow(layer)
+                twin.grads = {k: draws.standard_normal(a.shape) for k, a in twin.params.items()}
+                layer.grads = dict(twin.grads)
+                if layer.trainable:
+                    optimizer.step([twin])
+            model.optimizer.step(layers)
+        elif what == "freeze":
+            for layer in dense([layers[i]]):
+                layer.trainable = not layer.trainable
+        elif what == "insert":
+            layers.insert(i, built(*(Dense(4, 4) for _ in range(n + 1)))[-1])
+        elif what == "remove" and len(layers) > 1:
+            away.append(layers.pop(i))
+        elif what == "return" and away:
+            layers.insert(i, away.pop())
+        elif what == "rotate":
+            layers.append(layers.pop(0))
+        elif what == "wrap":
+            layers[i] = Chain(layers[i])
+        elif what in ("copy", "state"):
+            before = list(dense(layers))
+            twin_model = copy.deepcopy(model)
+            if what == "state":
+                twin_model.optimizer.reset()
+                twin_model.optimizer.claim(twin_model)
+                twin_model.load_state_dict(model.state_dict())
+            model, away = twin_model, []
+            for old, new in zip(before, dense(model.layers), strict=True):
+                _, optimizer, twin = shadow(old)
+                shadows[id(new)] = new, optimizer, twin
+    for layer in dense(model.layers):
+        for name, a in layer.params.items():
+            np.testing.assert_allclose(a, shadow(layer)[2].params[name], rtol=1e-11)
+    with model.optimizer.averaged(model.layers):
+        for layer in dense(model.layers):
+            _, optimizer, twin = shadow(layer)
+            if layer.trainable:
+                with optimizer.averaged([twin]):
+                    np.testing.assert_allclose(layer.W, twin.W, rtol=1e-11)
+
+
+# --- held gradients ----------------------------------------------------------------------------
+
+
+def held(optimizer: Optimizer, layers: Sequence[Layer]) -> float:
+    """How far plain SGD moves by gradients of 0: what was held."""
+    before = values(layers)
+    for top in layers:
+        for _, layer in top.walk():
+            layer.grads = {name: np.zeros_like(a) for name, a in layer.params.items()}
+    optimizer.step(layers)
+    return max(float(abs(a - before[path]).max()) for path, a in values(layers).items())
+
+
+def test_what_is_held_belongs_to_the_layer() -> None:
+    layers, optimizer = alike(), SGD(1.0)
+    start = [layer.W.copy() for layer in layers]
+    gradients = Gradients(layers)
+    gradients.give(layers, 0)
+    optimizer.accumulate(layers)
+    layers.insert(0, built(Dense(4, 4))[0])
+    new = layers[0].W.copy()
+    layers[2].trainable = False
+    held(optimizer, layers)
+    np.testing.assert_array_equal(layers[0].W, new)
+    for i in (0, 2):
+        wanted = start[i] - gradients.of(layers[i + 1], "W", 0)
+        np.testing.assert_allclose(layers[i + 1].W, wanted, rtol=1e-13)
+    layers[2].trainable = True
+    zero_gradients(layers)
+    optimizer.accumulate(layers)
+    assert held(optimizer, layers) == 0  # what was held of a frozen layer went with the step
+
+
+@pytest.mark.parametrize("spoil", ["missing", "shape", "nan", "evaluate", "infinite loss"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_step_that_raises_drops_what_was_held(spoil: str, late: bool) -> None:
+    layers, optimizer = alike(), SGD(1.0)
+    Gradients(layers).give(layers, 0)
+    optimizer.accumulate(layers)
+    before = values(layers)
+
+    def evaluate() -> float:
+        if spoil == "evaluate":
+            raise ZeroDivisionError
+        return math.inf
+
+    if spoil == "missing":
+        layers[1].grads = {}
+    elif spoil == "shape":
+        layers[1].grads["b"] = np.ones(3)
+    elif spoil == "nan":
+        layers[1].grads["b"] = np.full(4, np.nan)
+    kinds = (BackwardError, ValueError, FloatingPointError, ZeroDivisionError)
+    call: Callable[[], Any] = lambda: optimizer.step(layers)  # noqa: E731
+    if spoil in ("evaluate", "infinite loss"):
+        call = lambda: optimizer.run(layers, evaluate)  # noqa: E731
+    elif late and spoil != "nan":
+        call = lambda: optimizer.accumulate(layers)  # noqa: E731
+    with pytest.raises(kinds):
+        call()
+    assert optimizer.t == 0
+    assert_equal(values(layers), before)
+    assert held(optimizer, layers) == 0
+
+
+# --- averages ----------------------------------------------------------------------------------
+
+
+def _cast(model: Sequential) -> None:
+    model.cast("float64")
+
+
+def _down(model: Sequential) -> None:
+    model.cast("float64")
+    model.cast("float32")
+
+
+def _shrink(model: Sequential) -> None:
+    model.layers[0].trainable = False
+    del model.layers[1]
+
+
+def _swap(model: Sequential) -> None:
+    for layer in model.layers:
+        for name, a in layer.params.items():
+            layer.params[name] = a + 1
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [_cast, _down, _shrink, _swap, lambda model: _insert(model.layers), lambda model: model.copy()],
+    ids=["cast", "cast twice", "freeze and remove", "other arrays", "insert", "copy"],
+)
+def test_after_averages_the_parameters_are_what_they_were(
+    inside: Callable[[Sequential], Any],
+) -> None:
+    model = Sequential(Dense(4, 4), Dense(4, 4), Dense(4, 4), optimizer=Adam(0.05, ema=0.5), seed=0)
+    layers = list(model.layers)
+    X = np.random.default_rng(0).standard_normal((8, 4))
+    model.train(X, X, epochs=3, verbose=0)
+    before = values(layers)
+    with model.averaged():
+        assert not np.array_equal(layers[0].W, before["0.W"])
+        inside(model)
+    after = values(layers)
+    dtype = np.float64 if inside is _cast else np.float32
+    for path, a in after.items():
+        assert a.dtype == dtype
+        np.testing.assert_array_equal(a, before[path])
+    if inside is not _cast:
+        model.cast("float32")
+    model.train(X, X, epochs=1, verbose=0)
+    with model.averaged():
+        pass
+
+
+# --- where gradients are written ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", [1, 2])
+def test_after_packing_again_in_a_training_gradients_are_written_in_place(when: int) -> None:
+    model = Sequential(Dense(4, 4), Tanh(), Dense(4, 4), Dense(4, 4), seed=0, batch_size=4)
+    model.layers[0].trainable = False
+    in_place: list[int] = []
+
+    def thaw(model: Any, step: int, loss: float) -> None:
+        g = model.optimizer.pack(model.layers).g
+        arrays = [a for layer in model.layers for a in layer.grads.values()]
+        in_place.append(sum(a.base is g for a in arrays))
+        if step == when:
+            model.layers[0].trainable = True
+        if step == when + 2:
+            model.layers[2].trainable = False
+
+    X = np.random.default_rng(0).standard_normal((24, 4))
+    model.train(X, X, epochs=1, verbose=0, callbacks=[LambdaCallback(on_batch_end=thaw)])
+    assert in_place[:when] == [4] * when
+    assert in_place[when + 1] == 6
+    assert in_place[-1] == 4  # the frozen layer's own gradients have arrays of their own
+    assert not model.layers[2].frame.grad_arrays
+
+
+# --- messages ----------------------------------------------------------------------------------
+
+
+def test_gradients_under_a_wrong_name_are_said() -> None:
+    layers, optimizer = three(), Adam()
+    Gradients(layers).give(layers, 0)
+    left = layers[1].grads
+    layers[1].grads = {"w": left["W"], "b": left["b"]}
+    with pytest.raises(BackwardError) as caught:
+        optimizer.step(layers)
+    assert str(caught.value) == (
+        "no gradient for 1.W: Dense(4, 2) left gradients of w, b, but its parameters are W, b "
+        "(write 'W', not 'w')."
+    )
+    layers[1].grads = {"b": left["b"]}
+    with pytest.raises(BackwardError, match=r"left gradients of b, but its parameters are W, b\.$"):
+        optimizer.step(layers)
+    layers[1].grads = {}
+    with pytest.raises(BackwardError, match=r"for 1\.W: Dense\(4, 2\) has not been through back"):
+        optimizer.step(layers)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "came"),
+    [
+        (np.ones((4, 2), complex), "left dtype complex128"),
+        (np.full((4, 2), None), "left dtype object"),
+        ([[1.0, 1.0]] * 4, "left list"),
+    ],
+)
+def test_gradients_that_are_no_real_numbers_are_refused(gradient: Any, came: str) -> None:
+    layers = three()
+    Gradients(layers).give(layers, 0)
+    layers[1].grads["W"] = gradient
+    with pytest.raises(
+        ArgumentTypeError, match=rf"gradient of 1\.W .*real.*: Dense\(4, 2\) {came}"
+    ):
+        SGD().step(layers)
+
+
+def test_a_tied_use_without_a_gradient_is_named() -> None:
+    embedding = Embedding(5, 3)
+    model = Sequential(embedding, Chain(TiedDense(embedding)), optimizer=SGD(), dtype="float64")
+    model.build((2,))
+    embedding.grads = {"W": np.ones((5, 3))}
+    with pytest.raises(BackwardError, match=r"no gradient for 1\.layers\.0\.W: TiedDense"):
+        model.optimizer.step(model.layers)
+    with calling(), pytest.raises(OrderError):
+        model.optimizer.step(model.layers)

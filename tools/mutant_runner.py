@@ -1,0 +1,197 @@
+"""Run tests against mutants in memory: one pytest collects them, and forks once per mutant.
+
+    python mutant_runner.py ORDERS JOBS LIMIT TESTS...
+
+`tools/mutants.py` starts it in a copy of the checkout. ORDERS is a JSON file with the mutants and
+the tests that killed most so far. A fork gives one function its mutated code and runs the tests
+until one fails, so that no mutant pays for an interpreter, imports and collection. The answers
+are lines of JSON on stdout, [number, end, test], where the end is one of
+
+    killed      this test failed, crashed or took more than LIMIT seconds
+    survived    all tests passed
+    unbroken    no function in memory could take the mutated code
+    failing     this test fails also where nothing is broken; the run stops
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+from collections import Counter, defaultdict
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple, TextIO
+
+import pytest
+
+UNBROKEN = 77  # the exit status of a fork that could not break the function
+Order = dict[str, Any]
+
+
+class Fork(NamedTuple):
+    """A process that runs tests; it writes the name of each test that it starts into a pipe."""
+
+    number: int
+    pid: int
+    items: list[pytest.Item]
+    started: list[bytes]
+
+    def last(self) -> int:
+        """How many tests it started."""
+        return b"".join(self.started).count(b"\n")
+
+    def end(self) -> str:
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return {0: "survived", UNBROKEN: "unbroken"}.get(status, "killed")
+
+
+class Runner:
+    """A pytest plugin that takes the place of the loop over all tests."""
+
+    def __init__(self, orders: list[Order], kills: Counter[str], jobs: int, limit: int) -> None:
+        self.orders, self.kills, self.jobs, self.limit = orders, kills, jobs, limit
+        self.functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
+        self.passing: set[str] = set()  # tests that pass where nothing is broken
+        self.pipe = -1
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        signal.alarm(0)
+        if session.testsfailed:  # in collection
+            return True
+        for order in self.orders:
+            importlib.import_module(order["module"])
+        gc.collect()
+        for f in [f for f in gc.get_objects() if isinstance(f, FunctionType)]:
+            self.functions[place(f.__code__)].append(f)
+        gc.freeze()
+        self.serve(session.items)
+        return True
+
+    def serve(self, tests: list[pytest.Item]) -> None:
+        forks: dict[int, Fork] = {}
+        todo = iter(enumerate(self.orders))
+        while True:
+            while len(forks) < self.jobs and (task := next(todo, None)):
+                fd, fork = self.fork(task[0], self.ordered(tests, task[1]), task[1])
+                forks[fd] = fork
+            if not forks:
+                return
+            if os.getppid() != PARENT:  # it was killed
+                os.killpg(0, signal.SIGKILL)
+            for fd in select.select(list(forks), [], [], 5)[0]:
+                if said := os.read(fd, 1 << 16):
+                    forks[fd].started.append(said)
+                    continue
+                os.close(fd)
+                if not self.tell(forks.pop(fd)):
+                    return
+
+    def tell(self, fork: Fork) -> bool:
+        """Answer for the mutant; whether to go on."""
+        end, test = fork.end(), ""
+        if end == "killed" and fork.last():
+            before = fork.items[: fork.last()]
+            test = before[-1].nodeid
+            if test not in self.passing:  # does it pass after the same tests, with nothing broken?
+                fd, check = self.fork(fork.number, before)
+                while said := os.read(fd, 1 << 16):
+                    check.started.append(said)
+                os.close(fd)
+                if check.end() != "survived":
+                    end, test = "failing", before[check.last() - 1].nodeid
+                self.passing.add(test)
+            self.kills[test.split("[")[0]] += 1
+        print(json.dumps([fork.number, end, test]), file=ANSWERS, flush=True)
+        return end != "failing"
+
+    def ordered(self, tests: list[pytest.Item], order: Order) -> list[pytest.Item]:
+        """Tests that name the class, then those of the file, then all; each by kills so far."""
+
+        def key(item: pytest.Item) -> tuple[int, int]:
+            file, _, test = item.nodeid.partition("::")
+            test = test.lower()
+            named = file == f"tests/{order['first']}" and any(n in test for n in order["names"])
+            rank = 0 if named else 1 if file.endswith(order["mirror"]) else 2
+            return rank, -self.kills[item.nodeid.split("[")[0]]
+
+        return sorted(tests, key=key)
+
+    def fork(
+        self, number: int, items: list[pytest.Item], order: Order | None = None
+    ) -> tuple[int, Fork]:
+        """Run these tests in a fork, with one function broken if there is an order."""
+        read, self.pipe = os.pipe()
+        if pid := os.fork():
+            os.close(self.pipe)
+            return read, Fork(number, pid, items, [])
+        try:
+            if order and not self.breaks(order):
+                os._exit(UNBROKEN)
+            for item, after in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+        raise AssertionError("a fork has ended before")
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.alarm(self.limit)
+        os.write(self.pipe, nodeid.encode() + b"\n")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            os._exit(1)
+
+    def breaks(self, order: Order) -> bool:
+        """Give the function, and functions that it made, the mutant's code; whether one took it."""
+        module = sys.modules[order["module"]]
+        whole = compile(order["source"], str(module.__file__), "exec", dont_inherit=True)
+        broken = []
+        for code in codes(whole):
+            if f"{code.co_qualname}.".startswith(f"{order['function']}."):
+                for function in self.functions[place(code)]:
+                    if function.__code__.co_freevars == code.co_freevars:
+                        function.__code__ = code
+                        broken.append(function)
+        forget_compiled(module, broken)
+        return bool(broken)
+
+
+def codes(code: CodeType) -> list[CodeType]:
+    inner = [c for c in code.co_consts if isinstance(c, CodeType)]
+    return inner + [c for i in inner for c in codes(i)]
+
+
+def place(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+def forget_compiled(module: ModuleType, broken: list[FunctionType]) -> None:
+    """Make Numba compile what may hold the mutant: its cache does not look at constants."""
+    kernels = [k for k in vars(module).values() if hasattr(k, "py_func")]
+    if kernels:
+        from numba.core.caching import NullCache
+
+        for kernel in [k for k in kernels if k.py_func in broken] or kernels:
+            kernel._cache = NullCache()
+
+
+if __name__ == "__main__":
+    PARENT = os.getppid()
+    ANSWERS: TextIO = os.fdopen(os.dup(1), "w")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    path, jobs, limit, *tests = sys.argv[1:]
+    with open(path) as file:
+        orders = json.load(file)
+    sys.path[0] = os.getcwd()  # not the folder of this file
+    options = ["-qs", "--import-mode=importlib", "-o", "addopts=", "--tb=no", "--assert=plain"]
+    signal.alarm(int(limit))
+    runner = Runner(orders["mutants"], Counter(orders["kills"]), int(jobs), int(limit))
+    sys.exit(pytest.main([*options, "-p", "no:cacheprovider", *tests], plugins=[runner]))
