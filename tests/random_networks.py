@@ -331,7 +331,7 @@ class Maker:
             lambda: L.MaxPool1D(pick(*sizes), pick(None, 1)),
             lambda: L.AvgPool1D(pick(*sizes), pick(None, 1)),
             lambda: self.windowed(pick(*sizes)),
-            *([self.halved] * (T % 2 == 0)),
+            *[self.halved] * (2 * (T % 2 == 0)),
         ]
         if T * D <= MOST // 4:
             found += [
@@ -347,7 +347,8 @@ class Maker:
 
     def halved(self) -> Layer:
         """Branches that shorten T steps alike, but other counts of steps unlike."""
-        return L.Parallel(L.MaxPool1D(2), L.Conv1D(self.pick(1, 2), 3, stride=2, padding=1))
+        conv, pool = L.Conv1D(self.pick(1, 2), 3, stride=2, padding=1), L.MaxPool1D(2)
+        return L.Parallel(*self.pick((conv, pool), (pool, conv)))
 
     def other_images(self, shape: Shape) -> list[Make]:
         pick, (H, W, C) = self.pick, shape
@@ -397,6 +398,12 @@ class Maker:
         widths = [self.pick(1, 2) for _ in range(self.pick(1, 2, 3))]
         return L.Parallel(*[L.Chain(*self.branch(shape, depth, width)) for width in widths])
 
+    def time_distributed(self, shape: Shape, depth: int, keep: bool) -> Layer:
+        """Often with random numbers inside, of which each step of each sample has its own."""
+        chain = self.chain(shape[1:], depth, keep)
+        inside = L.Chain(L.Dropout(0.5), chain) if self.pick(True, False) else chain
+        return L.TimeDistributed(inside)
+
     def container(self, shape: Shape, depth: int, keep: bool) -> Layer:
         pick = self.pick
 
@@ -414,7 +421,7 @@ class Maker:
             lambda: self.chain(shape, depth, keep),
         ]
         if len(shape) > 1:
-            makers.append(lambda: L.TimeDistributed(self.chain(shape[1:], depth, keep)))
+            makers += [lambda: self.time_distributed(shape, depth, keep)] * 2
         if not keep and math.prod(shape) * 3 <= MOST:
             makers.append(lambda: self.merged(shape, depth, pick(2, 3)))
             makers.append(lambda: self.concatenated(shape, depth))
