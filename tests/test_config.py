@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -130,6 +131,11 @@ def again(made: Any) -> Any:
     assert repr(copy) == repr(made)
     assert alike(copy, made)
     return copy
+
+
+def label(made: Any) -> str:
+    """A test's name, which is the same in every process."""
+    return re.sub(r" at 0x\w+", "", repr(made))[:60]
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -323,12 +329,12 @@ def test_each_argument_of_each_class_is_in_the_table_with_another_value_than_its
     assert settings_of_models <= set(SETTINGS)
 
 
-@pytest.mark.parametrize("made", EVERYTHING, ids=lambda x: repr(x)[:60])
+@pytest.mark.parametrize("made", EVERYTHING, ids=label)
 def test_from_config_makes_the_same_again(made: Any) -> None:
     again(made)
 
 
-@pytest.mark.parametrize(("make", "shape", "tokens"), LAYERS, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(("make", "shape", "tokens"), LAYERS, ids=label)
 def test_a_layer_has_the_same_weights_and_output(
     make: Make, shape: tuple[int, ...], tokens: int
 ) -> None:
@@ -355,7 +361,7 @@ def test_a_layer_has_the_same_weights_and_output(
     assert repr(copy) == repr(made)
 
 
-@pytest.mark.parametrize("made", SCHEDULES, ids=repr)
+@pytest.mark.parametrize("made", SCHEDULES, ids=label)
 def test_a_schedule_gives_the_same_rates(made: Any) -> None:
     copy = again(made)
     for step in range(12):
@@ -365,7 +371,7 @@ def test_a_schedule_gives_the_same_rates(made: Any) -> None:
         assert copy(step) == made(step)
 
 
-@pytest.mark.parametrize("made", LOSS_TABLE, ids=repr)
+@pytest.mark.parametrize("made", LOSS_TABLE, ids=label)
 def test_a_loss_gives_the_same_value_and_gradient(made: Loss) -> None:
     rng = np.random.default_rng(0)
     P = rng.uniform(0.1, 0.9, (6, 4))
@@ -380,7 +386,7 @@ def test_a_loss_gives_the_same_value_and_gradient(made: Loss) -> None:
     np.testing.assert_array_equal(copy.loss_gradient(P, y), made.loss_gradient(P, y))
 
 
-@pytest.mark.parametrize("made", optimizers(), ids=lambda x: repr(x)[:60])
+@pytest.mark.parametrize("made", optimizers(), ids=label)
 def test_an_optimizer_takes_the_same_steps(made: Optimizer) -> None:
     X = np.random.default_rng(0).standard_normal((6, 3))
     weights = []
@@ -392,7 +398,7 @@ def test_an_optimizer_takes_the_same_steps(made: Optimizer) -> None:
         np.testing.assert_array_equal(weights[0][path], weights[1][path])
 
 
-@pytest.mark.parametrize("made", INITIALIZERS, ids=repr)
+@pytest.mark.parametrize("made", INITIALIZERS, ids=label)
 def test_an_initializer_draws_the_same(made: Initializer) -> None:
     copy = again(made)
     assert copy == made
@@ -400,7 +406,7 @@ def test_an_initializer_draws_the_same(made: Initializer) -> None:
     np.testing.assert_array_equal(*draws)
 
 
-@pytest.mark.parametrize("made", METRICS, ids=repr)
+@pytest.mark.parametrize("made", METRICS, ids=label)
 def test_a_metric_gives_the_same_value(made: Metric) -> None:
     P = np.random.default_rng(0).uniform(size=(9, 7))
     T = np.eye(7)[np.arange(9) % 7]
@@ -1159,7 +1165,7 @@ def test_a_builder_shows_the_calls_that_make_it() -> None:
     )
 
 
-@pytest.mark.parametrize("made", [make() for make, *_ in LAYERS], ids=lambda x: repr(x)[:60])
+@pytest.mark.parametrize("made", [make() for make, *_ in LAYERS], ids=label)
 def test_each_layer_is_shown_as_the_method_that_appends_it(made: Layer) -> None:
     shown = repr(SequentialBuilder().add(made)).removeprefix("SequentialBuilder().")
     method = shown.partition("(")[0]
