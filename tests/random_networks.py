@@ -456,24 +456,21 @@ class Maker:
 KINDS = ("features", "sequences", "images", "tokens")
 
 
+@st.composite
 def networks(
+    draw: Callable[[Any], Any],
     kinds: tuple[str, ...] = KINDS,
     without: tuple[type, ...] = (),
     samples: tuple[int, ...] = (2, 3, 4),
     masked: bool = False,
-) -> st.SearchStrategy[Network]:
-    """Networks, and X of one of the kinds: see `Maker`.
+) -> Network:
+    """A network, and X of one of the kinds: see `Maker`.
 
     A number stands for each network, so that one has nothing to do with the one before; a failure
     shrinks to a network of fewer layers and containers, which another number gives.
     """
-
-    def network(numbers: tuple[int, int, int]) -> Network:
-        seed, size, depth = numbers
-        return drawn(Maker(random.Random(seed), without, masked), kinds, samples, size, depth, seed)
-
-    numbers = st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 2))
-    return numbers.map(network)  # which shows the network of a failure, and not its numbers
+    seed, size, depth = (draw(st.integers(*ends)) for ends in ((0, 2**32 - 1), (1, 4), (0, 2)))
+    return drawn(Maker(random.Random(seed), without, masked), kinds, samples, size, depth, seed)
 
 
 def drawn(
