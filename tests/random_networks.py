@@ -456,22 +456,21 @@ class Maker:
 KINDS = ("features", "sequences", "images", "tokens")
 
 
+@st.composite
 def networks(
+    draw: Callable[[Any], Any],
     kinds: tuple[str, ...] = KINDS,
     without: tuple[type, ...] = (),
     samples: tuple[int, ...] = (2, 3, 4),
     masked: bool = False,
-) -> st.SearchStrategy[Network]:
-    """Networks, and X of one of the kinds: see `Maker`.
+) -> Network:
+    """A network, and X of one of the kinds: see `Maker`.
 
     A number stands for each network, so that one has nothing to do with the one before; a failure
     shrinks to a network of fewer layers and containers, which another number gives.
     """
-
-    def network(seed: int, size: int, depth: int) -> Network:
-        return drawn(Maker(random.Random(seed), without, masked), kinds, samples, size, depth, seed)
-
-    return st.builds(network, st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 2))
+    seed, size, depth = (draw(st.integers(*ends)) for ends in ((0, 2**32 - 1), (1, 4), (0, 2)))
+    return drawn(Maker(random.Random(seed), without, masked), kinds, samples, size, depth, seed)
 
 
 def drawn(
