@@ -164,7 +164,7 @@ class Sequential(Chain):
     def __getattr__(self, name: str) -> Any:
         if name in _ELSEWHERE:
             raise AttributeError(f"a model has no {name!r}: {_ELSEWHERE[name]}.")
-        return super().__getattr__(name)
+        return object.__getattribute__(self, name)  # which says what is missing
 
     # --- settings --------------------------------------------------------------------------
 

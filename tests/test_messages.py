@@ -173,7 +173,6 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         NotBuiltError,
         r"super\(\)\.__init__\(\)",
     ),
-    "parameter in another case": (lambda: Dense(3, 1).w, AttributeError, "did you mean 'W'"),
     "parameter before it is known": (lambda: Dense(3).W, NotBuiltError, "input shape"),
     "forgotten save_for_backward": (
         forgets,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 import math
 import sys
@@ -346,14 +345,11 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
             Y = forward(self, X, **how)
         else:
             Y = call.watch.run("forward", self, forward, X, how)
-        if (
-            type(Y) is not np.ndarray
-            or (Y.shape[:1] != X.shape[:1] and X.ndim > 1)
-            or (X.shape[1:] == self.input_shape and Y.shape[1:] != self.output_shape)
-        ):
+        frame = self.frame
+        if frame.output is None or type(Y) is not np.ndarray or Y.shape != frame.output[0]:
             self._check_output(X, Y)
         if call.caching and call.memory is None:
-            self.frame.output = Y.shape, Y.dtype
+            frame.output = Y.shape, Y.dtype
         return Y
 
     return guarded
@@ -384,12 +380,6 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
     return guarded
 
 
-_OWN = {  # what Layer.__init__ makes
-    *("params", "state", "frame", "dtype", "input_shape", "output_shape", "creating", "creates"),
-    *("_trainable", "_generator", "_seed"),
-}
-
-
 class Layer(Buffered, Configurable):
     """One differentiable step Y = f(X; parameters), with its hand-derived backward pass.
 
@@ -413,6 +403,7 @@ class Layer(Buffered, Configurable):
     # one that overrides `backward` alone the first:
     independent_samples: Any = False  # sample i of Y depends on sample i of X alone
     steps: Any = "joined"  # how the steps of (N, T, ...) depend on each other: see `STEPS`
+    output_shape: Shape | None = None  # of one sample, once built
     gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" for unknown
     max_steps: int | None = None  # the most steps that the layer takes, if there is a limit
     mask_remedy: ClassVar[str] = (  # what to do where `compute_mask` refuses
@@ -450,7 +441,7 @@ class Layer(Buffered, Configurable):
         self.frame = Frame()
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self.input_shape: Shape | None = None
-        self.output_shape: Shape | None = None
+        self.output_shape = None
         self.creating = False  # while `create` runs
         self.creates = True  # False in a copy that only measures shapes
         self._trainable = True
@@ -459,20 +450,6 @@ class Layer(Buffered, Configurable):
 
     def __repr__(self) -> str:
         return describe(self)
-
-    def __getattr__(self, name: str) -> Any:
-        """What is missing: an author's call of `super().__init__()`, or the attribute itself."""
-        kind = type(self)
-        if hasattr(kind, name):
-            return object.__getattribute__(self, name)  # a parameter or property says why not
-        if name in _OWN:
-            raise NotBuiltError(
-                f"{kind.__name__} has no {name!r}: its __init__ must begin with super().__init__()."
-            )
-        known = {key.lower(): key for key in (*dir(kind), *vars(self)) if not key.startswith("_")}
-        near = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f": did you mean {known[near[0]]!r}?" if near else "."
-        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{hint}")
 
     # --- what an author writes -------------------------------------------------------------
 
@@ -648,8 +625,17 @@ class Layer(Buffered, Configurable):
         self.input_shape = shape
         return self.output_shape
 
+    def check_begun(self) -> None:
+        """Refuse a layer whose author forgot `super().__init__()`."""
+        if "frame" not in vars(self):
+            raise NotBuiltError(
+                f"{type(self).__name__} has no parameters yet: its __init__ must begin "
+                "with super().__init__()."
+            )
+
     def make_parameters(self) -> None:
         """Build from the settings alone, or say that they do not tell the input's shape."""
+        self.check_begun()
         if self.output_shape is None and self.declared:
             self.build(self._known_or_refuse())
 

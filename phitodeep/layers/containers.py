@@ -94,7 +94,11 @@ class Container(Layer):
                 raise ArgumentTypeError(
                     f"{name} takes layers, got {layer!r} at place {i}{_layer_hint(name, layer)}."
                 )
-        every = [id(layer) for top in layers for _, layer in top.walk()]
+        every = []
+        for top in layers:
+            for _, layer in top.walk():
+                layer.check_begun()
+                every.append(id(layer))
         if len(set(every)) < len(every):
             raise ArgumentError(
                 f"{name} was given one layer object twice, and a layer has one cache: "
@@ -203,12 +207,22 @@ class Chain(Container):
         return shape
 
     def build_known(self) -> None:
-        """Build the layers whose input the settings tell; sizes that do not fit are refused."""
+        """Build the layers whose input the settings tell; sizes that do not fit are refused.
+
+        Those of `Dense(4, 8)` tell the last axis alone: where a layer behind it needs more axes,
+        the rest waits for the input.
+        """
         shape: Shape | None = None
         with _Place(type(self).__name__) as at:
             for at.i, layer in enumerate(self.layers):
-                shape = layer.known_input() if shape is None else shape
-                shape = None if shape is None else layer.build(shape)
+                known = layer.known_input()
+                shape = known if shape is None else shape
+                try:
+                    shape = None if shape is None else layer.build(shape)
+                except ShapeError:
+                    if known is not None:
+                        raise
+                    return
 
     @property
     def last(self) -> Layer | None:
