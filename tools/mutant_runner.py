@@ -4,8 +4,9 @@
 
 `tools/mutants.py` starts it in a copy of the checkout. ORDERS is a JSON file with the mutants and
 the tests that killed most so far. A fork gives one function its mutated code and runs the tests
-until one fails, so that no mutant pays for an interpreter, imports and collection. The answers
-are lines of JSON on stdout, [number, end, test], where the end is one of
+until one fails, so that no mutant pays for an interpreter, imports and collection. Tests that never
+call a function cannot tell that it is broken: which ones do is found once, before the first mutant.
+The answers are lines of JSON on stdout, [number, end, test], where the end is one of
 
     killed      this test failed, crashed or took more than LIMIT seconds
     survived    all tests passed
@@ -15,6 +16,7 @@ are lines of JSON on stdout, [number, end, test], where the end is one of
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import json
@@ -22,12 +24,15 @@ import os
 import select
 import signal
 import sys
+import tempfile
+import threading
 from collections import Counter, defaultdict
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple, TextIO
 
 import pytest
 
+COMPILED = "kernels/compiled.py"  # whose functions do not run in Python
 UNBROKEN = 77  # the exit status of a fork that could not break the function
 Order = dict[str, Any]
 
@@ -56,6 +61,8 @@ class Runner:
         self.orders, self.kills, self.jobs, self.limit = orders, kills, jobs, limit
         self.functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
         self.passing: set[str] = set()  # tests that pass where nothing is broken
+        self.called: dict[str, set[str]] = {}  # by test: the functions that it calls
+        self.tracing = False
         self.pipe = -1
 
     @pytest.hookimpl(tryfirst=True)
@@ -69,10 +76,47 @@ class Runner:
         for f in [f for f in gc.get_objects() if isinstance(f, FunctionType)]:
             self.functions[place(f.__code__)].append(f)
         gc.freeze()
-        self.serve(session.items)
+        self.trace(session.items)
+        self.serve(tuple(session.items))
         return True
 
-    def serve(self, tests: list[pytest.Item]) -> None:
+    def trace(self, tests: list[pytest.Item]) -> None:
+        """Find which functions each test calls, in forks that share the tests."""
+        files = {str(sys.modules[order["module"]].__file__) for order in self.orders}
+        with tempfile.TemporaryDirectory() as folder:
+            pids = []
+            for job in range(self.jobs):
+                if pid := os.fork():
+                    pids.append(pid)
+                    continue
+                try:
+                    with open(f"{folder}/{job}", "w") as out:
+                        self.write_calls(tests[job :: self.jobs], files, out)
+                finally:
+                    os._exit(0)
+            for job, pid in enumerate(pids):
+                os.waitpid(pid, 0)
+                with open(f"{folder}/{job}") as lines:
+                    self.called |= {test: set(names) for test, names in map(json.loads, lines)}
+
+    def write_calls(self, tests: list[pytest.Item], files: set[str], out: TextIO) -> None:
+        seen: set[CodeType] = set()
+
+        def note(frame: FrameType, *_: object) -> None:
+            seen.add(frame.f_code)
+
+        self.tracing = True
+        threading.settrace(note)
+        for item, after in zip(tests, [*tests[1:], None], strict=True):
+            seen.clear()
+            sys.settrace(note)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            sys.settrace(None)
+            names = [called(c.co_filename, c.co_qualname) for c in seen if c.co_filename in files]
+            out.write(json.dumps([item.nodeid, names]) + "\n")
+            out.flush()
+
+    def serve(self, tests: tuple[pytest.Item, ...]) -> None:
         forks: dict[int, Fork] = {}
         todo = iter(enumerate(self.orders))
         while True:
@@ -109,7 +153,7 @@ class Runner:
         print(json.dumps([fork.number, end, test]), file=ANSWERS, flush=True)
         return end != "failing"
 
-    def ordered(self, tests: list[pytest.Item], order: Order) -> list[pytest.Item]:
+    def ordered(self, tests: tuple[pytest.Item, ...], order: Order) -> list[pytest.Item]:
         """Tests that name the class, then those of the file, then all; each by kills so far."""
 
         def key(item: pytest.Item) -> tuple[int, int]:
@@ -119,7 +163,22 @@ class Runner:
             rank = 0 if named else 1 if file.endswith(order["mirror"]) else 2
             return rank, -self.kills[item.nodeid.split("[")[0]]
 
-        return sorted(tests, key=key)
+        return sorted(self.callers(tests, order["module"], order["function"]), key=key)
+
+    @functools.cache  # noqa: B019 (there is one runner)
+    def callers(
+        self, tests: tuple[pytest.Item, ...], module: str, function: str
+    ) -> list[pytest.Item]:
+        """The tests that call a function, or of which that is not known."""
+        file = str(sys.modules[module].__file__)
+        name = called(file, function)
+        return [
+            item
+            for item in tests
+            if file.endswith(COMPILED)
+            or item.nodeid not in self.called  # it ended the fork that ran it
+            or any(f"{each}.".startswith(f"{name}.") for each in self.called[item.nodeid])
+        ]
 
     def fork(
         self, number: int, items: list[pytest.Item], order: Order | None = None
@@ -140,11 +199,12 @@ class Runner:
         raise AssertionError("a fork has ended before")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        signal.alarm(self.limit)
-        os.write(self.pipe, nodeid.encode() + b"\n")
+        if not self.tracing:
+            signal.alarm(self.limit)
+            os.write(self.pipe, nodeid.encode() + b"\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
+        if report.failed and not self.tracing:
             os._exit(1)
 
     def breaks(self, order: Order) -> bool:
@@ -160,6 +220,11 @@ class Runner:
                         broken.append(function)
         forget_compiled(module, broken)
         return bool(broken)
+
+
+def called(file: str, name: str) -> str:
+    """A function, by its file and qualified name, without what stands for inner ones."""
+    return f"{file}:{name.replace('.<locals>', '')}"
 
 
 def codes(code: CodeType) -> list[CodeType]:
