@@ -36,6 +36,7 @@ demo: $(VENV)/.demo
 
 # The tests of gradients with the kernels' NumPy forms, then all tests with compiled kernels.
 NUMERIC := tests/layers tests/optimization tests/test_loss.py tests/test_functional.py \
+	tests/test_aliasing.py tests/test_random_networks.py \
 	tests/test_gpt2_parity.py tests/test_resnet_parity.py tests/test_generation.py
 
 test: $(VENV)/.test
