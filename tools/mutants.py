@@ -8,10 +8,10 @@
 
 Mutants are made from the syntax tree, by `rewrites`, in the functions that GRADIENTS names. Each
 is judged by the tests of its file (TESTS): first those that name the mutated class, and if they
-pass, all. `tools/mutant_runner.py` does so in memory; a mutant that survives there is tried again
-from a file, in a fresh process. A mutant is killed when a test fails, crashes or does not end.
-What no test can kill is in EQUIVALENT, with its reason; any other survivor is a hole in the
-tests, and makes the exit status 1.
+pass, all that call the broken function. `tools/mutant_runner.py` does so in memory; a function that
+cannot be broken there is broken in its file, for a fresh process. A mutant is killed when a test
+fails, crashes or does not end. What no test can kill is in EQUIVALENT, with its reason; any other
+survivor is a hole in the tests, and makes the exit status 1.
 
 Each verdict is noted in `.mutants`, and the score of each finished file goes into docs/mutants.json
 and docs/_mutants.md. So an interrupted run continues where it stopped: as long as the code of a
@@ -338,7 +338,7 @@ class Suite:
                     i, end, test = json.loads(line)
                     if end == "failing":
                         sys.exit(f"This test fails before anything is broken: {test}")
-                    if end != "killed":
+                    if end == "unbroken":
                         end = "killed" if self.dies(mutants[i]) else "survived"
                     yield i, end, test
                     done += 1
