@@ -205,7 +205,7 @@ class CELU(ELU):
         return np.where(X > 0, X, self.alpha * np.expm1(below))
 
     def slope(self, X: Array, Y: Array) -> Array:
-        return np.where(X > 0, 1, np.minimum(Y, 0) / self.alpha + 1)
+        return np.minimum(Y, 0) / self.alpha + 1
 
 
 class SELU(Elementwise):

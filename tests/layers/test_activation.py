@@ -36,6 +36,7 @@ from phitodeep.layers import (
     Tanh,
     activation,
 )
+from phitodeep.layers.activation import relu_back
 from phitodeep.types import Array
 
 INF = np.inf
@@ -273,3 +274,14 @@ def test_an_author_is_told_what_to_write() -> None:
         layer.backward(np.array([[1.0]]))
     with pytest.raises(NotImplementedError, match=r"Elementwise must implement value\(X\)"):
         activation.Elementwise().forward(np.array([[1.0]]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_relu_passes_every_bit_of_dY_or_none(dtype: Any, rng: np.random.Generator) -> None:
+    info = np.finfo(dtype)
+    Y = np.array([0, -0.0, info.smallest_subnormal, info.tiny, 1, 2, 3e5, info.max, np.inf], dtype)
+    dY = rng.standard_normal(len(Y)).astype(dtype)
+    for sign in (1, -1):
+        dX = np.empty_like(dY)
+        relu_back(sign * dY, Y, dX)
+        np.testing.assert_array_equal(dX, np.where(Y > 0, sign * dY, 0))
