@@ -94,6 +94,41 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
     (
+        "layers/activation.py",
+        "relu_back",
+        "bits >>= 8 * bits.itemsize + 1",
+    ): "a shift by the width or more leaves the sign everywhere too",
+    (
+        "layers/activation.py",
+        "relu_back",
+        "bits >>= 8 * bits.itemsize",
+    ): "a shift by the width or more leaves the sign everywhere too",
+    (
+        "layers/activation.py",
+        "relu_back",
+        "bits >>= 9 * bits.itemsize - 1",
+    ): "a shift by the width or more leaves the sign everywhere too",
+    (
+        "layers/activation.py",
+        "relu_back",
+        "bits >>= -1",
+    ): "NumPy takes it for a shift by more than the width",
+    (
+        "layers/attention.py",
+        "MultiHeadAttention.backward",
+        "P = self._attend(Q_b, K_s, rows.start, mask)",
+    ): "what was kept is computed again, to the same bits",
+    (
+        "layers/augmentation.py",
+        "RandomCrop.backward",
+        "zip(dY, self._windows(padded, at, dY.shape[1:3]), strict=False)",
+    ): "there is one window for each sample",
+    (
+        "layers/base.py",
+        "Watch.run",
+        "path = watch.paths.get(id(layer.original), '?')",
+    ): "the line before has made them",
+    (
         "layers/pooling.py",
         "GlobalAvgPool.backward",
         "dX = self.buffer('dX', (len(dY), math.prod(shape[1:-1]), dY.shape[1]), dY.dtype)",

@@ -136,9 +136,7 @@ class MultiHeadAttention(Layer):
             m = self._factors(P.shape, P.dtype, ticket, part)
             np.matmul(P if m is None else P * m, V[..., seen, :], out=Z_h[..., rows, :])
         kept = P if len(blocks) == 1 else None
-        self.save_for_backward(
-            X=X, Q=Q, K=K, V=V, Z=Z, P=kept, turn=turn, ticket=ticket, mask=mask, start=start
-        )
+        self.save_for_backward(X=X, Q=Q, K=K, V=V, Z=Z, P=kept, turn=turn, ticket=ticket, mask=mask)
         Y = self.buffer("Y", (N, T, D), X.dtype)
         np.matmul(Z.reshape(N * T, D), self.Wo, out=Y.reshape(N * T, D))
         if self.bias:
@@ -147,7 +145,7 @@ class MultiHeadAttention(Layer):
 
     def backward(self, dY: Array) -> Array | None:
         X, Q, K, V, Z = self.saved("X", "Q", "K", "V", "Z")
-        kept, turn, ticket, mask, start = self.saved("P", "turn", "ticket", "mask", "start")
+        kept, turn, ticket, mask = self.saved("P", "turn", "ticket", "mask")
         N, T, D = X.shape
         rows_X, rows_Z, rows_dY = (A.reshape(N * T, D) for A in (X, Z, dY))
         dZ = self.buffer("dZ", (N, T, D), dY.dtype)
@@ -155,7 +153,7 @@ class MultiHeadAttention(Layer):
         dZ_h = self._heads(dZ)
         dQKV = self.buffer("dQKV", (N, T, self.Wqkv.shape[1]), dY.dtype)
         dQ, dK, dV = self._split(dQKV)
-        blocks = list(self._blocks(T, K.shape[-2], start))
+        blocks = list(self._blocks(T, T, 0))  # no pass goes back through generation
         if len(blocks) > 1:  # whose shares of dK and dV are added up
             dQKV.fill(0)
         for part, (rows, seen) in enumerate(blocks):
@@ -165,7 +163,7 @@ class MultiHeadAttention(Layer):
                 V[..., seen, :],
                 dZ_h[..., rows, :],
             )
-            P = self._attend(Q_b, K_s, start + rows.start, mask) if kept is None else kept
+            P = self._attend(Q_b, K_s, rows.start, mask) if kept is None else kept
             m = self._factors(P.shape, P.dtype, ticket, part)
             dP = self.buffer("dP", P.shape, dY.dtype)
             np.matmul(dZ_b, V_s.swapaxes(-1, -2), out=dP)
