@@ -124,6 +124,21 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "zip(dY, self._windows(padded, at, dY.shape[1:3]), strict=False)",
     ): "there is one window for each sample",
     (
+        "layers/containers.py",
+        "Chain._backward",
+        "first = next((k for k, layer in enumerate(self.layers) if layer.learns()), -2)",
+    ): "anything below 0 says that no layer learns",
+    (
+        "layers/containers.py",
+        "Chain._backward",
+        "within(call._replace(needs_dX=True))",
+    ): "it makes the same call again",
+    (
+        "layers/containers.py",
+        "Parallel.backward",
+        "return _sum(given) if given else None",
+    ): "nobody reads that sum: it is only work",
+    (
         "layers/base.py",
         "Watch.run",
         "path = watch.paths.get(id(layer.original), '?')",
