@@ -207,22 +207,12 @@ class Chain(Container):
         return shape
 
     def build_known(self) -> None:
-        """Build the layers whose input the settings tell; sizes that do not fit are refused.
-
-        Those of `Dense(4, 8)` tell the last axis alone: where a layer behind it needs more axes,
-        the rest waits for the input.
-        """
+        """Build the layers whose input the settings tell; sizes that do not fit are refused."""
         shape: Shape | None = None
         with _Place(type(self).__name__) as at:
             for at.i, layer in enumerate(self.layers):
-                known = layer.known_input()
-                shape = known if shape is None else shape
-                try:
-                    shape = None if shape is None else layer.build(shape)
-                except ShapeError:
-                    if known is not None:
-                        raise
-                    return
+                shape = layer.known_input() if shape is None else shape
+                shape = None if shape is None else layer.build(shape)
 
     @property
     def last(self) -> Layer | None:
