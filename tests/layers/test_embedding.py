@@ -20,6 +20,7 @@ from phitodeep.layers import (
     embedding,
 )
 from phitodeep.layers.base import calling, inference
+from phitodeep.layers.embedding import sum_by_token
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
@@ -263,3 +264,16 @@ def test_embedding_needs_no_length() -> None:
     small = PositionalEmbedding(400)
     small.build((3, 50), seed=1)
     assert small.W.std() == pytest.approx(0.02, rel=0.02)
+
+
+@pytest.mark.parametrize("least", [0, 1, 2])
+@pytest.mark.parametrize("vocab_size", [5, 600])
+def test_each_token_gets_its_sum_whichever_is_the_least(
+    vocab_size: int, least: int, rng: np.random.Generator
+) -> None:
+    tokens = least + np.array([2, 0, 0, 1, 2, 0])
+    rows, dW = rng.standard_normal((6, 3)), np.empty((vocab_size, 3))
+    sum_by_token(tokens, rows, dW)
+    expected = np.zeros_like(dW)
+    np.add.at(expected, tokens, rows)
+    np.testing.assert_allclose(dW, expected, rtol=1e-12)
