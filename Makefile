@@ -35,9 +35,9 @@ demo: $(VENV)/.demo
 	@$(BIN)/python examples/mnist.py
 
 # The tests of gradients with the kernels' NumPy forms, then all tests with compiled kernels.
-NUMERIC := tests/layers tests/optimization tests/test_loss.py tests/test_functional.py \
+NUMERIC := tests/layers tests/optimization tests/training tests/loss tests/test_functional.py \
 	tests/test_aliasing.py tests/test_random_networks.py \
-	tests/test_gpt2_parity.py tests/test_resnet_parity.py tests/test_generation.py
+	tests/test_gpt2_parity.py tests/test_resnet_parity.py tests/text/test_generation.py
 
 test: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 $(NUMERIC)

@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 
 from phitodeep.data import load_mnist, make_moons
+from phitodeep.initialization import InitType, Xavier
 from phitodeep.layers import Dense
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.optimization.callbacks import LambdaCallback, StopTraining
-from phitodeep.optimization.initialization import InitType, Xavier
 from phitodeep.optimization.optimizers import SGD, Adam
+from phitodeep.training.callbacks import LambdaCallback, StopTraining
 
 Row = tuple[str, str, str, bool]  # what, what it must reach, what it reached, whether it did
 DOCS = Path(__file__).parent.parent / "docs"

@@ -10,9 +10,9 @@ import sys
 
 import numpy as np
 
+from phitodeep.initialization import InitType, Xavier
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import SequentialBuilder
-from phitodeep.optimization.initialization import InitType, Xavier
 from phitodeep.optimization.optimizers import Adam
 
 try:

@@ -15,7 +15,7 @@ import numpy as np
 from phitodeep.data import load_mnist
 from phitodeep.functional import maximum_mean_discrepancy, sigmoid
 from phitodeep.layers import Chain
-from phitodeep.layers.base import calling, inference
+from phitodeep.layers.call import calling, inference
 from phitodeep.model import Sequential
 from phitodeep.models import vae
 from phitodeep.optimization.optimizers import Adam

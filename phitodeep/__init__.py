@@ -9,37 +9,61 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phitodeep.builder import SequentialBuilder as SequentialBuilder
     from phitodeep.config import register as register
     from phitodeep.errors import PhitodeepError as PhitodeepError
     from phitodeep.errors import PhitodeepWarning as PhitodeepWarning
-    from phitodeep.layers.base import Call as Call
-    from phitodeep.layers.base import Event as Event
+    from phitodeep.layers import *
     from phitodeep.layers.base import Layer as Layer
     from phitodeep.layers.base import Param as Param
     from phitodeep.layers.base import State as State
-    from phitodeep.layers.base import inference as inference
-    from phitodeep.layers.base import saliency as saliency
-    from phitodeep.layers.base import watching as watching
-    from phitodeep.model import Sequential as Sequential
-    from phitodeep.model import SequentialBuilder as SequentialBuilder
+    from phitodeep.layers.call import Call as Call
+    from phitodeep.layers.call import Event as Event
+    from phitodeep.layers.call import inference as inference
+    from phitodeep.layers.call import saliency as saliency
+    from phitodeep.layers.call import watching as watching
+    from phitodeep.loss import *
+    from phitodeep.optimization.optimizers import *
+    from phitodeep.sequential import Sequential as Sequential
     from phitodeep.testing.check import check_gradients as check_gradients
 
 __version__ = "0.3.0"
 
+_LAYERS = (
+    "AvgPool1D AvgPool2D BatchNorm Bidirectional CELU Chain Conv1D Conv2D ConvTranspose1D "
+    "ConvTranspose2D Dense DepthwiseConv2D Dropout ELU Embedding FeedForward Flatten GELU "
+    "GRU GaussianNoise GlobalAvgPool GlobalMaxPool GroupNorm HardSigmoid HardSwish "
+    "HardTanh InstanceNorm LSTM Lambda LayerNorm LeakyReLU LogSoftmax MaxPool1D MaxPool2D "
+    "Mish MultiHeadAttention PReLU Parallel Permute PositionalEmbedding RMSNorm RNN "
+    "RandomCrop RandomFlip RandomShift ReLU Reparameterize Reshape Residual "
+    "RotaryEmbedding SELU Select SiLU Sigmoid SinusoidalEncoding SkipConcat Softmax "
+    "Softplus Softsign SpatialDropout Swish Tanh TiedDense TimeDistributed "
+    "TransformerBlock Upsample2D ZeroPad2D"
+)
+_LOSSES = (
+    "BinaryCrossEntropy BinaryCrossEntropyWithLogits CategoricalCrossEntropy "
+    "CosineSimilarityLoss Hinge Huber KLDivergence LogCosh Loss MeanAbsoluteError "
+    "MeanSquaredError NegativeELBO NegativeLogLikelihood PoissonNLL SoftmaxCrossEntropy "
+    "SquaredHinge"
+)
+_OPTIMIZERS = "Adadelta Adagrad Adam AdamW LBFGS Lion Muon Nadam Optimizer RMSProp SGD"
 _HOME = {
+    **dict.fromkeys(_LAYERS.split(), "layers"),
+    **dict.fromkeys(_LOSSES.split(), "loss"),
+    **dict.fromkeys(_OPTIMIZERS.split(), "optimization.optimizers"),
     "register": "config",
     "PhitodeepError": "errors",
     "PhitodeepWarning": "errors",
-    "Call": "layers.base",
-    "Event": "layers.base",
     "Layer": "layers.base",
     "Param": "layers.base",
     "State": "layers.base",
-    "inference": "layers.base",
-    "saliency": "layers.base",
-    "watching": "layers.base",
-    "Sequential": "model",
-    "SequentialBuilder": "model",
+    "Call": "layers.call",
+    "Event": "layers.call",
+    "inference": "layers.call",
+    "saliency": "layers.call",
+    "watching": "layers.call",
+    "Sequential": "sequential",
+    "SequentialBuilder": "builder",
     "check_gradients": "testing.check",
 }
 _MODULES = (
@@ -47,8 +71,7 @@ _MODULES = (
     "data",
     "errors",
     "functional",
-    "fusion",
-    "generation",
+    "initialization",
     "inspect",
     "kernels",
     "layers",
@@ -58,12 +81,15 @@ _MODULES = (
     "models",
     "optimization",
     "testing",
+    "text",
+    "training",
 )
+_MOVED = ("fusion", "generation")  # old paths
 __all__ = [*_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in _MODULES or name in _MOVED:
         return importlib.import_module(f"phitodeep.{name}")
     if name in _HOME:
         value = getattr(importlib.import_module(f"phitodeep.{_HOME[name]}"), name)

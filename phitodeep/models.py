@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phitodeep.initialization import He, Initializer, Normal, Xavier
 from phitodeep.layers import (
     BatchNorm,
     Chain,
@@ -14,7 +15,6 @@ from phitodeep.layers import (
 )
 from phitodeep.loss import NegativeELBO
 from phitodeep.model import SequentialBuilder
-from phitodeep.optimization.initialization import He, Initializer, Normal, Xavier
 
 
 def mlp(

@@ -450,7 +450,7 @@ class Maker:
         return L.Parallel(*made)
 
     def measure(self, layer: Layer, shape: Shape) -> Shape:
-        return layer.measured(shape).output_shape or ()
+        return layer._measured(shape).output_shape or ()
 
 
 KINDS = ("features", "sequences", "images", "tokens")
@@ -496,7 +496,7 @@ def drawn(
     chain.build(sample, seed=seed, dtype=np.float64)
     rng = np.random.default_rng(seed)
     chain.set_weights({path: fresh(path, a.shape, rng) for path, a in chain.get_weights().items()})
-    parts = [part for path, part in chain.walk() if path and part.learns()]
+    parts = [part for path, part in chain.walk() if path and part._learns()]
     for _ in range(pick(0, 0, 1, 2) if parts else 0):
         pick(*parts).trainable = False
     X = rng.standard_normal((pick(*samples), *sample))

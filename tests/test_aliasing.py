@@ -28,16 +28,16 @@ from phitodeep.layers import (
     Softmax,
     Tanh,
 )
-from phitodeep.layers.base import inference, saliency
+from phitodeep.layers.call import inference, saliency
 from phitodeep.loss import CategoricalCrossEntropy, Loss, SoftmaxCrossEntropy
 from phitodeep.metrics import Metric
 from phitodeep.model import Sequential
-from phitodeep.optimization.callbacks import LambdaCallback
-from phitodeep.optimization.feeding import as_source
 from phitodeep.optimization.optimizers import SGD, Adam, Lion
+from phitodeep.training.callbacks import LambdaCallback
+from phitodeep.training.sources import as_source
 from phitodeep.types import Array
-from tests.test_loss import EXAMPLES as LOSSES
-from tests.test_loss import pair
+from tests.loss.test_loss import EXAMPLES as LOSSES
+from tests.loss.test_loss import pair
 
 VOCABULARY, STEPS = 7, 6
 

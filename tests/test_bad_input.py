@@ -41,8 +41,8 @@ from phitodeep.layers import (
 )
 from phitodeep.loss import Hinge
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.optimization.callbacks import CSVLogger
 from phitodeep.optimization.optimizers import Adam
+from phitodeep.training.callbacks import CSVLogger
 from phitodeep.types import Array
 
 rng = np.random.default_rng(0)
@@ -708,7 +708,7 @@ def test_bad_data_does_not_touch_the_log_of_before(case: str, tmp_path: Path) ->
 def test_nothing_is_trained_by_an_optimizer_of_another_models_layers(tmp_path: Path) -> None:
     model, other = regression(), regression()
     other.backward(np.ones_like(other.forward(X)))
-    model.optimizer.pack(model.layers)
+    model.optimizer._pack(model.layers)
     refused(
         lambda: model.optimizer.step(other.layers),
         *(ArgumentError, "layers of another model", model),

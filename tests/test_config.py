@@ -18,12 +18,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phitodeep
+from phitodeep import initialization, metrics, models
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
-from phitodeep import metrics, models
 from phitodeep.checks import snake_case
 from phitodeep.config import Configurable, alike, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
+from phitodeep.initialization import (
+    He,
+    Initializer,
+    InitType,
+    LeCun,
+    Normal,
+    Orthogonal,
+    Xavier,
+    Zeros,
+)
 from phitodeep.layers import (
     ELU,
     GRU,
@@ -60,31 +70,23 @@ from phitodeep.layers import (
     TimeDistributed,
     TransformerBlock,
 )
-from phitodeep.layers.base import calling, inference
+from phitodeep.layers.call import calling, inference
 from phitodeep.layers.containers import Container
 from phitodeep.loss import Loss, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.metrics import Accuracy, Custom, Metric
-from phitodeep.model import LOSSES, Sequential, SequentialBuilder
-from phitodeep.optimization import callbacks, initialization, schedules
-from phitodeep.optimization.callbacks import (
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.optimization import schedules
+from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
+from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
+from phitodeep.sequential import LOSSES
+from phitodeep.training import callbacks
+from phitodeep.training.callbacks import (
     Callback,
     CSVLogger,
     EarlyStopping,
     LambdaCallback,
     ModelCheckpoint,
 )
-from phitodeep.optimization.initialization import (
-    He,
-    Initializer,
-    InitType,
-    LeCun,
-    Normal,
-    Orthogonal,
-    Xavier,
-    Zeros,
-)
-from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
-from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.types import parameters, same
 from tests.layers import catalogue_examples, test_contract
 from tests.layers.catalogue_examples import cube, cube_gradient

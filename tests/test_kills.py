@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from phitodeep.layers import Chain, Dense, Dropout, GaussianNoise, Layer, Tanh
-from phitodeep.layers.base import calling, saliency
+from phitodeep.layers.call import calling, saliency
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.types import Array
 
@@ -19,7 +19,7 @@ def gradients(
     with calling(needs_dX=needs_dX):
         chain.forward(X)
         dX = chain.backward(dY)
-    return dX, [g for _, layer in chain.walk() if layer.learns() for g in layer.grads.values()]
+    return dX, [g for _, layer in chain.walk() if layer._learns() for g in layer.grads.values()]
 
 
 @pytest.mark.parametrize("frozen", [0, 1, 2])

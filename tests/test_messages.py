@@ -25,13 +25,13 @@ from phitodeep.errors import (
     PhitodeepWarning,
     ShapeError,
 )
+from phitodeep.initialization import He
 from phitodeep.layers import Dense, Layer, Param, ReLU
 from phitodeep.layers.containers import Container
 from phitodeep.loss import CategoricalCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.optimization.callbacks import Callback, EarlyStopping
-from phitodeep.optimization.initialization import He
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam
+from phitodeep.training.callbacks import Callback, EarlyStopping
 
 IMAGES = np.zeros((5, 28, 28), np.float32)
 LABELS = np.arange(5)

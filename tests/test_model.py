@@ -16,6 +16,7 @@ from phitodeep import layers as catalogue
 from phitodeep import loss as losses
 from phitodeep.checks import snake_case
 from phitodeep.errors import ArgumentError, PhitodeepWarning, ShapeError
+from phitodeep.initialization import InitType, LeCun
 from phitodeep.layers import (
     GRU,
     BatchNorm,
@@ -39,11 +40,11 @@ from phitodeep.loss import (
     Loss,
     MeanSquaredError,
 )
-from phitodeep.model import LOSSES, Sequential, SequentialBuilder
-from phitodeep.optimization.callbacks import EarlyStopping, LambdaCallback
-from phitodeep.optimization.initialization import InitType, LeCun
+from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, RMSProp
 from phitodeep.optimization.schedules import Constant, CosineDecay
+from phitodeep.sequential import LOSSES
+from phitodeep.training.callbacks import EarlyStopping, LambdaCallback
 from phitodeep.types import Array, Shape
 
 rng = np.random.default_rng(5)
@@ -70,9 +71,9 @@ def test_the_main_job_as_written(capsys: pytest.CaptureFixture[str]) -> None:
     X_train, y_train = digits(600)
     X_test, y_test = digits(100, seed=1)
     # --- the code of the issue ---
+    from phitodeep.initialization import InitType, Xavier
     from phitodeep.loss import CategoricalCrossEntropy
     from phitodeep.model import SequentialBuilder
-    from phitodeep.optimization.initialization import InitType, Xavier
     from phitodeep.optimization.optimizers import Adam
 
     model = (
@@ -438,8 +439,8 @@ def test_predict_caches_nothing() -> None:
     model.evaluate(X, LABELS, metrics=["accuracy"])
     for path, layer in model.walk():
         assert layer.cache == {}, path
-        assert layer.frame.output is None, path
-        assert layer.frame.buffers == {}, path
+        assert layer._frame.output is None, path
+        assert layer._frame.buffers == {}, path
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 1024])

@@ -6,7 +6,7 @@ import pytest
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sigmoid
 from phitodeep.layers import Chain
-from phitodeep.layers.base import calling, inference
+from phitodeep.layers.call import calling, inference
 from phitodeep.loss import NegativeELBO
 from phitodeep.models import autoencoder, char_lstm, gpt, lenet, mlp, resnet_small, vae
 from phitodeep.testing import check_gradients

@@ -37,7 +37,7 @@ def made(statement: str) -> set[str]:
 
 
 def test_small_source_gives_exactly_these_mutants() -> None:
-    assert [(m.function, m.line, m.before, m.after) for m in mutants(SLOPE, "loss.py")] == [
+    assert [(m.function, m.line, m.before, m.after) for m in mutants(SLOPE, "loss/base.py")] == [
         ("Bend.slope", 12, "s = 3 - x", "s = 3 + x"),
         ("Bend.slope", 12, "s = 3 - x", "s = 3"),
         ("Bend.slope", 12, "s = 3 - x", "s = -x"),
@@ -51,11 +51,11 @@ def test_small_source_gives_exactly_these_mutants() -> None:
 
 
 def test_forward_functions_are_broken_when_asked() -> None:
-    found = {m.function for m in mutants(SLOPE, "loss.py", f"{tool.GRADIENTS}|{tool.FORWARD}")}
+    found = {m.function for m in mutants(SLOPE, "loss/base.py", f"{tool.GRADIENTS}|{tool.FORWARD}")}
     assert found == {"Bend.slope", "Bend.forward"}
 
 
-@pytest.mark.parametrize("mutant", mutants(SLOPE, "loss.py"), ids=lambda m: m.after)
+@pytest.mark.parametrize("mutant", mutants(SLOPE, "loss/base.py"), ids=lambda m: m.after)
 def test_one_statement_changes_and_the_rest_stays(mutant: Mutant) -> None:
     lines = mutant.source.decode().splitlines()
     kept = SLOPE.decode().splitlines()
@@ -140,7 +140,7 @@ def test_equivalent_mutants_are_mutants() -> None:
 # --- whole runs ----------------------------------------------------------------------------------
 
 LINE = "def slope(x): return 3 - x"  # with five mutants
-WEAK = "from phitodeep.loss import slope\n\ndef test_slope(): assert slope(0) == 3\n"
+WEAK = "from phitodeep.loss.base import slope\n\ndef test_slope(): assert slope(0) == 3\n"
 STRONG = f"{WEAK}def test_more(): assert slope(1) == 2\n"
 LIVE = ["return 3 + x", "return 3"]  # where x is only ever 0
 
@@ -149,12 +149,13 @@ LIVE = ["return 3 + x", "return 3"]  # where x is only ever 0
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout of one gradient and one test of it."""
     monkeypatch.setattr(tool, "EQUIVALENT", {})
-    for folder in ("phitodeep", "tests", "docs"):
-        (tmp_path / folder).mkdir()
+    for folder in ("phitodeep/loss", "tests/loss", "docs"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "phitodeep" / "__init__.py").touch()
-    (tmp_path / "phitodeep" / "loss.py").write_text(LINE)
-    (tmp_path / "tests" / "test_loss.py").write_text(WEAK)
+    (tmp_path / "phitodeep" / "loss" / "__init__.py").touch()
+    (tmp_path / "phitodeep" / "loss" / "base.py").write_text(LINE)
+    (tmp_path / "tests" / "loss" / "test_loss.py").write_text(WEAK)
     return tmp_path
 
 
@@ -162,72 +163,73 @@ def test_survivors_are_told(project: Path, capsys: pytest.CaptureFixture[str]) -
     assert main([], project) == 1
     said = capsys.readouterr().out
     for after in LIVE:
-        assert f"phitodeep/loss.py:1 slope\n    - return 3 - x\n    + {after}\n" in said
+        assert f"phitodeep/loss/base.py:1 slope\n    - return 3 - x\n    + {after}\n" in said
     stored = json.loads((project / "docs" / "mutants.json").read_text())
-    row = stored["files"]["loss.py"]
+    row = stored["files"]["loss/base.py"]
     assert [row[end] for end in ("mutants", *tool.ENDS)] == [5, 3, 2, 0]
     assert row["survivors"] == [["slope", "return 3 - x", after] for after in LIVE]
     table = (project / "docs" / "_mutants.md").read_text()
     assert (
-        "| loss.py | 5 | 3 | 2 | 0 | current |\n| all that are current | 5 | 3 | 2 | 0 |" in table
+        "| loss/base.py | 5 | 3 | 2 | 0 | current |\n"
+        "| all that are current | 5 | 3 | 2 | 0 |" in table
     )
-    assert (project / "phitodeep" / "loss.py").read_text() == LINE
+    assert (project / "phitodeep" / "loss/base.py").read_text() == LINE
 
 
 def test_a_stronger_test_kills_them(project: Path) -> None:
-    (project / "tests" / "test_loss.py").write_text(STRONG)
+    (project / "tests" / "loss" / "test_loss.py").write_text(STRONG)
     assert main(["--jobs", "1"], project) == 0
 
 
 def test_declared_survivors_are_excused_but_no_others(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    declared = {("loss.py", "slope", after): "x is 0" for after in LIVE}
+    declared = {("loss/base.py", "slope", after): "x is 0" for after in LIVE}
     monkeypatch.setattr(tool, "EQUIVALENT", declared)
     assert main([], project) == 0
     table = (project / "docs" / "_mutants.md").read_text()
     assert "- `slope`, `return 3 - x` as `return 3 + x`: x is 0\n" in table
-    declared["loss.py", "slope", "return 77"] = "there is no such mutant"
+    declared["loss/base.py", "slope", "return 77"] = "there is no such mutant"
     assert main(["--sample", "1"], project) == 1
     assert "declared as equivalent, but not made" in capsys.readouterr().out
 
 
 def test_tests_must_pass_before_anything_is_broken(project: Path) -> None:
-    (project / "tests" / "test_loss.py").write_text(WEAK.replace("3", "4"))
+    (project / "tests" / "loss" / "test_loss.py").write_text(WEAK.replace("3", "4"))
     with pytest.raises(SystemExit, match=r"fails? before anything is broken"):
         main([], project)
 
 
 def test_list_runs_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (project / "tests" / "test_loss.py").write_text("1 / 0")
+    (project / "tests" / "loss" / "test_loss.py").write_text("1 / 0")
     assert main(["--list"], project) == 0
-    assert capsys.readouterr().out.count("phitodeep/loss.py:1 slope") == 5
+    assert capsys.readouterr().out.count("phitodeep/loss/base.py:1 slope") == 5
 
 
 def test_endless_tests_end(project: Path) -> None:
-    (project / "tests" / "test_loss.py").write_text("while True: pass")
+    (project / "tests" / "loss" / "test_loss.py").write_text("while True: pass")
     assert tool.fails(project, "test_loss.py", limit=1)
 
 
 def test_a_finished_file_is_not_tried_again(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (project / "tests" / "test_loss.py").write_text(STRONG)
+    (project / "tests" / "loss" / "test_loss.py").write_text(STRONG)
     assert main([], project) == 0
-    (project / "tests" / "test_loss.py").write_text("1 / 0")
-    (project / "phitodeep" / "loss.py").write_text(f"# a comment\n{LINE}")
+    (project / "tests" / "loss" / "test_loss.py").write_text("1 / 0")
+    (project / "phitodeep" / "loss/base.py").write_text(f"# a comment\n{LINE}")
     assert main([], project) == 0
-    assert "loss.py: 5 of 5 were killed before" in capsys.readouterr().out
+    assert "loss/base.py: 5 of 5 were killed before" in capsys.readouterr().out
     shutil.rmtree(project / ".mutants")  # the stored row is enough
     assert main([], project) == 0
     with pytest.raises(SystemExit, match=r"fails? before anything is broken"):
         main(["--fresh"], project)
-    (project / "phitodeep" / "loss.py").write_text(LINE.replace("3", "5"))
+    (project / "phitodeep" / "loss/base.py").write_text(LINE.replace("3", "5"))
     with pytest.raises(SystemExit, match=r"fails? before anything is broken"):
         main([], project)
     assert main(["--table"], project) == 0
     assert (
-        "| loss.py | 5 | 5 | 0 | 0 | changed since |"
+        "| loss/base.py | 5 | 5 | 0 | 0 | changed since |"
         in (project / "docs" / "_mutants.md").read_text()
     )
 
@@ -254,12 +256,12 @@ def test_an_interrupted_run_continues_and_survivors_are_tried_again(
     killed = tried.count("killed")
     assert main([], project) == 1
     assert len(tried) == 3 + 5 - killed
-    row = tool.stored(project / "docs")["loss.py"]
+    row = tool.stored(project / "docs")["loss/base.py"]
     assert [row[end] for end in ("mutants", *tool.ENDS)] == [5, 3, 2, 0]
-    (project / "tests" / "test_loss.py").write_text(STRONG)
+    (project / "tests" / "loss" / "test_loss.py").write_text(STRONG)
     assert main([], project) == 0
     assert len(tried) == 3 + 5 - killed + 2
-    assert tool.stored(project / "docs")["loss.py"]["survived"] == 0
+    assert tool.stored(project / "docs")["loss/base.py"]["survived"] == 0
 
 
 def test_only_functions_that_changed_are_broken(
@@ -269,7 +271,7 @@ def test_only_functions_that_changed_are_broken(
         who = ["-c", "user.name=A", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
         subprocess.run(["git", *who, *words], cwd=project, check=True, capture_output=True)
 
-    file = project / "phitodeep" / "loss.py"
+    file = project / "phitodeep" / "loss/base.py"
     file.write_text(f"{LINE}\ndef gradient(x): return 5 - x\n")
     git("init")
     git("add", ".")
@@ -279,7 +281,7 @@ def test_only_functions_that_changed_are_broken(
     file.write_text(f"# a comment\n{LINE}\ndef gradient(x): return 6 - x\n")
     assert main(["--changed", "HEAD", "--list"], project) == 0
     said = capsys.readouterr().out
-    assert said.count("loss.py:3 gradient") == 5
+    assert said.count("loss/base.py:3 gradient") == 5
     assert "slope" not in said
     with pytest.raises(SystemExit, match="git does not know nothing"):
         main(["--changed", "nothing"], project)
@@ -287,9 +289,10 @@ def test_only_functions_that_changed_are_broken(
 
 def test_code_in_memory_is_what_the_file_would_be(project: Path) -> None:
     """A function whose result was kept at import is broken in a file only."""
-    (project / "phitodeep" / "loss.py").write_text("def slope(x): return -x\nkept = slope(1)\n")
-    weak = "from phitodeep.loss import kept\n\ndef test_kept(): assert kept == -1\n"
-    (project / "tests" / "test_loss.py").write_text(weak)
+    file = project / "phitodeep" / "loss" / "base.py"
+    file.write_text("def slope(x): return -x\nkept = slope(1)\n")
+    weak = "from phitodeep.loss.base import kept\n\ndef test_kept(): assert kept == -1\n"
+    (project / "tests" / "loss" / "test_loss.py").write_text(weak)
     assert main([], project) == 0
 
 
@@ -309,5 +312,5 @@ def test_every_file_with_a_gradient_has_tests() -> None:
 
 def test_a_sample_of_all_is_killed_and_the_checkout_is_untouched() -> None:
     before = {f: f.read_bytes() for f in (ROOT / "phitodeep").rglob("*.py")}
-    assert main(["--module", "loss.py", "--sample", "6", "--seed", "3"]) == 0
+    assert main(["--module", "loss/base.py", "--sample", "6", "--seed", "3"]) == 0
     assert {f: f.read_bytes() for f in (ROOT / "phitodeep").rglob("*.py")} == before

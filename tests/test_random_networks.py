@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from phitodeep import layers, watching
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers import BatchNorm, Chain, Layer, Softmax, Tanh
-from phitodeep.layers.base import calling
+from phitodeep.layers.call import calling
 from phitodeep.loss import CategoricalCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model import Sequential
-from phitodeep.optimization.callbacks import Callback
 from phitodeep.optimization.optimizers import SGD, AdamW, Optimizer
 from phitodeep.testing import check_gradients
+from phitodeep.training.callbacks import Callback
 from phitodeep.types import Array
 from tests import random_networks
 from tests.random_networks import Centred, Ladder, Network, arrays, networks
@@ -235,7 +235,7 @@ def model_of(net: Network, how: Setting, dtype: Any = np.float64) -> tuple[Seque
         parts = [*parts, Tanh(), *([Softmax()] if how.target == "probabilities" else [])]
     model = Sequential(loss_class=how.loss(), optimizer=how.optimize(), seed=net.seed, dtype=dtype)
     model.layers = [*parts]  # not in the constructor, which would build from Dense(4, 4) on
-    model.plant(net.seed)
+    model._set_seed(net.seed)
     model.build(net.X.shape[1:], dtype=dtype)
     rng, N = np.random.default_rng(net.seed + 2), len(net.X)
     if how.target == "numbers":

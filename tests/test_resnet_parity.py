@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phitodeep.layers.base import calling
+from phitodeep.layers.call import calling
 from phitodeep.models import resnet_small
 from tests.conftest import references
 

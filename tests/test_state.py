@@ -26,13 +26,6 @@ from phitodeep.layers import (
     TiedDense,
 )
 from phitodeep.model import Sequential
-from phitodeep.optimization.callbacks import (
-    Callback,
-    CSVLogger,
-    EarlyStopping,
-    LambdaCallback,
-    ModelCheckpoint,
-)
 from phitodeep.optimization.optimizers import (
     LBFGS,
     OPTIMIZERS,
@@ -45,6 +38,13 @@ from phitodeep.optimization.optimizers import (
     RMSProp,
 )
 from phitodeep.optimization.schedules import CosineDecay, OneCycle, ReduceOnPlateau, WarmUp
+from phitodeep.training.callbacks import (
+    Callback,
+    CSVLogger,
+    EarlyStopping,
+    LambdaCallback,
+    ModelCheckpoint,
+)
 from phitodeep.types import Array
 from tests.test_bad_input import assert_same
 
@@ -147,7 +147,7 @@ def resumed(
         states.append(stored(whole.state_dict()))
         history += train(whole, epochs - at, **options)
     other = make()
-    other.plant(99)
+    other._set_seed(99)
     other.load_state_dict(states[0])
     assert_same(other.state_dict() | {"callbacks": 0}, states[0] | {"callbacks": 0})
     rest = train(other, epochs - at, **options)

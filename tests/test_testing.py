@@ -32,7 +32,7 @@ from phitodeep.layers import (
     Tanh,
 )
 from phitodeep.layers.activation import Elementwise
-from phitodeep.layers.base import calling
+from phitodeep.layers.call import calling
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import GradientError, check_gradients, numeric_gradient
@@ -200,7 +200,7 @@ def test_all_happens_on_a_copy(X: Array) -> None:
     model.build((D,), seed=1)
     before = model.forward(X)
     model.backward(np.ones_like(before))
-    frames = [copy.deepcopy(layer.frame) for _, layer in model.walk()]
+    frames = [copy.deepcopy(layer._frame) for _, layer in model.walk()]
     weights, kept = model.get_weights(), X.copy()
     check_gradients(model, X)
     np.testing.assert_array_equal(X, kept)
@@ -208,7 +208,7 @@ def test_all_happens_on_a_copy(X: Array) -> None:
         assert a.dtype == np.float32
         np.testing.assert_array_equal(a, weights[name])
     for (_, layer), frame in zip(model.walk(), frames, strict=True):
-        assert layer.frame.passes == frame.passes
+        assert layer._frame.passes == frame.passes
         np.testing.assert_equal(layer.cache, frame.cache)
         np.testing.assert_equal(layer.grads, frame.grads)
     unbuilt = Dense(4)
@@ -457,7 +457,7 @@ class Lookup(Layer):
         self.W = np.zeros((4, D))
         return (*shape, D)
 
-    def admit(self, X: Any) -> Array:
+    def validate(self, X: Any) -> Array:
         return np.asarray(X)
 
     def forward(self, X: Array) -> Array:

@@ -67,8 +67,8 @@ FORWARD = (  # with --forward, these too
 TWIN = "kernels/compiled.py"  # all of whose functions are broken: each is compared with its formula
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": ("layers/test_contract.py", ["test_kills.py", "layers"]),
-    "loss.py": ("test_loss.py", ["test_kills.py", "test_fusion.py"]),
-    "functional.py": ("test_functional.py", ["test_kills.py", "test_loss.py", "layers"]),
+    "loss/*.py": ("loss/test_loss.py", ["test_kills.py", "training/test_shortcuts.py"]),
+    "functional.py": ("test_functional.py", ["test_kills.py", "loss", "layers"]),
     "optimization/base.py": (
         "optimization/test_optimizers.py",
         [
@@ -130,7 +130,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/containers.py",
         "Chain._backward",
-        "first = next((k for k, layer in enumerate(self.layers) if layer.learns()), -2)",
+        "first = next((k for k, layer in enumerate(self.layers) if layer._learns()), -2)",
     ): "anything below 0 says that no layer learns",
     (
         "layers/containers.py",
@@ -145,7 +145,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/base.py",
         "Watch.run",
-        "path = watch.paths.get(id(layer.original), '?')",
+        "path = watch.paths.get(id(layer._original), '?')",
     ): "the line before has made them",
     (
         "layers/pooling.py",
@@ -187,9 +187,9 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     ): "it is taken from 9 on",
     (TWIN, "_exp_of", "return double"): "the library's exp is as exact for float32, and slower",
     (TWIN, "_tanh_of", "return double"): "the library's tanh is as exact for float32, and slower",
-    ("loss.py", "SquaredHinge.slope", "return -2 / T * super().each(P, T)"): "T is -1 or +1",
+    ("loss/binary.py", "SquaredHinge.slope", "return -2 / T * super().each(P, T)"): "T is -1 or +1",
     (
-        "loss.py",
+        "loss/categorical.py",
         "_CrossEntropy._rows",
         "rows = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q",
     ): "rows q come from a product in _aim: nobody else holds them",
@@ -269,17 +269,17 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "back = np.argsort((1, *self.dims))",
     ): "NumPy sorts so few numbers by insertion, which keeps the first 1 first",
     (
-        "loss.py",
+        "loss/base.py",
         "Elementwise.gradient",
         "np.copyto(slope, 1, where=w == 0)",
     ): "the next line multiplies it by 0",
     (
-        "loss.py",
+        "loss/binary.py",
         "BinaryCrossEntropyWithLogits.slope",
         "slope /= np.copysign(1, P)",
     ): "dividing by 1 or -1 is multiplying by it",
     (
-        "loss.py",
+        "loss/regression.py",
         "CosineSimilarityLoss._unit",
         "size = np.where(size < np.finfo(X.dtype).tiny, 2, size)",
     ): "the scale cancels: Y is scaled by what its inverse is divided by",

@@ -2,7 +2,8 @@
 
 from phitodeep.data.mnist import load_mnist
 from phitodeep.data.synthetic import make_blobs, make_moons, make_spirals
-from phitodeep.data.text import CharTokenizer, load_text, windows
+from phitodeep.data.text import load_text, windows
+from phitodeep.text.tokenizer import CharTokenizer
 
 __all__ = [
     "CharTokenizer",

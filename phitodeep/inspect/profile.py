@@ -11,9 +11,10 @@ import numpy as np
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.table import Table
-from phitodeep.layers.base import Event, Layer, watching
-from phitodeep.optimization.callbacks import LambdaCallback
-from phitodeep.optimization.training import fit
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import Event, watching
+from phitodeep.training.callbacks import LambdaCallback
+from phitodeep.training.loop import fit
 from phitodeep.types import Array, DType
 
 HEAD = ("path", "layer", "forward", "backward", "share", "MFLOP", "GFLOP/s", "kept", "predicted")

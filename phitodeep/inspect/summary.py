@@ -83,7 +83,7 @@ def summarize(layer: Layer, title: str = "") -> Summary:
     Before the input's shape is known, what depends on it shows as unknown.
     """
     with contextlib.suppress(NotBuiltError):  # then the layers that are built still tell theirs
-        layer = layer if layer.output_shape is not None else layer.measured()
+        layer = layer if layer.output_shape is not None else layer._measured()
     seen: set[int] = set()
     walked = list(layer.walk())
     shown = [(path, part) for path, part in walked if path or part.params or len(walked) == 1]

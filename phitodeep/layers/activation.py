@@ -242,7 +242,7 @@ class GELU(Layer):
     Source: Hendrycks and Gimpel 2016, arXiv:1606.08415, sec. 2.
     """
 
-    flops_per_output = 8
+    _flops_per_output = 8
     independent_samples, steps = True, "independent"
     gives = "numbers"
 
@@ -463,9 +463,9 @@ class Softsign(Elementwise):
 class _AlongAxis(Layer):
     """What Softmax and LogSoftmax share: an axis other than that of the batch."""
 
-    flops_per_output = 5
+    _flops_per_output = 5
     independent_samples = True
-    mask_remedy = "axis=-1 works at each step alone"
+    _mask_remedy = "axis=-1 works at each step alone"
 
     @property
     def steps(self) -> str:

@@ -12,15 +12,16 @@ import numpy as np
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import softmax, softmax_rows_back, sum_rows
+from phitodeep.initialization import Initializer, Xavier
 from phitodeep.kernels import kernel
 from phitodeep.layers.activation import GELU, ReLU, SiLU
-from phitodeep.layers.base import Layer, Param, Ticket, current
+from phitodeep.layers.base import Layer, Param, RandomKey
+from phitodeep.layers.call import current
 from phitodeep.layers.containers import Chain, Parallel, Residual
 from phitodeep.layers.dense import Dense
 from phitodeep.layers.embedding import rotate, turning
 from phitodeep.layers.normalization import LayerNorm, RMSNorm
 from phitodeep.layers.regularization import Dropout
-from phitodeep.optimization.initialization import Initializer, Xavier
 from phitodeep.types import Array, DType, Shape
 
 SCORES = 2**18  # scores of one head that are held at once; longer sequences go by query blocks
@@ -129,7 +130,7 @@ class MultiHeadAttention(Layer):
         Q = np.multiply(Q, scale, out=self.buffer("Q", Q.shape, X.dtype))
         Z = self.buffer("Z", (N, T, D), X.dtype)
         Z_h = self._heads(Z)
-        ticket = self.ticket() if self.dropout and call.training else None
+        ticket = self._random_key() if self.dropout and call.training else None
         blocks = list(self._blocks(T, K.shape[-2], start))
         for part, (rows, seen) in enumerate(blocks):
             P = self._attend(Q[..., rows, :], K[..., seen, :], start + rows.start, mask)
@@ -232,7 +233,7 @@ class MultiHeadAttention(Layer):
         return softmax(S, out=S)
 
     def _factors(
-        self, shape: Shape, dtype: DType, ticket: Ticket | None, part: int
+        self, shape: Shape, dtype: DType, ticket: RandomKey | None, part: int
     ) -> Array | None:
         """Dropout's factors of P, 0 or 1 / (1 - rate); None where nothing is dropped."""
         if ticket is None:

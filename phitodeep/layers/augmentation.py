@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers.base import Layer, current
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import current
 from phitodeep.layers.windows import spread
 from phitodeep.types import Array, Shape
 
@@ -19,7 +20,7 @@ from phitodeep.types import Array, Shape
 class _Image(Layer):
     """What these layers share: samples (height, width, C)."""
 
-    flops_per_output = 0
+    _flops_per_output = 0
     independent_samples = True
 
     def create(self, shape: Shape) -> Shape:

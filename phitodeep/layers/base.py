@@ -5,11 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import math
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
-from typing import Any, ClassVar, NamedTuple, NoReturn, Self, cast, overload
+from typing import Any, ClassVar, NoReturn, Self, cast, overload
 
 import numpy as np
 
@@ -23,244 +20,23 @@ from phitodeep.errors import (
     OrderError,
     ShapeError,
 )
-from phitodeep.optimization.initialization import Initializer
+from phitodeep.initialization import Initializer
+from phitodeep.layers.call import Call as Call
+from phitodeep.layers.call import Event as Event
+from phitodeep.layers.call import calling as calling
+from phitodeep.layers.call import current as current
+from phitodeep.layers.call import inference as inference
+from phitodeep.layers.call import saliency as saliency
+from phitodeep.layers.call import watching as watching
+from phitodeep.layers.frame import Buffered, Frame
 from phitodeep.types import Array, DType, Shape, describe
 
-Ticket = tuple[int, int, int]
+RandomKey = tuple[int, int, int]
 STEPS = {  # what `Layer.steps` says of step t of Y
     "independent": "it depends on step t of X alone",
     "remembered": "it depends on steps up to t, which generation keeps in the call's memory",
     "joined": "it may depend on all steps",
 }
-
-
-class Call(NamedTuple):
-    """How the current forward or backward pass is meant: a value of the call, not of a layer."""
-
-    training: bool = True  # dropout drops, batch statistics are used and recorded
-    caching: bool = True  # forward keeps what backward needs
-    needs_dX: bool = True  # False: nobody reads the gradient of the input
-    reuse: bool = False  # output buffers of the previous step may be written again
-    step: int | None = None  # of the optimizer; None: each forward pass counts for itself
-    first: int = 0  # place of this batch's first sample in the global batch
-    mask: Array | None = None  # (N, T) bool: the steps of each sample that are there
-    memory: dict[Layer, Any] | None = None  # in generation: what layers keep between the calls
-    again: bool = False  # this forward pass was done before: nothing counts or is noted twice
-    watch: Watch | None = None  # who is told of every pass: see `watching`
-
-    @property
-    def keeps(self) -> bool:
-        """Whether a backward pass may follow; none goes back through steps of generation."""
-        return self.caching and self.memory is None
-
-
-_CALL: ContextVar[Call] = ContextVar("phitodeep_call", default=Call())  # noqa: B039
-current = _CALL.get
-
-
-class within:
-    """Run the body of a `with` in this `Call`."""
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-
-    def __enter__(self) -> None:
-        self.token = _CALL.set(self.call)
-
-    def __exit__(self, *_: object) -> None:
-        _CALL.reset(self.token)
-
-
-class calling(within):
-    """Run the body of a `with` with some fields of the current `Call` changed."""
-
-    def __init__(self, **changes: Any) -> None:
-        self.changes = changes
-
-    def __enter__(self) -> None:
-        self.call = _CALL.get()._replace(**self.changes)
-        super().__enter__()
-
-
-class inference(within):
-    """Predict: no dropout, running statistics, nothing cached and nothing shared written."""
-
-    caching = False
-
-    def __init__(self) -> None:
-        """Takes no arguments."""
-
-    def __enter__(self) -> None:
-        self.call = _CALL.get()._replace(training=False, caching=self.caching, reuse=False)
-        super().__enter__()
-
-
-class saliency(inference):
-    """As `inference`, but cached, so that `backward` gives the gradient of what was predicted."""
-
-    caching = True
-
-
-class Event(NamedTuple):
-    """What a watcher is told, before and after each pass: see `watching`.
-
-    what     "forward" or "backward" of a layer, "loss", or "step" of the optimizer
-    when     "before" or "after"
-    path     of the layer, such as "3.layers.0"; "" for the outermost layer, a loss and a step
-    source   the layer, loss or optimizer itself: `source.grads` after a backward pass
-    array    before and after: X and Y of a forward pass, dY and dX of a backward pass (None for
-             tokens, and where nobody reads it), P and dP of a loss, and the flat g of a step
-    value    the loss after it was computed (before: None), the learning rate of a step
-    time     time.perf_counter(), in seconds
-    """
-
-    what: str
-    when: str
-    path: str
-    source: Any
-    array: Array | None
-    value: float | None
-    time: float
-
-
-Watcher = Callable[[Event], Array | None]
-
-
-class Watch(NamedTuple):
-    """A watcher, and what the passes know of it."""
-
-    watcher: Watcher
-    recomputed: bool  # whether it is also told of a checkpoint's second forward pass
-    paths: Mapping[int, str] | None  # by id of the layer; None before the outermost layer is known
-    inside: tuple[str, Any] = ("", None)  # the pass that runs: it is not told again by super()
-
-    def tell(
-        self,
-        what: str,
-        when: str,
-        source: Any,
-        array: Any,
-        value: float | None = None,
-        path: str = "",
-    ) -> Any:
-        """Tell the watcher; the array, or what it gave in place of it."""
-        with calling(watch=None):  # what the watcher computes is not watched
-            given = self.watcher(Event(what, when, path, source, array, value, time.perf_counter()))
-        if given is None:
-            return array
-        if not isinstance(given, np.ndarray) or array is None or given.shape != array.shape:
-            raise ArgumentTypeError(
-                f"a watcher returns None, or an array in place of the one it was given: {when} "
-                f"the {what} of {source!r} that is {_shape_of(array)}, got {_shape_of(given)}."
-            )
-        return given.astype(array.dtype, copy=False)
-
-    def run(
-        self, what: str, layer: Layer, run: Callable[..., Any], A: Array, how: dict[str, Any]
-    ) -> Any:
-        """The pass `run(layer, A, **how)`, with the watcher told before and after it."""
-        call = current()
-        again = what == "forward" and call.again and not self.recomputed
-        if again or self.inside == (what, layer):
-            return run(layer, A, **how)
-        watch = self.of(layer)
-        path = (watch.paths or {}).get(id(layer.original), "?")
-        with within(call._replace(watch=watch._replace(inside=(what, layer)))):
-            A = watch.tell(what, "before", layer, A, path=path)
-            return watch.tell(what, "after", layer, run(layer, A, **how), path=path)
-
-    def of(self, root: Layer) -> Watch:
-        """This watch, with paths as seen from `root` unless it has some."""
-        if self.paths is not None:
-            return self
-        return self._replace(paths={id(layer): path for path, layer in root.original.walk()})
-
-
-def _shape_of(array: Any) -> str:
-    return f"of shape {array.shape}" if isinstance(array, np.ndarray) else repr(array)
-
-
-class watching(within):
-    """Tell `watcher` of each pass of a layer, of each loss and of each optimizer's step.
-
-        def watcher(event):
-            print(event.when, event.what, event.path, event.array.shape)
-
-        with phitodeep.watching(watcher):
-            model.train(X, y, epochs=1)
-
-    The watcher is a function of one `Event`. It is told once before and once after a pass. What
-    it returns, an array of the same shape, takes the place of the event's array; None leaves it.
-    Paths are those in the model, or in the outermost layer that runs, or in `root` if given. A
-    forward pass that a checkpoint computes again is told of only with `recomputed=True`, which a
-    watcher that replaces arrays needs there. With threads, the watcher is called in each of them.
-    Training writes into the same arrays again: keep copies.
-    """
-
-    def __init__(
-        self, watcher: Watcher, *, root: Layer | None = None, recomputed: bool = False
-    ) -> None:
-        if not callable(watcher):
-            raise ArgumentTypeError(f"watching takes a function of an event, got {watcher!r}.")
-        watch = Watch(watcher, recomputed, None)
-        self.watch = watch if root is None else watch.of(root)
-
-    def __enter__(self) -> None:
-        self.call = _CALL.get()._replace(watch=self.watch)
-        super().__enter__()
-
-
-class _NoGrads(dict[str, Array]):
-    """The gradients before the first backward pass."""
-
-    def __missing__(self, name: str) -> NoReturn:
-        raise BackwardError(
-            f"there is no gradient {name!r} yet: backward leaves gradients, after forward."
-        )
-
-
-class Frame:
-    """The memory of one pass: cache, gradients, and buffers that the training loop reuses."""
-
-    def __init__(self) -> None:
-        self.cache: dict[str, Any] = {}
-        self.grads: dict[str, Array] = _NoGrads()
-        self.grad_arrays: dict[str, Array] = {}  # where a training step wants gradients written
-        self.buffers: dict[str, Array] = {}
-        self.output: tuple[Shape, np.dtype[Any]] | None = None  # of the last cached forward
-        self.passes = 0  # forward passes that drew random numbers outside any counted step
-        self.start: tuple[Array, Call] | None = None  # of a pass that is to be computed again
-
-
-# Linux's allocator hands memory above 128 kB back to the system when an array is freed, and each
-# page of the next one is a fault: more work than a layer's own. Once it has seen a block of 32 MB
-# freed, it keeps that much. The block is never touched, so it costs nothing.
-if sys.platform == "linux":
-    np.empty(2**25 - 2**13, np.uint8)
-
-
-class Buffered:
-    """Something that writes its results into a frame."""
-
-    frame: Frame
-
-    def buffer(self, name: str, shape: Shape, dtype: DType) -> Array:
-        """An uninitialised array to write into: last step's one inside the training loop, else new.
-
-        A shorter last batch gets the head of the longer one, so that an epoch allocates once.
-        """
-        return self.reused(name, shape, dtype) if _CALL.get().reuse else np.empty(shape, dtype)
-
-    def reused(self, name: str, shape: Shape, dtype: DType) -> Array:
-        """The array of this name that the frame keeps, made where there is none that fits."""
-        old = self.frame.buffers.get(name)
-        if old is not None and old.dtype == dtype:
-            if old.shape == shape:
-                return old
-            if old.shape[1:] == shape[1:] and old.ndim and shape[0] < old.shape[0]:
-                return old[: shape[0]]
-        made = self.frame.buffers[name] = np.empty(shape, dtype)
-        return made
 
 
 class Param:
@@ -289,7 +65,7 @@ class Param:
         try:
             return store[self.name]
         except KeyError:
-            layer.make_parameters()
+            layer._make_parameters()
             if self.name in store:
                 return store[self.name]
             raise NotBuiltError(f"{layer!r} has no parameter {self.name!r}.") from None
@@ -297,7 +73,7 @@ class Param:
     def __set__(self, layer: Layer, value: Any) -> None:
         store: dict[str, Array] = getattr(layer, self.store)
         if not layer.creating and self.name not in store:
-            layer.make_parameters()
+            layer._make_parameters()
         new = value
         if type(new) is not np.ndarray or new.dtype.kind not in "fiub":
             new = as_real(new, f"{layer!r}: parameter {self.name!r}")
@@ -335,17 +111,17 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
     @functools.wraps(forward)
     def guarded(self: Layer, X: Array, **how: Any) -> Array:
         if self.output_shape is None:
-            self.make_parameters()
+            self._make_parameters()
         if type(X) is not np.ndarray or X.dtype != self.dtype or self.takes_tokens:
-            X = self.admit(X)
+            X = self._cast_input(X)
         if X.ndim == 0:
             raise ShapeError(f"{self!r} takes a batch of at least rank 1, got a single number.")
-        call = _CALL.get()
+        call = current()
         if call.watch is None:
             Y = forward(self, X, **how)
         else:
             Y = call.watch.run("forward", self, forward, X, how)
-        frame = self.frame
+        frame = self._frame
         if frame.output is None or type(Y) is not np.ndarray or Y.shape != frame.output[0]:
             self._check_output(X, Y)
         if call.caching and call.memory is None:
@@ -360,7 +136,7 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
 
     @functools.wraps(backward)
     def guarded(self: Layer, dY: Array) -> Array | None:
-        frame = self.frame
+        frame = self._frame
         if frame.output is None:
             raise BackwardError(
                 f"{self!r} has nothing to go back through: run a forward pass in training mode "
@@ -372,7 +148,7 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
         if dY.shape != shape:
             raise ShapeError(f"{self!r} gave Y of shape {shape}, got dY of shape {dY.shape}.")
         frame.grads = {}
-        watch = _CALL.get().watch
+        watch = current().watch
         if watch is None:
             return backward(self, dY)
         return watch.run("backward", self, backward, dY, {})
@@ -396,8 +172,8 @@ class Layer(Buffered, Configurable):
 
     config_kind = "layer"
     takes_tokens = False  # True: X are integers, such as token ids, and stay integers
-    flops_per_output = 1  # the work of an elementwise layer; matrix layers override `flops`
-    declared: ClassVar[dict[str, Param]] = {}  # parameters and states of the class
+    _flops_per_output = 1  # the work of an elementwise layer; matrix layers override `flops`
+    _declared: ClassVar[dict[str, Param]] = {}  # parameters and states of the class
 
     # What others must know of a layer. A class that overrides `forward` declares them again, and
     # one that overrides `backward` alone the first:
@@ -406,7 +182,7 @@ class Layer(Buffered, Configurable):
     output_shape: Shape | None = None  # of one sample, once built
     gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" for unknown
     max_steps: int | None = None  # the most steps that the layer takes, if there is a limit
-    mask_remedy: ClassVar[str] = (  # what to do where `compute_mask` refuses
+    _mask_remedy: ClassVar[str] = (  # what to do where `compute_mask` refuses
         'leave out `lengths`; a layer of your own declares steps = "independent", or writes '
         "compute_mask"
     )
@@ -428,7 +204,7 @@ class Layer(Buffered, Configurable):
                 if all(name not in vars(kind) for kind in mixed):
                     setattr(cls, name, getattr(Layer, name))
         declared = {name: p for name, p in vars(cls).items() if isinstance(p, Param)}
-        cls.declared = {**cls.declared, **declared}
+        cls._declared = {**cls._declared, **declared}
 
     def __init__(self) -> None:
         if type(self).__hash__ is None:
@@ -438,7 +214,7 @@ class Layer(Buffered, Configurable):
             )
         self.params: dict[str, Array] = {}
         self.state: dict[str, Array] = {}
-        self.frame = Frame()
+        self._frame = Frame()
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self.input_shape: Shape | None = None
         self.output_shape = None
@@ -472,7 +248,7 @@ class Layer(Buffered, Configurable):
         if self.steps != "independent":
             raise ArgumentError(
                 f"{self!r} does not take `lengths`: what they leave out would change the other "
-                f"steps. Remedy: {self.mask_remedy}."
+                f"steps. Remedy: {self._mask_remedy}."
             )
         return mask
 
@@ -496,15 +272,15 @@ class Layer(Buffered, Configurable):
 
     def flops(self) -> int:
         """Floating-point operations of a forward pass, for one sample."""
-        return self.flops_per_output * math.prod(self.output_shape or ())
+        return self._flops_per_output * math.prod(self.output_shape or ())
 
     # --- what an author uses ---------------------------------------------------------------
 
     def save_for_backward(self, **values: Any) -> None:
         """Keep values for `backward`, unless this is inference or generation."""
-        call = _CALL.get()
+        call = current()
         if call.caching and call.memory is None:
-            self.frame.cache = values
+            self._frame.cache = values
 
     def save(self, path: Any = None, **values: Any) -> NoReturn:
         """Refused: it is the name of what will write files."""
@@ -518,7 +294,7 @@ class Layer(Buffered, Configurable):
 
     def saved(self, *names: str) -> Any:
         """What `save_for_backward` kept under these names: one value, or a tuple of several."""
-        cache = self.frame.cache
+        cache = self._frame.cache
         try:
             return cache[names[0]] if len(names) == 1 else tuple([cache[name] for name in names])
         except KeyError as missing:
@@ -533,7 +309,7 @@ class Layer(Buffered, Configurable):
         In a training step it is a piece of the optimizer's vector of all gradients, so that
         nothing is copied; elsewhere it is a new array.
         """
-        W, frame = self.params.get(name), self.frame
+        W, frame = self.params.get(name), self._frame
         if W is None:
             owner, own_name = self.tied.get(name, (self, name))
             if own_name not in owner.params:
@@ -544,10 +320,10 @@ class Layer(Buffered, Configurable):
             W = owner.params[own_name]
         dtype = self.dtype if frame.output is None else frame.output[1]
         made = None
-        if _CALL.get().reuse:
+        if current().reuse:
             made = frame.grad_arrays.get(name)
             if made is None:
-                made = self.reused(f"gradient of {name}", W.shape, dtype)
+                made = self._reused(f"gradient of {name}", W.shape, dtype)
         if made is None:
             made = np.empty(W.shape, dtype)
         frame.grads[name] = made
@@ -564,7 +340,7 @@ class Layer(Buffered, Configurable):
         """The call's mask, if it fits X (N, T, ...), which must have samples and steps."""
         if X.size == 0:
             raise ShapeError(f"{self!r} needs at least one sample and step, got shape {X.shape}.")
-        mask = _CALL.get().mask
+        mask = current().mask
         if mask is not None and (mask.dtype != bool or mask.shape != X.shape[:2]):
             raise ShapeError(
                 f"{self!r} takes a mask of True and False of shape {X.shape[:2]}, "
@@ -572,18 +348,18 @@ class Layer(Buffered, Configurable):
             )
         return mask
 
-    def ticket(self) -> Ticket:
+    def _random_key(self) -> RandomKey:
         """What sets this forward pass's random numbers apart.
 
         The place of the first sample, and the step, or outside any step the count of passes.
         """
-        call = _CALL.get()
+        call = current()
         if call.step is not None:
             return call.first, call.step, 0
-        self.frame.passes += not call.again
-        return call.first, self.frame.passes, 1
+        self._frame.passes += not call.again
+        return call.first, self._frame.passes, 1
 
-    def uniform(self, shape: Shape, ticket: Ticket | None = None, part: int = 0) -> Array:
+    def uniform(self, shape: Shape, ticket: RandomKey | None = None, part: int = 0) -> Array:
         """float32 numbers in [0, 1): a pure function of seed, layer path, ticket and sample place.
 
         Philox is counter based: its counter is set to (place of the first sample, ticket, part),
@@ -592,8 +368,8 @@ class Layer(Buffered, Configurable):
         """
         n, each = shape[0], math.prod(shape[1:])
         ticks = -(-each // 8)  # one tick of the counter gives eight float32
-        key = self.seed_sequence.generate_state(2, np.uint64)
-        first, step, kind = ticket or self.ticket()
+        key = self._seed_sequence.generate_state(2, np.uint64)
+        first, step, kind = ticket or self._random_key()
         counter = [first * ticks, step, kind, part]
         drawn = self.buffer("uniform", (n, 8 * ticks), np.float32)
         bits = np.random.Philox(key=key, counter=counter)
@@ -609,12 +385,12 @@ class Layer(Buffered, Configurable):
         shape that the parameters do not fit is refused. `dtype` is float32 unless given.
         """
         shape = check_shape(input_shape, repr(self))
-        if not shape and self.declared and not self.takes_tokens:
+        if not shape and self._declared and not self.takes_tokens:
             raise ShapeError(f"{self!r} needs samples of at least one axis, got shape ().")
         self.cast(self.dtype if dtype is None else dtype)
         if seed is not None:
-            self.plant(seed)
-        self._generator = np.random.default_rng(self.seed_sequence) if self.creates else None
+            self._set_seed(seed)
+        self._generator = np.random.default_rng(self._seed_sequence) if self.creates else None
         if not self.children() and any(isinstance(v, Layer) for _, v in self._spread()):
             raise ArgumentTypeError(f"{self!r} holds layers: derive it from Container.")
         self.creating = True
@@ -625,24 +401,24 @@ class Layer(Buffered, Configurable):
         self.input_shape = shape
         return self.output_shape
 
-    def check_begun(self) -> None:
+    def _check_initialized(self) -> None:
         """Refuse a layer whose author forgot `super().__init__()`."""
-        if "frame" not in vars(self):
+        if "_frame" not in vars(self):
             raise NotBuiltError(
                 f"{type(self).__name__} has no parameters yet: its __init__ must begin "
                 "with super().__init__()."
             )
 
-    def make_parameters(self) -> None:
+    def _make_parameters(self) -> None:
         """Build from the settings alone, or say that they do not tell the input's shape."""
-        self.check_begun()
-        if self.output_shape is None and self.declared:
+        self._check_initialized()
+        if self.output_shape is None and self._declared:
             self.build(self._known_or_refuse())
 
-    def measured(self, input_shape: Shape | None = None) -> Self:
+    def _measured(self, input_shape: Shape | None = None) -> Self:
         """A copy built without making any array: for shapes and counts."""
         shape = self._known_or_refuse() if input_shape is None else input_shape
-        ghost = self.replica()
+        ghost = self._replica()
         for _, layer in ghost.walk():
             layer.creates, layer.params, layer.state = False, {}, {}
         ghost.build(shape)
@@ -668,11 +444,11 @@ class Layer(Buffered, Configurable):
         for _, layer in self.walk():
             if layer.dtype != wanted:
                 layer.dtype = wanted
-                layer.frame = Frame()
+                layer._frame = Frame()
                 for store in (layer.params, layer.state):
                     store.update({name: a.astype(wanted) for name, a in store.items()})
 
-    def plant(self, seed: Any) -> None:
+    def _set_seed(self, seed: Any) -> None:
         """Give this layer and those below random streams of their own, one for each path.
 
         `seed` is an integer or a NumPy SeedSequence.
@@ -681,16 +457,16 @@ class Layer(Buffered, Configurable):
         self._seed = root
         for i, child in enumerate(self.children().values()):
             key = (*root.spawn_key, i)
-            child.plant(np.random.SeedSequence(root.entropy, spawn_key=key))
+            child._set_seed(np.random.SeedSequence(root.entropy, spawn_key=key))
 
     @property
-    def seed_sequence(self) -> np.random.SeedSequence:
+    def _seed_sequence(self) -> np.random.SeedSequence:
         if self._seed is None:
-            self.plant(np.random.SeedSequence())
+            self._set_seed(np.random.SeedSequence())
         assert self._seed is not None
         return self._seed
 
-    def admit(self, X: Any) -> Array:
+    def _cast_input(self, X: Any) -> Array:
         """X as an array of this layer's dtype; a layer that was never built keeps floats as is."""
         if self.takes_tokens:
             return as_tokens(X, self)
@@ -708,7 +484,7 @@ class Layer(Buffered, Configurable):
         for key, child in self.children().items():
             yield from child.walk(f"{path}.{key}" if path else key.removeprefix("layers."))
 
-    def replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
+    def _replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
         """The same layer with the same parameters and a frame of its own, as a thread needs it.
 
         `frames` keeps the frames by layer, for the replicas that are made of it later.
@@ -719,11 +495,11 @@ class Layer(Buffered, Configurable):
             if frames is not None:
                 frames[self] = frame
         twin = object.__new__(type(self))
-        vars(twin).update(vars(self), frame=frame, _original=self.original)
+        vars(twin).update(vars(self), _frame=frame, _original=self._original)
         return twin
 
     @property
-    def original(self) -> Layer:
+    def _original(self) -> Layer:
         """The layer that this one is a replica of, or itself."""
         return cast(Layer, vars(self).get("_original", self))
 
@@ -732,21 +508,21 @@ class Layer(Buffered, Configurable):
         return copy.deepcopy(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "frame": Frame()}
+        return {**vars(self), "_frame": Frame()}
 
     # --- parameters ------------------------------------------------------------------------
 
     @property
     def cache(self) -> dict[str, Any]:
-        return self.frame.cache
+        return self._frame.cache
 
     @property
     def grads(self) -> dict[str, Array]:
-        return self.frame.grads
+        return self._frame.grads
 
     @grads.setter
     def grads(self, grads: dict[str, Array]) -> None:
-        self.frame.grads = grads
+        self._frame.grads = grads
 
     @property
     def trainable(self) -> bool:
@@ -758,15 +534,15 @@ class Layer(Buffered, Configurable):
         for _, layer in self.walk():
             layer._trainable = bool(value)
 
-    def learns(self) -> bool:
+    def _learns(self) -> bool:
         """Whether any parameter here or below is trainable."""
         own = self._trainable and bool(self.params)
-        return own or any(child.learns() for child in self.children().values())
+        return own or any(child._learns() for child in self.children().values())
 
     def count_params(self) -> int:
         """How many numbers are in the parameters here and below; counting makes none of them."""
-        waiting = any(part.declared and part.output_shape is None for _, part in self.walk())
-        built = self.measured() if waiting else self
+        waiting = any(part._declared and part.output_shape is None for _, part in self.walk())
+        built = self._measured() if waiting else self
         arrays = {id(a): a.size for _, layer in built.walk() for a in layer.params.values()}
         return sum(arrays.values())
 
@@ -840,7 +616,7 @@ class Layer(Buffered, Configurable):
 
     def _stored(self) -> Iterator[tuple[str, dict[str, Array], str]]:
         for path, layer in self.walk():
-            layer.make_parameters()
+            layer._make_parameters()
             for store in (layer.params, layer.state):
                 for name in store:
                     yield f"{path}.{name}" if path else name, store, name

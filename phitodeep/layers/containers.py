@@ -10,7 +10,9 @@ from typing import Any, Self, cast
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, ShapeError, locate
-from phitodeep.layers.base import Frame, Layer, calling, current, within
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import calling, current, within
+from phitodeep.layers.frame import Frame
 from phitodeep.types import Array, DType, Shape
 
 
@@ -41,22 +43,22 @@ class Container(Layer):
     layers give theirs; with `skips_dX = True` it declares that its `backward` copes with None.
     """
 
-    skips_dX = False
+    _skips_dX = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "backward" in vars(cls) and not cls.__module__.startswith("phitodeep."):
             if "skips_dX" not in vars(cls):
-                cls.skips_dX = False
-            if not cls.skips_dX:
+                cls._skips_dX = False
+            if not cls._skips_dX:
                 cls.backward = _with_dX(cls.backward)  # type: ignore[method-assign]
 
     def children(self) -> dict[str, Layer]:
         return {name: value for name, value in self._spread() if isinstance(value, Layer)}
 
-    def replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
-        twin = super().replica(frames)
-        copies = {id(layer): layer.replica(frames) for layer in self.children().values()}
+    def _replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
+        twin = super()._replica(frames)
+        copies = {id(layer): layer._replica(frames) for layer in self.children().values()}
 
         def copied(value: Any) -> Any:
             if isinstance(value, dict):
@@ -97,7 +99,7 @@ class Container(Layer):
         every = []
         for top in layers:
             for _, layer in top.walk():
-                layer.check_begun()
+                layer._check_initialized()
                 every.append(id(layer))
         if len(set(every)) < len(every):
             raise ArgumentError(
@@ -117,7 +119,7 @@ class Container(Layer):
         for path, layer in self.children().items() if self.creates else ():
             if (
                 id(layer) not in before
-                and layer.seed_sequence.entropy != self.seed_sequence.entropy
+                and layer._seed_sequence.entropy != self._seed_sequence.entropy
             ):
                 raise OrderError(
                     f"{self!r}: create made the layer {path}, which has neither this layer's seed "
@@ -132,9 +134,9 @@ class Container(Layer):
         Keep what it returns in an attribute before you adopt others: seeds go by place.
         """
         for i, layer in enumerate(layers, len(self.children())):
-            root = self.seed_sequence
+            root = self._seed_sequence
             key = (*root.spawn_key, i)
-            layer.plant(np.random.SeedSequence(root.entropy, spawn_key=key))
+            layer._set_seed(np.random.SeedSequence(root.entropy, spawn_key=key))
             layer.cast(self.dtype)
             layer.trainable = self.trainable
             for _, part in layer.walk():
@@ -185,8 +187,8 @@ class Chain(Container):
     arXiv:1604.06174, sec. 3.
     """
 
-    ends_with_last = True  # whether the output is that of the last layer
-    skips_dX = True
+    _ends_with_last = True  # whether the output is that of the last layer
+    _skips_dX = True
 
     def __init__(self, *layers: Layer, checkpoint: bool = False) -> None:
         super().__init__()
@@ -206,7 +208,7 @@ class Chain(Container):
                 shape = layer.build(shape)
         return shape
 
-    def build_known(self) -> None:
+    def _build_known(self) -> None:
         """Build the layers whose input the settings tell; sizes that do not fit are refused."""
         shape: Shape | None = None
         with _Place(type(self).__name__) as at:
@@ -215,22 +217,22 @@ class Chain(Container):
                 shape = None if shape is None else layer.build(shape)
 
     @property
-    def last(self) -> Layer | None:
+    def _last(self) -> Layer | None:
         """The layer whose output is the chain's, also where it ends in another chain."""
         last = self.layers[-1] if self.layers else None
-        return last.last if isinstance(last, Chain) and last.ends_with_last else last
+        return last._last if isinstance(last, Chain) and last._ends_with_last else last
 
-    def without_last(self) -> Self:
+    def _without_last(self) -> Self:
         """The chain up to that layer, with the same layers."""
         end = self.layers[-1]
-        nested = [] if end is self.last else [cast(Chain, end).without_last()]
-        other = self.with_layers([*self.layers[:-1], *nested])
+        nested = [] if end is self._last else [cast(Chain, end)._without_last()]
+        other = self._with_layers([*self.layers[:-1], *nested])
         other.output_shape = other.layers[-1].output_shape if other.layers else self.input_shape
         return other
 
-    def with_layers(self, layers: list[Layer]) -> Self:
+    def _with_layers(self, layers: list[Layer]) -> Self:
         """A chain like this one, of these layers themselves."""
-        other = Layer.replica(self)
+        other = Layer._replica(self)
         other.layers = layers
         return other
 
@@ -245,7 +247,7 @@ class Chain(Container):
         call = current()
         if not call.caching or call.memory is not None:
             return self._forward(X)
-        self.frame.start = (X, call) if self.checkpoint else None
+        self._frame.start = (X, call) if self.checkpoint else None
         if not self.checkpoint:
             return self._forward(X)
         with calling(caching=False, reuse=False):
@@ -290,9 +292,9 @@ class Chain(Container):
 
     def _back_through(self, dF: Array) -> Array | None:
         """The gradient of F's input from that of its output."""
-        if self.frame.start is None:
+        if self._frame.start is None:
             return self._backward(dF)
-        X, call = self.frame.start
+        X, call = self._frame.start
         now = current()
         before = call._replace(needs_dX=now.needs_dX, reuse=False, again=True, watch=now.watch)
         with within(before):
@@ -300,14 +302,14 @@ class Chain(Container):
             dX = self._backward(dF)
         for _, layer in self.walk():
             if layer is not self:
-                layer.frame.cache = {}
+                layer._frame.cache = {}
         return dX
 
     def _backward(self, dY: Array) -> Array | None:
         """Back through all layers, or to the first that learns, where nobody reads dX."""
         call, first = current(), 0
         if not call.needs_dX:
-            first = next((k for k, layer in enumerate(self.layers) if layer.learns()), -1)
+            first = next((k for k, layer in enumerate(self.layers) if layer._learns()), -1)
             if first < 0:
                 return None
         i = first
@@ -334,7 +336,7 @@ class Residual(Chain):
     Source: He et al. 2016, "Deep residual learning", arXiv:1512.03385, eq. 1.
     """
 
-    ends_with_last = False
+    _ends_with_last = False
 
     def create(self, shape: Shape) -> Shape:
         out = super().create(shape)
@@ -382,7 +384,7 @@ class Parallel(Container):
     Source: Szegedy et al. 2015, "Going deeper with convolutions", arXiv:1409.4842 (concat).
     """
 
-    skips_dX = True
+    _skips_dX = True
 
     def __init__(self, *branches: Layer, merge: str = "concat") -> None:
         super().__init__()
@@ -471,7 +473,7 @@ class SkipConcat(Chain):
     Source: Ronneberger, Fischer and Brox 2015, "U-Net", arXiv:1505.04597, fig. 1.
     """
 
-    ends_with_last = False
+    _ends_with_last = False
 
     def create(self, shape: Shape) -> Shape:
         out = super().create(shape)
@@ -510,9 +512,9 @@ class TimeDistributed(Container):
     Backward: dY and dX change shape in the same way.
     """
 
-    skips_dX = True
+    _skips_dX = True
     max_steps = None  # those of the layer are not these
-    mask_remedy = "a layer inside that works on each sample alone, and says so"
+    _mask_remedy = "a layer inside that works on each sample alone, and says so"
 
     @property
     def steps(self) -> str:

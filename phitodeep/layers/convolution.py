@@ -17,7 +17,9 @@ import numpy as np
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
-from phitodeep.layers.base import Layer, Param, current
+from phitodeep.initialization import He, Initializer
+from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.call import current
 from phitodeep.layers.windows import (
     Windows,
     check_padding,
@@ -29,7 +31,6 @@ from phitodeep.layers.windows import (
     steps_there,
     windows,
 )
-from phitodeep.optimization.initialization import He, Initializer
 from phitodeep.types import Array, Shape
 
 BLOCK = 1 << 20  # numbers of windows that are held at once
@@ -91,7 +92,7 @@ class _Convolution(Layer):
         if X.ndim != self.rank + 2 or X.shape[-1] != self.input_shape[-1]:  # type: ignore[index]
             raise ShapeError(f"{self!r} was built for samples {self.input_shape}, got X {X.shape}.")
 
-    mask_remedy = "Conv1D and ConvTranspose1D take them, on X (N, T, C)"
+    _mask_remedy = "Conv1D and ConvTranspose1D take them, on X (N, T, C)"
 
     def compute_mask(self, mask: Array) -> Array | None:
         if self.rank != 1:

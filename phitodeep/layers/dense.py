@@ -10,8 +10,9 @@ import numpy as np
 from phitodeep.checks import check_count, class_hint
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.functional import sum_rows
-from phitodeep.layers.base import Layer, Param, current
-from phitodeep.optimization.initialization import He, Initializer
+from phitodeep.initialization import He, Initializer
+from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.call import current
 from phitodeep.types import Array, Shape
 
 

@@ -9,9 +9,10 @@ import numpy as np
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import all_finite, one_hot
+from phitodeep.initialization import Initializer, Normal
 from phitodeep.kernels import kernel
-from phitodeep.layers.base import Layer, Param, current
-from phitodeep.optimization.initialization import Initializer, Normal
+from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.call import current
 from phitodeep.types import Array, Shape
 
 ONE_HOT = 512  # vocabularies up to this size sum their gradient by a product with one-hot rows
@@ -30,7 +31,7 @@ class Embedding(Layer):
     W = Param(decay=True)
     takes_tokens = True
     independent_samples, steps = True, "independent"
-    flops_per_output = 0
+    _flops_per_output = 0
 
     def __init__(self, vocab_size: int, dim: int, *, initializer: Initializer = Normal()) -> None:
         super().__init__()
@@ -38,7 +39,7 @@ class Embedding(Layer):
         self.dim = check_count(dim, "Embedding dim")
         self.initializer = initializer
 
-    def make_parameters(self) -> None:
+    def _make_parameters(self) -> None:
         if self.output_shape is None:  # W does not depend on how many tokens a sample has
             self.build(())
 
@@ -184,7 +185,7 @@ class RotaryEmbedding(_Placed):
     def __init__(self, base: float = 10000.0) -> None:
         super().__init__()
         self.base = check_number(base, "RotaryEmbedding base", above=1)
-        self.flops_per_output = 3
+        self._flops_per_output = 3
 
     def create(self, shape: Shape) -> Shape:
         if shape[-1] % 2:

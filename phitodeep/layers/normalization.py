@@ -10,7 +10,8 @@ from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ShapeError
 from phitodeep.functional import ones, sum_rows
 from phitodeep.kernels import kernel
-from phitodeep.layers.base import Layer, Param, State, current
+from phitodeep.layers.base import Layer, Param, State
+from phitodeep.layers.call import current
 from phitodeep.types import Array, Shape
 
 
@@ -19,7 +20,7 @@ class _Scale(Layer):
 
     gamma = Param()  # scale; never decayed: pulling it to 0 would switch the layer off
     independent_samples, steps = True, "independent"
-    flops_per_output = 8  # mean, centring, squares, their mean, scaling, gamma and beta
+    _flops_per_output = 8  # mean, centring, squares, their mean, scaling, gamma and beta
     eps: float
 
     def create(self, shape: Shape) -> Shape:
@@ -216,7 +217,7 @@ class GroupNorm(_ScaleAndShift):
     """
 
     steps = "joined"
-    mask_remedy = "LayerNorm or RMSNorm, which normalise each step alone"
+    _mask_remedy = "LayerNorm or RMSNorm, which normalise each step alone"
 
     def __init__(self, groups: int, eps: float = 1e-5) -> None:
         super().__init__()

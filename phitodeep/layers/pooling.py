@@ -11,7 +11,8 @@ import numpy as np
 
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.kernels import kernel
-from phitodeep.layers.base import Layer, current
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import current
 from phitodeep.layers.windows import (
     Windows,
     check_padding,
@@ -46,12 +47,12 @@ class _Pool(Layer):
         self.padding = check_padding(padding, name)
         if not isinstance(padding, str) and 2 * padding > min(self.pool):
             raise ArgumentError(f"{name}: padding {padding} is more than half of {pool_size}.")
-        self.flops_per_output = math.prod(self.pool)
+        self._flops_per_output = math.prod(self.pool)
 
     def create(self, shape: Shape) -> Shape:
         return (*self._windows(shape).out, shape[-1])
 
-    mask_remedy = "MaxPool1D and AvgPool1D take them, on X (N, T, C)"
+    _mask_remedy = "MaxPool1D and AvgPool1D take them, on X (N, T, C)"
 
     def compute_mask(self, mask: Array) -> Array | None:
         if self.rank != 1:
@@ -329,7 +330,7 @@ class Upsample2D(Layer):
         if mode not in ("nearest", "bilinear"):
             raise ArgumentError(f'Upsample2D mode must be "nearest" or "bilinear", got {mode!r}.')
         self.mode = mode
-        self.flops_per_output = 1 if mode == "nearest" else 4
+        self._flops_per_output = 1 if mode == "nearest" else 4
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != 3:
@@ -378,7 +379,7 @@ class ZeroPad2D(Layer):
     Backward: dX is dY without the padding.
     """
 
-    flops_per_output = 0
+    _flops_per_output = 0
     independent_samples = True
 
     def __init__(self, padding: int | Sequence[Sequence[int]] = 1) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.functional import sum_rows
+from phitodeep.initialization import Initializer, Orthogonal, Xavier
 from phitodeep.kernels import kernel
-from phitodeep.layers.base import Layer, Param, calling, current
+from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.call import calling, current
 from phitodeep.layers.containers import Container
-from phitodeep.optimization.initialization import Initializer, Orthogonal, Xavier
 from phitodeep.types import Array, Shape, settings
 
 
@@ -339,7 +340,7 @@ class Bidirectional(Container):
     """
 
     steps = "joined"
-    skips_dX = True
+    _skips_dX = True
 
     def __init__(self, layer: Layer, merge: str = "concat") -> None:
         super().__init__()

@@ -6,7 +6,8 @@ import numpy as np
 
 from phitodeep.checks import check_number
 from phitodeep.errors import ShapeError
-from phitodeep.layers.base import Layer, current
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import current
 from phitodeep.types import Array, Shape
 
 

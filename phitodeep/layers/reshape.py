@@ -17,9 +17,9 @@ from phitodeep.types import Array, Shape
 class _Moved(Layer):
     """What these layers share: no arithmetic."""
 
-    flops_per_output = 0
+    _flops_per_output = 0
     independent_samples = True
-    mask_remedy = (
+    _mask_remedy = (
         "GlobalAvgPool, GlobalMaxPool or a recurrent layer with return_sequences=False makes one "
         "row of the steps that are there"
     )

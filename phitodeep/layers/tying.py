@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.layers.base import Layer, current
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import current
 from phitodeep.layers.embedding import Embedding
 from phitodeep.types import Array, Shape
 
@@ -85,7 +86,7 @@ class Lambda(Layer):
     """
 
     kept_as: ClassVar = {"forward": "function", "backward": "derivative"}
-    mask_remedy = 'where its functions work at each step alone, Lambda(..., steps="independent")'
+    _mask_remedy = 'where its functions work at each step alone, Lambda(..., steps="independent")'
 
     def __init__(
         self,

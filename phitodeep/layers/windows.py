@@ -11,7 +11,8 @@ import numpy as np
 
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers.base import Layer, current
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import current
 from phitodeep.types import Array, DType, Shape
 
 FIRST_TO_LAST = (

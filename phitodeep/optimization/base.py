@@ -23,7 +23,8 @@ import numpy as np
 from phitodeep.checks import check_count, check_number, keywords
 from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DivergenceError, OrderError
-from phitodeep.layers.base import Layer, current
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import current
 from phitodeep.optimization.memory import Memories, Memory, named, read, written
 from phitodeep.optimization.packing import Group, Key, Own, Packing, Slot, trainable
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate, stateful
@@ -171,7 +172,7 @@ class Optimizer(Configurable):
         A gradient that is not finite raises a DivergenceError, and nothing is changed. Where a
         step raises for its gradients, those that `accumulate` held are dropped.
         """
-        packing, lr = self.pack(layers), self.rate
+        packing, lr = self._pack(layers), self.rate
         theta, settings = packing.theta, [self._settings(group, lr) for group in packing.groups]
         try:
             g, watch = self._gathered(packing), current().watch
@@ -218,7 +219,7 @@ class Optimizer(Configurable):
 
         Where a forward or backward pass between two calls fails, call `drop_held` before going on.
         """
-        packing = self.pack(layers)
+        packing = self._pack(layers)
         try:
             packing.gather()
         except BaseException:
@@ -243,7 +244,7 @@ class Optimizer(Configurable):
         if self.ema is None or self.t == 0:
             todo = "train first" if self.ema is not None else "make it with ema=0.999, and train"
             raise OrderError(f"{self!r} has no averages yet: {todo}.")
-        packing = self.pack(layers)
+        packing = self._pack(layers)
         kept, self._lent = packing.theta.copy(), True
         packing.theta[...] = self._vector("ema")
         try:
@@ -366,7 +367,7 @@ class Optimizer(Configurable):
 
     # --- packing ---------------------------------------------------------------------------
 
-    def claim(self, owner: Layer) -> None:
+    def _claim(self, owner: Layer) -> None:
         """Belong to one model: an optimizer's memory has no meaning for another."""
         held = self._owner() if self._owner is not None else None
         if held is not None and held is not owner:
@@ -377,7 +378,7 @@ class Optimizer(Configurable):
         self._owner = weakref.ref(owner)
         self._memories.meet(owner.walk())
 
-    def pack(self, layers: Sequence[Layer]) -> Packing:
+    def _pack(self, layers: Sequence[Layer]) -> Packing:
         """The packing of these layers, made anew where it no longer holds."""
         if isinstance(layers, Layer):
             raise ArgumentTypeError(
@@ -573,7 +574,7 @@ def _made(walk: Iterable[tuple[str, Layer]]) -> dict[str, tuple[Layer, str]]:
     """Every parameter of these layers by path, made where it was not."""
     walk = list(walk)
     for _, layer in walk:
-        layer.make_parameters()
+        layer._make_parameters()
     return named(walk)
 
 

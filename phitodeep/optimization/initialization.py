@@ -1,151 +1,29 @@
-"""How parameters begin: random numbers whose scale keeps signals neither growing nor dying."""
+"""The old path of `phitodeep.initialization`."""
 
-from __future__ import annotations
+from phitodeep.initialization import (
+    Constant,
+    He,
+    Initializer,
+    InitType,
+    LeCun,
+    Normal,
+    Orthogonal,
+    VarianceScaling,
+    Xavier,
+    Zeros,
+    fans,
+)
 
-import math
-from enum import Enum
-
-import numpy as np
-
-from phitodeep.checks import check_number
-from phitodeep.config import Configurable, register
-from phitodeep.errors import ArgumentTypeError
-from phitodeep.types import Array, Shape, describe, settings
-
-
-@register
-class InitType(Enum):
-    """The distribution to draw from; both give the same variance."""
-
-    NORMAL = "normal"
-    UNIFORM = "uniform"
-
-    def __repr__(self) -> str:
-        return f"InitType.{self.name}"
-
-
-def fans(shape: Shape) -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight: how many inputs an output sums, and the reverse.
-
-    The last two axes are (in, out), and the axes before them are a kernel's.
-    """
-    *kernel, n_in, n_out = shape if len(shape) > 1 else (1, *shape)
-    area = math.prod(kernel)
-    return area * n_in, area * n_out
-
-
-class Initializer(Configurable):
-    """Makes the first values of a parameter."""
-
-    config_kind = "initializer"
-
-    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
-        """float64 values of `shape`; the layer casts them, so every dtype begins alike."""
-        raise NotImplementedError(f"{type(self).__name__} must implement draw(shape, rng).")
-
-    def __repr__(self) -> str:
-        return describe(self)
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and settings(self) == settings(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-
-class VarianceScaling(Initializer):
-    """Zero mean and the variance that a subclass asks for, normal or uniform."""
-
-    def __init__(self, init_type: InitType = InitType.NORMAL) -> None:
-        if not isinstance(init_type, InitType):
-            raise ArgumentTypeError(
-                f"{type(self).__name__} takes InitType.NORMAL or InitType.UNIFORM, "
-                f"got {init_type!r}."
-            )
-        self.init_type = init_type
-
-    def variance(self, fan_in: int, fan_out: int) -> float:
-        raise NotImplementedError(f"{type(self).__name__} must implement variance.")
-
-    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
-        std = math.sqrt(self.variance(*fans(shape)))
-        if self.init_type is InitType.NORMAL:
-            return std * rng.standard_normal(shape)
-        return rng.uniform(-std * math.sqrt(3), std * math.sqrt(3), shape)  # U(-a, a): a^2 / 3
-
-
-class He(VarianceScaling):
-    """Variance 2 / fan_in: keeps the size of signals through ReLU, which halves their power.
-
-    Source: He et al. 2015, arXiv:1502.01852, eq. 10.
-    """
-
-    def variance(self, fan_in: int, fan_out: int) -> float:
-        return 2 / fan_in
-
-
-class Xavier(VarianceScaling):
-    """Variance 2 / (fan_in + fan_out): the middle way between forward and backward signals.
-
-    Source: Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward
-    neural networks", AISTATS, eq. 12 and 16.
-    """
-
-    def variance(self, fan_in: int, fan_out: int) -> float:
-        return 2 / (fan_in + fan_out)
-
-
-class LeCun(VarianceScaling):
-    """Variance 1 / fan_in: keeps the size of signals through a linear layer; SELU needs it.
-
-    Source: LeCun et al. 1998, "Efficient BackProp", sec. 4.6.
-    """
-
-    def variance(self, fan_in: int, fan_out: int) -> float:
-        return 1 / fan_in
-
-
-class Normal(Initializer):
-    """Normal numbers of standard deviation `std`, whatever the shape: for embeddings."""
-
-    def __init__(self, std: float = 1.0) -> None:
-        self.std = check_number(std, "Normal std", above=0)
-
-    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
-        return self.std * rng.standard_normal(shape)
-
-
-class Orthogonal(Initializer):
-    """`gain` times a random matrix with orthonormal rows or columns, whichever are fewer.
-
-    Axes before the last are one: a kernel is the (k..., C_in) by C_out matrix. The signs of R
-    make the draw uniform over all such matrices.
-    Source: Saxe, McClelland and Ganguli 2014, arXiv:1312.6120.
-    """
-
-    def __init__(self, gain: float = 1.0) -> None:
-        self.gain = check_number(gain, "Orthogonal gain", above=0)
-
-    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
-        rows, columns = math.prod(shape[:-1]), shape[-1]
-        tall = rng.standard_normal((max(rows, columns), min(rows, columns)))
-        Q, R = np.linalg.qr(tall)
-        Q *= np.sign(np.diagonal(R))
-        return self.gain * (Q if rows >= columns else Q.T).reshape(shape)
-
-
-class Constant(Initializer):
-    """Every entry is `value`."""
-
-    def __init__(self, value: float) -> None:
-        self.value = check_number(value, "Constant value")
-
-    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
-        return np.full(shape, self.value)
-
-
-class Zeros(Initializer):
-    """Every entry is 0: for biases, and for the last layer of a residual branch."""
-
-    def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
-        return np.zeros(shape)
+__all__ = [
+    "Constant",
+    "He",
+    "InitType",
+    "Initializer",
+    "LeCun",
+    "Normal",
+    "Orthogonal",
+    "VarianceScaling",
+    "Xavier",
+    "Zeros",
+    "fans",
+]

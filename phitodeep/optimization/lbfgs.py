@@ -10,7 +10,8 @@ import numpy as np
 
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, MissingExtraError, OrderError
-from phitodeep.layers.base import Layer, current
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import current
 from phitodeep.optimization.base import Common, Optimizer, length
 from phitodeep.types import Array, Schedule
 
@@ -69,7 +70,7 @@ class LBFGS(Optimizer):
         Where that loss or its gradient is not finite, it raises a DivergenceError, and nothing is
         changed; at a point that the search tries later, it turns back.
         """
-        packing, lr = self.pack(layers), self.rate
+        packing, lr = self._pack(layers), self.rate
         settings = [self._settings(group, lr) for group in packing.groups]
         theta, start = packing.theta, packing.theta.astype(float)
         pull = np.zeros_like(start)  # the penalty is sum pull theta^2 / 2

@@ -40,11 +40,11 @@ class Memories:
         self.layers = weakref.WeakKeyDictionary()
 
     def keep(self, layer: Layer, name: str, memory: Memory) -> None:
-        self.layers.setdefault(layer.original, {})[name] = memory
+        self.layers.setdefault(layer._original, {})[name] = memory
 
     def recall(self, layer: Layer, name: str, start: Mapping[str, float]) -> Memory:
         """What is remembered of a parameter, and no longer kept here; `start` if it is new."""
-        found = self.layers.get(layer.original, {}).pop(name, None)
+        found = self.layers.get(layer._original, {}).pop(name, None)
         shape = layer.params[name].shape
         if found is None or any(a.shape != shape for a in found.slots.values()):
             return Memory(dict(start), {})
@@ -87,7 +87,7 @@ class Memories:
         return {
             joined(path, name): memory
             for path, layer in walk
-            for name, memory in self.layers.get(layer.original, {}).items()
+            for name, memory in self.layers.get(layer._original, {}).items()
         }
 
 

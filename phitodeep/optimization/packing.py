@@ -60,7 +60,7 @@ class Packing:
             bounds = [end]
             for decays in (True, False):
                 for path, layer, name in members:
-                    if layer.declared[name].decay is decays:
+                    if layer._declared[name].decay is decays:
                         start, end = end, end + layer.params[name].size
                         self.pieces[path] = slice(start, end)
                 bounds.append(end)
@@ -121,25 +121,25 @@ class Packing:
         shared = {id(g) for *_, g in self.ties}  # these are sums of several uses' gradients
         for (_, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
             if id(g) not in shared:
-                layer.frame.grad_arrays[name] = g
+                layer._frame.grad_arrays[name] = g
 
     def succeed(self, old: Packing | None) -> None:
         """Receive the gradients that `old` received until now."""
         if old is not None and old.received:
             for _, layer, name in old.slots:
-                layer.frame.grad_arrays.pop(name, None)
+                layer._frame.grad_arrays.pop(name, None)
             self.receive()
 
     def gather(self) -> None:
         """Bring the layers' gradients into g; those that backward wrote there are there."""
         for (path, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
-            grad = layer.frame.grads.get(name)
+            grad = layer._frame.grads.get(name)
             if grad is not g:
                 if type(grad) is not np.ndarray or grad.shape != g.shape or grad.dtype != g.dtype:
                     _check_gradient(grad, path, layer, name, g.shape)
                 g[...] = grad
         for path, user, name, g in self.ties:
-            grad = user.frame.grads.get(name)
+            grad = user._frame.grads.get(name)
             _check_gradient(grad, path, user, name, g.shape)
             g += cast(Array, grad)
 
@@ -147,7 +147,7 @@ class Packing:
 def _check_gradient(grad: Any, path: str, layer: Layer, name: str, shape: Shape) -> None:
     """Refuse what `layer` left under this name, unless it fits a parameter of this shape."""
     if grad is None:
-        left = layer.frame.grads
+        left = layer._frame.grads
         if not left:
             raise BackwardError(f"no gradient for {path}: {layer!r} has not been through backward.")
         unknown = {key.lower(): key for key in left if key not in layer.params}
@@ -174,6 +174,6 @@ def trainable(layers: Sequence[Layer]) -> Iterator[Slot]:
     for i, top in enumerate(layers):
         for path, layer in top.walk(str(i)):
             if layer.trainable:
-                layer.make_parameters()
+                layer._make_parameters()
                 for name in layer.params:
                     yield f"{path}.{name}", layer, name

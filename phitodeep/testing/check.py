@@ -11,7 +11,8 @@ import numpy as np
 
 from phitodeep.checks import as_float, check_count, check_finite, check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.layers.base import Event, Layer, calling, watching
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import Event, calling, watching
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.testing.diagnoses import fault, malformed
@@ -77,7 +78,7 @@ def check_gradients(
     with calling(training=training, caching=True, needs_dX=True, reuse=False, step=0, first=0):
         twin = _twin_of(layer, np.shape(X)[1:], seed, rng if perturb else None)
         loss = _loss_of(twin, loss, aim)
-        X = np.array(twin.admit(X), order="C")
+        X = np.array(twin._cast_input(X), order="C")
         shown = repr(twin if layer is obj else obj)
         subject = shown if len(shown) <= 80 else shown.partition("(")[0]
         trial = _trial_of(subject, twin, X, loss, aim, rng)

@@ -57,7 +57,7 @@ from phitodeep.layers import (
     Upsample2D,
     ZeroPad2D,
 )
-from phitodeep.layers.base import calling
+from phitodeep.layers.call import calling
 from phitodeep.types import Array, Shape
 
 Make = Callable[[], Layer]

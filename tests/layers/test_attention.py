@@ -23,7 +23,7 @@ from phitodeep.layers import (
     TransformerBlock,
     attention,
 )
-from phitodeep.layers.base import calling, inference, saliency
+from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.layers.embedding import rotate, turning
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
@@ -366,9 +366,9 @@ def test_weights_have_the_shapes_of_the_docstring() -> None:
     layer.build((5, 12), seed=1)
     shapes = {n: a.shape for n, a in layer.params.items()}
     assert shapes == {"Wqkv": (12, 20), "bqkv": (20,), "Wo": (12, 12), "bo": (12,)}
-    assert {n for n, p in layer.declared.items() if p.decay} == {"Wqkv", "Wo"}
+    assert {n for n, p in layer._declared.items() if p.decay} == {"Wqkv", "Wo"}
     assert not layer.bqkv.any()
-    assert MultiHeadAttention(2, bias=False).measured((5, 12)).count_params() == 4 * 12 * 12
+    assert MultiHeadAttention(2, bias=False)._measured((5, 12)).count_params() == 4 * 12 * 12
     assert layer.flops() == 5 * (2 * (12 * 20 + 12 * 12) + 4 * 5 * 12)
 
 

@@ -20,19 +20,11 @@ from phitodeep.errors import (
     PhitodeepError,
     ShapeError,
 )
+from phitodeep.initialization import Constant, LeCun
 from phitodeep.layers import GELU, BatchNorm, Chain, Dense, Dropout, LayerNorm, PReLU, ReLU, Tanh
-from phitodeep.layers.base import (
-    Call,
-    Layer,
-    Param,
-    State,
-    calling,
-    current,
-    inference,
-    saliency,
-)
+from phitodeep.layers.base import Layer, Param, State
+from phitodeep.layers.call import Call, calling, current, inference, saliency
 from phitodeep.layers.containers import Container
-from phitodeep.optimization.initialization import Constant, LeCun
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
 
@@ -178,7 +170,7 @@ def test_bad_values_are_not_written(value: Any, error: type[Exception], says: st
 
 def test_reading_too_early_says_what_to_do() -> None:
     for layer in (Dense(3), LayerNorm(), PReLU(), BatchNorm()):
-        name = next(iter(layer.declared))
+        name = next(iter(layer._declared))
         with pytest.raises(NotBuiltError, match=r"does not know its input shape yet: call build"):
             getattr(layer, name)
         assert not hasattr(layer, name)  # NotBuiltError is an AttributeError
@@ -198,11 +190,11 @@ def test_reading_too_early_says_what_to_do() -> None:
 
 def test_decay_is_declared_where_the_parameter_is() -> None:
     decays = {(c.__name__, n): p.decay for c in (Dense, LayerNorm, PReLU, BatchNorm, Scale)
-              for n, p in c.declared.items()}  # fmt: skip
+              for n, p in c._declared.items()}  # fmt: skip
     assert {key for key, decay in decays.items() if decay} == {("Dense", "W"), ("Scale", "s")}
     assert decays.keys() >= {("Dense", "b"), ("BatchNorm", "gamma"), ("PReLU", "alpha")}
     assert isinstance(BatchNorm.running_var, State)
-    assert list(Scale.declared) == ["s", "seen"]
+    assert list(Scale._declared) == ["s", "seen"]
 
 
 def test_known_sizes_make_parameters_on_first_access_and_not_before() -> None:
@@ -232,7 +224,7 @@ def test_an_authors_layer_does_what_every_layer_does(shape: Shape) -> None:
         layer.forward(X)
     np.testing.assert_array_equal(layer.seen, [1])
     assert layer.copy().state["seen"] is not layer.state["seen"]
-    assert layer.replica().state is layer.state
+    assert layer._replica().state is layer.state
     assert layer.flops() == np.prod(shape[1:])
 
 
@@ -310,7 +302,7 @@ def test_an_authors_container_is_a_tree() -> None:
     first, second = layer.many[0].params["W"], layer.many[1].children()["layers.1"].params["W"]
     assert not np.allclose(first, second)  # a random stream for each path
     check_gradients(layer, np.random.default_rng(0).standard_normal((4, 3)))
-    twin = layer.replica()
+    twin = layer._replica()
     assert twin.twice is not layer.twice
     assert twin.many[0] is not layer.many[0]
     assert twin.many[0].params is layer.many[0].params
@@ -320,7 +312,7 @@ def test_what_is_no_layer_may_stand_in_a_containers_list() -> None:
     layer = Both(Dense(3))
     layer.many.append("a remark")  # type: ignore[arg-type]
     assert list(layer.children()) == ["twice", "many.0"]
-    assert layer.replica().many[1] == "a remark"
+    assert layer._replica().many[1] == "a remark"
 
 
 def test_paths_of_a_nested_chain_omit_the_first_layers() -> None:
@@ -335,14 +327,14 @@ def test_paths_of_a_nested_chain_omit_the_first_layers() -> None:
 def test_frozen_means_all_below() -> None:
     layer = Both(Chain(Dense(3)))
     layer.build((3,))
-    assert layer.learns()
+    assert layer._learns()
     layer.trainable = False
     assert not any(part.trainable for _, part in layer.walk())
-    assert not layer.learns()
+    assert not layer._learns()
     layer.many[0].trainable = True
-    assert layer.learns()
+    assert layer._learns()
     assert not layer.twice.trainable
-    assert not Tanh().learns()
+    assert not Tanh()._learns()
 
 
 # --- building ----------------------------------------------------------------------------------
@@ -361,7 +353,7 @@ def test_layers_without_parameters_take_single_numbers_as_samples() -> None:
     assert layer.build(()) == ()
     assert layer.flops() == 1
     np.testing.assert_allclose(layer.forward(np.ones(3)), np.tanh(np.ones(3)), rtol=1e-6)
-    assert GELU().measured((5,)).flops() == 8 * 5
+    assert GELU()._measured((5,)).flops() == 8 * 5
 
 
 def test_another_shape_is_refused_and_nothing_changes() -> None:
@@ -412,24 +404,24 @@ def test_seeds_are_integers_or_sequences() -> None:
         np.testing.assert_array_equal(a, second.get_weights()[path])
     alone, again = Dense(3, 2), Dense(3, 2)
     assert not np.allclose(alone.W, again.W)  # without a seed, none is the same
-    keys = [layer.seed_sequence.spawn_key for _, layer in first.walk()]
+    keys = [layer._seed_sequence.spawn_key for _, layer in first.walk()]
     assert keys == [(), (0,), (1,)]
 
 
 def test_measured_makes_no_array() -> None:
-    ghost = Dense(1_000_000, 1_000_000, LeCun()).measured()
+    ghost = Dense(1_000_000, 1_000_000, LeCun())._measured()
     assert ghost.count_params() == 10**12 + 10**6
     assert ghost.output_shape == (10**6,)
     with pytest.raises(NotBuiltError):
         Dense(3).count_params()
-    assert Dense(3).measured((7,)).count_params() == 24
+    assert Dense(3)._measured((7,)).count_params() == 24
 
 
 @pytest.mark.parametrize(("make", "shape"), [(LayerNorm, (7,)), (ReLU, (2, 3)), (ReLU, ())])
 def test_what_is_built_can_be_measured(make: Any, shape: Shape) -> None:
     layer = make()
     layer.build(shape)
-    assert layer.measured().output_shape == shape
+    assert layer._measured().output_shape == shape
 
 
 def test_shared_parameters_count_once() -> None:
@@ -454,7 +446,7 @@ def test_buffers_are_new_outside_the_training_loop() -> None:
     layer = Layer()
     one = layer.buffer("Y", (4, 3), np.float32)
     assert layer.buffer("Y", (4, 3), np.float32) is not one
-    assert not layer.frame.buffers
+    assert not layer._frame.buffers
 
 
 def test_buffers_are_reused_inside() -> None:
@@ -491,10 +483,10 @@ def test_copies_and_pickles_leave_the_frame_behind() -> None:
     with calling(reuse=True):
         layer.backward(layer.forward(np.ones((4, 3))))
     for twin in (layer.copy(), pickle.loads(pickle.dumps(layer))):
-        assert not twin.frame.buffers
+        assert not twin._frame.buffers
         assert not twin.grads
         assert not twin.cache
-        assert twin.frame.output is None
+        assert twin._frame.output is None
     assert layer.grads
 
 
@@ -525,7 +517,7 @@ def drawn(layer: Layer, shape: Shape = (6, 5), **call: Any) -> Array:
 
 def planted(seed: Any = 1) -> Layer:
     layer = Layer()
-    layer.plant(seed)
+    layer._set_seed(seed)
     return layer
 
 
@@ -561,7 +553,7 @@ def test_uniform_draws_no_more_than_it_must() -> None:
     layer = planted()
     for each, ticks in ((5, 1), (8, 1), (9, 2)):
         drawn(layer, (6, each), step=0, reuse=True)
-        assert layer.frame.buffers["uniform"].shape == (6, 8 * ticks)
+        assert layer._frame.buffers["uniform"].shape == (6, 8 * ticks)
 
 
 def test_without_a_step_each_pass_counts_for_itself() -> None:

@@ -13,7 +13,7 @@ from phitodeep import layers
 from phitodeep.checks import snake_case
 from phitodeep.errors import BackwardError
 from phitodeep.layers import Layer
-from phitodeep.layers.base import calling, inference
+from phitodeep.layers.call import calling, inference
 from phitodeep.model import SequentialBuilder
 from phitodeep.types import Array, Shape
 from tests.layers.catalogue_examples import (
@@ -102,7 +102,7 @@ def test_inference_keeps_nothing(make: Make, shape: Shape, tokens: int) -> None:
             np.testing.assert_array_equal(layer.forward(X), Y)
         for _, part in layer.walk():
             assert not part.cache
-            assert not part.frame.buffers
+            assert not part._frame.buffers
         with pytest.raises(BackwardError):
             layer.backward(dY)
         with calling(training=False, mask=mask):

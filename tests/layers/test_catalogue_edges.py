@@ -33,7 +33,7 @@ from phitodeep.layers import (
     TimeDistributed,
     TransformerBlock,
 )
-from phitodeep.layers.base import calling
+from phitodeep.layers.call import calling
 from phitodeep.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
@@ -41,10 +41,10 @@ from tests.layers.catalogue_examples import made, passes
 
 
 def test_a_skips_softmax_is_not_fused_with_the_loss() -> None:
-    """Chain.last looks into SkipConcat, whose output is more than its last layer's."""
+    """Chain._last looks into SkipConcat, whose output is more than its last layer's."""
     loss = CategoricalCrossEntropy()
     model = Sequential(Dense(4, 3), SkipConcat(Softmax()), loss_class=loss, seed=0)
-    assert model.last is model.layers[1]
+    assert model._last is model.layers[1]
     X, y = np.ones((5, 4)), np.array([3, 4, 5, 3, 4])  # classes whose scores are the softmax's
     value = loss.loss_func(model.predict(X), y)
     assert model.evaluate(X, y)["loss"] == pytest.approx(value)

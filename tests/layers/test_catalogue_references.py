@@ -9,7 +9,7 @@ import pytest
 
 from phitodeep import layers
 from phitodeep.layers import Layer
-from phitodeep.layers.base import calling
+from phitodeep.layers.call import calling
 from phitodeep.types import Array
 from tests.conftest import references
 

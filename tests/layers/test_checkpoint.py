@@ -24,7 +24,7 @@ from phitodeep.layers import (
     Tanh,
     TransformerBlock,
 )
-from phitodeep.layers.base import calling, inference, saliency
+from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
 from tests.layers.catalogue_examples import assert_same, made, passes

@@ -28,7 +28,7 @@ from phitodeep.layers import (
     Sigmoid,
     Tanh,
 )
-from phitodeep.layers.base import calling, current
+from phitodeep.layers.call import calling, current
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
@@ -191,21 +191,21 @@ def test_known_sizes_build_themselves() -> None:
 
 def test_build_known_builds_what_can_be_known() -> None:
     chain = Chain(ReLU(), Dense(3, 4), ReLU(), Dense(2))
-    chain.build_known()
+    chain._build_known()
     assert chain.layers[0].output_shape is None
     assert chain.layers[3].output_shape == (2,)
     assert chain.layers[3].params["W"].shape == (4, 2)
     with pytest.raises(ShapeError, match=r"in layer 1 of Chain: Dense\(5, 2\) takes 5 features"):
-        Chain(Dense(3, 4), Dense(5, 2)).build_known()
+        Chain(Dense(3, 4), Dense(5, 2))._build_known()
 
 
 def test_last_is_the_layer_whose_output_is_the_chains() -> None:
     end, residual = Dense(2), Residual(Tanh())
-    assert Chain(Tanh(), end).last is end
-    assert Chain(Tanh(), Chain(ReLU(), Chain(end))).last is end
-    assert Chain(end, residual).last is residual  # which adds to the output of its last layer
-    assert Chain().last is None
-    assert Chain(end, Chain()).last is None
+    assert Chain(Tanh(), end)._last is end
+    assert Chain(Tanh(), Chain(ReLU(), Chain(end)))._last is end
+    assert Chain(end, residual)._last is residual  # which adds to the output of its last layer
+    assert Chain()._last is None
+    assert Chain(end, Chain())._last is None
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -213,7 +213,7 @@ def test_without_last_has_the_same_layers(nested: bool, rng: np.random.Generator
     first, second, end = Dense(3, 4), Tanh(), Dense(4, 2)
     many = (first, Chain(second, end)) if nested else (first, second, end)
     chain = built(Chain(*many), 3)
-    shorter, count = chain.without_last(), len(chain.layers)
+    shorter, count = chain._without_last(), len(chain.layers)
     leaves = [layer for _, layer in shorter.walk() if not layer.children()]
     assert [id(layer) for layer in leaves] == [id(first), id(second)]
     assert len(chain.layers) == count
@@ -457,14 +457,14 @@ def test_replicas_share_parameters_and_keep_their_frames(rng: np.random.Generato
     chain = Chain(Dense(3, 4), Own((Dense(4, 4), Tanh())), Parallel(Dense(4, 2)))
     chain.build((3,))
     frames: dict[Layer, Any] = {}
-    first, second = chain.replica(frames), chain.replica(frames)
+    first, second = chain._replica(frames), chain._replica(frames)
     for (path, a), (_, b), (_, c) in zip(chain.walk(), first.walk(), second.walk(), strict=True):
         assert b is not a, path
         assert b.params is a.params
-        assert b.frame is c.frame is not a.frame
-        assert b.original is c.original is a
-    assert chain.original is chain
-    assert type(Own(Two(Tanh(), Tanh())).replica().inside) is Two
+        assert b._frame is c._frame is not a._frame
+        assert b._original is c._original is a
+    assert chain._original is chain
+    assert type(Own(Two(Tanh(), Tanh()))._replica().inside) is Two
 
 
 class Grows(Container):

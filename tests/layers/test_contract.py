@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import layers
+from phitodeep import initialization, layers
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -19,6 +19,7 @@ from phitodeep.errors import (
     NotBuiltError,
     ShapeError,
 )
+from phitodeep.initialization import InitType, Orthogonal, Xavier
 from phitodeep.layers import (
     CELU,
     ELU,
@@ -50,9 +51,7 @@ from phitodeep.layers import (
     Softsign,
     Tanh,
 )
-from phitodeep.layers.base import calling, inference, saliency
-from phitodeep.optimization import initialization
-from phitodeep.optimization.initialization import InitType, Orthogonal, Xavier
+from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
 from tests.layers import catalogue_examples
@@ -254,7 +253,7 @@ def test_unbuilt_layer_without_parameters_keeps_the_dtype_of_X(make: Make, shape
         built = made(make, shape, dtype)
         X, dY = data(built, shape)
         layer = make()
-        layer.plant(1)
+        layer._set_seed(1)
         found = passes(layer, X, dY)
         assert found["Y"].dtype == found["dX"].dtype == dtype
         assert_same(found, passes(built, X, dY))
@@ -299,7 +298,7 @@ def test_reused_buffers_change_nothing(make: Make, shape: Shape) -> None:
             dX = reusing.backward(batch[1])
             assert dX is not None
             assert_same({"Y": Y, "dX": dX, **grads(reusing)}, expected, rtol=1e-12)
-            buffers = [b for part in parts(reusing) for b in part.frame.buffers.values()]
+            buffers = [b for part in parts(reusing) for b in part._frame.buffers.values()]
             assert not any(np.shares_memory(predicted, b) for b in buffers)
     Y = reusing.forward(X)
     assert not any(np.shares_memory(Y, b) for b in buffers)
@@ -335,8 +334,8 @@ def test_inference_leaves_nothing_behind(make: Make, shape: Shape) -> None:
     assert_same(layer.get_weights(), weights)
     for part in parts(layer):
         assert not part.cache
-        assert not part.frame.buffers
-        assert part.frame.passes == 0
+        assert not part._frame.buffers
+        assert part._frame.passes == 0
     with pytest.raises(BackwardError, match=f"{type(layer).__name__}.*forward pass in training"):
         layer.backward(dY)
 
@@ -422,7 +421,7 @@ def test_replica_shares_parameters_but_not_frames(make: Make, shape: Shape) -> N
     layer = made(make, shape)
     X, dY = data(layer, shape)
     expected = passes(layer.copy(), X, dY)
-    twin = layer.replica()
+    twin = layer._replica()
     with calling(step=0):
         layer.forward(X)
         other = passes(twin, *data(layer, shape, seed=5))
@@ -432,7 +431,7 @@ def test_replica_shares_parameters_but_not_frames(make: Make, shape: Shape) -> N
     for (path, a), (path_b, b) in zip(layer.walk(), twin.walk(), strict=True):
         assert path == path_b
         assert a is not b
-        assert a.frame is not b.frame
+        assert a._frame is not b._frame
         for name in a.params:
             assert a.params[name] is b.params[name]
     assert_same(grads(twin), {n: g for n, g in other.items() if n not in ("Y", "dX")})
@@ -442,7 +441,7 @@ def test_replica_shares_parameters_but_not_frames(make: Make, shape: Shape) -> N
 def test_weights_round_trip(make: Make, shape: Shape) -> None:
     layer, other = made(make, shape), made(make, shape, seed=9)
     X, dY = data(layer, shape)
-    other.plant(1)  # the same masks
+    other._set_seed(1)  # the same masks
     weights = layer.get_weights()
     other.set_weights(weights)
     assert_same(passes(other, X, dY), passes(layer, X, dY))
@@ -520,7 +519,7 @@ def test_every_dtype_begins_alike(make: Make, shape: Shape) -> None:
 def test_looking_makes_no_parameters(make: Make, shape: Shape) -> None:
     built, layer = made(make, shape), make()
     repr(layer)
-    ghost = layer.measured(shape[1:])
+    ghost = layer._measured(shape[1:])
     assert ghost.output_shape == built.output_shape
     assert ghost.count_params() == built.count_params()
     assert ghost.flops() == built.flops()

@@ -20,7 +20,7 @@ from phitodeep.layers import (
     ReLU,
     convolution,
 )
-from phitodeep.layers.base import calling
+from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array
@@ -235,7 +235,7 @@ def test_same_pads_the_odd_zero_after(rng: np.random.Generator) -> None:
     X = np.array([1.0, 2.0, 3.0]).reshape(1, 3, 1)
     np.testing.assert_array_equal(layer.forward(X).ravel(), [21, 32, 3])
     for n, k, s in itertools.product(range(1, 9), range(1, 6), range(1, 4)):
-        assert Conv1D(2, k, stride=s, padding="same").measured((n, 1)).output_shape == (
+        assert Conv1D(2, k, stride=s, padding="same")._measured((n, 1)).output_shape == (
             -(-n // s),
             2,
         )
@@ -302,13 +302,13 @@ def test_weights_begin_at_the_scale_of_their_fan_in() -> None:
         layer.build((8,) * layer.rank + (32,), seed=1)
         assert layer.W.std() == pytest.approx(np.sqrt(2 / fan_in), rel=0.05)
         assert not layer.b.any()
-    assert Conv2D(2, 3, bias=False).measured((4, 4, 1)).count_params() == 18
+    assert Conv2D(2, 3, bias=False)._measured((4, 4, 1)).count_params() == 18
 
 
 def test_flops_count_each_product_and_sum() -> None:
-    conv2d = Conv2D(4, 3, groups=2).measured((5, 6, 2))
+    conv2d = Conv2D(4, 3, groups=2)._measured((5, 6, 2))
     assert conv2d.flops() == 2 * (3 * 4) * (9 * 1 * 4) + 3 * 4 * 4
-    back = ConvTranspose2D(4, 3, stride=2, bias=False).measured((5, 6, 2))
+    back = ConvTranspose2D(4, 3, stride=2, bias=False)._measured((5, 6, 2))
     assert back.flops() == 2 * (5 * 6) * (9 * 2 * 4)
 
 

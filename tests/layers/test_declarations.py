@@ -24,7 +24,8 @@ from phitodeep.layers import (
     Tanh,
     TransformerBlock,
 )
-from phitodeep.layers.base import STEPS, calling, saliency
+from phitodeep.layers.base import STEPS
+from phitodeep.layers.call import calling, saliency
 from phitodeep.model import Sequential
 from phitodeep.types import Array, Shape
 from tests.layers import catalogue_examples as catalogue

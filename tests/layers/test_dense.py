@@ -9,9 +9,9 @@ import pytest
 
 from phitodeep import layers
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.initialization import He, InitType, Xavier
 from phitodeep.layers import Dense
-from phitodeep.layers.base import calling
-from phitodeep.optimization.initialization import He, InitType, Xavier
+from phitodeep.layers.call import calling
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (2, 1, 3, 4), (4,), (0, 4), (2, 0, 4)])

@@ -19,7 +19,7 @@ from phitodeep.layers import (
     SinusoidalEncoding,
     embedding,
 )
-from phitodeep.layers.base import calling, inference
+from phitodeep.layers.call import calling, inference
 from phitodeep.layers.embedding import sum_by_token
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
@@ -257,7 +257,7 @@ def test_embedding_needs_no_length() -> None:
     layer = Embedding(5, 2)
     assert layer.W.shape == (5, 2)
     assert layer.forward(np.zeros((2, 7), int)).shape == (2, 7, 2)
-    assert {n for n, p in Embedding.declared.items() if p.decay} == {"W"}
+    assert {n for n, p in Embedding._declared.items() if p.decay} == {"W"}
     wide = Embedding(400, 50)
     wide.build((), seed=1)
     assert wide.W.std() == pytest.approx(1, rel=0.02)

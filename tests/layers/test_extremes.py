@@ -44,7 +44,7 @@ from phitodeep.layers import (
     activation,
     attention,
 )
-from phitodeep.layers.base import calling, inference
+from phitodeep.layers.call import calling, inference
 from phitodeep.types import Array, Shape
 from tests.layers.catalogue_examples import TOKENS, Make, made, passes
 from tests.layers.test_contract import EXAMPLES

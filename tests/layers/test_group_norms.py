@@ -19,7 +19,7 @@ from phitodeep.layers import (
     RMSNorm,
     SpatialDropout,
 )
-from phitodeep.layers.base import calling, inference
+from phitodeep.layers.call import calling, inference
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Shape

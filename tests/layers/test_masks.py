@@ -48,7 +48,8 @@ from phitodeep.layers import (
     TimeDistributed,
     TransformerBlock,
 )
-from phitodeep.layers.base import Layer, calling, inference
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import calling, inference
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients

@@ -9,7 +9,7 @@ import pytest
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import BatchNorm, LayerNorm
-from phitodeep.layers.base import inference, saliency
+from phitodeep.layers.call import inference, saliency
 from phitodeep.types import Array
 
 Norm = LayerNorm | BatchNorm

@@ -142,7 +142,7 @@ def test_global_pools(shape: tuple[int, ...], rng: np.random.Generator) -> None:
     for layer, wanted in ((GlobalAvgPool(), X.mean(axes)), (GlobalMaxPool(), X.max(axes))):
         np.testing.assert_allclose(layer.forward(X), wanted, rtol=1e-13)
         check_gradients(layer, X)
-        assert layer.measured(shape[1:]).output_shape == shape[-1:]
+        assert layer._measured(shape[1:]).output_shape == shape[-1:]
 
 
 def test_upsampling_repeats_or_interpolates() -> None:
@@ -181,7 +181,7 @@ def test_zero_pad(rng: np.random.Generator) -> None:
         wide = ((0, 0), *around, (0, 0)) if around else 0
         np.testing.assert_array_equal(layer.forward(X), np.pad(X, wide))
         check_gradients(layer, X)
-        assert layer.measured(X.shape[1:]).output_shape == layer.forward(X).shape[1:]
+        assert layer._measured(X.shape[1:]).output_shape == layer.forward(X).shape[1:]
     assert ZeroPad2D().forward(X).shape == (2, 5, 4, 2)
 
 
@@ -192,7 +192,7 @@ def test_permute(dims: tuple[int, ...], rng: np.random.Generator) -> None:
     Y = layer.forward(X)
     np.testing.assert_array_equal(Y, X.transpose(0, *dims))
     assert Y.flags.c_contiguous
-    assert layer.measured((3, 4, 5)).output_shape == Y.shape[1:]
+    assert layer._measured((3, 4, 5)).output_shape == Y.shape[1:]
     check_gradients(layer, X)
     np.testing.assert_array_equal(layer.backward(Y), X)
 
@@ -207,7 +207,7 @@ def test_flops_count_what_is_read_or_mixed() -> None:
         (ZeroPad2D(1), (3, 4, 2), 0),
         (Permute(2, 1), (3, 4), 0),
     ):
-        assert layer.measured(shape).flops() == flops
+        assert layer._measured(shape).flops() == flops
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
-from phitodeep.layers.base import calling, inference
+from phitodeep.layers.call import calling, inference
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array
@@ -258,7 +258,7 @@ def test_weights_have_the_shapes_of_the_docstring(kind: Any) -> None:
         W = layer.Wh[:, 5 * g : 5 * g + 5]
         np.testing.assert_allclose(W.T @ W, np.eye(5), atol=1e-12)
     assert not any(layer.params[n].any() for n in wanted if n.startswith("b"))
-    decayed = {n for n, p in layer.declared.items() if p.decay}
+    decayed = {n for n, p in layer._declared.items() if p.decay}
     assert decayed == {"Wx", "Wh"}
     assert layer.flops() == 7 * (2 * (3 + 5) * 5 * gates + 8 * 5 * gates)
 

@@ -7,7 +7,7 @@ import pytest
 
 from phitodeep import layers
 from phitodeep.layers import BatchNorm, Layer
-from phitodeep.layers.base import saliency
+from phitodeep.layers.call import saliency
 from phitodeep.types import Array
 from tests.conftest import references
 from tests.layers.catalogue_examples import EXAMPLES, TOKENS  # test_catalogue_references.py

@@ -9,7 +9,7 @@ import pytest
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import Dropout, GaussianNoise, Reparameterize, regularization
-from phitodeep.layers.base import calling, inference, saliency
+from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
 from tests.conftest import references
@@ -18,7 +18,7 @@ WIDE = (200, 300)
 
 
 def planted(layer: Any, seed: int = 1) -> Any:
-    layer.plant(seed)
+    layer._set_seed(seed)
     return layer
 
 

@@ -23,7 +23,8 @@ from phitodeep.layers import (
     SkipConcat,
     TimeDistributed,
 )
-from phitodeep.layers.base import Layer, calling
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from tests.layers.catalogue_examples import made, passes
 

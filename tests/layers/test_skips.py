@@ -22,7 +22,7 @@ from phitodeep.layers import (
     TimeDistributed,
     Upsample2D,
 )
-from phitodeep.layers.base import calling
+from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from tests.layers.catalogue_examples import made, passes
@@ -35,7 +35,7 @@ def test_x_and_its_function_side_by_side(rng: np.random.Generator) -> None:
     wanted = dY[:, :4] + dY[:, 4:] * (1 - np.tanh(X) ** 2)
     np.testing.assert_allclose(layer.backward(dY), wanted, rtol=1e-12)
     np.testing.assert_array_equal(SkipConcat().forward(X), np.concatenate([X, X], 1))
-    assert SkipConcat(Dense(5), Tanh()).measured((2, 3)).output_shape == (2, 8)
+    assert SkipConcat(Dense(5), Tanh())._measured((2, 3)).output_shape == (2, 8)
 
 
 def u_net() -> Chain:

@@ -21,7 +21,7 @@ from phitodeep.layers import (
     TiedDense,
     TransformerBlock,
 )
-from phitodeep.layers.base import calling, inference
+from phitodeep.layers.call import calling, inference
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.optimization.optimizers import SGD, Adam
@@ -103,7 +103,7 @@ def test_the_summed_gradient_is_the_slope_of_the_whole_loss(rng: np.random.Gener
     model.backward(model.loss.loss_gradient(model.forward(X), y))
     parts = [embedding.grads["W"].copy(), head.grads["W"].copy()]
     assert all(np.abs(part).max() > 1e-3 for part in parts)
-    packing = model.optimizer.pack(model.layers)
+    packing = model.optimizer._pack(model.layers)
     packing.gather()
     found = packing.g[packing.pieces["0.W"]].reshape(7, 4)
     np.testing.assert_allclose(found, sum(parts), rtol=1e-13)
@@ -157,7 +157,7 @@ def test_two_heads_on_one_embedding(rng: np.random.Generator) -> None:
     model.build((3,))
     X, y = rng.integers(0, 4, (2, 3)), rng.integers(0, 4, (2, 3))
     model.backward(model.loss.loss_gradient(model.forward(X), y))
-    packing = model.optimizer.pack(model.layers)
+    packing = model.optimizer._pack(model.layers)
     packing.gather()
 
     numeric = numeric_gradient(lambda W: loss_of(model, X, y), embedding.W)
@@ -179,7 +179,7 @@ def test_tied_weights_are_counted_once(capsys: pytest.CaptureFixture[str]) -> No
     assert "4.W" not in model.get_weights()
     model.summary()
     assert f"{model.count_params()} trainable" in capsys.readouterr().out
-    packing = model.optimizer.pack(model.layers)
+    packing = model.optimizer._pack(model.layers)
     assert packing.theta.size == model.count_params()
     assert uses(model)[1].tied == {"W": (embedding, "W")}
 
@@ -218,8 +218,8 @@ def test_weights_round_trip_and_reach_both_uses(rng: np.random.Generator) -> Non
 
 def test_replicas_share_the_weights(rng: np.random.Generator) -> None:
     model, (X, y) = tied_model(), batch(rng)
-    model.optimizer.pack(model.layers)
-    twin = model.replica()
+    model.optimizer._pack(model.layers)
+    twin = model._replica()
     np.testing.assert_array_equal(twin.predict(X), model.predict(X))
     uses(model)[0].W += 1
     np.testing.assert_array_equal(twin.predict(X), model.predict(X))
@@ -276,9 +276,9 @@ def test_lambda_is_its_two_functions(rng: np.random.Generator) -> None:
     layer = Lambda(cube, cube_gradient)
     np.testing.assert_array_equal(layer.forward(X), X**3)
     check_gradients(layer, X)
-    assert layer.measured((4,)).output_shape == (4,)
+    assert layer._measured((4,)).output_shape == (4,)
     wide = Lambda(outer, outer_gradient)
-    assert wide.measured((4,)).output_shape == (4, 4)
+    assert wide._measured((4,)).output_shape == (4, 4)
     check_gradients(wide, X)
     model = Sequential(Dense(4, 3), Lambda(cube, cube_gradient), Dense(3, 2), dtype="float64")
     check_gradients(model, X)

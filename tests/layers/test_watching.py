@@ -22,7 +22,7 @@ from phitodeep.layers import (
     Residual,
     Tanh,
 )
-from phitodeep.layers.base import Event, calling, current, inference, watching
+from phitodeep.layers.call import Event, calling, current, inference, watching
 from phitodeep.layers.containers import Container
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder

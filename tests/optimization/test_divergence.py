@@ -11,7 +11,7 @@ import pytest
 
 from phitodeep.errors import DivergenceError, PhitodeepError
 from phitodeep.layers import Chain, Dense, Layer, Residual, Tanh
-from phitodeep.layers.base import Event, watching
+from phitodeep.layers.call import Event, watching
 from phitodeep.model import Sequential
 from phitodeep.optimization.base import length
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Optimizer

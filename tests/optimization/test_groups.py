@@ -283,7 +283,7 @@ def test_a_groups_option_may_change_between_steps() -> None:
 
 def test_a_groups_parameters_are_one_piece_of_the_vector() -> None:
     layers, optimizer = referenced(), Nadam(0.1, groups=OWN)
-    packing = optimizer.pack(layers)
+    packing = optimizer._pack(layers)
     held = {g.key[0]: [path for path, _, _ in g.slots] for g in packing.groups}
     assert held["0.W"] == ["0.W"]
     assert sorted(held["1.*"]) == ["1.beta", "1.gamma"]

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, OrderError
 from phitodeep.layers import Chain, Dense, Embedding, Layer, ReLU, Residual, Tanh, TiedDense
-from phitodeep.layers.base import calling
+from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
-from phitodeep.optimization.callbacks import LambdaCallback
 from phitodeep.optimization.matrices import orthogonal
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Muon, Nadam, Optimizer
+from phitodeep.training.callbacks import LambdaCallback
 from phitodeep.types import Array
 from tests.optimization.test_optimizers import RULES, assert_equal, every, values, zero_gradients
 
@@ -36,7 +36,7 @@ def built(*layers: Layer) -> list[Layer]:
     for layer in layers:
         layer.cast("float64")
         for _, part in layer.walk():
-            part.make_parameters()
+            part._make_parameters()
         layer.set_weights({k: rng.standard_normal(a.shape) for k, a in layer.get_weights().items()})
     return list(layers)
 
@@ -180,17 +180,17 @@ def test_all_that_counts_alike_is_one_group() -> None:
     for step in range(3):
         gradients.give(layers, step)
         optimizer.step(layers)
-    assert len(optimizer.pack(layers).groups) == 1
+    assert len(optimizer._pack(layers).groups) == 1
     layers[1].trainable = False
     optimizer.step(layers)
     layers[1].trainable = True
-    groups = optimizer.pack(layers).groups
+    groups = optimizer._pack(layers).groups
     assert [(group.own, len(group.slots)) for group in groups] == [({"t": 4}, 4), ({"t": 3}, 2)]
     other = SGD(momentum=0.9)  # which does not count
     layers[1].trainable = False
     other.step(layers)
     layers[1].trainable = True
-    assert len(other.pack(layers).groups) == 1
+    assert len(other._pack(layers).groups) == 1
 
 
 def test_a_rule_of_ones_own_counts_by_a_word() -> None:
@@ -368,7 +368,7 @@ def test_a_copy_knows_paths_as_they_are_now(through: Callable[[Any], Any]) -> No
     for each, fresh in ((model, 1), (twin, 2)):
         Gradients(list(dense(each.layers))).give(each.layers, 0)
         each.optimizer.step(each.layers)
-        groups = each.optimizer.pack(each.layers).groups
+        groups = each.optimizer._pack(each.layers).groups
         assert [(g.own["t"], len(g.slots)) for g in groups] == [(1, 2 * fresh), (4, 6)]
 
 
@@ -473,7 +473,7 @@ def test_after_any_history_each_layer_is_where_it_would_be_alone(
             twin_model = copy.deepcopy(model)
             if what == "state":
                 twin_model.optimizer.reset()
-                twin_model.optimizer.claim(twin_model)
+                twin_model.optimizer._claim(twin_model)
                 twin_model.load_state_dict(model.state_dict())
             model, away = twin_model, []
             for old, new in zip(before, dense(model.layers), strict=True):
@@ -616,7 +616,7 @@ def test_after_packing_again_in_a_training_gradients_are_written_in_place(when: 
     in_place: list[int] = []
 
     def thaw(model: Any, step: int, loss: float) -> None:
-        g = model.optimizer.pack(model.layers).g
+        g = model.optimizer._pack(model.layers).g
         arrays = [a for layer in model.layers for a in layer.grads.values()]
         in_place.append(sum(a.base is g for a in arrays))
         if step == when:
@@ -629,7 +629,7 @@ def test_after_packing_again_in_a_training_gradients_are_written_in_place(when: 
     assert in_place[:when] == [4] * when
     assert in_place[when + 1] == 6
     assert in_place[-1] == 4  # the frozen layer's own gradients have arrays of their own
-    assert not model.layers[2].frame.grad_arrays
+    assert not model.layers[2]._frame.grad_arrays
 
 
 # --- messages ----------------------------------------------------------------------------------

@@ -356,7 +356,7 @@ Interrupt = Callable[[Optimizer, list[Layer]], tuple[Optimizer, list[Layer]]]
 
 def _frozen_and_back(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
     layers[0].trainable = False
-    packed = optimizer.pack(layers)
+    packed = optimizer._pack(layers)
     assert not any(path.startswith("0.") for path in packed.pieces)
     layers[0].trainable = True
     return optimizer, layers
@@ -429,7 +429,7 @@ def test_casting_to_float32_keeps_the_moments() -> None:
     memory = optimizer.memory()
     for layer in layers:
         layer.cast("float32")
-    optimizer.pack(layers)
+    optimizer._pack(layers)
     for path, slots in optimizer.memory().items():
         assert slots.keys() == {"M", "V"}
         for name, a in slots.items():
@@ -685,7 +685,7 @@ def test_an_optimizer_is_free_after_a_model_that_was_refused(wrong: dict[str, An
 def test_a_replicas_gradients_are_its_own() -> None:
     layers, optimizer = referenced(), SGD(0.1)
     advance(optimizer, layers, [0])
-    twins = [layer.replica() for layer in layers]
+    twins = [layer._replica() for layer in layers]
     before = values(layers)
     give(twins, 1)
     optimizer.step(twins)
@@ -832,7 +832,7 @@ def test_within_averages_nothing_is_trained() -> None:
     before = values(layers)
     give(layers, 2)
     with optimizer.averaged(layers):
-        for refused in (optimizer.step, optimizer.accumulate, optimizer.pack):
+        for refused in (optimizer.step, optimizer.accumulate, optimizer._pack):
             with pytest.raises(OrderError, match="train outside"):
                 refused(layers)
         with pytest.raises(OrderError, match="averages here"), optimizer.averaged(layers):

@@ -18,8 +18,8 @@ from phitodeep.errors import ArgumentError, DataError, PhitodeepError, Phitodeep
 from phitodeep.layers import BatchNorm, Dense
 from phitodeep.layers.base import Layer
 from phitodeep.model import Sequential
-from phitodeep.optimization import callbacks
-from phitodeep.optimization.callbacks import (
+from phitodeep.training import callbacks
+from phitodeep.training.callbacks import (
     Callback,
     CSVLogger,
     EarlyStopping,

@@ -13,7 +13,7 @@ from phitodeep.layers import Dense, Lambda, Layer, Parallel, Param, Residual
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt, lenet
-from phitodeep.optimization.callbacks import LambdaCallback
+from phitodeep.training.callbacks import LambdaCallback
 
 pytest.importorskip("threadpoolctl")
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import initialization
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.layers import Dense
-from phitodeep.optimization import initialization
-from phitodeep.optimization.initialization import (
+from phitodeep.initialization import (
     Constant,
     He,
     Initializer,
@@ -24,6 +23,7 @@ from phitodeep.optimization.initialization import (
     Zeros,
     fans,
 )
+from phitodeep.layers import Dense
 from phitodeep.types import Shape
 
 SHAPES = [(300, 200), (200, 300), (3, 3, 40, 60), (5, 60, 40)]

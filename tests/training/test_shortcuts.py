@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import fusion
 from phitodeep.errors import ArgumentError, PhitodeepWarning
-from phitodeep.fusion import FUSED, SWAPPED, check_pair, fused, swapped
 from phitodeep.layers import (
     GELU,
     Chain,
@@ -45,6 +43,8 @@ from phitodeep.loss import (
     SquaredHinge,
 )
 from phitodeep.model import SequentialBuilder
+from phitodeep.training import shortcuts as fusion
+from phitodeep.training.shortcuts import FUSED, SWAPPED, check_pair, fused, swapped
 from phitodeep.types import Array, Shape
 
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]

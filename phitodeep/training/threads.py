@@ -10,10 +10,11 @@ from contextvars import copy_context
 from typing import Any, Self
 
 from phitodeep.errors import ArgumentError, MissingExtraError
-from phitodeep.layers.base import Frame, Layer
+from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain
+from phitodeep.layers.frame import Frame
 from phitodeep.loss import Loss
-from phitodeep.optimization.feeding import Data
+from phitodeep.training.inputs import Data
 
 Pass = Callable[[Chain, Loss, Data, int], Any]
 
@@ -58,8 +59,8 @@ class Team:
         if self.body.independent_samples and self.loss.independent_samples:
             for frames, frame in zip(self.frames[: n - 1], self.loss_frames, strict=False):
                 loss = copy.copy(self.loss)
-                loss.frame = frame
-                members.append((self.body.replica(frames), loss))
+                loss._frame = frame
+                members.append((self.body._replica(frames), loss))
                 for old in frames.values():
                     old.grads = {}  # of layers that this batch may not reach
         return members

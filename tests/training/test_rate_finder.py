@@ -14,8 +14,8 @@ import pytest
 from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.layers import BatchNorm, Dense, Dropout, Tanh
 from phitodeep.model import Sequential
-from phitodeep.optimization.callbacks import LambdaCallback
-from phitodeep.optimization.rate_finder import RateRange
+from phitodeep.training.callbacks import LambdaCallback
+from phitodeep.training.rate_finder import RateRange
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((200, 5)).astype(np.float32)

@@ -32,13 +32,13 @@ from phitodeep.layers import (
     Softmax,
     Tanh,
 )
-from phitodeep.layers.base import current
+from phitodeep.layers.call import current
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential
-from phitodeep.optimization.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.optimization.schedules import ReduceOnPlateau
-from phitodeep.optimization.training import History
+from phitodeep.training.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
+from phitodeep.training.history import History
 from phitodeep.types import Array
 
 rng = np.random.default_rng(1)
@@ -743,7 +743,7 @@ def test_a_step_allocates_nothing_of_the_batchs_size() -> None:
 def test_buffers_are_given_back_after_training() -> None:
     model = classifier()
     train(model, X, LABELS)
-    assert all(not layer.frame.buffers for _, layer in model.walk())
+    assert all(not layer._frame.buffers for _, layer in model.walk())
 
 
 # --- dtypes ------------------------------------------------------------------------------------
@@ -897,7 +897,7 @@ def test_a_short_last_batch_takes_no_memory_of_its_own() -> None:
     model, seen = plain(batch_size=16), []
 
     def look(model: Any, *_: Any) -> None:
-        seen.append([id(a) for layer in model.layers for a in layer.frame.buffers.values()])
+        seen.append([id(a) for layer in model.layers for a in layer._frame.buffers.values()])
 
     train(model, X, Y, epochs=3, callbacks=[LambdaCallback(on_epoch_end=look)])  # 16, 16, 16, 2
     assert len(seen[0]) > 5

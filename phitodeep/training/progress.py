@@ -46,10 +46,10 @@ class Lines(Silent):
         return 10_000
 
     def begin(self, first: int, epochs: int, batches: int | None) -> None:
-        self.last = first + epochs - 1
+        self._last = first + epochs - 1
 
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
-        number = f"epoch {epoch:>{len(str(self.last))}}/{self.last}"
+        number = f"epoch {epoch:>{len(str(self._last))}}/{self._last}"
         parts = [*_numbers(logs), f"{_speed(speed)}  {seconds:.1f} s"]
         self.say(_fitted(number, parts, self.width))
 
@@ -87,7 +87,7 @@ class Live(Lines):
         if self.total is not None:
             left = (self.drawn - self.start) * max(self.total - done, 0) / done
             text += f"  {_clock(left)} left"
-        self.draw(done, f"epoch {self.now}/{self.last}", text)
+        self.draw(done, f"epoch {self.now}/{self._last}", text)
 
     @property
     def total(self) -> int | None:
@@ -95,7 +95,7 @@ class Live(Lines):
         return None if self.batches is None else self.epochs * self.batches
 
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
-        if epoch == self.last or (epoch - self.first + 1) % self.every == 0:
+        if epoch == self._last or (epoch - self.first + 1) % self.every == 0:
             super().epoch(epoch, logs, speed, seconds)
         self.now, self.began = epoch + 1, time.perf_counter()
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, ShapeError
 from phitodeep.functional import softmax
-from phitodeep.generation import sample
 from phitodeep.layers import (
     GRU,
     LSTM,
@@ -43,9 +42,10 @@ from phitodeep.layers import (
     TimeDistributed,
     TransformerBlock,
 )
-from phitodeep.layers.base import calling, current
+from phitodeep.layers.call import calling, current
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import char_lstm, gpt
+from phitodeep.text.generation import sample
 
 MODELS = {
     "gpt": lambda: gpt(11, 16, layers=2, heads=2, dim=8),

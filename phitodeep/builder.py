@@ -1,0 +1,285 @@
+"""SequentialBuilder: one method for each layer and each setting of Sequential."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from keyword import iskeyword
+from typing import Any, Concatenate, ParamSpec, Self
+
+from phitodeep import layers as catalogue
+from phitodeep.checks import (
+    check_count,
+    check_list,
+    check_shape,
+    snake_case,
+)
+from phitodeep.config import Configurable, alike, restored
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.layers.base import Layer
+from phitodeep.loss import Loss
+from phitodeep.metrics import MetricLike, as_metrics
+from phitodeep.optimization.optimizers import Optimizer
+from phitodeep.optimization.schedules import check_rate
+from phitodeep.sequential import BUILT, ELSEWHERE, SETTINGS, Sequential
+from phitodeep.training.callbacks import Callback
+from phitodeep.types import DType, Schedule, Shape, parameters
+
+P = ParamSpec("P")
+_BUILDER_WORDS = {
+    "compile": f"{SETTINGS.format('the builder')}, as in {BUILT}",
+    "lr": "write .alpha(rate)",
+    "learning_rate": "write .alpha(rate)",
+    "batch_size": "write .batch(size)",
+    "activation": "an activation is a layer of its own, such as .relu()",
+    "linear": "write .dense(output_size)",
+}
+
+
+def _call(layer: Layer) -> str:
+    """The builder's method that appends this layer, as it is called."""
+    kind, shown = type(layer), repr(layer)
+    name = kind.__name__
+    if vars(catalogue).get(name) is not kind or not shown.startswith(f"{name}("):
+        return f"add({shown})"
+    method = snake_case(name)
+    return method + "_" * iskeyword(method) + shown.removeprefix(name)
+
+
+def adds(
+    kind: Callable[P, Layer],
+) -> Callable[Concatenate[SequentialBuilder, P], SequentialBuilder]:
+    """A builder method that appends a layer of this kind, with the layer's own signature."""
+
+    def method(self: SequentialBuilder, /, *args: P.args, **kwargs: P.kwargs) -> SequentialBuilder:
+        try:
+            layer = kind(*args, **kwargs)
+        except TypeError as error:
+            if "unexpected keyword" in str(error):
+                raise _unexpected(kind, kwargs) from None
+            raise
+        return self.add(layer)
+
+    method.__doc__ = f"Append a `{kind.__name__}` layer.\n\n{inspect.getdoc(kind)}"
+    method.__wrapped__ = kind.__init__  # type: ignore[attr-defined]
+    return method  # whose signature `inspect` now takes from there
+
+
+def _unexpected(kind: Callable[..., Layer], kwargs: Mapping[str, Any]) -> ArgumentTypeError:
+    """The error for keywords that a layer does not take."""
+    name = kind.__name__
+    if "activation" in kwargs and isinstance(kwargs["activation"], str):
+        method, call = kwargs["activation"].lower(), snake_case(name)
+        return ArgumentTypeError(
+            f"{name} takes no activation: it is a layer of its own, as in .{call}(...).{method}()."
+        )
+    known = [p.name for p in parameters(kind)]  # type: ignore[arg-type]
+    wrong = ", ".join(key for key in kwargs if key not in known)
+    return ArgumentTypeError(f"{name} takes {', '.join(known) or 'nothing'}, got {wrong}=.")
+
+
+class SequentialBuilder(Configurable):
+    """Builds a Sequential step by step: each method returns the builder.
+
+    `SequentialBuilder(28, 28, seed=0)` is `SequentialBuilder().input(28, 28).seed(0)`. The
+    settings are those of Sequential, and may come in any order; `build` may be called again,
+    and each model is independent of the others.
+    """
+
+    def __init__(self, *input_shape: int, seed: int | None = None) -> None:
+        self._layers: list[Layer] = []
+        self._options: dict[str, Any] = {"seed": seed}
+        self._input: Shape | None = None
+        if input_shape:
+            self.input(*input_shape)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _BUILDER_WORDS:
+            raise AttributeError(f"a builder has no {name!r}: {_BUILDER_WORDS[name]}.")
+        if name in ELSEWHERE:
+            raise AttributeError(f"a builder has no {name!r}: after .build(), {ELSEWHERE[name]}.")
+        if not name.startswith("_") and callable(getattr(Sequential, name, None)):
+            raise AttributeError(f"a builder has no {name!r}: build first, .build().{name}(...).")
+        known = [key for key in dir(type(self)) if not key.startswith("_")]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f" Did you mean .{near[0]}()?" if near else " Any layer goes in with .add(layer)."
+        raise AttributeError(f"a builder has no {name!r}.{hint}")
+
+    def __repr__(self) -> str:
+        sizes = [str(n) for n in self._input or ()]
+        options = {k: v for k, v in self._options.items() if k != "seed" or v is not None}
+        if "seed" in options:
+            sizes.append(f"seed={options.pop('seed')}")
+        calls = [_call(layer) for layer in self._layers]
+        for name, value in options.items():
+            method = {"loss_class": "loss", "batch_size": "batch"}.get(name, name)
+            values = value if name in ("metrics", "callbacks") else [value]
+            calls.append(f"{method}({', '.join(map(repr, values))})")
+        return ".".join([f"{type(self).__name__}({', '.join(sizes)})", *calls])
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and alike(self, other)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def get_config(self) -> dict[str, Any]:
+        """The layers and settings so far, as plain JSON values: see `phitodeep.config`."""
+        options = {k: list(v) if isinstance(v, tuple) else v for k, v in self._options.items()}
+        shape = None if self._input is None else list(self._input)
+        return {"input_shape": shape, "layers": self._layers, **options}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The builder that `get_config` wrote."""
+        options = restored(config, cls.__name__)
+        shape = options.pop("input_shape", None)
+        builder = cls(*(() if shape is None else check_shape(shape, "input_shape")))
+        for layer in check_list(options.pop("layers", []), "layers"):
+            builder.add(layer)
+        for name in {"metrics", "callbacks"} & options.keys():
+            check_list(options[name], name)
+        known = inspect.signature(Sequential).parameters
+        for name, value in options.items():
+            if name not in known:
+                raise ArgumentError(
+                    f"the config of SequentialBuilder has the unknown key {name!r}."
+                )
+            builder._set(name, value)
+        return builder
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers so far."""
+        return list(self._layers)
+
+    def input(self, *shape: int) -> Self:
+        """The shape of one sample, without the batch axis."""
+        if not shape:
+            raise ArgumentError("input takes the sizes of one sample, such as .input(28, 28).")
+        self._input = tuple(check_count(n, "input size") for n in shape)
+        return self
+
+    def add(self, layer: Layer) -> Self:
+        """Append any layer, such as one of your own."""
+        self._layers.append(layer)
+        return self
+
+    chain = adds(catalogue.Chain)
+    residual = adds(catalogue.Residual)
+    parallel = adds(catalogue.Parallel)
+    dense = adds(catalogue.Dense)
+    flatten = adds(catalogue.Flatten)
+    reshape = adds(catalogue.Reshape)
+    relu = adds(catalogue.ReLU)
+    leaky_relu = adds(catalogue.LeakyReLU)
+    prelu = adds(catalogue.PReLU)
+    elu = adds(catalogue.ELU)
+    selu = adds(catalogue.SELU)
+    celu = adds(catalogue.CELU)
+    gelu = adds(catalogue.GELU)
+    silu = adds(catalogue.SiLU)
+    swish = adds(catalogue.Swish)
+    mish = adds(catalogue.Mish)
+    hard_swish = adds(catalogue.HardSwish)
+    hard_sigmoid = adds(catalogue.HardSigmoid)
+    hard_tanh = adds(catalogue.HardTanh)
+    sigmoid = adds(catalogue.Sigmoid)
+    tanh = adds(catalogue.Tanh)
+    softplus = adds(catalogue.Softplus)
+    softsign = adds(catalogue.Softsign)
+    softmax = adds(catalogue.Softmax)
+    log_softmax = adds(catalogue.LogSoftmax)
+    dropout = adds(catalogue.Dropout)
+    gaussian_noise = adds(catalogue.GaussianNoise)
+    reparameterize = adds(catalogue.Reparameterize)
+    layer_norm = adds(catalogue.LayerNorm)
+    batch_norm = adds(catalogue.BatchNorm)
+    feed_forward = adds(catalogue.FeedForward)
+    multi_head_attention = adds(catalogue.MultiHeadAttention)
+    transformer_block = adds(catalogue.TransformerBlock)
+    skip_concat = adds(catalogue.SkipConcat)
+    time_distributed = adds(catalogue.TimeDistributed)
+    conv1d = adds(catalogue.Conv1D)
+    conv2d = adds(catalogue.Conv2D)
+    conv_transpose1d = adds(catalogue.ConvTranspose1D)
+    conv_transpose2d = adds(catalogue.ConvTranspose2D)
+    depthwise_conv2d = adds(catalogue.DepthwiseConv2D)
+    embedding = adds(catalogue.Embedding)
+    positional_embedding = adds(catalogue.PositionalEmbedding)
+    rotary_embedding = adds(catalogue.RotaryEmbedding)
+    sinusoidal_encoding = adds(catalogue.SinusoidalEncoding)
+    group_norm = adds(catalogue.GroupNorm)
+    instance_norm = adds(catalogue.InstanceNorm)
+    rms_norm = adds(catalogue.RMSNorm)
+    avg_pool1d = adds(catalogue.AvgPool1D)
+    avg_pool2d = adds(catalogue.AvgPool2D)
+    global_avg_pool = adds(catalogue.GlobalAvgPool)
+    global_max_pool = adds(catalogue.GlobalMaxPool)
+    max_pool1d = adds(catalogue.MaxPool1D)
+    max_pool2d = adds(catalogue.MaxPool2D)
+    upsample2d = adds(catalogue.Upsample2D)
+    zero_pad2d = adds(catalogue.ZeroPad2D)
+    gru = adds(catalogue.GRU)
+    lstm = adds(catalogue.LSTM)
+    rnn = adds(catalogue.RNN)
+    bidirectional = adds(catalogue.Bidirectional)
+    random_crop = adds(catalogue.RandomCrop)
+    random_flip = adds(catalogue.RandomFlip)
+    random_shift = adds(catalogue.RandomShift)
+    spatial_dropout = adds(catalogue.SpatialDropout)
+    permute = adds(catalogue.Permute)
+    select = adds(catalogue.Select)
+    lambda_ = adds(catalogue.Lambda)
+    tied_dense = adds(catalogue.TiedDense)
+
+    def optimizer(self, optimizer: Optimizer | str) -> Self:
+        """Train with this optimizer, given itself or by name."""
+        return self._set("optimizer", optimizer)
+
+    def loss(self, loss_class: Loss | str) -> Self:
+        """Train with this loss, given itself or by name."""
+        return self._set("loss_class", loss_class)
+
+    def alpha(self, num: float | Schedule) -> Self:
+        """The learning rate, of whichever optimizer the model has."""
+        return self._set("alpha", check_rate(num))
+
+    def epochs(self, num: int) -> Self:
+        """How often `train` goes through the samples."""
+        return self._set("epochs", check_count(num, "epochs", least=0))
+
+    def batch(self, num: int) -> Self:
+        """Samples a step."""
+        return self._set("batch_size", check_count(num, "batch_size"))
+
+    def metrics(self, *metrics: MetricLike) -> Self:
+        """Names or functions, reported beside the loss."""
+        as_metrics(metrics, 0.5)
+        return self._set("metrics", metrics)
+
+    def callbacks(self, *callbacks: Callback) -> Self:
+        """Called at the ends of batches and epochs of every training."""
+        return self._set("callbacks", callbacks)
+
+    def seed(self, num: int) -> Self:
+        """Make weights, shuffles and masks repeat to the bit."""
+        return self._set("seed", check_count(num, "seed", least=0))
+
+    def dtype(self, dtype: DType) -> Self:
+        """ "float32" or "float64"."""
+        return self._set("dtype", dtype)
+
+    def build(self) -> Sequential:
+        """The model; sizes that do not fit and a loss that cannot match are refused here."""
+        layers, options = copy.deepcopy((self._layers, self._options))
+        model = Sequential(*layers, **options)
+        if self._input is not None:
+            model.build(self._input)
+        model.check()
+        return model
+
+    def _set(self, name: str, value: Any) -> Self:
+        self._options[name] = value
+        return self

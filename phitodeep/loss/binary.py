@@ -1,0 +1,115 @@
+"""Losses of two classes: cross-entropies and hinges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from phitodeep.errors import ArgumentError
+from phitodeep.loss.base import Elementwise, inverse
+from phitodeep.types import Array, Shape
+
+
+class _Binary(Elementwise):
+    """Losses whose targets are probabilities of the positive class, mostly 0 or 1."""
+
+    labels: tuple[int, ...] | None = (0, 1)
+
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        T = super().targets(y, shape, name)
+        if T.size and (T.min() < 0 or T.max() > 1):
+            raise ArgumentError(
+                f"{self!r} takes {name} from 0 to 1, got values from {T.min():g} to {T.max():g}."
+            )
+        return T
+
+
+class BinaryCrossEntropy(_Binary):
+    """The mean of -t log p - (1 - t) log(1 - p), for probabilities p, as Sigmoid gives them.
+
+    Logarithms are held at that of the dtype's least normal number, and are flat below it.
+    The slope is (1 - t) / (1 - p) - t / p.
+    Shapes: P (N, ...), T the same, or (N,) for P (N, 1).
+    Source: Bishop 2006, "Pattern recognition and machine learning", eq. 4.90.
+    """
+
+    wants = "probabilities"
+
+    def each(self, P: Array, T: Array) -> Array:
+        tiny = np.finfo(P.dtype).tiny
+        log_rest = np.full_like(P, np.log(tiny))
+        np.log1p(-P, out=log_rest, where=~(P >= 1))  # log(1 - p), which 1 - p would round
+        return -T * np.log(np.maximum(P, tiny)) - (1 - T) * log_rest
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return inverse(1 - P) * (1 - T) - inverse(P) * T
+
+
+class BinaryCrossEntropyWithLogits(_Binary):
+    """BinaryCrossEntropy of sigmoid(z), computed from z: the mean of softplus(z) - t z.
+
+    The slope is sigmoid(z) - t. With u = t for negative z and u = 1 - t for others, which is how
+    much the target contradicts the sign of z, and without subtracting nearly equal numbers:
+
+        |z| u + log(1 + exp(-|z|))        sign(z) (u - exp(-|z|) / (1 + exp(-|z|)))
+
+    Where u is 0, a logit of infinite size costs nothing.
+    Source: as BinaryCrossEntropy; -log sigmoid(z) = softplus(-z) = softplus(z) - z.
+    """
+
+    wants = "logits"
+    threshold = 0.0
+
+    def each(self, P: Array, T: Array) -> Array:
+        size, against = np.abs(P), np.abs(~np.signbit(P) - T)
+        with np.errstate(invalid="ignore"):
+            against *= size
+        np.fmax(against, 0, out=against)  # 0 for 0 times infinity, which is NaN
+        against += np.log1p(np.exp(-size))
+        return against
+
+    def slope(self, P: Array, T: Array) -> Array:
+        slope = np.abs(~np.signbit(P) - T)
+        E = np.exp(-np.abs(P))
+        slope -= E / (1 + E)
+        slope *= np.copysign(1, P)
+        return slope
+
+
+class Hinge(Elementwise):
+    """The mean of max(0, 1 - t p) for labels t of -1 and +1.
+
+    The slope is -t where t p < 1, else 0.
+    Source: Cortes and Vapnik 1995, "Support-vector networks", Machine Learning 20.
+    """
+
+    threshold = 0.0
+    labels = (-1, 1)
+
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        T = super().targets(y, shape, name)
+        if not (np.abs(T) == 1).all():
+            raise ArgumentError(
+                f"{self!r} takes {name} of -1 and +1 only: 2 * {name} - 1 maps 0 and 1."
+            )
+        return T
+
+    def each(self, P: Array, T: Array) -> Array:
+        return np.maximum(1 - T * P, 0)
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return -T * (T * P < 1)
+
+
+class SquaredHinge(Hinge):
+    """The mean of max(0, 1 - t p)^2 for labels t of -1 and +1; its slope is -2 t max(0, 1 - t p).
+
+    Source: Lee and Mangasarian 2001, "SSVM: a smooth support vector machine".
+    """
+
+    def each(self, P: Array, T: Array) -> Array:
+        return np.square(super().each(P, T))
+
+    def slope(self, P: Array, T: Array) -> Array:
+        return -2 * T * super().each(P, T)

@@ -1,0 +1,606 @@
+"""Sequential: layers one after another, with a loss, an optimizer and a training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from phitodeep import loss as losses
+from phitodeep.checks import (
+    as_mask,
+    check_count,
+    check_list,
+    check_shape,
+    choose,
+    class_hint,
+    keywords,
+    snake_case,
+    without_padding,
+)
+from phitodeep.config import being_written, check_mapping
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.inspect.profile import Profile, profile
+from phitodeep.inspect.summary import summarize
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import calling, inference
+from phitodeep.layers.containers import Chain
+from phitodeep.loss import Loss, MeanSquaredError
+from phitodeep.metrics import MetricLike, as_metrics
+from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
+from phitodeep.optimization.schedules import check_rate
+from phitodeep.state import StateDict, check_array, check_entries, load_all, plain
+from phitodeep.text.generation import generate, stream
+from phitodeep.training.callbacks import Callback, as_callbacks
+from phitodeep.training.history import History
+from phitodeep.training.inputs import model_mask, validate_inputs
+from phitodeep.training.loop import fit
+from phitodeep.training.objective import Objective
+from phitodeep.training.rate_finder import RateRange, find_alpha
+from phitodeep.training.shortcuts import check_pair
+from phitodeep.training.sources import as_source
+from phitodeep.types import Array, DType, Schedule
+
+LOSSES: dict[str, type[Loss]] = {
+    snake_case(name): kind
+    for name, kind in vars(losses).items()
+    if isinstance(kind, type) and issubclass(kind, Loss) and not name.startswith("_")
+    and kind not in (Loss, losses.Elementwise)
+}  # fmt: skip
+LOSSES |= {"mse": LOSSES["mean_squared_error"], "mae": LOSSES["mean_absolute_error"]}
+
+
+SETTINGS = "give the loss, optimizer and metrics to {}"
+BUILT = ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').build()"
+_DEVICE = "phitodeep runs on the CPU: leave it out"
+_DTYPE = "choose it when the model is made, with dtype='float64' or .dtype('float64')"
+_FILES = "np.savez(path, **model.get_weights()) writes them, model.set_weights(np.load(path)) reads"
+ELSEWHERE = {  # what others call it
+    "fit": "it trains with model.train(X, y, epochs=..., batch_size=...)",
+    "compile": f"{SETTINGS.format('Sequential(...) or to the builder')}, as in {BUILT}",
+    "score": "model.evaluate(X, y) gives the loss and the metrics",
+    "parameters": "layer.params are those of a layer, and model.get_weights() copies of all",
+    "named_parameters": "model.get_weights() gives copies of all, by path",
+    "weights": "model.get_weights() gives copies of all, by path",
+    "get_layer": "model.layers[i] is a layer, and model.walk() gives all of them by path",
+    "eval": "predict and evaluate neither train nor drop, and there is no mode to set",
+    "zero_grad": "backward overwrites gradients, so there is nothing to set to zero",
+    "to": _DEVICE,
+    "cuda": _DEVICE,
+    "cpu": _DEVICE,
+    "double": _DTYPE,
+    "half": _DTYPE,
+    "float": _DTYPE,
+    "save_weights": _FILES,
+    "load_weights": _FILES,
+    "history": "model.train(...) returns it",
+}
+_TRAIN_WORDS = {
+    "validation_data": "give X_test and y_test",
+    "X_val": "write X_test=",
+    "y_val": "write y_test=",
+    "batch": "write batch_size=",
+    "lr": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
+    "alpha": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
+    "learning_rate": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
+    "optimizer": "the model has it: model.setoptimizer(...), or .optimizer(...) in the builder",
+    "loss": "the model has it: model.setloss(...), or .loss(...) in the builder",
+    "seed": "the model has it: Sequential(..., seed=0) or .seed(0) in the builder",
+}
+
+
+class Sequential(Chain):
+    """Layers one after another, with a loss, an optimizer and a training loop.
+
+    alpha        the learning rate: a number, or a schedule of the step; left out, that of the
+                 optimizer stands
+    optimizer    an Optimizer or its name; Adam() unless given
+    batch_size   samples a step; all of them unless given
+    epochs       of a call of `train`
+    loss_class   a Loss or its name; MeanSquaredError() unless given
+    metrics      names or functions, reported beside the loss
+    seed         makes weights, shuffles and masks repeat to the bit
+    dtype        "float32" or "float64"
+
+    A layer that knows its sizes, such as `Dense(784, 128)`, is made at once, and sizes that do
+    not fit are refused here; the others wait for the input's shape, which `build` or the first
+    `train` gives.
+    """
+
+    refers_to = ("_checked",)
+    kept_as: ClassVar = {"loss_class": "loss", "alpha": "_own_alpha"}
+
+    @keywords({"loss": "write loss_class=", "batch": "write batch_size=", "lr": "write alpha="})
+    def __init__(
+        self,
+        *layers: Layer,
+        alpha: float | Schedule | None = None,
+        optimizer: Optimizer | str | None = None,
+        batch_size: int | None = None,
+        epochs: int = 1000,
+        loss_class: Loss | str | None = None,
+        metrics: Sequence[MetricLike] = (),
+        callbacks: Sequence[Callback] = (),
+        seed: int | None = None,
+        dtype: DType = None,
+    ) -> None:
+        super().__init__(*layers)
+        self.epochs = check_count(epochs, "epochs", least=0)
+        self.epoch = 0  # trained so far
+        self._alpha = None if alpha is None else check_rate(alpha)
+        self._checked: tuple[Layer | None, Loss] | None = None
+        self.setbatchsize(batch_size)
+        self.setloss(MeanSquaredError() if loss_class is None else loss_class)
+        as_metrics(metrics, self.loss.threshold)  # so that a wrong name is refused here
+        several = isinstance(metrics, Sequence) and not isinstance(metrics, str)
+        self.metrics: list[MetricLike] = list(metrics) if several else [metrics]  # type: ignore[list-item]
+        self.callbacks = as_callbacks(callbacks)
+        self.cast(np.float32 if dtype is None else dtype)
+        self._set_seed(None if seed is None else check_count(seed, "seed", least=0))
+        self._build_known()
+        self.setoptimizer(Adam() if optimizer is None else optimizer)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.layers))})"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.optimizer._claim(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ELSEWHERE:
+            raise AttributeError(f"a model has no {name!r}: {ELSEWHERE[name]}.")
+        return object.__getattribute__(self, name)  # which says what is missing
+
+    # --- settings --------------------------------------------------------------------------
+
+    def _set_seed(self, seed: Any) -> None:
+        super()._set_seed(seed)
+        if not isinstance(seed, np.random.SeedSequence):
+            self.seed: int | None = seed  # as given; one that a model around this gives is its own
+
+    def get_config(self) -> dict[str, Any]:
+        """The layers and all settings, as plain JSON values: see `phitodeep.config`.
+
+        With the input's shape, where it is known, and the paths of the layers that are frozen.
+        """
+        config = super().get_config()
+        around = [o for o in being_written() if isinstance(o, Sequential) and o is not self]
+        if self.input_shape is not None and all(o.input_shape is None for o in around):
+            config["input_shape"] = list(self.input_shape)
+        frozen = [path for path, layer in self.walk() if not layer.trainable]
+        if frozen and not around:
+            config["frozen"] = frozen
+        return config
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """The model that `get_config` wrote: built if that was, and equal to it before training.
+
+        With a seed, its weights are the same to the bit; without one they are drawn again.
+        """
+        config = dict(check_mapping(config, cls.__name__))
+        shape, frozen = config.pop("input_shape", None), config.pop("frozen", [])
+        model = super().from_config(config)
+        if shape is not None:
+            model.build(check_shape(shape, "input_shape"))
+        layers = dict(model.walk())
+        for path in check_list(frozen, "frozen"):
+            if not isinstance(path, str) or path not in layers:
+                raise ArgumentError(f"frozen: the model has no layer {path!r}.")
+            layers[path]._trainable = False
+        return model
+
+    @property
+    def _own_alpha(self) -> float | Schedule | None:
+        """The rate that the model gives to its optimizer, if it does."""
+        return None if self._alpha is None else self.optimizer.alpha
+
+    def add(self, layer: Layer) -> None:
+        """Append a layer; one that does not fit is refused, and the model stays as it was."""
+        before = self.layers
+        self.layers = self._held([*before, layer])
+        try:
+            self._set_seed(self._seed_sequence)
+            self.cast(self.dtype)
+            if self.input_shape is None:
+                self._build_known()
+            else:
+                self.build(self.input_shape)
+        except Exception:
+            self.layers = before
+            raise
+
+    def setoptimizer(self, optimizer: Optimizer | str) -> None:
+        """Train with this optimizer, itself or its name, at the model's alpha if it has one."""
+        if isinstance(optimizer, str):
+            optimizer = choose(optimizer, OPTIMIZERS, "optimizer")()
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentTypeError(
+                f"optimizer must be an Optimizer or its name, got {optimizer!r}."
+                f"{class_hint(optimizer)}"
+            )
+        optimizer._claim(self)
+        before = vars(self).get("optimizer")
+        if before is not None and before is not optimizer:
+            before.reset()
+        self.optimizer: Optimizer = optimizer
+        if self._alpha is not None:
+            optimizer.alpha = self._alpha
+
+    def setbatchsize(self, num: int | None) -> None:
+        """Take this many samples a step, or all for None."""
+        self.batch_size = None if num is None else check_count(num, "batch_size")
+
+    def setloss(self, loss_class: Loss | str) -> None:
+        """Train with this loss, given itself or by name."""
+        if isinstance(loss_class, str):
+            loss_class = choose(loss_class, LOSSES, "loss")()
+        if not isinstance(loss_class, Loss):
+            raise ArgumentTypeError(
+                f"loss must be a Loss or its name, got {loss_class!r}.{class_hint(loss_class)}"
+            )
+        self.loss = loss_class
+
+    @property
+    def alpha(self) -> float | Schedule:
+        """The learning rate of the model's optimizer, whichever it is."""
+        return self.optimizer.alpha
+
+    @alpha.setter
+    def alpha(self, alpha: float | Schedule) -> None:
+        self.optimizer.alpha = self._alpha = alpha
+
+    # --- use -------------------------------------------------------------------------------
+
+    def __call__(self, X: Any) -> Array:
+        """The same as `predict`."""
+        return self.predict(X)
+
+    def forward(self, X: Array, *, lengths: Any = None) -> Array:
+        """Y (N, ...) of X (N, ...), cached for `backward`.
+
+        lengths    of sequences X (N, T, ...): how many steps each sample has, (N,) integers, or a
+                   mask (N, T) of True and False; what the other steps of X hold changes
+                   nothing: they are set to 0
+        """
+        if lengths is None:
+            return self._through(X)
+        mask = as_mask(lengths, X.shape, tokens=self.takes_tokens)
+        with calling(mask=mask):
+            return self._through(without_padding(X, mask))
+
+    def predict(self, X: Any, batch_size: int | None = None, *, lengths: Any = None) -> Array:
+        """The outputs for X (N, ...), computed in batches, without dropout and without caching.
+
+        Unless `batch_size` is given, it is what `samples_at_once` says.
+        X may be a np.memmap: only a batch of it is in memory. `lengths`: see `forward`.
+        """
+        if batch_size is not None:
+            check_count(batch_size, "batch_size")
+        on_disk = isinstance(X, np.memmap)
+        mask = model_mask(self, X, lengths)
+        X = X if on_disk else validate_inputs(self, X, mask=mask)
+        parts, size = [], batch_size or (self.samples_at_once() if len(X) > 1 else 1)
+        with inference():
+            for start in range(0, len(X), size):
+                rows = slice(start, start + size)
+                kept = None if mask is None else mask[rows]
+                part = validate_inputs(self, X[rows], mask=kept) if on_disk else X[rows]
+                with calling(mask=kept):
+                    parts.append(self.forward(part))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def samples_at_once(self) -> int:
+        """How many samples make about a million numbers in the widest layer, at most 1024.
+
+        As many as that stay in the processor's cache on their way from layer to layer.
+        """
+        widest = max(math.prod(layer.output_shape or ()) for _, layer in self.walk())
+        return max(1, min(1024, (1 << 20) // max(widest, 1)))
+
+    @keywords({})
+    def evaluate(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        lengths: Any = None,
+        columns: Sequence[str] | None = None,
+        metrics: Sequence[MetricLike] | None = None,
+    ) -> dict[str, Any]:
+        """`loss` and the metrics of the predictions for X (N, ...) against y.
+
+        Each is a float; only `ConfusionMatrix` gives an array (K, K). The result is that of all
+        samples at once; `batch_size` only bounds the memory, and is what `samples_at_once` says
+        unless it is given. X may also be whatever `train` takes, and `lengths` and `columns` are
+        as there.
+        """
+        objective = Objective(self, self.loss, self.metrics if metrics is None else metrics)
+        if batch_size is None:
+            batch_size = self.samples_at_once()
+        size = check_count(batch_size, "batch_size")
+        source = as_source(
+            self,
+            self.loss,
+            X,
+            y,
+            batch_size=size,
+            sample_weight=sample_weight,
+            lengths=lengths,
+            columns=columns,
+        )
+        return objective.evaluate(source.batches(size))
+
+    @keywords(_TRAIN_WORDS)
+    def train(
+        self,
+        X: Any,
+        y: Any = None,
+        X_test: Any = None,
+        y_test: Any = None,
+        *,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        metrics: Sequence[MetricLike] | None = None,
+        callbacks: Sequence[Callback] = (),
+        validation_split: float = 0.0,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        lengths: Any = None,
+        lengths_test: Any = None,
+        columns: Sequence[str] | None = None,
+        threads: int = 1,
+        accumulate: int = 1,
+        shuffle: bool = True,
+        verbose: int | bool = 1,
+    ) -> History:
+        """Fit the parameters to X (N, ...) and y, and return one (train, test) loss an epoch.
+
+        X and y are arrays, or np.memmap files of which only a batch is in memory at a time. In
+        their place, X alone may give batches: an iterable of pairs (X, y) or triples
+        (X, y, sample_weight), such as a list or a PyTorch DataLoader; a function that makes such
+        an iterable anew for each epoch; or a Hugging Face dataset, also a streaming one, which
+        is read batch by batch. The same holds for X_test and y_test.
+
+        X_test, y_test      evaluated after each epoch; the model does not learn from them
+        epochs, batch_size, metrics   in the place of the model's own, for this call
+        callbacks           beside the model's own
+        validation_split    the last part of the samples, between 0 and 1, becomes the test data
+        sample_weight       (N,), or one weight for each position
+        class_weight        a weight for each class, by label or in order; or "balanced", which
+                            weighs the classes of arrays against their frequency: a class of
+                            n_k of all n labels weighs n / (K n_k), where K classes occur
+        lengths             (N,), how many steps each sample of X (N, T, ...) has, or a mask
+                            (N, T): what comes after them changes nothing, and weighs nothing in
+                            the loss; layers that cannot leave it out are refused;
+                            `lengths_test` for X_test
+        columns             of a dataset: the names of X and of y, such as ("image", "label")
+        threads             that share each batch, each with a part of it and with matrix products
+                            of its own (needs phitodeep[fast]); layers with statistics of the whole
+                            batch are refused, and code that does not declare independent samples
+                            gets the whole batch
+        accumulate          batches whose gradients are added up for one step
+        shuffle             a fresh order each epoch; every sample comes once
+        verbose             0: show nothing
+
+        Calling it again goes on where the last call ended. Integers in X become floats and are
+        not rescaled. Ctrl-C ends training after the running batch. A loss or a gradient that is no
+        longer finite ends it too, with a warning, before the step that would spoil the parameters.
+        """
+        self.check()
+        return fit(
+            self,
+            X,
+            y,
+            X_test,
+            y_test,
+            epochs=self.epochs if epochs is None else epochs,
+            batch_size=self.batch_size if batch_size is None else batch_size,
+            metrics=self.metrics if metrics is None else metrics,
+            callbacks=[*self.callbacks, *as_callbacks(callbacks)],
+            validation_split=validation_split,
+            sample_weight=sample_weight,
+            class_weight=class_weight,
+            lengths=lengths,
+            lengths_test=lengths_test,
+            columns=columns,
+            threads=threads,
+            accumulate=accumulate,
+            shuffle=shuffle,
+            verbose=verbose,
+        )
+
+    @contextmanager
+    def averaged(self) -> Iterator[Self]:
+        """Within the body, the parameters are the averages that an optimizer with `ema` keeps.
+
+            with model.averaged():
+                model.evaluate(X_test, y_test)
+
+        After it they are what they were. Frozen parameters stay as they are; training, and a
+        second `averaged` inside the first, are refused.
+        """
+        with self.optimizer.averaged(self.layers):
+            yield self
+
+    def generate(
+        self,
+        prompt: Any,
+        max_new_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: int | Sequence[int] | None = None,
+        cache: bool | None = None,
+    ) -> Array:
+        """Tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and what the model adds.
+
+        temperature    divides the scores: below 1 surer, above 1 wilder, 0 the greatest alone
+        top_k, top_p   only the k best tokens, or the fewest that have this probability, count
+        seed           repeats the draws
+        stop           a token or several: a sample that has got one of them is finished, and
+                       repeats it to the end of its row; when all samples are finished, generation
+                       ends, so that there may be fewer columns
+        cache          True: attention and recurrent layers keep what they have read, so that
+                       each token is read once; False: the whole window is read for each token.
+                       The tokens are the same. By default they keep it, unless a layer looks
+                       along all steps, such as a convolution: then only the window is right
+
+        The model gives scores (N, T, vocabulary), of which the last step's count, or (N,
+        vocabulary). Beyond the steps that it can take (`max_steps`, such as the places of a
+        PositionalEmbedding), the window moves on with the text.
+        """
+        return generate(
+            self,
+            prompt,
+            max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+            cache=cache,
+        )
+
+    def stream(
+        self,
+        prompt: Any,
+        max_new_tokens: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: int | Sequence[int] | None = None,
+        cache: bool | None = None,
+    ) -> Iterator[Any]:
+        """The new tokens of `generate` one by one: an int for a prompt (T,), (N,) for (N, T).
+
+            for token in model.stream(tokenizer.encode("To be"), 200):
+                print(tokenizer.decode(token), end="", flush=True)
+
+        The options are those of `generate`, and the same seed gives the same tokens. The prompt
+        is read at the call, the rest as tokens are asked for; between two of them the model may
+        be used for anything else. What training changes then holds for the tokens to come, except
+        that the memory keeps what was read before.
+        """
+        return stream(
+            self,
+            prompt,
+            max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            stop=stop,
+            cache=cache,
+        )
+
+    def state_dict(self) -> StateDict:
+        """All that training goes on from: plain JSON values and copies of arrays, in nested dicts.
+
+            weights      get_weights(): parameters and state by path
+            optimizer    what it remembers by parameter path, its steps, and what schedules learnt
+            callbacks    what the model's own callbacks remember, in their order
+            epoch        epochs trained
+            seed         entropy and spawn_key of the model's random streams
+            frozen       the paths of layers that are not trainable
+
+        Loaded into a model that is built in the same way, training continues to the bit. Take it
+        between two calls of `train`, or in a callback's `on_epoch_end`.
+        """
+        optimizer, seed = self.optimizer.state_dict(), self._seed_sequence
+        return {
+            "weights": self.get_weights(),
+            "optimizer": optimizer,
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "epoch": self.epoch,
+            "seed": {"entropy": plain(seed.entropy), "spawn_key": plain(seed.spawn_key)},
+            "frozen": [path for path, layer in self.walk() if not layer.trainable],
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Go on from what `state_dict` gave; all of it is checked before anything changes."""
+        who, here, stored = f"{self!r}: the state", dict(self.walk()), self.get_weights()
+        keys = ("weights", "optimizer", "callbacks", "epoch", "seed", "frozen")
+        state = check_entries(state, keys, who)
+        weights = check_entries(state["weights"], stored, f"{who} of weights")
+        for path, a in stored.items():
+            check_array(weights[path], a.shape, f"{who}: {path}")
+        epoch = check_count(state["epoch"], f"{who}: epoch", least=0)
+        seed = check_entries(state["seed"], ("entropy", "spawn_key"), f"{who} of seed")
+        if seed["entropy"] is None:  # which NumPy would draw
+            raise ArgumentError(f"{who}: seed {seed!r} is none: it has no entropy.")
+        try:
+            root = np.random.SeedSequence(seed["entropy"], spawn_key=tuple(seed["spawn_key"]))
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"{who}: seed {seed!r} is none: {error}.") from None
+        for part in ("callbacks", "frozen"):
+            check_list(state[part], f"{who}: {part}")
+        named = [str(path) for path in state["frozen"]]
+        check_entries(dict.fromkeys([*here, *named]), here, f"{who} of frozen layers")
+        if len(state["callbacks"]) != len(self.callbacks):
+            raise ArgumentError(
+                f"{who} has {len(state['callbacks'])} callbacks, the model {len(self.callbacks)}."
+            )
+        own = zip(self.callbacks, state["callbacks"], strict=True)
+        load_all([(self.optimizer, state["optimizer"]), *own])
+        self.set_weights(weights)
+        self.epoch = epoch
+        self._set_seed(root)
+        for path, layer in here.items():  # from above: setting it sets all below
+            layer.trainable = path not in state["frozen"]
+
+    def check(self) -> None:
+        """Refuse a loss that does not match the last layer, and warn of a doubled softmax."""
+        pair = self._last, self.loss
+        if pair != self._checked:
+            check_pair(*pair)
+            self._checked = pair
+
+    def summary(self) -> None:
+        """Print each layer's path, output shape, parameters, bytes and FLOPs."""
+        batch = "all samples" if self.batch_size is None else f"batch {self.batch_size}"
+        title = f"{self.loss!r}, {self.optimizer!r}, {batch}, {self.epochs} epochs, {self.dtype}"
+        summarize(self, title).show()
+
+    def profile(self, X: Any, y: Any, *, batch_size: int | None = None, steps: int = 20) -> Profile:
+        """Train a copy for `steps` steps, print where the time goes, and return the table.
+
+        For each layer: seconds of forward and backward, the share of the step, FLOPs by the
+        layer's formula (backward counts once for dX and once for parameters), GFLOP/s, bytes kept
+        for backward, and the seconds that the FLOPs would take at the speed that a large matrix
+        product has on this machine now. The model itself is not changed.
+        """
+        size = self.batch_size or 64 if batch_size is None else batch_size
+        found = profile(self, X, y, batch_size=size, steps=steps)
+        found.show()
+        return found
+
+    def find_alpha(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        batch_size: int | None = None,
+        low: float = 1e-6,
+        high: float = 1.0,
+        steps: int = 100,
+    ) -> RateRange:
+        """Train a copy for `steps` steps while the rate grows from `low` to `high`.
+
+        It ends early where the loss explodes. The suggestion is a tenth of the rate at which the
+        smoothed loss was least: there it still falls well, and safely. The model itself is not
+        changed.
+        Source: Smith 2017, "Cyclical learning rates", arXiv:1506.01186, sec. 3.3.
+        """
+        size = self.batch_size or 64 if batch_size is None else batch_size
+        return find_alpha(self, X, y, batch_size=size, low=low, high=high, steps=steps)

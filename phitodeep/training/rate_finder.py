@@ -1,0 +1,90 @@
+"""Which learning rate? A training that tries them all, from tiny to too large."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import check_count, check_number
+from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepWarning
+from phitodeep.optimization.schedules import ExponentialDecay
+from phitodeep.training.callbacks import LambdaCallback, StopTraining
+from phitodeep.training.loop import fit
+
+
+@dataclass(frozen=True)
+class RateRange:
+    """The loss at each rate that was tried, smoothed, and the rate to begin with."""
+
+    rates: list[float]
+    losses: list[float]
+    suggestion: float
+
+    def plot(self, path: str | None = None) -> Any:
+        """Loss against rate: a matplotlib figure, saved to `path`."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise MissingExtraError.of("matplotlib", "plot", "RateRange.plot") from None
+        figure = Figure(figsize=(5, 3.5), layout="constrained")
+        panel = figure.subplots()
+        panel.plot(self.rates, self.losses)
+        panel.axvline(self.suggestion, ls="--", color="gray", label=f"{self.suggestion:.2g}")
+        panel.set(xlabel="alpha", ylabel="training loss", xscale="log")
+        panel.legend()
+        if path is not None:
+            figure.savefig(path, dpi=120)
+        return figure
+
+
+def find_alpha(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    batch_size: int,
+    low: float = 1e-6,
+    high: float = 1.0,
+    steps: int = 100,
+    smooth: float = 0.9,
+) -> RateRange:
+    """Run a rate-range test on a copy of `model`: see `Sequential.find_alpha`."""
+    low, high = check_number(low, "low", above=0), check_number(high, "high", above=0)
+    if high <= low:
+        raise ArgumentError(f"find_alpha needs low < high, got {low} and {high}.")
+    steps, trial = check_count(steps, "steps", least=10), model.copy()
+    trial.optimizer.alpha = rate = ExponentialDecay(low, steps - 1, high / low)
+    first = trial.optimizer.t
+    trial.optimizer.alpha = lambda step: rate(step - first)
+    rates: list[float] = []
+    losses: list[float] = []
+    mean = 0.0
+
+    def record(_: Any, step: int, loss: float) -> None:
+        nonlocal mean
+        mean = smooth * mean + (1 - smooth) * loss
+        rates.append(rate(step - first - 1))
+        losses.append(mean / (1 - smooth ** (len(losses) + 1)))  # as if it had no beginning
+        if len(losses) == steps or losses[-1] - min(losses) > 4 * abs(losses[0]):
+            raise StopTraining
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PhitodeepWarning)  # to diverge is what it is for
+        fit(
+            trial,
+            X,
+            y,
+            epochs=steps,
+            batch_size=batch_size,
+            callbacks=[LambdaCallback(on_batch_end=record)],
+            verbose=0,
+        )
+    if len(losses) < 3:
+        raise ArgumentError("the loss diverged at once: call find_alpha with a smaller low.")
+    lowest = rates[int(np.argmin(losses))]
+    return RateRange(
+        rates, losses, min(rate for rate in rates if rate >= min(lowest / 10, rates[-1]))
+    )
