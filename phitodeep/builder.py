@@ -277,7 +277,7 @@ class SequentialBuilder(Configurable):
         model = Sequential(*layers, **options)
         if self._input is not None:
             model.build(self._input)
-        model.check()
+        model._check()
         return model
 
     def _set(self, name: str, value: Any) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from phitodeep.checks import (
     as_mask,
     check_count,
     check_list,
+    check_number,
     check_shape,
     choose,
     class_hint,
@@ -27,7 +29,6 @@ from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, inference
-from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
@@ -37,10 +38,10 @@ from phitodeep.text.generation import generate, stream
 from phitodeep.training.callbacks import Callback, as_callbacks
 from phitodeep.training.history import History
 from phitodeep.training.inputs import model_mask, validate_inputs
-from phitodeep.training.loop import fit
-from phitodeep.training.objective import Objective
+from phitodeep.training.loop import Training, held_out
+from phitodeep.training.objective import Objective, Trainable
 from phitodeep.training.rate_finder import RateRange, find_alpha
-from phitodeep.training.shortcuts import check_pair
+from phitodeep.training.shortcuts import check_pair, plan
 from phitodeep.training.sources import as_source
 from phitodeep.types import Array, DType, Schedule
 
@@ -92,7 +93,7 @@ _TRAIN_WORDS = {
 }
 
 
-class Sequential(Chain):
+class Sequential(Trainable):
     """Layers one after another, with a loss, an optimizer and a training loop.
 
     alpha        the learning rate: a number, or a schedule of the step; left out, that of the
@@ -321,7 +322,7 @@ class Sequential(Chain):
         unless it is given. X may also be whatever `train` takes, and `lengths` and `columns` are
         as there.
         """
-        objective = Objective(self, self.loss, self.metrics if metrics is None else metrics)
+        objective = Objective(self, self.metrics if metrics is None else metrics)
         if batch_size is None:
             batch_size = self.samples_at_once()
         size = check_count(batch_size, "batch_size")
@@ -358,63 +359,95 @@ class Sequential(Chain):
         threads: int = 1,
         accumulate: int = 1,
         shuffle: bool = True,
+        shortcuts: bool = True,
         verbose: int | bool = 1,
     ) -> History:
-        """Fit the parameters to X (N, ...) and y, and return one (train, test) loss an epoch.
+        """Fit the parameters to X (N, ...) and y; return one (train, test) loss per epoch.
 
-        X and y are arrays, or np.memmap files of which only a batch is in memory at a time. In
-        their place, X alone may give batches: an iterable of pairs (X, y) or triples
-        (X, y, sample_weight), such as a list or a PyTorch DataLoader; a function that makes such
-        an iterable anew for each epoch; or a Hugging Face dataset, also a streaming one, which
-        is read batch by batch. The same holds for X_test and y_test.
+        X and y are arrays, or np.memmap files, of which only a batch is in memory at a time.
+        Instead, X alone may yield batches: an iterable of pairs (X, y) or triples
+        (X, y, sample_weight), such as a list or a PyTorch DataLoader; a function that creates such
+        an iterable for each epoch; or a Hugging Face dataset, also a streaming one, which is read
+        batch by batch. The same holds for X_test and y_test.
 
         X_test, y_test      evaluated after each epoch; the model does not learn from them
-        epochs, batch_size, metrics   in the place of the model's own, for this call
-        callbacks           beside the model's own
-        validation_split    the last part of the samples, between 0 and 1, becomes the test data
+        epochs, batch_size, metrics   replace the model's own for this call
+        callbacks           in addition to the model's own
+        validation_split    this fraction of the samples, the last ones, becomes the test data
         sample_weight       (N,), or one weight for each position
         class_weight        a weight for each class, by label or in order; or "balanced", which
-                            weighs the classes of arrays against their frequency: a class of
-                            n_k of all n labels weighs n / (K n_k), where K classes occur
-        lengths             (N,), how many steps each sample of X (N, T, ...) has, or a mask
-                            (N, T): what comes after them changes nothing, and weighs nothing in
-                            the loss; layers that cannot leave it out are refused;
-                            `lengths_test` for X_test
-        columns             of a dataset: the names of X and of y, such as ("image", "label")
-        threads             that share each batch, each with a part of it and with matrix products
-                            of its own (needs phitodeep[fast]); layers with statistics of the whole
-                            batch are refused, and code that does not declare independent samples
-                            gets the whole batch
+                            weights the classes of arrays by their inverse frequency: a class with
+                            n_k of all n labels gets n / (K n_k), where K classes occur
+        lengths             (N,), the number of steps of each sample of X (N, T, ...), or a mask
+                            (N, T). The padding after them has no effect, and no weight in the
+                            loss; layers that cannot ignore it are refused.
+                            `lengths_test` is the same for X_test
+        columns             of a dataset: the names of X and y, such as ("image", "label")
+        threads             split each batch, each with its own share of the matrix products
+                            (requires phitodeep[fast]). Layers with statistics of the whole batch
+                            are refused, and a model with code that does not declare independent
+                            samples runs in one thread
         accumulate          batches whose gradients are added up for one step
-        shuffle             a fresh order each epoch; every sample comes once
-        verbose             0: show nothing
+        shuffle             a new order for each epoch; every sample occurs once
+        shortcuts           False: run the layers as written. By default, training fuses softmax
+                            with cross-entropy and may swap neighbouring layers, which changes no
+                            result: `summary()` shows where
+        verbose             0: print nothing
 
-        Calling it again goes on where the last call ended. Integers in X become floats and are
-        not rescaled. Ctrl-C ends training after the running batch. A loss or a gradient that is no
-        longer finite ends it too, with a warning, before the step that would spoil the parameters.
+        Another call continues where the last one ended. Integers in X become floats and are not
+        rescaled. Ctrl-C ends training after the running batch. A loss or a gradient that is not
+        finite also ends it, with a warning, before any parameter changes.
         """
-        self.check()
-        return fit(
+        self._check()
+        epochs = check_count(self.epochs if epochs is None else epochs, "epochs", least=0)
+        objective = Objective(
+            self, self.metrics if metrics is None else metrics, shortcuts=shortcuts
+        )
+        for metric in objective.metrics:
+            if not metric.scalar:
+                raise ArgumentError(
+                    f"{metric!r} is not a single number, which a history needs: compute it with "
+                    f"model.evaluate(X, y, metrics=[{metric.name!r}])."
+                )
+        size = self.batch_size if batch_size is None else check_count(batch_size, "batch_size")
+        source = partial(as_source, self, self.loss, batch_size=size, columns=columns)
+        data = source(X, y, sample_weight=sample_weight, class_weight=class_weight, lengths=lengths)
+        test = None
+        if X_test is not None:
+            test = source(X_test, y_test, lengths=lengths_test, names=("X_test", "y_test"))
+        elif y_test is not None or lengths_test is not None:
+            given = "y_test" if y_test is not None else "lengths_test"
+            raise ArgumentTypeError(f"{given} was given without X_test.")
+        if check_number(validation_split, "validation_split", least=0, below=1):
+            if test is not None:
+                raise ArgumentError("give either X_test and y_test or validation_split, not both.")
+            data, test = held_out(data, validation_split)
+        if epochs > 1 and (data.once or (test is not None and test.once)):
+            raise ArgumentError(
+                f"an iterator yields its batches once, not for {epochs} epochs: pass a function "
+                "that creates one, or epochs=1."
+            )
+        for option, value in (("shuffle", shuffle), ("shortcuts", shortcuts)):
+            if value not in (True, False):
+                raise ArgumentTypeError(f"{option} must be True or False, got {value!r}.")
+        accumulate = check_count(accumulate, "accumulate")
+        threads = check_count(threads, "threads")
+        callbacks = [*self.callbacks, *as_callbacks(callbacks)]
+        if self.input_shape is None:
+            self.build(data.sample)
+        training = Training(
             self,
-            X,
-            y,
-            X_test,
-            y_test,
-            epochs=self.epochs if epochs is None else epochs,
-            batch_size=self.batch_size if batch_size is None else batch_size,
-            metrics=self.metrics if metrics is None else metrics,
-            callbacks=[*self.callbacks, *as_callbacks(callbacks)],
-            validation_split=validation_split,
-            sample_weight=sample_weight,
-            class_weight=class_weight,
-            lengths=lengths,
-            lengths_test=lengths_test,
-            columns=columns,
-            threads=threads,
+            objective,
+            data,
+            test,
+            size=size,
             accumulate=accumulate,
+            threads=threads,
             shuffle=shuffle,
+            callbacks=callbacks,
             verbose=verbose,
         )
+        return training.run(epochs)
 
     @contextmanager
     def averaged(self) -> Iterator[Self]:
@@ -559,7 +592,7 @@ class Sequential(Chain):
         for path, layer in here.items():  # from above: setting it sets all below
             layer.trainable = path not in state["frozen"]
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Refuse a loss that does not match the last layer, and warn of a doubled softmax."""
         pair = self._last, self.loss
         if pair != self._checked:
@@ -567,10 +600,13 @@ class Sequential(Chain):
             self._checked = pair
 
     def summary(self) -> None:
-        """Print each layer's path, output shape, parameters, bytes and FLOPs."""
+        """Print each layer's path, output shape, parameters, bytes and FLOPs.
+
+        Below the table it says where training differs from the layers as listed, if it does.
+        """
         batch = "all samples" if self.batch_size is None else f"batch {self.batch_size}"
         title = f"{self.loss!r}, {self.optimizer!r}, {batch}, {self.epochs} epochs, {self.dtype}"
-        summarize(self, title).show()
+        summarize(self, title, plan(self, self.loss).notes).show()
 
     def profile(self, X: Any, y: Any, *, batch_size: int | None = None, steps: int = 20) -> Profile:
         """Train a copy for `steps` steps, print where the time goes, and return the table.

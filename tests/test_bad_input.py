@@ -276,7 +276,7 @@ def test_bad_test_data_is_refused_and_named(case: str) -> None:
     if bad_y is None:
         names = r"X_test came without y_test"
     elif bad_X is None:
-        names = r"y_test came without X_test"
+        names = r"y_test was given without X_test"
     else:
         names = re.sub(
             r"(?<![(|\w])([Xy])(?= (has|needs|takes|of|from)|\\\[)", r"\1(_test)?", names
@@ -308,7 +308,7 @@ def test_x_test_without_y_test() -> None:
     )
     refused(
         lambda: model.train(X, Y, y_test=Y, verbose=0),
-        *(ArgumentTypeError, "y_test came without X_test", model),
+        *(ArgumentTypeError, "y_test was given without X_test", model),
     )
 
 

@@ -304,7 +304,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "weights missing": (
         lambda: model(Dense(3, 1)).set_weights({"0.W": np.ones((3, 1))}),
         ArgumentError,
-        r"weights are missing \['0\.b'\]\.$",
+        r"weights are lack \['0\.b'\]\.$",
     ),
 }
 

@@ -504,9 +504,9 @@ def test_states_are_neither_taken_nor_loaded_within_averages() -> None:
     train(model, 1)
     state = model.state_dict()
     with model.averaged():
-        with pytest.raises(OrderError, match="take its state outside `averaged`"):
+        with pytest.raises(OrderError, match="take its state outside it"):
             model.state_dict()
-        with pytest.raises(OrderError, match="outside `averaged`"):
+        with pytest.raises(OrderError, match="parameters are averages"):
             model.load_state_dict(state)
 
 

@@ -14,7 +14,6 @@ from phitodeep.inspect.table import Table
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import Event, watching
 from phitodeep.training.callbacks import LambdaCallback
-from phitodeep.training.loop import fit
 from phitodeep.types import Array, DType
 
 HEAD = ("path", "layer", "forward", "backward", "share", "MFLOP", "GFLOP/s", "kept", "predicted")
@@ -120,13 +119,14 @@ def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> 
     rows = np.arange(batch) % len(X)
     batches = [(X[rows], y[rows])] * steps
     twin = model.copy()
-    fit(twin, batches[:3], None, epochs=1, batch_size=None, verbose=0)  # compiles, and warms up
+    twin.callbacks, twin.metrics, twin.batch_size = [], [], None
+    twin.train(batches[:3], epochs=1, verbose=0)  # compiles, and warms up
     leaves = [(path, layer) for path, layer in twin.walk() if not layer.children()]
     ends: list[float] = []
     ticks = LambdaCallback(on_batch_end=lambda *_: ends.append(time.perf_counter()))
     clock = _Clock()
     with watching(clock):
-        fit(twin, batches, None, epochs=1, batch_size=None, callbacks=[ticks], verbose=0)
+        twin.train(batches, epochs=1, callbacks=[ticks], verbose=0)
     peak, seen, found = gemm_peak(twin.dtype), set[int](), []
     both = "forward", "backward"
     inside = sum(clock.median(path, what) for path, _ in leaves for what in both)

@@ -1,4 +1,4 @@
-"""The table of a model: what each layer gives, keeps and costs."""
+"""The table of a model: each layer's output, parameters and cost."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ HEAD = ("path", "layer", "output", "trainable", "frozen", "bytes", "FLOPs")
 
 @dataclass(frozen=True)
 class Row:
-    """One layer, without the layers inside it; a shared parameter counts where it is first."""
+    """One layer, without the layers inside it; a shared parameter counts at its first use."""
 
     path: str
     layer: str
-    output: Shape | None  # None: not known before the input is
+    output: Shape | None  # None: unknown until the input shape is known
     trainable: int
     frozen: int
-    size: int  # bytes of parameters and state
-    flops: int | None  # of a forward pass of one sample
+    size: int  # in bytes, of parameters and state
+    flops: int | None  # of a forward pass, per sample
 
     def cells(self) -> tuple[str, ...]:
-        """The row as texts, in the order of HEAD."""
+        """Return the cells of the row, in the order of HEAD."""
         output = "?" if self.output is None else str(self.output)
         flops = "?" if self.flops is None else f"{self.flops:,}"
         counts = (f"{n:,}" for n in (self.trainable, self.frozen, self.size))
@@ -36,10 +36,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """The rows in the order of the tree, and what they add up to."""
+    """The rows in the order of the tree, and their totals."""
 
     title: str
     rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()  # how training differs from the layers as listed
 
     @property
     def trainable(self) -> int:
@@ -59,36 +60,39 @@ class Summary:
         return sum(known) if len(known) == len(self.rows) else None
 
     def totals(self) -> str:
-        """Parameters, bytes and FLOPs of the whole, in one line."""
+        """Return parameters, bytes and FLOPs of all rows, in one line."""
         flops = "unknown" if self.flops is None else f"{self.flops:,}"
         return (
             f"{self.trainable:,} trainable and {self.frozen:,} frozen parameters, "
-            f"{self.size:,} bytes, {flops} FLOPs a sample"
+            f"{self.size:,} bytes, {flops} FLOPs per sample"
         )
 
     def table(self) -> Table:
-        return Table(self.title, HEAD, [row.cells() for row in self.rows], self.totals(), left=3)
+        below = self.totals()
+        if self.notes:
+            below += f"\nin training: {'; '.join(self.notes)}"
+        return Table(self.title, HEAD, [row.cells() for row in self.rows], below, left=3)
 
     def __str__(self) -> str:
         return str(self.table())
 
     def show(self) -> None:
-        """Print it: as a table by rich in a terminal and in Jupyter, else as plain text."""
+        """Print the table: with rich in a terminal and in Jupyter, else as plain text."""
         self.table().show()
 
 
-def summarize(layer: Layer, title: str = "") -> Summary:
-    """The summary of a layer or model; no parameter is made for it.
+def summarize(layer: Layer, title: str = "", notes: tuple[str, ...] = ()) -> Summary:
+    """Return the summary of a layer or model, without creating any parameter.
 
-    Before the input's shape is known, what depends on it shows as unknown.
+    Values that depend on an input shape not yet known are shown as "?".
     """
-    with contextlib.suppress(NotBuiltError):  # then the layers that are built still tell theirs
+    with contextlib.suppress(NotBuiltError):  # layers that are built show their values
         layer = layer if layer.output_shape is not None else layer._measured()
     seen: set[int] = set()
     walked = list(layer.walk())
     shown = [(path, part) for path, part in walked if path or part.params or len(walked) == 1]
     rows = tuple(_row(path, part, seen) for path, part in shown)
-    return Summary(title or type(layer).__name__, rows)
+    return Summary(title or type(layer).__name__, rows, notes)
 
 
 def _row(path: str, layer: Layer, seen: set[int]) -> Row:

@@ -1,4 +1,4 @@
-"""What holds for the current forward or backward pass, and who watches it."""
+"""The mode of the current forward or backward pass, and its watcher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phitodeep.types import Array
 
 
 class Tree(Protocol):
-    """What a watcher needs to know of a layer."""
+    """What a watcher needs from a layer."""
 
     @property
     def _original(self) -> Tree: ...
@@ -24,22 +24,22 @@ class Tree(Protocol):
 
 
 class Call(NamedTuple):
-    """How the current forward or backward pass is meant: a value of the call, not of a layer."""
+    """The mode of the current forward or backward pass; it belongs to the call, not to a layer."""
 
-    training: bool = True  # dropout drops, batch statistics are used and recorded
-    caching: bool = True  # forward keeps what backward needs
-    needs_dX: bool = True  # False: nobody reads the gradient of the input
-    reuse: bool = False  # output buffers of the previous step may be written again
-    step: int | None = None  # of the optimizer; None: each forward pass counts for itself
-    first: int = 0  # place of this batch's first sample in the global batch
-    mask: Array | None = None  # (N, T) bool: the steps of each sample that are there
-    memory: dict[Any, Any] | None = None  # in generation: what layers keep between the calls
-    again: bool = False  # this forward pass was done before: nothing counts or is noted twice
-    watch: Watch | None = None  # who is told of every pass: see `watching`
+    training: bool = True  # dropout is active; batch statistics are used and recorded
+    caching: bool = True  # forward saves what backward needs
+    needs_dX: bool = True  # False: the gradient of the input is not used
+    reuse: bool = False  # buffers of the previous step may be overwritten
+    step: int | None = None  # of the optimizer; None outside training
+    first: int = 0  # index of this batch's first sample in the global batch
+    mask: Array | None = None  # (N, T) bool: False for padding
+    memory: dict[Any, Any] | None = None  # in generation: by layer, what it has read so far
+    again: bool = False  # a checkpoint recomputes this forward pass: nothing is counted twice
+    watch: Watch | None = None  # what observes every pass: see `watching`
 
     @property
     def keeps(self) -> bool:
-        """Whether a backward pass may follow; none goes back through steps of generation."""
+        """Whether a backward pass may follow; none follows generation."""
         return self.caching and self.memory is None
 
 
@@ -48,7 +48,7 @@ current = _CALL.get
 
 
 class within:
-    """Run the body of a `with` in this `Call`."""
+    """Run the body of a `with` statement under this `Call`."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -61,7 +61,7 @@ class within:
 
 
 class calling(within):
-    """Run the body of a `with` with some fields of the current `Call` changed."""
+    """Run the body of a `with` statement with some fields of the current `Call` changed."""
 
     def __init__(self, **changes: Any) -> None:
         self.changes = changes
@@ -72,7 +72,10 @@ class calling(within):
 
 
 class inference(within):
-    """Predict: no dropout, running statistics, nothing cached and nothing shared written."""
+    """Run the body in prediction mode.
+
+    Dropout is off, norms use running statistics, nothing is cached, and nothing shared is written.
+    """
 
     caching = False
 
@@ -85,21 +88,21 @@ class inference(within):
 
 
 class saliency(inference):
-    """As `inference`, but cached, so that `backward` gives the gradient of what was predicted."""
+    """As `inference`, but cached, so that `backward` returns the gradient of a prediction."""
 
     caching = True
 
 
 class Event(NamedTuple):
-    """What a watcher is told, before and after each pass: see `watching`.
+    """What a watcher receives before and after each pass: see `watching`.
 
     what     "forward" or "backward" of a layer, "loss", or "step" of the optimizer
     when     "before" or "after"
     path     of the layer, such as "3.layers.0"; "" for the outermost layer, a loss and a step
-    source   the layer, loss or optimizer itself: `source.grads` after a backward pass
-    array    before and after: X and Y of a forward pass, dY and dX of a backward pass (None for
-             tokens, and where nobody reads it), P and dP of a loss, and the flat g of a step
-    value    the loss after it was computed (before: None), the learning rate of a step
+    source   the layer, loss or optimizer; `source.grads` is there after a backward pass
+    array    before and after: X and Y of a forward pass; dY and dX of a backward pass (dX is None
+             for tokens and where it is not used); P and dP of a loss; the flat gradient of a step
+    value    the loss, once it is computed; the learning rate of a step; else None
     time     time.perf_counter(), in seconds
     """
 
@@ -116,12 +119,12 @@ Watcher = Callable[[Event], Array | None]
 
 
 class Watch(NamedTuple):
-    """A watcher, and what the passes know of it."""
+    """A watcher, and where in the tree it is."""
 
     watcher: Watcher
-    recomputed: bool  # whether it is also told of a checkpoint's second forward pass
-    paths: Mapping[int, str] | None  # by id of the layer; None before the outermost layer is known
-    inside: tuple[str, Any] = ("", None)  # the pass that runs: it is not told again by super()
+    recomputed: bool  # whether it also observes forward passes that a checkpoint recomputes
+    paths: Mapping[int, str] | None  # by id of the layer; None until the outermost layer runs
+    inside: tuple[str, Any] = ("", None)  # the running pass, which super() does not report again
 
     def tell(
         self,
@@ -132,22 +135,22 @@ class Watch(NamedTuple):
         value: float | None = None,
         path: str = "",
     ) -> Any:
-        """Tell the watcher; the array, or what it gave in place of it."""
-        with calling(watch=None):  # what the watcher computes is not watched
+        """Call the watcher; return the array, or what the watcher returned instead."""
+        with calling(watch=None):  # the watcher's own computations are not watched
             given = self.watcher(Event(what, when, path, source, array, value, time.perf_counter()))
         if given is None:
             return array
         if not isinstance(given, np.ndarray) or array is None or given.shape != array.shape:
             raise ArgumentTypeError(
-                f"a watcher returns None, or an array in place of the one it was given: {when} "
-                f"the {what} of {source!r} that is {_shape_of(array)}, got {_shape_of(given)}."
+                f"a watcher must return None or an array like the one it received: {when} the "
+                f"{what} of {source!r}, expected {_shape_of(array)}, got {_shape_of(given)}."
             )
         return given.astype(array.dtype, copy=False)
 
     def run(
         self, what: str, layer: Tree, run: Callable[..., Any], A: Array, how: dict[str, Any]
     ) -> Any:
-        """The pass `run(layer, A, **how)`, with the watcher told before and after it."""
+        """Run the pass `run(layer, A, **how)`, and call the watcher before and after it."""
         call = current()
         again = what == "forward" and call.again and not self.recomputed
         if again or self.inside == (what, layer):
@@ -159,7 +162,7 @@ class Watch(NamedTuple):
             return watch.tell(what, "after", layer, run(layer, A, **how), path=path)
 
     def of(self, root: Tree) -> Watch:
-        """This watch, with paths as seen from `root` unless it has some."""
+        """Return this watch with paths as seen from `root`, unless it already has paths."""
         if self.paths is not None:
             return self
         return self._replace(paths={id(layer): path for path, layer in root._original.walk()})
@@ -170,7 +173,7 @@ def _shape_of(array: Any) -> str:
 
 
 class watching(within):
-    """Tell `watcher` of each pass of a layer, of each loss and of each optimizer's step.
+    """Call `watcher` before and after each pass of a layer, each loss and each optimizer step.
 
         def watcher(event):
             print(event.when, event.what, event.path, event.array.shape)
@@ -178,19 +181,19 @@ class watching(within):
         with phitodeep.watching(watcher):
             model.train(X, y, epochs=1)
 
-    The watcher is a function of one `Event`. It is told once before and once after a pass. What
-    it returns, an array of the same shape, takes the place of the event's array; None leaves it.
-    Paths are those in the model, or in the outermost layer that runs, or in `root` if given. A
-    forward pass that a checkpoint computes again is told of only with `recomputed=True`, which a
-    watcher that replaces arrays needs there. With threads, the watcher is called in each of them.
-    Training writes into the same arrays again: keep copies.
+    The watcher is a function of one `Event`. It is called once before and once after each pass. If
+    it returns an array of the same shape, that array replaces the event's; None leaves it as it is.
+    Paths start at the model, or at the outermost layer that runs, or at `root` if given. A forward
+    pass that a checkpoint recomputes is reported only with `recomputed=True`, which a watcher that
+    replaces arrays needs there. With threads, the watcher is called in each of them. Training
+    overwrites its arrays: keep copies.
     """
 
     def __init__(
         self, watcher: Watcher, *, root: Tree | None = None, recomputed: bool = False
     ) -> None:
         if not callable(watcher):
-            raise ArgumentTypeError(f"watching takes a function of an event, got {watcher!r}.")
+            raise ArgumentTypeError(f"watching expects a function of an event, got {watcher!r}.")
         watch = Watch(watcher, recomputed, None)
         self.watch = watch if root is None else watch.of(root)
 

@@ -116,7 +116,7 @@ class Container(Layer):
                 )
         before = set(map(id, self.children().values()))
         shape = super().build(input_shape, seed=seed, dtype=dtype)
-        for path, layer in self.children().items() if self.creates else ():
+        for path, layer in self.children().items() if not self._shapes_only else ():
             if (
                 id(layer) not in before
                 and layer._seed_sequence.entropy != self._seed_sequence.entropy
@@ -140,7 +140,7 @@ class Container(Layer):
             layer.cast(self.dtype)
             layer.trainable = self.trainable
             for _, part in layer.walk():
-                part.creates = self.creates
+                part._shapes_only = self._shapes_only
         return list(layers)
 
     def flops(self) -> int:

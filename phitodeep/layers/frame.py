@@ -1,4 +1,4 @@
-"""The memory of a pass: its cache, its gradients, and the arrays that are written again."""
+"""The memory of a pass: what forward caches, the gradients, and buffers that are reused."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from phitodeep.errors import (
-    BackwardError,
-)
+from phitodeep.errors import BackwardError
 from phitodeep.layers.call import Call, current
 from phitodeep.types import Array, DType, Shape
 
@@ -17,9 +15,7 @@ class _NoGrads(dict[str, Array]):
     """The gradients before the first backward pass."""
 
     def __missing__(self, name: str) -> NoReturn:
-        raise BackwardError(
-            f"there is no gradient {name!r} yet: backward leaves gradients, after forward."
-        )
+        raise BackwardError(f"there is no gradient {name!r} yet: run forward, then backward.")
 
 
 class Frame:
@@ -28,32 +24,32 @@ class Frame:
     def __init__(self) -> None:
         self.cache: dict[str, Any] = {}
         self.grads: dict[str, Array] = _NoGrads()
-        self.grad_arrays: dict[str, Array] = {}  # where a training step wants gradients written
+        self.grad_arrays: dict[str, Array] = {}  # where training wants gradients to be written
         self.buffers: dict[str, Array] = {}
-        self.output: tuple[Shape, np.dtype[Any]] | None = None  # of the last cached forward
-        self.passes = 0  # forward passes that drew random numbers outside any counted step
-        self.start: tuple[Array, Call] | None = None  # of a pass that is to be computed again
+        self.output: tuple[Shape, np.dtype[Any]] | None = None  # of the last cached forward pass
+        self.passes = 0  # forward passes outside training that drew random numbers
+        self.start: tuple[Array, Call] | None = None  # of a pass that a checkpoint will recompute
 
 
 class Buffered:
-    """Something that writes its results into a frame."""
+    """Something that writes its results into the buffers of a frame."""
 
     _frame: Frame
 
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Array:
-        """An uninitialised array to write into: last step's one inside the training loop, else new.
+        """Return an uninitialised array: in the training loop the previous step's, else a new one.
 
-        A shorter last batch gets the head of the longer one, so that an epoch allocates once.
+        A shorter last batch gets the head of the longer array, so that an epoch allocates once.
         """
         return self._reused(name, shape, dtype) if current().reuse else np.empty(shape, dtype)
 
     def _reused(self, name: str, shape: Shape, dtype: DType) -> Array:
-        """The array of this name that the frame keeps, made where there is none that fits."""
+        """Return the frame's array of this name, created anew if the old one does not fit."""
         old = self._frame.buffers.get(name)
         if old is not None and old.dtype == dtype:
             if old.shape == shape:
                 return old
             if old.shape[1:] == shape[1:] and old.ndim and shape[0] < old.shape[0]:
                 return old[: shape[0]]
-        made = self._frame.buffers[name] = np.empty(shape, dtype)
-        return made
+        new = self._frame.buffers[name] = np.empty(shape, dtype)
+        return new

@@ -9,31 +9,27 @@ all of them, unless some have a rate or a decay of their own.
 from __future__ import annotations
 
 import copy
-import difflib
 import math
-import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
-from typing import Any, ClassVar, Self, TypedDict, cast
+from typing import Self, TypedDict, cast
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number, keywords
-from phitodeep.config import Configurable
-from phitodeep.errors import ArgumentError, ArgumentTypeError, DivergenceError, OrderError
+from phitodeep.checks import check_number, keywords
+from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
-from phitodeep.optimization.memory import Memories, Memory, named, read, written
-from phitodeep.optimization.packing import Group, Key, Own, Packing, Slot, trainable
-from phitodeep.optimization.schedules import Observer, as_schedule, check_rate, stateful
-from phitodeep.state import StateDict, Stateful, check_entries, load_all
+from phitodeep.optimization.divergence import bad_gradient, length
+from phitodeep.optimization.groups import Groups, checked_groups, first_matches
+from phitodeep.optimization.memory import Memories
+from phitodeep.optimization.packing import Group, Own, Packing, Slot, trainable
+from phitodeep.optimization.resuming import ALL, Resumable
+from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
 from phitodeep.types import Array, Schedule, describe
 
-Groups = Mapping[str, Mapping[str, Any]]  # pattern of paths -> alpha, weight_decay
-Settings = tuple[Group, float, float, slice]  # a group, its rate and decay, and what decays
-ALL = Group(("", None), [], slice(None), slice(0), {})  # the group of everything, outside a step
+Settings = tuple[Group, float, float, slice]  # a group, its rate, its decay, what decays
 
 
 class Common(TypedDict, total=False):
@@ -48,7 +44,7 @@ class Common(TypedDict, total=False):
     ema: float | None
 
 
-class Optimizer(Configurable):
+class Optimizer(Resumable):
     """What the rules share. `alpha` is the learning rate: a number or a schedule of the step.
 
     weight_decay    decoupled: theta shrinks by the factor 1 - lr weight_decay beside the rule
@@ -80,7 +76,6 @@ class Optimizer(Configurable):
     """
 
     config_kind = "optimizer"
-    own_start: ClassVar[Mapping[str, float]] = {}  # numbers that each parameter remembers
 
     @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
     def __init__(
@@ -104,7 +99,7 @@ class Optimizer(Configurable):
             if limit is not None:
                 check_number(limit, f"{name} {option}", above=0)
         self.clip_norm, self.clip_value = clip_norm, clip_value
-        self.groups = None if groups is None else _checked(groups, f"{name} groups")
+        self.groups = None if groups is None else checked_groups(groups, f"{name} groups")
         self.ema = None if ema is None else check_number(ema, f"{name} ema", least=0, below=1)
         self.reset()
 
@@ -167,10 +162,10 @@ class Optimizer(Configurable):
     # --- what users call -------------------------------------------------------------------
 
     def step(self, layers: Sequence[Layer]) -> None:
-        """Change the parameters of `layers`, and of all layers inside them, by their grads.
+        """Change the parameters of `layers`, and of all layers inside them, by their gradients.
 
-        A gradient that is not finite raises a DivergenceError, and nothing is changed. Where a
-        step raises for its gradients, those that `accumulate` held are dropped.
+        A gradient that is not finite raises a DivergenceError, and no parameter changes. If a step
+        raises, the gradients that `accumulate` held are dropped.
         """
         packing, lr = self._pack(layers), self.rate
         theta, settings = packing.theta, [self._settings(group, lr) for group in packing.groups]
@@ -180,17 +175,17 @@ class Optimizer(Configurable):
                 g = cast(Array, watch.tell("step", "before", self, g, lr))
             norm = length(g)
             if norm == math.inf:
-                raise self._diverged(packing, g)
+                raise bad_gradient(packing, g, self.t + 1, self._remedy())
             self.advance(lr)
             if self.clip_value is not None or self.clip_norm is not None:
                 g = self._clipped(g, norm)
             if self.l1 or self.l2:
                 g = self._penalised(theta, g, packing.groups)
-            for self._group, rate, decay, decayed in settings:
+            for group, rate, decay, decayed in settings:
                 if decay:
                     theta[decayed] *= 1 - rate * decay
-                self.own = self._group.own
-                self.update(theta[self._group.piece], g[self._group.piece], rate)
+                self._group, self.own = group, group.own
+                self.update(theta[group.piece], g[group.piece], rate)
             if self.ema is not None:
                 self._average(theta, self.ema)
         except BaseException:
@@ -198,21 +193,6 @@ class Optimizer(Configurable):
             raise
         if watch is not None:
             watch.tell("step", "after", self, g, lr)
-
-    def run(self, layers: Sequence[Layer], evaluate: Callable[[], float]) -> float:
-        """A step on the loss that `evaluate` computes, leaving its gradients; that loss.
-
-        A loss that is not finite raises a DivergenceError, and nothing is changed.
-        """
-        try:
-            loss = evaluate()
-            if not math.isfinite(loss):
-                raise self._infinite(loss)
-        except BaseException:
-            self.drop_held()
-            raise
-        self.step(layers)
-        return loss
 
     def accumulate(self, layers: Sequence[Layer]) -> None:
         """Hold the grads of this backward pass, and add them to those of the next `step`.
@@ -336,32 +316,8 @@ class Optimizer(Configurable):
             penalised[part] += s
         return penalised
 
-    # --- divergence ------------------------------------------------------------------------
-
-    def _diverged(self, packing: Packing, g: Array) -> DivergenceError:
-        """The error that names the bad gradient which backward reached first."""
-        for slot in reversed(packing.slots):
-            part = g[packing.pieces[slot[0]]]
-            bad = np.flatnonzero(~np.isfinite(part))
-            if len(bad):
-                break
-        full, layer, name = slot
-        at = ", ".join(map(str, np.unravel_index(bad[0], layer.params[name].shape)))
-        return DivergenceError(
-            f"the gradient of {full} is {part[bad[0]]} at [{at}], in {layer!r}, at step "
-            f"{self.t + 1}: the step was not taken. {self._remedy()} A square root, logarithm or "
-            "division at 0 in that layer, or after it, does this too.",
-            full.removesuffix(name).removesuffix("."),
-            name,
-        )
-
-    def _infinite(self, loss: float) -> DivergenceError:
-        return DivergenceError(
-            f"the loss is {loss} at step {self.t + 1}: the step was not taken. {self._remedy()}"
-        )
-
     def _remedy(self) -> str:
-        """What to try against divergence."""
+        """Say what to try when training diverges."""
         clip = ", or clip_norm=1" if self.clip_norm is None else ""
         return f"Try a rate below {self.rate:g}{clip}."
 
@@ -397,8 +353,11 @@ class Optimizer(Configurable):
                 f"{self!r} already steps the layers of another model: "
                 "give each model its own, with optimizer.copy()."
             )
-        keys = self._keys(layers, slots)
         walk = [place for i, top in enumerate(layers) for place in top.walk(str(i))]
+        paths = [f"{path}.{name}" for path, layer in walk for name in layer.params]
+        first = first_matches(list(self.groups or ()), paths)
+        kinds = self.kinds(layers, slots)
+        keys = [(first[path], kind) for (path, _, _), kind in zip(slots, kinds, strict=True)]
         here = {id(layer) for _, layer in walk}
         for _, user in walk:
             if any(id(owner) not in here for owner, _ in user.tied.values()):
@@ -422,168 +381,7 @@ class Optimizer(Configurable):
                 self._vector(name)[piece] = kept.ravel()
         return packing
 
-    def _check_not_lent(self, what: str) -> None:
-        if self._lent:
-            raise OrderError(
-                f"the model's parameters are averages here: {what} outside `averaged`."
-            )
-
     def _unchanged(self) -> bool:
         """Whether the options are those that the parameters were packed for."""
         averages = self.ema is None or "ema" in self._slots
         return averages and self._patterns == list(self.groups or ())
-
-    def _keys(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Key]:
-        """Of each slot, the first pattern that fits, or "", and its kind."""
-        patterns = list(self.groups or ())
-        paths = [
-            f"{path}.{name}"
-            for i, top in enumerate(layers)
-            for path, layer in top.walk(str(i))
-            for name in layer.params
-        ]
-        first = {path: next((p for p in patterns if fnmatchcase(path, p)), "") for path in paths}
-        for pattern in patterns:
-            if pattern not in first.values():
-                taken = any(fnmatchcase(path, pattern) for path in paths)
-                near = difflib.get_close_matches(pattern, paths, n=8, cutoff=0)
-                raise ArgumentError(
-                    f"groups: all that {pattern!r} fits belongs to patterns before it."
-                    if taken
-                    else f"groups: {pattern!r} fits no parameter, such as {', '.join(near)}."
-                )
-        kinds = self.kinds(layers, slots)
-        return [(first[path], kind) for (path, _, _), kind in zip(slots, kinds, strict=True)]
-
-    # --- memory ----------------------------------------------------------------------------
-
-    def memory(self) -> dict[str, dict[str, Array]]:
-        """Copies of what the rule remembers, by parameter path and slot name."""
-        return {path: copy.deepcopy(memory.slots) for path, memory in self._by_path().items()}
-
-    def _walk(self, layers: Sequence[Layer] | None = None) -> list[tuple[str, Layer]] | None:
-        """The layers and their paths: in the model, else in these, else as last stepped."""
-        owner = self._owner() if self._owner is not None else None
-        if owner is not None:
-            return list(owner.walk())
-        if layers is not None:
-            return [place for i, top in enumerate(layers) for place in top.walk(str(i))]
-        return None if self._packing is None else list(self._packing.walk)
-
-    def _by_path(self) -> dict[str, Memory]:
-        """What is remembered of each parameter, by path."""
-        return self._memories.and_packed(self._packing, self._slots).by_path(self._walk())
-
-    def state_dict(self) -> StateDict:
-        """What the optimizer remembers, by parameter path: plain values and copies of arrays.
-
-        Settings are not part of it, but what schedules have learnt of the losses is. A rule of your
-        own keeps what it remembers in `slot` and `own`.
-        """
-        self._check_not_lent("take its state")
-        known, walk = self._by_path(), self._walk()
-        paths = known if walk is None else _made(walk)
-        return {
-            "class": type(self).__name__,
-            "t": self.t,
-            "last_rate": float(self.last_rate),
-            "parameters": written(known, paths, self.own_start),
-            "schedules": {where: rate.state_dict() for where, rate in self._schedules().items()},
-        }
-
-    def load_state_dict(self, state: StateDict, layers: Sequence[Layer] | None = None) -> None:
-        """Remember what `state_dict` gave; all of it is checked before anything changes.
-
-        layers    whose parameters the state is of: those of the optimizer's model, or of its last
-                  step, unless given
-        """
-        who = f"{self!r}: the state"
-        self._check_not_lent("load a state")
-        state = check_entries(state, ("class", "t", "last_rate", "parameters", "schedules"), who)
-        if str(state["class"]) != type(self).__name__:
-            raise ArgumentError(f"{who} is that of {state['class']}: load it into such a one.")
-        t = check_count(state["t"], f"{who}: t", least=0)
-        last_rate = check_number(state["last_rate"], f"{who}: last_rate", least=0)
-        schedules = self._schedules()
-        theirs = check_entries(state["schedules"], schedules, f"{who} of the schedules")
-        walk = self._walk(layers)
-        if walk is None:
-            raise OrderError(f"{who} needs the layers it is of: load_state_dict(state, layers).")
-        memories = read(state["parameters"], _made(walk), self.own_start, who)
-        load_all((schedules[where], theirs[where]) for where in schedules)
-        self.t, self.last_rate = t, last_rate
-        self._packing, self._group, self.own = None, ALL, {}
-        self._slots, self._scratch, self._memories = {}, {}, Memories(memories)
-        self._holding = any("held" in memory.slots for memory in memories.values())
-        if self._owner is not None:
-            self._memories.meet(walk)
-
-    def _schedules(self) -> dict[str, Stateful]:
-        """The schedules that remember something, by where they are."""
-        rates = {"alpha": self._alpha}
-        for pattern, own in (self.groups or {}).items():
-            if "alpha" in own:
-                rates[f"groups.{pattern}.alpha"] = own["alpha"]
-        found = {where: stateful(rate) for where, rate in rates.items()}
-        return {where: rate for where, rate in found.items() if rate is not None}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Everything but the packing: a copied view is no view."""
-        return {
-            **vars(self),
-            "_memories": self._by_path(),
-            "_slots": {},
-            "_scratch": {},
-            "_packing": None,
-            "_group": ALL,
-            "own": {},
-            "_lent": False,
-            "_owner": None,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _memories=Memories(state["_memories"]))
-
-
-def _checked(groups: Any, who: str) -> dict[str, dict[str, Any]]:
-    """Groups whose patterns, options and values are such."""
-    if not isinstance(groups, Mapping):
-        raise ArgumentTypeError(
-            f'{who} must be such as {{"0.*": {{"alpha": 1e-4}}}}, got {groups!r}.'
-        )
-    for pattern, own in groups.items():
-        if not (isinstance(pattern, str) and pattern and isinstance(own, Mapping)):
-            raise ArgumentTypeError(
-                f"{who} must give options to each pattern, got {pattern!r}: {own!r}."
-            )
-        for option, value in own.items():
-            where = f"{who}: {option} of {pattern!r}"
-            if option == "alpha":
-                check_rate(value, where)
-            elif option == "weight_decay":
-                check_number(value, where, least=0)
-            else:
-                raise ArgumentError(
-                    f"{who}: {pattern!r} has the unknown option {option!r}. "
-                    "Known: alpha, weight_decay."
-                )
-    return {pattern: dict(own) for pattern, own in groups.items()}
-
-
-def _made(walk: Iterable[tuple[str, Layer]]) -> dict[str, tuple[Layer, str]]:
-    """Every parameter of these layers by path, made where it was not."""
-    walk = list(walk)
-    for _, layer in walk:
-        layer._make_parameters()
-    return named(walk)
-
-
-def length(g: Array) -> float:
-    """The length of g; infinity if and only if an entry of it is not finite."""
-    square = float(np.vdot(g, g))  # which, unlike dot, does not warn where squares overflow
-    if square < math.inf:
-        return math.sqrt(square)
-    most = float(abs(g).max())
-    if not math.isfinite(most):
-        return math.inf
-    return min(most * float(np.linalg.norm(g.astype(float) / most)), sys.float_info.max)

@@ -1,4 +1,4 @@
-"""L-BFGS: a step that minimises the loss of its batch, by SciPy."""
+"""L-BFGS: each step minimises the loss of its batch, with SciPy."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, MissingExtraError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
-from phitodeep.optimization.base import Common, Optimizer, length
+from phitodeep.optimization.base import Common, Optimizer
+from phitodeep.optimization.divergence import bad_gradient, bad_loss, length
 from phitodeep.types import Array, Schedule
 
 
 class LBFGS(Optimizer):
     """Each step minimises the loss of its batch: theta <- theta + lr (theta* - theta).
 
-    theta* is where at most `max_iter` steps of the L-BFGS method lead, by SciPy in float64. Along
-    d = -H g it searches a point where the loss falls enough; H, near the inverse of the Hessian,
-    is made of the last `history_size` pairs of changes of theta and of g. It ends early where
+    theta* is the result of at most `max_iter` iterations of the L-BFGS method, run by SciPy in
+    float64. Each iteration searches along d = -H g for a point where the loss falls enough; H, an
+    approximation of the inverse Hessian, is built from the last `history_size` changes of theta and
+    of g. A step ends early if
 
         the largest |g| is below tolerance_grad, or
         the loss fell by less than tolerance_change, relative to max(loss, 1)
 
-    It wants a loss that is the same at each call: all samples as one batch, and many iterations
-    in few epochs, for each step learns H anew. Dropout's mask is one for the whole step. The
-    loss of a step is that before it. weight_decay joins the loss as l2 does, as a penalty on w^2;
-    l1, clip_norm and clip_value have no place here.
+    The loss must be the same function at each evaluation: use all samples as one batch, with many
+    iterations and few epochs, because each step starts with a new H. Dropout uses one mask for
+    the whole step. The loss reported for a step is the loss before it. weight_decay acts like l2,
+    as a penalty on w^2 in the loss; l1, clip_norm and clip_value are not supported.
 
     Sources: Liu and Nocedal 1989, "On the limited memory BFGS method for large scale
-    optimization"; Byrd, Lu, Nocedal and Zhu 1995, whose L-BFGS-B SciPy runs.
+    optimization"; Byrd, Lu, Nocedal and Zhu 1995, whose L-BFGS-B SciPy implements.
     """
 
     def __init__(
@@ -53,22 +55,22 @@ class LBFGS(Optimizer):
         for option in ("l1", "clip_norm", "clip_value"):
             if getattr(self, option):
                 raise ArgumentError(
-                    f"LBFGS has no {option}: its steps need the gradient of a smooth loss as it is."
+                    f"LBFGS does not support {option}: it needs the gradient of a smooth loss."
                 )
         _minimize()
 
     def step(self, layers: Sequence[Layer]) -> None:
-        """Refused: one gradient is not enough."""
+        """Raise an OrderError: one gradient is not enough."""
         raise OrderError(
-            "LBFGS evaluates the loss many times in a step: train with model.train, or call "
-            "run(layers, evaluate), where evaluate() goes forward and back and returns the loss."
+            "LBFGS evaluates the loss several times per step: train with model.train, or call "
+            "run(layers, closure), where closure() runs forward and backward and returns the loss."
         )
 
-    def run(self, layers: Sequence[Layer], evaluate: Callable[[], float]) -> float:
-        """Minimise the loss that `evaluate` computes, leaving its gradients; its first value.
+    def run(self, layers: Sequence[Layer], closure: Callable[[], float]) -> float:
+        """Minimise the loss that `closure` returns, leaving its gradients; return its first value.
 
-        Where that loss or its gradient is not finite, it raises a DivergenceError, and nothing is
-        changed; at a point that the search tries later, it turns back.
+        If that loss or its gradient is not finite, it raises a DivergenceError, and no parameter
+        changes. At a point that the line search tries later, the search turns back instead.
         """
         packing, lr = self._pack(layers), self.rate
         settings = [self._settings(group, lr) for group in packing.groups]
@@ -83,7 +85,7 @@ class LBFGS(Optimizer):
         def objective(x: Array) -> tuple[float, Array]:
             nonlocal highest
             theta[...] = x
-            losses.append(evaluate())
+            losses.append(closure())
             first, g = len(losses) == 1, packing.g
             finite = math.isfinite(losses[-1])
             if finite:
@@ -92,8 +94,11 @@ class LBFGS(Optimizer):
                     g = cast(Array, watch.tell("step", "before", self, g, lr))
             if not finite or length(g) == math.inf:
                 self.drop_held()
+                step, remedy = self.t + 1, self._remedy()
+                if first and finite:
+                    raise bad_gradient(packing, g, step, remedy)
                 if first:
-                    raise self._diverged(packing, g) if finite else self._infinite(losses[0])
+                    raise bad_loss(losses[0], step, remedy)
                 return 2 * highest + 1, np.zeros_like(x)  # infinity would end the search
             value = losses[-1] + pull @ x**2 / 2
             highest = max(highest, abs(value))
@@ -122,11 +127,11 @@ class LBFGS(Optimizer):
         return losses[0]
 
     def _remedy(self) -> str:
-        return "Begin with smaller weights, or bring X to a size near 1."
+        return "Start with smaller weights, or scale X to values near 1."
 
 
 def _minimize() -> Callable[..., Any]:
-    """SciPy's minimiser, where it is installed."""
+    """Return SciPy's minimiser; raise an error that names the extra if SciPy is missing."""
     try:
         from scipy.optimize import minimize
     except ImportError:

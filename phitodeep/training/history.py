@@ -1,4 +1,4 @@
-"""What a training returns: the losses and metrics of its epochs."""
+"""What `train` returns: the losses and metrics of each epoch."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from phitodeep.errors import (
 
 
 class History(list[tuple[float, float]]):
-    """One (train_loss, test_loss) pair an epoch, and what else was seen.
+    """One (train_loss, test_loss) pair per epoch, with metrics, times and learning rates.
 
-    metrics        lists by name, such as metrics["test_accuracy"], one value an epoch
+    metrics        lists by name, such as metrics["test_accuracy"], with one value per epoch
     seconds        of each epoch, evaluation included
     rates          the learning rate of each epoch's last step
     interrupted    whether Ctrl-C ended the training
@@ -37,7 +37,7 @@ class History(list[tuple[float, float]]):
         self.rates.append(rate)
 
     def plot(self, path: str | None = None) -> Any:
-        """The losses, and each metric, against epochs: a matplotlib figure, saved to `path`."""
+        """Plot losses and metrics against epochs; return the figure, saved to `path` if given."""
         try:
             from matplotlib.figure import Figure
         except ImportError:

@@ -1,4 +1,12 @@
-"""The training loop: what `Sequential.train` runs."""
+"""The training loop, from the top down.
+
+    run          epochs, until a callback, Ctrl-C or divergence ends them
+    epoch        every sample once, then the test data
+    step         the gradients of one batch or several, then the optimizer's step
+    gradients    forward, loss and backward: `forward_backward`, in one thread or in several
+
+`Sequential.train` checks its arguments, and calls `Training.run`.
+"""
 
 from __future__ import annotations
 
@@ -8,197 +16,118 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any, NoReturn
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    DivergenceError,
-    warn,
-)
+from phitodeep.errors import ArgumentError, DivergenceError, warn
 from phitodeep.layers.call import Call, calling, current, within
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
-from phitodeep.metrics import MetricLike
+from phitodeep.optimization.divergence import bad_loss
+from phitodeep.optimization.lbfgs import LBFGS
+from phitodeep.training.allocator import keep_freed_memory
 from phitodeep.training.callbacks import Callback, StopTraining
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
-from phitodeep.training.objective import Objective, Sums
+from phitodeep.training.objective import Objective, Sums, Trainable
 from phitodeep.training.progress import display
-from phitodeep.training.sources import Memory, Source, as_source
+from phitodeep.training.sources import Memory, Source
 from phitodeep.training.threads import Team, one_blas_thread
 from phitodeep.types import Array
 
-SHUFFLE = 1 << 31  # sets the shuffles' random streams apart from those of layers
+SHUFFLE = 1 << 31  # keeps the random streams of shuffles apart from those of layers
 
 
-def fit(
-    model: Any,
-    X: Any,
-    y: Any,
-    X_test: Any = None,
-    y_test: Any = None,
-    *,
-    epochs: int,
-    batch_size: int | None,
-    metrics: Sequence[MetricLike] = (),
-    callbacks: Sequence[Callback] = (),
-    validation_split: float = 0.0,
-    sample_weight: Any = None,
-    class_weight: Any = None,
-    lengths: Any = None,
-    lengths_test: Any = None,
-    columns: Sequence[str] | None = None,
-    threads: int = 1,
-    accumulate: int = 1,
-    shuffle: bool = True,
-    verbose: int | bool = 1,
-) -> History:
-    """Train `model`: see `Sequential.train`."""
-    epochs = check_count(epochs, "epochs", least=0)
-    objective = Objective(model, model.loss, metrics)
-    for metric in objective.metrics:
-        if not metric.scalar:
-            raise ArgumentError(
-                f"{metric!r} is no single number for a history: give it to evaluate instead, as "
-                f"in model.evaluate(X, y, metrics=[{metric.name!r}])."
-            )
-    size = None if batch_size is None else check_count(batch_size, "batch_size")
-    source = partial(as_source, model, model.loss, batch_size=size, columns=columns)
-    data = source(X, y, sample_weight=sample_weight, class_weight=class_weight, lengths=lengths)
-    if shuffle not in (True, False):
-        raise ArgumentTypeError(f"shuffle must be True or False, got {shuffle!r}.")
-    share = check_number(validation_split, "validation_split", least=0, below=1)
-    test = None
-    if X_test is not None:
-        if share:
-            raise ArgumentError("give either X_test and y_test or validation_split, not both.")
-        test = source(X_test, y_test, lengths=lengths_test, names=("X_test", "y_test"))
-    elif y_test is not None or lengths_test is not None:
-        given = "y_test" if y_test is not None else "lengths_test"
-        raise ArgumentTypeError(f"{given} came without X_test.")
-    elif share:
-        data, test = _held_out(data, share)
-    if epochs > 1 and (data.once or (test is not None and test.once)):
-        raise ArgumentError(
-            f"an iterator gives its batches once, not for {epochs} epochs: give a function that "
-            "makes one, or epochs=1."
-        )
-    run = _Run(
-        model,
-        objective,
-        data,
-        test,
-        size=size,
-        accumulate=check_count(accumulate, "accumulate"),
-        shuffle=shuffle,
-        callbacks=callbacks,
-        verbose=verbose,
-    )
-    threads = check_count(threads, "threads")
-    if model.input_shape is None:
-        model.build(data.sample)
-    if threads == 1:
-        run.train(epochs)
-    else:
-        with one_blas_thread(), Team(objective.body, objective.loss, threads) as run.team:
-            run.train(epochs)
-    return run.history
+class Totals:
+    """What an epoch adds up: losses weighted by samples, samples, and the sums of metrics."""
+
+    def __init__(self) -> None:
+        self.loss, self.samples = 0.0, 0
+        self.sums = Sums()
+
+    def logs(self, objective: Objective) -> dict[str, float]:
+        """Return the means over the samples so far."""
+        scores = {"loss": self.loss / self.samples, **objective.results(self.sums)}
+        return {f"train_{name}": value for name, value in scores.items()}
 
 
-def _held_out(data: Source, share: float) -> tuple[Source, Source]:
-    """The data without its last part, and that part."""
-    n = data.count
-    kept = 0 if n is None else n - round(n * share)
-    if n is not None and not 0 < kept < n:
-        raise ArgumentError(f"validation_split {share} of {n} samples leaves a part empty.")
-    return data.split(kept)
+class Training:
+    """One call of `Sequential.train`.
 
-
-class _Run:
-    """One call of `train`: the loop over epochs and batches, and what it reports."""
+    size          samples per batch; None: all samples are one batch
+    accumulate    batches per step
+    threads       that share each batch
+    """
 
     def __init__(
         self,
-        model: Any,
+        model: Trainable,
         objective: Objective,
         data: Source,
         test: Source | None,
         *,
         size: int | None,
         accumulate: int,
+        threads: int,
         shuffle: bool,
         callbacks: Sequence[Callback],
         verbose: int | bool,
     ) -> None:
         self.model, self.objective, self.data, self.test = model, objective, data, test
         self.size, self.accumulate, self.shuffle = size, accumulate, shuffle
+        self.team = Team(objective.body, objective.loss, threads) if threads > 1 else None
         self.callbacks, self.display = callbacks, display(verbose)
         self.history, self.memory = History(), Memory()
-        self.team: Team | None = None
+        self.pressed: list[int] = []  # an entry for each Ctrl-C
 
-    def train(self, epochs: int) -> None:
-        """The whole training; it ends early where a callback, Ctrl-C or divergence asks."""
-        self.model.optimizer.drop_held()
-        self.model.optimizer._pack(self.model.layers).receive()
-        first = self.model.epoch + 1
+    def run(self, epochs: int) -> History:
+        """Train for some epochs; fewer if a callback, Ctrl-C or divergence ends the training."""
+        model = self.model
+        keep_freed_memory()
+        model.optimizer.drop_held()
+        model.optimizer._pack(model.layers).receive()
+        first = model.epoch + 1
         self.display.begin(first, epochs, self.steps())
         note = ""
         try:
-            self.tell("on_train_begin")
-            with _ctrl_c() as self.pressed, np.errstate(over="ignore", invalid="ignore"):
+            self.notify("on_train_begin")
+            with ExitStack() as stack:
+                if self.team is not None:
+                    stack.enter_context(one_blas_thread())
+                    stack.enter_context(self.team)
+                stack.enter_context(_ctrl_c(self.pressed))
+                stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
                 for epoch in range(first, first + epochs):
                     self.epoch(epoch)
         except StopTraining as reason:
             note = str(reason)
         finally:
             self.display.end(note)
-            self.model.optimizer.drop_held()  # of a step that was not taken
-            for _, layer in self.model.walk():
+            model.optimizer.drop_held()  # of a step that was not finished
+            for _, layer in model.walk():
                 layer._frame.buffers.clear()
             with suppress(StopTraining):
-                self.tell("on_train_end")
-
-    def steps(self) -> int | None:
-        """The optimizer steps of an epoch, once that is known."""
-        batches = self.data.steps(self.size)
-        return None if batches is None else -(-batches // self.accumulate)
-
-    def tell(self, moment: str, *news: Any) -> None:
-        """Call this method of every callback; a wish to stop waits until all have heard."""
-        stop: StopTraining | None = None
-        for callback in self.callbacks:
-            try:
-                getattr(callback, moment)(self.model, *news)
-            except StopTraining as reason:
-                stop = reason
-        if stop is not None:
-            raise stop
-        if self.callbacks:
-            self.objective.check(self.model)
+                self.notify("on_train_end")
+        return self.history
 
     def epoch(self, epoch: int) -> None:
-        """All samples once, then the test data; raises StopTraining when this was the last."""
+        """Train on every sample once, then evaluate; raise StopTraining to end the training."""
         began = time.perf_counter()
-        self.tell("on_epoch_begin", epoch)
-        self.loss, self.seen, self.sums = 0.0, 0, Sums()
-        stop: StopTraining | None = None
+        self.notify("on_epoch_begin", epoch)
+        totals, stop = Totals(), None
         try:
-            self.batches(epoch)
+            self.batches(epoch, totals)
         except StopTraining as reason:
             stop = reason
-            if not self.seen:
+            if not totals.samples:
                 raise
-        speed = self.seen / max(time.perf_counter() - began, 1e-9)
-        logs = self.logs()
+        speed = totals.samples / max(time.perf_counter() - began, 1e-9)
+        logs = totals.logs(self.objective)
         if self.test is not None:
             names = ["loss", *(m.name for m in self.objective.metrics)]
-            scores = dict.fromkeys(names, math.nan)  # of an epoch that was cut short
+            scores = dict.fromkeys(names, math.nan)  # if the epoch was cut short
             if stop is None:
                 size = max(self.size or 0, self.model.samples_at_once())
                 scores = self.objective.evaluate(self.test.batches(size))
@@ -211,54 +140,62 @@ class _Run:
         if stop is None:
             self.model.optimizer.observe(logs.get("test_loss", logs["train_loss"]))
         try:
-            self.tell("on_epoch_end", epoch, logs)
+            self.notify("on_epoch_end", epoch, logs)
         except StopTraining as reason:
             stop = reason
         if stop is None and self.pressed:
-            stop = self.interrupt()
+            stop = self.interrupted()
         if stop is not None:
             raise stop
 
-    def rng(self, epoch: int) -> np.random.Generator | None:
-        """What shuffles an epoch: a function of the model's seed and the epoch's number."""
-        if not self.shuffle:
-            return None
-        root = self.model._seed_sequence
-        key = (*root.spawn_key, SHUFFLE, epoch)
-        return np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
-
-    def batches(self, epoch: int) -> None:
-        """One optimizer step after another."""
+    def batches(self, epoch: int, totals: Totals) -> None:
+        """Take one step after another, until the data end."""
+        optimizer, display = self.model.optimizer, self.display
         memory = self.memory if self.accumulate == 1 else None
         batches = self.data.batches(self.size, self.rng(epoch), memory)
-        model, done = self.model, 0
+        done = 0
         while group := list(itertools.islice(batches, self.accumulate)):
-            done, self.samples = done + 1, 0
+            done += 1
             try:
-                loss = model.optimizer.run(model.layers, partial(self.loss_of, group))
+                loss = self.step(group, totals)
             except DivergenceError as error:
-                self.diverged(error)
-            self.loss += loss * self.samples
-            self.seen += self.samples
+                warn(f"training stopped: {error}")
+                raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
+            samples = sum([len(batch.X) for batch in group])
+            totals.loss += loss * samples
+            totals.samples += samples
             if self.callbacks:
-                self.tell("on_batch_end", model.optimizer.t, loss)
-            if self.display.due():
-                self.display.batch(done, self.seen, self.logs())
+                self.notify("on_batch_end", optimizer.t, loss)
+            if display.due():
+                display.batch(done, totals.samples, totals.logs(self.objective))
             if self.pressed:
-                raise self.interrupt()
+                raise self.interrupted()
 
-    def interrupt(self) -> StopTraining:
-        """Ctrl-C was pressed: what to raise."""
-        self.history.interrupted = True
-        return StopTraining("interrupted: training ended after the running batch")
+    def step(self, group: Sequence[Data], totals: Totals) -> float:
+        """Change the parameters by the gradients of these batches; return the loss before."""
+        optimizer, layers = self.model.optimizer, self.model.layers
+        if isinstance(optimizer, LBFGS):  # evaluates the loss several times; the first one counts
+            sums = itertools.chain([totals.sums], itertools.repeat(None))
+            return optimizer.run(layers, lambda: self.gradients(group, next(sums)))
+        loss = self.gradients(group, totals.sums)
+        if not math.isfinite(loss):
+            raise bad_loss(loss, optimizer.t + 1, optimizer._remedy())
+        optimizer.step(layers)
+        return loss
 
-    def loss_of(self, group: Sequence[Data]) -> float:
-        """Forward, loss and backward, which a step may want several times; the first one counts."""
-        optimizer, objective, total = self.model.optimizer, self.objective, None
+    def gradients(self, group: Sequence[Data], sums: Sums | None) -> float:
+        """Return the loss of these batches, and leave its gradients in the layers.
+
+        The metrics are added to `sums`. If the loss is not finite, there are no gradients.
+        """
+        optimizer, objective = self.model.optimizer, self.objective
+        total = None  # what the loss is divided by, unless it is that of one whole batch
         if len(group) > 1 or self.team is not None:
             total = sum(objective.divisor(batch) for batch in group)
-        new, loss, first = not self.samples, 0.0, 0
-        for i, batch in enumerate(group, 1):
+        loss, first = 0.0, 0
+        for i, batch in enumerate(group):
+            if i:
+                optimizer.accumulate(self.model.layers)
             call = Call(
                 needs_dX=False,
                 reuse=True,
@@ -271,21 +208,18 @@ class _Run:
                 parts = self.passes(batch, total)
             for _, value in parts:
                 loss += value
-            if new and objective.metrics:  # a user's functions: not within the pass, on all samples
+            if sums is not None and objective.metrics:  # on all samples, outside the pass
                 P = parts[0][0] if len(parts) == 1 else np.concatenate([P for P, _ in parts])
-                objective.add_metrics(self.sums, P, batch)
+                objective.add_metrics(sums, P, batch)
             if not math.isfinite(loss):
-                return loss  # which the optimizer refuses
+                break
             first += len(batch.X)
-            if i < len(group):
-                optimizer.accumulate(self.model.layers)
-        self.samples = first
         return loss
 
     def passes(self, batch: Data, total: float | None) -> Sequence[tuple[Array, float]]:
-        """For each part of a batch, the body's output and its share of the loss."""
+        """Return the body's output and the loss for each part of a batch, one per thread."""
+        objective = self.objective
         if self.team is None:
-            objective = self.objective
             return (forward_backward(objective.body, objective.loss, batch, total),)
         first = current().first
 
@@ -295,33 +229,64 @@ class _Run:
 
         return self.team.work(batch, in_a_thread)
 
-    def diverged(self, error: DivergenceError) -> NoReturn:
-        """End the training before a step that would spoil the parameters."""
-        warn(f"training stopped: {error}")
-        raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
+    # --- around the steps ------------------------------------------------------------------
 
-    def logs(self) -> dict[str, float]:
-        """The means over the samples of this epoch so far."""
-        scores = {"loss": self.loss / self.seen, **self.objective.results(self.sums)}
-        return {f"train_{name}": value for name, value in scores.items()}
+    def steps(self) -> int | None:
+        """Return the number of steps per epoch, or None until it is known."""
+        batches = self.data.steps(self.size)
+        return None if batches is None else -(-batches // self.accumulate)
+
+    def rng(self, epoch: int) -> np.random.Generator | None:
+        """Return what shuffles an epoch: a function of the model's seed and the epoch's number."""
+        if not self.shuffle:
+            return None
+        root = self.model._seed_sequence
+        key = (*root.spawn_key, SHUFFLE, epoch)
+        return np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
+
+    def notify(self, moment: str, *news: Any) -> None:
+        """Call this method of every callback, then raise StopTraining if one of them did."""
+        stop: StopTraining | None = None
+        for callback in self.callbacks:
+            try:
+                getattr(callback, moment)(self.model, *news)
+            except StopTraining as reason:
+                stop = reason
+        if stop is not None:
+            raise stop
+        if self.callbacks:
+            self.objective.check(self.model)
+
+    def interrupted(self) -> StopTraining:
+        """Note in the history that Ctrl-C was pressed, and return what to raise."""
+        self.history.interrupted = True
+        return StopTraining("interrupted: training ended after the running batch")
+
+
+def held_out(data: Source, share: float) -> tuple[Source, Source]:
+    """Return the data without their last part, and that part."""
+    n = data.count
+    kept = 0 if n is None else n - round(n * share)
+    if n is not None and not 0 < kept < n:
+        raise ArgumentError(f"validation_split {share} of {n} samples leaves a part empty.")
+    return data.split(kept)
 
 
 def forward_backward(
-    body: Chain, loss: Loss, part: Data, total: float | None
+    body: Chain, loss: Loss, batch: Data, total: float | None
 ) -> tuple[Array, float]:
-    """The body's output and its loss; runs backward if the loss is finite."""
-    P = body.forward(part.X)
+    """Return the body's output and its loss; run backward if the loss is finite."""
+    P = body.forward(batch.X)
     measure = loss.value_and_gradient if current().watch is None else loss._watched
-    value, dP = measure(P, part.T, part.w, total)
+    value, dP = measure(P, batch.T, batch.w, total)
     if math.isfinite(value):
         body.backward(dP)
     return P, value
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[list[int]]:
-    """Within the body, Ctrl-C adds to this list; pressed again, it interrupts at once."""
-    pressed: list[int] = []
+def _ctrl_c(pressed: list[int]) -> Iterator[None]:
+    """Inside the body, Ctrl-C adds to this list; pressed again, it interrupts at once."""
 
     def press(number: int, frame: Any) -> None:
         if pressed:
@@ -331,10 +296,10 @@ def _ctrl_c() -> Iterator[list[int]]:
     before = signal.getsignal(signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()  # signals go there
     if not in_main_thread or before is None or before is signal.SIG_IGN:
-        yield pressed  # an ignored signal stays so, and a handler that is not Python's stays
+        yield  # an ignored signal stays ignored, and a handler that is not Python's stays
         return
     signal.signal(signal.SIGINT, press)
     try:
-        yield pressed
+        yield
     finally:
         signal.signal(signal.SIGINT, before)

@@ -12,7 +12,6 @@ from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepWarning
 from phitodeep.optimization.schedules import ExponentialDecay
 from phitodeep.training.callbacks import LambdaCallback, StopTraining
-from phitodeep.training.loop import fit
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,7 @@ def find_alpha(
     if high <= low:
         raise ArgumentError(f"find_alpha needs low < high, got {low} and {high}.")
     steps, trial = check_count(steps, "steps", least=10), model.copy()
+    trial.callbacks, trial.metrics = [], []
     trial.optimizer.alpha = rate = ExponentialDecay(low, steps - 1, high / low)
     first = trial.optimizer.t
     trial.optimizer.alpha = lambda step: rate(step - first)
@@ -73,15 +73,8 @@ def find_alpha(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PhitodeepWarning)  # to diverge is what it is for
-        fit(
-            trial,
-            X,
-            y,
-            epochs=steps,
-            batch_size=batch_size,
-            callbacks=[LambdaCallback(on_batch_end=record)],
-            verbose=0,
-        )
+        record_each = LambdaCallback(on_batch_end=record)
+        trial.train(X, y, epochs=steps, batch_size=batch_size, callbacks=[record_each], verbose=0)
     if len(losses) < 3:
         raise ArgumentError("the loss diverged at once: call find_alpha with a smaller low.")
     lowest = rates[int(np.argmin(losses))]

@@ -1,21 +1,22 @@
-"""The tables of shortcuts: the same function with less work, in training and evaluation.
+"""The two tables of shortcuts: the same function with less work, in training and evaluation.
 
-FUSED: a last layer and a loss that have one simple gradient together. Softmax's Jacobian and the
-gradient of its cross-entropy multiply to p - onehot; so do sigmoid's slope and the binary
-cross-entropy's. Training then leaves the last layer out and gives its input, the logits, to the
-loss of the second column, which is finite where the long way divides 0 by 0.
+FUSED: a last layer and a loss that together have one simple gradient. Softmax's Jacobian times the
+gradient of its cross-entropy is p - onehot; sigmoid with binary cross-entropy is alike. Training
+then leaves out the last layer and passes its input, the logits, to the loss in the table, which is
+finite where the long way would divide 0 by 0.
 
-SWAPPED: two layers of which the second may go first. max(relu(x)) is relu(max(x)), as ReLU never
-falls; the gradient goes to the same place, or is 0 on both roads. Behind a pool of 2 x 2 the ReLU
-has a quarter of the numbers.
+SWAPPED: two neighbouring layers that may change places. max(relu(x)) = relu(max(x)), because ReLU
+never decreases; the gradient reaches the same element either way, or is 0. After a 2 x 2 pool, ReLU
+has a quarter of the work.
 
-Tests prove that both ways agree.
+`plan` applies both. `model.summary()` prints the plan, and `train(..., shortcuts=False)` runs the
+layers as written. Tests prove that both ways agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from phitodeep.errors import ArgumentError, warn
 from phitodeep.layers.activation import LogSoftmax, ReLU, Sigmoid, Softmax
@@ -45,41 +46,64 @@ FUSED: dict[tuple[type[Layer], type[Loss]], Callable[[Any], Loss]] = {
 SWAPPED: set[tuple[type[Layer], type[Layer]]] = {(ReLU, MaxPool1D), (ReLU, MaxPool2D)}
 
 
-def swapped(chain: Chain) -> Chain:
-    """The chain, or one of the same layers in a cheaper order."""
-    layers = list(chain.layers)
-    for i in range(1, len(layers)):
-        if (type(layers[i - 1]), type(layers[i])) in SWAPPED:
-            layers[i - 1 : i + 1] = layers[i], layers[i - 1]
-    return chain if layers == chain.layers else chain._with_layers(layers)
+class Plan(NamedTuple):
+    """What training runs for a model and its loss."""
+
+    body: Chain  # the layers that run
+    loss: Loss  # of the body's output
+    last: Layer | None  # the layer that the loss replaces; it runs for metrics only
+    notes: tuple[str, ...]  # what differs from the layers as written, for people
+
+
+def plan(model: Chain, loss: Loss, *, shortcuts: bool = True) -> Plan:
+    """Return what training runs: the layers as written, or with the shortcuts that apply."""
+    if not shortcuts:
+        return Plan(model, loss, None, ())
+    last, short = model._last, fused(model._last, loss)
+    body, notes = swapped(model if short is None else model._without_last())
+    if short is None:
+        return Plan(body, loss, None, notes)
+    return Plan(body, short, last, (*notes, f"{last!r} and {loss!r} run as one, {short!r}"))
 
 
 def fused(last: Layer | None, loss: Loss) -> Loss | None:
-    """The loss to use on the input of `last`, or None where there is no shortcut."""
-    make = FUSED.get((type(last), type(loss)))  # type: ignore[arg-type]
+    """Return the loss to apply to the input of `last`, or None if there is no shortcut."""
+    make = FUSED.get((type(last), type(loss)))  # type: ignore[arg-type]  # None is not in the table
     if make is None or getattr(last, "axis", -1) != -1:
         return None
     return make(loss)
 
 
+def swapped(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
+    """Return the chain with its layers in a cheaper order, and what has changed places."""
+    places, notes = list(enumerate(chain.layers)), []
+    for k in range(1, len(places)):
+        (i, first), (j, second) = places[k - 1 : k + 1]
+        if (type(first), type(second)) in SWAPPED:
+            places[k - 1 : k + 1] = (j, second), (i, first)
+            notes.append(f"{type(second).__name__} ({j}) runs before {type(first).__name__} ({i})")
+    layers = [layer for _, layer in places]
+    return (chain._with_layers(layers) if notes else chain), tuple(notes)
+
+
 _REMEDY = {
-    "probabilities": "end the model with .softmax() or .sigmoid(), or use the loss that takes "
-    "logits (SoftmaxCrossEntropy, BinaryCrossEntropyWithLogits)",
+    "probabilities": "end the model with .softmax() or .sigmoid(), or use the loss for logits "
+    "(SoftmaxCrossEntropy, BinaryCrossEntropyWithLogits)",
     "log-probabilities": "end the model with .log_softmax()",
 }
 
 
 def check_pair(last: Layer | None, loss: Loss) -> None:
-    """Refuse a loss that cannot match the last layer; warn of a softmax that is taken twice."""
+    """Refuse a loss that cannot match the last layer; warn if softmax would be applied twice."""
     gives = "" if last is None else last.gives
     if not gives or loss.wants in ("numbers", gives):
         return
     if loss.wants != "logits":
         raise ArgumentError(
-            f"{loss!r} takes {loss.wants}, but {last!r} gives {gives}: {_REMEDY[loss.wants]}."
+            f"{loss!r} expects {loss.wants}, but {last!r} returns {gives}: {_REMEDY[loss.wants]}."
         )
     if gives != "numbers":
         warn(
-            f"{loss!r} takes logits and applies its own softmax or sigmoid, but {last!r} has "
-            f"applied one already: leave out {type(last).__name__}."
+            f"{loss!r} expects logits and applies its own softmax or sigmoid, but {last!r} has "
+            f"already applied one: leave out {type(last).__name__}."
         )

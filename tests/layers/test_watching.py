@@ -213,7 +213,7 @@ def test_what_does_not_fit_cannot_replace(wrong: Any, rng: np.random.Generator) 
         pytest.raises(ArgumentTypeError, match=r"after the forward of Dense\(3, 4\).*\(5, 4\)"),
     ):
         layer.forward(rng.standard_normal((5, 3)))
-    with pytest.raises(ArgumentTypeError, match="takes a function"):
+    with pytest.raises(ArgumentTypeError, match="expects a function"):
         watching(wrong)
 
 

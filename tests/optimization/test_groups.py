@@ -185,18 +185,20 @@ def test_patterns_fit_nested_paths() -> None:
 def test_a_pattern_that_fits_nothing_is_refused_at_the_first_step() -> None:
     layers, optimizer = referenced(), SGD(0.1, groups={"0.*": {}, "3.*": {"alpha": 0.2}})
     give(layers, 0)
-    with pytest.raises(ArgumentError, match=r"'3\.\*' fits no parameter, such as .*2\.W"):
+    with pytest.raises(ArgumentError, match=r"'3\.\*' matches no parameter, such as .*2\.W"):
         optimizer.step(layers)
     assert optimizer.t == 0
     assert_equal(values(layers), {path: START[path] for path in values(layers)})
-    with pytest.raises(ArgumentError, match=r"'0\.w' fits no parameter"):  # case counts
+    with pytest.raises(ArgumentError, match=r"'0\.w' matches no parameter"):  # case counts
         SGD(0.1, groups={"0.w": {}}).step(layers)
 
 
 def test_a_pattern_behind_wider_ones_is_refused() -> None:
     layers, optimizer = referenced(), SGD(0.1, groups={"*": {"alpha": 1.0}, "0.W": {}})
     give(layers, 0)
-    with pytest.raises(ArgumentError, match=r"all that '0\.W' fits belongs to patterns before"):
+    with pytest.raises(
+        ArgumentError, match=r"all parameters that '0\.W' matches belong to earlier patterns"
+    ):
         optimizer.step(layers)
 
 
@@ -212,10 +214,10 @@ def test_a_pattern_may_name_what_is_frozen() -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ([("0.*", {})], "must be such as"),
-        ("0.*", "must be such as"),
-        ({0: {}}, "give options to each pattern, got 0"),
-        ({"": {}}, "give options to each pattern, got ''"),
+        ([("0.*", {})], "must be a dict such as"),
+        ("0.*", "must be a dict such as"),
+        ({0: {}}, "map each pattern to a dict of options, got 0"),
+        ({"": {}}, "map each pattern to a dict of options, got ''"),
         ({"0.*": 0.1}, r"got '0\.\*': 0\.1"),
         ({"0.*": {"alpha": "fast"}}, r"alpha of '0\.\*' must be a number"),
         ({"0.*": {"alpha": -1.0}}, r"alpha of '0\.\*' must be >= 0"),

@@ -372,7 +372,7 @@ def test_a_bare_step_is_refused() -> None:
 
 @pytest.mark.parametrize("option", ["l1", "clip_norm", "clip_value"])
 def test_what_bends_the_gradient_is_refused(option: str) -> None:
-    with pytest.raises(ArgumentError, match=f"LBFGS has no {option}"):
+    with pytest.raises(ArgumentError, match=f"LBFGS does not support {option}"):
         LBFGS(**{option: 0.1})
 
 

@@ -404,7 +404,7 @@ def test_a_groups_pattern_is_of_the_paths_as_they_are_now() -> None:
     optimizer.step(layers)
     before = values(layers)
     tree = [ReLU(), *layers]
-    with pytest.raises(ArgumentError, match=r"'0\.\*' fits no parameter"):
+    with pytest.raises(ArgumentError, match=r"'0\.\*' matches no parameter"):
         optimizer.step(tree)
     optimizer.groups = {"1.*": {"alpha": 1.0}}
     optimizer.step(tree)
@@ -523,18 +523,13 @@ def test_what_is_held_belongs_to_the_layer() -> None:
     assert held(optimizer, layers) == 0  # what was held of a frozen layer went with the step
 
 
-@pytest.mark.parametrize("spoil", ["missing", "shape", "nan", "evaluate", "infinite loss"])
+@pytest.mark.parametrize("spoil", ["missing", "shape", "nan"])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_step_that_raises_drops_what_was_held(spoil: str, late: bool) -> None:
     layers, optimizer = alike(), SGD(1.0)
     Gradients(layers).give(layers, 0)
     optimizer.accumulate(layers)
     before = values(layers)
-
-    def evaluate() -> float:
-        if spoil == "evaluate":
-            raise ZeroDivisionError
-        return math.inf
 
     if spoil == "missing":
         layers[1].grads = {}
@@ -544,9 +539,7 @@ def test_a_step_that_raises_drops_what_was_held(spoil: str, late: bool) -> None:
         layers[1].grads["b"] = np.full(4, np.nan)
     kinds = (BackwardError, ValueError, FloatingPointError, ZeroDivisionError)
     call: Callable[[], Any] = lambda: optimizer.step(layers)  # noqa: E731
-    if spoil in ("evaluate", "infinite loss"):
-        call = lambda: optimizer.run(layers, evaluate)  # noqa: E731
-    elif late and spoil != "nan":
+    if late and spoil != "nan":
         call = lambda: optimizer.accumulate(layers)  # noqa: E731
     with pytest.raises(kinds):
         call()

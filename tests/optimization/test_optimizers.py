@@ -835,7 +835,7 @@ def test_within_averages_nothing_is_trained() -> None:
         for refused in (optimizer.step, optimizer.accumulate, optimizer._pack):
             with pytest.raises(OrderError, match="train outside"):
                 refused(layers)
-        with pytest.raises(OrderError, match="averages here"), optimizer.averaged(layers):
+        with pytest.raises(OrderError, match="parameters are averages"), optimizer.averaged(layers):
             pass
         twin, twins = copy.deepcopy((optimizer, layers))  # a model of its own, of averages
     assert_equal(values(layers), before)
@@ -905,20 +905,3 @@ def test_a_model_lends_its_averages() -> None:
         with other.averaged():
             assert other.evaluate(X, y) == mean
         other.train(X, y, epochs=1, batch_size=8, verbose=0)
-
-
-# --- steps on a loss ---------------------------------------------------------------------------
-
-
-@every
-def test_a_run_is_a_step_on_the_gradients_of_a_loss(make: Callable[[], Optimizer]) -> None:
-    one, other, layers, others = make(), make(), referenced(), referenced()
-    for step in range(3):
-        advance(one, layers, [step])
-
-        def evaluate(step: int = step) -> float:
-            give(others, step)
-            return 0.5 + step
-
-        assert other.run(others, evaluate) == 0.5 + step
-    assert_equal(values(layers), values(others))

@@ -639,7 +639,7 @@ def test_a_handler_that_is_not_pythons_stays(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("moment", ["on_train_begin", "on_batch_end", "on_epoch_end"])
 def test_a_model_that_a_callback_rebuilds_is_refused(change: Any, what: str, moment: str) -> None:
     callback = LambdaCallback(**{moment: lambda model, *_: change(model)})
-    with pytest.raises(OrderError, match=f"the model's {what} changed while it trains"):
+    with pytest.raises(OrderError, match=f"the model's {what} changed during training"):
         train(classifier(), X, LABELS, callbacks=[callback])
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, PhitodeepWarning
+from phitodeep import Sequential, watching
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning
 from phitodeep.layers import (
     GELU,
     Chain,
@@ -25,6 +26,7 @@ from phitodeep.layers import (
     Softmax,
     Tanh,
 )
+from phitodeep.layers.call import Event
 from phitodeep.loss import (
     BinaryCrossEntropy,
     BinaryCrossEntropyWithLogits,
@@ -191,7 +193,9 @@ def test_pairs_that_match(last: Layer | None, loss: Loss) -> None:
 
 @pytest.mark.parametrize(("last", "loss"), REFUSED, ids=repr)
 def test_pairs_that_cannot_match_are_refused(last: Layer, loss: Loss) -> None:
-    with pytest.raises(ArgumentError, match=r"takes (log-)?probabilities, but .* gives ") as caught:
+    with pytest.raises(
+        ArgumentError, match=r"expects (log-)?probabilities, but .* returns "
+    ) as caught:
         check_pair(last, loss)
     remedy = ".log_softmax()" if loss.wants == "log-probabilities" else ".softmax() or .sigmoid()"
     for said in (repr(last), repr(loss), remedy):
@@ -200,13 +204,13 @@ def test_pairs_that_cannot_match_are_refused(last: Layer, loss: Loss) -> None:
 
 @pytest.mark.parametrize(("last", "loss"), WARNED, ids=repr)
 def test_a_softmax_taken_twice_is_warned_of(last: Layer, loss: Loss) -> None:
-    with pytest.warns(PhitodeepWarning, match=f"takes logits.*leave out {type(last).__name__}"):
+    with pytest.warns(PhitodeepWarning, match=f"expects logits.*leave out {type(last).__name__}"):
         check_pair(last, loss)
 
 
 @pytest.mark.parametrize("last", [GELU(), PReLU()], ids=repr)
 def test_every_activation_is_known_to_give_numbers(last: Layer) -> None:
-    with pytest.raises(ArgumentError, match="takes probabilities"):
+    with pytest.raises(ArgumentError, match="expects probabilities"):
         check_pair(last, CategoricalCrossEntropy())
 
 
@@ -219,7 +223,8 @@ def test_swapped_layers_give_the_same_to_the_bit(
     first = Dense(4)
     plain = Chain(first, ReLU(), pool)
     plain.build(shape, seed=0)
-    other = swapped(plain)
+    other, notes = swapped(plain)
+    assert notes == (f"{type(pool).__name__} (2) runs before ReLU (1)",)
     assert [type(layer) for layer in other.layers] == [Dense, type(pool), ReLU]
     assert other.layers[0] is first
     X = rng.integers(-2, 3, (5, *shape)).astype(np.float32)  # with many ties
@@ -241,7 +246,7 @@ def test_only_what_the_table_names_is_swapped() -> None:
         Chain(MaxPool1D(2), ReLU()),
         Chain(ReLU(), Dense(3)),
     ):
-        assert swapped(chain) is chain
+        assert swapped(chain) == (chain, ())
 
 
 def test_training_swaps_and_comes_to_the_same(
@@ -258,3 +263,60 @@ def test_training_swaps_and_comes_to_the_same(
     assert ends[0][0] == ends[1][0]
     for path, a in ends[0][1].items():
         np.testing.assert_array_equal(a, ends[1][1][path])
+
+
+def test_several_pools_go_before_one_relu() -> None:
+    chain, notes = swapped(Chain(ReLU(), MaxPool1D(2), MaxPool1D(3)))
+    assert [repr(layer) for layer in chain.layers] == ["MaxPool1D(2)", "MaxPool1D(3)", "ReLU()"]
+    assert notes == ("MaxPool1D (1) runs before ReLU (0)", "MaxPool1D (2) runs before ReLU (0)")
+
+
+def convolutional() -> Sequential:
+    builder = SequentialBuilder(6, 6, 1, seed=0).conv2d(4, 3).relu().max_pool2d(2).flatten()
+    return builder.dense(3).softmax().loss("categorical_cross_entropy").alpha(0.01).build()
+
+
+@pytest.mark.parametrize("shortcuts", [True, False])
+def test_training_runs_what_the_plan_says(shortcuts: bool, rng: np.random.Generator) -> None:
+    X, y = rng.standard_normal((8, 6, 6, 1)), rng.integers(0, 3, 8)
+    model, seen = convolutional(), list[str]()
+
+    def watcher(event: Event) -> None:
+        counted = event.path if event.what == "forward" else event.what == "loss"
+        if event.when == "before" and counted:
+            seen.append(type(event.source).__name__)
+
+    with watching(watcher):
+        model.train(X, y, epochs=1, shortcuts=shortcuts, verbose=0)
+    if shortcuts:
+        assert seen == ["Conv2D", "MaxPool2D", "ReLU", "Flatten", "Dense", "SoftmaxCrossEntropy"]
+    else:
+        written = [type(layer).__name__ for layer in model.layers]
+        assert seen == [*written, "CategoricalCrossEntropy"]
+
+
+def test_shortcuts_change_no_result(rng: np.random.Generator) -> None:
+    X, y = rng.standard_normal((20, 6, 6, 1)), rng.integers(0, 3, 20)
+    ends = []
+    for shortcuts in (True, False):
+        model = convolutional()
+        history = model.train(X, y, X, y, epochs=3, batch_size=8, shortcuts=shortcuts, verbose=0)
+        ends.append((history, model.get_weights()))
+    np.testing.assert_allclose(ends[0][0], ends[1][0], rtol=1e-5)
+    for path, a in ends[0][1].items():
+        np.testing.assert_allclose(a, ends[1][1][path], rtol=1e-4, atol=1e-6)
+
+
+def test_the_summary_shows_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    convolutional().summary()
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "in training: MaxPool2D (2) runs before ReLU (1); "
+        "Softmax() and CategoricalCrossEntropy() run as one, SoftmaxCrossEntropy()"
+    )
+    Sequential(Dense(3, 2)).summary()
+    assert "in training" not in capsys.readouterr().out
+
+
+def test_shortcuts_must_be_true_or_false(rng: np.random.Generator) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"shortcuts must be True or False, got 'no'"):
+        convolutional().train(np.ones((2, 6, 6, 1)), [0, 1], shortcuts="no")  # type: ignore[arg-type]

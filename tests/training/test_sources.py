@@ -374,7 +374,7 @@ def test_accumulated_batches_are_one_step(arrays: Any) -> None:
 def test_a_generator_is_read_once(arrays: Any) -> None:
     X, y = arrays
     model = classifier()
-    with pytest.raises(ArgumentError, match="gives its batches once, not for 2 epochs"):
+    with pytest.raises(ArgumentError, match="yields its batches once, not for 2 epochs"):
         model.train((pair for pair in pairs(X, y)), epochs=2, verbose=0)
     assert model.optimizer.t == 0
     with pytest.raises(ArgumentError, match="once"):
@@ -419,7 +419,7 @@ def test_options_of_arrays_are_refused_for_streams(arrays: Any) -> None:
             classifier().train(pairs(X, y), epochs=1, verbose=0, **options)
     with pytest.raises(ArgumentError, match="columns name those of a dataset"):
         classifier().train(X, y, columns=("a", "b"), epochs=1, verbose=0)
-    with pytest.raises(ArgumentTypeError, match="y_test came without X_test"):
+    with pytest.raises(ArgumentTypeError, match="y_test was given without X_test"):
         classifier().train(X, y, y_test=y, epochs=1, verbose=0)
 
 

@@ -1,0 +1,94 @@
+"""Parameters and state of a layer, as attributes that check what is written into them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self, overload
+
+import numpy as np
+
+from phitodeep.checks import as_real
+from phitodeep.errors import NotBuiltError, ShapeError
+from phitodeep.types import Array
+
+
+class Owner(Protocol):
+    """What a parameter needs to know of its layer."""
+
+    dtype: np.dtype[Any]
+    _creating: bool  # while `create` runs
+    _shapes_only: bool  # in a copy that only computes shapes
+
+    def _make_parameters(self) -> None: ...
+
+
+class Param:
+    """A parameter of a layer: `layer.W` reads it, `layer.W = a` writes into it.
+
+    decay    whether weight decay and penalties apply: they do for a layer's weight matrices,
+             and never for biases or the scales of norms
+    """
+
+    store = "params"
+
+    def __init__(self, *, decay: bool = False) -> None:
+        self.decay = decay
+
+    def __set_name__(self, owner: type[Owner], name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, layer: None, owner: type[Owner]) -> Self: ...
+    @overload
+    def __get__(self, layer: Owner, owner: type[Owner]) -> Array: ...
+    def __get__(self, layer: Owner | None, owner: type[Owner]) -> Self | Array:
+        if layer is None:
+            return self
+        store: dict[str, Array] = getattr(layer, self.store)
+        try:
+            return store[self.name]
+        except KeyError:
+            layer._make_parameters()
+            return self._existing(layer)
+
+    def __set__(self, layer: Owner, value: Any) -> None:
+        new = value
+        if type(new) is not np.ndarray or new.dtype.kind not in "fiub":
+            new = as_real(new, f"{layer!r}: parameter {self.name!r}")
+        if layer._creating:
+            self._create(layer, new)
+        else:
+            self._write(layer, new)
+
+    def _create(self, layer: Owner, new: Array) -> None:
+        """Store the initial values; a layer that is built again keeps the values that it has."""
+        store: dict[str, Array] = getattr(layer, self.store)
+        if self.name in store:
+            self._check_shape(layer, store[self.name], new)
+        else:
+            store[self.name] = new if layer._shapes_only else np.array(new, layer.dtype)
+
+    def _write(self, layer: Owner, new: Array) -> None:
+        """Write into the existing array, which others may hold views of."""
+        if self.name not in getattr(layer, self.store):
+            layer._make_parameters()
+        old = self._existing(layer)
+        self._check_shape(layer, old, new)
+        old[...] = new
+
+    def _existing(self, layer: Owner) -> Array:
+        store: dict[str, Array] = getattr(layer, self.store)
+        if self.name not in store:
+            raise NotBuiltError(f"{layer!r} has no parameter {self.name!r}.")
+        return store[self.name]
+
+    def _check_shape(self, layer: Owner, old: Array, new: Array) -> None:
+        if old.shape != new.shape:
+            raise ShapeError(
+                f"{layer!r}: parameter {self.name!r} has shape {old.shape}, got {new.shape}."
+            )
+
+
+class State(Param):
+    """What a layer remembers but does not learn, such as running statistics."""
+
+    store = "state"

@@ -1,0 +1,139 @@
+"""The state of an optimizer: what it remembers, written by parameter path and read back."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from phitodeep.checks import check_count, check_number
+from phitodeep.config import Configurable
+from phitodeep.errors import ArgumentError, OrderError
+from phitodeep.layers.base import Layer
+from phitodeep.optimization.memory import Memories, Memory, named, read, written
+from phitodeep.optimization.packing import Group, Own, Packing
+from phitodeep.optimization.schedules import stateful
+from phitodeep.state import StateDict, Stateful, check_entries, load_all
+from phitodeep.types import Array, Schedule
+
+ALL = Group(("", None), [], slice(None), slice(0), {})  # the group of all parameters
+
+
+class Resumable(Configurable):
+    """An optimizer as far as its memory goes: how it is written, read, copied and pickled."""
+
+    own_start: ClassVar[Mapping[str, float]] = {}  # numbers that each parameter remembers
+
+    groups: dict[str, dict[str, Any]] | None
+    t: int  # steps taken
+    last_rate: float  # of the last step
+    own: Own  # the numbers that the current group's parameters remember: see `own_start`
+    _alpha: float | Schedule
+    _owner: weakref.ref[Layer] | None  # the model
+    _packing: Packing | None
+    _slots: dict[str, Array]  # what the rule remembers of packed parameters, as flat vectors
+    _scratch: dict[str, Array]
+    _memories: Memories  # the same of parameters that are not packed
+    _group: Group  # the group whose `update` runs
+    _holding: bool  # whether the slot "held" has gradients of accumulated batches
+    _lent: bool  # whether the parameters are replaced by their averages
+
+    def memory(self) -> dict[str, dict[str, Array]]:
+        """Copies of what the rule remembers, by parameter path and slot name."""
+        return {path: copy.deepcopy(memory.slots) for path, memory in self._by_path().items()}
+
+    def _walk(self, layers: Sequence[Layer] | None = None) -> list[tuple[str, Layer]] | None:
+        """The layers and their paths: in the model, else in these, else as last stepped."""
+        owner = self._owner() if self._owner is not None else None
+        if owner is not None:
+            return list(owner.walk())
+        if layers is not None:
+            return [place for i, top in enumerate(layers) for place in top.walk(str(i))]
+        return None if self._packing is None else list(self._packing.walk)
+
+    def _by_path(self) -> dict[str, Memory]:
+        """What is remembered of each parameter, by path."""
+        return self._memories.and_packed(self._packing, self._slots).by_path(self._walk())
+
+    def state_dict(self) -> StateDict:
+        """What the optimizer remembers, by parameter path: plain values and copies of arrays.
+
+        Settings are not part of it, but what schedules have learnt of the losses is. A rule of your
+        own keeps what it remembers in `slot` and `own`.
+        """
+        self._check_not_lent("take its state")
+        known, walk = self._by_path(), self._walk()
+        paths = known if walk is None else every_parameter(walk)
+        return {
+            "class": type(self).__name__,
+            "t": self.t,
+            "last_rate": float(self.last_rate),
+            "parameters": written(known, paths, self.own_start),
+            "schedules": {where: rate.state_dict() for where, rate in self._schedules().items()},
+        }
+
+    def load_state_dict(self, state: StateDict, layers: Sequence[Layer] | None = None) -> None:
+        """Remember what `state_dict` gave; all of it is checked before anything changes.
+
+        layers    whose parameters the state is of: those of the optimizer's model, or of its last
+                  step, unless given
+        """
+        who = f"{self!r}: the state"
+        self._check_not_lent("load a state")
+        state = check_entries(state, ("class", "t", "last_rate", "parameters", "schedules"), who)
+        if str(state["class"]) != type(self).__name__:
+            raise ArgumentError(f"{who} is that of {state['class']}: load it into such a one.")
+        t = check_count(state["t"], f"{who}: t", least=0)
+        last_rate = check_number(state["last_rate"], f"{who}: last_rate", least=0)
+        schedules = self._schedules()
+        theirs = check_entries(state["schedules"], schedules, f"{who} of the schedules")
+        walk = self._walk(layers)
+        if walk is None:
+            raise OrderError(f"{who} needs the layers it is of: load_state_dict(state, layers).")
+        memories = read(state["parameters"], every_parameter(walk), self.own_start, who)
+        load_all((schedules[where], theirs[where]) for where in schedules)
+        self.t, self.last_rate = t, last_rate
+        self._packing, self._group, self.own = None, ALL, {}
+        self._slots, self._scratch, self._memories = {}, {}, Memories(memories)
+        self._holding = any("held" in memory.slots for memory in memories.values())
+        if self._owner is not None:
+            self._memories.meet(walk)
+
+    def _schedules(self) -> dict[str, Stateful]:
+        """The schedules that remember something, by where they are."""
+        rates = {"alpha": self._alpha}
+        for pattern, own in (self.groups or {}).items():
+            if "alpha" in own:
+                rates[f"groups.{pattern}.alpha"] = own["alpha"]
+        found = {where: stateful(rate) for where, rate in rates.items()}
+        return {where: rate for where, rate in found.items() if rate is not None}
+
+    def _check_not_lent(self, what: str) -> None:
+        if self._lent:
+            raise OrderError(f"inside `averaged` the parameters are averages: {what} outside it.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the packing: a copied view is no view."""
+        return {
+            **vars(self),
+            "_memories": self._by_path(),
+            "_slots": {},
+            "_scratch": {},
+            "_packing": None,
+            "_group": ALL,
+            "own": {},
+            "_lent": False,
+            "_owner": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _memories=Memories(state["_memories"]))
+
+
+def every_parameter(walk: Iterable[tuple[str, Layer]]) -> dict[str, tuple[Layer, str]]:
+    """Return every parameter of these layers by path, created if it was not."""
+    walk = list(walk)
+    for _, layer in walk:
+        layer._make_parameters()
+    return named(walk)

@@ -1,0 +1,63 @@
+"""Keeping freed memory: done on Linux, and only if it is wanted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from phitodeep.training import allocator, loop
+from phitodeep.training.allocator import keep_freed_memory
+from tests.training.test_shortcuts import convolutional
+
+
+def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHITODEEP_KEEP_MEMORY", "0")
+    assert not keep_freed_memory()
+    monkeypatch.delenv("PHITODEEP_KEEP_MEMORY")
+    monkeypatch.setattr(allocator.sys, "platform", "darwin")
+    assert not keep_freed_memory()
+
+
+def test_a_c_library_without_mallopt_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocator.sys, "platform", "linux")
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: object())
+    assert not keep_freed_memory()
+
+
+def test_training_does_it_and_import_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(loop, "keep_freed_memory", lambda: calls.append(1))
+    model = convolutional()
+    assert not calls
+    model.train([[[[1.0]] * 6] * 6], [0], epochs=1, verbose=0)
+    assert calls == [1]
+
+
+FAULTS = """
+import resource
+import numpy as np
+from phitodeep.training.allocator import keep_freed_memory
+
+kept = keep_freed_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(1 << 20, np.float64)  # 8 MB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(kept, faults())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="page faults are those of glibc on Linux")
+@pytest.mark.parametrize("wanted", ["1", "0"])
+def test_large_arrays_cost_no_page_faults(wanted: str) -> None:
+    environment = {"PHITODEEP_KEEP_MEMORY": wanted, "PATH": "/usr/bin"}
+    command = [sys.executable, "-c", FAULTS]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    kept, count = run.stdout.split()
+    if wanted == "0":
+        assert kept == "False"
+    elif kept == "True":  # with glibc
+        assert int(count) < 100  # of 2,048 pages
