@@ -58,6 +58,7 @@ GRADIENTS = (  # the functions that are broken: gradients, steps, and the helper
     r"|rotate|_flip(ped)?|_?inside|at|pad|extent|places|_cuts?|_lay|_grouped|_taps|_back_to_rows|_g"
     r"|_split|_heads|_factors|_attend|_apply|_wide|_norm|receive|gather"
     r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden|length"
+    r"|recall|keep|drop|meet|and_packed|by_path|joined|named|written|read"
 )
 FORWARD = (  # with --forward, these too
     r"forward|value|each|divisor|target_weight|_aim|_variance|_scale_and_shift|_sum|_product|nll"
