@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from phitodeep import loss as losses
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.functional import log_softmax, one_hot, sigmoid, softmax
+from phitodeep.layers import Dense
 from phitodeep.layers.base import calling
 from phitodeep.loss import (
     BinaryCrossEntropy,
@@ -1005,6 +1006,38 @@ def test_a_loss_is_written_by_its_author() -> None:
         losses.Elementwise().gradient(one, one, None, None)
     with pytest.raises(NotImplementedError, match="must implement log_probabilities"):
         losses._CrossEntropy().loss_func(np.ones((1, 2)), [0])
+
+
+def test_a_loss_may_run_layers_of_its_own(rng: np.random.Generator) -> None:
+    """Its gradient goes through them, also in training, where the first dX is not wanted."""
+
+    class Perceptual(Loss):
+        """The mean squared error of features."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = Dense(3, 3)
+            self.features.build((3,), seed=1)
+
+        def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
+            seen = self.features.forward(P)
+            return float(np.square(seen - self.features.forward(T)).mean())
+
+        def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+            target = self.features.forward(T)
+            seen = self.features.forward(P)
+            dP = self.features.backward(2 * (seen - target) / seen.size)
+            assert dP is not None
+            return dP
+
+    loss = Perceptual()
+    P, T = (rng.standard_normal((2, 4, 3))).astype(np.float32)
+    expected = loss.loss_gradient(P, T)
+    with calling(needs_dX=False, reuse=True):
+        value, dP = loss.value_and_gradient(P, T)
+    assert value == loss.loss_func(P, T) > 0
+    np.testing.assert_array_equal(dP, expected)
+    assert abs(dP).max() > 0
 
 
 def test_a_prediction_that_is_nan_shows_in_the_loss() -> None:

@@ -85,7 +85,10 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
         ["optimization/test_memory.py", "test_kills.py"],
     ),
     "optimization/muon.py": ("optimization/test_muon.py", []),
-    "optimization/lbfgs.py": ("optimization/test_lbfgs.py", []),
+    "optimization/lbfgs.py": (
+        "optimization/test_lbfgs.py",
+        ["optimization/test_divergence.py"],
+    ),
     "optimization/packing.py": (
         "optimization/test_optimizers.py",
         ["layers/test_tying.py", "optimization/test_groups.py", "optimization/test_memory.py"],
@@ -195,6 +198,106 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "Muon.update",
         "zip(layer.matrices(name, theta), layer.matrices(name, B), strict=False)",
     ): "one parameter has the same matrices in both",
+    (
+        "layers/convolution.py",
+        "_Convolution._cuts",
+        "numbers = self.buffer('columns', (--len(A) * each,), A.dtype)",
+    ): "a larger buffer than needed, whose end is not read",
+    (
+        "layers/convolution.py",
+        "_Convolution._cut",
+        "zip(columns.reshape(taps, -1), windows.taps, strict=False)",
+    ): "there is one column for each tap",
+    (
+        "layers/convolution.py",
+        "_Convolution._cut",
+        "split = view.reshape(*view.shape[:-1], G, group)",
+    ): "with one group, the reshape adds the same axis",
+    (
+        "layers/convolution.py",
+        "_Convolution._lay",
+        "zip(windows.taps, taps, strict=False)",
+    ): "there is one matrix for each tap",
+    (
+        "layers/convolution.py",
+        "_Conv.backward",
+        "self._cuts(X, windows)",
+    ): "what was kept is cut again, to the same bits",
+    (
+        "layers/embedding.py",
+        "sum_by_token",
+        "all_finite(rows)",
+    ): "chooses between two ways to the same sum",
+    (
+        "layers/embedding.py",
+        "sum_by_token",
+        "len(dW) >= ONE_HOT and all_finite(rows)",
+    ): "chooses between two ways to the same sum",
+    (
+        "layers/embedding.py",
+        "sum_by_token",
+        "starts = np.flatnonzero(np.diff(ranked, prepend=-2))",
+    ): "no token is negative, so -2 is as unlike the first as -1",
+    (
+        "layers/pooling.py",
+        "max_pool_back",
+        "not apart or dX.size != dY.size / math.prod(kernel)",
+    ): "it fills with 0 what is written whole anyway",
+    (
+        "layers/pooling.py",
+        "max_pool_back",
+        "not apart or dX.size != math.prod(kernel)",
+    ): "it fills with 0 what is written whole anyway",
+    (
+        "layers/recurrent.py",
+        "Bidirectional.backward",
+        "dX is None and turned is None",
+    ): "both directions return dX or neither does",
+    (
+        "layers/recurrent.py",
+        "Bidirectional.backward",
+        "dX is None",
+    ): "both directions return dX or neither does",
+    (
+        "layers/recurrent.py",
+        "Bidirectional.backward",
+        "turned is None",
+    ): "both directions return dX or neither does",
+    (
+        "layers/reshape.py",
+        "Permute.backward",
+        "back = np.argsort((1, *self.dims))",
+    ): "NumPy sorts so few numbers by insertion, which keeps the first 1 first",
+    (
+        "loss.py",
+        "Elementwise.gradient",
+        "np.copyto(slope, 1, where=w == 0)",
+    ): "the next line multiplies it by 0",
+    (
+        "loss.py",
+        "BinaryCrossEntropyWithLogits.slope",
+        "slope /= np.copysign(1, P)",
+    ): "dividing by 1 or -1 is multiplying by it",
+    (
+        "loss.py",
+        "CosineSimilarityLoss._unit",
+        "size = np.where(size < np.finfo(X.dtype).tiny, 2, size)",
+    ): "the scale cancels: Y is scaled by what its inverse is divided by",
+    (
+        "optimization/packing.py",
+        "_check_gradient",
+        "near = difflib.get_close_matches(name.lower(), unknown, n=2)",
+    ): "only the nearest is read",
+    (
+        "optimization/packing.py",
+        "Packing.receive",
+        "zip(self.slots, self.views, strict=False)",
+    ): "there is one view for each slot",
+    (
+        "optimization/packing.py",
+        "Packing.gather",
+        "zip(self.slots, self.views, strict=False)",
+    ): "there is one view for each slot",
 }
 
 # --- making mutants ----------------------------------------------------------------------------
