@@ -298,6 +298,27 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "Packing.gather",
         "zip(self.slots, self.views, strict=False)",
     ): "there is one view for each slot",
+    (
+        "layers/windows.py",
+        "Windows.inside",
+        "where = [slice(a, a + n) for (a, _), n in zip(self.pads, self.sizes, strict=False)]",
+    ): "there is one pad for each size",
+    (
+        "layers/windows.py",
+        "Windows.at",
+        "where = [slice(t * d, t * d + (n - 1) * s + 1, s) "
+        "for t, d, n, s in zip(tap, self.dilation, self.out, self.stride, strict=False)]",
+    ): "a tap has one number for each spatial axis",
+    (
+        "optimization/memory.py",
+        "Memories.and_packed",
+        "zip(packing.slots, packing.views, strict=False)",
+    ): "there is one view for each slot",
+    (
+        "optimization/memory.py",
+        "read",
+        "check_entries(given, every | given.keys(), whose)",
+    ): "every slot that is not in LATER is in every: these too",
 }
 
 # --- making mutants ----------------------------------------------------------------------------

@@ -388,6 +388,28 @@ def test_a_copys_memory_of_other_shapes_is_dropped() -> None:
     }
 
 
+def test_a_shallow_copy_has_a_memory_of_its_own() -> None:
+    layers, optimizer = three(), Adam(0.05)
+    gradients = Gradients(layers)
+    gradients.give(layers, 0)
+    optimizer.step(layers)
+    twin, before = copy.copy(optimizer), optimizer.memory()
+    gradients.give(layers, 1)
+    optimizer.step(layers)
+    after = twin.memory()
+    assert after.keys() == before.keys()
+    for path, slots in before.items():
+        assert_equal(after[path], slots)
+
+
+def test_the_owners_own_parameters_have_their_names_for_paths() -> None:
+    layer, optimizer = built(Dense(3, 2))[0], Adam(0.05)
+    optimizer.claim(layer)
+    Gradients([layer]).give([layer], 0)
+    optimizer.step([layer])
+    assert optimizer.memory().keys() == {"W", "b"}
+
+
 def test_a_layer_that_is_gone_is_not_kept() -> None:
     model = Sequential(*alike(), optimizer=Adam(0.05), dtype="float64")
     Gradients(model.layers).give(model.layers, 0)
