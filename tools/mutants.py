@@ -319,6 +319,26 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "read",
         "check_entries(given, every | given.keys(), whose)",
     ): "every slot that is not in LATER is in every: these too",
+    (
+        "functional.py",
+        "cross_entropy_of_labels",
+        "flat, at = (dZ.reshape(-1), np.arange(0, Z.size, Z.shape[1]) + labels)",
+    ): "Z is (n, K): its last axis is its second",
+    (
+        "functional.py",
+        "cross_entropy_of_labels",
+        "others = _sum(dZ, 1)[:, 0]",
+    ): "dZ is (n, K): its last axis is its second",
+    (
+        "functional.py",
+        "_aimed",
+        "return np.einsum('...k,...k->...', targets, np.where(targets != 0, X, 1))",
+    ): "what stands where the target is 0 is multiplied by 0: any finite number will do",
+    (
+        "functional.py",
+        "_weighed",
+        "return np.where(weights != 0, each, 1) * weights",
+    ): "what stands where the weight is 0 is multiplied by 0: any finite number will do",
 }
 
 # --- making mutants ----------------------------------------------------------------------------
