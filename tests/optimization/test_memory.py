@@ -22,6 +22,7 @@ from phitodeep.layers.base import calling
 from phitodeep.model import Sequential
 from phitodeep.optimization.callbacks import LambdaCallback
 from phitodeep.optimization.matrices import orthogonal
+from phitodeep.optimization.memory import named
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Muon, Nadam, Optimizer
 from phitodeep.types import Array
 from tests.optimization.test_optimizers import RULES, assert_equal, every, values, zero_gradients
@@ -402,12 +403,9 @@ def test_a_shallow_copy_has_a_memory_of_its_own() -> None:
         assert_equal(after[path], slots)
 
 
-def test_the_owners_own_parameters_have_their_names_for_paths() -> None:
-    layer, optimizer = built(Dense(3, 2))[0], Adam(0.05)
-    optimizer.claim(layer)
-    Gradients([layer]).give([layer], 0)
-    optimizer.step([layer])
-    assert optimizer.memory().keys() == {"W", "b"}
+def test_a_parameter_of_the_root_has_its_name_for_a_path() -> None:
+    layer = built(Dense(3, 2))[0]
+    assert named(layer.walk()) == {"W": (layer, "W"), "b": (layer, "b")}
 
 
 def test_a_layer_that_is_gone_is_not_kept() -> None:
