@@ -169,7 +169,7 @@ def test_softmax_writes_where_it_is_told(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [(5,), (4, 5), (2, 3, 5), (2, 2, 2, 1), (0, 5), (3, 0, 5), (3, 0)]
+    "shape", [(5,), (4, 5), (2, 3, 5), (2, 2, 2, 1), (0, 5), (3, 0, 5), (3, 0), (2, 3, 0)]
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sum_rows_is_the_sum_over_all_axes_but_the_last(shape: Any, dtype: type) -> None:
@@ -327,6 +327,29 @@ def test_cross_entropy_takes_lists_and_broadcasts_weights() -> None:
     labels = [[0, 1, 2], [3, 0, 1]]
     wanted = F.cross_entropy(Z, np.array(labels), np.array([[1.0] * 3, [2.0] * 3]))
     assert F.cross_entropy(Z, labels, np.array([[1.0], [2.0]])) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (0, 4)])
+def test_cross_entropy_of_labels_in_any_layout(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(5)
+    Z, y = rng.standard_normal(shape), rng.integers(0, 4, shape[:-1])
+    wanted, gradient = F.cross_entropy_and_gradient(Z, y)
+    found = F.cross_entropy_and_gradient(np.asfortranarray(Z), y)
+    assert found[0] == pytest.approx(wanted)
+    np.testing.assert_allclose(found[1], gradient, rtol=1e-12, atol=1e-15)
+
+
+def test_cross_entropy_of_labels_makes_no_rows_of_them() -> None:
+    """A large vocabulary costs the gradient's memory, and no more arrays of its size."""
+    Z, y = np.zeros((300, 1000)), np.arange(300)
+    F.cross_entropy_and_gradient(Z, y)  # compiles
+    tracemalloc.start()
+    try:
+        F.cross_entropy_and_gradient(Z, y)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * Z.nbytes
 
 
 def test_rows_of_integers_are_rows() -> None:

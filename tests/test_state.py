@@ -401,6 +401,60 @@ def test_a_slot_that_a_frozen_layer_never_had_is_0() -> None:
     assert_same(other.get_weights(), model.get_weights())
 
 
+def test_an_average_that_a_frozen_layer_never_had_begins_as_its_parameter() -> None:
+    """An average of 0, as a rule's own slots begin, would be far from it."""
+
+    def make() -> Sequential:
+        return Sequential(Dense(4, 4), Dense(4, 2), optimizer=Adam(0.01), seed=0)
+
+    model, other = make(), make()
+    train(model, 1)
+    model.layers[0].trainable = False
+    model.optimizer.ema = other.optimizer.ema = 0.5
+    train(model, 1)
+    state = stored(model.state_dict())
+    parameters = state["optimizer"]["parameters"]
+    assert parameters["0.W"]["slots"].keys() == {"M", "V"}
+    assert parameters["1.W"]["slots"].keys() == {"M", "V", "ema"}
+    other.load_state_dict(state)
+    for each in (model, other):
+        each.layers[0].trainable = True
+        train(each, 2)
+    assert_same(other.state_dict(), model.state_dict())
+
+
+def test_counts_without_slots_are_part_of_a_state() -> None:
+    class Slowing(Optimizer):
+        own_start = {"t": 0}  # noqa: RUF012
+
+        def update(self, theta: Array, g: Array, lr: float) -> None:
+            self.own["t"] += 1
+            theta -= lr / self.own["t"] * g
+
+    def make() -> Sequential:
+        return Sequential(Dense(4, 4), Dense(4, 2), optimizer=Slowing(0.1), seed=0)
+
+    model, other = make(), make()
+    train(model, 1)
+    state = stored(model.state_dict())
+    assert state["optimizer"]["parameters"]["0.W"] == {"own": {"t": 1}, "slots": {}}
+    other.load_state_dict(state)
+    assert_same(other.state_dict(), state)
+    for each in (model, other):
+        train(each, 1)
+    assert_same(other.get_weights(), model.get_weights())
+
+
+@pytest.mark.parametrize("product", ["x", None, True, 10**400])
+def test_a_number_that_a_parameter_remembers_is_checked(product: Any) -> None:
+    model = net(Nadam(0.01))
+    train(model, 1)
+    state = model.state_dict()
+    state["optimizer"]["parameters"]["5.W"]["own"]["product"] = product
+    with pytest.raises(PhitodeepError, match=r"of 5\.W: product must be"):
+        model.load_state_dict(state)
+
+
 def test_what_is_held_is_part_of_a_state() -> None:
     model, other = (Sequential(Dense(2, 2), optimizer=SGD(1.0), seed=0) for _ in range(2))
     model.layers[0].grads = {"W": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}
@@ -453,6 +507,7 @@ SPOILED = [
     (_set("optimizer", "last_rate", to=-1.0), "last_rate must be >= 0"),
     (_set("optimizer", "parameters", "5.W", to=None), r"the state lacks '5\.W'"),
     (_set("optimizer", "parameters", "6.W", to={}), r"unknown '6\.W' .near it: '5\.W'"),
+    (_set("optimizer", "parameters", "5.W", "own", to=None), r"of 5\.W lacks 'own'"),
     (_set("optimizer", "parameters", "5.W", "own", to={}), r"of 5\.W lacks 't'"),
     (_set("optimizer", "parameters", "5.W", "own", "t", to=-1), r"of 5\.W: t must be >= 0"),
     (_set("optimizer", "parameters", "5.W", "slots", to=3), r"of 5\.W: slots must be a dict"),

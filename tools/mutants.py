@@ -298,6 +298,93 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "Packing.gather",
         "zip(self.slots, self.views, strict=False)",
     ): "there is one view for each slot",
+    (
+        "layers/windows.py",
+        "Windows.inside",
+        "where = [slice(a, a + n) for (a, _), n in zip(self.pads, self.sizes, strict=False)]",
+    ): "there is one pad for each size",
+    (
+        "layers/windows.py",
+        "Windows.at",
+        "where = [slice(t * d, t * d + (n - 1) * s + 1, s) "
+        "for t, d, n, s in zip(tap, self.dilation, self.out, self.stride, strict=False)]",
+    ): "a tap has one number for each spatial axis",
+    (
+        "optimization/memory.py",
+        "Memories.and_packed",
+        "zip(packing.slots, packing.views, strict=False)",
+    ): "there is one view for each slot",
+    (
+        "optimization/memory.py",
+        "read",
+        "check_entries(given, every | given.keys(), whose)",
+    ): "every slot that is not in LATER is in every: these too",
+    (
+        "functional.py",
+        "cross_entropy_of_labels",
+        "flat, at = (dZ.reshape(-1), np.arange(0, Z.size, Z.shape[1]) + labels)",
+    ): "Z is (n, K): its last axis is its second",
+    (
+        "functional.py",
+        "cross_entropy_of_labels",
+        "others = _sum(dZ, 1)[:, 0]",
+    ): "dZ is (n, K): its last axis is its second",
+    (
+        "functional.py",
+        "_aimed",
+        "return np.einsum('...k,...k->...', targets, np.where(targets != 0, X, 1))",
+    ): "what stands where the target is 0 is multiplied by 0: any finite number will do",
+    (
+        "functional.py",
+        "_weighed",
+        "return np.where(weights != 0, each, 1) * weights",
+    ): "what stands where the weight is 0 is multiplied by 0: any finite number will do",
+    (
+        TWIN,
+        "_exp_of",
+        "held = min(max(x, f4(-87.3)), f4(89.7))",
+    ): "above 88.7 the result is infinite anyway",
+    (
+        TWIN,
+        "_exp_of",
+        "held = min(max(x, f4(-88.3)), f4(88.7))",
+    ): "below -87.3 the result is 0 anyway",
+    (
+        TWIN,
+        "_tanh_of",
+        "end = f4(1) if x > 0 else f4(-1) if x < 1 else x",
+    ): "it is taken from 9 on, or of NaN, which is not below 1 either",
+    (TWIN, "_erf_of", "q = min(size, f4(2)) ** 2"): "from 1 on, what q makes is not taken",
+    (
+        TWIN,
+        "_layer_norm",
+        "overflowed = True",
+    ): "rows that are done are passed over: it is only work",
+    (
+        TWIN,
+        "_layer_norm",
+        "overflowed |= not k < X.dtype.type(0)",
+    ): "rows that are done are passed over: it is only work",
+    (
+        TWIN,
+        "_layer_norm",
+        "overflowed |= not k > X.dtype.type(1)",
+    ): "rows that are done are passed over: it is only work",
+    (
+        TWIN,
+        "softmax_rows",
+        "inverse = 1 / (one if s == zero else s)",
+    ): "the compiler makes the same code of it: it narrows the quotient to float32",
+    (
+        TWIN,
+        "causal_softmax",
+        "inverse = 1 / (one if s == zero else s)",
+    ): "the compiler makes the same code of it: it narrows the quotient to float32",
+    (
+        TWIN,
+        "_scaled_layer_norm",
+        "r[i, 0] = 1 / np.hypot(m * std, root)",
+    ): "the compiler makes the same code of it: it narrows the quotient to float32",
 }
 
 # --- making mutants ----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 import phitodeep
 from phitodeep import kernels
 from phitodeep.kernels import KERNELS
+from phitodeep.types import Array
 
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
     if "compiled" not in module.name:
@@ -81,7 +82,10 @@ CALLS: dict[str, list[list[Any]]] = {
     "adadelta": [
         [normal(P), normal(P), positive(P), positive(P), empty(P), empty(P), 0.9, 0.5, 0.03]
     ],
-    "lion": [[normal(P), normal(P), normal(P), empty(P), empty(P), 0.9, 0.99, 0.01]],
+    "lion": [
+        [normal(P), normal(P), normal(P), empty(P), empty(P), 0.9, 0.99, 0.01],
+        [normal(P), cut(P), cut(P), empty(P), empty(P), 0.9, 0.99, 0.01],  # 0 where both are
+    ],
     "relu": [[normal(P), empty(P)]],
     "relu_back": [[normal(P), cut(P), empty(P)]],
     "gelu": [[normal(P), empty(P), empty(P)]],
@@ -101,7 +105,8 @@ CALLS: dict[str, list[list[Any]]] = {
         [peaked(D, D), empty(D, D), integers(D, D), None, 0.25],
     ],
     "layer_norm": [
-        [normal(N, D), normal(D), normal(D), 0.01, empty(N, D), empty(N, 1), empty(N, D)]
+        [normal(N, D), normal(D), normal(D), 0.01, empty(N, D), empty(N, 1), empty(N, D)],
+        [share(N, D), normal(D), normal(D), 0.5, empty(N, D), empty(N, 1), empty(N, D)],
     ],
     "layer_norm_back": [
         [normal(N, D), normal(N, D), positive(N, 1), normal(D), empty(N, D), empty(D), empty(D),
@@ -224,11 +229,63 @@ def test_both_cross_entropies_take_infinite_sure_and_equal_logits(weights: Any, 
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_cross_entropies_of_a_sure_row_have_their_digits(dtype: Any) -> None:
+    pytest.importorskip("numba")
+    Z = np.array([[30, 0, 1]], dtype)
+    for which in ("numpy", "numba"):
+        kernels.use(which)
+        value = KERNELS["cross_entropy_of_labels"](Z, np.empty_like(Z), np.array([0]), None, 1.0)
+        assert value == pytest.approx(math.exp(-30) + math.exp(-29), rel=1e-6, abs=0)
+
+
+def norms(which: str, X: Array, eps: float, gamma: Array, beta: Array) -> list[Array]:
+    """x_hat, r and y of layer_norm."""
+    kernels.use(which)
+    X_hat, r, Y = np.empty_like(X), np.empty_like(X[:, :1]), np.empty_like(X)
+    KERNELS["layer_norm"](X, gamma, beta, eps, X_hat, r, Y)
+    return [X_hat, r, Y]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("large_eps", [False, True])
+def test_both_layer_norms_take_rows_whose_squares_overflow(
+    dtype: Any, large_eps: bool, rng: Any
+) -> None:
+    """Beside rows that are as usual, one of them of zeros, and without such."""
+    pytest.importorskip("numba")
+    most = float(np.finfo(dtype).max)
+    X = rng.standard_normal((6, D))
+    X[0] *= 3 * most**0.5
+    X[2] = -abs(X[2]) * 3 * most**0.5
+    X[3] = most * (0.5 + 0.1 * X[3])  # whose sum overflows, too
+    X[5] = 0
+    gamma, beta = rng.standard_normal((2, D)).astype(dtype)
+    for rows in (X, X[[0, 2, 3]]):
+        given = rows.astype(dtype), most / 10 if large_eps else 0.01, gamma, beta
+        both = norms("numpy", *given), norms("numba", *given)
+        precision = 1e-5 if dtype == np.float32 else 1e-12
+        for plain, twin, atol in zip(*both, (precision, 0, precision), strict=True):
+            np.testing.assert_allclose(twin, plain, rtol=precision, atol=atol)
+
+
+@pytest.mark.parametrize("which", ["numpy", "numba"])
+def test_layer_norm_keeps_its_digits_far_from_0(which: str, rng: Any) -> None:
+    """The mean of the squares, minus the square of the mean, would have none left."""
+    pytest.importorskip("numba")
+    X = (1000 + rng.standard_normal((N, D))).astype(np.float32)
+    wide = X.astype(np.float64)
+    wanted = (wide - wide.mean(axis=1, keepdims=True)) / np.sqrt(wide.var(axis=1) + 0.01)[:, None]
+    ones = np.ones(D, np.float32)
+    np.testing.assert_allclose(norms(which, X, 0.01, ones, 0 * ones)[0], wanted, atol=5e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    ("name", "exact", "high"), [("_exp", np.exp, 88.6), ("_tanh", np.tanh, 12), ("_erf", None, 7)]
+    ("name", "exact", "high", "most"),
+    [("_exp", np.exp, 88.6, 2.5), ("_tanh", np.tanh, 12, 4), ("_erf", None, 7, 4)],
 )
 def test_scalar_functions_are_exact_to_rounding(
-    name: str, exact: Any, high: float, dtype: Any
+    name: str, exact: Any, high: float, most: float, dtype: Any
 ) -> None:
     pytest.importorskip("numba")
     from phitodeep.kernels import compiled
@@ -246,9 +303,101 @@ def test_scalar_functions_are_exact_to_rounding(
     each(X, Y)
     wide = X.astype(np.float64)
     wanted = np.vectorize(math.erf)(wide) if exact is None else exact(wide)
-    np.testing.assert_allclose(Y, wanted, rtol=4 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(Y, wanted, rtol=most * np.finfo(dtype).eps)
+    if name != "_exp":
+        assert abs(Y).max() <= 1
     ends = np.array([-1e30, -200, 200, 1e30, np.nan], dtype)
     each(ends, Y[:5])
     with np.errstate(over="ignore", under="ignore"):
         wanted = np.vectorize(math.erf)(ends) if exact is None else exact(ends)
     np.testing.assert_array_equal(Y[:5], wanted.astype(dtype) if dtype == np.float32 else wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "wanted"),
+    [
+        ("_exp", -88.0, 0.0),  # below the normal numbers
+        ("_exp", 89.0, math.inf),
+        ("_tanh", 8.05, math.tanh(8.05)),  # 1 - 2e-7, not 1 yet
+        ("_tanh", 9.5, 1.0),
+    ],
+)
+def test_scalar_functions_of_float32_end_where_they_should(
+    name: str, x: float, wanted: float
+) -> None:
+    pytest.importorskip("numba")
+    from phitodeep.kernels import compiled
+
+    scalar = getattr(compiled, name)
+
+    @compiled.numba.njit(**compiled.OPTIONS)
+    def of(x: Any) -> Any:
+        return scalar(x)
+
+    eps = float(np.finfo(np.float32).eps)
+    assert of(np.float32(x)) == pytest.approx(wanted, rel=eps, abs=0)
+    if name == "_tanh":
+        assert of(np.float32(-x)) == pytest.approx(-wanted, rel=eps, abs=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_both_gelus_take_infinities(name: str, dtype: Any) -> None:
+    """Where Phi or the density is 0, its product with an infinite x is 0 too."""
+    pytest.importorskip("numba")
+    X = np.array([-math.inf, -200, 0, 200, math.inf], dtype)
+    for which in ("numpy", "numba"):
+        kernels.use(which)
+        Phi, Y, dX = np.empty_like(X), np.empty_like(X), np.empty_like(X)
+        KERNELS[name](X, Phi, Y)
+        np.testing.assert_array_equal(Y, [0, 0, 0, 200, math.inf])
+        KERNELS[f"{name}_back"](np.full_like(X, 3), X, Phi, dX)
+        np.testing.assert_array_equal(dX, [0, 0, 1.5, 3, 3])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_softmaxes_of_nothing_to_choose_from_are_0(dtype: Any) -> None:
+    pytest.importorskip("numba")
+    low = -math.inf
+    for which in ("numpy", "numba"):
+        kernels.use(which)
+        X = np.array([[low, low, low], [low, 0, low]], dtype)
+        KERNELS["softmax_rows"](X, Y := np.empty_like(X))
+        np.testing.assert_array_equal(Y, [[0, 0, 0], [0, 1, 0]])
+        S = np.array([[[low, low, 5], [low, low, low], [low, 0, low]]], dtype)
+        KERNELS["causal_softmax"](S, 0)
+        np.testing.assert_array_equal(S, [[[0, 0, 0], [0, 0, 0], [0, 1, 0]]])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("softmax_rows", "AA"),
+        ("causal_softmax", "Si"),
+        ("_layer_norm", "AVVfAAA"),
+        ("_scaled_layer_norm", "AVVfAAA"),
+        ("layer_norm_back", "AAAVAVVA"),
+    ],
+)
+def test_float32_is_not_computed_in_float64(name: str, arguments: str) -> None:
+    """As a quotient with an integer would be, unnoticed, at half the speed."""
+    numba = pytest.importorskip("numba")
+    from phitodeep.kernels import compiled
+
+    f, i = numba.float32, numba.int64
+    types = {"f": f, "i": i, "V": f[::1], "A": f[:, ::1], "S": f[:, :, ::1]}
+    made = numba.njit(**compiled.OPTIONS)(getattr(compiled, name).py_func)
+    made.compile(tuple(types[a] for a in arguments))
+    assert "fpext" not in "".join(made.inspect_llvm().values())
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_both_max_pools_let_nan_through(place: int, rng: Any) -> None:
+    pytest.importorskip("numba")
+    X = rng.standard_normal((1, 2, 2, 3)).astype(np.float32)
+    X[0, place // 2, place % 2, 1] = np.nan
+    for which in ("numpy", "numba"):
+        kernels.use(which)
+        Y, winner = np.empty((1, 1, 1, 3), np.float32), np.empty((1, 1, 1, 3), np.uint8)
+        KERNELS["max_pool"](X, Y, winner, (2, 2), (2, 2))
+        np.testing.assert_array_equal(np.isnan(Y[0, 0, 0]), [False, True, False])

@@ -21,6 +21,7 @@ from phitodeep.layers import Chain, Dense, Embedding, Layer, ReLU, Residual, Tan
 from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from phitodeep.optimization.matrices import orthogonal
+from phitodeep.optimization.memory import named
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Muon, Nadam, Optimizer
 from phitodeep.training.callbacks import LambdaCallback
 from phitodeep.types import Array
@@ -386,6 +387,25 @@ def test_a_copys_memory_of_other_shapes_is_dropped() -> None:
         "1.W": 1,
         "1.b": 1,
     }
+
+
+def test_a_shallow_copy_has_a_memory_of_its_own() -> None:
+    layers, optimizer = three(), Adam(0.05)
+    gradients = Gradients(layers)
+    gradients.give(layers, 0)
+    optimizer.step(layers)
+    twin, before = copy.copy(optimizer), optimizer.memory()
+    gradients.give(layers, 1)
+    optimizer.step(layers)
+    after = twin.memory()
+    assert after.keys() == before.keys()
+    for path, slots in before.items():
+        assert_equal(after[path], slots)
+
+
+def test_a_parameter_of_the_root_has_its_name_for_a_path() -> None:
+    layer = built(Dense(3, 2))[0]
+    assert named(layer.walk()) == {"W": (layer, "W"), "b": (layer, "b")}
 
 
 def test_a_layer_that_is_gone_is_not_kept() -> None:
