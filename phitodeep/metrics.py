@@ -31,7 +31,7 @@ class Metric(Configurable):
 
     config_kind = "metric"
     threshold = 0.5
-    scalar = True  # whether the result is one number, as the history of a training requires
+    scalar = True  # whether the result is one number, as `History` requires
 
     @property
     def name(self) -> str:
@@ -81,7 +81,7 @@ class _Classes(Metric):
     def classes(self, P: Array, T: Array) -> tuple[Array, Array, int]:
         """(predicted classes or -1, true classes, number of classes); the first two are flat."""
         if self.multilabel:
-            P, T = P.reshape(-1), _alike(P, T).reshape(-1)
+            P, T = P.reshape(-1), _matching(P, T).reshape(-1)
         return as_classes(P, T, self.threshold)
 
 
@@ -193,18 +193,18 @@ class MAE(Metric):
     """The mean absolute error, in the unit of the targets."""
 
     def sums(self, P: Array, T: Array) -> Array:
-        error = np.abs(P - _alike(P, T))
+        error = np.abs(P - _matching(P, T))
         return np.array([error.sum(dtype=np.float64), error.size])
 
 
 class R2(Metric):
     """1 - (squared error) / (squared deviation of the targets from their mean), over all elements.
 
-    If the targets are constant, their deviation is 0; the value is then 1 without error, else 0.
+    If the targets are constant, their deviation is 0: the value is then 1 if the error is 0, else 0.
     """
 
     def sums(self, P: Array, T: Array) -> Array:
-        T = _alike(P, T).astype(np.float64)
+        T = _matching(P, T).astype(np.float64)
         if not T.size:
             return np.zeros(4)
         error = np.square(P - T).sum(dtype=np.float64)
@@ -255,7 +255,8 @@ def as_classes(P: Array, T: Array, threshold: float) -> tuple[Array, Array, int]
     return predicted[counted], true[counted], classes
 
 
-def _alike(P: Array, T: Array) -> Array:
+def _matching(P: Array, T: Array) -> Array:
+    """T in the shape of P; a target of another shape is refused."""
     if T.shape != P.shape and (*T.shape, 1) != P.shape:
         raise ShapeError(f"predictions of shape {P.shape} do not match y of shape {T.shape}.")
     return T.reshape(P.shape)

@@ -1,4 +1,4 @@
-"""Regularization layers: random in training, and equal to their mean at inference."""
+"""Regularisation layers: random in training, and deterministic at inference."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Muon(Adam):
                            Adam's alpha and weight_decay, and adam_ratio=1
 
     A step costs about 4 ns_steps r^2 k operations, with r the smaller side, compared with 6 N r k
-    for the forward and backward pass of N rows: little if N is much larger than r.
+    for the forward and backward passes of N rows: little if N is much larger than r.
 
     Convolution kernels are treated as matrices (taps C, filters). Queries, keys and values, the
     gates of recurrent layers and the groups of a convolution are separate matrices.

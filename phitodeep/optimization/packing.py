@@ -123,9 +123,7 @@ class Packing:
     def receive(self) -> None:
         """Let backward passes of training write their gradients directly into g."""
         self.received = True
-        shared = {
-            id(g) for *_, g in self.ties
-        }  # a sum over several uses, so no single backward may write it
+        shared = {id(g) for *_, g in self.ties}  # sums over uses: none may write them
         for (_, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
             if id(g) not in shared:
                 layer._frame.grad_arrays[name] = g
@@ -165,9 +163,9 @@ def _check_gradient(grad: Any, path: str, layer: Layer, name: str, shape: Shape)
             f"parameters are {', '.join(layer.params or [name])}{hint}."
         )
     if not isinstance(grad, np.ndarray) or grad.dtype.kind not in "fiub":
-        came = f"dtype {grad.dtype}" if isinstance(grad, np.ndarray) else type(grad).__name__
+        received = f"dtype {grad.dtype}" if isinstance(grad, np.ndarray) else type(grad).__name__
         raise ArgumentTypeError(
-            f"the gradient of {path} must be an array of real numbers: {layer!r} left {came}."
+            f"the gradient of {path} must be an array of real numbers: {layer!r} left {received}."
         )
     if grad.shape != shape:
         raise ShapeError(
