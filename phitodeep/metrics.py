@@ -200,7 +200,7 @@ class MAE(Metric):
 class R2(Metric):
     """1 - (squared error) / (squared deviation of the targets from their mean), over all elements.
 
-    If the targets are constant, their deviation is 0: the value is then 1 if the error is 0, else 0.
+    Constant targets have a deviation of 0: the value is then 1 if the error is 0, else 0.
     """
 
     def sums(self, P: Array, T: Array) -> Array:

@@ -123,7 +123,7 @@ class Packing:
     def receive(self) -> None:
         """Let backward passes of training write their gradients directly into g."""
         self.received = True
-        shared = {id(g) for *_, g in self.ties}  # sums over uses: none may write them
+        shared = {id(g) for *_, g in self.ties}  # each sums several uses, so none writes to it
         for (_, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
             if id(g) not in shared:
                 layer._frame.grad_arrays[name] = g
