@@ -1,4 +1,4 @@
-"""How parameters begin: random numbers whose scale keeps signals neither growing nor dying."""
+"""Initial values of parameters, scaled so that signals neither grow nor vanish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phitodeep.types import Array, Shape, describe, settings
 
 @register
 class InitType(Enum):
-    """The distribution to draw from; both give the same variance."""
+    """The distribution to draw from; both have the same variance."""
 
     NORMAL = "normal"
     UNIFORM = "uniform"
@@ -25,9 +25,9 @@ class InitType(Enum):
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight: how many inputs an output sums, and the reverse.
+    """(fan_in, fan_out) of a weight: the inputs per output, and the outputs per input.
 
-    The last two axes are (in, out), and the axes before them are a kernel's.
+    The last two axes are (in, out); any axes before them are those of a convolution kernel.
     """
     *kernel, n_in, n_out = shape if len(shape) > 1 else (1, *shape)
     area = math.prod(kernel)
@@ -35,12 +35,12 @@ def fans(shape: Shape) -> tuple[int, int]:
 
 
 class Initializer(Configurable):
-    """Makes the first values of a parameter."""
+    """Draws the initial values of a parameter."""
 
     config_kind = "initializer"
 
     def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
-        """float64 values of `shape`; the layer casts them, so every dtype begins alike."""
+        """float64 values of this shape; the layer casts them, so all dtypes start alike."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw(shape, rng).")
 
     def __repr__(self) -> str:
@@ -54,7 +54,7 @@ class Initializer(Configurable):
 
 
 class VarianceScaling(Initializer):
-    """Zero mean and the variance that a subclass asks for, normal or uniform."""
+    """Values with mean 0 and a variance that the subclass computes, normal or uniform."""
 
     def __init__(self, init_type: InitType = InitType.NORMAL) -> None:
         if not isinstance(init_type, InitType):
@@ -75,7 +75,7 @@ class VarianceScaling(Initializer):
 
 
 class He(VarianceScaling):
-    """Variance 2 / fan_in: keeps the size of signals through ReLU, which halves their power.
+    """Variance 2 / fan_in, which compensates for ReLU's halving of a signal's power.
 
     Source: He et al. 2015, arXiv:1502.01852, eq. 10.
     """
@@ -85,7 +85,7 @@ class He(VarianceScaling):
 
 
 class Xavier(VarianceScaling):
-    """Variance 2 / (fan_in + fan_out): the middle way between forward and backward signals.
+    """Variance 2 / (fan_in + fan_out), a compromise between forward and backward signals.
 
     Source: Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward
     neural networks", AISTATS, eq. 12 and 16.
@@ -96,7 +96,9 @@ class Xavier(VarianceScaling):
 
 
 class LeCun(VarianceScaling):
-    """Variance 1 / fan_in: keeps the size of signals through a linear layer; SELU needs it.
+    """Variance 1 / fan_in, which keeps the variance of a signal through a linear layer.
+
+    SELU requires it.
 
     Source: LeCun et al. 1998, "Efficient BackProp", sec. 4.6.
     """
@@ -106,7 +108,7 @@ class LeCun(VarianceScaling):
 
 
 class Normal(Initializer):
-    """Normal numbers of standard deviation `std`, whatever the shape: for embeddings."""
+    """Normal values with standard deviation `std` for every shape, as embeddings use."""
 
     def __init__(self, std: float = 1.0) -> None:
         self.std = check_number(std, "Normal std", above=0)
@@ -118,8 +120,8 @@ class Normal(Initializer):
 class Orthogonal(Initializer):
     """`gain` times a random matrix with orthonormal rows or columns, whichever are fewer.
 
-    Axes before the last are one: a kernel is the (k..., C_in) by C_out matrix. The signs of R
-    make the draw uniform over all such matrices.
+    All axes but the last are merged: a convolution kernel becomes a (k... C_in) by C_out matrix.
+    The signs of R's diagonal make the distribution uniform over all such matrices.
     Source: Saxe, McClelland and Ganguli 2014, arXiv:1312.6120.
     """
 
@@ -135,7 +137,7 @@ class Orthogonal(Initializer):
 
 
 class Constant(Initializer):
-    """Every entry is `value`."""
+    """Every element is `value`."""
 
     def __init__(self, value: float) -> None:
         self.value = check_number(value, "Constant value")
@@ -145,7 +147,7 @@ class Constant(Initializer):
 
 
 class Zeros(Initializer):
-    """Every entry is 0: for biases, and for the last layer of a residual branch."""
+    """Every element is 0, as for biases or the last layer of a residual branch."""
 
     def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
         return np.zeros(shape)

@@ -1,15 +1,15 @@
-"""Metrics: how good predictions are, in the words of those who use them.
+"""Metrics: measures of how good predictions are, such as accuracy, F1 and R2.
 
-A metric takes a few numbers from each batch (`sums`), puts them together (`merge`), and turns
-them into its value at the end (`result`), so that a value over many batches is exactly that over
-all the data at once. Called with (y_pred, y_true), in the order of the losses, a metric gives a
-float.
+A metric computes a few sums for each batch (`sums`), combines them over batches (`merge`), and
+turns them into its value at the end (`result`). The value over many batches is therefore the same
+as the value over all the data at once. A metric called with (y_pred, y_true), in the order of the
+losses, returns a float.
 
-Predictions are (N, ..., K) scores of K classes, or (N, 1) or (N,) of which those above
-`threshold` mean the positive class: 0.5 for probabilities, 0 for logits. Labels are integers
-without the class axis, (N, 1), or one-hot, and negative ones do not count; binary labels are 0
-and 1, or -1 and +1, also smoothed: the positive class is above 0.5. A prediction with a score
-that is NaN is of no class, and so never right.
+Predictions are scores (N, ..., K) of K classes, or scores (N, 1) or (N,) of the positive class,
+which is predicted where they are above `threshold`: 0.5 for probabilities, 0 for logits. Labels are
+integers without the class axis, (N, 1), or one-hot; negative labels are not counted. Binary labels
+are 0 and 1, or -1 and +1, and may be smoothed: the positive class is above 0.5. A prediction with a
+NaN score has no class, so it is always wrong.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from phitodeep.types import Array, describe
 
 
 class Metric(Configurable):
-    """A function of predictions and targets that can be added up batch by batch."""
+    """A measure of predictions against targets that can be computed batch by batch."""
 
     config_kind = "metric"
     threshold = 0.5
-    scalar = True  # whether the result is one number, as a training's history takes it
+    scalar = True  # whether the result is one number, as `History` requires
 
     @property
     def name(self) -> str:
@@ -45,20 +45,20 @@ class Metric(Configurable):
         return self.result(self.sums(np.asarray(y_pred), np.asarray(y_true)))
 
     def sums(self, P: Array, T: Array) -> Array:
-        """The numbers to add up, as one float64 array."""
+        """The sums over one batch, as a float64 array."""
         raise NotImplementedError(f"{type(self).__name__} must implement sums(P, T).")
 
     def merge(self, one: Array, other: Array) -> Array:
-        """The numbers of two batches together."""
+        """The sums over two batches together."""
         return one + other
 
     def result(self, sums: Array) -> float:
-        """The metric from the sums: by default the first over the second, nan for nothing."""
+        """The value, by default the first sum divided by the second; nan without samples."""
         return float(sums[0] / sums[1]) if sums[1] else math.nan
 
 
 class Custom(Metric):
-    """Any function of (y_pred, y_true): its mean over batches, weighted by their sizes."""
+    """The mean over batches of any function of (y_pred, y_true), weighted by the batch sizes."""
 
     def __init__(self, function: Callable[[Array, Array], float]) -> None:
         self.function = function
@@ -73,20 +73,20 @@ class Custom(Metric):
 
 
 class _Classes(Metric):
-    """Metrics of classes: one of K at each position, or with `multilabel` yes or no for each."""
+    """A metric of classes: one of K at each position, or with `multilabel` yes or no for all K."""
 
     def __init__(self, threshold: float = 0.5, *, multilabel: bool = False) -> None:
         self.threshold, self.multilabel = threshold, multilabel
 
     def classes(self, P: Array, T: Array) -> tuple[Array, Array, int]:
-        """(predicted classes or -1, true classes, number of classes), the first two flat."""
+        """(predicted classes or -1, true classes, number of classes); the first two are flat."""
         if self.multilabel:
-            P, T = P.reshape(-1), _alike(P, T).reshape(-1)
+            P, T = P.reshape(-1), _matching(P, T).reshape(-1)
         return as_classes(P, T, self.threshold)
 
 
 class Accuracy(_Classes):
-    """The share of positions whose class is right."""
+    """The fraction of positions whose class is predicted correctly."""
 
     def sums(self, P: Array, T: Array) -> Array:
         predicted, true, _ = self.classes(P, T)
@@ -94,9 +94,9 @@ class Accuracy(_Classes):
 
 
 class TopKAccuracy(Metric):
-    """The share of positions whose true class is among the k of highest score.
+    """The fraction of positions whose true class is among the k classes with the highest scores.
 
-    A class that ties with the true one counts as above it only where its index is lower.
+    A class whose score ties with the true class ranks above it only if its index is lower.
     """
 
     def __init__(self, k: int = 5) -> None:
@@ -112,65 +112,66 @@ class TopKAccuracy(Metric):
         _, true, classes = as_classes(P, T, 0.5)
         rows = P.reshape(-1, classes)
         rows = rows if len(rows) == len(true) else rows[T.ravel() >= 0]
-        own = np.take_along_axis(rows, true[:, None], axis=1)
-        before = np.arange(classes) < true[:, None]
-        above = ((rows > own) | ((rows == own) & before)).sum(axis=1)
-        right = (above < self.k) & ~np.isnan(rows).any(axis=1)
-        return np.array([np.count_nonzero(right), true.size], np.float64)
+        true_score = np.take_along_axis(rows, true[:, None], axis=1)
+        lower_index = np.arange(classes) < true[:, None]
+        rank = ((rows > true_score) | ((rows == true_score) & lower_index)).sum(axis=1)
+        correct = (rank < self.k) & ~np.isnan(rows).any(axis=1)
+        return np.array([np.count_nonzero(correct), true.size], np.float64)
 
 
 class _ByClass(_Classes):
-    """Metrics of true positives, predicted and actual counts: their mean over classes.
+    """The mean over classes of a ratio of hits, predicted counts and actual counts.
 
-    Of two classes, only the positive one counts. A class that is neither predicted nor there is
-    left out of the mean; a division of 0 by 0 counts as 0.
+    With two classes, only the positive class counts. A class that is neither predicted nor present
+    is left out of the mean; 0 divided by 0 counts as 0.
     """
 
     def sums(self, P: Array, T: Array) -> Array:
         predicted, true, classes = self.classes(P, T)
         hits = np.bincount(true[predicted == true], minlength=classes)
-        guesses = np.bincount(predicted[predicted >= 0], minlength=classes)
-        return np.array([hits, guesses, np.bincount(true, minlength=classes)], np.float64)
+        predicted_count = np.bincount(predicted[predicted >= 0], minlength=classes)
+        actual_count = np.bincount(true, minlength=classes)
+        return np.array([hits, predicted_count, actual_count], np.float64)
 
     def result(self, sums: Array) -> float:
         if sums.shape[1] == 2:
             sums = sums[:, 1:]
         else:
             sums = sums[:, sums[1:].any(axis=0)]
-        return float(np.mean(self.of(*sums))) if sums.size else math.nan
+        return float(np.mean(self._ratio(*sums))) if sums.size else math.nan
 
-    def of(self, hits: Array, guesses: Array, there: Array) -> Array:
-        raise NotImplementedError(f"{type(self).__name__} must implement of.")
+    def _ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        raise NotImplementedError(f"{type(self).__name__} must implement _ratio.")
 
 
 class Precision(_ByClass):
-    """Of those predicted to be of a class, the share that is."""
+    """The fraction of the predictions of a class that are correct: hits / predicted."""
 
-    def of(self, hits: Array, guesses: Array, there: Array) -> Array:
-        return hits / np.maximum(guesses, 1)
+    def _ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        return hits / np.maximum(predicted, 1)
 
 
 class Recall(_ByClass):
-    """Of those that are of a class, the share that is predicted to be."""
+    """The fraction of the members of a class that are predicted to be in it: hits / actual."""
 
-    def of(self, hits: Array, guesses: Array, there: Array) -> Array:
-        return hits / np.maximum(there, 1)
+    def _ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        return hits / np.maximum(actual, 1)
 
 
 class F1(_ByClass):
     """The harmonic mean of precision and recall, 2 hits / (predicted + actual)."""
 
-    def of(self, hits: Array, guesses: Array, there: Array) -> Array:
-        return 2 * hits / np.maximum(guesses + there, 1)
+    def _ratio(self, hits: Array, predicted: Array, actual: Array) -> Array:
+        return 2 * hits / np.maximum(predicted + actual, 1)
 
 
 class ConfusionMatrix(_Classes):
-    """Counts of classes, a (K, K) array of integers: entry [t, p] is of class t, predicted as p.
+    """A (K, K) array of counts: entry [t, p] counts samples of class t that are predicted as p.
 
         model.evaluate(X, y, metrics=["confusion_matrix"])["confusion_matrix"]
 
-    Its diagonal holds the right predictions. Predictions of no class, whose scores are NaN, are
-    left out. It is no single number, so `train` refuses it.
+    Its diagonal counts the correct predictions. Predictions with a NaN score have no class and are
+    left out. Because the result is not a single number, `train` refuses this metric.
     """
 
     scalar = False
@@ -180,8 +181,8 @@ class ConfusionMatrix(_Classes):
 
     def sums(self, P: Array, T: Array) -> Array:
         predicted, true, classes = self.classes(P, T)
-        there = predicted >= 0
-        pairs = np.bincount(true[there] * classes + predicted[there], minlength=classes**2)
+        valid = predicted >= 0
+        pairs = np.bincount(true[valid] * classes + predicted[valid], minlength=classes**2)
         return pairs.reshape(classes, classes).astype(np.float64)
 
     def result(self, sums: Array) -> Any:
@@ -192,28 +193,32 @@ class MAE(Metric):
     """The mean absolute error, in the unit of the targets."""
 
     def sums(self, P: Array, T: Array) -> Array:
-        error = np.abs(P - _alike(P, T))
+        error = np.abs(P - _matching(P, T))
         return np.array([error.sum(dtype=np.float64), error.size])
 
 
 class R2(Metric):
     """1 - (squared error) / (squared deviation of the targets from their mean), over all elements.
 
-    Constant targets have no deviation: the value is then 1 for no error, else 0.
+    Constant targets have a deviation of 0: the value is then 1 if the error is 0, else 0.
     """
 
     def sums(self, P: Array, T: Array) -> Array:
-        T = _alike(P, T).astype(np.float64)
+        T = _matching(P, T).astype(np.float64)
         if not T.size:
             return np.zeros(4)
         error = np.square(P - T).sum(dtype=np.float64)
         first = T.flat[0]
-        shifted = T - first  # exactly 0 if the targets are constant, and so is their deviation
+        shifted = T - first  # constant targets become exactly 0, and so does their deviation
         mean = shifted.mean()
         return np.array([error, T.size, first + mean, np.square(shifted - mean).sum()])
 
     def merge(self, one: Array, other: Array) -> Array:
-        """Chan, Golub and LeVeque 1979: squared deviations add up, and so does the means' gap."""
+        """Squared deviations add up, plus a term for the gap between the means.
+
+        Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for
+        computing sample variances".
+        """
         (e1, n1, m1, d1), (e2, n2, m2, d2) = one, other
         if not (n1 and n2):
             return one if n1 else other
@@ -229,28 +234,31 @@ class R2(Metric):
 
 
 def as_classes(P: Array, T: Array, threshold: float) -> tuple[Array, Array, int]:
-    """(predicted classes or -1, true classes, number of classes), the first two flat."""
+    """(predicted classes or -1, true classes, number of classes); the first two are flat."""
     if P.ndim < 2 or P.shape[-1] == 1:
         if T.size != P.size:
-            raise ShapeError(f"predictions of shape {P.shape} do not fit y of shape {T.shape}.")
+            raise ShapeError(f"predictions of shape {P.shape} do not match y of shape {T.shape}.")
         predicted = np.where(np.isnan(P), -1, P > threshold)
         return predicted.ravel(), (T > 0.5).ravel().astype(int), 2
     classes = P.shape[-1]
     if T.shape == P.shape:
         T = T.argmax(axis=-1)
     if T.size != P.size // classes:
-        raise ShapeError(f"predictions of shape {P.shape} do not fit y of shape {T.shape}.")
+        raise ShapeError(f"predictions of shape {P.shape} do not match y of shape {T.shape}.")
     predicted = np.where(np.isnan(P.max(axis=-1)), -1, P.argmax(axis=-1)).ravel()
     true = T.ravel().astype(int)
     if true.max(initial=-1) >= classes:
-        raise ArgumentError(f"y holds the class {true.max()}, but there are scores of {classes}.")
+        raise ArgumentError(
+            f"y contains class {true.max()}, but the predictions have scores for {classes} classes."
+        )
     counted = true >= 0
     return predicted[counted], true[counted], classes
 
 
-def _alike(P: Array, T: Array) -> Array:
+def _matching(P: Array, T: Array) -> Array:
+    """T in the shape of P; a target of another shape is refused."""
     if T.shape != P.shape and (*T.shape, 1) != P.shape:
-        raise ShapeError(f"predictions of shape {P.shape} do not fit y of shape {T.shape}.")
+        raise ShapeError(f"predictions of shape {P.shape} do not match y of shape {T.shape}.")
     return T.reshape(P.shape)
 
 
@@ -270,30 +278,33 @@ MetricLike = str | Metric | Callable[[Array, Array], float]
 def as_metrics(
     metrics: MetricLike | Sequence[MetricLike], threshold: float, multilabel: bool = False
 ) -> list[Metric]:
-    """Names, metrics and functions as metrics; those of classes by name take what follows."""
+    """A list of metrics, from names, metrics and functions.
+
+    Metrics of classes that are given by name use this `threshold` and `multilabel`.
+    """
     if isinstance(metrics, str) or not isinstance(metrics, Sequence):
         metrics = [metrics]
-    made: list[Metric] = []
+    result: list[Metric] = []
     for metric in metrics:
         if isinstance(metric, str):
             found = choose(metric, METRICS, "metric")
             if isinstance(found, _Classes):
                 found = type(found)(threshold, multilabel=multilabel)
-            made.append(found)
+            result.append(found)
         elif isinstance(metric, Metric):
-            made.append(metric)
+            result.append(metric)
         elif callable(metric) and not isinstance(metric, type):
-            made.append(Custom(metric))
+            result.append(Custom(metric))
         else:
             raise ArgumentTypeError(
                 f"a metric is a name or a function, got {metric!r}.{class_hint(metric)}"
-                + " Several come one by one, as in .metrics('accuracy', 'f1')."
+                + " Pass several as separate arguments, as in .metrics('accuracy', 'f1')."
                 * isinstance(metric, list | tuple)
             )
-    names = [m.name for m in made]
+    names = [m.name for m in result]
     for name in names:
         if name == "loss" or names.count(name) > 1:
             raise ArgumentError(
-                f"metrics need names of their own, and loss is taken: got {', '.join(names)}."
+                f"metrics need distinct names, other than 'loss': got {', '.join(names)}."
             )
-    return made
+    return result

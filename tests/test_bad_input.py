@@ -173,7 +173,7 @@ INPUTS: dict[str, Case] = {
     "binary label of 2": (binary, X, changed(BINARY, 3, 2), ArgumentError, r"y from 0 to 1.*2"),
     "hinge label of 0": (
         *(lambda: binary(Hinge()), X, BINARY, ArgumentError),
-        r"Hinge\(\) takes y of -1 and \+1",
+        r"Hinge\(\) takes only -1 and \+1 as y",
     ),
     "NaN in X": (regression, changed(X, (5, 2), np.nan), Y, ArgumentError, r"X\[5, 2\] is nan"),
     "Inf in X": (regression, changed(X, (0, 3), np.inf), Y, ArgumentError, r"X\[0, 3\] is inf"),

@@ -264,7 +264,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a list of metrics": (
         lambda: SequentialBuilder(3).metrics(["accuracy", "f1"]),  # type: ignore[arg-type]
         ArgumentTypeError,
-        r"one by one, as in \.metrics\('accuracy', 'f1'\)",
+        r"separate arguments, as in \.metrics\('accuracy', 'f1'\)",
     ),
     "channels first": (
         lambda: SequentialBuilder(3, 32, 32).conv2d(4, 3).max_pool2d(2).build(),

@@ -407,5 +407,7 @@ def test_every_public_metric_has_an_instance() -> None:
 
 @pytest.mark.parametrize("name", ["accuracy", "top_k_accuracy", "f1", "confusion_matrix"])
 def test_a_class_without_a_score_is_refused(name: str) -> None:
-    with pytest.raises(ArgumentError, match="y holds the class 7, but there are scores of 3"):
+    with pytest.raises(
+        ArgumentError, match="y contains class 7, but the predictions have scores for 3"
+    ):
         METRICS[name](np.eye(3)[[0, 1, 2, 0]], np.array([0, 1, 2, 7]))

@@ -1,7 +1,7 @@
-"""Images seen a little differently in each step of training, and as they are at inference.
+"""Image augmentation: random flips, crops and shifts in training, and none of them at inference.
 
-All of them move numbers and compute none, so each backward pass moves them back. What is drawn is
-a function of seed, layer path, step and the sample's place in the batch.
+These layers move pixels without changing their values, so each backward pass moves the gradients
+back. The random draws depend only on the seed, layer path, step and position in the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phitodeep.types import Array, Shape
 
 
 class _Image(Layer):
-    """What these layers share: samples (height, width, C)."""
+    """A layer whose samples are images (height, width, C)."""
 
     _flops_per_output = 0
     independent_samples = True
@@ -33,10 +33,10 @@ class _Image(Layer):
 
 
 class RandomFlip(_Image):
-    """Turn each image over, left for right, with probability 1/2; `vertical`: upside down too.
+    """Mirror each image left to right with probability 1/2; with `vertical`, also upside down.
 
-    Shapes: X, Y, dX, dY are (N, height, width, C). The two directions are drawn apart.
-    Backward: what was turned over is turned back.
+    Shapes: X, Y, dX, dY are (N, height, width, C). The two directions are drawn independently.
+    Backward: dX is dY with the same images flipped back.
     Source: Krizhevsky, Sutskever and Hinton 2012, "ImageNet classification", sec. 4.1.
     """
 
@@ -65,11 +65,11 @@ class RandomFlip(_Image):
 
 
 class RandomCrop(_Image):
-    """A window of `size` at a random place of each image, after `padding` zeros on all sides.
+    """Crop each image to a randomly placed window, after padding it with zeros on all sides.
 
-    Shapes: X, dX are (N, height, width, C); Y, dY are (N, *size, C), size being (height, width)
-    or one number for both. At inference, the window is in the middle.
-    Backward: dX is dY where the window was, and 0 elsewhere.
+    Shapes: X, dX are (N, height, width, C); Y, dY are (N, *size, C). `size` is the (height, width)
+    of the window, or one integer for both; `padding` likewise. At inference, the window is centred.
+    Backward: dX is dY inside the window, and 0 elsewhere.
     Source: Krizhevsky, Sutskever and Hinton 2012, sec. 4.1; with padding: He et al. 2016,
     arXiv:1512.03385, sec. 4.2.
     """
@@ -83,67 +83,68 @@ class RandomCrop(_Image):
 
     def create(self, shape: Shape) -> Shape:
         super().create(shape)
-        self._room(shape)
-        return (*self._sizes(shape), shape[-1])
+        self._max_offsets(shape)
+        return (*self._window_size(shape), shape[-1])
 
-    def _sizes(self, shape: Shape) -> Shape:
-        """The window's height and width on images of `shape`."""
+    def _window_size(self, shape: Shape) -> Shape:
+        """The height and width of the window in images of this shape."""
         return self.window
 
-    def _room(self, shape: Shape) -> Array:
-        """How many places the window has, beside the first, along each axis."""
-        room = np.array(shape[:2]) + 2 * np.array(self.pads) - self._sizes(shape)
-        if room.min() < 0:
+    def _max_offsets(self, shape: Shape) -> Array:
+        """The largest offset of the window along each axis of the padded image."""
+        offsets = np.array(shape[:2]) + 2 * np.array(self.pads) - self._window_size(shape)
+        if offsets.min() < 0:
             raise ShapeError(f"{self!r} does not fit into images of shape {shape}.")
-        return room
+        return offsets
 
     def forward(self, X: Array) -> Array:
         shape = X.shape[1:]
         self._check(shape)
-        room, sizes = self._room(shape), self._sizes(shape)
+        largest, size = self._max_offsets(shape), self._window_size(shape)
         if current().training:
-            at = (self.uniform((len(X), 2)) * (room + 1)).astype(int)
+            offsets = (self.uniform((len(X), 2)) * (largest + 1)).astype(int)
         else:
-            at = np.tile(room // 2, (len(X), 1))
-        padded = self.buffer("padded", self._padded(X.shape), X.dtype)
+            offsets = np.tile(largest // 2, (len(X), 1))
+        padded = self.buffer("padded", self._padded_shape(X.shape), X.dtype)
         padded.fill(0)
         self._inside(padded, shape)[...] = X
-        Y = self.buffer("Y", (len(X), *sizes, shape[-1]), X.dtype)
-        for y, window in zip(Y, self._windows(padded, at, sizes), strict=True):
+        Y = self.buffer("Y", (len(X), *size, shape[-1]), X.dtype)
+        for y, window in zip(Y, self._windows(padded, offsets, size), strict=True):
             np.copyto(y, window)
-        self.save_for_backward(at=at, shape=X.shape)
+        self.save_for_backward(offsets=offsets, shape=X.shape)
         return Y
 
     def backward(self, dY: Array) -> Array:
-        at, shape = self.saved("at", "shape")
-        padded = self.buffer("laid", self._padded(shape), dY.dtype)
+        offsets, shape = self.saved("offsets", "shape")
+        padded = self.buffer("padded dX", self._padded_shape(shape), dY.dtype)
         padded.fill(0)
-        for dy, window in zip(dY, self._windows(padded, at, dY.shape[1:3]), strict=True):
+        for dy, window in zip(dY, self._windows(padded, offsets, dY.shape[1:3]), strict=True):
             np.copyto(window, dy)
         return self._inside(padded, shape[1:])
 
-    def _padded(self, shape: Shape) -> Shape:
+    def _padded_shape(self, shape: Shape) -> Shape:
         n, height, width, channels = shape
         return (n, height + 2 * self.pads[0], width + 2 * self.pads[1], channels)
 
     def _inside(self, padded: Array, shape: Shape) -> Array:
+        """The view of the images without their padding."""
         (top, left), (height, width, _) = self.pads, shape
         return padded[:, top : top + height, left : left + width]
 
-    def _windows(self, padded: Array, at: Array, sizes: Shape) -> list[Array]:
-        """The view of each image's window."""
-        height, width = sizes
+    def _windows(self, padded: Array, offsets: Array, size: Shape) -> list[Array]:
+        """The window of each image, as a view."""
+        height, width = size
         return [
             image[i : i + height, j : j + width]
-            for image, (i, j) in zip(padded, at.tolist(), strict=True)
+            for image, (i, j) in zip(padded, offsets.tolist(), strict=True)
         ]
 
 
 class RandomShift(RandomCrop):
-    """Move each image by up to `pixels` along both axes; zeros come in at the edges.
+    """Shift each image by up to `pixels` along both axes, and fill the gaps with zeros.
 
-    Shapes: X, Y, dX, dY are (N, height, width, C); pixels is one number or (down, across).
-    Forward and backward: those of a RandomCrop of the image's size with `pixels` as padding.
+    Shapes: X, Y, dX, dY are (N, height, width, C); `pixels` is one integer, or (vertical,
+    horizontal). Forward and backward: a RandomCrop to the image's size with `pixels` as padding.
     Source: LeCun et al. 1998, "Gradient-based learning applied to document recognition", sec. 3.2.
     """
 
@@ -151,5 +152,5 @@ class RandomShift(RandomCrop):
         super().__init__(1, padding=pixels)
         self.pixels = pixels
 
-    def _sizes(self, shape: Shape) -> Shape:
+    def _window_size(self, shape: Shape) -> Shape:
         return shape[:2]

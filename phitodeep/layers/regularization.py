@@ -1,4 +1,4 @@
-"""Layers that are random in training, and at inference are what they are on average."""
+"""Regularisation layers: random in training, and deterministic at inference."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from phitodeep.types import Array, Shape
 
 
 class Dropout(Layer):
-    """Drop each number with probability `rate` in training, and scale up what stays.
+    """Set each element to 0 with probability `rate` in training, and scale up the others.
 
     Shapes: X, Y, dX, dY are (N, ...).
 
-    Forward: y = m x with m = 0 (probability rate) or 1 / (1 - rate), so that the mean of y is x
-    and inference needs no correction: there y = x.
-    Backward: the same m is a constant factor, so dx = m dy.
+    Forward: y = m x with m = 0 (probability rate) or 1 / (1 - rate), so that the mean of y is x.
+    At inference y = x, without any correction.
+    Backward: m does not depend on x, so dx = m dy with the same m.
 
     Source: Srivastava et al. 2014, "Dropout", JMLR 15, sec. 10 (the scaled form).
     """
@@ -33,16 +33,12 @@ class Dropout(Layer):
         if not current().training:
             self.save_for_backward(mask=None)
             return X.copy()
-        units = self._units(X.shape)
-        mask = self.buffer("mask", units, X.dtype)
-        np.greater_equal(self.uniform(units), self.rate, out=mask)
+        shape = self._mask_shape(X.shape)
+        mask = self.buffer("mask", shape, X.dtype)
+        np.greater_equal(self.uniform(shape), self.rate, out=mask)
         mask *= 1 / (1 - self.rate)
         self.save_for_backward(mask=mask)
         return np.multiply(X, mask, out=self.buffer("Y", X.shape, X.dtype))
-
-    def _units(self, shape: Shape) -> Shape:
-        """The shape of what stays or goes as one."""
-        return shape
 
     def backward(self, dY: Array) -> Array:
         mask = self.saved("mask")
@@ -50,22 +46,26 @@ class Dropout(Layer):
             return dY.copy()
         return np.multiply(dY, mask, out=self.buffer("dX", dY.shape, dY.dtype))
 
+    def _mask_shape(self, shape: Shape) -> Shape:
+        """The shape of m for X of this shape: one value for all elements dropped together."""
+        return shape
+
 
 class SpatialDropout(Dropout):
-    """Dropout of whole channels: all places of a channel stay or go together.
+    """Dropout of whole channels: all positions of a channel are kept or dropped together.
 
-    Shapes: X, Y, dX, dY are (N, *sizes, C). Forward and backward: those of Dropout, with one m
-    for each sample and channel. Neighbours in an image are so alike that dropping single numbers
-    would hide nothing.
+    Shapes: X, Y, dX, dY are (N, *sizes, C). Forward and backward are Dropout's, with one m for each
+    sample and channel. Neighbouring pixels are so similar that dropping single elements would hide
+    nothing.
     Source: Tompson et al. 2015, arXiv:1411.4280, sec. 3.2.
     """
 
-    def _units(self, shape: Shape) -> Shape:
+    def _mask_shape(self, shape: Shape) -> Shape:
         return (shape[0], *(1,) * (len(shape) - 2), *shape[1:][-1:])
 
 
 class GaussianNoise(Layer):
-    """Add normal noise of standard deviation `std` in training; y = x at inference.
+    """Add normal noise with standard deviation `std` in training; at inference y = x.
 
     Shapes: X, Y, dX, dY are (N, ...). `std` has the unit of X.
 
@@ -94,16 +94,15 @@ class GaussianNoise(Layer):
 
 
 class Reparameterize(Layer):
-    """Draw numbers from normal distributions, of which X holds the means and log variances.
+    """Draw from the normal distributions whose means and log variances are in X.
 
     Shapes: X, dX are (N, ..., 2 L), means m and then log variances s; Y, dY are (N, ..., L).
 
-    Forward: y = m + exp(s / 2) e, with e standard normal: a draw from N(m, exp(s)), written as a
-    function of m and s, which has derivatives, and of e, which depends on neither. At inference
-    y = m.
-    Backward: dm = dy and ds = dy exp(s / 2) e / 2. At inference s does not reach y: ds = 0.
+    Forward: y = m + exp(s / 2) e, with e standard normal. This is a draw from N(m, exp(s)), written
+    as a differentiable function of m and s, because e depends on neither. At inference y = m.
+    Backward: dm = dy and ds = dy exp(s / 2) e / 2. At inference y does not depend on s: ds = 0.
 
-    Log variances above 88, whose exponential leaves float32, count as 88; there ds = 0.
+    Log variances above 88, whose exponentials overflow float32, count as 88; for them ds = 0.
     By eye: for s = -inf this is the first half of X, and for m = s = 0 it is e itself.
     Source: Kingma and Welling 2014, arXiv:1312.6114, sec. 2.4 and eq. 10.
     """
@@ -114,10 +113,10 @@ class Reparameterize(Layer):
         return (*shape[:-1], self._latent(shape))
 
     def _latent(self, shape: Shape) -> int:
-        """L, from the shape of a sample."""
+        """L, from the shape of a sample; it must be (..., 2 L)."""
         if not shape or shape[-1] % 2:
             raise ShapeError(
-                f"{self!r} takes samples (..., 2 L), means and log variances side by side, "
+                f"{self!r} takes samples (..., 2 L), with means and log variances side by side, "
                 f"got samples of shape {shape}."
             )
         return shape[-1] // 2
@@ -128,8 +127,8 @@ class Reparameterize(Layer):
         if not current().training:
             self.save_for_backward(slope=0)
             return M.copy()
-        E = np.exp(np.minimum(S, _MOST) / 2) * _normal(self, M.shape)
-        self.save_for_backward(slope=E / 2 * (S <= _MOST))
+        E = np.exp(np.minimum(S, _MAX_LOG_VARIANCE) / 2) * _normal(self, M.shape)
+        self.save_for_backward(slope=E / 2 * (S <= _MAX_LOG_VARIANCE))
         return np.add(M, E, out=self.buffer("Y", M.shape, X.dtype))
 
     def backward(self, dY: Array) -> Array:
@@ -140,14 +139,14 @@ class Reparameterize(Layer):
         return dX
 
 
-_MOST = 88.0  # of a log variance: exp(88) is 1.7e38, and float32 ends at 3.4e38
+_MAX_LOG_VARIANCE = 88.0  # exp(88) is 1.7e38, and the largest float32 is 3.4e38
 
 
 def _normal(layer: Layer, shape: Shape) -> Array:
-    """float32 standard normal numbers, by the layer's own seed: see `Layer.uniform`.
+    """float32 standard normal values, drawn with the layer's seed: see `Layer.uniform`.
 
-    Made from two uniform numbers u, v as sqrt(-2 log(1 - u)) cos(2 pi v), which uses a fixed
-    count of draws for each number.
+    Each is sqrt(-2 log(1 - u)) cos(2 pi v) of two uniform values u and v: a fixed number of draws
+    per value.
     Source: Box and Muller 1958, Ann. Math. Statist. 29, p. 610.
     """
     u, v = np.moveaxis(layer.uniform((*shape, 2)), -1, 0)

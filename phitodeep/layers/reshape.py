@@ -1,4 +1,4 @@
-"""Layers that move or pick numbers and compute nothing."""
+"""Layers that reshape, permute or select elements, without any arithmetic."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
 
 
-class _Moved(Layer):
-    """What these layers share: no arithmetic."""
+class _Rearrangement(Layer):
+    """A layer that only moves elements, so it costs no operations."""
 
     _flops_per_output = 0
     independent_samples = True
     _mask_remedy = (
-        "GlobalAvgPool, GlobalMaxPool or a recurrent layer with return_sequences=False makes one "
-        "row of the steps that are there"
+        "GlobalAvgPool, GlobalMaxPool or a recurrent layer with return_sequences=False reduces "
+        "the valid steps to one row"
     )
 
 
-class Flatten(_Moved):
-    """Each sample as one row: X (N, ...) -> Y (N, D), D the product of the other sizes.
+class Flatten(_Rearrangement):
+    """Flatten each sample into one row: X (N, ...) -> Y (N, D), with D the product of its sizes.
 
-    Backward: Y holds the numbers of X in the same order, so dX is dY in the shape of X.
+    Backward: Y holds the elements of X in the same order, so dX is dY in the shape of X.
     Y may be a view of X.
     """
 
@@ -43,8 +43,8 @@ class Flatten(_Moved):
         return dY.reshape(self.saved("shape"))
 
 
-class Reshape(_Moved):
-    """Each sample in another shape: X (N, ...) -> Y (N, *shape); one size may be -1.
+class Reshape(_Rearrangement):
+    """Give each sample another shape: X (N, ...) -> Y (N, *shape); one size may be -1.
 
     Backward: dX is dY in the shape of X. Y may be a view of X.
     """
@@ -52,12 +52,14 @@ class Reshape(_Moved):
     def __init__(self, *shape: int) -> None:
         super().__init__()
         if not shape or sum(n == -1 for n in shape) > 1:
-            raise ArgumentError(f"Reshape takes sizes, at most one of them -1, got {shape}.")
+            raise ArgumentError(
+                f"Reshape takes one or more sizes, at most one of them -1, got {shape}."
+            )
         self.shape = tuple(n if n == -1 else check_count(n, "Reshape size") for n in shape)
 
     @property
     def steps(self) -> str:
-        """A step of X (N, T, ...) stays one where the count of its numbers stays."""
+        """Steps of X (N, T, ...) remain separate if each keeps its number of elements."""
         if self.input_shape is None or len(self.input_shape) < 2:
             return "joined"
         same = math.prod(self.shape[1:]) == math.prod(self.input_shape[1:])
@@ -67,7 +69,7 @@ class Reshape(_Moved):
         known = math.prod(n for n in self.shape if n != -1)
         size = math.prod(shape)
         if size % known or (-1 not in self.shape and size != known):
-            raise ShapeError(f"{self!r} cannot take samples of shape {shape} ({size} numbers).")
+            raise ShapeError(f"{self!r} does not fit samples of shape {shape} ({size} elements).")
         return tuple(size // known if n == -1 else n for n in self.shape)
 
     def forward(self, X: Array) -> Array:
@@ -79,17 +81,17 @@ class Reshape(_Moved):
         return dY.reshape(self.saved("shape"))
 
 
-class Permute(_Moved):
-    """The axes of each sample in another order: `Permute(2, 1)` swaps two; counted from 1.
+class Permute(_Rearrangement):
+    """Reorder the axes of each sample, counted from 1: `Permute(2, 1)` swaps two axes.
 
     Shapes: X is (N, ...); axis i of Y is axis dims[i - 1] of X.
-    Backward: dX is dY with the axes put back.
+    Backward: dX is dY with the axes in their original order.
     """
 
     def __init__(self, *dims: int) -> None:
         super().__init__()
         if sorted(dims) != list(range(1, len(dims) + 1)):
-            raise ArgumentError(f"Permute takes each axis from 1 on once, got {dims}.")
+            raise ArgumentError(f"Permute takes each axis once, counted from 1, got {dims}.")
         self.dims = dims
 
     @property
@@ -98,7 +100,9 @@ class Permute(_Moved):
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != len(self.dims):
-            raise ShapeError(f"{self!r} takes samples of {len(self.dims)} axes, got {shape}.")
+            raise ShapeError(
+                f"{self!r} takes samples with {len(self.dims)} axes, got samples of shape {shape}."
+            )
         return tuple(shape[d - 1] for d in self.dims)
 
     def forward(self, X: Array) -> Array:
@@ -107,23 +111,23 @@ class Permute(_Moved):
         return X.transpose(0, *self.dims).copy()
 
     def backward(self, dY: Array) -> Array:
-        back = np.argsort((0, *self.dims))
-        return dY.transpose(back).copy()
+        inverse = np.argsort((0, *self.dims))
+        return dY.transpose(inverse).copy()
 
 
-class Select(_Moved):
-    """Some features of each sample: y_j = x_{c_j} for the `columns` c, along the last axis.
+class Select(_Rearrangement):
+    """Select features of each sample: y_j = x_{c_j} for the `columns` c, along the last axis.
 
     Shapes: X, dX are (..., D); Y, dY are (..., len(columns)). `columns` is a sequence of
     integers, or one integer for a single column (Y keeps the axis); -1 is the last, as in NumPy.
 
-    Backward. x_i reaches y_j where c_j = i: a column that was taken several times gets the sum of
-    its dy, and one that was left out gets 0.
+    Backward: y_j depends on x_i where c_j = i. A column selected several times therefore gets the
+    sum of its dy, and a column left out gets 0.
 
-    tokens    True: the columns hold categories as whole numbers, and Y is integers, such as an
-              Embedding takes; tokens have no gradient, so backward returns None
+    tokens    if True, the columns hold categories as whole numbers, and Y holds the integers that
+              an Embedding expects; tokens have no gradient, so backward returns None
 
-    So a table of numbers next to categories goes through `Parallel`:
+    A table that has both numerical and categorical columns goes through `Parallel`:
 
         Parallel(Select([0, 1]), Chain(Select([2], tokens=True), Embedding(7, 3), Flatten()))
     """
@@ -143,45 +147,45 @@ class Select(_Moved):
         self.tokens = tokens
 
     def create(self, shape: Shape) -> Shape:
-        return (*shape[:-1], len(self._places(shape)))
+        return (*shape[:-1], len(self._indices(shape)))
 
-    def _places(self, shape: Shape) -> list[int]:
-        """The columns counted from 0, for samples of this shape."""
+    def _indices(self, shape: Shape) -> list[int]:
+        """The columns as indices from 0, for samples of this shape."""
         D = shape[-1] if shape else 0
         wrong = next((c for c in self.columns if not -D <= c < D), None)
         if wrong is not None:
             raise ShapeError(
-                f"{self!r} takes column {wrong} of samples with {D} features on the last axis: "
+                f"{self!r} cannot select column {wrong} of {D} features on the last axis: "
                 f"got samples of shape {shape}."
             )
         return [c % D for c in self.columns]
 
     def forward(self, X: Array) -> Array:
-        places = self._places(X.shape[1:])
-        self.save_for_backward(places=places, shape=X.shape)
+        indices = self._indices(X.shape[1:])
+        self.save_for_backward(indices=indices, shape=X.shape)
         if self.tokens:
-            return self._whole(X[..., places], places)
-        out = self.buffer("Y", (*X.shape[:-1], len(places)), X.dtype)
-        return np.take(X, places, axis=-1, out=out, mode="clip")  # in range: just checked
+            return self._as_tokens(X[..., indices], indices)
+        out = self.buffer("Y", (*X.shape[:-1], len(indices)), X.dtype)
+        return np.take(X, indices, axis=-1, out=out, mode="clip")  # in range: just checked
 
-    def _whole(self, codes: Array, places: list[int]) -> Array:
+    def _as_tokens(self, codes: Array, indices: list[int]) -> Array:
         with np.errstate(invalid="ignore"):
             tokens = codes.astype(np.int64)
         wrong = np.argwhere(tokens != codes)
         if len(wrong):
-            *at, j = map(int, wrong[0])
+            *row, j = map(int, wrong[0])
             raise ArgumentError(
-                f"{self!r} takes whole numbers as tokens, got {codes[*at, j]} at "
-                f"X[{', '.join(map(str, (*at, places[j])))}]: number the categories 0, 1, 2, ..."
+                f"{self!r} takes whole numbers as tokens, got {codes[*row, j]} at "
+                f"X[{', '.join(map(str, (*row, indices[j])))}]: number the categories 0, 1, 2, ..."
             )
         return tokens
 
     def backward(self, dY: Array) -> Array | None:
         if self.tokens:
             return None
-        places, shape = self.saved("places", "shape")
+        indices, shape = self.saved("indices", "shape")
         dX = self.buffer("dX", shape, dY.dtype)
         dX.fill(0)
-        for j, c in enumerate(places):
+        for j, c in enumerate(indices):
             dX[..., c] += dY[..., j]
         return dX

@@ -1,9 +1,10 @@
-"""Losses: a number to make small, and exactly its derivative by the predictions.
+"""Loss functions: a value to minimise, and its exact gradient with respect to the predictions.
 
-Every loss is a weighted mean: the sum over all terms, divided by `total`. Regression and binary
-losses have a term for each element, cross-entropies and losses of rows one for each position (a
-prediction without its last axis). A sample's weight multiplies its terms and counts in the
-divisor as often. `total` replaces the divisor, so that parts of a batch add up to the whole.
+Every loss is a weighted mean: the sum of its terms, divided by `total`. Regression and binary
+losses have one term per element. Cross-entropies and losses that compare rows have one term per
+position, which is an index into all axes but the last. A sample's weight multiplies each of its
+terms, and is added to the divisor once per term. An explicit `total` replaces the divisor, so that
+the losses of the parts of a batch add up to the loss of the whole batch.
 """
 
 from phitodeep.loss.base import Elementwise, Loss

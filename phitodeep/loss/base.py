@@ -1,4 +1,4 @@
-"""What every loss is: targets and weights checked, a value, and its derivative."""
+"""The base classes of losses: checked targets and weights, the value, and its gradient."""
 
 from __future__ import annotations
 
@@ -14,35 +14,23 @@ from phitodeep.layers.call import calling, current
 from phitodeep.layers.frame import Buffered, Frame
 from phitodeep.types import Array, Shape, describe
 
-_TO_WRITE = "{} must implement {}(P, T, w, total), which loss_func and loss_gradient call."
-
-
-def places_hint(targets: Shape, predictions: Shape) -> str:
-    """What to write where there is one target for each sample, and predictions at its places."""
-    one_each = targets in (predictions[:1], (*predictions[:1], predictions[-1]))
-    return (
-        " The model predicts at each place of a sample: is .flatten() or a global pool missing "
-        "before the last layers?"
-        if len(predictions) > 2 and one_each
-        else ""
-    )
+_MUST_IMPLEMENT = "{} must implement {}(P, T, w, total), which loss_func and loss_gradient call."
 
 
 class Loss(Buffered, Configurable):
-    """A loss for predictions P and targets T.
+    """A loss of predictions P compared with targets T.
 
-    Users call `loss_func` and `loss_gradient`, which check what they are given. The training
-    loop checks all targets once with `targets`, and then calls `value_and_gradient` alone.
-    An author writes `targets`, `divisor`, `value` and `gradient`.
+    Users call `loss_func` and `loss_gradient`, which check their arguments. The training loop
+    checks all targets once, with `targets`, and then calls only `value_and_gradient`.
+    The author of a loss implements `value` and `gradient`, and where their defaults do not fit,
+    `targets` and `divisor`.
     """
 
     config_kind = "loss"
-    wants = "numbers"  # what the predictions must be: see fusion.py
+    wants = "numbers"  # the kind of predictions required: see training/shortcuts.py
     threshold = 0.5  # predictions above it mean the positive class
-    labels: tuple[int, ...] | None = None  # of the two classes of a binary loss
-    independent_samples = (
-        False  # it is a sum over samples, divided by `total`; own code declares it
-    )
+    labels: tuple[int, ...] | None = None  # the labels of a binary loss's two classes
+    independent_samples = False  # True declares a sum over samples that is divided by `total`
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -64,15 +52,15 @@ class Loss(Buffered, Configurable):
     ) -> float:
         """The loss as a Python float.
 
-        Shapes: y_pred (N, ...); y_true as the class says; sample_weight (N,) or one for each
-        position; `total` replaces the divisor.
+        Shapes: y_pred (N, ...); y_true as the class documents; sample_weight (N,), or one weight
+        per position. `total` replaces the divisor.
         """
         return self._watched_value(*self._validated(y_pred, y_true, sample_weight, total))
 
     def loss_gradient(
         self, y_pred: Any, y_true: Any, sample_weight: Any = None, total: float | None = None
     ) -> Array:
-        """The derivative of `loss_func` by y_pred, of y_pred's shape and dtype."""
+        """The gradient of `loss_func` with respect to y_pred, in y_pred's shape and dtype."""
         return self._watched(*self._validated(y_pred, y_true, sample_weight, total))[1]
 
     def _validated(
@@ -85,52 +73,52 @@ class Loss(Buffered, Configurable):
         w = self.weights(sample_weight, T, P.shape)
         return P, T, w, None if total is None else check_number(total, "total", least=0)
 
-    # --- what an author writes -------------------------------------------------------------
+    # --- what the author of a loss implements ----------------------------------------------
 
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
-        """The targets y, checked against predictions of `shape` (N, ...); errors say `name`."""
+        """The targets y, checked against predictions of shape (N, ...); errors call them `name`."""
         T = as_real(y, f"{type(self).__name__} {name}")
         if T.shape != shape and (*T.shape, 1) != shape:
             raise ShapeError(
                 f"{self!r} compares predictions of shape {shape} with {name} of the same shape"
                 f"{' or (n,)' if shape[1:] == (1,) else ''}, got {name} of shape {T.shape}."
-                f"{places_hint(T.shape, shape)}"
+                f"{missing_flatten_hint(T.shape, shape)}"
             )
         check_finite(T, name)
         return T.reshape(shape).astype(np.float64 if T.dtype == np.float64 else np.float32)
 
     def positions(self, shape: Shape) -> Shape:
-        """The shape of what carries one weight each, for predictions of `shape`."""
+        """The shape of the weights, one per term, for predictions of this shape."""
         return shape
 
     def classes(self, shape: Shape) -> tuple[int, ...] | None:
-        """The labels of the classes, for predictions of `shape`, or None for no classes."""
+        """The class labels for predictions of this shape, or None if there are no classes."""
         return self.labels
 
     def divisor(self, T: Array, w: Array | None, shape: Shape) -> float:
-        """What the sum is divided by: the count of terms, or the sum of their weights."""
+        """The default divisor: the number of terms, or the sum of their weights."""
         count = math.prod(self.positions(shape))
         return float(count if w is None else w.sum(dtype=np.float64) * (count // w.size))
 
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
-        raise NotImplementedError(_TO_WRITE.format(type(self).__name__, "value"))
+        raise NotImplementedError(_MUST_IMPLEMENT.format(type(self).__name__, "value"))
 
     def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        raise NotImplementedError(_TO_WRITE.format(type(self).__name__, "gradient"))
+        raise NotImplementedError(_MUST_IMPLEMENT.format(type(self).__name__, "gradient"))
 
     def value_and_gradient(
         self, P: Array, T: Array, w: Array | None = None, total: float | None = None
     ) -> tuple[float, Array]:
-        """Both at once; P floats, T from `targets` and w from `weights`."""
-        with calling(needs_dX=True, reuse=False):  # an author's loss may run layers of its own
+        """The value and the gradient, for T from `targets` and w from `weights`."""
+        with calling(needs_dX=True, reuse=False):  # a custom loss may run layers
             return self.value(P, T, w, total), self.gradient(P, T, w, total)
 
-    # --- what is told to a watcher ---------------------------------------------------------
+    # --- with a watcher --------------------------------------------------------------------
 
     def _watched(
         self, P: Array, T: Array, w: Array | None, total: float | None
     ) -> tuple[float, Array]:
-        """`value_and_gradient`, with whoever watches told of P before, and of dP after."""
+        """`value_and_gradient`, with a watcher that may replace P before it and dP after it."""
         watch = current().watch
         if watch is None:
             return self.value_and_gradient(P, T, w, total)
@@ -139,7 +127,7 @@ class Loss(Buffered, Configurable):
         return value, watch.tell("loss", "after", self, dP, value)
 
     def _watched_value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
-        """`value`, with whoever watches told of P before, and of the value after."""
+        """`value`, with a watcher that may replace P before it, and sees the value after it."""
         watch = current().watch
         if watch is None:
             return self.value(P, T, w, total)
@@ -148,10 +136,10 @@ class Loss(Buffered, Configurable):
         watch.tell("loss", "after", self, None, value)
         return value
 
-    # --- what an author uses ---------------------------------------------------------------
+    # --- helpers for the author ------------------------------------------------------------
 
     def weights(self, sample_weight: Any, T: Array, shape: Shape) -> Array | None:
-        """Sample weights (N,), or of the positions' shape, as (N, 1, ...) or that shape."""
+        """Checked sample weights: those of shape (N,) become (N, 1, ...), to fit the positions."""
         if sample_weight is None:
             return None
         w = as_float(sample_weight, None, "sample_weight")
@@ -162,25 +150,25 @@ class Loss(Buffered, Configurable):
             )
         check_finite(w, "sample_weight")
         if (w < 0).any():
-            raise ArgumentError(f"sample_weight must be >= 0, its least is {w.min()}.")
+            raise ArgumentError(f"sample_weight must be >= 0, got a minimum of {w.min()}.")
         return w if w.shape == positions else w.reshape(-1, *[1] * (len(positions) - 1))
 
 
 class Elementwise(Loss):
-    """A loss that compares each element alone: an author writes `each` and its `slope`."""
+    """A loss computed element by element: its author implements `each` and `slope`."""
 
     def each(self, P: Array, T: Array) -> Array:
-        """The loss of each element, as a new array."""
+        """The loss of each element, in a new array."""
         raise NotImplementedError(f"{type(self).__name__} must implement each(P, T).")
 
     def slope(self, P: Array, T: Array) -> Array:
-        """The derivative of `each` by P, as a new array."""
+        """The derivative of `each` with respect to P, in a new array."""
         raise NotImplementedError(f"{type(self).__name__} must implement slope(P, T).")
 
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
         each = self.each(P, T.astype(P.dtype, copy=False))
         if w is not None:
-            np.copyto(each, 0, where=w == 0)  # also where it is infinite or NaN
+            np.copyto(each, 0, where=w == 0)  # even where the loss is infinite or NaN
             each *= w
         total = self.divisor(T, w, P.shape) if total is None else total
         return float(each.sum()) / total if total else 0.0
@@ -196,7 +184,10 @@ class Elementwise(Loss):
 
 
 class Rowwise(Elementwise):
-    """A loss that compares rows of the last axis: `each` is (N, ...), `slope` of P's shape."""
+    """A loss that compares rows along the last axis.
+
+    Shapes: P and its `slope` are (N, ..., D); `each` and the weights are (N, ...).
+    """
 
     def positions(self, shape: Shape) -> Shape:
         return shape[:-1]
@@ -205,6 +196,20 @@ class Rowwise(Elementwise):
         return super().gradient(P, T, None if w is None else w[..., None], total)
 
 
-def inverse(P: Array) -> Array:
-    """1 / p, and 0 where p is below the dtype's least normal number: there log p is held flat."""
+def reciprocal(P: Array) -> Array:
+    """1 / p where p is at least `tiny`, the dtype's smallest normal number; otherwise 0.
+
+    It is the derivative of log(max(p, tiny)), the logarithm that the losses use.
+    """
     return np.divide(1, P, out=np.zeros_like(P), where=np.finfo(P.dtype).tiny <= P)
+
+
+def missing_flatten_hint(targets: Shape, predictions: Shape) -> str:
+    """A hint for models that predict at every position although each sample has one target."""
+    one_each = targets in (predictions[:1], (*predictions[:1], predictions[-1]))
+    return (
+        " The model predicts at every position of a sample: is .flatten() or a global pool "
+        "missing before the last layers?"
+        if len(predictions) > 2 and one_each
+        else ""
+    )

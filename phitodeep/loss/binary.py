@@ -1,4 +1,4 @@
-"""Losses of two classes: cross-entropies and hinges."""
+"""Losses for two classes: binary cross-entropies and hinge losses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from phitodeep.errors import ArgumentError
-from phitodeep.loss.base import Elementwise, inverse
+from phitodeep.loss.base import Elementwise, reciprocal
 from phitodeep.types import Array, Shape
 
 
 class _Binary(Elementwise):
-    """Losses whose targets are probabilities of the positive class, mostly 0 or 1."""
+    """A loss whose targets are probabilities of the positive class, usually 0 or 1."""
 
     labels: tuple[int, ...] | None = (0, 1)
 
@@ -26,10 +26,10 @@ class _Binary(Elementwise):
 
 
 class BinaryCrossEntropy(_Binary):
-    """The mean of -t log p - (1 - t) log(1 - p), for probabilities p, as Sigmoid gives them.
+    """The mean of -t log p - (1 - t) log(1 - p), for probabilities p (the output of Sigmoid).
 
-    Logarithms are held at that of the dtype's least normal number, and are flat below it.
-    The slope is (1 - t) / (1 - p) - t / p.
+    The argument of each logarithm is clipped at the dtype's smallest normal number, so the loss is
+    flat below it. The slope is (1 - t) / (1 - p) - t / p.
     Shapes: P (N, ...), T the same, or (N,) for P (N, 1).
     Source: Bishop 2006, "Pattern recognition and machine learning", eq. 4.90.
     """
@@ -38,23 +38,23 @@ class BinaryCrossEntropy(_Binary):
 
     def each(self, P: Array, T: Array) -> Array:
         tiny = np.finfo(P.dtype).tiny
-        log_rest = np.full_like(P, np.log(tiny))
-        np.log1p(-P, out=log_rest, where=~(P >= 1))  # log(1 - p), which 1 - p would round
-        return -T * np.log(np.maximum(P, tiny)) - (1 - T) * log_rest
+        log_q = np.full_like(P, np.log(tiny))  # q = 1 - p
+        np.log1p(-P, out=log_q, where=~(P >= 1))  # more exact than the log of a rounded 1 - p
+        return -T * np.log(np.maximum(P, tiny)) - (1 - T) * log_q
 
     def slope(self, P: Array, T: Array) -> Array:
-        return inverse(1 - P) * (1 - T) - inverse(P) * T
+        return reciprocal(1 - P) * (1 - T) - reciprocal(P) * T
 
 
 class BinaryCrossEntropyWithLogits(_Binary):
     """BinaryCrossEntropy of sigmoid(z), computed from z: the mean of softplus(z) - t z.
 
-    The slope is sigmoid(z) - t. With u = t for negative z and u = 1 - t for others, which is how
-    much the target contradicts the sign of z, and without subtracting nearly equal numbers:
+    The slope is sigmoid(z) - t. Let u be t for negative z and 1 - t otherwise, which is how much
+    the target contradicts the sign of z. Then the loss and the slope are
 
         |z| u + log(1 + exp(-|z|))        sign(z) (u - exp(-|z|) / (1 + exp(-|z|)))
 
-    Where u is 0, a logit of infinite size costs nothing.
+    and neither subtracts nearly equal values. Where u is 0, an infinite logit costs nothing.
     Source: as BinaryCrossEntropy; -log sigmoid(z) = softplus(-z) = softplus(z) - z.
     """
 
@@ -62,12 +62,12 @@ class BinaryCrossEntropyWithLogits(_Binary):
     threshold = 0.0
 
     def each(self, P: Array, T: Array) -> Array:
-        size, against = np.abs(P), np.abs(~np.signbit(P) - T)
+        size, loss = np.abs(P), np.abs(~np.signbit(P) - T)
         with np.errstate(invalid="ignore"):
-            against *= size
-        np.fmax(against, 0, out=against)  # 0 for 0 times infinity, which is NaN
-        against += np.log1p(np.exp(-size))
-        return against
+            loss *= size
+        np.fmax(loss, 0, out=loss)  # 0 times infinity is NaN, and counts as 0
+        loss += np.log1p(np.exp(-size))
+        return loss
 
     def slope(self, P: Array, T: Array) -> Array:
         slope = np.abs(~np.signbit(P) - T)
@@ -91,7 +91,7 @@ class Hinge(Elementwise):
         T = super().targets(y, shape, name)
         if not (np.abs(T) == 1).all():
             raise ArgumentError(
-                f"{self!r} takes {name} of -1 and +1 only: 2 * {name} - 1 maps 0 and 1."
+                f"{self!r} takes only -1 and +1 as {name}: convert 0 and 1 with 2 * {name} - 1."
             )
         return T
 

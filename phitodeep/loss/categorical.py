@@ -1,4 +1,4 @@
-"""Losses of K classes: the cross-entropies."""
+"""Losses for K classes: the categorical cross-entropies."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from phitodeep import functional as F
 from phitodeep.checks import as_float, as_real, check_count, check_finite, check_number
 from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
-from phitodeep.loss.base import Loss, inverse, places_hint
+from phitodeep.loss.base import Loss, missing_flatten_hint, reciprocal
 from phitodeep.types import Array, Shape
 
 
 class _CrossEntropy(Loss):
-    """What the cross-entropies share: -sum_i w_i sum_k q_ik log p_ik / total.
+    """Cross-entropy in general: -sum_i w_i sum_k q_ik log p_ik / total.
 
-    Targets are integer labels of the predictions' shape without the class axis K, (n, 1) where
-    predictions are (n, K), or rows of probabilities of the predictions' shape. Row q is
-    (1 - s) onehot + s / K for label smoothing s, times the class weights. A label equal to
-    `ignore_index` weighs 0. `total` is the sum of class weight times sample weight.
+    Targets are integer labels or rows of probabilities. Rows have the predictions' shape; labels
+    have it without the class axis K, or are (n, 1) for predictions (n, K). With label smoothing s,
+    row q_i is (1 - s) onehot + s / K, times the class weights. A label equal to `ignore_index` has
+    weight 0. `total` is the sum of the class weights times the sample weights.
     """
 
     label_smoothing = 0.0
@@ -49,7 +49,7 @@ class _CrossEntropy(Loss):
         if len(shape) < 2 or classes < 2:
             raise ShapeError(
                 f"{self!r} needs predictions (N, ..., K) of K >= 2 classes, got shape {shape}: "
-                "for one output use BinaryCrossEntropy."
+                "for a single output, use BinaryCrossEntropy."
             )
         self._class_weights(classes, np.dtype(np.float64))
         if T.shape == shape:
@@ -58,7 +58,7 @@ class _CrossEntropy(Loss):
             raise ShapeError(
                 f"{self!r} compares predictions of shape {shape} with labels of shape "
                 f"{shape[:-1]} or one-hot rows of shape {shape}, got {name} of shape {T.shape}."
-                f"{places_hint(T.shape, shape)}"
+                f"{missing_flatten_hint(T.shape, shape)}"
             )
         check_finite(T, name)
         return F.check_labels(T, classes, self.ignore_index, name).reshape(shape[:-1])
@@ -68,25 +68,25 @@ class _CrossEntropy(Loss):
         T = T.astype(np.float64 if T.dtype == np.float64 else np.float32)
         if (T < 0).any() or not np.allclose(T.sum(axis=-1), 1, atol=1e-3):
             raise ArgumentError(
-                f"{self!r} takes {name} as one-hot or probability rows: >= 0, summing to 1."
+                f"{self!r} takes {name} as one-hot or probability rows, >= 0 and summing to 1."
             )
         return T
 
     def divisor(self, T: Array, w: Array | None, shape: Shape) -> float:
-        return self._aim(T, w, shape, np.dtype(np.float64))[2]
+        return self._weighted(T, w, shape, np.dtype(np.float64))[2]
 
-    def _aim(
+    def _weighted(
         self, T: Array, w: Array | None, shape: Shape, dtype: np.dtype[Any]
     ) -> tuple[Array, Array | None, float]:
-        """(labels or rows q, position weights, total), as `functional.cross_entropy` takes them."""
+        """Labels or rows q, position weights w, and the total: see `functional.cross_entropy`."""
         classes = shape[-1]
         labels = T.ndim < len(shape)
         if w is not None:
             w = np.broadcast_to(w, shape[:-1])
         if labels and self.ignore_index is not None:
-            kept = np.asarray(T != self.ignore_index)
-            T = np.where(kept, T, 0)
-            w = kept.astype(dtype) if w is None else w * kept
+            counted = np.asarray(T != self.ignore_index)
+            T = np.where(counted, T, 0)
+            w = counted.astype(dtype) if w is None else w * counted
         if labels and self.class_weight is None and not self.label_smoothing:
             return T, w, F.target_weight(T, w)
         q = F.one_hot(T, classes, dtype) if labels else T.astype(dtype, copy=False)
@@ -97,19 +97,21 @@ class _CrossEntropy(Loss):
         return q * per_class, w, total
 
     def _class_weights(self, classes: int, dtype: np.dtype[Any]) -> Array:
-        """One weight a class; a mapping leaves the classes that it lacks at 1."""
+        """One weight per class; classes missing from a mapping have weight 1."""
         if self.class_weight is None:
             return F.ones(classes, dtype)
         if isinstance(self.class_weight, str):
             raise ArgumentError(
-                f"{type(self).__name__} takes class_weight as numbers, got "
+                f"{type(self).__name__} takes one number per class as class_weight, got "
                 f'{self.class_weight!r}: class_weight="balanced" is an option of train.'
             )
         if isinstance(self.class_weight, Mapping):
-            named = {int(k): v for k, v in self.class_weight.items()}
-            if not named.keys() <= set(range(classes)):
-                raise ArgumentError(f"class_weight names classes beyond 0..{classes - 1}: {named}.")
-            weights = np.array([named.get(k, 1.0) for k in range(classes)], dtype)
+            by_class = {int(k): v for k, v in self.class_weight.items()}
+            if not by_class.keys() <= set(range(classes)):
+                raise ArgumentError(
+                    f"class_weight has classes outside 0..{classes - 1}: {by_class}."
+                )
+            weights = np.array([by_class.get(k, 1.0) for k in range(classes)], dtype)
         else:
             weights = as_float(self.class_weight, dtype, "class_weight")
         if weights.shape != (classes,) or not ((weights >= 0) & np.isfinite(weights)).all():
@@ -119,30 +121,30 @@ class _CrossEntropy(Loss):
         return weights
 
     def log_probabilities(self, P: Array) -> Array:
-        """log p, from the predictions."""
+        """log p, computed from the predictions."""
         raise NotImplementedError(f"{type(self).__name__} must implement log_probabilities(P).")
 
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
-        q, w, own_total = self._aim(T, w, P.shape, P.dtype)
-        return F.nll(self.log_probabilities(P), q, w, own_total if total is None else total)
+        q, w, default_total = self._weighted(T, w, P.shape, P.dtype)
+        return F.nll(self.log_probabilities(P), q, w, default_total if total is None else total)
 
-    def _rows(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        """-w_i q_ik / total: the derivative by log p."""
-        q, w, own_total = self._aim(T, w, P.shape, P.dtype)
-        total = own_total if total is None else total
-        rows = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q.copy()
-        rows *= -1 / total if total else 0.0
+    def _log_gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        """The gradient with respect to log p: -w_i q_ik / total."""
+        q, w, default_total = self._weighted(T, w, P.shape, P.dtype)
+        total = default_total if total is None else total
+        dlogP = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q.copy()
+        dlogP *= -1 / total if total else 0.0
         if w is not None:
-            rows *= w[..., None].astype(P.dtype, copy=False)
-        return rows
+            dlogP *= w[..., None].astype(P.dtype, copy=False)
+        return dlogP
 
 
 class CategoricalCrossEntropy(_CrossEntropy):
-    """The mean of -log p[label], for rows of probabilities p, as Softmax gives them.
+    """The mean of -log p[label], for rows of probabilities p (the output of Softmax).
 
-    Logarithms are held at that of the dtype's least normal number, and are flat below it, so
-    the gradient is -q / p, and 0 where p is less. Training takes the fused way with Softmax:
-    see fusion.py.
+    The argument of the logarithm is clipped at the dtype's smallest normal number, so the gradient
+    is -q / p, and 0 where p is smaller. After a Softmax, training and evaluation use
+    SoftmaxCrossEntropy on the logits instead: see training/shortcuts.py.
     Shapes: P (N, ..., K); T (N, ...) labels, (N, 1) for P (N, K), or rows (N, ..., K).
     Sources: Bishop 2006, "Pattern recognition and machine learning", eq. 4.108; label smoothing:
     Szegedy et al. 2016, arXiv:1512.00567, sec. 7.
@@ -163,16 +165,16 @@ class CategoricalCrossEntropy(_CrossEntropy):
         return np.log(np.maximum(P, np.finfo(P.dtype).tiny))
 
     def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        rows = self._rows(P, T, w, total)
-        rows *= inverse(P)
-        return rows
+        dP = self._log_gradient(P, T, w, total)
+        dP *= reciprocal(P)
+        return dP
 
 
 class SoftmaxCrossEntropy(CategoricalCrossEntropy):
     """CategoricalCrossEntropy of softmax(z), computed from the logits z.
 
     With p = softmax(z), the gradient of a row is w (p sum_k q_k - q) / total.
-    Shapes and sources: those of CategoricalCrossEntropy.
+    Shapes and sources: as for CategoricalCrossEntropy.
     """
 
     wants = "logits"
@@ -186,16 +188,16 @@ class SoftmaxCrossEntropy(CategoricalCrossEntropy):
     def value_and_gradient(
         self, P: Array, T: Array, w: Array | None = None, total: float | None = None
     ) -> tuple[float, Array]:
-        q, w, own_total = self._aim(T, w, P.shape, P.dtype)
-        total = own_total if total is None else total
+        q, w, default_total = self._weighted(T, w, P.shape, P.dtype)
+        total = default_total if total is None else total
         out = self.buffer("dP", P.shape, P.dtype)
         return F.cross_entropy_and_gradient(P, q, w, total, out=out)
 
 
 class NegativeLogLikelihood(_CrossEntropy):
-    """The mean of -p[label], for rows of log-probabilities p, as LogSoftmax gives them.
+    """The mean of -p[label], for rows of log-probabilities p (the output of LogSoftmax).
 
-    The gradient is -q. Shapes: those of CategoricalCrossEntropy.
+    The gradient is -q. Shapes: as for CategoricalCrossEntropy.
     Source: Bishop 2006, "Pattern recognition and machine learning", eq. 4.108.
     """
 
@@ -205,11 +207,14 @@ class NegativeLogLikelihood(_CrossEntropy):
         return P
 
     def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        return self._rows(P, T, w, total)
+        return self._log_gradient(P, T, w, total)
 
 
 def _plain(class_weight: Any) -> Any:
-    """Class weights in order as a tuple of floats; others as they are, to be refused when used."""
+    """A sequence of class weights as a tuple of floats, which a configuration can hold.
+
+    Anything else is returned as it is: `_class_weights` accepts a mapping and refuses the rest.
+    """
     if class_weight is None or isinstance(class_weight, str | Mapping):
         return class_weight
     try:

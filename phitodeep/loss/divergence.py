@@ -1,4 +1,4 @@
-"""Losses that compare distributions: KL divergence and the evidence lower bound."""
+"""Losses that compare distributions: the KL divergence and the evidence lower bound."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from phitodeep.types import Array, Shape
 class KLDivergence(Elementwise):
     """The sum of t (log t - p) over each sample, averaged over samples; p are log-probabilities.
 
-    The slope is -t. Shapes: P and T are (N, ..., K); rows of T are distributions. A sample
-    weighs as much as its positions do on average, without those of weight 0, such as padding.
+    The slope is -t. Shapes: P and T are (N, ..., K); rows of T are distributions. The weight of a
+    sample is the mean weight of its positions, not counting those of weight 0, such as padding.
     Source: Kullback and Leibler 1951, "On information and sufficiency", eq. 2.4.
     """
 
@@ -28,7 +28,7 @@ class KLDivergence(Elementwise):
         T = super().targets(y, shape, name)
         if (T < 0).any():
             raise ArgumentError(
-                f"{self!r} takes probabilities {name} >= 0, the least is {T.min():g}."
+                f"{self!r} takes probabilities {name} >= 0, got a minimum of {T.min():g}."
             )
         return T
 
@@ -48,16 +48,16 @@ class KLDivergence(Elementwise):
 
 
 class NegativeELBO(Rowwise, BinaryCrossEntropyWithLogits):
-    """The mean over samples of a variational autoencoder's two costs, E + beta KL.
+    """The loss of a variational autoencoder: the mean over samples of E + beta KL.
 
-    Shapes: P (N, ..., 2 L + D) holds means m and log variances s of L = `latent` numbers, and D
-    logits z, side by side, as `models.vae` gives them; T (N, ..., D) is from 0 to 1.
+    Shapes: P (N, ..., 2 L + D) holds side by side the means m and log variances s of L = `latent`
+    variables, and D logits z, as the output of `models.vae` does; T (N, ..., D) is from 0 to 1.
 
-        E  = sum_d softplus(z) - t z                   the reconstruction, in nats
+        E  = sum_d softplus(z) - t z                   the reconstruction error, in nats
         KL = sum_l (m^2 + exp(s) - s - 1) / 2          of N(m, exp(s)) from N(0, 1)
 
-    With one draw of the latent numbers for each sample, its mean over the draws is the negative
-    evidence lower bound for beta = 1: at least -log p(t).
+    The latent variables are drawn once per sample. For beta = 1, the mean of the loss over such
+    draws is the negative evidence lower bound, which is at least -log p(t).
     Gradient: beta m, beta (exp(s) - 1) / 2 and sigmoid(z) - t, side by side.
     Sources: Kingma and Welling 2014, arXiv:1312.6114, eq. 10 and appendix B; beta: Higgins et
     al. 2017, "beta-VAE", ICLR, eq. 4.
@@ -71,16 +71,17 @@ class NegativeELBO(Rowwise, BinaryCrossEntropyWithLogits):
         self.beta = check_number(beta, "NegativeELBO beta", least=0)
 
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
-        behind = 2 * self.latent
-        if len(shape) < 2 or shape[-1] <= behind:
+        statistics = 2 * self.latent
+        if len(shape) < 2 or shape[-1] <= statistics:
             raise ShapeError(
-                f"{self!r} takes predictions (N, ..., {behind} + D): {self.latent} means, as many "
-                f"log variances, and D logits, got shape {shape}: latent= is the model's?"
+                f"{self!r} takes predictions (N, ..., {statistics} + D): {self.latent} means, as "
+                f"many log variances, and D logits, got shape {shape}. Does latent= match the "
+                "model's?"
             )
-        return super().targets(y, (*shape[:-1], shape[-1] - behind), name)
+        return super().targets(y, (*shape[:-1], shape[-1] - statistics), name)
 
     def parts(self, P: Array, T: Array) -> tuple[Array, Array]:
-        """E and KL of each sample, (N, ...) both."""
+        """E and KL of each sample, both (N, ...)."""
         m, s, Z = self._split(P)
         divergence = (np.square(m) + F.exp_minus_line(s)).sum(axis=-1) / 2
         return super().each(Z, T).sum(axis=-1), divergence

@@ -1,4 +1,4 @@
-"""Losses of numbers: squared, absolute and robust errors, counts, directions."""
+"""Losses for regression: squared, absolute and robust errors, counts and directions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from phitodeep.checks import check_number
 from phitodeep.errors import ArgumentError
-from phitodeep.loss.base import Elementwise, Rowwise, inverse
+from phitodeep.loss.base import Elementwise, Rowwise, reciprocal
 from phitodeep.types import Array, Shape
 
 
 class MeanSquaredError(Elementwise):
     """The mean of (p - t)^2; its slope is 2 (p - t).
 
-    Shapes: P (N, ...), T the same, or (N,) for P (N, 1). Unit: that of T, squared.
+    Shapes: P (N, ...), T the same, or (N,) for P (N, 1). The unit is the square of T's unit.
     Source: Gauss 1809, "Theoria motus corporum coelestium", art. 179 (least squares).
     """
 
@@ -28,9 +28,9 @@ class MeanSquaredError(Elementwise):
 
 
 class MeanAbsoluteError(Elementwise):
-    """The mean of |p - t|; its slope is the sign of p - t, and 0 where they are equal.
+    """The mean of |p - t|; its slope is the sign of p - t, which is 0 where they are equal.
 
-    Shapes and unit: those of T, as in MeanSquaredError.
+    Shapes: as for MeanSquaredError. The unit is T's unit.
     Source: Laplace 1793 (least absolute deviations); Bishop 2006, "Pattern recognition and
     machine learning", sec. 1.5.5.
     """
@@ -45,7 +45,7 @@ class MeanAbsoluteError(Elementwise):
 class Huber(Elementwise):
     """With e = p - t: e^2 / 2 where |e| <= delta, else delta (|e| - delta / 2).
 
-    The slope is e held between -delta and delta. `delta` has the unit of T.
+    The slope is e, clipped to the range from -delta to delta. `delta` has the unit of T.
     Source: Huber 1964, "Robust estimation of a location parameter", Ann. Math. Statist. 35.
     """
 
@@ -56,7 +56,7 @@ class Huber(Elementwise):
     def each(self, P: Array, T: Array) -> Array:
         size = np.abs(P - T)
         quadratic = np.minimum(size, self.delta)
-        return quadratic * (size - quadratic / 2)  # both branches: q is |e| or delta
+        return quadratic * (size - quadratic / 2)  # covers both branches
 
     def slope(self, P: Array, T: Array) -> Array:
         return np.clip(P - T, -self.delta, self.delta)
@@ -65,9 +65,9 @@ class Huber(Elementwise):
 class LogCosh(Elementwise):
     """The mean of log(cosh(e)), e = p - t.
 
-    Near 0 it is -log(1 - tanh(e)^2) / 2, far from it |e| + log(1 + exp(-2 |e|)) - log 2:
-    neither subtracts nearly equal numbers there. The slope is tanh(e): like a square near 0,
-    like |e| far away, and smooth between.
+    Near 0 it is computed as -log(1 - tanh(e)^2) / 2, and elsewhere as
+    |e| + log(1 + exp(-2 |e|)) - log 2, so that nearly equal values are never subtracted.
+    The slope is tanh(e). The loss behaves like a square near 0, and like |e| far from it.
     Source: Saleh and Saleh 2022, "Statistical properties of the log-cosh loss function",
     arXiv:2208.04564, eq. 2.
     """
@@ -83,10 +83,10 @@ class LogCosh(Elementwise):
 
 
 class PoissonNLL(Elementwise):
-    """The mean of exp(p) - t p where p is the log of the rate, else of p - t log p.
+    """The mean of exp(p) - t p if p is the log of the rate (`log_input`), else of p - t log p.
 
-    Without the term log(t!), which no prediction changes. The slope is exp(p) - t, or 1 - t / p.
-    Targets are counts, >= 0.
+    The term log(t!) is left out, because it does not depend on the prediction. The slope is
+    exp(p) - t, or 1 - t / p. Targets are counts, >= 0.
     Source: Cameron and Trivedi 1998, "Regression analysis of count data", eq. 3.4.
     """
 
@@ -97,7 +97,7 @@ class PoissonNLL(Elementwise):
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
         T = super().targets(y, shape, name)
         if (T < 0).any():
-            raise ArgumentError(f"{self!r} takes counts {name} >= 0, the least is {T.min():g}.")
+            raise ArgumentError(f"{self!r} takes counts {name} >= 0, got a minimum of {T.min():g}.")
         return T
 
     def each(self, P: Array, T: Array) -> Array:
@@ -108,25 +108,26 @@ class PoissonNLL(Elementwise):
     def slope(self, P: Array, T: Array) -> Array:
         if self.log_input:
             return np.exp(P) - T
-        return 1 - T * inverse(P)
+        return 1 - T * reciprocal(P)
 
 
 class CosineSimilarityLoss(Rowwise):
-    """The mean over positions of 1 - cos(p, t), the angle being between rows of the last axis.
+    """The mean over positions of 1 - cos(p, t), for the angle between rows p and t.
 
-    Shapes: P, T are (N, ..., D). With lengths |p|, |t| and c = cos(p, t), a row's gradient is
+    Shapes: P, T are (N, ..., D), with rows along the last axis. With the lengths |p| and |t|, and
+    c = cos(p, t), the gradient of a row is
 
         -(t / |t| - c p / |p|) / |p|
 
-    which is orthogonal to p: its length does not matter. Rows of length 0 have c = 0 and no
-    gradient. With unit vectors, 1 - c is |p - t|^2 / 2, which stays exact for small angles.
+    which is orthogonal to p, because the length of p does not matter. Rows of length 0 have c = 0
+    and a gradient of 0. For unit vectors, 1 - c = |p - t|^2 / 2, which is precise at small angles.
     Source: Salton, Wong and Yang 1975, "A vector space model for automatic indexing".
     """
 
     def each(self, P: Array, T: Array) -> Array:
         P_hat, T_hat = self._unit(P)[0], self._unit(T)[0]
-        angled = P_hat.any(axis=-1) & T_hat.any(axis=-1)
-        return np.where(angled, np.square(P_hat - T_hat).sum(axis=-1) / 2, 1)
+        nonzero = P_hat.any(axis=-1) & T_hat.any(axis=-1)
+        return np.where(nonzero, np.square(P_hat - T_hat).sum(axis=-1) / 2, 1)
 
     def slope(self, P: Array, T: Array) -> Array:
         (P_hat, scale), (T_hat, _) = self._unit(P), self._unit(T)
@@ -134,9 +135,9 @@ class CosineSimilarityLoss(Rowwise):
         return (cosine * P_hat - T_hat) * scale
 
     def _unit(self, X: Array) -> tuple[Array, Array]:
-        """Rows of length 1 or 0, and 1 / |x| (..., 1) or 0; no square over- or underflows."""
+        """Rows of length 1 or 0, and 1 / |x| or 0, (..., 1); no square over- or underflows."""
         size = np.abs(X).max(axis=-1, keepdims=True)
         size = np.where(size < np.finfo(X.dtype).tiny, 1, size)
         Y = X / size
-        scale = inverse(np.linalg.norm(Y, axis=-1, keepdims=True))
+        scale = reciprocal(np.linalg.norm(Y, axis=-1, keepdims=True))
         return Y * scale, scale / size

@@ -1,4 +1,4 @@
-"""What a rule remembers of each parameter: slots and numbers of its own, by layer and by path."""
+"""An optimizer's state for each parameter, such as moments and step counts."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from phitodeep.optimization.packing import Own, Packing
 from phitodeep.state import StateDict, check_array, check_entries, plain
 from phitodeep.types import Array
 
-LATER = {"ema", "held"}  # slots that a parameter may lack where it has the others
+OPTIONAL = {"ema", "held"}  # slots that a parameter may lack although it has the others
 Walk = Iterable[tuple[str, Layer]]
 
 
 class Memory(NamedTuple):
-    """What is remembered of one parameter."""
+    """The state of one parameter: scalars, such as its step count, and arrays of its shape."""
 
     own: Own
-    slots: dict[str, Array]  # of the parameter's shape
+    slots: dict[str, Array]
 
 
 class Memories:
-    """What is remembered of parameters that are not packed.
+    """The states of parameters that are not packed.
 
-    It belongs to a parameter of a layer object, whatever its place among the others. A copy or a
-    state knows parameters by their paths, until it meets the layers.
+    A state belongs to a parameter of a layer object, wherever the layer is in the model. In a copy
+    or a saved state it belongs to a path instead, until `meet` assigns it to a layer.
     """
 
     def __init__(self, paths: Mapping[str, Memory] | None = None) -> None:
@@ -40,10 +40,11 @@ class Memories:
         self.layers = weakref.WeakKeyDictionary()
 
     def keep(self, layer: Layer, name: str, memory: Memory) -> None:
+        """Store the state of a parameter."""
         self.layers.setdefault(layer._original, {})[name] = memory
 
     def recall(self, layer: Layer, name: str, start: Mapping[str, float]) -> Memory:
-        """What is remembered of a parameter, and no longer kept here; `start` if it is new."""
+        """Remove and return the state of a parameter; a new parameter starts with `start`."""
         found = self.layers.get(layer._original, {}).pop(name, None)
         shape = layer.params[name].shape
         if found is None or any(a.shape != shape for a in found.slots.values()):
@@ -51,7 +52,7 @@ class Memories:
         return found
 
     def meet(self, walk: Walk) -> None:
-        """Give the layers what was known by their paths."""
+        """Assign the states stored by path to these layers."""
         if self.paths:
             for path, (layer, name) in named(walk).items():
                 if path in self.paths:
@@ -59,13 +60,13 @@ class Memories:
             self.paths = {}
 
     def drop(self, slot: str) -> None:
-        """Forget this slot of all parameters."""
+        """Delete this slot of all parameters."""
         for memories in (self.paths, *self.layers.values()):
             for memory in memories.values():
                 memory.slots.pop(slot, None)
 
     def and_packed(self, packing: Packing | None, vectors: Mapping[str, Array]) -> Memories:
-        """These, and copies of what lies in the vectors."""
+        """These states, and copies of those that are packed in the vectors."""
         found = Memories(self.paths)
         for layer, memories in self.layers.items():
             found.layers[layer] = dict(memories)
@@ -81,35 +82,37 @@ class Memories:
         return found
 
     def by_path(self, walk: Walk | None) -> dict[str, Memory]:
-        """What is remembered of each parameter of these layers, by path."""
+        """The state of each parameter of these layers, by path."""
         if walk is None:
             return dict(self.paths)
         return {
-            joined(path, name): memory
+            parameter_path(path, name): memory
             for path, layer in walk
             for name, memory in self.layers.get(layer._original, {}).items()
         }
 
 
-def joined(path: str, name: str) -> str:
-    """The path of a parameter, from that of its layer."""
+def parameter_path(path: str, name: str) -> str:
+    """The path of a parameter, from its layer's path and its name."""
     return f"{path}.{name}" if path else name
 
 
 def named(walk: Walk) -> dict[str, tuple[Layer, str]]:
-    """Every parameter of these layers that is made, trainable or not, by path."""
-    return {joined(path, name): (layer, name) for path, layer in walk for name in layer.params}
+    """Every existing parameter of these layers, trainable or not, by path."""
+    return {
+        parameter_path(path, name): (layer, name) for path, layer in walk for name in layer.params
+    }
 
 
 def written(
     memories: Mapping[str, Memory], paths: Iterable[str], start: Mapping[str, float]
 ) -> StateDict:
-    """The memories of the parameters at these paths, as plain values and copies of arrays."""
-    every = sorted({slot for memory in memories.values() for slot in memory.slots} - LATER)
+    """The states of the parameters at these paths, as plain values and copies of arrays."""
+    every = sorted({slot for memory in memories.values() for slot in memory.slots} - OPTIONAL)
     state: StateDict = {}
     for path in paths:
         own, slots = memories.get(path, Memory(dict(start), {}))
-        if slots:  # what it lacks is 0 still
+        if slots:  # a slot that is missing is still 0
             like = next(iter(slots.values()))
             slots = {**{slot: np.zeros_like(like) for slot in every}, **slots}
         state[path] = {"own": plain(own), "slots": copy.deepcopy(slots)}
@@ -122,28 +125,28 @@ def read(
     start: Mapping[str, float],
     who: str,
 ) -> dict[str, Memory]:
-    """The memories that `written` wrote, with every entry checked."""
+    """The states that `written` returned, with every entry checked."""
     entries = check_entries(state, parameters, who)
     for path, entry in entries.items():
         entries[path] = check_entries(entry, ("own", "slots"), f"{who} of {path}")
         if not isinstance(entries[path]["slots"], Mapping):
             raise ArgumentTypeError(f"{who} of {path}: slots must be a dict.")
-    every = {slot for entry in entries.values() for slot in entry["slots"]} - LATER
+    every = {slot for entry in entries.values() for slot in entry["slots"]} - OPTIONAL
     found: dict[str, Memory] = {}
     for path, (layer, name) in parameters.items():
-        whose, given = f"{who} of {path}", entries[path]["slots"]
+        whose, saved = f"{who} of {path}", entries[path]["slots"]
         own = check_entries(entries[path]["own"], start, whose)
         for key, first in start.items():
             if isinstance(first, int):
                 own[key] = check_count(own[key], f"{whose}: {key}", least=0)
             else:
                 own[key] = check_number(own[key], f"{whose}: {key}")
-        if given:
-            check_entries(given, every | (LATER & given.keys()), whose)
+        if saved:
+            check_entries(saved, every | (OPTIONAL & saved.keys()), whose)
         shape = layer.params[name].shape
         slots = {
             slot: np.array(check_array(a, shape, f"{whose}: {slot}"), layer.dtype)
-            for slot, a in given.items()
+            for slot, a in saved.items()
         }
         if slots or own != start:
             found[path] = Memory({key: own[key] for key in start}, slots)

@@ -1,4 +1,4 @@
-"""Muon: steps that turn every direction of a matrix alike."""
+"""Muon: an optimizer that orthogonalises the steps of hidden matrices."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from phitodeep.types import Array, Schedule
 
 
 class Muon(Adam):
-    """Steps that turn every direction of a hidden matrix alike: W <- W - lr c orthogonal(B).
+    """Momentum with orthogonalised steps for hidden matrices: W <- W - lr c orthogonal(B).
 
         M <- mu M + g                running sum of g
         B = M, or g + mu M           nesterov: one step of momentum ahead
-        orthogonal(U S V^T) = U V^T  nearly, by `ns_steps` steps of Newton and Schulz
+        orthogonal(U S V^T) = U V^T  approximately, by `ns_steps` Newton-Schulz steps
 
-    A step is of one size in all directions, where that of SGD follows the few in which g is
-    large. c is for the shape, so that a rate serves matrices of all sizes (r rows, k columns):
+    A step has the same size in all directions, while a step of SGD is dominated by the few
+    directions in which g is large. The factor c depends on the shape (r rows, k columns), so that
+    one rate suits matrices of all sizes:
 
         original           c = sqrt(max(1, k / r))
-        match_rms_adamw    c = 0.2 sqrt(max(r, k)): entries move as much as by Adam, whose
-                           alpha, weight_decay and adam_ratio=1 are then right
+        match_rms_adamw    c = 0.2 sqrt(max(r, k)): elements move as far as with Adam, so use
+                           Adam's alpha and weight_decay, and adam_ratio=1
 
-    It costs some 4 ns_steps r^2 k operations, r the smaller side, beside 6 N r k for N rows forward
-    and back: little where N is far above r.
+    A step costs about 4 ns_steps r^2 k operations, with r the smaller side, compared with 6 N r k
+    for the forward and backward passes of N rows: little if N is much larger than r.
 
-    Convolution kernels are matrices (taps C, filters). Queries, keys and values, the gates of
-    recurrent layers and the groups of a convolution are matrices of their own.
+    Convolution kernels are treated as matrices (taps C, filters). Queries, keys and values, the
+    gates of recurrent layers and the groups of a convolution are separate matrices.
 
-    Everything else moves by Adam, with `beta1`, `beta2` and `eps`, at adam_ratio times the rate:
-    vectors, embeddings, and the last layer that has matrices. A group's own alpha is taken as
-    it is by both. weight_decay is decoupled, as in AdamW.
+    All other parameters are stepped by Adam, with `beta1`, `beta2` and `eps`, at adam_ratio times
+    the rate: vectors, embeddings, and the last layer that has matrices. A group's own alpha is not
+    multiplied by adam_ratio. weight_decay is decoupled, as in AdamW.
 
     Sources: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks";
     match_rms_adamw: Liu et al. 2025, "Muon is scalable for LLM training", arXiv:2502.16982.
@@ -69,9 +70,9 @@ class Muon(Adam):
         self.adam_ratio = check_number(adam_ratio, "Muon adam_ratio", least=0)
 
     def kinds(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Hashable]:
-        """Each hidden matrix is of its own kind; the rest is one."""
-        orthogonalised = hidden(layers)
-        return [path if (layer, name) in orthogonalised else None for path, layer, name in slots]
+        """One kind per hidden matrix, and None for all other parameters."""
+        matrices = hidden(layers)
+        return [path if (layer, name) in matrices else None for path, layer, name in slots]
 
     def _settings(self, group: Group, lr: float) -> Settings:
         _, matrix = group.key
@@ -95,7 +96,7 @@ class Muon(Adam):
             W -= self._adjusted(lr, *W.shape[1:]) * orthogonal(D, self.ns_steps)
 
     def _adjusted(self, lr: float, rows: int, columns: int) -> float:
-        """The rate for matrices of this shape."""
+        """The rate lr c for matrices of this shape."""
         if self.adjust_lr_fn == "original":
             return lr * math.sqrt(max(1, columns / rows))
         return lr * 0.2 * math.sqrt(max(rows, columns))

@@ -1,4 +1,4 @@
-"""All optimizers, and their names."""
+"""All optimizers, and the table that finds them by name."""
 
 from __future__ import annotations
 

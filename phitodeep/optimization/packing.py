@@ -1,4 +1,4 @@
-"""All parameters as one vector: what an optimizer moves, and where it finds the gradients."""
+"""All parameters in one vector, and their gradients in another, for an optimizer to step."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
 
 Slot = tuple[str, Layer, str]  # path, layer, parameter name
-Key = tuple[str, Hashable]  # the pattern of a parameter's options, "" for none, and its kind
-Own = dict[str, Any]  # numbers that a parameter remembers, such as its count of steps
+Key = tuple[str, Hashable]  # the pattern of a parameter's group ("" for none), and its kind
+Own = dict[str, Any]  # scalar state of a parameter, such as its number of steps
 
 
 class Group(NamedTuple):
-    """Parameters that are stepped together, and so lie together."""
+    """Parameters that are stepped together, so they are contiguous in the vectors."""
 
-    key: Key  # what they have in common
+    key: Key
     slots: list[Slot]
-    piece: slice  # of the vectors
-    decayed: slice  # the first part of the piece: those that decay
-    own: Own  # the numbers that each of them remembers: all the same
+    piece: slice  # where the group lies in the vectors
+    decayed: slice  # the first part of the piece: the parameters with weight decay
+    own: Own  # the scalar state that all of them share
 
 
 class Packing:
     """Parameters and gradients as views into one vector each, group by group.
 
-    theta, g    the vectors (P,), P numbers in all
-    groups      the slots with one key and equal numbers of their own, as one piece of the
-                vectors, decayed ones first
-    pieces      where each parameter lies in them, by path
+    theta, g    the vectors of all P parameter elements and of their gradients, (P,)
+    groups      the slots with the same key and scalar state: one piece of the vectors each, with
+                the parameters that decay first
+    views       the parts of theta and g of each slot, in the parameter's shape
+    pieces      where each parameter lies in the vectors, by path
+    ties        the uses of a parameter in other layers, whose gradients are added to the owner's
     walk        every layer with its path, trainable or not
-    received    whether backward passes write their gradients into g
+    received    whether backward passes write their gradients directly into g
     """
 
     def __init__(
@@ -52,11 +54,11 @@ class Packing:
         self.pieces: dict[str, slice] = {}
         self.groups: list[Group] = []
         own_of = {path: own for (path, _, _), own in zip(slots, owns, strict=True)}
-        alike: dict[tuple[Key, Hashable], list[Slot]] = {}
+        grouped: dict[tuple[Key, Hashable], list[Slot]] = {}
         for slot, key, own in zip(slots, keys, owns, strict=True):
-            alike.setdefault((key, tuple(own.items())), []).append(slot)
+            grouped.setdefault((key, tuple(own.items())), []).append(slot)
         end = 0
-        for (key, _), members in alike.items():
+        for (key, _), members in grouped.items():
             bounds = [end]
             for decays in (True, False):
                 for path, layer, name in members:
@@ -64,8 +66,8 @@ class Packing:
                         start, end = end, end + layer.params[name].size
                         self.pieces[path] = slice(start, end)
                 bounds.append(end)
-            first, middle, last = bounds
-            piece, decayed = slice(first, last), slice(first, middle)
+            start, middle, end = bounds
+            piece, decayed = slice(start, end), slice(start, middle)
             self.groups.append(Group(key, members, piece, decayed, own_of[members[0][0]]))
         self.theta = np.empty(end, dtypes.pop() if dtypes else np.float32)
         self.g = np.zeros_like(self.theta)
@@ -76,62 +78,65 @@ class Packing:
             theta, g = self.theta[piece].reshape(old.shape), self.g[piece].reshape(old.shape)
             layer.params[name] = theta
             self.views.append((theta, g))
-        owned = {
+        g_of = {
             (id(layer), name): g for (_, layer, name), (_, g) in zip(slots, self.views, strict=True)
         }
         self.ties = [
-            (f"{path}.{name}", user, name, owned[id(owner), param])
+            (f"{path}.{name}", user, name, g_of[id(owner), param])
             for path, user in walk
             for name, (owner, param) in user.tied.items()
-            if (id(owner), param) in owned
+            if (id(owner), param) in g_of
         ]
-        theta_of = {id(layer): [] for _, layer in walk}  # type: dict[int, list[Array]]
+        thetas_of: dict[int, list[Array]] = {id(layer): [] for _, layer in walk}
         for (_, layer, _), (theta, _) in zip(slots, self.views, strict=True):
-            theta_of[id(layer)].append(theta)
-        self._order: list[Any] = []  # every layer, and after it its parameters here
+            thetas_of[id(layer)].append(theta)
+        self._expected: list[Any] = []  # each layer, followed by the views that are its parameters
         for _, layer in walk:
-            self._order += [layer, *theta_of[id(layer)]]
-        self._order.append(None)
+            self._expected += [layer, *thetas_of[id(layer)]]
+        self._expected.append(None)
 
     def holds(self, layers: Sequence[Layer]) -> bool:
-        """Whether the tree is as packed, with each trainable parameter a view of theta."""
-        return self._follow(layers, 0) == len(self._order) - 1
+        """Whether the layers are those packed, and each trainable parameter is a view of theta."""
+        return self._match(layers, 0) == len(self._expected) - 1
 
-    def _follow(self, layers: Iterable[Layer], i: int) -> int:
-        """The place in the order after these layers and all below, or -1 if they differ."""
-        order = self._order
+    def _match(self, layers: Iterable[Layer], i: int) -> int:
+        """Compare these layers and all inside them with `_expected` from index i on.
+
+        Returns the index after the last of them, or -1 if they differ.
+        """
+        expected = self._expected
         for layer in layers:
-            if order[i] is not layer:
+            if expected[i] is not layer:
                 return -1
             i += 1
             if layer.params and layer.trainable:
                 for a in layer.params.values():
-                    if order[i] is not a:
+                    if expected[i] is not a:
                         return -1
                     i += 1
             if type(layer).children is not Layer.children:
-                i = self._follow(layer.children().values(), i)
+                i = self._match(layer.children().values(), i)
                 if i < 0:
                     return -1
         return i
 
     def receive(self) -> None:
-        """Make g the arrays that backward writes gradients into, in training steps."""
+        """Let backward passes of training write their gradients directly into g."""
         self.received = True
-        shared = {id(g) for *_, g in self.ties}  # these are sums of several uses' gradients
+        shared = {id(g) for *_, g in self.ties}  # each sums several uses, so none writes to it
         for (_, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
             if id(g) not in shared:
                 layer._frame.grad_arrays[name] = g
 
     def succeed(self, old: Packing | None) -> None:
-        """Receive the gradients that `old` received until now."""
+        """Take over from `old`: if backward wrote into its g, it now writes into this one."""
         if old is not None and old.received:
             for _, layer, name in old.slots:
                 layer._frame.grad_arrays.pop(name, None)
             self.receive()
 
     def gather(self) -> None:
-        """Bring the layers' gradients into g; those that backward wrote there are there."""
+        """Copy the layers' gradients into g, unless backward wrote them there already."""
         for (path, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
             grad = layer._frame.grads.get(name)
             if grad is not g:
@@ -145,7 +150,7 @@ class Packing:
 
 
 def _check_gradient(grad: Any, path: str, layer: Layer, name: str, shape: Shape) -> None:
-    """Refuse what `layer` left under this name, unless it fits a parameter of this shape."""
+    """Refuse the gradient that `layer` left, unless it is an array that fits the parameter."""
     if grad is None:
         left = layer._frame.grads
         if not left:
@@ -158,19 +163,19 @@ def _check_gradient(grad: Any, path: str, layer: Layer, name: str, shape: Shape)
             f"parameters are {', '.join(layer.params or [name])}{hint}."
         )
     if not isinstance(grad, np.ndarray) or grad.dtype.kind not in "fiub":
-        came = f"dtype {grad.dtype}" if isinstance(grad, np.ndarray) else type(grad).__name__
+        received = f"dtype {grad.dtype}" if isinstance(grad, np.ndarray) else type(grad).__name__
         raise ArgumentTypeError(
-            f"the gradient of {path} must be an array of real numbers: {layer!r} left {came}."
+            f"the gradient of {path} must be an array of real numbers: {layer!r} left {received}."
         )
     if grad.shape != shape:
         raise ShapeError(
-            f"the gradient of {path} has shape {grad.shape}, the parameter {shape}: "
-            f"{layer!r} must leave one number for each of the parameter's."
+            f"the gradient of {path} has shape {grad.shape}, but the parameter has shape {shape}: "
+            f"{layer!r} must leave a gradient of the parameter's shape."
         )
 
 
 def trainable(layers: Sequence[Layer]) -> Iterator[Slot]:
-    """The parameters that may change, in the order of the tree."""
+    """The parameters of all layers that are not frozen, in the order of the tree."""
     for i, top in enumerate(layers):
         for path, layer in top.walk(str(i)):
             if layer.trainable:

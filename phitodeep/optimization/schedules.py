@@ -1,8 +1,8 @@
-"""Learning rates that change: functions from the optimizer's step (0, 1, ...) to a float.
+"""Learning rate schedules: functions from the optimizer's step (0, 1, ...) to a rate.
 
-Any function of that kind is a schedule. The classes here are those that people use, as values
-that can be compared, copied and pickled. `alpha` is the rate to begin with, and lengths are
-counted in steps: batches an epoch times epochs.
+Any function that maps a step to a float is a schedule. The classes here are the common ones, as
+values that can be compared, copied and pickled. `alpha` is the base rate. Durations are counted in
+steps: the number of batches per epoch times the number of epochs.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from phitodeep.types import Schedule, describe
 
 @runtime_checkable
 class Observer(Protocol):
-    """A schedule that wants to hear each epoch's loss."""
+    """A schedule that depends on the loss of each epoch."""
 
     def observe(self, loss: float) -> None: ...
 
 
 def check_rate(alpha: float | Schedule, who: str = "the learning rate alpha") -> float | Schedule:
-    """A schedule as it is, a number checked: finite and >= 0."""
+    """A schedule unchanged, or a number after checking that it is finite and >= 0."""
     if isinstance(alpha, type):
         raise ArgumentTypeError(
-            f"{who} is the class {alpha.__name__}: make one, with its settings."
+            f"{who} is the class {alpha.__name__}: create an instance, with its settings."
         )
     return alpha if callable(alpha) else check_number(alpha, who, least=0)
 
 
 def as_schedule(alpha: float | Schedule) -> Schedule:
-    """A number as the schedule that is always it; a schedule as itself."""
+    """A schedule unchanged, or a number as a constant schedule."""
     return alpha if callable(alpha) else Constant(alpha)
 
 
 def stateful(alpha: float | Schedule) -> Stateful | None:
-    """A schedule that remembers something; None for the others."""
+    """The schedule if it has state to save, else None."""
     if isinstance(alpha, Stateful):
         return alpha
     if isinstance(alpha, Observer):
         raise ArgumentTypeError(
-            f"{alpha!r} observes losses, so its state belongs to that of a training: give it "
+            f"{alpha!r} observes losses, so its state must be saved with the training: give it "
             "state_dict() and load_state_dict(state)."
         )
     return None
 
 
-def _cosine(first: float, last: float, along: float) -> float:
-    """From `first` to `last` along half a cosine, as `along` goes from 0 to 1."""
-    return float(last + (first - last) * (1 + math.cos(math.pi * along)) / 2)
+def _cosine(start: float, end: float, fraction: float) -> float:
+    """A half cosine that goes from `start` to `end` as `fraction` goes from 0 to 1."""
+    return float(end + (start - end) * (1 + math.cos(math.pi * fraction)) / 2)
 
 
 class _Checked(Configurable):
-    """Checks every field by its name, once, so that a wrong schedule fails where it is made."""
+    """Checks every field by its name, so that a wrong schedule fails where it is created."""
 
     config_kind = "schedule"
 
@@ -76,7 +76,7 @@ class _Checked(Configurable):
 
 @dataclass(frozen=True)
 class Constant(_Checked):
-    """`alpha` at every step."""
+    """The rate `alpha` at every step."""
 
     alpha: float
 
@@ -86,7 +86,7 @@ class Constant(_Checked):
 
 @dataclass(frozen=True)
 class StepDecay(_Checked):
-    """alpha factor^k, with k how many times `every` steps have passed."""
+    """alpha factor^k, where k is the number of completed periods of `every` steps."""
 
     alpha: float
     every: int
@@ -98,7 +98,7 @@ class StepDecay(_Checked):
 
 @dataclass(frozen=True)
 class ExponentialDecay(_Checked):
-    """alpha factor^(step / steps): smoothly, by `factor` in every `steps` steps."""
+    """alpha factor^(step / steps): a smooth decay by `factor` over every `steps` steps."""
 
     alpha: float
     steps: int
@@ -121,7 +121,7 @@ class InverseTimeDecay(_Checked):
 
 @dataclass(frozen=True)
 class PolynomialDecay(_Checked):
-    """From alpha to alpha_min within `steps`, as (1 - step / steps)^power; then alpha_min."""
+    """From alpha to alpha_min in `steps` steps, as (1 - step / steps)^power; then alpha_min."""
 
     alpha: float
     steps: int
@@ -135,7 +135,7 @@ class PolynomialDecay(_Checked):
 
 @dataclass(frozen=True)
 class CosineDecay(_Checked):
-    """From alpha to alpha_min within `steps`, along half a cosine; then alpha_min.
+    """From alpha to alpha_min in `steps` steps, along half a cosine; then alpha_min.
 
     Source: Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5.
     """
@@ -150,9 +150,9 @@ class CosineDecay(_Checked):
 
 @dataclass(frozen=True)
 class WarmUp(_Checked):
-    """The rate of `after`, reached along a line from 0: (step + 1) / steps of its first rate.
+    """A linear warm-up, (step + 1) / steps times the first rate of `after`; then `after`.
 
-    `after` is a number or a schedule, and counts its own steps from the end of the warm-up.
+    `after` is a number or a schedule, which starts at step 0 when the warm-up ends.
     Source: Goyal et al. 2017, arXiv:1706.02677, sec. 2.2.
     """
 
@@ -166,17 +166,17 @@ class WarmUp(_Checked):
         return schedule(step - self.steps)
 
     def observe(self, loss: float) -> None:
-        """Tell `after` an epoch's loss, if it listens."""
+        """Pass an epoch's loss on to `after`, if it observes losses."""
         if isinstance(self.after, Observer):
             self.after.observe(loss)
 
     def state_dict(self) -> StateDict:
-        """What `after` remembers, if it does."""
+        """The state of `after`, if it has any."""
         after = stateful(self.after)
         return {} if after is None else {"after": after.state_dict()}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Give `after` what `state_dict` gave."""
+        """Restore the state of `after` from what `state_dict` returned."""
         after = stateful(self.after)
         state = check_entries(state, ["after"] if after else [], "the state of WarmUp")
         if after is not None:
@@ -185,9 +185,9 @@ class WarmUp(_Checked):
 
 @dataclass(frozen=True)
 class OneCycle(_Checked):
-    """Half a cosine up from alpha / divide to alpha, and another down to alpha / divide_last.
+    """Half a cosine up from alpha / divide to alpha, then one down to alpha / divide_last.
 
-    The way up takes the fraction `up` of `steps`.
+    The rate rises for the fraction `up` of `steps`, and falls for the rest.
     Source: Smith and Topin 2018, "Super-convergence", arXiv:1708.07120.
     """
 
@@ -205,15 +205,15 @@ class OneCycle(_Checked):
         top = self.up * self.steps
         if step < top:
             return _cosine(self.alpha / self.divide, self.alpha, step / top)
-        along = min(step - top, self.steps - top) / (self.steps - top)
-        return _cosine(self.alpha, self.alpha / self.divide_last, along)
+        fraction = min(step - top, self.steps - top) / (self.steps - top)
+        return _cosine(self.alpha, self.alpha / self.divide_last, fraction)
 
 
 class ReduceOnPlateau(Configurable):
     """Multiply the rate by `factor` when the loss has not fallen for `patience` epochs.
 
-    It is told the test loss of every epoch, or the training loss where there is none; a fall of
-    no more than `min_delta` is none. The rate stays at or above `alpha_min`.
+    The loss of an epoch is its test loss, or its training loss without test data. A fall of
+    `min_delta` or less does not count. The rate never goes below `alpha_min`.
     """
 
     config_kind = "schedule"
@@ -245,7 +245,7 @@ class ReduceOnPlateau(Configurable):
         return self.rate
 
     def observe(self, loss: float) -> None:
-        """Hear an epoch's loss."""
+        """Lower the rate if this epoch's loss completes `patience` epochs without a fall."""
         if loss < self.best - self.min_delta:
             self.best, self.waited = loss, 0
             return
@@ -254,12 +254,12 @@ class ReduceOnPlateau(Configurable):
             self.rate, self.waited = max(self.alpha_min, self.rate * self.factor), 0
 
     def state_dict(self) -> StateDict:
-        """The rate and what led to it; `best` is None before the first loss."""
+        """The rate, the best loss (None before the first one), and the epochs waited since."""
         best = None if self.best == math.inf else float(self.best)
         return {"rate": self.rate, "best": best, "waited": self.waited}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from what `state_dict` returned."""
         who = "the state of ReduceOnPlateau"
         state = check_entries(state, ("rate", "best", "waited"), who)
         rate = check_number(state["rate"], f"{who}: rate", least=0)

@@ -251,7 +251,7 @@ def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) ->
         (lambda: Upsample2D(0), "Upsample2D factor must be >= 1"),
         (lambda: ZeroPad2D(-1), "ZeroPad2D padding must be >= 0"),
         (lambda: ZeroPad2D(((1, 1), (1, 1), (1, 1))), "ZeroPad2D takes"),
-        (lambda: Permute(0, 1), "Permute takes each axis from 1 on once"),
+        (lambda: Permute(0, 1), "Permute takes each axis once, counted from 1"),
         (lambda: Permute(1, 1), "Permute takes each axis"),
         (lambda: Permute(1, 3), "Permute takes each axis"),
     ],

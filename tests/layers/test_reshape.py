@@ -65,7 +65,7 @@ def test_a_transposed_X_is_read_in_its_own_order() -> None:
     "layer", [Reshape(5), Reshape(5, -1), Reshape(12, 2), Reshape(6)], ids=repr
 )
 def test_sizes_that_do_not_fit_are_refused(layer: Reshape) -> None:
-    says = r"Reshape\(.*cannot take samples of shape \(3, 4\) \(12 numbers\)"
+    says = r"Reshape\(.*does not fit samples of shape \(3, 4\) \(12 elements\)"
     with pytest.raises(ShapeError, match=says):
         layer.build((3, 4))
     with pytest.raises(ShapeError, match=says):
@@ -75,7 +75,7 @@ def test_sizes_that_do_not_fit_are_refused(layer: Reshape) -> None:
 @pytest.mark.parametrize(
     ("sizes", "error", "says"),
     [
-        ((), ArgumentError, "takes sizes"),
+        ((), ArgumentError, "takes one or more sizes"),
         ((-1, -1), ArgumentError, "at most one of them -1"),
         ((0, 3), ArgumentError, "Reshape size must be >= 1, got 0"),
         ((-2,), ArgumentError, "Reshape size must be >= 1, got -2"),
@@ -145,7 +145,7 @@ def test_bad_columns_are_refused(columns: Any, error: type[Exception], says: str
 
 @pytest.mark.parametrize(("columns", "bad"), [([0, 3], 3), ([-4, 1], -4)])
 def test_columns_out_of_range_are_refused(columns: Any, bad: int) -> None:
-    says = rf"Select\(.*takes column {bad} of samples with 3 features.*\(4, 3\)"
+    says = rf"Select\(.*cannot select column {bad} of 3 features.*\(4, 3\)"
     layer = Select(columns)
     with pytest.raises(ShapeError, match=says):
         layer.build((4, 3))

@@ -920,7 +920,12 @@ def test_negative_elbo_bounds_the_likelihood() -> None:
 @pytest.mark.parametrize(
     ("P", "y", "error", "says"),
     [
-        ((3, 6), (3, 2), ShapeError, r"NegativeELBO\(3\) takes.*6 \+ D.*got shape \(3, 6\): lat"),
+        (
+            (3, 6),
+            (3, 2),
+            ShapeError,
+            r"NegativeELBO\(3\) takes.*6 \+ D.*got shape \(3, 6\)\. Does lat",
+        ),
         ((3, 5), (3, 5), ShapeError, r"3 means, as many log variances, and D logits"),
         ((8,), (2,), ShapeError, r"got shape \(8,\)"),
         ((3, 8), (3, 8), ShapeError, r"predictions of shape \(3, 2\).*got y of shape \(3, 8\)"),

@@ -358,7 +358,7 @@ def test_training_stays_float32_and_learns() -> None:
         (lambda W: [W], "stacks .n, rows, columns."),
         (lambda W: W[None], "must return a list"),
         (lambda W: None, "must return a list"),
-        (lambda W: [W[None, :, :3]], "each number of W once"),
+        (lambda W: [W[None, :, :3]], "each element of W once"),
     ],
 )
 def test_matrices_that_would_not_be_stepped_are_refused(split: Any, says: str) -> None:
