@@ -52,7 +52,7 @@ ROOT = Path(__file__).parents[1]
 COMMAND = "python tools/mutants.py"
 SOURCES = shutil.ignore_patterns("__pycache__")
 GRADIENTS = (  # the functions that are broken: gradients, steps, and the helpers they are made of
-    r"_?back(ward)?|\w+_back|_back_through|go_back|slope|\w*gradients?\w*|_rows|_inverse|_unit|gaussian|sum_rows"
+    r"_?back(ward)?|\w+_back|_back_through|go_back|slope|\w*gradients?\w*|_rows|_unit|gaussian|sum_rows"
     r"|_share|sum_by_token|cross_entropy_of_labels|_aimed|_weighed|sgd|n?adam|rmsprop|adagrad|adadelta|lion|update"
     r"|step|accumulate|_momentum|_clipped|_penalised"
     r"|rotate|_flip(ped)?|_?inside|at|pad|extent|places|_cuts?|_lay|_grouped|_taps|_back_to_rows|_g"
@@ -62,7 +62,7 @@ GRADIENTS = (  # the functions that are broken: gradients, steps, and the helper
     r"|reciprocal|_log_gradient|_as_tokens|_holds_matrices|parameter_path"
 )
 FORWARD = (  # with --forward, these too
-    r"forward|value|each|divisor|target_weight|_aim|_variance|_scale_and_shift|_sum|_product|nll"
+    r"forward|value|each|divisor|target_weight|_weighted|_variance|_scale_and_shift|_sum|_product|nll"
     r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|exp_minus_line|one_hot"
 )
 TWIN = "kernels/compiled.py"  # all of whose functions are broken: each is compared with its formula
@@ -126,7 +126,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/augmentation.py",
         "RandomCrop.backward",
-        "zip(dY, self._windows(padded, at, dY.shape[1:3]), strict=False)",
+        "zip(dY, self._windows(padded, offsets, dY.shape[1:3]), strict=False)",
     ): "there is one window for each sample",
     (
         "layers/containers.py",
@@ -144,7 +144,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "return _sum(given) if given else None",
     ): "nobody reads that sum: it is only work",
     (
-        "layers/base.py",
+        "layers/call.py",
         "Watch.run",
         "path = watch.paths.get(id(layer._original), '?')",
     ): "the line before has made them",
@@ -191,9 +191,9 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     ("loss/binary.py", "SquaredHinge.slope", "return -2 / T * super().each(P, T)"): "T is -1 or +1",
     (
         "loss/categorical.py",
-        "_CrossEntropy._rows",
-        "rows = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q",
-    ): "rows q come from a product in _aim: nobody else holds them",
+        "_CrossEntropy._log_gradient",
+        "dlogP = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q",
+    ): "rows q come from a product in _weighted: nobody else holds them",
     (
         "optimization/muon.py",
         "Muon.update",
@@ -267,7 +267,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/reshape.py",
         "Permute.backward",
-        "back = np.argsort((1, *self.dims))",
+        "inverse = np.argsort((1, *self.dims))",
     ): "NumPy sorts so few numbers by insertion, which keeps the first 1 first",
     (
         "loss/base.py",
@@ -315,11 +315,6 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "Memories.and_packed",
         "zip(packing.slots, packing.views, strict=False)",
     ): "there is one view for each slot",
-    (
-        "optimization/memory.py",
-        "read",
-        "check_entries(given, every | given.keys(), whose)",
-    ): "every slot that is not in LATER is in every: these too",
     (
         "functional.py",
         "cross_entropy_of_labels",
@@ -417,7 +412,7 @@ OPERATORS["Pow"] = "Mult"
 TWINS = both_ways("add subtract, multiply divide, sum mean, minimum maximum, greater less")
 NEUTRAL = {"add": 0, "subtract": 0, "multiply": 1, "divide": 1}
 UNARY = "abs clip cos cosh exp expm1 log log1p negative sign sqrt square tanh"
-UNARY += " gaussian reversed sigmoid softplus _inverse"
+UNARY += " gaussian reversed sigmoid softplus reciprocal"
 
 
 def altered(node: Any, **fields: Any) -> Any:

@@ -142,7 +142,7 @@ def read(
             else:
                 own[key] = check_number(own[key], f"{whose}: {key}")
         if saved:
-            check_entries(saved, every | (OPTIONAL & saved.keys()), whose)
+            check_entries(saved, every | saved.keys(), whose)  # none of the others is missing
         shape = layer.params[name].shape
         slots = {
             slot: np.array(check_array(a, shape, f"{whose}: {slot}"), layer.dtype)
