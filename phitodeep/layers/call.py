@@ -126,7 +126,7 @@ class Watch(NamedTuple):
     paths: Mapping[int, str] | None  # by id of the layer; None until the outermost layer runs
     inside: tuple[str, Any] = ("", None)  # the running pass, which super() does not report again
 
-    def tell(
+    def notify(
         self,
         what: str,
         when: str,
@@ -158,8 +158,8 @@ class Watch(NamedTuple):
         watch = self.of(layer)
         path = (watch.paths or {}).get(id(layer._original), "?")
         with within(call._replace(watch=watch._replace(inside=(what, layer)))):
-            A = watch.tell(what, "before", layer, A, path=path)
-            return watch.tell(what, "after", layer, run(layer, A, **how), path=path)
+            A = watch.notify(what, "before", layer, A, path=path)
+            return watch.notify(what, "after", layer, run(layer, A, **how), path=path)
 
     def of(self, root: Tree) -> Watch:
         """Return this watch with paths as seen from `root`, unless it already has paths."""

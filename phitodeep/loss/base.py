@@ -122,18 +122,18 @@ class Loss(Buffered, Configurable):
         watch = current().watch
         if watch is None:
             return self.value_and_gradient(P, T, w, total)
-        P = watch.tell("loss", "before", self, P)
+        P = watch.notify("loss", "before", self, P)
         value, dP = self.value_and_gradient(P, T, w, total)
-        return value, watch.tell("loss", "after", self, dP, value)
+        return value, watch.notify("loss", "after", self, dP, value)
 
     def _watched_value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
         """`value`, with a watcher that may replace P before it, and sees the value after it."""
         watch = current().watch
         if watch is None:
             return self.value(P, T, w, total)
-        P = watch.tell("loss", "before", self, P)
+        P = watch.notify("loss", "before", self, P)
         value = self.value(P, T, w, total)
-        watch.tell("loss", "after", self, None, value)
+        watch.notify("loss", "after", self, None, value)
         return value
 
     # --- helpers for the author ------------------------------------------------------------

@@ -172,7 +172,7 @@ class Optimizer(Resumable):
         try:
             g, watch = self._gathered(packing), current().watch
             if watch is not None:
-                g = cast(Array, watch.tell("step", "before", self, g, lr))
+                g = cast(Array, watch.notify("step", "before", self, g, lr))
             norm = length(g)
             if norm == math.inf:
                 raise bad_gradient(packing, g, self.t + 1, self._remedy())
@@ -192,7 +192,7 @@ class Optimizer(Resumable):
             self.drop_held()
             raise
         if watch is not None:
-            watch.tell("step", "after", self, g, lr)
+            watch.notify("step", "after", self, g, lr)
 
     def accumulate(self, layers: Sequence[Layer]) -> None:
         """Hold the grads of this backward pass, and add them to those of the next `step`.

@@ -91,7 +91,7 @@ class LBFGS(Optimizer):
             if finite:
                 g = self._gathered(packing)
                 if first and watch is not None:
-                    g = cast(Array, watch.tell("step", "before", self, g, lr))
+                    g = cast(Array, watch.notify("step", "before", self, g, lr))
             if not finite or length(g) == math.inf:
                 self.drop_held()
                 step, remedy = self.t + 1, self._remedy()
@@ -123,7 +123,7 @@ class LBFGS(Optimizer):
         if self.ema is not None:
             self._average(theta, self.ema)
         if watch is not None:
-            watch.tell("step", "after", self, packing.g, lr)
+            watch.notify("step", "after", self, packing.g, lr)
         return losses[0]
 
     def _remedy(self) -> str:
