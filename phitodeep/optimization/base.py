@@ -1,9 +1,9 @@
-"""What optimizers share: they turn gradients into steps, on two flat vectors.
+"""What every optimizer is: how gradients become steps, on two flat vectors.
 
-`Optimizer` packs all trainable parameters of a model into one vector `theta` and their
-gradients into another, `g`, so that clipping, penalties, decay and a rule's formula are each a
-line of arithmetic. An author writes `update(theta, g, lr)` in place, for one group of parameters:
-all of them, unless some have a rate or a decay of their own.
+`Optimizer` packs all trainable parameters of a model into one vector `theta`, and their gradients
+into another, `g`, so that clipping, penalties, decay and the formula of a rule are one line of
+arithmetic each. The author of a rule writes `update(theta, g, lr)`, which changes theta in place.
+It is called once per parameter group; by default all parameters are one group.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Settings = tuple[Group, float, float, slice]  # a group, its rate, its decay, wh
 
 
 class Common(TypedDict, total=False):
-    """What every optimizer takes by keyword."""
+    """The keyword arguments that every optimizer accepts."""
 
     weight_decay: float
     l1: float
@@ -45,30 +45,30 @@ class Common(TypedDict, total=False):
 
 
 class Optimizer(Resumable):
-    """What the rules share. `alpha` is the learning rate: a number or a schedule of the step.
+    """The base of all optimizers. `alpha` is the learning rate: a number or a schedule.
 
-    weight_decay    decoupled: theta shrinks by the factor 1 - lr weight_decay beside the rule
-    l1, l2          penalties l1 sum |w| + l2 / 2 sum w^2, whose gradient joins the loss's
-    clip_norm       the gradient of all parameters together is shortened to this length
-    clip_value      each entry of the gradient is held between -clip_value and clip_value
-    groups          alpha and weight_decay of their own, by a pattern of parameter paths
-    ema             d: an average e <- d e + (1 - d) theta is kept, for `Sequential.averaged`
+    weight_decay    decoupled: in addition to the rule, theta is multiplied by 1 - lr weight_decay
+    l1, l2          penalties l1 sum |w| + l2 / 2 sum w^2, whose gradient is added to the loss's
+    clip_norm       maximum length of the gradient of all parameters together
+    clip_value      maximum size of each entry of the gradient
+    groups          alpha and weight_decay for the parameters whose path matches a pattern
+    ema             d: keep an average e <- d e + (1 - d) theta, for `Sequential.averaged`
 
-    Decay and penalties pull on weight matrices, never on biases and norms. Clipping comes
-    first: by value, then by norm, then penalties. Frozen layers take no part in any of it.
+    Decay and penalties apply to weight matrices, never to biases or norms. The gradient is clipped
+    first by value, then by norm; then penalties are added. Frozen layers take no part in any of it.
 
-    Paths are those such as `3.layers.0.W`, patterns those of Python's `fnmatch`:
+    Paths look like `3.layers.0.W`; patterns are those of Python's `fnmatch`:
 
         groups={"0.*": {"alpha": 1e-4}, "*.W": {"weight_decay": 0.1}}
 
-    A parameter belongs to the first pattern that fits. A group's own weight_decay pulls on all
-    that its pattern names, biases too. Clipping by norm stays one for all.
+    A parameter belongs to the first pattern that matches it. The weight_decay of a group applies to
+    every parameter that its pattern matches, biases too. Clipping by norm uses the norm of all.
 
-    Averages begin as the parameters that they are of, and rest while those are frozen.
+    Averages start at the values of the parameters, and pause while a parameter is frozen.
 
-    What a rule remembers belongs to a parameter of a layer object: it stays with the layer when
-    others are inserted, removed or reordered, and rests while the layer is frozen. Copies, pickles
-    and `state_dict` know it by the parameter's path.
+    The memory of a rule, such as momentum, belongs to a parameter of a layer object: it stays with
+    the layer when other layers are inserted, removed or reordered, and pauses while the layer is
+    frozen. Copies, pickles and `state_dict` identify it by the parameter's path.
 
     Sources: Loshchilov and Hutter 2019, arXiv:1711.05101 (decay); Pascanu, Mikolov and Bengio
     2013, arXiv:1211.5063 (clipping by norm); Polyak and Juditsky 1992, "Acceleration of
@@ -111,12 +111,12 @@ class Optimizer(Resumable):
         self.t = 0  # steps taken
         self.last_rate = 0.0  # of the last step
         self._slots: dict[str, Array] = {}
-        self._memories = Memories()  # of parameters that are not packed
+        self._memories = Memories()  # the same, of parameters that are not packed
         self._packing: Packing | None = None
-        self._patterns: list[str] = []  # of the groups as packed
+        self._patterns: list[str] = []  # of the groups when they were packed
         self._group = ALL  # whose `update` runs
-        self.own: Own = {}  # the numbers that the group's parameters remember: see `own_start`
-        self._lent = False  # whether the parameters are their averages
+        self.own: Own = {}  # numbers that the group's parameters remember
+        self._lent = False  # whether the parameters are replaced by their averages
         self._holding = False  # whether the slot "held" has gradients of accumulated batches
         self._scratch: dict[str, Array] = {}
         self._owner: weakref.ref[Layer] | None = None
@@ -134,11 +134,11 @@ class Optimizer(Resumable):
 
     @property
     def rate(self) -> float:
-        """The rate of the next step."""
+        """The learning rate of the next step."""
         return self._now(self._alpha)
 
     def observe(self, loss: float) -> None:
-        """Tell the schedules that listen an epoch's loss."""
+        """Pass the loss of an epoch to the schedules that depend on it."""
         rates = [self._alpha, *(own.get("alpha") for own in (self.groups or {}).values())]
         for schedule in {id(rate): rate for rate in rates if isinstance(rate, Observer)}.values():
             schedule.observe(loss)
@@ -147,10 +147,10 @@ class Optimizer(Resumable):
         if isinstance(alpha, float):
             return alpha  # checked when it was set
         value = as_schedule(alpha)(self.t)
-        return check_number(value, f"the rate that {alpha!r} gives at step {self.t}", least=0)
+        return check_number(value, f"the rate that {alpha!r} returns at step {self.t}", least=0)
 
     def _settings(self, group: Group, lr: float) -> Settings:
-        """A group's settings: its own, or those of the optimizer, whose rate is `lr`."""
+        """Return the settings of a group: its own, or the optimizer's, whose rate is `lr`."""
         if not self.groups:
             return group, lr, self.weight_decay, group.decayed
         own = self.groups.get(group.key[0], {})
@@ -195,9 +195,9 @@ class Optimizer(Resumable):
             watch.notify("step", "after", self, g, lr)
 
     def accumulate(self, layers: Sequence[Layer]) -> None:
-        """Hold the grads of this backward pass, and add them to those of the next `step`.
+        """Hold the gradients of this backward pass, to be added to those of the next `step`.
 
-        Where a forward or backward pass between two calls fails, call `drop_held` before going on.
+        If a forward or backward pass between two calls fails, call `drop_held` before you go on.
         """
         packing = self._pack(layers)
         try:
@@ -210,19 +210,20 @@ class Optimizer(Resumable):
         self._holding = True
 
     def drop_held(self) -> None:
-        """Forget the gradients that `accumulate` holds."""
+        """Discard the gradients that `accumulate` holds."""
         self._holding = False
         self._slots.pop("held", None)
         self._memories.drop("held")
 
     @contextmanager
     def averaged(self, layers: Sequence[Layer]) -> Iterator[None]:
-        """Within the body, the parameters of `layers` are their averages: see `ema`.
+        """Replace the parameters of `layers` by their averages inside the body: see `ema`.
 
-        After it they are what they were, also if the body casts, freezes or inserts layers.
+        Afterwards they have their own values again, even if the body casts, freezes or inserts
+        layers.
         """
         if self.ema is None or self.t == 0:
-            todo = "train first" if self.ema is not None else "make it with ema=0.999, and train"
+            todo = "train first" if self.ema is not None else "create it with ema=0.999, and train"
             raise OrderError(f"{self!r} has no averages yet: {todo}.")
         packing = self._pack(layers)
         kept, self._lent = packing.theta.copy(), True
@@ -236,44 +237,44 @@ class Optimizer(Resumable):
                 a[...] = kept[packing.pieces[path]].reshape(a.shape)
 
     def copy(self) -> Self:
-        """The same rule with the same memory, free for another model."""
+        """Return a copy with the same settings and memory, which may join another model."""
         return copy.deepcopy(self)
 
     # --- what an author writes and uses ----------------------------------------------------
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
-        """Change a group's `theta` in place; `g` is of its shape.
+        """Change the `theta` of a group in place; `g` is its gradient, of the same shape.
 
-        self.t is 1 at the first step. A parameter that joins later begins to count then: a rule
-        that counts has `own_start = {"t": 0}` in its class, and adds 1 to self.own["t"] here, which
-        is the count of this group's parameters.
+        self.t is 1 at the first step. A parameter that joins later has a step count of its own: a
+        rule that needs it sets `own_start = {"t": 0}` in its class, and adds 1 to self.own["t"]
+        here.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement update(theta, g, lr).")
 
     def advance(self, lr: float) -> None:
-        """Count a step: here goes what changes once, however many groups there are."""
+        """Count a step. Override it for what changes once per step, not once per group."""
         self.t, self.last_rate = self.t + 1, lr
 
     def kinds(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Hashable]:
-        """Of each slot, a kind: `update` gets those of one kind, and one pattern, together."""
+        """Return a kind for each parameter; `update` gets parameters of one kind together."""
         return [None] * len(slots)
 
     def slot(self, name: str) -> Array:
-        """A vector of theta's shape that the rule remembers; 0 at first."""
+        """Return a vector of theta's shape that is remembered; it starts at 0."""
         return self._vector(name)[self._group.piece]
 
     def scratch(self, name: str = "scratch") -> Array:
-        """A vector of theta's shape that the rule forgets."""
+        """Return an uninitialised vector of theta's shape, to compute in."""
         return self._passing(name)[self._group.piece]
 
     def _vector(self, name: str) -> Array:
-        """A slot of all groups."""
+        """Return a slot of all groups together."""
         if name not in self._slots:
             self._slots[name] = self._like_theta()
         return self._slots[name]
 
     def _passing(self, name: str) -> Array:
-        """A scratch vector of all groups."""
+        """Return a scratch vector of all groups together."""
         if name not in self._scratch:
             self._scratch[name] = self._like_theta()
         return self._scratch[name]
@@ -283,7 +284,7 @@ class Optimizer(Resumable):
         return np.zeros_like(self._packing.theta)
 
     def _gathered(self, packing: Packing) -> Array:
-        """The gradients, with those that `accumulate` held."""
+        """Return the gradients, plus those that `accumulate` held."""
         packing.gather()
         if self._holding:
             packing.g += self._vector("held")
@@ -324,21 +325,21 @@ class Optimizer(Resumable):
     # --- packing ---------------------------------------------------------------------------
 
     def _claim(self, owner: Layer) -> None:
-        """Belong to one model: an optimizer's memory has no meaning for another."""
+        """Join a model; refuse a second one, for which this memory would be wrong."""
         held = self._owner() if self._owner is not None else None
         if held is not None and held is not owner:
             raise ArgumentError(
-                f"{self!r} already belongs to another model, and its memory is of that model's "
-                "gradients: give each model its own, with optimizer.copy()."
+                f"{self!r} already belongs to another model, whose gradients it remembers: "
+                "give each model its own, with optimizer.copy()."
             )
         self._owner = weakref.ref(owner)
         self._memories.meet(owner.walk())
 
     def _pack(self, layers: Sequence[Layer]) -> Packing:
-        """The packing of these layers, made anew where it no longer holds."""
+        """Return the packing of these layers; pack again if something changed."""
         if isinstance(layers, Layer):
             raise ArgumentTypeError(
-                f"step takes a list of layers, such as model.layers: {layers!r}."
+                f"step expects a list of layers, such as model.layers, got {layers!r}."
             )
         self._check_not_lent("train")
         packing = self._packing
@@ -350,7 +351,7 @@ class Optimizer(Resumable):
         known |= {id(layer.params) for _, layer in owner.walk()} if owner is not None else set()
         if slots and known and known.isdisjoint(id(layer.params) for _, layer, _ in slots):
             raise ArgumentError(
-                f"{self!r} already steps the layers of another model: "
+                f"{self!r} already trains the layers of another model: "
                 "give each model its own, with optimizer.copy()."
             )
         walk = [place for i, top in enumerate(layers) for place in top.walk(str(i))]
@@ -362,8 +363,8 @@ class Optimizer(Resumable):
         for _, user in walk:
             if any(id(owner) not in here for owner, _ in user.tied.values()):
                 raise ArgumentError(
-                    f"{user!r} uses a parameter of a layer outside the model, which nothing would "
-                    "step: add that layer itself, not a copy of it."
+                    f"{user!r} uses a parameter of a layer outside the model, which would not be "
+                    "trained: add that layer itself, not a copy of it."
                 )
         self._memories.meet(walk)
         resting = self._memories.and_packed(packing, self._slots)
@@ -382,6 +383,6 @@ class Optimizer(Resumable):
         return packing
 
     def _unchanged(self) -> bool:
-        """Whether the options are those that the parameters were packed for."""
+        """Whether the options are the same as when the parameters were packed."""
         averages = self.ema is None or "ema" in self._slots
         return averages and self._patterns == list(self.groups or ())

@@ -1,4 +1,4 @@
-"""The state of an optimizer: what it remembers, written by parameter path and read back."""
+"""The state of an optimizer: its memory, written and read by parameter path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL = Group(("", None), [], slice(None), slice(0), {})  # the group of all param
 
 
 class Resumable(Configurable):
-    """An optimizer as far as its memory goes: how it is written, read, copied and pickled."""
+    """The memory of an optimizer: how it is written, read, copied and pickled."""
 
     own_start: ClassVar[Mapping[str, float]] = {}  # numbers that each parameter remembers
 
@@ -40,11 +40,11 @@ class Resumable(Configurable):
     _lent: bool  # whether the parameters are replaced by their averages
 
     def memory(self) -> dict[str, dict[str, Array]]:
-        """Copies of what the rule remembers, by parameter path and slot name."""
+        """Return copies of what the rule remembers, by parameter path and slot name."""
         return {path: copy.deepcopy(memory.slots) for path, memory in self._by_path().items()}
 
     def _walk(self, layers: Sequence[Layer] | None = None) -> list[tuple[str, Layer]] | None:
-        """The layers and their paths: in the model, else in these, else as last stepped."""
+        """Return (path, layer) of the model, else of `layers`, else of the last step."""
         owner = self._owner() if self._owner is not None else None
         if owner is not None:
             return list(owner.walk())
@@ -53,14 +53,14 @@ class Resumable(Configurable):
         return None if self._packing is None else list(self._packing.walk)
 
     def _by_path(self) -> dict[str, Memory]:
-        """What is remembered of each parameter, by path."""
+        """Return the memory of each parameter, by path."""
         return self._memories.and_packed(self._packing, self._slots).by_path(self._walk())
 
     def state_dict(self) -> StateDict:
-        """What the optimizer remembers, by parameter path: plain values and copies of arrays.
+        """Return what the optimizer remembers, by parameter path: plain values and array copies.
 
-        Settings are not part of it, but what schedules have learnt of the losses is. A rule of your
-        own keeps what it remembers in `slot` and `own`.
+        Settings are not part of it, but the state of schedules is. A rule of your own must keep its
+        memory in `slot` and `own`.
         """
         self._check_not_lent("take its state")
         known, walk = self._by_path(), self._walk()
@@ -74,23 +74,25 @@ class Resumable(Configurable):
         }
 
     def load_state_dict(self, state: StateDict, layers: Sequence[Layer] | None = None) -> None:
-        """Remember what `state_dict` gave; all of it is checked before anything changes.
+        """Restore what `state_dict` returned; everything is checked before anything changes.
 
-        layers    whose parameters the state is of: those of the optimizer's model, or of its last
-                  step, unless given
+        layers    the layers that the state belongs to; by default those of the optimizer's model,
+                  or of its last step
         """
         who = f"{self!r}: the state"
         self._check_not_lent("load a state")
         state = check_entries(state, ("class", "t", "last_rate", "parameters", "schedules"), who)
         if str(state["class"]) != type(self).__name__:
-            raise ArgumentError(f"{who} is that of {state['class']}: load it into such a one.")
+            raise ArgumentError(
+                f"{who} is of a {state['class']}: load it into an optimizer of that class."
+            )
         t = check_count(state["t"], f"{who}: t", least=0)
         last_rate = check_number(state["last_rate"], f"{who}: last_rate", least=0)
         schedules = self._schedules()
         theirs = check_entries(state["schedules"], schedules, f"{who} of the schedules")
         walk = self._walk(layers)
         if walk is None:
-            raise OrderError(f"{who} needs the layers it is of: load_state_dict(state, layers).")
+            raise OrderError(f"{who} needs its layers: call load_state_dict(state, layers).")
         memories = read(state["parameters"], every_parameter(walk), self.own_start, who)
         load_all((schedules[where], theirs[where]) for where in schedules)
         self.t, self.last_rate = t, last_rate
@@ -101,7 +103,7 @@ class Resumable(Configurable):
             self._memories.meet(walk)
 
     def _schedules(self) -> dict[str, Stateful]:
-        """The schedules that remember something, by where they are."""
+        """Return the schedules that have a state, by their place in the settings."""
         rates = {"alpha": self._alpha}
         for pattern, own in (self.groups or {}).items():
             if "alpha" in own:
@@ -114,7 +116,7 @@ class Resumable(Configurable):
             raise OrderError(f"inside `averaged` the parameters are averages: {what} outside it.")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the packing: a copied view is no view."""
+        """Leave out the packing: copies of views are not views."""
         return {
             **vars(self),
             "_memories": self._by_path(),
