@@ -64,7 +64,8 @@ FORWARD = (  # with --forward, these too
     r"forward|value|each|divisor|target_weight|_aim|_variance|_scale_and_shift|_sum|_product|nll"
     r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|exp_minus_line|one_hot"
 )
-TWIN = "kernels/compiled.py"  # all of whose functions are broken: each is compared with its formula
+COMPILED = "kernels/compiled/*.py"  # all functions are broken: each is compared with its formula
+TWIN = "kernels/compiled/scalar.py"
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": ("layers/test_contract.py", ["test_kills.py", "layers"]),
     "loss/*.py": ("loss/test_loss.py", ["test_kills.py", "training/test_shortcuts.py"]),
@@ -94,7 +95,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
         ["layers/test_tying.py", "optimization/test_groups.py", "optimization/test_memory.py"],
     ),
     "optimization/matrices.py": ("optimization/test_muon.py", []),
-    TWIN: ("kernels/test_kernels.py", []),
+    COMPILED: ("kernels/test_kernels.py", []),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
     (
@@ -425,8 +426,8 @@ def units(function: ast.AST) -> list[Any]:
 
 def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
     """All mutants of a file: those of its functions, then those of its methods."""
-    if file == TWIN:
-        names = r"(?!_Notice|on_|compiled|(_exp|_tanh|_erf)$)\w+"  # these only name an overload
+    if fnmatch(file, COMPILED):  # but not what compiles them, or only names an overload
+        names = r"(?!_Notice|on_|(jit|_stamp|exp|tanh|erf)$)\w+"
     made: list[Mutant] = []
     keys: Counter[str] = Counter()
     lines, tree = source.splitlines(keepends=True), ast.parse(source)
@@ -537,7 +538,7 @@ def order(mutant: Mutant) -> dict[str, Any]:
 
 
 def alone(place: Path) -> dict[str, str]:
-    """The environment of the tests: what is broken is the form in NumPy; TWIN's tests run both."""
+    """The environment of the tests: the NumPy form is broken; COMPILED's tests run both."""
     settings = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
     settings |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     settings |= {"PHITODEEP_KERNELS": "numpy", "PYTEST_DEBUG_TEMPROOT": str(place)}

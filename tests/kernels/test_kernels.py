@@ -1,12 +1,15 @@
-"""Every kernel gives the same in NumPy and compiled."""
+"""Every kernel computes the same in NumPy and compiled."""
 
 from __future__ import annotations
 
+import ast
 import copy
 import importlib
+import inspect
 import math
 import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ import pytest
 
 import phitodeep
 from phitodeep import kernels
-from phitodeep.kernels import KERNELS
+from phitodeep.kernels import KERNELS, TWINS
 
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
     if "compiled" not in module.name:
@@ -163,11 +166,31 @@ def _restored() -> Any:
 
 def test_every_kernel_is_called_here_and_has_a_twin() -> None:
     pytest.importorskip("numba")
-    from phitodeep.kernels import compiled
+    kernels.use("numba")
+    assert KERNELS.keys() == CALLS.keys() == TWINS.keys()
 
-    assert KERNELS.keys() == CALLS.keys()
-    for name in KERNELS:
-        assert hasattr(compiled, name)
+
+def test_every_twin_has_a_docstring_and_the_arguments_of_its_kernel() -> None:
+    pytest.importorskip("numba")
+    kernels.use("numba")
+    for name, function in TWINS.items():
+        assert function.__doc__, name
+        plain = KERNELS[name].plain
+        counts = [len(inspect.signature(f).parameters) for f in (function, plain)]
+        assert counts[0] == counts[1], name
+
+
+def test_no_file_defines_a_kernel_twice() -> None:
+    """Such a second definition would look like a reload, which replaces the first."""
+    for path in Path(phitodeep.__file__).parent.rglob("*.py"):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        names = [
+            node.name
+            for node in body
+            if isinstance(node, ast.FunctionDef)
+            and {"kernel", "twin"} & {ast.unparse(d) for d in node.decorator_list}
+        ]
+        assert len(names) == len(set(names)), path
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -225,22 +248,25 @@ def test_both_cross_entropies_take_infinite_sure_and_equal_logits(weights: Any, 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    ("name", "exact", "high"), [("_exp", np.exp, 88.6), ("_tanh", np.tanh, 12), ("_erf", None, 7)]
+    ("name", "exact", "high"), [("exp", np.exp, 88.6), ("tanh", np.tanh, 12), ("erf", None, 7)]
 )
 def test_scalar_functions_are_exact_to_rounding(
     name: str, exact: Any, high: float, dtype: Any
 ) -> None:
     pytest.importorskip("numba")
-    from phitodeep.kernels import compiled
+    import numba
 
-    scalar = getattr(compiled, name)
+    from phitodeep.kernels.compiled import scalar
+    from phitodeep.kernels.compiled.jit import OPTIONS
 
-    @compiled.numba.njit(**compiled.OPTIONS)
+    function = getattr(scalar, name)
+
+    @numba.njit(**OPTIONS)
     def each(X: Any, Y: Any) -> None:
         for i in range(X.size):
-            Y[i] = scalar(X[i])
+            Y[i] = function(X[i])
 
-    low = -87 if name == "_exp" else -high
+    low = -87 if name == "exp" else -high
     X = np.concatenate([np.linspace(low, high, 20_001), np.linspace(-1, 1, 2001)]).astype(dtype)
     Y = np.empty_like(X)
     each(X, Y)
