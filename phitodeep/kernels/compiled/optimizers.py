@@ -60,25 +60,25 @@ def _adam(
 @twin
 def nadam(
     theta: Array, g: Array, m: Array, v: Array, s: Array, r: Array,
-    beta1: float, beta2: float, ahead: float, now: float, short: float, eps: float,
+    beta1: float, beta2: float, ahead: float, now: float, bias: float, eps: float,
 ) -> None:  # fmt: skip
-    """Update theta, m and v (n,): theta <- theta - (ahead m + now g) / (sqrt(v / short) + eps)."""
+    """Update theta, m and v (n,): theta <- theta - (ahead m + now g) / (sqrt(v / bias) + eps)."""
     t = theta.dtype.type
     b1, c1, b2, c2 = t(beta1), t(1 - beta1), t(beta2), t(1 - beta2)
-    _nadam(theta, g, m, v, b1, c1, b2, c2, t(ahead), t(now), t(short), t(eps))
+    _nadam(theta, g, m, v, b1, c1, b2, c2, t(ahead), t(now), t(bias), t(eps))
 
 
 @jit
 def _nadam(
     theta: Array, g: Array, M: Array, V: Array, b1: float, c1: float, b2: float, c2: float,
-    ahead: float, now: float, short: float, eps: float,
+    ahead: float, now: float, bias: float, eps: float,
 ) -> None:  # fmt: skip
     """The loop of `nadam`; c1 = 1 - b1 and c2 = 1 - b2."""
     for i in range(theta.size):
         m = b1 * M[i] + c1 * g[i]
         v = b2 * V[i] + c2 * g[i] * g[i]
         M[i], V[i] = m, v
-        theta[i] -= (ahead * m + now * g[i]) / (np.sqrt(v / short) + eps)
+        theta[i] -= (ahead * m + now * g[i]) / (np.sqrt(v / bias) + eps)
 
 
 @twin
