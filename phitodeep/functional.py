@@ -310,7 +310,7 @@ def cross_entropy_of_labels(
 ) -> float:
     """Return the loss of logits Z (n, K) and labels (n,), and write its gradient into dZ.
 
-    See `cross_entropy_and_gradient`; here s is the label's own exp(z) plus that of the others.
+    See `cross_entropy_and_gradient`; here s is the label's exp(z) plus the sum of the others.
     """
     with np.errstate(invalid="ignore"):
         np.subtract(Z, Z.max(axis=-1, keepdims=True), out=dZ)

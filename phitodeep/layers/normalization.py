@@ -1,4 +1,4 @@
-"""The normalisation layers, in one file because every derivation builds on that of LayerNorm.
+"""The normalisation layers, in one file because every derivation builds on LayerNorm's.
 
 D is the size of the last axis, and dY means dL/dY.
 """
