@@ -1,7 +1,8 @@
-"""Stateless mathematics: what layers and losses compute, as plain functions of arrays.
+"""Stateless mathematics: plain functions of arrays that layers and losses share.
 
 Every function keeps the dtype of float32 and float64 input, and none overflows: exponentials
-are only taken of numbers that are not positive.
+are only taken of values that are not positive. A little over 400 lines, because softmax, its
+logarithm and cross-entropy use the same few helpers.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ def sigmoid(X: Array, out: Array | None = None) -> Array:
     """1 / (1 + exp(-x)), elementwise, written as exp(min(x, 0)) / (1 + exp(-|x|))."""
     Y = np.minimum(X, 0, out=_new(X) if out is None else out)
     np.exp(Y, out=Y)
-    below = _exp_minus_size(X)
-    below += 1
-    Y /= below
+    denominator = _exp_minus_abs(X)
+    denominator += 1
+    Y /= denominator
     return Y
 
 
 def softplus(X: Array) -> Array:
     """log(1 + exp(x)), elementwise: max(x, 0) + log(1 + exp(-|x|))."""
-    Y = _exp_minus_size(X)
+    Y = _exp_minus_abs(X)
     np.log1p(Y, out=Y)
     Y += np.maximum(X, 0)
     return Y
 
 
-def _exp_minus_size(X: Array) -> Array:
+def _exp_minus_abs(X: Array) -> Array:
     """exp(-|x|), elementwise."""
     Y = np.abs(X, out=_new(X))
     np.negative(Y, out=Y)
@@ -44,7 +45,7 @@ def _exp_minus_size(X: Array) -> Array:
 
 
 def _new(X: Array) -> Array:
-    """An uninitialised array like X, of floats."""
+    """An uninitialised floating-point array of the shape of X."""
     X = np.asarray(X)
     return np.empty(X.shape, X.dtype if X.dtype.kind == "f" else np.float64)
 
@@ -67,7 +68,7 @@ def logsumexp(X: Array, axis: int = -1, keepdims: bool = False) -> Array:
 def softmax(X: Array, axis: int = -1, out: Array | None = None) -> Array:
     """exp(x) / sum(exp(x)) along `axis`: positive, and summing to one.
 
-    Where all x are -inf there is nothing to choose from, and all y are 0.
+    Where all x are -inf, all y are 0.
     """
     Y = np.empty_like(X) if out is None else out
     if axis in (-1, X.ndim - 1) and X.flags.c_contiguous and Y.flags.c_contiguous and X.size:
@@ -77,17 +78,17 @@ def softmax(X: Array, axis: int = -1, out: Array | None = None) -> Array:
     return Y
 
 
-@np.errstate(over="ignore", invalid="ignore")  # x - max(x) may leave the dtype: its exp is 0
+@np.errstate(over="ignore", invalid="ignore")  # x - max(x) may overflow to -inf: its exp is 0
 def _softmax(X: Array, axis: int, Y: Array) -> None:
-    least = np.finfo(X.dtype).min  # where all x are -inf, so is x - least
-    np.subtract(X, X.max(axis=axis, keepdims=True, initial=least), out=Y)
+    lowest = np.finfo(X.dtype).min  # a finite maximum, so that a row of -inf stays -inf
+    np.subtract(X, X.max(axis=axis, keepdims=True, initial=lowest), out=Y)
     np.exp(Y, out=Y)
     Y /= np.maximum(_sum(Y, axis), 1)  # exp(0) is in the sum, or the sum is 0
 
 
 @kernel
 def softmax_rows(X: Array, Y: Array) -> None:
-    """The softmax of each row of X (n, K), which Y may be."""
+    """Write the softmax of each row of X (n, K) into Y, which may be X."""
     _softmax(X, -1, Y)
 
 
@@ -102,8 +103,8 @@ def softmax_rows_back(dY: Array, Y: Array) -> None:
 def log_softmax(X: Array, axis: int = -1) -> Array:
     """log(softmax(x)) along `axis`, finite where the softmax itself rounds to 0.
 
-    With z = x - max(x), it is z - log(1 + r): r is the sum of all exp(z) but the greatest, which
-    is 1 and would round away a small r.
+    With z = x - max(x), it is z - log(1 + r), where r is the sum of all exp(z) except the largest:
+    that one is 1, and a small r added to it would be rounded away.
     """
     top = X.argmax(axis=axis, keepdims=True)
     Y = X - np.take_along_axis(X, top, axis)
@@ -114,7 +115,7 @@ def log_softmax(X: Array, axis: int = -1) -> Array:
 
 
 def exp_minus_line(X: Array) -> Array:
-    """exp(x) - 1 - x, elementwise: near 0, where the difference cancels, x^2 / 2 + x^3 / 6 + ..."""
+    """exp(x) - 1 - x, elementwise; near 0, where terms cancel, as x^2 / 2 + x^3 / 6 + ..."""
     near = np.clip(X, -0.1, 0.1)
     series = near * near * _polynomial(_EXP_SERIES, near)
     return np.where(near == X, series, np.expm1(X) - X)
@@ -124,7 +125,7 @@ _EXP_SERIES = tuple(1 / math.factorial(k) for k in range(10, 1, -1))
 
 
 def _sum(X: Array, axis: int) -> Array:
-    """The sum along `axis`, which is kept; along the last one it is a product with ones."""
+    """The sum along `axis`, which stays with size 1; on the last axis, a product with ones."""
     if axis in (-1, X.ndim - 1) and X.ndim > 1:
         return np.matmul(X, ones(X.shape[-1], X.dtype)[:, None])
     return X.sum(axis=axis, keepdims=True)
@@ -132,34 +133,35 @@ def _sum(X: Array, axis: int) -> Array:
 
 @functools.lru_cache(maxsize=256)
 def ones(n: int, dtype: np.dtype[Any]) -> Array:
-    """n ones, shared and therefore read-only: a product with them is the fastest sum."""
+    """n ones in a shared, read-only array; a product with them is the fastest sum."""
     return _constant(1, n, dtype)
 
 
 @functools.lru_cache(maxsize=256)
 def zeros(n: int, dtype: np.dtype[Any]) -> Array:
-    """n zeros, shared and therefore read-only."""
+    """n zeros in a shared, read-only array."""
     return _constant(0, n, dtype)
 
 
-KEPT = 1 << 18  # the longest constant that stays in memory
+KEPT = 1 << 18  # length of the constant arrays that stay in memory
 
 
 def _constant(value: int, n: int, dtype: np.dtype[Any]) -> Array:
-    """n times the value: a part of the array of KEPT, or one number that is read n times.
+    """The value n times: a slice of a shared array, or beyond KEPT one element read n times.
 
-    Either is a view, so that arrays of many lengths together take the memory of one. For a
-    product, NumPy makes a passing copy of the latter.
+    Both are views, so that constants of many lengths need the memory of one. A product makes
+    NumPy copy the second kind for as long as the product takes.
     """
-    held = _held(value, dtype)
-    return held[:n] if n <= KEPT else np.broadcast_to(held[0], n)
+    shared = _shared(value, dtype)
+    return shared[:n] if n <= KEPT else np.broadcast_to(shared[0], n)
 
 
 @functools.cache
-def _held(value: int, dtype: np.dtype[Any]) -> Array:
-    made = np.full(KEPT, value, dtype)
-    made.flags.writeable = False
-    return made
+def _shared(value: int, dtype: np.dtype[Any]) -> Array:
+    """KEPT times the value, read-only."""
+    array = np.full(KEPT, value, dtype)
+    array.flags.writeable = False
+    return array
 
 
 def sum_rows(X: Array, out: Array | None = None) -> Array:
@@ -171,15 +173,15 @@ def sum_rows(X: Array, out: Array | None = None) -> Array:
 
 
 def all_finite(X: Array) -> bool:
-    """Whether the sum of the squares of X (contiguous) is finite, and so each of its numbers."""
+    """Whether the sum of squares of X (contiguous) is finite, and with it every element."""
     return math.isfinite(np.vdot(X, X))
 
 
 def erf(X: Array) -> Array:
     """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, elementwise.
 
-    Within 1e-14 of `math.erf` in float64. Near 0 it is x P(x^2), with P a polynomial; further
-    out, 1 - exp(-x^2) Q(t) where t = (|x| - 3) / (|x| + 3), with the sign of x.
+    Within 1e-14 of `math.erf` in float64. For |x| < 1 it is x P(x^2), with P a polynomial; for
+    larger |x|, 1 - exp(-x^2) Q(t) where t = (|x| - 3) / (|x| + 3), with the sign of x.
     """
     shape = np.shape(X)
     X = np.atleast_1d(X)
@@ -214,7 +216,7 @@ def one_hot(labels: Any, classes: int, dtype: DType = np.float32) -> Array:
 def check_labels(
     labels: Any, classes: int, ignore_index: int | None = None, name: str = "y"
 ) -> Array:
-    """Labels as int64, all from 0 to classes - 1 or equal to `ignore_index`."""
+    """Return labels as int64; refuse any outside 0 to classes - 1 except `ignore_index`."""
     labels = np.asarray(labels)
     if labels.dtype.kind not in "iu":
         raise ArgumentTypeError(
@@ -239,8 +241,8 @@ def cross_entropy(
     """-sum_i w_i sum_k t_ik log softmax(logits_i)_k / total.
 
     `logits` are (..., K). `targets` are labels (...,), which stand for their one-hot rows, or
-    rows (..., K), which need not sum to one. `weights` are (...,), one each unless given.
-    `total` is the sum of all w_i t_ik unless given.
+    rows (..., K), which need not sum to one. `weights` are (...,) and default to 1. `total`
+    defaults to the sum of all w_i t_ik.
     """
     return nll(log_softmax(logits), *_rows(logits, targets, weights), total)
 
@@ -248,7 +250,7 @@ def cross_entropy(
 def cross_entropy_gradient(
     logits: Array, targets: Array, weights: Array | None = None, total: float | None = None
 ) -> Array:
-    """The derivative of `cross_entropy` by the logits: w_i (p_ik sum_j t_ij - t_ik) / total."""
+    """The gradient of `cross_entropy` in the logits: w_i (p_ik sum_j t_ij - t_ik) / total."""
     return cross_entropy_and_gradient(logits, targets, weights, total)[1]
 
 
@@ -259,13 +261,13 @@ def cross_entropy_and_gradient(
     total: float | None = None,
     out: Array | None = None,
 ) -> tuple[float, Array]:
-    """`cross_entropy` and its gradient from one pass of exponentials; `out` takes the gradient.
+    """`cross_entropy` and its gradient, which goes into `out`, from one pass of exponentials.
 
     With z the logits minus their maximum and s = sum(exp(z)), the loss of row i is
-    log(s) sum_k t_k - sum_k t_k z_k, and p = exp(z) / s. A logit of -inf costs nothing where its
-    target is 0, and makes the loss infinite where it is not. s is 1 + r, with r the sum of all
-    exp(z) but the greatest: log(s) is log1p(r), which stays exact where s rounds to 1.
-    A row of weight 0 costs nothing and has gradient 0, whatever its logits.
+    log(s) sum_k t_k - sum_k t_k z_k, and p = exp(z) / s. A logit of -inf adds nothing to the loss
+    where its target is 0, and makes it infinite elsewhere. s is 1 + r, with r the sum of all
+    exp(z) except the largest: log(s) is log1p(r), which stays exact where s rounds to 1.
+    A row of weight 0 has loss 0 and gradient 0, whatever its logits.
     """
     targets, weights = _rows(logits, targets, weights)
     if total is None:
@@ -283,47 +285,51 @@ def cross_entropy_and_gradient(
     top += np.arange(0, Z.size, Z.shape[-1])
     with np.errstate(invalid="ignore"):
         np.subtract(logits, logits.max(axis=-1, keepdims=True), out=Z)
-    aimed, mass = _aimed(targets, Z), targets.sum(-1)
+    target_score, mass = _target_score(targets, Z), targets.sum(-1)
     P = np.exp(Z, out=Z)
     flat[top] = 0
     r = _sum(P, -1)
     flat[top] = 1
-    each = np.log1p(r[..., 0]) * mass - aimed
+    losses = np.log1p(r[..., 0]) * mass - target_score
     factor = scale / (1 + r)
     if weights is not None:
-        each = _weighed(each, weights)
+        losses = _weighted(losses, weights)
         factor *= weights[..., None]
-    P *= mass[..., None]  # (p mass - t) s, in the order in which t = p = 1 leaves -r
+    P *= mass[..., None]  # (p mass - t) s, in an order that leaves exactly -r for t = p = 1
     P -= targets
     P -= targets * r
     P *= factor
     if weights is not None:
         P[weights == 0] = 0
-    return float(each.sum()) * scale, P
+    return float(losses.sum()) * scale, P
 
 
 @kernel
 def cross_entropy_of_labels(
     Z: Array, dZ: Array, labels: Array, weights: Array | None, scale: float
 ) -> float:
-    """Loss and gradient for logits (n, K) and labels (n,), as `cross_entropy_and_gradient`."""
+    """Return the loss of logits Z (n, K) and labels (n,), and write its gradient into dZ.
+
+    See `cross_entropy_and_gradient`; here s is the label's exp(z) plus the sum of the others.
+    """
     with np.errstate(invalid="ignore"):
         np.subtract(Z, Z.max(axis=-1, keepdims=True), out=dZ)
     flat, at = dZ.reshape(-1), np.arange(0, Z.size, Z.shape[-1]) + labels
-    aimed = flat.take(at)
+    target_score = flat.take(at)
     np.exp(dZ, out=dZ)
-    own = flat.take(at)
+    target_exp = flat.take(at)  # 1 if the label has the largest logit
     flat[at] = 0
-    others = _sum(dZ, -1)[:, 0]  # s is own + others; a label of the greatest logit has own = 1
-    each, factor = np.log1p(own - 1 + others) - aimed, scale / (own + others)
+    others = _sum(dZ, -1)[:, 0]
+    losses = np.log1p(target_exp - 1 + others) - target_score
+    factor = scale / (target_exp + others)
     if weights is not None:
-        each = _weighed(each, weights)
+        losses = _weighted(losses, weights)
         factor *= weights
     dZ *= factor[:, None]
     flat[at] = -others * factor  # p - 1 is -others / s
     if weights is not None:
         dZ[weights == 0] = 0
-    return float(each.sum()) * scale
+    return float(losses.sum()) * scale
 
 
 def nll(
@@ -331,28 +337,28 @@ def nll(
 ) -> float:
     """-sum_i w_i sum_k t_ik log_p_ik / total; shapes and `total` as in `cross_entropy`."""
     if targets.ndim < log_p.ndim:
-        each = np.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
+        scores = np.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
     else:
-        each = _aimed(targets, log_p)
+        scores = _target_score(targets, log_p)
     if weights is not None:
-        each = _weighed(each, weights)
+        scores = _weighted(scores, weights)
     if total is None:
         total = target_weight(targets, weights)
-    return -float(each.sum()) / total if total else 0.0
+    return -float(scores.sum()) / total if total else 0.0
 
 
-def _aimed(targets: Array, X: Array) -> Array:
+def _target_score(targets: Array, X: Array) -> Array:
     """sum_k t_k x_k, in which 0 times infinity is 0."""
     return np.einsum("...k,...k->...", targets, np.where(targets != 0, X, 0))
 
 
-def _weighed(each: Array, weights: Array) -> Array:
+def _weighted(losses: Array, weights: Array) -> Array:
     """w_i l_i, and 0 where the weight is 0, even if l_i is infinite."""
-    return np.where(weights != 0, each, 0) * weights
+    return np.where(weights != 0, losses, 0) * weights
 
 
 def target_weight(targets: Array, weights: Array | None) -> float:
-    """The sum of all w_i t_ik, by which a cross-entropy is divided."""
+    """The sum of all w_i t_ik, the divisor of a cross-entropy."""
     if targets.dtype.kind in "iu":
         return float(targets.size if weights is None else weights.sum(dtype=np.float64))
     mass = targets.sum(axis=-1, dtype=np.float64)
@@ -360,11 +366,11 @@ def target_weight(targets: Array, weights: Array | None) -> float:
 
 
 def _rows(logits: Array, targets: Array, weights: Array | None) -> tuple[Array, Array | None]:
-    """Targets and weights as arrays that fit the logits, weights in the logits' dtype."""
+    """Check targets and weights against the logits, and convert both to arrays."""
     targets = np.asarray(targets)
     if targets.shape not in (logits.shape[:-1], logits.shape):
         raise ShapeError(
-            f"cross-entropy takes labels of shape {logits.shape[:-1]} or rows of shape "
+            f"cross-entropy expects labels of shape {logits.shape[:-1]} or rows of shape "
             f"{logits.shape}, got {targets.shape}."
         )
     if targets.shape == logits.shape:
@@ -384,35 +390,35 @@ def gaussian(X: Array) -> Array:
 
 
 def maximum_mean_discrepancy(X: Array, Y: Array, bandwidth: float | None = None) -> float:
-    """How far apart the distributions are from which the rows of X and of Y come, squared.
+    """Estimate the squared distance between the distributions that X and Y are samples of.
 
-    Shapes: X (m, ...), Y (n, ...), of at least two samples each. With k(a, b) the mean of a
+    Shapes: X (m, ...), Y (n, ...), at least two samples each. With k(a, b) the mean of a
     Gaussian kernel, exp(-|a - b|^2 / (2 bandwidth^2)), over pairs of different samples:
 
         k(x, x') + k(y, y') - 2 k(x, y)
 
-    Its mean is 0 for equal distributions and positive for others; being without bias, a single
-    value may be below 0. `bandwidth` is the median distance between two of all samples unless
-    given.
+    Its expected value is 0 for equal distributions and positive for others. The estimate is
+    unbiased, so a single value may be below 0. `bandwidth` defaults to the median distance
+    between any two samples.
     Source: Gretton et al. 2012, "A kernel two-sample test", JMLR 13, eq. 3 and sec. 8.
     """
     X, Y = (np.reshape(A, (len(A), -1)).astype(np.float64) for A in (X, Y))
     m, n = len(X), len(Y)
     if X.shape[1:] != Y.shape[1:] or min(m, n) < 2:
         raise ShapeError(
-            f"maximum_mean_discrepancy takes two samples or more of X and of Y, of one size, "
-            f"got shapes {X.shape} and {Y.shape}."
+            f"maximum_mean_discrepancy requires at least two samples each of X and Y, all of the "
+            f"same size, got shapes {X.shape} and {Y.shape}."
         )
     A = np.concatenate([X, Y])
-    A -= A.mean(axis=0)  # the distances stay, and are computed more exactly
+    A -= A.mean(axis=0)  # same distances, with less rounding
     lengths = np.einsum("ij,ij->i", A, A)
     D = np.maximum(lengths[:, None] + lengths - 2 * A @ A.T, 0)  # squared distances
     if bandwidth is None:
         bandwidth = float(np.median(np.sqrt(D[np.triu_indices(m + n, 1)])))
     if not bandwidth > 0:
         raise ArgumentError(
-            f"maximum_mean_discrepancy takes a bandwidth > 0, got {bandwidth}: by default it is "
-            "the median distance, which is 0 where most samples are equal."
+            f"maximum_mean_discrepancy requires a bandwidth > 0, got {bandwidth}: by default it is "
+            "the median distance, which is 0 if most samples are equal."
         )
     np.fill_diagonal(K := np.exp(D / (-2 * bandwidth**2)), 0)
     within_X, within_Y = K[:m, :m].sum() / (m * (m - 1)), K[m:, m:].sum() / (n * (n - 1))

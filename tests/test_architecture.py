@@ -41,7 +41,10 @@ PYTHONS_OWN = {
     "lzma",  # may be missing from a Python built without it
     *("concurrent", "html"),  # take milliseconds that few programs have a use for
 }
-WHOLE = {"kernels.compiled": {"numba"}}  # modules that are themselves imported where used
+WHOLE = {  # modules that are themselves imported where used
+    "kernels.compiled.jit": {"numba"},
+    "kernels.compiled.scalar": {"numba"},
+}
 OPTIONAL = {
     "threadpoolctl",
     "rich",

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, TextIO
 
 import pytest
 
-COMPILED = "kernels/compiled.py"  # whose functions do not run in Python
+COMPILED = "kernels/compiled/"  # the folder of functions that do not run in Python
 UNBROKEN = 77  # the exit status of a fork that could not break the function
 Order = dict[str, Any]
 
@@ -175,7 +175,7 @@ class Runner:
         return [
             item
             for item in tests
-            if file.endswith(COMPILED)
+            if COMPILED in file
             or item.nodeid not in self.called  # it ended the fork that ran it
             or any(f"{each}.".startswith(f"{name}.") for each in self.called[item.nodeid])
         ]
@@ -238,8 +238,10 @@ def place(code: CodeType) -> tuple[str, str, int]:
 
 def forget_compiled(module: ModuleType, broken: list[FunctionType]) -> None:
     """Make Numba compile what may hold the mutant: its cache does not look at constants."""
-    kernels = [k for k in vars(module).values() if hasattr(k, "py_func")]
-    if kernels:
+    if COMPILED in str(module.__file__):
+        package = module.__name__.rpartition(".")[0]  # a scalar function is part of other kernels
+        modules = [m for name, m in sys.modules.items() if name.startswith(package)]
+        kernels = [k for m in modules for k in vars(m).values() if hasattr(k, "py_func")]
         from numba.core.caching import NullCache
 
         for kernel in [k for k in kernels if k.py_func in broken] or kernels:

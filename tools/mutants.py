@@ -52,10 +52,10 @@ ROOT = Path(__file__).parents[1]
 COMMAND = "python tools/mutants.py"
 SOURCES = shutil.ignore_patterns("__pycache__")
 GRADIENTS = (  # the functions that are broken: gradients, steps, and the helpers they are made of
-    r"_?back(ward)?|\w+_back|_back_through|go_back|slope|\w*gradients?\w*|_rows|_unit|gaussian|sum_rows"
-    r"|_share|sum_by_token|cross_entropy_of_labels|_aimed|_weighed|sgd|n?adam|rmsprop|adagrad|adadelta|lion|update"
+    r"_?back(ward)?|\w+_back|_back_through|slope|\w*gradients?\w*|_rows|_unit|gaussian|sum_rows"
+    r"|_share|sum_by_token|cross_entropy_of_labels|_target_score|_weighted|sgd|n?adam|rmsprop|adagrad|adadelta|lion|update"
     r"|step|accumulate|_momentum|_clipped|_penalised"
-    r"|rotate|_flip(ped)?|_?inside|at|pad|extent|places|_cuts?|_lay|_grouped|_taps|_back_to_rows|_g"
+    r"|rotate|_flip(ped)?|_?inside|at|pad|extent|places|_cuts?|_lay|_grouped|_taps|_to_rows|_from_rows"
     r"|_split|_heads|_factors|_attend|_apply|_wide|_norm|receive|gather"
     r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden|length"
     r"|recall|keep|drop|meet|and_packed|by_path|joined|named|written|read"
@@ -65,7 +65,8 @@ FORWARD = (  # with --forward, these too
     r"forward|value|each|divisor|target_weight|_weighted|_variance|_scale_and_shift|_sum|_product|nll"
     r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|exp_minus_line|one_hot"
 )
-TWIN = "kernels/compiled.py"  # all of whose functions are broken: each is compared with its formula
+COMPILED = "kernels/compiled/*.py"  # all functions are broken: each is compared with its formula
+TWIN = "kernels/compiled/scalar.py"
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": ("layers/test_contract.py", ["test_kills.py", "layers"]),
     "loss/*.py": ("loss/test_loss.py", ["test_kills.py", "training/test_shortcuts.py"]),
@@ -95,7 +96,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
         ["layers/test_tying.py", "optimization/test_groups.py", "optimization/test_memory.py"],
     ),
     "optimization/matrices.py": ("optimization/test_muon.py", []),
-    TWIN: ("kernels/test_kernels.py", []),
+    COMPILED: ("kernels/test_kernels.py", []),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
     (
@@ -327,23 +328,23 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     ): "dZ is (n, K): its last axis is its second",
     (
         "functional.py",
-        "_aimed",
+        "_target_score",
         "return np.einsum('...k,...k->...', targets, np.where(targets != 0, X, 1))",
     ): "what stands where the target is 0 is multiplied by 0: any finite number will do",
     (
         "functional.py",
-        "_weighed",
+        "_weighted",
         "return np.where(weights != 0, each, 1) * weights",
     ): "what stands where the weight is 0 is multiplied by 0: any finite number will do",
     (
         TWIN,
         "_exp_of",
-        "held = min(max(x, f4(-87.3)), f4(89.7))",
+        "clamped = min(max(x, f4(-87.3)), f4(89.7))",
     ): "above 88.7 the result is infinite anyway",
     (
         TWIN,
         "_exp_of",
-        "held = min(max(x, f4(-88.3)), f4(88.7))",
+        "clamped = min(max(x, f4(-88.3)), f4(88.7))",
     ): "below -87.3 the result is 0 anyway",
     (
         TWIN,
@@ -352,32 +353,32 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     ): "it is taken from 9 on, or of NaN, which is not below 1 either",
     (TWIN, "_erf_of", "q = min(size, f4(2)) ** 2"): "from 1 on, what q makes is not taken",
     (
-        TWIN,
+        "kernels/compiled/normalization.py",
         "_layer_norm",
         "overflowed = True",
     ): "rows that are done are passed over: it is only work",
     (
-        TWIN,
+        "kernels/compiled/normalization.py",
         "_layer_norm",
         "overflowed |= not k < X.dtype.type(0)",
     ): "rows that are done are passed over: it is only work",
     (
-        TWIN,
+        "kernels/compiled/normalization.py",
         "_layer_norm",
         "overflowed |= not k > X.dtype.type(1)",
     ): "rows that are done are passed over: it is only work",
     (
-        TWIN,
+        "kernels/compiled/softmax.py",
         "softmax_rows",
         "inverse = 1 / (one if s == zero else s)",
     ): "the compiler makes the same code of it: it narrows the quotient to float32",
     (
-        TWIN,
+        "kernels/compiled/softmax.py",
         "causal_softmax",
         "inverse = 1 / (one if s == zero else s)",
     ): "the compiler makes the same code of it: it narrows the quotient to float32",
     (
-        TWIN,
+        "kernels/compiled/normalization.py",
         "_scaled_layer_norm",
         "r[i, 0] = 1 / np.hypot(m * std, root)",
     ): "the compiler makes the same code of it: it narrows the quotient to float32",
@@ -508,8 +509,8 @@ def units(function: ast.AST) -> list[Any]:
 
 def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
     """All mutants of a file: those of its functions, then those of its methods."""
-    if file == TWIN:
-        names = r"(?!_Notice|on_|compiled|(_exp|_tanh|_erf)$)\w+"  # these only name an overload
+    if fnmatch(file, COMPILED):  # but not what compiles them, or only names an overload
+        names = r"(?!_Notice|on_|(jit|_stamp|exp|tanh|erf)$)\w+"
     made: list[Mutant] = []
     keys: Counter[str] = Counter()
     lines, tree = source.splitlines(keepends=True), ast.parse(source)
@@ -620,7 +621,7 @@ def order(mutant: Mutant) -> dict[str, Any]:
 
 
 def alone(place: Path) -> dict[str, str]:
-    """The environment of the tests: what is broken is the form in NumPy; TWIN's tests run both."""
+    """The environment of the tests: the NumPy form is broken; COMPILED's tests run both."""
     settings = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONHASHSEED": "0", "PYTHONPATH": ""}
     settings |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     settings |= {"PHITODEEP_KERNELS": "numpy", "PYTEST_DEBUG_TEMPROOT": str(place)}

@@ -1,16 +1,18 @@
-"""The chooser between an inner loop in NumPy and its compiled twin.
+"""Run each hot inner loop in NumPy, or as its compiled twin.
 
-A hot loop is written in NumPy beside the formula that it computes, in its layer's or rule's file:
+A hot loop is written in NumPy next to the formula that it computes, in the file of its layer or
+rule:
 
     @kernel
     def adagrad(theta, g, v, s, lr, eps):
         v += np.square(g, out=s)
         ...
 
-`phitodeep/kernels/compiled.py` has a function of the same name and arguments, which Numba
-compiles when it is first called and keeps in its cache (`pip install "phitodeep[fast]"`). The
-environment's PHITODEEP_KERNELS says which one runs: `numpy`, `numba`, or `auto`, which is Numba
-where it is installed. `tests/kernels` calls every kernel both ways and compares.
+Its twin, a function of the same name and arguments in `phitodeep/kernels/compiled/`, is registered
+with `@twin`. Numba compiles it on its first call and caches it on disk
+(`pip install "phitodeep[fast]"`). The environment variable PHITODEEP_KERNELS chooses between the
+two: `numpy`, `numba`, or `auto`, which means Numba if it is installed. `tests/kernels` calls every
+kernel both ways and compares the results.
 """
 
 from __future__ import annotations
@@ -25,56 +27,88 @@ from typing import Any, TypeVar, cast
 from phitodeep.errors import ArgumentError, MissingExtraError
 
 F = TypeVar("F", bound=Callable[..., Any])
-SETS = ("numpy", "numba", "auto")
+CHOICES = ("numpy", "numba", "auto")
 
 
 class Kernel:
-    """A function that is its NumPy form until the first call chooses."""
+    """A function that picks its form, NumPy or compiled, on its first call."""
 
     def __init__(self, plain: Callable[..., Any]) -> None:
         self.plain, self.name = plain, plain.__name__
-        self.run: Callable[..., Any] = self._first
+        self.run: Callable[..., Any] = self._choose_and_run
         functools.update_wrapper(self, plain)
 
     def __call__(self, *arguments: Any) -> Any:
         return self.run(*arguments)
 
-    def _first(self, *arguments: Any) -> Any:
-        use(os.environ.get("PHITODEEP_KERNELS") or "auto")
+    def _choose_and_run(self, *arguments: Any) -> Any:
+        chosen()
         return self.run(*arguments)
 
 
-KERNELS: dict[str, Kernel] = {}
+KERNELS: dict[str, Kernel] = {}  # by name: the NumPy forms
+TWINS: dict[str, Callable[..., Any]] = {}  # by the same names: the compiled forms
 _chosen: str | None = None
 
 
 def kernel(plain: F) -> F:
-    """A function in NumPy that runs as its compiled twin where that is wanted."""
-    made = KERNELS[plain.__name__] = Kernel(plain)
+    """Register a NumPy function under its name, to run as its compiled twin when so chosen."""
+    name = plain.__name__
+    if name in KERNELS:
+        _check_same("kernel", name, KERNELS[name].plain, plain)
+    registered = Kernel(plain)
     if _chosen is not None:
-        made.run = _twin(made) if _chosen == "numba" else plain
-    return cast(F, made)
+        registered.run = _twin_of(name) if _chosen == "numba" else plain
+    KERNELS[name] = registered
+    return cast(F, registered)
+
+
+def twin(function: F) -> F:
+    """Register a compiled function as the twin of the kernel of the same name."""
+    name = function.__name__
+    if name in TWINS:
+        _check_same("compiled twin", name, TWINS[name], function)
+    TWINS[name] = function
+    return function
 
 
 def use(which: str) -> str:
-    """Run all kernels in NumPy or compiled: "numpy", "numba" or "auto"; the set that runs now."""
+    """Run all kernels as "numpy", "numba" or "auto"; return which of the first two now runs."""
     global _chosen
-    if which not in SETS:
-        raise ArgumentError(f"PHITODEEP_KERNELS must be one of {', '.join(SETS)}, got {which!r}.")
+    if which not in CHOICES:
+        raise ArgumentError(
+            f"PHITODEEP_KERNELS must be one of {', '.join(CHOICES)}, got {which!r}."
+        )
     installed = importlib.util.find_spec("numba") is not None
     if which == "numba" and not installed:
         raise MissingExtraError.of("numba", "fast", 'PHITODEEP_KERNELS="numba"')
-    _chosen = "numba" if installed and which != "numpy" else "numpy"
-    for one in KERNELS.values():
-        one.run = _twin(one) if _chosen == "numba" else one.plain
+    compiled = installed and which != "numpy"
+    forms = {name: _twin_of(name) if compiled else k.plain for name, k in KERNELS.items()}
+    for name, form in forms.items():
+        KERNELS[name].run = form
+    _chosen = "numba" if compiled else "numpy"
     return _chosen
 
 
 def chosen() -> str:
-    """The set that runs: "numpy" or "numba"."""
+    """Return which kernels run, "numpy" or "numba", choosing now if nothing has yet."""
     return _chosen or use(os.environ.get("PHITODEEP_KERNELS") or "auto")
 
 
-def _twin(one: Kernel) -> Callable[..., Any]:
-    compiled = importlib.import_module("phitodeep.kernels.compiled")
-    return cast(Callable[..., Any], getattr(compiled, one.name))
+def _twin_of(name: str) -> Callable[..., Any]:
+    importlib.import_module("phitodeep.kernels.compiled")  # registers all twins
+    if name not in TWINS:
+        raise ArgumentError(
+            f"kernel {name!r} has no compiled twin: register one with @twin, or set "
+            "PHITODEEP_KERNELS to numpy."
+        )
+    return TWINS[name]
+
+
+def _check_same(kind: str, name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
+    """Refuse a second definition of a name, unless it is the first one run again (a reload)."""
+    if (old.__module__, old.__qualname__) != (new.__module__, new.__qualname__):
+        raise ArgumentError(
+            f"the {kind} {name!r} is already defined in {old.__module__}: give the one in "
+            f"{new.__module__} another name."
+        )

@@ -1,49 +1,40 @@
-"""Activations: a scalar function applied to each number, and softmax along an axis.
+"""Activations: a scalar function applied to each element, and softmax along an axis.
 
 For an elementwise y = f(x) the Jacobian is diagonal, so dx = f'(x) dy. Each class writes f as
-`value` and f' as `slope`; `Elementwise` does the rest. Where f has a kink, the slope there is
-that of the side that its docstring names.
+`value` and f' as `slope`; `Elementwise` does the rest. At a kink, the docstring says which side's
+slope is used. GELU and Softmax have files of their own and are imported here.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from phitodeep.checks import check_number
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.functional import (
-    erf,
-    gaussian,
-    log_softmax,
-    sigmoid,
-    softmax,
-    softplus,
-    sum_rows,
-    zeros,
-)
+from phitodeep.errors import ShapeError
+from phitodeep.functional import sigmoid, softplus, sum_rows, zeros
 from phitodeep.kernels import kernel
+from phitodeep.kernels.blocks import BLOCK, in_blocks
 from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.gelu import GELU as GELU
+from phitodeep.layers.softmax import LogSoftmax as LogSoftmax
+from phitodeep.layers.softmax import Softmax as Softmax
 from phitodeep.types import Array, Shape
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Elementwise(Layer):
-    """Y = f(X) for each number; X, Y, dX, dY are of one shape (N, ...)."""
+    """Y = f(X), elementwise; X, Y, dX and dY have the same shape (N, ...)."""
 
     independent_samples, steps = True, "independent"
 
     def value(self, X: Array) -> Array:
-        """f(x)."""
+        """Return f(x)."""
         raise NotImplementedError(f"{type(self).__name__} must implement value(X).")
 
     def slope(self, X: Array, Y: Array) -> Array:
-        """f'(x), given x and y = f(x)."""
+        """Return f'(x), given x and y = f(x)."""
         raise NotImplementedError(f"{type(self).__name__} must implement slope(X, Y).")
 
     def forward(self, X: Array) -> Array:
@@ -81,34 +72,23 @@ class ReLU(Layer):
         return dX
 
 
-PART = 1 << 14  # numbers that stay in the cache while several passes go over them
-
-
-def in_parts(run: F) -> F:
-    """A function of vectors, elementwise, that goes through them part by part."""
-
-    @functools.wraps(run)
-    def in_turn(*vectors: Array) -> None:
-        for i in range(0, vectors[0].size, PART):
-            run(*[v[i : i + PART] for v in vectors])
-
-    return cast(F, in_turn)
-
-
 @kernel
-@in_parts
+@in_blocks
 def relu(X: Array, Y: Array) -> None:
-    """y = max(x, 0), of vectors."""
-    np.maximum(X, zeros(PART, X.dtype)[: X.size], out=Y)  # a single 0 would take twice as long
+    """Write y = max(x, 0), of vectors (n,)."""
+    np.maximum(X, zeros(BLOCK, X.dtype)[: X.size], out=Y)  # a scalar 0 would take twice as long
 
 
 @kernel
-@in_parts
+@in_blocks
 def relu_back(dY: Array, Y: Array, dX: Array) -> None:
-    """dx = dy where y > 0, else 0, also for a dy that times 0 is NaN: all bits of dy, or none."""
-    bits = np.abs(Y, out=dX).view(f"i{dX.itemsize}")  # as integers, 0 or above: no y is below 0
+    """Write dx = dy where y > 0, else 0, of vectors (n,).
+
+    It keeps all bits of dy or none, so that dx is 0 even where dy is infinite or NaN.
+    """
+    bits = np.abs(Y, out=dX).view(f"i{dX.itemsize}")  # y >= 0 as an integer is >= 0 too
     np.negative(bits, out=bits)
-    bits >>= 8 * bits.itemsize - 1  # the sign everywhere: 0, or -1, which is all ones
+    bits >>= 8 * bits.itemsize - 1  # copies the sign to every bit: 0, or -1, which is all ones
     bits &= dY.view(bits.dtype)
 
 
@@ -138,9 +118,9 @@ class LeakyReLU(Elementwise):
 class PReLU(Layer):
     """y = x for x > 0, else alpha x, with one learnt alpha for each feature of the last axis.
 
-    Shapes: X, Y, dX, dY are (..., D); alpha is (D,) and begins at `init`.
+    Shapes: X, Y, dX, dY are (..., D); alpha is (D,) and starts at `init`.
 
-    Backward: dx = dy for x > 0, else alpha dy. alpha meets only the negative x, so
+    Backward: dx = dy for x > 0, else alpha dy. alpha multiplies only the negative x, so
     dalpha = sum_rows(dy min(x, 0)).
 
     Source: He et al. 2015, "Delving deep into rectifiers", arXiv:1502.01852, eq. 1 and 8.
@@ -200,7 +180,7 @@ class CELU(ELU):
     """
 
     def value(self, X: Array) -> Array:
-        with np.errstate(over="ignore"):  # exp(-inf) is right for what alpha < 1 makes too large
+        with np.errstate(over="ignore"):  # x / alpha may overflow if alpha < 1; exp(-inf) is right
             below = np.minimum(X, 0) / self.alpha
         return np.where(X > 0, X, self.alpha * np.expm1(below))
 
@@ -209,7 +189,7 @@ class CELU(ELU):
 
 
 class SELU(Elementwise):
-    """y = scale times ELU(alpha), with the two constants that keep mean 0 and variance 1.
+    """y = scale times ELU(alpha): the two constants keep activations at mean 0 and variance 1.
 
     Source: Klambauer et al. 2017, "Self-normalizing neural networks", arXiv:1706.02515, eq. 2
     and 14. Initialise with LeCun.
@@ -223,98 +203,6 @@ class SELU(Elementwise):
 
     def slope(self, X: Array, Y: Array) -> Array:
         return np.where(X > 0, self.scale, Y + self.scale * self.alpha)
-
-
-class GELU(Layer):
-    """y = x Phi(x), with Phi the standard normal distribution; or its tanh approximation.
-
-    Exact ("none"): Phi = (1 + erf(x / sqrt 2)) / 2 has the density phi as derivative, so
-
-        dx = (Phi + x phi) dy
-
-    "tanh": Phi is replaced by s = sigmoid(2 u), which is (1 + tanh u) / 2, with
-    u = k (x + c x^3), k = sqrt(2 / pi), c = 0.044715. Since ds/du = 2 s (1 - s),
-
-        dx = (s + x 2 s (1 - s) k (1 + 3 c x^2)) dy
-
-    Shapes: X, Y, dX, dY are (N, ...).
-    By eye: y and its slope go to x and 1 above, and to 0 and 0 below, also at infinity.
-    Source: Hendrycks and Gimpel 2016, arXiv:1606.08415, sec. 2.
-    """
-
-    _flops_per_output = 8
-    independent_samples, steps = True, "independent"
-    gives = "numbers"
-
-    def __init__(self, approximate: str = "none") -> None:
-        super().__init__()
-        if approximate not in ("none", "tanh"):
-            raise ArgumentError(f'GELU approximate must be "none" or "tanh", got {approximate!r}.')
-        self.approximate = approximate
-
-    def forward(self, X: Array) -> Array:
-        Phi, Y = (self.buffer(name, X.shape, X.dtype) for name in ("Phi", "Y"))
-        run = gelu_tanh if self.approximate == "tanh" else gelu
-        run(X.ravel(), Phi.ravel(), Y.ravel())
-        self.save_for_backward(X=X, Phi=Phi)
-        return Y
-
-    def backward(self, dY: Array) -> Array:
-        X, Phi = self.saved("X", "Phi")
-        dX = self.buffer("dX", dY.shape, dY.dtype)
-        run = gelu_tanh_back if self.approximate == "tanh" else gelu_back
-        run(dY.ravel(), X.ravel(), Phi.ravel(), dX.ravel())
-        return dX
-
-
-K, C = math.sqrt(2 / math.pi), 0.044715  # of the tanh approximation
-FAR = 40.0  # from here on Phi is 0 or 1, and x phi is 0, in float64 too
-
-
-@kernel
-@in_parts
-def gelu(X: Array, Phi: Array, Y: Array) -> None:
-    """Phi = (1 + erf(x / sqrt 2)) / 2 and y = x Phi, of vectors."""
-    np.multiply(erf(X * math.sqrt(0.5)) + 1, 0.5, out=Phi)
-    np.multiply(X.clip(-FAR, np.inf, out=Y), Phi, out=Y)
-
-
-@kernel
-@in_parts
-def gelu_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
-    """dx = (Phi + x phi) dy."""
-    X.clip(-FAR, FAR, out=dX)
-    dX *= gaussian(dX)
-    dX += Phi
-    dX *= dY
-
-
-@kernel
-@np.errstate(over="ignore")
-@in_parts
-def gelu_tanh(X: Array, Phi: Array, Y: Array) -> None:
-    """Phi = sigmoid(2 K (x + C x^3)) and y = x Phi, of vectors."""
-    np.multiply(X, X, out=Y)
-    Y *= 2 * K * C
-    Y += 2 * K
-    Y *= X
-    sigmoid(Y, out=Phi)
-    np.multiply(X.clip(-FAR, np.inf, out=Y), Phi, out=Y)
-
-
-@kernel
-@in_parts
-def gelu_tanh_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
-    """dx = (Phi + x 2 K Phi (1 - Phi) (1 + 3 C x^2)) dy."""
-    X = X.clip(-FAR, FAR)
-    np.multiply(X, X, out=dX)
-    dX *= 6 * K * C
-    dX += 2 * K
-    dX *= X
-    dX *= 1 - Phi
-    dX += 1
-    dX *= Phi
-    dX *= dY
 
 
 class SiLU(Elementwise):
@@ -351,7 +239,7 @@ class Mish(Elementwise):
 
 
 class HardSigmoid(Elementwise):
-    """y = x / 6 + 1 / 2, held between 0 and 1; the slope is 1 / 6 for -3 < x < 3, else 0.
+    """y = x / 6 + 1 / 2, clipped to [0, 1]; the slope is 1 / 6 for -3 < x < 3, else 0.
 
     Source: the piecewise form of PyTorch's Hardsigmoid; Howard et al. 2019, arXiv:1905.02244.
     """
@@ -366,7 +254,7 @@ class HardSigmoid(Elementwise):
 
 
 class HardSwish(Elementwise):
-    """y = x hardsigmoid(x): 0 up to -3, x from 3 on; the slope between is (2 x + 3) / 6.
+    """y = x hardsigmoid(x): 0 up to -3, x from 3 on; in between, the slope is (2 x + 3) / 6.
 
     Source: Howard et al. 2019, "Searching for MobileNetV3", arXiv:1905.02244, sec. 5.2.
     """
@@ -381,7 +269,7 @@ class HardSwish(Elementwise):
 
 
 class HardTanh(Elementwise):
-    """y = x held between -1 and 1; the slope is 1 for -1 < x < 1, else 0.
+    """y = x clipped to [-1, 1]; the slope is 1 for -1 < x < 1, else 0.
 
     Source: Collobert 2004, "Large scale machine learning", PhD thesis, Universite Paris VI.
     """
@@ -460,89 +348,17 @@ class Softsign(Elementwise):
         return np.square(1 / (1 + np.abs(X)))
 
 
-class _AlongAxis(Layer):
-    """What Softmax and LogSoftmax share: an axis other than that of the batch."""
-
-    _flops_per_output = 5
-    independent_samples = True
-    _mask_remedy = "axis=-1 works at each step alone"
-
-    @property
-    def steps(self) -> str:
-        """The axis of the steps is axis 1."""
-        axis = self.axis
-        if self.output_shape is not None:
-            axis %= len(self.output_shape) + 1
-        return "independent" if axis == -1 or axis > 1 else "joined"
-
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__()
-        if isinstance(axis, bool) or not isinstance(axis, int):
-            raise ArgumentTypeError(f"{type(self).__name__} axis must be an integer, got {axis!r}.")
-        if axis == 0:
-            raise ArgumentError(f"{type(self).__name__} along axis 0 would mix the samples.")
-        self.axis = axis
-
-    def create(self, shape: Shape) -> Shape:
-        self._check(len(shape) + 1)
-        return shape
-
-    def _check(self, rank: int) -> None:
-        if not -rank < self.axis < rank:
-            raise ShapeError(f"{self!r} needs that axis beside the batch axis, got rank {rank}.")
-
-
-class Softmax(_AlongAxis):
-    """y_i = exp(x_i) / sum_j exp(x_j) along `axis`: probabilities.
-
-    Shapes: X, Y, dX, dY are (N, ..., K).
-    Backward. dy_j/dx_i = y_j ([i = j] - y_i), so
-
-        dx_i = y_i (dy_i - sum_j dy_j y_j)
-
-    A check by eye: dx sums to zero, since a shift of x changes nothing.
-    Source: Bridle 1990, "Probabilistic interpretation of feedforward classification network
-    outputs".
-    """
-
-    gives = "probabilities"
-
-    def forward(self, X: Array) -> Array:
-        self._check(X.ndim)
-        Y = softmax(X, self.axis, out=self.buffer("Y", X.shape, X.dtype))
-        self.save_for_backward(Y=Y)
-        return Y
-
-    def backward(self, dY: Array) -> Array:
-        Y = self.saved("Y")
-        dX = np.multiply(dY, Y, out=self.buffer("dX", Y.shape, Y.dtype))
-        mean = dX.sum(axis=self.axis, keepdims=True)
-        np.subtract(dY, mean, out=dX)
-        dX *= Y
-        return dX
-
-
-class LogSoftmax(_AlongAxis):
-    """y_i = x_i - log(sum_j exp(x_j)) along `axis`: the logarithm of Softmax, without underflow.
-
-    Shapes: X, Y, dX, dY are (N, ..., K).
-    Backward. dy_j/dx_i = [i = j] - p_i with p = exp(y), so dx_i = dy_i - p_i sum_j dy_j.
-    A check by eye: dx sums to zero, as for Softmax.
-    Source: Goodfellow, Bengio and Courville 2016, "Deep Learning", eq. 6.30.
-    """
-
-    gives = "log-probabilities"
-
-    def forward(self, X: Array) -> Array:
-        self._check(X.ndim)
-        Y = log_softmax(X, self.axis)
-        self.save_for_backward(Y=Y)
-        return Y
-
-    def backward(self, dY: Array) -> Array:
-        return dY - np.exp(self.saved("Y")) * dY.sum(axis=self.axis, keepdims=True)
-
-
-ReLu = ReLU  # as the original 0.2.3 spelt them
-LeakyReLu = LeakyReLU
 Swish = SiLU
+
+_OLD_SPELLINGS = {"ReLu": "ReLU", "LeakyReLu": "LeakyReLU"}  # those of phitodeep 0.2.3
+if TYPE_CHECKING:
+    ReLu = ReLU
+    LeakyReLu = LeakyReLU
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OLD_SPELLINGS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _OLD_SPELLINGS[name]
+    warnings.warn(f"{name} is an old spelling: write {new}.", DeprecationWarning, stacklevel=2)
+    return globals()[new]

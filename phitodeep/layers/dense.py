@@ -20,15 +20,15 @@ class Dense(Layer):
     """Y = X W + b on the last axis.
 
     Shapes: X, dX are (..., input_size); Y, dY are (..., output_size); W is
-    (input_size, output_size) and b is (output_size,). `Dense(128)` gives the output size alone
-    and takes the input size from the layer before.
+    (input_size, output_size) and b is (output_size,). `Dense(128)` specifies only the output size
+    and infers the input size from the previous layer.
 
     Backward. For one row, y_j = sum_i x_i W_ij + b_j, and every row uses the same W and b:
 
         dL/dW_ij = sum_rows(x_i dy_j)    dL/db_j = sum_rows(dy_j)    dL/dx_i = sum_j dy_j W_ij
 
     so dW = X^T dY, db is the sum of the rows of dY, and dX = dY W^T. Nothing is divided by the
-    number of rows: the loss has done that.
+    number of rows: the loss has already done that.
 
     Source: Rumelhart, Hinton and Williams 1986, "Learning representations by back-propagating
     errors", Nature 323, eq. 5 to 7.
@@ -38,7 +38,7 @@ class Dense(Layer):
     b = Param()
     independent_samples, steps = True, "independent"
     gives = "numbers"
-    kept_as: ClassVar = {"input_size": "_given_size"}  # not the one that `create` found
+    kept_as: ClassVar = {"input_size": "_given_size"}  # as given, not as inferred by `create`
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Dense(Layer):
         return dX if dY.ndim == 2 else dX.reshape(*dY.shape[:-1], rows.shape[-1])
 
     def flops(self) -> int:
-        """A multiplication and an addition for each weight, at each position."""
+        """One multiplication and one addition per weight and position."""
         positions = int(np.prod(self.output_shape[:-1])) if self.output_shape else 1
         inputs = self.input_size or 0
         return positions * self.output_size * (2 * inputs + self.bias)

@@ -1,4 +1,4 @@
-"""Tokens as vectors, and the places of vectors in a sequence."""
+"""Token embeddings, and encodings of positions in a sequence."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
 from phitodeep.types import Array, Shape
 
-ONE_HOT = 512  # vocabularies up to this size sum their gradient by a product with one-hot rows
+ONE_HOT = 512  # up to this vocabulary size, dW is a product with one-hot rows
 
 
 class Embedding(Layer):
-    """y = W[x]: a learnt vector for each token.
+    """y = W[x]: look up a learnt vector for each token.
 
     Shapes: X is (N, ...) integers from 0 to vocab_size - 1; Y, dY are (N, ..., dim); W is
     (vocab_size, dim).
-    Backward. A row of W serves every place that holds its token, so dW[v] is the sum of dy over
-    those. Tokens have no gradient: backward returns None.
+    Backward. Every occurrence of token v reads the same row W[v], so dW[v] is the sum of dy over
+    all of them. Tokens have no gradient: backward returns None.
     Source: Bengio et al. 2003, "A neural probabilistic language model", JMLR 3.
     """
 
@@ -56,20 +56,20 @@ class Embedding(Layer):
             )
         self.save_for_backward(tokens=X)
         out = self.buffer("Y", (*X.shape, self.dim), self.dtype)
-        return np.take(self.W, X, axis=0, out=out, mode="clip")  # in range: just checked
+        return np.take(self.W, X, axis=0, out=out, mode="clip")  # checked above
 
     def backward(self, dY: Array) -> None:
         tokens, rows = self.saved("tokens").ravel(), dY.reshape(-1, self.dim)
         sum_by_token(tokens, rows, self.grad_array("W"))
 
     def matrices(self, name: str, W: Array) -> list[Array]:
-        return []  # rows of a table
+        return []  # W is a lookup table
 
 
 @kernel
 def sum_by_token(tokens: Array, rows: Array, dW: Array) -> None:
-    """dW[v] <- the sum of the rows (n, dim) whose token is v."""
-    if len(dW) <= ONE_HOT and all_finite(rows):  # 0 times infinity would reach all tokens
+    """dW[v] <- the sum of those rows (n, dim) whose token is v."""
+    if len(dW) <= ONE_HOT and all_finite(rows):  # else 0 times infinity spoils every row
         np.matmul(one_hot(tokens, len(dW), rows.dtype).T, rows, out=dW)
         return
     order = np.argsort(tokens, kind="stable")
@@ -79,16 +79,16 @@ def sum_by_token(tokens: Array, rows: Array, dW: Array) -> None:
     dW[ranked[starts]] = np.add.reduceat(rows[order], starts, axis=0)
 
 
-class _Placed(Layer):
-    """Layers that add something which depends on the place along the time axis of (N, T, D)."""
+class _Positional(Layer):
+    """Base of the layers whose output depends on the position along the time axis of (N, T, D)."""
 
-    independent_samples, steps = True, "remembered"  # which is the place alone
+    independent_samples, steps = True, "remembered"  # only the position is remembered
 
     def compute_mask(self, mask: Array) -> Array | None:
         return mask
 
     def _start(self, T: int) -> int:
-        """The place of the first of T steps: in generation, after those of the calls before."""
+        """The position of the first of T steps; in generation, it follows the previous call's."""
         memory = current().memory
         if memory is None:
             self._check(T)
@@ -99,7 +99,7 @@ class _Placed(Layer):
         return start
 
     def _check(self, T: int) -> None:
-        """Refuse sequences that are too long, where there is a limit."""
+        """Refuse sequences that are too long, if the layer has a limit."""
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != 2:
@@ -107,12 +107,12 @@ class _Placed(Layer):
         return shape
 
 
-class PositionalEmbedding(_Placed):
-    """y_t = x_t + W[t]: a learnt vector for each place.
+class PositionalEmbedding(_Positional):
+    """y_t = x_t + W[t]: add a learnt vector for each position.
 
     Shapes: X, Y, dX, dY are (N, T, D), T <= max_len; W is (max_len, D).
     Backward. dX = dY; every sample uses the same rows, so dW[t] is the sum of dy_t over samples,
-    and 0 for places that were not reached.
+    and 0 for positions that no sample reached.
     Source: Gehring et al. 2017, arXiv:1705.03122, sec. 3.1.
     """
 
@@ -134,24 +134,24 @@ class PositionalEmbedding(_Placed):
             raise ShapeError(f"{self!r} takes X (N, T, {self.W.shape[-1]}), got shape {X.shape}.")
         T = X.shape[1]
         start = self._start(T)
-        self.save_for_backward(places=slice(start, start + T))
+        self.save_for_backward(positions=slice(start, start + T))
         return np.add(X, self.W[start : start + T], out=self.buffer("Y", X.shape, X.dtype))
 
     def backward(self, dY: Array) -> Array:
         dW = self.grad_array("W")
         dW.fill(0)
-        np.sum(dY, axis=0, out=dW[self.saved("places")])
+        np.sum(dY, axis=0, out=dW[self.saved("positions")])
         return dY.copy()
 
     def matrices(self, name: str, W: Array) -> list[Array]:
-        return []  # rows of a table
+        return []  # W is a lookup table
 
     def _check(self, T: int) -> None:
         if T > self.max_len:
-            raise ShapeError(f"{self!r} has {self.max_len} places, got a sequence of {T}.")
+            raise ShapeError(f"{self!r} has {self.max_len} positions, got a sequence of {T}.")
 
 
-class SinusoidalEncoding(_Placed):
+class SinusoidalEncoding(_Positional):
     """y_t = x_t + e_t with e_t,2i = sin(t w_i), e_t,2i+1 = cos(t w_i), w_i = 10000^(-2i / D).
 
     Shapes: X, Y, dX, dY are (N, T, D), of any T. Backward: e is constant, so dX = dY.
@@ -164,7 +164,7 @@ class SinusoidalEncoding(_Placed):
         T, D = X.shape[1:]
         start = self._start(T)
         self.save_for_backward()
-        angles = place_angles(start, T, (D + 1) // 2, 2 / D)
+        angles = position_angles(start, T, (D + 1) // 2, 2 / D)
         e = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(T, -1)[:, :D]
         return X + e.astype(X.dtype)
 
@@ -172,13 +172,13 @@ class SinusoidalEncoding(_Placed):
         return dY.copy()
 
 
-class RotaryEmbedding(_Placed):
-    """Turn each pair of features by an angle that grows with the place.
+class RotaryEmbedding(_Positional):
+    """Rotate each pair of features by an angle that grows with the position.
 
-    Pair i is (x_i, x_{i + D/2}); at place t it is turned by t w_i with w_i = base^(-2i / D), so
-    that a product of two turned vectors depends on how far apart they are, not on where.
-    Shapes: X, Y, dX, dY are (N, T, D), D even. Inside attention it turns queries and keys.
-    Backward. A rotation's transpose is the rotation back: dX is dY turned by the angles' negative.
+    Pair i is (x_i, x_{i + D/2}); at position t it is rotated by t w_i with w_i = base^(-2i / D),
+    so that the dot product of two rotated vectors depends on their distance, not their positions.
+    Shapes: X, Y, dX, dY are (N, T, D), D even. Attention applies it to queries and keys.
+    Backward. The transpose of a rotation is its inverse: dX is dY rotated by the negative angles.
     Source: Su et al. 2021, "RoFormer", arXiv:2104.09864, eq. 34.
     """
 
@@ -189,23 +189,23 @@ class RotaryEmbedding(_Placed):
 
     def create(self, shape: Shape) -> Shape:
         if shape[-1] % 2:
-            raise ShapeError(f"{self!r} turns pairs: D must be even, got {shape}.")
+            raise ShapeError(f"{self!r} rotates pairs of features, so D must be even, got {shape}.")
         return super().create(shape)
 
     def forward(self, X: Array) -> Array:
         if X.ndim != 3 or X.shape[-1] % 2:
             raise ShapeError(f"{self!r} takes X (N, T, D) with D even, got shape {X.shape}.")
         T, D = X.shape[1:]
-        turn = turning(self._start(T), T, D, self.base, X.dtype)
-        self.save_for_backward(turn=turn)
-        return rotate(X, *turn)
+        cos, sin = turning(self._start(T), T, D, self.base, X.dtype)
+        self.save_for_backward(cos=cos, sin=sin)
+        return rotate(X, cos, sin)
 
     def backward(self, dY: Array) -> Array:
-        cos, sin = self.saved("turn")
+        cos, sin = self.saved("cos", "sin")
         return rotate(dY, cos, -sin)
 
 
-def place_angles(start: int, T: int, pairs: int, step: float, base: float = 10000.0) -> Array:
+def position_angles(start: int, T: int, pairs: int, step: float, base: float = 10000.0) -> Array:
     """(T, pairs) angles t base^(-i step), in float64."""
     frequencies = np.exp(-math.log(base) * step * np.arange(pairs))
     return np.arange(start, start + T)[:, None] * frequencies
@@ -214,13 +214,13 @@ def place_angles(start: int, T: int, pairs: int, step: float, base: float = 1000
 def turning(
     start: int, T: int, D: int, base: float, dtype: np.dtype[np.float32]
 ) -> tuple[Array, Array]:
-    """cos and sin (T, D / 2) of the angles at places start to start + T - 1."""
-    angles = place_angles(start, T, D // 2, 2 / D, base)
+    """cos and sin (T, D / 2) of the angles at positions start to start + T - 1."""
+    angles = position_angles(start, T, D // 2, 2 / D, base)
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
 def rotate(X: Array, cos: Array, sin: Array) -> Array:
-    """X (..., T, D) with the pairs (x_i, x_{i + D/2}) turned by the angles of cos and sin."""
+    """Rotate the pairs (x_i, x_{i + D/2}) of X (..., T, D), given cos and sin of the angles."""
     first, second = np.split(X, 2, axis=-1)
     Y = np.empty(X.shape, X.dtype)
     y1, y2 = np.split(Y, 2, axis=-1)

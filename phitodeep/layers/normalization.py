@@ -1,4 +1,7 @@
-"""Normalisation layers. Here D is the size of the last axis, and dY means dL/dY."""
+"""The normalisation layers, in one file because every derivation builds on LayerNorm's.
+
+D is the size of the last axis, and dY means dL/dY.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from phitodeep.types import Array, Shape
 
 
 class _Scale(Layer):
-    """What all norms share: gamma of shape (D,), and its gradient."""
+    """The part that all norms share: gamma of shape (D,), and its gradient."""
 
     gamma = Param()  # scale; never decayed: pulling it to 0 would switch the layer off
     independent_samples, steps = True, "independent"
@@ -35,17 +38,13 @@ class _Scale(Layer):
             )
 
     def _gamma_gradient(self, dY: Array, X_hat: Array) -> Array:
-        """Write dgamma: gamma serves every row, so it is sum_rows(dy x_hat)."""
+        """Write dgamma: every row uses the same gamma, so it is sum_rows(dy x_hat)."""
         product = np.multiply(dY, X_hat, out=self.buffer("product", dY.shape, dY.dtype))
         return sum_rows(product, out=self.grad_array("gamma"))
 
-    def _g(self, dY: Array) -> Array:
-        """g = gamma dy, where dX is going to be."""
-        return np.multiply(dY, self.gamma, out=self.buffer("dX", dY.shape, dY.dtype))
-
 
 class _ScaleAndShift(_Scale):
-    """What the norms that centre share: beta of shape (D,), and the arithmetic of a row."""
+    """The part that the centring norms share: beta of shape (D,), and its gradient."""
 
     beta = Param()  # shift
 
@@ -62,90 +61,19 @@ class _ScaleAndShift(_Scale):
         """Write dgamma, and dbeta = sum_rows(dy)."""
         return self._gamma_gradient(dY, X_hat), sum_rows(dY, out=self.grad_array("beta"))
 
-    def _normalise(self, X: Array) -> tuple[Array, Array]:
-        """x_hat and r of each row of X (..., D): see LayerNorm."""
-        X_hat = self.buffer("X_hat", X.shape, X.dtype)
-        r = self.buffer("r", (*X.shape[:-1], 1), X.dtype)
-        normalise(X, self.eps, X_hat, r)
-        return X_hat, r
-
-    def _back_to_rows(self, g: Array, X_hat: Array, r: Array) -> Array:
-        """r (g - mean(g) - x_hat mean(g x_hat)) of each row, written into g."""
-        go_back(g, X_hat, r, self.buffer("along", g.shape, g.dtype))
-        return g
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def normalise(X: Array, eps: float, X_hat: Array, r: Array) -> None:
-    """Write x_hat (..., D) and r (..., 1) of each row of X: see LayerNorm."""
-    np.subtract(X, _mean(X), out=X_hat)
-    np.vecdot(X_hat, X_hat, out=r[..., 0])
-    r /= X.shape[-1]
-    r += eps
-    np.sqrt(r, out=r)
-    np.divide(1, r, out=r)
-    X_hat *= r
-    if overflowed(r):
-        far = ~(r[..., 0] > 0)
-        X_hat[far], r[far] = scaled(X[far], eps)[:2]
-
-
-def overflowed(r: Array) -> bool:
-    """Whether a sum or a square behind one of r left the dtype, so that it is 0 or NaN."""
-    return not np.minimum.reduce(r, axis=None, initial=np.inf) > 0
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def scaled(
-    X: Array, eps: float, axis: int = -1, centre: bool = True
-) -> tuple[Array, Array, Array, Array]:
-    """x_hat, r, mean and var along `axis`, of numbers whose sum or squares leave the dtype.
-
-    With m the greatest |x|, z = x / m (minus its mean), s = mean(z^2)^(1/2) and e = eps^(1/2),
-
-        x_hat = z / hypot(s, e / m)        r = 1 / hypot(m s, e)        var = (m s)^2
-
-    in which nothing overflows but var: it is held at half of the dtype's greatest number.
-    """
-    limits, e = np.finfo(X.dtype), math.sqrt(eps)
-    m = np.abs(X).max(axis=axis, keepdims=True)
-    Z = X / m
-    mean = Z.mean(axis=axis, keepdims=True) if centre else np.zeros_like(m)
-    Z -= mean
-    s = np.sqrt(np.square(Z).mean(axis=axis, keepdims=True))
-    X_hat = Z / np.maximum(np.hypot(s, e / m), limits.tiny)
-    var = np.minimum(np.square(m * s), limits.max / 2)
-    return X_hat, 1 / np.hypot(m * s, e), m * mean, var
-
-
-def go_back(g: Array, X_hat: Array, r: Array, s: Array) -> None:
-    """g <- r (g - mean(g) - x_hat mean(g x_hat)) for each row; s is scratch like g."""
-    np.multiply(g, X_hat, out=s)
-    np.multiply(X_hat, _mean(s), out=s)
-    g -= _mean(g)
-    g -= s
-    g *= r
-
-
-def _mean(X: Array) -> Array:
-    """The mean of each row, (..., 1), as a product with ones."""
-    means = np.matmul(X, ones(X.shape[-1], X.dtype)[:, None])
-    means /= X.shape[-1]
-    return means
-
 
 class LayerNorm(_ScaleAndShift):
     """Normalise each sample over its last axis, then scale and shift it.
 
     Shapes: X, Y, dX, dY are (..., D); gamma and beta are (D,).
-    Units: X may carry any unit u (and eps carries u^2); X_hat has none, so Y has that of gamma.
+    Units: X may have any unit u (and eps has u^2); X_hat has none, so Y has the unit of gamma.
 
     Forward, for one row x of D features:
 
         mu = mean(x)    var = mean((x - mu)^2)    r = (var + eps)^(-1/2)
         x_hat = (x - mu) r                        y = gamma x_hat + beta
 
-    Backward. x_i moves x_hat_j by three roads: directly, through mu, and through r.
+    Backward. x_i affects x_hat_j in three ways: directly, through mu, and through r.
 
         dmu/dx_i = 1/D      dr/dx_i = -r^2 x_hat_i / D
         dx_hat_j/dx_i = r ([i = j] - 1/D - x_hat_i x_hat_j / D)
@@ -175,7 +103,7 @@ class LayerNorm(_ScaleAndShift):
 
     def backward(self, dY: Array) -> Array:
         X_hat, r = self.saved("X_hat", "r")
-        dX, s = (self.buffer(name, X_hat.shape, dY.dtype) for name in ("dX", "along"))
+        dX, s = (self.buffer(name, X_hat.shape, dY.dtype) for name in ("dX", "scratch"))
         dgamma, dbeta = self.grad_array("gamma"), self.grad_array("beta")
         layer_norm_back(dY.reshape(X_hat.shape), X_hat, r, self.gamma, dX, dgamma, dbeta, s)
         return dX.reshape(dY.shape)
@@ -200,18 +128,48 @@ def layer_norm_back(
     np.multiply(dY, X_hat, out=s)
     sum_rows(s, out=dgamma)
     sum_rows(dY, out=dbeta)
-    np.multiply(dY, gamma, out=dX)
-    go_back(dX, X_hat, r, s)
+    normalise_back(np.multiply(dY, gamma, out=dX), X_hat, r, s)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def normalise(X: Array, eps: float, X_hat: Array, r: Array) -> None:
+    """Write x_hat = (x - mu) r and r (n, 1) of the rows of X (n, D)."""
+    np.subtract(X, _mean(X), out=X_hat)
+    np.vecdot(X_hat, X_hat, out=r[..., 0])
+    r /= X.shape[-1]
+    r += eps
+    np.sqrt(r, out=r)
+    np.divide(1, r, out=r)
+    X_hat *= r
+    if overflowed(r):
+        bad = ~(r[..., 0] > 0)
+        X_hat[bad], r[bad] = scaled(X[bad], eps)[:2]
+
+
+def normalise_back(g: Array, X_hat: Array, r: Array, s: Array) -> None:
+    """g <- r (g - mean(g) - x_hat mean(g x_hat)) for each row; s is scratch like g."""
+    np.multiply(g, X_hat, out=s)
+    np.multiply(X_hat, _mean(s), out=s)
+    g -= _mean(g)
+    g -= s
+    g *= r
+
+
+def _mean(X: Array) -> Array:
+    """The mean of each row, (n, 1), as a product with ones."""
+    means = np.matmul(X, ones(X.shape[-1], X.dtype)[:, None])
+    means /= X.shape[-1]
+    return means
 
 
 class GroupNorm(_ScaleAndShift):
-    """Normalise each sample's channels in `groups`, each over its channels and all places.
+    """Normalise each sample in groups of channels, each group over its channels and positions.
 
-    Shapes: X, Y, dX, dY are (N, *sizes, C); gamma and beta are (C,). Units: those of LayerNorm.
+    Shapes: X, Y, dX, dY are (N, *sizes, C); gamma and beta are (C,). Units as in LayerNorm.
 
-    Forward: with the numbers of one sample and group as one row, x_hat is that of LayerNorm;
-    then y = gamma x_hat + beta, by channel.
-    Backward: that of LayerNorm on the same rows, of g = gamma dy.
+    Forward: LayerNorm's x_hat, with the elements of one sample and one group as a row; then
+    y = gamma x_hat + beta, by channel.
+    Backward: LayerNorm's, on the same rows, of g = gamma dy.
 
     Source: Wu and He 2018, "Group normalization", arXiv:1803.08494, eq. 7.
     """
@@ -232,48 +190,54 @@ class GroupNorm(_ScaleAndShift):
         self._check_groups(shape)
         return super().create(shape)
 
-    def _check_groups(self, shape: Shape) -> None:
-        """Refuse samples whose groups hold one number."""
-        if math.prod(shape) <= self._count(shape[-1]):
-            raise ShapeError(
-                f"{self!r} needs several numbers in each group, got samples of shape {shape}: "
-                "a single one would always become 0."
-            )
-
     def forward(self, X: Array) -> Array:
         self._check(X)
         if X.size == 0:
-            raise ShapeError(f"{self!r} needs at least one number, got shape {X.shape}.")
+            raise ShapeError(f"{self!r} needs at least one element, got shape {X.shape}.")
         self._check_groups(X.shape[1:])
-        rows, r = self._normalise(self._rows(X))
-        X_hat = self._places(rows, X.shape)
-        self.save_for_backward(X_hat=X_hat, rows=rows, r=r)
+        rows = self._to_rows(X)
+        rows_hat = self.buffer("X_hat", rows.shape, X.dtype)
+        r = self.buffer("r", (len(rows), 1), X.dtype)
+        normalise(rows, self.eps, rows_hat, r)
+        X_hat = self._from_rows(rows_hat, X.shape)
+        self.save_for_backward(X_hat=X_hat, rows_hat=rows_hat, r=r)
         return self._scale_and_shift(X_hat)
 
     def backward(self, dY: Array) -> Array:
-        X_hat, rows, r = self.saved("X_hat", "rows", "r")
+        X_hat, rows_hat, r = self.saved("X_hat", "rows_hat", "r")
         self._gradients(dY, X_hat)
-        dX_rows = self._back_to_rows(self._rows(self._g(dY)), rows, r)
-        return self._places(dX_rows, dY.shape)
+        g = np.multiply(dY, self.gamma, out=self.buffer("dX", dY.shape, dY.dtype))
+        rows = self._to_rows(g)
+        normalise_back(rows, rows_hat, r, self.buffer("scratch", rows.shape, rows.dtype))
+        return self._from_rows(rows, dY.shape)
 
-    def _count(self, channels: int) -> int:
-        return self.groups
-
-    def _rows(self, X: Array) -> Array:
-        """(N, *sizes, C) as (N groups, numbers of a group)."""
+    def _to_rows(self, X: Array) -> Array:
+        """(N, *sizes, C) as (N groups, elements of a group)."""
         groups = self._count(X.shape[-1])
         split = X.reshape(len(X), -1, groups, X.shape[-1] // groups)
         return split.transpose(0, 2, 1, 3).reshape(len(X) * groups, -1)
 
-    def _places(self, rows: Array, shape: Shape) -> Array:
-        """The reverse of `_rows`."""
+    def _from_rows(self, rows: Array, shape: Shape) -> Array:
+        """The inverse of `_to_rows`."""
         groups = self._count(shape[-1])
         split = rows.reshape(shape[0], groups, -1, shape[-1] // groups)
         return split.transpose(0, 2, 1, 3).reshape(shape)
 
+    def _count(self, channels: int) -> int:
+        """The number of groups."""
+        return self.groups
+
+    def _check_groups(self, shape: Shape) -> None:
+        """Refuse samples whose groups hold a single element."""
+        if math.prod(shape) <= self._count(shape[-1]):
+            raise ShapeError(
+                f"{self!r} needs several elements in each group, got samples of shape {shape}: "
+                "a single one would always become 0."
+            )
+
 
 class InstanceNorm(GroupNorm):
-    """GroupNorm with each channel a group of its own: over all places, for each sample.
+    """GroupNorm with one channel per group: each is normalised over all positions of a sample.
 
     Shapes: X, Y, dX, dY are (N, *sizes, C); gamma and beta are (C,).
     Source: Ulyanov, Vedaldi and Lempitsky 2016, "Instance normalization", arXiv:1607.08022.
@@ -289,7 +253,7 @@ class InstanceNorm(GroupNorm):
 class RMSNorm(_Scale):
     """Divide each row by its root mean square, and scale it.
 
-    Shapes: X, Y, dX, dY are (..., D); gamma is (D,). Units: those of LayerNorm.
+    Shapes: X, Y, dX, dY are (..., D); gamma is (D,). Units as in LayerNorm.
 
     Forward, for one row: r = (mean(x^2) + eps)^(-1/2), x_hat = x r, y = gamma x_hat.
 
@@ -307,21 +271,21 @@ class RMSNorm(_Scale):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
-        square = np.einsum("...d,...d->...", X, X)[..., None] / X.shape[-1]
-        r = 1 / np.sqrt(square + self.eps)
+        mean_square = np.einsum("...d,...d->...", X, X)[..., None] / X.shape[-1]
+        r = 1 / np.sqrt(mean_square + self.eps)
         X_hat = np.multiply(X, r, out=self.buffer("X_hat", X.shape, X.dtype))
         if overflowed(r):
-            far = ~(r[..., 0] > 0)
-            X_hat[far], r[far] = scaled(X[far], self.eps, centre=False)[:2]
+            bad = ~(r[..., 0] > 0)
+            X_hat[bad], r[bad] = scaled(X[bad], self.eps, centre=False)[:2]
         self.save_for_backward(X_hat=X_hat, r=r)
         return np.multiply(X_hat, self.gamma, out=self.buffer("Y", X.shape, X.dtype))
 
     def backward(self, dY: Array) -> Array:
         X_hat, r = self.saved("X_hat", "r")
         self._gamma_gradient(dY, X_hat)
-        g = self._g(dY)
-        along_scale = np.einsum("...d,...d->...", g, X_hat)[..., None] / g.shape[-1]
-        g -= np.multiply(X_hat, along_scale, out=self.buffer("product", g.shape, g.dtype))
+        g = np.multiply(dY, self.gamma, out=self.buffer("dX", dY.shape, dY.dtype))
+        mean = np.einsum("...d,...d->...", g, X_hat)[..., None] / g.shape[-1]
+        g -= np.multiply(X_hat, mean, out=self.buffer("product", g.shape, g.dtype))
         g *= r
         return g
 
@@ -331,7 +295,7 @@ class BatchNorm(_ScaleAndShift):
 
     Shapes: X, Y, dX, dY are (N, ..., D); gamma, beta and the state running_mean, running_var
     are (D,). All axes but the last count as rows, n in all.
-    Units: those of LayerNorm.
+    Units as in LayerNorm.
 
     Forward in training, for one feature x of n rows:
 
@@ -341,12 +305,12 @@ class BatchNorm(_ScaleAndShift):
         running_var  += momentum (var n / (n - 1) - running_var)
 
     One row has no variance: then y = beta, and the running statistics stay as they are.
-    Under a mask the rows are those of the steps that are there; on the others y and dx are 0.
-    At inference, or frozen, mu and var are the running ones, and so constants.
+    Under a mask only the unmasked steps count as rows; at the others y and dx are 0.
+    At inference, or when frozen, mu and var are the running statistics, and so constants.
 
-    A variance that the dtype cannot hold enters running_var as half of its greatest number.
+    A variance too large for the dtype enters running_var as half of the dtype's maximum.
 
-    Backward. As in LayerNorm, with rows in the place of features; gamma is one number here:
+    Backward. As in LayerNorm, with rows instead of features; gamma is a single factor here:
 
         training     dx = gamma r (dy - mean(dy) - x_hat mean(dy x_hat))
         otherwise    dx = gamma r dy
@@ -382,25 +346,18 @@ class BatchNorm(_ScaleAndShift):
             X = X[mask]
         X_hat = self.buffer("X_hat", X.shape, X.dtype)
         if batch:
-            r = self._over_the_batch(X, X_hat)
+            r = self._normalise_batch(X, X_hat)
         else:
             np.subtract(X, self.running_mean, out=X_hat)
             r = 1 / np.sqrt(self.running_var + self.eps)
             X_hat *= r
         self.save_for_backward(X_hat=X_hat, r=r, batch=batch, mask=mask)
         Y = self._scale_and_shift(X_hat)
-        return Y if mask is None else self._in_places("Y of all", Y, mask)
-
-    def _in_places(self, name: str, rows: Array, mask: Array) -> Array:
-        """The rows at the steps that are there, and 0 at the others."""
-        A = self.buffer(name, (*mask.shape, *rows.shape[1:]), rows.dtype)
-        A.fill(0)
-        A[mask] = rows
-        return A
+        return Y if mask is None else self._unmask("Y unmasked", Y, mask)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _over_the_batch(self, X: Array, X_hat: Array) -> Array:
-        """Write x_hat, and return r of each feature; records mean and variance as it goes."""
+    def _normalise_batch(self, X: Array, X_hat: Array) -> Array:
+        """Write x_hat and return r (D,); also update the running statistics."""
         n = max(1, X.size // X.shape[-1])
         mu = sum_rows(X) / n
         np.subtract(X, mu, out=X_hat)
@@ -409,10 +366,10 @@ class BatchNorm(_ScaleAndShift):
         r = 1 / np.sqrt(var + self.eps)
         X_hat *= r
         if overflowed(r):
-            far = ~(r > 0)
+            bad = ~(r > 0)
             rows, rows_hat = (A.reshape(-1, A.shape[-1]) for A in (X, X_hat))
-            rows_hat[:, far], *few = scaled(rows[:, far], self.eps, axis=0)
-            r[far], mu[far], var[far] = (a[0] for a in few)
+            rows_hat[:, bad], *statistics = scaled(rows[:, bad], self.eps, axis=0)
+            r[bad], mu[bad], var[bad] = (a[0] for a in statistics)
         if n > 1 and not current().again:
             self.running_mean += self.momentum * (mu - self.running_mean)
             self.running_var += self.momentum * (var * (n / (n - 1)) - self.running_var)
@@ -432,4 +389,42 @@ class BatchNorm(_ScaleAndShift):
             dX *= self.gamma * r
         else:
             np.multiply(dY, self.gamma * r, out=dX)
-        return dX if mask is None else self._in_places("dX of all", dX, mask)
+        return dX if mask is None else self._unmask("dX unmasked", dX, mask)
+
+    def _unmask(self, name: str, rows: Array, mask: Array) -> Array:
+        """Put the rows at the unmasked steps, and 0 at the others."""
+        A = self.buffer(name, (*mask.shape, *rows.shape[1:]), rows.dtype)
+        A.fill(0)
+        A[mask] = rows
+        return A
+
+
+# --- rows whose sums or squares overflow --------------------------------------------------------
+
+
+def overflowed(r: Array) -> bool:
+    """Whether a sum or a square on the way to some r left the dtype, which makes it 0 or NaN."""
+    return not np.minimum.reduce(r, axis=None, initial=np.inf) > 0
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def scaled(
+    X: Array, eps: float, axis: int = -1, centre: bool = True
+) -> tuple[Array, Array, Array, Array]:
+    """Return x_hat, r, mean and var along `axis`, where sums or squares would overflow.
+
+    With m the maximum of |x|, z = x / m (minus its mean), s = mean(z^2)^(1/2) and e = eps^(1/2),
+
+        x_hat = z / hypot(s, e / m)        r = 1 / hypot(m s, e)        var = (m s)^2
+
+    Of these only var can overflow: it is clipped to half of the dtype's maximum.
+    """
+    limits, e = np.finfo(X.dtype), math.sqrt(eps)
+    m = np.abs(X).max(axis=axis, keepdims=True)
+    Z = X / m
+    mean = Z.mean(axis=axis, keepdims=True) if centre else np.zeros_like(m)
+    Z -= mean
+    s = np.sqrt(np.square(Z).mean(axis=axis, keepdims=True))
+    X_hat = Z / np.maximum(np.hypot(s, e / m), limits.tiny)
+    var = np.minimum(np.square(m * s), limits.max / 2)
+    return X_hat, 1 / np.hypot(m * s, e), m * mean, var

@@ -1,4 +1,4 @@
-"""The rules of gradient descent, each in place on flat vectors: SGD, Adam and its family."""
+"""Gradient-descent optimizers that update flat vectors in place: SGD, Adam and relatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SGD(Optimizer):
     """theta <- theta - lr v, with v = g, or a running sum of gradients.
 
     momentum mu:    v <- mu v + g
-    nesterov:       the step is g + mu v, which looks one step of momentum ahead
+    nesterov:       the step is g + mu v, which looks one momentum step ahead
 
     Sources: Robbins and Monro 1951; Polyak 1964; Sutskever et al. 2013, "On the importance of
     initialization and momentum in deep learning", in the form that PyTorch uses.
@@ -48,7 +48,7 @@ class SGD(Optimizer):
 def sgd(
     theta: Array, g: Array, v: Array | None, s: Array, mu: float, nesterov: bool, lr: float
 ) -> None:
-    """v <- mu v + g; theta <- theta - lr v, or lr (g + mu v) with nesterov, or lr g without v."""
+    """v <- mu v + g; theta <- theta - lr v; with nesterov, - lr (g + mu v); without v, - lr g."""
     step = g
     if v is not None:
         v *= mu
@@ -61,23 +61,23 @@ def sgd(
 
 
 class Adam(Optimizer):
-    """Steps of size about `alpha`, scaled per coordinate by recent gradient size.
+    """Take steps of size about `alpha`, scaled per parameter by recent gradient magnitudes.
 
         m <- b1 m + (1 - b1) g         running mean of g
         v <- b2 v + (1 - b2) g^2       running mean of g^2
         theta <- theta - lr m_hat / (sqrt(v_hat) + eps)
 
-    m and v start at 0, so after t steps they are short of the true means by the factors
-    1 - b1^t and 1 - b2^t; m_hat and v_hat divide those out. The ratio is unitless: multiplying
-    the loss by 1000 leaves the step as it was.
+    m and v start at 0, so after t steps they are too small by the factors 1 - b1^t and
+    1 - b2^t; m_hat and v_hat divide those out. The ratio has no unit: multiplying the loss by
+    1000 does not change the step.
 
-    The slots hold the sums M = m / (1 - b1) and V = v / (1 - b2), which take three passes over
-    memory fewer; with c^2 = (1 - b2) / (1 - b2^t), sqrt(v_hat) is c sqrt(V), and the step is
+    The slots hold the sums M = m / (1 - b1) and V = v / (1 - b2), which saves three passes over
+    memory; with c^2 = (1 - b2) / (1 - b2^t), sqrt(v_hat) is c sqrt(V), and the step is
     lr (1 - b1) / (1 - b1^t) M / (c (sqrt(V) + eps / c)).
 
-    t counts the steps of each parameter: one that was frozen goes on where it was.
+    t is counted per parameter: one that was frozen continues from its own count.
 
-    Sources: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1.
+    Source: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1.
     """
 
     own_start: ClassVar[Mapping[str, float]] = {"t": 0}
@@ -124,7 +124,7 @@ def adam(
 
 
 class AdamW(Adam):
-    """Adam with a decoupled weight decay of 0.01 unless given another.
+    """Adam with decoupled weight decay, 0.01 by default.
 
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2.
     """
@@ -134,14 +134,14 @@ class AdamW(Adam):
 
 
 class Nadam(Optimizer):
-    """Adam with Nesterov's look ahead, under a momentum that warms up.
+    """Adam with Nesterov's look-ahead, and momentum that warms up.
 
         mu_t = b1 (1 - 0.5 * 0.96^(t psi))         M_t = mu_1 ... mu_t
         m <- b1 m + (1 - b1) g                     v <- b2 v + (1 - b2) g^2
         theta <- theta - lr (mu_{t+1} m / (1 - M_{t+1}) + (1 - mu_t) g / (1 - M_t))
                             / (sqrt(v / (1 - b2^t)) + eps)
 
-    t counts the steps of each parameter: one that was frozen goes on where it was.
+    t is counted per parameter: one that was frozen continues from its own count.
     Source: Dozat 2016, "Incorporating Nesterov momentum into Adam", ICLR workshop, sec. 3.
     """
 
@@ -170,8 +170,8 @@ class Nadam(Optimizer):
         product = self.own["product"] = self.own["product"] * mu
         ahead = lr * mu_next / (1 - product * mu_next)
         now = lr * (1 - mu) / (1 - product)
-        short = 1 - self.beta2**t
-        nadam(theta, g, m, v, s, r, self.beta1, self.beta2, ahead, now, short, self.eps)
+        bias = 1 - self.beta2**t
+        nadam(theta, g, m, v, s, r, self.beta1, self.beta2, ahead, now, bias, self.eps)
 
     def _momentum(self, t: int) -> float:
         return self.beta1 * (1 - 0.5 * 0.96 ** (t * self.psi))
@@ -180,16 +180,17 @@ class Nadam(Optimizer):
 @kernel
 def nadam(
     theta: Array, g: Array, m: Array, v: Array, s: Array, r: Array,
-    beta1: float, beta2: float, ahead: float, now: float, short: float, eps: float,
+    beta1: float, beta2: float, ahead: float, now: float, bias: float, eps: float,
 ) -> None:  # fmt: skip
-    """The running means m and v; theta <- theta - (ahead m + now g) / (sqrt(v / short) + eps)."""
+    """Update the running means m and v;
+    theta <- theta - (ahead m + now g) / (sqrt(v / bias) + eps)."""
     m *= beta1
     m += np.multiply(g, 1 - beta1, out=s)
     np.square(g, out=s)
     s *= 1 - beta2
     v *= beta2
     v += s
-    np.divide(v, short, out=r)
+    np.divide(v, bias, out=r)
     np.sqrt(r, out=r)
     r += eps
     np.multiply(m, ahead, out=s)
@@ -203,7 +204,7 @@ def nadam(
 class RMSProp(Optimizer):
     """theta <- theta - lr g / (sqrt(v) + eps), with v <- rho v + (1 - rho) g^2.
 
-    momentum mu: the step goes into a running sum b <- mu b + g / (sqrt(v) + eps) first.
+    momentum mu: theta <- theta - lr b, with b <- mu b + g / (sqrt(v) + eps).
     Source: Tieleman and Hinton 2012, "Neural networks for machine learning", lecture 6.5.
     """
 
@@ -232,8 +233,8 @@ def rmsprop(
     theta: Array, g: Array, v: Array, b: Array | None, s: Array,
     rho: float, mu: float, lr: float, eps: float,
 ) -> None:  # fmt: skip
-    """v <- rho v + (1 - rho) g^2; theta <- theta - lr u, u = g / (sqrt(v) + eps); with b, lr b in
-    the place of lr u, where b <- mu b + u."""
+    """v <- rho v + (1 - rho) g^2; theta <- theta - lr u, u = g / (sqrt(v) + eps); with b,
+    b <- mu b + u and theta <- theta - lr b."""
     np.square(g, out=s)
     s *= 1 - rho
     v *= rho
@@ -280,7 +281,7 @@ def adagrad(theta: Array, g: Array, v: Array, s: Array, lr: float, eps: float) -
 
 
 class Adadelta(Optimizer):
-    """theta <- theta - lr u, with u = g sqrt(d + eps) / sqrt(v + eps): it has theta's unit.
+    """theta <- theta - lr u, with u = g sqrt(d + eps) / sqrt(v + eps), in the unit of theta.
 
         v <- rho v + (1 - rho) g^2          d <- rho d + (1 - rho) u^2  (after the step)
 
@@ -330,7 +331,7 @@ def adadelta(
 class Lion(Optimizer):
     """theta <- theta - lr sign(b1 m + (1 - b1) g), then m <- b2 m + (1 - b2) g.
 
-    Every coordinate moves by lr, so it wants a rate some ten times smaller than Adam's.
+    Every parameter moves by lr per step, so use about a tenth of Adam's learning rate.
     Source: Chen et al. 2023, "Symbolic discovery of optimization algorithms", arXiv:2302.06675,
     program 1.
     """
@@ -360,7 +361,7 @@ def lion(
     np.subtract(g, m, out=s)  # b1 m + (1 - b1) g = m + (1 - b1)(g - m)
     s *= 1 - beta1
     s += m
-    np.sign(s, out=r)  # into s itself, NumPy's sign is far slower
+    np.sign(s, out=r)  # NumPy's sign is far slower in place
     r *= lr
     theta -= r
     np.subtract(g, m, out=s)

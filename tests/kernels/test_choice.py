@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from phitodeep import functional, kernels
 from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepWarning
-from phitodeep.kernels import KERNELS, Kernel
+from phitodeep.kernels import KERNELS, TWINS, Kernel, kernel, twin
 
 CODE = """
 import sys
@@ -71,7 +72,7 @@ def test_without_numba_auto_is_numpy_and_numba_names_its_extra(
 
 def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     caching = pytest.importorskip("numba.core.caching")
-    from phitodeep.kernels import compiled
+    from phitodeep.kernels.compiled.jit import jit
 
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
 
@@ -79,8 +80,8 @@ def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: pytest.MonkeyPat
         for i in range(X.size):
             X[i] *= 2
 
-    with pytest.warns(PhitodeepWarning, match="each run compiles them anew.*NUMBA_CACHE_DIR"):
-        made = compiled.compiled(double)
+    with pytest.warns(PhitodeepWarning, match="each run compiles them again.*NUMBA_CACHE_DIR"):
+        made = jit(double)
     X = np.ones(3)
     made(X)
     np.testing.assert_array_equal(X, 2)
@@ -95,3 +96,110 @@ def test_a_kernel_runs_as_what_was_chosen() -> None:
     if kernels.use("auto") == "numba":
         assert softmax_rows.run is not softmax_rows.plain
     assert softmax_rows.__doc__ == softmax_rows.plain.__doc__
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registrations that end with the test."""
+    monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
+    monkeypatch.setattr(kernels, "TWINS", dict(TWINS))
+
+
+def defined(name: str, module: str) -> Any:
+    """A function with the name and home of one that a module defines."""
+
+    def function(X: Any) -> None:
+        X += 1
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = module
+    return function
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(("register", "kind"), [(kernel, "kernel"), (twin, "compiled twin")])
+def test_a_name_that_is_taken_is_refused(register: Any, kind: str) -> None:
+    kernels.use("numpy")
+    first = register(defined("bump", "one"))
+    says = f"the {kind} 'bump' is already defined in one: give the one in two another name"
+    with pytest.raises(ArgumentError, match=says):
+        register(defined("bump", "two"))
+    held = kernels.KERNELS if register is kernel else kernels.TWINS
+    assert held["bump"] is first
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("register", [kernel, twin])
+def test_the_same_definition_run_again_replaces_the_first(register: Any) -> None:
+    kernels.use("numpy")
+    first, again = (register(defined("bump", "one")) for _ in range(2))
+    held = kernels.KERNELS if register is kernel else kernels.TWINS
+    assert held["bump"] is again is not first
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("which", ["numpy", "numba"])
+def test_a_module_with_kernels_can_be_reloaded(which: str) -> None:
+    if which == "numba":
+        pytest.importorskip("numba")
+    code = """
+import importlib, sys
+import numpy as np
+from phitodeep import functional, kernels
+kernels.use(sys.argv[1])
+first = functional.softmax_rows
+importlib.reload(functional)
+if sys.argv[1] == "numba":
+    importlib.reload(importlib.import_module("phitodeep.kernels.compiled.softmax"))
+    kernels.use("numba")
+assert kernels.KERNELS["softmax_rows"] is functional.softmax_rows is not first
+twin = kernels.TWINS["softmax_rows"] if sys.argv[1] == "numba" else functional.softmax_rows.plain
+assert functional.softmax_rows.run is twin
+print(functional.softmax(np.zeros((1, 4))))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code, which], capture_output=True, text=True, check=False
+    )
+    assert found.stdout == "[[0.25 0.25 0.25 0.25]]\n", found.stderr
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_kernel_without_a_twin_runs_in_numpy_alone() -> None:
+    pytest.importorskip("numba")
+    kernels.use("numpy")
+    bump = kernel(defined("bump", "one"))
+    X = np.zeros(2)
+    bump(X)
+    np.testing.assert_array_equal(X, 1)
+    with pytest.raises(ArgumentError, match="kernel 'bump' has no compiled twin"):
+        kernels.use("numba")
+    assert kernels.chosen() == "numpy"
+    del kernels.KERNELS["bump"]
+    kernels.use("numba")
+    with pytest.raises(ArgumentError, match="kernel 'bump' has no compiled twin"):
+        kernel(bump.plain)
+    assert "bump" not in kernels.KERNELS
+
+
+def test_a_change_to_the_scalar_functions_compiles_the_kernels_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numba itself looks only at the file of the kernel that calls them."""
+    pytest.importorskip("numba")
+    package = tmp_path / "phitodeep"
+    shutil.copytree(Path(kernels.__file__).parents[1], package)
+    code = """
+import numpy as np
+from phitodeep import functional, kernels
+kernels.use("numba")
+print(functional.softmax(np.zeros((1, 2), np.float32))[0, 0])
+"""
+    monkeypatch.chdir(tmp_path)
+    settings = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(code, **settings).stdout == "0.5\n"
+    assert run(code, **settings).stderr == ""  # from disk
+    scalar = package / "kernels" / "compiled" / "scalar.py"
+    whole = scalar.read_text()
+    assert "return f4(np.inf) if x > f4(88.7) else y" in whole
+    scalar.write_text(whole.replace("if x > f4(88.7) else y", "if x > f4(88.7) else f4(0)"))
+    assert run(code, **settings).stdout == "0.0\n"

@@ -1,12 +1,15 @@
-"""Every kernel gives the same in NumPy and compiled."""
+"""Every kernel computes the same in NumPy and compiled."""
 
 from __future__ import annotations
 
+import ast
 import copy
 import importlib
+import inspect
 import math
 import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ import pytest
 
 import phitodeep
 from phitodeep import kernels
-from phitodeep.kernels import KERNELS
+from phitodeep.kernels import KERNELS, TWINS
 from phitodeep.types import Array
 
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
@@ -168,11 +171,31 @@ def _restored() -> Any:
 
 def test_every_kernel_is_called_here_and_has_a_twin() -> None:
     pytest.importorskip("numba")
-    from phitodeep.kernels import compiled
+    kernels.use("numba")
+    assert KERNELS.keys() == CALLS.keys() == TWINS.keys()
 
-    assert KERNELS.keys() == CALLS.keys()
-    for name in KERNELS:
-        assert hasattr(compiled, name)
+
+def test_every_twin_has_a_docstring_and_the_arguments_of_its_kernel() -> None:
+    pytest.importorskip("numba")
+    kernels.use("numba")
+    for name, function in TWINS.items():
+        assert function.__doc__, name
+        plain = KERNELS[name].plain
+        counts = [len(inspect.signature(f).parameters) for f in (function, plain)]
+        assert counts[0] == counts[1], name
+
+
+def test_no_file_defines_a_kernel_twice() -> None:
+    """Such a second definition would look like a reload, which replaces the first."""
+    for path in Path(phitodeep.__file__).parent.rglob("*.py"):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        names = [
+            node.name
+            for node in body
+            if isinstance(node, ast.FunctionDef)
+            and {"kernel", "twin"} & {ast.unparse(d) for d in node.decorator_list}
+        ]
+        assert len(names) == len(set(names)), path
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -282,29 +305,32 @@ def test_layer_norm_keeps_its_digits_far_from_0(which: str, rng: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("name", "exact", "high", "most"),
-    [("_exp", np.exp, 88.6, 2.5), ("_tanh", np.tanh, 12, 4), ("_erf", None, 7, 4)],
+    [("exp", np.exp, 88.6, 2.5), ("tanh", np.tanh, 12, 4), ("erf", None, 7, 4)],
 )
 def test_scalar_functions_are_exact_to_rounding(
     name: str, exact: Any, high: float, most: float, dtype: Any
 ) -> None:
     pytest.importorskip("numba")
-    from phitodeep.kernels import compiled
+    import numba
 
-    scalar = getattr(compiled, name)
+    from phitodeep.kernels.compiled import scalar
+    from phitodeep.kernels.compiled.jit import OPTIONS
 
-    @compiled.numba.njit(**compiled.OPTIONS)
+    function = getattr(scalar, name)
+
+    @numba.njit(**OPTIONS)
     def each(X: Any, Y: Any) -> None:
         for i in range(X.size):
-            Y[i] = scalar(X[i])
+            Y[i] = function(X[i])
 
-    low = -87 if name == "_exp" else -high
+    low = -87 if name == "exp" else -high
     X = np.concatenate([np.linspace(low, high, 20_001), np.linspace(-1, 1, 2001)]).astype(dtype)
     Y = np.empty_like(X)
     each(X, Y)
     wide = X.astype(np.float64)
     wanted = np.vectorize(math.erf)(wide) if exact is None else exact(wide)
     np.testing.assert_allclose(Y, wanted, rtol=most * np.finfo(dtype).eps)
-    if name != "_exp":
+    if name != "exp":
         assert abs(Y).max() <= 1
     ends = np.array([-1e30, -200, 200, 1e30, np.nan], dtype)
     each(ends, Y[:5])
@@ -316,27 +342,30 @@ def test_scalar_functions_are_exact_to_rounding(
 @pytest.mark.parametrize(
     ("name", "x", "wanted"),
     [
-        ("_exp", -88.0, 0.0),  # below the normal numbers
-        ("_exp", 89.0, math.inf),
-        ("_tanh", 8.05, math.tanh(8.05)),  # 1 - 2e-7, not 1 yet
-        ("_tanh", 9.5, 1.0),
+        ("exp", -88.0, 0.0),  # below the normal numbers
+        ("exp", 89.0, math.inf),
+        ("tanh", 8.05, math.tanh(8.05)),  # 1 - 2e-7, not 1 yet
+        ("tanh", 9.5, 1.0),
     ],
 )
 def test_scalar_functions_of_float32_end_where_they_should(
     name: str, x: float, wanted: float
 ) -> None:
     pytest.importorskip("numba")
-    from phitodeep.kernels import compiled
+    import numba
 
-    scalar = getattr(compiled, name)
+    from phitodeep.kernels.compiled import scalar
+    from phitodeep.kernels.compiled.jit import OPTIONS
 
-    @compiled.numba.njit(**compiled.OPTIONS)
+    function = getattr(scalar, name)
+
+    @numba.njit(**OPTIONS)
     def of(x: Any) -> Any:
-        return scalar(x)
+        return function(x)
 
     eps = float(np.finfo(np.float32).eps)
     assert of(np.float32(x)) == pytest.approx(wanted, rel=eps, abs=0)
-    if name == "_tanh":
+    if name == "tanh":
         assert of(np.float32(-x)) == pytest.approx(-wanted, rel=eps, abs=0)
 
 
@@ -382,11 +411,13 @@ def test_both_softmaxes_of_nothing_to_choose_from_are_0(dtype: Any) -> None:
 def test_float32_is_not_computed_in_float64(name: str, arguments: str) -> None:
     """As a quotient with an integer would be, unnoticed, at half the speed."""
     numba = pytest.importorskip("numba")
-    from phitodeep.kernels import compiled
+    from phitodeep.kernels.compiled import normalization, softmax
+    from phitodeep.kernels.compiled.jit import OPTIONS
 
+    home = normalization if "norm" in name else softmax
     f, i = numba.float32, numba.int64
     types = {"f": f, "i": i, "V": f[::1], "A": f[:, ::1], "S": f[:, :, ::1]}
-    made = numba.njit(**compiled.OPTIONS)(getattr(compiled, name).py_func)
+    made = numba.njit(**OPTIONS)(getattr(home, name).py_func)
     made.compile(tuple(types[a] for a in arguments))
     assert "fpext" not in "".join(made.inspect_llvm().values())
 

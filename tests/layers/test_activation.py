@@ -224,9 +224,11 @@ def test_softmax_refuses_the_axis_of_the_batch(make: Any) -> None:
     with pytest.raises(ArgumentError, match=f"{make.__name__} along axis 0 would mix the samples"):
         make(axis=0)
     for axis, shape in ((-2, (4, 3)), (2, (4, 3)), (-1, (4,)), (1, (4,)), (-4, (4, 3, 2))):
-        with pytest.raises(ShapeError, match=f"beside the batch axis, got rank {len(shape)}"):
+        with pytest.raises(
+            ShapeError, match=f"in addition to the batch axis, got rank {len(shape)}"
+        ):
             make(axis).forward(np.ones(shape))
-        with pytest.raises(ShapeError, match="beside the batch axis"):
+        with pytest.raises(ShapeError, match="in addition to the batch axis"):
             make(axis).build(shape[1:])
 
 
@@ -256,9 +258,29 @@ def test_bad_settings_are_refused(make: Any, error: type[Exception], says: str) 
         make()
 
 
-def test_names_of_the_original() -> None:
-    assert activation.ReLu is ReLU
-    assert activation.LeakyReLu is LeakyReLU
+@pytest.mark.parametrize("new", [ReLU, LeakyReLU])
+def test_old_spellings_name_the_new_one(new: type) -> None:
+    old = new.__name__.replace("LU", "Lu")
+    with pytest.warns(
+        DeprecationWarning, match=rf"^{old} is an old spelling: write {new.__name__}\."
+    ) as seen:
+        exec(f"from phitodeep.layers.activation import {old}", found := {})
+    assert len(seen) == 1
+    assert seen[0].filename == "<string>"  # the line that imports it
+    assert found[old] is new
+    with pytest.warns(DeprecationWarning, match=f"write {new.__name__}"):
+        assert getattr(activation, old) is new
+
+
+def test_names_that_are_not_old_do_not_warn() -> None:
+    exec("from phitodeep.layers.activation import *", found := {})
+    assert found["ReLU"] is ReLU
+    assert "ReLu" not in found
+    with pytest.raises(AttributeError, match=r"'phitodeep\.layers\.activation'.*'RELU'"):
+        activation.__getattr__("RELU")
+
+
+def test_swish_is_a_second_name() -> None:
     assert Swish is SiLU
     assert repr(Swish()) == "SiLU()"
 

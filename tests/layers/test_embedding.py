@@ -202,7 +202,7 @@ def test_turning_keeps_lengths_and_tells_distances(rng: np.random.Generator) -> 
 @pytest.mark.parametrize(
     ("make", "shape", "says"),
     [
-        (lambda: PositionalEmbedding(3), (4, 2), r"PositionalEmbedding\(3\) has 3 places.*of 4"),
+        (lambda: PositionalEmbedding(3), (4, 2), r"PositionalEmbedding\(3\) has 3 positions.*of 4"),
         (lambda: PositionalEmbedding(3), (4,), r"PositionalEmbedding.*\(T, D\)"),
         (lambda: SinusoidalEncoding(), (4, 2, 2), r"SinusoidalEncoding.*\(T, D\)"),
         (lambda: RotaryEmbedding(), (4, 3), "RotaryEmbedding.*even"),
@@ -221,7 +221,7 @@ def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) ->
 def test_inputs_that_do_not_fit_are_refused() -> None:
     layer = made(lambda: PositionalEmbedding(3), (1, 2, 4))
     for shape, says in (
-        ((2, 4, 4), "3 places, got a sequence of 4"),
+        ((2, 4, 4), "3 positions, got a sequence of 4"),
         ((2, 3), r"X \(N, T, 4\)"),
         ((3, 4), r"X \(N, T, 4\)"),
         ((1, 2, 2, 4), r"X \(N, T, 4\)"),
@@ -232,7 +232,7 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
     memory: dict[Layer, Any] = {}
     with calling(memory=memory):
         layer.forward(np.ones((1, 2, 4)))
-        with pytest.raises(ShapeError, match="3 places, got a sequence of 4"):
+        with pytest.raises(ShapeError, match="3 positions, got a sequence of 4"):
             layer.forward(np.ones((1, 2, 4)))
     for other, shape in ((SinusoidalEncoding(), (2, 3)), (RotaryEmbedding(), (2, 3, 3))):
         with pytest.raises(ShapeError, match=type(other).__name__):

@@ -1,0 +1,17 @@
+"""Compiled twins of the kernels, one file per family: the same names, arguments and results.
+
+Each makes one pass over memory where NumPy makes several. They are serial, so that they do not
+compete with a threaded BLAS, and release the interpreter lock, so that several threads can run
+them at once. Arrays are contiguous float32 or float64. Scalars are converted to the arrays' dtype
+first, so that nothing is computed in float64 by accident.
+
+Importing this package registers all twins (see `phitodeep.kernels`).
+"""
+
+from phitodeep.kernels.compiled import activation as activation
+from phitodeep.kernels.compiled import embedding as embedding
+from phitodeep.kernels.compiled import normalization as normalization
+from phitodeep.kernels.compiled import optimizers as optimizers
+from phitodeep.kernels.compiled import pooling as pooling
+from phitodeep.kernels.compiled import recurrent as recurrent
+from phitodeep.kernels.compiled import softmax as softmax
