@@ -1,4 +1,4 @@
-"""docs/design.md agrees with the code: its tree, import paths, and the names that it mentions."""
+"""docs/design.md agrees with the code: tree, import paths, names. So do README and moving.md."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 import phitodeep
 from phitodeep import layers, loss
+from phitodeep.initialization import He, Initializer, InitType
 from phitodeep.layers import Dense
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
-from phitodeep.optimization.optimizers import Adam
+from phitodeep.optimization.optimizers import Adam, Optimizer
+from phitodeep.optimization.schedules import InverseTimeDecay
 from phitodeep.training.history import History
 
 ROOT = Path(__file__).parent.parent
@@ -122,3 +125,54 @@ def test_the_citation_is_of_this_version() -> None:
     assert citation["cff-version"] == "1.2.0"
     assert {"message", "title", "authors"} <= citation.keys()
     assert citation["version"] == phitodeep.__version__
+
+
+class Named(layers.Layer):
+    """A layer as one writes it for 0.2.3."""
+
+    def __init__(self) -> None:
+        super().__init__("named")  # type: ignore[call-arg]
+
+
+class Unnamed(loss.Loss):
+    """A loss as one writes it for 0.2.3."""
+
+    def __init__(self) -> None:
+        super().__init__("unnamed")  # type: ignore[call-arg]
+
+
+OLD = {  # what docs/moving.md says of names and classes of 0.2.3
+    "optimizer_type": (lambda: OWNERS["Sequential"].optimizer_type, AttributeError),
+    "loss_class": (lambda: OWNERS["Sequential"].loss_class, AttributeError),
+    "alpha_value": (lambda: OWNERS["SequentialBuilder"].alpha_value, AttributeError),
+    "layer.name": (lambda: OWNERS["Layer"].name, AttributeError),
+    "loss.name": (lambda: OWNERS["Loss"].name, AttributeError),
+    "optimizer.name": (lambda: OWNERS["Optimizer"].name, AttributeError),
+    "initializer.name": (lambda: He().name, AttributeError),
+    "Adam(a, b1, b2, eps)": (lambda: Adam(0.01, 0.9, 0.999, 1e-8), TypeError),
+    "epsilon=": (lambda: Adam(epsilon=1e-8), TypeError),
+    "adam.epsilon": (lambda: Adam().epsilon, AttributeError),
+    "alpha_activation=": (lambda: layers.ELU(alpha_activation=1.0), TypeError),
+    "elu.alpha_activation": (lambda: layers.ELU().alpha_activation, AttributeError),
+    "decay_rate=": (lambda: InverseTimeDecay(0.1, decay_rate=0.5), TypeError),
+    "schedule.step": (lambda: InverseTimeDecay(0.1).step(3), AttributeError),
+    "schedulers": (lambda: imported("optimization.schedulers"), ModuleNotFoundError),
+    "train_loop": (lambda: imported("optimization.training").train_loop, AttributeError),
+    "LossBase": (lambda: loss.LossBase, AttributeError),
+    "get_scale": (lambda: He().get_scale(np.ones((3, 2))), AttributeError),
+    "own layer": (Named, TypeError),
+    "own loss": (Unnamed, TypeError),
+    "own optimizer": (lambda: Optimizer("own"), TypeError),
+    "own initializer": (lambda: Initializer("own", InitType.NORMAL), TypeError),
+}
+
+
+def imported(name: str) -> object:
+    return importlib.import_module(f"phitodeep.{name}")
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_old_names_raise_what_the_page_on_moving_says(name):
+    use, error = OLD[name]
+    with pytest.raises(error):
+        use()
