@@ -1,9 +1,9 @@
-"""Lets mkdocstrings read phitodeep's docstrings, which are plain text, as Markdown.
+"""Convert phitodeep's docstrings, which are plain text, to Markdown for mkdocstrings.
 
-In the source they are written for the eye and for `help()`: formulas are indented, and names
-stand in columns beside what they mean. On a page, formulas become preformatted blocks, columns
-become definition lists, labels such as `Backward:` start paragraphs, and signs that Markdown
-would eat are escaped.
+In the source they are laid out for reading and for `help()`: formulas are indented, and names
+stand in a column next to their descriptions. On a page, formulas become preformatted blocks,
+columns become definition lists, labels such as `Backward:` start paragraphs, and characters with
+a meaning in Markdown are escaped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
 class PlainText(griffe.Extension):
-    """Turns each docstring into Markdown, once."""
+    """Convert each docstring to Markdown, once."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         known = obj.extra["phitodeep"]
@@ -31,13 +31,13 @@ class PlainText(griffe.Extension):
 
 
 def markdown(text: str) -> str:
-    """A docstring as Markdown."""
+    """Convert a docstring to Markdown."""
     paragraphs = [list(lines) for full, lines in groupby(text.splitlines(), bool) if full]
     return "\n\n".join(piece for lines in joined(paragraphs) for piece in block(lines)) + "\n"
 
 
 def joined(paragraphs: list[list[str]]) -> Iterator[list[str]]:
-    """The paragraphs, with neighbours that are indented as one, blank lines between them."""
+    """Join neighbouring indented paragraphs into one, with blank lines between them."""
     for indented, group in groupby(paragraphs, lambda lines: lines[0].startswith("    ")):
         if indented:
             yield [line for lines in group for line in ["", *lines]][1:]
@@ -46,7 +46,7 @@ def joined(paragraphs: list[list[str]]) -> Iterator[list[str]]:
 
 
 def block(lines: list[str]) -> Iterator[str]:
-    """The Markdown of one paragraph of the docstring."""
+    """Convert one paragraph of a docstring."""
     if lines[0].startswith("    "):
         depth = min(len(line) - len(line.lstrip()) for line in lines if line)
         yield "\n".join(["```text", *(line[depth:] for line in lines), "```"])
@@ -57,19 +57,19 @@ def block(lines: list[str]) -> Iterator[str]:
 
 
 def columns(lines: list[str]) -> Iterator[str]:
-    """Names with what they mean: a line that is indented goes on with the meaning."""
-    meant: list[str] = []
+    """Convert names and their descriptions; an indented line continues a description."""
+    entries: list[str] = []
     for line in lines:
         found = COLUMNS.fullmatch(line)
         if found:
-            meant.append(f"`{found[1].replace('`', '')}`\n:   {escaped(found[2])}")
+            entries.append(f"`{found[1].replace('`', '')}`\n:   {escaped(found[2])}")
         else:
-            meant[-1] += f"\n    {escaped(line.strip())}"
-    yield from meant
+            entries[-1] += f"\n    {escaped(line.strip())}"
+    yield from entries
 
 
 def prose(lines: list[str]) -> Iterator[str]:
-    """Sentences; after the end of one, a label starts a paragraph."""
+    """Convert sentences; a label that follows the end of a sentence starts a new paragraph."""
     paragraph: list[str] = []
     for line in lines:
         label = LABEL.match(line)
@@ -84,7 +84,7 @@ def prose(lines: list[str]) -> Iterator[str]:
 
 
 def escaped(line: str) -> str:
-    """The line with Markdown's signs as themselves, but for what is between backticks."""
+    """Escape Markdown's special characters, except between backticks."""
     parts = re.split(r"(`[^`]*`)", line)
     for i in range(0, len(parts), 2):
         parts[i] = re.sub(r"([*_>|\[\]])", r"\\\1", parts[i]).replace("<", "&lt;")

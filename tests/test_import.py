@@ -140,6 +140,6 @@ def test_aliases_are_the_same_objects() -> None:
 def test_the_version_is_the_same_everywhere() -> None:
     root = Path(__file__).parent.parent
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    newest = re.search(r"^## (\S+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
+    newest = re.search(r"^## (\d\S*)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest is not None
     assert phitodeep.__version__ == project["version"] == newest[1]

@@ -1,0 +1,178 @@
+"""docs/design.md agrees with the code: tree, import paths, names. So do README and moving.md."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+import phitodeep
+from phitodeep import layers, loss
+from phitodeep.initialization import He, Initializer, InitType
+from phitodeep.layers import Dense
+from phitodeep.loss import MeanSquaredError
+from phitodeep.model import Sequential
+from phitodeep.optimization.optimizers import Adam, Optimizer
+from phitodeep.optimization.schedules import InverseTimeDecay
+from phitodeep.training.history import History
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = Path(phitodeep.__file__).parent
+TEXT = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+HOUSE = runpy.run_path(str(Path(__file__).parent / "test_architecture.py"))
+
+ROWS = re.findall(r"^\| (\d) \| (.+?) \|", TEXT, re.MULTILINE)
+PLACES = [  # (floor, path below phitodeep/, whether it is planned)
+    (int(floor), path, bool(planned))
+    for floor, cell in ROWS
+    for path, planned in re.findall(r"`([\w/.]+)`( \(planned\))?", cell)
+]
+STANDING = [(floor, path) for floor, path, planned in PLACES if not planned]
+CODE = re.findall(r"`([^`\n]+)`", TEXT)
+PATHS = sorted({c for c in CODE if re.fullmatch(r"(phitodeep|tests|docs|examples|\w+)/[\w/.]*", c)})
+DOTTED = sorted({c for c in CODE if re.fullmatch(r"phitodeep(\.\w+)+", c)})
+OWNERS = {
+    "Layer": Dense(3, 2),
+    "Loss": MeanSquaredError(),
+    "Optimizer": Adam(),
+    "Sequential": Sequential(Dense(3, 2)),
+    "SequentialBuilder": phitodeep.SequentialBuilder(),
+    "Call": phitodeep.Call(),
+    "History": History(),
+    **{name: getattr(layers, name) for name in layers.__all__ if name != "Layer"},
+    **{name: getattr(loss, name) for name in loss.__all__ if name != "Loss"},
+}
+NAMES = sorted(set(re.findall(rf"`({'|'.join(OWNERS)})\.(\w+)", TEXT)))
+
+
+def module(path: str) -> str:
+    return path.removesuffix("/").removesuffix(".py").replace("/", ".")
+
+
+def test_the_page_was_read() -> None:
+    assert len(PLACES) > 25
+    assert len(PATHS) > 10
+    assert len(DOTTED) > 15
+    assert len(NAMES) > 35
+
+
+@pytest.mark.parametrize(("floor", "path", "planned"), PLACES)
+def test_what_the_tree_names_exists_unless_it_is_planned(floor, path, planned):
+    place = PACKAGE / path
+    assert place.exists() != planned, f"{path}: is it planned, or has it been built?"
+    assert path.endswith("/") == (place.is_dir() or (planned and "." not in path))
+
+
+@pytest.mark.parametrize(("floor", "path"), STANDING)
+def test_the_tree_has_the_floors_that_the_imports_are_held_to(floor, path):
+    assert HOUSE["floor"](module(path)) == floor
+
+
+def test_every_module_has_its_place_in_the_tree() -> None:
+    listed = {path for _, path in STANDING}
+    for path in PACKAGE.rglob("*.py"):
+        below = path.relative_to(PACKAGE)
+        if below.as_posix() == "__init__.py" or module(below.as_posix()) in HOUSE["FACES"]:
+            continue
+        above = {f"{folder.as_posix()}/" for folder in below.parents}
+        assert listed & {below.as_posix(), *above}, f"{below} is not in docs/design.md"
+
+
+def test_every_old_path_is_listed() -> None:
+    assert {f"phitodeep.{name}" for name in HOUSE["FACES"]} <= set(DOTTED)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_files_that_the_page_names_exist(path):
+    known = {name for _, name, _ in PLACES}
+    assert (ROOT / path).exists() or path in known, path
+
+
+@pytest.mark.parametrize("path", DOTTED)
+def test_import_paths_that_stay_can_be_imported(path):
+    try:
+        importlib.import_module(path)
+    except ModuleNotFoundError:
+        home, _, name = path.rpartition(".")
+        assert hasattr(importlib.import_module(home), name)
+
+
+@pytest.mark.parametrize(("owner", "name"), NAMES)
+def test_methods_and_attributes_that_the_page_names_exist(owner, name):
+    assert hasattr(OWNERS[owner], name), f"{owner}.{name}"
+
+
+def test_the_readme_links_to_nothing_that_a_package_page_does_not_have() -> None:
+    targets = re.findall(r"\]\(([^)]+)\)", README)
+    assert [t for t in targets if not t.startswith(("https://", "#"))] == []
+
+
+def test_files_that_the_readme_names_exist() -> None:
+    named = re.findall(r"`([\w/-]+(?:/|\.md|\.cff)|NOTICE|LICENSE)`", README)
+    assert len(named) > 12
+    for path in named:
+        assert (ROOT / path).exists(), path
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    assert {"message", "title", "authors"} <= citation.keys()
+    assert citation["version"] == phitodeep.__version__
+
+
+class Named(layers.Layer):
+    """A layer as one writes it for 0.2.3."""
+
+    def __init__(self) -> None:
+        super().__init__("named")  # type: ignore[call-arg]
+
+
+class Unnamed(loss.Loss):
+    """A loss as one writes it for 0.2.3."""
+
+    def __init__(self) -> None:
+        super().__init__("unnamed")  # type: ignore[call-arg]
+
+
+OLD = {  # what docs/moving.md says of names and classes of 0.2.3
+    "optimizer_type": (lambda: OWNERS["Sequential"].optimizer_type, AttributeError),
+    "loss_class": (lambda: OWNERS["Sequential"].loss_class, AttributeError),
+    "alpha_value": (lambda: OWNERS["SequentialBuilder"].alpha_value, AttributeError),
+    "layer.name": (lambda: OWNERS["Layer"].name, AttributeError),
+    "loss.name": (lambda: OWNERS["Loss"].name, AttributeError),
+    "optimizer.name": (lambda: OWNERS["Optimizer"].name, AttributeError),
+    "initializer.name": (lambda: He().name, AttributeError),
+    "Adam(a, b1, b2, eps)": (lambda: Adam(0.01, 0.9, 0.999, 1e-8), TypeError),
+    "epsilon=": (lambda: Adam(epsilon=1e-8), TypeError),
+    "adam.epsilon": (lambda: Adam().epsilon, AttributeError),
+    "alpha_activation=": (lambda: layers.ELU(alpha_activation=1.0), TypeError),
+    "elu.alpha_activation": (lambda: layers.ELU().alpha_activation, AttributeError),
+    "decay_rate=": (lambda: InverseTimeDecay(0.1, decay_rate=0.5), TypeError),
+    "schedule.step": (lambda: InverseTimeDecay(0.1).step(3), AttributeError),
+    "schedulers": (lambda: imported("optimization.schedulers"), ModuleNotFoundError),
+    "train_loop": (lambda: imported("optimization.training").train_loop, AttributeError),
+    "LossBase": (lambda: loss.LossBase, AttributeError),
+    "get_scale": (lambda: He().get_scale(np.ones((3, 2))), AttributeError),
+    "own layer": (Named, TypeError),
+    "own loss": (Unnamed, TypeError),
+    "own optimizer": (lambda: Optimizer("own"), TypeError),
+    "own initializer": (lambda: Initializer("own", InitType.NORMAL), TypeError),
+}
+
+
+def imported(name: str) -> object:
+    return importlib.import_module(f"phitodeep.{name}")
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_old_names_raise_what_the_page_on_moving_says(name):
+    use, error = OLD[name]
+    with pytest.raises(error):
+        use()
