@@ -334,7 +334,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "functional.py",
         "_weighted",
-        "return np.where(weights != 0, each, 1) * weights",
+        "return np.where(weights != 0, losses, 1) * weights",
     ): "what stands where the weight is 0 is multiplied by 0: any finite number will do",
     (
         TWIN,
