@@ -88,13 +88,13 @@ from phitodeep.training.callbacks import (
     ModelCheckpoint,
 )
 from phitodeep.types import parameters, same
-from tests.layers import catalogue_examples, test_contract
-from tests.layers.catalogue_examples import cube, cube_gradient
+from tests.layers import examples, test_contract
+from tests.layers.examples import cube, cube_gradient
 
 phitodeep.register(cube)
 phitodeep.register(cube_gradient)
-phitodeep.register(catalogue_examples.outer)
-phitodeep.register("gradient of outer")(catalogue_examples.outer_gradient)
+phitodeep.register(examples.outer)
+phitodeep.register("gradient of outer")(examples.outer_gradient)
 
 
 @phitodeep.register
@@ -145,7 +145,7 @@ def label(made: Any) -> str:
 Make = Callable[[], Any]
 LAYERS: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many tokens there are
     *[(make, shape, 0) for make, shape in test_contract.EXAMPLES],
-    *catalogue_examples.TOKENS,
+    *examples.TOKENS,
     (lambda: Select([1, 0], tokens=True), (2, 3), 5),
     (lambda: Residual(Dense(3), checkpoint=True), (2, 3), 0),
     (lambda: Chain(Dense(3), checkpoint=True), (2, 3), 0),
@@ -342,7 +342,7 @@ def test_a_layer_has_the_same_weights_and_output(
 ) -> None:
     made = make()
     copy, before = again(made), made.get_config()
-    X, _ = catalogue_examples.data(made, shape, tokens)
+    X, _ = examples.data(made, shape, tokens)
     outputs = []
     for layer in (made, copy):
         layer.build(shape[1:], seed=3)

@@ -28,7 +28,7 @@ from phitodeep.layers.embedding import rotate, turning
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
-from tests.layers.catalogue_examples import assert_same, made, passes
+from tests.layers.examples import assert_same, made, passes
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]], bool)
 MASKS: dict[str, Array | None] = {
@@ -514,3 +514,25 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
     for shape in ((5, 8), (2, 5, 6), (2, 3, 5, 8)):
         with pytest.raises(ShapeError, match=r"MultiHeadAttention.*X \(N, T, 8\)"):
             layer.forward(np.ones(shape))
+
+
+@pytest.mark.parametrize("make", [lambda: TransformerBlock(2)])
+def test_a_layer_frozen_before_it_is_built_stays_frozen(make: Any) -> None:
+    layer = make()
+    layer.trainable = False
+    layer.build((3, 4))
+    assert not any(part.trainable for _, part in layer.walk())
+
+
+def test_backward_in_another_part_of_the_batch_has_the_forwards_mask(rng: Any) -> None:
+    """`first` is of the pass that drew; backward may run outside of it."""
+    layer = made(lambda: MultiHeadAttention(2, dropout=0.5), (2, 3, 4))
+    X, dY = rng.standard_normal((2, 2, 3, 4))
+    with calling(step=0, first=4):
+        layer.forward(X)
+        wanted = layer.backward(dY)
+    np.testing.assert_array_equal(layer.backward(dY), wanted)
+
+
+def test_repr_leaves_out_a_default_ratio() -> None:
+    assert repr(TransformerBlock(2)) == "TransformerBlock(2)"

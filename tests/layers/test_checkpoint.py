@@ -27,7 +27,7 @@ from phitodeep.layers import (
 from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
-from tests.layers.catalogue_examples import assert_same, made, passes
+from tests.layers.examples import assert_same, made, passes
 
 SHAPE = (3, 5, 4)
 MAKES: dict[str, Callable[[bool], Layer]] = {

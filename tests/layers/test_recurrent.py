@@ -13,7 +13,7 @@ from phitodeep.layers.call import calling, inference
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array
-from tests.layers.catalogue_examples import assert_same, made, passes
+from tests.layers.examples import assert_same, made, passes
 
 KINDS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
 each = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

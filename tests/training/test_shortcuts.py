@@ -22,6 +22,7 @@ from phitodeep.layers import (
     PReLU,
     ReLU,
     Sigmoid,
+    SkipConcat,
     Softmax,
     Tanh,
 )
@@ -42,7 +43,7 @@ from phitodeep.loss import (
     SoftmaxCrossEntropy,
     SquaredHinge,
 )
-from phitodeep.model import SequentialBuilder
+from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.training import shortcuts as fusion
 from phitodeep.training.shortcuts import FUSED, SWAPPED, check_pair, fused, swapped
 from phitodeep.types import Array, Shape
@@ -258,3 +259,13 @@ def test_training_swaps_and_comes_to_the_same(
     assert ends[0][0] == ends[1][0]
     for path, a in ends[0][1].items():
         np.testing.assert_array_equal(a, ends[1][1][path])
+
+
+def test_a_skips_softmax_is_not_fused_with_the_loss() -> None:
+    """Chain._last looks into SkipConcat, whose output is more than its last layer's."""
+    loss = CategoricalCrossEntropy()
+    model = Sequential(Dense(4, 3), SkipConcat(Softmax()), loss_class=loss, seed=0)
+    assert model._last is model.layers[1]
+    X, y = np.ones((5, 4)), np.array([3, 4, 5, 3, 4])  # classes whose scores are the softmax's
+    value = loss.loss_func(model.predict(X), y)
+    assert model.evaluate(X, y)["loss"] == pytest.approx(value)
