@@ -173,7 +173,7 @@ class watching(within):
     """Tell `watcher` of each pass of a layer, of each loss and of each optimizer's step.
 
         def watcher(event):
-            print(event.when, event.what, event.path, event.array.shape)
+            print(event.when, event.what, event.path)
 
         with phitodeep.watching(watcher):
             model.train(X, y, epochs=1)

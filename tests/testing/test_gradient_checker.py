@@ -451,14 +451,12 @@ class OneEntry(Dense):
 class Lookup(Layer):
     """Y = W[X] for tokens X."""
 
+    takes_tokens = True
     W = Param()
 
     def create(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         self.W = np.zeros((4, D))
         return (*shape, D)
-
-    def validate(self, X: Any) -> Array:
-        return np.asarray(X)
 
     def forward(self, X: Array) -> Array:
         self.save_for_backward(X=X)
