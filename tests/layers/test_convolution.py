@@ -55,8 +55,8 @@ def conv(row: Any, *, bias: bool = True) -> Layer:
     sizes, k, s, p, d, g = row
     c, f = channels(g)
     kind = (Conv1D, Conv2D)[len(sizes) - 1]
-    make = lambda: kind(f, k, stride=s, padding=p, dilation=d, groups=g, bias=bias)  # noqa: E731
-    return made(make, (2, *sizes, c))
+    options = {"stride": s, "padding": p, "dilation": d, "groups": g, "bias": bias}
+    return made(lambda: kind(f, k, **options), (2, *sizes, c))
 
 
 def along(value: Any, rank: int) -> tuple[int, ...]:

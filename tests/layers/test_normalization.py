@@ -281,7 +281,7 @@ def test_bad_input_of_group_norms_is_refused() -> None:
     with pytest.raises(ArgumentError, match="GroupNorm groups must be >= 1"):
         GroupNorm(0)
     with pytest.raises(ArgumentTypeError, match="GroupNorm groups"):
-        GroupNorm(2.0)  # type: ignore[arg-type]
+        GroupNorm(2.0)
 
 
 @pytest.mark.parametrize(("layer", "shape"), [(InstanceNorm(), (4,)), (GroupNorm(3), (1, 3))])

@@ -260,3 +260,9 @@ def test_permute_gives_a_fresh_array(dims: Any, shape: Any, rng: Any) -> None:
     Y = layer.forward(X)
     assert not np.shares_memory(Y, X)
     assert not np.shares_memory(layer.backward(Y), Y)
+
+
+def test_selected_tokens_have_no_gradient() -> None:
+    layer = Select([1, 0], tokens=True)
+    np.testing.assert_array_equal(layer.forward(np.array([[3.0, 4.0]])), [[4, 3]])
+    assert layer.backward(np.ones((1, 2))) is None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentTypeError, PhitodeepError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.layers import (
     Dense,
     Embedding,
@@ -258,7 +258,7 @@ def test_builder_ties(rng: np.random.Generator) -> None:
 def test_what_cannot_be_tied_is_refused() -> None:
     for wrong in (Dense(3, 4), PositionalEmbedding(3), 3, Embedding):
         with pytest.raises(ArgumentTypeError, match="TiedDense takes an Embedding"):
-            TiedDense(wrong)  # type: ignore[arg-type]
+            TiedDense(wrong)
     head = TiedDense(Embedding(7, 4))
     for shape in ((5,), (2, 3), ()):
         with pytest.raises(ShapeError, match=r"TiedDense.*4 features on the last axis"):
@@ -305,7 +305,7 @@ def test_lambda_gives_backward_what_it_promises(rng: np.random.Generator) -> Non
 def test_lambda_takes_functions() -> None:
     for pair in ((cube, None), (None, cube_gradient), (3, cube), ("x", "y")):
         with pytest.raises(ArgumentTypeError, match="Lambda takes two functions"):
-            Lambda(*pair)  # type: ignore[arg-type]
+            Lambda(*pair)
 
 
 def test_lambda_is_built_without_a_warning() -> None:
@@ -331,3 +331,8 @@ def test_check_gradients_knows_tied_weights(rng: Any) -> None:
     embedding = Embedding(5, 4)
     model = Sequential(embedding, TiedDense(embedding), loss_class=SoftmaxCrossEntropy(), seed=0)
     check_gradients(model, rng.integers(0, 5, (4, 3)), rng.integers(0, 5, (4, 3)))
+
+
+def test_lambda_refuses_other_words_for_its_steps() -> None:
+    with pytest.raises(ArgumentError, match="Lambda steps must be"):
+        Lambda(cube, cube_gradient, steps="apart")

@@ -116,7 +116,7 @@ def test_shortcut_is_true_where_the_long_way_has_underflown(
     Z = np.array([[2000.0, -2000.0]])
     long_way = last.forward(Z)
     assert loss.loss_func(long_way, labels) < 1500
-    assert not last.backward(loss.loss_gradient(long_way, labels)).any()  # type: ignore[union-attr]
+    assert not last.backward(loss.loss_gradient(long_way, labels)).any()
     short = fused(last, loss)
     assert short is not None
     wide = 4000 if isinstance(last, Softmax) else 2000
