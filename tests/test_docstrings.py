@@ -12,6 +12,7 @@ import importlib
 import io
 import json
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
@@ -152,12 +153,16 @@ PREPARED: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def isolate(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an example that registers something leave nothing behind."""
-    monkeypatch.setattr(config, "_KNOWN", dict(config._KNOWN))
-    monkeypatch.setattr(config, "_NAMES", dict(config._NAMES))
-    if module == "phitodeep.kernels":
-        monkeypatch.setattr(kernels, "KERNELS", {})
+@pytest.fixture
+def _registered() -> Iterator[None]:
+    """What an example registers is forgotten after it."""
+    home = vars(sys.modules[config.register.__module__])
+    kept = [v for name, v in home.items() if type(v) is dict and not name.startswith("__")]
+    before = [dict(v) for v in kept]
+    yield
+    for registry, content in zip(kept, before, strict=True):
+        registry.clear()
+        registry.update(content)
 
 
 def public(module: str) -> dict[str, Any]:
@@ -166,6 +171,7 @@ def public(module: str) -> dict[str, Any]:
     return {**names, **vars(importlib.import_module(module)), "phitodeep": phitodeep}
 
 
+@pytest.mark.usefixtures("_registered")
 @pytest.mark.parametrize(
     ("module", "name", "code"),
     EXAMPLES,
@@ -175,7 +181,8 @@ def test_an_example_runs(
     module: str, name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    isolate(module, monkeypatch)
+    if module == "phitodeep.kernels":
+        monkeypatch.setattr(kernels, "KERNELS", {})  # where adagrad is taken
     names = {**public(module), "__name__": "example", "np": np, "json": json}
     names |= PREPARED.get(name, usual)()
     with redirect_stdout(io.StringIO()):
