@@ -95,18 +95,3 @@ def test_a_kernel_runs_as_what_was_chosen() -> None:
     if kernels.use("auto") == "numba":
         assert softmax_rows.run is not softmax_rows.plain
     assert softmax_rows.__doc__ == softmax_rows.plain.__doc__
-
-
-def test_a_kernel_defined_after_the_choice_runs_as_what_was_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
-    kernels.use("numpy")
-
-    @kernels.kernel
-    def one_more(X: Any) -> Any:
-        return X + 1
-
-    assert isinstance(one_more, Kernel)
-    assert one_more.run is one_more.plain
-    assert one_more(2) == 3

@@ -451,12 +451,14 @@ class OneEntry(Dense):
 class Lookup(Layer):
     """Y = W[X] for tokens X."""
 
-    takes_tokens = True
     W = Param()
 
     def create(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         self.W = np.zeros((4, D))
         return (*shape, D)
+
+    def _cast_input(self, X: Any) -> Array:
+        return np.asarray(X)
 
     def forward(self, X: Array) -> Array:
         self.save_for_backward(X=X)
