@@ -286,8 +286,8 @@ def test_bad_input_of_group_norms_is_refused() -> None:
 
 @pytest.mark.parametrize(("layer", "shape"), [(InstanceNorm(), (4,)), (GroupNorm(3), (1, 3))])
 def test_a_group_of_one_number_is_refused(layer: Any, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ShapeError, match="several numbers in each group"):
+    with pytest.raises(ShapeError, match=r"several \w+ in each group"):
         layer.build(shape)
     layer.build((5, shape[-1]))
-    with pytest.raises(ShapeError, match="several numbers in each group"):
+    with pytest.raises(ShapeError, match=r"several \w+ in each group"):
         layer.forward(np.ones((2, 1, shape[-1]), np.float32))
