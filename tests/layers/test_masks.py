@@ -655,7 +655,7 @@ def test_a_mask_that_does_not_fit_is_refused_by_name(make: Any, mask: Any, rng: 
 def test_a_layer_that_says_wrongly_that_it_keeps_its_steps_is_found_by_the_loss() -> None:
     halves = Lambda(lambda X: X[:, ::2], lambda dY, X, Y: np.repeat(dY, 2, 1), steps="independent")
     model = Sequential(Dense(D, 2), halves, seed=0)
-    with pytest.raises(ShapeError, match=r"steps \(4, 8\) in the predictions.*\(4, 4"):
+    with pytest.raises(ShapeError, match=r"\(4, 8\).*\(4, 4"):
         model.train(
             *(np.ones((4, 8, D)), np.ones((4, 4, 2))),
             lengths=np.array([8, 2, 3, 4]),
