@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # Two BLAS threads beside any other busy process wait for each other: one is quick everywhere.
-demo test results mutants: export OPENBLAS_NUM_THREADS ?= 1
+demo test coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test check results bench mutants docs clean
+.PHONY: demo test coverage check results bench mutants docs clean
 
 $(BIN)/python:
 	@echo "Making a virtual environment in $(VENV), and installing what is needed: a minute or two."
@@ -43,6 +43,11 @@ test: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 $(NUMERIC)
 	$(BIN)/python -m pytest --numprocesses=2
 
+# Which branches no test takes, with the kernels' NumPy forms; an example that runs is no test.
+coverage: $(VENV)/.test
+	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 --cov --cov-report=term \
+		--ignore-glob="*/test_examples*" --ignore=tests/test_benchmarks.py --ignore=tests/test_mutants.py
+
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -66,4 +71,4 @@ docs: $(VENV)/.dev
 	$(BIN)/mkdocs serve
 
 clean:
-	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants .coverage

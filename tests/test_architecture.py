@@ -185,3 +185,38 @@ def test_tests_mirror_the_package() -> None:
     for path in tests.rglob("test_*.py"):
         folder = path.parent.relative_to(tests)
         assert folder == Path() or (ROOT / folder).is_dir(), path
+
+
+LONGEST = 400  # lines, without a reason
+UNEXPLAINED = {
+    *("config", "functional", "kernels.compiled", "optimization.base", "sequential"),
+    *("layers.activation", "layers.base", "layers.containers", "layers.convolution"),
+    *("layers.normalization", "layers.pooling"),
+}  # to be shortened, or to say why they are long
+
+
+def is_long_without_a_reason(source: str) -> bool:
+    """A longer file says why, in a sentence of its docstring that begins with "Long because"."""
+    doc = ast.get_docstring(ast.parse(source)) or ""
+    return source.count("\n") > LONGEST and "Long because " not in doc
+
+
+@each
+def test_a_long_file_says_why(name: str) -> None:
+    long = is_long_without_a_reason(MODULES[name].read_text(encoding="utf-8"))
+    if name in UNEXPLAINED:
+        assert long, f"{name} is short now, or says why it is long: take it out of UNEXPLAINED"
+    else:
+        assert not long, (
+            f"{name} has more than {LONGEST} lines: split it, or let a sentence of its docstring "
+            'say why not, beginning with "Long because"'
+        )
+
+
+def test_a_reason_is_a_sentence_of_the_docstring() -> None:
+    assert set(MODULES) >= UNEXPLAINED
+    body = "x = 1\n" * LONGEST
+    assert not is_long_without_a_reason(body)
+    assert is_long_without_a_reason('"""Doc."""\n' + body)
+    assert is_long_without_a_reason("# Long because I say so.\n" + body)
+    assert not is_long_without_a_reason('"""Doc.\n\nLong because of a table.\n"""\n' + body)

@@ -418,8 +418,8 @@ TRAINING: dict[str, tuple[list[Any], str]] = {
 def test_bad_arguments_of_train_are_refused_and_named(name: str, bad: Any) -> None:
     model = regression()
     model.train(X, Y, epochs=1, verbose=0)
-    call = lambda: model.train(X, Y, **{"epochs": 1, "verbose": 0, name: bad})  # noqa: E731
-    refused(call, PhitodeepError, TRAINING[name][1], model)
+    given = {"epochs": 1, "verbose": 0, name: bad}
+    refused(lambda: model.train(X, Y, **given), PhitodeepError, TRAINING[name][1], model)
 
 
 @pytest.mark.parametrize(
@@ -722,3 +722,9 @@ def test_numbers_of_every_kind_are_read_and_endless_ones_refused() -> None:
     for endless in (10**400, -(10**400), np.float32("inf"), math.nan):
         with pytest.raises(ArgumentError, match="it must be finite"):
             check_number(endless, "it")
+
+
+def test_a_sparse_matrix_is_refused_with_what_to_write() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    with pytest.raises(ArgumentTypeError, match=r"write \.toarray\(\)"):
+        Dense(3, 2).forward(sparse.eye(3, format="csr"))

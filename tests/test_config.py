@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -88,13 +88,13 @@ from phitodeep.training.callbacks import (
     ModelCheckpoint,
 )
 from phitodeep.types import parameters, same
-from tests.layers import catalogue_examples, test_contract
-from tests.layers.catalogue_examples import cube, cube_gradient
+from tests.layers import examples, test_contract
+from tests.layers.examples import cube, cube_gradient
 
 phitodeep.register(cube)
 phitodeep.register(cube_gradient)
-phitodeep.register(catalogue_examples.outer)
-phitodeep.register("gradient of outer")(catalogue_examples.outer_gradient)
+phitodeep.register(examples.outer)
+phitodeep.register("gradient of outer")(examples.outer_gradient)
 
 
 @phitodeep.register
@@ -145,7 +145,7 @@ def label(made: Any) -> str:
 Make = Callable[[], Any]
 LAYERS: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many tokens there are
     *[(make, shape, 0) for make, shape in test_contract.EXAMPLES],
-    *catalogue_examples.TOKENS,
+    *examples.TOKENS,
     (lambda: Select([1, 0], tokens=True), (2, 3), 5),
     (lambda: Residual(Dense(3), checkpoint=True), (2, 3), 0),
     (lambda: Chain(Dense(3), checkpoint=True), (2, 3), 0),
@@ -342,7 +342,7 @@ def test_a_layer_has_the_same_weights_and_output(
 ) -> None:
     made = make()
     copy, before = again(made), made.get_config()
-    X, _ = catalogue_examples.data(made, shape, tokens)
+    X, _ = examples.data(made, shape, tokens)
     outputs = []
     for layer in (made, copy):
         layer.build(shape[1:], seed=3)
@@ -526,7 +526,7 @@ def test_one_metric_need_not_be_in_a_list() -> None:
     for metric in ("mae", metrics.mae, largest_error):
         assert again(Sequential(Dense(3, 2), metrics=metric)).get_config()["metrics"]
     with pytest.raises(ArgumentTypeError, match="a metric is a name or a function"):
-        Sequential(Dense(3, 2), metrics=3)  # type: ignore[arg-type]
+        Sequential(Dense(3, 2), metrics=3)
 
 
 def test_frozen_layers_stay_frozen() -> None:
@@ -536,8 +536,8 @@ def test_frozen_layers_stay_frozen() -> None:
     model.build((3, 4))
     model.layers[0].trainable = False
     model.layers[1].children()["layers.0"].trainable = False
-    model.layers[2].layers[0].trainable = False  # type: ignore[attr-defined]
-    model.layers[2].layers[1].layers[2].trainable = False  # type: ignore[attr-defined]  # made late
+    model.layers[2].layers[0].trainable = False
+    model.layers[2].layers[1].layers[2].trainable = False  # made late
     copy = again(model)
     frozen = [[path for path, x in m.walk() if not x.trainable] for m in (model, copy)]
     assert frozen[0] == frozen[1]
@@ -635,7 +635,7 @@ def test_tied_weights_are_tied_again() -> None:
     assert "id" not in config["layers"][1]
     copy = again(model)
     same_weights(model, copy)
-    assert copy.layers[2].embedding is copy.layers[0]  # type: ignore[attr-defined]
+    assert copy.layers[2].embedding is copy.layers[0]
     X = np.array([[1, 2, 3]])
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
 
@@ -838,7 +838,7 @@ def test_get_config_may_be_overridden_with_values_of_any_kind() -> None:
             super().__init__()
             self._inner, self._sizes, self.scale = inner, sizes, scale
 
-        kept_as = {"inner": "_inner"}  # noqa: RUF012
+        kept_as: ClassVar[dict[str, str]] = {"inner": "_inner"}
 
         def get_config(self) -> dict[str, Any]:
             self.sizes = self._sizes
@@ -1281,3 +1281,20 @@ def test_random_models_are_made_again(
     X = np.random.default_rng(0).standard_normal((3, 2, 4))
     with inference(), np.errstate(all="ignore"):
         np.testing.assert_array_equal(copy.forward(X), model.forward(X))
+
+
+def test_a_value_too_deep_in_an_inner_object_is_refused_by_the_outer_one() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(PhitodeepError, match="Widget holds values that are nested too deeply"):
+        Widget(Widget(loop)).get_config()
+
+
+def test_a_layer_that_three_others_refer_to_has_one_number() -> None:
+    table = Embedding(5, 4)
+    model = Sequential(table, TiedDense(table), Select(0), TiedDense(table))
+    first, *others = model.get_config()["layers"]
+    assert first["id"] == 1
+    assert [o["config"] for o in others if o["layer"] == "TiedDense"] == [
+        {"embedding": {"ref": 1}}
+    ] * 2

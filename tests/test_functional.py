@@ -456,3 +456,13 @@ def test_discrepancy_reads_only_and_takes_float32() -> None:
 def test_discrepancy_refuses(X: Any, Y: Any, bandwidth: Any, error: Any, says: str) -> None:
     with pytest.raises(error, match=says):
         F.maximum_mean_discrepancy(np.ones(X), np.ones(Y), bandwidth)
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (0, 3)], ids=["transposed", "empty"])
+def test_labels_of_logits_that_do_not_lie_in_rows(shape: tuple[int, ...]) -> None:
+    logits = np.random.default_rng(0).standard_normal(shape[::-1]).T
+    labels = np.arange(len(logits)) % 3
+    value, gradient = F.cross_entropy_and_gradient(logits, labels)
+    wanted, slope = F.cross_entropy_and_gradient(np.ascontiguousarray(logits), labels)
+    assert value == pytest.approx(wanted, rel=1e-12)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-12)

@@ -32,6 +32,7 @@ from phitodeep.loss import CategoricalCrossEntropy, Loss, MeanSquaredError, Soft
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam
 from phitodeep.training.callbacks import Callback, EarlyStopping
+from phitodeep.types import same
 
 IMAGES = np.zeros((5, 28, 28), np.float32)
 LABELS = np.arange(5)
@@ -379,3 +380,9 @@ def test_an_example_without_its_extra_says_so(monkeypatch: pytest.MonkeyPatch) -
     script = Path(__file__).parents[1] / "examples" / "mnist_datasets.py"
     with pytest.raises(SystemExit, match=r'pip install "phitodeep\[data\]"'):
         runpy.run_path(str(script), run_name="__main__")
+
+
+def test_settings_that_are_arrays_are_compared_as_a_whole() -> None:
+    assert same(np.arange(3), np.arange(3))
+    assert not same(np.arange(3), np.arange(4))
+    assert not same(None, np.arange(3))

@@ -690,3 +690,8 @@ def test_labels_that_the_loss_ignores_do_not_count_in_metrics() -> None:
     assert model.evaluate(X, some, metrics=names) == pytest.approx(expected, rel=1e-6)
     history = model.train(X, some, epochs=1, metrics=names, verbose=0)
     assert all(np.isfinite(values).all() for values in history.metrics.values())
+
+
+def test_a_builder_method_without_its_arguments_is_pythons_own_error() -> None:
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'units'"):
+        SequentialBuilder(3).rnn()  # type: ignore[call-arg]

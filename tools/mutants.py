@@ -68,9 +68,9 @@ FORWARD = (  # with --forward, these too
 COMPILED = "kernels/compiled/*.py"  # all functions are broken: each is compared with its formula
 TWIN = "kernels/compiled/scalar.py"
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
-    "layers/*.py": ("layers/test_contract.py", ["test_kills.py", "layers"]),
-    "loss/*.py": ("loss/test_loss.py", ["test_kills.py", "training/test_shortcuts.py"]),
-    "functional.py": ("test_functional.py", ["test_kills.py", "loss", "layers"]),
+    "layers/*.py": ("layers/test_contract.py", ["layers"]),
+    "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
+    "functional.py": ("test_functional.py", ["loss", "layers"]),
     "optimization/base.py": (
         "optimization/test_optimizers.py",
         [
@@ -78,13 +78,12 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
             "optimization/test_memory.py",
             "optimization/test_groups.py",
             "optimization/test_lbfgs.py",
-            "test_kills.py",
         ],
     ),
     "optimization/memory.py": ("optimization/test_memory.py", ["test_state.py"]),
     "optimization/rules.py": (
         "optimization/test_optimizers.py",
-        ["optimization/test_memory.py", "test_kills.py"],
+        ["optimization/test_memory.py"],
     ),
     "optimization/muon.py": ("optimization/test_muon.py", []),
     "optimization/lbfgs.py": (

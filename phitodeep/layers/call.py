@@ -176,7 +176,7 @@ class watching(within):
     """Call `watcher` before and after each pass of a layer, each loss and each optimizer step.
 
         def watcher(event):
-            print(event.when, event.what, event.path, event.array.shape)
+            print(event.when, event.what, event.path)
 
         with phitodeep.watching(watcher):
             model.train(X, y, epochs=1)

@@ -142,7 +142,7 @@ def test_no_parameter_is_made_for_a_summary() -> None:
     assert summarize(Dense(10**6, 10**6, bias=False)).trainable == 10**12  # 4 TB if it were made
     assert layer.output_shape is None
     assert all(not part.params for _, part in layer.walk())
-    assert layer.layers[1].layers[0].input_size is None  # type: ignore[attr-defined]
+    assert layer.layers[1].layers[0].input_size is None
 
 
 def test_a_single_layer_has_a_row() -> None:

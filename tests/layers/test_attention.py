@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from phitodeep.layers.embedding import rotate, turning
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
-from tests.layers.catalogue_examples import assert_same, made, passes
+from tests.layers.examples import assert_same, made, passes
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]], bool)
 MASKS: dict[str, Array | None] = {
@@ -198,7 +199,7 @@ def test_a_place_that_sees_nothing_is_zero_and_has_no_gradient(given: Any, rng: 
     assert all(np.isfinite(a).all() for a in found.values())
     assert not found["Y"][0].any()
     assert not found["dX"][0].any()
-    blind = 2 if layer.causal else 0  # type: ignore[attr-defined]
+    blind = 2 if layer.causal else 0
     assert not found["Y"][1, :blind].any()
     assert not found["dX"][1, :blind].any()
     assert found["Y"][1, blind:].any()
@@ -393,7 +394,7 @@ def test_the_net_has_the_activation_of_its_name(rng: Any) -> None:
         block = TransformerBlock(2, activation=activation)
         for layer in (net, block):
             layer.build((3, 4), seed=1)
-        inner = block.layers[1].layers[1]  # type: ignore[attr-defined]
+        inner = block.layers[1].layers[1]
         assert [repr(chain.layers[1]) for chain in (net, inner)] == [shown, shown]
     exact, tanh = (made(lambda a=a: FeedForward(6, a), (2, 3, 4)) for a in ("gelu", "gelu_tanh"))
     apart = np.abs(exact.forward(X) - tanh.forward(X)).max()
@@ -405,10 +406,8 @@ def test_the_net_has_the_activation_of_its_name(rng: Any) -> None:
 @masked
 def test_block_gradients(norm: str, pre_norm: bool, mask: Array | None, rng: Any) -> None:
     for more in ({}, {"causal": True, "rope": True, "dropout": 0.3}):
-        make = lambda m=more: TransformerBlock(  # noqa: E731
-            2, mlp_ratio=0.5, norm=norm, pre_norm=pre_norm, **m
-        )
-        layer = made(make, (3, 5, 8))
+        settings = {"mlp_ratio": 0.5, "norm": norm, "pre_norm": pre_norm, **more}
+        layer = made(partial(TransformerBlock, 2, **settings), (3, 5, 8))
         with calling(mask=mask):
             check_gradients(layer, rng.standard_normal((3, 5, 8)), max_probes=4)
 
@@ -417,7 +416,7 @@ def test_block_is_what_its_docstring_says(rng: Any) -> None:
     X = rng.standard_normal((2, 5, 8))
     for norm, kind in (("layer", LayerNorm), ("rms", RMSNorm)):
         pre = made(lambda n=norm: TransformerBlock(2, norm=n), (2, 5, 8))
-        first, second = pre.layers  # type: ignore[attr-defined]
+        first, second = pre.layers
         assert isinstance(first, Residual)
         assert [type(a) for a in first.layers] == [kind, MultiHeadAttention]
         assert [type(a) for a in second.layers] == [kind, FeedForward]
@@ -427,7 +426,7 @@ def test_block_is_what_its_docstring_says(rng: Any) -> None:
         assert [type(a) for a in net.layers] == [Dense, GELU, Dense]
         assert net.hidden == 32
         post = made(lambda n=norm: TransformerBlock(2, norm=n, pre_norm=False), (2, 5, 8))
-        look, norm_1, net, norm_2 = post.layers  # type: ignore[attr-defined]
+        look, norm_1, net, norm_2 = post.layers
         Z = norm_1.forward(X + look.layers[0].forward(X))
         np.testing.assert_allclose(post.forward(X), norm_2.forward(Z + net.layers[0].forward(Z)))
 
@@ -437,12 +436,12 @@ def test_block_passes_its_settings_on() -> None:
         4, mlp_ratio=1.5, activation="relu", causal=True, rope=True, dropout=0.25
     )
     block.build((3, 8))
-    look = block.layers[0].layers[1]  # type: ignore[attr-defined]
+    look = block.layers[0].layers[1]
     assert isinstance(look, MultiHeadAttention)
     assert (look.heads, look.causal, look.rope, look.dropout) == (4, True, True, 0.25)
     for road in block.layers:
-        assert repr(road.layers[-1]) == "Dropout(0.25)"  # type: ignore[attr-defined]
-    net = block.layers[1].layers[1]  # type: ignore[attr-defined]
+        assert repr(road.layers[-1]) == "Dropout(0.25)"
+    net = block.layers[1].layers[1]
     assert (net.hidden, net.activation) == (12, "relu")
     assert block.count_params() == 4 * 64 + 4 * 8 + 2 * (8 * 12) + 12 + 8 + 4 * 8
 
@@ -506,7 +505,7 @@ def test_settings_of_another_kind_are_refused() -> None:
         with pytest.raises(ArgumentTypeError, match="heads must be an integer"):
             kind(2.0)
     with pytest.raises(ArgumentTypeError, match="FeedForward hidden"):
-        FeedForward("4")  # type: ignore[arg-type]
+        FeedForward("4")
 
 
 def test_inputs_that_do_not_fit_are_refused() -> None:
@@ -514,3 +513,25 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
     for shape in ((5, 8), (2, 5, 6), (2, 3, 5, 8)):
         with pytest.raises(ShapeError, match=r"MultiHeadAttention.*X \(N, T, 8\)"):
             layer.forward(np.ones(shape))
+
+
+@pytest.mark.parametrize("make", [lambda: TransformerBlock(2)])
+def test_a_layer_frozen_before_it_is_built_stays_frozen(make: Any) -> None:
+    layer = make()
+    layer.trainable = False
+    layer.build((3, 4))
+    assert not any(part.trainable for _, part in layer.walk())
+
+
+def test_backward_in_another_part_of_the_batch_has_the_forwards_mask(rng: Any) -> None:
+    """`first` is of the pass that drew; backward may run outside of it."""
+    layer = made(lambda: MultiHeadAttention(2, dropout=0.5), (2, 3, 4))
+    X, dY = rng.standard_normal((2, 2, 3, 4))
+    with calling(step=0, first=4):
+        layer.forward(X)
+        wanted = layer.backward(dY)
+    np.testing.assert_array_equal(layer.backward(dY), wanted)
+
+
+def test_repr_leaves_out_a_default_ratio() -> None:
+    assert repr(TransformerBlock(2)) == "TransformerBlock(2)"

@@ -84,7 +84,7 @@ class Both(Container):
 def test_call_is_a_value_with_defaults() -> None:
     assert current() == Call(True, True, True, False, None, 0)
     with pytest.raises(AttributeError):
-        current().training = False  # type: ignore[misc]
+        current().training = False
 
 
 def test_contexts_nest_and_are_left_even_by_errors() -> None:
@@ -310,7 +310,7 @@ def test_an_authors_container_is_a_tree() -> None:
 
 def test_what_is_no_layer_may_stand_in_a_containers_list() -> None:
     layer = Both(Dense(3))
-    layer.many.append("a remark")  # type: ignore[arg-type]
+    layer.many.append("a remark")
     assert list(layer.children()) == ["twice", "many.0"]
     assert layer._replica().many[1] == "a remark"
 

@@ -27,7 +27,7 @@ from phitodeep.layers import (
 from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
-from tests.layers.catalogue_examples import assert_same, made, passes
+from tests.layers.examples import assert_same, made, passes
 
 SHAPE = (3, 5, 4)
 MAKES: dict[str, Callable[[bool], Layer]] = {
@@ -98,7 +98,7 @@ def test_it_may_be_turned_off_again(rng: Any) -> None:
     plain, lean = pair(MAKES["chain"])
     X = rng.standard_normal(SHAPE)
     Y = lean.forward(X)
-    lean.checkpoint = False  # type: ignore[attr-defined]
+    lean.checkpoint = False
     lean.forward(2 * X)
     plain.forward(2 * X)
     np.testing.assert_array_equal(lean.backward(np.ones_like(Y)), plain.backward(np.ones_like(Y)))

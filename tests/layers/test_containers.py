@@ -19,6 +19,7 @@ from phitodeep.layers import (
     Chain,
     Dense,
     Dropout,
+    Embedding,
     Flatten,
     Layer,
     LayerNorm,
@@ -33,6 +34,7 @@ from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
+from tests.layers.examples import made
 
 
 def built(layer: Layer, *shape: int) -> Layer:
@@ -518,3 +520,38 @@ def test_what_is_no_layer_is_told_what_to_write(value: Any, hint: str) -> None:
 def test_layers_in_a_set_are_refused() -> None:
     with pytest.raises(ArgumentTypeError, match="the set 'inside', which has no order"):
         Own({Dense(3, 3), Tanh()}).build((3,))
+
+
+def gradients(
+    chain: Chain, X: Array, dY: Array, needs_dX: bool
+) -> tuple[Array | None, list[Array]]:
+    for _, layer in chain.walk():
+        layer.grads = {}
+    with calling(needs_dX=needs_dX):
+        chain.forward(X)
+        dX = chain.backward(dY)
+    return dX, [g for _, layer in chain.walk() if layer._learns() for g in layer.grads.values()]
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 2])
+def test_chain_gives_the_same_gradients_where_nobody_needs_dX(
+    frozen: int, rng: np.random.Generator
+) -> None:
+    chain = Chain(Tanh(), Dense(4, 4), Tanh(), Dense(4, 4), Dense(4, 3))
+    chain.build((4,), seed=1, dtype=np.float64)
+    for layer in [layer for layer in chain.layers if isinstance(layer, Dense)][:frozen]:
+        layer.trainable = False
+    X, dY = rng.standard_normal((5, 4)), rng.standard_normal((5, 3))
+    dX, expected = gradients(chain, X, dY, needs_dX=True)
+    nothing, found = gradients(chain, X, dY, needs_dX=False)
+    assert dX is not None
+    assert nothing is None
+    assert len(found) == len(expected) == 2 * (3 - frozen)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_branches_of_tokens_have_no_gradient(rng: Any) -> None:
+    layer = made(lambda: Parallel(Embedding(5, 2), Embedding(5, 3)), (2, 3))
+    layer.forward(np.ones((2, 3), int))
+    assert layer.backward(np.ones((2, 3, 5))) is None

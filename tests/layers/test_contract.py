@@ -54,7 +54,7 @@ from phitodeep.layers import (
 from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
-from tests.layers import catalogue_examples
+from tests.layers import examples
 
 Make = Callable[[], Layer]
 ELEMENTWISE: list[Make] = [
@@ -92,14 +92,14 @@ EXAMPLES: list[tuple[Make, Shape]] = [
     (lambda: Parallel(Dense(5, 3), Chain(LayerNorm(), Dense(3)), merge="add"), (2, 3, 5)),
     (lambda: Parallel(Dense(3), PReLU(), Dense(3), merge="multiply"), (4, 3)),
     (lambda: Parallel(Parallel(Tanh(), Dropout(0.5)), Residual(Dense(3))), (1, 3)),
-    *catalogue_examples.EXAMPLES,
+    *examples.EXAMPLES,
 ]
 VIEWS = (Chain, Flatten, Reshape)  # may return a view of X
 
 
-def over(examples: list[tuple[Make, Shape]]) -> pytest.MarkDecorator:
-    names = [f"{make()} {shape}" for make, shape in examples]
-    return pytest.mark.parametrize(("make", "shape"), examples, ids=names)
+def over(rows: list[tuple[Make, Shape]]) -> pytest.MarkDecorator:
+    names = [f"{make()} {shape}" for make, shape in rows]
+    return pytest.mark.parametrize(("make", "shape"), rows, ids=names)
 
 
 every = over(EXAMPLES)
@@ -170,7 +170,7 @@ def everything(layer: Layer) -> Iterator[Array]:
 
 def test_table_covers_exactly_the_public_layers() -> None:
     public = {v for n in layers.__all__ if isinstance(v := getattr(layers, n), type)}
-    tokens = {type(make()) for make, _, _ in catalogue_examples.TOKENS}
+    tokens = {type(make()) for make, _, _ in examples.TOKENS}
     assert tokens | {type(make()) for make, _ in EXAMPLES} == {
         c for c in public if issubclass(c, Layer) and c is not Layer
     }
@@ -534,7 +534,7 @@ def test_looking_makes_no_parameters(make: Make, shape: Shape) -> None:
 @one_each
 def test_repr_is_the_call_that_makes_it(make: Make, shape: Shape) -> None:
     for layer in (make(), made(make, shape)):
-        names = vars(initialization) | vars(layers) | vars(catalogue_examples)
+        names = vars(initialization) | vars(layers) | vars(examples)
         twin = eval(repr(layer), names)
         assert type(twin) is type(layer)
         assert repr(twin) == repr(layer)

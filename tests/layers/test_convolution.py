@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.layers import (
     Conv1D,
     Conv2D,
@@ -24,7 +24,7 @@ from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array
-from tests.layers.catalogue_examples import made
+from tests.layers.examples import made
 
 LINES = [  # sizes, kernel, stride, padding, dilation, groups
     ((n,), k, s, p, d, g)
@@ -55,8 +55,8 @@ def conv(row: Any, *, bias: bool = True) -> Layer:
     sizes, k, s, p, d, g = row
     c, f = channels(g)
     kind = (Conv1D, Conv2D)[len(sizes) - 1]
-    make = lambda: kind(f, k, stride=s, padding=p, dilation=d, groups=g, bias=bias)  # noqa: E731
-    return made(make, (2, *sizes, c))
+    options = {"stride": s, "padding": p, "dilation": d, "groups": g, "bias": bias}
+    return made(lambda: kind(f, k, **options), (2, *sizes, c))
 
 
 def along(value: Any, rank: int) -> tuple[int, ...]:
@@ -382,3 +382,11 @@ def test_an_input_that_does_not_fit_what_was_built_is_refused() -> None:
         made(lambda: Conv2D(2, 3), (1, 5, 5, 1)).forward(np.ones((1, 2, 5, 1)))
     with pytest.raises(ShapeError, match="in layer 1 of Sequential: Conv2D"):
         Sequential(MaxPool2D(2), Conv2D(2, 4)).build((6, 6, 1))
+
+
+def test_a_refused_build_changes_nothing(rng: Any) -> None:
+    layer, X = made(lambda: DepthwiseConv2D(3), (1, 5, 5, 3)), rng.standard_normal((1, 5, 5, 3))
+    Y = layer.forward(X)
+    with pytest.raises(PhitodeepError):
+        layer.build((5, 5, 4))
+    np.testing.assert_array_equal(layer.forward(X), Y)

@@ -28,7 +28,7 @@ from phitodeep.layers.base import STEPS
 from phitodeep.layers.call import calling, saliency
 from phitodeep.model import Sequential
 from phitodeep.types import Array, Shape
-from tests.layers import catalogue_examples as catalogue
+from tests.layers import examples
 from tests.layers import test_contract as contract
 
 MORE: list[tuple[contract.Make, Shape]] = [
@@ -36,7 +36,7 @@ MORE: list[tuple[contract.Make, Shape]] = [
     (lambda: Residual(BatchNorm(), PReLU()), (3, 4, 2)),
     (lambda: Parallel(Dense(2), Chain(BatchNorm(), Tanh()), checkpoint_chain()), (3, 4, 2)),
 ]
-TABLE = [(*row, 0) for row in [*contract.EXAMPLES, *MORE]] + catalogue.TOKENS
+TABLE = [(*row, 0) for row in [*contract.EXAMPLES, *MORE]] + examples.TOKENS
 REFUSED = re.compile(  # under lengths; all other layers of the table accept them
     r"(?!TimeDistributed).*("
     r"2D\(|Flatten|GroupNorm|InstanceNorm|RandomCrop|RandomFlip|RandomShift"
@@ -79,14 +79,14 @@ def test_samples_are_independent_where_a_layer_says_so(
     make: Any, shape: Shape, tokens: int, training: bool
 ) -> None:
     shape = (max(2, shape[0]), *shape[1:])
-    layer = catalogue.made(make, shape)
+    layer = examples.made(make, shape)
     if not layer.independent_samples:
         assert any(
             isinstance(part, BatchNorm) or type(part).__name__ == "Lambda"
             for _, part in layer.walk()
         )
         return
-    X, dY = catalogue.data(layer, shape, tokens)
+    X, dY = examples.data(layer, shape, tokens)
     before = passes(layer, X, dY, training)
     for j in range(len(X)):
         X_j, dY_j, rest = X.copy(), dY.copy(), np.arange(len(X)) != j
@@ -103,9 +103,9 @@ def test_samples_are_independent_where_a_layer_says_so(
 def test_steps_depend_on_each_other_as_a_layer_says(
     make: Any, shape: Shape, tokens: int, training: bool
 ) -> None:
-    layer = catalogue.made(make, shape)
+    layer = examples.made(make, shape)
     assert layer.steps in STEPS
-    X, dY = catalogue.data(layer, shape, tokens)
+    X, dY = examples.data(layer, shape, tokens)
     before = passes(layer, X, dY, training)
     if layer.steps == "joined" or (training and not layer.independent_samples):
         return
@@ -132,9 +132,9 @@ def test_steps_depend_on_each_other_as_a_layer_says(
 def test_what_is_in_gaps_changes_nothing(
     make: Any, shape: Shape, tokens: int, training: bool
 ) -> None:
-    layer = catalogue.made(make, shape)
+    layer = examples.made(make, shape)
     mask = np.random.default_rng(3).random(shape[:2]) < 0.5
-    X, dY = catalogue.data(layer, shape, tokens)
+    X, dY = examples.data(layer, shape, tokens)
     try:
         after = layer.compute_mask(mask)
     except ValueError:  # the layer takes lengths alone, or not even those: see below
@@ -158,9 +158,9 @@ def test_under_lengths_padding_changes_nothing_or_they_are_refused(
 ) -> None:
     shape = (max(3, shape[0]), *shape[1:])
     N, T = shape[:2]
-    layer = catalogue.made(make, shape)
+    layer = examples.made(make, shape)
     mask = np.arange(T) < (T - np.arange(N) % T)[:, None]
-    X, dY = catalogue.data(layer, shape, tokens)
+    X, dY = examples.data(layer, shape, tokens)
     if REFUSED.match(repr(layer)):
         model = Sequential(Tanh(), Chain(layer.copy())) if not tokens else Sequential(layer.copy())
         for call in (layer.compute_mask, lambda m: model.forward(X, lengths=m)):

@@ -68,7 +68,7 @@ def test_defaults_and_positions_of_the_original() -> None:
     assert repr(layer) == "Dense(4, 3, Xavier(InitType.UNIFORM))"
     np.testing.assert_array_equal(layer.b, np.zeros(3))
     assert Dense(4, 3).flops() == 2 * 12 + 3  # known before it is built
-    assert layers.base.Dense is Dense  # type: ignore[attr-defined]
+    assert layers.base.Dense is Dense
 
 
 @pytest.mark.parametrize(

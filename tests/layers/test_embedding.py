@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.layers import (
     Chain,
     Dense,
@@ -24,7 +24,7 @@ from phitodeep.layers.embedding import sum_by_token
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
-from tests.layers.catalogue_examples import assert_same, made, passes
+from tests.layers.examples import assert_same, made, passes
 
 
 @pytest.fixture(params=[512, 0], ids=["one-hot", "sorted"])
@@ -277,3 +277,14 @@ def test_each_token_gets_its_sum_whichever_is_the_least(
     expected = np.zeros_like(dW)
     np.add.at(expected, tokens, rows)
     np.testing.assert_allclose(dW, expected, rtol=1e-12)
+
+
+def test_a_refused_step_of_generation_changes_nothing(rng: Any) -> None:
+    layer = made(lambda: PositionalEmbedding(3), (1, 2, 4))
+    memory: dict[Any, Any] = {}
+    with calling(memory=memory):
+        layer.forward(np.ones((1, 2, 4)))
+        kept = dict(memory)
+        with pytest.raises(PhitodeepError):
+            layer.forward(np.ones((1, 2, 4)))
+    assert memory == kept

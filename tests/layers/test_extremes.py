@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 
 from phitodeep import kernels
-from phitodeep.errors import ShapeError
+from phitodeep.errors import PhitodeepError, ShapeError
 from phitodeep.functional import log_softmax, softmax
 from phitodeep.kernels import KERNELS
 from phitodeep.layers import (
     CELU,
     ELU,
     GELU,
+    GRU,
     SELU,
     BatchNorm,
     GlobalMaxPool,
@@ -46,7 +48,7 @@ from phitodeep.layers import (
 )
 from phitodeep.layers.call import calling, inference
 from phitodeep.types import Array, Shape
-from tests.layers.catalogue_examples import TOKENS, Make, made, passes
+from tests.layers.examples import TOKENS, Make, made, passes
 from tests.layers.test_contract import EXAMPLES
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -412,3 +414,19 @@ def test_no_samples_give_nothing_or_are_refused_by_name(
             assert a.shape == owner.params[own].shape
             assert not a.any()
         assert all(np.isfinite(a).all() for a in part.state.values())
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 4), (0, 3, 4)], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MultiHeadAttention(2),
+        lambda: GRU(2),
+        lambda: GroupNorm(2),
+        GlobalMaxPool,
+    ],
+)
+def test_nothing_is_refused_or_gives_nothing(make: Any, shape: Any) -> None:
+    layer = made(make, (2, 3, 4))
+    with contextlib.suppress(PhitodeepError):
+        assert len(layer.forward(np.ones(shape))) == shape[0]

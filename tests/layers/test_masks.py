@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
 from phitodeep.layers import (
     GRU,
     LSTM,
@@ -53,7 +53,7 @@ from phitodeep.layers.call import calling, inference
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
-from tests.layers.catalogue_examples import made, passes
+from tests.layers.examples import made, passes
 
 T, D = 9, 4
 LENGTHS = np.array([9, 5, 7, 1])
@@ -625,3 +625,40 @@ def test_lengths_that_do_not_fit_are_refused(lengths: Any, says: str, rng: Any) 
             call()
     for name, a in before.items():
         np.testing.assert_array_equal(model.get_weights()[name], a)
+
+
+MAKES: dict[str, Any] = {
+    "attention": lambda: MultiHeadAttention(2),
+    "gru": lambda: GRU(2),
+    "both ways": lambda: Bidirectional(GRU(2)),
+    "strided": lambda: Chain(Conv1D(2, 2, stride=2), GRU(2)),
+}
+
+
+WRONG = {
+    "short": np.ones((2, 2), bool),
+    "long": np.ones((2, 9), bool),
+    "numbers": np.ones((2, 4)),
+    "one sample": np.ones((1, 4), bool),
+    "rank 3": np.ones((2, 4, 1), bool),
+}
+
+
+@pytest.mark.parametrize("mask", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+def test_a_mask_that_does_not_fit_is_refused_by_name(make: Any, mask: Any, rng: Any) -> None:
+    layer = made(make, (2, 4, 4))
+    with pytest.raises(PhitodeepError), calling(mask=mask):
+        layer.forward(rng.standard_normal((2, 4, 4)))
+
+
+def test_a_layer_that_says_wrongly_that_it_keeps_its_steps_is_found_by_the_loss() -> None:
+    halves = Lambda(lambda X: X[:, ::2], lambda dY, X, Y: np.repeat(dY, 2, 1), steps="independent")
+    model = Sequential(Dense(D, 2), halves, seed=0)
+    with pytest.raises(ShapeError, match=r"\(4, 8\).*\(4, 4"):
+        model.train(
+            *(np.ones((4, 8, D)), np.ones((4, 4, 2))),
+            lengths=np.array([8, 2, 3, 4]),
+            epochs=1,
+            verbose=0,
+        )

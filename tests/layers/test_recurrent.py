@@ -13,7 +13,7 @@ from phitodeep.layers.call import calling, inference
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array
-from tests.layers.catalogue_examples import assert_same, made, passes
+from tests.layers.examples import assert_same, made, passes
 
 KINDS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
 each = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -108,7 +108,7 @@ def test_gradients_of_one_step_and_one_sample(make: Any, whole: bool, rng: Any) 
 def test_padding_changes_nothing(make: Any, whole: bool, rng: Any) -> None:
     layer, counts = recurrent(make, whole, T=5), (5, 2, 4)
     X, mask = rng.standard_normal((3, 5, 2)), lengths(5, 2, 4, T=5)
-    dY = rng.standard_normal((3, *layer.output_shape))  # type: ignore[misc]
+    dY = rng.standard_normal((3, *layer.output_shape))
     found = passes(layer, X, dY, mask=mask)
     noisy = np.where(mask[..., None], X, 1e3)
     assert_same(passes(layer, noisy, dY, mask=mask), found, rtol=1e-12)
@@ -135,11 +135,11 @@ def test_padding_changes_nothing(make: Any, whole: bool, rng: Any) -> None:
 @sequences
 def test_a_row_of_nothing_is_zero_and_has_no_gradient(make: Any, whole: bool, rng: Any) -> None:
     layer, X = recurrent(make, whole), rng.standard_normal((2, 4, 2))
-    dY = rng.standard_normal((2, *layer.output_shape))  # type: ignore[misc]
-    found = passes(layer, X, dY, mask=MASKS["nothing"][:2])  # type: ignore[index]
+    dY = rng.standard_normal((2, *layer.output_shape))
+    found = passes(layer, X, dY, mask=MASKS["nothing"][:2])
     assert not found["Y"][0].any()
     assert not found["dX"][0].any()
-    alone = passes(layer, X[1:], dY[1:], mask=MASKS["nothing"][1:2])  # type: ignore[index]
+    alone = passes(layer, X[1:], dY[1:], mask=MASKS["nothing"][1:2])
     for name in found.keys() - {"Y", "dX"}:
         np.testing.assert_allclose(found[name], alone[name], rtol=1e-12, atol=1e-14)
     empty = passes(layer, X, dY, mask=np.zeros((2, 4), bool))
@@ -284,7 +284,7 @@ def test_settings_without_a_meaning_are_refused() -> None:
             kind(2.0)
     for wrong in (Dense(3), Chain(RNN(2)), Bidirectional(RNN(2)), 3):
         with pytest.raises(ArgumentTypeError, match="Bidirectional takes a recurrent layer"):
-            Bidirectional(wrong)  # type: ignore[arg-type]
+            Bidirectional(wrong)
     with pytest.raises(ArgumentError, match="Bidirectional merge"):
         Bidirectional(RNN(2), "multiply")
 

@@ -1,4 +1,4 @@
-"""Every layer against the numbers that PyTorch gave: see tools/make_references.py."""
+"""Every layer against the numbers that PyTorch gave: see tools/make_*references.py."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ import pytest
 
 from phitodeep import layers
 from phitodeep.layers import BatchNorm, Layer
-from phitodeep.layers.call import saliency
+from phitodeep.layers.call import calling, saliency
 from phitodeep.types import Array
 from tests.conftest import references
-from tests.layers.catalogue_examples import EXAMPLES, TOKENS  # test_catalogue_references.py
 
 CASES = references("layers")
-NORM = [case for case in CASES if case.startswith("BatchNorm")]
+NORM = [case for case in CASES if case.startswith("BatchNorm")]  # stored with earlier batches
+STRUCTURED = {str(stored["call"]): stored for stored in references("catalogue").values()}
 PRECISION = {np.float64: {"rtol": 1e-10, "atol": 1e-11}, np.float32: {"rtol": 2e-5, "atol": 2e-5}}
+LONG_SUMS = {**PRECISION, np.float32: {"rtol": 5e-5, "atol": 5e-5}}
 
 
 def made(case: str, stored: dict[str, Array], dtype: type) -> Layer:
-    """The layer that the case's name is a call of, with the stored parameters."""
+    """The layer that the case's name is a call of, with the stored parameters and state."""
     layer: Layer = eval(case.partition(" | ")[0], vars(layers))
     layer.build(stored["X"].shape[1:], dtype=dtype)
     weights = layer.get_weights()
     for key, a in stored.items():
-        if key.startswith("params."):
-            assert weights[key.removeprefix("params.")].shape == a.shape
-            weights[key.removeprefix("params.")] = a
+        if key.startswith(("params.", "before.")):
+            name = key.partition(".")[2]
+            assert weights[name].shape == a.shape
+            weights[name] = a
     layer.set_weights(weights)
     return layer
 
@@ -38,16 +40,32 @@ def gradients(layer: Layer) -> dict[str, Array]:
     }
 
 
+def compare(case: str, stored: dict[str, Array], dtype: type, precision: dict[str, float]) -> None:
+    layer = made(case, stored, dtype)
+    with calling(training="saliency" not in case, mask=stored.get("mask")):
+        found = {"Y": layer.forward(stored["X"])}
+        dX = layer.backward(stored["dY"])
+    found |= gradients(layer) if dX is None else {"dX": dX, **gradients(layer)}
+    assert found.keys() == {k for k in stored if k in ("Y", "dX") or k.startswith("grads.")}
+    for key, a in found.items():
+        assert a.dtype == dtype
+        np.testing.assert_allclose(a, stored[key], err_msg=key, **precision)
+    for key in stored:
+        if key.startswith("after."):
+            a = layer.state[key.removeprefix("after.")]
+            np.testing.assert_allclose(a, stored[key], err_msg=key, **precision)
+
+
 @pytest.mark.parametrize("dtype", PRECISION)
 @pytest.mark.parametrize("case", [case for case in CASES if case not in NORM])
 def test_layer_equals_pytorch(case: str, dtype: type) -> None:
-    stored = CASES[case]
-    layer = made(case, stored, dtype)
-    found = {"Y": layer.forward(stored["X"]), "dX": layer.backward(stored["dY"])}
-    found |= gradients(layer)
-    assert found.keys() == {k for k in stored if k in ("Y", "dX") or k.startswith("grads.")}
-    for key, a in found.items():
-        np.testing.assert_allclose(a, stored[key], err_msg=key, **PRECISION[dtype])
+    compare(case, CASES[case], dtype, PRECISION[dtype])
+
+
+@pytest.mark.parametrize("dtype", PRECISION)
+@pytest.mark.parametrize("case", STRUCTURED)
+def test_layer_of_images_or_sequences_equals_pytorch(case: str, dtype: type) -> None:
+    compare(case, STRUCTURED[case], dtype, LONG_SUMS[dtype])
 
 
 @pytest.mark.parametrize("dtype", PRECISION)
@@ -83,9 +101,11 @@ def test_frozen_batch_norm_uses_running_statistics() -> None:
 
 
 def test_every_layer_with_a_counterpart_has_references() -> None:
-    named = {case.partition("(")[0] for case in CASES}
+    named = {case.partition("(")[0] for case in [*CASES, *STRUCTURED]}
     without = {"Layer", "Param", "State", "Swish"}  # not layers, or another's second name
-    without |= {"Dropout", "GaussianNoise"}  # random
+    without |= {"Dropout", "GaussianNoise", "SpatialDropout"}  # random
+    without |= {"RandomCrop", "RandomFlip", "RandomShift"}
     without |= {"Chain"}  # inside Residual and Parallel
-    without |= {type(make()).__name__ for make, *_ in (*EXAMPLES, *TOKENS)} - named
+    without |= {"Select"}  # compared with NumPy's own indexing
+    without |= {"Lambda", "TiedDense"}  # a function of the user's; a Dense with another's matrix
     assert named == set(layers.__all__) - without

@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.layers import Dropout, GaussianNoise, Reparameterize, regularization
+from phitodeep.layers import (
+    Dropout,
+    GaussianNoise,
+    Layer,
+    Reparameterize,
+    SpatialDropout,
+    regularization,
+)
 from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
 from tests.conftest import references
+from tests.layers.examples import made
 
 WIDE = (200, 300)
 
@@ -196,3 +204,47 @@ def test_what_has_no_halves_is_refused(shape: Shape) -> None:
     for context in (calling, inference):
         with context(), pytest.raises(ShapeError, match=says):
             Reparameterize().forward(np.zeros((2, *shape)))
+
+
+@pytest.mark.parametrize("layer", [Dropout(0.4), GaussianNoise(0.3)], ids=repr)
+def test_dX_is_no_view_of_dY_where_noise_is_off(layer: Layer, rng: np.random.Generator) -> None:
+    dY = rng.standard_normal((4, 3))
+    with saliency():
+        layer.forward(rng.standard_normal((4, 3)))
+        dX = layer.backward(dY)
+    assert dX is not None
+    np.testing.assert_array_equal(dX, dY)
+    assert not np.shares_memory(dX, dY)
+
+
+def test_spatial_dropout_works_on_rank_1() -> None:
+    assert SpatialDropout(0.5).forward(np.ones(4)).shape == (4,)
+
+
+def test_spatial_dropout_drops_channels_as_a_whole(rng: Any) -> None:
+    X, dY = rng.standard_normal((2, 40, 3, 2, 50)) + 3
+    layer = made(lambda: SpatialDropout(0.4), X.shape)
+    with calling(step=0):
+        mask = layer.forward(X) / X
+        np.testing.assert_allclose(layer.backward(dY), dY * mask, rtol=1e-12)
+        np.testing.assert_array_equal(layer.forward(X) / X, mask)
+    np.testing.assert_allclose(mask, np.broadcast_to(mask[:, :1, :1], X.shape), rtol=1e-12)
+    kept = mask[:, 0, 0] > 0
+    np.testing.assert_allclose(mask[:, 0, 0][kept], 1 / 0.6)
+    assert kept.mean() == pytest.approx(0.6, abs=0.05)
+    assert 0 < kept.mean(0).std() < 0.2  # samples are dropped apart
+    with inference():
+        np.testing.assert_array_equal(layer.forward(X), X)
+    row = rng.standard_normal((5, 4))
+    one, other = made(lambda: SpatialDropout(0.4), row.shape), made(lambda: Dropout(0.4), row.shape)
+    with calling(step=0):
+        np.testing.assert_array_equal(one.forward(row), other.forward(row))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 2, 2, 3), (1, 1, 5)])
+def test_spatial_dropout_gradients(shape: Shape, rng: Any) -> None:
+    for rate in (0.0, 0.3, 0.7):
+        check_gradients(SpatialDropout(rate), rng.standard_normal(shape))
+    for wrong in (1.0, -0.1):
+        with pytest.raises(ArgumentError, match="Dropout rate"):
+            SpatialDropout(wrong)

@@ -16,6 +16,7 @@ from phitodeep.layers import (
     Embedding,
     Flatten,
     Parallel,
+    Permute,
     ReLU,
     Reshape,
     Residual,
@@ -26,7 +27,7 @@ from phitodeep.layers import (
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
-from tests.layers.catalogue_examples import made, passes
+from tests.layers.examples import made, passes
 
 
 @pytest.mark.parametrize(
@@ -249,3 +250,19 @@ def test_categories_that_were_not_declared_say_how() -> None:
     layer.build((4,))
     with pytest.raises(ArgumentTypeError, match=r"Embedding.*Select\(columns, tokens=True\)"):
         layer.forward(np.zeros((2, 4)))
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape"), [((1, 2), (2, 3, 4)), ((2, 1), (2, 1, 4)), ((2, 1), (2, 4, 1))]
+)
+def test_permute_gives_a_fresh_array(dims: Any, shape: Any, rng: Any) -> None:
+    X, layer = rng.standard_normal(shape), Permute(*dims)
+    Y = layer.forward(X)
+    assert not np.shares_memory(Y, X)
+    assert not np.shares_memory(layer.backward(Y), Y)
+
+
+def test_selected_tokens_have_no_gradient() -> None:
+    layer = Select([1, 0], tokens=True)
+    np.testing.assert_array_equal(layer.forward(np.array([[3.0, 4.0]])), [[4, 3]])
+    assert layer.backward(np.ones((1, 2))) is None

@@ -9,11 +9,13 @@ import pytest
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import (
+    GRU,
     Chain,
     Conv1D,
     Conv2D,
     Dense,
     Dropout,
+    Embedding,
     Flatten,
     MaxPool2D,
     ReLU,
@@ -25,7 +27,7 @@ from phitodeep.layers import (
 from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
-from tests.layers.catalogue_examples import made, passes
+from tests.layers.examples import made, passes
 
 
 def test_x_and_its_function_side_by_side(rng: np.random.Generator) -> None:
@@ -143,3 +145,23 @@ def test_bad_input_is_refused() -> None:
     one = Tanh()
     with pytest.raises(ArgumentError, match="SkipConcat was given one layer object twice"):
         SkipConcat(one, one)
+
+
+def test_time_distributed_drops_in_a_part_what_it_would_in_the_whole(rng: Any) -> None:
+    X = rng.standard_normal((6, 3, 4))
+    layer = made(lambda: TimeDistributed(Dropout(0.4)), X.shape)
+    whole = passes(layer, X, X)["Y"]
+    np.testing.assert_array_equal(passes(layer, X[2:], X[2:], first=2)["Y"], whole[2:])
+
+
+def test_time_distributed_does_not_hand_its_mask_down(rng: Any) -> None:
+    X = rng.standard_normal((2, 3, 4, 2))
+    layer = made(lambda: TimeDistributed(GRU(2)), X.shape)
+    with calling(mask=np.ones((2, 3), bool)):
+        layer.forward(X)
+
+
+def test_time_distributed_tokens() -> None:
+    layer = TimeDistributed(Embedding(5, 2))
+    layer.build((3, 4))
+    assert layer.forward(np.ones((2, 3, 4), int)).shape == (2, 3, 4, 2)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentTypeError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.layers import (
     Dense,
     Embedding,
@@ -27,7 +28,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.testing import check_gradients, numeric_gradient
 from phitodeep.types import Array
-from tests.layers.catalogue_examples import cube, cube_gradient, made, outer, outer_gradient
+from tests.layers.examples import cube, cube_gradient, made, outer, outer_gradient
 
 RATE = 0.5
 
@@ -257,7 +258,7 @@ def test_builder_ties(rng: np.random.Generator) -> None:
 def test_what_cannot_be_tied_is_refused() -> None:
     for wrong in (Dense(3, 4), PositionalEmbedding(3), 3, Embedding):
         with pytest.raises(ArgumentTypeError, match="TiedDense takes an Embedding"):
-            TiedDense(wrong)  # type: ignore[arg-type]
+            TiedDense(wrong)
     head = TiedDense(Embedding(7, 4))
     for shape in ((5,), (2, 3), ()):
         with pytest.raises(ShapeError, match=r"TiedDense.*4 features on the last axis"):
@@ -304,4 +305,34 @@ def test_lambda_gives_backward_what_it_promises(rng: np.random.Generator) -> Non
 def test_lambda_takes_functions() -> None:
     for pair in ((cube, None), (None, cube_gradient), (3, cube), ("x", "y")):
         with pytest.raises(ArgumentTypeError, match="Lambda takes two functions"):
-            Lambda(*pair)  # type: ignore[arg-type]
+            Lambda(*pair)
+
+
+def test_lambda_is_built_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Lambda(np.log, lambda dY, X, Y: dY / X).build((3,))
+
+
+def test_lambda_keeps_the_dtype() -> None:
+    layer = made(
+        lambda: Lambda(lambda X: X * np.float64(2), lambda dY, X, Y: 2 * dY), (2, 3), np.float32
+    )
+    assert layer.forward(np.ones((2, 3), np.float32)).dtype == np.float32
+
+
+def test_a_head_tied_to_an_embedding_outside_the_model_is_refused() -> None:
+    model = Sequential(Dense(4, 4), TiedDense(Embedding(5, 4)), loss_class=SoftmaxCrossEntropy())
+    with pytest.raises(PhitodeepError):
+        model.train(np.ones((3, 4)), np.zeros(3, int), epochs=1, verbose=0)
+
+
+def test_check_gradients_knows_tied_weights(rng: Any) -> None:
+    embedding = Embedding(5, 4)
+    model = Sequential(embedding, TiedDense(embedding), loss_class=SoftmaxCrossEntropy(), seed=0)
+    check_gradients(model, rng.integers(0, 5, (4, 3)), rng.integers(0, 5, (4, 3)))
+
+
+def test_lambda_refuses_other_words_for_its_steps() -> None:
+    with pytest.raises(ArgumentError, match="Lambda steps must be"):
+        Lambda(cube, cube_gradient, steps="apart")

@@ -327,7 +327,7 @@ def test_parallel_branches_and_saliency(rng: np.random.Generator) -> None:
 def test_the_call_is_there_for_the_watcher(rng: np.random.Generator) -> None:
     X, y = images(6)
     model, training = cnn(), []
-    with watching(lambda e: training.append(current().training)):  # type: ignore[func-returns-value]
+    with watching(lambda e: training.append(current().training)):
         model.train(X, y, X, y, verbose=0)
     assert training[0] is True
     assert training[-1] is False

@@ -1048,3 +1048,8 @@ def test_a_prediction_that_is_nan_shows_in_the_loss() -> None:
         P[1] = np.nan
         with np.errstate(invalid="ignore"):
             assert np.isnan(loss.loss_func(P, y)), loss
+
+
+def test_softmax_cross_entropy_gives_its_gradient_alone(rng: np.random.Generator) -> None:
+    loss, P, T = SoftmaxCrossEntropy(0.1), rng.standard_normal((4, 3)), np.array([0, 2, 1, 1])
+    np.testing.assert_array_equal(loss.gradient(P, T, None, None), loss.loss_gradient(P, T))

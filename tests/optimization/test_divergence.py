@@ -47,7 +47,7 @@ def test_a_bad_gradient_changes_nothing_and_is_named(make: Any, value: float) ->
         optimizer.step(layers)
     before, memory = values(layers), remembered(optimizer)
     given(layers, 2)
-    bad = layers[2].layers[0]  # type: ignore[attr-defined]
+    bad = layers[2].layers[0]
     bad.grads["W"][1, 3] = bad.grads["W"][2, 0] = layers[0].grads["b"][0] = value
     with pytest.raises(DivergenceError) as caught:
         optimizer.step(layers)
@@ -192,8 +192,8 @@ def test_a_watcher_hears_of_a_step_and_may_replace_its_gradient(make: Any) -> No
         ("step", "after", "", one.rate),
     ]
     assert all(event.source is one for event in seen)
-    assert np.linalg.norm(seen[0].array) > 0.5  # type: ignore[arg-type]
-    np.testing.assert_allclose(np.linalg.norm(seen[1].array), 0.5, rtol=1e-12)  # type: ignore[arg-type]
+    assert np.linalg.norm(seen[0].array) > 0.5
+    np.testing.assert_allclose(np.linalg.norm(seen[1].array), 0.5, rtol=1e-12)
 
 
 def test_a_gradient_that_a_watcher_gives_is_looked_at_too() -> None:

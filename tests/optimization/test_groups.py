@@ -277,7 +277,7 @@ def test_a_groups_option_may_change_between_steps() -> None:
     layers, optimizer = referenced(), SGD(0.1, groups={"0.W": {"alpha": 0.5}})
     advance(optimizer, layers, [0])
     assert optimizer.groups is not None
-    optimizer.groups["0.W"]["alpha"] = 0.2  # type: ignore[index]
+    optimizer.groups["0.W"]["alpha"] = 0.2
     advance(optimizer, layers, [1])
     expected = START["0.W"] - 0.5 * GRADIENTS["0.W"][0] - 0.2 * GRADIENTS["0.W"][1]
     np.testing.assert_allclose(layers[0].W, expected, rtol=1e-13)

@@ -250,7 +250,7 @@ def test_check_rate_and_as_schedule() -> None:
     assert as_schedule(own) is own
     assert as_schedule(0.25)(17) == 0.25
     with pytest.raises(ArgumentTypeError, match="alpha"):
-        check_rate("0.1")  # type: ignore[arg-type]
+        check_rate("0.1")
     with pytest.raises(ArgumentError, match="alpha"):
         check_rate(float("nan"))
 
@@ -271,3 +271,9 @@ def test_a_plateau_goes_on_from_its_state() -> None:
         whole.observe(losses[k])
     assert whole.rate < 0.5
     assert WarmUp(0.1, 3).state_dict() == {}
+
+
+def test_a_warm_up_without_a_state_takes_an_empty_one() -> None:
+    WarmUp(0.1, 3).load_state_dict({})
+    with pytest.raises(PhitodeepError, match="the state of WarmUp"):
+        WarmUp(0.1, 3).load_state_dict({"after": {}})

@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 import signal
+import sys
 import threading
 import tracemalloc
 import warnings
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import OrderError, PhitodeepWarning
+from phitodeep.errors import ArgumentError, MissingExtraError, OrderError, PhitodeepWarning
 from phitodeep.layers import (
     BatchNorm,
     Dense,
@@ -215,13 +216,13 @@ def test_models_without_a_seed_differ() -> None:
 
 
 def test_the_global_generator_is_never_touched() -> None:
-    state = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]  # noqa: NPY002
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
     model = classifier()
     model.layers.insert(3, GaussianNoise(0.1))
     train(model, X, LABELS, X, LABELS, validation_split=0.0)
     model.predict(X)
     model.find_alpha(X, LABELS, steps=10)
-    after = np.random.get_state()[1]  # type: ignore[index]  # noqa: NPY002
+    after = np.random.get_state()[1]  # noqa: NPY002
     np.testing.assert_array_equal(after, state)
 
 
@@ -712,7 +713,7 @@ def peak_of_a_step(size: int) -> int:
     labels = rng.integers(0, 10, len(data))
     layers = (Flatten(), Dense(784, 128), ReLU(), Dense(128, 64), ReLU(), Dense(64, 10), Softmax())
     options = {"loss_class": "categorical_cross_entropy", "alpha": 0.001, "seed": 0}
-    model = Sequential(*layers, batch_size=size, **options)  # type: ignore[arg-type]
+    model = Sequential(*layers, batch_size=size, **options)
     peaks: list[int] = []
     before = 0
 
@@ -902,3 +903,14 @@ def test_a_short_last_batch_takes_no_memory_of_its_own() -> None:
     train(model, X, Y, epochs=3, callbacks=[LambdaCallback(on_epoch_end=look)])  # 16, 16, 16, 2
     assert len(seen[0]) > 5
     assert seen[0] == seen[1] == seen[2]
+
+
+def test_test_data_and_a_share_for_validation_exclude_each_other() -> None:
+    with pytest.raises(ArgumentError, match="either X_test and y_test or validation_split"):
+        train(classifier(), X, LABELS, X, LABELS, validation_split=0.5)
+
+
+def test_without_matplotlib_a_plot_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
+        History().plot()

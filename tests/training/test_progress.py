@@ -120,7 +120,7 @@ def test_a_bar_counts_all_batches_of_all_epochs(
     kinds = [k for k in vars(progress).values() if isinstance(k, type) and issubclass(k, bar)]
     for kind in kinds:
         if "draw" in vars(kind):
-            draw = kind.draw  # type: ignore[attr-defined]
+            draw = kind.draw
 
             def spy(self: Any, count: int, *texts: str, draw: Any = draw) -> None:
                 done.append(count)
@@ -181,8 +181,8 @@ def test_a_notebook_gets_html_that_is_written_again(monkeypatch: pytest.MonkeyPa
             shown.append(html)
 
     fake = types.ModuleType("IPython.display")
-    fake.HTML = lambda text: text  # type: ignore[attr-defined]
-    fake.display = lambda html, display_id: Handle()  # type: ignore[attr-defined]
+    fake.HTML = lambda text: text
+    fake.display = lambda html, display_id: Handle()
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
     monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, PhitodeepError
+from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepError
 from phitodeep.layers import BatchNorm, Dense, Dropout, Tanh
 from phitodeep.model import Sequential
 from phitodeep.training.callbacks import LambdaCallback
@@ -143,3 +144,15 @@ def test_plot(tmp_path: Path) -> None:
     assert panel.get_xscale() == "log"
     np.testing.assert_array_equal(panel.lines[0].get_ydata(), found.losses)
     assert copy.copy(found) == found
+
+
+def test_a_plot_need_not_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(RateRange([1e-3, 1e-2], [3.0, 1.0], 1e-2).plot().axes) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_a_plot_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r'RateRange\.plot.*"phitodeep\[plot\]"'):
+        RateRange([1e-3], [3.0], 1e-3).plot()

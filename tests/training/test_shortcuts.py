@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import Sequential, watching
+from phitodeep import watching
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning
 from phitodeep.layers import (
     GELU,
@@ -23,6 +23,7 @@ from phitodeep.layers import (
     PReLU,
     ReLU,
     Sigmoid,
+    SkipConcat,
     Softmax,
     Tanh,
 )
@@ -44,7 +45,7 @@ from phitodeep.loss import (
     SoftmaxCrossEntropy,
     SquaredHinge,
 )
-from phitodeep.model import SequentialBuilder
+from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.training import shortcuts as fusion
 from phitodeep.training.shortcuts import FUSED, SWAPPED, check_pair, fused, swapped
 from phitodeep.types import Array, Shape
@@ -117,7 +118,7 @@ def test_shortcut_is_true_where_the_long_way_has_underflown(
     Z = np.array([[2000.0, -2000.0]])
     long_way = last.forward(Z)
     assert loss.loss_func(long_way, labels) < 1500
-    assert not last.backward(loss.loss_gradient(long_way, labels)).any()  # type: ignore[union-attr]
+    assert not last.backward(loss.loss_gradient(long_way, labels)).any()
     short = fused(last, loss)
     assert short is not None
     wide = 4000 if isinstance(last, Softmax) else 2000
@@ -320,3 +321,13 @@ def test_the_summary_shows_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
 def test_shortcuts_must_be_true_or_false(rng: np.random.Generator) -> None:
     with pytest.raises(ArgumentTypeError, match=r"shortcuts must be True or False, got 'no'"):
         convolutional().train(np.ones((2, 6, 6, 1)), [0, 1], shortcuts="no")  # type: ignore[arg-type]
+
+
+def test_a_skips_softmax_is_not_fused_with_the_loss() -> None:
+    """Chain._last looks into SkipConcat, whose output is more than its last layer's."""
+    loss = CategoricalCrossEntropy()
+    model = Sequential(Dense(4, 3), SkipConcat(Softmax()), loss_class=loss, seed=0)
+    assert model._last is model.layers[1]
+    X, y = np.ones((5, 4)), np.array([3, 4, 5, 3, 4])  # classes whose scores are the softmax's
+    value = loss.loss_func(model.predict(X), y)
+    assert model.evaluate(X, y)["loss"] == pytest.approx(value)

@@ -286,10 +286,10 @@ class Centring:
     """A mixin that is no layer."""
 
     def forward(self, X: Any) -> Any:
-        return super().forward(X - X.mean(axis=0))  # type: ignore[misc]
+        return super().forward(X - X.mean(axis=0))
 
     def backward(self, dY: Any) -> Any:
-        dX = super().backward(dY)  # type: ignore[misc]
+        dX = super().backward(dY)
         return dX - dX.mean(axis=0)
 
 
@@ -343,7 +343,7 @@ def test_what_a_mixin_declares_holds() -> None:
         independent_samples = True
 
         def forward(self, X: Any) -> Any:
-            return 2 * super().forward(X)  # type: ignore[misc]
+            return 2 * super().forward(X)
 
     class Doubled(Doubling, Dense):
         pass

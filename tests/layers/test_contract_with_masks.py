@@ -1,4 +1,4 @@
-"""What every layer of the catalogue keeps to, also under a mask: one table, and none escapes it."""
+"""What layers of images, sequences and tokens promise of their arrays, with and without a mask."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phitodeep.layers import Layer
 from phitodeep.layers.call import calling, inference
 from phitodeep.model import SequentialBuilder
 from phitodeep.types import Array, Shape
-from tests.layers.catalogue_examples import (
+from tests.layers.examples import (
     EXAMPLES,
     TOKENS,
     Make,
@@ -55,7 +55,7 @@ def masks(layer: Layer, shape: Shape) -> list[Array | None]:
     return [None, mask]
 
 
-def test_table_covers_every_layer_of_the_catalogue() -> None:
+def test_table_covers_every_layer_of_images_sequences_and_tokens() -> None:
     public = {v for n in layers.__all__ if isinstance(v := getattr(layers, n), type)}
     others = {"Dropout", "GaussianNoise", "Reshape", "LayerNorm", "Layer", "Parallel"}  # elsewhere
     others |= {"Dense", "Flatten"} | set(vars(layers.activation))

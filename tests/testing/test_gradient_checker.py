@@ -457,7 +457,7 @@ class Lookup(Layer):
         self.W = np.zeros((4, D))
         return (*shape, D)
 
-    def validate(self, X: Any) -> Array:
+    def _cast_input(self, X: Any) -> Array:
         return np.asarray(X)
 
     def forward(self, X: Array) -> Array:

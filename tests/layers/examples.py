@@ -1,4 +1,4 @@
-"""One table of the catalogue's layers, with the shape of an input: every public class is in it."""
+"""Layers of images, sequences and tokens with the shape of an input; building and running one."""
 
 from __future__ import annotations
 

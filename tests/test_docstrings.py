@@ -1,0 +1,255 @@
+"""The examples in the package's docstrings run.
+
+An example is an indented block after a blank line. It is code if it parses as Python and holds a
+call, an assignment, an import or a decorator; of a table, the first column is code if each of its
+rows is a call. Anything else is a formula or a table of words.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep import config, kernels, models
+from phitodeep.data import CharTokenizer
+from phitodeep.layers import Dense, Embedding, ReLU
+from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.model import Sequential
+from phitodeep.optimization.optimizers import SGD
+
+ROOT = Path(phitodeep.__file__).parent
+CODE = ast.Call | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Import | ast.ImportFrom
+STATEMENT = re.compile(  # how a line of code begins: a block with such a line has to parse
+    r"^ *(?:import \w|from [\w.]+ import |@\w|(?:def|class|with) .*:$|[a-z_]+\.\w[\w.]*\(.*\)$)",
+    re.MULTILINE,
+)
+NOT_CODE: dict[str, str] = {}  # a block's first line -> why it looks like code and does not run
+
+
+def blocks(doc: str) -> Iterator[str]:
+    """The indented blocks of a docstring that ast.get_docstring has cleaned, each dedented."""
+    found: list[str] = []
+    blank = True
+    for line in [*doc.splitlines(), "end"]:
+        if line.startswith("    ") and (found or blank):
+            found.append(line)
+        elif line.strip() and found:
+            yield textwrap.dedent("\n".join(found)).strip()
+            found = []
+        elif found:
+            found.append("")
+        blank = not line.strip()
+
+
+def parsed(code: str) -> ast.Module | None:
+    try:
+        return ast.parse(code)
+    except SyntaxError:
+        return None
+
+
+def is_code(block: str) -> bool:
+    tree = parsed(block)
+    if tree is None or block.partition("\n")[0] in NOT_CODE:
+        return False
+    return any(isinstance(n, CODE) or getattr(n, "decorator_list", ()) for n in ast.walk(tree))
+
+
+def as_code(block: str) -> str | None:
+    """The block, or the first column of a table of calls, or None: it is not code."""
+    if is_code(block):
+        return block
+    column = [re.split(r"\s{2,}", line)[0] for line in block.splitlines()]
+    trees = [parsed(cell) for cell in column]
+    if all(tree and tree.body and called(tree.body[0]) for tree in trees):
+        return "\n".join(column)
+    return None
+
+
+def called(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+
+
+def documented(tree: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    """(dotted name, docstring) of a module and of all classes and functions in it."""
+    if isinstance(tree, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if doc := ast.get_docstring(tree):
+            yield name, doc
+        for node in tree.body:
+            yield from documented(node, f"{name}.{getattr(node, 'name', '')}")
+
+
+def everything() -> Iterator[tuple[str, str, str]]:
+    """(module, dotted name, block) of every indented block in the package."""
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        module = ".".join(parts).removesuffix(".__init__")
+        for name, doc in documented(ast.parse(path.read_text(encoding="utf-8")), module):
+            for block in blocks(doc):
+                yield module, name, block
+
+
+ALL = list(everything())
+EXAMPLES = [(module, name, code) for module, name, block in ALL if (code := as_code(block))]
+
+
+# --- what the examples speak of ------------------------------------------------------------------
+
+
+def usual() -> dict[str, Any]:
+    """A model that tells three classes, and its data."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((8, 3)), rng.integers(0, 3, 8)
+    model = Sequential(
+        *(Dense(3, 4), ReLU(), Dense(4, 3)),
+        loss_class=SoftmaxCrossEntropy(),
+        optimizer=SGD(ema=0.9),
+        dtype="float64",
+        seed=0,
+    )
+    model.train(X, y, epochs=1, verbose=0)
+    return {"model": model, "X": X, "y": y, "X_test": X, "y_test": y}
+
+
+def regression() -> dict[str, Any]:
+    """A model of two numbers, its data, and predictions."""
+    X, (y, P) = np.ones((5, 3)), np.random.default_rng(0).standard_normal((2, 5, 2))
+    model = Sequential(Dense(3, 4), Dense(4, 2), seed=0)
+    return {"model": model, "X": X, "y": y, "P": P}
+
+
+def text() -> dict[str, Any]:
+    tokenizer = CharTokenizer("To be, or not to be")
+    size = tokenizer.vocab_size
+    model = Sequential(Embedding(size, 4), Dense(4, size), loss_class=SoftmaxCrossEntropy(), seed=0)
+    return {"model": model, "tokenizer": tokenizer}
+
+
+def autoencoder() -> dict[str, Any]:
+    model = models.vae(6, 5, latent=2).seed(0).build()
+    Z = np.random.default_rng(0).standard_normal((3, 2))
+    return {"model": model, "Z": Z, "sigmoid": phitodeep.functional.sigmoid}
+
+
+PREPARED: dict[str, Callable[[], dict[str, Any]]] = {
+    "phitodeep.models.vae": autoencoder,
+    "phitodeep.sequential.Sequential.stream": text,
+    "phitodeep.sequential.Sequential.generate": text,
+    "phitodeep.testing": regression,
+    "phitodeep.testing.check.check_gradients": regression,
+}
+
+
+@pytest.fixture
+def _registered() -> Iterator[None]:
+    """What an example registers is forgotten after it."""
+    home = vars(sys.modules[config.register.__module__])
+    kept = [v for name, v in home.items() if type(v) is dict and not name.startswith("__")]
+    before = [dict(v) for v in kept]
+    yield
+    for registry, content in zip(kept, before, strict=True):
+        registry.clear()
+        registry.update(content)
+
+
+def public(module: str) -> dict[str, Any]:
+    """The names that an example may use without an import: those of its module, and phitodeep's."""
+    names = {n: getattr(phitodeep, n) for n in phitodeep.__all__}
+    return {**names, **vars(importlib.import_module(module)), "phitodeep": phitodeep}
+
+
+@pytest.mark.usefixtures("_registered")
+@pytest.mark.parametrize(
+    ("module", "name", "code"),
+    EXAMPLES,
+    ids=[f"{name}: {code.splitlines()[0]}" for _, name, code in EXAMPLES],
+)
+def test_an_example_runs(
+    module: str, name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if module == "phitodeep.kernels":
+        monkeypatch.setattr(kernels, "KERNELS", {})  # where adagrad is taken
+    names = {**public(module), "__name__": "example", "np": np, "json": json}
+    names |= PREPARED.get(name, usual)()
+    with redirect_stdout(io.StringIO()):
+        exec(compile(code, f"<docstring of {name}>", "exec"), names)
+
+
+@pytest.mark.parametrize(
+    ("name", "block"), [(name, block) for _, name, block in ALL if parsed(block) is None]
+)
+def test_a_block_that_does_not_parse_does_not_look_like_code(name: str, block: str) -> None:
+    if as_code(block) is None:
+        assert not STATEMENT.search(block), f"{name} has an example that is not Python:\n{block}"
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 8
+    assert len(ALL) > len(EXAMPLES) + 20
+    assert {block.partition("\n")[0] for *_, block in ALL} >= NOT_CODE.keys()
+    assert {name for _, name, _ in ALL} & PREPARED.keys()
+
+
+# --- the rule itself -----------------------------------------------------------------------------
+
+DOC = """One line.
+
+    x = f(1)
+
+    y = 2
+Text, and a line that
+    goes on indented, is not a block.
+
+    Y = X W + b
+    dX = dY W^T
+
+    f(x)       what it does
+    f(x, y)    what else
+and
+
+    a, b       names
+    {"a": 1}   a dict
+
+    @deco
+    def f(): ...
+"""
+
+
+def test_blocks_are_told_apart() -> None:
+    found = list(blocks(DOC))
+    assert found == [
+        "x = f(1)\n\ny = 2",
+        "Y = X W + b\ndX = dY W^T\n\nf(x)       what it does\nf(x, y)    what else",
+        'a, b       names\n{"a": 1}   a dict\n\n@deco\ndef f(): ...',
+    ]
+    assert as_code(found[0]) == found[0]
+    assert as_code(found[1]) is None
+    assert as_code("f(x)       what it does\nf(x, y)    what else") == "f(x)\nf(x, y)"
+    assert as_code('a, b       names\n{"a": 1}   a dict') is None
+    assert as_code("@deco\ndef f(): ...") == "@deco\ndef f(): ..."
+    assert as_code("k(x, x') + k(y, y') - 2 k(x, y)") is None
+    assert as_code("a + b") is None
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["with model.averaged():\nmodel.evaluate(X)", "import numpy as\nf(1)", "model.train(X y)"],
+)
+def test_code_with_a_mistake_is_not_taken_for_a_formula(broken: str) -> None:
+    assert parsed(broken) is None
+    assert as_code(broken) is None
+    assert STATEMENT.search(broken)
