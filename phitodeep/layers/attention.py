@@ -28,7 +28,7 @@ SCORES = 2**18  # scores per head held at once: a longer sequence is processed i
 
 
 class MultiHeadAttention(Layer):
-    """Each position averages the values of all positions, weighted by how well their keys match.
+    """A weighted average of the values at all positions, with weights from queries and keys.
 
     Shapes: X, Y, dX, dY are (N, T, D). With `heads` h of size d = D / h, and `kv_heads` k (h
     unless given; with fewer, h / k queries share one), Wqkv is (D, D + 2 k d): all queries, then
@@ -202,7 +202,7 @@ class MultiHeadAttention(Layer):
         return [(slice(a, b), slice(0, start + b if self.causal else keys)) for a, b in ends]
 
     def _probabilities(self, Q: Array, K: Array, start: int, mask: Array | None) -> Array:
-        """P = softmax(Q K^T) for scaled queries Q, of which the first is at position `start`."""
+        """P = softmax(Q K^T), with scaled queries Q; `start` is the position of the first query."""
         queries, keys = Q.shape[-2], K.shape[-2]
         S = self.buffer("S", (*Q.shape[:-1], keys), Q.dtype)
         np.matmul(Q, K.swapaxes(-1, -2), out=S)
@@ -232,7 +232,7 @@ class MultiHeadAttention(Layer):
         product = np.matmul(A.swapaxes(-1, -2), B).sum(axis=2, keepdims=True)
         np.add(out, product, out=out) if add else np.copyto(out, product)
 
-    # --- what others need to know --------------------------------------------------------------
+    # --- declarations --------------------------------------------------------------------------
 
     @property
     def steps(self) -> str:

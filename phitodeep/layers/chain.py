@@ -47,7 +47,7 @@ class Chain(Container):
     def backward(self, dY: Array) -> Array | None:
         return self._back_through(dY)
 
-    # --- the passes, which subclasses that do more with F(X) call ----------------------------
+    # --- both passes through F, which subclasses call ----------------------------------------
 
     def _through(self, X: Array) -> Array:
         """F(X): all layers, one after another; with a checkpoint, only X is kept."""

@@ -160,7 +160,7 @@ def _with_dX(backward: Callable[..., Array | None]) -> Callable[..., Array | Non
 
 
 class Position:
-    """Adds to any error that passes through which layer of which container raised it."""
+    """Adds the position of the layer that raised an error to the error's path."""
 
     def __init__(self, container: str, part: str = "layer") -> None:
         self.container, self.part, self.i = container, part, 0

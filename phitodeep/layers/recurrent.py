@@ -30,7 +30,7 @@ class _Recurrent(Layer):
     Forward: A = X Wx + b for all steps at once; then, for each t, U = h_{t-1} Wh and the cell's
     `step`. The states are S (states, T + 1, N, H), with h_t = S[0, t + 1].
 
-    Backward: through time, for t from T - 1 to 0, the cell's `back` gives dA_t and dU_t, and
+    Backward: through time, for t from T - 1 to 0, the cell's `back` computes dA_t and dU_t, and
     h_{t-1} receives dU_t Wh^T. Every step uses the same weights, so their gradients are sums over
     the steps: dWx = X^T dA, dWh = h^T dU, db = sum_rows(dA).
 
@@ -46,7 +46,7 @@ class _Recurrent(Layer):
     gates = 1
     states = 1  # arrays (N, H) that one step passes to the next: h, and c for an LSTM
     kept = 0  # arrays (N, H) that a step keeps for `back` in addition to its gates
-    only_the_sum = True  # the cell uses A + U only, so dU is dA
+    dU_is_dA = True  # the cell uses only the sum A + U
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class _Recurrent(Layer):
         X_t, A, K, S, mask = self.saved("X_t", "A", "K", "S", "mask")
         T, N, D = X_t.shape
         dA = self.buffer("dA", (T, N, self.b.size), dY.dtype)
-        dU = dA if self.only_the_sum else self.buffer("dU", dA.shape, dY.dtype)
+        dU = dA if self.dU_is_dA else self.buffer("dU", dA.shape, dY.dtype)
         through_U = np.empty((N, self.units), dY.dtype)
         Wh_T = np.ascontiguousarray(self.Wh.T)  # T products with it are worth the copy
         d = np.zeros((self.states, N, self.units), dY.dtype)
@@ -284,7 +284,7 @@ class GRU(_Recurrent):
     """
 
     bh = Param()
-    gates, kept, only_the_sum = 3, 1, False  # K is u_n
+    gates, kept, dU_is_dA = 3, 1, False  # K is u_n
 
     def create(self, shape: Shape) -> Shape:
         self.bh = np.zeros(3 * self.units)

@@ -1,4 +1,4 @@
-"""Images made larger: by interpolation, and by zeros around them."""
+"""Larger images: upsampled, or padded with zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers without parameters of their own: one uses another layer's, one has none."""
+"""Layers without parameters of their own: tied weights, and any pair of functions."""
 
 from __future__ import annotations
 

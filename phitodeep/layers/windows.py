@@ -17,7 +17,7 @@ from phitodeep.layers.call import current
 from phitodeep.types import Array, DType, Shape
 
 FIRST_TO_LAST = (
-    " Images are (N, height, width, C): np.moveaxis(X, 1, -1) takes channels from first to last."
+    " Images are (N, height, width, C): np.moveaxis(X, 1, -1) moves channels from first to last."
 )
 
 
@@ -90,7 +90,7 @@ class Windows:
         return padded[(slice(None), *where)]
 
     def view(self, padded: Array) -> Array:
-        """All windows as a read-only view (N, *out, *kernel, C)."""
+        """A read-only view (N, *out, *kernel, C) of all windows."""
         steps = padded.strides[1:-1]
         strides = (
             padded.strides[0],
@@ -107,7 +107,7 @@ class Windows:
         Returns them as rows (groups, n * positions, taps * C / groups), a view of `columns`.
         """
         taps, channels = len(self.taps), padded.shape[-1]
-        if channels == 1:  # the other way round is faster: a whole image per tap is a longer run
+        if channels == 1:  # tap by tap is faster here: each copy is a longer run
             for column, tap in zip(columns.reshape(taps, -1), self.taps, strict=True):
                 at = self.at(padded, tap)
                 np.copyto(column.reshape(at.shape), at)
@@ -123,8 +123,8 @@ class Windows:
     ) -> Array:
         """Sum rows (G, n * positions, a) times taps (taps, G, a, c / G) into images (n, *sizes, c).
 
-        This is the adjoint of `im2col` and a product. The result for each window and tap is added
-        at the position that `im2col` copies for them, so overlapping windows add up.
+        This is the adjoint of `im2col` and a product. Each product is added to the position that
+        `im2col` copies for that window and tap, so overlapping windows add up.
         """
         G, count = rows.shape[:2]
         channels = G * taps.shape[-1]
@@ -192,7 +192,7 @@ def check_padding(padding: str | int, who: str) -> str | int:
 
 
 def step_mask(layer: Layer, X: Array) -> Array | None:
-    """The call's mask as (N, T, 1), if X is (N, T, C) and there is a mask."""
+    """The call's mask as (N, T, 1), or None if X has no steps or the call has no mask."""
     if X.ndim != 3 or current().mask is None:
         return None
     mask = layer.check_steps(X)
