@@ -536,7 +536,7 @@ def test_a_layer_that_does_not_fit_leaves_the_model_as_it_was(bad: Any, trained:
 
 def test_one_layer_object_twice_is_refused() -> None:
     dense = Dense(4, 4)
-    with pytest.raises(ArgumentError, match="one layer object twice"):
+    with pytest.raises(ArgumentError, match="the same layer object twice"):
         Sequential(dense, Residual(dense))
 
 

@@ -1,10 +1,9 @@
-"""Attention, and the transformer block that is made of it."""
+"""Attention, and the transformer block built from it."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,40 +16,43 @@ from phitodeep.kernels import kernel
 from phitodeep.layers.activation import GELU, ReLU, SiLU
 from phitodeep.layers.base import Layer, Param, RandomKey
 from phitodeep.layers.call import current
-from phitodeep.layers.containers import Chain, Parallel, Residual
+from phitodeep.layers.chain import Chain
+from phitodeep.layers.containers import Parallel, Residual
 from phitodeep.layers.dense import Dense
 from phitodeep.layers.embedding import rotate, turning
 from phitodeep.layers.normalization import LayerNorm, RMSNorm
 from phitodeep.layers.regularization import Dropout
-from phitodeep.types import Array, DType, Shape
+from phitodeep.types import Array, Shape
 
-SCORES = 2**18  # scores of one head that are held at once; longer sequences go by query blocks
+SCORES = 2**18  # scores per head held at once: a longer sequence is processed in query blocks
 
 
 class MultiHeadAttention(Layer):
-    """Each place looks at the others, and takes from those that answer its query.
+    """A weighted average of the values at all positions, with weights from queries and keys.
 
     Shapes: X, Y, dX, dY are (N, T, D). With `heads` h of size d = D / h, and `kv_heads` k (h
-    unless given; fewer are shared by groups of h / k queries), Wqkv is (D, D + 2 k d): all
-    queries, then keys, then values, head by head; bqkv (D + 2 k d,), Wo (D, D), bo (D,).
+    unless given; with fewer, h / k queries share one), Wqkv is (D, D + 2 k d): all queries, then
+    keys, then values, head by head; bqkv (D + 2 k d,), Wo (D, D), bo (D,).
 
     Forward, for one head:
 
         Q, K, V = X Wqkv + bqkv        S = Q K^T / sqrt(d)        P = softmax(S)
         Z = P V                        Y = (Z of all heads) Wo + bo
 
-    causal    place t sees places up to t only       rope    Q and K are turned by their places
-    dropout   on P                                   mask    padding is not seen
+    causal    position t attends to positions up to t only
+    rope      Q and K are rotated by angles that depend on the position
+    dropout   on P
+    mask      padding is never attended to
 
-    What is not seen has P = 0, whatever its score. A place that sees nothing, or nothing but
-    scores of -inf, has Z = 0 and no gradient.
+    A position that is not attended to has P = 0, whatever its score. A query that may attend to no
+    position, or only to scores of -inf, has Z = 0 and no gradient.
 
     Backward. Through the products and the softmax (see Softmax), with m the dropout's factors:
 
         dV = (P m)^T dZ        dP = (dZ V^T) m        dS = P (dP - sum_j dP_j P_j)
         dQ = dS K / sqrt(d)    dK = dS^T Q / sqrt(d)
 
-    For long sequences P is not kept: it is made again, for a block of queries at a time.
+    For long sequences P is not kept: backward computes it again, for a block of queries at a time.
 
     Sources: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; kv_heads: Ainslie et al. 2023,
     arXiv:2305.13245.
@@ -61,13 +63,6 @@ class MultiHeadAttention(Layer):
     Wo = Param(decay=True)
     bo = Param()
     independent_samples = True
-
-    @property
-    def steps(self) -> str:
-        return "remembered" if self.causal else "joined"
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        return mask
 
     def __init__(
         self,
@@ -84,7 +79,7 @@ class MultiHeadAttention(Layer):
         self.heads = check_count(heads, "MultiHeadAttention heads")
         if kv_heads is not None and heads % check_count(kv_heads, "MultiHeadAttention kv_heads"):
             raise ArgumentError(
-                f"MultiHeadAttention: {heads} heads do not divide by {kv_heads} kv_heads."
+                f"MultiHeadAttention: {heads} heads are not divisible by {kv_heads} kv_heads."
             )
         self.kv_heads = kv_heads
         self.causal, self.rope, self.bias = causal, rope, bias
@@ -97,161 +92,157 @@ class MultiHeadAttention(Layer):
         D = shape[-1]
         if D % self.heads or (self.rope and D // self.heads % 2):
             even = " of even size, for rope" if self.rope else ""
-            raise ShapeError(f"{self!r}: D = {D} does not divide by {self.heads} heads{even}.")
-        wide = D + 2 * (self.kv_heads or self.heads) * (D // self.heads)
-        self.Wqkv = self.draw(self.initializer, (D, wide))
+            raise ShapeError(f"{self!r}: D = {D} cannot be divided into {self.heads} heads{even}.")
+        width = D + 2 * (self.kv_heads or self.heads) * (D // self.heads)
+        self.Wqkv = self.draw(self.initializer, (D, width))
         self.Wo = self.draw(self.initializer, (D, D))
         if self.bias:
-            self.bqkv, self.bo = np.zeros(wide), np.zeros(D)
+            self.bqkv, self.bo = np.zeros(width), np.zeros(D)
         return shape
 
     def forward(self, X: Array) -> Array:
         D = len(self.Wqkv)
         if X.ndim != 3 or X.shape[-1] != D:
             raise ShapeError(f"{self!r} takes X (N, T, {D}), got shape {X.shape}.")
-        call = current()
-        mask = self.check_steps(X)
-        N, T, _ = X.shape
-        QKV = self.buffer("QKV", (N, T, self.Wqkv.shape[1]), X.dtype)
-        np.matmul(X.reshape(N * T, D), self.Wqkv, out=QKV.reshape(N * T, -1))
+        call, mask = current(), self.check_steps(X)
+        (N, T, _), width = X.shape, self.Wqkv.shape[1]
+        X = X.reshape(N * T, D)
+        QKV = np.matmul(X, self.Wqkv, out=self.buffer("QKV", (N * T, width), X.dtype))
         if self.bias:
             QKV += self.bqkv
-        Q, K, V = self._split(QKV)
+        Q, K, V = self._split(QKV, N)
         past = None if call.memory is None else call.memory.get(self)
-        start = 0 if past is None else past[0].shape[-2]
-        turn = turning(start, T, Q.shape[-1], 10000.0, X.dtype) if self.rope else None
-        if turn is not None:
-            Q, K = rotate(Q, *turn), rotate(K, *turn)
+        start = 0 if past is None else past[0].shape[-2]  # the position of the first query
+        rotation = turning(start, T, Q.shape[-1], 10000.0, X.dtype) if self.rope else None
+        if rotation is not None:
+            Q, K = rotate(Q, *rotation), rotate(K, *rotation)
         if call.memory is not None:
             if past is not None:
                 K, V = np.concatenate([past[0], K], -2), np.concatenate([past[1], V], -2)
             call.memory[self] = K, V
-        scale = 1 / math.sqrt(Q.shape[-1])  # on Q, and so not on the larger S
+        scale = 1 / math.sqrt(Q.shape[-1])  # applied to Q, which is smaller than S
         Q = np.multiply(Q, scale, out=self.buffer("Q", Q.shape, X.dtype))
-        Z = self.buffer("Z", (N, T, D), X.dtype)
-        Z_h = self._heads(Z)
-        ticket = self._random_key() if self.dropout and call.training else None
-        blocks = list(self._blocks(T, K.shape[-2], start))
-        for part, (rows, seen) in enumerate(blocks):
-            P = self._attend(Q[..., rows, :], K[..., seen, :], start + rows.start, mask)
-            m = self._factors(P.shape, P.dtype, ticket, part)
-            np.matmul(P if m is None else P * m, V[..., seen, :], out=Z_h[..., rows, :])
+        Z = self.buffer("Z", (N * T, D), X.dtype)
+        Z_h = self._heads(Z, N)
+        random_key = self._random_key() if self.dropout and call.training else None
+        blocks = self._blocks(T, K.shape[-2], start)
+        for i, (q, k) in enumerate(blocks):
+            P = self._probabilities(Q[..., q, :], K[..., k, :], start + q.start, mask)
+            m = None if random_key is None else self._dropout_factors(P, random_key, i)
+            np.matmul(P if m is None else P * m, V[..., k, :], out=Z_h[..., q, :])
         kept = P if len(blocks) == 1 else None
-        self.save_for_backward(X=X, Q=Q, K=K, V=V, Z=Z, P=kept, turn=turn, ticket=ticket, mask=mask)
-        Y = self.buffer("Y", (N, T, D), X.dtype)
-        np.matmul(Z.reshape(N * T, D), self.Wo, out=Y.reshape(N * T, D))
+        self.save_for_backward(
+            X=X, Q=Q, K=K, V=V, P=kept, Z=Z, rotation=rotation, random_key=random_key, mask=mask
+        )
+        Y = np.matmul(Z, self.Wo, out=self.buffer("Y", (N * T, D), X.dtype))
         if self.bias:
             Y += self.bo
-        return Y
+        return Y.reshape(N, T, D)
 
     def backward(self, dY: Array) -> Array | None:
-        X, Q, K, V, Z = self.saved("X", "Q", "K", "V", "Z")
-        kept, turn, ticket, mask = self.saved("P", "turn", "ticket", "mask")
-        N, T, D = X.shape
-        rows_X, rows_Z, rows_dY = (A.reshape(N * T, D) for A in (X, Z, dY))
-        dZ = self.buffer("dZ", (N, T, D), dY.dtype)
-        np.matmul(rows_dY, self.Wo.T, out=dZ.reshape(N * T, D))
-        dZ_h = self._heads(dZ)
-        dQKV = self.buffer("dQKV", (N, T, self.Wqkv.shape[1]), dY.dtype)
-        dQ, dK, dV = self._split(dQKV)
-        blocks = list(self._blocks(T, T, 0))  # no pass goes back through generation
-        if len(blocks) > 1:  # whose shares of dK and dV are added up
+        X, Q, K, V, kept, Z = self.saved("X", "Q", "K", "V", "P", "Z")
+        rotation, random_key, mask = self.saved("rotation", "random_key", "mask")
+        N, T, D = dY.shape
+        dY = dY.reshape(N * T, D)
+        dZ = np.matmul(dY, self.Wo.T, out=self.buffer("dZ", (N * T, D), dY.dtype))
+        dQKV = self.buffer("dQKV", (N * T, self.Wqkv.shape[1]), dY.dtype)
+        dZ_h, (dQ, dK, dV) = self._heads(dZ, N), self._split(dQKV, N)
+        blocks = self._blocks(T, T, 0)  # no backward pass follows generation
+        add = len(blocks) > 1  # dK and dV are sums over the blocks
+        if add:
             dQKV.fill(0)
-        for part, (rows, seen) in enumerate(blocks):
-            Q_b, K_s, V_s, dZ_b = (
-                Q[..., rows, :],
-                K[..., seen, :],
-                V[..., seen, :],
-                dZ_h[..., rows, :],
-            )
-            P = self._attend(Q_b, K_s, rows.start, mask) if kept is None else kept
-            m = self._factors(P.shape, P.dtype, ticket, part)
+        for i, (q, k) in enumerate(blocks):
+            Q_q, dZ_q, K_k = Q[..., q, :], dZ_h[..., q, :], K[..., k, :]
+            P = self._probabilities(Q_q, K_k, q.start, mask) if kept is None else kept
+            m = None if random_key is None else self._dropout_factors(P, random_key, i)
             dP = self.buffer("dP", P.shape, dY.dtype)
-            np.matmul(dZ_b, V_s.swapaxes(-1, -2), out=dP)
+            np.matmul(dZ_q, V[..., k, :].swapaxes(-1, -2), out=dP)
             if m is not None:
                 dP *= m
-            add = len(blocks) > 1
-            self._share(P if m is None else P * m, dZ_b, dV[..., seen, :], add)
+            self._transposed_product(P if m is None else P * m, dZ_q, dV[..., k, :], add)
             keys = P.shape[-1]
-            softmax_rows_back(dP.reshape(-1, keys), P.reshape(-1, keys))  # now dS
-            np.matmul(dP, K_s, out=dQ[..., rows, :])
-            self._share(dP, Q_b, dK[..., seen, :], add)
-        dQ *= 1 / math.sqrt(Q.shape[-1])
-        if turn is not None:
-            cos, sin = turn
+            softmax_rows_back(dP.reshape(-1, keys), P.reshape(-1, keys))  # dP is now dS
+            np.matmul(dP, K_k, out=dQ[..., q, :])
+            self._transposed_product(dP, Q_q, dK[..., k, :], add)
+        dQ *= 1 / math.sqrt(Q.shape[-1])  # dK has this factor already, from the scaled Q
+        if rotation is not None:
+            cos, sin = rotation
             dQ[...], dK[...] = rotate(dQ, cos, -sin), rotate(dK, cos, -sin)
-        rows_dQKV = dQKV.reshape(N * T, -1)
-        np.matmul(rows_X.T, rows_dQKV, out=self.grad_array("Wqkv"))
-        np.matmul(rows_Z.T, rows_dY, out=self.grad_array("Wo"))
+        np.matmul(X.T, dQKV, out=self.grad_array("Wqkv"))
+        np.matmul(Z.T, dY, out=self.grad_array("Wo"))
         if self.bias:
-            sum_rows(rows_dQKV, out=self.grad_array("bqkv"))
-            sum_rows(rows_dY, out=self.grad_array("bo"))
+            sum_rows(dQKV, out=self.grad_array("bqkv"))
+            sum_rows(dY, out=self.grad_array("bo"))
         if not current().needs_dX:
             return None
-        dX = self.buffer("dX", (N, T, D), dY.dtype)
-        np.matmul(rows_dQKV, self.Wqkv.T, out=dX.reshape(N * T, D))
-        return dX
+        dX = np.matmul(dQKV, self.Wqkv.T, out=self.buffer("dX", (N * T, D), dY.dtype))
+        return dX.reshape(N, T, D)
 
-    # --- the pieces ------------------------------------------------------------------------
+    # --- the parts of both passes, in their order ----------------------------------------------
 
-    def _heads(self, A: Array) -> Array:
-        """(N, T, heads d) as a view (N, k, heads / k, T, d), k the key heads."""
-        k = self.kv_heads or self.heads
-        split = A.reshape(*A.shape[:2], k, -1, len(self.Wqkv) // self.heads)
-        return split.transpose(0, 2, 3, 1, 4)
-
-    def _split(self, QKV: Array) -> tuple[Array, Array, Array]:
+    def _split(self, QKV: Array, N: int) -> tuple[Array, Array, Array]:
         """Queries, keys and values as views (N, k, heads / k or 1, T, d)."""
         D = len(self.Wqkv)
-        wide = (QKV.shape[-1] - D) // 2
-        parts = (QKV[..., :D], QKV[..., D : D + wide], QKV[..., D + wide :])
-        Q, K, V = map(self._heads, parts)
-        return Q, K, V
+        end = (QKV.shape[1] + D) // 2  # of the keys
+        return (
+            self._heads(QKV[:, :D], N),
+            self._heads(QKV[:, D:end], N),
+            self._heads(QKV[:, end:], N),
+        )
 
-    def _blocks(self, T: int, keys: int, start: int) -> Iterator[tuple[slice, slice]]:
-        """Slices of queries, and of the keys that they may see."""
+    def _heads(self, A: Array, N: int) -> Array:
+        """Rows (N T, heads d) as a view (N, k, heads / k, T, d), where k counts the key heads."""
+        k, d = self.kv_heads or self.heads, len(self.Wqkv) // self.heads
+        return A.reshape(N, -1, k, A.shape[1] // (k * d), d).transpose(0, 2, 3, 1, 4)
+
+    def _blocks(self, T: int, keys: int, start: int) -> list[tuple[slice, slice]]:
+        """Slices of the T queries, each with the slice of the keys that they may attend to."""
         size = max(1, SCORES // keys)
-        for first in range(0, T, size):
-            last = min(first + size, T)
-            yield slice(first, last), slice(0, start + last if self.causal else keys)
+        ends = [(first, min(first + size, T)) for first in range(0, T, size)]
+        return [(slice(a, b), slice(0, start + b if self.causal else keys)) for a, b in ends]
 
-    def _attend(self, Q: Array, K: Array, place: int, mask: Array | None) -> Array:
-        """P for the queries Q (scaled), the first of which is at `place`, on the keys K."""
-        rows, keys = Q.shape[-2], K.shape[-2]
+    def _probabilities(self, Q: Array, K: Array, start: int, mask: Array | None) -> Array:
+        """P = softmax(Q K^T), with scaled queries Q; `start` is the position of the first query."""
+        queries, keys = Q.shape[-2], K.shape[-2]
         S = self.buffer("S", (*Q.shape[:-1], keys), Q.dtype)
         np.matmul(Q, K.swapaxes(-1, -2), out=S)
         if self.causal and mask is None:
-            causal_softmax(S.reshape(-1, rows, keys), place)
+            causal_softmax(S.reshape(-1, queries, keys), start)
             return S
         if mask is None:
             return softmax(S, out=S)
-        seen = np.broadcast_to(mask[:, None, :keys], (len(mask), rows, keys))
+        visible = np.broadcast_to(mask[:, None, :keys], (len(mask), queries, keys))
         if self.causal:
-            seen = seen & (np.arange(keys) <= np.arange(place, place + rows)[:, None])
-        seen = seen[:, None, None]
-        np.copyto(S, -np.inf, where=~seen)
+            visible = visible & (np.arange(keys) <= np.arange(start, start + queries)[:, None])
+        visible = visible[:, None, None]
+        np.copyto(S, -np.inf, where=~visible)
         return softmax(S, out=S)
 
-    def _factors(
-        self, shape: Shape, dtype: DType, ticket: RandomKey | None, part: int
-    ) -> Array | None:
-        """Dropout's factors of P, 0 or 1 / (1 - rate); None where nothing is dropped."""
-        if ticket is None:
-            return None
-        m = (self.uniform(shape, ticket, part) >= self.dropout).astype(dtype)
+    def _dropout_factors(self, P: Array, random_key: RandomKey, block: int) -> Array:
+        """m, like P: 0 with probability `dropout`, otherwise 1 / (1 - dropout)."""
+        m = (self.uniform(P.shape, random_key, block) >= self.dropout).astype(P.dtype)
         m *= 1 / (1 - self.dropout)
         return m
 
-    def _share(self, A: Array, B: Array, out: Array, add: bool) -> None:
-        """Write A^T B to `out`, or add it there, summed over the query heads of a key head."""
+    def _transposed_product(self, A: Array, B: Array, out: Array, add: bool) -> None:
+        """Write A^T B to `out` or add it, summed over the query heads that share a key head."""
         if A.shape[2] == 1 and not add:
             np.matmul(A.swapaxes(-1, -2), B, out=out)
             return
         product = np.matmul(A.swapaxes(-1, -2), B).sum(axis=2, keepdims=True)
         np.add(out, product, out=out) if add else np.copyto(out, product)
 
+    # --- declarations --------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> str:
+        return "remembered" if self.causal else "joined"
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        return mask
+
     def matrices(self, name: str, W: Array) -> list[Array]:
-        """Queries, keys and values are three."""
+        """One matrix each for queries, keys and values."""
         (whole,) = super().matrices(name, W)
         if name != "Wqkv":
             return [whole]
@@ -259,34 +250,36 @@ class MultiHeadAttention(Layer):
         return [Q, *np.split(KV, 2, axis=-1)]
 
     def flops(self) -> int:
-        """The four projections, and two products of T by T for each head."""
+        """The projections, and for each head the two products with a matrix (T, T)."""
         T, D = self.input_shape or (0, 0)
         return T * (2 * (self.Wqkv.size + self.Wo.size) + 4 * T * D)
 
 
+@kernel
+def causal_softmax(S: Array, place: int) -> None:
+    """Replace S (n, queries, keys) by its softmax over the keys up to each query's position.
+
+    `place` is the position of the first query.
+    """
+    last = S[..., place:]  # from the first query's position on, a key may come after a query
+    np.fmin(last, _causal_limit(S.shape[1], S.dtype), out=last)  # fmin replaces NaN too
+    softmax(S, out=S)
+
+
 @functools.lru_cache(maxsize=64)
-def _highest(rows: int, dtype: np.dtype[Any]) -> Array:
-    """The highest scores that may be: -inf where the key comes after the query, else inf."""
-    limit = np.where(np.tri(rows, dtype=bool), np.inf, -np.inf).astype(dtype)
+def _causal_limit(queries: int, dtype: np.dtype[Any]) -> Array:
+    """Upper limits of the scores: -inf where the key comes after the query, inf elsewhere."""
+    limit = np.where(np.tri(queries, dtype=bool), np.inf, -np.inf).astype(dtype)
     limit.flags.writeable = False
     return limit
 
 
-@kernel
-def causal_softmax(S: Array, place: int) -> None:
-    """S (n, rows, keys) <- its softmax over the keys up to each row's own, the first of which is
-    at `place`."""
-    own = S[..., place:]  # the rows' own places are the last keys
-    np.fmin(own, _highest(S.shape[1], S.dtype), out=own)  # which NaN does not pass either
-    softmax(S, out=S)
-
-
 class FeedForward(Chain):
-    """Two Dense layers with an activation between, at each place: D -> hidden -> D.
+    """Two Dense layers with an activation between them, at each position: D -> hidden -> D.
 
-    activation    "gelu", "gelu_tanh" (its approximation, which GPT-2 has) or "relu"; or
+    activation    "gelu", "gelu_tanh" (the approximation that GPT-2 uses) or "relu"; or
                   "swiglu": silu(X W1) times X W3, then W2
-    Shapes: X, Y are (N, T, D). Backward: that of the layers it holds.
+    Shapes: X, Y are (N, T, D). Backward: the layers inside do it.
     Sources: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.3; swiglu: Shazeer 2020,
     arXiv:2002.05202.
     """
@@ -303,26 +296,26 @@ class FeedForward(Chain):
 
     def create(self, shape: Shape) -> Shape:
         if not self.layers:
-            wide, narrow = Dense(self.hidden), Dense(shape[-1])
+            widen, narrow = Dense(self.hidden), Dense(shape[-1])
             if self.activation == "swiglu":
-                gate = Chain(wide, SiLU())
+                gate = Chain(widen, SiLU())
                 first: list[Layer] = [Parallel(gate, Dense(self.hidden), merge="multiply")]
             else:
                 kinds = {"gelu": GELU(), "gelu_tanh": GELU("tanh"), "relu": ReLU()}
-                first = [wide, kinds[self.activation]]
+                first = [widen, kinds[self.activation]]
             self.layers = self.adopt([*first, narrow])
         return super().create(shape)
 
 
 class TransformerBlock(Chain):
-    """Attention, then a feed-forward net, each on a residual road with a norm.
+    """Attention, then a feed-forward network, each with a residual connection and a norm.
 
-        pre_norm     X + attention(norm(X)), then the same with the net
-        otherwise    norm(X + attention(X)), then the same with the net
+        pre_norm     X + attention(norm(X)), then the same with the network
+        otherwise    norm(X + attention(X)), then the same with the network
 
-    mlp_ratio is the net's width over D; activation is that of FeedForward; norm is "layer" or
-    "rms".
-    Shapes: X, Y, dX, dY are (N, T, D). Backward: that of the layers it holds.
+    The network's hidden layer is mlp_ratio times as wide as D. For `activation` see FeedForward;
+    `norm` is "layer" or "rms".
+    Shapes: X, Y, dX, dY are (N, T, D). Backward: the layers inside do it.
     Sources: Vaswani et al. 2017, arXiv:1706.03762, sec. 3; pre-norm: Xiong et al. 2020,
     arXiv:2002.04745.
     """
@@ -347,7 +340,7 @@ class TransformerBlock(Chain):
         self.heads, self.mlp_ratio, self.activation = heads, mlp_ratio, activation
         self.causal, self.norm, self.pre_norm = causal, norm, pre_norm
         self.dropout, self.rope = dropout, rope
-        MultiHeadAttention(heads, dropout=dropout)  # these refuse what they would refuse later
+        MultiHeadAttention(heads, dropout=dropout)  # both check their settings here, not in create
         FeedForward(1, activation)
 
     @property
@@ -356,14 +349,15 @@ class TransformerBlock(Chain):
 
     def create(self, shape: Shape) -> Shape:
         if not self.layers:
-            net = FeedForward(round(self.mlp_ratio * shape[-1]), self.activation)
+            network = FeedForward(round(self.mlp_ratio * shape[-1]), self.activation)
             attention = MultiHeadAttention(
                 self.heads, causal=self.causal, rope=self.rope, dropout=self.dropout
             )
-            self.layers = self.adopt([*self._road(attention), *self._road(net)])
+            self.layers = self.adopt([*self._residual(attention), *self._residual(network)])
         return super().create(shape)
 
-    def _road(self, layer: Layer) -> list[Layer]:
+    def _residual(self, layer: Layer) -> list[Layer]:
+        """X + layer(X), with the norm inside or after it."""
         norm = LayerNorm() if self.norm == "layer" else RMSNorm()
         dropout = [Dropout(self.dropout)] if self.dropout else []
         if self.pre_norm:

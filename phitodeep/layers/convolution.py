@@ -1,8 +1,9 @@
 """Convolutions over the spatial axes of (N, *sizes, C), channels last.
 
-One linear map serves all of them: `Windows` cuts X into windows, and a kernel W sums each one.
-A convolution applies it forward. Its adjoint takes sums apart and lays the parts back: that is
-the convolution's backward, and the transposed convolution's forward.
+All of them use one linear map: `Windows.im2col` copies each window of X into a row, and a product
+with the kernel W sums it. A convolution applies this map forward. The adjoint, `Windows.col2im`,
+adds each row back into the image: it is the convolution's backward pass and the transposed
+convolution's forward pass.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
 from phitodeep.layers.windows import (
     Windows,
+    by_group,
+    cached_windows,
     check_padding,
     extent,
-    places,
+    output_size,
     resize_mask,
-    sample_shape,
+    sample_shape_error,
     spread,
-    steps_there,
-    windows,
+    step_mask,
 )
 from phitodeep.types import Array, Shape
 
-BLOCK = 1 << 20  # numbers of windows that are held at once
+BLOCK = 1 << 20  # elements of windows that are held at once
 
 
 class _Convolution(Layer):
-    """What all convolutions share: settings, W and b, and the two directions of the map.
+    """The settings, W and b of all convolutions, and their windows.
 
     W (*kernel, A / G, B) maps A channels to B in G groups: group g of A goes to group g of B.
-    Seen as W_g (G, taps, A / G, B / G), each group is a matrix of its own.
+    As W_g (G, taps, A / G, B / G), it is one matrix per group.
     """
 
     W = Param(decay=True)
@@ -71,20 +73,15 @@ class _Convolution(Layer):
         self.groups = check_count(groups, f"{name} groups")
         self.bias, self.initializer = bias, initializer
         if self.filters % self.groups:
-            raise ArgumentError(f"{name}: {filters} filters do not divide by {groups} groups.")
+            raise ArgumentError(f"{name}: {filters} filters are not divisible by {groups} groups.")
 
-    def _windows(self, sizes: Shape) -> Windows:
-        """The windows on inputs of these sizes."""
-        name = type(self).__name__
-        return windows(sizes, self.kernel, self.strides, self.padding, self.dilations, name)
-
-    def _channels(self, shape: Shape) -> int:
-        """The channels of samples of `shape`, if these fit the layer."""
+    def _check_channels(self, shape: Shape) -> int:
+        """The number of channels of samples of `shape`, if they fit the layer."""
         if len(shape) != self.rank + 1:
-            raise sample_shape(self, self.rank, shape)
+            raise sample_shape_error(self, self.rank, shape)
         if shape[-1] % self.groups:
             raise ShapeError(
-                f"{self!r}: {shape[-1]} channels do not divide by {self.groups} groups."
+                f"{self!r}: {shape[-1]} channels are not divisible by {self.groups} groups."
             )
         return shape[-1]
 
@@ -92,94 +89,58 @@ class _Convolution(Layer):
         if X.ndim != self.rank + 2 or X.shape[-1] != self.input_shape[-1]:  # type: ignore[index]
             raise ShapeError(f"{self!r} was built for samples {self.input_shape}, got X {X.shape}.")
 
-    _mask_remedy = "Conv1D and ConvTranspose1D take them, on X (N, T, C)"
+    def _windows(self, sizes: Shape) -> Windows:
+        """The windows on inputs of these spatial sizes."""
+        name = type(self).__name__
+        return cached_windows(sizes, self.kernel, self.strides, self.padding, self.dilations, name)
 
-    def compute_mask(self, mask: Array) -> Array | None:
-        if self.rank != 1:
-            return super().compute_mask(mask)
-        self._check_front()
-        return resize_mask(self, mask, self._steps)
+    def _chunks(self, A: Array, windows: Windows) -> Iterator[tuple[slice, Array]]:
+        """The windows on A (N, *sizes, C) as rows, for a slice of the samples at a time.
 
-    def _check_front(self) -> None:
-        """Refuse padding before the first step that depends on how many steps there are."""
-
-    def _steps(self, n: Any) -> Any:
-        """How many steps are made of n, an integer or an array of several."""
-        raise NotImplementedError
-
-    def _make(self, wide: int, narrow: int) -> None:
-        """Draw W (*kernel, wide / groups, narrow) and b."""
-        self.W = self.draw(self.initializer, (*self.kernel, wide // self.groups, narrow))
-        if self.bias:
-            self.b = np.zeros(self.filters)
-
-    def _grouped(self, A: Array) -> Array:
-        """(..., C) as a view (G, rows, C / G)."""
-        rows = A.reshape(-1, self.groups, A.shape[-1] // self.groups)
-        return rows.transpose(1, 0, 2)
-
-    def _cuts(self, A: Array, windows: Windows) -> Iterator[tuple[slice, Array]]:
-        """All windows on A (N, *sizes, C), for some samples at a time: which, and their windows.
-
-        These are rows (G, n * positions, taps * C / G), each time in the same memory.
+        Yields each slice and its rows (G, n * positions, taps * C / G). All chunks use the same
+        memory, about BLOCK elements.
         """
         padded = windows.pad(A, self.buffer)
         each = math.prod(windows.out) * len(windows.taps) * A.shape[-1]
         count = max(1, min(len(A), -(-len(A) * each // BLOCK)))
         edges = [len(A) * i // count for i in range(count + 1)]
-        numbers = self.buffer("columns", (-(-len(A) // count) * each,), A.dtype)
+        memory = self.buffer("columns", (-(-len(A) // count) * each,), A.dtype)
         for first, last in pairwise(edges):
-            columns = numbers[: (last - first) * each]
-            yield slice(first, last), self._cut(padded[first:last], windows, columns)
+            columns = memory[: (last - first) * each]
+            yield slice(first, last), windows.im2col(padded[first:last], self.groups, columns)
 
-    def _cut(self, padded: Array, windows: Windows, columns: Array) -> Array:
-        """Write all windows on padded samples to `columns` (numbers,), and return them as rows."""
-        G, group = self.groups, padded.shape[-1] // self.groups
-        taps = len(windows.taps)
-        if padded.shape[-1] == 1:  # one number a place: whole images at each tap are longer runs
-            for column, tap in zip(columns.reshape(taps, -1), windows.taps, strict=True):
-                at = windows.at(padded, tap)
-                np.copyto(column.reshape(at.shape), at)
-            return columns.reshape(1, taps, -1).swapaxes(1, 2)
-        view = windows.view(padded)  # (N, *out, *kernel, C)
-        split = view.reshape(*view.shape[:-1], G, group) if G > 1 else view[..., None, :]
-        np.copyto(columns.reshape(G, *view.shape[:-1], group), np.moveaxis(split, -2, 0))
-        return columns.reshape(G, -1, taps * group)
+    _mask_remedy = "use Conv1D or ConvTranspose1D, on X (N, T, C)"
 
-    def _lay(self, A_g: Array, taps: Array, windows: Windows, channels: int) -> Array:
-        """The adjoint of `_cut` and a sum: A_g (G, rows, a) times taps (taps, G, a, c / G).
+    def compute_mask(self, mask: Array) -> Array | None:
+        if self.rank != 1:
+            return super().compute_mask(mask)
+        self._check_first_window()
+        return resize_mask(self, mask, self._output_steps)
 
-        What each row gives to a tap is added to where that tap of its window was cut from; the
-        result is (N, *sizes, c).
-        """
-        rows = A_g.shape[1]
-        n = rows // math.prod(windows.out)
-        padded = self.buffer("laid", (n, *windows.padded, channels), A_g.dtype)
-        padded.fill(0)
-        part = self.buffer("part", (rows, channels), A_g.dtype)
-        for tap, weights in zip(windows.taps, taps, strict=True):
-            np.matmul(A_g, weights, out=self._grouped(part))
-            at = windows.at(padded, tap)
-            at += part.reshape(at.shape)
-        return windows.inside(padded)
+    def _check_first_window(self) -> None:
+        """Refuse padding that makes the first window depend on the number of steps."""
+
+    def _output_steps(self, n: Any) -> Any:
+        """The number of steps of Y for n steps of X: an integer, or an array of them."""
+        raise NotImplementedError
 
     def matrices(self, name: str, W: Array) -> list[Array]:
-        """Each group is one, with a kernel (taps A / G, B / G)."""
+        """One kernel matrix (taps A / G, B / G) per group."""
         W = W.reshape(-1, self.groups, self.params[name].shape[-1] // self.groups)
         return [W.swapaxes(0, 1)]
 
     def flops(self) -> int:
-        """A multiplication and an addition for each weight at each position, and the bias."""
+        """A multiplication and an addition per weight and position, and one addition per bias."""
         outputs = math.prod(self.output_shape or ())
-        return 2 * self._uses() * self.W.size + self.bias * outputs
+        return 2 * self._positions() * self.W.size + self.bias * outputs
 
-    def _uses(self) -> int:
-        """How many positions use each weight."""
+    def _positions(self) -> int:
+        """The number of positions that use each weight."""
         raise NotImplementedError
 
 
 class _Conv(_Convolution):
-    """Y[n, i] = sum_t X[n, i s + t d - p] W[t] + b, at each output place i and kernel tap t.
+    """Y[n, i] = sum_t X[n, i s + t d - p] W[t] + b, at each output position i and kernel tap t.
 
     Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, filters); W is
     (*kernel_size, C / groups, filters), b is (filters,). s, d and p are stride, dilation and
@@ -187,70 +148,75 @@ class _Conv(_Convolution):
     groups, group g of the channels goes to group g of the filters. Steps that a mask leaves out
     count as padding: they are zeros.
 
-    Backward. Cut into windows, X is a matrix U with a row for each output place, and Y = U W + b
-    is a Dense layer on rows, so
+    Backward. Let U = im2col(X) be the matrix of the windows, with a row for each output position.
+    Then Y = U W + b is a Dense layer on rows, so
 
         dW = U^T dY        db = sum_rows(dY)        dU = dY W^T
 
-    and dX adds up what dU holds for each place of X, in all windows that saw it. U is large: it is
-    made block by block, and of several blocks none is kept, but made again for dW.
+    and dX = col2im(dU) sums, for each position of X, its entries in all windows that contain it.
+    U is large, so it is computed for a chunk of the samples at a time. If there are several chunks,
+    none is kept, and U is computed again for dW.
 
     Sources: LeCun et al. 1989, "Backpropagation applied to handwritten zip code recognition",
     Neural Computation 1; as a product of matrices: Chellapilla, Puri and Simard 2006.
     """
 
     def create(self, shape: Shape) -> Shape:
-        channels = self._channels(shape)
-        self._make(channels, self.filters)
+        channels = self._check_channels(shape)
+        self.W = self.draw(self.initializer, (*self.kernel, channels // self.groups, self.filters))
+        if self.bias:
+            self.b = np.zeros(self.filters)
         return (*self._windows(shape[:-1]).out, self.filters)
 
     def forward(self, X: Array) -> Array:
         self._check(X)
-        there = steps_there(self, X)
-        X = X if there is None else X * there
+        mask = step_mask(self, X)
+        X = X if mask is None else X * mask
         windows = self._windows(X.shape[1:-1])
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
-        W, kept = self._matrices(self.W), None
-        for part, U in self._cuts(X, windows):
-            np.matmul(U, W, out=self._grouped(Y[part]))
-            kept = U if part == slice(0, len(X)) else None
+        W_g, kept = self._by_group(self.W), None
+        for chunk, U in self._chunks(X, windows):
+            np.matmul(U, W_g, out=by_group(Y[chunk], self.groups))
+            kept = U if chunk == slice(0, len(X)) else None
         if self.bias:
             Y += self.b
-        self.save_for_backward(X=X, U=kept, windows=windows, there=there)
+        self.save_for_backward(X=X, U=kept, windows=windows, mask=mask)
         return Y
 
     def backward(self, dY: Array) -> Array | None:
-        X, kept, windows, there = self.saved("X", "U", "windows", "there")
-        total = self._matrices(self.grad_array("W"))
-        total[...], share = 0, self.buffer("share", total.shape, dY.dtype)
-        for part, U in self._cuts(X, windows) if kept is None else [(slice(None), kept)]:
-            total += np.matmul(U.swapaxes(1, 2), self._grouped(dY[part]), out=share)
+        X, kept, windows, mask = self.saved("X", "U", "windows", "mask")
+        G, channels = self.groups, X.shape[-1]
+        dW_g = self._by_group(self.grad_array("W"))
+        dW_g[...], share = 0, self.buffer("share", dW_g.shape, dY.dtype)
+        for chunk, U in self._chunks(X, windows) if kept is None else [(slice(None), kept)]:
+            dW_g += np.matmul(U.swapaxes(1, 2), by_group(dY[chunk], G), out=share)
         if self.bias:
             sum_rows(dY, out=self.grad_array("b"))
         if not current().needs_dX:
             return None
-        G, channels = self.groups, X.shape[-1]
         taps = self.W.reshape(len(windows.taps), channels // G, G, self.filters // G)
-        dX = self._lay(self._grouped(dY), taps.transpose(0, 2, 3, 1), windows, channels)
-        return dX if there is None else dX * there
+        dX = windows.col2im(by_group(dY, G), taps.transpose(0, 2, 3, 1), self.buffer)
+        return dX if mask is None else dX * mask
 
-    def _matrices(self, W: Array) -> Array:
+    def _by_group(self, W: Array) -> Array:
         """W (*kernel, C / G, filters) as a view (G, taps * C / G, filters / G)."""
         return W.reshape(-1, self.groups, self.filters // self.groups).transpose(1, 0, 2)
 
-    def _uses(self) -> int:
+    def _positions(self) -> int:
         return math.prod(self.output_shape[:-1]) if self.output_shape else 0
 
-    def _check_front(self) -> None:
+    def _check_first_window(self) -> None:
         e, s = extent(self.kernel[0], self.dilations[0]), self.strides[0]
         if self.padding == "same" and max(e - s, 0) // 2 != (e - 1) // 2:
             raise ArgumentError(
-                f'{self!r} does not take `lengths`: with this stride, padding="same" begins at a '
-                f"place that depends on the number of steps. Remedy: padding={(e - 1) // 2}."
+                f'{self!r} does not take `lengths`: with this stride, padding="same" puts the '
+                "first window at a position that depends on the number of steps. "
+                f"Remedy: padding={(e - 1) // 2}."
             )
 
-    def _steps(self, n: Any) -> Any:
-        return places(n, extent(self.kernel[0], self.dilations[0]), self.strides[0], self.padding)
+    def _output_steps(self, n: Any) -> Any:
+        e = extent(self.kernel[0], self.dilations[0])
+        return output_size(n, e, self.strides[0], self.padding)
 
 
 class Conv1D(_Conv):
@@ -264,10 +230,10 @@ class Conv2D(_Conv):
 
 
 class DepthwiseConv2D(Conv2D):
-    """A Conv2D in which each channel has `multiplier` filters of its own: groups = C.
+    """A Conv2D that applies `multiplier` separate filters to each channel: groups = C.
 
     Shapes: X is (N, height, width, C); Y is (N, *out, C multiplier); W is
-    (*kernel_size, 1, C multiplier). Backward and the rest: those of Conv2D.
+    (*kernel_size, 1, C multiplier). Backward and everything else are as in Conv2D.
     Source: Howard et al. 2017, "MobileNets", arXiv:1704.04861, sec. 3.1.
     """
 
@@ -302,15 +268,15 @@ class DepthwiseConv2D(Conv2D):
 
 
 class _ConvTranspose(_Convolution):
-    """The adjoint of a convolution: each x lays its kernel, times x, onto the output.
+    """The adjoint of a convolution: each x adds x times the kernel to a window of the output.
 
     Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, filters); W is
     (*kernel_size, C, filters / groups), b is (filters,). The output has
-    (size - 1) stride + (k - 1) dilation + 1 + output_padding - 2 padding places on each axis,
-    and size times stride for "same": a convolution of Y with these settings has X's shape.
+    (size - 1) stride + (k - 1) dilation + 1 + output_padding - 2 padding positions on each axis,
+    or size times stride for "same". A convolution of Y with the same settings has X's shape.
 
-    Backward. Y = A^T X + b, where A is the map of that convolution; so dX = A dY: a convolution
-    of dY. With V the matrix of dY's windows, one row for each place of X,
+    Backward. Y = A^T X + b, where A is the linear map of that convolution, so dX = A dY is a
+    convolution of dY. With V = im2col(dY), one row for each position of X,
 
         dX = V W^T        dW = X^T V        db = sum_rows(dY)
 
@@ -350,75 +316,77 @@ class _ConvTranspose(_Convolution):
                 f"{self.stride}."
             )
         if padding == "same" and any(self.extra):
-            raise ArgumentError(f'{name}: padding "same" tells the output size: no output_padding.')
-
-    def _out(self, sizes: Shape) -> Shape:
-        """The spatial sizes of the output, for an input of `sizes`."""
-        out = tuple(self._places(n, axis) for axis, n in enumerate(sizes))
-        if min(out) < 1:
-            raise ShapeError(
-                f"{self!r}: padding {self.padding} leaves nothing of an input of {sizes}."
+            raise ArgumentError(
+                f'{name}: padding "same" sets the output size, so leave out output_padding.'
             )
-        return out
-
-    def _places(self, n: Any, axis: int) -> Any:
-        """The size that an axis of n places grows to."""
-        s = self.strides[axis]
-        if self.padding == "same":
-            return n * s
-        p = 0 if isinstance(self.padding, str) else self.padding
-        spans = extent(self.kernel[axis], self.dilations[axis])
-        return (n - 1) * s + spans + self.extra[axis] - 2 * p
-
-    def _steps(self, n: Any) -> Any:
-        return self._places(n, 0)
 
     def create(self, shape: Shape) -> Shape:
-        channels = self._channels(shape)
+        channels = self._check_channels(shape)
         self.W = self.draw(self.initializer, (*self.kernel, channels, self.filters // self.groups))
         if self.bias:
             self.b = np.zeros(self.filters)
         return (*self._out(shape[:-1]), self.filters)
 
-    def _taps(self) -> Array:
-        """W as (taps, G, C / G, filters / G)."""
-        channels, narrow = self.W.shape[-2:]
-        return self.W.reshape(-1, self.groups, channels // self.groups, narrow)
-
     def forward(self, X: Array) -> Array:
         self._check(X)
-        there = steps_there(self, X)
-        X = X if there is None else X * there
+        mask = step_mask(self, X)
+        X = X if mask is None else X * mask
         windows = self._windows(self._out(X.shape[1:-1]))
-        laid = self._lay(self._grouped(X), self._taps(), windows, self.filters)
-        self.save_for_backward(X=X, windows=windows, there=there)
-        Y = self.buffer("Y", laid.shape, X.dtype)
+        images = windows.col2im(by_group(X, self.groups), self._taps(), self.buffer)
+        self.save_for_backward(X=X, windows=windows, mask=mask)
+        Y = self.buffer("Y", images.shape, X.dtype)
         if self.bias:
-            return np.add(laid, self.b, out=Y)
-        np.copyto(Y, laid)
+            return np.add(images, self.b, out=Y)
+        np.copyto(Y, images)
         return Y
 
     def backward(self, dY: Array) -> Array | None:
-        X, windows, there = self.saved("X", "windows", "there")
+        X, windows, mask = self.saved("X", "windows", "mask")
         taps, needs_dX = self._taps(), current().needs_dX
         n, G, c, f = taps.shape
         dX = self.buffer("dX", X.shape, dY.dtype)
-        matrices = taps.transpose(1, 0, 3, 2).reshape(G, n * f, c)
+        W_T = taps.transpose(1, 0, 3, 2).reshape(G, n * f, c)
         dW = np.zeros((G, c, n * f), dY.dtype)
-        for part, V in self._cuts(dY, windows):
-            dW += np.matmul(self._grouped(X[part]).swapaxes(1, 2), V)
+        for chunk, V in self._chunks(dY, windows):
+            dW += np.matmul(by_group(X[chunk], G).swapaxes(1, 2), V)
             if needs_dX:
-                np.matmul(V, matrices, out=self._grouped(dX[part]))
+                np.matmul(V, W_T, out=by_group(dX[chunk], G))
         dW = dW.reshape(G, c, n, f).transpose(2, 0, 1, 3)
         np.copyto(self.grad_array("W"), dW.reshape(self.W.shape))
         if self.bias:
             sum_rows(dY, out=self.grad_array("b"))
         if not needs_dX:
             return None
-        return dX if there is None else np.multiply(dX, there, out=dX)
+        return dX if mask is None else np.multiply(dX, mask, out=dX)
 
-    def _uses(self) -> int:
+    def _taps(self) -> Array:
+        """W as (taps, G, C / G, filters / G)."""
+        channels, f = self.W.shape[-2:]
+        return self.W.reshape(-1, self.groups, channels // self.groups, f)
+
+    def _positions(self) -> int:
         return math.prod(self.input_shape[:-1]) if self.input_shape else 0
+
+    def _out(self, sizes: Shape) -> Shape:
+        """The spatial sizes of the output, for an input of `sizes`."""
+        out = tuple(self._output_size(n, axis) for axis, n in enumerate(sizes))
+        if min(out) < 1:
+            raise ShapeError(
+                f"{self!r}: padding {self.padding} leaves nothing of an input of {sizes}."
+            )
+        return out
+
+    def _output_size(self, n: Any, axis: int) -> Any:
+        """The output size along an axis, for an input of n positions."""
+        s = self.strides[axis]
+        if self.padding == "same":
+            return n * s
+        p = 0 if isinstance(self.padding, str) else self.padding
+        e = extent(self.kernel[axis], self.dilations[axis])
+        return (n - 1) * s + e + self.extra[axis] - 2 * p
+
+    def _output_steps(self, n: Any) -> Any:
+        return self._output_size(n, 0)
 
 
 class ConvTranspose1D(_ConvTranspose):

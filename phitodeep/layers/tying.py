@@ -1,4 +1,4 @@
-"""Layers without parameters of their own: another layer's, or none at all."""
+"""Layers without parameters of their own: tied weights, and any pair of functions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from phitodeep.types import Array, Shape
 
 
 class TiedDense(Layer):
-    """Y = X W^T, with the W of an Embedding: scores of all tokens from what reads them.
+    """Y = X W^T with the W of an Embedding: scores of all tokens, computed with their vectors.
 
-    Shapes: X, dX are (..., dim); Y, dY are (..., vocab_size); W (vocab_size, dim) is the
-    embedding's own, so it is counted, saved and stepped once.
+    Shapes: X, dX are (..., dim); Y, dY are (..., vocab_size); W (vocab_size, dim) belongs to the
+    embedding, so it is counted, saved and updated once.
 
-    Backward. dX = dY W, and this use of W gives it dY^T X, which the optimizer adds to what the
-    embedding's own use gives.
+    Backward. dX = dY W. The gradient of W from this use is dY^T X, which the optimizer adds to the
+    gradient from the embedding's own use.
     Source: Press and Wolf 2017, "Using the output embedding", arXiv:1608.05859.
     """
 
     independent_samples, steps = True, "independent"
-    refers_to = ("embedding",)  # the model holds it elsewhere
+    refers_to = ("embedding",)  # the model holds it at another path
 
     def __init__(self, embedding: Embedding) -> None:
         super().__init__()
@@ -74,19 +74,19 @@ class TiedDense(Layer):
 
 
 class Lambda(Layer):
-    """A function of your own and its backward: Y = forward(X), dX = backward(dY, X, Y).
+    """Your own function and its backward: Y = forward(X), dX = backward(dY, X, Y).
 
-    Shapes: X, Y are (N, ...) of any kind that the functions keep to. The layer has no parameters;
-    prove the pair with `check_gradients`.
+    Shapes: X, Y are (N, ...), as the functions require. The layer has no parameters. Test the two
+    functions with `check_gradients`.
 
-    independent_samples    True: sample i of Y depends on sample i of X alone, so that threads may
+    independent_samples    True: sample i of Y depends only on sample i of X, so that threads may
                            split a batch
-    steps                  of X (N, T, ...): "independent" if step t of Y depends on step t of X
-                           alone, so that masks pass and `generate` needs no whole window
+    steps                  of X (N, T, ...): "independent" if step t of Y depends only on step t of
+                           X, so that masks pass through and `generate` can work step by step
     """
 
     kept_as: ClassVar = {"forward": "function", "backward": "derivative"}
-    _mask_remedy = 'where its functions work at each step alone, Lambda(..., steps="independent")'
+    _mask_remedy = 'if its functions treat each step separately, Lambda(..., steps="independent")'
 
     def __init__(
         self,

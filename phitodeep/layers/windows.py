@@ -1,8 +1,9 @@
-"""Sliding windows over the spatial axes of (N, *sizes, C): what convolutions and pools share."""
+"""Sliding windows over the spatial axes of (N, *sizes, C), which convolutions and pools share."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
@@ -16,63 +17,20 @@ from phitodeep.layers.call import current
 from phitodeep.types import Array, DType, Shape
 
 FIRST_TO_LAST = (
-    " Images are (N, height, width, C): np.moveaxis(X, 1, -1) takes channels from first to last."
+    " Images are (N, height, width, C): np.moveaxis(X, 1, -1) moves channels from first to last."
 )
 
 
-def sample_shape(layer: Layer, rank: int, shape: Shape) -> ShapeError:
-    """The error for samples of `shape`, which have not `rank` spatial axes and channels."""
-    axes = ("steps", "height, width")[rank - 1]
-    hint = (
-        f": .reshape({', '.join(map(str, shape))}, 1) makes one channel"
-        if len(shape) == rank
-        else ""
-    )
-    return ShapeError(f"{layer!r} takes samples of shape ({axes}, C), got {shape}{hint}.")
-
-
-def spread(value: int | Sequence[int], rank: int, who: str, least: int = 1) -> Shape:
-    """One integer for all spatial axes, or one for each."""
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
-    if len(values) != rank:
-        raise ArgumentError(f"{who} takes one integer or {rank}, got {value!r}.")
-    return tuple(check_count(v, who, least=least) for v in values)
-
-
-def check_padding(padding: str | int, who: str) -> str | int:
-    """`padding` as "valid", "same" or a count of zeros on each side."""
-    if isinstance(padding, str):
-        if padding not in ("valid", "same"):
-            raise ArgumentError(
-                f'{who} padding must be "valid", "same" or an integer, got {padding!r}.'
-            )
-        return padding
-    return check_count(padding, f"{who} padding", least=0)
-
-
-def extent(k: int, dilation: int) -> int:
-    """The places that a kernel of k taps spans."""
-    return (k - 1) * dilation + 1
-
-
-def places(size: Any, extent: int, stride: int, padding: str | int) -> Any:
-    """How many windows fit on an axis of `size` places (an integer, or an array of several)."""
-    if padding == "same":
-        return -(-size // stride)
-    p = 0 if isinstance(padding, str) else padding
-    return (size + 2 * p - extent) // stride + 1
-
-
 class Windows:
-    """Where the windows of a kernel lie on inputs of given spatial sizes.
+    """The positions of a kernel's windows on inputs of given spatial sizes.
 
-    With kernel k, stride s and dilation d, a window spans e = (k - 1) d + 1 places. Padding adds
-    zeros (before, after) each axis:
+    With kernel k, stride s and dilation d, a window covers e = (k - 1) d + 1 positions. Padding
+    adds zeros before and after each axis:
 
-        "valid"     none, and what a last stride does not reach is left out
+        "valid"     none: positions that no whole window reaches are left out
         an integer  p on both sides
-        "same"      so many that the output has ceil(size / s) places: in all
-                    max((ceil(size / s) - 1) s + e - size, 0), the odd one after
+        "same"      enough for an output of ceil(size / s) positions: in total
+                    max((ceil(size / s) - 1) s + e - size, 0), an odd one after
 
     Output sizes are (size + before + after - e) // s + 1.
     """
@@ -90,7 +48,7 @@ class Windows:
         extents = [extent(k, d) for k, d in zip(kernel, dilation, strict=True)]
         self.pads: list[tuple[int, int]] = []
         self.out = tuple(
-            places(n, e, s, padding) for n, e, s in zip(sizes, extents, stride, strict=True)
+            output_size(n, e, s, padding) for n, e, s in zip(sizes, extents, stride, strict=True)
         )
         for size, out, e, s in zip(sizes, self.out, extents, stride, strict=True):
             if padding == "same":
@@ -101,7 +59,7 @@ class Windows:
                 self.pads.append((p, p))
         self.padded = tuple(n + sum(p) for n, p in zip(sizes, self.pads, strict=True))
         if any(n < e for n, e in zip(self.padded, extents, strict=True)):
-            first = len(sizes) == 2 and sizes[0] in (1, 3)  # channels, where rows should be
+            first = len(sizes) == 2 and sizes[0] in (1, 3)  # these look like channels
             raise ShapeError(
                 f"{who}: a window of {tuple(extents)} does not fit into an input of {sizes}"
                 f"{'' if self.padded == sizes else f', padded to {self.padded}'}."
@@ -110,7 +68,7 @@ class Windows:
         self.taps = list(product(*map(range, kernel)))
 
     def pad(self, X: Array, buffer: Callable[[str, Shape, DType], Array], fill: float = 0) -> Array:
-        """X (N, *sizes, C) inside its padding, (N, *padded, C); X itself where there is none."""
+        """X (N, *sizes, C) with its padding, (N, *padded, C); X itself if there is no padding."""
         if self.padded == self.sizes:
             return X
         padded = buffer("padded", (len(X), *self.padded, X.shape[-1]), X.dtype)
@@ -119,12 +77,12 @@ class Windows:
         return padded
 
     def inside(self, padded: Array) -> Array:
-        """The view of a padded array without its padding."""
+        """A view of a padded array without its padding."""
         where = [slice(a, a + n) for (a, _), n in zip(self.pads, self.sizes, strict=True)]
         return padded[(slice(None), *where)]
 
     def at(self, padded: Array, tap: Shape) -> Array:
-        """The view (N, *out, C) of what all windows have at `tap`."""
+        """A view (N, *out, C) of the value that each window has at `tap`."""
         where = [
             slice(t * d, t * d + (n - 1) * s + 1, s)
             for t, d, n, s in zip(tap, self.dilation, self.out, self.stride, strict=True)
@@ -132,7 +90,7 @@ class Windows:
         return padded[(slice(None), *where)]
 
     def view(self, padded: Array) -> Array:
-        """All windows as a read-only view (N, *out, *kernel, C)."""
+        """A read-only view (N, *out, *kernel, C) of all windows."""
         steps = padded.strides[1:-1]
         strides = (
             padded.strides[0],
@@ -143,27 +101,113 @@ class Windows:
         shape = (len(padded), *self.out, *self.kernel, padded.shape[-1])
         return np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
 
+    def im2col(self, padded: Array, groups: int, columns: Array) -> Array:
+        """Copy all windows of padded samples (n, *padded, C) into `columns`, a flat array.
 
-def steps_there(layer: Layer, X: Array) -> Array | None:
-    """The call's mask as (N, T, 1), where X (N, T, C) has steps."""
+        Returns them as rows (groups, n * positions, taps * C / groups), a view of `columns`.
+        """
+        taps, channels = len(self.taps), padded.shape[-1]
+        if channels == 1:  # tap by tap is faster here: each copy is a longer run
+            for column, tap in zip(columns.reshape(taps, -1), self.taps, strict=True):
+                at = self.at(padded, tap)
+                np.copyto(column.reshape(at.shape), at)
+            return columns.reshape(1, taps, -1).swapaxes(1, 2)
+        view = self.view(padded)  # (n, *out, *kernel, C)
+        group = channels // groups
+        split = view.reshape(*view.shape[:-1], groups, group) if groups > 1 else view[..., None, :]
+        np.copyto(columns.reshape(groups, *view.shape[:-1], group), np.moveaxis(split, -2, 0))
+        return columns.reshape(groups, -1, taps * group)
+
+    def col2im(
+        self, rows: Array, taps: Array, buffer: Callable[[str, Shape, DType], Array]
+    ) -> Array:
+        """Sum rows (G, n * positions, a) times taps (taps, G, a, c / G) into images (n, *sizes, c).
+
+        This is the adjoint of `im2col` and a product. Each product is added to the position that
+        `im2col` copies for that window and tap, so overlapping windows add up.
+        """
+        G, count = rows.shape[:2]
+        channels = G * taps.shape[-1]
+        shape = (count // math.prod(self.out), *self.padded, channels)
+        images = buffer("images", shape, rows.dtype)
+        images.fill(0)
+        product = buffer("product", (count, channels), rows.dtype)
+        product_g = by_group(product, G)
+        for tap, weights in zip(self.taps, taps, strict=True):
+            np.matmul(rows, weights, out=product_g)
+            at = self.at(images, tap)
+            at += product.reshape(at.shape)
+        return self.inside(images)
+
+
+cached_windows = functools.lru_cache(maxsize=256)(Windows)  # a layer sees few different sizes
+
+
+def by_group(A: Array, groups: int) -> Array:
+    """A (..., C) as a view (groups, rows, C / groups)."""
+    return A.reshape(-1, groups, A.shape[-1] // groups).transpose(1, 0, 2)
+
+
+def extent(k: int, dilation: int) -> int:
+    """The positions that a kernel of k taps covers."""
+    return (k - 1) * dilation + 1
+
+
+def output_size(size: Any, extent: int, stride: int, padding: str | int) -> Any:
+    """The number of windows along an axis of `size` positions: an integer, or an array of them."""
+    if padding == "same":
+        return -(-size // stride)
+    p = 0 if isinstance(padding, str) else padding
+    return (size + 2 * p - extent) // stride + 1
+
+
+def sample_shape_error(layer: Layer, rank: int, shape: Shape) -> ShapeError:
+    """The error for samples of `shape` that do not have `rank` spatial axes and channels."""
+    axes = ("steps", "height, width")[rank - 1]
+    hint = (
+        f": .reshape({', '.join(map(str, shape))}, 1) adds an axis for one channel"
+        if len(shape) == rank
+        else ""
+    )
+    return ShapeError(f"{layer!r} takes samples of shape ({axes}, C), got {shape}{hint}.")
+
+
+def spread(value: int | Sequence[int], rank: int, who: str, least: int = 1) -> Shape:
+    """`value` as one integer per spatial axis: a single integer is used for all of them."""
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
+    if len(values) != rank:
+        raise ArgumentError(f"{who} takes one integer or {rank}, got {value!r}.")
+    return tuple(check_count(v, who, least=least) for v in values)
+
+
+def check_padding(padding: str | int, who: str) -> str | int:
+    """`padding`, if it is "valid", "same" or the number of zeros on each side."""
+    if isinstance(padding, str):
+        if padding not in ("valid", "same"):
+            raise ArgumentError(
+                f'{who} padding must be "valid", "same" or an integer, got {padding!r}.'
+            )
+        return padding
+    return check_count(padding, f"{who} padding", least=0)
+
+
+def step_mask(layer: Layer, X: Array) -> Array | None:
+    """The call's mask as (N, T, 1), or None if X has no steps or the call has no mask."""
     if X.ndim != 3 or current().mask is None:
         return None
     mask = layer.check_steps(X)
     return None if mask is None else mask[..., None]
 
 
-def resize_mask(layer: Layer, mask: Array, steps: Callable[[Any], Any]) -> Array:
-    """The mask (N, T') after a layer that makes steps(n) steps of n."""
+def resize_mask(layer: Layer, mask: Array, resize: Callable[[Any], Any]) -> Array:
+    """The mask (N, T') of Y, for a layer that turns n steps into resize(n)."""
     T = mask.shape[1]
     if (mask[:, 1:] > mask[:, :-1]).any():
-        if steps(T) == T and steps(T + 1) == T + 1:
+        if resize(T) == T and resize(T + 1) == T + 1:
             return mask
         raise ShapeError(
-            f"{layer!r} makes {steps(T)} steps of {T}, so it takes lengths, or a mask that is True "
-            "up to a sample's last step and False after it."
+            f"{layer!r} turns {T} steps into {resize(T)}, so it takes lengths, or a mask that is "
+            "True up to a sample's last step and False after it."
         )
     lengths = mask.sum(axis=1)
-    return np.arange(steps(T)) < np.where(lengths, steps(lengths), 0)[:, None]
-
-
-windows = functools.lru_cache(maxsize=256)(Windows)  # a layer sees few sizes, and many batches
+    return np.arange(resize(T)) < np.where(lengths, resize(lengths), 0)[:, None]

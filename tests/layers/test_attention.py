@@ -452,7 +452,7 @@ def test_block_passes_its_settings_on() -> None:
 @pytest.mark.parametrize(
     ("make", "shape", "says"),
     [
-        (lambda: MultiHeadAttention(3), (4, 8), "MultiHeadAttention.*D = 8 does not divide by 3"),
+        (lambda: MultiHeadAttention(3), (4, 8), "MultiHeadAttention.*D = 8 cannot be divided"),
         (
             lambda: MultiHeadAttention(2, rope=True),
             (4, 6),
@@ -477,9 +477,9 @@ def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) ->
         (lambda: MultiHeadAttention(0), "MultiHeadAttention heads must be >= 1"),
         (
             lambda: MultiHeadAttention(4, kv_heads=3),
-            "MultiHeadAttention: 4 heads do not divide by 3",
+            "MultiHeadAttention: 4 heads are not divisible by 3",
         ),
-        (lambda: MultiHeadAttention(2, kv_heads=4), "2 heads do not divide by 4 kv_heads"),
+        (lambda: MultiHeadAttention(2, kv_heads=4), "2 heads are not divisible by 4 kv_heads"),
         (lambda: MultiHeadAttention(2, kv_heads=0), "MultiHeadAttention kv_heads must be >= 1"),
         (lambda: MultiHeadAttention(2, dropout=1.0), "MultiHeadAttention dropout must be"),
         (lambda: MultiHeadAttention(2, dropout=-0.1), "MultiHeadAttention dropout must be"),

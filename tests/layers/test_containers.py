@@ -226,8 +226,8 @@ def test_without_last_has_the_same_layers(nested: bool, rng: np.random.Generator
 @pytest.mark.parametrize(
     ("layer", "says"),
     [
-        (Residual(Dense(4)), r"F must keep the shape \(3,\), it gives \(4,\)"),
-        (Residual(Dense(1)), r"F must keep the shape \(3,\), it gives \(1,\)"),
+        (Residual(Dense(4)), r"F must keep the shape \(3,\), but it returns \(4,\)"),
+        (Residual(Dense(1)), r"F must keep the shape \(3,\), but it returns \(1,\)"),
         (Parallel(Dense(3), Dense(4), merge="add"), r"cannot merge .*\(3,\), \(4,\).* by \"add\""),
         (Parallel(Dense(3), Dense(1), merge="multiply"), r"cannot merge .*\"multiply\""),
     ],
@@ -311,7 +311,7 @@ def test_errors_of_others_gain_a_note() -> None:
 @pytest.mark.parametrize("make", [Chain, Residual, Parallel])
 def test_what_is_no_layer_is_refused(make: Any) -> None:
     name = make.__name__
-    with pytest.raises(ArgumentTypeError, match=rf"{name} takes layers, got 3 at place 1"):
+    with pytest.raises(ArgumentTypeError, match=rf"{name} takes layers, got 3 at position 1"):
         make(Tanh(), 3)
     with pytest.raises(ArgumentTypeError, match=r"did you mean Tanh\(\)\?"):
         make(Tanh)

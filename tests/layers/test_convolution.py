@@ -318,7 +318,11 @@ def test_flops_count_each_product_and_sum() -> None:
         (lambda: Conv2D(2, 5), (4, 6, 1), r"Conv2D: a window of \(5, 5\) does not fit.*\(4, 6\)"),
         (lambda: Conv1D(2, 3, dilation=3), (6, 1), r"Conv1D: a window of \(7,\) does not fit"),
         (lambda: Conv2D(2, 7, padding=1), (4, 4, 1), r"padded to \(6, 6\)"),
-        (lambda: Conv2D(4, 3, groups=2), (4, 4, 3), "Conv2D.*3 channels do not divide by 2 groups"),
+        (
+            lambda: Conv2D(4, 3, groups=2),
+            (4, 4, 3),
+            "Conv2D.*3 channels are not divisible by 2 groups",
+        ),
         (lambda: ConvTranspose1D(4, 3, groups=2), (4, 3), "ConvTranspose1D.*3 channels"),
         (lambda: Conv2D(4, 3), (4, 4), r"Conv2D.*\(height, width, C\), got \(4, 4\)"),
         (lambda: Conv1D(4, 3), (4, 4, 1), r"Conv1D.*\(steps, C\)"),
@@ -338,10 +342,13 @@ def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) ->
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Conv2D(4, 3, groups=3), "Conv2D: 4 filters do not divide by 3 groups"),
+        (lambda: Conv2D(4, 3, groups=3), "Conv2D: 4 filters are not divisible by 3 groups"),
         (lambda: ConvTranspose1D(2, 3, output_padding=1), "ConvTranspose1D.*less than the stride"),
         (lambda: ConvTranspose2D(2, 3, stride=(3, 2), output_padding=(2, 2)), "ConvTranspose2D"),
-        (lambda: ConvTranspose1D(2, 3, stride=2, padding="same", output_padding=1), "no output_p"),
+        (
+            lambda: ConvTranspose1D(2, 3, stride=2, padding="same", output_padding=1),
+            "leave out output_p",
+        ),
         (lambda: Conv2D(0, 3), "Conv2D filters must be >= 1"),
         (lambda: Conv2D(2, 0), "Conv2D kernel_size must be >= 1"),
         (lambda: Conv2D(2, (3, 3, 3)), "Conv2D kernel_size takes one integer or 2"),

@@ -185,12 +185,12 @@ def test_gaps_pass_where_the_steps_stay_and_are_refused_where_they_change(rng: A
         Y = same.forward(X)
     X[0, 2] = 0
     np.testing.assert_array_equal(same.forward(X)[0], Y[0])
-    with pytest.raises(ShapeError, match="makes 4 steps of 9, so it takes lengths"):
+    with pytest.raises(ShapeError, match="turns 9 steps into 4, so it takes lengths"):
         halved.compute_mask(gaps)
     with pytest.raises(ShapeError, match=r"layer 0 of Chain.*takes lengths"), calling(mask=gaps):
         made(lambda: Chain(Conv1D(3, 2), GRU(2)), (1, T, D)).forward(X)
     accident = made(lambda: Conv1D(3, 3, padding=2, stride=2), (1, 3, D))  # 3 steps of 3, not of 4
-    with pytest.raises(ShapeError, match="makes 3 steps of 3, so it takes lengths"):
+    with pytest.raises(ShapeError, match="turns 3 steps into 3, so it takes lengths"):
         accident.compute_mask(np.array([[True, False, True]]))
 
 
@@ -540,10 +540,10 @@ ROUNDING = Chain(MaxPool1D(3), ConvTranspose1D(D, 3, stride=3))  # multiples of 
             [Parallel(GlobalAvgPool(), Chain(Flatten()))],
             "in layer 0 of Chain, branch 1 of Parallel, layer 0 of Sequential: Flatten",
         ),
-        ([Parallel(Tanh(), ENDING)], "branches 0 and 1 do not"),
-        ([Parallel(Tanh(), Tanh(), ROUNDING)], "branches 0 and 2 do not"),
-        ([Residual(ENDING)], "F must keep every step, and it ends them"),
-        ([SkipConcat(ROUNDING)], "it changes which ones are there"),
+        ([Parallel(Tanh(), ENDING)], "branches 0 and 1 differ"),
+        ([Parallel(Tanh(), Tanh(), ROUNDING)], "branches 0 and 2 differ"),
+        ([Residual(ENDING)], "F must keep every step, but it removes the time axis"),
+        ([SkipConcat(ROUNDING)], "it changes which steps count"),
         ([Sum(Tanh(), Dense(4, 4))], r"in layer 0 of Sequential: Sum.*writes compute_mask"),
         ([Turned(Tanh())], r"in layer 0 of Sequential: Turned.*writes compute_mask"),
     ],

@@ -112,7 +112,7 @@ def test_other_lengths_and_sizes_may_come(rng: np.random.Generator) -> None:
         (
             lambda: SkipConcat(Conv2D(2, 3)),
             (5, 5, 1),
-            "SkipConcat.*must keep all axes but the last",
+            "SkipConcat.*must keep all axes.*except the last",
         ),
         (lambda: SkipConcat(Flatten()), (2, 3), "SkipConcat.*must keep all axes"),
         (
@@ -143,7 +143,7 @@ def test_bad_input_is_refused() -> None:
         with pytest.raises(ArgumentTypeError, match=rf"{kind.__name__} takes layers.*Dense\(\)"):
             kind(Dense)  # type: ignore[arg-type]
     one = Tanh()
-    with pytest.raises(ArgumentError, match="SkipConcat was given one layer object twice"):
+    with pytest.raises(ArgumentError, match="SkipConcat was given the same layer object twice"):
         SkipConcat(one, one)
 
 
