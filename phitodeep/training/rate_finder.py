@@ -1,4 +1,4 @@
-"""Which learning rate? A training that tries them all, from tiny to too large."""
+"""The learning-rate range test: train with rates that grow from tiny to too large."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from phitodeep.training.loop import fit
 
 @dataclass(frozen=True)
 class RateRange:
-    """The loss at each rate that was tried, smoothed, and the rate to begin with."""
+    """The smoothed loss at each tested rate, and a suggested rate."""
 
     rates: list[float]
     losses: list[float]
     suggestion: float
 
     def plot(self, path: str | None = None) -> Any:
-        """Loss against rate: a matplotlib figure, saved to `path`."""
+        """Plot loss against rate as a matplotlib figure; save it if `path` is given."""
         try:
             from matplotlib.figure import Figure
         except ImportError:
@@ -55,10 +55,10 @@ def find_alpha(
     low, high = check_number(low, "low", above=0), check_number(high, "high", above=0)
     if high <= low:
         raise ArgumentError(f"find_alpha needs low < high, got {low} and {high}.")
-    steps, trial = check_count(steps, "steps", least=10), model.copy()
-    trial.optimizer.alpha = rate = ExponentialDecay(low, steps - 1, high / low)
-    first = trial.optimizer.t
-    trial.optimizer.alpha = lambda step: rate(step - first)
+    steps, copy = check_count(steps, "steps", least=10), model.copy()
+    copy.optimizer.alpha = rate = ExponentialDecay(low, steps - 1, high / low)
+    first = copy.optimizer.t
+    copy.optimizer.alpha = lambda step: rate(step - first)
     rates: list[float] = []
     losses: list[float] = []
     mean = 0.0
@@ -67,14 +67,14 @@ def find_alpha(
         nonlocal mean
         mean = smooth * mean + (1 - smooth) * loss
         rates.append(rate(step - first - 1))
-        losses.append(mean / (1 - smooth ** (len(losses) + 1)))  # as if it had no beginning
+        losses.append(mean / (1 - smooth ** (len(losses) + 1)))  # corrects the bias toward 0
         if len(losses) == steps or losses[-1] - min(losses) > 4 * abs(losses[0]):
             raise StopTraining
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PhitodeepWarning)  # to diverge is what it is for
+        warnings.simplefilter("ignore", PhitodeepWarning)  # it is meant to diverge
         fit(
-            trial,
+            copy,
             X,
             y,
             epochs=steps,
