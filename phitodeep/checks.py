@@ -24,7 +24,7 @@ def as_real(X: Any, who: object) -> Array:
     array = _as_array(X, who)
     if array.dtype.kind not in "fiub":
         raise ArgumentTypeError(
-            f"{who} takes real numbers, got dtype {array.dtype}{_to_numbers(array)}."
+            f"{who} takes real numbers, got dtype {array.dtype}{_conversion_hint(array)}."
         )
     return array
 
@@ -38,7 +38,7 @@ def _as_array(X: Any, who: object) -> Array:
         raise ShapeError(f"{who} takes an array, got nested sequences of unequal length.") from None
 
 
-def _to_numbers(array: Array) -> str:
+def _conversion_hint(array: Array) -> str:
     """Say what an array without real numbers holds, and how to convert it."""
     if array.dtype.kind == "c":
         return " (take .real?)"

@@ -41,7 +41,7 @@ class DataError(PhitodeepError, ValueError, OSError):
 
 
 class OrderError(PhitodeepError, RuntimeError):
-    """Calls came in an order that makes no sense."""
+    """Methods were called in an invalid order."""
 
 
 class BackwardError(OrderError):

@@ -562,7 +562,7 @@ WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     ),
     "BatchNorm without mean(dy)": (
         lambda: wrong(BatchNorm, batch_norm("gamma", "variance"))(),
-        "dX.* What is missing is the same in every row: was a mean not subtracted",
+        "dX.* Its error is the same in every row: was a mean not subtracted",
     ),
     "BatchNorm without the variance": (
         lambda: wrong(BatchNorm, batch_norm("gamma", "mean"))(),
@@ -574,7 +574,7 @@ WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     ),
     "LayerNorm without mean(g)": (
         lambda: wrong(LayerNorm, layer_norm("gamma"))(),
-        "dX.* What is missing is the same in every feature of the last axis",
+        "dX.* Its error is the same in every feature of the last axis",
     ),
     "LayerNorm without gamma": (
         lambda: wrong(LayerNorm, layer_norm("mean"))(),
@@ -799,8 +799,8 @@ class Writing(losses.MeanSquaredError):
         (WrongMeanSquaredError(), r"3 \(the size of the last axis\) times too large"),
         (SumBinaryCrossEntropy(), r"15 \(the number of elements\) times too large"),
         (SwappedHuber(0.6), r"1[45] of 15 probed entries are wrong"),
-        (FusedCrossEntropy(), "It is p - t, which is the gradient by the logits"),
-        (FusedBinary(), "It is p - t, which is the gradient by the logits"),
+        (FusedCrossEntropy(), "It is p - t, the gradient with respect to the logits"),
+        (FusedBinary(), "It is p - t, the gradient with respect to the logits"),
         (Writing(), "loss_gradient writes into X"),
     ],
 )

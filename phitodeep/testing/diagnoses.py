@@ -56,10 +56,10 @@ def fault(f: Finding) -> str:
     """Describe what is wrong and its likely cause; "" if nothing is wrong."""
     n, kinks = len(f.probes), len(f.probes) - len(f.smooth)
     if f.wrong:
-        place = max(f.wrong, key=lambda i: f.wrong[i].relative)
-        index = [int(i) for i in np.unravel_index(place, f.gradient.shape)]
+        worst = max(f.wrong, key=lambda i: f.wrong[i].relative)
+        index = [int(i) for i in np.unravel_index(worst, f.gradient.shape)]
         return (
-            f"{f.name}{index or ''}: {f.wrong[place]}; "
+            f"{f.name}{index or ''}: {f.wrong[worst]}; "
             f"{len(f.wrong)} of {n} probed entries are wrong. {_diagnosis(f)}"
         ).rstrip()
     for probe in f.along:
@@ -116,14 +116,14 @@ def transposed(f: Finding) -> bool:
     return square and alike(f.take(np.swapaxes(G, -1, -2)), f.expected)
 
 
-def lost_parameter(f: Finding) -> str:
+def missing_parameter(f: Finding) -> str:
     """The name of a missing factor with one value per feature, such as gamma."""
     last, arrays = f.gradient.shape[-1:], f.trial.arrays
     fitting = (name for name, a in arrays.items() if name != "dX" and a.shape == last)
     return next((k for k in fitting if alike(f.got * f.take(arrays[k]), f.expected)), "")
 
 
-def lost_weights(f: Finding) -> bool:
+def missing_weights(f: Finding) -> bool:
     w, G = np.asarray(f.trial.sample_weight), f.gradient
     if f.name != "dX" or w.shape != G.shape[:1]:
         return False
@@ -150,8 +150,8 @@ def passed_through(f: Finding) -> bool:
     return f.name == "dX" and np.shape(dY) == f.gradient.shape and alike(f.gradient, dY)
 
 
-def lost_mean(f: Finding) -> str:
-    """ "row" or "feature of the last axis", if the error is constant over each of them."""
+def missing_mean(f: Finding) -> str:
+    """Return "row" or "feature ..." if the error is the same in each of them, else ""."""
     if f.got.size < f.gradient.size or f.gradient.ndim < 2:
         return ""
     missing = (f.expected - f.got).reshape(-1, f.gradient.shape[-1])
@@ -161,7 +161,7 @@ def lost_mean(f: Finding) -> str:
     return ""
 
 
-def in_one_place(f: Finding) -> str:
+def at_one_index(f: Finding) -> str:
     for axis, index in enumerate(np.indices(f.gradient.shape)):
         wrong, probed = ({*index.flat[list(probes)]} for probes in (f.wrong, f.smooth))
         if len(wrong) == 1 < len(probed):
@@ -188,16 +188,16 @@ DIAGNOSES: tuple[tuple[Callable[[Finding], object], str], ...] = (
     ),
     (scaled, "It is {} times what it should be: is a constant factor wrong?"),
     (transposed, "It is the right gradient transposed."),
-    (lost_parameter, "It is right once multiplied by {}: was that factor left out?"),
-    (lost_weights, "It is right once multiplied by sample_weight: was that left out?"),
+    (missing_parameter, "It is right once multiplied by {}: was that factor left out?"),
+    (missing_weights, "It is right once multiplied by sample_weight: was that left out?"),
     (
         of_the_logits,
-        "It is p - t, which is the gradient by the logits, not by the probabilities: "
-        "the Jacobian of softmax or sigmoid belongs to that layer, and not to the loss.",
+        "It is p - t, the gradient with respect to the logits, not to the probabilities: "
+        "the Jacobian of softmax or sigmoid belongs to that layer, not to the loss.",
     ),
     (unmasked, "It is right except where it should be 0: was the mask not applied?"),
     (passed_through, "It is dY unchanged: was the Jacobian not applied?"),
-    (lost_mean, "What is missing is the same in every {}: was a mean not subtracted?"),
-    (in_one_place, "Only entries with index {} are wrong: is an edge treated differently?"),
+    (missing_mean, "Its error is the same in every {}: was a mean not subtracted?"),
+    (at_one_index, "Only entries with index {} are wrong: is an edge treated differently?"),
     (only_dX, "All parameters are right: is a path from X to Y missing in dX?"),
 )

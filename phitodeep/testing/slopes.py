@@ -134,7 +134,7 @@ def probes_of(
 ) -> tuple[Probes, list[Probe]]:
     """Probe single elements; if there are too many, some of them and one random direction."""
     A, G = trial.arrays[name].reshape(-1), trial.claims[name].reshape(-1)
-    size, places, along = length(A), np.arange(A.size), []
+    size, indices, along = length(A), np.arange(A.size), []
 
     def probed(at: Any, v: Any, got: Any, own: float) -> Probe:
         return probe(trial, line(trial.run, A, at, v), float(got), size, own, **tolerances)
@@ -142,5 +142,5 @@ def probes_of(
     if max_probes is not None and A.size > max_probes:
         v = rng.standard_normal(A.size) / math.sqrt(A.size)
         along = [probed(slice(None), v, G @ v, 0.0)]
-        places = np.sort(rng.choice(places, max_probes, replace=False))
-    return {int(i): probed(i, 1.0, G[i], abs(A[i])) for i in places}, along
+        indices = np.sort(rng.choice(indices, max_probes, replace=False))
+    return {int(i): probed(i, 1.0, G[i], abs(A[i])) for i in indices}, along

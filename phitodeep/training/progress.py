@@ -51,13 +51,13 @@ class Lines(Silent):
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
         number = f"epoch {epoch:>{len(str(self._last))}}/{self._last}"
         parts = [*_numbers(logs), f"{_speed(speed)}  {seconds:.1f} s"]
-        self.say(_fitted(number, parts, self.width))
+        self.print_line(_fitted(number, parts, self.width))
 
     def end(self, note: str = "") -> None:
         if note:
-            self.say(note)
+            self.print_line(note)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a permanent line."""
         print(text, flush=True)
 
@@ -142,7 +142,7 @@ class Terminal(Live):
     def close(self) -> None:
         self.bar.stop()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @property
@@ -169,7 +169,7 @@ class Notebook(Live):
     def close(self) -> None:
         self.show("")
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.lines.append(self.escape(text))
         self.show("")
 
