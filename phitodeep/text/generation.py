@@ -40,7 +40,7 @@ def stream(
     ids = as_tokens(prompt, "prompt")
     if ids.ndim not in (1, 2) or ids.size == 0:
         raise ShapeError(
-            f"prompt takes at least one token, as (T,) or (N, T), got shape {ids.shape}."
+            f"prompt takes tokens (T,) or (N, T), at least one, got shape {ids.shape}."
         )
     count = check_count(max_new_tokens, "max_new_tokens", least=0)
     check_number(temperature, "temperature", least=0)

@@ -236,7 +236,7 @@ def _from_files(
     name_of_X: str,
     as_data: Callable[..., Data],
 ) -> Table:
-    """Arrays of which X or y stays in its file, as an np.memmap."""
+    """Read X or y or both from files, as np.memmap arrays, batch by batch."""
     given = {"X": X, "y": y, "sample_weight": sample_weight, "lengths": lengths}
     columns = {
         name: a if isinstance(a, np.memmap) else np.asarray(a)
