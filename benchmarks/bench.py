@@ -1,13 +1,13 @@
-"""How fast, how large, how hungry: phitodeep beside its peers, `make bench`.
+"""Compare phitodeep with its peers in speed, memory and size: `make bench`.
 
     python benchmarks/bench.py [--only W1 W3 epoch predict memory import size growth] [--rounds 9]
 
-Steps, whole epochs and predictions of the five networks in `workloads.py`, each framework in a
-process of its own and in each of its settings, blocks interleaved in random order on an idle
-machine; then memory, import time, installed size, and how phitodeep's cost grows. Before anything
-is timed, all frameworks must compute the same loss. Numbers go to docs/benchmarks.json, tables to
-docs/_benchmarks.md, pictures to docs/pictures. Peers that are not installed are left out:
-pip install "phitodeep[bench]" torch==2.13.0.
+It times steps, whole epochs and predictions of the five networks in `workloads.py`. Each setting of
+each framework runs in its own process; blocks are interleaved in random order on an idle machine.
+Then it measures memory, import time, installed size, and how phitodeep's cost grows. Before
+anything is timed, all frameworks must compute the same loss. The values go to docs/benchmarks.json,
+tables to docs/_benchmarks.md and pictures to docs/pictures. Peers that are not installed are
+skipped: pip install "phitodeep[bench]" torch==2.13.0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import platform
 import re
 import statistics
 import subprocess
@@ -27,7 +26,8 @@ from typing import Any
 
 import numpy as np
 from measuring import HERE, Entry, compare
-from workloads import BATCH, WHAT, gemm_flops
+from report import draw, tables
+from workloads import BATCH, WHAT
 
 DOCS = HERE.parent / "docs"
 PEERS = {"pytorch": "torch", "jaxed": "jax", "keras3": "keras"}
@@ -44,7 +44,7 @@ PREDICTIONS = [("W1", 1), ("W1", 1000), ("W3", 1), ("W3", 100)]
 
 
 def entries(workload: str, kind: str) -> list[Entry]:
-    """The frameworks and settings that can do it, as far as they are installed."""
+    """The installed frameworks and their settings that support this measurement."""
     found = [FAST, PLAIN] if importlib.util.find_spec("numba") else [PLAIN]
     if workload in ("W3", "W4", "W5") and kind in ("step", "epoch") and FAST in found:
         found.append(THREADS)
@@ -58,16 +58,16 @@ def entries(workload: str, kind: str) -> list[Entry]:
 
 
 def variants(module: str) -> dict[str, tuple[str, ...]]:
-    """VARIANTS of a framework's file, without importing the framework."""
+    """Read VARIANTS from a framework's file without importing the framework."""
     text = (HERE / "frameworks" / f"{module}.py").read_text()
     every = ("W1", "W2", "W3", "W4", "W5")
     block = re.search(r"^VARIANTS = (\{.*?^\}|\{.*?\})$", text, re.MULTILINE | re.DOTALL)
     assert block is not None
-    return dict(eval(block[1], {"ALL": every}))  # our own file
+    return dict(eval(block[1], {"ALL": every}))  # the file is our own
 
 
 def timed(workload: str, kind: str, batch: int, samples: int, rounds: int) -> dict[str, Any]:
-    """One table's rows: seconds of a step, an epoch or a prediction, by label."""
+    """The rows of one table: seconds per step, epoch or prediction, by label."""
     timings, noisy = compare(entries(workload, kind), workload, kind, batch, samples, rounds)
     steps = -(-samples // batch) if kind == "step" else 1
     rows = {
@@ -86,7 +86,7 @@ def timed(workload: str, kind: str, batch: int, samples: int, rounds: int) -> di
 
 
 def memory(workload: str) -> dict[str, float]:
-    """The greatest resident memory of a process that trains, in MB."""
+    """The peak resident memory of a training process, in MB."""
     found = {}
     for entry in entries(workload, "memory"):
         if entry.module in ("ours", "pytorch") and "compiled" not in entry.variant:
@@ -103,17 +103,17 @@ def memory(workload: str) -> dict[str, float]:
 
 
 def fresh(code: str, environment: dict[str, str] | None = None) -> str:
-    """What `code` prints in a new Python."""
+    """Run `code` in a new Python process and return its output."""
     import os
 
     env = {**os.environ, "PYTHONWARNINGS": "ignore", **(environment or {})}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled once
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # as installed, with compiled bytecode
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
 
 
 def imports(rounds: int) -> dict[str, float]:
-    """Median seconds from the start of Python to the end of an import, beyond an empty start."""
+    """Median seconds of an import, without the start of Python."""
     lines = {"nothing": "pass", "numpy": "import numpy", "phitodeep": "import phitodeep"}
     lines["phitodeep and all layers"] = "import phitodeep.model"
     for library in PEERS.values():
@@ -124,14 +124,14 @@ def imports(rounds: int) -> dict[str, float]:
         for name, code in lines.items():
             began = time.perf_counter()
             fresh(code, {"KERAS_BACKEND": "jax"})
-            if i:  # the first may compile modules
+            if i:  # the first round may compile modules
                 seconds[name].append(time.perf_counter() - began)
     medians = {name: statistics.median(s) for name, s in seconds.items()}
     return {name: s - medians["nothing"] for name, s in medians.items() if name != "nothing"}
 
 
 def sizes() -> dict[str, float]:
-    """MB of a library and of all that it needs, as installed here."""
+    """MB of each installed library, including its dependencies."""
 
     def needs(name: str, seen: set[str]) -> set[str]:
         key = re.sub(r"[-_.]+", "-", name).lower()
@@ -149,7 +149,7 @@ def sizes() -> dict[str, float]:
 
     def installed(name: str) -> float:
         files = importlib.metadata.files(name) or []
-        if name == "phitodeep":  # which may be installed as a link
+        if name == "phitodeep":  # may be installed as a link
             files = [
                 p for p in (HERE.parent / "phitodeep").rglob("*") if "__pycache__" not in p.parts
             ]
@@ -182,7 +182,7 @@ GROWTH = {
 
 
 def growth() -> dict[str, Any]:
-    """Seconds and MB of a training step against size, and the exponent of the larger half."""
+    """Seconds and MB of a training step by size; exponents over the larger half of the sizes."""
     found = {}
     for name, values in GROWTH.items():
         code = (
@@ -201,7 +201,7 @@ def growth() -> dict[str, Any]:
 
 
 def grown(name: str) -> list[tuple[float, float]]:
-    """(seconds, MB of buffers and caches) of a step for each size."""
+    """Measure (seconds, MB of buffers and caches) of a step for each size."""
     import tracemalloc
 
     from phitodeep.model import SequentialBuilder
@@ -225,7 +225,7 @@ def grown(name: str) -> list[tuple[float, float]]:
         else:
             X, y = rng.random((batch, *shape), np.float32), rng.integers(0, 10, batch)
         options: dict[str, Any] = {"epochs": 3, "verbose": 0}
-        model.copy().train(X, y, **options)  # imports and compiles what it needs
+        model.copy().train(X, y, **options)  # warm-up: imports and compiles
         tracemalloc.start()
         model.train(X, y, **options)
         peak = tracemalloc.get_traced_memory()[1] / 1e6
@@ -237,120 +237,6 @@ def grown(name: str) -> list[tuple[float, float]]:
             took.append((time.perf_counter() - began) / 20)
         found.append((statistics.median(took), peak))
     return found
-
-
-# --- what is written ---------------------------------------------------------------------------
-
-
-def shown(seconds: float) -> str:
-    return f"{1e3 * seconds:,.2f} ms" if seconds >= 2e-3 else f"{1e6 * seconds:,.0f} us"
-
-
-def tables(found: dict[str, Any]) -> str:
-    parts = [
-        f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}; "
-        "made by `make bench`. Ratios are to the best of the peers in the same run."
-    ]
-    for kind, title in (
-        ("step", "A training step"),
-        ("epoch", "An epoch, shuffled"),
-        ("predict", "A prediction"),
-    ):
-        blocks = {key: value for key, value in found.items() if key.startswith(f"{kind} ")}
-        for key, block in blocks.items():
-            _, workload, batch = key.split()
-            rows = sorted(block["rows"].items(), key=lambda row: row[1]["seconds"])
-            noise = (
-                f"; the machine was busy before {block['noisy']} blocks" if block["noisy"] else ""
-            )
-            work = gemm_flops(workload, int(batch)) / 1e6
-            size = f", {work:,.0f} MFLOP of matrix products" if kind == "step" else ""
-            head = f"**{title}: {WHAT[workload]}, batch {batch}**{size}"
-            parts.append(
-                f"{head} (medians of {block['rounds']} blocks{noise})\n\n"
-                "| | median | middle half | ratio |\n|---|---:|---:|---:|\n"
-                + "\n".join(
-                    f"| {'**' * (not r['peer'])}{label}{'**' * (not r['peer'])} "
-                    f"| {shown(r['seconds'])} "
-                    f"| {shown(r['quartiles'][0])} to {shown(r['quartiles'][1])} "
-                    f"| {r['ratio'] or 0:.2f} |"
-                    for label, r in rows
-                )
-            )
-    if "memory" in found:
-        labels = ["phitodeep[fast]", "phitodeep", "PyTorch, fused Adam"]
-        parts.append(
-            "**Peak memory of a process that trains, MB**\n\n| | "
-            + " | ".join(found["memory"])
-            + " |\n|---|"
-            + "---:|" * len(found["memory"])
-            + "\n"
-            + "\n".join(
-                f"| {label} | "
-                + " | ".join(f"{m.get(label, float('nan')):.0f}" for m in found["memory"].values())
-                + " |"
-                for label in labels
-            )
-        )
-    for key, title, unit in (
-        ("import", "Import, beyond the start of Python", "ms"),
-        ("size", "Installed, with all that it needs", "MB"),
-    ):
-        if key in found:
-            scale = 1e3 if unit == "ms" else 1
-            parts.append(
-                f"**{title}**\n\n| | {unit} |\n|---|---:|\n"
-                + "\n".join(f"| {name} | {scale * v:,.0f} |" for name, v in found[key].items())
-            )
-    if "growth" in found:
-        parts.append(
-            "**How a training step grows** (exponents over the larger half of the sizes)\n\n"
-            "| in | from, to | time | memory |\n|---|---|---:|---:|\n"
-            + "\n".join(
-                f"| {name} | {g['values'][0]}, {g['values'][-1]} "
-                f"| n^{g['exponent'][0]:.2f} | n^{g['exponent'][1]:.2f} |"
-                for name, g in found["growth"].items()
-            )
-        )
-    return "\n\n".join(parts) + "\n"
-
-
-def draw(found: dict[str, Any], folder: Path) -> None:
-    """Ratios of steps as bars, and the growth as lines."""
-    from matplotlib.figure import Figure
-
-    steps = {key: value for key, value in found.items() if key.startswith("step ")}
-    if steps:
-        figure = Figure(figsize=(9, 4), layout="constrained")
-        panel = figure.subplots()
-        groups = {"phitodeep[fast]": [], "phitodeep": [], "PyTorch": [], "JAX": [], "Keras": []}
-        for block in steps.values():
-            for name, values in groups.items():
-                ratios = [
-                    r["ratio"]
-                    for label, r in block["rows"].items()
-                    if r["ratio"] and name == (label.split(",")[0] if r["peer"] else label)
-                ]
-                values.append(max(ratios, default=0.0))
-        for i, (name, values) in enumerate(groups.items()):
-            panel.bar(np.arange(len(steps)) + 0.17 * (i - 2), values, 0.16, label=name)
-        ticks = [f"{key.split()[1]}\nbatch {key.split()[2]}" for key in steps]
-        panel.set_xticks(range(len(steps)), ticks)
-        panel.axhline(1, color="black", lw=0.8)
-        panel.set(ylabel="speed, best peer = 1", title="a training step")
-        panel.legend(ncols=5, fontsize=8)
-        figure.savefig(folder / "benchmarks.png", dpi=120)
-    if "growth" in found:
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
-        for i, (panel, (key, unit)) in enumerate(
-            zip(figure.subplots(1, 2), (("seconds", "s"), ("MB", "MB")), strict=True)
-        ):
-            for name, g in found["growth"].items():
-                label = f"{name}: n^{g['exponent'][i]:.2f}"
-                panel.loglog(g["values"], g[key], marker="o", ms=3, label=label)
-            panel.set(xlabel="size", ylabel=unit, title=f"{key} of a step")
-            panel.legend(fontsize=7)
-        figure.savefig(folder / "growth.png", dpi=120)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Timing frameworks against each other: a process each, blocks interleaved, on an idle machine."""
+"""Time frameworks side by side: one process each, interleaved blocks, an idle machine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-BLOCK, LEAST = 0.3, 3  # seconds of a block, and calls in it at least
+BLOCK, MIN_CALLS = 0.3, 3  # seconds per block, and its minimum number of predictions
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A framework with one of its settings: what runs in a process of its own."""
+    """A framework with one of its settings, which runs in its own process."""
 
     module: str  # in benchmarks/frameworks
     variant: str
@@ -31,7 +32,7 @@ class Entry:
 
 @dataclass
 class Timing:
-    """What was measured of an entry."""
+    """The measurements of an entry."""
 
     entry: Entry
     loss: float | None
@@ -48,7 +49,7 @@ class Timing:
 
 
 def wait_until_idle(limit: float = 0.15, most: float = 20.0) -> bool:
-    """Whether, within `most` seconds, the processors had little else to do for a moment."""
+    """Wait until the processors are nearly idle; False if that takes more than `most` seconds."""
 
     def busy() -> tuple[int, int]:
         fields = [int(v) for v in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
@@ -66,28 +67,25 @@ def wait_until_idle(limit: float = 0.15, most: float = 20.0) -> bool:
 
 
 def work(module: str, variant: str, workload: str, kind: str, batch: int, samples: int) -> None:
-    """In a process of its own: a block of calls for each line that comes in."""
+    """Run in a process of its own: for each input line, time a block of calls."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a framework prints must not come between
+    os.dup2(2, 1)  # keep what a framework prints out of the answers
     import workloads
 
     side = importlib.import_module(f"frameworks.{module}").Side(workload, variant)
     X, y = workloads.data(workload, samples)
     call: Callable[[], Any]
     if kind == "predict":
-        X = X[:batch].copy()
-        loss = None
-        call = lambda: side.predict(X)  # noqa: E731
+        loss, call = None, partial(side.predict, X[:batch].copy())
     else:
         loss = side.loss(X, y)
-        method = side.train if kind == "step" else side.epoch
-        call = lambda: method(X, y, batch)  # noqa: E731
+        call = partial(side.train if kind == "step" else side.epoch, X, y, batch)
     call()
     call()
     began = time.perf_counter()
     call()
     each = time.perf_counter() - began
-    calls = max(LEAST if kind == "predict" else 1, round(BLOCK / each))
+    calls = max(MIN_CALLS if kind == "predict" else 1, round(BLOCK / each))
     print(json.dumps(loss), file=out, flush=True)
     for _ in sys.stdin:
         began = time.perf_counter()
@@ -99,7 +97,7 @@ def work(module: str, variant: str, workload: str, kind: str, batch: int, sample
 def compare(
     entries: list[Entry], workload: str, kind: str, batch: int, samples: int, rounds: int
 ) -> tuple[list[Timing], int]:
-    """Timings of one call each, and how often the machine was busy before a block."""
+    """The timing of each entry, and the number of blocks before which the machine was busy."""
     timings: list[Timing] = []
     processes: list[subprocess.Popen[str]] = []
     for entry in entries:
@@ -114,8 +112,8 @@ def compare(
         )
         line = process.stdout.readline() if process.stdout else ""
         if not line:
-            said = process.communicate()[1].strip().splitlines()[-1:]
-            print(f"  {entry.label} cannot do {workload}: {' '.join(said)}", flush=True)
+            error = process.communicate()[1].strip().splitlines()[-1:]
+            print(f"  {entry.label} cannot run {workload}: {' '.join(error)}", flush=True)
             continue
         timings.append(Timing(entry, json.loads(line)))
         processes.append(process)

@@ -1,12 +1,12 @@
-"""The reference results, written into the docs: `make results DATA=folder`.
+"""Produce the reference results and write them into the docs: `make results DATA=folder`.
 
     python benchmarks/results.py --data FOLDER      # holds the four IDX files of MNIST
-    python benchmarks/results.py                    # gets MNIST through phitodeep[data]
-    python benchmarks/results.py --only char_gpt names_mlp     # these rows anew
+    python benchmarks/results.py                    # downloads MNIST: needs phitodeep[data]
+    python benchmarks/results.py --only char_gpt names_mlp     # only these rows
 
-Every row is a model, how it was trained, what it must reach, and what it reached here. Rows are
-kept in docs/results.json; the tables go to docs/_results.md, which docs/results.md shows, and the
-pictures that the examples draw to docs/pictures.
+Each row states a model, how it was trained, the result it must reach, and the result it reached.
+Rows are kept in docs/results.json. The tables go to docs/_results.md, which docs/results.md
+includes, and the pictures that the examples draw go to docs/pictures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.training.callbacks import LambdaCallback, StopTraining
 
-Row = tuple[str, str, str, bool]  # what, what it must reach, what it reached, whether it did
+Row = tuple[str, str, str, bool]  # what, required result, reached result, whether it was met
 DOCS = Path(__file__).parent.parent / "docs"
 
 
@@ -47,7 +47,7 @@ class Result:
 
 
 def digits(*hidden: int, alpha: float, batch: int, epochs: int, seed: int) -> Sequential:
-    """784 - hidden - 10 with ReLU between and softmax at the end."""
+    """784 - hidden - 10 with ReLU between the layers and softmax at the end."""
     builder = SequentialBuilder(28, 28, seed=seed).flatten()
     for size in hidden:
         builder = builder.dense(size).relu()
@@ -149,7 +149,7 @@ def moons(*_: Any) -> Row:
 
 
 def descent(*_: Any) -> Row:
-    """w of (w - 5)^2 as the weight of a Dense layer fed with 1."""
+    """Minimize (w - 5)^2, where w is the weight of a Dense layer with input 1."""
     layer = Dense(1, 1, bias=False)
     layer.build((1,), dtype="float64")
     layer.W = [[0.0]]
@@ -168,7 +168,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def run_example(name: str, **options: Any) -> Any:
-    """What the `main` of an example returns."""
+    """Run an example's `main` and return its result."""
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -273,7 +273,7 @@ def table(rows: list[Result]) -> str:
 
 
 def write(results: dict[str, Result], folder: Path) -> None:
-    """Keep the rows, those of before too, and write their tables."""
+    """Update the stored rows and write the tables of all of them."""
     file = folder / "results.json"
     kept = json.loads(file.read_text()) if file.exists() else {}
     kept |= {name: asdict(result) for name, result in results.items()}
@@ -282,10 +282,10 @@ def write(results: dict[str, Result], folder: Path) -> None:
         [Result(**kept[task.__name__]) for task in tasks if task.__name__ in kept]
         for tasks in (DIGITS, SCRIPTS)
     ]
-    made = f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}"
+    versions = f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}"
     (folder / "_results.md").write_text(
-        f"{made}; made by `make results`.\n\n{table(parts[0])}\n"
-        f"The scripts in `examples/`, each run whole:\n\n{table(parts[1])}"
+        f"{versions}; created by `make results`.\n\n{table(parts[0])}\n"
+        f"The scripts in `examples/`, each run in full:\n\n{table(parts[1])}"
     )
 
 
@@ -305,7 +305,7 @@ def main() -> None:
         write({name: result}, options.out)
         met &= result.met
     if not met:
-        sys.exit("some results were not reached")
+        sys.exit("some required results were not reached")
 
 
 if __name__ == "__main__":

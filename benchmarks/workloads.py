@@ -1,4 +1,4 @@
-"""What is timed: five networks, their data and their initial weights, the same for all frameworks.
+"""The benchmark's five networks, their data and initial weights, the same for all frameworks.
 
 W1  784-128-64-10, ReLU                         digits as rows
 W2  784-256-128-10-10, ReLU                     digits as rows
@@ -7,7 +7,7 @@ W4  GPT of 4 blocks, 4 heads, 128 wide          65 characters, context 64, pre-n
 W5  embedding 64, LSTM 128, dense               65 characters, 64 steps
 
 A step is forward, softmax cross-entropy, backward and Adam (AdamW with decay 0.01 for W4), in
-float32. Weights come by readable names; matrices are (in, out), kernels (height, width, in, out).
+float32. Weights have readable names; matrices are (in, out), kernels (height, width, in, out).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ WHAT = {
 def weights(name: str) -> dict[str, np.ndarray]:
     """Initial weights, in the order of the network."""
     rng = np.random.default_rng(0)
-    made: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
 
     def normal(key: str, *shape: int, std: float) -> None:
-        made[key] = std * rng.standard_normal(shape)
+        arrays[key] = std * rng.standard_normal(shape)
 
     def zeros(key: str, n: int) -> None:
-        made[key] = np.zeros(n)
+        arrays[key] = np.zeros(n)
 
     def norm(key: str, n: int) -> None:
-        made[f"{key}.gamma"], made[f"{key}.beta"] = np.ones(n), np.zeros(n)
+        arrays[f"{key}.gamma"], arrays[f"{key}.beta"] = np.ones(n), np.zeros(n)
 
     if name in MLPS:
         sizes = MLPS[name]
@@ -81,11 +81,11 @@ def weights(name: str) -> dict[str, np.ndarray]:
         zeros("b", 4 * H)
         normal("head", H, V, std=0.05)
         zeros("head.b", V)
-    return {key: a.astype(np.float32) for key, a in made.items()}
+    return {key: a.astype(np.float32) for key, a in arrays.items()}
 
 
 def data(name: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
-    """X and y: rows as sparse as digits are, images (N, 28, 28, 1), or tokens and the next ones."""
+    """X and y: rows as sparse as digits, images (N, 28, 28, 1), or tokens and their successors."""
     rng = np.random.default_rng(1)
     if name in ("W4", "W5"):
         text = rng.integers(0, 65, (samples, 65))
@@ -96,7 +96,7 @@ def data(name: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gemm_flops(name: str, batch: int) -> int:
-    """Multiplications and additions of a step's matrix products; the first layer has no dX."""
+    """The FLOPs of a step's matrix products; the first layer computes no dX."""
     if name in MLPS:
         products = [a * b for a, b in itertools.pairwise(MLPS[name])]
         return 2 * batch * (3 * sum(products) - products[0])

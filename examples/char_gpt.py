@@ -1,10 +1,11 @@
-"""A character GPT on tinyshakespeare, by nanoGPT's recipe for CPUs; then it writes.
+"""Train a character GPT on tinyshakespeare with nanoGPT's recipe for CPUs, then generate text.
 
     python examples/char_gpt.py [--steps 2000]
 
-4 layers, 4 heads, 128 wide, context 64, batch 12; AdamW with the rate from 1e-3 to 1e-4 by cosine
-after 100 warm-up steps, betas 0.9 and 0.99, decay 0.1, gradients clipped to length 1. The
-validation loss is over the whole validation split, the last tenth of the text.
+The model has 4 layers, 4 heads, width 128 and context 64. It is trained with batches of 12 by AdamW
+(betas 0.9 and 0.99, weight decay 0.1, gradients clipped to norm 1); after 100 warm-up steps the
+learning rate decays from 1e-3 to 1e-4 along a cosine. The validation loss is computed over the
+whole validation split, the last tenth of the text.
 """
 
 import argparse
@@ -43,10 +44,10 @@ def main(steps: int = 2000, write: int = 500) -> float:
     model.summary()
     model.train(X[rows], y[rows], shuffle=False)
 
-    held = tokens[cut:]
-    places = np.arange(0, len(held) - CONTEXT - 1, CONTEXT)  # every character is predicted once
-    X_val, y_val = windows(held, CONTEXT)
-    loss = model.evaluate(X_val[places], y_val[places], batch_size=64)["loss"]
+    validation = tokens[cut:]
+    starts = np.arange(0, len(validation) - CONTEXT - 1, CONTEXT)  # predict each character once
+    X_val, y_val = windows(validation, CONTEXT)
+    loss = model.evaluate(X_val[starts], y_val[starts], batch_size=64)["loss"]
     for token in model.stream(tokenizer.encode("\n"), write, seed=0):
         print(tokenizer.decode(token), end="", flush=True)
     print(f"\nvalidation loss {loss:.4f}")

@@ -1,11 +1,12 @@
-"""A character LSTM on tinyshakespeare; then it writes.
+"""Train a character LSTM on tinyshakespeare, then generate text.
 
     python examples/char_lstm.py [--steps 4000]
 
-Embedding of 64, one LSTM of 256 units, scores of 65 characters; windows of 64 characters, 32 a
-step, Adam with the rate from 4e-3 down to 0 by cosine. Each window starts from an empty state; in
-writing, the state goes on. The validation loss is over the whole validation split, the last tenth
-of the text. After Karpathy's char-rnn.
+The model is an embedding of 64, one LSTM of 256 units, and scores for 65 characters. Each step of
+Adam uses 32 windows of 64 characters; the learning rate decays from 4e-3 to 0 along a cosine. In
+training, each window starts with a zero state; in generation, the state carries over. The
+validation loss is computed over the whole validation split, the last tenth of the text. After
+Karpathy's char-rnn.
 """
 
 import argparse
@@ -45,10 +46,10 @@ def main(steps: int = 4000, units: int = 256, write: int = 500) -> float:
     model.train(batches, epochs=1)
     model.summary()
 
-    held = tokens[cut:]
-    places = np.arange(0, len(held) - CONTEXT - 1, CONTEXT)  # every character is predicted once
-    X_val, y_val = windows(held, CONTEXT)
-    loss = model.evaluate(X_val[places], y_val[places])["loss"]
+    validation = tokens[cut:]
+    starts = np.arange(0, len(validation) - CONTEXT - 1, CONTEXT)  # predict each character once
+    X_val, y_val = windows(validation, CONTEXT)
+    loss = model.evaluate(X_val[starts], y_val[starts])["loss"]
     print(tokenizer.decode(model.generate(tokenizer.encode("\n"), write, seed=0)[0]))
     print(f"validation loss {loss:.4f}")
     return loss

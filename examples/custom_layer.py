@@ -1,4 +1,4 @@
-"""Write a layer with its own backward pass, and prove it with the gradient checker.
+"""Write a layer with its own backward pass, and verify it with the gradient checker.
 
 python examples/custom_layer.py
 """
@@ -11,7 +11,7 @@ from phitodeep.testing import GradientError, check_gradients
 
 
 class Scale(Layer):
-    """Y = exp(s) X, with one learnt number s for each feature.
+    """Y = exp(s) X, with one learned value s per feature.
 
     Shapes: X, Y, dX, dY are (..., D); s is (D,).
     Backward: dx = exp(s) dy. Since dy/ds = exp(s) x = y, ds = sum_rows(dy y).
@@ -36,7 +36,7 @@ class Scale(Layer):
 
 
 class WrongScale(Scale):
-    """The same with the commonest mistake: the batch is divided out once more."""
+    """The same layer with the most common mistake: dividing by the batch size again."""
 
     def backward(self, dY: np.ndarray) -> np.ndarray:
         dX = super().backward(dY)
@@ -54,12 +54,12 @@ def main() -> str:
         check_gradients(WrongScale(), X)
     except GradientError as error:
         message = str(error)
-        print(f"\nThe wrong one is refused:\n{message}")
+        print(f"\nThe wrong layer is refused:\n{message}")
 
     y = X @ [[1.0], [2.0], [3.0]]
     model = SequentialBuilder(3, seed=0).add(Scale()).dense(1).alpha(0.1).epochs(500).build()
     history = model.train(X, y, verbose=0)
-    print(f"\nand it trains: loss {history[0][0]:.3f} -> {history[-1][0]:.6f}")
+    print(f"\nThe correct layer trains: loss {history[0][0]:.3f} -> {history[-1][0]:.6f}")
     return message
 
 

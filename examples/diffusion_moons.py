@@ -1,11 +1,11 @@
-"""A denoising diffusion model of two moons: noise becomes moons in 100 small steps.
+"""A denoising diffusion model of two moons, which turns noise into moons in 100 small steps.
 
 python examples/diffusion_moons.py [--picture diffusion.png]     # needs phitodeep[plot]
 
-A point x_0 is worn down to noise, x_t = sqrt(a_t) x_0 + sqrt(1 - a_t) e, with a_t falling from 1 to
-almost 0 while t grows to 100. A small net learns to see e in (x_t, t); going back from pure noise,
-each step takes away some of what it sees. At the end, samples are compared with points that the net
-has not seen: could both be random parts of the same points?
+A point x_0 gradually becomes noise, x_t = sqrt(a_t) x_0 + sqrt(1 - a_t) e, where a_t falls from 1
+to almost 0 as t grows to 100. A small network learns to predict e from (x_t, t). Sampling starts
+from pure noise, and each step removes some of the predicted noise. At the end, a two-sample test
+asks whether the samples and held-out points could come from the same distribution.
 Sources: Ho, Jain and Abbeel 2020, arXiv:2006.11239, algorithms 1 and 2; Gretton et al. 2012,
 "A kernel two-sample test", JMLR 13.
 """
@@ -25,19 +25,19 @@ from phitodeep.optimization.schedules import CosineDecay
 
 STEPS, BATCH = 100, 256
 BETA = np.linspace(1e-3, 0.2, STEPS)  # ten times Ho's, for a tenth of the steps
-A = np.cumprod(1 - BETA)  # what is left of x_0's variance
-BANDWIDTH = 0.3  # of the comparison: fine enough to see the gap between the moons
+A = np.cumprod(1 - BETA)  # the remaining share of x_0's variance
+BANDWIDTH = 0.3  # of the kernel in the test: small enough to resolve the gap between the moons
 WAVES = np.pi * 2.0 ** np.arange(3)
 
 
 def inputs(X: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """(N, 8): points x_t beside waves of the time, since a net sees a single number badly."""
+    """(N, 8): points x_t next to sines and cosines of t, which are easier to learn from than t."""
     angles = t[:, None] / STEPS * WAVES
     return np.concatenate([X, np.sin(angles), np.cos(angles)], axis=1)
 
 
 def batches(X: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What the net is given, and the noise that it should see there: 100 batches of fresh draws."""
+    """100 batches of new draws: noisy inputs, and the noise to predict."""
     for _ in range(100):
         t, E = rng.integers(0, STEPS, BATCH), rng.standard_normal((BATCH, 2))
         a = A[t, None]
@@ -45,7 +45,7 @@ def batches(X: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[np.ndarra
 
 
 def sample(model: Sequential, n: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """n points after each step back, from noise to the end: STEPS + 1 arrays (n, 2)."""
+    """n points at each step of sampling, from noise to the result: STEPS + 1 arrays (n, 2)."""
     path = [rng.standard_normal((n, 2))]
     for t in reversed(range(STEPS)):
         E = model.predict(inputs(path[-1], np.full(n, t)))
@@ -59,14 +59,14 @@ def discrepancy(X: np.ndarray, Y: np.ndarray) -> float:
 
 
 def threshold(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator, times: int = 200) -> float:
-    """The discrepancy that 19 of 20 random splits of all these points stay below."""
+    """The discrepancy that 19 of 20 random splits of all the points stay below."""
     both = np.concatenate([X, Y])
     splits = (np.split(rng.permutation(both), [len(X)]) for _ in range(times))
     return float(np.quantile([discrepancy(*split) for split in splits], 0.95))
 
 
 def draw(path: list[np.ndarray], held_out: np.ndarray, file: str) -> None:
-    """The points while noise becomes moons, beside held-out points."""
+    """Draw the points as noise turns into moons, next to held-out points."""
     from matplotlib.figure import Figure
 
     steps = [0, 75, 90, 95, 100]

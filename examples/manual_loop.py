@@ -1,4 +1,4 @@
-"""The training loop by hand: forward, loss, backward, step. Nothing else happens in `train`.
+"""A hand-written training loop: forward, loss, backward, step, as in `train`.
 
 python examples/manual_loop.py
 """
@@ -27,16 +27,19 @@ def main(epochs: int = 5, batch: int = 64) -> float:
 
             logits = model.forward(X)  # each layer caches what its backward needs
             total += loss.loss_func(logits, y) * len(rows)
-            gradient = loss.loss_gradient(logits, y)  # dL/dlogits; the batch is divided out here
-            model.backward(gradient)  # each layer leaves its dW and db in layer.grads
+            gradient = loss.loss_gradient(
+                logits, y
+            )  # dL/dlogits; only the loss divides by the batch size
+            model.backward(gradient)  # each layer stores its dW and db in layer.grads
             optimizer.step(model.layers)  # and the optimizer reads them
 
         accuracy = float((model.predict(X_test).argmax(axis=1) == y_test).mean())
         print(f"epoch {epoch}  loss {total / len(order):.4f}  test accuracy {accuracy:.4f}")
 
     first = model.layers[1]
-    print(f"the last gradient of {first}: dW has shape {first.grads['W'].shape}, its largest")
-    print(f"entry is {np.abs(first.grads['W']).max():.2e}")
+    dW = first.grads["W"]
+    print(f"the last gradient of {first}: dW has shape {dW.shape}")
+    print(f"and a largest absolute value of {np.abs(dW).max():.2e}")
     return accuracy
 
 

@@ -1,4 +1,4 @@
-"""Train 784-128-64-10 on the digits that come with phitodeep: `make demo`.
+"""Train a 784-128-64-10 network on the digits that come with phitodeep: `make demo`.
 
 python examples/mnist.py [--epochs 15] [--show 6]
 """
@@ -37,24 +37,24 @@ def build(epochs: int) -> Sequential:
 
 
 def drawn(image: np.ndarray) -> Text:
-    """The middle of a (28, 28) image in [0, 1] as 12 lines of 24 shades, two rows a line."""
+    """The middle of a (28, 28) image in [0, 1] as 12 lines of 24 shades, two rows per line."""
     middle = image[2:26, 2:26].reshape(12, 2, 24).mean(axis=1)
     shades = np.array(list(" ░▒▓█"))[np.minimum(5 * middle, 4).astype(int)]
     return Text("\n".join("".join(line) for line in shades))
 
 
 def show_mistakes(model: Sequential, X: np.ndarray, y: np.ndarray, count: int) -> None:
-    """Draw the mistakes of which the model is surest."""
+    """Draw the wrong predictions in which the model is most confident."""
     P = model.predict(X)
-    seen, surest = P.argmax(axis=1), P.max(axis=1)
-    wrong = np.flatnonzero(seen != y)
-    worst = wrong[np.argsort(-surest[wrong])][:count]
-    titles = [f"{y[i]}, seen as {seen[i]} ({surest[i]:.1%})" for i in worst]
+    predicted, confidence = P.argmax(axis=1), P.max(axis=1)
+    wrong = np.flatnonzero(predicted != y)
+    worst = wrong[np.argsort(-confidence[wrong])][:count]
+    titles = [f"{y[i]}, read as {predicted[i]} ({confidence[i]:.1%})" for i in worst]
     panels = [
         Panel(drawn(X[i]), title=t, width=26, height=14) for i, t in zip(worst, titles, strict=True)
     ]
     console = Console()
-    console.print(f"{len(wrong)} of {len(y)} test digits are misread. The surest mistakes:")
+    console.print(f"{len(wrong)} of {len(y)} test digits are misread. The most confident mistakes:")
     console.print(Columns(panels))
 
 

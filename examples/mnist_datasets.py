@@ -1,8 +1,8 @@
-"""The quickstart with all of MNIST from the Hugging Face hub: pip install "phitodeep[data]".
+"""The quickstart on all of MNIST from the Hugging Face Hub: pip install "phitodeep[data]".
 
     python examples/mnist_datasets.py [--alpha 0.001]
 
-The original's rate of 0.05 trains too, and stays near 0.9; 0.001 reaches 0.97.
+The learning rate of the original, 0.05, works too but stays near 0.9; 0.001 reaches 0.97.
 """
 
 import argparse

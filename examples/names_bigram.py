@@ -1,12 +1,12 @@
-"""Which letter follows which in 32,033 names: by counting, and by gradient descent on a table.
+"""Learn which letter follows which in 32,033 names, by counting and by gradient descent.
 
     python examples/names_bigram.py [--steps 500] [--write 10]
 
-The newline begins and ends a name, which makes 27 characters and 228,146 pairs. The mean of
--log P(next | this) over them is 2.4546 for the counts plus one, and 2.4540 for the bare counts,
-the least that any such model can have. The net is one table of 27 x 27 scores; it sees each pair
-once, with its count as the weight, and comes down to the same number, because the softmax of
-the logarithms of the counts are the shares. After Karpathy's makemore, part 1.
+A newline begins and ends each name, which gives 27 characters and 228,146 pairs. The mean of
+-log P(next | this) over the pairs is 2.4546 for the counts plus one and 2.4540 for the plain
+counts, the minimum for any bigram model. The network is one table of 27 x 27 scores. It sees each
+distinct pair once, with its count as the weight, and reaches the same loss, because the softmax of
+the log counts is the relative frequencies. After Karpathy's makemore, part 1.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main(steps: int = 500, write: int = 10) -> tuple[float, float]:
         .loss(SoftmaxCrossEntropy())
         .optimizer(Adam())
         .alpha(CosineDecay(0.3, steps))
-        .epochs(steps)  # all pairs are one batch: an epoch is a step
+        .epochs(steps)  # all pairs form one batch, so an epoch is one step
         .build()
     )
     model.summary()
@@ -47,12 +47,12 @@ def main(steps: int = 500, write: int = 10) -> tuple[float, float]:
     print(f"{steps} steps on a table of {V} x {V} scores: loss {learnt:.4f}")
 
     rows = model.generate(np.zeros((write, 1), int), 30, seed=0, stop=0)  # token 0 is the newline
-    print("\nit writes", *(tokenizer.decode(row).split("\n")[1] for row in rows))
+    print("\ngenerated:", *(tokenizer.decode(row).split("\n")[1] for row in rows))
     return counted, learnt
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--write", type=int, default=10, help="how many names to write")
+    parser.add_argument("--write", type=int, default=10, help="how many names to generate")
     main(**vars(parser.parse_args()))

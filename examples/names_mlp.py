@@ -1,11 +1,11 @@
-"""The next letter of a name from the three before it: makemore's 12,297-parameter MLP.
+"""Predict the next letter of a name from the three before it: makemore's 12,297-parameter MLP.
 
     python examples/names_mlp.py [--epochs 35]
 
-Three letters of 10 numbers each, 200 tanh units after BatchNorm, 27 scores. The split of the
-names, the batch of 32 and the rate are those of Karpathy's makemore, part 4, "becoming a backprop
-ninja", whose hand-written gradients reach a validation loss of 2.1099 in 200,000 steps at 0.1,
-then 0.01 in their second half. 35 epochs are 199,780 steps here.
+Three letters with embeddings of size 10, 200 tanh units after BatchNorm, and 27 scores. The split
+of the names, the batch size of 32 and the learning rate follow Karpathy's makemore, part 4,
+"becoming a backprop ninja". Its hand-written gradients reach a validation loss of 2.1099 in 200,000
+steps, at a rate of 0.1 and, in the second half, 0.01. Here, 35 epochs are 199,780 steps.
 """
 
 import argparse
@@ -24,7 +24,7 @@ CONTEXT, BATCH = 3, 32
 
 
 def contexts(names: list[str], tokenizer: CharTokenizer) -> tuple[Array, Array]:
-    """The CONTEXT letters before each letter and each end, (N, CONTEXT), and that letter (N,)."""
+    """X (N, CONTEXT): the letters before each letter or newline; y (N,): that letter or newline."""
     start = "\n" * CONTEXT
     rows = [np.array(windows(tokenizer.encode(f"{start}{name}\n"), CONTEXT)) for name in names]
     X, y = np.concatenate(rows, axis=1)
@@ -63,7 +63,7 @@ def main(epochs: int = 35, names: int | None = None) -> float:
     model.train(X, y, X_val, y_val, epochs=epochs)
     loss = model.evaluate(X_val, y_val)["loss"]
     rows = model.generate(np.zeros((10, CONTEXT), int), 30, seed=0, stop=0)  # 0 is the newline
-    print("it writes", *(tokenizer.decode(row[CONTEXT:]).split("\n")[0] for row in rows))
+    print("generated:", *(tokenizer.decode(row[CONTEXT:]).split("\n")[0] for row in rows))
     print(f"validation loss {loss:.4f}")
     return loss
 

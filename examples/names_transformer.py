@@ -1,12 +1,12 @@
-"""A small transformer on names, and 20 that it writes.
+"""Train a small transformer on names, then generate 20 new ones.
 
     python examples/names_transformer.py [--epochs 12]
 
-4 layers, 4 heads, 64 wide, as makemore's own transformer, and a context of 16: the newline that
-begins a name and its letters, 15 at most. Targets behind a name's end are -1, which the loss
-leaves out. AdamW with clipped gradients, the rate up to 2e-3 within 200 steps and down to 0 by
-cosine. The validation loss is over each letter and each end of the names in the split's second
-tenth; makemore names about 1.92 for its own.
+Like makemore's transformer, it has 4 layers, 4 heads and width 64. The context of 16 holds the
+newline that begins a name and up to 15 letters. Targets after the end of a name are -1, which the
+loss ignores. AdamW uses clipped gradients and a learning rate that rises to 2e-3 in 200 steps and
+falls to 0 along a cosine. The validation loss is the mean over all letters and final newlines of
+the names in the second-to-last tenth; makemore reports about 1.92.
 """
 
 import argparse
@@ -26,7 +26,7 @@ CONTEXT, BATCH, IGNORED = 16, 64, -1
 
 
 def padded(names: list[str], tokenizer: CharTokenizer) -> tuple[Array, Array]:
-    """X (N, CONTEXT): the newline and a name's letters; y: its letters and the newline."""
+    """X (N, CONTEXT): a newline and a name's letters; y: its letters and a newline."""
     X = np.zeros((len(names), CONTEXT), int)
     y = np.full((len(names), CONTEXT), IGNORED)
     for i, name in enumerate(names):
@@ -65,7 +65,7 @@ def main(epochs: int = 12, names: int | None = None, write: int = 20) -> float:
     loss = model.evaluate(X_val, y_val)["loss"]
 
     known, new, seed = set(shuffled), [], 0
-    while len(new) < write:  # a name ends where the model writes the newline
+    while len(new) < write:  # a name ends when the model generates a newline
         rows = model.generate(np.zeros((100, 1), int), CONTEXT, seed=seed, stop=0)
         written = [tokenizer.decode(row).split("\n")[1] for row in rows]
         new += [name for name in written if name and name not in known]

@@ -1,11 +1,11 @@
-"""A variational autoencoder of MNIST, 784-400-20: digits that nobody has written.
+"""Train a variational autoencoder on MNIST, 784-400-20, and generate new digits.
 
 python examples/vae_mnist.py --data FOLDER      # FOLDER holds the four IDX files: 60,000 digits
-python examples/vae_mnist.py                    # the 10,000 digits that come along
-python examples/vae_mnist.py --picture vae.png  # draws digits too: needs phitodeep[plot]
+python examples/vae_mnist.py                    # the 10,000 digits that come with phitodeep
+python examples/vae_mnist.py --picture vae.png  # also draws digits: needs phitodeep[plot]
 
-The bound is that of Kingma and Welling 2014, arXiv:1312.6114, in nats, with one draw for each
-digit. Samples are compared with digits that the model has not seen by the maximum mean discrepancy.
+The loss is the negative evidence lower bound of Kingma and Welling 2014, arXiv:1312.6114, in nats,
+with one draw per digit. The maximum mean discrepancy compares samples with held-out digits.
 """
 
 import argparse
@@ -20,25 +20,25 @@ from phitodeep.model import Sequential
 from phitodeep.models import vae
 from phitodeep.optimization.optimizers import Adam
 
-LATENT, SEEN = 20, 1000  # and how many samples are compared
+LATENT, COMPARED = 20, 1000  # latent size, and the number of samples to compare
 
 
 def bound(model: Sequential, X: np.ndarray) -> tuple[float, float]:
-    """Both parts of the negative evidence lower bound, with latent numbers drawn as in training."""
+    """Both parts of the negative evidence lower bound, with latent values drawn as in training."""
     with calling(caching=False):
         reconstruction, divergence = model.loss.parts(model.forward(X), X)
     return float(reconstruction.mean()), float(divergence.mean())
 
 
 def decode(model: Sequential, Z: np.ndarray) -> np.ndarray:
-    """Images (N, 784) of latent numbers (N, 20)."""
+    """Decode latent values (N, 20) to images (N, 784)."""
     decoder = Chain(*model.layers[-1].layers[1:])  # without Reparameterize
     with inference():
         return sigmoid(decoder.forward(Z))
 
 
 def draw(X: np.ndarray, again: np.ndarray, samples: np.ndarray, path: str) -> None:
-    """Digits above their reconstructions, and samples."""
+    """Draw digits above their reconstructions, and samples."""
     from matplotlib.figure import Figure
 
     def tiles(images: np.ndarray) -> np.ndarray:
@@ -49,7 +49,7 @@ def draw(X: np.ndarray, again: np.ndarray, samples: np.ndarray, path: str) -> No
     for panel, images, title in zip(
         figure.subplots(1, 2),
         (pairs, samples[:64]),
-        ("digits, and below each its reconstruction", "samples from the prior"),
+        ("digits, each above its reconstruction", "samples from the prior"),
         strict=True,
     ):
         panel.imshow(tiles(images), cmap="gray_r", vmin=0, vmax=1)
@@ -76,8 +76,8 @@ def main(
     print(f"test: reconstruction {reconstruction:.2f} + divergence {divergence:.2f} nats")
 
     rng = np.random.default_rng(0)
-    samples = decode(model, rng.standard_normal((SEEN, LATENT)))
-    some, other = rng.permutation(X_test)[: 2 * SEEN].reshape(2, -1, 784)
+    samples = decode(model, rng.standard_normal((COMPARED, LATENT)))
+    some, other = rng.permutation(X_test)[: 2 * COMPARED].reshape(2, -1, 784)
     compared = {
         "other digits": other,
         "samples": samples,

@@ -1,4 +1,4 @@
-"""What may enter: arrays of real, finite numbers."""
+"""Validation of arguments: arrays of real, finite numbers, counts, shapes and names."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ T = TypeVar("T")
 
 
 def as_real(X: Any, who: object) -> Array:
-    """X as an array of real numbers; strings, objects, ragged lists and complex are refused."""
+    """Return X as an array of real numbers; refuse strings, objects, ragged lists and complex."""
     array = _as_array(X, who)
     if array.dtype.kind not in "fiub":
         raise ArgumentTypeError(
-            f"{who} takes real numbers, got dtype {array.dtype}{_to_numbers(array)}."
+            f"{who} takes real numbers, got dtype {array.dtype}{_conversion_hint(array)}."
         )
     return array
 
 
 def _as_array(X: Any, who: object) -> Array:
     if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
-        raise ArgumentError(f"{who} has masked entries: fill them, with {who}.filled(value).")
+        raise ArgumentError(f"{who} has masked entries: fill them with {who}.filled(value).")
     try:
         return np.asarray(X)
     except ValueError:
         raise ShapeError(f"{who} takes an array, got nested sequences of unequal length.") from None
 
 
-def _to_numbers(array: Array) -> str:
-    """What an array that is not of real numbers holds, and how to make numbers of it."""
+def _conversion_hint(array: Array) -> str:
+    """Say what an array without real numbers holds, and how to convert it."""
     if array.dtype.kind == "c":
         return " (take .real?)"
     for index, value in np.ndenumerate(array):
@@ -71,7 +71,7 @@ def _is_number(text: str | bytes) -> bool:
 
 
 def as_float(X: Any, dtype: DType, who: object) -> Array:
-    """X as floats of `dtype`; of its own where `dtype` is None, float32 if it was integer.
+    """Return X as floats of `dtype`; if it is None, floats stay and integers become float32.
 
     Integers are cast, never rescaled: divide 0..255 images by 255 yourself.
     """
@@ -80,12 +80,12 @@ def as_float(X: Any, dtype: DType, who: object) -> Array:
         dtype = array.dtype if array.dtype.kind == "f" else np.float32
     if array.dtype == dtype:
         return array
-    with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite
+    with np.errstate(over="ignore"):  # values too large for float32 become infinite
         return array.astype(dtype)
 
 
 def as_tokens(X: Any, who: object) -> Array:
-    """X as int64 tokens; floats are refused, also whole ones."""
+    """Return X as int64 tokens; refuse floats, even whole ones."""
     array = _as_array(X, who)
     if array.dtype.kind not in "iu":
         text = array.size and isinstance(array.flat[0], str | bytes)
@@ -99,21 +99,21 @@ def as_tokens(X: Any, who: object) -> Array:
 
 
 def as_mask(lengths: Any, shape: Shape, *, tokens: bool = False, name: str = "lengths") -> Array:
-    """(N, T) True and False for samples X of this shape: which steps are there.
+    """Return the mask (N, T) of samples X of this shape: True at steps that are not padding.
 
-    `lengths` says how many steps each sample has, (N,) integers from 0 to T, or is such a mask.
-    X is (N, T) for tokens and (N, T, ...) for floats, of which (N, T) has T features and no steps.
+    `lengths` holds the number of steps of each sample, (N,) integers from 0 to T, or is the mask
+    itself. X is (N, T) for tokens and (N, T, ...) for floats; floats (N, T) have no steps.
     """
     if len(shape) < (2 if tokens else 3):
         kind = "tokens (N, T)" if tokens else "X (N, T, ...), with features at each step"
-        raise ShapeError(f"{name} takes {kind}, got X of shape {shape}.")
+        raise ShapeError(f"{name} requires {kind}, got X of shape {shape}.")
     given = as_real(lengths, name)
     if given.dtype == bool and given.shape == shape[:2] and given.ndim == 2:
         return given
     if given.dtype.kind not in "iu" or given.shape != shape[:1]:
         raise ShapeError(
-            f"{name} takes the steps of each sample, integers of shape {shape[:1]}, or a mask of "
-            f"True and False of shape {shape[:2]}, got {given.dtype} of shape {given.shape}."
+            f"{name} takes the number of steps of each sample, integers of shape {shape[:1]}, or a "
+            f"boolean mask of shape {shape[:2]}, got {given.dtype} of shape {given.shape}."
         )
     steps = shape[1]
     wrong = np.flatnonzero((given < 0) | (given > steps))
@@ -124,35 +124,35 @@ def as_mask(lengths: Any, shape: Shape, *, tokens: bool = False, name: str = "le
 
 
 def without_padding(X: Array, mask: Array) -> Array:
-    """X (N, T, ...) with 0 at the steps that a mask (N, T) leaves out, whatever is there."""
+    """Return X (N, T, ...) with 0 at the steps where the mask (N, T) is False, even for NaN."""
     return np.where(mask.reshape(*mask.shape, *(1,) * (X.ndim - 2)), X, X.dtype.type(0))
 
 
 def check_finite(X: Array, who: str) -> None:
-    """Refuse NaN and infinity, and say where the first one is."""
+    """Refuse NaN and infinity, and name the index of the first one."""
     if X.dtype.kind != "f":
         return
     flat = X.ravel(order="K")
     with np.errstate(over="ignore"):
         if math.isfinite(np.dot(flat, flat)):
-            return  # one pass without a temporary; a sum that overflowed is looked at below
+            return  # one pass without a temporary; if it overflowed, look at each element
     for i, row in enumerate(X if X.ndim else X[None]):
         bad = np.argwhere(~np.isfinite(row))
         if len(bad):
             index = ", ".join(map(str, (i, *bad[0])))
             value = row[tuple(bad[0])]
-            raise ArgumentError(f"{who}[{index}] is {value}: fill it, or leave it out.")
+            raise ArgumentError(f"{who}[{index}] is {value}: fill it or leave it out.")
 
 
 def check_number(
     value: Any, who: str, *, least: float = -np.inf, above: float = -np.inf, below: float = np.inf
 ) -> float:
-    """`value` as a finite float with least <= value, above < value and value < below."""
+    """Return `value` as a finite float; require value >= least, value > above, value < below."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ArgumentTypeError(f"{who} must be a number, got {value!r}.")
     try:
         number = float(value)
-    except OverflowError:  # an integer that no float holds
+    except OverflowError:  # an integer too large for a float
         number = math.inf
     if not (math.isfinite(number) and least <= number and above < number < below):
         bounds = [f">= {least:g}"] * (least > -np.inf) + [f"> {above:g}"] * (above > -np.inf)
@@ -163,7 +163,7 @@ def check_number(
 
 
 def check_count(value: Any, who: str, *, least: int = 1) -> int:
-    """`value` as an integer of at least `least`."""
+    """Return `value` as an integer; require value >= least."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ArgumentTypeError(f"{who} must be an integer, got {value!r}.")
     if value < least:
@@ -172,21 +172,21 @@ def check_count(value: Any, who: str, *, least: int = 1) -> int:
 
 
 def check_list(value: Any, who: str) -> list[Any]:
-    """`value`, which must be a list, as configs and states hold several things."""
+    """Return `value`, which must be a list, as in configs and state dicts."""
     if not isinstance(value, list):
         raise ArgumentTypeError(f"{who} must be a list, got {value!r}.")
     return value
 
 
 def check_shape(shape: Any, who: str) -> Shape:
-    """`shape` as a tuple of sizes, each at least 1."""
+    """Return `shape` as a tuple of sizes, each at least 1."""
     if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise ArgumentTypeError(f"{who} takes a shape such as (28, 28), got {shape!r}.")
     return tuple(check_count(n, f"{who}: each size of shape {tuple(shape)}") for n in shape)
 
 
 def choose(name: str, options: Mapping[str, T], kind: str) -> T:
-    """The option of this name; case and punctuation do not count."""
+    """Return the option with this name, ignoring case and punctuation."""
     plain = {_plain(key): value for key, value in options.items()}
     if _plain(name) in plain:
         return plain[_plain(name)]
@@ -197,9 +197,10 @@ def choose(name: str, options: Mapping[str, T], kind: str) -> T:
 
 
 def keywords(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """A decorator of methods: a keyword that it does not take is refused with what to write.
+    """Decorate a method so that an unknown keyword is refused with a suggestion.
 
-    `words` says so for the keywords of other frameworks; the others are told what is near.
+    `words` holds the suggestions for keywords of other frameworks; for the rest, the error names
+    the most similar keyword.
     """
 
     def decorate(method: Callable[P, T]) -> Callable[P, T]:
@@ -224,7 +225,7 @@ def keywords(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P,
 
 
 def class_hint(value: object) -> str:
-    """What to write instead, where `value` is a class and one of its objects is wanted."""
+    """The remedy if `value` is a class where an object of it is expected, else ""."""
     return f" That is the class: write {value.__name__}()." if isinstance(value, type) else ""
 
 

@@ -1,4 +1,4 @@
-"""Every refusal of phitodeep, each also a built-in error of the kind that a caller would expect."""
+"""The errors and warnings of phitodeep; each error is also a built-in one that callers expect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class PhitodeepError(Exception):
-    """Base of all refusals: what was expected, what came, what to do, and where in the model."""
+    """Base class of all errors: what was expected, what was received, the remedy and the path."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -16,7 +16,7 @@ class PhitodeepError(Exception):
         self.places: list[str] = []  # innermost first
 
     def at(self, place: str) -> Self:
-        """Add one step of the path, as the error passes outward through a container."""
+        """Add one part of the path as the error passes outward through a container."""
         self.places.append(place)
         return self
 
@@ -33,7 +33,7 @@ class ArgumentError(PhitodeepError, ValueError):
 
 
 class ArgumentTypeError(PhitodeepError, TypeError):
-    """An argument or an array is of a kind that cannot be used."""
+    """An argument or an array has a type that cannot be used."""
 
 
 class DataError(PhitodeepError, ValueError, OSError):
@@ -41,15 +41,15 @@ class DataError(PhitodeepError, ValueError, OSError):
 
 
 class OrderError(PhitodeepError, RuntimeError):
-    """Calls came in an order that has no meaning."""
+    """Methods were called in an invalid order."""
 
 
 class BackwardError(OrderError):
-    """A backward pass without the forward pass that it belongs to."""
+    """A backward pass ran without its forward pass."""
 
 
 class NotBuiltError(OrderError, AttributeError):
-    """A parameter or a shape was asked for before it could be known."""
+    """A parameter or a shape was requested before it was known."""
 
 
 class MissingExtraError(PhitodeepError, ImportError):
@@ -57,14 +57,14 @@ class MissingExtraError(PhitodeepError, ImportError):
 
     @classmethod
     def of(cls, library: str, extra: str, purpose: str) -> Self:
-        """The error to raise where importing `library` failed."""
+        """The error to raise when `library` cannot be imported."""
         return cls(f'{purpose} needs {library}: pip install "phitodeep[{extra}]".')
 
 
 class DivergenceError(PhitodeepError, FloatingPointError):
-    """A loss or a gradient is not finite, and the step that it would spoil was not taken.
+    """A loss or a gradient is not finite; the optimizer step was not taken.
 
-    path, name    the layer and its parameter with that gradient; None where it is the loss
+    path, name    the layer and the parameter with that gradient; None if it is the loss
     """
 
     def __init__(self, message: str, path: str | None = None, name: str | None = None) -> None:
@@ -73,22 +73,22 @@ class DivergenceError(PhitodeepError, FloatingPointError):
 
 
 class PhitodeepWarning(UserWarning):
-    """Something is probably not what was meant, but has a meaning."""
+    """The code is valid but probably not what was intended."""
 
 
 def warn(message: str) -> None:
-    """Warn of something that is probably not what was meant, at the line of the user's code."""
+    """Issue a PhitodeepWarning that points to the line of the user's code."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _OURS:
+    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _INTERNAL:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, PhitodeepWarning, stacklevel=level)
 
 
-_OURS = ("phitodeep", "scipy", "contextlib", "functools", "concurrent", "threading")
+_INTERNAL = ("phitodeep", "scipy", "contextlib", "functools", "concurrent", "threading")
 
 
 def locate(error: Exception, place: str) -> None:
-    """Say that `error` passed through `place`: in its message if it is ours, else as a note."""
+    """Record that `error` passed through `place`: in our errors' path, in others as a note."""
     if isinstance(error, PhitodeepError):
         error.at(place)
     else:

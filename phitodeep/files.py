@@ -1,4 +1,4 @@
-"""Writing files so that nothing is lost: the old content stays until the new one is whole."""
+"""Writing files safely: the old content stays until the new one is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phitodeep.errors import DataError
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A binary file to write, which takes the place of `path` when the body ends without error."""
+    """Open a binary file that replaces `path` once the body ends without an error."""
     target = Path(path)
     try:
         if target.exists() and not target.is_file():  # a device or a pipe has no old content

@@ -1,4 +1,4 @@
-"""Models that people build, as small functions that return a builder: add to it, then `build()`."""
+"""Common models: functions that return a builder, which you may extend before `build()`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phitodeep.model import SequentialBuilder
 def mlp(
     *sizes: int, activation: str = "relu", dropout: float = 0.0, initializer: Initializer = He()
 ) -> SequentialBuilder:
-    """Dense layers of these sizes, the first being the input's, with an activation between."""
+    """Dense layers with activations between them; the first of `sizes` is the input size."""
     builder = SequentialBuilder(sizes[0])
     for i, size in enumerate(sizes[1:], 1):
         builder = builder.dense(size, initializer=initializer)
@@ -31,7 +31,7 @@ def mlp(
 
 
 def lenet(*shape: int, classes: int = 10) -> SequentialBuilder:
-    """Two convolutions with pools, then dense layers, for images (height, width, C).
+    """Two convolutions with pooling, then dense layers, for images (height, width, C).
 
     Source: LeCun et al. 1998, "Gradient-based learning applied to document recognition", fig. 2,
     with ReLU and max-pooling.
@@ -54,10 +54,10 @@ def lenet(*shape: int, classes: int = 10) -> SequentialBuilder:
 
 
 def resnet_small(*shape: int, classes: int = 10, blocks: int = 3) -> SequentialBuilder:
-    """A residual network with 16, 32 and 64 channels, `blocks` of each, for images.
+    """A residual network for images: `blocks` blocks each of 16, 32 and 64 channels.
 
-    Source: He et al. 2016, arXiv:1512.03385, sec. 4.2 (the CIFAR-10 networks of 6 n + 2 layers);
-    where channels grow, a strided convolution stands between the blocks.
+    Source: He et al. 2016, arXiv:1512.03385, sec. 4.2 (the CIFAR-10 networks of 6 n + 2 layers).
+    A strided convolution between the blocks increases the number of channels.
     """
     builder = SequentialBuilder(*shape).conv2d(16, 3, padding="same", bias=False)
     builder = builder.batch_norm().relu()
@@ -77,7 +77,7 @@ def _convolved(channels: int) -> tuple[Conv2D, BatchNorm]:
 def char_lstm(
     vocab_size: int, *, dim: int = 64, units: int = 128, layers: int = 1
 ) -> SequentialBuilder:
-    """Embedding, LSTMs, and scores of the next token at each step, for tokens (T,)."""
+    """An embedding, LSTMs, and scores of the next token at each step, for tokens (T,)."""
     builder = SequentialBuilder().embedding(vocab_size, dim)
     for _ in range(layers):
         builder = builder.lstm(units)
@@ -95,9 +95,9 @@ def gpt(
     dropout: float = 0.0,
     tied: bool = True,
 ) -> SequentialBuilder:
-    """A decoder of pre-norm transformer blocks: scores of the next token at each place.
+    """A decoder of pre-norm transformer blocks: scores of the next token at each position.
 
-    `activation` is that of the feed-forward nets; GPT-2's own is "gelu_tanh".
+    `activation` is used in the feed-forward layers; GPT-2 uses "gelu_tanh".
     Source: Radford et al. 2019, "Language models are unsupervised multitask learners", sec. 2.3.
     """
     embedding = Embedding(vocab_size, dim, initializer=Normal(0.02))
@@ -114,24 +114,26 @@ def gpt(
 
 
 def autoencoder(*sizes: int, activation: str = "relu") -> SequentialBuilder:
-    """Dense layers down to the last size and up again: an encoder chain, then a decoder chain."""
-    down = [layer for builder in [mlp(*sizes, activation=activation)] for layer in builder.layers]
-    up = mlp(*reversed(sizes), activation=activation).layers
-    return SequentialBuilder(sizes[0]).add(Chain(*down)).add(Chain(*up))
+    """An encoder of dense layers down to the last size, then a decoder back to the first."""
+    encoder = mlp(*sizes, activation=activation).layers
+    decoder = mlp(*reversed(sizes), activation=activation).layers
+    return SequentialBuilder(sizes[0]).add(Chain(*encoder)).add(Chain(*decoder))
 
 
 def vae(*sizes: int, latent: int, activation: str = "relu") -> SequentialBuilder:
-    """A variational autoencoder with its loss: dense layers down to `latent` numbers, and up again.
+    """A variational autoencoder with its loss: dense layers down to `latent` values and back up.
 
-    `vae(784, 400, latent=20)` learns with `train(X, X)`, X being (N, 784) from 0 to 1. Its output
-    holds 20 means, 20 log variances and 784 logits side by side, which is all that the loss,
-    `NegativeELBO(20)`, needs. The last layer is SkipConcat(Reparameterize(), *decoder), so
+    `vae(784, 400, latent=20)` is trained with `train(X, X)`, where X (N, 784) is between 0 and 1.
+    Its output holds 20 means, 20 log variances and 784 logits side by side, as the loss,
+    `NegativeELBO(20)`, expects. The last layer is SkipConcat(Reparameterize(), *decoder), so new
+    samples come from
 
         decoder = Chain(*model.layers[-1].layers[1:])
         with inference():
-            X = sigmoid(decoder.forward(Z))     # Z (N, 20), standard normal: new samples
+            X = sigmoid(decoder.forward(Z))     # Z (N, 20), standard normal
 
-    Weights begin as Xavier's, which on MNIST ended lower than He's: see docs/catalogue.md.
+    Initial weights are Xavier's, which reached a lower loss on MNIST than He's: see
+    docs/catalogue.md.
     Source: Kingma and Welling 2014, arXiv:1312.6114, sec. 3.
     """
     decoder = mlp(latent, *reversed(sizes), activation=activation, initializer=Xavier()).layers

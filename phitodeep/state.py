@@ -1,4 +1,4 @@
-"""State that comes out as plain values and goes in again: what `load_state_dict` checks."""
+"""State dicts: copying them as plain values, and the checks of `load_state_dict`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ StateDict = dict[str, Any]  # nested dicts with string keys, of plain JSON value
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Something whose memory can be written down, and restored."""
+    """An object whose state can be saved and restored."""
 
     def state_dict(self) -> StateDict: ...
     def load_state_dict(self, state: StateDict) -> None: ...
 
 
 def plain(value: Any) -> Any:
-    """A copy of `value` with Python's own numbers and lists in place of NumPy's and tuples."""
+    """Copy `value`, with Python numbers instead of NumPy's and lists instead of tuples."""
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
 
 
 def check_entries(state: Any, wanted: Collection[str], who: str) -> StateDict:
-    """`state` as a dict with exactly these keys; those missing or unknown are named."""
+    """Return `state` as a dict with exactly these keys; an error names missing or unknown ones."""
     if not isinstance(state, Mapping):
         raise ArgumentTypeError(f"{who} must be a dict, got {type(state).__name__}.")
     missing = [key for key in wanted if key not in state]
@@ -49,7 +49,7 @@ def check_entries(state: Any, wanted: Collection[str], who: str) -> StateDict:
         if extra:
             named.append(f"has the unknown {', '.join(map(repr, extra[:5]))}{_more(extra)}")
         near = difflib.get_close_matches(str(extra[0]), wanted, n=3) if extra else []
-        hint = f" (near it: {', '.join(map(repr, near))})" if near else ""
+        hint = f" (similar: {', '.join(map(repr, near))})" if near else ""
         raise ArgumentError(f"{who} {' and '.join(named)}{hint}.")
     return dict(state)
 
@@ -59,13 +59,13 @@ def _more(keys: list[str]) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a float, infinity and nan among them, or an integer that fits one."""
+    """Whether `value` is a float, possibly infinite or nan, or an integer that fits in one."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, float) or (whole and abs(value) <= sys.float_info.max)
 
 
 def check_array(array: Any, shape: Shape, who: str) -> Array:
-    """`array` as an array of real numbers of this shape."""
+    """Return `array` as an array of real numbers of this shape."""
     found = as_real(array, who)
     if found.shape != shape:
         raise ShapeError(f"{who} must have shape {shape}, got {found.shape}.")
@@ -73,7 +73,7 @@ def check_array(array: Any, shape: Shape, who: str) -> Array:
 
 
 def load_all(parts: Iterable[tuple[Stateful, StateDict]]) -> None:
-    """Load each state into its object; where one is refused, all are as they were."""
+    """Load each state into its object; if one is refused, restore them all."""
     undo: list[tuple[Stateful, StateDict]] = []
     try:
         for part, state in parts:

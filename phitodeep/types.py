@@ -1,4 +1,4 @@
-"""Names for the types that signatures repeat, and how an object shows its own settings."""
+"""Types that many signatures share, and how an object shows its settings."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-Shape = tuple[int, ...]  # of one sample, without the batch axis
+Shape = tuple[int, ...]  # in layers: of one sample, without the batch axis
 Schedule = Callable[[int], float]  # optimizer step (from 0) -> learning rate
 DType = npt.DTypeLike | None
 
 
 def parameters(cls: type) -> list[inspect.Parameter]:
-    """The constructor's parameters; `**common` stands for those of the next class."""
+    """The constructor's parameters; `**options` stands for those of the next base class."""
     found: list[inspect.Parameter] = []
     first = next((owner for owner in cls.__mro__ if "__init__" in vars(owner)), None)
-    for owner in cls.__mro__[:-1]:  # object's has none
+    for owner in cls.__mro__[:-1]:  # object has no settings
         if "__init__" in vars(owner):
             own = list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
-            if owner is not first:  # what is passed on is passed by name
+            if owner is not first:  # arguments that are passed on are passed by name
                 own = [p for p in own if p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)]
             known = {p.name for p in found}
             found += [p for p in own if p.kind is not p.VAR_KEYWORD and p.name not in known]
@@ -32,14 +32,14 @@ def parameters(cls: type) -> list[inspect.Parameter]:
 
 
 def settings(obj: object) -> dict[str, Any]:
-    """The constructor's arguments of `obj`, read back from its attributes of the same names."""
+    """The constructor arguments of `obj`, read from the attributes of the same names."""
     return {p.name: getattr(obj, p.name) for p in parameters(type(obj)) if hasattr(obj, p.name)}
 
 
 def describe(obj: object) -> str:
-    """`obj` as the call that makes it, such as `Dense(784, 128)`; what was left out stays out."""
+    """`obj` as the call that creates it, such as `Dense(784, 128)`, without default arguments."""
     shown: list[str] = []
-    gap = False  # after an argument that was left out, the others need their names
+    gap = False  # after an omitted argument, the others need their names
     for p in parameters(type(obj)):
         value = getattr(obj, p.name, p.default)
         if p.kind is p.VAR_POSITIONAL:
@@ -52,8 +52,8 @@ def describe(obj: object) -> str:
     return f"{type(obj).__name__}({', '.join(shown)})"
 
 
-def same(a: object, b: object) -> bool:
-    """Whether two settings are equal, arrays included."""
+def same(a: Any, b: Any) -> bool:
+    """Whether two settings, which may be arrays, are equal."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return np.array_equal(a, b)  # type: ignore[arg-type]
+        return np.array_equal(a, b)
     return type(a) is type(b) and bool(a == b)

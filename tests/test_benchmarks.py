@@ -59,7 +59,7 @@ def suite(monkeypatch):
     """The benchmark's files, which import each other by name."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     yield importlib
-    for name in ("bench", "measuring", "workloads", "frameworks", "frameworks.ours"):
+    for name in ("bench", "measuring", "report", "workloads", "frameworks", "frameworks.ours"):
         sys.modules.pop(name, None)
 
 

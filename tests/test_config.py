@@ -1067,7 +1067,7 @@ MISREAD: list[tuple[Any, dict[str, Any], str]] = [
     (Dropout, {"rate": 1.5}, "Dropout rate must be"),
     (Sequential, {"layer": []}, "unknown key 'layer'"),
     (SequentialBuilder, {"layer": []}, "unknown key 'layer'"),
-    (LambdaCallback, {"on_lunch": {"function": "note"}}, "LambdaCallback knows"),
+    (LambdaCallback, {"on_lunch": {"function": "note"}}, "LambdaCallback takes"),
     (Chain, {"layers": 3}, "Chain: layers must be a list, got 3"),
     (Chain, {"layers": [entry("layer", "Chain", layers="ab")]}, "layers must be a list, got 'ab'"),
     (Chain, {"layers": [{"layer": "ReLU", "id": [1]}]}, "is not what get_config writes"),

@@ -30,7 +30,7 @@ def test_mnist_learns_and_ends_with_its_accuracy(capsys):
 def test_mnist_draws_its_mistakes(capsys):
     load("mnist").main(epochs=1, show=2)
     out = capsys.readouterr().out
-    assert out.count("seen as") == 2
+    assert out.count("read as") == 2
     assert "█" in out
 
 

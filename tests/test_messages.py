@@ -285,7 +285,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "masked entries": (
         lambda: model(Dense(3, 1)).predict(np.ma.masked_greater(np.arange(6.0).reshape(2, 3), 4)),
         ArgumentError,
-        r"X has masked entries: fill them, with X\.filled\(value\)",
+        r"X has masked entries: fill them with X\.filled\(value\)",
     ),
     "a gradient before backward": (
         lambda: Dense(3, 1).grads["W"],

@@ -1,7 +1,7 @@
-"""Build the sdist and the wheel, and try the wheel in a virtual environment of its own.
+"""Build the sdist and the wheel, and test the wheel in a new virtual environment.
 
-The wheel must hold the data, the licences and py.typed, and none of the tests; installed with
-nothing but its own dependencies, it must train.
+The wheel must contain the data, the licences and py.typed, but no tests. Installed with only its
+own dependencies, it must be able to train.
 """
 
 import subprocess
@@ -43,10 +43,10 @@ def main() -> None:
         if not any(name.endswith("licenses/LICENSE") for name in names):
             sys.exit(f"{wheel.name} lacks the licence")
         if stray := [n for n in names if not n.startswith("phitodeep")]:
-            sys.exit(f"{wheel.name} holds {stray}")
+            sys.exit(f"{wheel.name} contains unexpected files: {stray}")
         size = wheel.stat().st_size
         if size > 3_000_000:
-            sys.exit(f"{wheel.name} has {size:,} bytes")
+            sys.exit(f"{wheel.name} has {size:,} bytes, at most 3,000,000 are allowed")
         home = Path(folder) / "venv"
         venv.create(home, with_pip=True)
         python = str(home / "bin" / "python")

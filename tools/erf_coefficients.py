@@ -1,4 +1,4 @@
-"""Print the polynomials of `phitodeep.functional.erf`: Chebyshev fits, made with mpmath."""
+"""Print the polynomials of `phitodeep.functional.erf`, Chebyshev fits computed with mpmath."""
 
 import mpmath as mp
 
@@ -25,5 +25,5 @@ if __name__ == "__main__":
             ("tail", tail, [t_join, t_far], n_tail),
         ):
             coefficients, error = mp.chebyfit(f, interval, n, error=True)
-            print(dtype, name, "greatest error", mp.nstr(error, 3))
+            print(dtype, name, "maximum error", mp.nstr(error, 3))
             print("   ", ", ".join(mp.nstr(c, 17) for c in coefficients))

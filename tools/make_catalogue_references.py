@@ -1,12 +1,14 @@
-"""Make tests/reference/catalogue.npz: images, sequences and transformers as PyTorch computes them.
+"""Create tests/reference/catalogue.npz: layers for images and sequences, as computed by PyTorch.
 
-Run `python tools/make_catalogue_references.py` where torch is installed; torch 2.13.0+cpu made the
-file that is stored, which holds the version and the seed that made it. The tests need no torch.
+Run `python tools/make_catalogue_references.py` with torch installed. The stored file was created
+with torch 2.13.0+cpu and records that version and the seed. The tests do not need torch.
 
-A case has a number, since names take room in a zip: `17/call` is the phitodeep call that it checks,
-with a remark after " | " as in tools/make_references.py, and `17/X`, `17/dY`, `17/params.W` and so
-on are its arrays; where there is a mask, or what a layer remembers, that is stored too. What goes
-in is a multiple of 1/256, so that the file stays small; all numbers are float64.
+Cases are numbered, since long names take space in a zip file: `17/call` is the phitodeep call that
+the case checks, with a remark after " | " as in tools/make_references.py, and `17/X`, `17/dY`,
+`17/params.W` and so on are its arrays, with a mask or a state if there is one. Inputs are multiples
+of 1/256, so that the file stays small. All values are float64.
+
+The file is long because it is one table: all cases draw from one generator, in this order.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def random(*shape: int) -> np.ndarray:
 
 
 def case(name: str, X: np.ndarray, function: Function, shapes: Shapes, **more: Any) -> None:
-    """Y, dX and the gradients of all parameters, for a random dY."""
+    """Store Y, dX and the gradients of all parameters, for a random dY."""
     x = torch.tensor(X) if X.dtype.kind == "i" else leaf(X)
     params = {n: leaf(random(*s)) for n, s in shapes.items()}
     Y = function(x, params)
@@ -56,7 +58,7 @@ def call(kind: str, *args: Any, **kwargs: Any) -> str:
 
 
 def first(X: Tensor) -> Tensor:
-    """Channels first, as PyTorch has them."""
+    """Channels first, as in PyTorch."""
     return X.movedim(-1, 1)
 
 
@@ -191,9 +193,9 @@ def pool(rank: int, shape: tuple[int, ...], size: Any, stride: Any, padding: Any
         return last(highest(first(X), k, s, 0 if padding == "valid" else padding))
 
     def average(X: Tensor, p: Params) -> Tensor:
-        if padding == "same":  # the mean of what is there
-            there = mean(padded(first(torch.ones_like(X)), pads), k, s)
-            return last(mean(padded(first(X), pads), k, s) / there)
+        if padding == "same":  # the mean without the padding
+            share = mean(padded(first(torch.ones_like(X)), pads), k, s)
+            return last(mean(padded(first(X), pads), k, s) / share)
         return last(mean(first(X), k, s, 0 if padding == "valid" else padding))
 
     arguments = f"{size}, {stride}, {padding!r}"
@@ -315,7 +317,9 @@ def sinusoids(T: int, D: int) -> Tensor:
 
 
 def embeddings() -> None:
-    look_up: Function = lambda X, p: F.embedding(X, p["W"])  # noqa: E731
+    def look_up(X: Tensor, p: Params) -> Tensor:
+        return F.embedding(X, p["W"])
+
     case("Embedding(7, 3) | (2, 5)", rng.integers(0, 7, (2, 5)), look_up, {"W": (7, 3)})
     case("Embedding(5, 2) | (4,)", rng.integers(0, 5, 4), look_up, {"W": (5, 2)})
     case("Embedding(5, 2) | (2, 3, 2)", rng.integers(0, 5, (2, 3, 2)), look_up, {"W": (5, 2)})
@@ -403,7 +407,7 @@ def recurrents() -> None:
 
 
 def hidden(T: int, causal: bool, mask: np.ndarray | None, heads: int) -> Tensor | None:
-    """-inf where nothing may be seen, (N, heads, T, T) or (T, T)."""
+    """A mask to add to the scores, -inf where hidden: (N, heads, T, T) or (T, T)."""
     seen = torch.ones(T, T).bool()
     if causal:
         seen = seen.tril()
@@ -413,7 +417,7 @@ def hidden(T: int, causal: bool, mask: np.ndarray | None, heads: int) -> Tensor 
 
 
 def attend(X: Tensor, p: Params, path: str, heads: int, seen: Tensor | None) -> Tensor:
-    """PyTorch's own attention layer."""
+    """PyTorch's attention layer."""
     _, T, D = X.shape
     zeros = torch.zeros(D).double()
     Y, _ = F.multi_head_attention_forward(
@@ -437,7 +441,7 @@ def attend(X: Tensor, p: Params, path: str, heads: int, seen: Tensor | None) -> 
 def attend_by_formula(
     X: Tensor, p: Params, path: str, heads: int, seen: Tensor | None, kv: int, rope: bool
 ) -> Tensor:
-    """For what that layer lacks: shared keys, and rotation."""
+    """The formula, for what PyTorch's layer lacks: shared keys and rotation."""
     N, T, D = X.shape
     d = D // heads
     QKV = X @ p[f"{path}Wqkv"] + p.get(f"{path}bqkv", 0.0)
@@ -506,7 +510,7 @@ def net_shapes(D: int, H: int, path: str, activation: str = "gelu") -> Shapes:
 
 
 def top(f: Function) -> Function:
-    """Paths of a chain's own layers have no `layers.`."""
+    """Adapt a function to the paths of a whole chain, which do not start with `layers.`."""
     return lambda X, p: f(X, {f"layers.{n}": a for n, a in p.items()})
 
 
@@ -606,7 +610,7 @@ def combinators() -> None:
 
 
 def noise() -> None:
-    """What layers that draw numbers predict: the mean, or X itself."""
+    """Layers that draw random values: without drawing, they return the mean, or X itself."""
     for shape in ((3, 4), (2, 3, 6)):
         half = shape[-1] // 2
         case(

@@ -1,14 +1,14 @@
-"""Make tests/reference/gpt2.npz: a small GPT-2 of the transformers library, and all its gradients.
+"""Create tests/reference/gpt2.npz: a small GPT-2 from the transformers library, with all gradients.
 
-Run `python tools/make_gpt2_reference.py` where torch and transformers are installed; torch
-2.13.0+cpu and transformers 5.23.0 made the file that is stored, which holds the versions and the
-seed that made it. The tests need neither.
+Run `python tools/make_gpt2_reference.py` with torch and transformers installed. The stored file was
+created with torch 2.13.0+cpu and transformers 5.23.0, and records the versions and the seed. The
+tests need neither.
 
-`weights/NAME` and `gradients/NAME` are the parameters under transformers' own names; `batch/` holds
-tokens and targets (2, 24), logits and the mean loss; `greedy/` a prompt, and the tokens that
-`generate` makes of it. The head is the embedding, and so is not named. The weights are drawn as
-GPT-2 draws them, then moved, all of them: 1 and 0 would hide a lost factor. They are odd multiples
-of 1/1024, so that the file stays small. All numbers are float64.
+`weights/NAME` and `gradients/NAME` are the parameters under their names in transformers. `batch/`
+holds tokens and targets (2, 24), logits and the mean loss; `greedy/` holds a prompt and the tokens
+that `generate` appends to it. The head is tied to the embedding and has no entry of its own. The
+weights are drawn as in GPT-2 and then all moved, since 1 and 0 would hide a missing factor. All are
+odd multiples of 1/1024, so that the file stays small. All values are float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 import transformers
 from make_references import FOLDER, array
 
-SEED = 20240620  # of some that were tried, one whose greedy text does not fall into a loop
+SEED = 20240620  # chosen so that the greedy text does not repeat itself
 MOVE = 0.25
 CONFIG = transformers.GPT2Config(
     vocab_size=61,
@@ -33,7 +33,7 @@ CONFIG = transformers.GPT2Config(
     bos_token_id=None,
     eos_token_id=None,
 )
-SEEN = 20  # tokens that the batch is made of: each comes several times, the others never
+SEEN = 20  # the batch uses only these tokens, each of them several times
 
 
 def odd(a: np.ndarray) -> np.ndarray:
@@ -65,7 +65,7 @@ def write() -> None:
     )
     with torch.no_grad():
         best = model(greedy).logits[:, 3:-1].topk(2).values
-    assert (best[..., 0] - best[..., 1]).min() > 0.01  # float32 must choose alike
+    assert (best[..., 0] - best[..., 1]).min() > 0.01  # float32 must choose the same token
     assert all(row.unique().numel() > 5 for row in greedy[:, 4:])
 
     arrays = {

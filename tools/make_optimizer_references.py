@@ -1,11 +1,11 @@
-"""Make tests/reference/optimizers.npz: the trajectories that PyTorch's optimizers take.
+"""Create tests/reference/optimizers.npz: the trajectories of PyTorch's optimizers.
 
-Run `python tools/make_optimizer_references.py` where torch is installed; torch 2.13.0+cpu made
-the file that is stored, which holds the version and the seed that made it. The tests need no torch.
+Run `python tools/make_optimizer_references.py` with torch installed. The stored file was created
+with torch 2.13.0+cpu and records that version and the seed. The tests do not need torch.
 
-A case is named by the phitodeep call that it checks. `start/PATH` is a parameter at the beginning
+A case is named after the phitodeep call that it checks. `start/PATH` is a parameter's initial value
 and `gradients/PATH` its gradient at each step, the same for all cases; `CASE/PATH` is the parameter
-after each step. Everything is float64 and random, since zeros would hide a lost term.
+after each step. Everything is float64 and random, since zeros would hide a missing term.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 SEED = 20240611
 STEPS = 12
 FILE = Path(__file__).parent.parent / "tests" / "reference" / "optimizers.npz"
-SHAPES = {  # those of Dense(4, 3), LayerNorm() and Dense(3, 2)
+SHAPES = {  # the parameters of Dense(4, 3), LayerNorm() and Dense(3, 2)
     "0.W": (4, 3),
     "0.b": (3,),
     "1.gamma": (3,),
@@ -37,7 +37,7 @@ Named = dict[str, Tensor]  # the parameters, by path
 
 
 def decayed(amount: float) -> Callable[[Groups], Groups]:
-    """The groups with a weight decay on the matrices alone."""
+    """Add weight decay to the group of matrices only."""
     return lambda g: [{**g[0], "weight_decay": amount}, {**g[1], "weight_decay": 0.0}]
 
 
@@ -79,7 +79,7 @@ CASES: dict[str, Make] = {
 
 
 def clip_norm(parameters: list[Tensor], longest: float) -> None:
-    """clip_grad_norm_, without the 1e-6 that it adds to the norm before it divides."""
+    """clip_grad_norm_ without the 1e-6 that it adds to the norm before dividing."""
     norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
     clip_grad_norm_(parameters, float(longest * (norm + 1e-6) / norm))
 
@@ -100,7 +100,7 @@ CLIPPED: dict[str, tuple[Make, Callable[[list[Tensor]], object]]] = {
 
 
 def adamw(ps: Named, settings: dict[str, tuple[float, float]]) -> optim.Optimizer:
-    """AdamW in which each parameter has the rate and the decay of the first prefix that fits."""
+    """AdamW where each parameter uses the rate and decay of the first matching prefix."""
     groups = [
         {"params": [t], "lr": lr, "weight_decay": decay}
         for path, t in ps.items()
@@ -110,7 +110,7 @@ def adamw(ps: Named, settings: dict[str, tuple[float, float]]) -> optim.Optimize
 
 
 def muon(ps: Named, muon: dict[str, object], adamw: dict[str, object]) -> list[optim.Optimizer]:
-    """Muon for the hidden matrix, seen as PyTorch does, (out, in); AdamW for the rest."""
+    """Muon for the hidden matrix, as (out, in) like in PyTorch; AdamW for the rest."""
     decay = muon.get("weight_decay", 0.0)
     last = {"params": [ps["2.W"]], "weight_decay": decay}
     vectors = [t for path, t in ps.items() if not path.endswith("W")]
@@ -158,7 +158,7 @@ NAMED: dict[str, Callable[[Named], list[optim.Optimizer]]] = {
 
 
 def parted(make: Make) -> Callable[[Named], list[optim.Optimizer]]:
-    """The optimizer that is made of weight matrices, and of biases and norms."""
+    """An optimizer with two groups: weight matrices, then biases and norms."""
     return lambda ps: [
         make(
             [
@@ -209,21 +209,21 @@ def main() -> None:
     rng = np.random.default_rng(SEED)
     start = {path: rng.standard_normal(shape) for path, shape in SHAPES.items()}
     gradients = {path: rng.standard_normal((STEPS, *shape)) for path, shape in SHAPES.items()}
-    made = {"start": start, "gradients": gradients}
+    cases = {"start": start, "gradients": gradients}
     for name, make in CASES.items():
-        made[name] = trajectory(parted(make), start, gradients, None)
+        cases[name] = trajectory(parted(make), start, gradients, None)
     for name, (make, clip) in CLIPPED.items():
-        made[name] = trajectory(parted(make), start, gradients, clip)
+        cases[name] = trajectory(parted(make), start, gradients, clip)
     for name, named in NAMED.items():
-        made[name] = trajectory(named, start, gradients, None)
-    made["Lion()"] = lion(start, gradients, 1e-4, 0.9, 0.99, 0.0)
-    made["Lion(0.02, beta1=0.7, beta2=0.8, weight_decay=0.5)"] = lion(
+        cases[name] = trajectory(named, start, gradients, None)
+    cases["Lion()"] = lion(start, gradients, 1e-4, 0.9, 0.99, 0.0)
+    cases["Lion(0.02, beta1=0.7, beta2=0.8, weight_decay=0.5)"] = lion(
         start, gradients, 0.02, 0.7, 0.8, 0.5
     )
-    arrays = {f"{case}/{path}": a for case, each in made.items() for path, a in each.items()}
+    arrays = {f"{case}/{path}": a for case, each in cases.items() for path, a in each.items()}
     arrays |= {"torch": np.array(torch.__version__), "seed": np.array(SEED)}
     np.savez_compressed(FILE, **arrays)
-    print(f"{len(made) - 2} cases, {FILE.stat().st_size} bytes: {FILE}")
+    print(f"{len(cases) - 2} cases, {FILE.stat().st_size} bytes: {FILE}")
 
 
 if __name__ == "__main__":

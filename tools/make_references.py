@@ -1,11 +1,13 @@
-"""Make tests/reference/{layers,losses,noise}.npz: what PyTorch computes, to compare with.
+"""Create tests/reference/{layers,losses,noise}.npz: the values that PyTorch computes.
 
-Run `python tools/make_references.py` where torch is installed; torch 2.13.0+cpu made the files that
-are stored, and each file holds the version and the seed that made it. The tests need no torch.
+Run `python tools/make_references.py` with torch installed. The stored files were created with
+torch 2.13.0+cpu; each records that version and the seed. The tests do not need torch.
 
-A case is named by the phitodeep call that it checks, with a remark after " | " where there are
+A case is named after the phitodeep call that it checks, with a remark after " | " if there are
 several; its arrays are `case/X`, `case/params.W`, `case/dY`, `case/grads.W` and so on.
-All numbers are float64. Parameters are random, since 1 and 0 would hide a lost factor.
+All values are float64. Parameters are random, since 1 and 0 would hide a missing factor.
+
+The file is long because it is one table: all cases draw from one generator, in this order.
 """
 
 from __future__ import annotations
@@ -45,18 +47,20 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "ELU()": F.elu,
     "ELU(1.7)": lambda X: F.elu(X, 1.7),
     "CELU()": F.celu,
-    "CELU(0.5)": lambda X: F.celu(X, 0.5),  # its kernel keeps 1 / alpha in float32: exact here
+    "CELU(0.5)": lambda X: F.celu(
+        X, 0.5
+    ),  # its kernel keeps 1 / alpha in float32, which is exact for 0.5
     "SELU()": F.selu,
     "GELU()": F.gelu,
     'GELU("tanh")': lambda X: F.gelu(X, approximate="tanh"),
     "SiLU()": F.silu,
     "Mish()": F.mish,
-    "HardSigmoid()": lambda X: F.relu6(X + 3) / 6,  # F.hardsigmoid's 1 / 6 is of float32
+    "HardSigmoid()": lambda X: F.relu6(X + 3) / 6,  # F.hardsigmoid rounds 1 / 6 to float32
     "HardSwish()": F.hardswish,
     "HardTanh()": F.hardtanh,
     "Sigmoid()": torch.sigmoid,
     "Tanh()": torch.tanh,
-    "Softplus()": lambda X: F.softplus(X, threshold=50),  # its default, 20, rounds at 2e-9
+    "Softplus()": lambda X: F.softplus(X, threshold=50),  # the default, 20, has an error of 2e-9
     "Softsign()": F.softsign,
     "Softmax()": lambda X: F.softmax(X, -1),
     "LogSoftmax()": lambda X: F.log_softmax(X, -1),
@@ -120,7 +124,7 @@ def layer_case(
 
 
 def batch_norm_case(shape: tuple[int, ...]) -> Arrays:
-    """Four batches in training, then a pass with running statistics; features last."""
+    """Four training batches, then one pass with running statistics; features last."""
     norm = torch.nn.BatchNorm1d(shape[-1], eps=0.02, momentum=0.3, dtype=torch.float64)
     with torch.no_grad():
         for p in norm.parameters():
@@ -165,7 +169,7 @@ def layer_cases() -> dict[str, Arrays]:
 
 
 def noise_cases() -> dict[str, Arrays]:
-    """Layers that draw numbers, with the standard normal numbers E that PyTorch drew."""
+    """Layers that draw random values, with the standard normal values E drawn by PyTorch."""
     cases = {}
     for rank, shape in ((2, (4, 6)), (3, (2, 3, 4))):
         L = shape[-1] // 2
@@ -174,9 +178,9 @@ def noise_cases() -> dict[str, Arrays]:
             torch.manual_seed(SEED)
             return Normal(X[..., :L], torch.exp(X[..., L:] / 2)).rsample()
 
-        still = torch.zeros(shape, dtype=torch.float64)  # mean 0 and log variance 0: E itself
+        zeros = torch.zeros(shape, dtype=torch.float64)  # mean 0 and log variance 0 give E itself
         case = layer_case(2 * rng.standard_normal(shape), draw)
-        cases[f"Reparameterize() | rank {rank}"] = case | {"E": array(draw(still, {}))}
+        cases[f"Reparameterize() | rank {rank}"] = case | {"E": array(draw(zeros, {}))}
     return cases
 
 
@@ -184,7 +188,7 @@ def noise_cases() -> dict[str, Arrays]:
 
 
 def mean(each: Tensor, w: Tensor | None) -> Tensor:
-    """Weights (N,), of samples, multiply the terms and count in the divisor."""
+    """The weighted mean: sample weights (N,) multiply the terms and are summed in the divisor."""
     if w is None:
         return each.mean()
     w = w.reshape(-1, *[1] * (each.ndim - 1)).expand(each.shape)
@@ -270,7 +274,7 @@ def loss_case(
 def cross_entropy(
     log_p: Tensor, y: np.ndarray, w: np.ndarray | None, options: dict[str, Any]
 ) -> Tensor:
-    """PyTorch's own, for log-probabilities (whose log_softmax they are); classes come second."""
+    """PyTorch's cross-entropy; log-probabilities equal their log_softmax. Classes come second."""
     options = dict(options)
     class_weight = options.pop("class_weight", None)
     options["weight"] = None if class_weight is None else torch.tensor(class_weight).double()
@@ -290,7 +294,7 @@ def cross_entropy(
 
 
 def smoothed_nll(log_p: Tensor, y: np.ndarray, options: dict[str, Any]) -> Tensor:
-    """Cross-entropy by its formula, for log_p that need not be normalised."""
+    """The formula of cross-entropy, for log_p that is not necessarily normalised."""
     K = log_p.shape[-1]
     s, labels = options.get("label_smoothing", 0.0), torch.tensor(y)
     kept = (labels != options.get("ignore_index", -100)).double()
@@ -343,7 +347,9 @@ def loss_cases() -> dict[str, Arrays]:
                 P, labels, lambda p, y=labels, o=options: smoothed_nll(torch.log(p), y, o)
             )
             if "label_smoothing" not in options:
-                log_p = np.log(softmax(Z)) - 0.3  # not normalised: the loss must not care
+                log_p = (
+                    np.log(softmax(Z)) - 0.3
+                )  # not normalised, which must not matter to the loss
                 weight = options.get("class_weight")
                 cases[f"NegativeLogLikelihood({shown}) | rank {rank}"] = loss_case(
                     log_p,
@@ -361,7 +367,7 @@ def loss_cases() -> dict[str, Arrays]:
             cases[f"{call} | rank {rank}, rows"] = loss_case(
                 Z,
                 soft,
-                # PyTorch divides rows by the batch alone; a mean over positions is ours
+                # PyTorch divides only by the batch size; ours is a mean over positions
                 lambda z, s=s, t=rows: F.cross_entropy(
                     z.flatten(0, -2), t.flatten(0, -2), label_smoothing=s
                 ),

@@ -1,11 +1,10 @@
-"""A residual network on CIFAR-shaped images in PyTorch: logits, loss and gradients, stored.
+"""Create tests/reference/resnet.npz: a residual network's logits, loss and gradients in PyTorch.
 
     pip install torch==2.13.0
-    python tools/make_resnet_reference.py          # writes tests/reference/resnet.npz
-
-The network is phitodeep.models.resnet_small(32, 32, 3, blocks=1), written again with PyTorch's
-functions. Parameters are multiples of 1/64, so that they pack well; of a gradient with more than
-1,000 numbers every seventh is kept. All in float64.
+    python tools/make_resnet_reference.py
+The network is phitodeep.models.resnet_small(32, 32, 3, blocks=1) written with PyTorch's functions,
+applied to images of CIFAR's shape. Parameters are multiples of 1/64, so that they compress well. Of
+a gradient with more than 1,000 elements, every seventh is kept. All values are float64.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ KEPT, STEP = 1000, 7
 
 
 def thinned(a: np.ndarray) -> np.ndarray:
-    """All of a small array, every STEP-th number of a large one."""
+    """All elements of a small array, every STEP-th of a large one."""
     return a if a.size <= KEPT else a.ravel()[::STEP]
 
 
-class Maker:
-    """Draws parameters under phitodeep's paths, and uses them as PyTorch does."""
+class Network:
+    """Draws parameters under phitodeep's paths and applies PyTorch's layers to them."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -44,7 +43,7 @@ class Maker:
     def conv(self, path: str, X: Tensor, filters: int, stride: int = 1) -> Tensor:
         channels = X.shape[1]
         W = self.draw(f"{path}.W", (3, 3, channels, filters), (2 / 9 / channels) ** 0.5)
-        pads = (1, 1, 1, 1) if stride == 1 else (0, 1, 0, 1)  # "same": the odd zero after
+        pads = (1, 1, 1, 1) if stride == 1 else (0, 1, 0, 1)  # "same" puts the odd zero after
         return F.conv2d(F.pad(X, pads), W.permute(3, 2, 0, 1), stride=stride)
 
     def norm(self, path: str, X: Tensor) -> Tensor:
@@ -59,21 +58,21 @@ class Maker:
         return Y
 
 
-def logits(make: Maker, images: np.ndarray, classes: int) -> Tensor:
-    """The network; numbers in paths are places in phitodeep's chain."""
+def logits(net: Network, images: np.ndarray, classes: int) -> Tensor:
+    """The network's output; numbers in paths are positions in phitodeep's chain."""
     X = torch.tensor(images).permute(0, 3, 1, 2)
-    X, place = F.relu(make.norm("1", make.conv("0", X, 16))), 3
+    X, place = F.relu(net.norm("1", net.conv("0", X, 16))), 3
     for channels in (16, 32, 64):
         if channels > 16:
-            X = F.relu(make.norm(f"{place + 1}", make.conv(f"{place}", X, channels, stride=2)))
+            X = F.relu(net.norm(f"{place + 1}", net.conv(f"{place}", X, channels, stride=2)))
             place += 3
-        inner = F.relu(make.norm(f"{place}.layers.1", make.conv(f"{place}.layers.0", X, channels)))
-        inner = make.norm(f"{place}.layers.4", make.conv(f"{place}.layers.3", inner, channels))
+        inner = F.relu(net.norm(f"{place}.layers.1", net.conv(f"{place}.layers.0", X, channels)))
+        inner = net.norm(f"{place}.layers.4", net.conv(f"{place}.layers.3", inner, channels))
         X = F.relu(X + inner)
         place += 2
     W, b = (
-        make.draw(f"{place + 1}.W", (64, classes), 0.2),
-        make.draw(f"{place + 1}.b", (classes,), 0.2),
+        net.draw(f"{place + 1}.W", (64, classes), 0.2),
+        net.draw(f"{place + 1}.b", (classes,), 0.2),
     )
     return X.mean(dim=(2, 3)) @ W + b
 
@@ -82,17 +81,17 @@ def main() -> None:
     rng = np.random.default_rng(1)
     images = np.round(rng.standard_normal((4, 32, 32, 3)) * 16) / 16
     labels = rng.integers(0, 10, 4)
-    make = Maker(seed=0)
-    Y = logits(make, images, 10)
+    net = Network(seed=0)
+    Y = logits(net, images, 10)
     loss = F.cross_entropy(Y, torch.tensor(labels))
     loss.backward()
     np.savez_compressed(
         OUT,
         **{"torch": torch.__version__, "batch/images": images, "batch/labels": labels},
         **{"batch/logits": Y.detach().numpy(), "batch/loss": loss.item()},
-        **{f"parameter/{path}": a for path, a in make.parameters.items()},
-        **{f"gradient/{path}": thinned(t.grad.numpy()) for path, t in make.used.items()},
-        **{f"state/{path}": t.numpy() for path, t in make.running.items()},
+        **{f"parameter/{path}": a for path, a in net.parameters.items()},
+        **{f"gradient/{path}": thinned(t.grad.numpy()) for path, t in net.used.items()},
+        **{f"state/{path}": t.numpy() for path, t in net.running.items()},
     )
     print(f"{OUT.name}: {OUT.stat().st_size / 1e3:.0f} kB, loss {loss.item():.6f}")
 

@@ -2,9 +2,9 @@
 
 Usage: python tools/pack_mnist.py FOLDER     (FOLDER holds the four IDX .gz files)
 
-The packed file is the four IDX files in FILES' order, each cut short and given a header that
-says so, one after the other, as one xz stream with a SHA-256. Of the orders tried (images,
-columns, pixel planes, rows above one another, delta filters, nibbles), plain images pack best.
+The packed file holds the four IDX files in the order of FILES, each truncated and with a matching
+header, as one xz stream with a SHA-256 check. Plain images compressed best of all the layouts tried
+(images, columns, pixel planes, stacked rows, delta filters, nibbles).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PACKED = Path(__file__).parents[1] / "phitodeep" / "data" / "mnist.xz"
 
 
 def first(n: int, idx: bytes) -> bytes:
-    """The IDX file with its first `n` items only."""
+    """Truncate an IDX file to its first `n` items."""
     magic, _, *item = struct.unpack_from(f">{1 + idx[3]}I", idx)
     header = struct.pack(f">{1 + idx[3]}I", magic, n, *item)
     return header + idx[len(header) :][: n * math.prod(item)]
 
 
 def pack(folder: Path) -> bytes:
-    """What phitodeep/data/mnist.xz holds, from the four files in `folder`."""
+    """The content of phitodeep/data/mnist.xz, from the four files in `folder`."""
     parts = [first(n, gzip.decompress((folder / name).read_bytes())) for name, n in FILES.items()]
     return lzma.compress(b"".join(parts), check=lzma.CHECK_SHA256, preset=9 | lzma.PRESET_EXTREME)
 

@@ -1,7 +1,7 @@
 """Pack the texts that come with phitodeep: python tools/pack_text.py FOLDER.
 
-FOLDER holds tinyshakespeare.txt and names.txt; each goes to phitodeep/data/NAME.xz, with xz's
-own SHA-256 check.
+FOLDER holds tinyshakespeare.txt and names.txt. Each is written to phitodeep/data/NAME.xz with a
+SHA-256 check.
 """
 
 import lzma

@@ -1,4 +1,4 @@
-"""JAX on the CPU: loss, gradients and Adam in one compiled function that reuses its memory."""
+"""JAX on the CPU: loss, gradients and Adam in one compiled function with donated buffers."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def network(workload: str) -> SequentialBuilder:
 
 
 def path_of(key: str, workload: str) -> str:
-    """A weight's path in the model, from its name in `workloads`."""
+    """The path in the model of a weight with this name in `workloads`."""
     if workload in MLPS:
         return f"{2 * int(key[1])}.{key[0]}"
     if workload == "W3":
@@ -55,8 +55,8 @@ class Side:
         rule = Adam(RATE, weight_decay=DECAY if workload == "W4" else 0.0)
         builder = network(workload).loss("softmax_cross_entropy").optimizer(rule).seed(0)
         self.model: Sequential = builder.build()
-        made = weights(workload)
-        self.model.set_weights({path_of(key, workload): a for key, a in made.items()})
+        initial = weights(workload)
+        self.model.set_weights({path_of(key, workload): a for key, a in initial.items()})
 
     def loss(self, X: np.ndarray, y: np.ndarray) -> float:
         return self.model.evaluate(X, y)["loss"]

@@ -86,12 +86,11 @@ def network(workload: str) -> nn.Module:
 
 
 def fill(model: nn.Module, workload: str) -> None:
-    """Give the model the weights of `workloads`: its parameters come in the same order."""
-    made = weights(workload)
+    """Copy the weights of `workloads` into the model."""
+    arrays = weights(workload)
     if workload == "W3":  # PyTorch flattens the channels first
-        made["W0"] = made["W0"].reshape(7, 7, 64, 128).transpose(2, 0, 1, 3).reshape(3136, 128)
-    if workload == "W5":  # a second bias, 0
-        made = {**made, "b": made["b"]}
+        arrays["W0"] = arrays["W0"].reshape(7, 7, 64, 128).transpose(2, 0, 1, 3).reshape(3136, 128)
+    if workload == "W5":  # b twice: PyTorch has two biases; the initial ones are 0
         order = ["tokens", "Wx", "Wh", "b", "b", "head", "head.b"]
     elif workload == "W4":
         block = ["norm1.gamma", "norm1.beta", "norm2.gamma", "norm2.beta"]
@@ -99,11 +98,11 @@ def fill(model: nn.Module, workload: str) -> None:
         blocks = [f"{i}.{key}" for i in range(GPT["layers"]) for key in block]
         order = ["tokens", "places", *blocks, "norm.gamma", "norm.beta", "head"]
     else:
-        order = list(made)
+        order = list(arrays)
     tables = {"tokens", "places"}
     with torch.no_grad():
         for key, parameter in zip(order, model.parameters(), strict=True):
-            a = made[key]
+            a = arrays[key]
             turned = a.transpose(3, 2, 0, 1) if a.ndim == 4 else a if key in tables else a.T
             parameter.copy_(torch.from_numpy(np.ascontiguousarray(turned)))
 
@@ -129,7 +128,7 @@ class Side:
         return F.cross_entropy(self.model(X).flatten(0, -2), y.flatten())
 
     def tensors(self, X: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
-        """The arrays as PyTorch likes them, made once."""
+        """The arrays as tensors in the layout that suits the variant; converted only once."""
         if self.held is None or self.held[0] != id(X):
             T = torch.from_numpy(X)
             if self.images:

@@ -1,4 +1,4 @@
-"""scikit-learn's MLPClassifier: its partial_fit goes through the samples once, in batches."""
+"""scikit-learn's MLPClassifier: partial_fit runs one epoch in batches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Side:
     def __init__(self, workload: str, variant: str) -> None:
         self.workload, self.model = workload, None
 
-    def made(self, batch: int) -> MLPClassifier:
-        """The classifier; its batch size is settled when it is made."""
+    def classifier(self, batch: int) -> MLPClassifier:
+        """The classifier; its batch size is fixed when it is created."""
         if self.model is None or self.model.batch_size != batch:
             hidden = MLPS[self.workload][1:-1]
             self.model = MLPClassifier(
@@ -23,8 +23,8 @@ class Side:
             )
             X = np.zeros((batch, 784), np.float32)
             self.model.partial_fit(X, np.zeros(batch, int), classes=np.arange(10))
-            made = list(weights(self.workload).values())
-            self.model.coefs_, self.model.intercepts_ = made[::2], made[1::2]
+            initial = list(weights(self.workload).values())
+            self.model.coefs_, self.model.intercepts_ = initial[::2], initial[1::2]
             self.model._optimizer = None
             self.model._optimizer = self._fresh()
         return self.model
@@ -35,12 +35,12 @@ class Side:
         return AdamOptimizer(self.model.coefs_ + self.model.intercepts_, RATE)
 
     def loss(self, X: np.ndarray, y: np.ndarray) -> float:
-        return float(log_loss(y, self.made(64).predict_proba(X), labels=np.arange(10)))
+        return float(log_loss(y, self.classifier(64).predict_proba(X), labels=np.arange(10)))
 
     def train(self, X: np.ndarray, y: np.ndarray, batch: int) -> None:
-        self.made(batch).partial_fit(X, y)  # which shuffles
+        self.classifier(batch).partial_fit(X, y)  # it shuffles
 
     epoch = train
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        return self.made(64).predict_proba(X)
+        return self.classifier(64).predict_proba(X)

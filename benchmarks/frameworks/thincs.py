@@ -15,8 +15,8 @@ class Side:
         shapes = list(zip(sizes[1:], sizes[:-1], strict=True))
         self.model = chain(*[Relu(o, i) for o, i in shapes[:-1]], Linear(*shapes[-1]))
         self.model.initialize()
-        made = list(weights(workload).values())
-        for layer, W, b in zip(self.model.layers, made[::2], made[1::2], strict=True):
+        initial = list(weights(workload).values())
+        for layer, W, b in zip(self.model.layers, initial[::2], initial[1::2], strict=True):
             layer.set_param("W", np.ascontiguousarray(W.T))
             layer.set_param("b", b)
         self.optimizer, self.rng = Adam(RATE), np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Data to learn with: MNIST, a part of it shipped, and small synthetic sets."""
+"""Data sets: MNIST, small texts, and synthetic points. A part of MNIST comes with phitodeep."""
 
 from phitodeep.data.mnist import load_mnist
 from phitodeep.data.synthetic import make_blobs, make_moons, make_spirals

@@ -1,4 +1,4 @@
-"""MNIST, 28 x 28 grey images of handwritten digits: the shipped part of it, or all."""
+"""MNIST, 28 x 28 grey images of handwritten digits: the included subset, or all of it."""
 
 from __future__ import annotations
 
@@ -22,32 +22,31 @@ Labels = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 SHIPPED = Path(__file__).with_name("mnist.xz")  # written by tools/pack_mnist.py
-RANKS = (3, 1)  # of images and of labels
+RANKS = (3, 1)  # of images and labels
 
 
 def load_mnist(
     which: Literal["small", "full"] = "small", folder: str | os.PathLike[str] | None = None
 ) -> tuple[Images, Labels, Images, Labels]:
-    """`X_train, y_train, X_test, y_test`: handwritten digits and what they are.
+    """Return `X_train, y_train, X_test, y_test`: handwritten digits and their labels.
 
     Shapes: X_train (N, 28, 28) and X_test (M, 28, 28), float32 from 0 (paper) to 1 (ink);
-    y_train (N,) and y_test (M,), int64 from 0 to 9. All are fresh arrays, in MNIST's order.
+    y_train (N,) and y_test (M,), int64 from 0 to 9. All are new arrays, in MNIST's order.
 
-    "small" is shipped with phitodeep: the first N = 10,000 and M = 1,000 of MNIST.
-    "full" is all of it, N = 60,000 and M = 10,000, through Hugging Face `datasets`, which
-    downloads it once. `folder` reads everything in the four IDX files of a folder instead,
-    plain or gzipped (`train-images-idx3-ubyte`, `t10k-labels.idx1-ubyte.gz`, ...), without
-    a network.
+    "small" comes with phitodeep: the first N = 10,000 and M = 1,000 digits of MNIST.
+    "full" is all of MNIST, N = 60,000 and M = 10,000, from Hugging Face `datasets`, which
+    downloads it once. `folder` reads the four IDX files in a folder instead, plain or gzipped
+    (`train-images-idx3-ubyte`, `t10k-labels.idx1-ubyte.gz`, ...), without a network.
 
-    Raises DataError where a file is missing or damaged or the download fails, ArgumentError
-    for another `which`, and MissingExtraError where "full" lacks `datasets`.
+    Raises DataError if a file is missing or damaged or the download fails, ArgumentError for any
+    other `which`, and MissingExtraError if "full" needs `datasets` and it is not installed.
 
     Source: LeCun, Bottou, Bengio and Haffner 1998, "Gradient-based learning applied to
-    document recognition", Proc. IEEE 86(11). Licence: LICENSES.md beside this file.
+    document recognition", Proc. IEEE 86(11). Licence: LICENSES.md next to this file.
     """
     if which not in ("small", "full"):
         raise ArgumentError(
-            f'load_mnist takes which="small" or "full", got {which!r}; a path goes to folder=.'
+            f'load_mnist takes which="small" or "full", got {which!r}; pass a path as folder=.'
         )
     if folder is not None:
         arrays = _read_folder(folder)
@@ -62,7 +61,7 @@ def _unit(images: Bytes) -> Images:
 
 
 def _read_shipped() -> list[Bytes]:
-    import lzma  # here, because a Python built without it can still do all the rest
+    import lzma  # here, because a Python built without it can still do everything else
 
     with _naming(SHIPPED, "Reinstall: pip install --force-reinstall phitodeep", lzma.LZMAError):
         return _checked(_unpack(lzma.decompress(SHIPPED.read_bytes()), *RANKS, *RANKS))
@@ -79,10 +78,10 @@ def _read_folder(folder: str | os.PathLike[str]) -> list[Bytes]:
         for path, rank in zip(paths, RANKS, strict=True):
             with _naming(path, "Replace it with a fresh download"):
                 data = path.read_bytes()
-                if data.startswith(b"\x1f\x8b"):  # browsers unzip, or not, and keep the name
+                if data.startswith(b"\x1f\x8b"):  # browsers may unzip it and keep the name
                     data = gzip.decompress(data)
                 pair += _unpack(data, rank)
-        with _naming(f"{paths[0]} and {paths[1].name}", "Replace them by a pair from one source"):
+        with _naming(f"{paths[0]} and {paths[1].name}", "Replace them with a pair from one source"):
             arrays += _checked(pair)
     return arrays
 
@@ -96,14 +95,14 @@ def _read_hub() -> list[Bytes]:
             rows = load_dataset("ylecun/mnist", split=split).with_format("numpy")[:]
             arrays += rows["image"], rows["label"]
         return _checked(arrays)
-    except ImportError as error:  # also Pillow's, on the first image
+    except ImportError as error:  # Pillow's too, on the first image
         raise MissingExtraError.of(
             "datasets (with Pillow)", "data", 'load_mnist("full")'
         ) from error
-    except Exception as error:  # there are many libraries below, whose errors share no class
+    except Exception as error:  # datasets uses many libraries, whose errors share no class
         raise DataError(
-            f"MNIST did not come from Hugging Face ({type(error).__name__}: {error}). Without "
-            "a network, load_mnist(folder=...) reads the four IDX files from a folder."
+            f"MNIST could not be loaded from Hugging Face ({type(error).__name__}: {error}). "
+            "Without a network, load_mnist(folder=...) reads the four IDX files from a folder."
         ) from error
 
 
@@ -113,13 +112,13 @@ def _find(root: Path, name: str) -> Path:
         if path.is_file():
             return path
     raise DataError(
-        f"{root} {'has no file' if root.is_dir() else 'is no folder with'} {' or '.join(names)}: "
-        "load_mnist takes as folder the one that holds MNIST's four IDX files."
+        f"{root} {'has no file' if root.is_dir() else 'is not a folder with'} "
+        f"{' or '.join(names)}: load_mnist needs the folder that holds MNIST's four IDX files."
     )
 
 
 def _unpack(data: bytes, *ranks: int) -> list[Bytes]:
-    """The IDX arrays of these ranks that follow one another in `data`, and nothing else.
+    """Return the consecutive IDX arrays of these ranks in `data`, which holds nothing else.
 
     IDX: bytes 0, 0, 8 (for unsigned bytes), rank; the shape as big-endian 32-bit integers; items.
     """
@@ -128,23 +127,23 @@ def _unpack(data: bytes, *ranks: int) -> list[Bytes]:
     for rank in ranks:
         start, items = end, end + 4 + 4 * rank
         if len(data) < items:
-            raise ValueError(f"cut short, {len(data)} bytes do not even hold its header")
+            raise ValueError(f"truncated: {len(data)} bytes are too few for its header")
         magic, *shape = struct.unpack_from(f">{1 + rank}I", data, start)
         if magic != 2048 + rank:
             raise ValueError(
-                f"magic number {magic} where {2048 + rank} belongs (images 2051, labels 2049)"
+                f"magic number {magic}, expected {2048 + rank} (images 2051, labels 2049)"
             )
         end = items + math.prod(shape)
         if len(data) < end:
-            raise ValueError(f"cut short, {len(data)} of {end} bytes, by its shape {(*shape,)}")
+            raise ValueError(f"truncated: {len(data)} of {end} bytes for its shape {(*shape,)}")
         arrays.append(np.frombuffer(data[items:end], np.uint8).reshape(shape))
     if len(data) > end:
-        raise ValueError(f"{len(data) - end} bytes too many, by its shape {arrays[-1].shape}")
+        raise ValueError(f"{len(data) - end} bytes too many for its shape {arrays[-1].shape}")
     return arrays
 
 
 def _checked(arrays: list[Bytes]) -> list[Bytes]:
-    """These arrays, if they are images, labels, images, labels that belong together."""
+    """Check that the arrays are images, labels, images, labels that match; return them."""
     for images, labels in zip(arrays[::2], arrays[1::2], strict=True):
         if images.shape[1:] != (28, 28) or not len(images):
             raise ValueError(f"images of shape {images.shape}, expected (N, 28, 28) with N > 0")
@@ -157,7 +156,7 @@ def _checked(arrays: list[Bytes]) -> list[Bytes]:
 
 @contextmanager
 def _naming(path: Path | str, remedy: str, *also: type[Exception]) -> Iterator[None]:
-    """Make a DataError that names `path` of whatever goes wrong while it is read."""
+    """Turn errors while reading `path` into a DataError that names it and the remedy."""
     expected: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, *also)
     try:
         yield

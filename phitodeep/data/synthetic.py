@@ -1,8 +1,8 @@
-"""Small point sets with classes, to see a model learn within a second.
+"""Small labelled point sets, on which a model learns within a second.
 
-Each is drawn from its own `numpy.random.default_rng(seed)`: equal arguments give equal arrays.
-Classes are equally frequent to within one point, and points come shuffled, so that
-`X[:80], X[80:]` is a fair split.
+Each call draws from its own `numpy.random.default_rng(seed)`: equal arguments give equal arrays.
+Class sizes differ by at most one point, and the points are shuffled, so `X[:80], X[80:]` is a
+fair split.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Labels = npt.NDArray[np.int64]
 
 
 def make_moons(n: int = 100, noise: float = 0.1, seed: int = 0) -> tuple[Points, Labels]:
-    """`X, y`: two half circles of radius 1 that reach into one another.
+    """Return `X, y`: two interleaving half circles of radius 1.
 
     Shapes: X (n, 2) float32; y (n,) int64 in {0, 1}. Class 0 is the upper half circle around
     (0, 0) with n // 2 points, class 1 the lower one around (1, 0.5); both are evenly spaced.
@@ -42,11 +42,11 @@ def make_moons(n: int = 100, noise: float = 0.1, seed: int = 0) -> tuple[Points,
 def make_spirals(
     n: int = 300, classes: int = 3, noise: float = 0.2, seed: int = 0
 ) -> tuple[Points, Labels]:
-    """`X, y`: arms that wind 4 radians around the origin while their radius grows to 1.
+    """Return `X, y`: spiral arms that wind 4 radians around the origin, up to a radius of 1.
 
     Shapes: X (n, 2) float32; y (n,) int64 in 0 .. classes - 1. Arm k starts at the angle
-    2 pi k / classes. `noise` is the standard deviation of the angle, in radians: a wobble that
-    shrinks with the radius, so that the arms stay apart near the origin too.
+    2 pi k / classes. `noise` is the standard deviation of the angle, in radians. The displacement
+    shrinks with the radius, so the arms stay apart near the origin too.
 
     Raises ArgumentError for classes < 1, n < classes, noise < 0 or seed < 0.
     Source: Karpathy, "Minimal neural network case study", Stanford CS231n notes.
@@ -62,11 +62,11 @@ def make_spirals(
 def make_blobs(
     n: int = 300, classes: int = 3, dims: int = 2, spread: float = 1.0, seed: int = 0
 ) -> tuple[Points, Labels]:
-    """`X, y`: one round Gaussian cloud a class.
+    """Return `X, y`: one round Gaussian cluster per class.
 
     Shapes: X (n, dims) float32; y (n,) int64 in 0 .. classes - 1. The centres are uniform in
-    the cube from -10 to 10, and may come to lie close together; `spread` is the standard
-    deviation of each coordinate around its centre, and moves no centre.
+    the cube from -10 to 10 and may lie close together. `spread` is the standard deviation of each
+    coordinate around its centre; it does not move the centres.
 
     Raises ArgumentError for classes < 1, n < classes, dims < 1, spread < 0 or seed < 0.
     Source: the distribution of scikit-learn's `sklearn.datasets.make_blobs`.

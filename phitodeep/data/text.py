@@ -1,4 +1,4 @@
-"""Small texts, their characters as tokens, and windows on them."""
+"""Small texts, and windows over their tokens."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SHIPPED = {name: f"{name}.xz" for name in ("tinyshakespeare", "names")}  # by to
 
 
 def load_text(name: str = "tinyshakespeare") -> str:
-    """A text that is shipped with phitodeep, offline.
+    """Return a text that comes with phitodeep; no network is needed.
 
-    "tinyshakespeare" is 1,115,394 characters of plays, "names" 32,033 first names, one a line.
-    Raises DataError where the file is missing or damaged. Licences: LICENSES.md beside this file.
-    Source of both: the data of Karpathy's char-rnn and makemore.
+    "tinyshakespeare" is 1,115,394 characters of plays; "names" is 32,033 first names, one per line.
+    Raises DataError if the file is missing or damaged. Licences: LICENSES.md next to this file.
+    Source: the data of Karpathy's char-rnn and makemore.
     """
     import lzma
 
@@ -32,15 +32,18 @@ def load_text(name: str = "tinyshakespeare") -> str:
 
 
 def windows(tokens: Array, length: int) -> tuple[Array, Array]:
-    """X and y (N, length): all windows on tokens (T,), and the same one token later; no copies.
+    """Return X and y (N, length): all windows over tokens (T,), and the same shifted by one token.
 
     N is T - length. Both are read-only views of the tokens; a training loop copies only the rows
-    of its batch. A np.memmap of integers stays in its file: `train` reads the rows that it needs.
+    of its batch. An np.memmap of integers stays in its file: `train` reads the rows that it needs.
     """
     if not isinstance(tokens, np.memmap):
         tokens = as_tokens(tokens, "tokens")
     check_count(length, "length")
     if tokens.ndim != 1 or len(tokens) <= length:
-        raise ArgumentError(f"windows of {length} need more tokens than that, got {tokens.shape}.")
+        raise ArgumentError(
+            f"windows of length {length} require tokens (T,) with T > {length}, "
+            f"got shape {tokens.shape}."
+        )
     view = np.lib.stride_tricks.sliding_window_view(tokens, length, subok=True)
     return view[:-1], view[1:]

@@ -1,4 +1,4 @@
-"""Where a training step's time goes: each layer, measured and as its formula predicts."""
+"""Profile a training step: the time of each layer, as measured and as its formula predicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAD = ("path", "layer", "forward", "backward", "share", "MFLOP", "GFLOP/s", "ke
 
 @dataclass(frozen=True)
 class Row:
-    """One layer that does work itself, over one training step."""
+    """One layer without child layers, over one training step."""
 
     path: str
     layer: str
@@ -29,12 +29,12 @@ class Row:
     backward: float  # seconds
     share: float  # of the whole step
     flops: int  # of forward and backward, by the layer's formula
-    kept: int  # bytes that forward kept for backward and no layer before kept too
-    predicted: float  # seconds that the FLOPs take at the peak
+    kept: int  # bytes that forward kept for backward, unless an earlier layer kept them too
+    predicted: float  # seconds that the FLOPs would take at the peak
 
     @property
     def speed(self) -> float:
-        """FLOP a second."""
+        """FLOP per second."""
         return self.flops / max(self.forward + self.backward, 1e-12)
 
     def cells(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Profile:
     rest: float  # seconds of a step outside the layers: loss, optimizer, loop
     loss: float  # seconds of the loss and its gradient
     update: float  # seconds of the optimizer, once it has the gradients
-    peak: float  # FLOP a second of a large matrix product on this machine, now
+    peak: float  # FLOP per second of a large matrix product, measured in this run
 
     @property
     def flops(self) -> int:
@@ -77,7 +77,7 @@ class Profile:
             f"{self.peak / 1e9:,.0f} GFLOP/s here"
         )
         totals = (
-            f"outside the layers {1e6 * self.rest:,.0f} us ({self.rest / self.step:.1%}), of these "
+            f"outside the layers {1e6 * self.rest:,.0f} us ({self.rest / self.step:.1%}), with "
             f"loss {1e6 * self.loss:,.0f} us and optimizer {1e6 * self.update:,.0f} us; "
             f"{self.flops / 1e6:,.1f} MFLOP, {self.flops / self.step / 1e9:,.1f} GFLOP/s over the "
             f"step; {self.kept / 1e6:,.1f} MB kept"
@@ -88,12 +88,12 @@ class Profile:
         return str(self.table())
 
     def show(self) -> None:
-        """Print it: as a table by rich in a terminal and in Jupyter, else as plain text."""
+        """Print a table, drawn by rich in a terminal and in Jupyter, plain elsewhere."""
         self.table().show()
 
 
 class _Clock:
-    """A watcher that notes the seconds of each pass, by path and by what it is."""
+    """A watcher that records the seconds of each pass by path and kind of event."""
 
     def __init__(self) -> None:
         self.began: dict[tuple[str, str], float] = {}
@@ -120,7 +120,7 @@ def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> 
     batches = [(X[rows], y[rows])] * steps
     twin = model.copy()
     twin.callbacks, twin.metrics, twin.batch_size = [], [], None
-    twin.train(batches[:3], epochs=1, verbose=0)  # compiles, and warms up
+    twin.train(batches[:3], epochs=1, verbose=0)  # warm-up: compiles the kernels
     leaves = [(path, layer) for path, layer in twin.walk() if not layer.children()]
     ends: list[float] = []
     ticks = LambdaCallback(on_batch_end=lambda *_: ends.append(time.perf_counter()))
@@ -151,15 +151,15 @@ def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> 
 
 
 def _passes(layer: Layer, *, first: bool) -> int:
-    """Forward passes' worth of work in forward and backward.
+    """The work of forward and backward, in multiples of one forward pass.
 
-    One forward; one for dX, which the first layer's step does without; one for the parameters.
+    One for forward, one for dX, which the first layer does not need, and one for the parameters.
     """
     return 1 + (not first) + bool(layer.params)
 
 
 def _new_bytes(value: Any, seen: set[int]) -> int:
-    """Bytes of the arrays in a cache, but those that were seen before."""
+    """The bytes of the arrays in a cache, without those seen before."""
     if isinstance(value, np.ndarray):
         while isinstance(value.base, np.ndarray):
             value = value.base
@@ -173,7 +173,7 @@ def _new_bytes(value: Any, seen: set[int]) -> int:
 
 
 def gemm_peak(dtype: DType, size: int = 768, times: int = 7) -> float:
-    """FLOP a second of a matrix product (size, size): the best of some."""
+    """FLOP per second of a matrix product (size, size): the best of several runs."""
     A: Array = np.ones((size, size), dtype)
     out, best = np.empty_like(A), np.inf
     for _ in range(times):

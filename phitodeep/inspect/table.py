@@ -1,15 +1,16 @@
-"""Tables of texts: by rich in a terminal and in Jupyter, else plain."""
+"""Text tables, drawn by rich in a terminal and in Jupyter, plain elsewhere."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts below a head, the first `left` columns aligned to the left."""
+    """Rows of text below a header; the first `left` columns are aligned to the left."""
 
     title: str
     head: Sequence[str]
@@ -30,7 +31,7 @@ class Table:
         return "\n".join([self.title, *(line.rstrip() for line in aligned), self.totals])
 
     def show(self) -> None:
-        """Print it."""
+        """Print the table."""
         if sys.platform == "emscripten":
             print(self)
             return
@@ -45,8 +46,8 @@ class Table:
             return
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for i, name in enumerate(self.head):
-            justify = "left" if i < self.left else "right"
-            table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+            justify: Literal["left", "right"] = "left" if i < self.left else "right"
+            table.add_column(name, justify=justify, overflow="fold")
         for row in self.rows:
             table.add_row(*map(Text, row))
         console.print(Text(self.title), table, Text(self.totals))

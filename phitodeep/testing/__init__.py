@@ -1,11 +1,11 @@
-"""Are the gradients true? Every number is moved a little, and the slope compared with `backward`.
+"""Gradient checking: compare the result of `backward` with central differences.
 
-    check_gradients(Dense(3, 4), X)                a layer or a model, against a random dY
+    check_gradients(Dense(3, 4), X)                a layer or a model, with a random dY
     check_gradients(model, X, y)                   a model with its loss
     check_gradients(MeanSquaredError(), P, y)      a loss
 
-A wrong gradient raises `GradientError`, which says where, by how much, and what it looks like:
-the tables of diagnoses.py hold what is recognised.
+A wrong gradient raises `GradientError`, which names the place, the size of the error and the
+likely cause. The tables in diagnoses.py list the causes that are recognised.
 """
 
 from phitodeep.testing.check import check_gradients

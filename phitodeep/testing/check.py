@@ -1,4 +1,4 @@
-"""The check: a float64 copy, its claims made twice, their slopes, and who is to blame."""
+"""The gradient check: run a float64 copy, measure its slopes, and locate what is wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phitodeep.testing.report import Finding, GradientError, GradientReport, ref
 from phitodeep.testing.slopes import Arrays, Trial, probes_of
 from phitodeep.types import Array, Shape
 
-Aim = tuple[Any, Any]  # y and sample_weight
+Targets = tuple[Any, Any]  # y and sample_weight
 
 
 def check_gradients(
@@ -39,28 +39,28 @@ def check_gradients(
 ) -> GradientReport:
     """Compare every gradient of a layer, a model or a loss with central differences.
 
-    `obj` is a Layer (X its input) or a Loss (X the predictions, y the targets). With y, a layer
-    is checked together with `loss`, or with the attribute `loss` that models have; without y,
-    against a random dY. All happens in float64 on a copy: `obj` stays as it is. An unbuilt layer
-    is built for X, from `seed`, which also seeds everything else. Sizes that differ from each
-    other and from 2 make the diagnosis of a wrong factor sharper.
+    `obj` is a Layer (X is its input) or a Loss (X holds the predictions, y the targets). With y, a
+    layer is checked together with `loss`, or with its own attribute `loss`, which models have.
+    Without y, it is checked with a random dY. The check runs in float64 on a copy; `obj` is left
+    unchanged. An unbuilt layer is built for X from `seed`, which also seeds everything else.
+    Choose sizes that differ from each other and from 2: a wrong factor is then easier to identify.
 
-    `training=False` checks what `saliency()` gives. `perturb` moves parameters and states that
-    still have trivial values (gamma = 1, b = 0), since these would hide a lost factor. An array
-    of more than `max_probes` numbers is probed at that many random places, and along one random
-    direction that moves all of it (None: at every place), so that a network of 784-128-64-10
-    takes a second or two.
+    `training=False` checks the gradients under `saliency()`. `perturb` moves parameters and states
+    that still have trivial values (gamma = 1, b = 0), which would hide a missing factor. An array
+    of more than `max_probes` elements is probed at that many random elements, and along one random
+    direction that moves all of them, so a network of 784-128-64-10 takes a second or two.
+    `max_probes=None` probes every element.
 
-    A claim a is right where, for a numeric slope n,
+    The gradient a that `backward` computes is right if, for a numeric slope n,
 
         |a - n| <= rtol max(|a|, |n|, floor)      rtol floor = atol + the rounding error of n
 
-    If that fails down to the shortest step, and a is between the slopes to both sides, then this
-    is a kink (of ReLU, say): it counts as skipped. More skipped than not is an error.
+    If this fails down to the shortest step and a lies between the two one-sided slopes, the element
+    is at a kink (of ReLU, say) and counts as skipped. Skipping more than half is an error.
 
-    Also checked: float64 stays float64; X, dY and the parameters are not written into; each
-    parameter has one gradient of its shape (a frozen layer may leave it out); forward and
-    backward, done again, give the same again.
+    The check also requires that float64 stays float64; that X, dY and the parameters are not
+    written into; that each parameter has one gradient of its shape (a frozen layer may omit it);
+    and that forward and backward return the same values when called again.
 
     Raises GradientError, or returns a GradientReport.
     """
@@ -68,39 +68,41 @@ def check_gradients(
         raise ArgumentTypeError(f"check_gradients takes a layer or a loss, got {obj!r}.")
     if isinstance(obj, Loss):
         loss, X = obj, as_float(X, np.float64, "X")
-    layer = obj if isinstance(obj, Layer) else Chain()  # a loss alone is that of the identity
+    layer = (
+        obj if isinstance(obj, Layer) else Chain()
+    )  # a loss on its own is checked as the loss of the identity
     limits: dict[str, Any] = {
         "max_probes": None if max_probes is None else check_count(max_probes, "max_probes"),
         "rtol": check_number(rtol, "rtol", above=0),
         "atol": check_number(atol, "atol", least=0),
     }
-    rng, aim = np.random.default_rng(seed), (y, sample_weight)
+    rng, targets = np.random.default_rng(seed), (y, sample_weight)
     with calling(training=training, caching=True, needs_dX=True, reuse=False, step=0, first=0):
-        twin = _twin_of(layer, np.shape(X)[1:], seed, rng if perturb else None)
-        loss = _loss_of(twin, loss, aim)
+        twin = _float64_copy(layer, np.shape(X)[1:], seed, rng if perturb else None)
+        loss = _loss_of(twin, loss, targets)
         X = np.array(twin._cast_input(X), order="C")
         shown = repr(twin if layer is obj else obj)
         subject = shown if len(shown) <= 80 else shown.partition("(")[0]
-        trial = _trial_of(subject, twin, X, loss, aim, rng)
+        trial = _trial_of(subject, twin, X, loss, targets, rng)
         findings: list[Finding] = []
         for name in trial.claims:
             findings.append(Finding(name, trial, findings, *probes_of(trial, name, rng, **limits)))
-        faults = [told for finding in findings if (told := fault(finding))]
+        faults = [message for finding in findings if (message := fault(finding))]
         if faults and twin.children():
             check = partial(check_gradients, training=training, perturb=False, seed=seed, **limits)
-            faults += _culprits(twin, X, loss, aim, check)
+            faults += _wrong_parts(twin, X, loss, targets, check)
         refuse(subject, faults)
     return GradientReport(subject, tuple(finding.entry() for finding in findings))
 
 
-def _loss_of(layer: Layer, loss: Loss | None, aim: Aim) -> Loss | None:
-    """A copy of the loss to check with, or None for a random dY."""
-    if aim[0] is None:
-        if loss is None and aim[1] is None:
+def _loss_of(layer: Layer, loss: Loss | None, targets: Targets) -> Loss | None:
+    """Copy the loss to check with; None means a random dY."""
+    if targets[0] is None:
+        if loss is None and targets[1] is None:
             return None
         raise ArgumentError(
             "A loss needs targets, check_gradients(loss, P, y): "
-            "loss and sample_weight are taken only with targets y."
+            "loss and sample_weight are accepted only with targets y."
         )
     found = getattr(layer, "loss", None) if loss is None else loss
     if not isinstance(found, Loss):
@@ -108,8 +110,8 @@ def _loss_of(layer: Layer, loss: Loss | None, aim: Aim) -> Loss | None:
     return copy.deepcopy(found)
 
 
-def _twin_of(obj: Layer, shape: Shape, seed: int, rng: np.random.Generator | None) -> Layer:
-    """A float64 copy with parameters of its own, none of them trivial if there is an rng."""
+def _float64_copy(obj: Layer, shape: Shape, seed: int, rng: np.random.Generator | None) -> Layer:
+    """A float64 copy that shares no parameters; with an rng, none of them stays trivial."""
     twin = obj.copy()
     if twin.output_shape is None:
         twin.build(shape, seed=seed, dtype=np.float64)
@@ -125,9 +127,14 @@ def _twin_of(obj: Layer, shape: Shape, seed: int, rng: np.random.Generator | Non
 
 
 def _trial_of(
-    subject: str, layer: Layer, X: Array, loss: Loss | None, aim: Aim, rng: np.random.Generator
+    subject: str,
+    layer: Layer,
+    X: Array,
+    loss: Loss | None,
+    targets: Targets,
+    rng: np.random.Generator,
 ) -> Trial:
-    """The output, or its loss, as a function of X and of all parameters here and below."""
+    """The output, or its loss, as a function of X and of all parameters in the tree."""
     check_finite(X, "X")
     states = [(part.state, copy.deepcopy(part.state)) for _, part in layer.walk()]
 
@@ -137,7 +144,7 @@ def _trial_of(
         return np.array(layer.forward(X))  # a copy: Y may be a view of X, which is moved
 
     def run() -> Any:
-        return forward() if loss is None else loss.loss_func(forward(), *aim)
+        return forward() if loss is None else loss.loss_func(forward(), *targets)
 
     def backward() -> dict[str, Any]:
         return {"dX": layer.backward(dY), **layer.gradients()}
@@ -147,7 +154,7 @@ def _trial_of(
     out, faults = _twice("forward", lambda: {"Y": forward()}, given, " at the same step")
     Y = out["Y"]
     if Y.dtype != np.float64:
-        faults.append(f"Y is {Y.dtype} for X of float64: a layer keeps the dtype.")
+        faults.append(f"Y is {Y.dtype} for X of float64: a layer must keep the dtype.")
     if not np.isfinite(Y).all():
         faults.append("Y holds nan or infinity.")
     refuse(subject, faults)
@@ -155,7 +162,7 @@ def _trial_of(
         dY = rng.standard_normal(Y.shape)
     else:
         who = "loss_gradient"
-        out, faults = _twice(who, lambda: {who: loss.loss_gradient(Y, *aim)}, {"X": Y})
+        out, faults = _twice(who, lambda: {who: loss.loss_gradient(Y, *targets)}, {"X": Y})
         refuse(subject, [*faults, *malformed({who: Y}, out)])
         dY = out[who]
     claims, faults = _twice("backward", backward, {**given, "dY": dY})
@@ -163,7 +170,7 @@ def _trial_of(
     frozen = _gather(((path, part) for path, part in layer.walk() if not part.trainable), "params")
     refuse(subject, [*faults, *malformed(arrays, claims, frozen)])
     upstream, shapes = dY if loss is None else 1.0, {"": X.shape, " of Y": Y.shape}
-    return Trial(run, run(), upstream, arrays, claims, shapes, *aim)
+    return Trial(run, run(), upstream, arrays, claims, shapes, *targets)
 
 
 def _gather(layers: Iterable[tuple[str, Layer]], store: str) -> Arrays:
@@ -178,28 +185,30 @@ def _gather(layers: Iterable[tuple[str, Layer]], store: str) -> Arrays:
 def _twice(
     who: str, f: Callable[[], dict[str, Any]], given: Arrays, when: str = ""
 ) -> tuple[Arrays, list[str]]:
-    """What f gives, and its faults: it writes into `given`, or gives others when called again."""
+    """Call f twice; return its arrays and faults: writing into `given`, or a different result."""
     kept = copy.deepcopy(given)
     first, second = ({k: np.array(a) for k, a in f().items() if a is not None} for _ in range(2))
     written, changed = _differing(kept, given), _differing(first, second)
     faults = [f"{who} writes into {written}."] if written else []
-    faults += [f"{who}, called again{when}, gives another {changed}."] if changed else []
+    faults += [f"{who}, called again{when}, returns a different {changed}."] if changed else []
     return first, faults
 
 
 def _differing(A: Arrays, B: Arrays) -> str:
-    """The names of what is not the same in both."""
+    """The names of the arrays that differ."""
     pairs = ((name, A.get(name, ()), B.get(name, ())) for name in {**A, **B})
     return ", ".join(name for name, a, b in pairs if not np.array_equal(a, b, equal_nan=True))
 
 
-def _culprits(
-    twin: Layer, X: Array, loss: Loss | None, aim: Aim, check: Callable[..., GradientReport]
+def _wrong_parts(
+    twin: Layer, X: Array, loss: Loss | None, targets: Targets, check: Callable[..., GradientReport]
 ) -> list[str]:
-    """Which parts of a wrong whole are wrong alone, each checked at what it receives."""
+    """Check each part on its own, at the input that it receives; report those that are wrong."""
     parts, seen, wrong = dict(twin.walk()), dict[str, Array](), []
 
-    def alone(what: str, part: Layer | Loss, X: Array, y: Any = None, weight: Any = None) -> None:
+    def check_alone(
+        what: str, part: Layer | Loss, X: Array, y: Any = None, weight: Any = None
+    ) -> None:
         try:
             check(part, X, y, sample_weight=weight)
         except GradientError as error:
@@ -212,8 +221,8 @@ def _culprits(
     with watching(note):
         Y = twin.copy().forward(X)
     for path, given in seen.items():
-        alone(f"layer {path}", parts[path], given)
+        check_alone(f"layer {path}", parts[path], given)
     if loss is not None:
-        alone("the loss", loss, Y, *aim)
+        check_alone("the loss", loss, Y, *targets)
     joins = f"Alone, every layer inside is right: does {type(twin).__name__} join them wrongly?"
     return wrong or [joins]

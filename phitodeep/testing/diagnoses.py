@@ -1,4 +1,4 @@
-"""What wrong gradients look like: tables of (predicate, sentence), of which the first that fits."""
+"""Diagnoses of wrong gradients: tables of (predicate, sentence), where the first match counts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from phitodeep.testing.report import Finding
 from phitodeep.testing.slopes import Arrays
 from phitodeep.types import Array, Shape
 
-# --- what is seen before any slope is compared ---------------------------------------------
+# --- before any slope is compared ---------------------------------------------
 
-SHAPES: tuple[tuple[Callable[[Shape, Shape], bool], str], ...] = (  # of a gradient, of its array
+SHAPES: tuple[
+    tuple[Callable[[Shape, Shape], bool], str], ...
+] = (  # of the gradient and of its array
     (lambda g, a: g == a[::-1], "Is it transposed?"),
     (lambda g, a: a == (*g[:1], 1) and len(set(g)) == 1, "Was (n,) broadcast against (n, 1)?"),
     (lambda g, a: g[-len(a) :] == a, "Was it not summed over the rows?"),
@@ -28,36 +30,36 @@ COUNTS = (
 
 
 def malformed(arrays: Arrays, claims: Arrays, frozen: Container[str] = ()) -> Iterator[str]:
-    """The claims that are no gradients of the arrays; those of frozen ones may be missing."""
+    """Describe claims that cannot be gradients of the arrays; frozen arrays need no gradient."""
     for name in {**arrays, **claims}:
         A, G = arrays.get(name), claims.get(name)
         if A is None:
             yield f"{name} is given, but nothing of that name has a gradient."
         elif G is None:
             if name not in frozen:
-                yield f"{name} is missing: backward does not give it."
+                yield f"{name} is missing: backward does not compute it."
         elif G.shape != A.shape:
-            hints = (sentence for looks_so, sentence in SHAPES if looks_so(G.shape, A.shape))
-            told = f"{name} has shape {G.shape}, and should have {A.shape}."
-            yield f"{told} {next(hints, '')}".rstrip()
+            hints = (sentence for matches, sentence in SHAPES if matches(G.shape, A.shape))
+            message = f"{name} has shape {G.shape}, but should have {A.shape}."
+            yield f"{message} {next(hints, '')}".rstrip()
         elif G.dtype != np.float64:
-            yield f"{name} is {G.dtype}, where all else is float64: backward keeps the dtype."
+            yield f"{name} is {G.dtype}, but everything else is float64: keep the dtype."
         elif not np.isfinite(G).all():
             where = np.argwhere(~np.isfinite(G))[0].tolist()
             yield f"{name} holds nan or infinity, first at {where}."
 
 
-# --- what is seen once slopes are compared -------------------------------------------------
+# --- after slopes are compared -------------------------------------------------
 
 
 def fault(f: Finding) -> str:
-    """What is wrong and why it may be; empty if nothing is."""
+    """Describe what is wrong and its likely cause; "" if nothing is wrong."""
     n, kinks = len(f.probes), len(f.probes) - len(f.smooth)
     if f.wrong:
-        place = max(f.wrong, key=lambda i: f.wrong[i].relative)
-        index = [int(i) for i in np.unravel_index(place, f.gradient.shape)]
+        worst = max(f.wrong, key=lambda i: f.wrong[i].relative)
+        index = [int(i) for i in np.unravel_index(worst, f.gradient.shape)]
         return (
-            f"{f.name}{index or ''}: {f.wrong[place]}; "
+            f"{f.name}{index or ''}: {f.wrong[worst]}; "
             f"{len(f.wrong)} of {n} probed entries are wrong. {_diagnosis(f)}"
         ).rstrip()
     for probe in f.along:
@@ -70,31 +72,31 @@ def fault(f: Finding) -> str:
     if 2 * kinks > n:
         return (
             f"{f.name}: {kinks} of {n} probes are at kinks, where there is no derivative: "
-            "move X off them (X + 0.1?), or is the function rough?"
+            "move X off them (X + 0.1?), or is the function not smooth?"
         )
     return ""
 
 
 def _diagnosis(f: Finding) -> str:
-    """The first of DIAGNOSES that fits."""
-    with np.errstate(all="ignore"):  # numbers so wrong that they overflow resemble nothing
-        found = ((looks_so(f), sentence) for looks_so, sentence in DIAGNOSES)
+    """The sentence of the first of DIAGNOSES that matches, or ""."""
+    with np.errstate(all="ignore"):  # values that overflow match no diagnosis
+        found = ((matches(f), sentence) for matches, sentence in DIAGNOSES)
         return next((sentence.format(answer) for answer, sentence in found if answer), "")
 
 
 def alike(A: Array, B: Array) -> bool:
-    """A = B but for far less than any bug would change."""
+    """Whether A and B differ by far less than a bug would cause."""
     return bool(np.abs(A - B).max(initial=0) <= 1e-5 * np.abs(B).max(initial=0))
 
 
 def factor(A: Array, B: Array) -> float:
-    """The k for which A = k B throughout, or 0."""
+    """The k for which A = k B, or 0 if there is none."""
     k = float(A @ B / (B @ B)) if B.any() else 0.0
     return k if alike(A, k * B) else 0.0
 
 
 def count(f: Finding, k: float) -> str:
-    """What k counts, such as the batch, if it counts anything but one."""
+    """What k counts, such as "5 (the batch size)", or "" if it counts nothing or is 1."""
     for whose, s in f.trial.shapes.items():
         for part, what in zip((s[:1], s[:-1], s[-1:], s), COUNTS, strict=True):
             n = math.prod(part)
@@ -114,14 +116,14 @@ def transposed(f: Finding) -> bool:
     return square and alike(f.take(np.swapaxes(G, -1, -2)), f.expected)
 
 
-def lost_parameter(f: Finding) -> str:
-    """Such as gamma, of which each feature of the last axis has one."""
+def missing_parameter(f: Finding) -> str:
+    """The name of a missing factor with one value per feature, such as gamma."""
     last, arrays = f.gradient.shape[-1:], f.trial.arrays
     fitting = (name for name, a in arrays.items() if name != "dX" and a.shape == last)
     return next((k for k in fitting if alike(f.got * f.take(arrays[k]), f.expected)), "")
 
 
-def lost_weights(f: Finding) -> bool:
+def missing_weights(f: Finding) -> bool:
     w, G = np.asarray(f.trial.sample_weight), f.gradient
     if f.name != "dX" or w.shape != G.shape[:1]:
         return False
@@ -129,7 +131,7 @@ def lost_weights(f: Finding) -> bool:
 
 
 def of_the_logits(f: Finding) -> bool:
-    """p - t, which is right only for what a softmax or sigmoid is applied to."""
+    """Whether dX is p - t, which is right only for the logits."""
     if f.name != "dX" or f.trial.y is None:
         return False
     P, T = f.trial.arrays["dX"], np.asarray(f.trial.y)
@@ -148,8 +150,8 @@ def passed_through(f: Finding) -> bool:
     return f.name == "dX" and np.shape(dY) == f.gradient.shape and alike(f.gradient, dY)
 
 
-def lost_mean(f: Finding) -> str:
-    """What is missing is one number for each row, or each feature."""
+def missing_mean(f: Finding) -> str:
+    """Return "row" or "feature ..." if the error is the same in each of them, else ""."""
     if f.got.size < f.gradient.size or f.gradient.ndim < 2:
         return ""
     missing = (f.expected - f.got).reshape(-1, f.gradient.shape[-1])
@@ -159,7 +161,7 @@ def lost_mean(f: Finding) -> str:
     return ""
 
 
-def in_one_place(f: Finding) -> str:
+def at_one_index(f: Finding) -> str:
     for axis, index in enumerate(np.indices(f.gradient.shape)):
         wrong, probed = ({*index.flat[list(probes)]} for probes in (f.wrong, f.smooth))
         if len(wrong) == 1 < len(probed):
@@ -186,16 +188,16 @@ DIAGNOSES: tuple[tuple[Callable[[Finding], object], str], ...] = (
     ),
     (scaled, "It is {} times what it should be: is a constant factor wrong?"),
     (transposed, "It is the right gradient transposed."),
-    (lost_parameter, "It is right once multiplied by {}: was that factor left out?"),
-    (lost_weights, "It is right once multiplied by sample_weight: was that left out?"),
+    (missing_parameter, "It is right once multiplied by {}: was that factor left out?"),
+    (missing_weights, "It is right once multiplied by sample_weight: was that left out?"),
     (
         of_the_logits,
-        "It is p - t, which is the gradient by the logits, not by the probabilities: "
-        "the Jacobian of softmax or sigmoid belongs to that layer, and not to the loss.",
+        "It is p - t, the gradient with respect to the logits, not to the probabilities: "
+        "the Jacobian of softmax or sigmoid belongs to that layer, not to the loss.",
     ),
     (unmasked, "It is right except where it should be 0: was the mask not applied?"),
     (passed_through, "It is dY unchanged: was the Jacobian not applied?"),
-    (lost_mean, "What is missing is the same in every {}: was a mean not subtracted?"),
-    (in_one_place, "Only entries with index {} are wrong: is an edge treated otherwise?"),
-    (only_dX, "All parameters are right: is a road from X to Y missing in dX?"),
+    (missing_mean, "Its error is the same in every {}: was a mean not subtracted?"),
+    (at_one_index, "Only entries with index {} are wrong: is an edge treated differently?"),
+    (only_dX, "All parameters are right: is a path from X to Y missing in dX?"),
 )

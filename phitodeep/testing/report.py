@@ -1,4 +1,4 @@
-"""What a check finds, the report of right gradients, and the error of wrong ones."""
+"""The findings of a check, the report on right gradients, and the error for wrong ones."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def refuse(subject: str, faults: Sequence[str]) -> None:
 
 
 class GradientEntry(NamedTuple):
-    """How well one gradient fits: the worst of its probes."""
+    """The accuracy of one gradient: the worst of its probes."""
 
     name: str  # "dX", or the path of a parameter such as "3.layers.0.W"
     shape: Shape
     probed: int
     skipped: int  # probes at a kink, where only one-sided slopes exist
-    relative: float  # to the larger of both values, or to what rounding can tell apart
+    relative: float  # to the larger of the two values, or to their rounding error if that is larger
     absolute: float
 
 
 @dataclass(frozen=True)
 class GradientReport:
-    """All gradients of one object, which are right; `report["0.W"]` is the entry of one."""
+    """The accuracy of all gradients of one object; `report["0.W"]` is the entry of one."""
 
     subject: str
     entries: tuple[GradientEntry, ...]
 
     @property
     def worst(self) -> float:
-        """The worst relative error of all."""
+        """The largest relative error of all gradients."""
         return max((entry.relative for entry in self.entries), default=0.0)
 
     def __getitem__(self, name: str) -> GradientEntry:
@@ -62,12 +62,12 @@ class GradientReport:
 
 
 class Finding:
-    """All probes of one gradient, and what diagnoses may ask of them.
+    """All probes of one gradient, in the form that diagnoses use.
 
-    probes, along      by flat index, and at most one along a random direction
-    smooth, wrong      those of `probes` where there is a slope, and where it was not claimed
-    got, expected      claims and slopes of the smooth ones
-    findings           of the whole trial, this one included
+    probes, along      probes by flat index, and at most one along a random direction
+    smooth, wrong      the `probes` that are not at kinks, and those where the gradient is wrong
+    got, expected      gradients and numeric slopes of the smooth probes
+    findings           all findings of the trial, including this one
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Finding:
         self.expected = np.array([probe.expected for probe in self.smooth.values()])
 
     def take(self, A: Array) -> Array:
-        """The entries of A, as if of the gradient's shape, that belong to `got` and `expected`."""
+        """The elements of A, broadcast to the gradient's shape, at the indices of `got`."""
         return np.broadcast_to(A, self.gradient.shape).reshape(-1)[list(self.smooth)]
 
     def entry(self) -> GradientEntry:

@@ -1,4 +1,4 @@
-"""Slopes by differences: how long the steps are, what rounding takes of them, and kinks."""
+"""Numeric slopes by central differences: step sizes, rounding errors, and kinks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from phitodeep.types import Array, Shape
 Arrays = dict[str, Array]
 Curve = Callable[[float], Any]
 
-STEPS = (1e-3, 1e-4, 1e-5, 1e-6)  # a shorter one is tried where a longer one disagrees
-ROUNDINGS = 32 * float(np.finfo(np.float64).eps)  # how much of each output is forgiven
+STEPS = (1e-3, 1e-4, 1e-5, 1e-6)  # each is tried if the one before disagrees
+ROUNDING = 32 * float(np.finfo(np.float64).eps)  # the rounding error allowed per output
 
 
 def numeric_gradient(f: Callable[[Array], Any], X: Array, *, step: float = 1e-3) -> Array:
-    """The gradient of the scalar function f at X by central differences, of the shape of X.
+    """Compute the gradient of the scalar function f at X by central differences.
 
-    For each number x, with h = step max(1, rms(X)) and D(h) = (f(x + h) - f(x - h)) / 2h,
+    For each element x of X, with h = step max(1, rms(X)) and D(h) = (f(x + h) - f(x - h)) / 2h,
 
         D(h) = f' + h^2 f''' / 6 + O(h^4)      so      (4 D(h) - D(2h)) / 3 = f' + O(h^4)
 
-    X is float64, is written into while f is called, and is restored.
+    X must be float64; it is modified while f is called, and restored. The result has its shape.
     Source: Richardson 1911, "The approximate arithmetical solution by finite differences".
     """
     if not isinstance(X, np.ndarray) or X.dtype != np.float64:
         raise ArgumentTypeError(
-            f"numeric_gradient takes a float64 array, got {getattr(X, 'dtype', type(X).__name__)}: "
+            f"numeric_gradient needs a float64 array, got {getattr(X, 'dtype', type(X).__name__)}: "
             "float32 has too few digits for differences (X.astype(np.float64)?)."
         )
     h = check_number(step, "step", above=0) * length(X)
@@ -42,12 +42,12 @@ def numeric_gradient(f: Callable[[Array], Any], X: Array, *, step: float = 1e-3)
 
 
 def length(A: Array) -> float:
-    """What steps are relative to."""
+    """The size that steps are relative to: max(1, rms(A))."""
     return max(1.0, math.sqrt(np.mean(A * A))) if A.size else 1.0
 
 
 def line(f: Callable[[], Any], A: Array, at: Any, v: Any = 1.0) -> Curve:
-    """t -> f() while A[at] is moved by t v."""
+    """The function t -> f() with A[at] moved by t v."""
     kept = A[at].copy()
 
     def moved(t: float) -> Any:
@@ -61,15 +61,15 @@ def line(f: Callable[[], Any], A: Array, at: Any, v: Any = 1.0) -> Curve:
 
 
 def derivative(curve: Curve, h: float) -> Any:
-    """The derivative of curve(t) at t = 0, elementwise if it gives an array."""
+    """The derivative of curve(t) at t = 0, elementwise if it returns an array."""
     return (8 * (curve(h) - curve(-h)) - (curve(2 * h) - curve(-2 * h))) / (12 * h)
 
 
 class Trial(NamedTuple):
-    """A function of some arrays, the gradients claimed for it, and what diagnoses look at."""
+    """A function of some arrays, the gradients claimed for it, and data for diagnoses."""
 
-    run: Callable[[], Any]  # the output, or the loss, at the present values of `arrays`
-    Y: Any  # what `run` gives
+    run: Callable[[], Any]  # the output, or the loss, at the current values of `arrays`
+    Y: Any  # the result of `run`
     dY: Any  # its upstream gradient; 1 for a loss
     arrays: Arrays
     claims: Arrays
@@ -79,7 +79,7 @@ class Trial(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """One slope: what was claimed and what was measured."""
+    """One slope, as claimed and as measured."""
 
     got: float
     expected: float
@@ -106,20 +106,20 @@ def probe(
 ) -> Probe:
     """Compare the claim `got` with the slope of sum(dY curve(t)) at t = 0, where curve(0) = Y.
 
-    Differences are taken of outputs, and only then multiplied by dY: fewer digits cancel.
-    Steps are relative to the array's `size`; for a number whose `own` size is far less, such as
-    a probability near 0, one more is relative to that, if rounding leaves it any digits.
+    Outputs are subtracted before they are multiplied by dY, which cancels fewer digits. Steps are
+    relative to the array's `size`. If the `own` size of the element is far smaller, such as a
+    probability near 0, one more step is relative to that, provided that rounding allows it.
     """
     Y, dY = trial.Y, trial.dY
-    rounding = ROUNDINGS * float(np.linalg.norm(dY * Y))  # of a difference; h divides it
-    least = atol + ROUNDINGS * float(np.linalg.norm(dY)) / STEPS[0]
+    rounding = ROUNDING * float(np.linalg.norm(dY * Y))  # of a difference; h divides it
+    floor = atol + ROUNDING * float(np.linalg.norm(dY)) / STEPS[0]
     steps = [step * size for step in STEPS]
     if 0 < own * STEPS[0] < steps[-1] and rounding < 1e-5 * abs(got) * own * STEPS[0]:
         steps.append(own * STEPS[0])
     slopes = []
     for h in steps:
         slopes.append(slope := float(np.sum(dY * derivative(curve, h))))
-        scale = max(abs(got), abs(slope), (least + rounding / h) / rtol)
+        scale = max(abs(got), abs(slope), (floor + rounding / h) / rtol)
         if abs(got - slope) <= rtol * scale:
             return Probe(got, slope, scale, "right")
     sides = dY * (curve(h) - Y) / h, dY * (Y - curve(-h)) / h
@@ -132,9 +132,9 @@ def probe(
 def probes_of(
     trial: Trial, name: str, rng: np.random.Generator, max_probes: int | None, **tolerances: float
 ) -> tuple[Probes, list[Probe]]:
-    """Those of single entries, and one along a random direction if there are too many entries."""
+    """Probe single elements; if there are too many, some of them and one random direction."""
     A, G = trial.arrays[name].reshape(-1), trial.claims[name].reshape(-1)
-    size, places, along = length(A), np.arange(A.size), []
+    size, indices, along = length(A), np.arange(A.size), []
 
     def probed(at: Any, v: Any, got: Any, own: float) -> Probe:
         return probe(trial, line(trial.run, A, at, v), float(got), size, own, **tolerances)
@@ -142,5 +142,5 @@ def probes_of(
     if max_probes is not None and A.size > max_probes:
         v = rng.standard_normal(A.size) / math.sqrt(A.size)
         along = [probed(slice(None), v, G @ v, 0.0)]
-        places = np.sort(rng.choice(places, max_probes, replace=False))
-    return {int(i): probed(i, 1.0, G[i], abs(A[i])) for i in places}, along
+        indices = np.sort(rng.choice(indices, max_probes, replace=False))
+    return {int(i): probed(i, 1.0, G[i], abs(A[i])) for i in indices}, along

@@ -1,4 +1,4 @@
-"""Writing on: one token after another, from a model that gives scores for the next."""
+"""Text generation: tokens sampled one after another from the model's scores of the next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phitodeep.types import Array
 
 
 def generate(model: Chain, prompt: Any, max_new_tokens: int, **options: Any) -> Array:
-    """See `Sequential.generate`."""
+    """Extend a prompt by new tokens and return both: see `Sequential.generate`."""
     chosen = list(stream(model, prompt, max_new_tokens, **options))
     columns = [np.reshape(tokens, (-1, 1)) for tokens in chosen]
     return np.concatenate([np.atleast_2d(as_tokens(prompt, "prompt")), *columns], axis=1)
@@ -36,11 +36,13 @@ def stream(
     stop: int | Sequence[int] | None = None,
     cache: bool | None = None,
 ) -> Iterator[Any]:
-    """See `Sequential.stream`."""
+    """Yield new tokens one after another: see `Sequential.stream`."""
     ids = as_tokens(prompt, "prompt")
     if ids.ndim not in (1, 2) or ids.size == 0:
-        raise ShapeError(f"prompt takes tokens (T,) or (N, T), at least one, got {ids.shape}.")
-    new = check_count(max_new_tokens, "max_new_tokens", least=0)
+        raise ShapeError(
+            f"prompt takes tokens (T,) or (N, T), at least one, got shape {ids.shape}."
+        )
+    count = check_count(max_new_tokens, "max_new_tokens", least=0)
     check_number(temperature, "temperature", least=0)
     if top_k is not None:
         check_count(top_k, "top_k")
@@ -49,16 +51,16 @@ def stream(
     rng = np.random.default_rng(seed)
     stops = as_tokens(stop, "stop") if stop is not None and np.size(stop) else np.empty(0, int)
     reader = Reader(model, np.atleast_2d(ids), cache)
-    if not new:
+    if not count:
         return iter(())
-    first = reader.scores()  # at the call, so that what the layers refuse is refused there
+    first = reader.scores()  # now, so that the layers' errors are raised at the call
     if stops.size and not (stops.min() >= 0 and stops.max() < first.shape[-1]):
         raise ArgumentError(f"stop takes tokens from 0 to {first.shape[-1] - 1}, got {stop!r}.")
 
     def tokens() -> Iterator[Any]:
         scores, finished = first, np.zeros(len(first), bool)
         chosen = np.zeros(len(first), int)
-        for left in reversed(range(new)):
+        for left in reversed(range(count)):
             drawn = sample(scores, temperature, top_k, top_p, rng)
             chosen = np.where(finished, chosen, drawn)
             if stops.size:
@@ -66,18 +68,18 @@ def stream(
             yield int(chosen[0]) if ids.ndim == 1 else chosen.copy()
             if finished.all() or not left:
                 return
-            reader.take(chosen)
+            reader.append(chosen)
             scores = reader.scores()
 
     return tokens()
 
 
 class Reader:
-    """A model that reads a text as it grows: the state of a stream.
+    """A model that reads a growing text: the state of a stream.
 
-    ids       (N, T): the window on the text, as much of it as the model takes
-    unread    the last columns of ids, which the memory has not seen
-    memory    what the layers keep of the others; without it, the whole window is always unread
+    window    (N, T): the end of the text, as long as the model accepts
+    unread    the last columns of the window, which are not in the memory yet
+    memory    what the layers keep of the other columns; without it, all of the window is unread
     """
 
     def __init__(self, model: Chain, ids: Array, cache: bool | None) -> None:
@@ -86,24 +88,24 @@ class Reader:
         if self.cached and model.steps == "joined":
             path, layer = _first_joined(model)
             raise ArgumentError(
-                f"cache=True, but layer {path}, {layer!r}, may look along all steps and keeps "
-                "nothing in the memory. Remedy: leave out cache, and the whole window is read for "
-                'each token; attention takes causal=True; a layer of your own declares "steps".'
+                f"cache=True, but layer {path}, {layer!r}, may depend on all steps and keeps "
+                "nothing in the memory. Remedy: leave out cache, which reads the whole window for "
+                'each token; use causal=True in attention; declare "steps" in your own layer.'
             )
-        self.most = _most_steps(model)
-        self.ids = self.unread = ids[:, -self.most :]
+        self.max_steps = _max_steps(model)
+        self.window = self.unread = ids[:, -self.max_steps :]
         self.memory: dict[Layer, Any] = {}
         if model.steps == "joined":
-            _check_prompt(model, self.ids.shape[1])
+            _check_prompt(model, self.window.shape[1])
 
-    def take(self, tokens: Array) -> None:
-        """Append tokens (N,) to the text; where it outgrows the window, that moves on."""
-        text = np.concatenate([self.ids, tokens[:, None]], axis=1)
-        moved = text.shape[1] > self.most
-        self.ids = text[:, -self.most :]
-        self.unread = self.ids if moved or not self.cached else tokens[:, None]
+    def append(self, tokens: Array) -> None:
+        """Append tokens (N,) to the text; the window moves on once the text is longer than it."""
+        text = np.concatenate([self.window, tokens[:, None]], axis=1)
+        moved = text.shape[1] > self.max_steps
+        self.window = text[:, -self.max_steps :]
+        self.unread = self.window if moved or not self.cached else tokens[:, None]
         if moved:
-            self.memory = {}  # all places have changed
+            self.memory = {}  # all positions have changed
 
     def scores(self) -> Array:
         """The scores of the next token, (N, vocabulary)."""
@@ -112,32 +114,35 @@ class Reader:
         if scores.ndim not in (2, 3):
             raise ArgumentError(
                 "generate needs scores (N, T, vocabulary) or (N, vocabulary) from the model, "
-                f"got {scores.shape}."
+                f"got shape {scores.shape}."
             )
         return scores if scores.ndim == 2 else scores[:, -1]
 
 
 def _first_joined(layer: Layer, path: str = "") -> tuple[str, Layer]:
-    """The first layer that looks along all steps, and its path, such as `3.layers.0`."""
+    """The path, such as `3.layers.0`, and the first layer whose output depends on all steps."""
     for key, child in layer.children().items():
         if child.steps == "joined":
             return _first_joined(child, f"{path}.{key}" if path else key.removeprefix("layers."))
     return path, layer
 
 
-def _most_steps(model: Chain) -> int:
-    """The most steps that the model takes: what layers declare, or the T that it was built for
-    where it takes no longer ones, as a Flatten before a Dense does not."""
-    most = sys.maxsize if model.max_steps is None else model.max_steps
+def _max_steps(model: Chain) -> int:
+    """The maximum number of steps that the model accepts.
+
+    It is the maximum that the layers declare, or the T that the model was built for if it does not
+    accept longer sequences, as with a Flatten before a Dense.
+    """
+    limit = sys.maxsize if model.max_steps is None else model.max_steps
     if model.steps == "joined" and model.input_shape is not None:
         T = model.input_shape[0]
-        if T < most and _misfit(model, min(most, 2 * T + 1)) is not None:
+        if T < limit and _length_error(model, min(limit, 2 * T + 1)) is not None:
             return T
-    return most
+    return limit
 
 
-def _misfit(model: Chain, T: int) -> Exception | None:
-    """Why the model does not take sequences of T steps, or None where it does."""
+def _length_error(model: Chain, T: int) -> Exception | None:
+    """Why the model does not accept sequences of T steps, or None if it does."""
     try:
         model._measured((T,))
     except ValueError as error:
@@ -146,13 +151,13 @@ def _misfit(model: Chain, T: int) -> Exception | None:
 
 
 def _check_prompt(model: Chain, T: int) -> None:
-    """Refuse a prompt of a length that the layers do not take."""
-    misfit = None if model.input_shape is None else _misfit(model, T)
-    if misfit is not None:
+    """Refuse a prompt whose length the layers do not accept."""
+    error = None if model.input_shape is None else _length_error(model, T)
+    if error is not None:
         raise ShapeError(
-            f"the model was built for samples of shape {model.input_shape} and does not take a "
-            f"prompt of {T} tokens: {misfit} Remedy: a longer prompt, such as one that begins with "
-            "several of the token that begins a text."
+            f"the model was built for samples of shape {model.input_shape} and does not accept a "
+            f"prompt of {T} tokens: {error} Remedy: a longer prompt, such as one that begins with "
+            "the start token several times."
         )
 
 
@@ -163,28 +168,28 @@ def sample(
     top_p: float | None,
     rng: np.random.Generator,
 ) -> Array:
-    """(N,) tokens drawn from scores (N, V); temperature 0 takes the greatest.
+    """Draw tokens (N,) from scores (N, V); at temperature 0, take the one with the highest score.
 
-    top_k    only the k greatest scores count
-    top_p    only the most probable tokens count, as few as together have this probability
-    Scores of -inf are never drawn; rows without a finite greatest score are refused.
+    top_k    draw only from the k tokens with the highest scores
+    top_p    draw only from the smallest set of tokens whose total probability reaches this
+    Tokens with a score of -inf are never drawn; rows whose maximum is not finite are refused.
     Source of top_p: Holtzman et al. 2020, arXiv:1904.09751, sec. 3.1.
     """
-    greatest = scores.max(axis=-1, keepdims=True)
-    unclear = np.flatnonzero(~np.isfinite(greatest))
+    highest = scores.max(axis=-1, keepdims=True)
+    unclear = np.flatnonzero(~np.isfinite(highest))
     if len(unclear):
         i = int(unclear[0])
         raise ArgumentError(
-            f"no token can be drawn for sample {i}: its greatest score is {greatest[i, 0]}. "
+            f"no token can be drawn for sample {i}: its highest score is {highest[i, 0]}. "
             "Are the model's weights finite?"
         )
     if temperature == 0:
         return scores.argmax(axis=-1)
-    with np.errstate(over="ignore"):  # far below the greatest score: -inf is right
-        scores = (scores - greatest).astype(np.float64) / temperature
+    with np.errstate(over="ignore"):  # far below the highest score, -inf is right
+        scores = (scores - highest).astype(np.float64) / temperature
     if top_k is not None and top_k < scores.shape[-1]:
-        least = np.partition(scores, -top_k, axis=-1)[:, -top_k, None]
-        scores = np.where(scores < least, -np.inf, scores)
+        kth = np.partition(scores, -top_k, axis=-1)[:, -top_k, None]
+        scores = np.where(scores < kth, -np.inf, scores)
     P = softmax(scores)
     if top_p is not None:
         order = np.argsort(-P, axis=-1)

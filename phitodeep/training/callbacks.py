@@ -1,7 +1,7 @@
-"""Callbacks: what happens at the ends of batches and epochs of training.
+"""Callbacks, which training calls at its start and end and after each batch and epoch.
 
-Logs are a dict with `train_loss`, and where there is test data `test_loss`, and the metrics as
-`train_accuracy`, `test_accuracy` and so on. Epochs count from 1, over all calls of `train`.
+Logs are a dict with `train_loss`, `test_loss` if there is test data, and the metrics as
+`train_accuracy`, `test_accuracy` and so on. Epochs count from 1 over all calls of `train`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Logs = Mapping[str, float]
 
 
 class StopTraining(Exception):  # a request, not an error
-    """Raised by a callback: training ends in order, after the work of this moment."""
+    """Raise it in a callback to end training in an orderly way, after the current callbacks."""
 
 
 class Callback(Configurable):
-    """Override what you need. To end training, raise StopTraining from any of them."""
+    """Base class of callbacks: override the methods you need. StopTraining ends training."""
 
     config_kind = "callback"
 
@@ -50,45 +50,45 @@ class Callback(Configurable):
         """Before the first batch."""
 
     def on_epoch_begin(self, model: Layer, epoch: int) -> None:
-        """Before an epoch's first batch."""
+        """Before the first batch of an epoch."""
 
     def on_batch_end(self, model: Layer, step: int, loss: float) -> None:
-        """After an optimizer step; `loss` is that batch's."""
+        """After an optimizer step; `loss` is the loss of its batch."""
 
     def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
         """After an epoch and its evaluation."""
 
     def on_train_end(self, model: Layer) -> None:
-        """After the last epoch, also when training was stopped or interrupted."""
+        """After the last epoch, even if training was stopped or interrupted."""
 
     def state_dict(self) -> StateDict:
-        """What the callback remembers, as plain values and copies of arrays: override both."""
+        """The callback's state, as plain values and copies of arrays. Override both methods."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from what `state_dict` gave; refuse what it cannot be."""
+        """Restore a state from `state_dict`; refuse an invalid one."""
         check_entries(state, (), f"the state of {self!r}")
 
 
 def as_callbacks(callbacks: Any) -> list[Callback]:
-    """One callback or several, as a list."""
-    held = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
-    for callback in held:
+    """Return one callback or several as a list."""
+    given = list(callbacks) if isinstance(callbacks, Sequence) else [callbacks]
+    for callback in given:
         if not isinstance(callback, Callback):
             raise ArgumentTypeError(
                 f"callbacks must be Callback objects, got {callback!r}.{class_hint(callback)}"
             )
-    return held
+    return given
 
 
 class LambdaCallback(Callback):
-    """Functions in the place of methods: `LambdaCallback(on_epoch_end=f)`."""
+    """A callback from functions: `LambdaCallback(on_epoch_end=f)`."""
 
     def __init__(self, **functions: Callable[..., None]) -> None:
         known = {name for name in vars(Callback) if name.startswith("on_")}
         for name, function in functions.items():
             if name not in known:
-                raise ArgumentError(f"LambdaCallback knows {sorted(known)}, got {name!r}.")
+                raise ArgumentError(f"LambdaCallback takes {sorted(known)}, got {name!r}.")
             setattr(self, name, function)
 
     def __repr__(self) -> str:
@@ -107,18 +107,18 @@ class LambdaCallback(Callback):
 
 
 class _Resumable(Callback):
-    """Callbacks that each training begins afresh, unless their state is of the middle of one.
+    """A callback that starts over with each training, unless it resumes an interrupted one.
 
     `remembered` names the attributes that make up the state.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ()
 
-    training = False  # whether a training runs, or is to be resumed
-    resumes = False
+    training = False  # True: a training is running, or will be resumed
+    resumes = False  # True: the next training resumes the loaded state
 
     def forget(self) -> None:
-        """Begin afresh."""
+        """Reset the state."""
 
     def on_train_begin(self, model: Layer) -> None:
         if not self.resumes:
@@ -142,11 +142,11 @@ class _Resumable(Callback):
         self.resumes = self.training
 
     def check_state(self, state: StateDict, who: str) -> None:
-        """Refuse a state with values that this callback cannot go on from."""
+        """Refuse a state with invalid values."""
 
 
-class _Watch(_Resumable):
-    """Callbacks that follow one number of the logs, and know when it is the best so far."""
+class _Monitor(_Resumable):
+    """A callback that monitors one value of the logs and keeps the best so far."""
 
     remembered: ClassVar[tuple[str, ...]] = ("best",)
 
@@ -172,29 +172,29 @@ class _Watch(_Resumable):
         state["best"] = float(best)
 
     def improved(self, logs: Logs) -> bool:
-        """Whether the number is better than all before by more than min_delta; notes it if so.
+        """Whether the value is better than the best so far by more than min_delta; if so, keep it.
 
-        The number is the test loss, or the training loss where there is none, unless named; it
-        is to fall if its name ends in loss or mae, else to rise, unless `mode` says.
+        Unless `monitor` names a value, it is the test loss, or the training loss without test data.
+        Unless `mode` is given, values whose names end in loss or mae should fall, others rise.
         """
         key = self.monitor or ("test_loss" if "test_loss" in logs else "train_loss")
         if key not in logs:
             raise ArgumentError(
-                f"{self!r} watches {key!r}, but the logs have {', '.join(logs)} only."
+                f"{self!r} monitors {key!r}, but the logs have only {', '.join(logs)}."
             )
         value = logs[key]
-        falls = self.mode == "min" if self.mode else key.endswith(("loss", "mae"))
-        gain = self.best - value if falls else value - self.best
+        minimize = self.mode == "min" if self.mode else key.endswith(("loss", "mae"))
+        gain = self.best - value if minimize else value - self.best
         better = not math.isnan(value) and (math.isnan(self.best) or gain > self.min_delta)
         if better:
             self.best = value
         return better
 
 
-class EarlyStopping(_Watch):
-    """End training when a number has not become better for `patience` epochs.
+class EarlyStopping(_Monitor):
+    """End training when a monitored value has not improved for `patience` epochs.
 
-    restore_best    at the end, the model gets back the weights and state of its best epoch
+    restore_best    restore the weights and state of the best epoch at the end of training
     """
 
     remembered = ("best", "best_epoch", "waited", "weights")
@@ -247,18 +247,19 @@ class EarlyStopping(_Watch):
 
 @register
 def save_weights(model: Layer, path: str | os.PathLike[str]) -> None:
-    """All parameters and state as an .npz file by path, written as a whole or not at all."""
+    """Save all parameters and state by path as an .npz file, written completely or not at all."""
+    weights: dict[str, Any] = model.get_weights()
     with atomic_write(path) as stream:
-        np.savez(stream, **model.get_weights())  # type: ignore[arg-type]
+        np.savez(stream, **weights)
 
 
-class ModelCheckpoint(_Watch):
-    """Save the model after each epoch, or after those that are the best so far.
+class ModelCheckpoint(_Monitor):
+    """Save the model after each epoch, or only after the best epoch so far.
 
-    A file that cannot be written is warned of, and training goes on.
+    If a file cannot be written, a warning is issued and training continues.
 
-    path    may hold {epoch} and the names of the logs, such as "net-{epoch:02d}-{test_loss:.3f}"
-    save    the function that writes: (model, path) -> None
+    path    may contain {epoch} and names of the logs, such as "net-{epoch:02d}-{test_loss:.3f}"
+    save    the function that writes the file: (model, path) -> None
     """
 
     def __init__(
@@ -281,20 +282,20 @@ class ModelCheckpoint(_Watch):
             path = self.path.format(epoch=epoch, **logs)
         except KeyError as error:
             raise ArgumentError(
-                f"{self!r}: the path names {error}, the logs have epoch, {', '.join(logs)}."
+                f"{self!r}: the path names {error}, but the logs have epoch, {', '.join(logs)}."
             ) from None
         try:
             self.save(model, path)
         except DataError as error:
-            warn(f"{error} Training goes on.")
+            warn(f"{error} Training continues.")
 
 
 class CSVLogger(_Resumable):
-    """Write the logs of each epoch as a row of a CSV file; `append` keeps the rows of before.
+    """Write the logs of each epoch as a row of a CSV file; `append` keeps existing rows.
 
-    The file is written whole each time, and so never half. That it can be written is tried
-    before training begins. If it fails later (a full disk, say), a warning says so, training
-    goes on, and the next epoch tries again with all rows.
+    The whole file is replaced each time, so it is never incomplete. It is first written before
+    training begins, which shows whether it can be. If writing fails later (a full disk, say), a
+    warning is issued, training continues, and the next epoch tries again with all rows.
     """
 
     remembered = ("rows",)
@@ -323,7 +324,7 @@ class CSVLogger(_Resumable):
         try:
             self._write()
         except DataError as error:
-            warn(f"{error} Training goes on; {len(self.rows)} rows wait to be written.")
+            warn(f"{error} Training continues; {len(self.rows)} rows wait to be written.")
 
     def _write(self) -> None:
         columns = list(dict.fromkeys(key for row in self.rows for key in row)) or ["epoch"]

@@ -25,21 +25,23 @@ from phitodeep.types import Array, Shape
 
 
 class Data(NamedTuple):
-    """Samples that were checked and cast."""
+    """Samples that have been checked and cast: a batch, or a whole data set."""
 
     X: Array
-    T: Array  # the loss's targets
-    w: Array | None  # weights, or all 1
-    outputs: Shape  # (N, ...): the shape of all predictions
-    mask: Array | None = None  # (N, T): the steps of X that are not padding; None: all
-    output_mask: Array | None = None  # (N, T'): the same for the steps of the predictions
+    T: Array  # targets, in the form that the loss uses
+    w: Array | None  # weights; None: all are 1
+    outputs: Shape  # (N, ...): the shape of the predictions
+    mask: Array | None = (
+        None  # (N, T): True at the steps of X that are not padding; None: no padding
+    )
+    output_mask: Array | None = None  # (N, T'): the same for the predictions
 
     def part(self, which: slice) -> Data:
-        """Some of the samples, as views."""
+        """Select samples, as views."""
         return self._pick(lambda _, A: A[which])
 
     def take(self, rows: Array, into: Buffered) -> Data:
-        """The samples at `rows`, in memory that the next batch may write again."""
+        """Copy the samples at `rows` into memory that the next batch may overwrite."""
 
         def pick(name: str, A: Array) -> Array:
             out = into.buffer(name, (len(rows), *A.shape[1:]), A.dtype)
@@ -85,10 +87,8 @@ def validate(
     outputs = (len(X), *(shape or ()))
     output_mask = None if mask is None else model.compute_mask(mask)
     if output_mask is not None and output_mask.any() and y.shape[:2] == output_mask.shape:
-        y = y.copy()
-        y[~output_mask] = y[output_mask][
-            0
-        ]  # weighs nothing below, and is a target that the loss takes
+        y = y.copy()  # at padding, any valid target will do: its weight is 0
+        y[~output_mask] = y[output_mask][0]
     T = loss.targets(y, outputs, names[1])
     if T.dtype.kind == "f":
         T = as_float(T, model.dtype, names[1])
@@ -104,7 +104,7 @@ def validate(
 
 
 def model_mask(model: Chain, X: Any, lengths: Any) -> Array | None:
-    """The mask (N, T) of the steps of X that are not padding, or None where `lengths` is None."""
+    """The mask (N, T) of the steps of X that are not padding, or None if `lengths` is None."""
     if lengths is None:
         return None
     return as_mask(lengths, np.shape(as_real(X, "X")), tokens=model.takes_tokens)
@@ -113,11 +113,11 @@ def model_mask(model: Chain, X: Any, lengths: Any) -> Array | None:
 def validate_inputs(
     model: Chain, X: Any, name: str = "X", mask: Array | None = None, *, count: int | None = None
 ) -> Array:
-    """Samples, `count` of them if that is known, as a checked array of the model's dtype.
+    """Return samples as a checked array of the model's dtype, 0 where the mask (N, T) is False.
 
-    It is 0 at the steps that the mask (N, T) leaves out.
+    `count` is the number of samples, if known.
     """
-    _refuse_several(X, name, model, count)
+    _refuse_several_inputs(X, name, model, count)
     X = as_tokens(X, name) if model.takes_tokens else as_real(X, name)
     if mask is not None:
         X = without_padding(X, mask)
@@ -129,7 +129,7 @@ def validate_inputs(
         except ShapeError as error:
             if X.shape == model.input_shape:
                 error.message += (
-                    f" {name} has the shape of one sample: a model takes a batch of them, "
+                    f" {name} has the shape of one sample: a model takes a batch of samples, "
                     f"(N, {', '.join(map(str, X.shape))}), such as {name}[None]."
                 )
             raise
@@ -139,11 +139,11 @@ def validate_inputs(
     return X
 
 
-def _refuse_several(X: Any, name: str, model: Chain, count: int | None) -> None:
-    """Refuse an X that has an array for each of several inputs.
+def _refuse_several_inputs(X: Any, name: str, model: Chain, count: int | None) -> None:
+    """Refuse an X that holds an array for each of several inputs.
 
-    A list of arrays of one shape is a list of samples, unless it is the arrays that have `count`
-    samples, or that make what the model takes when they are put side by side.
+    A list of arrays of one shape is a list of samples, unless each array has `count` samples, or
+    the arrays side by side have the input shape of the model.
     """
     if isinstance(X, Mapping):
         what = f"a {type(X).__name__} with the keys {', '.join(map(repr, X))}"
@@ -160,17 +160,17 @@ def _refuse_several(X: Any, name: str, model: Chain, count: int | None) -> None:
         what = f"a {type(X).__name__} of {len(X)} arrays, the first of shape {shapes[0]}"
     raise ArgumentTypeError(
         f"{name} is {what}, but a model takes one array: put several inputs side by side with "
-        "np.concatenate([...], axis=-1), and give each part to layers of its own with Parallel "
+        "np.concatenate([...], axis=-1), and pass each part to its own layers with Parallel "
         "and Select(columns)."
     )
 
 
 def _step_weights(output_mask: Array, positions: Shape) -> Array:
-    """Weight 0 for the predictions at padding, in the shape of the positions."""
+    """Weights in the shape of the positions: 0 for predictions at padding, else 1."""
     if positions[:2] != output_mask.shape:
         raise ShapeError(
-            f"lengths leave steps {output_mask.shape} in the predictions, which the loss weighs by "
-            f"{positions}."
+            f"lengths require predictions with steps {output_mask.shape}, but the loss has "
+            f"positions {positions}."
         )
     return np.broadcast_to(
         output_mask.reshape(*output_mask.shape, *[1] * (len(positions) - 2)), positions
@@ -180,14 +180,14 @@ def _step_weights(output_mask: Array, positions: Shape) -> Array:
 def _class_weights(
     class_weight: Any, T: Array, outputs: Shape, loss: Loss, steps: Array | None
 ) -> Array:
-    """The weight of each target's class, of the shape of the loss's positions.
+    """The weight of each target's class, in the shape of the loss's positions.
 
-    Classes that a mapping lacks weigh 1; a sequence has a weight for each class in order.
-    "balanced" counts the labels that `steps` and the loss do not leave out.
+    A mapping holds weights by label; missing labels weigh 1. A sequence holds a weight for each
+    class in order. "balanced" counts the labels that neither `steps` nor the loss ignores.
     """
     classes = loss.classes(outputs)
     if classes is None:
-        raise ArgumentError(f"class_weight needs a loss of classes, not {loss!r}.")
+        raise ArgumentError(f"class_weight needs a classification loss, not {loss!r}.")
     w = np.ones(loss.positions(outputs))
     if T.shape != w.shape:
         labels = T.argmax(axis=-1)
@@ -196,7 +196,7 @@ def _class_weights(
     if isinstance(class_weight, str):
         if class_weight != "balanced":
             raise ArgumentError(
-                'class_weight takes "balanced", weights by label or a weight for each class in '
+                'class_weight takes "balanced", weights by label, or a weight for each class in '
                 f"order, got {class_weight!r}."
             )
         counted = labels != getattr(loss, "ignore_index", None)
@@ -208,12 +208,12 @@ def _class_weights(
         given = as_real(class_weight, "class_weight")
         if given.shape != (len(classes),):
             raise ArgumentError(
-                f"class_weight needs a number for each of {len(classes)} classes, "
+                f"class_weight needs a weight for each of {len(classes)} classes, "
                 f"got shape {given.shape}."
             )
         class_weight = dict(zip(classes, given.tolist(), strict=True))
     for label, weight in class_weight.items():
         if label not in classes:
-            raise ArgumentError(f"class_weight names {label!r}, the classes are {classes}.")
+            raise ArgumentError(f"class_weight names {label!r}, but the classes are {classes}.")
         w[labels == label] = check_number(weight, f"class_weight of {label}", least=0)
     return w

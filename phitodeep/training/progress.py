@@ -1,6 +1,6 @@
-"""What training shows: a live bar in a terminal and in Jupyter, one line an epoch elsewhere.
+"""Progress displays: a live bar in a terminal and in Jupyter, one line per epoch elsewhere.
 
-`rich`, IPython and what they need are imported when something is shown by them.
+`rich` and IPython are imported only when a display uses them.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-REDRAW = 0.1  # seconds between two drawings of a bar
-LINES = 20  # epochs that leave a line of their own above a bar, at most
+REDRAW = 0.1  # seconds between updates of a bar
+LINES = 20  # the maximum number of epochs with a line above a bar
 
 
 class Silent:
-    """Shows nothing."""
+    """A display that shows nothing; the base class of the others."""
 
     def begin(self, first: int, epochs: int, batches: int | None) -> None:
-        """Before training: the number of the first epoch, and the size of the work if known."""
+        """Before training: the first epoch's number, and the batches per epoch if known."""
 
     def counted(self, batches: int | None) -> None:
-        """After an epoch: how many batches it had."""
+        """After an epoch: the number of its batches."""
 
     def due(self) -> bool:
-        """Whether `batch` would show anything now."""
+        """Whether it is time for `batch` to update the display."""
         return False
 
     def batch(self, done: int, samples: int, logs: Mapping[str, float]) -> None:
-        """After a batch: how many batches and samples of this epoch are done, and the logs."""
+        """After a batch: the batches and samples of this epoch so far, and the logs."""
 
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
-        """After an epoch: its logs, the samples a second in training, and all its seconds."""
+        """After an epoch: its logs, its training speed in samples per second, and its duration."""
 
     def end(self, note: str = "") -> None:
-        """After training, with the reason if it ended early."""
+        """After training, with a note if it ended early."""
 
 
 class Lines(Silent):
@@ -42,7 +42,7 @@ class Lines(Silent):
 
     @property
     def width(self) -> int:
-        """The characters that fit on a line: a file has no edge."""
+        """The number of characters that fit on a line; files have no limit."""
         return 10_000
 
     def begin(self, first: int, epochs: int, batches: int | None) -> None:
@@ -51,14 +51,14 @@ class Lines(Silent):
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
         number = f"epoch {epoch:>{len(str(self._last))}}/{self._last}"
         parts = [*_numbers(logs), f"{_speed(speed)}  {seconds:.1f} s"]
-        self.say(_fitted(number, parts, self.width))
+        self.print_line(_fitted(number, parts, self.width))
 
     def end(self, note: str = "") -> None:
         if note:
-            self.say(note)
+            self.print_line(note)
 
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
+    def print_line(self, text: str) -> None:
+        """Print a permanent line."""
         print(text, flush=True)
 
 
@@ -91,7 +91,7 @@ class Live(Lines):
 
     @property
     def total(self) -> int | None:
-        """The batches of all epochs, once it is known how many an epoch has."""
+        """The number of batches in all epochs, once the number per epoch is known."""
         return None if self.batches is None else self.epochs * self.batches
 
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
@@ -104,17 +104,17 @@ class Live(Lines):
         super().end(note)
 
     def open(self) -> None:
-        """Make the bar."""
+        """Create the bar."""
 
     def draw(self, done: int, head: str, text: str) -> None:
-        """Show the bar with `done` of all batches, and the texts beside it."""
+        """Draw the bar with `done` batches completed, and the text on both sides."""
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
 
 
 class Terminal(Live):
-    """The bar by rich."""
+    """A progress bar drawn by rich."""
 
     def __init__(self, console: Any) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
@@ -133,16 +133,16 @@ class Terminal(Live):
         self.bar.start()
 
     def draw(self, done: int, head: str, text: str) -> None:
-        room = self.width - len(head) - 14  # for the bar, and for what Ctrl-C writes behind it
-        if len(text) > room:
-            text = text[: max(room - 1, 0)] + "…"
+        space = self.width - len(head) - 14  # for the bar, and for what Ctrl-C prints after it
+        if len(text) > space:
+            text = text[: max(space - 1, 0)] + "…"
         self.bar.update(self.task, completed=done, head=head, text=text)
         self.bar.refresh()
 
     def close(self) -> None:
         self.bar.stop()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @property
@@ -151,7 +151,7 @@ class Terminal(Live):
 
 
 class Notebook(Live):
-    """The bar in a cell's output, as HTML that is written again."""
+    """A progress bar in a notebook cell, as HTML that is updated."""
 
     def open(self) -> None:
         from html import escape
@@ -169,17 +169,17 @@ class Notebook(Live):
     def close(self) -> None:
         self.show("")
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.lines.append(self.escape(text))
         self.show("")
 
     def show(self, bar: str) -> None:
-        """Write the lines and the bar anew."""
+        """Update the lines and the bar."""
         self.handle.update(self.html("<pre>" + "\n".join([*self.lines, bar]) + "</pre>"))
 
 
 def _numbers(logs: Mapping[str, float]) -> list[str]:
-    """`train loss 0.1 accuracy 0.9` and `test loss 0.2 accuracy 0.8`."""
+    """The logs as text: `train loss 0.1 accuracy 0.9`, `test loss 0.2 accuracy 0.8`."""
     parts: dict[str, list[str]] = {}
     for name, value in logs.items():
         part, _, metric = name.partition("_")
@@ -192,7 +192,7 @@ def _speed(speed: float) -> str:
 
 
 def _fitted(head: str, parts: Sequence[str], width: int) -> str:
-    """The head and the parts on as few lines as fit; further lines begin below the first part."""
+    """Wrap the head and the parts to the width; further lines start below the first part."""
     lines = [head]
     for i, part in enumerate(parts):
         if i and len(lines[-1]) + 2 + len(part) > width:
@@ -208,7 +208,7 @@ def _clock(seconds: float) -> str:
 
 
 def display(verbose: int | bool) -> Silent:
-    """The display for this output: nothing for verbose=0, a bar where it can move, else lines."""
+    """Choose a display: silent for verbose=0, a bar in a terminal or notebook, else lines."""
     if not verbose:
         return Silent()
     if sys.platform == "emscripten":

@@ -1,4 +1,4 @@
-"""Which learning rate? A training that tries them all, from tiny to too large."""
+"""The learning-rate range test: train with rates that grow from tiny to too large."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from phitodeep.training.callbacks import LambdaCallback, StopTraining
 
 @dataclass(frozen=True)
 class RateRange:
-    """The loss at each rate that was tried, smoothed, and the rate to begin with."""
+    """The smoothed loss at each tested rate, and a suggested rate."""
 
     rates: list[float]
     losses: list[float]
     suggestion: float
 
     def plot(self, path: str | None = None) -> Any:
-        """Loss against rate: a matplotlib figure, saved to `path`."""
+        """Plot loss against rate as a matplotlib figure; save it if `path` is given."""
         try:
             from matplotlib.figure import Figure
         except ImportError:
@@ -67,12 +67,12 @@ def find_alpha(
         nonlocal mean
         mean = smooth * mean + (1 - smooth) * loss
         rates.append(rate(step - first - 1))
-        losses.append(mean / (1 - smooth ** (len(losses) + 1)))  # as if it had no beginning
+        losses.append(mean / (1 - smooth ** (len(losses) + 1)))  # corrects the bias toward 0
         if len(losses) == steps or losses[-1] - min(losses) > 4 * abs(losses[0]):
             raise StopTraining
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PhitodeepWarning)  # to diverge is what it is for
+        warnings.simplefilter("ignore", PhitodeepWarning)  # it is meant to diverge
         record_each = LambdaCallback(on_batch_end=record)
         trial.train(X, y, epochs=steps, batch_size=batch_size, callbacks=[record_each], verbose=0)
     if len(losses) < 3:

@@ -1,7 +1,7 @@
-"""What goes into a model: arrays, files too large for memory, and streams of batches.
+"""Sources of batches: arrays, files too large for memory, data sets, and iterables.
 
-Whatever it is, it is checked against the model and its loss and cast once (`admit`): arrays
-before training begins, the rest batch by batch, so that it is never in memory as a whole.
+All data are checked against the model and its loss and cast once, by `validate`: arrays before
+training begins, anything else batch by batch, so that it is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import (
-    as_mask,
-)
+from phitodeep.checks import as_mask
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
 from phitodeep.layers.containers import Chain
 from phitodeep.layers.frame import Buffered, Frame
@@ -25,16 +23,16 @@ from phitodeep.types import Array, Shape
 
 
 class Source:
-    """Something that gives the batches of an epoch, once or again.
+    """A source of batches, for one epoch or for several.
 
-    count     how many samples; None until an epoch has counted them
-    steps     how many batches of `size` samples; None until an epoch has counted them
+    count     the number of samples; None until an epoch has counted them
+    steps     the number of batches of `size` samples; None until an epoch has counted them
     sample    the shape of one sample
     """
 
     count: int | None
     sample: Shape
-    once = False  # whether it can be read only once
+    once = False  # True: it can be read only once
 
     def steps(self, size: int | None) -> int | None:
         assert self.count is not None
@@ -43,14 +41,14 @@ class Source:
     def batches(
         self, size: int | None, rng: np.random.Generator | None = None, into: Buffered | None = None
     ) -> Iterator[Data]:
-        """All samples, `size` at a time or all at once; in an order by rng, or their own.
+        """Yield all samples, `size` at a time or all at once, in order or shuffled by rng.
 
-        With `into`, a batch may lie in memory that the next one writes again.
+        With `into`, a batch may use memory that the next batch overwrites.
         """
         raise NotImplementedError
 
     def split(self, kept: int) -> tuple[Source, Source]:
-        """The first `kept` samples, and the others."""
+        """Split into the first `kept` samples and the rest."""
         raise NotImplementedError
 
 
@@ -65,7 +63,7 @@ class Arrays(Source):
     ) -> Iterator[Data]:
         n = len(self.data.X)
         if size is None or size >= n:
-            yield self.data  # all samples: their order has no effect
+            yield self.data  # one batch of all samples: their order has no effect
             return
         order = None if rng is None else rng.permutation(n)
         for start in range(0, n, size):
@@ -80,7 +78,7 @@ class Arrays(Source):
 
 
 class Memory(Buffered):
-    """Memory of the current batch, which the next one writes again."""
+    """Memory for the current batch, which the next batch overwrites."""
 
     buffer = Buffered._reused
 
@@ -89,7 +87,7 @@ class Memory(Buffered):
 
 
 class Table(Source):
-    """Samples that stay where they are, such as in a file: each batch reads its rows."""
+    """Samples that stay in storage, such as in a file: each batch reads its own rows."""
 
     def __init__(
         self,
@@ -122,7 +120,7 @@ class Table(Source):
 
 
 class Stream(Source):
-    """Batches as somebody else gives them; `open(size)` begins an epoch of them."""
+    """Batches from an iterable; `open(size)` begins an epoch."""
 
     def __init__(
         self,
@@ -139,11 +137,11 @@ class Stream(Source):
         self._begun: Iterable[Any] | None = None
 
     def begin(self, size: int | None) -> None:
-        """Look at the first batch, which the next epoch will give first."""
+        """Read the first batch, which the next epoch will yield first."""
         items = iter(self.open(size))
         first = next(items, None)
         if first is None:
-            raise ArgumentError("the iterable gave no batches.")
+            raise ArgumentError("the iterable yielded no batches.")
         self.sample = np.shape(self._named(first)["X"])[1:]
         self._begun = chain([first], items)
 
@@ -164,14 +162,16 @@ class Stream(Source):
             samples += len(batch.X)
             yield batch
         if not i:
-            raise ArgumentError("the iterable gave no batches in this epoch.")
+            raise ArgumentError("the iterable yielded no batches in this epoch.")
         self.count, self._steps = samples, i
 
     def split(self, kept: int) -> tuple[Source, Source]:
-        raise ArgumentError("validation_split needs arrays: give a stream of test batches instead.")
+        raise ArgumentError(
+            "validation_split needs arrays: pass an iterable of test batches instead."
+        )
 
     def _named(self, item: Any) -> dict[str, Any]:
-        """A batch by the names that `validate` takes."""
+        """A batch as keyword arguments for `validate`."""
         if isinstance(item, Mapping):
             return _columns(item, self.columns)
         if isinstance(item, tuple | list) and len(item) in (2, 3):
@@ -183,11 +183,11 @@ class Stream(Source):
 
 
 def _columns(batch: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
-    """X and y from a batch by column names: those given, or the two that there are."""
+    """X and y from a batch by column names: the given ones, or the only two."""
     names = list(batch) if columns is None else list(columns)
     if len(names) != 2 or not set(names) <= set(batch):
         raise ArgumentError(
-            f"the data has the columns {list(batch)}: name that of X and that of y, "
+            f"the data has the columns {list(batch)}: name the columns of X and y, "
             'such as columns=("image", "label").'
         )
     return {"X": batch[names[0]], "y": batch[names[1]]}
@@ -206,52 +206,75 @@ def as_source(
     columns: Sequence[str] | None = None,
     names: tuple[str, str] = ("X", "y"),
 ) -> Source:
-    """The source of X and y: arrays, arrays in files, a Hugging Face dataset, or an iterable."""
+    """Choose the source for X and y: arrays, files, a Hugging Face dataset, or an iterable."""
     in_memory = not (isinstance(X, np.memmap) or isinstance(y, np.memmap))
-    batched = y is None and _gives_batches(X)
+    batched = y is None and _yields_batches(X)
     if isinstance(class_weight, str) and (batched or not in_memory):
         raise ArgumentError(
-            f"class_weight={class_weight!r} counts the labels of arrays in memory, not of files "
+            f"class_weight={class_weight!r} needs the labels of arrays in memory, not of files "
             "or batches: give the weights by label, such as {0: 1.0, 1: 5.0}."
         )
+    if columns is not None and not batched:
+        raise ArgumentError("columns are for datasets and batches, not for arrays.")
+    as_data = partial(validate, model, loss, class_weight=class_weight, names=names)
     if batched:
-        for name, given in (("sample_weight", sample_weight), ("lengths", lengths)):
-            if given is not None:
+        for name, value in (("sample_weight", sample_weight), ("lengths", lengths)):
+            if value is not None:
                 raise ArgumentError(f"{name} goes with arrays: put it into the batches instead.")
-        as_data = partial(validate, model, loss, class_weight=class_weight, names=names)
-        if hasattr(X, "with_format"):
-            return _from_dataset(X.with_format("numpy"), columns, batch_size, as_data)
-        make = X if callable(X) else lambda: X
-        steps = len(X) if hasattr(X, "__len__") else None
-        once = isinstance(X, Iterator)
-        stream = Stream(lambda _: make(), as_data, columns, once=once, steps=steps)
-        stream.begin(batch_size)
-        return stream
-    if columns is not None:
-        raise ArgumentError("columns name those of a dataset or of batches, not of arrays.")
-    if y is not None and not in_memory:
-        parts = {"X": X, "y": y, "sample_weight": sample_weight, "lengths": lengths}
-        held = {name: a if isinstance(a, np.memmap) else np.asarray(a)
-                for name, a in parts.items() if a is not None}  # fmt: skip
-        for name, a in held.items():
-            if a.shape[:1] != X.shape[:1]:
-                raise ShapeError(f"{names[0]} has {len(X)} samples, {name} has shape {a.shape}.")
-        if "lengths" in held:  # what the layers refuse is refused before the first batch
-            shape = (1, *held["X"].shape[1:])
-            model.compute_mask(as_mask(held["lengths"][:1], shape, tokens=model.takes_tokens))
-        as_data = partial(validate, model, loss, class_weight=class_weight, names=names)
-        return Table(
-            lambda rows: {name: np.asarray(a[rows]) for name, a in held.items()},
-            np.arange(len(X)),
-            as_data,
-        )
-    return Arrays(
-        validate(model, loss, X, y, sample_weight, lengths, class_weight=class_weight, names=names)
+        return _from_batches(X, columns, batch_size, as_data)
+    if y is None or in_memory:
+        return Arrays(as_data(X, y, sample_weight, lengths))
+    return _from_files(model, X, y, sample_weight, lengths, names[0], as_data)
+
+
+def _from_files(
+    model: Chain,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    lengths: Any,
+    name_of_X: str,
+    as_data: Callable[..., Data],
+) -> Table:
+    """Read X or y or both from files, as np.memmap arrays, batch by batch."""
+    given = {"X": X, "y": y, "sample_weight": sample_weight, "lengths": lengths}
+    columns = {
+        name: a if isinstance(a, np.memmap) else np.asarray(a)
+        for name, a in given.items()
+        if a is not None
+    }
+    for name, a in columns.items():
+        if a.shape[:1] != X.shape[:1]:
+            raise ShapeError(f"{name_of_X} has {len(X)} samples, {name} has shape {a.shape}.")
+    if "lengths" in columns:  # so that the layers' errors are raised before the first batch
+        shape = (1, *columns["X"].shape[1:])
+        model.compute_mask(as_mask(columns["lengths"][:1], shape, tokens=model.takes_tokens))
+    return Table(
+        lambda rows: {name: np.asarray(a[rows]) for name, a in columns.items()},
+        np.arange(len(X)),
+        as_data,
     )
 
 
-def _gives_batches(X: Any) -> bool:
-    """Whether X is no array but something that gives batches."""
+def _from_batches(
+    X: Any,
+    columns: Sequence[str] | None,
+    batch_size: int | None,
+    as_data: Callable[..., Data],
+) -> Source:
+    """A Hugging Face dataset, an iterable of batches, or a function that returns one."""
+    if hasattr(X, "with_format"):
+        return _from_dataset(X.with_format("numpy"), columns, batch_size, as_data)
+    make = X if callable(X) else lambda: X
+    steps = len(X) if hasattr(X, "__len__") else None
+    once = isinstance(X, Iterator)
+    stream = Stream(lambda _: make(), as_data, columns, once=once, steps=steps)
+    stream.begin(batch_size)
+    return stream
+
+
+def _yields_batches(X: Any) -> bool:
+    """Whether X yields batches rather than being an array."""
     if isinstance(X, np.ndarray | str | bytes | Mapping) or X is None or hasattr(X, "__array__"):
         return False
     if isinstance(X, list | tuple):
@@ -265,7 +288,7 @@ def _from_dataset(
     batch_size: int | None,
     as_data: Callable[..., Data],
 ) -> Source:
-    """A dataset of the Hugging Face library: with rows, or one that only streams them."""
+    """A Hugging Face dataset, which has rows or only streams them."""
     if hasattr(dataset, "__len__"):
         return Table(
             lambda rows: _columns(dataset[rows.tolist()], columns), np.arange(len(dataset)), as_data

@@ -1,4 +1,4 @@
-"""Threads that share a training step: each takes a part of the batch through its own replica."""
+"""Multithreaded training: each thread runs a part of the batch through its own replica."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ Pass = Callable[[Chain, Loss, Data, int], Any]
 
 
 class Team:
-    """`count` threads for a body and its loss, each with a part of the batch.
+    """A team of `count` threads that run the body and its loss, each on a part of the batch.
 
-    The first one works with the body itself; the others with replicas, which share its parameters
-    and have frames of their own. A layer with state that it writes in training, as BatchNorm has,
-    depends on the whole batch and is refused. Where a layer or the loss does not declare that its
-    samples are independent, the batch is one part. Gradients are added in the order of the parts,
-    so a run repeats to the bit.
+    The first thread uses the body itself, the others replicas that share its parameters and have
+    their own frames. A layer that updates its state in training, such as BatchNorm, depends on the
+    whole batch and is refused. If a layer or the loss does not declare its samples independent, the
+    batch is not split. Gradients are added in the order of the parts, so runs repeat to the bit.
     """
 
     def __init__(self, body: Chain, loss: Loss, count: int) -> None:
@@ -34,7 +33,7 @@ class Team:
         self.frames: list[dict[Layer, Frame]] = [{} for _ in range(count - 1)]
         self.loss_frames = [Frame() for _ in range(count - 1)]
         self._check()
-        from concurrent.futures import ThreadPoolExecutor  # which few trainings need
+        from concurrent.futures import ThreadPoolExecutor  # slow to import, rarely needed
 
         self.pool = ThreadPoolExecutor(count - 1, thread_name_prefix="phitodeep")
 
@@ -49,11 +48,11 @@ class Team:
             if layer.state and layer.trainable:
                 raise ArgumentError(
                     f"threads={self.count}: {layer!r} at {path} depends on the whole batch, which "
-                    "threads would split. Train with threads=1, or freeze it."
+                    "threads would split. Train with threads=1, or freeze the layer."
                 )
 
     def _members(self, n: int) -> list[tuple[Chain, Loss]]:
-        """A body and a loss for each part of n samples, with the settings that they have now."""
+        """The body and the loss for each part of n samples, with their current settings."""
         self._check()
         members = [(self.body, self.loss)]
         if self.body.independent_samples and self.loss.independent_samples:
@@ -62,13 +61,14 @@ class Team:
                 loss._frame = frame
                 members.append((self.body._replica(frames), loss))
                 for old in frames.values():
-                    old.grads = {}  # of layers that this batch may not reach
+                    old.grads = {}  # clear those of layers that this batch may not reach
         return members
 
     def work(self, batch: Data, task: Pass) -> list[Any]:
-        """What `task(body, loss, part, first)` gave for each part of the batch.
+        """Run `task(body, loss, part, first)` on each part of the batch; return all results.
 
-        Afterwards the body's gradients are those of all parts together.
+        `first` is the index of the part's first sample. The gradients of all parts are added into
+        the body's gradients.
         """
         n = len(batch.X)
         members = self._members(n)
@@ -82,8 +82,8 @@ class Team:
         try:
             results = [task(*members[0], parts[0], 0)]
         finally:
-            results_of_others = [job.result() for job in jobs]
-        results += results_of_others
+            other_results = [job.result() for job in jobs]
+        results += other_results
         for member, _ in members[1:]:
             self._add_gradients(member)
         return results
@@ -93,13 +93,13 @@ class Team:
             for name, gradient in theirs.grads.items():
                 if name in ours.grads:
                     ours.grads[name] += gradient
-                else:  # where the first part went no way back, or not through this parameter
+                else:  # the first part ran no backward, or none through this parameter
                     ours.grads[name] = gradient
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Within the body, matrix products run in the thread that asks for them."""
+    """Limit BLAS to one thread, so each matrix product runs in the thread that calls it."""
     try:
         from threadpoolctl import threadpool_limits
     except ImportError:

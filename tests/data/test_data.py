@@ -159,13 +159,13 @@ def uint8(values: list[int]) -> Array:
 
 ZEROS = np.zeros((3, 28, 28), np.uint8)
 DAMAGE: dict[str, tuple[str, bytes, str]] = {  # the file, what it holds, and what the error says
-    "empty": (IMAGES, b"", "cut short, 0 bytes"),
-    "header cut": (TEST_IMAGES, idx(ZEROS)[:15], "cut short, 15 bytes"),
-    "items cut": (IMAGES, idx(ZEROS)[:-1], r"cut short, 2367 of 2368 bytes.*\(3, 28, 28\)"),
-    "absurd shape": (IMAGES, struct.pack(">4I", 2051, *[2**32 - 1] * 3), "cut short, 16 of"),
+    "empty": (IMAGES, b"", "truncated: 0 bytes"),
+    "header cut": (TEST_IMAGES, idx(ZEROS)[:15], "truncated: 15 bytes"),
+    "items cut": (IMAGES, idx(ZEROS)[:-1], r"truncated: 2367 of 2368 bytes.*\(3, 28, 28\)"),
+    "absurd shape": (IMAGES, struct.pack(">4I", 2051, *[2**32 - 1] * 3), "truncated: 16 of"),
     "too long": (TEST_LABELS, idx(uint8([1, 2])) + b"\n", "1 bytes too many"),
-    "labels for images": (IMAGES, idx(np.ones(99, np.uint8)), "number 2049 where 2051 belongs"),
-    "images for labels": (LABELS, idx(ZEROS), "number 2051 where 2049 belongs"),
+    "labels for images": (IMAGES, idx(np.ones(99, np.uint8)), "number 2049, expected 2051"),
+    "images for labels": (LABELS, idx(ZEROS), "number 2051, expected 2049"),
     "a web page": (IMAGES, b"<!DOCTYPE html><title>404</title>", "magic number"),
     "gzip cut": (TEST_IMAGES, gzip.compress(idx(ZEROS))[:-9], "ended before"),
     "gzip checksum": (IMAGES, gzip.compress(idx(ZEROS))[:-8] + bytes(8), "CRC check failed"),
@@ -212,14 +212,14 @@ def test_missing_file_is_named(folder: Path, name: str) -> None:
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nowhere is no folder"):
+    with pytest.raises(DataError, match="nowhere is not a folder"):
         load_mnist(folder=tmp_path / "nowhere")
 
 
 def test_bad_arguments_of_load_mnist(folder: Path) -> None:
     with pytest.raises(ArgumentError, match="'large'"):
         load_mnist("large")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="a path goes to folder="):
+    with pytest.raises(ArgumentError, match="pass a path as folder="):
         load_mnist(folder)  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="got 3"):
         load_mnist(folder=3)  # type: ignore[arg-type]

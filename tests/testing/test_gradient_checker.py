@@ -522,19 +522,19 @@ WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     ),
     "dW transposed": (
         lambda: wrong(Dense, grad("W", np.transpose))(4),
-        r"W has shape \(4, 3\), and should have \(3, 4\). Is it transposed",
+        r"W has shape \(4, 3\), but should have \(3, 4\). Is it transposed",
     ),
     "not summed over rows": (
         lambda: wrong(Dense, unsummed)(4),
-        r"b has shape \(5, 4\), and should have \(4,\). Was it not summed over the rows",
+        r"b has shape \(5, 4\), but should have \(4,\). Was it not summed over the rows",
     ),
     "keepdims": (
         lambda: wrong(Dense, grad("b", lambda db: db[None]))(4),
-        r"b has shape \(1, 4\), and should have \(4,\).",
+        r"b has shape \(1, 4\), but should have \(4,\).",
     ),
     "W for W^T in dX": (
         lambda: wrong(Dense, lambda layer, dY, dX: dY @ layer.W)(D),
-        "dX.* All parameters are right: is a road from X to Y missing in dX",
+        "dX.* All parameters are right: is a path from X to Y missing in dX",
     ),
     "softmax as identity": (
         lambda: wrong(Softmax, lambda layer, dY, dX: dY)(),
@@ -562,11 +562,11 @@ WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     ),
     "BatchNorm without mean(dy)": (
         lambda: wrong(BatchNorm, batch_norm("gamma", "variance"))(),
-        "dX.* What is missing is the same in every row: was a mean not subtracted",
+        "dX.* Its error is the same in every row: was a mean not subtracted",
     ),
     "BatchNorm without the variance": (
         lambda: wrong(BatchNorm, batch_norm("gamma", "mean"))(),
-        "dX.* is a road from X to Y missing in dX",
+        "dX.* is a path from X to Y missing in dX",
     ),
     "BatchNorm as an all-ones dY sees it": (
         lambda: wrong(BatchNorm, lambda layer, dY, dX: np.zeros_like(dY))(),
@@ -574,16 +574,16 @@ WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     ),
     "LayerNorm without mean(g)": (
         lambda: wrong(LayerNorm, layer_norm("gamma"))(),
-        "dX.* What is missing is the same in every feature of the last axis",
+        "dX.* Its error is the same in every feature of the last axis",
     ),
     "LayerNorm without gamma": (
         lambda: wrong(LayerNorm, layer_norm("mean"))(),
-        "dX.* is a road from X to Y missing in dX",
+        "dX.* is a path from X to Y missing in dX",
     ),
     "GELU with x^3": (lambda: WrongGELU("tanh"), r"dX.* 1[45] of 15 probed entries are wrong"),
     "one row": (
         lambda: wrong(Tanh, short)(),
-        "dX.* Only entries with index 4 on axis 0 are wrong: is an edge treated otherwise",
+        "dX.* Only entries with index 4 on axis 0 are wrong: is an edge treated differently",
     ),
     "missing dX": (lambda: wrong(ReLU, lambda layer, dY, dX: None)(), "dX is missing"),
     "missing gradient": (lambda: wrong(Dense, without("b"))(4), "b is missing"),
@@ -594,7 +594,7 @@ WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     ),
     "float32": (
         lambda: wrong(Dense, grad("b", np.float32))(4),
-        "b is float32, where all else is float64",
+        "b is float32, but everything else is float64",
     ),
     "backward writes into dY": (
         lambda: wrong(ReLU, lambda layer, dY, dX: np.multiply(dY, layer.cache["Y"] > 0, out=dY))(),
@@ -606,7 +606,7 @@ WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     ),
     "gradients accumulate": (
         lambda: wrong(Dense, accumulated)(4),
-        "backward, called again, gives another b",
+        "backward, called again, returns a different b",
     ),
 }
 
@@ -737,7 +737,7 @@ def test_a_loss_of_precision_and_forward_faults_are_told(X: Array) -> None:
     for layer, message in (
         (Rounds(), "Y is float32 for X of float64"),
         (Writes(), "forward writes into X"),
-        (Draws(0.5), "forward, called again at the same step, gives another Y"),
+        (Draws(0.5), "forward, called again at the same step, returns a different Y"),
         (Infinite(), "Y holds nan or infinity"),
     ):
         kept = X.copy()
@@ -799,8 +799,8 @@ class Writing(losses.MeanSquaredError):
         (WrongMeanSquaredError(), r"3 \(the size of the last axis\) times too large"),
         (SumBinaryCrossEntropy(), r"15 \(the number of elements\) times too large"),
         (SwappedHuber(0.6), r"1[45] of 15 probed entries are wrong"),
-        (FusedCrossEntropy(), "It is p - t, which is the gradient by the logits"),
-        (FusedBinary(), "It is p - t, which is the gradient by the logits"),
+        (FusedCrossEntropy(), "It is p - t, the gradient with respect to the logits"),
+        (FusedBinary(), "It is p - t, the gradient with respect to the logits"),
         (Writing(), "loss_gradient writes into X"),
     ],
 )

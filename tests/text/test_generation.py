@@ -465,7 +465,7 @@ def test_a_stream_refuses_at_the_call(prompt, options, error, says):
 def test_scores_without_a_greatest_are_refused(bad, temperature):
     scores = np.zeros((3, 4))
     scores[1] = bad
-    with pytest.raises(ArgumentError, match=rf"sample 1: its greatest score is {bad}.*finite"):
+    with pytest.raises(ArgumentError, match=rf"sample 1: its highest score is {bad}.*finite"):
         sample(scores, temperature, None, None, np.random.default_rng(0))
     scores[1, 2] = 0
     if np.isneginf(bad):

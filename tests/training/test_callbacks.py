@@ -270,7 +270,9 @@ def test_bad_settings_are_refused(options: dict[str, Any], name: str) -> None:
 
 
 def test_watching_what_is_not_there_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"watches 'test_f1', but the logs have train_loss"):
+    with pytest.raises(
+        ArgumentError, match=r"monitors 'test_f1', but the logs have only train_loss"
+    ):
         net().train(X, Y, callbacks=[EarlyStopping(monitor="test_f1")], verbose=0)
 
 
@@ -407,7 +409,7 @@ def test_a_disk_that_fills_later_costs_no_row(
     monkeypatch.setattr(callbacks, "atomic_write", sometimes)
     present: list[int] = []
     look = LambdaCallback(on_epoch_end=lambda *_: present.append(len(rows(path))))
-    with pytest.warns(PhitodeepWarning, match="No space left.*Training goes on") as caught:
+    with pytest.warns(PhitodeepWarning, match="No space left.*Training continues") as caught:
         history = net(epochs=5).train(X, Y, callbacks=[CSVLogger(path), look], verbose=0)
     assert len(caught) == 2
     assert len(history) == 5

@@ -141,7 +141,7 @@ def test_balanced_needs_labels_in_memory(arrays: Any, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r'takes "balanced".*got .equal.'):
         classifier().train(X, y, class_weight="equal", epochs=1, verbose=0)
     regression = SequentialBuilder(D, seed=0).dense(1).build()
-    with pytest.raises(ArgumentError, match="a loss of classes"):
+    with pytest.raises(ArgumentError, match="a classification loss"):
         regression.train(X, X[:, :1], class_weight="balanced", epochs=1, verbose=0)
 
 
@@ -394,7 +394,7 @@ def test_a_model_is_built_by_its_first_batch(arrays: Any) -> None:
     ("data", "says"),
     [
         ([], "at least one sample"),
-        (lambda: iter([]), "gave no batches"),
+        (lambda: iter([]), "yielded no batches"),
         (lambda: [np.ones((2, D))], r"pairs \(X, y\)"),
         (lambda: [(np.ones((2, D)),)], "pairs"),
         (lambda: [(np.ones((2, D)), [0, 1]), (np.ones((2, D + 1)), [0, 1])], "batch 2"),
@@ -417,7 +417,7 @@ def test_options_of_arrays_are_refused_for_streams(arrays: Any) -> None:
     ):
         with pytest.raises(ArgumentError, match=says):
             classifier().train(pairs(X, y), epochs=1, verbose=0, **options)
-    with pytest.raises(ArgumentError, match="columns name those of a dataset"):
+    with pytest.raises(ArgumentError, match="columns are for datasets and batches"):
         classifier().train(X, y, columns=("a", "b"), epochs=1, verbose=0)
     with pytest.raises(ArgumentTypeError, match="y_test was given without X_test"):
         classifier().train(X, y, y_test=y, epochs=1, verbose=0)
@@ -460,7 +460,7 @@ def test_a_dataset_that_streams_trains_in_its_own_order(dataset: Any, arrays: An
 def test_columns_are_named_where_there_are_more(dataset: Any, arrays: Any) -> None:
     X, y = arrays
     wide = dataset.add_column("name", ["?"] * N)
-    with pytest.raises(ArgumentError, match=r"name that of X and that of y"):
+    with pytest.raises(ArgumentError, match=r"name the columns of X and y"):
         classifier().train(wide, epochs=1, batch_size=16, verbose=0)
     with pytest.raises(ArgumentError, match="has the columns"):
         classifier().train(wide, columns=("pixels", "lable"), epochs=1, batch_size=16, verbose=0)
