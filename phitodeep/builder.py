@@ -7,6 +7,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from keyword import iskeyword
+from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, Self
 
 from phitodeep import layers as catalogue
@@ -18,40 +19,38 @@ from phitodeep.checks import (
 )
 from phitodeep.config import Configurable, alike, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.hints import OF_BUILDERS, OF_MODELS
 from phitodeep.layers.base import Layer
 from phitodeep.loss import Loss
 from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.optimizers import Optimizer
 from phitodeep.optimization.schedules import check_rate
-from phitodeep.sequential import BUILT, ELSEWHERE, SETTINGS, Sequential
+from phitodeep.sequential import Sequential
 from phitodeep.training.callbacks import Callback
 from phitodeep.types import DType, Schedule, Shape, parameters
 
 P = ParamSpec("P")
-_BUILDER_WORDS = {
-    "compile": f"{SETTINGS.format('the builder')}, as in {BUILT}",
-    "lr": "write .alpha(rate)",
-    "learning_rate": "write .alpha(rate)",
-    "batch_size": "write .batch(size)",
-    "activation": "an activation is a layer of its own, such as .relu()",
-    "linear": "write .dense(output_size)",
-}
 
 
 def _call(layer: Layer) -> str:
-    """The builder's method that appends this layer, as it is called."""
+    """Return the builder call that appends this layer, such as `dense(784, 128)`."""
     kind, shown = type(layer), repr(layer)
     name = kind.__name__
     if vars(catalogue).get(name) is not kind or not shown.startswith(f"{name}("):
         return f"add({shown})"
+    return method_name(name) + shown.removeprefix(name)
+
+
+def method_name(name: str) -> str:
+    """Return the name of the builder method of a layer class: `lambda_` for Lambda."""
     method = snake_case(name)
-    return method + "_" * iskeyword(method) + shown.removeprefix(name)
+    return method + "_" * iskeyword(method)
 
 
 def adds(
     kind: Callable[P, Layer],
 ) -> Callable[Concatenate[SequentialBuilder, P], SequentialBuilder]:
-    """A builder method that appends a layer of this kind, with the layer's own signature."""
+    """Make a builder method that appends a layer of this kind, with the layer's signature."""
 
     def method(self: SequentialBuilder, /, *args: P.args, **kwargs: P.kwargs) -> SequentialBuilder:
         try:
@@ -62,18 +61,26 @@ def adds(
             raise
         return self.add(layer)
 
+    init: Any = inspect.unwrap(kind.__init__)
+    shown = FunctionType(
+        init.__code__, init.__globals__, init.__name__, init.__defaults__, init.__closure__
+    )
+    shown.__kwdefaults__ = init.__kwdefaults__
+    shown.__annotations__ = {**init.__annotations__, "return": "SequentialBuilder"}
+    method.__wrapped__ = shown  # type: ignore[attr-defined]  # `help` shows its signature
+    method.__name__ = method_name(kind.__name__)
+    method.__qualname__ = f"SequentialBuilder.{method.__name__}"
     method.__doc__ = f"Append a `{kind.__name__}` layer.\n\n{inspect.getdoc(kind)}"
-    method.__wrapped__ = kind.__init__  # type: ignore[attr-defined]
-    return method  # whose signature `inspect` now takes from there
+    return method
 
 
 def _unexpected(kind: Callable[..., Layer], kwargs: Mapping[str, Any]) -> ArgumentTypeError:
-    """The error for keywords that a layer does not take."""
+    """Return the error for keywords that a layer does not accept."""
     name = kind.__name__
     if "activation" in kwargs and isinstance(kwargs["activation"], str):
         method, call = kwargs["activation"].lower(), snake_case(name)
         return ArgumentTypeError(
-            f"{name} takes no activation: it is a layer of its own, as in .{call}(...).{method}()."
+            f"{name} has no activation=: an activation is a layer, as in .{call}(...).{method}()."
         )
     known = [p.name for p in parameters(kind)]  # type: ignore[arg-type]
     wrong = ", ".join(key for key in kwargs if key not in known)
@@ -83,9 +90,9 @@ def _unexpected(kind: Callable[..., Layer], kwargs: Mapping[str, Any]) -> Argume
 class SequentialBuilder(Configurable):
     """Builds a Sequential step by step: each method returns the builder.
 
-    `SequentialBuilder(28, 28, seed=0)` is `SequentialBuilder().input(28, 28).seed(0)`. The
-    settings are those of Sequential, and may come in any order; `build` may be called again,
-    and each model is independent of the others.
+    `SequentialBuilder(28, 28, seed=0)` is short for `SequentialBuilder().input(28, 28).seed(0)`.
+    The settings are those of Sequential, in any order. `build` may be called several times, and
+    returns an independent model each time.
     """
 
     def __init__(self, *input_shape: int, seed: int | None = None) -> None:
@@ -96,10 +103,10 @@ class SequentialBuilder(Configurable):
             self.input(*input_shape)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _BUILDER_WORDS:
-            raise AttributeError(f"a builder has no {name!r}: {_BUILDER_WORDS[name]}.")
-        if name in ELSEWHERE:
-            raise AttributeError(f"a builder has no {name!r}: after .build(), {ELSEWHERE[name]}.")
+        if name in OF_BUILDERS:
+            raise AttributeError(f"a builder has no {name!r}: {OF_BUILDERS[name]}.")
+        if name in OF_MODELS:
+            raise AttributeError(f"a builder has no {name!r}: after .build(), {OF_MODELS[name]}.")
         if not name.startswith("_") and callable(getattr(Sequential, name, None)):
             raise AttributeError(f"a builder has no {name!r}: build first, .build().{name}(...).")
         known = [key for key in dir(type(self)) if not key.startswith("_")]
@@ -125,14 +132,14 @@ class SequentialBuilder(Configurable):
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def get_config(self) -> dict[str, Any]:
-        """The layers and settings so far, as plain JSON values: see `phitodeep.config`."""
+        """Return the layers and settings so far as plain JSON values: see `phitodeep.config`."""
         options = {k: list(v) if isinstance(v, tuple) else v for k, v in self._options.items()}
         shape = None if self._input is None else list(self._input)
         return {"input_shape": shape, "layers": self._layers, **options}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """The builder that `get_config` wrote."""
+        """Return the builder that `get_config` describes."""
         options = restored(config, cls.__name__)
         shape = options.pop("input_shape", None)
         builder = cls(*(() if shape is None else check_shape(shape, "input_shape")))
@@ -155,9 +162,9 @@ class SequentialBuilder(Configurable):
         return list(self._layers)
 
     def input(self, *shape: int) -> Self:
-        """The shape of one sample, without the batch axis."""
+        """Set the shape of one sample, without the batch axis."""
         if not shape:
-            raise ArgumentError("input takes the sizes of one sample, such as .input(28, 28).")
+            raise ArgumentError("input expects the sizes of one sample, such as .input(28, 28).")
         self._input = tuple(check_count(n, "input size") for n in shape)
         return self
 
@@ -235,44 +242,44 @@ class SequentialBuilder(Configurable):
     tied_dense = adds(catalogue.TiedDense)
 
     def optimizer(self, optimizer: Optimizer | str) -> Self:
-        """Train with this optimizer, given itself or by name."""
+        """Train with this optimizer, or the one of this name."""
         return self._set("optimizer", optimizer)
 
     def loss(self, loss_class: Loss | str) -> Self:
-        """Train with this loss, given itself or by name."""
+        """Train with this loss, or the one of this name."""
         return self._set("loss_class", loss_class)
 
     def alpha(self, num: float | Schedule) -> Self:
-        """The learning rate, of whichever optimizer the model has."""
+        """Set the learning rate of the model's optimizer."""
         return self._set("alpha", check_rate(num))
 
     def epochs(self, num: int) -> Self:
-        """How often `train` goes through the samples."""
+        """Set how many times `train` uses each sample."""
         return self._set("epochs", check_count(num, "epochs", least=0))
 
     def batch(self, num: int) -> Self:
-        """Samples a step."""
+        """Set the number of samples per step."""
         return self._set("batch_size", check_count(num, "batch_size"))
 
     def metrics(self, *metrics: MetricLike) -> Self:
-        """Names or functions, reported beside the loss."""
+        """Report these metrics, names or functions, next to the loss."""
         as_metrics(metrics, 0.5)
         return self._set("metrics", metrics)
 
     def callbacks(self, *callbacks: Callback) -> Self:
-        """Called at the ends of batches and epochs of every training."""
+        """Call these callbacks in every training."""
         return self._set("callbacks", callbacks)
 
     def seed(self, num: int) -> Self:
-        """Make weights, shuffles and masks repeat to the bit."""
+        """Make weights, shuffles and dropout masks repeat to the bit."""
         return self._set("seed", check_count(num, "seed", least=0))
 
     def dtype(self, dtype: DType) -> Self:
-        """ "float32" or "float64"."""
+        """Compute in "float32" or "float64"."""
         return self._set("dtype", dtype)
 
     def build(self) -> Sequential:
-        """The model; sizes that do not fit and a loss that cannot match are refused here."""
+        """Return the model; refuse sizes that do not fit and a loss that does not match."""
         layers, options = copy.deepcopy((self._layers, self._options))
         model = Sequential(*layers, **options)
         if self._input is not None:

@@ -1,4 +1,7 @@
-"""Sequential: layers one after another, with a loss, an optimizer and a training loop."""
+"""Sequential: layers one after another, with a loss, an optimizer and a training loop.
+
+Long because its public methods carry their full documentation; the work is done elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from phitodeep import loss as losses
 from phitodeep.checks import (
     as_mask,
     check_count,
@@ -20,16 +22,17 @@ from phitodeep.checks import (
     choose,
     class_hint,
     keywords,
-    snake_case,
     without_padding,
 )
 from phitodeep.config import being_written, check_mapping
 from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.hints import OF_MODELS, OF_TRAIN
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, inference
 from phitodeep.loss import Loss, MeanSquaredError
+from phitodeep.loss.names import LOSSES
 from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
 from phitodeep.optimization.schedules import check_rate
@@ -45,70 +48,23 @@ from phitodeep.training.shortcuts import check_pair, plan
 from phitodeep.training.sources import as_source
 from phitodeep.types import Array, DType, Schedule
 
-LOSSES: dict[str, type[Loss]] = {
-    snake_case(name): kind
-    for name, kind in vars(losses).items()
-    if isinstance(kind, type) and issubclass(kind, Loss) and not name.startswith("_")
-    and kind not in (Loss, losses.Elementwise)
-}  # fmt: skip
-LOSSES |= {"mse": LOSSES["mean_squared_error"], "mae": LOSSES["mean_absolute_error"]}
-
-
-SETTINGS = "give the loss, optimizer and metrics to {}"
-BUILT = ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').build()"
-_DEVICE = "phitodeep runs on the CPU: leave it out"
-_DTYPE = "choose it when the model is made, with dtype='float64' or .dtype('float64')"
-_FILES = "np.savez(path, **model.get_weights()) writes them, model.set_weights(np.load(path)) reads"
-ELSEWHERE = {  # what others call it
-    "fit": "it trains with model.train(X, y, epochs=..., batch_size=...)",
-    "compile": f"{SETTINGS.format('Sequential(...) or to the builder')}, as in {BUILT}",
-    "score": "model.evaluate(X, y) gives the loss and the metrics",
-    "parameters": "layer.params are those of a layer, and model.get_weights() copies of all",
-    "named_parameters": "model.get_weights() gives copies of all, by path",
-    "weights": "model.get_weights() gives copies of all, by path",
-    "get_layer": "model.layers[i] is a layer, and model.walk() gives all of them by path",
-    "eval": "predict and evaluate neither train nor drop, and there is no mode to set",
-    "zero_grad": "backward overwrites gradients, so there is nothing to set to zero",
-    "to": _DEVICE,
-    "cuda": _DEVICE,
-    "cpu": _DEVICE,
-    "double": _DTYPE,
-    "half": _DTYPE,
-    "float": _DTYPE,
-    "save_weights": _FILES,
-    "load_weights": _FILES,
-    "history": "model.train(...) returns it",
-}
-_TRAIN_WORDS = {
-    "validation_data": "give X_test and y_test",
-    "X_val": "write X_test=",
-    "y_val": "write y_test=",
-    "batch": "write batch_size=",
-    "lr": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
-    "alpha": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
-    "learning_rate": "the model has the rate: model.alpha = ..., or .alpha(...) in the builder",
-    "optimizer": "the model has it: model.setoptimizer(...), or .optimizer(...) in the builder",
-    "loss": "the model has it: model.setloss(...), or .loss(...) in the builder",
-    "seed": "the model has it: Sequential(..., seed=0) or .seed(0) in the builder",
-}
-
 
 class Sequential(Trainable):
     """Layers one after another, with a loss, an optimizer and a training loop.
 
-    alpha        the learning rate: a number, or a schedule of the step; left out, that of the
-                 optimizer stands
-    optimizer    an Optimizer or its name; Adam() unless given
-    batch_size   samples a step; all of them unless given
-    epochs       of a call of `train`
-    loss_class   a Loss or its name; MeanSquaredError() unless given
-    metrics      names or functions, reported beside the loss
-    seed         makes weights, shuffles and masks repeat to the bit
-    dtype        "float32" or "float64"
+    alpha        the learning rate: a number, or a schedule (a function of the step); by default
+                 the optimizer's own
+    optimizer    an Optimizer or its name; Adam() by default
+    batch_size   samples per step; by default all of them
+    epochs       per call of `train`
+    loss_class   a Loss or its name; MeanSquaredError() by default
+    metrics      names or functions, reported next to the loss
+    seed         makes weights, shuffles and dropout masks repeat to the bit
+    dtype        "float32" (the default) or "float64"
 
-    A layer that knows its sizes, such as `Dense(784, 128)`, is made at once, and sizes that do
-    not fit are refused here; the others wait for the input's shape, which `build` or the first
-    `train` gives.
+    A layer whose settings give its sizes, such as `Dense(784, 128)`, is built at once, and sizes
+    that do not fit are refused here. The other layers are built when the input shape is known:
+    by `build`, or by the first `train`.
     """
 
     refers_to = ("_checked",)
@@ -130,7 +86,7 @@ class Sequential(Trainable):
     ) -> None:
         super().__init__(*layers)
         self.epochs = check_count(epochs, "epochs", least=0)
-        self.epoch = 0  # trained so far
+        self.epoch = 0  # epochs trained so far
         self._alpha = None if alpha is None else check_rate(alpha)
         self._checked: tuple[Layer | None, Loss] | None = None
         self.setbatchsize(batch_size)
@@ -152,21 +108,21 @@ class Sequential(Trainable):
         self.optimizer._claim(self)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ELSEWHERE:
-            raise AttributeError(f"a model has no {name!r}: {ELSEWHERE[name]}.")
-        return object.__getattribute__(self, name)  # which says what is missing
+        if name in OF_MODELS:
+            raise AttributeError(f"a model has no {name!r}: {OF_MODELS[name]}.")
+        return object.__getattribute__(self, name)  # raises the usual error
 
     # --- settings --------------------------------------------------------------------------
 
     def _set_seed(self, seed: Any) -> None:
         super()._set_seed(seed)
         if not isinstance(seed, np.random.SeedSequence):
-            self.seed: int | None = seed  # as given; one that a model around this gives is its own
+            self.seed: int | None = seed  # a SeedSequence comes from an outer model
 
     def get_config(self) -> dict[str, Any]:
-        """The layers and all settings, as plain JSON values: see `phitodeep.config`.
+        """Return the layers and all settings as plain JSON values: see `phitodeep.config`.
 
-        With the input's shape, where it is known, and the paths of the layers that are frozen.
+        They include the input shape, if it is known, and the paths of frozen layers.
         """
         config = super().get_config()
         around = [o for o in being_written() if isinstance(o, Sequential) and o is not self]
@@ -179,9 +135,10 @@ class Sequential(Trainable):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """The model that `get_config` wrote: built if that was, and equal to it before training.
+        """Return the model that `get_config` describes, as it was before training.
 
-        With a seed, its weights are the same to the bit; without one they are drawn again.
+        It is built if the original was. With a seed its initial weights are the same to the bit;
+        without one they are drawn again.
         """
         config = dict(check_mapping(config, cls.__name__))
         shape, frozen = config.pop("input_shape", None), config.pop("frozen", [])
@@ -197,11 +154,11 @@ class Sequential(Trainable):
 
     @property
     def _own_alpha(self) -> float | Schedule | None:
-        """The rate that the model gives to its optimizer, if it does."""
+        """The learning rate, if the model sets that of its optimizer, else None."""
         return None if self._alpha is None else self.optimizer.alpha
 
     def add(self, layer: Layer) -> None:
-        """Append a layer; one that does not fit is refused, and the model stays as it was."""
+        """Append a layer; if it does not fit, it is refused and the model is left unchanged."""
         before = self.layers
         self.layers = self._held([*before, layer])
         try:
@@ -216,7 +173,7 @@ class Sequential(Trainable):
             raise
 
     def setoptimizer(self, optimizer: Optimizer | str) -> None:
-        """Train with this optimizer, itself or its name, at the model's alpha if it has one."""
+        """Train with this optimizer, or the one of this name, at the model's alpha if set."""
         if isinstance(optimizer, str):
             optimizer = choose(optimizer, OPTIMIZERS, "optimizer")()
         if not isinstance(optimizer, Optimizer):
@@ -233,11 +190,11 @@ class Sequential(Trainable):
             optimizer.alpha = self._alpha
 
     def setbatchsize(self, num: int | None) -> None:
-        """Take this many samples a step, or all for None."""
+        """Use this many samples per step, or all for None."""
         self.batch_size = None if num is None else check_count(num, "batch_size")
 
     def setloss(self, loss_class: Loss | str) -> None:
-        """Train with this loss, given itself or by name."""
+        """Train with this loss, or the one of this name."""
         if isinstance(loss_class, str):
             loss_class = choose(loss_class, LOSSES, "loss")()
         if not isinstance(loss_class, Loss):
@@ -248,7 +205,7 @@ class Sequential(Trainable):
 
     @property
     def alpha(self) -> float | Schedule:
-        """The learning rate of the model's optimizer, whichever it is."""
+        """The learning rate of the model's optimizer."""
         return self.optimizer.alpha
 
     @alpha.setter
@@ -258,15 +215,15 @@ class Sequential(Trainable):
     # --- use -------------------------------------------------------------------------------
 
     def __call__(self, X: Any) -> Array:
-        """The same as `predict`."""
+        """Call `predict`."""
         return self.predict(X)
 
     def forward(self, X: Array, *, lengths: Any = None) -> Array:
-        """Y (N, ...) of X (N, ...), cached for `backward`.
+        """Return Y (N, ...) for X (N, ...), and cache what `backward` needs.
 
-        lengths    of sequences X (N, T, ...): how many steps each sample has, (N,) integers, or a
-                   mask (N, T) of True and False; what the other steps of X hold changes
-                   nothing: they are set to 0
+        lengths    of sequences X (N, T, ...): the number of steps of each sample, (N,) integers, or
+                   a boolean mask (N, T). The other steps are padding: they are set to 0 and have
+                   no effect
         """
         if lengths is None:
             return self._through(X)
@@ -275,10 +232,10 @@ class Sequential(Trainable):
             return self._through(without_padding(X, mask))
 
     def predict(self, X: Any, batch_size: int | None = None, *, lengths: Any = None) -> Array:
-        """The outputs for X (N, ...), computed in batches, without dropout and without caching.
+        """Return the outputs for X (N, ...), computed in batches, without dropout or caching.
 
-        Unless `batch_size` is given, it is what `samples_at_once` says.
-        X may be a np.memmap: only a batch of it is in memory. `lengths`: see `forward`.
+        `batch_size` defaults to `samples_at_once()`. X may be a np.memmap, of which only a batch is
+        in memory at a time. `lengths`: see `forward`.
         """
         if batch_size is not None:
             check_count(batch_size, "batch_size")
@@ -296,9 +253,9 @@ class Sequential(Trainable):
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def samples_at_once(self) -> int:
-        """How many samples make about a million numbers in the widest layer, at most 1024.
+        """Return how many samples to process at a time: about a million values per layer.
 
-        As many as that stay in the processor's cache on their way from layer to layer.
+        That many stay in the processor's cache from layer to layer. The maximum is 1024.
         """
         widest = max(math.prod(layer.output_shape or ()) for _, layer in self.walk())
         return max(1, min(1024, (1 << 20) // max(widest, 1)))
@@ -315,12 +272,11 @@ class Sequential(Trainable):
         columns: Sequence[str] | None = None,
         metrics: Sequence[MetricLike] | None = None,
     ) -> dict[str, Any]:
-        """`loss` and the metrics of the predictions for X (N, ...) against y.
+        """Return `loss` and the metrics of the predictions for X (N, ...) against y, by name.
 
-        Each is a float; only `ConfusionMatrix` gives an array (K, K). The result is that of all
-        samples at once; `batch_size` only bounds the memory, and is what `samples_at_once` says
-        unless it is given. X may also be whatever `train` takes, and `lengths` and `columns` are
-        as there.
+        Each is a float, except for `ConfusionMatrix`, which is an array (K, K). `batch_size`, by
+        default `samples_at_once()`, limits the memory and changes no result. X may be anything that
+        `train` accepts; so may `lengths` and `columns`.
         """
         objective = Objective(self, self.metrics if metrics is None else metrics)
         if batch_size is None:
@@ -338,7 +294,7 @@ class Sequential(Trainable):
         )
         return objective.evaluate(source.batches(size))
 
-    @keywords(_TRAIN_WORDS)
+    @keywords(OF_TRAIN)
     def train(
         self,
         X: Any,
@@ -451,13 +407,13 @@ class Sequential(Trainable):
 
     @contextmanager
     def averaged(self) -> Iterator[Self]:
-        """Within the body, the parameters are the averages that an optimizer with `ema` keeps.
+        """Inside the body, replace the parameters by the averages of an optimizer with `ema`.
 
             with model.averaged():
                 model.evaluate(X_test, y_test)
 
-        After it they are what they were. Frozen parameters stay as they are; training, and a
-        second `averaged` inside the first, are refused.
+        Afterwards they have their own values again. Frozen parameters do not change. Training, and
+        a second `averaged` inside the first, are refused.
         """
         with self.optimizer.averaged(self.layers):
             yield self
@@ -474,22 +430,23 @@ class Sequential(Trainable):
         stop: int | Sequence[int] | None = None,
         cache: bool | None = None,
     ) -> Array:
-        """Tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and what the model adds.
+        """Return tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and its continuation.
 
-        temperature    divides the scores: below 1 surer, above 1 wilder, 0 the greatest alone
-        top_k, top_p   only the k best tokens, or the fewest that have this probability, count
-        seed           repeats the draws
-        stop           a token or several: a sample that has got one of them is finished, and
-                       repeats it to the end of its row; when all samples are finished, generation
-                       ends, so that there may be fewer columns
-        cache          True: attention and recurrent layers keep what they have read, so that
-                       each token is read once; False: the whole window is read for each token.
-                       The tokens are the same. By default they keep it, unless a layer looks
-                       along all steps, such as a convolution: then only the window is right
+        temperature    divides the scores: below 1 is more certain, above 1 more random, and 0
+                       always picks the best token
+        top_k, top_p   draw only from the k best tokens, or from the fewest tokens whose
+                       probabilities add up to p
+        seed           makes the draws repeat
+        stop           a token or several that end a sample, whose row then repeats that token.
+                       Generation ends when all samples have ended, so there may be fewer columns
+        cache          True: attention and recurrent layers remember what they have read, so that
+                       each token is read once. False: the whole window is read for every token.
+                       The tokens are the same. The default is True, unless a layer such as a
+                       convolution looks along all steps: then only False is correct
 
-        The model gives scores (N, T, vocabulary), of which the last step's count, or (N,
-        vocabulary). Beyond the steps that it can take (`max_steps`, such as the places of a
-        PositionalEmbedding), the window moves on with the text.
+        The model must return scores (N, T, vocabulary), of which the last step is used, or (N,
+        vocabulary). If the text is longer than the model's maximum number of steps (`max_steps`,
+        such as the size of a PositionalEmbedding), the window moves along the text.
         """
         return generate(
             self,
@@ -515,15 +472,15 @@ class Sequential(Trainable):
         stop: int | Sequence[int] | None = None,
         cache: bool | None = None,
     ) -> Iterator[Any]:
-        """The new tokens of `generate` one by one: an int for a prompt (T,), (N,) for (N, T).
+        """Yield the new tokens of `generate`: an int for a prompt (T,), (N,) for (N, T).
 
             for token in model.stream(tokenizer.encode("To be"), 200):
                 print(tokenizer.decode(token), end="", flush=True)
 
-        The options are those of `generate`, and the same seed gives the same tokens. The prompt
-        is read at the call, the rest as tokens are asked for; between two of them the model may
-        be used for anything else. What training changes then holds for the tokens to come, except
-        that the memory keeps what was read before.
+        The options are the same as for `generate`, and the same seed gives the same tokens. The
+        prompt is read immediately, and each token is computed when it is asked for. Between two
+        tokens the model may be used for anything else. If it is trained, later tokens use the new
+        weights, but what was read before is not read again.
         """
         return stream(
             self,
@@ -538,17 +495,18 @@ class Sequential(Trainable):
         )
 
     def state_dict(self) -> StateDict:
-        """All that training goes on from: plain JSON values and copies of arrays, in nested dicts.
+        """Return everything that training needs to continue: nested dicts of plain JSON values
+        and copies of arrays.
 
             weights      get_weights(): parameters and state by path
-            optimizer    what it remembers by parameter path, its steps, and what schedules learnt
-            callbacks    what the model's own callbacks remember, in their order
+            optimizer    its memory by parameter path, its steps, and the state of schedules
+            callbacks    the state of the model's own callbacks, in order
             epoch        epochs trained
             seed         entropy and spawn_key of the model's random streams
             frozen       the paths of layers that are not trainable
 
-        Loaded into a model that is built in the same way, training continues to the bit. Take it
-        between two calls of `train`, or in a callback's `on_epoch_end`.
+        A model that is built in the same way and loads it continues to the bit. Call it between
+        two calls of `train`, or in a callback's `on_epoch_end`.
         """
         optimizer, seed = self.optimizer.state_dict(), self._seed_sequence
         return {
@@ -561,7 +519,7 @@ class Sequential(Trainable):
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Go on from what `state_dict` gave; all of it is checked before anything changes."""
+        """Continue from what `state_dict` returned; all is checked before anything changes."""
         who, here, stored = f"{self!r}: the state", dict(self.walk()), self.get_weights()
         keys = ("weights", "optimizer", "callbacks", "epoch", "seed", "frozen")
         state = check_entries(state, keys, who)
@@ -570,12 +528,12 @@ class Sequential(Trainable):
             check_array(weights[path], a.shape, f"{who}: {path}")
         epoch = check_count(state["epoch"], f"{who}: epoch", least=0)
         seed = check_entries(state["seed"], ("entropy", "spawn_key"), f"{who} of seed")
-        if seed["entropy"] is None:  # which NumPy would draw
-            raise ArgumentError(f"{who}: seed {seed!r} is none: it has no entropy.")
+        if seed["entropy"] is None:  # NumPy would draw one
+            raise ArgumentError(f"{who}: seed {seed!r} is not valid: it has no entropy.")
         try:
             root = np.random.SeedSequence(seed["entropy"], spawn_key=tuple(seed["spawn_key"]))
         except (TypeError, ValueError) as error:
-            raise ArgumentError(f"{who}: seed {seed!r} is none: {error}.") from None
+            raise ArgumentError(f"{who}: seed {seed!r} is not valid: {error}.") from None
         for part in ("callbacks", "frozen"):
             check_list(state[part], f"{who}: {part}")
         named = [str(path) for path in state["frozen"]]
@@ -589,11 +547,11 @@ class Sequential(Trainable):
         self.set_weights(weights)
         self.epoch = epoch
         self._set_seed(root)
-        for path, layer in here.items():  # from above: setting it sets all below
+        for path, layer in here.items():  # top down: it also sets the layers below
             layer.trainable = path not in state["frozen"]
 
     def _check(self) -> None:
-        """Refuse a loss that does not match the last layer, and warn of a doubled softmax."""
+        """Refuse a loss that does not match the last layer; warn if softmax is applied twice."""
         pair = self._last, self.loss
         if pair != self._checked:
             check_pair(*pair)
@@ -611,10 +569,10 @@ class Sequential(Trainable):
     def profile(self, X: Any, y: Any, *, batch_size: int | None = None, steps: int = 20) -> Profile:
         """Train a copy for `steps` steps, print where the time goes, and return the table.
 
-        For each layer: seconds of forward and backward, the share of the step, FLOPs by the
-        layer's formula (backward counts once for dX and once for parameters), GFLOP/s, bytes kept
-        for backward, and the seconds that the FLOPs would take at the speed that a large matrix
-        product has on this machine now. The model itself is not changed.
+        Each layer has a row: the times of forward and backward, their share of the step, FLOPs by
+        the layer's formula (backward counts once for dX and once for parameters), GFLOP/s, bytes
+        cached for backward, and the time that its FLOPs would take at the speed of a large matrix
+        product on this machine. The model itself is not changed.
         """
         size = self.batch_size or 64 if batch_size is None else batch_size
         found = profile(self, X, y, batch_size=size, steps=steps)
@@ -631,10 +589,10 @@ class Sequential(Trainable):
         high: float = 1.0,
         steps: int = 100,
     ) -> RateRange:
-        """Train a copy for `steps` steps while the rate grows from `low` to `high`.
+        """Train a copy for `steps` steps while the learning rate grows from `low` to `high`.
 
-        It ends early where the loss explodes. The suggestion is a tenth of the rate at which the
-        smoothed loss was least: there it still falls well, and safely. The model itself is not
+        It ends early if the loss explodes. The suggestion is a tenth of the rate with the lowest
+        smoothed loss: a rate at which the loss falls fast, and safely. The model itself is not
         changed.
         Source: Smith 2017, "Cyclical learning rates", arXiv:1506.01186, sec. 3.3.
         """

@@ -550,7 +550,7 @@ def test_setters_that_refuse_leave_the_model() -> None:
     model.train(X, Y, epochs=1, verbose=0)
     for call, names in (
         (lambda: model.setoptimizer("adem"), r"unknown optimizer 'adem'\. Did you mean 'adam'"),
-        (lambda: model.setoptimizer(3), "optimizer must be an Optimizer"),  # type: ignore[arg-type]
+        (lambda: model.setoptimizer(3), "optimizer must be an Optimizer"),
         (lambda: model.setloss("mean_squred_error"), r"Did you mean 'mean_squared_error'"),
         (lambda: model.setbatchsize(0), r"batch_size must be >= 1, got 0"),
         (lambda: setattr(model, "alpha", np.nan), r"alpha must be >= 0, got nan"),
@@ -605,8 +605,12 @@ def test_an_optimizer_shared_by_two_models() -> None:
 
 def test_a_loss_that_cannot_match_the_last_layer() -> None:
     for last, loss, names in (
-        ([], "categorical_cross_entropy", r"takes probabilities, but Dense\(4, 3\) gives numbers"),
-        ([ReLU()], "categorical_cross_entropy", r"probabilities, but ReLU\(\) gives numbers"),
+        (
+            [],
+            "categorical_cross_entropy",
+            r"probabilities, but Dense\(4, 3\) returns numbers",
+        ),
+        ([ReLU()], "categorical_cross_entropy", r"probabilities, but ReLU\(\) returns numbers"),
         ([], "nll", "unknown loss"),
         ([Softmax()], "negative_log_likelihood", "takes log-probabilities, but Softmax"),
         ([], "kl_divergence", "takes log-probabilities, but Dense"),
@@ -660,7 +664,7 @@ def test_a_step_before_backward() -> None:
 def test_a_step_of_the_model_instead_of_its_layers() -> None:
     model = regression()
     model.backward(np.ones_like(model.forward(X)))
-    refused(lambda: model.optimizer.step(model), PhitodeepError, "layers")  # type: ignore[arg-type]
+    refused(lambda: model.optimizer.step(model), PhitodeepError, "layers")
 
 
 def test_a_model_used_before_it_knows_its_input_shape() -> None:

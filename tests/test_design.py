@@ -131,14 +131,14 @@ class Named(layers.Layer):
     """A layer as one writes it for 0.2.3."""
 
     def __init__(self) -> None:
-        super().__init__("named")  # type: ignore[call-arg]
+        super().__init__("named")
 
 
 class Unnamed(loss.Loss):
     """A loss as one writes it for 0.2.3."""
 
     def __init__(self) -> None:
-        super().__init__("unnamed")  # type: ignore[call-arg]
+        super().__init__("unnamed")
 
 
 OLD = {  # what docs/moving.md says of names and classes of 0.2.3

@@ -237,7 +237,7 @@ def test_evaluate_gives_the_confusion_matrix_and_train_refuses_it(rng: Any) -> N
         found = model.evaluate(X, y, batch_size=size, metrics=["confusion_matrix", "accuracy"])
         np.testing.assert_array_equal(found["confusion_matrix"], wanted)
         assert found["accuracy"] == np.trace(wanted) / 40
-    with pytest.raises(ArgumentError, match=r"ConfusionMatrix\(\) is no single number.*evaluate"):
+    with pytest.raises(ArgumentError, match=r"Matrix\(\) is not a single number.*evaluate"):
         model.train(X, y, metrics=["confusion_matrix"], epochs=1, verbose=0)
     assert model.optimizer.t == 0
     binary = SequentialBuilder(4, seed=0).dense(1).loss("hinge").build()

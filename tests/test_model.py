@@ -395,7 +395,7 @@ def test_losses_by_name() -> None:
 def net(**given: Any) -> Sequential:
     options = {"loss_class": "categorical_cross_entropy", "seed": 0, "batch_size": 8, "epochs": 2}
     layers = (Dense(4, 8), BatchNorm(), Tanh(), Dropout(0.3), Dense(8, 3), Softmax())
-    return Sequential(*layers, **{**options, **given})  # type: ignore[arg-type]
+    return Sequential(*layers, **{**options, **given})
 
 
 def test_wide_layers_predict_few_samples_at_once() -> None:
@@ -694,4 +694,4 @@ def test_labels_that_the_loss_ignores_do_not_count_in_metrics() -> None:
 
 def test_a_builder_method_without_its_arguments_is_pythons_own_error() -> None:
     with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'units'"):
-        SequentialBuilder(3).rnn()  # type: ignore[call-arg]
+        SequentialBuilder(3).rnn()

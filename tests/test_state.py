@@ -365,7 +365,7 @@ def test_a_bare_optimizer_keeps_and_takes_a_state() -> None:
         step(whole, ours, k)
     state, weights = stored(whole.state_dict()), [layer.get_weights() for layer in ours]
     other, theirs = Adam(0.1), layers()
-    with pytest.raises(OrderError, match=r"needs the layers it is of: load_state_dict\(state, lay"):
+    with pytest.raises(OrderError, match=r"needs its layers: call load_state_dict\(state, lay"):
         other.load_state_dict(state)
     other.load_state_dict(state, theirs)
     for layer, w in zip(theirs, weights, strict=True):
@@ -388,7 +388,7 @@ def test_a_slot_that_a_frozen_layer_never_had_is_0() -> None:
     model, other = make(), make()
     train(model, 1)
     model.layers[0].trainable = False
-    model.optimizer.momentum = other.optimizer.momentum = 0.5  # type: ignore[attr-defined]
+    model.optimizer.momentum = other.optimizer.momentum = 0.5
     train(model, 1)
     state = stored(model.state_dict())
     slots = state["optimizer"]["parameters"]["0.W"]["slots"]
@@ -502,7 +502,7 @@ SPOILED = [
     (_set("callbacks", 1, "rows", to=3), "rows must be a list of dicts"),
     (_set("callbacks", 1, "row", to=3), "unknown 'row' .similar: 'rows'"),
     (_set("optimizer", to={}), "lacks 'class', 't', 'last_rate', 'parameters', 'schedules'"),
-    (_set("optimizer", "class", to="SGD"), "that of SGD"),
+    (_set("optimizer", "class", to="SGD"), "is of a SGD"),
     (_set("optimizer", "t", to=1.5), "t must be an integer"),
     (_set("optimizer", "last_rate", to=-1.0), "last_rate must be >= 0"),
     (_set("optimizer", "parameters", "5.W", to=None), r"the state lacks '5\.W'"),
@@ -523,7 +523,7 @@ SPOILED = [
 SPOILED += [
     (lambda state: state["seed"].update(entropy=None), "seed .* is none: it has no entropy"),
     (_set("frozen", to=[[1]]), "frozen layers has the unknown"),
-    (_set("optimizer", "class", to=np.zeros(3)), "load it into such a one"),
+    (_set("optimizer", "class", to=np.zeros(3)), "load it into one"),
     (_set("optimizer", "last_rate", to=10**400), "last_rate must be"),
     (_set("callbacks", 0, "best", to=10**400), "best must be a number or None"),
 ]

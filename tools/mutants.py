@@ -123,7 +123,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/attention.py",
         "MultiHeadAttention.backward",
-        "P = self._attend(Q_b, K_s, rows.start, mask)",
+        "P = self._probabilities(Q_q, K_k, q.start, mask)",
     ): "what was kept is computed again, to the same bits",
     (
         "layers/augmentation.py",
@@ -131,12 +131,12 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "zip(dY, self._windows(padded, offsets, dY.shape[1:3]), strict=False)",
     ): "there is one window for each sample",
     (
-        "layers/containers.py",
+        "layers/chain.py",
         "Chain._backward",
         "first = next((k for k, layer in enumerate(self.layers) if layer._learns()), -2)",
     ): "anything below 0 says that no layer learns",
     (
-        "layers/containers.py",
+        "layers/chain.py",
         "Chain._backward",
         "within(call._replace(needs_dX=True))",
     ): "it makes the same call again",
@@ -203,28 +203,28 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     ): "one parameter has the same matrices in both",
     (
         "layers/convolution.py",
-        "_Convolution._cuts",
-        "numbers = self.buffer('columns', (--len(A) * each,), A.dtype)",
+        "_Convolution._chunks",
+        "memory = self.buffer('columns', (--len(A) * each,), A.dtype)",
     ): "a larger buffer than needed, whose end is not read",
     (
-        "layers/convolution.py",
-        "_Convolution._cut",
-        "zip(columns.reshape(taps, -1), windows.taps, strict=False)",
+        "layers/windows.py",
+        "Windows.im2col",
+        "zip(columns.reshape(taps, -1), self.taps, strict=False)",
     ): "there is one column for each tap",
     (
-        "layers/convolution.py",
-        "_Convolution._cut",
-        "split = view.reshape(*view.shape[:-1], G, group)",
+        "layers/windows.py",
+        "Windows.im2col",
+        "split = view.reshape(*view.shape[:-1], groups, group)",
     ): "with one group, the reshape adds the same axis",
     (
-        "layers/convolution.py",
-        "_Convolution._lay",
-        "zip(windows.taps, taps, strict=False)",
+        "layers/windows.py",
+        "Windows.col2im",
+        "zip(self.taps, taps, strict=False)",
     ): "there is one matrix for each tap",
     (
         "layers/convolution.py",
         "_Conv.backward",
-        "self._cuts(X, windows)",
+        "self._chunks(X, windows)",
     ): "what was kept is cut again, to the same bits",
     (
         "layers/embedding.py",
@@ -254,7 +254,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/recurrent.py",
         "Bidirectional.backward",
-        "dX is None and turned is None",
+        "dX is None and dX_reverse is None",
     ): "both directions return dX or neither does",
     (
         "layers/recurrent.py",
@@ -264,7 +264,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/recurrent.py",
         "Bidirectional.backward",
-        "turned is None",
+        "dX_reverse is None",
     ): "both directions return dX or neither does",
     (
         "layers/reshape.py",

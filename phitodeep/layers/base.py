@@ -26,11 +26,14 @@ from phitodeep.errors import (
 )
 from phitodeep.layers.call import Call as Call
 from phitodeep.layers.call import Event as Event
+from phitodeep.layers.call import Watch as Watch
 from phitodeep.layers.call import calling as calling
 from phitodeep.layers.call import current as current
 from phitodeep.layers.call import inference as inference
 from phitodeep.layers.call import saliency as saliency
 from phitodeep.layers.call import watching as watching
+from phitodeep.layers.call import within as within
+from phitodeep.layers.frame import Buffered as Buffered
 from phitodeep.layers.frame import Frame
 from phitodeep.layers.param import Param as Param
 from phitodeep.layers.param import State as State
@@ -88,7 +91,7 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
         frame = self._frame
         if frame.output is None:
             raise BackwardError(
-                f"{self!r} has no cached forward pass: run forward in training mode first "
+                f"{self!r} has nothing cached: run a forward pass in training mode first "
                 "(inference caches nothing)."
             )
         shape, dtype = frame.output

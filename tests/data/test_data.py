@@ -218,11 +218,11 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_bad_arguments_of_load_mnist(folder: Path) -> None:
     with pytest.raises(ArgumentError, match="'large'"):
-        load_mnist("large")  # type: ignore[arg-type]
+        load_mnist("large")
     with pytest.raises(ArgumentError, match="pass a path as folder="):
-        load_mnist(folder)  # type: ignore[arg-type]
+        load_mnist(folder)
     with pytest.raises(ArgumentTypeError, match="got 3"):
-        load_mnist(folder=3)  # type: ignore[arg-type]
+        load_mnist(folder=3)
 
 
 # Hugging Face
@@ -244,7 +244,7 @@ class FakeSplit:
 
 def fake_datasets(monkeypatch: pytest.MonkeyPatch, load_dataset: Callable[..., Any]) -> None:
     module = ModuleType("datasets")
-    module.load_dataset = load_dataset  # type: ignore[attr-defined]
+    module.load_dataset = load_dataset
     monkeypatch.setitem(sys.modules, "datasets", module)
 
 

@@ -295,7 +295,7 @@ def test_errors_on_the_way_back_gain_their_path() -> None:
     layer.forward(np.ones((2, 3)))
     with pytest.raises(ShapeError) as caught:
         layer.backward(np.ones((2, 6)))
-    assert str(caught.value) == path + "Tanh() gave Y of shape (2, 3), got dY of shape (2, 1)."
+    assert str(caught.value) == path + "Tanh() returned Y of shape (2, 3), got dY of shape (2, 1)."
 
 
 def test_errors_of_others_gain_a_note() -> None:

@@ -248,7 +248,7 @@ def test_groups_are_convolutions_side_by_side(rng: np.random.Generator) -> None:
     for g in range(3):
         alone = Conv2D(2, 3, stride=2)
         alone.build((5, 6, 2), dtype=np.float64)
-        alone.W, alone.b = whole.W[..., 2 * g : 2 * g + 2], whole.b[2 * g : 2 * g + 2]  # type: ignore[attr-defined]
+        alone.W, alone.b = whole.W[..., 2 * g : 2 * g + 2], whole.b[2 * g : 2 * g + 2]
         parts.append(alone.forward(X[..., 2 * g : 2 * g + 2]))
     np.testing.assert_allclose(whole.forward(X), np.concatenate(parts, -1), rtol=1e-12)
 
@@ -374,9 +374,9 @@ def test_settings_that_are_no_integers_are_refused(wrong: Any) -> None:
         with pytest.raises((ArgumentTypeError, ArgumentError), match=f"Conv2D {setting}"):
             Conv2D(2, **{"kernel_size": 3, setting: wrong})
     with pytest.raises(ArgumentTypeError, match="ConvTranspose1D filters"):
-        ConvTranspose1D(2.5, 3)  # type: ignore[arg-type]
+        ConvTranspose1D(2.5, 3)
     with pytest.raises(ArgumentTypeError, match="Conv1D padding"):
-        Conv1D(2, 3, padding=1.5)  # type: ignore[arg-type]
+        Conv1D(2, 3, padding=1.5)
 
 
 def test_an_input_that_does_not_fit_what_was_built_is_refused() -> None:

@@ -177,7 +177,7 @@ def test_upsample_gradients(factor: Any, mode: str, rng: np.random.Generator) ->
 def test_zero_pad(rng: np.random.Generator) -> None:
     X = rng.standard_normal((2, 3, 2, 2))
     for padding, around in ((2, ((2, 2), (2, 2))), (((0, 1), (3, 2)), ((0, 1), (3, 2))), (0, 0)):
-        layer = ZeroPad2D(padding)  # type: ignore[arg-type]
+        layer = ZeroPad2D(padding)
         wide = ((0, 0), *around, (0, 0)) if around else 0
         np.testing.assert_array_equal(layer.forward(X), np.pad(X, wide))
         check_gradients(layer, X)

@@ -90,7 +90,7 @@ def test_bad_sizes_are_refused(sizes: Any, error: type[Exception], says: str) ->
 
 
 def test_where_the_original_had_it() -> None:
-    assert layers.base.Flatten is Flatten  # type: ignore[attr-defined]
+    assert layers.base.Flatten is Flatten
 
 
 # --- Select ------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_nobody_computes_what_nobody_needs(rng: np.random.Generator) -> None:
     for make in (lambda: SkipConcat(Tanh(), Dense(3)), lambda: TimeDistributed(Dense(3))):
         layer = made(make, (2, 3, 4))
         X = rng.standard_normal((2, 3, 4))
-        dY = rng.standard_normal((2, *layer.output_shape))  # type: ignore[misc]
+        dY = rng.standard_normal((2, *layer.output_shape))
         wanted = passes(layer, X, dY)
         with calling(step=0, needs_dX=False):
             layer.forward(X)
@@ -83,7 +83,7 @@ def test_time_distributed_is_the_layer_at_each_step(rng: np.random.Generator) ->
     X = rng.standard_normal((2, 3, 5, 4, 2))
     layer = made(lambda: TimeDistributed(Chain(Conv2D(3, 2), Flatten())), X.shape)
     assert layer.output_shape == (3, 4 * 3 * 3)
-    inner, Y = layer.layer.copy(), layer.forward(X)  # type: ignore[attr-defined]
+    inner, Y = layer.layer.copy(), layer.forward(X)
     for t in range(3):
         np.testing.assert_allclose(Y[:, t], inner.forward(X[:, t]), rtol=1e-12)
     check_gradients(layer, X)
@@ -141,7 +141,7 @@ def test_bad_input_is_refused() -> None:
         TimeDistributed(Tanh()).forward(np.ones(3))
     for kind in (SkipConcat, TimeDistributed):
         with pytest.raises(ArgumentTypeError, match=rf"{kind.__name__} takes layers.*Dense\(\)"):
-            kind(Dense)  # type: ignore[arg-type]
+            kind(Dense)
     one = Tanh()
     with pytest.raises(ArgumentError, match="SkipConcat was given the same layer object twice"):
         SkipConcat(one, one)

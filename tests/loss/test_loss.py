@@ -289,7 +289,7 @@ def test_nothing_is_broadcast(loss: Loss, shape: Shape) -> None:
 @each_class
 def test_label_forms_mean_the_same(loss: Loss) -> None:
     P, y = pair(loss, (6, 4))
-    if loss.ignore_index is not None:  # type: ignore[attr-defined]
+    if loss.ignore_index is not None:
         y[y == 2] = 1  # one-hot rows cannot be ignored
     wanted = both(loss, P, y)
     hot = one_hot(y, 4)
@@ -517,13 +517,13 @@ def test_bad_totals_are_refused(loss: Loss, total: Any) -> None:
     [
         (lambda: Huber(0), "Huber delta must be > 0, got 0"),
         (lambda: Huber(-1.0), "Huber delta"),
-        (lambda: Huber("1"), "Huber delta must be a number"),  # type: ignore[arg-type]
+        (lambda: Huber("1"), "Huber delta must be a number"),
         (lambda: SoftmaxCrossEntropy(1.0), "label_smoothing must be >= 0 and < 1, got 1"),
         (lambda: CategoricalCrossEntropy(-0.1), "label_smoothing"),
         (lambda: NegativeELBO(0), "NegativeELBO latent must be >= 1, got 0"),
-        (lambda: NegativeELBO(2.0), "NegativeELBO latent must be an integer"),  # type: ignore[arg-type]
+        (lambda: NegativeELBO(2.0), "NegativeELBO latent must be an integer"),
         (lambda: NegativeELBO(beta=-1), "NegativeELBO beta must be >= 0, got -1"),
-        (lambda: SoftmaxCrossEntropy(ignore_index=0.5), "ignore_index must be an integer"),  # type: ignore[arg-type]
+        (lambda: SoftmaxCrossEntropy(ignore_index=0.5), "ignore_index must be an integer"),
     ],
 )
 def test_bad_settings_are_refused(make: Any, says: str) -> None:
@@ -960,7 +960,7 @@ def test_class_weights_in_order_are_kept_as_plain_numbers() -> None:
         ([[1], [1, 2]], "class_weight takes an array"),
         ("balanced", "an option of train"),
     ):
-        loss = SoftmaxCrossEntropy(class_weight=bad)  # type: ignore[arg-type]
+        loss = SoftmaxCrossEntropy(class_weight=bad)
         with pytest.raises(PhitodeepError, match=says):
             loss.loss_func(np.zeros((1, 2)), [0])
 

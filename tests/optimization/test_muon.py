@@ -145,7 +145,7 @@ def test_vectors_embeddings_and_the_last_matrix_go_to_adam() -> None:
         *(f"2.layers.1.layers.1.layers.{i}.W" for i in (0, 2)),
     }
     tied = built((5,), token.copy(), PositionalEmbedding(5), TransformerBlock(2))
-    head = TiedDense(tied[0])  # type: ignore[arg-type]
+    head = TiedDense(tied[0])
     head.build((5, 6), dtype="float64")
     assert named([*tied, head]) == named(layers)  # the last matrix is the embedding's
     assert len(named(tied)) == 3

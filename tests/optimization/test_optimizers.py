@@ -847,10 +847,10 @@ def test_within_averages_nothing_is_trained() -> None:
 def test_averages_that_are_not_there_are_an_error() -> None:
     layers, stepped = referenced(), SGD(0.1)
     advance(stepped, layers, [0])
-    with pytest.raises(OrderError, match="make it with ema"), stepped.averaged(layers):
+    with pytest.raises(OrderError, match="create it with ema"), stepped.averaged(layers):
         pass
     for optimizer, message in (
-        (SGD(0.1), r"SGD\(0.1\) has no averages yet: make it with ema"),
+        (SGD(0.1), r"SGD\(0.1\) has no averages yet: create it with ema"),
         (SGD(0.1, ema=0.9), "has no averages yet: train first"),
     ):
         with pytest.raises(OrderError, match=message), optimizer.averaged(layers):

@@ -320,7 +320,7 @@ def test_the_summary_shows_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_shortcuts_must_be_true_or_false(rng: np.random.Generator) -> None:
     with pytest.raises(ArgumentTypeError, match=r"shortcuts must be True or False, got 'no'"):
-        convolutional().train(np.ones((2, 6, 6, 1)), [0, 1], shortcuts="no")  # type: ignore[arg-type]
+        convolutional().train(np.ones((2, 6, 6, 1)), [0, 1], shortcuts="no")
 
 
 def test_a_skips_softmax_is_not_fused_with_the_loss() -> None:

@@ -1,0 +1,51 @@
+"""Names of other libraries, and what to write here instead: for error messages."""
+
+from __future__ import annotations
+
+SETTINGS = "pass the loss, optimizer and metrics to {}"
+BUILT = ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').build()"
+_DEVICE = "phitodeep runs on the CPU: leave it out"
+_DTYPE = "choose it when you create the model, with dtype='float64' or .dtype('float64')"
+_FILES = "np.savez(path, **model.get_weights()) writes them, model.set_weights(np.load(path)) reads"
+_RATE = "the model has the rate: model.alpha = ..., or .alpha(...) in the builder"
+
+OF_MODELS = {  # attributes of models
+    "fit": "train it with model.train(X, y, epochs=..., batch_size=...)",
+    "compile": f"{SETTINGS.format('Sequential(...) or to the builder')}, as in {BUILT}",
+    "score": "model.evaluate(X, y) returns the loss and the metrics",
+    "parameters": "layer.params are the parameters of a layer, model.get_weights() copies of all",
+    "named_parameters": "model.get_weights() returns copies of all, by path",
+    "weights": "model.get_weights() returns copies of all, by path",
+    "get_layer": "model.layers[i] is a layer, and model.walk() yields all of them by path",
+    "eval": "there is no mode to set: predict and evaluate never train and use no dropout",
+    "zero_grad": "there is nothing to set to zero: backward overwrites gradients",
+    "to": _DEVICE,
+    "cuda": _DEVICE,
+    "cpu": _DEVICE,
+    "double": _DTYPE,
+    "half": _DTYPE,
+    "float": _DTYPE,
+    "save_weights": _FILES,
+    "load_weights": _FILES,
+    "history": "model.train(...) returns it",
+}
+OF_BUILDERS = {  # methods of builders
+    "compile": f"{SETTINGS.format('the builder')}, as in {BUILT}",
+    "lr": "write .alpha(rate)",
+    "learning_rate": "write .alpha(rate)",
+    "batch_size": "write .batch(size)",
+    "activation": "an activation is a layer of its own, such as .relu()",
+    "linear": "write .dense(output_size)",
+}
+OF_TRAIN = {  # keywords of `Sequential.train`
+    "validation_data": "pass X_test and y_test",
+    "X_val": "write X_test=",
+    "y_val": "write y_test=",
+    "batch": "write batch_size=",
+    "lr": _RATE,
+    "alpha": _RATE,
+    "learning_rate": _RATE,
+    "optimizer": "the model has it: model.setoptimizer(...), or .optimizer(...) in the builder",
+    "loss": "the model has it: model.setloss(...), or .loss(...) in the builder",
+    "seed": "the model has it: Sequential(..., seed=0) or .seed(0) in the builder",
+}
