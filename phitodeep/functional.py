@@ -1,8 +1,8 @@
 """Stateless mathematics: plain functions of arrays that layers and losses share.
 
 Every function keeps the dtype of float32 and float64 input, and none overflows: exponentials
-are only taken of values that are not positive. A little over 400 lines, because softmax, its
-logarithm and cross-entropy use the same few helpers.
+are only taken of values that are not positive. Long because softmax, its logarithm and
+cross-entropy share the same few helpers.
 """
 
 from __future__ import annotations

@@ -612,8 +612,8 @@ def test_a_loss_that_cannot_match_the_last_layer() -> None:
         ),
         ([ReLU()], "categorical_cross_entropy", r"probabilities, but ReLU\(\) returns numbers"),
         ([], "nll", "unknown loss"),
-        ([Softmax()], "negative_log_likelihood", "takes log-probabilities, but Softmax"),
-        ([], "kl_divergence", "takes log-probabilities, but Dense"),
+        ([Softmax()], "negative_log_likelihood", "expects log-probabilities, but Softmax"),
+        ([], "kl_divergence", "expects log-probabilities, but Dense"),
         ([LogSoftmax()], "categorical_cross_entropy", "probabilities, but LogSoftmax"),
         ([], "binary_cross_entropy", "probabilities, but Dense"),
     ):

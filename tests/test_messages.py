@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "activation": (
         lambda: SequentialBuilder(3).dense(4, activation="ReLU"),
         ArgumentTypeError,
-        r"a layer of its own, as in \.dense\(\.\.\.\)\.relu\(\)",
+        r"an activation is a layer, as in \.dense\(\.\.\.\)\.relu\(\)",
     ),
     "unknown keyword": (
         lambda: SequentialBuilder(3).dense(units=4),
@@ -209,7 +209,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "builder compile": (
         lambda: SequentialBuilder(3).compile(),
         AttributeError,
-        r"'compile': give the loss, optimizer and metrics to the builder, as in \.optimizer",
+        r"'compile': pass the loss, optimizer and metrics to the builder, as in \.optimizer",
     ),
     "builder forward": (
         lambda: SequentialBuilder(3).forward(),
@@ -220,7 +220,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "validation data": (
         lambda: model(Dense(3, 1)).train(IMAGES, validation_data=()),
         ArgumentTypeError,
-        r"Sequential\.train takes no validation_data=: give X_test and y_test\.",
+        r"Sequential\.train takes no validation_data=: pass X_test and y_test\.",
     ),
     "near keyword of train": (
         lambda: model(Dense(3, 1)).train(IMAGES, class_weights={}),

@@ -19,6 +19,10 @@ from phitodeep.kernels import kernel
 from phitodeep.kernels.blocks import BLOCK, in_blocks
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.gelu import GELU as GELU
+from phitodeep.layers.gelu import gelu as gelu
+from phitodeep.layers.gelu import gelu_back as gelu_back
+from phitodeep.layers.gelu import gelu_tanh as gelu_tanh
+from phitodeep.layers.gelu import gelu_tanh_back as gelu_tanh_back
 from phitodeep.layers.softmax import LogSoftmax as LogSoftmax
 from phitodeep.layers.softmax import Softmax as Softmax
 from phitodeep.types import Array, Shape

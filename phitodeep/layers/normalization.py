@@ -1,4 +1,6 @@
-"""The normalisation layers, in one file because every derivation builds on LayerNorm's.
+"""The normalisation layers.
+
+Long because every derivation builds on LayerNorm's.
 
 D is the size of the last axis, and dY means dL/dY.
 """
