@@ -48,6 +48,37 @@ from phitodeep.training.shortcuts import check_pair, plan
 from phitodeep.training.sources import as_source
 from phitodeep.types import Array, DType, Schedule
 
+FOR_AUTHORS = frozenset(  # what a layer's author writes and uses; a model's user does not
+    [
+        "adopt",
+        "buffer",
+        "cache",
+        "check_steps",
+        "compute_mask",
+        "config_kind",
+        "create",
+        "draw",
+        "gives",
+        "grad_array",
+        "grads",
+        "independent_samples",
+        "kept_as",
+        "known_input",
+        "matrices",
+        "params",
+        "refers_to",
+        "save",
+        "save_for_backward",
+        "saved",
+        "skips_dX",
+        "state",
+        "steps",
+        "takes_tokens",
+        "tied",
+        "uniform",
+    ]
+)
+
 
 class Sequential(Trainable):
     """Layers one after another, with a loss, an optimizer and a training loop.
@@ -111,6 +142,10 @@ class Sequential(Trainable):
         if name in OF_MODELS:
             raise AttributeError(f"a model has no {name!r}: {OF_MODELS[name]}.")
         return object.__getattribute__(self, name)  # raises the usual error
+
+    def __dir__(self) -> list[str]:
+        """List the names for users of a model, which completion offers."""
+        return [name for name in super().__dir__() if name not in FOR_AUTHORS]
 
     # --- settings --------------------------------------------------------------------------
 

@@ -695,3 +695,18 @@ def test_labels_that_the_loss_ignores_do_not_count_in_metrics() -> None:
 def test_a_builder_method_without_its_arguments_is_pythons_own_error() -> None:
     with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'units'"):
         SequentialBuilder(3).rnn()
+
+
+def test_completion_offers_what_users_of_a_model_call() -> None:
+    model = Sequential(Dense(2, 2))
+    offered = {name for name in dir(model) if not name.startswith("_")}
+    assert {"train", "predict", "layers", "optimizer", "generate", "walk"} <= offered
+    assert not offered & {"buffer", "draw", "grad_array", "create", "params"}
+    assert len(offered) < 50
+    assert all(hasattr(model, name) for name in dir(model))
+
+
+def test_help_shows_the_signature_of_the_layer() -> None:
+    shown = pydoc.render_doc(SequentialBuilder.lstm, renderer=pydoc.plaintext)
+    assert "lstm(self, units: 'int', *, return_sequences: 'bool' = True" in shown
+    assert "-> 'SequentialBuilder'" in shown
