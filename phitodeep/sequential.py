@@ -48,36 +48,12 @@ from phitodeep.training.shortcuts import check_pair, plan
 from phitodeep.training.sources import as_source
 from phitodeep.types import Array, DType, Schedule
 
-FOR_AUTHORS = frozenset(  # what a layer's author writes and uses; a model's user does not
-    [
-        "adopt",
-        "buffer",
-        "cache",
-        "check_steps",
-        "compute_mask",
-        "config_kind",
-        "create",
-        "draw",
-        "gives",
-        "grad_array",
-        "grads",
-        "independent_samples",
-        "kept_as",
-        "known_input",
-        "matrices",
-        "params",
-        "refers_to",
-        "save",
-        "save_for_backward",
-        "saved",
-        "skips_dX",
-        "state",
-        "steps",
-        "takes_tokens",
-        "tied",
-        "uniform",
-    ]
-)
+FOR_AUTHORS = {  # what authors of layers write and use, but users of models do not
+    *("adopt", "buffer", "cache", "check_steps", "compute_mask", "config_kind", "create", "draw"),
+    *("gives", "grad_array", "grads", "independent_samples", "kept_as", "known_input", "matrices"),
+    *("params", "refers_to", "save", "save_for_backward", "saved", "skips_dX", "state", "steps"),
+    *("takes_tokens", "tied", "uniform"),
+}
 
 
 class Sequential(Trainable):

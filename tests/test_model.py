@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import math
+import pydoc
 import threading
 from collections.abc import Callable
 from typing import Any
