@@ -31,7 +31,7 @@ WAVES = np.pi * 2.0 ** np.arange(3)
 
 
 def inputs(X: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """Return (N, 8): points x_t with sines and cosines of t, which are easier to learn from than t."""
+    """Return (N, 8): x_t with sines and cosines of t, which are easier to learn from than t."""
     angles = t[:, None] / STEPS * WAVES
     return np.concatenate([X, np.sin(angles), np.cos(angles)], axis=1)
 
