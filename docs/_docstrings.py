@@ -3,7 +3,8 @@
 In the source they are laid out for reading and for `help()`: formulas are indented, and names
 stand in a column next to their descriptions. On a page, formulas become preformatted blocks,
 columns become definition lists, labels such as `Backward:` start paragraphs, and characters with
-a meaning in Markdown are escaped.
+a meaning in Markdown are escaped. A class without a docstring, such as `Conv2D`, gets the docstring
+of its base class.
 """
 
 from __future__ import annotations
@@ -25,15 +26,28 @@ class PlainText(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         known = obj.extra["phitodeep"]
+        if obj.docstring is None and isinstance(obj, griffe.Class):
+            inherit(obj)
         if obj.docstring is not None and not known.get("markdown"):
             known["markdown"] = True
             obj.docstring.value = markdown(obj.docstring.value)
 
 
+def inherit(cls: griffe.Class) -> None:
+    """Give a class the docstring of a base class in the same module, if one has a docstring."""
+    for name in map(str, cls.bases):
+        base = cls.module.members.get(name)
+        if base is not None and not base.is_alias and base.docstring is not None:
+            cls.docstring = griffe.Docstring(base.docstring.value, parent=cls)
+            cls.extra["phitodeep"]["markdown"] = base.extra["phitodeep"].get("markdown")
+            return
+
+
 def markdown(text: str) -> str:
     """Convert a docstring to Markdown."""
     paragraphs = [list(lines) for full, lines in groupby(text.splitlines(), bool) if full]
-    return "\n\n".join(piece for lines in joined(paragraphs) for piece in block(lines)) + "\n"
+    blocks = (block(lines, not i) for i, lines in enumerate(joined(paragraphs)))
+    return "\n\n".join(piece for pieces in blocks for piece in pieces) + "\n"
 
 
 def joined(paragraphs: list[list[str]]) -> Iterator[list[str]]:
@@ -45,15 +59,15 @@ def joined(paragraphs: list[list[str]]) -> Iterator[list[str]]:
             yield from group
 
 
-def block(lines: list[str]) -> Iterator[str]:
-    """Convert one paragraph of a docstring."""
+def block(lines: list[str], summary: bool) -> Iterator[str]:
+    """Convert one paragraph of a docstring; the summary is its first one."""
     if lines[0].startswith("    "):
         depth = min(len(line) - len(line.lstrip()) for line in lines if line)
         yield "\n".join(["```text", *(line[depth:] for line in lines), "```"])
     elif COLUMNS.fullmatch(lines[0]):
         yield from columns(lines)
     else:
-        yield from prose(lines)
+        yield from prose(lines, summary)
 
 
 def columns(lines: list[str]) -> Iterator[str]:
@@ -68,11 +82,14 @@ def columns(lines: list[str]) -> Iterator[str]:
     yield from entries
 
 
-def prose(lines: list[str]) -> Iterator[str]:
-    """Convert sentences; a label that follows the end of a sentence starts a new paragraph."""
+def prose(lines: list[str], summary: bool) -> Iterator[str]:
+    """Convert sentences; a label that follows the end of a sentence starts a new paragraph.
+
+    The first line of a docstring has no label, even if it has a colon.
+    """
     paragraph: list[str] = []
-    for line in lines:
-        label = LABEL.match(line)
+    for i, line in enumerate(lines):
+        label = LABEL.match(line) if i or not summary else None
         if label and (not paragraph or paragraph[-1].endswith((".", ":", ";"))):
             if paragraph:
                 yield "\n".join(paragraph)

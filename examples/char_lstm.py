@@ -2,11 +2,11 @@
 
     python examples/char_lstm.py [--steps 4000]
 
-The model is an embedding of 64, one LSTM of 256 units, and scores for 65 characters. Each step of
-Adam uses 32 windows of 64 characters; the learning rate decays from 4e-3 to 0 along a cosine. In
-training, each window starts with a zero state; in generation, the state carries over. The
-validation loss is computed over the whole validation split, the last tenth of the text. After
-Karpathy's char-rnn.
+The model has an embedding of size 64, one LSTM with 256 units, and a score for each of the 65
+characters. Each step of Adam uses 32 windows of 64 characters; the learning rate decays from 4e-3
+to 0 along a cosine. In training, each window starts with a zero state; in generation, the state
+carries over. The validation loss is computed over the whole validation split, the last tenth of the
+text. After Karpathy's char-rnn.
 """
 
 import argparse

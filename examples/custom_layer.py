@@ -1,4 +1,4 @@
-"""Write a layer with its own backward pass, and verify it with the gradient checker.
+"""Write a layer with its own backward pass, and check it with the gradient checker.
 
 python examples/custom_layer.py
 """

@@ -1,4 +1,4 @@
-"""A denoising diffusion model of two moons, which turns noise into moons in 100 small steps.
+"""Train a denoising diffusion model, which turns noise into two moons in 100 small steps.
 
 python examples/diffusion_moons.py [--picture diffusion.png]     # needs phitodeep[plot]
 
@@ -31,13 +31,13 @@ WAVES = np.pi * 2.0 ** np.arange(3)
 
 
 def inputs(X: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """(N, 8): points x_t next to sines and cosines of t, which are easier to learn from than t."""
+    """Return (N, 8): x_t with sines and cosines of t, which are easier to learn from than t."""
     angles = t[:, None] / STEPS * WAVES
     return np.concatenate([X, np.sin(angles), np.cos(angles)], axis=1)
 
 
 def batches(X: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """100 batches of new draws: noisy inputs, and the noise to predict."""
+    """Yield 100 batches of new draws: noisy inputs, and the noise to predict."""
     for _ in range(100):
         t, E = rng.integers(0, STEPS, BATCH), rng.standard_normal((BATCH, 2))
         a = A[t, None]
@@ -45,7 +45,7 @@ def batches(X: np.ndarray, rng: np.random.Generator) -> Iterator[tuple[np.ndarra
 
 
 def sample(model: Sequential, n: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """n points at each step of sampling, from noise to the result: STEPS + 1 arrays (n, 2)."""
+    """Return n points for each step of sampling, from noise to result: STEPS + 1 arrays (n, 2)."""
     path = [rng.standard_normal((n, 2))]
     for t in reversed(range(STEPS)):
         E = model.predict(inputs(path[-1], np.full(n, t)))
@@ -59,7 +59,7 @@ def discrepancy(X: np.ndarray, Y: np.ndarray) -> float:
 
 
 def threshold(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator, times: int = 200) -> float:
-    """The discrepancy that 19 of 20 random splits of all the points stay below."""
+    """Return a discrepancy: 19 of 20 random splits of all the points stay below it."""
     both = np.concatenate([X, Y])
     splits = (np.split(rng.permutation(both), [len(X)]) for _ in range(times))
     return float(np.quantile([discrepancy(*split) for split in splits], 0.95))

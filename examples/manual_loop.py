@@ -27,19 +27,17 @@ def main(epochs: int = 5, batch: int = 64) -> float:
 
             logits = model.forward(X)  # each layer caches what its backward needs
             total += loss.loss_func(logits, y) * len(rows)
-            gradient = loss.loss_gradient(
-                logits, y
-            )  # dL/dlogits; only the loss divides by the batch size
-            model.backward(gradient)  # each layer stores its dW and db in layer.grads
-            optimizer.step(model.layers)  # and the optimizer reads them
+            gradient = loss.loss_gradient(logits, y)  # dL/dlogits, divided by the batch size
+            model.backward(gradient)  # each layer leaves its gradients in layer.grads
+            optimizer.step(model.layers)  # the optimizer reads them
 
         accuracy = float((model.predict(X_test).argmax(axis=1) == y_test).mean())
         print(f"epoch {epoch}  loss {total / len(order):.4f}  test accuracy {accuracy:.4f}")
 
     first = model.layers[1]
     dW = first.grads["W"]
-    print(f"the last gradient of {first}: dW has shape {dW.shape}")
-    print(f"and a largest absolute value of {np.abs(dW).max():.2e}")
+    print(f"the last gradient of {first}: dW has shape {dW.shape},")
+    print(f"and its largest absolute value is {np.abs(dW).max():.2e}")
     return accuracy
 
 

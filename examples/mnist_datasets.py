@@ -2,7 +2,8 @@
 
     python examples/mnist_datasets.py [--alpha 0.001]
 
-The learning rate of the original, 0.05, works too but stays near 0.9; 0.001 reaches 0.97.
+With the learning rate of the original quickstart, 0.05, the test accuracy stays near 0.9; with
+0.001, it reaches 0.97.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python examples/names_bigram.py [--steps 500] [--write 10]
 
 A newline begins and ends each name, which gives 27 characters and 228,146 pairs. The mean of
--log P(next | this) over the pairs is 2.4546 for the counts plus one and 2.4540 for the plain
-counts, the minimum for any bigram model. The network is one table of 27 x 27 scores. It sees each
+-log P(next | this) over the pairs is 2.4546 for the counts plus one. For the plain counts it is
+2.4540, the minimum for any bigram model. The network is one table of 27 x 27 scores. It sees each
 distinct pair once, with its count as the weight, and reaches the same loss, because the softmax of
 the log counts is the relative frequencies. After Karpathy's makemore, part 1.
 """

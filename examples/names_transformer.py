@@ -4,9 +4,9 @@
 
 Like makemore's transformer, it has 4 layers, 4 heads and width 64. The context of 16 holds the
 newline that begins a name and up to 15 letters. Targets after the end of a name are -1, which the
-loss ignores. AdamW uses clipped gradients and a learning rate that rises to 2e-3 in 200 steps and
-falls to 0 along a cosine. The validation loss is the mean over all letters and final newlines of
-the names in the second-to-last tenth; makemore reports about 1.92.
+loss ignores. The optimizer is AdamW with clipped gradients; the learning rate rises to 2e-3 in 200
+steps and falls to 0 along a cosine. The validation loss is the mean over all letters and final
+newlines of the names in the second-to-last tenth; makemore reports about 1.92.
 """
 
 import argparse

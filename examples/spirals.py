@@ -18,7 +18,7 @@ CLASSES, BATCH = 3, 30
 
 
 def draw(model: Sequential, X: np.ndarray, y: np.ndarray, path: str) -> None:
-    """Draw the points and the predicted class over the plane, paler where it is less certain."""
+    """Draw the points, and the predicted class over the plane, paler where it is less certain."""
     from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
 

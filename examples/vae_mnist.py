@@ -1,4 +1,4 @@
-"""Train a variational autoencoder on MNIST, 784-400-20, and generate new digits.
+"""Train a 784-400-20 variational autoencoder on MNIST, and generate new digits.
 
 python examples/vae_mnist.py --data FOLDER      # FOLDER holds the four IDX files: 60,000 digits
 python examples/vae_mnist.py                    # the 10,000 digits that come with phitodeep

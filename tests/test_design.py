@@ -19,8 +19,10 @@ from phitodeep.layers import Dense
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
 from phitodeep.optimization.optimizers import Adam, Optimizer
+from phitodeep.optimization.packing import Packing
 from phitodeep.optimization.schedules import InverseTimeDecay
 from phitodeep.training.history import History
+from phitodeep.training.loop import Training
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(phitodeep.__file__).parent
@@ -46,6 +48,9 @@ OWNERS = {
     "SequentialBuilder": phitodeep.SequentialBuilder(),
     "Call": phitodeep.Call(),
     "History": History(),
+    "Packing": Packing,
+    "Training": Training,
+    "Adam": Adam,
     **{name: getattr(layers, name) for name in layers.__all__ if name != "Layer"},
     **{name: getattr(loss, name) for name in loss.__all__ if name != "Loss"},
 }

@@ -14,6 +14,14 @@ import yaml
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
+PACKAGE, API = ROOT / "phitodeep", sorted((ROOT / "docs" / "api").glob("*.md"))
+UNSHOWN = {  # what only exports or looks up names, old paths, and displays
+    "loss.names",
+    "optimization.optimizers",
+    "training.progress",
+    *(f"optimization.{old}" for old in ("callbacks", "feeding", "initialization")),
+    *(f"optimization.{old}" for old in ("rate_finder", "training")),
+}
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 CHANGING = re.compile(r"samples/s")  # lines with times: their form is in the example, not asserted
 
@@ -52,8 +60,22 @@ def test_every_page_is_in_the_navigation():
     assert listed == pages
 
 
+def test_every_module_with_documented_parts_is_in_the_reference():
+    shown = re.findall(
+        r"^::: phitodeep\.(\S+)", "\n".join(p.read_text() for p in API), re.MULTILINE
+    )
+    folders = ("layers", "loss", "optimization", "training", "data", "text")
+    for path in sorted(q for folder in folders for q in (PACKAGE / folder).glob("[!_]*.py")):
+        name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        assert name in shown or name in UNSHOWN, f"docs/api does not show phitodeep.{name}"
+
+
 def test_docstrings_become_markdown():
     pytest.importorskip("griffe")
     markdown = runpy.run_path(str(ROOT / "docs" / "_docstrings.py"))["markdown"]
     text = "ema      e <- d e\n         and so on\nlr, t    a rate"
     assert markdown(text) == "`ema`\n:   e &lt;- d e\n    and so on\n\n`lr, t`\n:   a rate\n"
+    text = "Train it: see there.\n\nShapes: X is (N, D).\nSource: a book."
+    assert markdown(text) == (
+        "Train it: see there.\n\n**Shapes:** X is (N, D).\n\n**Source:** a book.\n"
+    )
