@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "activation": (
         lambda: SequentialBuilder(3).dense(4, activation="ReLU"),
         ArgumentTypeError,
-        r"a layer of its own, as in \.dense\(\.\.\.\)\.relu\(\)",
+        r"a separate layer, as in \.dense\(\.\.\.\)\.relu\(\)",
     ),
     "unknown keyword": (
         lambda: SequentialBuilder(3).dense(units=4),
@@ -209,7 +209,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "builder compile": (
         lambda: SequentialBuilder(3).compile(),
         AttributeError,
-        r"'compile': give the loss, optimizer and metrics to the builder, as in \.optimizer",
+        r"'compile': pass the loss, optimizer and metrics to the builder, as in \.optimizer",
     ),
     "builder forward": (
         lambda: SequentialBuilder(3).forward(),
@@ -220,7 +220,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "validation data": (
         lambda: model(Dense(3, 1)).train(IMAGES, validation_data=()),
         ArgumentTypeError,
-        r"Sequential\.train takes no validation_data=: give X_test and y_test\.",
+        r"Sequential\.train takes no validation_data=: pass X_test and y_test\.",
     ),
     "near keyword of train": (
         lambda: model(Dense(3, 1)).train(IMAGES, class_weights={}),
@@ -250,12 +250,12 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a pair in one": (
         lambda: model(Dense(3, 1)).train((np.ones((5, 3)), LABELS)),
         ArgumentTypeError,
-        r"X came without y: give a pair as two arguments, X, y\.",
+        r"X was given without y: pass a pair as two arguments, X, y\.",
     ),
     "test data in one": (
         lambda: model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, (np.ones((5, 3)), LABELS)),
         ArgumentTypeError,
-        r"X_test came without y_test: give a pair as two arguments, X_test, y_test\.",
+        r"X_test was given without y_test: pass a pair as two arguments, X_test, y_test\.",
     ),
     "shuffle": (
         lambda: model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, shuffle="yes"),

@@ -491,8 +491,8 @@ SPOILED = [
     (_set("weights", "0.W", to="no"), r"0\.W takes real numbers"),
     (_set("weights", to=[1]), "weights must be a dict, got list"),
     (_set("seed", to={"entropy": 3}), "of seed lacks 'spawn_key'"),
-    (_set("seed", "entropy", to="three"), "seed .* is none"),
-    (_set("seed", "entropy", to=-3), "seed .* is none"),
+    (_set("seed", "entropy", to="three"), "seed .* is not valid"),
+    (_set("seed", "entropy", to=-3), "seed .* is not valid"),
     (_set("frozen", to=["9"]), "frozen layers has the unknown '9'"),
     (_set("frozen", to="0"), "frozen must be a list"),
     (_set("callbacks", to=[]), "has 0 callbacks, the model 2"),
@@ -502,7 +502,7 @@ SPOILED = [
     (_set("callbacks", 1, "rows", to=3), "rows must be a list of dicts"),
     (_set("callbacks", 1, "row", to=3), "unknown 'row' .similar: 'rows'"),
     (_set("optimizer", to={}), "lacks 'class', 't', 'last_rate', 'parameters', 'schedules'"),
-    (_set("optimizer", "class", to="SGD"), "is of a SGD"),
+    (_set("optimizer", "class", to="SGD"), "belongs to class SGD"),
     (_set("optimizer", "t", to=1.5), "t must be an integer"),
     (_set("optimizer", "last_rate", to=-1.0), "last_rate must be >= 0"),
     (_set("optimizer", "parameters", "5.W", to=None), r"the state lacks '5\.W'"),
@@ -521,9 +521,9 @@ SPOILED = [
 
 
 SPOILED += [
-    (lambda state: state["seed"].update(entropy=None), "seed .* is none: it has no entropy"),
+    (lambda state: state["seed"].update(entropy=None), "seed .* is not valid: it has no entropy"),
     (_set("frozen", to=[[1]]), "frozen layers has the unknown"),
-    (_set("optimizer", "class", to=np.zeros(3)), "load it into one"),
+    (_set("optimizer", "class", to=np.zeros(3)), "load it into an optimizer of that class"),
     (_set("optimizer", "last_rate", to=10**400), "last_rate must be"),
     (_set("callbacks", 0, "best", to=10**400), "best must be a number or None"),
 ]
@@ -559,7 +559,7 @@ def test_states_are_neither_taken_nor_loaded_within_averages() -> None:
     train(model, 1)
     state = model.state_dict()
     with model.averaged():
-        with pytest.raises(OrderError, match="take its state outside it"):
+        with pytest.raises(OrderError, match="call state_dict outside it"):
             model.state_dict()
         with pytest.raises(OrderError, match="parameters are averages"):
             model.load_state_dict(state)
