@@ -2,8 +2,8 @@
 
 A metric computes a few sums for each batch (`sums`), combines them over batches (`merge`), and
 turns them into its value at the end (`result`). The value over many batches is therefore the same
-as the value over all the data at once. Calling a metric with (y_pred, y_true), the same order as
-for losses, returns a float.
+as the value over all the data at once, except for plain functions (`Custom`). Calling a metric with
+(y_pred, y_true), the same order as for losses, returns a float.
 
 Predictions are scores (N, ..., K) of K classes, or scores (N, 1) or (N,) of the positive class,
 which is predicted where they are above `threshold`: 0.5 for probabilities, 0 for logits. Labels are

@@ -62,9 +62,9 @@ class Sequential(Trainable):
     seed         makes weights, shuffles and dropout masks reproducible bit for bit
     dtype        "float32" (the default) or "float64"
 
-    A layer whose settings determine its sizes, such as `Dense(784, 128)`, is built at once, and
-    sizes that do not fit are refused at once. The other layers are built when the input shape is
-    known: by `build`, or by the first call of `train`.
+    A layer whose settings determine its sizes, such as `Dense(784, 128)`, is built immediately, and
+    sizes that do not fit are refused. The other layers are built when the input shape is known: by
+    `build`, or by the first call of `train`.
     """
 
     refers_to = ("_checked",)
@@ -409,7 +409,7 @@ class Sequential(Trainable):
 
     @contextmanager
     def averaged(self) -> Iterator[Self]:
-        """Inside the `with` block, replace the parameters by their averages, which `ema` keeps.
+        """Inside the `with` block, replace the parameters by their averages: see Optimizer's `ema`.
 
             with model.averaged():
                 model.evaluate(X_test, y_test)

@@ -60,7 +60,7 @@ class Loss(Buffered, Configurable):
     def loss_gradient(
         self, y_pred: Any, y_true: Any, sample_weight: Any = None, total: float | None = None
     ) -> Array:
-        """Return the gradient of `loss_func` with respect to y_pred, in its shape and dtype."""
+        """Return the gradient of the loss with respect to y_pred, in y_pred's shape and dtype."""
         return self._watched(*self._validated(y_pred, y_true, sample_weight, total))[1]
 
     def _validated(
