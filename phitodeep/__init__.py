@@ -84,7 +84,7 @@ _MODULES = (
     "text",
     "training",
 )
-_MOVED = ("fusion", "generation")  # old paths
+_MOVED = ("fusion", "generation")  # old import paths
 __all__ = [*_HOME, *_MODULES]
 
 

@@ -11,12 +11,7 @@ from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, Self
 
 from phitodeep import layers as catalogue
-from phitodeep.checks import (
-    check_count,
-    check_list,
-    check_shape,
-    snake_case,
-)
+from phitodeep.checks import check_count, check_list, check_shape, snake_case
 from phitodeep.config import Configurable, alike, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.hints import OF_BUILDERS, OF_MODELS
@@ -80,7 +75,8 @@ def _unexpected(kind: Callable[..., Layer], kwargs: Mapping[str, Any]) -> Argume
     if "activation" in kwargs and isinstance(kwargs["activation"], str):
         method, call = kwargs["activation"].lower(), snake_case(name)
         return ArgumentTypeError(
-            f"{name} has no activation=: an activation is a layer, as in .{call}(...).{method}()."
+            f"{name} has no activation=: an activation is a separate layer, as in "
+            f".{call}(...).{method}()."
         )
     known = [p.name for p in parameters(kind)]  # type: ignore[arg-type]
     wrong = ", ".join(key for key in kwargs if key not in known)
@@ -91,7 +87,7 @@ class SequentialBuilder(Configurable):
     """Builds a Sequential step by step: each method returns the builder.
 
     `SequentialBuilder(28, 28, seed=0)` is short for `SequentialBuilder().input(28, 28).seed(0)`.
-    The settings are those of Sequential, in any order. `build` may be called several times, and
+    It has the settings of Sequential, in any order. `build` may be called several times, and
     returns an independent model each time.
     """
 
@@ -111,7 +107,9 @@ class SequentialBuilder(Configurable):
             raise AttributeError(f"a builder has no {name!r}: build first, .build().{name}(...).")
         known = [key for key in dir(type(self)) if not key.startswith("_")]
         near = difflib.get_close_matches(name, known, n=1)
-        hint = f" Did you mean .{near[0]}()?" if near else " Any layer goes in with .add(layer)."
+        hint = (
+            f" Did you mean .{near[0]}()?" if near else " Append any other layer with .add(layer)."
+        )
         raise AttributeError(f"a builder has no {name!r}.{hint}")
 
     def __repr__(self) -> str:
@@ -129,7 +127,7 @@ class SequentialBuilder(Configurable):
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and alike(self, other)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def get_config(self) -> dict[str, Any]:
         """Return the layers and settings so far as plain JSON values: see `phitodeep.config`."""
@@ -169,7 +167,7 @@ class SequentialBuilder(Configurable):
         return self
 
     def add(self, layer: Layer) -> Self:
-        """Append any layer, such as one of your own."""
+        """Append any layer, including your own."""
         self._layers.append(layer)
         return self
 
@@ -242,11 +240,11 @@ class SequentialBuilder(Configurable):
     tied_dense = adds(catalogue.TiedDense)
 
     def optimizer(self, optimizer: Optimizer | str) -> Self:
-        """Train with this optimizer, or the one of this name."""
+        """Set the optimizer, as an object or by name."""
         return self._set("optimizer", optimizer)
 
     def loss(self, loss_class: Loss | str) -> Self:
-        """Train with this loss, or the one of this name."""
+        """Set the loss, as an object or by name."""
         return self._set("loss_class", loss_class)
 
     def alpha(self, num: float | Schedule) -> Self:
@@ -254,28 +252,28 @@ class SequentialBuilder(Configurable):
         return self._set("alpha", check_rate(num))
 
     def epochs(self, num: int) -> Self:
-        """Set how many times `train` uses each sample."""
-        return self._set("epochs", check_count(num, "epochs", least=0))
+        """Set the number of epochs: how often `train` uses each sample."""
+        return self._set("epochs", check_count(num, "epochs", minimum=0))
 
     def batch(self, num: int) -> Self:
         """Set the number of samples per step."""
         return self._set("batch_size", check_count(num, "batch_size"))
 
     def metrics(self, *metrics: MetricLike) -> Self:
-        """Report these metrics, names or functions, next to the loss."""
+        """Set the metrics, as names or functions, that are reported along with the loss."""
         as_metrics(metrics, 0.5)
         return self._set("metrics", metrics)
 
     def callbacks(self, *callbacks: Callback) -> Self:
-        """Call these callbacks in every training."""
+        """Set the callbacks for every call of `train`."""
         return self._set("callbacks", callbacks)
 
     def seed(self, num: int) -> Self:
-        """Make weights, shuffles and dropout masks repeat to the bit."""
-        return self._set("seed", check_count(num, "seed", least=0))
+        """Set the seed; weights, shuffles and dropout masks are then reproducible bit for bit."""
+        return self._set("seed", check_count(num, "seed", minimum=0))
 
     def dtype(self, dtype: DType) -> Self:
-        """Compute in "float32" or "float64"."""
+        """Set the dtype of parameters and computations: "float32" or "float64"."""
         return self._set("dtype", dtype)
 
     def build(self) -> Sequential:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def as_real(X: Any, who: object) -> Array:
-    """Return X as an array of real numbers; refuse strings, objects, ragged lists and complex."""
+    """Return X as real numbers; refuse text, objects, ragged lists and complex numbers."""
     array = _as_array(X, who)
     if array.dtype.kind not in "fiub":
         raise ArgumentTypeError(
@@ -39,7 +39,7 @@ def _as_array(X: Any, who: object) -> Array:
 
 
 def _conversion_hint(array: Array) -> str:
-    """Say what an array without real numbers holds, and how to convert it."""
+    """Describe what an array without real numbers holds, and how to convert it."""
     if array.dtype.kind == "c":
         return " (take .real?)"
     for index, value in np.ndenumerate(array):
@@ -71,7 +71,7 @@ def _is_number(text: str | bytes) -> bool:
 
 
 def as_float(X: Any, dtype: DType, who: object) -> Array:
-    """Return X as floats of `dtype`; if it is None, floats stay and integers become float32.
+    """Return X as floats of `dtype`; with None, floats keep theirs and integers become float32.
 
     Integers are cast, never rescaled: divide 0..255 images by 255 yourself.
     """
@@ -102,7 +102,7 @@ def as_mask(lengths: Any, shape: Shape, *, tokens: bool = False, name: str = "le
     """Return the mask (N, T) of samples X of this shape: True at steps that are not padding.
 
     `lengths` holds the number of steps of each sample, (N,) integers from 0 to T, or is the mask
-    itself. X is (N, T) for tokens and (N, T, ...) for floats; floats (N, T) have no steps.
+    itself. X is (N, T) for tokens and (N, T, ...) for floats; floats (N, T) have no axis of steps.
     """
     if len(shape) < (2 if tokens else 3):
         kind = "tokens (N, T)" if tokens else "X (N, T, ...), with features at each step"
@@ -145,29 +145,29 @@ def check_finite(X: Array, who: str) -> None:
 
 
 def check_number(
-    value: Any, who: str, *, least: float = -np.inf, above: float = -np.inf, below: float = np.inf
+    value: Any, who: str, *, minimum: float = -np.inf, above: float = -np.inf, below: float = np.inf
 ) -> float:
-    """Return `value` as a finite float; require value >= least, value > above, value < below."""
+    """Return `value` as a finite float; require value >= minimum, value > above, value < below."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise ArgumentTypeError(f"{who} must be a number, got {value!r}.")
     try:
         number = float(value)
     except OverflowError:  # an integer too large for a float
         number = math.inf
-    if not (math.isfinite(number) and least <= number and above < number < below):
-        bounds = [f">= {least:g}"] * (least > -np.inf) + [f"> {above:g}"] * (above > -np.inf)
+    if not (math.isfinite(number) and minimum <= number and above < number < below):
+        bounds = [f">= {minimum:g}"] * (minimum > -np.inf) + [f"> {above:g}"] * (above > -np.inf)
         bounds += [f"< {below:g}"] * (below < np.inf)
         wanted = " and ".join(bounds) or "finite"
         raise ArgumentError(f"{who} must be {wanted}, got {value!r}.")
     return number
 
 
-def check_count(value: Any, who: str, *, least: int = 1) -> int:
-    """Return `value` as an integer; require value >= least."""
+def check_count(value: Any, who: str, *, minimum: int = 1) -> int:
+    """Return `value` as an integer; require value >= minimum."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ArgumentTypeError(f"{who} must be an integer, got {value!r}.")
-    if value < least:
-        raise ArgumentError(f"{who} must be >= {least}, got {value}.")
+    if value < minimum:
+        raise ArgumentError(f"{who} must be >= {minimum}, got {value}.")
     return int(value)
 
 
@@ -196,10 +196,10 @@ def choose(name: str, options: Mapping[str, T], kind: str) -> T:
     raise ArgumentError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(options))}.")
 
 
-def keywords(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def keywords(hints: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a method so that an unknown keyword is refused with a suggestion.
 
-    `words` holds the suggestions for keywords of other frameworks; for the rest, the error names
+    `hints` holds the suggestions for keywords of other frameworks; for all others, the error names
     the most similar keyword.
     """
 
@@ -213,7 +213,7 @@ def keywords(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P,
                     who = type(args[0]).__name__
                     who += "" if method.__name__ == "__init__" else f".{method.__name__}"
                     near = difflib.get_close_matches(key, known, n=1)
-                    hint = words.get(key) or (near and f"did you mean {near[0]}=?")
+                    hint = hints.get(key) or (near and f"did you mean {near[0]}=?")
                     hint = hint or f"it takes {', '.join(known)}"
                     end = "" if hint.endswith("?") else "."
                     raise ArgumentTypeError(f"{who} takes no {key}=: {hint}{end}")
@@ -225,7 +225,7 @@ def keywords(words: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P,
 
 
 def class_hint(value: object) -> str:
-    """The remedy if `value` is a class where an object of it is expected, else ""."""
+    """Return the remedy if `value` is a class and an object of it is expected, else ""."""
     return f" That is the class: write {value.__name__}()." if isinstance(value, type) else ""
 
 
@@ -234,6 +234,6 @@ def _plain(name: str) -> str:
 
 
 def snake_case(name: str) -> str:
-    """`LeakyReLU` as `leaky_relu` and `Conv2D` as `conv2d`: acronyms and numbers stay whole."""
+    """Return `LeakyReLU` as `leaky_relu` and `Conv2D` as `conv2d`; acronyms are not split."""
     name = re.sub(r"P?ReLU|SiLU", lambda acronym: acronym[0].capitalize(), name)
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

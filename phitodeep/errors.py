@@ -1,4 +1,4 @@
-"""The errors and warnings of phitodeep; each error is also a built-in one that callers expect."""
+"""The errors and warnings of phitodeep; each error is also the built-in one that callers expect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class PhitodeepError(Exception):
-    """Base class of all errors: what was expected, what was received, the remedy and the path."""
+    """Base class of all errors; messages give the expected and received values, remedy and path."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -57,14 +57,14 @@ class MissingExtraError(PhitodeepError, ImportError):
 
     @classmethod
     def of(cls, library: str, extra: str, purpose: str) -> Self:
-        """The error to raise when `library` cannot be imported."""
+        """Return the error to raise if `library` cannot be imported."""
         return cls(f'{purpose} needs {library}: pip install "phitodeep[{extra}]".')
 
 
 class DivergenceError(PhitodeepError, FloatingPointError):
     """A loss or a gradient is not finite; the optimizer step was not taken.
 
-    path, name    the layer and the parameter with that gradient; None if it is the loss
+    path, name    the layer and the parameter with that gradient; None if the loss is not finite
     """
 
     def __init__(self, message: str, path: str | None = None, name: str | None = None) -> None:
@@ -88,7 +88,7 @@ _INTERNAL = ("phitodeep", "scipy", "contextlib", "functools", "concurrent", "thr
 
 
 def locate(error: Exception, place: str) -> None:
-    """Record that `error` passed through `place`: in our errors' path, in others as a note."""
+    """Record that `error` passed through `place`: in its path, or as a note if it is not ours."""
     if isinstance(error, PhitodeepError):
         error.at(place)
     else:

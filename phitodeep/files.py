@@ -1,4 +1,4 @@
-"""Writing files safely: the old content stays until the new one is complete."""
+"""Write files safely: the old content stays until the new content is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phitodeep.errors import DataError
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a binary file that replaces `path` once the body ends without an error."""
+    """Open a binary file that replaces `path` if the `with` block ends without an error."""
     target = Path(path)
     try:
         if target.exists() and not target.is_file():  # a device or a pipe has no old content

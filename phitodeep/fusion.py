@@ -1,4 +1,4 @@
-"""The old path of `phitodeep.training.shortcuts`."""
+"""The old import path of `phitodeep.training.shortcuts`."""
 
 from phitodeep.training.shortcuts import _REMEDY, FUSED, SWAPPED, check_pair, fused, swapped
 

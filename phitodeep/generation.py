@@ -1,4 +1,4 @@
-"""The old path of `phitodeep.text.generation`."""
+"""The old import path of `phitodeep.text.generation`."""
 
 from phitodeep.text.generation import Reader, generate, sample, stream
 

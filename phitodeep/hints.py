@@ -1,4 +1,4 @@
-"""Names of other libraries, and what to write here instead: for error messages."""
+"""Error hints: names from other libraries, and what to write in phitodeep instead."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ SETTINGS = "pass the loss, optimizer and metrics to {}"
 BUILT = ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').build()"
 _DEVICE = "phitodeep runs on the CPU: leave it out"
 _DTYPE = "choose it when you create the model, with dtype='float64' or .dtype('float64')"
-_FILES = "np.savez(path, **model.get_weights()) writes them, model.set_weights(np.load(path)) reads"
-_RATE = "the model has the rate: model.alpha = ..., or .alpha(...) in the builder"
+_FILES = (
+    "np.savez(path, **model.get_weights()) writes a file, model.set_weights(np.load(path)) reads it"
+)
+_RATE = "set it on the model, model.alpha = ..., or in the builder, .alpha(...)"
 
 OF_MODELS = {  # attributes of models
     "fit": "train it with model.train(X, y, epochs=..., batch_size=...)",
     "compile": f"{SETTINGS.format('Sequential(...) or to the builder')}, as in {BUILT}",
     "score": "model.evaluate(X, y) returns the loss and the metrics",
-    "parameters": "layer.params are the parameters of a layer, model.get_weights() copies of all",
+    "parameters": "layer.params are those of a layer; model.get_weights() returns copies of all",
     "named_parameters": "model.get_weights() returns copies of all, by path",
     "weights": "model.get_weights() returns copies of all, by path",
     "get_layer": "model.layers[i] is a layer, and model.walk() yields all of them by path",
@@ -34,7 +36,7 @@ OF_BUILDERS = {  # methods of builders
     "lr": "write .alpha(rate)",
     "learning_rate": "write .alpha(rate)",
     "batch_size": "write .batch(size)",
-    "activation": "an activation is a layer of its own, such as .relu()",
+    "activation": "an activation is a separate layer, such as .relu()",
     "linear": "write .dense(output_size)",
 }
 OF_TRAIN = {  # keywords of `Sequential.train`
@@ -45,7 +47,7 @@ OF_TRAIN = {  # keywords of `Sequential.train`
     "lr": _RATE,
     "alpha": _RATE,
     "learning_rate": _RATE,
-    "optimizer": "the model has it: model.setoptimizer(...), or .optimizer(...) in the builder",
-    "loss": "the model has it: model.setloss(...), or .loss(...) in the builder",
-    "seed": "the model has it: Sequential(..., seed=0) or .seed(0) in the builder",
+    "optimizer": "set it on the model, model.setoptimizer(...), or in the builder, .optimizer(...)",
+    "loss": "set it on the model, model.setloss(...), or in the builder, .loss(...)",
+    "seed": "set it in the model, Sequential(..., seed=0), or in the builder, .seed(0)",
 }

@@ -2,8 +2,8 @@
 
 A metric computes a few sums for each batch (`sums`), combines them over batches (`merge`), and
 turns them into its value at the end (`result`). The value over many batches is therefore the same
-as the value over all the data at once. A metric called with (y_pred, y_true), in the order of the
-losses, returns a float.
+as the value over all the data at once, except for plain functions (`Custom`). Calling a metric with
+(y_pred, y_true), the same order as for losses, returns a float.
 
 Predictions are scores (N, ..., K) of K classes, or scores (N, 1) or (N,) of the positive class,
 which is predicted where they are above `threshold`: 0.5 for probabilities, 0 for logits. Labels are
@@ -45,15 +45,15 @@ class Metric(Configurable):
         return self.result(self.sums(np.asarray(y_pred), np.asarray(y_true)))
 
     def sums(self, P: Array, T: Array) -> Array:
-        """The sums over one batch, as a float64 array."""
+        """Return the sums over one batch, as a float64 array."""
         raise NotImplementedError(f"{type(self).__name__} must implement sums(P, T).")
 
     def merge(self, one: Array, other: Array) -> Array:
-        """The sums over two batches together."""
+        """Return the sums over two batches together."""
         return one + other
 
     def result(self, sums: Array) -> float:
-        """The value, by default the first sum divided by the second; nan without samples."""
+        """Return the value, by default the first sum divided by the second; nan without samples."""
         return float(sums[0] / sums[1]) if sums[1] else math.nan
 
 
@@ -73,13 +73,13 @@ class Custom(Metric):
 
 
 class _Classes(Metric):
-    """A metric of classes: one of K at each position, or with `multilabel` yes or no for all K."""
+    """A metric of classes: one of K at each position, or with `multilabel` any number of K."""
 
     def __init__(self, threshold: float = 0.5, *, multilabel: bool = False) -> None:
         self.threshold, self.multilabel = threshold, multilabel
 
     def classes(self, P: Array, T: Array) -> tuple[Array, Array, int]:
-        """(predicted classes or -1, true classes, number of classes); the first two are flat."""
+        """Return predicted classes (or -1) and true classes, both flat, and their number K."""
         if self.multilabel:
             P, T = P.reshape(-1), _matching(P, T).reshape(-1)
         return as_classes(P, T, self.threshold)
@@ -234,7 +234,7 @@ class R2(Metric):
 
 
 def as_classes(P: Array, T: Array, threshold: float) -> tuple[Array, Array, int]:
-    """(predicted classes or -1, true classes, number of classes); the first two are flat."""
+    """Return predicted classes (or -1) and true classes, both flat, and their number K."""
     if P.ndim < 2 or P.shape[-1] == 1:
         if T.size != P.size:
             raise ShapeError(f"predictions of shape {P.shape} do not match y of shape {T.shape}.")
@@ -256,7 +256,7 @@ def as_classes(P: Array, T: Array, threshold: float) -> tuple[Array, Array, int]
 
 
 def _matching(P: Array, T: Array) -> Array:
-    """T in the shape of P; a target of another shape is refused."""
+    """Return T in the shape of P; refuse a T that does not fit."""
     if T.shape != P.shape and (*T.shape, 1) != P.shape:
         raise ShapeError(f"predictions of shape {P.shape} do not match y of shape {T.shape}.")
     return T.reshape(P.shape)
@@ -278,7 +278,7 @@ MetricLike = str | Metric | Callable[[Array, Array], float]
 def as_metrics(
     metrics: MetricLike | Sequence[MetricLike], threshold: float, multilabel: bool = False
 ) -> list[Metric]:
-    """A list of metrics, from names, metrics and functions.
+    """Return a list of metrics, from names, metrics and functions.
 
     Metrics of classes that are given by name use this `threshold` and `multilabel`.
     """

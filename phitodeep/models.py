@@ -54,10 +54,10 @@ def lenet(*shape: int, classes: int = 10) -> SequentialBuilder:
 
 
 def resnet_small(*shape: int, classes: int = 10, blocks: int = 3) -> SequentialBuilder:
-    """A residual network for images: `blocks` blocks each of 16, 32 and 64 channels.
+    """A residual network for images: three stages of `blocks` blocks, with 16, 32 and 64 channels.
 
     Source: He et al. 2016, arXiv:1512.03385, sec. 4.2 (the CIFAR-10 networks of 6 n + 2 layers).
-    A strided convolution between the blocks increases the number of channels.
+    A strided convolution between two stages increases the number of channels.
     """
     builder = SequentialBuilder(*shape).conv2d(16, 3, padding="same", bias=False)
     builder = builder.batch_norm().relu()
@@ -77,7 +77,7 @@ def _convolved(channels: int) -> tuple[Conv2D, BatchNorm]:
 def char_lstm(
     vocab_size: int, *, dim: int = 64, units: int = 128, layers: int = 1
 ) -> SequentialBuilder:
-    """An embedding, LSTMs, and scores of the next token at each step, for tokens (T,)."""
+    """An embedding, LSTMs, and scores for the next token at each step, for tokens (T,)."""
     builder = SequentialBuilder().embedding(vocab_size, dim)
     for _ in range(layers):
         builder = builder.lstm(units)
@@ -95,7 +95,7 @@ def gpt(
     dropout: float = 0.0,
     tied: bool = True,
 ) -> SequentialBuilder:
-    """A decoder of pre-norm transformer blocks: scores of the next token at each position.
+    """A decoder of pre-norm transformer blocks, with scores for the next token at each position.
 
     `activation` is used in the feed-forward layers; GPT-2 uses "gelu_tanh".
     Source: Radford et al. 2019, "Language models are unsupervised multitask learners", sec. 2.3.

@@ -63,15 +63,15 @@ class Sequential(Trainable):
                  the optimizer's own
     optimizer    an Optimizer or its name; Adam() by default
     batch_size   samples per step; by default all of them
-    epochs       per call of `train`
+    epochs       epochs per call of `train`
     loss_class   a Loss or its name; MeanSquaredError() by default
-    metrics      names or functions, reported next to the loss
-    seed         makes weights, shuffles and dropout masks repeat to the bit
+    metrics      names or functions, reported along with the loss
+    seed         makes weights, shuffles and dropout masks reproducible bit for bit
     dtype        "float32" (the default) or "float64"
 
-    A layer whose settings give its sizes, such as `Dense(784, 128)`, is built at once, and sizes
-    that do not fit are refused here. The other layers are built when the input shape is known:
-    by `build`, or by the first `train`.
+    A layer whose settings determine its sizes, such as `Dense(784, 128)`, is built immediately, and
+    sizes that do not fit are refused. The other layers are built when the input shape is known: by
+    `build`, or by the first call of `train`.
     """
 
     refers_to = ("_checked",)
@@ -92,7 +92,7 @@ class Sequential(Trainable):
         dtype: DType = None,
     ) -> None:
         super().__init__(*layers)
-        self.epochs = check_count(epochs, "epochs", least=0)
+        self.epochs = check_count(epochs, "epochs", minimum=0)
         self.epoch = 0  # epochs trained so far
         self._alpha = None if alpha is None else check_rate(alpha)
         self._checked: tuple[Layer | None, Loss] | None = None
@@ -103,7 +103,7 @@ class Sequential(Trainable):
         self.metrics: list[MetricLike] = list(metrics) if several else [metrics]  # type: ignore[list-item]
         self.callbacks = as_callbacks(callbacks)
         self.cast(np.float32 if dtype is None else dtype)
-        self._set_seed(None if seed is None else check_count(seed, "seed", least=0))
+        self._set_seed(None if seed is None else check_count(seed, "seed", minimum=0))
         self._build_known()
         self.setoptimizer(Adam() if optimizer is None else optimizer)
 
@@ -133,14 +133,14 @@ class Sequential(Trainable):
     def get_config(self) -> dict[str, Any]:
         """Return the layers and all settings as plain JSON values: see `phitodeep.config`.
 
-        They include the input shape, if it is known, and the paths of frozen layers.
+        The settings include the input shape, if it is known, and the paths of frozen layers.
         """
         config = super().get_config()
-        around = [o for o in being_written() if isinstance(o, Sequential) and o is not self]
-        if self.input_shape is not None and all(o.input_shape is None for o in around):
+        outer = [o for o in being_written() if isinstance(o, Sequential) and o is not self]
+        if self.input_shape is not None and all(o.input_shape is None for o in outer):
             config["input_shape"] = list(self.input_shape)
         frozen = [path for path, layer in self.walk() if not layer.trainable]
-        if frozen and not around:
+        if frozen and not outer:
             config["frozen"] = frozen
         return config
 
@@ -148,8 +148,8 @@ class Sequential(Trainable):
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """Return the model that `get_config` describes, as it was before training.
 
-        It is built if the original was. With a seed its initial weights are the same to the bit;
-        without one they are drawn again.
+        It is built if the original was. With a seed, its initial weights are identical bit for bit;
+        without a seed, they are drawn again.
         """
         config = dict(check_mapping(config, cls.__name__))
         shape, frozen = config.pop("input_shape", None), config.pop("frozen", [])
@@ -165,7 +165,7 @@ class Sequential(Trainable):
 
     @property
     def _own_alpha(self) -> float | Schedule | None:
-        """The learning rate, if the model sets that of its optimizer, else None."""
+        """The learning rate if it was set on the model, or None if the optimizer's own is used."""
         return None if self._alpha is None else self.optimizer.alpha
 
     def add(self, layer: Layer) -> None:
@@ -184,7 +184,7 @@ class Sequential(Trainable):
             raise
 
     def setoptimizer(self, optimizer: Optimizer | str) -> None:
-        """Train with this optimizer, or the one of this name, at the model's alpha if set."""
+        """Set the optimizer, as an object or by name; it uses the model's alpha, if one was set."""
         if isinstance(optimizer, str):
             optimizer = choose(optimizer, OPTIMIZERS, "optimizer")()
         if not isinstance(optimizer, Optimizer):
@@ -201,11 +201,11 @@ class Sequential(Trainable):
             optimizer.alpha = self._alpha
 
     def setbatchsize(self, num: int | None) -> None:
-        """Use this many samples per step, or all for None."""
+        """Set the number of samples per step; None means all of them."""
         self.batch_size = None if num is None else check_count(num, "batch_size")
 
     def setloss(self, loss_class: Loss | str) -> None:
-        """Train with this loss, or the one of this name."""
+        """Set the loss, as an object or by name."""
         if isinstance(loss_class, str):
             loss_class = choose(loss_class, LOSSES, "loss")()
         if not isinstance(loss_class, Loss):
@@ -232,8 +232,8 @@ class Sequential(Trainable):
     def forward(self, X: Array, *, lengths: Any = None) -> Array:
         """Return Y (N, ...) for X (N, ...), and cache what `backward` needs.
 
-        lengths    of sequences X (N, T, ...): the number of steps of each sample, (N,) integers, or
-                   a boolean mask (N, T). The other steps are padding: they are set to 0 and have
+        lengths    for sequences X (N, T, ...): the number of steps of each sample, (N,) integers,
+                   or a boolean mask (N, T). The other steps are padding: they are set to 0 and have
                    no effect
         """
         if lengths is None:
@@ -245,7 +245,7 @@ class Sequential(Trainable):
     def predict(self, X: Any, batch_size: int | None = None, *, lengths: Any = None) -> Array:
         """Return the outputs for X (N, ...), computed in batches, without dropout or caching.
 
-        `batch_size` defaults to `samples_at_once()`. X may be a np.memmap, of which only a batch is
+        `batch_size` defaults to `samples_at_once()`. X may be an np.memmap; only one batch of it is
         in memory at a time. `lengths`: see `forward`.
         """
         if batch_size is not None:
@@ -286,8 +286,9 @@ class Sequential(Trainable):
         """Return `loss` and the metrics of the predictions for X (N, ...) against y, by name.
 
         Each is a float, except for `ConfusionMatrix`, which is an array (K, K). `batch_size`, by
-        default `samples_at_once()`, limits the memory and changes no result. X may be anything that
-        `train` accepts; so may `lengths` and `columns`.
+        default `samples_at_once()`, limits the memory. It changes no result, except for metrics
+        that are functions, which are averaged over batches. X, `lengths` and `columns` are as in
+        `train`.
         """
         objective = Objective(self, self.metrics if metrics is None else metrics)
         if batch_size is None:
@@ -329,13 +330,13 @@ class Sequential(Trainable):
         shortcuts: bool = True,
         verbose: int | bool = 1,
     ) -> History:
-        """Fit the parameters to X (N, ...) and y; return one (train, test) loss per epoch.
+        """Fit the parameters to X (N, ...) and y; return a (train, test) loss pair per epoch.
 
-        X and y are arrays, or np.memmap files, of which only a batch is in memory at a time.
+        X and y are arrays, or np.memmap files; only one batch of a file is in memory at a time.
         Instead, X alone may yield batches: an iterable of pairs (X, y) or triples
         (X, y, sample_weight), such as a list or a PyTorch DataLoader; a function that creates such
-        an iterable for each epoch; or a Hugging Face dataset, also a streaming one, which is read
-        batch by batch. The same holds for X_test and y_test.
+        an iterable for each epoch; or a Hugging Face dataset, streaming or not, which is read batch
+        by batch. The same holds for X_test and y_test.
 
         X_test, y_test      evaluated after each epoch; the model does not learn from them
         epochs, batch_size, metrics   replace the model's own for this call
@@ -344,29 +345,30 @@ class Sequential(Trainable):
         sample_weight       (N,), or one weight for each position
         class_weight        a weight for each class, by label or in order; or "balanced", which
                             weights the classes of arrays by their inverse frequency: a class with
-                            n_k of all n labels gets n / (K n_k), where K classes occur
+                            n_k of the n labels has weight n / (K n_k), where K is the number of
+                            classes that occur
         lengths             (N,), the number of steps of each sample of X (N, T, ...), or a mask
-                            (N, T). The padding after them has no effect, and no weight in the
-                            loss; layers that cannot ignore it are refused.
-                            `lengths_test` is the same for X_test
-        columns             of a dataset: the names of X and y, such as ("image", "label")
-        threads             split each batch, each with its own share of the matrix products
-                            (requires phitodeep[fast]). Layers with statistics of the whole batch
-                            are refused, and a model with code that does not declare independent
-                            samples runs in one thread
-        accumulate          batches whose gradients are added up for one step
-        shuffle             a new order for each epoch; every sample occurs once
+                            (N, T). The padding has no effect, and no weight in the loss; layers
+                            that cannot ignore it are refused. `lengths_test` is the same for
+                            X_test
+        columns             the names of X and y in a dataset, such as ("image", "label")
+        threads             the number of threads, each of which runs a part of the batch
+                            (requires phitodeep[fast]). Layers that use statistics of the whole
+                            batch are refused. If a layer or the loss does not declare its samples
+                            independent, one thread runs the whole batch
+        accumulate          the number of batches whose gradients are added up for each step
+        shuffle             use a new order in each epoch; every sample still occurs once
         shortcuts           False: run the layers as written. By default, training fuses softmax
                             with cross-entropy and may swap neighbouring layers, which changes no
                             result: `summary()` shows where
         verbose             0: print nothing
 
         Another call continues where the last one ended. Integers in X become floats and are not
-        rescaled. Ctrl-C ends training after the running batch. A loss or a gradient that is not
+        rescaled. Ctrl-C ends training after the current batch. A loss or a gradient that is not
         finite also ends it, with a warning, before any parameter changes.
         """
         self._check()
-        epochs = check_count(self.epochs if epochs is None else epochs, "epochs", least=0)
+        epochs = check_count(self.epochs if epochs is None else epochs, "epochs", minimum=0)
         objective = Objective(
             self, self.metrics if metrics is None else metrics, shortcuts=shortcuts
         )
@@ -385,7 +387,7 @@ class Sequential(Trainable):
         elif y_test is not None or lengths_test is not None:
             given = "y_test" if y_test is not None else "lengths_test"
             raise ArgumentTypeError(f"{given} was given without X_test.")
-        if check_number(validation_split, "validation_split", least=0, below=1):
+        if check_number(validation_split, "validation_split", minimum=0, below=1):
             if test is not None:
                 raise ArgumentError("give either X_test and y_test or validation_split, not both.")
             data, test = held_out(data, validation_split)
@@ -418,7 +420,7 @@ class Sequential(Trainable):
 
     @contextmanager
     def averaged(self) -> Iterator[Self]:
-        """Inside the body, replace the parameters by the averages of an optimizer with `ema`.
+        """Inside the `with` block, replace the parameters by their averages: see Optimizer's `ema`.
 
             with model.averaged():
                 model.evaluate(X_test, y_test)
@@ -444,18 +446,18 @@ class Sequential(Trainable):
         """Return tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and its continuation.
 
         temperature    divides the scores: below 1 is more certain, above 1 more random, and 0
-                       always picks the best token
-        top_k, top_p   draw only from the k best tokens, or from the fewest tokens whose
-                       probabilities add up to p
-        seed           makes the draws repeat
-        stop           a token or several that end a sample, whose row then repeats that token.
+                       always picks the token with the highest score
+        top_k, top_p   draw only from the k tokens with the highest scores, or from the smallest
+                       set of tokens whose total probability reaches p
+        seed           makes the draws reproducible
+        stop           a token, or several, that end a sample; its row then repeats that token.
                        Generation ends when all samples have ended, so there may be fewer columns
         cache          True: attention and recurrent layers remember what they have read, so that
                        each token is read once. False: the whole window is read for every token.
                        The tokens are the same. The default is True, unless a layer such as a
-                       convolution looks along all steps: then only False is correct
+                       convolution looks at all steps: then only False is correct
 
-        The model must return scores (N, T, vocabulary), of which the last step is used, or (N,
+        The model must return scores (N, T, vocabulary), where only the last step is used, or (N,
         vocabulary). If the text is longer than the model's maximum number of steps (`max_steps`,
         such as the size of a PositionalEmbedding), the window moves along the text.
         """
@@ -516,8 +518,8 @@ class Sequential(Trainable):
             seed         entropy and spawn_key of the model's random streams
             frozen       the paths of layers that are not trainable
 
-        A model that is built in the same way and loads it continues to the bit. Call it between
-        two calls of `train`, or in a callback's `on_epoch_end`.
+        A model that was built in the same way and loads the state continues bit for bit. Call it
+        between two calls of `train`, or in a callback's `on_epoch_end`.
         """
         optimizer, seed = self.optimizer.state_dict(), self._seed_sequence
         return {
@@ -530,14 +532,14 @@ class Sequential(Trainable):
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Continue from what `state_dict` returned; all is checked before anything changes."""
+        """Continue from what `state_dict` returned; it is checked before anything changes."""
         who, here, stored = f"{self!r}: the state", dict(self.walk()), self.get_weights()
         keys = ("weights", "optimizer", "callbacks", "epoch", "seed", "frozen")
         state = check_entries(state, keys, who)
         weights = check_entries(state["weights"], stored, f"{who} of weights")
         for path, a in stored.items():
             check_array(weights[path], a.shape, f"{who}: {path}")
-        epoch = check_count(state["epoch"], f"{who}: epoch", least=0)
+        epoch = check_count(state["epoch"], f"{who}: epoch", minimum=0)
         seed = check_entries(state["seed"], ("entropy", "spawn_key"), f"{who} of seed")
         if seed["entropy"] is None:  # NumPy would draw one
             raise ArgumentError(f"{who}: seed {seed!r} is not valid: it has no entropy.")
@@ -558,7 +560,7 @@ class Sequential(Trainable):
         self.set_weights(weights)
         self.epoch = epoch
         self._set_seed(root)
-        for path, layer in here.items():  # top down: it also sets the layers below
+        for path, layer in here.items():  # top down: setting a layer also sets those inside
             layer.trainable = path not in state["frozen"]
 
     def _check(self) -> None:
@@ -571,7 +573,7 @@ class Sequential(Trainable):
     def summary(self) -> None:
         """Print each layer's path, output shape, parameters, bytes and FLOPs.
 
-        Below the table it says where training differs from the layers as listed, if it does.
+        A line below the table lists how training differs from these layers, if it does.
         """
         batch = "all samples" if self.batch_size is None else f"batch {self.batch_size}"
         title = f"{self.loss!r}, {self.optimizer!r}, {batch}, {self.epochs} epochs, {self.dtype}"

@@ -1,4 +1,4 @@
-"""State dicts: copying them as plain values, and the checks of `load_state_dict`."""
+"""State dicts: copying them as plain values, and checking them in `load_state_dict`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _more(keys: list[str]) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a float, possibly infinite or nan, or an integer that fits in one."""
+    """Return whether `value` is a float, even infinite or nan, or an integer that fits in one."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, float) or (whole and abs(value) <= sys.float_info.max)
 

@@ -1,4 +1,4 @@
-"""Types that many signatures share, and how an object shows its settings."""
+"""Types that many signatures share, and functions that describe an object by its settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DType = npt.DTypeLike | None
 
 
 def parameters(cls: type) -> list[inspect.Parameter]:
-    """The constructor's parameters; `**options` stands for those of the next base class."""
+    """Return the constructor's parameters, with the next base class's instead of `**options`."""
     found: list[inspect.Parameter] = []
     first = next((owner for owner in cls.__mro__ if "__init__" in vars(owner)), None)
     for owner in cls.__mro__[:-1]:  # object has no settings
@@ -32,12 +32,12 @@ def parameters(cls: type) -> list[inspect.Parameter]:
 
 
 def settings(obj: object) -> dict[str, Any]:
-    """The constructor arguments of `obj`, read from the attributes of the same names."""
+    """Return the constructor arguments of `obj`, read from the attributes of the same names."""
     return {p.name: getattr(obj, p.name) for p in parameters(type(obj)) if hasattr(obj, p.name)}
 
 
 def describe(obj: object) -> str:
-    """`obj` as the call that creates it, such as `Dense(784, 128)`, without default arguments."""
+    """Return the call that creates `obj`, such as `Dense(784, 128)`, without default arguments."""
     shown: list[str] = []
     gap = False  # after an omitted argument, the others need their names
     for p in parameters(type(obj)):
@@ -53,7 +53,7 @@ def describe(obj: object) -> str:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two settings, which may be arrays, are equal."""
+    """Return whether two settings, which may be arrays, are equal."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.array_equal(a, b)
     return type(a) is type(b) and bool(a == b)

@@ -146,7 +146,7 @@ INPUTS: dict[str, Case] = {
     "fewer y than X": (regression, X, Y[:11], ShapeError, r"X has 12 samples, y has 11"),
     "more y than X": (classifier, X[:5], LABELS, ShapeError, r"X has 5 samples, y has 12"),
     "y a number": (regression, X, 1.0, ShapeError, r"y has a single number"),
-    "y missing": (regression, X, None, ArgumentTypeError, r"X came without y"),
+    "y missing": (regression, X, None, ArgumentTypeError, r"X was given without y"),
     "y (N,) for (N, 2)": (regression, X, Y[:, 0], ShapeError, r"\(12, 2\).*y of shape \(12,\)"),
     "y (N, 3) for (N, 2)": (regression, X, np.zeros((12, 3)), ShapeError, r"\(12, 2\).*\(12, 3\)"),
     "y (N, 2) for (N, 1)": (binary, X, Y, ShapeError, r"\(12, 1\).*\(12, 2\)"),
@@ -274,7 +274,7 @@ def test_bad_samples_are_refused_by_predict(case: str) -> None:
 def test_bad_test_data_is_refused_and_named(case: str) -> None:
     make, bad_X, bad_y, kind, names = INPUTS[case]
     if bad_y is None:
-        names = r"X_test came without y_test"
+        names = r"X_test was given without y_test"
     elif bad_X is None:
         names = r"y_test was given without X_test"
     else:
@@ -304,7 +304,7 @@ def test_x_test_without_y_test() -> None:
     model = regression()
     refused(
         lambda: model.train(X, Y, X, verbose=0),
-        *(ArgumentTypeError, "X_test came without y_test", model),
+        *(ArgumentTypeError, "X_test was given without y_test", model),
     )
     refused(
         lambda: model.train(X, Y, y_test=Y, verbose=0),
@@ -721,7 +721,7 @@ def test_nothing_is_trained_by_an_optimizer_of_another_models_layers(tmp_path: P
 
 def test_numbers_of_every_kind_are_read_and_endless_ones_refused() -> None:
     for one in (1, 1.0, np.float16(1), np.float32(1), np.longdouble(1), np.int8(1), np.uint64(1)):
-        assert type(check_number(one, "one", least=0, below=2)) is float
+        assert type(check_number(one, "one", minimum=0, below=2)) is float
     assert check_number(np.int8(-128), "few") == -128
     for endless in (10**400, -(10**400), np.float32("inf"), math.nan):
         with pytest.raises(ArgumentError, match="it must be finite"):

@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "activation": (
         lambda: SequentialBuilder(3).dense(4, activation="ReLU"),
         ArgumentTypeError,
-        r"an activation is a layer, as in \.dense\(\.\.\.\)\.relu\(\)",
+        r"an activation is a separate layer, as in \.dense\(\.\.\.\)\.relu\(\)",
     ),
     "unknown keyword": (
         lambda: SequentialBuilder(3).dense(units=4),
@@ -250,12 +250,12 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a pair in one": (
         lambda: model(Dense(3, 1)).train((np.ones((5, 3)), LABELS)),
         ArgumentTypeError,
-        r"X came without y: give a pair as two arguments, X, y\.",
+        r"X was given without y: pass a pair as two arguments, X, y\.",
     ),
     "test data in one": (
         lambda: model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, (np.ones((5, 3)), LABELS)),
         ArgumentTypeError,
-        r"X_test came without y_test: give a pair as two arguments, X_test, y_test\.",
+        r"X_test was given without y_test: pass a pair as two arguments, X_test, y_test\.",
     ),
     "shuffle": (
         lambda: model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, shuffle="yes"),

@@ -502,7 +502,7 @@ SPOILED = [
     (_set("callbacks", 1, "rows", to=3), "rows must be a list of dicts"),
     (_set("callbacks", 1, "row", to=3), "unknown 'row' .similar: 'rows'"),
     (_set("optimizer", to={}), "lacks 'class', 't', 'last_rate', 'parameters', 'schedules'"),
-    (_set("optimizer", "class", to="SGD"), "is of a SGD"),
+    (_set("optimizer", "class", to="SGD"), "belongs to class SGD"),
     (_set("optimizer", "t", to=1.5), "t must be an integer"),
     (_set("optimizer", "last_rate", to=-1.0), "last_rate must be >= 0"),
     (_set("optimizer", "parameters", "5.W", to=None), r"the state lacks '5\.W'"),
@@ -559,7 +559,7 @@ def test_states_are_neither_taken_nor_loaded_within_averages() -> None:
     train(model, 1)
     state = model.state_dict()
     with model.averaged():
-        with pytest.raises(OrderError, match="take its state outside it"):
+        with pytest.raises(OrderError, match="call state_dict outside it"):
             model.state_dict()
         with pytest.raises(OrderError, match="parameters are averages"):
             model.load_state_dict(state)

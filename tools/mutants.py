@@ -60,7 +60,7 @@ GRADIENTS = (  # the functions that are broken: gradients, steps, and the helper
     r"|_chunks|im2col|col2im|by_group|_each_tap|output_size|_probabilities|_dropout_factors"
     r"|_transposed_product"
     r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden|length"
-    r"|recall|keep|drop|meet|and_packed|by_path|joined|named|written|read"
+    r"|recall|keep|drop|assign|with_packed|by_path|joined|named|written|read"
     r"|reciprocal|_log_gradient|_as_tokens|_holds_matrices|parameter_path"
 )
 FORWARD = (  # with --forward, these too
@@ -314,7 +314,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     ): "a tap has one number for each spatial axis",
     (
         "optimization/memory.py",
-        "Memories.and_packed",
+        "Memories.with_packed",
         "zip(packing.slots, packing.views, strict=False)",
     ): "there is one view for each slot",
     (

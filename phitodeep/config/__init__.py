@@ -51,8 +51,8 @@ __all__ = [
 class Configurable(Writable):
     """An object that `get_config` writes as plain values and `from_config` creates again.
 
-    A class that keeps each constructor argument as an attribute of the same name needs no code.
-    One that keeps an argument under another name declares it in `kept_as`. Any other class
+    A class that keeps each constructor argument as an attribute of the same name needs no code. If
+    it keeps an argument under another name, it declares that name in `kept_as`. Any other class
     overrides `get_config` to return the arguments by name, as any values that can be written.
     """
 
@@ -68,7 +68,7 @@ class Configurable(Writable):
 
     @writes_values
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments by name, as plain JSON values: see `phitodeep.config`."""
+        """Return the constructor's arguments by name, as JSON values: see `phitodeep.config`."""
         name, unnamed = type(self).__name__, _unnamed_keywords(type(self))
         if unnamed:
             raise ArgumentError(
@@ -89,7 +89,7 @@ class Configurable(Writable):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Create an object from what `get_config` returned, as it is or after a trip via JSON."""
+        """Create an object from what `get_config` returned, directly or after a JSON round trip."""
         known = {p.name: p for p in parameters(cls)}
         for name in check_mapping(config, cls.__name__):
             if name not in known:
@@ -102,7 +102,8 @@ class Configurable(Writable):
         for name, p in known.items():
             if name not in config and p.default is p.empty and p.kind is not p.VAR_POSITIONAL:
                 raise ArgumentError(f"the config of {cls.__name__} lacks the key {name!r}.")
-        in_order = {name: config[name] for name in known if name in config}  # as written
+        # In the order of writing, so that a ref comes after its layer.
+        in_order = {name: config[name] for name in known if name in config}
         values = restored(in_order, cls.__name__)
         positional = [  # arguments that cannot be passed by name
             name
@@ -119,7 +120,7 @@ class Configurable(Writable):
 
 
 def _unnamed_keywords(cls: type) -> str | None:
-    """The name of `**options` that no base class's constructor takes by name, or None."""
+    """Return the name of a `**options` that no base class's constructor names, or None."""
     unnamed = None
     for owner in cls.__mro__[:-1]:
         if "__init__" in vars(owner):

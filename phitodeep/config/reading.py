@@ -1,4 +1,4 @@
-"""Reading objects from plain values: the work behind `from_config`."""
+"""Read objects from plain values: the implementation of `from_config`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 KINDS = (
     *("layer", "loss", "optimizer", "initializer", "schedule", "metric", "callback"),
-    "object",  # any other class, such as a helper of your own
+    "object",  # any other class, such as your own helper class
 )
 TAGS = (*KINDS, "ref", "function", "enum", "tuple", "pairs", "array", "float")
 
@@ -62,7 +62,7 @@ def register(known: Any) -> Any:
 
     Unless you give a name, the class or function is registered under its own. A program that
     reads a config must first import the module that registers the names in it. Running a notebook
-    cell again replaces what the cell registered; any other use of a name that is taken is refused.
+    cell again replaces what the cell registered; anything else under a used name is refused.
     """
     if isinstance(known, str):
         return functools.partial(_register, name=known)
@@ -104,13 +104,13 @@ def _register(known: Any, name: str | None = None) -> Any:
 
 
 def qualified_name(known: Any) -> str:
-    """The module and name of a class or function, such as `phitodeep.layers.dense.Dense`."""
+    """Return the module and name of a class or function, such as `phitodeep.layers.dense.Dense`."""
     module, name = getattr(known, "__module__", ""), getattr(known, "__qualname__", known.__name__)
     return f"{module}.{name}"
 
 
 def name_problem(function: Any) -> str:
-    """Why a function cannot be registered by name; "" if it can."""
+    """Return why a function cannot be registered by name, or "" if it can."""
     if inspect.ismethod(function):
         return "it is a method of an object, which a name cannot identify"
     if not callable(function) or not hasattr(function, "__name__"):
@@ -123,7 +123,7 @@ def name_problem(function: Any) -> str:
 
 
 def find_registered(kind: str, name: Any) -> Any:
-    """The class or function of this kind that is registered under `name`."""
+    """Return the class or function of this kind that is registered under `name`."""
     if isinstance(name, str) and (kind, name) in _REGISTERED:
         return _REGISTERED[kind, name]
     names = [known for other_kind, known in _REGISTERED if other_kind == kind]
@@ -131,10 +131,10 @@ def find_registered(kind: str, name: Any) -> Any:
     guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     raise ArgumentError(
         f"unknown {kind} {name!r}.{guess} Register your own before reading them: "
-        "import the module that has @phitodeep.register above it."
+        "import the module that has @phitodeep.register in it."
     )
 
 
 def registered_name(known: Any) -> str | None:
-    """The name under which a class or function is registered, or None."""
+    """Return the name under which a class or function is registered, or None."""
     return _NAMES[id(known)][1] if id(known) in _NAMES else None

@@ -1,4 +1,4 @@
-"""Writing objects as plain values: the work behind `get_config`."""
+"""Write objects as plain values: the implementation of `get_config`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Tagged(dict[str, Any]):
 
 
 class _Writer:
-    """Writes values and remembers the layers already written; one for each outermost object.
+    """Writes an object with everything inside it; remembers the layers already written.
 
     strict    False: values that cannot be written stay unchanged, so that configs can be compared
     """
@@ -112,14 +112,14 @@ class _Writer:
             return self.refuse(
                 value.tolist() if not self.strict else value,
                 place,
-                f"it is an array of {value.size} {value.dtype.name}, and arrays of at most "
-                f"{MAX_ARRAY_SIZE} real numbers are settings: keep larger ones as Param or State, "
-                "or in a file",
+                f"it is an array of {value.size} {value.dtype.name} values, and a config holds "
+                f"arrays of at most {MAX_ARRAY_SIZE} real numbers: keep larger ones as Param or "
+                "State, or in a file",
             )
         return _Tagged(array=self.value(value.tolist(), place), dtype=value.dtype.name)
 
     def name(self, known: Any, kind: str, place: Place) -> Any:
-        """The name under which a class or function is registered."""
+        """Return the name under which a class or function is registered."""
         registered = registered_name(known)
         if registered is not None:
             return registered
@@ -142,13 +142,13 @@ _WRITER: ContextVar[_Writer | None] = ContextVar("phitodeep_writer", default=Non
 
 
 def being_written() -> tuple[Any, ...]:
-    """The objects whose `get_config` is running, outermost first."""
+    """Return the objects whose `get_config` is running, outermost first."""
     writer = _WRITER.get()
     return () if writer is None else tuple(writer.open)
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two values are written alike; one that cannot be written equals only itself."""
+    """Return whether two values have the same config; if they have none, whether they are equal."""
     written = []
     for value in (a, b):
         with _writing(_Writer(strict=False)) as writer:

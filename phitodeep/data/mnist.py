@@ -1,4 +1,4 @@
-"""MNIST, 28 x 28 grey images of handwritten digits: the included subset, or all of it."""
+"""MNIST, 28 x 28 greyscale images of handwritten digits: the included subset, or all of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Labels = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 SHIPPED = Path(__file__).with_name("mnist.xz")  # written by tools/pack_mnist.py
-RANKS = (3, 1)  # of images and labels
+RANKS = (3, 1)  # the ranks of the arrays of images and labels
 
 
 def load_mnist(
@@ -35,8 +35,8 @@ def load_mnist(
 
     "small" comes with phitodeep: the first N = 10,000 and M = 1,000 digits of MNIST.
     "full" is all of MNIST, N = 60,000 and M = 10,000, from Hugging Face `datasets`, which
-    downloads it once. `folder` reads the four IDX files in a folder instead, plain or gzipped
-    (`train-images-idx3-ubyte`, `t10k-labels.idx1-ubyte.gz`, ...), without a network.
+    downloads it once. With `folder`, the four IDX files in that folder are read instead, plain or
+    gzipped (`train-images-idx3-ubyte`, `t10k-labels.idx1-ubyte.gz`, ...), without a network.
 
     Raises DataError if a file is missing or damaged or the download fails, ArgumentError for any
     other `which`, and MissingExtraError if "full" needs `datasets` and it is not installed.
@@ -61,7 +61,7 @@ def _unit(images: Bytes) -> Images:
 
 
 def _read_shipped() -> list[Bytes]:
-    import lzma  # here, because a Python built without it can still do everything else
+    import lzma  # here, so that a Python built without it can still do everything else
 
     with _naming(SHIPPED, "Reinstall: pip install --force-reinstall phitodeep", lzma.LZMAError):
         return _checked(_unpack(lzma.decompress(SHIPPED.read_bytes()), *RANKS, *RANKS))
@@ -99,10 +99,10 @@ def _read_hub() -> list[Bytes]:
         raise MissingExtraError.of(
             "datasets (with Pillow)", "data", 'load_mnist("full")'
         ) from error
-    except Exception as error:  # datasets uses many libraries, whose errors share no class
+    except Exception as error:  # datasets uses many libraries, whose errors share no base class
         raise DataError(
             f"MNIST could not be loaded from Hugging Face ({type(error).__name__}: {error}). "
-            "Without a network, load_mnist(folder=...) reads the four IDX files from a folder."
+            "Without a network connection, use load_mnist(folder=...) and MNIST's four IDX files."
         ) from error
 
 

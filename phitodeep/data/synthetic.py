@@ -1,4 +1,4 @@
-"""Small labelled point sets, on which a model learns within a second.
+"""Small labelled point sets that a model learns within a second.
 
 Each call draws from its own `numpy.random.default_rng(seed)`: equal arguments give equal arrays.
 Class sizes differ by at most one point, and the points are shuffled, so `X[:80], X[80:]` is a
@@ -27,7 +27,11 @@ def make_moons(n: int = 100, noise: float = 0.1, seed: int = 0) -> tuple[Points,
     Raises ArgumentError for n < 2, noise < 0 or seed < 0.
     Source: the geometry of scikit-learn's `sklearn.datasets.make_moons`.
     """
-    n, noise, rng = check_count(n, "n", least=2), check_number(noise, "noise", least=0), _rng(seed)
+    n, noise, rng = (
+        check_count(n, "n", minimum=2),
+        check_number(noise, "noise", minimum=0),
+        _rng(seed),
+    )
     upper, lower = np.linspace(0, np.pi, n // 2), np.linspace(0, np.pi, n - n // 2)
     X = np.concatenate(
         [
@@ -52,7 +56,7 @@ def make_spirals(
     Source: Karpathy, "Minimal neural network case study", Stanford CS231n notes.
     """
     classes = check_count(classes, "classes")
-    n, noise = check_count(n, "n", least=classes), check_number(noise, "noise", least=0)
+    n, noise = check_count(n, "n", minimum=classes), check_number(noise, "noise", minimum=0)
     rng = _rng(seed)
     r, y = np.arange(1, n + 1) / n, np.arange(n) % classes  # never 0, where all arms would meet
     angle = 4 * r + 2 * np.pi * y / classes + rng.normal(0, noise, n)
@@ -72,7 +76,7 @@ def make_blobs(
     Source: the distribution of scikit-learn's `sklearn.datasets.make_blobs`.
     """
     classes, dims = check_count(classes, "classes"), check_count(dims, "dims")
-    n, spread = check_count(n, "n", least=classes), check_number(spread, "spread", least=0)
+    n, spread = check_count(n, "n", minimum=classes), check_number(spread, "spread", minimum=0)
     rng = _rng(seed)
     y = np.arange(n) % classes
     centres = rng.uniform(-10, 10, (classes, dims))
@@ -80,7 +84,7 @@ def make_blobs(
 
 
 def _rng(seed: int) -> np.random.Generator:
-    return np.random.default_rng(check_count(seed, "seed", least=0))
+    return np.random.default_rng(check_count(seed, "seed", minimum=0))
 
 
 def _shuffled(X: Array, y: Array, rng: np.random.Generator) -> tuple[Points, Labels]:

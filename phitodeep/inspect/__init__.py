@@ -1,4 +1,4 @@
-"""Looking at models: what their layers hold and cost, and where a step's time goes."""
+"""Inspect models: the sizes and costs of their layers, and the time of a training step."""
 
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import Row, Summary, summarize

@@ -1,4 +1,4 @@
-"""Profile a training step: the time of each layer, as measured and as its formula predicts."""
+"""Profile a training step: the measured time of each layer, and the time its formula predicts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Row:
     layer: str
     forward: float  # seconds
     backward: float  # seconds
-    share: float  # of the whole step
-    flops: int  # of forward and backward, by the layer's formula
-    kept: int  # bytes that forward kept for backward, unless an earlier layer kept them too
+    share: float  # the fraction of the whole step's time
+    flops: int  # FLOPs of forward and backward, by the layer's formula
+    kept: int  # bytes that forward cached for backward, except those an earlier layer cached
     predicted: float  # seconds that the FLOPs would take at the peak
 
     @property
@@ -112,7 +112,7 @@ class _Clock:
 
 def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> Profile:
     """Train a copy of `model` on (X, y) and watch its layers: see `Sequential.profile`."""
-    steps, batch = check_count(steps, "steps", least=2), check_count(batch_size, "batch_size")
+    steps, batch = check_count(steps, "steps", minimum=2), check_count(batch_size, "batch_size")
     X, y = np.asarray(X), np.asarray(y)
     if not len(X):
         raise ArgumentError("profile needs at least one sample.")
@@ -151,15 +151,15 @@ def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> 
 
 
 def _passes(layer: Layer, *, first: bool) -> int:
-    """The work of forward and backward, in multiples of one forward pass.
+    """Return the work of forward and backward, in multiples of a forward pass.
 
-    One for forward, one for dX, which the first layer does not need, and one for the parameters.
+    Forward counts once, dX once (the first layer does not compute it), and parameters once.
     """
     return 1 + (not first) + bool(layer.params)
 
 
 def _new_bytes(value: Any, seen: set[int]) -> int:
-    """The bytes of the arrays in a cache, without those seen before."""
+    """Return the bytes of the arrays in a cache, without those seen before."""
     if isinstance(value, np.ndarray):
         while isinstance(value.base, np.ndarray):
             value = value.base
@@ -173,7 +173,7 @@ def _new_bytes(value: Any, seen: set[int]) -> int:
 
 
 def gemm_peak(dtype: DType, size: int = 768, times: int = 7) -> float:
-    """FLOP per second of a matrix product (size, size): the best of several runs."""
+    """Return the FLOP per second of a (size, size) matrix product, the best of several runs."""
     A: Array = np.ones((size, size), dtype)
     out, best = np.empty_like(A), np.inf
     for _ in range(times):

@@ -23,8 +23,8 @@ class Row:
     output: Shape | None  # None: unknown until the input shape is known
     trainable: int
     frozen: int
-    size: int  # in bytes, of parameters and state
-    flops: int | None  # of a forward pass, per sample
+    size: int  # bytes of parameters and state
+    flops: int | None  # FLOPs of a forward pass, per sample
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells of the row, in the order of HEAD."""

@@ -83,7 +83,7 @@ class MultiHeadAttention(Layer):
             )
         self.kv_heads = kv_heads
         self.causal, self.rope, self.bias = causal, rope, bias
-        self.dropout = check_number(dropout, "MultiHeadAttention dropout", least=0, below=1)
+        self.dropout = check_number(dropout, "MultiHeadAttention dropout", minimum=0, below=1)
         self.initializer = initializer
 
     def create(self, shape: Shape) -> Shape:

@@ -79,7 +79,7 @@ class RandomCrop(_Image):
         name = type(self).__name__
         self.size, self.padding = size, padding
         self.window = spread(size, 2, f"{name} size")
-        self.pads = spread(padding, 2, f"{name} padding", least=0)
+        self.pads = spread(padding, 2, f"{name} padding", minimum=0)
 
     def create(self, shape: Shape) -> Shape:
         super().create(shape)

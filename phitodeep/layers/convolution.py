@@ -309,7 +309,7 @@ class _ConvTranspose(_Convolution):
         )
         name = type(self).__name__
         self.output_padding = output_padding
-        self.extra = spread(output_padding, self.rank, f"{name} output_padding", least=0)
+        self.extra = spread(output_padding, self.rank, f"{name} output_padding", minimum=0)
         if any(o >= s for o, s in zip(self.extra, self.strides, strict=True)):
             raise ArgumentError(
                 f"{name}: output_padding {self.output_padding} must be less than the stride "

@@ -331,7 +331,7 @@ class BatchNorm(_ScaleAndShift):
 
     def __init__(self, momentum: float = 0.1, eps: float = 1e-5) -> None:
         super().__init__()
-        self.momentum = check_number(momentum, "BatchNorm momentum", least=0, below=1 + 1e-12)
+        self.momentum = check_number(momentum, "BatchNorm momentum", minimum=0, below=1 + 1e-12)
         self.eps = check_number(eps, "BatchNorm eps (a constant feature has var = 0)", above=0)
 
     def create(self, shape: Shape) -> Shape:

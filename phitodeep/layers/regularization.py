@@ -27,7 +27,7 @@ class Dropout(Layer):
 
     def __init__(self, rate: float) -> None:
         super().__init__()
-        self.rate = check_number(rate, "Dropout rate", least=0, below=1)
+        self.rate = check_number(rate, "Dropout rate", minimum=0, below=1)
 
     def forward(self, X: Array) -> Array:
         if not current().training:
@@ -80,7 +80,7 @@ class GaussianNoise(Layer):
 
     def __init__(self, std: float) -> None:
         super().__init__()
-        self.std = check_number(std, "GaussianNoise std", least=0)
+        self.std = check_number(std, "GaussianNoise std", minimum=0)
 
     def forward(self, X: Array) -> Array:
         if not current().training:

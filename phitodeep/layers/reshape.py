@@ -143,7 +143,7 @@ class Select(_Rearrangement):
             )
         if len(given) == 0:
             raise ArgumentError("Select takes at least one column, got none.")
-        self.columns = [check_count(c, "Select column", least=-sys.maxsize) for c in given]
+        self.columns = [check_count(c, "Select column", minimum=-sys.maxsize) for c in given]
         self.tokens = tokens
 
     def create(self, shape: Shape) -> Shape:

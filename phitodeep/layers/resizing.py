@@ -91,7 +91,7 @@ class ZeroPad2D(Layer):
         super().__init__()
         pairs = padding if isinstance(padding, Sequence) else ((padding, padding),) * 2
         self.padding = padding
-        self.pads = tuple(spread(pair, 2, "ZeroPad2D padding", least=0) for pair in pairs)
+        self.pads = tuple(spread(pair, 2, "ZeroPad2D padding", minimum=0) for pair in pairs)
         if len(self.pads) != 2:
             raise ArgumentError(f"ZeroPad2D takes ((top, bottom), (left, right)), got {padding!r}.")
 

@@ -172,12 +172,12 @@ def sample_shape_error(layer: Layer, rank: int, shape: Shape) -> ShapeError:
     return ShapeError(f"{layer!r} takes samples of shape ({axes}, C), got {shape}{hint}.")
 
 
-def spread(value: int | Sequence[int], rank: int, who: str, least: int = 1) -> Shape:
+def spread(value: int | Sequence[int], rank: int, who: str, minimum: int = 1) -> Shape:
     """`value` as one integer per spatial axis: a single integer is used for all of them."""
     values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
     if len(values) != rank:
         raise ArgumentError(f"{who} takes one integer or {rank}, got {value!r}.")
-    return tuple(check_count(v, who, least=least) for v in values)
+    return tuple(check_count(v, who, minimum=minimum) for v in values)
 
 
 def check_padding(padding: str | int, who: str) -> str | int:
@@ -188,7 +188,7 @@ def check_padding(padding: str | int, who: str) -> str | int:
                 f'{who} padding must be "valid", "same" or an integer, got {padding!r}.'
             )
         return padding
-    return check_count(padding, f"{who} padding", least=0)
+    return check_count(padding, f"{who} padding", minimum=0)
 
 
 def step_mask(layer: Layer, X: Array) -> Array | None:

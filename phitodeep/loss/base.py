@@ -18,12 +18,12 @@ _MUST_IMPLEMENT = "{} must implement {}(P, T, w, total), which loss_func and los
 
 
 class Loss(Buffered, Configurable):
-    """A loss of predictions P compared with targets T.
+    """A loss that compares predictions P with targets T.
 
     Users call `loss_func` and `loss_gradient`, which check their arguments. The training loop
-    checks all targets once, with `targets`, and then calls only `value_and_gradient`.
-    The author of a loss implements `value` and `gradient`, and where their defaults do not fit,
-    `targets` and `divisor`.
+    checks all targets once, with `targets`, and then calls only `value_and_gradient`. The author of
+    a loss implements `value` and `gradient`, and also `targets` and `divisor` if their defaults do
+    not fit.
     """
 
     config_kind = "loss"
@@ -50,7 +50,7 @@ class Loss(Buffered, Configurable):
     def loss_func(
         self, y_pred: Any, y_true: Any, sample_weight: Any = None, total: float | None = None
     ) -> float:
-        """The loss as a Python float.
+        """Return the loss as a Python float.
 
         Shapes: y_pred (N, ...); y_true as the class documents; sample_weight (N,), or one weight
         per position. `total` replaces the divisor.
@@ -60,7 +60,7 @@ class Loss(Buffered, Configurable):
     def loss_gradient(
         self, y_pred: Any, y_true: Any, sample_weight: Any = None, total: float | None = None
     ) -> Array:
-        """The gradient of `loss_func` with respect to y_pred, in y_pred's shape and dtype."""
+        """Return the gradient of the loss with respect to y_pred, in y_pred's shape and dtype."""
         return self._watched(*self._validated(y_pred, y_true, sample_weight, total))[1]
 
     def _validated(
@@ -71,12 +71,12 @@ class Loss(Buffered, Configurable):
             raise ShapeError(f"{self!r} needs at least one prediction, got shape {P.shape}.")
         T = self.targets(y_true, P.shape)
         w = self.weights(sample_weight, T, P.shape)
-        return P, T, w, None if total is None else check_number(total, "total", least=0)
+        return P, T, w, None if total is None else check_number(total, "total", minimum=0)
 
     # --- what the author of a loss implements ----------------------------------------------
 
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
-        """The targets y, checked against predictions of shape (N, ...); errors call them `name`."""
+        """Return the targets y, checked for predictions of this shape; errors call them `name`."""
         T = as_real(y, f"{type(self).__name__} {name}")
         if T.shape != shape and (*T.shape, 1) != shape:
             raise ShapeError(
@@ -101,15 +101,17 @@ class Loss(Buffered, Configurable):
         return float(count if w is None else w.sum(dtype=np.float64) * (count // w.size))
 
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
+        """Return the loss of P (N, ...), for T from `targets` and w from `weights`."""
         raise NotImplementedError(_MUST_IMPLEMENT.format(type(self).__name__, "value"))
 
     def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        """Return the gradient of `value` with respect to P, in the shape of P."""
         raise NotImplementedError(_MUST_IMPLEMENT.format(type(self).__name__, "gradient"))
 
     def value_and_gradient(
         self, P: Array, T: Array, w: Array | None = None, total: float | None = None
     ) -> tuple[float, Array]:
-        """The value and the gradient, for T from `targets` and w from `weights`."""
+        """Return the value and the gradient, for T from `targets` and w from `weights`."""
         with calling(needs_dX=True, reuse=False):  # a custom loss may run layers
             return self.value(P, T, w, total), self.gradient(P, T, w, total)
 
@@ -139,7 +141,7 @@ class Loss(Buffered, Configurable):
     # --- helpers for the author ------------------------------------------------------------
 
     def weights(self, sample_weight: Any, T: Array, shape: Shape) -> Array | None:
-        """Checked sample weights: those of shape (N,) become (N, 1, ...), to fit the positions."""
+        """Return checked sample weights; (N,) weights become (N, 1, ...), to fit the positions."""
         if sample_weight is None:
             return None
         w = as_float(sample_weight, None, "sample_weight")

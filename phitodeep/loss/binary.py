@@ -55,7 +55,7 @@ class BinaryCrossEntropyWithLogits(_Binary):
         |z| u + log(1 + exp(-|z|))        sign(z) (u - exp(-|z|) / (1 + exp(-|z|)))
 
     and neither subtracts nearly equal values. Where u is 0, an infinite logit costs nothing.
-    Source: as BinaryCrossEntropy; -log sigmoid(z) = softplus(-z) = softplus(z) - z.
+    Shapes and source: as for BinaryCrossEntropy; -log sigmoid(z) = softplus(-z) = softplus(z) - z.
     """
 
     wants = "logits"
@@ -81,6 +81,7 @@ class Hinge(Elementwise):
     """The mean of max(0, 1 - t p) for labels t of -1 and +1.
 
     The slope is -t where t p < 1, else 0.
+    Shapes: as for BinaryCrossEntropy.
     Source: Cortes and Vapnik 1995, "Support-vector networks", Machine Learning 20.
     """
 
@@ -105,6 +106,7 @@ class Hinge(Elementwise):
 class SquaredHinge(Hinge):
     """The mean of max(0, 1 - t p)^2 for labels t of -1 and +1; its slope is -2 t max(0, 1 - t p).
 
+    Shapes: as for BinaryCrossEntropy.
     Source: Lee and Mangasarian 2001, "SSVM: a smooth support vector machine".
     """
 

@@ -19,9 +19,9 @@ class _CrossEntropy(Loss):
     """Cross-entropy in general: -sum_i w_i sum_k q_ik log p_ik / total.
 
     Targets are integer labels or rows of probabilities. Rows have the predictions' shape; labels
-    have it without the class axis K, or are (n, 1) for predictions (n, K). With label smoothing s,
-    row q_i is (1 - s) onehot + s / K, times the class weights. A label equal to `ignore_index` has
-    weight 0. `total` is the sum of the class weights times the sample weights.
+    have that shape without the class axis K, or (n, 1) for predictions (n, K). With label smoothing
+    s, row q_i is (1 - s) onehot + s / K, times the class weights. A label equal to `ignore_index`
+    has weight 0. `total` is the sum of the class weights times the sample weights.
     """
 
     label_smoothing = 0.0
@@ -33,7 +33,7 @@ class _CrossEntropy(Loss):
     ) -> None:
         super().__init__()
         if ignore_index is not None:
-            ignore_index = check_count(ignore_index, "ignore_index", least=-sys.maxsize)
+            ignore_index = check_count(ignore_index, "ignore_index", minimum=-sys.maxsize)
         self.ignore_index = ignore_index
         self.class_weight = _plain(class_weight)
 
@@ -121,7 +121,7 @@ class _CrossEntropy(Loss):
         return weights
 
     def log_probabilities(self, P: Array) -> Array:
-        """log p, computed from the predictions."""
+        """Return log p, computed from the predictions."""
         raise NotImplementedError(f"{type(self).__name__} must implement log_probabilities(P).")
 
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
@@ -143,8 +143,8 @@ class CategoricalCrossEntropy(_CrossEntropy):
     """The mean of -log p[label], for rows of probabilities p (the output of Softmax).
 
     The argument of the logarithm is clipped at the dtype's smallest normal number, so the gradient
-    is -q / p, and 0 where p is smaller. After a Softmax, training and evaluation use
-    SoftmaxCrossEntropy on the logits instead: see training/shortcuts.py.
+    of a row is -w q / (total p), and 0 where p is smaller. After a Softmax, training and evaluation
+    use SoftmaxCrossEntropy on the logits instead: see training/shortcuts.py.
     Shapes: P (N, ..., K); T (N, ...) labels, (N, 1) for P (N, K), or rows (N, ..., K).
     Sources: Bishop 2006, "Pattern recognition and machine learning", eq. 4.108; label smoothing:
     Szegedy et al. 2016, arXiv:1512.00567, sec. 7.
@@ -159,7 +159,7 @@ class CategoricalCrossEntropy(_CrossEntropy):
         class_weight: Sequence[float] | Mapping[int, float] | Array | None = None,
     ) -> None:
         super().__init__(ignore_index, class_weight)
-        self.label_smoothing = check_number(label_smoothing, "label_smoothing", least=0, below=1)
+        self.label_smoothing = check_number(label_smoothing, "label_smoothing", minimum=0, below=1)
 
     def log_probabilities(self, P: Array) -> Array:
         return np.log(np.maximum(P, np.finfo(P.dtype).tiny))
@@ -197,7 +197,7 @@ class SoftmaxCrossEntropy(CategoricalCrossEntropy):
 class NegativeLogLikelihood(_CrossEntropy):
     """The mean of -p[label], for rows of log-probabilities p (the output of LogSoftmax).
 
-    The gradient is -q. Shapes: as for CategoricalCrossEntropy.
+    The gradient of a row is -w q / total. Shapes: as for CategoricalCrossEntropy.
     Source: Bishop 2006, "Pattern recognition and machine learning", eq. 4.108.
     """
 

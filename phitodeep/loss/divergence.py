@@ -50,8 +50,8 @@ class KLDivergence(Elementwise):
 class NegativeELBO(Rowwise, BinaryCrossEntropyWithLogits):
     """The loss of a variational autoencoder: the mean over samples of E + beta KL.
 
-    Shapes: P (N, ..., 2 L + D) holds side by side the means m and log variances s of L = `latent`
-    variables, and D logits z, as the output of `models.vae` does; T (N, ..., D) is from 0 to 1.
+    Shapes: P (N, ..., 2 L + D) holds the means m and the log variances s of L = `latent` variables
+    and D logits z, side by side, as `models.vae` returns them; T (N, ..., D) is from 0 to 1.
 
         E  = sum_d softplus(z) - t z                   the reconstruction error, in nats
         KL = sum_l (m^2 + exp(s) - s - 1) / 2          of N(m, exp(s)) from N(0, 1)
@@ -68,7 +68,7 @@ class NegativeELBO(Rowwise, BinaryCrossEntropyWithLogits):
     def __init__(self, latent: int = 2, *, beta: float = 1.0) -> None:
         super().__init__()
         self.latent = check_count(latent, "NegativeELBO latent")
-        self.beta = check_number(beta, "NegativeELBO beta", least=0)
+        self.beta = check_number(beta, "NegativeELBO beta", minimum=0)
 
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
         statistics = 2 * self.latent

@@ -1,4 +1,4 @@
-"""The names of the losses, such as "cross_entropy": what models and builders accept as strings."""
+"""The names of the losses, such as "huber", which models and builders accept as strings."""
 
 from __future__ import annotations
 

@@ -43,9 +43,10 @@ class MeanAbsoluteError(Elementwise):
 
 
 class Huber(Elementwise):
-    """With e = p - t: e^2 / 2 where |e| <= delta, else delta (|e| - delta / 2).
+    """The mean of e^2 / 2 where |e| <= delta, else delta (|e| - delta / 2), with e = p - t.
 
     The slope is e, clipped to the range from -delta to delta. `delta` has the unit of T.
+    Shapes: as for MeanSquaredError.
     Source: Huber 1964, "Robust estimation of a location parameter", Ann. Math. Statist. 35.
     """
 
@@ -63,11 +64,12 @@ class Huber(Elementwise):
 
 
 class LogCosh(Elementwise):
-    """The mean of log(cosh(e)), e = p - t.
+    """The mean of log(cosh(e)), with e = p - t.
 
     Near 0 it is computed as -log(1 - tanh(e)^2) / 2, and elsewhere as
     |e| + log(1 + exp(-2 |e|)) - log 2, so that nearly equal values are never subtracted.
-    The slope is tanh(e). The loss behaves like a square near 0, and like |e| far from it.
+    The slope is tanh(e). The loss behaves like e^2 / 2 near 0, and like |e| far from 0.
+    Shapes: as for MeanSquaredError.
     Source: Saleh and Saleh 2022, "Statistical properties of the log-cosh loss function",
     arXiv:2208.04564, eq. 2.
     """
@@ -87,6 +89,7 @@ class PoissonNLL(Elementwise):
 
     The term log(t!) is left out, because it does not depend on the prediction. The slope is
     exp(p) - t, or 1 - t / p. Targets are counts, >= 0.
+    Shapes: as for MeanSquaredError.
     Source: Cameron and Trivedi 1998, "Regression analysis of count data", eq. 3.4.
     """
 
@@ -135,7 +138,7 @@ class CosineSimilarityLoss(Rowwise):
         return (cosine * P_hat - T_hat) * scale
 
     def _unit(self, X: Array) -> tuple[Array, Array]:
-        """Rows of length 1 or 0, and 1 / |x| or 0, (..., 1); no square over- or underflows."""
+        """Return rows of length 1 or 0, and 1 / |x| or 0, (..., 1), without over- or underflow."""
         size = np.abs(X).max(axis=-1, keepdims=True)
         size = np.where(size < np.finfo(X.dtype).tiny, 1, size)
         Y = X / size

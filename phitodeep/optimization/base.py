@@ -1,4 +1,4 @@
-"""What every optimizer is: how gradients become steps, on two flat vectors.
+"""The base class of optimizers, which turns gradients into steps on two flat vectors.
 
 `Optimizer` packs all trainable parameters of a model into one vector `theta`, and their gradients
 into another, `g`, so that clipping, penalties, decay and the formula of a rule are one line of
@@ -29,7 +29,7 @@ from phitodeep.optimization.resuming import ALL, Resumable
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
 from phitodeep.types import Array, Schedule, describe
 
-Settings = tuple[Group, float, float, slice]  # a group, its rate, its decay, what decays
+Settings = tuple[Group, float, float, slice]  # group, rate, decay, and the part that decays
 
 
 class Common(TypedDict, total=False):
@@ -45,7 +45,7 @@ class Common(TypedDict, total=False):
 
 
 class Optimizer(Resumable):
-    """The base of all optimizers. `alpha` is the learning rate: a number or a schedule.
+    """The base class of all optimizers. `alpha` is the learning rate: a number or a schedule.
 
     weight_decay    decoupled: in addition to the rule, theta is multiplied by 1 - lr weight_decay
     l1, l2          penalties l1 sum |w| + l2 / 2 sum w^2, whose gradient is added to the loss's
@@ -57,12 +57,13 @@ class Optimizer(Resumable):
     Decay and penalties apply to weight matrices, never to biases or norms. The gradient is clipped
     first by value, then by norm; then penalties are added. Frozen layers take no part in any of it.
 
-    Paths look like `3.layers.0.W`; patterns are those of Python's `fnmatch`:
+    Paths look like `3.layers.0.W`; patterns have the syntax of Python's `fnmatch`:
 
         groups={"0.*": {"alpha": 1e-4}, "*.W": {"weight_decay": 0.1}}
 
     A parameter belongs to the first pattern that matches it. The weight_decay of a group applies to
-    every parameter that its pattern matches, biases too. Clipping by norm uses the norm of all.
+    every parameter that its pattern matches, including biases. Clipping by norm uses the norm of
+    the whole gradient, over all groups.
 
     Averages start at the values of the parameters, and pause while a parameter is frozen.
 
@@ -92,15 +93,15 @@ class Optimizer(Resumable):
     ) -> None:
         name = type(self).__name__
         self.alpha = alpha
-        self.weight_decay = check_number(weight_decay, f"{name} weight_decay", least=0)
-        self.l1 = check_number(l1, f"{name} l1", least=0)
-        self.l2 = check_number(l2, f"{name} l2", least=0)
+        self.weight_decay = check_number(weight_decay, f"{name} weight_decay", minimum=0)
+        self.l1 = check_number(l1, f"{name} l1", minimum=0)
+        self.l2 = check_number(l2, f"{name} l2", minimum=0)
         for option, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
             if limit is not None:
                 check_number(limit, f"{name} {option}", above=0)
         self.clip_norm, self.clip_value = clip_norm, clip_value
         self.groups = None if groups is None else checked_groups(groups, f"{name} groups")
-        self.ema = None if ema is None else check_number(ema, f"{name} ema", least=0, below=1)
+        self.ema = None if ema is None else check_number(ema, f"{name} ema", minimum=0, below=1)
         self.reset()
 
     def __repr__(self) -> str:
@@ -109,14 +110,14 @@ class Optimizer(Resumable):
     def reset(self) -> None:
         """Forget everything but the settings."""
         self.t = 0  # steps taken
-        self.last_rate = 0.0  # of the last step
-        self._slots: dict[str, Array] = {}
-        self._memories = Memories()  # the same, of parameters that are not packed
+        self.last_rate = 0.0  # the learning rate of the last step
+        self._slots: dict[str, Array] = {}  # the memory of packed parameters, as flat vectors
+        self._memories = Memories()  # the memory of the other parameters
         self._packing: Packing | None = None
-        self._patterns: list[str] = []  # of the groups when they were packed
-        self._group = ALL  # whose `update` runs
-        self.own: Own = {}  # numbers that the group's parameters remember
-        self._lent = False  # whether the parameters are replaced by their averages
+        self._patterns: list[str] = []  # the patterns of the groups at the last packing
+        self._group = ALL  # the group that `update` runs on
+        self.own: Own = {}  # the group's scalar memory: see `own_start`
+        self._averaged = False  # whether the parameters are replaced by their averages
         self._holding = False  # whether the slot "held" has gradients of accumulated batches
         self._scratch: dict[str, Array] = {}
         self._owner: weakref.ref[Layer] | None = None
@@ -147,7 +148,7 @@ class Optimizer(Resumable):
         if isinstance(alpha, float):
             return alpha  # checked when it was set
         value = as_schedule(alpha)(self.t)
-        return check_number(value, f"the rate that {alpha!r} returns at step {self.t}", least=0)
+        return check_number(value, f"the rate that {alpha!r} returns at step {self.t}", minimum=0)
 
     def _settings(self, group: Group, lr: float) -> Settings:
         """Return the settings of a group: its own, or the optimizer's, whose rate is `lr`."""
@@ -162,7 +163,7 @@ class Optimizer(Resumable):
     # --- what users call -------------------------------------------------------------------
 
     def step(self, layers: Sequence[Layer]) -> None:
-        """Change the parameters of `layers`, and of all layers inside them, by their gradients.
+        """Update the parameters of `layers`, and of all layers inside them, from their gradients.
 
         A gradient that is not finite raises a DivergenceError, and no parameter changes. If a step
         raises, the gradients that `accumulate` held are dropped.
@@ -197,7 +198,7 @@ class Optimizer(Resumable):
     def accumulate(self, layers: Sequence[Layer]) -> None:
         """Hold the gradients of this backward pass, to be added to those of the next `step`.
 
-        If a forward or backward pass between two calls fails, call `drop_held` before you go on.
+        If a forward or backward pass between two calls fails, call `drop_held` before you continue.
         """
         packing = self._pack(layers)
         try:
@@ -205,7 +206,7 @@ class Optimizer(Resumable):
         except BaseException:
             self.drop_held()
             raise
-        held = self._vector("held")
+        held = self._slot_vector("held")
         held += packing.g
         self._holding = True
 
@@ -217,27 +218,27 @@ class Optimizer(Resumable):
 
     @contextmanager
     def averaged(self, layers: Sequence[Layer]) -> Iterator[None]:
-        """Replace the parameters of `layers` by their averages inside the body: see `ema`.
+        """Replace the parameters of `layers` by their averages inside the `with` block: see `ema`.
 
-        Afterwards they have their own values again, even if the body casts, freezes or inserts
+        Afterwards they have their own values again, even if the block casts, freezes or inserts
         layers.
         """
         if self.ema is None or self.t == 0:
             todo = "train first" if self.ema is not None else "create it with ema=0.999, and train"
             raise OrderError(f"{self!r} has no averages yet: {todo}.")
         packing = self._pack(layers)
-        kept, self._lent = packing.theta.copy(), True
-        packing.theta[...] = self._vector("ema")
+        kept, self._averaged = packing.theta.copy(), True
+        packing.theta[...] = self._slot_vector("ema")
         try:
             yield
         finally:
-            self._lent = False
+            self._averaged = False
             for path, layer, name in packing.slots:
-                a = layer.params[name]  # another array than before, if the layer was cast
+                a = layer.params[name]  # a different array if the layer was cast
                 a[...] = kept[packing.pieces[path]].reshape(a.shape)
 
     def copy(self) -> Self:
-        """Return a copy with the same settings and memory, which may join another model."""
+        """Return a copy with the same settings and memory, which another model may use."""
         return copy.deepcopy(self)
 
     # --- what an author writes and uses ----------------------------------------------------
@@ -245,36 +246,36 @@ class Optimizer(Resumable):
     def update(self, theta: Array, g: Array, lr: float) -> None:
         """Change the `theta` of a group in place; `g` is its gradient, of the same shape.
 
-        self.t is 1 at the first step. A parameter that joins later has a step count of its own: a
-        rule that needs it sets `own_start = {"t": 0}` in its class, and adds 1 to self.own["t"]
-        here.
+        self.t is 1 at the first step. For a separate step count for each parameter, which starts
+        when the parameter is added, set `own_start = {"t": 0}` in the class, and add 1 to
+        self.own["t"] here.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement update(theta, g, lr).")
 
     def advance(self, lr: float) -> None:
-        """Count a step. Override it for what changes once per step, not once per group."""
+        """Count a step. Override this for values that change once per step, not once per group."""
         self.t, self.last_rate = self.t + 1, lr
 
     def kinds(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Hashable]:
-        """Return a kind for each parameter; `update` gets parameters of one kind together."""
+        """Return a kind for each parameter; `update` receives one kind at a time."""
         return [None] * len(slots)
 
     def slot(self, name: str) -> Array:
-        """Return a vector of theta's shape that is remembered; it starts at 0."""
-        return self._vector(name)[self._group.piece]
+        """Return a vector of theta's shape that is kept between steps; it starts at 0."""
+        return self._slot_vector(name)[self._group.piece]
 
     def scratch(self, name: str = "scratch") -> Array:
         """Return an uninitialised vector of theta's shape, to compute in."""
-        return self._passing(name)[self._group.piece]
+        return self._scratch_vector(name)[self._group.piece]
 
-    def _vector(self, name: str) -> Array:
-        """Return a slot of all groups together."""
+    def _slot_vector(self, name: str) -> Array:
+        """Return the vector of a slot for all groups together."""
         if name not in self._slots:
             self._slots[name] = self._like_theta()
         return self._slots[name]
 
-    def _passing(self, name: str) -> Array:
-        """Return a scratch vector of all groups together."""
+    def _scratch_vector(self, name: str) -> Array:
+        """Return a scratch vector for all groups together."""
         if name not in self._scratch:
             self._scratch[name] = self._like_theta()
         return self._scratch[name]
@@ -287,30 +288,30 @@ class Optimizer(Resumable):
         """Return the gradients, plus those that `accumulate` held."""
         packing.gather()
         if self._holding:
-            packing.g += self._vector("held")
+            packing.g += self._slot_vector("held")
             self.drop_held()
         return packing.g
 
     def _average(self, theta: Array, d: float) -> None:
-        e, s = self._vector("ema"), self._passing("scratch")
+        e, s = self._slot_vector("ema"), self._scratch_vector("scratch")
         np.subtract(theta, e, out=s)  # d e + (1 - d) theta = e + (1 - d)(theta - e)
         s *= 1 - d
         e += s
 
     def _clipped(self, g: Array, norm: float) -> Array:
         if self.clip_value is not None:
-            g = np.clip(g, -self.clip_value, self.clip_value, out=self._passing("g"))
+            g = np.clip(g, -self.clip_value, self.clip_value, out=self._scratch_vector("g"))
             norm = length(g)
         if self.clip_norm is not None and norm > self.clip_norm:
-            g = np.multiply(g, self.clip_norm / norm, out=self._passing("g"))
+            g = np.multiply(g, self.clip_norm / norm, out=self._scratch_vector("g"))
         return g
 
     def _penalised(self, theta: Array, g: Array, groups: Sequence[Group]) -> Array:
-        penalised = self._passing("g")
+        penalised = self._scratch_vector("g")
         if penalised is not g:
             penalised[...] = g
         for part in (group.decayed for group in groups):
-            w, s = theta[part], self._passing("scratch")[part]
+            w, s = theta[part], self._scratch_vector("scratch")[part]
             penalised[part] += np.multiply(w, self.l2, out=s)
             np.sign(w, out=s)
             s *= self.l1
@@ -318,14 +319,14 @@ class Optimizer(Resumable):
         return penalised
 
     def _remedy(self) -> str:
-        """Say what to try when training diverges."""
+        """Return a sentence on what to try when training diverges."""
         clip = ", or clip_norm=1" if self.clip_norm is None else ""
         return f"Try a rate below {self.rate:g}{clip}."
 
     # --- packing ---------------------------------------------------------------------------
 
     def _claim(self, owner: Layer) -> None:
-        """Join a model; refuse a second one, for which this memory would be wrong."""
+        """Attach this optimizer to a model; refuse a second model, which needs its own memory."""
         held = self._owner() if self._owner is not None else None
         if held is not None and held is not owner:
             raise ArgumentError(
@@ -333,7 +334,7 @@ class Optimizer(Resumable):
                 "give each model its own, with optimizer.copy()."
             )
         self._owner = weakref.ref(owner)
-        self._memories.meet(owner.walk())
+        self._memories.assign(owner.walk())
 
     def _pack(self, layers: Sequence[Layer]) -> Packing:
         """Return the packing of these layers; pack again if something changed."""
@@ -341,7 +342,7 @@ class Optimizer(Resumable):
             raise ArgumentTypeError(
                 f"step expects a list of layers, such as model.layers, got {layers!r}."
             )
-        self._check_not_lent("train")
+        self._check_not_averaged("train")
         packing = self._packing
         if packing is not None and packing.holds(layers) and self._unchanged():
             return packing
@@ -359,27 +360,27 @@ class Optimizer(Resumable):
         first = first_matches(list(self.groups or ()), paths)
         kinds = self.kinds(layers, slots)
         keys = [(first[path], kind) for (path, _, _), kind in zip(slots, kinds, strict=True)]
-        here = {id(layer) for _, layer in walk}
+        inside = {id(layer) for _, layer in walk}
         for _, user in walk:
-            if any(id(owner) not in here for owner, _ in user.tied.values()):
+            if any(id(owner) not in inside for owner, _ in user.tied.values()):
                 raise ArgumentError(
                     f"{user!r} uses a parameter of a layer outside the model, which would not be "
                     "trained: add that layer itself, not a copy of it."
                 )
-        self._memories.meet(walk)
-        resting = self._memories.and_packed(packing, self._slots)
-        own = [resting.recall(layer, name, self.own_start) for _, layer, name in slots]
+        self._memories.assign(walk)
+        memories = self._memories.with_packed(packing, self._slots)
+        own = [memories.recall(layer, name, self.own_start) for _, layer, name in slots]
         self._packing = Packing(slots, walk, keys, [each.own for each in own])
-        self._packing.succeed(packing)
-        packing, self._memories = self._packing, resting
+        self._packing.replace(packing)
+        packing, self._memories = self._packing, memories
         self._patterns, self._group = list(self.groups or ()), ALL
         self._slots, self._scratch = {}, {}
         for (path, _, _), each in zip(slots, own, strict=True):
             piece = packing.pieces[path]
             if self.ema is not None:
-                self._vector("ema")[piece] = packing.theta[piece]
+                self._slot_vector("ema")[piece] = packing.theta[piece]
             for name, kept in each.slots.items():
-                self._vector(name)[piece] = kept.ravel()
+                self._slot_vector(name)[piece] = kept.ravel()
         return packing
 
     def _unchanged(self) -> bool:

@@ -1,4 +1,4 @@
-"""The old path of `phitodeep.training.callbacks`."""
+"""The old import path of `phitodeep.training.callbacks`."""
 
 from phitodeep.training.callbacks import (
     Callback,

@@ -1,4 +1,4 @@
-"""Gradients and losses that are not finite: how they are found, and what the error says."""
+"""Find gradients and losses that are not finite, and create the errors for them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def length(g: Array) -> float:
     square = float(np.vdot(g, g))  # unlike dot, it does not warn if squares overflow
     if square < math.inf:
         return math.sqrt(square)
-    most = float(abs(g).max())
-    if not math.isfinite(most):
+    largest = float(abs(g).max())
+    if not math.isfinite(largest):
         return math.inf
-    return min(most * float(np.linalg.norm(g.astype(float) / most)), sys.float_info.max)
+    return min(largest * float(np.linalg.norm(g.astype(float) / largest)), sys.float_info.max)
 
 
 def bad_gradient(packing: Packing, g: Array, step: int, remedy: str) -> DivergenceError:
@@ -35,7 +35,7 @@ def bad_gradient(packing: Packing, g: Array, step: int, remedy: str) -> Divergen
     return DivergenceError(
         f"the gradient of {full} is {part[bad[0]]} at [{at}], in {layer!r}, at step {step}: the "
         f"step was not taken. {remedy} A square root, logarithm or division at 0 in that layer, or "
-        "after it, also causes this.",
+        "after it, can also cause this.",
         full.removesuffix(name).removesuffix("."),
         name,
     )

@@ -1,4 +1,4 @@
-"""The old path of `phitodeep.training.inputs` and `phitodeep.training.sources`."""
+"""The old import path of `phitodeep.training.inputs` and `phitodeep.training.sources`."""
 
 from phitodeep.training.inputs import Data
 from phitodeep.training.inputs import validate as admit

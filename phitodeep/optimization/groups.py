@@ -1,4 +1,4 @@
-"""Parameter groups: options of their own for the parameters whose path matches a pattern."""
+"""Parameter groups: separate options for the parameters whose path matches a pattern."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def checked_groups(groups: Any, who: str) -> dict[str, dict[str, Any]]:
             if option == "alpha":
                 check_rate(value, where)
             elif option == "weight_decay":
-                check_number(value, where, least=0)
+                check_number(value, where, minimum=0)
             else:
                 raise ArgumentError(
                     f"{who}: {pattern!r} has the unknown option {option!r}. "

@@ -1,4 +1,4 @@
-"""The old path of `phitodeep.initialization`."""
+"""The old import path of `phitodeep.initialization`."""
 
 from phitodeep.initialization import (
     Constant,

@@ -50,8 +50,8 @@ class LBFGS(Optimizer):
         super().__init__(alpha, **common)
         self.max_iter = check_count(max_iter, "LBFGS max_iter")
         self.history_size = check_count(history_size, "LBFGS history_size")
-        self.tolerance_grad = check_number(tolerance_grad, "LBFGS tolerance_grad", least=0)
-        self.tolerance_change = check_number(tolerance_change, "LBFGS tolerance_change", least=0)
+        self.tolerance_grad = check_number(tolerance_grad, "LBFGS tolerance_grad", minimum=0)
+        self.tolerance_change = check_number(tolerance_change, "LBFGS tolerance_change", minimum=0)
         for option in ("l1", "clip_norm", "clip_value"):
             if getattr(self, option):
                 raise ArgumentError(
@@ -67,18 +67,19 @@ class LBFGS(Optimizer):
         )
 
     def run(self, layers: Sequence[Layer], closure: Callable[[], float]) -> float:
-        """Minimise the loss that `closure` returns, leaving its gradients; return its first value.
+        """Minimise the loss that `closure` returns; return its value before the step.
 
-        If that loss or its gradient is not finite, it raises a DivergenceError, and no parameter
-        changes. At a point that the line search tries later, the search turns back instead.
+        `closure` also leaves the gradients in the layers. If the first loss or its gradient is not
+        finite, a DivergenceError is raised, and no parameter changes. If a later one is not finite,
+        the line search turns back.
         """
         packing, lr = self._pack(layers), self.rate
         settings = [self._settings(group, lr) for group in packing.groups]
         theta, start = packing.theta, packing.theta.astype(float)
-        pull = np.zeros_like(start)  # the penalty is sum pull theta^2 / 2
+        penalty = np.zeros_like(start)  # adds sum penalty theta^2 / 2 to the loss
         for group, _, decay, decayed in settings:
-            pull[group.decayed] += self.l2
-            pull[decayed] += decay
+            penalty[group.decayed] += self.l2
+            penalty[decayed] += decay
         losses: list[float] = []
         highest, watch = 0.0, current().watch
 
@@ -100,9 +101,9 @@ class LBFGS(Optimizer):
                 if first:
                     raise bad_loss(losses[0], step, remedy)
                 return 2 * highest + 1, np.zeros_like(x)  # infinity would end the search
-            value = losses[-1] + pull @ x**2 / 2
+            value = losses[-1] + penalty @ x**2 / 2
             highest = max(highest, abs(value))
-            return value, g + pull * x
+            return value, g + penalty * x
 
         options = {
             "maxiter": self.max_iter,

@@ -1,4 +1,4 @@
-"""What Muon needs of matrices: orthogonalisation, and which parameters are hidden matrices."""
+"""Matrix functions for Muon: orthogonalisation, and the choice of hidden matrices."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def orthogonal(G: Array, steps: int = 5) -> Array:
 
 
 def hidden(layers: Sequence[Layer]) -> set[tuple[Layer, str]]:
-    """The matrices of hidden layers, as (layer, name).
+    """Return the matrices of hidden layers, as (layer, name).
 
-    This leaves out the matrices of embeddings and of the output layer, which is the last layer
-    that has a matrix or uses another layer's, and matrices with a single row or column.
+    Three kinds are left out: the matrices of embeddings; those of the output layer, which is the
+    last layer that has a matrix or uses another layer's; and matrices with a single row or column.
     """
     every = [layer for top in layers for _, layer in top.walk()]
     found = {layer: [name for name, W in layer.params.items() if W.ndim > 1] for layer in every}

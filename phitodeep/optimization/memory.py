@@ -16,7 +16,7 @@ from phitodeep.optimization.packing import Own, Packing
 from phitodeep.state import StateDict, check_array, check_entries, plain
 from phitodeep.types import Array
 
-OPTIONAL = {"ema", "held"}  # slots that a parameter may lack although it has the others
+OPTIONAL = {"ema", "held"}  # slots that a parameter may lack even if it has all others
 Walk = Iterable[tuple[str, Layer]]
 
 
@@ -31,7 +31,7 @@ class Memories:
     """The states of parameters that are not packed.
 
     A state belongs to a parameter of a layer object, wherever the layer is in the model. In a copy
-    or a saved state it belongs to a path instead, until `meet` assigns it to a layer.
+    or a saved state it belongs to a path instead, until `assign` finds its layer.
     """
 
     def __init__(self, paths: Mapping[str, Memory] | None = None) -> None:
@@ -51,7 +51,7 @@ class Memories:
             return Memory(dict(start), {})
         return found
 
-    def meet(self, walk: Walk) -> None:
+    def assign(self, walk: Walk) -> None:
         """Assign the states stored by path to these layers."""
         if self.paths:
             for path, (layer, name) in named(walk).items():
@@ -65,8 +65,8 @@ class Memories:
             for memory in memories.values():
                 memory.slots.pop(slot, None)
 
-    def and_packed(self, packing: Packing | None, vectors: Mapping[str, Array]) -> Memories:
-        """These states, and copies of those that are packed in the vectors."""
+    def with_packed(self, packing: Packing | None, vectors: Mapping[str, Array]) -> Memories:
+        """Return these states, together with copies of those packed in the vectors."""
         found = Memories(self.paths)
         for layer, memories in self.layers.items():
             found.layers[layer] = dict(memories)
@@ -138,7 +138,7 @@ def read(
         own = check_entries(entries[path]["own"], start, whose)
         for key, first in start.items():
             if isinstance(first, int):
-                own[key] = check_count(own[key], f"{whose}: {key}", least=0)
+                own[key] = check_count(own[key], f"{whose}: {key}", minimum=0)
             else:
                 own[key] = check_number(own[key], f"{whose}: {key}")
         if saved:

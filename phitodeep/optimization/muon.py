@@ -39,7 +39,7 @@ class Muon(Adam):
     Convolution kernels are treated as matrices (taps C, filters). Queries, keys and values, the
     gates of recurrent layers and the groups of a convolution are separate matrices.
 
-    All other parameters are stepped by Adam, with `beta1`, `beta2` and `eps`, at adam_ratio times
+    All other parameters are updated by Adam, with `beta1`, `beta2` and `eps`, at adam_ratio times
     the rate: vectors, embeddings, and the last layer that has matrices. A group's own alpha is not
     multiplied by adam_ratio. weight_decay is decoupled, as in AdamW.
 
@@ -59,7 +59,7 @@ class Muon(Adam):
         **options: Any,
     ) -> None:
         super().__init__(alpha, **options)
-        self.momentum = check_number(momentum, "Muon momentum", least=0, below=1)
+        self.momentum = check_number(momentum, "Muon momentum", minimum=0, below=1)
         self.nesterov = nesterov
         self.ns_steps = check_count(ns_steps, "Muon ns_steps")
         if adjust_lr_fn not in ("original", "match_rms_adamw"):
@@ -67,7 +67,7 @@ class Muon(Adam):
                 f'Muon adjust_lr_fn must be "original" or "match_rms_adamw", got {adjust_lr_fn!r}.'
             )
         self.adjust_lr_fn = adjust_lr_fn
-        self.adam_ratio = check_number(adam_ratio, "Muon adam_ratio", least=0)
+        self.adam_ratio = check_number(adam_ratio, "Muon adam_ratio", minimum=0)
 
     def kinds(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Hashable]:
         """One kind per hidden matrix, and None for all other parameters."""

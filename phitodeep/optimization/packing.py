@@ -1,4 +1,4 @@
-"""All parameters in one vector, and their gradients in another, for an optimizer to step."""
+"""All parameters in one vector, and their gradients in another, for an optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Own = dict[str, Any]  # scalar state of a parameter, such as its number of steps
 
 
 class Group(NamedTuple):
-    """Parameters that are stepped together, so they are contiguous in the vectors."""
+    """Parameters that are updated together, so they are contiguous in the vectors."""
 
     key: Key
     slots: list[Slot]
@@ -96,7 +96,7 @@ class Packing:
         self._expected.append(None)
 
     def holds(self, layers: Sequence[Layer]) -> bool:
-        """Whether the layers are those packed, and each trainable parameter is a view of theta."""
+        """Return whether these layers are packed, with all trainable parameters views of theta."""
         return self._match(layers, 0) == len(self._expected) - 1
 
     def _match(self, layers: Iterable[Layer], i: int) -> int:
@@ -123,13 +123,15 @@ class Packing:
     def receive(self) -> None:
         """Let backward passes of training write their gradients directly into g."""
         self.received = True
-        shared = {id(g) for *_, g in self.ties}  # each sums several uses, so none writes to it
+        shared = {
+            id(g) for *_, g in self.ties
+        }  # g sums the gradients of several uses, so no layer may overwrite it
         for (_, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
             if id(g) not in shared:
                 layer._frame.grad_arrays[name] = g
 
-    def succeed(self, old: Packing | None) -> None:
-        """Take over from `old`: if backward wrote into its g, it now writes into this one."""
+    def replace(self, old: Packing | None) -> None:
+        """Replace `old`: if backward passes wrote into its g, they now write into this one."""
         if old is not None and old.received:
             for _, layer, name in old.slots:
                 layer._frame.grad_arrays.pop(name, None)

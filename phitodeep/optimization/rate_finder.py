@@ -1,4 +1,4 @@
-"""The old path of `phitodeep.training.rate_finder`."""
+"""The old import path of `phitodeep.training.rate_finder`."""
 
 from phitodeep.training.rate_finder import RateRange, find_alpha
 

@@ -23,28 +23,30 @@ ALL = Group(("", None), [], slice(None), slice(0), {})  # the group of all param
 class Resumable(Configurable):
     """The memory of an optimizer: how it is written, read, copied and pickled."""
 
-    own_start: ClassVar[Mapping[str, float]] = {}  # numbers that each parameter remembers
+    own_start: ClassVar[
+        Mapping[str, float]
+    ] = {}  # a parameter's first scalar memory, such as {"t": 0}
 
     groups: dict[str, dict[str, Any]] | None
     t: int  # steps taken
-    last_rate: float  # of the last step
-    own: Own  # the numbers that the current group's parameters remember: see `own_start`
+    last_rate: float  # the learning rate of the last step
+    own: Own  # the current group's scalar memory: see `own_start`
     _alpha: float | Schedule
     _owner: weakref.ref[Layer] | None  # the model
     _packing: Packing | None
-    _slots: dict[str, Array]  # what the rule remembers of packed parameters, as flat vectors
+    _slots: dict[str, Array]  # the memory of packed parameters, as flat vectors
     _scratch: dict[str, Array]
-    _memories: Memories  # the same of parameters that are not packed
-    _group: Group  # the group whose `update` runs
+    _memories: Memories  # the memory of the other parameters
+    _group: Group  # the group that `update` runs on
     _holding: bool  # whether the slot "held" has gradients of accumulated batches
-    _lent: bool  # whether the parameters are replaced by their averages
+    _averaged: bool  # whether the parameters are replaced by their averages
 
     def memory(self) -> dict[str, dict[str, Array]]:
         """Return copies of what the rule remembers, by parameter path and slot name."""
         return {path: copy.deepcopy(memory.slots) for path, memory in self._by_path().items()}
 
     def _walk(self, layers: Sequence[Layer] | None = None) -> list[tuple[str, Layer]] | None:
-        """Return (path, layer) of the model, else of `layers`, else of the last step."""
+        """Return all (path, layer) of the model, or else of `layers`, or else of the last step."""
         owner = self._owner() if self._owner is not None else None
         if owner is not None:
             return list(owner.walk())
@@ -54,15 +56,15 @@ class Resumable(Configurable):
 
     def _by_path(self) -> dict[str, Memory]:
         """Return the memory of each parameter, by path."""
-        return self._memories.and_packed(self._packing, self._slots).by_path(self._walk())
+        return self._memories.with_packed(self._packing, self._slots).by_path(self._walk())
 
     def state_dict(self) -> StateDict:
         """Return what the optimizer remembers, by parameter path: plain values and array copies.
 
-        Settings are not part of it, but the state of schedules is. A rule of your own must keep its
+        Settings are not part of it, but the state of schedules is. Your own rule must keep its
         memory in `slot` and `own`.
         """
-        self._check_not_lent("take its state")
+        self._check_not_averaged("call state_dict")
         known, walk = self._by_path(), self._walk()
         paths = known if walk is None else every_parameter(walk)
         return {
@@ -80,14 +82,14 @@ class Resumable(Configurable):
                   or of its last step
         """
         who = f"{self!r}: the state"
-        self._check_not_lent("load a state")
+        self._check_not_averaged("call load_state_dict")
         state = check_entries(state, ("class", "t", "last_rate", "parameters", "schedules"), who)
         if str(state["class"]) != type(self).__name__:
             raise ArgumentError(
-                f"{who} is of a {state['class']}: load it into an optimizer of that class."
+                f"{who} belongs to class {state['class']}: load it into an optimizer of that class."
             )
-        t = check_count(state["t"], f"{who}: t", least=0)
-        last_rate = check_number(state["last_rate"], f"{who}: last_rate", least=0)
+        t = check_count(state["t"], f"{who}: t", minimum=0)
+        last_rate = check_number(state["last_rate"], f"{who}: last_rate", minimum=0)
         schedules = self._schedules()
         theirs = check_entries(state["schedules"], schedules, f"{who} of the schedules")
         walk = self._walk(layers)
@@ -100,7 +102,7 @@ class Resumable(Configurable):
         self._slots, self._scratch, self._memories = {}, {}, Memories(memories)
         self._holding = any("held" in memory.slots for memory in memories.values())
         if self._owner is not None:
-            self._memories.meet(walk)
+            self._memories.assign(walk)
 
     def _schedules(self) -> dict[str, Stateful]:
         """Return the schedules that have a state, by their place in the settings."""
@@ -111,9 +113,9 @@ class Resumable(Configurable):
         found = {where: stateful(rate) for where, rate in rates.items()}
         return {where: rate for where, rate in found.items() if rate is not None}
 
-    def _check_not_lent(self, what: str) -> None:
-        if self._lent:
-            raise OrderError(f"inside `averaged` the parameters are averages: {what} outside it.")
+    def _check_not_averaged(self, what: str) -> None:
+        if self._averaged:
+            raise OrderError(f"inside `averaged`, the parameters are averages: {what} outside it.")
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the packing: copies of views are not views."""
@@ -125,7 +127,7 @@ class Resumable(Configurable):
             "_packing": None,
             "_group": ALL,
             "own": {},
-            "_lent": False,
+            "_averaged": False,
             "_owner": None,
         }
 
@@ -134,7 +136,7 @@ class Resumable(Configurable):
 
 
 def every_parameter(walk: Iterable[tuple[str, Layer]]) -> dict[str, tuple[Layer, str]]:
-    """Return every parameter of these layers by path, created if it was not."""
+    """Return every parameter of these layers by path, creating those that do not exist yet."""
     walk = list(walk)
     for _, layer in walk:
         layer._make_parameters()

@@ -34,7 +34,7 @@ class SGD(Optimizer):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(alpha, **common)
-        self.momentum = check_number(momentum, "SGD momentum", least=0, below=1)
+        self.momentum = check_number(momentum, "SGD momentum", minimum=0, below=1)
         self.nesterov = nesterov
         if nesterov and not self.momentum:
             raise ArgumentError("SGD nesterov needs momentum > 0.")
@@ -93,8 +93,8 @@ class Adam(Optimizer):
     ) -> None:
         super().__init__(alpha, **common)
         name = type(self).__name__
-        self.beta1 = check_number(beta1, f"{name} beta1", least=0, below=1)
-        self.beta2 = check_number(beta2, f"{name} beta2", least=0, below=1)
+        self.beta1 = check_number(beta1, f"{name} beta1", minimum=0, below=1)
+        self.beta2 = check_number(beta2, f"{name} beta2", minimum=0, below=1)
         self.eps = check_number(eps, f"{name} eps", above=0)
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
@@ -158,10 +158,10 @@ class Nadam(Optimizer):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(alpha, **common)
-        self.beta1 = check_number(beta1, "Nadam beta1", least=0, below=1)
-        self.beta2 = check_number(beta2, "Nadam beta2", least=0, below=1)
+        self.beta1 = check_number(beta1, "Nadam beta1", minimum=0, below=1)
+        self.beta2 = check_number(beta2, "Nadam beta2", minimum=0, below=1)
         self.eps = check_number(eps, "Nadam eps", above=0)
-        self.psi = check_number(psi, "Nadam psi", least=0)
+        self.psi = check_number(psi, "Nadam psi", minimum=0)
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         m, v, s, r = self.slot("m"), self.slot("v"), self.scratch(), self.scratch("root")
@@ -218,9 +218,9 @@ class RMSProp(Optimizer):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(alpha, **common)
-        self.rho = check_number(rho, "RMSProp rho", least=0, below=1)
+        self.rho = check_number(rho, "RMSProp rho", minimum=0, below=1)
         self.eps = check_number(eps, "RMSProp eps", above=0)
-        self.momentum = check_number(momentum, "RMSProp momentum", least=0, below=1)
+        self.momentum = check_number(momentum, "RMSProp momentum", minimum=0, below=1)
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         v, s = self.slot("v"), self.scratch()
@@ -297,7 +297,7 @@ class Adadelta(Optimizer):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(alpha, **common)
-        self.rho = check_number(rho, "Adadelta rho", least=0, below=1)
+        self.rho = check_number(rho, "Adadelta rho", minimum=0, below=1)
         self.eps = check_number(eps, "Adadelta eps", above=0)
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
@@ -345,8 +345,8 @@ class Lion(Optimizer):
         **common: Unpack[Common],
     ) -> None:
         super().__init__(alpha, **common)
-        self.beta1 = check_number(beta1, "Lion beta1", least=0, below=1)
-        self.beta2 = check_number(beta2, "Lion beta2", least=0, below=1)
+        self.beta1 = check_number(beta1, "Lion beta1", minimum=0, below=1)
+        self.beta2 = check_number(beta2, "Lion beta2", minimum=0, below=1)
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         m, s, r = self.slot("m"), self.scratch(), self.scratch("sign")

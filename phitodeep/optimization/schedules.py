@@ -26,21 +26,21 @@ class Observer(Protocol):
 
 
 def check_rate(alpha: float | Schedule, who: str = "the learning rate alpha") -> float | Schedule:
-    """A schedule unchanged, or a number after checking that it is finite and >= 0."""
+    """Return a schedule unchanged, or a number after checking that it is finite and >= 0."""
     if isinstance(alpha, type):
         raise ArgumentTypeError(
             f"{who} is the class {alpha.__name__}: create an instance, with its settings."
         )
-    return alpha if callable(alpha) else check_number(alpha, who, least=0)
+    return alpha if callable(alpha) else check_number(alpha, who, minimum=0)
 
 
 def as_schedule(alpha: float | Schedule) -> Schedule:
-    """A schedule unchanged, or a number as a constant schedule."""
+    """Return a schedule unchanged, or a number as a constant schedule."""
     return alpha if callable(alpha) else Constant(alpha)
 
 
 def stateful(alpha: float | Schedule) -> Stateful | None:
-    """The schedule if it has state to save, else None."""
+    """Return the schedule if it has state to save, else None."""
     if isinstance(alpha, Stateful):
         return alpha
     if isinstance(alpha, Observer):
@@ -69,7 +69,7 @@ class _Checked(Configurable):
             elif name == "after":
                 check_rate(value, who)
             elif name in ("alpha", "alpha_min", "rate"):
-                check_number(value, who, least=0)
+                check_number(value, who, minimum=0)
             elif name in ("factor", "power", "divide", "divide_last"):
                 check_number(value, who, above=0)
 
@@ -121,7 +121,7 @@ class InverseTimeDecay(_Checked):
 
 @dataclass(frozen=True)
 class PolynomialDecay(_Checked):
-    """From alpha to alpha_min in `steps` steps, as (1 - step / steps)^power; then alpha_min."""
+    """alpha_min + (alpha - alpha_min) (1 - step / steps)^power; after `steps` steps, alpha_min."""
 
     alpha: float
     steps: int
@@ -135,7 +135,7 @@ class PolynomialDecay(_Checked):
 
 @dataclass(frozen=True)
 class CosineDecay(_Checked):
-    """From alpha to alpha_min in `steps` steps, along half a cosine; then alpha_min.
+    """A decay along half a cosine from alpha to alpha_min, where it stays after `steps` steps.
 
     Source: Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5.
     """
@@ -185,9 +185,10 @@ class WarmUp(_Checked):
 
 @dataclass(frozen=True)
 class OneCycle(_Checked):
-    """Half a cosine up from alpha / divide to alpha, then one down to alpha / divide_last.
+    """A rise from alpha / divide to alpha, then a fall to alpha / divide_last.
 
-    The rate rises for the fraction `up` of `steps`, and falls for the rest.
+    The rate rises for the fraction `up` of `steps`, and falls for the rest. Each part is half a
+    cosine.
     Source: Smith and Topin 2018, "Super-convergence", arXiv:1708.07120.
     """
 
@@ -199,7 +200,7 @@ class OneCycle(_Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number(self.up, "OneCycle up", least=0, below=1)
+        check_number(self.up, "OneCycle up", minimum=0, below=1)
 
     def __call__(self, step: int) -> float:
         top = self.up * self.steps
@@ -212,7 +213,7 @@ class OneCycle(_Checked):
 class ReduceOnPlateau(Configurable):
     """Multiply the rate by `factor` when the loss has not fallen for `patience` epochs.
 
-    The loss of an epoch is its test loss, or its training loss without test data. A fall of
+    The loss of an epoch is its test loss, or its training loss if there is no test data. A fall of
     `min_delta` or less does not count. The rate never goes below `alpha_min`.
     """
 
@@ -227,13 +228,13 @@ class ReduceOnPlateau(Configurable):
         min_delta: float = 0.0,
         alpha_min: float = 0.0,
     ) -> None:
-        self.alpha = check_number(alpha, "ReduceOnPlateau alpha", least=0)
+        self.alpha = check_number(alpha, "ReduceOnPlateau alpha", minimum=0)
         self.factor = check_number(factor, "ReduceOnPlateau factor", above=0)
         if self.factor >= 1:
             raise ArgumentError(f"ReduceOnPlateau factor must be < 1, got {factor}.")
         self.patience = check_count(patience, "ReduceOnPlateau patience")
-        self.min_delta = check_number(min_delta, "ReduceOnPlateau min_delta", least=0)
-        self.alpha_min = check_number(alpha_min, "ReduceOnPlateau alpha_min", least=0)
+        self.min_delta = check_number(min_delta, "ReduceOnPlateau min_delta", minimum=0)
+        self.alpha_min = check_number(alpha_min, "ReduceOnPlateau alpha_min", minimum=0)
         if self.alpha_min > self.alpha:
             raise ArgumentError(f"ReduceOnPlateau alpha_min {alpha_min} is above alpha {alpha}.")
         self.rate, self.best, self.waited = self.alpha, math.inf, 0
@@ -262,8 +263,8 @@ class ReduceOnPlateau(Configurable):
         """Continue from what `state_dict` returned."""
         who = "the state of ReduceOnPlateau"
         state = check_entries(state, ("rate", "best", "waited"), who)
-        rate = check_number(state["rate"], f"{who}: rate", least=0)
-        waited = check_count(state["waited"], f"{who}: waited", least=0)
+        rate = check_number(state["rate"], f"{who}: rate", minimum=0)
+        waited = check_count(state["waited"], f"{who}: waited", minimum=0)
         best = math.inf if state["best"] is None else state["best"]
         if not is_number(best):
             raise ArgumentTypeError(f"{who}: best must be a number or None, got {best!r}.")

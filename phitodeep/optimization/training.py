@@ -1,4 +1,4 @@
-"""The old path of `phitodeep.training`."""
+"""The old import path of `phitodeep.training`."""
 
 from typing import Any
 

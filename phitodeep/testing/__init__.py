@@ -4,8 +4,8 @@
     check_gradients(model, X, y)                   a model with its loss
     check_gradients(MeanSquaredError(), P, y)      a loss
 
-A wrong gradient raises `GradientError`, which names the place, the size of the error and the
-likely cause. The tables in diagnoses.py list the causes that are recognised.
+A wrong gradient raises `GradientError`, which reports where the gradient is wrong, by how much, and
+the likely cause. The tables in diagnoses.py list the causes that are recognised.
 """
 
 from phitodeep.testing.check import check_gradients

@@ -59,8 +59,8 @@ def check_gradients(
     is at a kink (of ReLU, say) and counts as skipped. Skipping more than half is an error.
 
     The check also requires that float64 stays float64; that X, dY and the parameters are not
-    written into; that each parameter has one gradient of its shape (a frozen layer may omit it);
-    and that forward and backward return the same values when called again.
+    modified; that each parameter has one gradient of its shape (a frozen layer may omit it); and
+    that forward and backward return the same values when called again.
 
     Raises GradientError, or returns a GradientReport.
     """
@@ -68,13 +68,11 @@ def check_gradients(
         raise ArgumentTypeError(f"check_gradients takes a layer or a loss, got {obj!r}.")
     if isinstance(obj, Loss):
         loss, X = obj, as_float(X, np.float64, "X")
-    layer = (
-        obj if isinstance(obj, Layer) else Chain()
-    )  # a loss on its own is checked as the loss of the identity
+    layer = obj if isinstance(obj, Layer) else Chain()  # Chain() is the identity
     limits: dict[str, Any] = {
         "max_probes": None if max_probes is None else check_count(max_probes, "max_probes"),
         "rtol": check_number(rtol, "rtol", above=0),
-        "atol": check_number(atol, "atol", least=0),
+        "atol": check_number(atol, "atol", minimum=0),
     }
     rng, targets = np.random.default_rng(seed), (y, sample_weight)
     with calling(training=training, caching=True, needs_dX=True, reuse=False, step=0, first=0):
@@ -111,7 +109,7 @@ def _loss_of(layer: Layer, loss: Loss | None, targets: Targets) -> Loss | None:
 
 
 def _float64_copy(obj: Layer, shape: Shape, seed: int, rng: np.random.Generator | None) -> Layer:
-    """A float64 copy that shares no parameters; with an rng, none of them stays trivial."""
+    """Return a float64 copy with its own parameters; an rng perturbs trivial ones."""
     twin = obj.copy()
     if twin.output_shape is None:
         twin.build(shape, seed=seed, dtype=np.float64)
@@ -134,14 +132,14 @@ def _trial_of(
     targets: Targets,
     rng: np.random.Generator,
 ) -> Trial:
-    """The output, or its loss, as a function of X and of all parameters in the tree."""
+    """Return the output, or its loss, as a function of X and of all parameters in the tree."""
     check_finite(X, "X")
     states = [(part.state, copy.deepcopy(part.state)) for _, part in layer.walk()]
 
     def forward() -> Array:
         for state, kept in states:
             state.update(copy.deepcopy(kept))
-        return np.array(layer.forward(X))  # a copy: Y may be a view of X, which is moved
+        return np.array(layer.forward(X))  # a copy: Y may be a view of X, which will be changed
 
     def run() -> Any:
         return forward() if loss is None else loss.loss_func(forward(), *targets)
@@ -154,9 +152,9 @@ def _trial_of(
     out, faults = _twice("forward", lambda: {"Y": forward()}, given, " at the same step")
     Y = out["Y"]
     if Y.dtype != np.float64:
-        faults.append(f"Y is {Y.dtype} for X of float64: a layer must keep the dtype.")
+        faults.append(f"Y is {Y.dtype}, but X is float64: a layer must keep the dtype.")
     if not np.isfinite(Y).all():
-        faults.append("Y holds nan or infinity.")
+        faults.append("Y contains nan or infinity.")
     refuse(subject, faults)
     if loss is None:
         dY = rng.standard_normal(Y.shape)
@@ -174,7 +172,7 @@ def _trial_of(
 
 
 def _gather(layers: Iterable[tuple[str, Layer]], store: str) -> Arrays:
-    """The arrays of every `store` ("params", "grads"), by path."""
+    """Return the arrays of every `store` ("params", "grads"), by path."""
     return {
         f"{path}.{name}".removeprefix("."): a
         for path, layer in layers
@@ -185,17 +183,17 @@ def _gather(layers: Iterable[tuple[str, Layer]], store: str) -> Arrays:
 def _twice(
     who: str, f: Callable[[], dict[str, Any]], given: Arrays, when: str = ""
 ) -> tuple[Arrays, list[str]]:
-    """Call f twice; return its arrays and faults: writing into `given`, or a different result."""
+    """Call f twice; return its arrays and the faults: `given` was modified, or results differ."""
     kept = copy.deepcopy(given)
     first, second = ({k: np.array(a) for k, a in f().items() if a is not None} for _ in range(2))
     written, changed = _differing(kept, given), _differing(first, second)
-    faults = [f"{who} writes into {written}."] if written else []
+    faults = [f"{who} modifies {written}."] if written else []
     faults += [f"{who}, called again{when}, returns a different {changed}."] if changed else []
     return first, faults
 
 
 def _differing(A: Arrays, B: Arrays) -> str:
-    """The names of the arrays that differ."""
+    """Return the names of the arrays that differ."""
     pairs = ((name, A.get(name, ()), B.get(name, ())) for name in {**A, **B})
     return ", ".join(name for name, a, b in pairs if not np.array_equal(a, b, equal_nan=True))
 
@@ -212,7 +210,7 @@ def _wrong_parts(
         try:
             check(part, X, y, sample_weight=weight)
         except GradientError as error:
-            wrong.append(f"Alone, {what} is wrong too: {error}")
+            wrong.append(f"On its own, {what} is wrong too: {error}")
 
     def note(event: Event) -> None:
         if event.when == "before" and event.path in parts and not event.source.children():
@@ -224,5 +222,5 @@ def _wrong_parts(
         check_alone(f"layer {path}", parts[path], given)
     if loss is not None:
         check_alone("the loss", loss, Y, *targets)
-    joins = f"Alone, every layer inside is right: does {type(twin).__name__} join them wrongly?"
-    return wrong or [joins]
+    name = type(twin).__name__
+    return wrong or [f"On its own, every layer inside is right: does {name} join them wrongly?"]

@@ -13,9 +13,8 @@ from phitodeep.types import Array, Shape
 
 # --- before any slope is compared ---------------------------------------------
 
-SHAPES: tuple[
-    tuple[Callable[[Shape, Shape], bool], str], ...
-] = (  # of the gradient and of its array
+# A predicate of the shapes of the gradient and of its array.
+SHAPES: tuple[tuple[Callable[[Shape, Shape], bool], str], ...] = (
     (lambda g, a: g == a[::-1], "Is it transposed?"),
     (lambda g, a: a == (*g[:1], 1) and len(set(g)) == 1, "Was (n,) broadcast against (n, 1)?"),
     (lambda g, a: g[-len(a) :] == a, "Was it not summed over the rows?"),
@@ -46,7 +45,7 @@ def malformed(arrays: Arrays, claims: Arrays, frozen: Container[str] = ()) -> It
             yield f"{name} is {G.dtype}, but everything else is float64: keep the dtype."
         elif not np.isfinite(G).all():
             where = np.argwhere(~np.isfinite(G))[0].tolist()
-            yield f"{name} holds nan or infinity, first at {where}."
+            yield f"{name} contains nan or infinity, first at {where}."
 
 
 # --- after slopes are compared -------------------------------------------------
@@ -78,25 +77,25 @@ def fault(f: Finding) -> str:
 
 
 def _diagnosis(f: Finding) -> str:
-    """The sentence of the first of DIAGNOSES that matches, or ""."""
+    """Return the sentence of the first diagnosis that matches, or ""."""
     with np.errstate(all="ignore"):  # values that overflow match no diagnosis
         found = ((matches(f), sentence) for matches, sentence in DIAGNOSES)
         return next((sentence.format(answer) for answer, sentence in found if answer), "")
 
 
 def alike(A: Array, B: Array) -> bool:
-    """Whether A and B differ by far less than a bug would cause."""
+    """Return whether A and B differ by far less than a bug would cause."""
     return bool(np.abs(A - B).max(initial=0) <= 1e-5 * np.abs(B).max(initial=0))
 
 
 def factor(A: Array, B: Array) -> float:
-    """The k for which A = k B, or 0 if there is none."""
+    """Return the k for which A = k B, or 0 if there is none."""
     k = float(A @ B / (B @ B)) if B.any() else 0.0
     return k if alike(A, k * B) else 0.0
 
 
 def count(f: Finding, k: float) -> str:
-    """What k counts, such as "5 (the batch size)", or "" if it counts nothing or is 1."""
+    """Return what k counts, such as "5 (the batch size)", or "" if it counts nothing or is 1."""
     for whose, s in f.trial.shapes.items():
         for part, what in zip((s[:1], s[:-1], s[-1:], s), COUNTS, strict=True):
             n = math.prod(part)
@@ -117,7 +116,7 @@ def transposed(f: Finding) -> bool:
 
 
 def missing_parameter(f: Finding) -> str:
-    """The name of a missing factor with one value per feature, such as gamma."""
+    """Return the name of a missing factor with one value per feature, such as gamma."""
     last, arrays = f.gradient.shape[-1:], f.trial.arrays
     fitting = (name for name, a in arrays.items() if name != "dX" and a.shape == last)
     return next((k for k in fitting if alike(f.got * f.take(arrays[k]), f.expected)), "")
@@ -131,7 +130,7 @@ def missing_weights(f: Finding) -> bool:
 
 
 def of_the_logits(f: Finding) -> bool:
-    """Whether dX is p - t, which is right only for the logits."""
+    """Return whether dX is p - t, which is right only for the logits."""
     if f.name != "dX" or f.trial.y is None:
         return False
     P, T = f.trial.arrays["dX"], np.asarray(f.trial.y)

@@ -1,4 +1,4 @@
-"""The findings of a check, the report on right gradients, and the error for wrong ones."""
+"""The findings of a check, the report on correct gradients, and the error for wrong ones."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class GradientEntry(NamedTuple):
     shape: Shape
     probed: int
     skipped: int  # probes at a kink, where only one-sided slopes exist
-    relative: float  # to the larger of the two values, or to their rounding error if that is larger
+    relative: float  # the error relative to the larger value, or to its rounding error if larger
     absolute: float
 
 
 @dataclass(frozen=True)
 class GradientReport:
-    """The accuracy of all gradients of one object; `report["0.W"]` is the entry of one."""
+    """The accuracy of all gradients of one object; `report["0.W"]` is the entry for W."""
 
     subject: str
     entries: tuple[GradientEntry, ...]
@@ -81,7 +81,7 @@ class Finding:
         self.expected = np.array([probe.expected for probe in self.smooth.values()])
 
     def take(self, A: Array) -> Array:
-        """The elements of A, broadcast to the gradient's shape, at the indices of `got`."""
+        """Return the elements of A, broadcast to the gradient's shape, at the indices of `got`."""
         return np.broadcast_to(A, self.gradient.shape).reshape(-1)[list(self.smooth)]
 
     def entry(self) -> GradientEntry:

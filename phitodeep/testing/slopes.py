@@ -42,12 +42,12 @@ def numeric_gradient(f: Callable[[Array], Any], X: Array, *, step: float = 1e-3)
 
 
 def length(A: Array) -> float:
-    """The size that steps are relative to: max(1, rms(A))."""
+    """Return the size that step sizes are relative to: max(1, rms(A))."""
     return max(1.0, math.sqrt(np.mean(A * A))) if A.size else 1.0
 
 
 def line(f: Callable[[], Any], A: Array, at: Any, v: Any = 1.0) -> Curve:
-    """The function t -> f() with A[at] moved by t v."""
+    """Return the function t -> f() with A[at] moved by t v."""
     kept = A[at].copy()
 
     def moved(t: float) -> Any:
@@ -61,7 +61,7 @@ def line(f: Callable[[], Any], A: Array, at: Any, v: Any = 1.0) -> Curve:
 
 
 def derivative(curve: Curve, h: float) -> Any:
-    """The derivative of curve(t) at t = 0, elementwise if it returns an array."""
+    """Return the derivative of curve(t) at t = 0, elementwise if it returns an array."""
     return (8 * (curve(h) - curve(-h)) - (curve(2 * h) - curve(-2 * h))) / (12 * h)
 
 
@@ -73,7 +73,7 @@ class Trial(NamedTuple):
     dY: Any  # its upstream gradient; 1 for a loss
     arrays: Arrays
     claims: Arrays
-    shapes: dict[str, Shape]  # of X, and " of Y": a gradient may be divided by their sizes
+    shapes: dict[str, Shape]  # "" for X and " of Y" for Y, whose sizes may be wrong divisors
     y: Any
     sample_weight: Any
 

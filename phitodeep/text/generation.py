@@ -1,4 +1,4 @@
-"""Text generation: tokens sampled one after another from the model's scores of the next."""
+"""Text generation: tokens sampled one by one from the model's scores for the next token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phitodeep.types import Array
 
 
 def generate(model: Chain, prompt: Any, max_new_tokens: int, **options: Any) -> Array:
-    """Extend a prompt by new tokens and return both: see `Sequential.generate`."""
+    """Extend a prompt with new tokens and return both: see `Sequential.generate`."""
     chosen = list(stream(model, prompt, max_new_tokens, **options))
     columns = [np.reshape(tokens, (-1, 1)) for tokens in chosen]
     return np.concatenate([np.atleast_2d(as_tokens(prompt, "prompt")), *columns], axis=1)
@@ -42,8 +42,8 @@ def stream(
         raise ShapeError(
             f"prompt takes tokens (T,) or (N, T), at least one, got shape {ids.shape}."
         )
-    count = check_count(max_new_tokens, "max_new_tokens", least=0)
-    check_number(temperature, "temperature", least=0)
+    count = check_count(max_new_tokens, "max_new_tokens", minimum=0)
+    check_number(temperature, "temperature", minimum=0)
     if top_k is not None:
         check_count(top_k, "top_k")
     if top_p is not None:
@@ -77,9 +77,10 @@ def stream(
 class Reader:
     """A model that reads a growing text: the state of a stream.
 
-    window    (N, T): the end of the text, as long as the model accepts
+    window    (N, T): the end of the text, as much of it as the model accepts
     unread    the last columns of the window, which are not in the memory yet
-    memory    what the layers keep of the other columns; without it, all of the window is unread
+    memory    what the layers remember of the other columns; without a cache it is not used, and
+              the whole window is unread
     """
 
     def __init__(self, model: Chain, ids: Array, cache: bool | None) -> None:
@@ -90,7 +91,7 @@ class Reader:
             raise ArgumentError(
                 f"cache=True, but layer {path}, {layer!r}, may depend on all steps and keeps "
                 "nothing in the memory. Remedy: leave out cache, which reads the whole window for "
-                'each token; use causal=True in attention; declare "steps" in your own layer.'
+                'each token; use causal=True in attention; or declare "steps" in your own layer.'
             )
         self.max_steps = _max_steps(model)
         self.window = self.unread = ids[:, -self.max_steps :]
@@ -99,7 +100,7 @@ class Reader:
             _check_prompt(model, self.window.shape[1])
 
     def append(self, tokens: Array) -> None:
-        """Append tokens (N,) to the text; the window moves on once the text is longer than it."""
+        """Append tokens (N,) to the text; the window moves if the text no longer fits in it."""
         text = np.concatenate([self.window, tokens[:, None]], axis=1)
         moved = text.shape[1] > self.max_steps
         self.window = text[:, -self.max_steps :]
@@ -108,7 +109,7 @@ class Reader:
             self.memory = {}  # all positions have changed
 
     def scores(self) -> Array:
-        """The scores of the next token, (N, vocabulary)."""
+        """Return the scores for the next token, (N, vocabulary)."""
         with inference(), calling(mask=None, memory=self.memory if self.cached else None):
             scores = self.model.forward(self.unread)
         if scores.ndim not in (2, 3):
@@ -120,7 +121,7 @@ class Reader:
 
 
 def _first_joined(layer: Layer, path: str = "") -> tuple[str, Layer]:
-    """The path, such as `3.layers.0`, and the first layer whose output depends on all steps."""
+    """Return the path, such as `3.layers.0`, and the first layer that depends on all steps."""
     for key, child in layer.children().items():
         if child.steps == "joined":
             return _first_joined(child, f"{path}.{key}" if path else key.removeprefix("layers."))
@@ -128,10 +129,10 @@ def _first_joined(layer: Layer, path: str = "") -> tuple[str, Layer]:
 
 
 def _max_steps(model: Chain) -> int:
-    """The maximum number of steps that the model accepts.
+    """Return the maximum number of steps that the model accepts.
 
-    It is the maximum that the layers declare, or the T that the model was built for if it does not
-    accept longer sequences, as with a Flatten before a Dense.
+    It is the maximum that the layers declare. If the model was built for T steps and accepts no
+    longer sequences, as with a Flatten before a Dense, it is T.
     """
     limit = sys.maxsize if model.max_steps is None else model.max_steps
     if model.steps == "joined" and model.input_shape is not None:
@@ -142,7 +143,7 @@ def _max_steps(model: Chain) -> int:
 
 
 def _length_error(model: Chain, T: int) -> Exception | None:
-    """Why the model does not accept sequences of T steps, or None if it does."""
+    """Return the error if the model does not accept sequences of T steps, else None."""
     try:
         model._measured((T,))
     except ValueError as error:
@@ -156,8 +157,8 @@ def _check_prompt(model: Chain, T: int) -> None:
     if error is not None:
         raise ShapeError(
             f"the model was built for samples of shape {model.input_shape} and does not accept a "
-            f"prompt of {T} tokens: {error} Remedy: a longer prompt, such as one that begins with "
-            "the start token several times."
+            f"prompt of {T} tokens: {error} Remedy: use a longer prompt, such as one that begins "
+            "with the start token several times."
         )
 
 
@@ -171,7 +172,7 @@ def sample(
     """Draw tokens (N,) from scores (N, V); at temperature 0, take the one with the highest score.
 
     top_k    draw only from the k tokens with the highest scores
-    top_p    draw only from the smallest set of tokens whose total probability reaches this
+    top_p    draw only from the smallest set of tokens whose total probability reaches top_p
     Tokens with a score of -inf are never drawn; rows whose maximum is not finite are refused.
     Source of top_p: Holtzman et al. 2020, arXiv:1904.09751, sec. 3.1.
     """

@@ -1,8 +1,8 @@
 """Keep freed memory in the process, so that large arrays are cheap to allocate again.
 
 On Linux, glibc returns an array of more than 128 kB to the system when it is freed, and every page
-of the next one is a page fault: often more work than the layer itself. Training asks glibc, for
-the whole process, to keep blocks of up to 32 MB. Set the environment variable
+of the next array then causes a page fault, which often costs more than the layer itself. Training
+asks glibc, for the whole process, to keep blocks of up to 32 MB. Set the environment variable
 PHITODEEP_KEEP_MEMORY=0 to leave the allocator alone.
 """
 
@@ -13,7 +13,7 @@ import os
 import sys
 
 LARGEST = 1 << 25  # bytes: 32 MB, the maximum that glibc accepts
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h: see `man mallopt`
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h: see `man mallopt`
 
 
 def keep_freed_memory() -> bool:

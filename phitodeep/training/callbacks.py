@@ -1,7 +1,8 @@
-"""Callbacks, which training calls at its start and end and after each batch and epoch.
+"""Callbacks: training calls their methods around the whole run, each epoch and each step.
 
 Logs are a dict with `train_loss`, `test_loss` if there is test data, and the metrics as
-`train_accuracy`, `test_accuracy` and so on. Epochs count from 1 over all calls of `train`.
+`train_accuracy`, `test_accuracy` and so on. Epochs are numbered from 1, across all calls of
+`train`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ Logs = Mapping[str, float]
 
 
 class StopTraining(Exception):  # a request, not an error
-    """Raise it in a callback to end training in an orderly way, after the current callbacks."""
+    """Raise this in a callback to end training, after the other callbacks have been called."""
 
 
 class Callback(Configurable):
-    """Base class of callbacks: override the methods you need. StopTraining ends training."""
+    """Base class of callbacks: override what you need, and raise StopTraining to end training."""
 
     config_kind = "callback"
 
@@ -47,22 +48,22 @@ class Callback(Configurable):
         return describe(self)
 
     def on_train_begin(self, model: Layer) -> None:
-        """Before the first batch."""
+        """Called before the first batch of training."""
 
     def on_epoch_begin(self, model: Layer, epoch: int) -> None:
-        """Before the first batch of an epoch."""
+        """Called before the first batch of an epoch."""
 
     def on_batch_end(self, model: Layer, step: int, loss: float) -> None:
-        """After an optimizer step; `loss` is the loss of its batch."""
+        """Called after optimizer step number `step`, with the loss before the step."""
 
     def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
-        """After an epoch and its evaluation."""
+        """Called after an epoch and its evaluation."""
 
     def on_train_end(self, model: Layer) -> None:
-        """After the last epoch, even if training was stopped or interrupted."""
+        """Called after the last epoch, even if training was stopped or interrupted."""
 
     def state_dict(self) -> StateDict:
-        """The callback's state, as plain values and copies of arrays. Override both methods."""
+        """Return the state as plain values and copies of arrays; override `load_state_dict` too."""
         return {}
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -82,7 +83,7 @@ def as_callbacks(callbacks: Any) -> list[Callback]:
 
 
 class LambdaCallback(Callback):
-    """A callback from functions: `LambdaCallback(on_epoch_end=f)`."""
+    """A callback built from functions: `LambdaCallback(on_epoch_end=f)`."""
 
     def __init__(self, **functions: Callable[..., None]) -> None:
         known = {name for name in vars(Callback) if name.startswith("on_")}
@@ -107,15 +108,15 @@ class LambdaCallback(Callback):
 
 
 class _Resumable(Callback):
-    """A callback that starts over with each training, unless it resumes an interrupted one.
+    """A callback that starts over in each call of `train`, unless it resumes an interrupted one.
 
     `remembered` names the attributes that make up the state.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ()
 
-    training = False  # True: a training is running, or will be resumed
-    resumes = False  # True: the next training resumes the loaded state
+    training = False  # True: training is running, or will be resumed
+    resumes = False  # True: the next call of `train` resumes the loaded state
 
     def forget(self) -> None:
         """Reset the state."""
@@ -155,7 +156,7 @@ class _Monitor(_Resumable):
         if mode not in (None, "min", "max"):
             raise ArgumentError(f'{name} mode must be "min" or "max", got {mode!r}.')
         self.monitor, self.mode = monitor, mode
-        self.min_delta = check_number(min_delta, f"{name} min_delta", least=0)
+        self.min_delta = check_number(min_delta, f"{name} min_delta", minimum=0)
         self.best = math.nan
 
     def forget(self) -> None:
@@ -172,10 +173,10 @@ class _Monitor(_Resumable):
         state["best"] = float(best)
 
     def improved(self, logs: Logs) -> bool:
-        """Whether the value is better than the best so far by more than min_delta; if so, keep it.
+        """Return whether the value beats the best so far by more than min_delta; if so, store it.
 
-        Unless `monitor` names a value, it is the test loss, or the training loss without test data.
-        Unless `mode` is given, values whose names end in loss or mae should fall, others rise.
+        By default the value is the test loss, or the training loss if there is no test data. If no
+        `mode` is given, values whose names end in loss or mae should fall, and others should rise.
         """
         key = self.monitor or ("test_loss" if "test_loss" in logs else "train_loss")
         if key not in logs:
@@ -194,7 +195,7 @@ class _Monitor(_Resumable):
 class EarlyStopping(_Monitor):
     """End training when a monitored value has not improved for `patience` epochs.
 
-    restore_best    restore the weights and state of the best epoch at the end of training
+    restore_best    at the end of training, restore the weights and state of the best epoch
     """
 
     remembered = ("best", "best_epoch", "waited", "weights")
@@ -221,7 +222,7 @@ class EarlyStopping(_Monitor):
     def check_state(self, state: StateDict, who: str) -> None:
         super().check_state(state, who)
         for name in ("best_epoch", "waited"):
-            check_count(state[name], f"{who}: {name}", least=0)
+            check_count(state[name], f"{who}: {name}", minimum=0)
         weights = state["weights"]
         if weights is not None:
             if not isinstance(weights, Mapping):
@@ -258,7 +259,7 @@ class ModelCheckpoint(_Monitor):
 
     If a file cannot be written, a warning is issued and training continues.
 
-    path    may contain {epoch} and names of the logs, such as "net-{epoch:02d}-{test_loss:.3f}"
+    path    may contain {epoch} and names from the logs, such as "net-{epoch:02d}-{test_loss:.3f}"
     save    the function that writes the file: (model, path) -> None
     """
 
@@ -294,8 +295,9 @@ class CSVLogger(_Resumable):
     """Write the logs of each epoch as a row of a CSV file; `append` keeps existing rows.
 
     The whole file is replaced each time, so it is never incomplete. It is first written before
-    training begins, which shows whether it can be. If writing fails later (a full disk, say), a
-    warning is issued, training continues, and the next epoch tries again with all rows.
+    training begins, so that a path that cannot be written is an error at once. If writing fails
+    later (a full disk, say), a warning is issued, training continues, and the next epoch tries
+    again with all rows.
     """
 
     remembered = ("rows",)
@@ -324,7 +326,7 @@ class CSVLogger(_Resumable):
         try:
             self._write()
         except DataError as error:
-            warn(f"{error} Training continues; {len(self.rows)} rows wait to be written.")
+            warn(f"{error} Training continues; rows not written yet: {len(self.rows)}.")
 
     def _write(self) -> None:
         columns = list(dict.fromkeys(key for row in self.rows for key in row)) or ["epoch"]

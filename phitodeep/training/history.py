@@ -6,16 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from phitodeep.errors import (
-    MissingExtraError,
-)
+from phitodeep.errors import MissingExtraError
 
 
 class History(list[tuple[float, float]]):
     """One (train_loss, test_loss) pair per epoch, with metrics, times and learning rates.
 
     metrics        lists by name, such as metrics["test_accuracy"], with one value per epoch
-    seconds        of each epoch, evaluation included
+    seconds        the duration of each epoch, including its evaluation
     rates          the learning rate of each epoch's last step
     interrupted    whether Ctrl-C ended the training
     """
@@ -28,7 +26,7 @@ class History(list[tuple[float, float]]):
         self.interrupted = False
 
     def record(self, logs: Mapping[str, float], seconds: float, rate: float) -> None:
-        """Append an epoch."""
+        """Append the results of an epoch."""
         self.append((logs["train_loss"], logs.get("test_loss", math.nan)))
         for name, value in logs.items():
             if name not in ("train_loss", "test_loss"):

@@ -27,25 +27,23 @@ from phitodeep.types import Array, Shape
 class Data(NamedTuple):
     """Samples that have been checked and cast: a batch, or a whole data set."""
 
-    X: Array
+    X: Array  # (N, ...)
     T: Array  # targets, in the form that the loss uses
-    w: Array | None  # weights; None: all are 1
+    w: Array | None  # (N, ...), broadcast to the loss's positions; None: all are 1
     outputs: Shape  # (N, ...): the shape of the predictions
-    mask: Array | None = (
-        None  # (N, T): True at the steps of X that are not padding; None: no padding
-    )
+    mask: Array | None = None  # (N, T): False where X is padding; None: no padding
     output_mask: Array | None = None  # (N, T'): the same for the predictions
 
-    def part(self, which: slice) -> Data:
-        """Select samples, as views."""
-        return self._pick(lambda _, A: A[which])
+    def part(self, rows: slice) -> Data:
+        """Return a slice of the samples, as views."""
+        return self._pick(lambda _, A: A[rows])
 
     def take(self, rows: Array, into: Buffered) -> Data:
         """Copy the samples at `rows` into memory that the next batch may overwrite."""
 
         def pick(name: str, A: Array) -> Array:
             out = into.buffer(name, (len(rows), *A.shape[1:]), A.dtype)
-            return np.take(A, rows, axis=0, out=out, mode="clip")  # rows are in range
+            return np.take(A, rows, axis=0, out=out, mode="clip")  # "raise" would buffer out
 
         return self._pick(pick)
 
@@ -70,9 +68,9 @@ def validate(
     names: tuple[str, str] = ("X", "y"),
 ) -> Data:
     """Check samples and targets against the model and its loss, and cast them once."""
-    missing = f"{names[0]} came without {names[1]}"
+    missing = f"{names[0]} was given without {names[1]}"
     if y is None and isinstance(X, tuple) and len(X) == 2:
-        raise ArgumentTypeError(f"{missing}: give a pair as two arguments, {', '.join(names)}.")
+        raise ArgumentTypeError(f"{missing}: pass a pair as two arguments, {', '.join(names)}.")
     mask = model_mask(model, X, lengths)
     expected = len(y) if hasattr(y, "__len__") else None
     X = validate_inputs(model, X, names[0], mask, count=expected)
@@ -142,8 +140,8 @@ def validate_inputs(
 def _refuse_several_inputs(X: Any, name: str, model: Chain, count: int | None) -> None:
     """Refuse an X that holds an array for each of several inputs.
 
-    A list of arrays of one shape is a list of samples, unless each array has `count` samples, or
-    the arrays side by side have the input shape of the model.
+    A list of arrays that all have the same shape is a list of samples, unless each array has
+    `count` samples, or the arrays side by side have the input shape of the model.
     """
     if isinstance(X, Mapping):
         what = f"a {type(X).__name__} with the keys {', '.join(map(repr, X))}"
@@ -169,8 +167,8 @@ def _step_weights(output_mask: Array, positions: Shape) -> Array:
     """Weights in the shape of the positions: 0 for predictions at padding, else 1."""
     if positions[:2] != output_mask.shape:
         raise ShapeError(
-            f"lengths require predictions with steps {output_mask.shape}, but the loss has "
-            f"positions {positions}."
+            f"lengths require predictions (N, T, ...) with (N, T) = {output_mask.shape}, but the "
+            f"loss has positions {positions}."
         )
     return np.broadcast_to(
         output_mask.reshape(*output_mask.shape, *[1] * (len(positions) - 2)), positions
@@ -182,8 +180,8 @@ def _class_weights(
 ) -> Array:
     """The weight of each target's class, in the shape of the loss's positions.
 
-    A mapping holds weights by label; missing labels weigh 1. A sequence holds a weight for each
-    class in order. "balanced" counts the labels that neither `steps` nor the loss ignores.
+    A mapping holds weights by label; labels that it lacks have weight 1. A sequence holds a weight
+    for each class in order. "balanced" counts the labels that neither `steps` nor the loss ignores.
     """
     classes = loss.classes(outputs)
     if classes is None:
@@ -215,5 +213,5 @@ def _class_weights(
     for label, weight in class_weight.items():
         if label not in classes:
             raise ArgumentError(f"class_weight names {label!r}, but the classes are {classes}.")
-        w[labels == label] = check_number(weight, f"class_weight of {label}", least=0)
+        w[labels == label] = check_number(weight, f"class_weight of {label}", minimum=0)
     return w

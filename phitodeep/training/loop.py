@@ -2,10 +2,11 @@
 
     run          epochs, until a callback, Ctrl-C or divergence ends them
     epoch        every sample once, then the test data
+    batches      one step after another, until the data run out
     step         the gradients of one batch or several, then the optimizer's step
     gradients    forward, loss and backward: `forward_backward`, in one thread or in several
 
-`Sequential.train` checks its arguments, and calls `Training.run`.
+`Sequential.train` checks its arguments and calls `Training.run`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ SHUFFLE = 1 << 31  # keeps the random streams of shuffles apart from those of la
 
 
 class Totals:
-    """What an epoch adds up: losses weighted by samples, samples, and the sums of metrics."""
+    """Running sums of an epoch: losses times samples, samples, and the sums of metrics."""
 
     def __init__(self) -> None:
         self.loss, self.samples = 0.0, 0
@@ -58,7 +59,7 @@ class Training:
 
     size          samples per batch; None: all samples are one batch
     accumulate    batches per step
-    threads       that share each batch
+    threads       the number of threads that share each batch
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Training:
         self.pressed: list[int] = []  # an entry for each Ctrl-C
 
     def run(self, epochs: int) -> History:
-        """Train for some epochs; fewer if a callback, Ctrl-C or divergence ends the training."""
+        """Train for this many epochs, unless a callback, Ctrl-C or divergence ends training."""
         model = self.model
         keep_freed_memory()
         model.optimizer.drop_held()
@@ -105,7 +106,7 @@ class Training:
             note = str(reason)
         finally:
             self.display.end(note)
-            model.optimizer.drop_held()  # of a step that was not finished
+            model.optimizer.drop_held()  # the gradients of an unfinished step
             for _, layer in model.walk():
                 layer._frame.buffers.clear()
             with suppress(StopTraining):
@@ -113,7 +114,7 @@ class Training:
         return self.history
 
     def epoch(self, epoch: int) -> None:
-        """Train on every sample once, then evaluate; raise StopTraining to end the training."""
+        """Train on every sample once, then evaluate; raise StopTraining to end training."""
         began = time.perf_counter()
         self.notify("on_epoch_begin", epoch)
         totals, stop = Totals(), None
@@ -149,7 +150,7 @@ class Training:
             raise stop
 
     def batches(self, epoch: int, totals: Totals) -> None:
-        """Take one step after another, until the data end."""
+        """Take one step after another, until the data run out."""
         optimizer, display = self.model.optimizer, self.display
         memory = self.memory if self.accumulate == 1 else None
         batches = self.data.batches(self.size, self.rng(epoch), memory)
@@ -172,9 +173,9 @@ class Training:
                 raise self.interrupted()
 
     def step(self, group: Sequence[Data], totals: Totals) -> float:
-        """Change the parameters by the gradients of these batches; return the loss before."""
+        """Take an optimizer step on these batches; return the loss before the step."""
         optimizer, layers = self.model.optimizer, self.model.layers
-        if isinstance(optimizer, LBFGS):  # evaluates the loss several times; the first one counts
+        if isinstance(optimizer, LBFGS):  # several evaluations per step; metrics use the first
             sums = itertools.chain([totals.sums], itertools.repeat(None))
             return optimizer.run(layers, lambda: self.gradients(group, next(sums)))
         loss = self.gradients(group, totals.sums)
@@ -189,7 +190,7 @@ class Training:
         The metrics are added to `sums`. If the loss is not finite, there are no gradients.
         """
         optimizer, objective = self.model.optimizer, self.objective
-        total = None  # what the loss is divided by, unless it is that of one whole batch
+        total = None  # the loss is divided by the divisor of its own batch
         if len(group) > 1 or self.team is not None:
             total = sum(objective.divisor(batch) for batch in group)
         loss, first = 0.0, 0
@@ -208,7 +209,7 @@ class Training:
                 parts = self.passes(batch, total)
             for _, value in parts:
                 loss += value
-            if sums is not None and objective.metrics:  # on all samples, outside the pass
+            if sums is not None and objective.metrics:  # on all parts together, outside the pass
                 P = parts[0][0] if len(parts) == 1 else np.concatenate([P for P, _ in parts])
                 objective.add_metrics(sums, P, batch)
             if not math.isfinite(loss):
@@ -217,7 +218,7 @@ class Training:
         return loss
 
     def passes(self, batch: Data, total: float | None) -> Sequence[tuple[Array, float]]:
-        """Return the body's output and the loss for each part of a batch, one per thread."""
+        """Return the body's output and the loss for each part of a batch, one part per thread."""
         objective = self.objective
         if self.team is None:
             return (forward_backward(objective.body, objective.loss, batch, total),)
@@ -237,19 +238,19 @@ class Training:
         return None if batches is None else -(-batches // self.accumulate)
 
     def rng(self, epoch: int) -> np.random.Generator | None:
-        """Return what shuffles an epoch: a function of the model's seed and the epoch's number."""
+        """Return the generator that shuffles this epoch, which depends only on seed and epoch."""
         if not self.shuffle:
             return None
         root = self.model._seed_sequence
         key = (*root.spawn_key, SHUFFLE, epoch)
         return np.random.default_rng(np.random.SeedSequence(root.entropy, spawn_key=key))
 
-    def notify(self, moment: str, *news: Any) -> None:
+    def notify(self, method: str, *args: Any) -> None:
         """Call this method of every callback, then raise StopTraining if one of them did."""
         stop: StopTraining | None = None
         for callback in self.callbacks:
             try:
-                getattr(callback, moment)(self.model, *news)
+                getattr(callback, method)(self.model, *args)
             except StopTraining as reason:
                 stop = reason
         if stop is not None:
@@ -258,18 +259,9 @@ class Training:
             self.objective.check(self.model)
 
     def interrupted(self) -> StopTraining:
-        """Note in the history that Ctrl-C was pressed, and return what to raise."""
+        """Record in the history that Ctrl-C was pressed; return the exception to raise."""
         self.history.interrupted = True
-        return StopTraining("interrupted: training ended after the running batch")
-
-
-def held_out(data: Source, share: float) -> tuple[Source, Source]:
-    """Return the data without their last part, and that part."""
-    n = data.count
-    kept = 0 if n is None else n - round(n * share)
-    if n is not None and not 0 < kept < n:
-        raise ArgumentError(f"validation_split {share} of {n} samples leaves a part empty.")
-    return data.split(kept)
+        return StopTraining("interrupted: training ended after the current batch")
 
 
 def forward_backward(
@@ -284,22 +276,31 @@ def forward_backward(
     return P, value
 
 
+def held_out(data: Source, share: float) -> tuple[Source, Source]:
+    """Return the data without their last samples, and those samples, a fraction `share` of all."""
+    n = data.count
+    kept = 0 if n is None else n - round(n * share)
+    if n is not None and not 0 < kept < n:
+        raise ArgumentError(f"validation_split {share} of {n} samples leaves a part empty.")
+    return data.split(kept)
+
+
 @contextmanager
 def _ctrl_c(pressed: list[int]) -> Iterator[None]:
-    """Inside the body, Ctrl-C adds to this list; pressed again, it interrupts at once."""
+    """Inside the `with` block, record the first Ctrl-C in `pressed`; the second interrupts."""
 
     def press(number: int, frame: Any) -> None:
         if pressed:
             raise KeyboardInterrupt
         pressed.append(number)
 
-    before = signal.getsignal(signal.SIGINT)
-    in_main_thread = threading.current_thread() is threading.main_thread()  # signals go there
-    if not in_main_thread or before is None or before is signal.SIG_IGN:
-        yield  # an ignored signal stays ignored, and a handler that is not Python's stays
+    previous = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or previous is None or previous is signal.SIG_IGN:
+        yield  # only the main thread may set a handler; ignored or foreign ones are left alone
         return
     signal.signal(signal.SIGINT, press)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)

@@ -1,4 +1,4 @@
-"""What training minimises: the loss of a model, computed with its shortcuts, and its metrics."""
+"""The loss and the metrics of a model in training, computed with its shortcuts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sums = dict[str, Array]  # of metrics, by name
 
 
 class Trainable(Chain):
-    """A chain with what training needs: `Sequential`, as seen from here."""
+    """What training requires of a model; `Sequential` implements it."""
 
     loss: Loss
     optimizer: Optimizer
@@ -40,9 +40,9 @@ class Trainable(Chain):
 class Objective:
     """The loss and the metrics of a model.
 
-    body       the layers that run, and
-    loss       the loss of their output: see `plan`
-    metrics    of the model's output, summed up batch by batch
+    body       the layers that training runs: see `plan`
+    loss       the loss of the body's output
+    metrics    the metrics of the model's output, summed up batch by batch
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class Objective:
         self.body, self.loss, self._last, _ = plan(model, loss, shortcuts=shortcuts)
         self.metrics = as_metrics(metrics, loss.threshold, loss.labels is not None)
         self._ignored: int | None = getattr(loss, "ignore_index", None)
-        self._made_from = loss, list(model.layers)
+        self._original = loss, list(model.layers)
         watch = current().watch
         self.watch = None if watch is None else watch.of(model)
 
     def check(self, model: Trainable) -> None:
         """Refuse a model whose loss or list of layers changed since training began."""
-        loss, layers = self._made_from
+        loss, layers = self._original
         if model.loss is not loss or model.layers != layers:
             what = "loss" if model.loss is not loss else "list of layers"
             raise OrderError(
@@ -77,7 +77,7 @@ class Objective:
                 return self._last.forward(P)
 
     def evaluate(self, batches: Iterable[Data]) -> dict[str, Any]:
-        """Return loss and metrics of all batches; how the data are batched changes nothing."""
+        """Return the loss and the metrics of all batches together, by name."""
         value = total = 0.0
         sums = Sums()
         for batch in batches:
@@ -90,7 +90,7 @@ class Objective:
         return {"loss": value / total if total else 0.0, **self.results(sums)}
 
     def divisor(self, batch: Data) -> float:
-        """Return the number that the loss of this batch alone is divided by."""
+        """Return the divisor of the loss when this batch is not part of a larger one."""
         return self.loss.divisor(batch.T, batch.w, batch.outputs)
 
     def add_metrics(self, sums: Sums, P: Array, batch: Data) -> None:

@@ -11,30 +11,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 REDRAW = 0.1  # seconds between updates of a bar
-LINES = 20  # the maximum number of epochs with a line above a bar
+LINES = 20  # the maximum number of epoch lines above a bar
 
 
 class Silent:
-    """A display that shows nothing; the base class of the others."""
+    """A display that shows nothing; the base class of the others.
+
+    If `accumulate` is above 1, the batches of one step count as one.
+    """
 
     def begin(self, first: int, epochs: int, batches: int | None) -> None:
-        """Before training: the first epoch's number, and the batches per epoch if known."""
+        """Start with epoch number `first`; `batches` are the batches per epoch, if known."""
 
     def counted(self, batches: int | None) -> None:
-        """After an epoch: the number of its batches."""
+        """Set the number of batches per epoch, which is known after the first epoch."""
 
     def due(self) -> bool:
-        """Whether it is time for `batch` to update the display."""
+        """Return whether it is time for `batch` to update the display."""
         return False
 
     def batch(self, done: int, samples: int, logs: Mapping[str, float]) -> None:
-        """After a batch: the batches and samples of this epoch so far, and the logs."""
+        """Show the batches and samples of this epoch so far, and the logs."""
 
     def epoch(self, epoch: int, logs: Mapping[str, float], speed: float, seconds: float) -> None:
-        """After an epoch: its logs, its training speed in samples per second, and its duration."""
+        """Show the logs of an epoch, its training speed in samples per second, and its duration."""
 
     def end(self, note: str = "") -> None:
-        """After training, with a note if it ended early."""
+        """Finish, with a note if training ended early."""
 
 
 class Lines(Silent):
@@ -107,7 +110,7 @@ class Live(Lines):
         """Create the bar."""
 
     def draw(self, done: int, head: str, text: str) -> None:
-        """Draw the bar with `done` batches completed, and the text on both sides."""
+        """Draw the bar with `done` batches completed, and text on both sides of it."""
 
     def close(self) -> None:
         """Remove the bar."""
@@ -179,7 +182,7 @@ class Notebook(Live):
 
 
 def _numbers(logs: Mapping[str, float]) -> list[str]:
-    """The logs as text: `train loss 0.1 accuracy 0.9`, `test loss 0.2 accuracy 0.8`."""
+    """Return the logs as text: `train loss 0.1 accuracy 0.9`, `test loss 0.2 accuracy 0.8`."""
     parts: dict[str, list[str]] = {}
     for name, value in logs.items():
         part, _, metric = name.partition("_")

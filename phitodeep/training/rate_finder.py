@@ -54,7 +54,7 @@ def find_alpha(
     low, high = check_number(low, "low", above=0), check_number(high, "high", above=0)
     if high <= low:
         raise ArgumentError(f"find_alpha needs low < high, got {low} and {high}.")
-    steps, trial = check_count(steps, "steps", least=10), model.copy()
+    steps, trial = check_count(steps, "steps", minimum=10), model.copy()
     trial.callbacks, trial.metrics = [], []
     trial.optimizer.alpha = rate = ExponentialDecay(low, steps - 1, high / low)
     first = trial.optimizer.t
@@ -72,7 +72,7 @@ def find_alpha(
             raise StopTraining
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PhitodeepWarning)  # it is meant to diverge
+        warnings.simplefilter("ignore", PhitodeepWarning)  # divergence is expected
         record_each = LambdaCallback(on_batch_end=record)
         trial.train(X, y, epochs=steps, batch_size=batch_size, callbacks=[record_each], verbose=0)
     if len(losses) < 3:

@@ -1,16 +1,18 @@
-"""The two tables of shortcuts: the same function with less work, in training and evaluation.
+"""Two tables of shortcuts, which compute the same function with less work.
+
+Training and evaluation use both.
 
 FUSED: a last layer and a loss that together have one simple gradient. Softmax's Jacobian times the
-gradient of its cross-entropy is p - onehot; sigmoid with binary cross-entropy is alike. Training
-then leaves out the last layer and passes its input, the logits, to the loss in the table, which is
-finite where the long way would divide 0 by 0.
+gradient of its cross-entropy is p - onehot; for sigmoid with binary cross-entropy, it is p - t.
+Training then leaves out the last layer and passes its input, the logits, to the loss in the table,
+which is finite where the long way would divide 0 by 0.
 
-SWAPPED: two neighbouring layers that may change places. max(relu(x)) = relu(max(x)), because ReLU
-never decreases; the gradient reaches the same element either way, or is 0. After a 2 x 2 pool, ReLU
-has a quarter of the work.
+SWAPPED: two neighbouring layers that may run in the other order. max(relu(x)) = relu(max(x)),
+because ReLU never decreases; the gradient reaches the same element either way, or is 0. After a
+2 x 2 pool, ReLU has a quarter of the work.
 
 `plan` applies both. `model.summary()` prints the plan, and `train(..., shortcuts=False)` runs the
-layers as written. Tests prove that both ways agree.
+layers as written. Tests check that both ways agree.
 """
 
 from __future__ import annotations
@@ -42,7 +44,6 @@ FUSED: dict[tuple[type[Layer], type[Loss]], Callable[[Any], Loss]] = {
     (Sigmoid, BinaryCrossEntropy): lambda loss: BinaryCrossEntropyWithLogits(),
 }
 
-
 SWAPPED: set[tuple[type[Layer], type[Layer]]] = {(ReLU, MaxPool1D), (ReLU, MaxPool2D)}
 
 
@@ -52,7 +53,7 @@ class Plan(NamedTuple):
     body: Chain  # the layers that run
     loss: Loss  # of the body's output
     last: Layer | None  # the layer that the loss replaces; it runs for metrics only
-    notes: tuple[str, ...]  # what differs from the layers as written, for people
+    notes: tuple[str, ...]  # how this differs from the layers as written, for `summary()`
 
 
 def plan(model: Chain, loss: Loss, *, shortcuts: bool = True) -> Plan:
@@ -75,14 +76,14 @@ def fused(last: Layer | None, loss: Loss) -> Loss | None:
 
 
 def swapped(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
-    """Return the chain with its layers in a cheaper order, and what has changed places."""
-    places, notes = list(enumerate(chain.layers)), []
-    for k in range(1, len(places)):
-        (i, first), (j, second) = places[k - 1 : k + 1]
+    """Return the chain with its layers in a cheaper order, and a note on each swap."""
+    order, notes = list(enumerate(chain.layers)), []
+    for k in range(1, len(order)):
+        (i, first), (j, second) = order[k - 1 : k + 1]
         if (type(first), type(second)) in SWAPPED:
-            places[k - 1 : k + 1] = (j, second), (i, first)
+            order[k - 1 : k + 1] = (j, second), (i, first)
             notes.append(f"{type(second).__name__} ({j}) runs before {type(first).__name__} ({i})")
-    layers = [layer for _, layer in places]
+    layers = [layer for _, layer in order]
     return (chain._with_layers(layers) if notes else chain), tuple(notes)
 
 

@@ -87,7 +87,11 @@ class Memory(Buffered):
 
 
 class Table(Source):
-    """Samples that stay in storage, such as in a file: each batch reads its own rows."""
+    """Samples that stay in storage, such as a file, from which each batch reads its rows.
+
+    read       returns the arguments of `as_data` for some of the rows, by name
+    as_data    checks and casts them: `validate`
+    """
 
     def __init__(
         self,
@@ -120,7 +124,7 @@ class Table(Source):
 
 
 class Stream(Source):
-    """Batches from an iterable; `open(size)` begins an epoch."""
+    """Batches from an iterable, which `open(size)` returns for each epoch."""
 
     def __init__(
         self,
@@ -171,7 +175,7 @@ class Stream(Source):
         )
 
     def _named(self, item: Any) -> dict[str, Any]:
-        """A batch as keyword arguments for `validate`."""
+        """Return a batch as keyword arguments for `validate`."""
         if isinstance(item, Mapping):
             return _columns(item, self.columns)
         if isinstance(item, tuple | list) and len(item) in (2, 3):
@@ -183,7 +187,7 @@ class Stream(Source):
 
 
 def _columns(batch: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
-    """X and y from a batch by column names: the given ones, or the only two."""
+    """Return X and y from a batch by column name; without names, it must have two columns."""
     names = list(batch) if columns is None else list(columns)
     if len(names) != 2 or not set(names) <= set(batch):
         raise ArgumentError(
@@ -220,7 +224,7 @@ def as_source(
     if batched:
         for name, value in (("sample_weight", sample_weight), ("lengths", lengths)):
             if value is not None:
-                raise ArgumentError(f"{name} goes with arrays: put it into the batches instead.")
+                raise ArgumentError(f"{name} is for arrays: put it into the batches instead.")
         return _from_batches(X, columns, batch_size, as_data)
     if y is None or in_memory:
         return Arrays(as_data(X, y, sample_weight, lengths))
@@ -262,7 +266,7 @@ def _from_batches(
     batch_size: int | None,
     as_data: Callable[..., Data],
 ) -> Source:
-    """A Hugging Face dataset, an iterable of batches, or a function that returns one."""
+    """Return the source for a Hugging Face dataset, an iterable, or a function that returns one."""
     if hasattr(X, "with_format"):
         return _from_dataset(X.with_format("numpy"), columns, batch_size, as_data)
     make = X if callable(X) else lambda: X
@@ -288,13 +292,13 @@ def _from_dataset(
     batch_size: int | None,
     as_data: Callable[..., Data],
 ) -> Source:
-    """A Hugging Face dataset, which has rows or only streams them."""
+    """Return the source for a Hugging Face dataset, whose rows are indexed or streamed."""
     if hasattr(dataset, "__len__"):
         return Table(
             lambda rows: _columns(dataset[rows.tolist()], columns), np.arange(len(dataset)), as_data
         )
     if batch_size is None:
-        raise ArgumentError("a dataset that streams needs a batch_size.")
+        raise ArgumentError("a streaming dataset needs a batch_size.")
     stream = Stream(lambda size: dataset.iter(batch_size=size), as_data, columns)
     stream.begin(batch_size)
     return stream

@@ -25,7 +25,8 @@ class Team:
     The first thread uses the body itself, the others replicas that share its parameters and have
     their own frames. A layer that updates its state in training, such as BatchNorm, depends on the
     whole batch and is refused. If a layer or the loss does not declare its samples independent, the
-    batch is not split. Gradients are added in the order of the parts, so runs repeat to the bit.
+    batch is not split. Gradients are added in the order of the parts, so results are reproducible
+    bit for bit.
     """
 
     def __init__(self, body: Chain, loss: Loss, count: int) -> None:
@@ -52,7 +53,7 @@ class Team:
                 )
 
     def _members(self, n: int) -> list[tuple[Chain, Loss]]:
-        """The body and the loss for each part of n samples, with their current settings."""
+        """Return the body and the loss for each part of n samples, with their current settings."""
         self._check()
         members = [(self.body, self.loss)]
         if self.body.independent_samples and self.loss.independent_samples:

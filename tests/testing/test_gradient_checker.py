@@ -166,7 +166,7 @@ def test_a_model_brings_its_loss(X: Array, rng: np.random.Generator) -> None:
     assert [e.name for e in report.entries] == [e.name for e in with_loss.entries]
     assert len(check_gradients(model, X).entries) == 5  # against a random dY
     model.loss = WrongMeanSquaredError()
-    with pytest.raises(GradientError, match="Alone, the loss is wrong too: WrongMeanSquared"):
+    with pytest.raises(GradientError, match="On its own, the loss is wrong too: WrongMeanSquared"):
         check_gradients(model, X, y)
 
 
@@ -590,19 +590,19 @@ WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     "a gradient too many": (lambda: wrong(Dense, with_another)(4), "extra is given, but nothing"),
     "nan": (
         lambda: wrong(Dense, grad("b", lambda db: np.where(np.arange(4) == 2, np.nan, db)))(4),
-        r"b holds nan or infinity, first at \[2\]",
+        r"b contains nan or infinity, first at \[2\]",
     ),
     "float32": (
         lambda: wrong(Dense, grad("b", np.float32))(4),
         "b is float32, but everything else is float64",
     ),
-    "backward writes into dY": (
+    "backward modifies dY": (
         lambda: wrong(ReLU, lambda layer, dY, dX: np.multiply(dY, layer.cache["Y"] > 0, out=dY))(),
-        "backward writes into dY",
+        "backward modifies dY",
     ),
-    "backward writes into the parameters": (
+    "backward modifies the parameters": (
         lambda: wrong(Dense, decayed)(4),
-        "backward writes into W",
+        "backward modifies W",
     ),
     "gradients accumulate": (
         lambda: wrong(Dense, accumulated)(4),
@@ -735,10 +735,10 @@ def test_a_loss_of_precision_and_forward_faults_are_told(X: Array) -> None:
             return np.full_like(super().forward(X), np.inf)
 
     for layer, message in (
-        (Rounds(), "Y is float32 for X of float64"),
-        (Writes(), "forward writes into X"),
+        (Rounds(), "Y is float32, but X is float64"),
+        (Writes(), "forward modifies X"),
         (Draws(0.5), "forward, called again at the same step, returns a different Y"),
-        (Infinite(), "Y holds nan or infinity"),
+        (Infinite(), "Y contains nan or infinity"),
     ):
         kept = X.copy()
         with pytest.raises(GradientError, match=message):
@@ -801,7 +801,7 @@ class Writing(losses.MeanSquaredError):
         (SwappedHuber(0.6), r"1[45] of 15 probed entries are wrong"),
         (FusedCrossEntropy(), "It is p - t, the gradient with respect to the logits"),
         (FusedBinary(), "It is p - t, the gradient with respect to the logits"),
-        (Writing(), "loss_gradient writes into X"),
+        (Writing(), "loss_gradient modifies X"),
     ],
 )
 def test_a_wrong_loss_is_refused_and_recognised(
@@ -835,7 +835,7 @@ def test_the_culprit_in_a_model_is_found(X: Array) -> None:
     first, second, *rest = str(error.value).splitlines()
     assert first.endswith("has wrong gradients.")
     assert second.startswith("  1.layers.1.W[")
-    assert rest[0].startswith("  Alone, layer 1.layers.1 is wrong too: Wrong(4, 4) has wrong")
+    assert rest[0].startswith("  On its own, layer 1.layers.1 is wrong too: Wrong(4, 4) has wrong")
     assert "5 (the batch size) times too small" in rest[1]
     assert len(rest) == 2
 
@@ -847,7 +847,11 @@ def test_a_wrong_dX_in_the_middle_is_blamed_on_its_layer(X: Array) -> None:
     text = str(error.value)
     assert all(f"\n  {name}[" in text for name in ("dX", "0.W", "0.b"))
     assert "\n  2.W" not in text  # behind the culprit all is right
-    assert text.count("Alone, layer") == text.count("Alone, layer 1 is wrong too: Wrong()") == 1
+    assert (
+        text.count("On its own, layer")
+        == text.count("On its own, layer 1 is wrong too: Wrong()")
+        == 1
+    )
 
 
 def test_a_container_that_joins_right_layers_wrongly_is_told(X: Array) -> None:

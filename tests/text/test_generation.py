@@ -328,7 +328,7 @@ def test_a_window_of_fixed_length_moves_along_the_text():
         == model.generate([1, 2, 3], 5, temperature=0)[0, 3:].tolist()
     )
     with pytest.raises(
-        ShapeError, match=r"shape \(3,\).*prompt of 2 tokens.*Remedy: a longer prompt"
+        ShapeError, match=r"shape \(3,\).*prompt of 2 tokens.*Remedy: use a longer prompt"
     ):
         model.stream([1, 2], 5)
 

@@ -399,7 +399,7 @@ def test_a_model_is_built_by_its_first_batch(arrays: Any) -> None:
         (lambda: [(np.ones((2, D)),)], "pairs"),
         (lambda: [(np.ones((2, D)), [0, 1]), (np.ones((2, D + 1)), [0, 1])], "batch 2"),
         (lambda: [{"a": 1, "b": 2, "c": 3}], r"columns \['a', 'b', 'c'\]"),
-        (np.ones((4, D)), "came without y"),
+        (np.ones((4, D)), "was given without y"),
         ("text", "real numbers"),
     ],
 )
@@ -411,8 +411,8 @@ def test_streams_that_cannot_be_read_are_refused(data: Any, says: str) -> None:
 def test_options_of_arrays_are_refused_for_streams(arrays: Any) -> None:
     X, y = arrays
     for options, says in (
-        ({"sample_weight": np.ones(N)}, "sample_weight goes with arrays"),
-        ({"lengths": np.ones(N, int)}, "lengths goes with arrays"),
+        ({"sample_weight": np.ones(N)}, "sample_weight is for arrays"),
+        ({"lengths": np.ones(N, int)}, "lengths is for arrays"),
         ({"validation_split": 0.2}, "validation_split needs arrays"),
     ):
         with pytest.raises(ArgumentError, match=says):
