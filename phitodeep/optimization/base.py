@@ -23,8 +23,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
 from phitodeep.optimization.divergence import bad_gradient, length
 from phitodeep.optimization.groups import Groups, checked_groups, first_matches
-from phitodeep.optimization.memory import Memories
-from phitodeep.optimization.packing import Group, Own, Packing, Slot, trainable
+from phitodeep.optimization.packing import Group, Packing, Slot, trainable
 from phitodeep.optimization.resuming import ALL, Resumable
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
 from phitodeep.types import Array, Schedule, describe
@@ -106,21 +105,6 @@ class Optimizer(Resumable):
 
     def __repr__(self) -> str:
         return describe(self)
-
-    def reset(self) -> None:
-        """Forget everything but the settings."""
-        self.t = 0  # steps taken
-        self.last_rate = 0.0  # the learning rate of the last step
-        self._slots: dict[str, Array] = {}  # the memory of packed parameters, as flat vectors
-        self._memories = Memories()  # the memory of the other parameters
-        self._packing: Packing | None = None
-        self._patterns: list[str] = []  # the patterns of the groups at the last packing
-        self._group = ALL  # the group that `update` runs on
-        self.own: Own = {}  # the group's scalar memory: see `own_start`
-        self._averaged = False  # whether the parameters are replaced by their averages
-        self._holding = False  # whether the slot "held" has gradients of accumulated batches
-        self._scratch: dict[str, Array] = {}
-        self._owner: weakref.ref[Layer] | None = None
 
     # --- the rate --------------------------------------------------------------------------
 

@@ -23,23 +23,24 @@ ALL = Group(("", None), [], slice(None), slice(0), {})  # the group of all param
 class Resumable(Configurable):
     """The memory of an optimizer: how it is written, read, copied and pickled."""
 
-    own_start: ClassVar[
-        Mapping[str, float]
-    ] = {}  # a parameter's first scalar memory, such as {"t": 0}
-
+    own_start: ClassVar[Mapping[str, float]] = {}  # a parameter's first scalars, such as {"t": 0}
     groups: dict[str, dict[str, Any]] | None
-    t: int  # steps taken
-    last_rate: float  # the learning rate of the last step
-    own: Own  # the current group's scalar memory: see `own_start`
     _alpha: float | Schedule
-    _owner: weakref.ref[Layer] | None  # the model
-    _packing: Packing | None
-    _slots: dict[str, Array]  # the memory of packed parameters, as flat vectors
-    _scratch: dict[str, Array]
-    _memories: Memories  # the memory of the other parameters
-    _group: Group  # the group that `update` runs on
-    _holding: bool  # whether the slot "held" has gradients of accumulated batches
-    _averaged: bool  # whether the parameters are replaced by their averages
+
+    def reset(self) -> None:
+        """Forget everything but the settings."""
+        self.t = 0  # steps taken
+        self.last_rate = 0.0  # the learning rate of the last step
+        self.own: Own = {}  # the current group's scalar memory: see `own_start`
+        self._slots: dict[str, Array] = {}  # the memory of packed parameters, as flat vectors
+        self._memories = Memories()  # the memory of the other parameters
+        self._packing: Packing | None = None
+        self._patterns: list[str] = []  # the patterns of the groups at the last packing
+        self._group = ALL  # the group that `update` runs on
+        self._averaged = False  # whether the parameters are replaced by their averages
+        self._holding = False  # whether the slot "held" has gradients of accumulated batches
+        self._scratch: dict[str, Array] = {}
+        self._owner: weakref.ref[Layer] | None = None  # the model
 
     def memory(self) -> dict[str, dict[str, Array]]:
         """Return copies of what the rule remembers, by parameter path and slot name."""
