@@ -115,7 +115,10 @@ def log_softmax(X: Array, axis: int = -1) -> Array:
 
 
 def exp_minus_line(X: Array) -> Array:
-    """exp(x) - 1 - x, elementwise; near 0, where terms cancel, the series x^2 / 2 + x^3 / 6 ..."""
+    """exp(x) - 1 - x, elementwise.
+
+    Near 0, where the terms cancel, it is computed as x^2 / 2 + x^3 / 6 + ...
+    """
     near = np.clip(X, -0.1, 0.1)
     series = near * near * _polynomial(_EXP_SERIES, near)
     return np.where(near == X, series, np.expm1(X) - X)
@@ -125,7 +128,7 @@ _EXP_SERIES = tuple(1 / math.factorial(k) for k in range(10, 1, -1))
 
 
 def _sum(X: Array, axis: int) -> Array:
-    """The sum along `axis`, which keeps size 1; for the last axis, a product with ones."""
+    """The sum along `axis`, kept as an axis of size 1; for the last axis, a product with ones."""
     if axis in (-1, X.ndim - 1) and X.ndim > 1:
         return np.matmul(X, ones(X.shape[-1], X.dtype)[:, None])
     return X.sum(axis=axis, keepdims=True)
@@ -207,7 +210,7 @@ def _polynomial(coefficients: tuple[float, ...], X: Array) -> Array:
 
 
 def one_hot(labels: Any, classes: int, dtype: DType = np.float32) -> Array:
-    """(...,) integer labels -> (..., classes) with a single 1 in each row."""
+    """Turn integer labels (...,) into rows (..., classes) with a single 1 each."""
     labels = check_labels(labels, classes)
     Y = np.zeros((*labels.shape, classes), dtype)
     np.put_along_axis(Y, labels[..., None], 1, axis=-1)
@@ -251,7 +254,10 @@ def cross_entropy(
 def cross_entropy_gradient(
     logits: Array, targets: Array, weights: Array | None = None, total: float | None = None
 ) -> Array:
-    """The gradient of `cross_entropy` for the logits: w_i (p_ik sum_j t_ij - t_ik) / total."""
+    """Return the gradient of `cross_entropy` with respect to the logits.
+
+    It is w_i (p_ik sum_j t_ij - t_ik) / total, with p = softmax(logits).
+    """
     return cross_entropy_and_gradient(logits, targets, weights, total)[1]
 
 

@@ -15,7 +15,7 @@ from phitodeep.types import Array, Shape, describe, settings
 
 @register
 class InitType(Enum):
-    """The distribution to draw from; both have the same variance."""
+    """The distribution of initial values: normal or uniform, with the same variance."""
 
     NORMAL = "normal"
     UNIFORM = "uniform"
@@ -71,9 +71,8 @@ class VarianceScaling(Initializer):
         std = math.sqrt(self.variance(*fans(shape)))
         if self.init_type is InitType.NORMAL:
             return std * rng.standard_normal(shape)
-        return rng.uniform(
-            -std * math.sqrt(3), std * math.sqrt(3), shape
-        )  # U(-a, a) has variance a^2 / 3
+        a = math.sqrt(3) * std  # the variance of U(-a, a) is a^2 / 3
+        return rng.uniform(-a, a, shape)
 
 
 class He(VarianceScaling):

@@ -190,7 +190,7 @@ class CELU(ELU):
 
 
 class SELU(Elementwise):
-    """y = scale ELU(x): its two constants keep activations at mean 0 and variance 1.
+    """y = scale ELU(x), where scale and alpha keep activations at mean 0 and variance 1.
 
     The slope is scale for x > 0, else scale alpha exp(x) = y + scale alpha. Use it with the
     initializer LeCun.

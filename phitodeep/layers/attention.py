@@ -40,7 +40,7 @@ class MultiHeadAttention(Layer):
         Q, K, V = X Wqkv + bqkv        S = Q K^T / sqrt(d)        P = softmax(S)
         Z = P V                        Y = (Z of all heads) Wo + bo
 
-    causal    position t attends to positions up to t only
+    causal    position t attends only to positions up to t
     rope      Q and K are rotated by angles that depend on the position
     dropout   applied to P
     mask      padding is never attended to
@@ -184,7 +184,7 @@ class MultiHeadAttention(Layer):
     def _split(self, QKV: Array, N: int) -> tuple[Array, Array, Array]:
         """Return queries, keys and values as views (N, k, heads / k or 1, T, d)."""
         D = len(self.Wqkv)
-        end = (QKV.shape[1] + D) // 2  # of the keys
+        end = (QKV.shape[1] + D) // 2  # of the keys' columns
         return (
             self._heads(QKV[:, :D], N),
             self._heads(QKV[:, D:end], N),

@@ -18,7 +18,7 @@ from phitodeep.types import Array, Shape
 
 
 class _Image(Layer):
-    """A layer whose samples are images (height, width, C)."""
+    """Base class of layers whose samples are images (height, width, C)."""
 
     _flops_per_output = 0
     independent_samples = True

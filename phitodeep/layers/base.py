@@ -49,7 +49,7 @@ STEPS = {  # the values of `Layer.steps`: what step t of Y depends on
 
 
 def _nested_items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) for the items of a list, tuple or dict, nested or not: `layers.0`, ..."""
+    """Yield (name, value) for each item of a list, tuple or dict, and of those nested in it."""
     for key, v in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(v, list | tuple | dict):
             yield from _nested_items(f"{name}.{key}", v)
@@ -84,7 +84,7 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Array | None]:
-    """Wrap `backward`: refuse a dY without a forward pass before it, or of a shape unlike Y's."""
+    """Wrap `backward`: require a forward pass before it, and a dY with the shape of Y."""
 
     @functools.wraps(backward)
     def guarded(self: Layer, dY: Array) -> Array | None:
@@ -131,18 +131,16 @@ class Layer(Weights, Configurable):
 
     # Declarations. A class that overrides `forward` must declare all of them again, and a class
     # that overrides only `backward` must declare the first one again.
-    independent_samples: Any = False  # whether sample i of Y depends on sample i of X only
+    independent_samples: Any = False  # whether sample i of Y depends only on sample i of X
     steps: Any = "joined"  # how the steps of (N, T, ...) depend on each other: a key of `STEPS`
-    output_shape: Shape | None = None  # of one sample, once built
+    output_shape: Shape | None = None  # the shape of one output; None until built
     gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" if unknown
     max_steps: int | None = None  # the maximum number of steps, if there is one
     _mask_remedy: ClassVar[str] = (  # what to do if `compute_mask` refuses
         'leave out `lengths`; in a layer of your own, declare steps = "independent" or write '
         "compute_mask"
     )
-    refers_to: ClassVar[
-        tuple[str, ...]
-    ] = ()  # attributes that refer to layers elsewhere in the tree
+    refers_to: ClassVar[tuple[str, ...]] = ()  # attributes that refer to layers elsewhere
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -295,7 +293,7 @@ class Layer(Weights, Configurable):
     # --- building --------------------------------------------------------------------------
 
     def build(self, input_shape: Shape, *, seed: Any = None, dtype: DType = None) -> Shape:
-        """Create the parameters for samples of `input_shape`, without the batch axis.
+        """Create the parameters for samples of shape `input_shape` (without the batch axis).
 
         Building again is harmless: a new dtype casts the parameters, a new seed changes none of
         them, and a shape that does not fit them is refused. `dtype` defaults to the layer's current
@@ -329,7 +327,7 @@ class Layer(Weights, Configurable):
             )
 
     def _make_parameters(self) -> None:
-        """Build from the settings; raise a NotBuiltError if they do not determine its input."""
+        """Build, or raise a NotBuiltError if the settings do not determine the input shape."""
         self._check_initialized()
         if self.output_shape is None and self._declared:
             self.build(self._known_or_refuse())

@@ -28,12 +28,10 @@ class Call(NamedTuple):
     caching: bool = True  # forward saves what backward needs
     needs_dX: bool = True  # False: the gradient of the input is not used
     reuse: bool = False  # buffers of the previous step may be overwritten
-    step: int | None = None  # of the optimizer; None outside training
+    step: int | None = None  # the optimizer's step; None outside training
     first: int = 0  # index of this batch's first sample in the global batch
     mask: Array | None = None  # (N, T) bool: False for padding
-    memory: dict[Any, Any] | None = (
-        None  # in generation: what each layer remembers of earlier steps
-    )
+    memory: dict[Any, Any] | None = None  # in generation: earlier steps, by layer
     again: bool = False  # a checkpoint recomputes this forward pass: nothing is counted twice
     watch: Watch | None = None  # what observes every pass: see `watching`
 

@@ -16,7 +16,7 @@ from phitodeep.types import Array, Shape
 class Chain(Container):
     """Apply layers one after another: Y = f_n(... f_2(f_1(X))).
 
-    Shapes: X, dX are the first layer's; Y, dY are the last layer's.
+    Shapes: X, dX are as in the first layer; Y, dY are as in the last layer.
     Backward is the chain rule: dY goes through the layers from the last to the first. If dX is not
     needed, as in training, it stops at the first layer that learns.
 

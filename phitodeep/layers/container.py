@@ -20,8 +20,8 @@ class Container(Layer):
     """A layer that holds other layers: as attributes, or in (nested) lists, tuples and dicts.
 
     Derive your own containers from this class. It finds the layers inside, so that they are built
-    from the same seed, trained, counted, copied and saved like all others. You write `create`,
-    `forward` and `backward`.
+    from the same seed, trained, counted, copied and saved like all other layers. You write
+    `create`, `forward` and `backward`.
 
     In training, the dX of the first layer that learns is not needed, so layers skip it: their
     `backward` returns None. Your own container is always asked for dX, so its inner layers always

@@ -16,9 +16,9 @@ from phitodeep.types import Array, Shape
 
 
 class Residual(Chain):
-    """Y = X + F(X), where F is the chain of `layers` and must keep the shape.
+    """A residual connection, Y = X + F(X), around the chain F of `layers`.
 
-    Shapes: X, Y, dX, dY are (N, ...).
+    Shapes: X, Y, dX, dY are (N, ...). F must keep the shape.
     Backward: X reaches Y directly and through F, so dX = dY + dF, with dF the gradient through F.
     Source: He et al. 2016, "Deep residual learning", arXiv:1512.03385, eq. 1.
     """
@@ -152,7 +152,7 @@ class Parallel(Container):
 
 
 class SkipConcat(Chain):
-    """Y = (X, F(X)) concatenated on the last axis, where F is the chain of `layers`.
+    """A skip connection: concatenate X and F(X), where F is the chain of `layers`.
 
     Shapes: X, dX are (N, ..., C); Y, dY are (N, ..., C + C'), where F(X) is (N, ..., C'): F must
     keep all axes except the last. This is the skip connection of a U-Net, in which F is all that
@@ -195,7 +195,8 @@ class SkipConcat(Chain):
 class TimeDistributed(Container):
     """Apply a layer to every step of (N, T, ...), as if each step were a sample.
 
-    Shapes: X is (N, T, ...); the layer's input is (N T, ...), and Y is its output as (N, T, ...).
+    Shapes: X is (N, T, ...). The inner layer receives X as (N T, ...), and Y is its output as
+    (N, T, ...).
     Dense, norms and activations do not need it: they already treat each step separately. Use it for
     layers that work on whole samples, such as Conv2D on the frames of a video.
     Backward: dY and dX are reshaped in the same way.

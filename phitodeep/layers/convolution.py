@@ -39,10 +39,7 @@ BLOCK = 1 << 20  # number of window elements in memory at once
 
 
 class _Convolution(Layer):
-    """Base class of all convolutions: their settings, W and b, and windows.
-
-    W holds one kernel matrix per group of channels.
-    """
+    """Base class of all convolutions: settings, W and b, and windows."""
 
     W = Param(decay=True)
     b = Param()
@@ -87,7 +84,8 @@ class _Convolution(Layer):
     def _check(self, X: Array) -> None:
         if X.ndim != self.rank + 2 or X.shape[-1] != self.input_shape[-1]:  # type: ignore[index]
             raise ShapeError(
-                f"{self!r} takes samples of shape {self.input_shape}, got X of shape {X.shape}."
+                f"{self!r} was built for samples of shape {self.input_shape}, "
+                f"got X of shape {X.shape}."
             )
 
     def _windows(self, sizes: Shape) -> Windows:

@@ -88,7 +88,7 @@ class _Positional(Layer):
         return mask
 
     def _start(self, T: int) -> int:
-        """Return the position of the first of T steps; generation continues the last call's."""
+        """Return the position of the first of T steps; in generation, it follows earlier calls."""
         memory = current().memory
         if memory is None:
             self._check(T)
@@ -152,9 +152,11 @@ class PositionalEmbedding(_Positional):
 
 
 class SinusoidalEncoding(_Positional):
-    """y_t = x_t + e_t with e_t,2i = sin(t w_i), e_t,2i+1 = cos(t w_i), w_i = 10000^(-2i / D).
+    """y_t = x_t + e_t: add a fixed vector of sines and cosines for each position.
 
-    Shapes: X, Y, dX, dY are (N, T, D), for any T. Backward: e is constant, so dX = dY.
+    Shapes: X, Y, dX, dY are (N, T, D), for any T.
+    Forward: e_t,2i = sin(t w_i) and e_t,2i+1 = cos(t w_i), with w_i = 10000^(-2i / D).
+    Backward: e is constant, so dX = dY.
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.5.
     """
 

@@ -24,13 +24,11 @@ class Frame:
     def __init__(self) -> None:
         self.cache: dict[str, Any] = {}
         self.grads: dict[str, Array] = _NoGrads()
-        self.grad_arrays: dict[
-            str, Array
-        ] = {}  # the arrays that a training step writes gradients into
+        self.grad_arrays: dict[str, Array] = {}  # where a training step writes gradients
         self.buffers: dict[str, Array] = {}
-        self.output: tuple[Shape, np.dtype[Any]] | None = None  # of the last cached Y
+        self.output: tuple[Shape, np.dtype[Any]] | None = None  # shape and dtype of cached Y
         self.passes = 0  # forward passes outside training that drew random numbers
-        self.start: tuple[Array, Call] | None = None  # of the pass that a checkpoint recomputes
+        self.start: tuple[Array, Call] | None = None  # input of the pass to recompute
 
 
 class Buffered:

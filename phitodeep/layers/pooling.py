@@ -118,7 +118,7 @@ class _MaxPool(_Pool):
         return windows.inside(dX)
 
     def _kernel_and_stride(self) -> tuple[Shape, Shape]:
-        """Return both for images: a pool over steps is a pool over images of width 1."""
+        """Return kernel and stride for images; a sequence is an image of width 1."""
         one = (1,) * (2 - self.rank)
         return (*self.pool, *one), (*self.strides, *one)
 
@@ -141,7 +141,10 @@ def max_pool(X: Array, Y: Array, winner: Array, kernel: Shape, stride: Shape) ->
 def max_pool_back(
     dY: Array, winner: Array, dX: Array, s: Array, kernel: Shape, stride: Shape
 ) -> None:
-    """dX <- the sum of dY over the windows whose maximum each x is; s is scratch of dY's shape."""
+    """dX <- the sum of dY over the windows in which each position is the maximum.
+
+    s is scratch of dY's shape.
+    """
     disjoint = kernel == stride  # each position is in at most one window
     if not disjoint or dX.size != dY.size * math.prod(kernel):
         dX.fill(0)
@@ -228,7 +231,7 @@ class AvgPool2D(_AvgPool):
 
 
 class _Global(Layer):
-    """Base class of pooling over all positions: (N, *sizes, C) -> (N, C); a mask is for axis 1."""
+    """Base class of pooling over all positions, (N, *sizes, C) -> (N, C); masks are for axis 1."""
 
     independent_samples = True
 

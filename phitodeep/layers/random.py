@@ -19,7 +19,7 @@ class Seeded(Buffered):
     """Base class of objects whose random values are all derived from one seed."""
 
     _shapes_only: bool  # in a copy that only computes shapes, which draws nothing
-    _generator: np.random.Generator | None  # of initial values
+    _generator: np.random.Generator | None  # draws initial values
     _seed: np.random.SeedSequence | None
 
     def children(self) -> dict[str, Any]:

@@ -79,10 +79,10 @@ class _Recurrent(Layer):
         raise NotImplementedError(f"{type(self).__name__} must implement step.")
 
     def back(self, t: int, d: Array, A: Array, S: Array, K: Array, dA: Array, dU: Array) -> None:
-        """Write dA[t] and dU[t], and turn d from the gradient of S[:, t + 1] into S[:, t]'s.
+        """Write dA[t] and dU[t], and turn d into the gradient of S[:, t].
 
-        d is (states, N, H). Leave out the part of dh that goes through U: the loop adds it.
-        dU is dA itself for a cell that uses only the sum A + U.
+        d (states, N, H) is the gradient of S[:, t + 1] at first. Leave out the part of dh that goes
+        through U: the loop adds it. dU is dA itself for a cell that uses only the sum A + U.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement back.")
 
@@ -195,10 +195,10 @@ class LSTM(_Recurrent):
 
     Shapes: X, dX are (N, T, D); Y, dY are (N, T, H), or (N, H); Wx (D, 4H), Wh (H, 4H), b (4H,).
 
-        i, f, o = sigmoid(.)    g = tanh(.)       of x_t Wx + h_{t-1} Wh + b, side by side
+        i, f, o = sigmoid(.)    g = tanh(.)       of the four parts of x_t Wx + h_{t-1} Wh + b
         c_t = f c_{t-1} + i g                     h_t = o tanh(c_t)
 
-    The gates are in the order input i, forget f, candidate g, output o.
+    The parts are in the order input i, forget f, candidate g, output o.
 
     Backward. h_t affects the loss through y_t and step t + 1; c_t through h_t and c_{t+1}:
 

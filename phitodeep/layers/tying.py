@@ -15,7 +15,7 @@ from phitodeep.types import Array, Shape
 
 
 class TiedDense(Layer):
-    """Y = X W^T with the W of an Embedding: the scores of all tokens.
+    """Scores of all tokens: Y = X W^T, with the W of an Embedding.
 
     Shapes: X, dX are (..., dim); Y, dY are (..., vocab_size); W (vocab_size, dim) belongs to the
     embedding, so it is counted, saved and updated once. Each score is the dot product of x with a

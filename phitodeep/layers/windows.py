@@ -24,8 +24,8 @@ FIRST_TO_LAST = (
 class Windows:
     """The positions of a kernel's windows on inputs of given spatial sizes.
 
-    With kernel k, stride s and dilation d, a window covers e = (k - 1) d + 1 positions. Padding
-    adds zeros before and after each axis:
+    With kernel size k, stride s and dilation d, a window covers e = (k - 1) d + 1 positions.
+    Padding adds zeros before and after each axis:
 
         "valid"     none: positions that only a partial window would cover are left out
         an integer  p on both sides
@@ -59,7 +59,7 @@ class Windows:
                 self.pads.append((p, p))
         self.padded = tuple(n + sum(p) for n, p in zip(sizes, self.pads, strict=True))
         if any(n < e for n, e in zip(self.padded, extents, strict=True)):
-            channels_first = len(sizes) == 2 and sizes[0] in (1, 3)  # likely
+            channels_first = len(sizes) == 2 and sizes[0] in (1, 3)  # a guess
             raise ShapeError(
                 f"{who}: a window of {tuple(extents)} does not fit into an input of {sizes}"
                 f"{'' if self.padded == sizes else f', padded to {self.padded}'}."
@@ -140,9 +140,7 @@ class Windows:
         return self.inside(images)
 
 
-cached_windows = functools.lru_cache(maxsize=256)(
-    Windows
-)  # a layer's inputs have few different sizes
+cached_windows = functools.lru_cache(maxsize=256)(Windows)  # input sizes of a layer are few
 
 
 def by_group(A: Array, groups: int) -> Array:

@@ -24,7 +24,7 @@ def relu(X: Array, Y: Array) -> None:
 @twin
 @jit
 def relu_back(dY: Array, Y: Array, dX: Array) -> None:
-    """Write dx = dy where y > 0, else 0, into dX (n,)."""
+    """Write dx = dy if y > 0, else 0, into dX (n,)."""
     zero = Y.dtype.type(0)
     for i in range(Y.size):
         dX[i] = zero if Y[i] <= zero else dY[i]

@@ -37,7 +37,10 @@ def max_pool(X: Array, Y: Array, winner: Array, kernel: Shape, stride: Shape) ->
 def max_pool_back(
     dY: Array, winner: Array, dX: Array, s: Array, kernel: Shape, stride: Shape
 ) -> None:
-    """dX (N, height, width, C) <- for each x, the sum of dY (N, *out, C) where x is the maximum."""
+    """dX <- the sum of dY over the windows in which each position is the maximum.
+
+    dX is (N, height, width, C); dY and winner are (N, *out, C); s is not used.
+    """
     N, height, width, C = dY.shape
     dX[:] = 0
     for n in range(N):
