@@ -158,7 +158,7 @@ def max_pool_back(
 
 
 def _each_tap(A: Array, out: Shape, kernel: Shape, stride: Shape) -> Iterator[Array]:
-    """Yield views of A (N, height, width, C): for each tap, the value of every window there."""
+    """Yield views of A (N, height, width, C): for each tap, its value in every window."""
     (h, w), (s, t) = out, stride
     for i, j in product(*map(range, kernel)):
         yield A[:, i : i + (h - 1) * s + 1 : s, j : j + (w - 1) * t + 1 : t]
