@@ -1,8 +1,8 @@
 """Stateless mathematics: plain functions of arrays that layers and losses share.
 
-Every function keeps the dtype of float32 and float64 input, and none overflows: exponentials
-are only taken of values that are not positive. Long because softmax, its logarithm and
-cross-entropy share the same few helpers.
+Functions of arrays keep the dtype of float32 and float64 input. Sigmoids, softmax and their
+logarithms do not overflow, because they only apply exp to values that are zero or negative.
+Long because softmax, its logarithm and cross-entropy share the same few helpers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from phitodeep.types import Array, DType
 
 def sigmoid(X: Array, out: Array | None = None) -> Array:
     """1 / (1 + exp(-x)), elementwise, written as exp(min(x, 0)) / (1 + exp(-|x|))."""
-    Y = np.minimum(X, 0, out=_new(X) if out is None else out)
+    Y = np.minimum(X, 0, out=_empty_float(X) if out is None else out)
     np.exp(Y, out=Y)
     denominator = _exp_minus_abs(X)
     denominator += 1
@@ -39,13 +39,13 @@ def softplus(X: Array) -> Array:
 
 def _exp_minus_abs(X: Array) -> Array:
     """exp(-|x|), elementwise."""
-    Y = np.abs(X, out=_new(X))
+    Y = np.abs(X, out=_empty_float(X))
     np.negative(Y, out=Y)
     return np.exp(Y, out=Y)
 
 
-def _new(X: Array) -> Array:
-    """An uninitialised floating-point array of the shape of X."""
+def _empty_float(X: Array) -> Array:
+    """An uninitialised floating-point array with the shape of X."""
     X = np.asarray(X)
     return np.empty(X.shape, X.dtype if X.dtype.kind == "f" else np.float64)
 
@@ -57,7 +57,7 @@ def log_sigmoid(X: Array) -> Array:
 
 
 def logsumexp(X: Array, axis: int = -1, keepdims: bool = False) -> Array:
-    """log(sum(exp(x))) along `axis`; minus infinity where all entries are."""
+    """log(sum(exp(x))) along `axis`; -inf if all entries are -inf."""
     top = X.max(axis=axis, keepdims=True)
     top = np.where(np.isfinite(top), top, 0)
     with np.errstate(divide="ignore", over="ignore"):
@@ -66,9 +66,9 @@ def logsumexp(X: Array, axis: int = -1, keepdims: bool = False) -> Array:
 
 
 def softmax(X: Array, axis: int = -1, out: Array | None = None) -> Array:
-    """exp(x) / sum(exp(x)) along `axis`: positive, and summing to one.
+    """exp(x) / sum(exp(x)) along `axis`: the results are positive and sum to one.
 
-    Where all x are -inf, all y are 0.
+    If all x are -inf, all results are 0.
     """
     Y = np.empty_like(X) if out is None else out
     if axis in (-1, X.ndim - 1) and X.flags.c_contiguous and Y.flags.c_contiguous and X.size:
@@ -78,9 +78,9 @@ def softmax(X: Array, axis: int = -1, out: Array | None = None) -> Array:
     return Y
 
 
-@np.errstate(over="ignore", invalid="ignore")  # x - max(x) may overflow to -inf: its exp is 0
+@np.errstate(over="ignore", invalid="ignore")  # x - max(x) may overflow to -inf, whose exp is 0
 def _softmax(X: Array, axis: int, Y: Array) -> None:
-    lowest = np.finfo(X.dtype).min  # a finite maximum, so that a row of -inf stays -inf
+    lowest = np.finfo(X.dtype).min  # keeps the maximum finite, so that a row of -inf stays -inf
     np.subtract(X, X.max(axis=axis, keepdims=True, initial=lowest), out=Y)
     np.exp(Y, out=Y)
     Y /= np.maximum(_sum(Y, axis), 1)  # exp(0) is in the sum, or the sum is 0
@@ -101,10 +101,10 @@ def softmax_rows_back(dY: Array, Y: Array) -> None:
 
 @np.errstate(over="ignore", invalid="ignore")
 def log_softmax(X: Array, axis: int = -1) -> Array:
-    """log(softmax(x)) along `axis`, finite where the softmax itself rounds to 0.
+    """log(softmax(x)) along `axis`, finite even if the softmax itself rounds to 0.
 
-    With z = x - max(x), it is z - log(1 + r), where r is the sum of all exp(z) except the largest:
-    that one is 1, and a small r added to it would be rounded away.
+    With z = x - max(x), the result is z - log(1 + r), where r is the sum of all exp(z) except the
+    largest. The largest is exp(0) = 1: if it were part of the sum, a small r would be rounded away.
     """
     top = X.argmax(axis=axis, keepdims=True)
     Y = X - np.take_along_axis(X, top, axis)
@@ -115,7 +115,10 @@ def log_softmax(X: Array, axis: int = -1) -> Array:
 
 
 def exp_minus_line(X: Array) -> Array:
-    """exp(x) - 1 - x, elementwise; near 0, where terms cancel, as x^2 / 2 + x^3 / 6 + ..."""
+    """exp(x) - 1 - x, elementwise.
+
+    Near 0, where the terms cancel, it is computed as x^2 / 2 + x^3 / 6 + ...
+    """
     near = np.clip(X, -0.1, 0.1)
     series = near * near * _polynomial(_EXP_SERIES, near)
     return np.where(near == X, series, np.expm1(X) - X)
@@ -125,7 +128,7 @@ _EXP_SERIES = tuple(1 / math.factorial(k) for k in range(10, 1, -1))
 
 
 def _sum(X: Array, axis: int) -> Array:
-    """The sum along `axis`, which stays with size 1; on the last axis, a product with ones."""
+    """The sum along `axis`, kept as an axis of size 1; for the last axis, a product with ones."""
     if axis in (-1, X.ndim - 1) and X.ndim > 1:
         return np.matmul(X, ones(X.shape[-1], X.dtype)[:, None])
     return X.sum(axis=axis, keepdims=True)
@@ -133,7 +136,7 @@ def _sum(X: Array, axis: int) -> Array:
 
 @functools.lru_cache(maxsize=256)
 def ones(n: int, dtype: np.dtype[Any]) -> Array:
-    """n ones in a shared, read-only array; a product with them is the fastest sum."""
+    """n ones in a shared, read-only array; a product with them is the fastest way to sum."""
     return _constant(1, n, dtype)
 
 
@@ -147,10 +150,10 @@ KEPT = 1 << 18  # length of the constant arrays that stay in memory
 
 
 def _constant(value: int, n: int, dtype: np.dtype[Any]) -> Array:
-    """The value n times: a slice of a shared array, or beyond KEPT one element read n times.
+    """n copies of the value: a slice of a shared array, or beyond KEPT, one element broadcast to n.
 
-    Both are views, so that constants of many lengths need the memory of one. A product makes
-    NumPy copy the second kind for as long as the product takes.
+    Both are views, so constants of all lengths share the memory of one array. During a matrix
+    product, NumPy makes a temporary copy of a broadcast array.
     """
     shared = _shared(value, dtype)
     return shared[:n] if n <= KEPT else np.broadcast_to(shared[0], n)
@@ -158,14 +161,14 @@ def _constant(value: int, n: int, dtype: np.dtype[Any]) -> Array:
 
 @functools.cache
 def _shared(value: int, dtype: np.dtype[Any]) -> Array:
-    """KEPT times the value, read-only."""
+    """A read-only array of KEPT copies of the value."""
     array = np.full(KEPT, value, dtype)
     array.flags.writeable = False
     return array
 
 
 def sum_rows(X: Array, out: Array | None = None) -> Array:
-    """The sum over all axes but the last, (..., D) -> (D,)."""
+    """The sum over all axes except the last, (..., D) -> (D,)."""
     rows = X
     if X.ndim != 2:
         rows = X.reshape(-1, X.shape[-1]) if X.size else X.reshape(0, X.shape[-1])
@@ -173,15 +176,16 @@ def sum_rows(X: Array, out: Array | None = None) -> Array:
 
 
 def all_finite(X: Array) -> bool:
-    """Whether the sum of squares of X (contiguous) is finite, and with it every element."""
+    """Whether the sum of squares of X (contiguous) is finite; if so, every element is finite."""
     return math.isfinite(np.vdot(X, X))
 
 
 def erf(X: Array) -> Array:
     """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, elementwise.
 
-    Within 1e-14 of `math.erf` in float64. For |x| < 1 it is x P(x^2), with P a polynomial; for
-    larger |x|, 1 - exp(-x^2) Q(t) where t = (|x| - 3) / (|x| + 3), with the sign of x.
+    In float64, the result is within 1e-14 of `math.erf`. For |x| < 1 it is x P(x^2); for larger
+    |x| it is 1 - exp(-x^2) Q(t) with t = (|x| - 3) / (|x| + 3), times the sign of x. P and Q are
+    polynomials.
     """
     shape = np.shape(X)
     X = np.atleast_1d(X)
@@ -206,7 +210,7 @@ def _polynomial(coefficients: tuple[float, ...], X: Array) -> Array:
 
 
 def one_hot(labels: Any, classes: int, dtype: DType = np.float32) -> Array:
-    """(...,) integer labels -> (..., classes) with a single 1 in each row."""
+    """Turn integer labels (...,) into rows (..., classes) with a single 1 each."""
     labels = check_labels(labels, classes)
     Y = np.zeros((*labels.shape, classes), dtype)
     np.put_along_axis(Y, labels[..., None], 1, axis=-1)
@@ -238,7 +242,7 @@ def check_labels(
 def cross_entropy(
     logits: Array, targets: Array, weights: Array | None = None, total: float | None = None
 ) -> float:
-    """-sum_i w_i sum_k t_ik log softmax(logits_i)_k / total.
+    """Cross-entropy: -sum_i w_i sum_k t_ik log softmax(logits_i)_k / total.
 
     `logits` are (..., K). `targets` are labels (...,), which stand for their one-hot rows, or
     rows (..., K), which need not sum to one. `weights` are (...,) and default to 1. `total`
@@ -250,7 +254,10 @@ def cross_entropy(
 def cross_entropy_gradient(
     logits: Array, targets: Array, weights: Array | None = None, total: float | None = None
 ) -> Array:
-    """The gradient of `cross_entropy` in the logits: w_i (p_ik sum_j t_ij - t_ik) / total."""
+    """Return the gradient of `cross_entropy` with respect to the logits.
+
+    It is w_i (p_ik sum_j t_ij - t_ik) / total, with p = softmax(logits).
+    """
     return cross_entropy_and_gradient(logits, targets, weights, total)[1]
 
 
@@ -261,12 +268,12 @@ def cross_entropy_and_gradient(
     total: float | None = None,
     out: Array | None = None,
 ) -> tuple[float, Array]:
-    """`cross_entropy` and its gradient, which goes into `out`, from one pass of exponentials.
+    """Return `cross_entropy` and its gradient, written to `out` if given; exp is computed once.
 
     With z the logits minus their maximum and s = sum(exp(z)), the loss of row i is
     log(s) sum_k t_k - sum_k t_k z_k, and p = exp(z) / s. A logit of -inf adds nothing to the loss
-    where its target is 0, and makes it infinite elsewhere. s is 1 + r, with r the sum of all
-    exp(z) except the largest: log(s) is log1p(r), which stays exact where s rounds to 1.
+    if its target is 0, and makes the loss infinite otherwise. s = 1 + r, where r is the sum of all
+    exp(z) except the largest, so log(s) = log1p(r), which is accurate even if s rounds to 1.
     A row of weight 0 has loss 0 and gradient 0, whatever its logits.
     """
     targets, weights = _rows(logits, targets, weights)
@@ -295,7 +302,7 @@ def cross_entropy_and_gradient(
     if weights is not None:
         losses = _weighted(losses, weights)
         factor *= weights[..., None]
-    P *= mass[..., None]  # (p mass - t) s, in an order that leaves exactly -r for t = p = 1
+    P *= mass[..., None]  # (p mass - t) s, in an order that is exactly -r if t = p = 1
     P -= targets
     P -= targets * r
     P *= factor
@@ -317,7 +324,7 @@ def cross_entropy_of_labels(
     flat, at = dZ.reshape(-1), np.arange(0, Z.size, Z.shape[-1]) + labels
     target_score = flat.take(at)
     np.exp(dZ, out=dZ)
-    target_exp = flat.take(at)  # 1 if the label has the largest logit
+    target_exp = flat.take(at)  # 1 if the label's logit is the largest
     flat[at] = 0
     others = _sum(dZ, -1)[:, 0]
     losses = np.log1p(target_exp - 1 + others) - target_score
@@ -335,7 +342,10 @@ def cross_entropy_of_labels(
 def nll(
     log_p: Array, targets: Array, weights: Array | None = None, total: float | None = None
 ) -> float:
-    """-sum_i w_i sum_k t_ik log_p_ik / total; shapes and `total` as in `cross_entropy`."""
+    """Negative log-likelihood: -sum_i w_i sum_k t_ik log_p_ik / total.
+
+    Shapes and `total` are as in `cross_entropy`.
+    """
     if targets.ndim < log_p.ndim:
         scores = np.take_along_axis(log_p, targets[..., None], axis=-1)[..., 0]
     else:
@@ -348,17 +358,17 @@ def nll(
 
 
 def _target_score(targets: Array, X: Array) -> Array:
-    """sum_k t_k x_k, in which 0 times infinity is 0."""
+    """sum_k t_k x_k, with 0 times infinity counted as 0."""
     return np.einsum("...k,...k->...", targets, np.where(targets != 0, X, 0))
 
 
 def _weighted(losses: Array, weights: Array) -> Array:
-    """w_i l_i, and 0 where the weight is 0, even if l_i is infinite."""
+    """w_i l_i, which is 0 if the weight is 0, even if l_i is infinite."""
     return np.where(weights != 0, losses, 0) * weights
 
 
 def target_weight(targets: Array, weights: Array | None) -> float:
-    """The sum of all w_i t_ik, the divisor of a cross-entropy."""
+    """The sum of all w_i t_ik, by which a cross-entropy is divided."""
     if targets.dtype.kind in "iu":
         return float(targets.size if weights is None else weights.sum(dtype=np.float64))
     mass = targets.sum(axis=-1, dtype=np.float64)
@@ -382,7 +392,7 @@ def _rows(logits: Array, targets: Array, weights: Array | None) -> tuple[Array, 
 
 def gaussian(X: Array) -> Array:
     """The standard normal density exp(-x^2 / 2) / sqrt(2 pi), elementwise."""
-    Y = np.square(X, out=_new(X))
+    Y = np.square(X, out=_empty_float(X))
     Y *= -0.5
     np.exp(Y, out=Y)
     Y *= 1 / math.sqrt(2 * math.pi)
@@ -390,15 +400,15 @@ def gaussian(X: Array) -> Array:
 
 
 def maximum_mean_discrepancy(X: Array, Y: Array, bandwidth: float | None = None) -> float:
-    """Estimate the squared distance between the distributions that X and Y are samples of.
+    """Estimate the squared distance between the distributions that X and Y were drawn from.
 
     Shapes: X (m, ...), Y (n, ...), at least two samples each. With k(a, b) the mean of a
     Gaussian kernel, exp(-|a - b|^2 / (2 bandwidth^2)), over pairs of different samples:
 
         k(x, x') + k(y, y') - 2 k(x, y)
 
-    Its expected value is 0 for equal distributions and positive for others. The estimate is
-    unbiased, so a single value may be below 0. `bandwidth` defaults to the median distance
+    Its expected value is 0 if the distributions are equal, and positive otherwise. The estimate
+    is unbiased, so a single value may be negative. `bandwidth` defaults to the median distance
     between any two samples.
     Source: Gretton et al. 2012, "A kernel two-sample test", JMLR 13, eq. 3 and sec. 8.
     """
@@ -410,7 +420,7 @@ def maximum_mean_discrepancy(X: Array, Y: Array, bandwidth: float | None = None)
             f"same size, got shapes {X.shape} and {Y.shape}."
         )
     A = np.concatenate([X, Y])
-    A -= A.mean(axis=0)  # same distances, with less rounding
+    A -= A.mean(axis=0)  # the distances stay the same, with less rounding
     lengths = np.einsum("ij,ij->i", A, A)
     D = np.maximum(lengths[:, None] + lengths - 2 * A @ A.T, 0)  # squared distances
     if bandwidth is None:

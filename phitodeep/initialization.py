@@ -15,7 +15,7 @@ from phitodeep.types import Array, Shape, describe, settings
 
 @register
 class InitType(Enum):
-    """The distribution to draw from; both have the same variance."""
+    """The distribution of initial values: normal or uniform, with the same variance."""
 
     NORMAL = "normal"
     UNIFORM = "uniform"
@@ -25,9 +25,9 @@ class InitType(Enum):
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight: the inputs per output, and the outputs per input.
+    """Return (fan_in, fan_out) of a weight: the inputs per output, and the outputs per input.
 
-    The last two axes are (in, out); any axes before them are those of a convolution kernel.
+    The last two axes are (in, out); any axes before them belong to a convolution kernel.
     """
     *kernel, n_in, n_out = shape if len(shape) > 1 else (1, *shape)
     area = math.prod(kernel)
@@ -40,7 +40,7 @@ class Initializer(Configurable):
     config_kind = "initializer"
 
     def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
-        """float64 values of this shape; the layer casts them, so all dtypes start alike."""
+        """Return float64 values; the layer casts them, so all dtypes start from the same ones."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw(shape, rng).")
 
     def __repr__(self) -> str:
@@ -71,7 +71,8 @@ class VarianceScaling(Initializer):
         std = math.sqrt(self.variance(*fans(shape)))
         if self.init_type is InitType.NORMAL:
             return std * rng.standard_normal(shape)
-        return rng.uniform(-std * math.sqrt(3), std * math.sqrt(3), shape)  # U(-a, a): a^2 / 3
+        a = math.sqrt(3) * std  # the variance of U(-a, a) is a^2 / 3
+        return rng.uniform(-a, a, shape)
 
 
 class He(VarianceScaling):
@@ -96,7 +97,7 @@ class Xavier(VarianceScaling):
 
 
 class LeCun(VarianceScaling):
-    """Variance 1 / fan_in, which keeps the variance of a signal through a linear layer.
+    """Variance 1 / fan_in, which preserves the variance of a signal through a linear layer.
 
     SELU requires it.
 
@@ -108,7 +109,7 @@ class LeCun(VarianceScaling):
 
 
 class Normal(Initializer):
-    """Normal values with standard deviation `std` for every shape, as embeddings use."""
+    """Normal values with mean 0 and standard deviation `std`, the default of embeddings."""
 
     def __init__(self, std: float = 1.0) -> None:
         self.std = check_number(std, "Normal std", above=0)
@@ -121,7 +122,8 @@ class Orthogonal(Initializer):
     """`gain` times a random matrix with orthonormal rows or columns, whichever are fewer.
 
     All axes but the last are merged: a convolution kernel becomes a (k... C_in) by C_out matrix.
-    The signs of R's diagonal make the distribution uniform over all such matrices.
+    It is the Q of the QR decomposition of a matrix of normal values. Multiplying Q's columns by the
+    signs of R's diagonal makes the distribution uniform over all such matrices.
     Source: Saxe, McClelland and Ganguli 2014, arXiv:1312.6120.
     """
 
@@ -147,7 +149,7 @@ class Constant(Initializer):
 
 
 class Zeros(Initializer):
-    """Every element is 0, as for biases or the last layer of a residual branch."""
+    """Every element is 0, as in biases or in the last layer of a residual branch."""
 
     def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
         return np.zeros(shape)

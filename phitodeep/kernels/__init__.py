@@ -1,7 +1,7 @@
-"""Run each hot inner loop in NumPy, or as its compiled twin.
+"""Hot inner loops, each of which runs in NumPy or as its compiled twin.
 
-A hot loop is written in NumPy next to the formula that it computes, in the file of its layer or
-rule:
+A hot loop is written in NumPy, in the file of its layer or rule, next to the formula that it
+computes:
 
     @kernel
     def adagrad(theta, g, v, s, lr, eps):
@@ -31,7 +31,7 @@ CHOICES = ("numpy", "numba", "auto")
 
 
 class Kernel:
-    """A function that picks its form, NumPy or compiled, on its first call."""
+    """A function that chooses its form, NumPy or compiled, on its first call."""
 
     def __init__(self, plain: Callable[..., Any]) -> None:
         self.plain, self.name = plain, plain.__name__
@@ -52,7 +52,7 @@ _chosen: str | None = None
 
 
 def kernel(plain: F) -> F:
-    """Register a NumPy function under its name, to run as its compiled twin when so chosen."""
+    """Register a NumPy function under its name; if chosen, its compiled twin runs instead."""
     name = plain.__name__
     if name in KERNELS:
         _check_same("kernel", name, KERNELS[name].plain, plain)
@@ -73,7 +73,7 @@ def twin(function: F) -> F:
 
 
 def use(which: str) -> str:
-    """Run all kernels as "numpy", "numba" or "auto"; return which of the first two now runs."""
+    """Run all kernels as "numpy", "numba" or "auto"; return the form that runs from now on."""
     global _chosen
     if which not in CHOICES:
         raise ArgumentError(
@@ -91,7 +91,7 @@ def use(which: str) -> str:
 
 
 def chosen() -> str:
-    """Return which kernels run, "numpy" or "numba", choosing now if nothing has yet."""
+    """Return which kernels run, "numpy" or "numba"; choose now if no choice was made before."""
     return _chosen or use(os.environ.get("PHITODEEP_KERNELS") or "auto")
 
 
@@ -106,7 +106,7 @@ def _twin_of(name: str) -> Callable[..., Any]:
 
 
 def _check_same(kind: str, name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
-    """Refuse a second definition of a name, unless it is the first one run again (a reload)."""
+    """Refuse a second definition of a name, unless it is the same one (its module was reloaded)."""
     if (old.__module__, old.__qualname__) != (new.__module__, new.__qualname__):
         raise ArgumentError(
             f"the {kind} {name!r} is already defined in {old.__module__}: give the one in "

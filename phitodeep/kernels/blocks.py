@@ -9,11 +9,11 @@ from typing import Any, TypeVar, cast
 from phitodeep.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
-BLOCK = 1 << 14  # elements of a block
+BLOCK = 1 << 14  # elements per block
 
 
 def in_blocks(run: F) -> F:
-    """Make an elementwise function of vectors go through them block by block."""
+    """Make an elementwise function of vectors process them block by block."""
 
     @functools.wraps(run)
     def run_in_blocks(*vectors: Array) -> None:

@@ -1,4 +1,4 @@
-"""The catalogue of layers."""
+"""All public layers."""
 
 from phitodeep.layers import activation as activation
 from phitodeep.layers import base as base
@@ -135,5 +135,5 @@ __all__ = [
     "ZeroPad2D",
 ]
 
-base.Dense = Dense  # type: ignore[attr-defined]  # where readers of the original find them
+base.Dense = Dense  # type: ignore[attr-defined]  # import paths of phitodeep 0.2.3
 base.Flatten = Flatten  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 For an elementwise y = f(x) the Jacobian is diagonal, so dx = f'(x) dy. Each class writes f as
 `value` and f' as `slope`; `Elementwise` does the rest. At a kink, the docstring says which side's
-slope is used. GELU and Softmax have files of their own and are imported here.
+slope is used. GELU and Softmax are in separate files and are imported here.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ class Elementwise(Layer):
         return np.multiply(dY, self.slope(X, Y), out=self.like("dX", dY))
 
     def like(self, name: str, X: Array) -> Array:
-        """A buffer of X's shape and dtype."""
+        """Return a buffer with the shape and dtype of X."""
         return self.buffer(name, X.shape, X.dtype)
 
 
 class ReLU(Layer):
     """y = max(x, 0); the slope is 1 for x > 0, else 0.
 
+    Shapes: X, Y, dX, dY are (N, ...).
     Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines".
     """
 
@@ -79,18 +80,18 @@ class ReLU(Layer):
 @kernel
 @in_blocks
 def relu(X: Array, Y: Array) -> None:
-    """Write y = max(x, 0), of vectors (n,)."""
+    """Write y = max(x, 0) for vectors (n,)."""
     np.maximum(X, zeros(BLOCK, X.dtype)[: X.size], out=Y)  # a scalar 0 would take twice as long
 
 
 @kernel
 @in_blocks
 def relu_back(dY: Array, Y: Array, dX: Array) -> None:
-    """Write dx = dy where y > 0, else 0, of vectors (n,).
+    """Write dx = dy if y > 0, else 0, for vectors (n,).
 
-    It keeps all bits of dy or none, so that dx is 0 even where dy is infinite or NaN.
+    dx has all the bits of dy or none of them, so that it can be 0 even if dy is infinite or NaN.
     """
-    bits = np.abs(Y, out=dX).view(f"i{dX.itemsize}")  # y >= 0 as an integer is >= 0 too
+    bits = np.abs(Y, out=dX).view(f"i{dX.itemsize}")  # the bits of y >= 0 are an integer >= 0
     np.negative(bits, out=bits)
     bits >>= 8 * bits.itemsize - 1  # copies the sign to every bit: 0, or -1, which is all ones
     bits &= dY.view(bits.dtype)
@@ -132,7 +133,7 @@ class PReLU(Layer):
 
     independent_samples, steps = True, "independent"
     gives = "numbers"
-    alpha = Param()  # never decayed: that would pull it to ReLU (sec. 2.1 of the paper)
+    alpha = Param()  # never decayed: decay would turn it into ReLU (sec. 2.1 of the paper)
 
     def __init__(self, init: float = 0.25) -> None:
         super().__init__()
@@ -193,10 +194,12 @@ class CELU(ELU):
 
 
 class SELU(Elementwise):
-    """y = scale times ELU(alpha): the two constants keep activations at mean 0 and variance 1.
+    """y = scale ELU(x), where scale and alpha keep activations at mean 0 and variance 1.
 
+    The slope is scale for x > 0, else scale alpha exp(x) = y + scale alpha. Use it with the
+    initializer LeCun.
     Source: Klambauer et al. 2017, "Self-normalizing neural networks", arXiv:1706.02515, eq. 2
-    and 14. Initialise with LeCun.
+    and 14.
     """
 
     gives = "numbers"
@@ -258,7 +261,7 @@ class HardSigmoid(Elementwise):
 
 
 class HardSwish(Elementwise):
-    """y = x hardsigmoid(x): 0 up to -3, x from 3 on; in between, the slope is (2 x + 3) / 6.
+    """y = x hardsigmoid(x): 0 for x <= -3, x for x >= 3; in between, the slope is (2 x + 3) / 6.
 
     Source: Howard et al. 2019, "Searching for MobileNetV3", arXiv:1905.02244, sec. 5.2.
     """
@@ -354,7 +357,7 @@ class Softsign(Elementwise):
 
 Swish = SiLU
 
-_OLD_SPELLINGS = {"ReLu": "ReLU", "LeakyReLu": "LeakyReLU"}  # those of phitodeep 0.2.3
+_OLD_SPELLINGS = {"ReLu": "ReLU", "LeakyReLu": "LeakyReLU"}  # from phitodeep 0.2.3
 if TYPE_CHECKING:
     ReLu = ReLU
     LeakyReLu = LeakyReLU

@@ -19,35 +19,36 @@ from phitodeep.layers.call import current
 from phitodeep.layers.chain import Chain
 from phitodeep.layers.containers import Parallel, Residual
 from phitodeep.layers.dense import Dense
-from phitodeep.layers.embedding import rotate, turning
+from phitodeep.layers.embedding import cos_and_sin, rotate
 from phitodeep.layers.normalization import LayerNorm, RMSNorm
 from phitodeep.layers.regularization import Dropout
 from phitodeep.types import Array, Shape
 
-SCORES = 2**18  # scores per head held at once: a longer sequence is processed in query blocks
+SCORES = 2**18  # scores per head in memory: a longer sequence is processed in blocks of queries
 
 
 class MultiHeadAttention(Layer):
     """A weighted average of the values at all positions, with weights from queries and keys.
 
-    Shapes: X, Y, dX, dY are (N, T, D). With `heads` h of size d = D / h, and `kv_heads` k (h
-    unless given; with fewer, h / k queries share one), Wqkv is (D, D + 2 k d): all queries, then
-    keys, then values, head by head; bqkv (D + 2 k d,), Wo (D, D), bo (D,).
+    Shapes: X, Y, dX, dY are (N, T, D). There are h = `heads` heads of size d = D / h, and
+    k = `kv_heads` heads of keys and values (h by default), each shared by h / k query heads. Wqkv
+    is (D, D + 2 k d): all queries, then keys, then values, head by head; bqkv is (D + 2 k d,), Wo
+    is (D, D), and bo is (D,).
 
     Forward, for one head:
 
         Q, K, V = X Wqkv + bqkv        S = Q K^T / sqrt(d)        P = softmax(S)
         Z = P V                        Y = (Z of all heads) Wo + bo
 
-    causal    position t attends to positions up to t only
+    causal    position t attends only to positions up to t
     rope      Q and K are rotated by angles that depend on the position
-    dropout   on P
+    dropout   applied to P
     mask      padding is never attended to
 
     A position that is not attended to has P = 0, whatever its score. A query that may attend to no
     position, or only to scores of -inf, has Z = 0 and no gradient.
 
-    Backward. Through the products and the softmax (see Softmax), with m the dropout's factors:
+    Backward. Through the products and the softmax (see Softmax), with m the dropout factors:
 
         dV = (P m)^T dZ        dP = (dZ V^T) m        dS = P (dP - sum_j dP_j P_j)
         dQ = dS K / sqrt(d)    dK = dS^T Q / sqrt(d)
@@ -91,7 +92,7 @@ class MultiHeadAttention(Layer):
             raise ShapeError(f"{self!r} takes samples of shape (T, D), got {shape}.")
         D = shape[-1]
         if D % self.heads or (self.rope and D // self.heads % 2):
-            even = " of even size, for rope" if self.rope else ""
+            even = " of even size, which rope requires" if self.rope else ""
             raise ShapeError(f"{self!r}: D = {D} cannot be divided into {self.heads} heads{even}.")
         width = D + 2 * (self.kv_heads or self.heads) * (D // self.heads)
         self.Wqkv = self.draw(self.initializer, (D, width))
@@ -113,7 +114,7 @@ class MultiHeadAttention(Layer):
         Q, K, V = self._split(QKV, N)
         past = None if call.memory is None else call.memory.get(self)
         start = 0 if past is None else past[0].shape[-2]  # the position of the first query
-        rotation = turning(start, T, Q.shape[-1], 10000.0, X.dtype) if self.rope else None
+        rotation = cos_and_sin(start, T, Q.shape[-1], 10000.0, X.dtype) if self.rope else None
         if rotation is not None:
             Q, K = rotate(Q, *rotation), rotate(K, *rotation)
         if call.memory is not None:
@@ -178,12 +179,12 @@ class MultiHeadAttention(Layer):
         dX = np.matmul(dQKV, self.Wqkv.T, out=self.buffer("dX", (N * T, D), dY.dtype))
         return dX.reshape(N, T, D)
 
-    # --- the parts of both passes, in their order ----------------------------------------------
+    # --- the parts of both passes, in order ----------------------------------------------
 
     def _split(self, QKV: Array, N: int) -> tuple[Array, Array, Array]:
-        """Queries, keys and values as views (N, k, heads / k or 1, T, d)."""
+        """Return queries, keys and values as views (N, k, heads / k or 1, T, d)."""
         D = len(self.Wqkv)
-        end = (QKV.shape[1] + D) // 2  # of the keys
+        end = (QKV.shape[1] + D) // 2  # of the keys' columns
         return (
             self._heads(QKV[:, :D], N),
             self._heads(QKV[:, D:end], N),
@@ -191,18 +192,18 @@ class MultiHeadAttention(Layer):
         )
 
     def _heads(self, A: Array, N: int) -> Array:
-        """Rows (N T, heads d) as a view (N, k, heads / k, T, d), where k counts the key heads."""
+        """Return A (N T, heads d) as a view (N, k, heads / k, T, d), for k heads of keys."""
         k, d = self.kv_heads or self.heads, len(self.Wqkv) // self.heads
         return A.reshape(N, -1, k, A.shape[1] // (k * d), d).transpose(0, 2, 3, 1, 4)
 
     def _blocks(self, T: int, keys: int, start: int) -> list[tuple[slice, slice]]:
-        """Slices of the T queries, each with the slice of the keys that they may attend to."""
+        """Return slices of the T queries, each with the slice of the keys that it may attend to."""
         size = max(1, SCORES // keys)
         ends = [(first, min(first + size, T)) for first in range(0, T, size)]
         return [(slice(a, b), slice(0, start + b if self.causal else keys)) for a, b in ends]
 
     def _probabilities(self, Q: Array, K: Array, start: int, mask: Array | None) -> Array:
-        """P = softmax(Q K^T), with scaled queries Q; `start` is the position of the first query."""
+        """Return P = softmax(Q K^T) for scaled queries Q, the first one at position `start`."""
         queries, keys = Q.shape[-2], K.shape[-2]
         S = self.buffer("S", (*Q.shape[:-1], keys), Q.dtype)
         np.matmul(Q, K.swapaxes(-1, -2), out=S)
@@ -219,13 +220,13 @@ class MultiHeadAttention(Layer):
         return softmax(S, out=S)
 
     def _dropout_factors(self, P: Array, random_key: RandomKey, block: int) -> Array:
-        """m, like P: 0 with probability `dropout`, otherwise 1 / (1 - dropout)."""
+        """Return m, with P's shape: 0 with probability `dropout`, otherwise 1 / (1 - dropout)."""
         m = (self.uniform(P.shape, random_key, block) >= self.dropout).astype(P.dtype)
         m *= 1 / (1 - self.dropout)
         return m
 
     def _transposed_product(self, A: Array, B: Array, out: Array, add: bool) -> None:
-        """Write A^T B to `out` or add it, summed over the query heads that share a key head."""
+        """Write or add to `out` the product A^T B, summed over the query heads of each key head."""
         if A.shape[2] == 1 and not add:
             np.matmul(A.swapaxes(-1, -2), B, out=out)
             return
@@ -242,7 +243,7 @@ class MultiHeadAttention(Layer):
         return mask
 
     def matrices(self, name: str, W: Array) -> list[Array]:
-        """One matrix each for queries, keys and values."""
+        """Return one matrix each for queries, keys and values."""
         (whole,) = super().matrices(name, W)
         if name != "Wqkv":
             return [whole]
@@ -250,18 +251,18 @@ class MultiHeadAttention(Layer):
         return [Q, *np.split(KV, 2, axis=-1)]
 
     def flops(self) -> int:
-        """The projections, and for each head the two products with a matrix (T, T)."""
+        """Count the projections, and for each head the two products with a matrix (T, T)."""
         T, D = self.input_shape or (0, 0)
         return T * (2 * (self.Wqkv.size + self.Wo.size) + 4 * T * D)
 
 
 @kernel
-def causal_softmax(S: Array, place: int) -> None:
+def causal_softmax(S: Array, start: int) -> None:
     """Replace S (n, queries, keys) by its softmax over the keys up to each query's position.
 
-    `place` is the position of the first query.
+    `start` is the position of the first query.
     """
-    last = S[..., place:]  # from the first query's position on, a key may come after a query
+    last = S[..., start:]  # the keys that may come after a query
     np.fmin(last, _causal_limit(S.shape[1], S.dtype), out=last)  # fmin replaces NaN too
     softmax(S, out=S)
 
@@ -277,9 +278,12 @@ def _causal_limit(queries: int, dtype: np.dtype[Any]) -> Array:
 class FeedForward(Chain):
     """Two Dense layers with an activation between them, at each position: D -> hidden -> D.
 
-    activation    "gelu", "gelu_tanh" (the approximation that GPT-2 uses) or "relu"; or
-                  "swiglu": silu(X W1) times X W3, then W2
-    Shapes: X, Y are (N, T, D). Backward: the layers inside do it.
+    Shapes: X, Y, dX, dY are (N, T, D).
+
+    activation    "gelu", "gelu_tanh" (the approximation that GPT-2 uses), "relu", or "swiglu":
+                  Y = (silu(X W1) (X W3)) W2, plus a bias after each product
+
+    Backward is the chain rule through the layers inside.
     Sources: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.3; swiglu: Shazeer 2020,
     arXiv:2002.05202.
     """
@@ -310,12 +314,13 @@ class FeedForward(Chain):
 class TransformerBlock(Chain):
     """Attention, then a feed-forward network, each with a residual connection and a norm.
 
+    Shapes: X, Y, dX, dY are (N, T, D).
+
         pre_norm     X + attention(norm(X)), then the same with the network
         otherwise    norm(X + attention(X)), then the same with the network
 
-    The network's hidden layer is mlp_ratio times as wide as D. For `activation` see FeedForward;
-    `norm` is "layer" or "rms".
-    Shapes: X, Y, dX, dY are (N, T, D). Backward: the layers inside do it.
+    The network's hidden layer has mlp_ratio times D units. For `activation` see FeedForward;
+    `norm` is "layer" or "rms". Backward is the chain rule through the layers inside.
     Sources: Vaswani et al. 2017, arXiv:1706.03762, sec. 3; pre-norm: Xiong et al. 2020,
     arXiv:2002.04745.
     """
@@ -340,7 +345,7 @@ class TransformerBlock(Chain):
         self.heads, self.mlp_ratio, self.activation = heads, mlp_ratio, activation
         self.causal, self.norm, self.pre_norm = causal, norm, pre_norm
         self.dropout, self.rope = dropout, rope
-        MultiHeadAttention(heads, dropout=dropout)  # both check their settings here, not in create
+        MultiHeadAttention(heads, dropout=dropout)  # check the settings now, not in create
         FeedForward(1, activation)
 
     @property
@@ -357,7 +362,7 @@ class TransformerBlock(Chain):
         return super().create(shape)
 
     def _residual(self, layer: Layer) -> list[Layer]:
-        """X + layer(X), with the norm inside or after it."""
+        """Return the layers of X + layer(X), with the norm before `layer` or after the sum."""
         norm = LayerNorm() if self.norm == "layer" else RMSNorm()
         dropout = [Dropout(self.dropout)] if self.dropout else []
         if self.pre_norm:

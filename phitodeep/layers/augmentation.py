@@ -1,4 +1,4 @@
-"""Image augmentation: random flips, crops and shifts in training, and none of them at inference.
+"""Image augmentation: random flips, crops and shifts in training, and nothing random at inference.
 
 These layers move pixels without changing their values, so each backward pass moves the gradients
 back. The random draws depend only on the seed, layer path, step and position in the batch.
@@ -18,7 +18,7 @@ from phitodeep.types import Array, Shape
 
 
 class _Image(Layer):
-    """A layer whose samples are images (height, width, C)."""
+    """Base class of layers whose samples are images (height, width, C)."""
 
     _flops_per_output = 0
     independent_samples = True
@@ -36,7 +36,7 @@ class RandomFlip(_Image):
     """Mirror each image left to right with probability 1/2; with `vertical`, also upside down.
 
     Shapes: X, Y, dX, dY are (N, height, width, C). The two directions are drawn independently.
-    Backward: dX is dY with the same images flipped back.
+    Backward: dX is dY, with the same images flipped back.
     Source: Krizhevsky, Sutskever and Hinton 2012, "ImageNet classification", sec. 4.1.
     """
 
@@ -68,7 +68,8 @@ class RandomCrop(_Image):
     """Crop each image to a randomly placed window, after padding it with zeros on all sides.
 
     Shapes: X, dX are (N, height, width, C); Y, dY are (N, *size, C). `size` is the (height, width)
-    of the window, or one integer for both; `padding` likewise. At inference, the window is centred.
+    of the window, or one integer for both; `padding` has the same form. At inference, the window
+    is centred.
     Backward: dX is dY inside the window, and 0 elsewhere.
     Source: Krizhevsky, Sutskever and Hinton 2012, sec. 4.1; with padding: He et al. 2016,
     arXiv:1512.03385, sec. 4.2.
@@ -87,11 +88,11 @@ class RandomCrop(_Image):
         return (*self._window_size(shape), shape[-1])
 
     def _window_size(self, shape: Shape) -> Shape:
-        """The height and width of the window in images of this shape."""
+        """Return the height and width of the window in images of this shape."""
         return self.window
 
     def _max_offsets(self, shape: Shape) -> Array:
-        """The largest offset of the window along each axis of the padded image."""
+        """Return the largest offset of the window along each axis of the padded image."""
         offsets = np.array(shape[:2]) + 2 * np.array(self.pads) - self._window_size(shape)
         if offsets.min() < 0:
             raise ShapeError(f"{self!r} does not fit into images of shape {shape}.")
@@ -127,12 +128,12 @@ class RandomCrop(_Image):
         return (n, height + 2 * self.pads[0], width + 2 * self.pads[1], channels)
 
     def _inside(self, padded: Array, shape: Shape) -> Array:
-        """The view of the images without their padding."""
+        """Return a view of the images without their padding."""
         (top, left), (height, width, _) = self.pads, shape
         return padded[:, top : top + height, left : left + width]
 
     def _windows(self, padded: Array, offsets: Array, size: Shape) -> list[Array]:
-        """The window of each image, as a view."""
+        """Return the window of each image, as a view."""
         height, width = size
         return [
             image[i : i + height, j : j + width]
@@ -144,7 +145,8 @@ class RandomShift(RandomCrop):
     """Shift each image by up to `pixels` along both axes, and fill the gaps with zeros.
 
     Shapes: X, Y, dX, dY are (N, height, width, C); `pixels` is one integer, or (vertical,
-    horizontal). Forward and backward: a RandomCrop to the image's size with `pixels` as padding.
+    horizontal). Forward and backward are a RandomCrop's, whose window has the image's size and
+    whose padding is `pixels`.
     Source: LeCun et al. 1998, "Gradient-based learning applied to document recognition", sec. 3.2.
     """
 

@@ -1,7 +1,7 @@
-"""What every layer is: its parameters, the contract of its passes, and its place in the tree.
+"""The base class of all layers: their parameters, the contract of both passes, and the tree.
 
-Long because the contract of a layer is read in one place: what its author writes, what its author
-calls, and what happens around each pass.
+Long because the whole contract of a layer is in one place: what its author writes, what its author
+calls, and what happens before and after each pass.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ STEPS = {  # the values of `Layer.steps`: what step t of Y depends on
 }
 
 
-def _spread(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The items of a list, tuple or dict, and of those inside it, with names such as `layers.0`."""
+def _nested_items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (name, value) for each item of a list, tuple or dict, and of those nested in it."""
     for key, v in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(v, list | tuple | dict):
-            yield from _spread(f"{name}.{key}", v)
+            yield from _nested_items(f"{name}.{key}", v)
         else:
             yield f"{name}.{key}", v
 
 
 def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
-    """Cast X to the layer's dtype, and remember the shape that dY must have."""
+    """Wrap `forward`: cast X to the layer's dtype, and remember the shape that dY must have."""
 
     @functools.wraps(forward)
-    def guarded(self: Layer, X: Array, **how: Any) -> Array:
+    def guarded(self: Layer, X: Array, **kwargs: Any) -> Array:
         if self.output_shape is None:
             self._make_parameters()
         if type(X) is not np.ndarray or X.dtype != self.dtype or self.takes_tokens:
@@ -70,9 +70,9 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
             raise ShapeError(f"{self!r} takes a batch of at least rank 1, got a single number.")
         call = current()
         if call.watch is None:
-            Y = forward(self, X, **how)
+            Y = forward(self, X, **kwargs)
         else:
-            Y = call.watch.run("forward", self, forward, X, how)
+            Y = call.watch.run("forward", self, forward, X, kwargs)
         frame = self._frame
         if frame.output is None or type(Y) is not np.ndarray or Y.shape != frame.output[0]:
             self._check_output(X, Y)
@@ -84,7 +84,7 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Array | None]:
-    """Refuse to run without a forward pass before, or with a dY of another shape than Y."""
+    """Wrap `backward`: require a forward pass before it, and a dY with the shape of Y."""
 
     @functools.wraps(backward)
     def guarded(self: Layer, dY: Array) -> Array | None:
@@ -109,10 +109,10 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
 
 
 class Layer(Weights, Configurable):
-    """One differentiable step Y = f(X; parameters), with its hand-derived backward pass.
+    """A differentiable function Y = f(X; parameters) with a hand-derived backward pass.
 
     The author of a layer writes `__init__` (settings only), `create(input_shape) -> output_shape`
-    (creates the parameters; shapes are those of one sample), `forward(X) -> Y` and
+    (creates the parameters; shapes leave out the batch axis), `forward(X) -> Y` and
     `backward(dY) -> dX`. Every layer then has
 
         layer.params    parameters by name
@@ -131,9 +131,9 @@ class Layer(Weights, Configurable):
 
     # Declarations. A class that overrides `forward` must declare all of them again, and a class
     # that overrides only `backward` must declare the first one again.
-    independent_samples: Any = False  # whether sample i of Y depends on sample i of X only
+    independent_samples: Any = False  # whether sample i of Y depends only on sample i of X
     steps: Any = "joined"  # how the steps of (N, T, ...) depend on each other: a key of `STEPS`
-    output_shape: Shape | None = None  # of one sample, once built
+    output_shape: Shape | None = None  # the shape of one output; None until built
     gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" if unknown
     max_steps: int | None = None  # the maximum number of steps, if there is one
     _mask_remedy: ClassVar[str] = (  # what to do if `compute_mask` refuses
@@ -144,18 +144,18 @@ class Layer(Weights, Configurable):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        mixed = [kind for kind in cls.__mro__ if kind is cls or not issubclass(kind, Layer)]
-        own = set()
+        new = [kind for kind in cls.__mro__ if kind is cls or not issubclass(kind, Layer)]
+        overridden = set()
         for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):
-            home = next(kind for kind in cls.__mro__ if name in vars(kind))
-            if home in mixed:  # the class itself, or a mixin that is not a layer
-                setattr(cls, name, guard(vars(home)[name]))
-                own.add(name)
+            source = next(kind for kind in cls.__mro__ if name in vars(kind))
+            if source in new:  # the class itself, or a mixin that is not a layer
+                setattr(cls, name, guard(vars(source)[name]))
+                overridden.add(name)
         if not cls.__module__.startswith("phitodeep."):
-            again = ["independent_samples"] if own else []
-            again += ["steps", "gives", "compute_mask"] if "forward" in own else []
-            for name in again:
-                if all(name not in vars(kind) for kind in mixed):
+            undeclared = ["independent_samples"] if overridden else []
+            undeclared += ["steps", "gives", "compute_mask"] if "forward" in overridden else []
+            for name in undeclared:
+                if all(name not in vars(kind) for kind in new):
                     setattr(cls, name, getattr(Layer, name))
         declared = {name: p for name, p in vars(cls).items() if isinstance(p, Param)}
         cls._declared = {**cls._declared, **declared}
@@ -197,7 +197,7 @@ class Layer(Weights, Configurable):
         """Return the mask of Y (N, T'), given the mask of X (N, T), or None if Y has no steps.
 
         A mask is True for each step that is not padding. A layer with steps = "independent" passes
-        it on. Any other layer must write this method and honour the call's mask in its passes;
+        it on. Any other layer must override this method and respect the call's mask in both passes;
         otherwise `lengths` are refused.
         """
         if self.steps != "independent":
@@ -210,19 +210,19 @@ class Layer(Weights, Configurable):
     def matrices(self, name: str, W: Array) -> list[Array]:
         """Return the matrices in W, an array of this parameter's size, as views (n, rows, columns).
 
-        Muon updates each of them as a matrix. The default is one matrix. A table of vectors, such
-        as an embedding's, has none.
+        Muon updates each of them as a matrix. The default is one matrix. A lookup table, such as
+        an embedding, has none.
         """
         W = W.reshape(-1, self.params[name].shape[-1])
         return [W[None]]
 
     @property
     def tied(self) -> dict[str, tuple[Layer, str]]:
-        """Gradients here that belong to another layer's parameters: name -> (layer, name)."""
+        """Parameters of other layers that this one uses, as {name: (layer, name in that layer)}."""
         return {}
 
     def known_input(self) -> Shape | None:
-        """Return the input shape if the settings give it, as in `Dense(784, 128)`, else None."""
+        """Return the input shape, or None if the settings do not determine it."""
         return None
 
     def flops(self) -> int:
@@ -232,7 +232,7 @@ class Layer(Weights, Configurable):
     # --- what an author uses ---------------------------------------------------------------
 
     def save_for_backward(self, **values: Any) -> None:
-        """Keep values for `backward`; does nothing in inference and generation."""
+        """Keep values for `backward`; in inference and generation, keep nothing."""
         call = current()
         if call.caching and call.memory is None:
             self._frame.cache = values
@@ -248,7 +248,7 @@ class Layer(Weights, Configurable):
         raise OrderError(f"{type(self).__name__}.save: {remedy}")
 
     def saved(self, *names: str) -> Any:
-        """Return what `save_for_backward` kept: one value for one name, else a tuple."""
+        """Return what `save_for_backward` kept: one value, or a tuple for several names."""
         cache = self._frame.cache
         try:
             return cache[names[0]] if len(names) == 1 else tuple([cache[name] for name in names])
@@ -262,16 +262,14 @@ class Layer(Weights, Configurable):
         """Return an uninitialised array for dL/dparameter, and register it in `grads`.
 
         In a training step it is a slice of the optimizer's vector of all gradients, so that nothing
-        is copied. Elsewhere it is a new array.
+        is copied. Otherwise it is a new array.
         """
         W, frame = self.params.get(name), self._frame
         if W is None:
             owner, own_name = self.tied.get(name, (self, name))
             if own_name not in owner.params:
                 known = ", ".join([*self.params, *self.tied]) or "none"
-                raise ArgumentError(
-                    f"{self!r} has no parameter {name!r}: grad_array knows {known}."
-                )
+                raise ArgumentError(f"{self!r} has no parameter {name!r}: it has {known}.")
             W = owner.params[own_name]
         dtype = self.dtype if frame.output is None else frame.output[1]
         dW = frame.grad_arrays.get(name) if current().reuse else None
@@ -281,7 +279,7 @@ class Layer(Weights, Configurable):
         return dW
 
     def check_steps(self, X: Array) -> Array | None:
-        """Return the call's mask (N, T) or None; X (N, T, ...) must fit it and not be empty."""
+        """Return the call's mask (N, T) or None; X (N, T, ...) must match it and not be empty."""
         if X.size == 0:
             raise ShapeError(f"{self!r} needs at least one sample and step, got shape {X.shape}.")
         mask = current().mask
@@ -295,21 +293,22 @@ class Layer(Weights, Configurable):
     # --- building --------------------------------------------------------------------------
 
     def build(self, input_shape: Shape, *, seed: Any = None, dtype: DType = None) -> Shape:
-        """Create the parameters for samples of `input_shape`, without the batch axis.
+        """Create the parameters for samples of shape `input_shape` (without the batch axis).
 
-        Building again is harmless: another dtype casts, another seed changes no parameter, and a
-        shape that does not fit the parameters is refused. `dtype` defaults to float32.
+        Building again is harmless: a new dtype casts the parameters, a new seed changes none of
+        them, and a shape that does not fit them is refused. `dtype` defaults to the layer's current
+        one, which is float32 at first.
         """
         shape = check_shape(input_shape, repr(self))
         if not shape and self._declared and not self.takes_tokens:
-            raise ShapeError(f"{self!r} needs samples of at least one axis, got shape ().")
+            raise ShapeError(f"{self!r} needs samples with at least one axis, got shape ().")
         self.cast(self.dtype if dtype is None else dtype)
         if seed is not None:
             self._set_seed(seed)
         self._generator = (
             np.random.default_rng(self._seed_sequence) if not self._shapes_only else None
         )
-        if not self.children() and any(isinstance(v, Layer) for _, v in self._spread()):
+        if not self.children() and any(isinstance(v, Layer) for _, v in self._attributes()):
             raise ArgumentTypeError(f"{self!r} contains layers: derive it from Container.")
         self._creating = True
         try:
@@ -328,7 +327,7 @@ class Layer(Weights, Configurable):
             )
 
     def _make_parameters(self) -> None:
-        """Build from the settings; raise a NotBuiltError if they do not give the input shape."""
+        """Build, or raise a NotBuiltError if the settings do not determine the input shape."""
         self._check_initialized()
         if self.output_shape is None and self._declared:
             self.build(self._known_or_refuse())
@@ -352,7 +351,7 @@ class Layer(Weights, Configurable):
         return known
 
     def cast(self, dtype: DType) -> None:
-        """Convert every parameter and state, here and below, to float32 or float64."""
+        """Convert all parameters and state of this layer and those below it to `dtype`."""
         try:
             wanted = np.dtype(dtype)
         except TypeError:
@@ -388,9 +387,9 @@ class Layer(Weights, Configurable):
             yield from child.walk(f"{path}.{key}" if path else key.removeprefix("layers."))
 
     def _replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
-        """Return a layer that shares the parameters and has a frame of its own, for a thread.
+        """Return a layer that shares the parameters but has its own frame, for use in a thread.
 
-        `frames` maps layers to frames: it is filled here and reused by later replicas.
+        `frames` maps layers to frames: this call fills it, and later replicas reuse them.
         """
         frame = None if frames is None else frames.get(self)
         if frame is None:
@@ -407,7 +406,7 @@ class Layer(Weights, Configurable):
         return cast(Layer, vars(self).get("_original", self))
 
     def copy(self) -> Self:
-        """Return an independent copy of parameters and state, without cache and gradients."""
+        """Return an independent copy with parameters and state, but without cache or gradients."""
         return copy.deepcopy(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -438,20 +437,20 @@ class Layer(Weights, Configurable):
             layer._trainable = bool(value)
 
     def _learns(self) -> bool:
-        """Whether any parameter here or below is trainable."""
+        """Whether any parameter of this layer or those below it is trainable."""
         own = self._trainable and bool(self.params)
         return own or any(child._learns() for child in self.children().values())
 
-    def _spread(self) -> Iterator[tuple[str, Any]]:
-        """Yield attributes, and items of lists, tuples and dicts, by attribute and index.
+    def _attributes(self) -> Iterator[tuple[str, Any]]:
+        """Yield (name, value) for each attribute, and for the items of lists, tuples and dicts.
 
-        Leaves out attributes that only refer to layers elsewhere.
+        Attributes that only refer to layers elsewhere are left out.
         """
         for name, value in vars(self).items():
             if name in self.refers_to or name == "_original":
                 continue
             if isinstance(value, list | tuple | dict):
-                yield from _spread(name, value)
+                yield from _nested_items(name, value)
             else:
                 yield name, value
 

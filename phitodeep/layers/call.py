@@ -9,9 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from phitodeep.errors import (
-    ArgumentTypeError,
-)
+from phitodeep.errors import ArgumentTypeError
 from phitodeep.types import Array
 
 
@@ -30,16 +28,16 @@ class Call(NamedTuple):
     caching: bool = True  # forward saves what backward needs
     needs_dX: bool = True  # False: the gradient of the input is not used
     reuse: bool = False  # buffers of the previous step may be overwritten
-    step: int | None = None  # of the optimizer; None outside training
+    step: int | None = None  # the optimizer's step; None outside training
     first: int = 0  # index of this batch's first sample in the global batch
     mask: Array | None = None  # (N, T) bool: False for padding
-    memory: dict[Any, Any] | None = None  # in generation: by layer, what it has read so far
+    memory: dict[Any, Any] | None = None  # in generation: earlier steps, by layer
     again: bool = False  # a checkpoint recomputes this forward pass: nothing is counted twice
     watch: Watch | None = None  # what observes every pass: see `watching`
 
     @property
     def keeps(self) -> bool:
-        """Whether a backward pass may follow; none follows generation."""
+        """Whether a backward pass may follow; after generation, none does."""
         return self.caching and self.memory is None
 
 
@@ -74,7 +72,8 @@ class calling(within):
 class inference(within):
     """Run the body in prediction mode.
 
-    Dropout is off, norms use running statistics, nothing is cached, and nothing shared is written.
+    Dropout is off, BatchNorm uses its running statistics, nothing is cached, and nothing that
+    threads share is written.
     """
 
     caching = False
@@ -88,7 +87,7 @@ class inference(within):
 
 
 class saliency(inference):
-    """As `inference`, but cached, so that `backward` returns the gradient of a prediction."""
+    """Like `inference`, but with caching, so that `backward` can differentiate a prediction."""
 
     caching = True
 
@@ -98,11 +97,11 @@ class Event(NamedTuple):
 
     what     "forward" or "backward" of a layer, "loss", or "step" of the optimizer
     when     "before" or "after"
-    path     of the layer, such as "3.layers.0"; "" for the outermost layer, a loss and a step
-    source   the layer, loss or optimizer; `source.grads` is there after a backward pass
+    path     the layer's path, such as "3.layers.0"; "" for the outermost layer, a loss and a step
+    source   the layer, loss or optimizer; after a backward pass, `source.grads` is set
     array    before and after: X and Y of a forward pass; dY and dX of a backward pass (dX is None
-             for tokens and where it is not used); P and dP of a loss; the flat gradient of a step
-    value    the loss, once it is computed; the learning rate of a step; else None
+             for tokens, or if it is not needed); P and dP of a loss; the flat gradient of a step
+    value    the loss, once it is computed; the learning rate of a step; otherwise None
     time     time.perf_counter(), in seconds
     """
 
@@ -119,12 +118,12 @@ Watcher = Callable[[Event], Array | None]
 
 
 class Watch(NamedTuple):
-    """A watcher, and where in the tree it is."""
+    """A watcher, and the paths of the layers that it observes."""
 
     watcher: Watcher
     recomputed: bool  # whether it also observes forward passes that a checkpoint recomputes
-    paths: Mapping[int, str] | None  # by id of the layer; None until the outermost layer runs
-    inside: tuple[str, Any] = ("", None)  # the running pass, which super() does not report again
+    paths: Mapping[int, str] | None  # by layer id; None until the outermost layer runs
+    inside: tuple[str, Any] = ("", None)  # the current pass, so that super() is not reported too
 
     def notify(
         self,
@@ -148,18 +147,18 @@ class Watch(NamedTuple):
         return given.astype(array.dtype, copy=False)
 
     def run(
-        self, what: str, layer: Tree, run: Callable[..., Any], A: Array, how: dict[str, Any]
+        self, what: str, layer: Tree, run: Callable[..., Any], A: Array, kwargs: dict[str, Any]
     ) -> Any:
-        """Run the pass `run(layer, A, **how)`, and call the watcher before and after it."""
+        """Run the pass `run(layer, A, **kwargs)`, and call the watcher before and after it."""
         call = current()
         again = what == "forward" and call.again and not self.recomputed
         if again or self.inside == (what, layer):
-            return run(layer, A, **how)
+            return run(layer, A, **kwargs)
         watch = self.of(layer)
         path = (watch.paths or {}).get(id(layer._original), "?")
         with within(call._replace(watch=watch._replace(inside=(what, layer)))):
             A = watch.notify(what, "before", layer, A, path=path)
-            return watch.notify(what, "after", layer, run(layer, A, **how), path=path)
+            return watch.notify(what, "after", layer, run(layer, A, **kwargs), path=path)
 
     def of(self, root: Tree) -> Watch:
         """Return this watch with paths as seen from `root`, unless it already has paths."""
@@ -182,11 +181,11 @@ class watching(within):
             model.train(X, y, epochs=1)
 
     The watcher is a function of one `Event`. It is called once before and once after each pass. If
-    it returns an array of the same shape, that array replaces the event's; None leaves it as it is.
-    Paths start at the model, or at the outermost layer that runs, or at `root` if given. A forward
-    pass that a checkpoint recomputes is reported only with `recomputed=True`, which a watcher that
-    replaces arrays needs there. With threads, the watcher is called in each of them. Training
-    overwrites its arrays: keep copies.
+    it returns an array of the same shape, that array replaces the event's; if it returns None,
+    nothing changes. Paths start at the model, or at the outermost layer that runs, or at `root` if
+    given. A forward pass that a checkpoint recomputes is reported only with `recomputed=True`,
+    which a watcher that replaces arrays needs. If training uses several threads, each of them calls
+    the watcher. Training overwrites its arrays, so keep copies.
     """
 
     def __init__(

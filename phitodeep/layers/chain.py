@@ -14,9 +14,9 @@ from phitodeep.types import Array, Shape
 
 
 class Chain(Container):
-    """Layers one after another: Y = f_n(... f_2(f_1(X))).
+    """Apply layers one after another: Y = f_n(... f_2(f_1(X))).
 
-    Shapes: those of the first layer's X and the last layer's Y.
+    Shapes: X, dX are as in the first layer; Y, dY are as in the last layer.
     Backward is the chain rule: dY goes through the layers from the last to the first. If dX is not
     needed, as in training, it stops at the first layer that learns.
 
@@ -50,7 +50,7 @@ class Chain(Container):
     # --- both passes through F, which subclasses call ----------------------------------------
 
     def _through(self, X: Array) -> Array:
-        """F(X): all layers, one after another; with a checkpoint, only X is kept."""
+        """Return F(X), the output of the last layer; with a checkpoint, keep only X."""
         call = current()
         if not call.caching or call.memory is not None:
             return self._forward(X)
@@ -76,13 +76,13 @@ class Chain(Container):
         return X
 
     def _back_through(self, dF: Array) -> Array | None:
-        """The gradient of F's input, given that of its output."""
+        """Return the gradient of F's input, given the gradient of its output."""
         if self._frame.start is None:
             return self._backward(dF)
         X, call = self._frame.start
         now = current()
-        before = call._replace(needs_dX=now.needs_dX, reuse=False, again=True, watch=now.watch)
-        with within(before):
+        replay = call._replace(needs_dX=now.needs_dX, reuse=False, again=True, watch=now.watch)
+        with within(replay):
             self._forward(X)
             dX = self._backward(dF)
         for _, layer in self.walk():
@@ -91,7 +91,7 @@ class Chain(Container):
         return dX
 
     def _backward(self, dY: Array) -> Array | None:
-        """Go back through all layers, or if dX is not needed, to the first that learns."""
+        """Run all layers backward or, if dX is not needed, those down to the first that learns."""
         call, first = current(), 0
         if not call.needs_dX:
             first = next((k for k, layer in enumerate(self.layers) if layer._learns()), -1)
@@ -101,10 +101,10 @@ class Chain(Container):
         try:
             with within(call if call.needs_dX else call._replace(needs_dX=True)):
                 for i in range(len(self.layers) - 1, first, -1):
-                    before = self.layers[i].backward(dY)
-                    if before is None:  # the layer took tokens, which have no gradient
+                    dX = self.layers[i].backward(dY)
+                    if dX is None:  # the layer's input holds tokens, which have no gradient
                         return None
-                    dY = before
+                    dY = dX
             i = first
             dX = self.layers[i].backward(dY) if self.layers else dY
         except Exception as error:
@@ -127,7 +127,7 @@ class Chain(Container):
         return masks
 
     def _kept_mask(self, mask: Array) -> Array:
-        """The mask, if F leaves it unchanged, as it must where X and F(X) are combined."""
+        """Return the mask, which F must leave unchanged because X and F(X) are combined."""
         after = Chain.compute_mask(self, mask)
         if after is None or not np.array_equal(after, mask):
             raise ArgumentError(
@@ -146,7 +146,7 @@ class Chain(Container):
         return self.layers[0].known_input() if self.layers else None
 
     def _build_known(self) -> None:
-        """Build the layers whose input shape follows from the settings, and check that they fit."""
+        """Build the layers whose input shape the settings determine, and check that they fit."""
         shape: Shape | None = None
         with Position(type(self).__name__) as at:
             for at.i, layer in enumerate(self.layers):

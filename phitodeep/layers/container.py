@@ -17,15 +17,15 @@ from phitodeep.types import Array, DType, Shape
 
 
 class Container(Layer):
-    """A layer that holds other layers: as attributes, or in lists, tuples and dicts, nested or not.
+    """A layer that holds other layers: as attributes, or in (nested) lists, tuples and dicts.
 
     Derive your own containers from this class. It finds the layers inside, so that they are built
-    from the same seed, trained, counted, copied and saved with the rest. You write `create`,
-    `forward` and `backward`.
+    from the same seed, trained, counted, copied and saved like all other layers. You write
+    `create`, `forward` and `backward`.
 
     In training, the dX of the first layer that learns is not needed, so layers skip it: their
     `backward` returns None. Your own container is always asked for dX, so its inner layers always
-    return theirs. Set `skips_dX = True` if its `backward` can handle None.
+    return theirs too. Set `skips_dX = True` if its `backward` can handle None.
     """
 
     skips_dX = False
@@ -39,7 +39,7 @@ class Container(Layer):
                 cls.backward = _with_dX(cls.backward)  # type: ignore[method-assign]
 
     def children(self) -> dict[str, Layer]:
-        return {name: value for name, value in self._spread() if isinstance(value, Layer)}
+        return {name: value for name, value in self._attributes() if isinstance(value, Layer)}
 
     def _replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
         twin = super()._replica(frames)
@@ -74,19 +74,19 @@ class Container(Layer):
         return min((n for n in limits if n is not None), default=None)
 
     def _held(self, layers: Sequence[Layer]) -> list[Layer]:
-        """The layers as a list: each must be a Layer, and no object may appear twice."""
+        """Return the layers as a list; refuse other objects, and any layer that appears twice."""
         name = type(self).__name__
         for i, layer in enumerate(layers):
             if not isinstance(layer, Layer):
                 raise ArgumentTypeError(
                     f"{name} takes layers, got {layer!r} at position {i}{_layer_hint(name, layer)}."
                 )
-        every = []
+        ids = []
         for top in layers:
             for _, layer in top.walk():
                 layer._check_initialized()
-                every.append(id(layer))
-        if len(set(every)) < len(every):
+                ids.append(id(layer))
+        if len(set(ids)) < len(ids):
             raise ArgumentError(
                 f"{name} was given the same layer object twice, but a layer has only one cache: "
                 "use layer.copy() for the second one."
@@ -107,8 +107,8 @@ class Container(Layer):
                 and layer._seed_sequence.entropy != self._seed_sequence.entropy
             ):
                 raise OrderError(
-                    f"{self!r}: create made the layer {path}, which has neither the seed nor the "
-                    f"dtype of its container: pass it to self.adopt before it is built, as in "
+                    f"{self!r}: create added the layer {path}, which has neither the seed nor "
+                    f"the dtype of its container: pass it to self.adopt before it is built, as in "
                     f"self.{path.partition('.')[0]} = self.adopt([{layer!r}])."
                 )
         return shape
@@ -160,7 +160,7 @@ def _with_dX(backward: Callable[..., Array | None]) -> Callable[..., Array | Non
 
 
 class Position:
-    """Adds the position of the layer that raised an error to the error's path."""
+    """Context manager that adds the position of the layer that failed to the error's path."""
 
     def __init__(self, container: str, part: str = "layer") -> None:
         self.container, self.part, self.i = container, part, 0

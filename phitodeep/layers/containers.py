@@ -16,9 +16,9 @@ from phitodeep.types import Array, Shape
 
 
 class Residual(Chain):
-    """Y = X + F(X), where F is the chain of `layers` and must keep the shape.
+    """A residual connection, Y = X + F(X), around the chain F of `layers`.
 
-    Shapes: X, Y, dX, dY are (N, ...).
+    Shapes: X, Y, dX, dY are (N, ...). F must keep the shape.
     Backward: X reaches Y directly and through F, so dX = dY + dF, with dF the gradient through F.
     Source: He et al. 2016, "Deep residual learning", arXiv:1512.03385, eq. 1.
     """
@@ -58,8 +58,9 @@ class Residual(Chain):
 class Parallel(Container):
     """Apply several branches to the same X and merge their outputs.
 
-    Shapes: X, dX are (N, ...). `merge` is "concat" (on the last axis; the other axes must agree),
-    "add" or "multiply" (all outputs must have the same shape).
+    Shapes: X, dX are (N, ...). With merge="concat", branch i returns (N, ..., C_i), and Y, dY are
+    (N, ..., sum of all C_i). With "add" or "multiply", all outputs must have the same shape, which
+    is also the shape of Y, dY.
 
     Backward. X reaches Y through every branch, so dX is the sum of the branches' gradients.
     Branch i receives
@@ -151,13 +152,13 @@ class Parallel(Container):
 
 
 class SkipConcat(Chain):
-    """Y = (X, F(X)) concatenated on the last axis, where F is the chain of `layers`.
+    """A skip connection: concatenate X and F(X), where F is the chain of `layers`.
 
     Shapes: X, dX are (N, ..., C); Y, dY are (N, ..., C + C'), where F(X) is (N, ..., C'): F must
-    keep all axes except the last. This is the skip connection of a U-Net, where F is everything
-    from the way down to the way up.
-    Backward. X reaches Y directly and through F: dX is the first C features of dY, plus the
-    gradient of the others through F.
+    keep all axes except the last. This is the skip connection of a U-Net, in which F is all that
+    lies between an encoder stage and the decoder stage of the same resolution.
+    Backward. X reaches Y directly and through F, so dX is the first C features of dY plus the
+    gradient of the other features through F.
     Source: Ronneberger, Fischer and Brox 2015, "U-Net", arXiv:1505.04597, fig. 1.
     """
 
@@ -194,14 +195,15 @@ class SkipConcat(Chain):
 class TimeDistributed(Container):
     """Apply a layer to every step of (N, T, ...), as if each step were a sample.
 
-    Shapes: X is (N, T, ...); the layer's input is (N T, ...), and Y is its output as (N, T, ...).
-    Dense, norms and activations work on each step without it. It is for layers that work on whole
-    samples, such as Conv2D on the frames of a film.
+    Shapes: X is (N, T, ...). The inner layer receives X as (N T, ...), and Y is its output as
+    (N, T, ...).
+    Dense, norms and activations do not need it: they already treat each step separately. Use it for
+    layers that work on whole samples, such as Conv2D on the frames of a video.
     Backward: dY and dX are reshaped in the same way.
     """
 
     skips_dX = True
-    max_steps = None  # a limit of the inner layer is about other steps
+    max_steps = None  # the inner layer's limit, if any, applies to its own time axis
     _mask_remedy = "use an inner layer that declares independent_samples = True"
 
     def __init__(self, layer: Layer) -> None:

@@ -1,9 +1,9 @@
 """Convolutions over the spatial axes of (N, *sizes, C), channels last.
 
-All of them use one linear map: `Windows.im2col` copies each window of X into a row, and a product
-with the kernel W sums it. A convolution applies this map forward. The adjoint, `Windows.col2im`,
-adds each row back into the image: it is the convolution's backward pass and the transposed
-convolution's forward pass.
+All of them use one linear map: `Windows.im2col` copies each window of X into a row, which is then
+multiplied by the kernel W. A convolution applies this map in its forward pass. The adjoint map,
+`Windows.col2im`, adds each row back into the image: it is the backward pass of a convolution and
+the forward pass of a transposed convolution.
 """
 
 from __future__ import annotations
@@ -35,19 +35,15 @@ from phitodeep.layers.windows import (
 )
 from phitodeep.types import Array, Shape
 
-BLOCK = 1 << 20  # elements of windows that are held at once
+BLOCK = 1 << 20  # number of window elements in memory at once
 
 
 class _Convolution(Layer):
-    """The settings, W and b of all convolutions, and their windows.
-
-    W (*kernel, A / G, B) maps A channels to B in G groups: group g of A goes to group g of B.
-    As W_g (G, taps, A / G, B / G), it is one matrix per group.
-    """
+    """Base class of all convolutions: settings, W and b, and windows."""
 
     W = Param(decay=True)
     b = Param()
-    rank = 0  # spatial axes
+    rank = 0  # number of spatial axes
     independent_samples = True
 
     def __init__(
@@ -76,7 +72,7 @@ class _Convolution(Layer):
             raise ArgumentError(f"{name}: {filters} filters are not divisible by {groups} groups.")
 
     def _check_channels(self, shape: Shape) -> int:
-        """The number of channels of samples of `shape`, if they fit the layer."""
+        """Return the number of channels of `shape`; refuse samples that do not fit the layer."""
         if len(shape) != self.rank + 1:
             raise sample_shape_error(self, self.rank, shape)
         if shape[-1] % self.groups:
@@ -87,26 +83,29 @@ class _Convolution(Layer):
 
     def _check(self, X: Array) -> None:
         if X.ndim != self.rank + 2 or X.shape[-1] != self.input_shape[-1]:  # type: ignore[index]
-            raise ShapeError(f"{self!r} was built for samples {self.input_shape}, got X {X.shape}.")
+            raise ShapeError(
+                f"{self!r} was built for samples of shape {self.input_shape}, "
+                f"got X of shape {X.shape}."
+            )
 
     def _windows(self, sizes: Shape) -> Windows:
-        """The windows on inputs of these spatial sizes."""
+        """Return the windows on inputs of these spatial sizes."""
         name = type(self).__name__
         return cached_windows(sizes, self.kernel, self.strides, self.padding, self.dilations, name)
 
     def _chunks(self, A: Array, windows: Windows) -> Iterator[tuple[slice, Array]]:
-        """The windows on A (N, *sizes, C) as rows, for a slice of the samples at a time.
+        """Yield the windows on A (N, *sizes, C) as rows, for a slice of the samples at a time.
 
-        Yields each slice and its rows (G, n * positions, taps * C / G). All chunks use the same
+        Each item is a slice and its rows (G, n * positions, taps * C / G). All chunks use the same
         memory, about BLOCK elements.
         """
         padded = windows.pad(A, self.buffer)
-        each = math.prod(windows.out) * len(windows.taps) * A.shape[-1]
-        count = max(1, min(len(A), -(-len(A) * each // BLOCK)))
+        per_sample = math.prod(windows.out) * len(windows.taps) * A.shape[-1]
+        count = max(1, min(len(A), -(-len(A) * per_sample // BLOCK)))
         edges = [len(A) * i // count for i in range(count + 1)]
-        memory = self.buffer("columns", (-(-len(A) // count) * each,), A.dtype)
+        memory = self.buffer("columns", (-(-len(A) // count) * per_sample,), A.dtype)
         for first, last in pairwise(edges):
-            columns = memory[: (last - first) * each]
+            columns = memory[: (last - first) * per_sample]
             yield slice(first, last), windows.im2col(padded[first:last], self.groups, columns)
 
     _mask_remedy = "use Conv1D or ConvTranspose1D, on X (N, T, C)"
@@ -121,32 +120,33 @@ class _Convolution(Layer):
         """Refuse padding that makes the first window depend on the number of steps."""
 
     def _output_steps(self, n: Any) -> Any:
-        """The number of steps of Y for n steps of X: an integer, or an array of them."""
+        """Return the number of steps of Y for n steps of X: an integer, or an array of them."""
         raise NotImplementedError
 
     def matrices(self, name: str, W: Array) -> list[Array]:
-        """One kernel matrix (taps A / G, B / G) per group."""
+        """Return one kernel matrix (taps * C / G, filters / G) per group."""
         W = W.reshape(-1, self.groups, self.params[name].shape[-1] // self.groups)
         return [W.swapaxes(0, 1)]
 
     def flops(self) -> int:
-        """A multiplication and an addition per weight and position, and one addition per bias."""
+        """Count two operations per weight and position, and one addition of b per output."""
         outputs = math.prod(self.output_shape or ())
         return 2 * self._positions() * self.W.size + self.bias * outputs
 
     def _positions(self) -> int:
-        """The number of positions that use each weight."""
+        """Return the number of positions that use each weight."""
         raise NotImplementedError
 
 
 class _Conv(_Convolution):
-    """Y[n, i] = sum_t X[n, i s + t d - p] W[t] + b, at each output position i and kernel tap t.
+    """Multiply each window of X by a kernel: Y[n, i] = sum_t X[n, i s + t d - p] W[t] + b.
 
     Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, filters); W is
-    (*kernel_size, C / groups, filters), b is (filters,). s, d and p are stride, dilation and
-    padding along each axis: see `Windows` for "valid", "same" and the output sizes. With G
-    groups, group g of the channels goes to group g of the filters. Steps that a mask leaves out
-    count as padding: they are zeros.
+    (*kernel_size, C / groups, filters), b is (filters,).
+
+    i is an output position and t a position in the kernel (a tap); s, d and p are stride, dilation
+    and padding: see `Windows`. With G groups, group g of the channels is connected only to group g
+    of the filters. Steps that a mask leaves out are treated as zeros, like padding.
 
     Backward. Let U = im2col(X) be the matrix of the windows, with a row for each output position.
     Then Y = U W + b is a Dense layer on rows, so
@@ -154,11 +154,11 @@ class _Conv(_Convolution):
         dW = U^T dY        db = sum_rows(dY)        dU = dY W^T
 
     and dX = col2im(dU) sums, for each position of X, its entries in all windows that contain it.
-    U is large, so it is computed for a chunk of the samples at a time. If there are several chunks,
-    none is kept, and U is computed again for dW.
+    U is large, so it is computed for one chunk of the samples at a time. If there are several
+    chunks, none is kept, and backward computes U again for dW.
 
     Sources: LeCun et al. 1989, "Backpropagation applied to handwritten zip code recognition",
-    Neural Computation 1; as a product of matrices: Chellapilla, Puri and Simard 2006.
+    Neural Computation 1; as a matrix product: Chellapilla, Puri and Simard 2006.
     """
 
     def create(self, shape: Shape) -> Shape:
@@ -199,7 +199,7 @@ class _Conv(_Convolution):
         return dX if mask is None else dX * mask
 
     def _by_group(self, W: Array) -> Array:
-        """W (*kernel, C / G, filters) as a view (G, taps * C / G, filters / G)."""
+        """Return W (*kernel, C / G, filters) as a view (G, taps * C / G, filters / G)."""
         return W.reshape(-1, self.groups, self.filters // self.groups).transpose(1, 0, 2)
 
     def _positions(self) -> int:
@@ -209,7 +209,7 @@ class _Conv(_Convolution):
         e, s = extent(self.kernel[0], self.dilations[0]), self.strides[0]
         if self.padding == "same" and max(e - s, 0) // 2 != (e - 1) // 2:
             raise ArgumentError(
-                f'{self!r} does not take `lengths`: with this stride, padding="same" puts the '
+                f'{self!r} does not accept `lengths`: with this stride, padding="same" puts the '
                 "first window at a position that depends on the number of steps. "
                 f"Remedy: padding={(e - 1) // 2}."
             )
@@ -233,7 +233,7 @@ class DepthwiseConv2D(Conv2D):
     """A Conv2D that applies `multiplier` separate filters to each channel: groups = C.
 
     Shapes: X is (N, height, width, C); Y is (N, *out, C multiplier); W is
-    (*kernel_size, 1, C multiplier). Backward and everything else are as in Conv2D.
+    (*kernel_size, 1, C multiplier). Forward and backward are as in Conv2D.
     Source: Howard et al. 2017, "MobileNets", arXiv:1704.04861, sec. 3.1.
     """
 
@@ -271,12 +271,12 @@ class _ConvTranspose(_Convolution):
     """The adjoint of a convolution: each x adds x times the kernel to a window of the output.
 
     Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, filters); W is
-    (*kernel_size, C, filters / groups), b is (filters,). The output has
-    (size - 1) stride + (k - 1) dilation + 1 + output_padding - 2 padding positions on each axis,
-    or size times stride for "same". A convolution of Y with the same settings has X's shape.
+    (*kernel_size, C, filters / groups), b is (filters,). With k taps along an axis, the output has
+    (size - 1) stride + (k - 1) dilation + 1 + output_padding - 2 padding positions on it, or
+    size times stride for "same". A convolution of Y with the same settings returns X's shape.
 
     Backward. Y = A^T X + b, where A is the linear map of that convolution, so dX = A dY is a
-    convolution of dY. With V = im2col(dY), one row for each position of X,
+    convolution of dY. With V = im2col(dY), which has one row for each position of X,
 
         dX = V W^T        dW = X^T V        db = sum_rows(dY)
 
@@ -360,7 +360,7 @@ class _ConvTranspose(_Convolution):
         return dX if mask is None else np.multiply(dX, mask, out=dX)
 
     def _taps(self) -> Array:
-        """W as (taps, G, C / G, filters / G)."""
+        """Return W as (taps, G, C / G, filters / G)."""
         channels, f = self.W.shape[-2:]
         return self.W.reshape(-1, self.groups, channels // self.groups, f)
 
@@ -368,16 +368,16 @@ class _ConvTranspose(_Convolution):
         return math.prod(self.input_shape[:-1]) if self.input_shape else 0
 
     def _out(self, sizes: Shape) -> Shape:
-        """The spatial sizes of the output, for an input of `sizes`."""
+        """Return the spatial sizes of the output, for an input of `sizes`."""
         out = tuple(self._output_size(n, axis) for axis, n in enumerate(sizes))
         if min(out) < 1:
             raise ShapeError(
-                f"{self!r}: padding {self.padding} leaves nothing of an input of {sizes}."
+                f"{self!r}: padding {self.padding} leaves nothing of an input of size {sizes}."
             )
         return out
 
     def _output_size(self, n: Any, axis: int) -> Any:
-        """The output size along an axis, for an input of n positions."""
+        """Return the output size along an axis, for an input of n positions."""
         s = self.strides[axis]
         if self.padding == "same":
             return n * s

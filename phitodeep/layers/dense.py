@@ -17,7 +17,7 @@ from phitodeep.types import Array, Shape
 
 
 class Dense(Layer):
-    """Y = X W + b on the last axis.
+    """A fully connected layer: Y = X W + b on the last axis.
 
     Shapes: X, dX are (..., input_size); Y, dY are (..., output_size); W is
     (input_size, output_size) and b is (output_size,). `Dense(128)` specifies only the output size
@@ -95,7 +95,7 @@ class Dense(Layer):
         return dX if dY.ndim == 2 else dX.reshape(*dY.shape[:-1], rows.shape[-1])
 
     def flops(self) -> int:
-        """One multiplication and one addition per weight and position."""
+        """Count two operations per weight and position, and one addition per bias."""
         positions = int(np.prod(self.output_shape[:-1])) if self.output_shape else 1
         inputs = self.input_size or 0
         return positions * self.output_size * (2 * inputs + self.bias)

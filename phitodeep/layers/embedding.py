@@ -68,8 +68,8 @@ class Embedding(Layer):
 
 @kernel
 def sum_by_token(tokens: Array, rows: Array, dW: Array) -> None:
-    """dW[v] <- the sum of those rows (n, dim) whose token is v."""
-    if len(dW) <= ONE_HOT and all_finite(rows):  # else 0 times infinity spoils every row
+    """dW[v] <- the sum of the rows (n, dim) whose token is v."""
+    if len(dW) <= ONE_HOT and all_finite(rows):  # 0 times infinity would be NaN
         np.matmul(one_hot(tokens, len(dW), rows.dtype).T, rows, out=dW)
         return
     order = np.argsort(tokens, kind="stable")
@@ -80,7 +80,7 @@ def sum_by_token(tokens: Array, rows: Array, dW: Array) -> None:
 
 
 class _Positional(Layer):
-    """Base of the layers whose output depends on the position along the time axis of (N, T, D)."""
+    """Base class of layers whose output depends on the position t in (N, T, D)."""
 
     independent_samples, steps = True, "remembered"  # only the position is remembered
 
@@ -88,7 +88,7 @@ class _Positional(Layer):
         return mask
 
     def _start(self, T: int) -> int:
-        """The position of the first of T steps; in generation, it follows the previous call's."""
+        """Return the position of the first of T steps; in generation, it follows earlier calls."""
         memory = current().memory
         if memory is None:
             self._check(T)
@@ -111,8 +111,8 @@ class PositionalEmbedding(_Positional):
     """y_t = x_t + W[t]: add a learnt vector for each position.
 
     Shapes: X, Y, dX, dY are (N, T, D), T <= max_len; W is (max_len, D).
-    Backward. dX = dY; every sample uses the same rows, so dW[t] is the sum of dy_t over samples,
-    and 0 for positions that no sample reached.
+    Backward. dX = dY. Every sample uses the same rows, so dW[t] is the sum of dy_t over the
+    samples, and 0 for positions after the last step.
     Source: Gehring et al. 2017, arXiv:1705.03122, sec. 3.1.
     """
 
@@ -148,13 +148,15 @@ class PositionalEmbedding(_Positional):
 
     def _check(self, T: int) -> None:
         if T > self.max_len:
-            raise ShapeError(f"{self!r} has {self.max_len} positions, got a sequence of {T}.")
+            raise ShapeError(f"{self!r} has {self.max_len} positions, got a sequence of {T} steps.")
 
 
 class SinusoidalEncoding(_Positional):
-    """y_t = x_t + e_t with e_t,2i = sin(t w_i), e_t,2i+1 = cos(t w_i), w_i = 10000^(-2i / D).
+    """y_t = x_t + e_t: add a fixed vector of sines and cosines for each position.
 
-    Shapes: X, Y, dX, dY are (N, T, D), of any T. Backward: e is constant, so dX = dY.
+    Shapes: X, Y, dX, dY are (N, T, D), for any T.
+    Forward: e_t,2i = sin(t w_i) and e_t,2i+1 = cos(t w_i), with w_i = 10000^(-2i / D).
+    Backward: e is constant, so dX = dY.
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.5.
     """
 
@@ -175,9 +177,10 @@ class SinusoidalEncoding(_Positional):
 class RotaryEmbedding(_Positional):
     """Rotate each pair of features by an angle that grows with the position.
 
-    Pair i is (x_i, x_{i + D/2}); at position t it is rotated by t w_i with w_i = base^(-2i / D),
-    so that the dot product of two rotated vectors depends on their distance, not their positions.
-    Shapes: X, Y, dX, dY are (N, T, D), D even. Attention applies it to queries and keys.
+    Shapes: X, Y, dX, dY are (N, T, D), D even.
+    Pair i is (x_i, x_{i + D/2}). At position t it is rotated by t w_i with w_i = base^(-2i / D).
+    The dot product of two rotated vectors then depends on the distance between their positions
+    only. Attention with rope=True rotates queries and keys in this way.
     Backward. The transpose of a rotation is its inverse: dX is dY rotated by the negative angles.
     Source: Su et al. 2021, "RoFormer", arXiv:2104.09864, eq. 34.
     """
@@ -196,7 +199,7 @@ class RotaryEmbedding(_Positional):
         if X.ndim != 3 or X.shape[-1] % 2:
             raise ShapeError(f"{self!r} takes X (N, T, D) with D even, got shape {X.shape}.")
         T, D = X.shape[1:]
-        cos, sin = turning(self._start(T), T, D, self.base, X.dtype)
+        cos, sin = cos_and_sin(self._start(T), T, D, self.base, X.dtype)
         self.save_for_backward(cos=cos, sin=sin)
         return rotate(X, cos, sin)
 
@@ -206,15 +209,15 @@ class RotaryEmbedding(_Positional):
 
 
 def position_angles(start: int, T: int, pairs: int, step: float, base: float = 10000.0) -> Array:
-    """(T, pairs) angles t base^(-i step), in float64."""
+    """Return the angles t base^(-i step) of shape (T, pairs), in float64."""
     frequencies = np.exp(-math.log(base) * step * np.arange(pairs))
     return np.arange(start, start + T)[:, None] * frequencies
 
 
-def turning(
+def cos_and_sin(
     start: int, T: int, D: int, base: float, dtype: np.dtype[np.float32]
 ) -> tuple[Array, Array]:
-    """cos and sin (T, D / 2) of the angles at positions start to start + T - 1."""
+    """Return cos and sin (T, D / 2) of the angles at positions start to start + T - 1."""
     angles = position_angles(start, T, D // 2, 2 / D, base)
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 

@@ -24,27 +24,27 @@ class Frame:
     def __init__(self) -> None:
         self.cache: dict[str, Any] = {}
         self.grads: dict[str, Array] = _NoGrads()
-        self.grad_arrays: dict[str, Array] = {}  # where training wants gradients to be written
+        self.grad_arrays: dict[str, Array] = {}  # where a training step writes gradients
         self.buffers: dict[str, Array] = {}
-        self.output: tuple[Shape, np.dtype[Any]] | None = None  # of the last cached forward pass
+        self.output: tuple[Shape, np.dtype[Any]] | None = None  # shape and dtype of cached Y
         self.passes = 0  # forward passes outside training that drew random numbers
-        self.start: tuple[Array, Call] | None = None  # of a pass that a checkpoint will recompute
+        self.start: tuple[Array, Call] | None = None  # input of the pass to recompute
 
 
 class Buffered:
-    """Something that writes its results into the buffers of a frame."""
+    """Base class of objects that write results into the buffers of a frame."""
 
     _frame: Frame
 
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Array:
-        """Return an uninitialised array: in the training loop the previous step's, else a new one.
+        """Return an uninitialised array: a new one, or in the training loop, the previous step's.
 
-        A shorter last batch gets the head of the longer array, so that an epoch allocates once.
+        A shorter last batch uses the first rows of the longer array, so an epoch allocates once.
         """
         return self._reused(name, shape, dtype) if current().reuse else np.empty(shape, dtype)
 
     def _reused(self, name: str, shape: Shape, dtype: DType) -> Array:
-        """Return the frame's array of this name, created anew if the old one does not fit."""
+        """Return the frame's array of this name, or a new one if it does not fit."""
         old = self._frame.buffers.get(name)
         if old is not None and old.dtype == dtype:
             if old.shape == shape:

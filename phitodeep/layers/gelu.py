@@ -15,20 +15,21 @@ from phitodeep.types import Array
 
 
 class GELU(Layer):
-    """y = x Phi(x), with Phi the standard normal distribution; or its tanh approximation.
+    """y = x Phi(x), with Phi the standard normal distribution function; or its tanh approximation.
 
-    Exact ("none"): Phi = (1 + erf(x / sqrt 2)) / 2 has the density phi as derivative, so
+    Shapes: X, Y, dX, dY are (N, ...).
+
+    approximate="none": Phi = (1 + erf(x / sqrt 2)) / 2, and its derivative is the density phi, so
 
         dx = (Phi + x phi) dy
 
-    "tanh": Phi is replaced by s = sigmoid(2 u), which is (1 + tanh u) / 2, with
+    approximate="tanh": Phi is replaced by s = sigmoid(2 u), which is (1 + tanh u) / 2, with
     u = k (x + c x^3), k = sqrt(2 / pi), c = 0.044715. Since ds/du = 2 s (1 - s),
 
         dx = (s + x 2 s (1 - s) k (1 + 3 c x^2)) dy
 
-    Shapes: X, Y, dX, dY are (N, ...).
-    A check by eye: y and its slope approach x and 1 for large x, and 0 and 0 for small x, also at
-    infinity.
+    A check by eye: as x goes to infinity, y / x and the slope go to 1; as x goes to minus infinity,
+    y and the slope go to 0.
     Source: Hendrycks and Gimpel 2016, arXiv:1606.08415, sec. 2.
     """
 
@@ -58,13 +59,13 @@ class GELU(Layer):
 
 
 K, C = math.sqrt(2 / math.pi), 0.044715  # constants of the tanh approximation
-FAR = 40.0  # beyond it, Phi is 0 or 1 and x phi is 0, even in float64
+FAR = 40.0  # for |x| > FAR, Phi is 0 or 1 and x phi is 0, even in float64
 
 
 @kernel
 @in_blocks
 def gelu(X: Array, Phi: Array, Y: Array) -> None:
-    """Write Phi = (1 + erf(x / sqrt 2)) / 2 and y = x Phi, of vectors (n,)."""
+    """Write Phi = (1 + erf(x / sqrt 2)) / 2 and y = x Phi for vectors (n,)."""
     np.multiply(erf(X * math.sqrt(0.5)) + 1, 0.5, out=Phi)
     np.multiply(X.clip(-FAR, np.inf, out=Y), Phi, out=Y)
 
@@ -72,7 +73,7 @@ def gelu(X: Array, Phi: Array, Y: Array) -> None:
 @kernel
 @in_blocks
 def gelu_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
-    """Write dx = (Phi + x phi) dy, of vectors (n,)."""
+    """Write dx = (Phi + x phi) dy for vectors (n,)."""
     X.clip(-FAR, FAR, out=dX)
     dX *= gaussian(dX)
     dX += Phi
@@ -83,7 +84,7 @@ def gelu_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
 @np.errstate(over="ignore")
 @in_blocks
 def gelu_tanh(X: Array, Phi: Array, Y: Array) -> None:
-    """Write Phi = sigmoid(2 K (x + C x^3)) and y = x Phi, of vectors (n,)."""
+    """Write Phi = sigmoid(2 K (x + C x^3)) and y = x Phi for vectors (n,)."""
     np.multiply(X, X, out=Y)
     Y *= 2 * K * C
     Y += 2 * K
@@ -95,7 +96,7 @@ def gelu_tanh(X: Array, Phi: Array, Y: Array) -> None:
 @kernel
 @in_blocks
 def gelu_tanh_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
-    """Write dx = (Phi + x 2 K Phi (1 - Phi) (1 + 3 C x^2)) dy, of vectors (n,)."""
+    """Write dx = (Phi + x 2 K Phi (1 - Phi) (1 + 3 C x^2)) dy for vectors (n,)."""
     X = X.clip(-FAR, FAR)
     np.multiply(X, X, out=dX)
     dX *= 6 * K * C

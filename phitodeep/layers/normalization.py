@@ -1,8 +1,7 @@
 """The normalisation layers.
 
-Long because every derivation builds on LayerNorm's.
-
-D is the size of the last axis, and dY means dL/dY.
+Long because all of them are in one file: every derivation builds on LayerNorm's. D is the
+size of the last axis, and dY means dL/dY.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from phitodeep.types import Array, Shape
 
 
 class _Scale(Layer):
-    """The part that all norms share: gamma of shape (D,), and its gradient."""
+    """Base class of all norms, with gamma (D,) and its gradient."""
 
-    gamma = Param()  # scale; never decayed: pulling it to 0 would switch the layer off
+    gamma = Param()  # scale; never decayed: gamma = 0 would switch the layer off
     independent_samples, steps = True, "independent"
     _flops_per_output = 8  # mean, centring, squares, their mean, scaling, gamma and beta
     eps: float
@@ -40,13 +39,13 @@ class _Scale(Layer):
             )
 
     def _gamma_gradient(self, dY: Array, X_hat: Array) -> Array:
-        """Write dgamma: every row uses the same gamma, so it is sum_rows(dy x_hat)."""
+        """Write dgamma = sum_rows(dy x_hat): every row uses the same gamma."""
         product = np.multiply(dY, X_hat, out=self.buffer("product", dY.shape, dY.dtype))
         return sum_rows(product, out=self.grad_array("gamma"))
 
 
 class _ScaleAndShift(_Scale):
-    """The part that the centring norms share: beta of shape (D,), and its gradient."""
+    """Base class of the norms that centre X, with beta (D,) and its gradient."""
 
     beta = Param()  # shift
 
@@ -68,7 +67,7 @@ class LayerNorm(_ScaleAndShift):
     """Normalise each sample over its last axis, then scale and shift it.
 
     Shapes: X, Y, dX, dY are (..., D); gamma and beta are (D,).
-    Units: X may have any unit u (and eps has u^2); X_hat has none, so Y has the unit of gamma.
+    Units: X may have any unit u, and eps then has u^2. X_hat has none, so Y has the unit of gamma.
 
     Forward, for one row x of D features:
 
@@ -80,12 +79,14 @@ class LayerNorm(_ScaleAndShift):
         dmu/dx_i = 1/D      dr/dx_i = -r^2 x_hat_i / D
         dx_hat_j/dx_i = r ([i = j] - 1/D - x_hat_i x_hat_j / D)
 
-    Summing over j against g = gamma dy turns the last two into means over D:
+    Multiplying by g = gamma dy and summing over j turns the last two into means over D:
 
         dx = r (g - mean(g) - x_hat mean(g x_hat))
 
-    Two checks by eye: dx sums to zero along the row (shifting x changes nothing), and for
-    eps -> 0 it is orthogonal to x_hat (nor does rescaling x).
+    Every row uses the same gamma and beta: dgamma = sum_rows(dy x_hat) and dbeta = sum_rows(dy).
+
+    Two checks by eye: dx sums to zero along the row (shifting x does not change y), and for
+    eps -> 0 it is orthogonal to x_hat (neither does rescaling x).
 
     Source: Ba, Kiros and Hinton 2016, "Layer Normalization", arXiv:1607.06450, sec. 3.
     """
@@ -115,7 +116,7 @@ class LayerNorm(_ScaleAndShift):
 def layer_norm(
     X: Array, gamma: Array, beta: Array, eps: float, X_hat: Array, r: Array, Y: Array
 ) -> None:
-    """Write x_hat, r (n, 1) and y of the rows of X (n, D)."""
+    """Write x_hat, r (n, 1) and y for the rows of X (n, D)."""
     normalise(X, eps, X_hat, r)
     np.multiply(X_hat, gamma, out=Y)
     Y += beta
@@ -126,7 +127,7 @@ def layer_norm_back(
     dY: Array, X_hat: Array, r: Array, gamma: Array,
     dX: Array, dgamma: Array, dbeta: Array, s: Array,
 ) -> None:  # fmt: skip
-    """Write dX (n, D), dgamma and dbeta (D,); s is scratch like dX."""
+    """Write dX (n, D), dgamma and dbeta (D,); s is scratch of dX's shape."""
     np.multiply(dY, X_hat, out=s)
     sum_rows(s, out=dgamma)
     sum_rows(dY, out=dbeta)
@@ -135,7 +136,7 @@ def layer_norm_back(
 
 @np.errstate(over="ignore", invalid="ignore")
 def normalise(X: Array, eps: float, X_hat: Array, r: Array) -> None:
-    """Write x_hat = (x - mu) r and r (n, 1) of the rows of X (n, D)."""
+    """Write x_hat = (x - mu) r and r (n, 1) for the rows of X (n, D)."""
     np.subtract(X, _mean(X), out=X_hat)
     np.vecdot(X_hat, X_hat, out=r[..., 0])
     r /= X.shape[-1]
@@ -149,7 +150,7 @@ def normalise(X: Array, eps: float, X_hat: Array, r: Array) -> None:
 
 
 def normalise_back(g: Array, X_hat: Array, r: Array, s: Array) -> None:
-    """g <- r (g - mean(g) - x_hat mean(g x_hat)) for each row; s is scratch like g."""
+    """g <- r (g - mean(g) - x_hat mean(g x_hat)) for each row; s is scratch of g's shape."""
     np.multiply(g, X_hat, out=s)
     np.multiply(X_hat, _mean(s), out=s)
     g -= _mean(g)
@@ -158,26 +159,26 @@ def normalise_back(g: Array, X_hat: Array, r: Array, s: Array) -> None:
 
 
 def _mean(X: Array) -> Array:
-    """The mean of each row, (n, 1), as a product with ones."""
+    """Return the mean of each row, (n, 1), computed as a product with ones."""
     means = np.matmul(X, ones(X.shape[-1], X.dtype)[:, None])
     means /= X.shape[-1]
     return means
 
 
 class GroupNorm(_ScaleAndShift):
-    """Normalise each sample in groups of channels, each group over its channels and positions.
+    """Normalise each group of channels of a sample over its channels and positions.
 
     Shapes: X, Y, dX, dY are (N, *sizes, C); gamma and beta are (C,). Units as in LayerNorm.
 
-    Forward: LayerNorm's x_hat, with the elements of one sample and one group as a row; then
-    y = gamma x_hat + beta, by channel.
-    Backward: LayerNorm's, on the same rows, of g = gamma dy.
+    Forward: x_hat as in LayerNorm, where a row holds all elements of one group of one sample; then
+    y = gamma x_hat + beta, with one gamma and beta per channel.
+    Backward: dx as in LayerNorm, on the same rows of g = gamma dy.
 
     Source: Wu and He 2018, "Group normalization", arXiv:1803.08494, eq. 7.
     """
 
     steps = "joined"
-    _mask_remedy = "LayerNorm or RMSNorm, which normalise each step alone"
+    _mask_remedy = "use LayerNorm or RMSNorm, which normalise each step separately"
 
     def __init__(self, groups: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -187,7 +188,7 @@ class GroupNorm(_ScaleAndShift):
     def create(self, shape: Shape) -> Shape:
         if shape[-1] % self._count(shape[-1]):
             raise ShapeError(
-                f"{self!r}: {shape[-1]} channels do not divide by {self.groups} groups."
+                f"{self!r}: {shape[-1]} channels are not divisible by {self.groups} groups."
             )
         self._check_groups(shape)
         return super().create(shape)
@@ -214,19 +215,19 @@ class GroupNorm(_ScaleAndShift):
         return self._from_rows(rows, dY.shape)
 
     def _to_rows(self, X: Array) -> Array:
-        """(N, *sizes, C) as (N groups, elements of a group)."""
+        """Return X (N, *sizes, C) as rows (N groups, elements of a group)."""
         groups = self._count(X.shape[-1])
         split = X.reshape(len(X), -1, groups, X.shape[-1] // groups)
         return split.transpose(0, 2, 1, 3).reshape(len(X) * groups, -1)
 
     def _from_rows(self, rows: Array, shape: Shape) -> Array:
-        """The inverse of `_to_rows`."""
+        """Return rows as (N, *sizes, C), the inverse of `_to_rows`."""
         groups = self._count(shape[-1])
         split = rows.reshape(shape[0], groups, -1, shape[-1] // groups)
         return split.transpose(0, 2, 1, 3).reshape(shape)
 
     def _count(self, channels: int) -> int:
-        """The number of groups."""
+        """Return the number of groups."""
         return self.groups
 
     def _check_groups(self, shape: Shape) -> None:
@@ -234,12 +235,12 @@ class GroupNorm(_ScaleAndShift):
         if math.prod(shape) <= self._count(shape[-1]):
             raise ShapeError(
                 f"{self!r} needs several elements in each group, got samples of shape {shape}: "
-                "a single one would always become 0."
+                "a single element would always become 0."
             )
 
 
 class InstanceNorm(GroupNorm):
-    """GroupNorm with one channel per group: each is normalised over all positions of a sample.
+    """GroupNorm with one channel per group: normalise each channel over the positions of a sample.
 
     Shapes: X, Y, dX, dY are (N, *sizes, C); gamma and beta are (C,).
     Source: Ulyanov, Vedaldi and Lempitsky 2016, "Instance normalization", arXiv:1607.08022.
@@ -253,7 +254,7 @@ class InstanceNorm(GroupNorm):
 
 
 class RMSNorm(_Scale):
-    """Divide each row by its root mean square, and scale it.
+    """Divide each row by its root mean square, then scale it.
 
     Shapes: X, Y, dX, dY are (..., D); gamma is (D,). Units as in LayerNorm.
 
@@ -263,7 +264,7 @@ class RMSNorm(_Scale):
 
         dx = r (g - x_hat mean(g x_hat))        dgamma = sum_rows(dy x_hat)
 
-    A check by eye: for eps -> 0, dx is orthogonal to x (rescaling x changes nothing).
+    A check by eye: for eps -> 0, dx is orthogonal to x (rescaling x does not change y).
     Source: Zhang and Sennrich 2019, "Root mean square layer normalization", arXiv:1910.07467.
     """
 
@@ -296,7 +297,7 @@ class BatchNorm(_ScaleAndShift):
     """Normalise each feature over the batch in training, and by running statistics otherwise.
 
     Shapes: X, Y, dX, dY are (N, ..., D); gamma, beta and the state running_mean, running_var
-    are (D,). All axes but the last count as rows, n in all.
+    are (D,). All axes except the last count as rows; their number is n.
     Units as in LayerNorm.
 
     Forward in training, for one feature x of n rows:
@@ -306,13 +307,15 @@ class BatchNorm(_ScaleAndShift):
         running_mean += momentum (mu - running_mean)
         running_var  += momentum (var n / (n - 1) - running_var)
 
-    One row has no variance: then y = beta, and the running statistics stay as they are.
-    Under a mask only the unmasked steps count as rows; at the others y and dx are 0.
-    At inference, or when frozen, mu and var are the running statistics, and so constants.
+    A single row has no variance: y = beta, and the running statistics stay unchanged.
+    With a mask, only the steps that it keeps count as rows; at the others, y and dx are 0.
+    At inference, or if the layer is frozen, mu and var are the running statistics, which are
+    constants.
 
     A variance too large for the dtype enters running_var as half of the dtype's maximum.
 
-    Backward. As in LayerNorm, with rows instead of features; gamma is a single factor here:
+    Backward. dgamma and dbeta are as in LayerNorm. So is dx, but the means are over the rows, and
+    gamma is a single factor:
 
         training     dx = gamma r (dy - mean(dy) - x_hat mean(dy x_hat))
         otherwise    dx = gamma r dy
@@ -394,7 +397,7 @@ class BatchNorm(_ScaleAndShift):
         return dX if mask is None else self._unmask("dX unmasked", dX, mask)
 
     def _unmask(self, name: str, rows: Array, mask: Array) -> Array:
-        """Put the rows at the unmasked steps, and 0 at the others."""
+        """Return an array with the rows at the steps that the mask keeps, and 0 at the others."""
         A = self.buffer(name, (*mask.shape, *rows.shape[1:]), rows.dtype)
         A.fill(0)
         A[mask] = rows
@@ -405,7 +408,7 @@ class BatchNorm(_ScaleAndShift):
 
 
 def overflowed(r: Array) -> bool:
-    """Whether a sum or a square on the way to some r left the dtype, which makes it 0 or NaN."""
+    """Whether a sum or square overflowed in the computation of r: an element is then 0 or NaN."""
     return not np.minimum.reduce(r, axis=None, initial=np.inf) > 0
 
 
@@ -413,13 +416,13 @@ def overflowed(r: Array) -> bool:
 def scaled(
     X: Array, eps: float, axis: int = -1, centre: bool = True
 ) -> tuple[Array, Array, Array, Array]:
-    """Return x_hat, r, mean and var along `axis`, where sums or squares would overflow.
+    """Return x_hat, r, mean and var along `axis`, without overflow in sums or squares.
 
     With m the maximum of |x|, z = x / m (minus its mean), s = mean(z^2)^(1/2) and e = eps^(1/2),
 
         x_hat = z / hypot(s, e / m)        r = 1 / hypot(m s, e)        var = (m s)^2
 
-    Of these only var can overflow: it is clipped to half of the dtype's maximum.
+    Only var can still overflow: it is clipped to half of the dtype's maximum.
     """
     limits, e = np.finfo(X.dtype), math.sqrt(eps)
     m = np.abs(X).max(axis=axis, keepdims=True)

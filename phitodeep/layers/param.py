@@ -12,7 +12,7 @@ from phitodeep.types import Array
 
 
 class Owner(Protocol):
-    """What a parameter needs to know of its layer."""
+    """The attributes of a layer that its parameters use."""
 
     dtype: np.dtype[Any]
     _creating: bool  # while `create` runs
@@ -68,7 +68,7 @@ class Param:
             store[self.name] = new if layer._shapes_only else np.array(new, layer.dtype)
 
     def _write(self, layer: Owner, new: Array) -> None:
-        """Write into the existing array, which others may hold views of."""
+        """Write into the existing array, because other objects may hold views of it."""
         if self.name not in getattr(layer, self.store):
             layer._make_parameters()
         old = self._existing(layer)
@@ -89,6 +89,6 @@ class Param:
 
 
 class State(Param):
-    """What a layer remembers but does not learn, such as running statistics."""
+    """An array that a layer remembers but does not learn, such as running statistics."""
 
     store = "state"

@@ -29,7 +29,7 @@ from phitodeep.types import Array, DType, Shape
 
 
 class _Pool(Layer):
-    """The settings and windows of all pools; `stride` is `pool_size` unless given."""
+    """Base class of pooling over windows; `stride` defaults to `pool_size`."""
 
     rank = 0
     independent_samples = True
@@ -55,7 +55,7 @@ class _Pool(Layer):
         return (*self._windows(shape).out, shape[-1])
 
     def _windows(self, shape: Shape) -> Windows:
-        """The windows on samples of `shape`."""
+        """Return the windows on samples of `shape`."""
         if len(shape) != self.rank + 1:
             raise sample_shape_error(self, self.rank, shape)
         no_dilation = (1,) * self.rank
@@ -63,7 +63,7 @@ class _Pool(Layer):
         return cached_windows(shape[:-1], self.pool, self.strides, self.padding, no_dilation, name)
 
     def _windows_on(self, X: Array) -> Windows:
-        """The windows on X, after a check that they fit the call's mask."""
+        """Return the windows on X, after checking that they fit the call's mask."""
         if step_mask(self, X) is not None:
             self._refuse_padding()
         return self._windows(X.shape[1:])
@@ -77,22 +77,22 @@ class _Pool(Layer):
         return resize_mask(self, mask, self._output_steps)
 
     def _refuse_padding(self) -> None:
-        """Refuse a mask if windows may contain steps that it leaves out."""
+        """Refuse a mask if a window may contain steps that the mask leaves out."""
         if self.padding != "valid":
             raise ArgumentError(
-                f'{self!r} takes `lengths` only with padding="valid": otherwise its windows would '
-                "contain steps that they leave out."
+                f'{self!r} accepts `lengths` only with padding="valid": otherwise its windows '
+                "would contain steps that `lengths` leave out."
             )
 
     def _output_steps(self, n: Any) -> Any:
-        """The number of steps of Y for n steps of X: an integer, or an array of them."""
+        """Return the number of steps of Y for n steps of X: an integer, or an array of them."""
         return output_size(n, self.pool[0], self.strides[0], self.padding)
 
 
 class _MaxPool(_Pool):
-    """y = the maximum x of each window; padding never wins.
+    """y = the maximum x in each window; padding is never the maximum.
 
-    Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, C): see `Windows`.
+    Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, C), with `out` as in `Windows`.
     Backward. dy goes to the position of the maximum, the first one in row order if several are
     equal. A position that is the maximum of several windows receives the sum.
     Source: Zhou and Chellappa 1988, "Computation of optical flow using a neural network".
@@ -118,14 +118,14 @@ class _MaxPool(_Pool):
         return windows.inside(dX)
 
     def _kernel_and_stride(self) -> tuple[Shape, Shape]:
-        """Both for images: a pool over steps is a pool over images of one column."""
+        """Return kernel and stride for images; a sequence is an image of width 1."""
         one = (1,) * (2 - self.rank)
         return (*self.pool, *one), (*self.strides, *one)
 
 
 @kernel
 def max_pool(X: Array, Y: Array, winner: Array, kernel: Shape, stride: Shape) -> None:
-    """Write the maximum of each window of X, and the index in the window of its first position."""
+    """Write the maximum of each window to Y, and the index of its first position to winner."""
     for k, at in enumerate(_each_tap(X, Y.shape[1:3], kernel, stride)):
         if k == 0:
             np.copyto(Y, at)
@@ -141,28 +141,31 @@ def max_pool(X: Array, Y: Array, winner: Array, kernel: Shape, stride: Shape) ->
 def max_pool_back(
     dY: Array, winner: Array, dX: Array, s: Array, kernel: Shape, stride: Shape
 ) -> None:
-    """Write to dX the sum of the dY of the windows that each position won; s is scratch like dY."""
-    apart = kernel == stride  # then each position is in one window at most
-    if not apart or dX.size != dY.size * math.prod(kernel):
+    """dX <- the sum of dY over the windows in which each position is the maximum.
+
+    s is scratch of dY's shape.
+    """
+    disjoint = kernel == stride  # each position is in at most one window
+    if not disjoint or dX.size != dY.size * math.prod(kernel):
         dX.fill(0)
     bits = f"i{dY.itemsize}"
     for k, at in enumerate(_each_tap(dX, dY.shape[1:3], kernel, stride)):
-        won = -(winner == k).view(np.int8)  # -1 has all bits set: it keeps dY whole, even NaN
-        share = at if apart else s
+        won = -(winner == k).view(np.int8)  # -1 has all bits set and keeps dY; 0 clears even NaN
+        share = at if disjoint else s
         np.bitwise_and(dY.view(bits), won, out=share.view(bits))
-        if not apart:
+        if not disjoint:
             at += s
 
 
 def _each_tap(A: Array, out: Shape, kernel: Shape, stride: Shape) -> Iterator[Array]:
-    """Views of A (N, height, width, C): for each tap, the value that every window has there."""
+    """Yield views of A (N, height, width, C): for each tap, its value in every window."""
     (h, w), (s, t) = out, stride
     for i, j in product(*map(range, kernel)):
         yield A[:, i : i + (h - 1) * s + 1 : s, j : j + (w - 1) * t + 1 : t]
 
 
 def _images(A: Array) -> Array:
-    """(N, *sizes, C) as (N, height, width, C)."""
+    """Return A (N, *sizes, C) as (N, height, width, C)."""
     return A.reshape(*A.shape[:2], math.prod(A.shape[2:-1]), A.shape[-1])
 
 
@@ -177,10 +180,10 @@ class MaxPool2D(_MaxPool):
 
 
 class _AvgPool(_Pool):
-    """y = the mean x of each window.
+    """y = the mean of the x in each window.
 
+    Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, C), with `out` as in `Windows`.
     The mean includes the zeros of integer padding, but not the positions that "same" adds.
-    Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, C): see `Windows`.
     Backward. Each of the m positions of a window contributes x / m to y, so it receives dy / m,
     summed over the windows that contain it.
     Source: LeCun et al. 1989, "Handwritten digit recognition with a back-propagation network".
@@ -209,7 +212,7 @@ class _AvgPool(_Pool):
         return windows.inside(dX)
 
     def _shares(self, windows: Windows, dtype: DType) -> Array:
-        """1 / m of each window, as (1, *out, 1), or as a single value if all are equal."""
+        """Return 1 / m for each window, as (1, *out, 1), or as (1, ..., 1) if all are equal."""
         if self.padding != "same":
             return np.full((1,) * (self.rank + 2), 1 / len(windows.taps), dtype)
         ones = np.ones((1, *windows.sizes, 1), dtype)
@@ -228,17 +231,17 @@ class AvgPool2D(_AvgPool):
 
 
 class _Global(Layer):
-    """Pools over all positions: (N, *sizes, C) becomes (N, C). A mask is about axis 1 of X."""
+    """Base class of pooling over all positions, (N, *sizes, C) -> (N, C); masks are for axis 1."""
 
     independent_samples = True
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) < 2:
-            raise ShapeError(f"{self!r} takes samples (*sizes, C), got shape {shape}.")
+            raise ShapeError(f"{self!r} takes samples of shape (*sizes, C), got {shape}.")
         return shape[-1:]
 
     def _rows(self, X: Array) -> Array:
-        """X as (N, positions, C)."""
+        """Return X as (N, positions, C)."""
         if X.ndim < 3:
             raise ShapeError(f"{self!r} takes X (N, *sizes, C), got shape {X.shape}.")
         if X.size == 0:
@@ -246,7 +249,7 @@ class _Global(Layer):
         return X.reshape(len(X), -1, X.shape[-1])
 
     def _mask(self, X: Array) -> Array | None:
-        """The call's mask as (N, positions, 1)."""
+        """Return the call's mask as (N, positions, 1), or None."""
         mask = None if current().mask is None else self.check_steps(X)
         if mask is None:
             return None
@@ -263,7 +266,7 @@ class GlobalAvgPool(_Global):
     """y = the mean of each channel over all positions, or 0 if the mask leaves none.
 
     Shapes: X, dX are (N, *sizes, C); Y, dY are (N, C).
-    Backward. Each of the m positions that the mask keeps receives dy / m.
+    Backward. Each of the m positions that the mask keeps receives dy / m, and the others receive 0.
     Source: Lin, Chen and Yan 2014, "Network in network", arXiv:1312.4400, sec. 3.2.
     """
 

@@ -1,4 +1,4 @@
-"""Random numbers of a layer: initial values, and masks and noise that repeat."""
+"""Random values of a layer: initial values, and reproducible masks and noise."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from phitodeep.layers.call import current
 from phitodeep.layers.frame import Buffered
 from phitodeep.types import Array, Shape
 
-RandomKey = tuple[int, int, int]  # place of the first sample, step, and kind of step
+RandomKey = tuple[int, int, int]  # index of the first sample, step, and kind of step
 
 
 class Seeded(Buffered):
-    """Something with random streams of its own, all of them a function of one seed."""
+    """Base class of objects whose random values are all derived from one seed."""
 
     _shapes_only: bool  # in a copy that only computes shapes, which draws nothing
-    _generator: np.random.Generator | None  # of initial values
+    _generator: np.random.Generator | None  # draws initial values
     _seed: np.random.SeedSequence | None
 
     def children(self) -> dict[str, Any]:
-        """The layers inside, each of which gets a stream of its own."""
+        """The layers inside, each of which gets its own random stream."""
         return {}
 
     def draw(self, initializer: Initializer, shape: Shape) -> Array:
@@ -36,24 +36,25 @@ class Seeded(Buffered):
     def uniform(self, shape: Shape, key: RandomKey | None = None, part: int = 0) -> Array:
         """Return float32 values in [0, 1), a pure function of seed, layer path, key and sample.
 
-        Philox is counter based: its counter is set to (place of the first sample, key, part). So
-        a thread that handles part of a batch sees the values that the whole batch would see, and a
-        backward pass can have the values of its forward pass again.
+        Philox is a counter-based generator: its counter starts at the first sample's position, the
+        rest of the key, and `part`. A thread that handles part of a batch therefore draws the
+        values that the whole batch would draw, and a backward pass can repeat the values of its
+        forward pass.
         """
-        n, each = shape[0], math.prod(shape[1:])
-        ticks = -(-each // 8)  # one tick of the counter gives eight float32
+        n, per_sample = shape[0], math.prod(shape[1:])
+        ticks = -(-per_sample // 8)  # one tick of the counter produces eight float32 values
         seed = self._seed_sequence.generate_state(2, np.uint64)
         first, step, kind = key or self._random_key()
         counter = [first * ticks, step, kind, part]
         drawn = self.buffer("uniform", (n, 8 * ticks), np.float32)
         bits = np.random.Philox(key=seed, counter=counter)
         np.random.Generator(bits).random(out=drawn, dtype=np.float32)
-        return drawn[:, :each].reshape(shape)
+        return drawn[:, :per_sample].reshape(shape)
 
     def _random_key(self) -> RandomKey:
-        """Return what sets the random values of this forward pass apart from all others.
+        """Return a key under which this forward pass draws values that no other pass draws.
 
-        That is the place of the first sample, and the optimizer's step; outside training, the
+        It holds the index of the first sample and the optimizer's step or, outside training, the
         number of forward passes so far.
         """
         call = current()
@@ -63,7 +64,7 @@ class Seeded(Buffered):
         return call.first, self._frame.passes, 1
 
     def _set_seed(self, seed: Any) -> None:
-        """Give this layer and those below random streams of their own, one for each path.
+        """Give this layer and each layer below it a separate random stream.
 
         `seed` is an integer or a NumPy SeedSequence.
         """

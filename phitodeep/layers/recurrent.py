@@ -1,9 +1,9 @@
 """Recurrent layers: one step after another along the time axis of (N, T, D).
 
 `_Recurrent` runs the loop over time, forward and backward, with or without a mask. Each cell below
-it adds one step and the derivative of that step. The product with Wx and the gradients of the
-weights do not depend on the previous step, so each is one matrix product for the whole sequence.
-Arrays inside are time-major for that reason: (T, N, .).
+it defines one step and its derivative. The product with Wx and the gradients of the weights do not
+depend on the previous step, so each is one matrix product for the whole sequence. For that reason,
+the arrays inside are time-major: (T, N, .).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phitodeep.types import Array, Shape, settings
 
 
 class _Recurrent(Layer):
-    """The loop over time that all recurrent layers share.
+    """Base class of all recurrent layers, with their loop over time.
 
     Shapes: X, dX are (N, T, D); Y, dY are (N, T, H), or (N, H) with return_sequences=False: the
     state after the last step. Wx (D, gH), Wh (H, gH) and b (gH,) hold the g gates side by side.
@@ -34,7 +34,7 @@ class _Recurrent(Layer):
     h_{t-1} receives dU_t Wh^T. Every step uses the same weights, so their gradients are sums over
     the steps: dWx = X^T dA, dWh = h^T dU, db = sum_rows(dA).
 
-    A step that the mask leaves out keeps the state as it was, and its y is 0. Padding therefore
+    At a step that the mask leaves out, the state does not change and y is 0. Padding therefore
     changes nothing, and (N, H) is the state after the last step that the mask keeps. In generation,
     the state continues from the previous call.
     """
@@ -44,7 +44,7 @@ class _Recurrent(Layer):
     b = Param()
     independent_samples, steps = True, "remembered"
     gates = 1
-    states = 1  # arrays (N, H) that one step passes to the next: h, and c for an LSTM
+    states = 1  # arrays (N, H) that one step passes to the next: h, and in an LSTM also c
     kept = 0  # arrays (N, H) that a step keeps for `back` in addition to its gates
     dU_is_dA = True  # the cell uses only the sum A + U
 
@@ -74,15 +74,15 @@ class _Recurrent(Layer):
     def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:
         """Write the states S[:, t + 1] from S[:, t], A[t] = x_t Wx + b and U = h_{t-1} Wh.
 
-        A[t] (N, gH) and K[t] (N, kept H) are kept for `back`: write there what it needs.
+        `back` receives A[t] (N, gH) and K[t] (N, kept H) again: write into them what it needs.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement step.")
 
     def back(self, t: int, d: Array, A: Array, S: Array, K: Array, dA: Array, dU: Array) -> None:
-        """Write dA[t] and dU[t], and turn d, the gradient of S[:, t + 1], into that of S[:, t].
+        """Write dA[t] and dU[t], and turn d into the gradient of S[:, t].
 
-        d is (states, N, H). Leave out the part of h that goes through U, which the loop adds.
-        dU is dA itself for a cell that uses only the sum A + U.
+        d (states, N, H) is the gradient of S[:, t + 1] at first. Leave out the part of dh that goes
+        through U: the loop adds it. dU is dA itself for a cell that uses only the sum A + U.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement back.")
 
@@ -102,9 +102,7 @@ class _Recurrent(Layer):
         S[:, 0] = 0 if call.memory is None else call.memory.get(self, 0)
         mask = None if mask is None else mask.T[..., None]
         U, Wh, bh = np.empty((N, self.b.size), X.dtype), self.Wh, self.params.get("bh")
-        with np.errstate(
-            over="ignore"
-        ):  # exp may reach infinity: its inverse is 0, as it should be
+        with np.errstate(over="ignore"):  # exp may overflow to infinity, whose inverse is 0
             for t in range(T):
                 np.dot(S[0, t], Wh, out=U)
                 if bh is not None:
@@ -161,18 +159,18 @@ class _Recurrent(Layer):
         return mask if self.return_sequences else None
 
     def matrices(self, name: str, W: Array) -> list[Array]:
-        """One matrix per gate."""
+        """Return one matrix per gate."""
         W = W.reshape(-1, self.gates, self.units)
         return [W.swapaxes(0, 1)]
 
     def flops(self) -> int:
-        """A multiplication and an addition per weight and step, and the work of the cell."""
+        """Count two operations per weight and step, and the work of the cell."""
         steps = self.input_shape[0] if self.input_shape else 0
         return steps * (2 * (self.Wx.size + self.Wh.size) + 8 * self.b.size)
 
 
 class RNN(_Recurrent):
-    """h_t = tanh(x_t Wx + h_{t-1} Wh + b).
+    """Simple recurrent layer: h_t = tanh(x_t Wx + h_{t-1} Wh + b).
 
     Shapes: X, dX are (N, T, D); Y, dY are (N, T, H), or (N, H); Wx (D, H), Wh (H, H), b (H,).
 
@@ -193,22 +191,22 @@ class RNN(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    """Long short-term memory: a cell c that gates write to, erase and read.
-
-        i, f, o = sigmoid(.)    g = tanh(.)       of x_t Wx + h_{t-1} Wh + b, side by side
-        c_t = f c_{t-1} + i g                     h_t = o tanh(c_t)
+    """Long short-term memory: gates control what is written to, kept in and read from a cell c.
 
     Shapes: X, dX are (N, T, D); Y, dY are (N, T, H), or (N, H); Wx (D, 4H), Wh (H, 4H), b (4H,).
 
-    Gates are in the order input i, forget f, candidate g, output o.
+        i, f, o = sigmoid(.)    g = tanh(.)       of the four parts of x_t Wx + h_{t-1} Wh + b
+        c_t = f c_{t-1} + i g                     h_t = o tanh(c_t)
 
-    Backward. h_t reaches the loss through y_t and step t + 1; c_t does so through c_{t+1} and h_t:
+    The parts are in the order input i, forget f, candidate g, output o.
+
+    Backward. h_t affects the loss through y_t and step t + 1; c_t through h_t and c_{t+1}:
 
         dc += dh o (1 - tanh(c)^2)
         di = dc g    df = dc c_{t-1}    dg = dc i    do = dh tanh(c)
 
-    each times the slope of its gate, a (1 - a) for sigmoid and 1 - g^2 for tanh; c_{t-1} receives
-    dc f.
+    Each gate's gradient is then multiplied by its slope: a (1 - a) for sigmoid gates a, 1 - g^2 for
+    tanh. c_{t-1} receives dc f.
 
     Source: Hochreiter and Schmidhuber 1997, "Long short-term memory", Neural Computation 9; the
     forget gate: Gers, Schmidhuber and Cummins 2000.
@@ -256,7 +254,7 @@ def lstm_back(dh: Array, dc: Array, A: Array, before: Array, c: Array, dA: Array
 
 
 def _sigmoid(A: Array) -> None:
-    """Replace A by sigmoid(A), as 1 / (1 + exp(-a)): exp may reach infinity, whose inverse is 0."""
+    """Replace A by 1 / (1 + exp(-a)): exp may overflow to infinity, whose inverse is 0."""
     np.negative(A, out=A)
     np.exp(A, out=A)
     A += 1
@@ -266,21 +264,22 @@ def _sigmoid(A: Array) -> None:
 class GRU(_Recurrent):
     """Gated recurrent unit: gates decide how much of the state to reset (r) and to keep (z).
 
+    Shapes: X, dX are (N, T, D); Y, dY are (N, T, H), or (N, H); Wx (D, 3H), Wh (H, 3H), b and bh
+    (3H,).
+
         r, z = sigmoid(a_r + u_r), sigmoid(a_z + u_z)       n = tanh(a_n + r u_n)
         h_t = (1 - z) n + z h_{t-1}          with a = x_t Wx + b and u = h_{t-1} Wh + bh
 
-    As in PyTorch, the reset comes after the product with Wh, and that product has its own bias, bh.
-    Shapes: X, dX are (N, T, D); Y, dY are (N, T, H), or (N, H); Wx (D, 3H), Wh (H, 3H), b and bh
-    (3H,).
+    As in PyTorch, the reset follows the product with Wh, which has a separate bias, bh.
 
     Backward. With dh the gradient of h_t,
 
         dz = dh (h_{t-1} - n) z (1 - z)     dn = dh (1 - z) (1 - n^2)     dr = dn u_n r (1 - r)
 
-    are the gradients of a. Those of u are the same except for n: du_n = r dn. h_{t-1} receives
+    are the gradients of a. The gradients of u are the same, except du_n = r dn. h_{t-1} receives
     dh z.
 
-    Source: Cho et al. 2014, arXiv:1406.1078, eq. 5 to 8; reset after: PyTorch's GRU.
+    Source: Cho et al. 2014, arXiv:1406.1078, eq. 5 to 8; reset after the product: PyTorch's GRU.
     """
 
     bh = Param()
@@ -315,7 +314,7 @@ def gru_step(A: Array, U: Array, before: Array, h: Array, u_n: Array) -> None:
 
 @kernel
 def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Array) -> None:
-    """Write dA and dU (N, 3H); turn dh into the gradient of h_{t-1}, without the part through U."""
+    """Write dA and dU (N, 3H); turn dh into the gradient of h_{t-1}, except the part through U."""
     H = dh.shape[1]
     r, z, n = (A[:, k * H : (k + 1) * H] for k in range(3))
     dr, dz, dn = (dA[:, k * H : (k + 1) * H] for k in range(3))
@@ -330,9 +329,11 @@ def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Arra
 class Bidirectional(Container):
     """Two recurrent layers of the same kind: one reads from first step to last, one in reverse.
 
-    Shapes: those of `layer`, with 2 H features for merge="concat" and H for "add". `layer` reads
-    forward; the second one has the same settings and its own weights. With a mask, both skip the
-    steps that it leaves out, so the second one begins at the last step that the mask keeps.
+    Shapes: X, dX are (N, T, D); Y, dY are (N, T, M), or (N, M) if `layer` returns only its last
+    state, with M = 2 H for merge="concat" and M = H for "add".
+
+    `layer` reads forward. The second layer has the same settings and separate weights. With a mask,
+    both skip the steps that it leaves out, so the second one begins at the last step that it keeps.
 
     Backward: each direction receives its part of dY, and dX is the sum of both gradients.
     Source: Schuster and Paliwal 1997, "Bidirectional recurrent neural networks".
@@ -371,7 +372,7 @@ class Bidirectional(Container):
         return dX + dX_reverse[:, ::-1]
 
     def _flip(self, Y: Array) -> Array:
-        """Y with its steps in reverse order, if it has steps."""
+        """Return Y with its steps in reverse order, if it has steps."""
         return Y[:, ::-1] if Y.ndim == 3 else Y
 
     def compute_mask(self, mask: Array) -> Array | None:

@@ -47,7 +47,7 @@ class Dropout(Layer):
         return np.multiply(dY, mask, out=self.buffer("dX", dY.shape, dY.dtype))
 
     def _mask_shape(self, shape: Shape) -> Shape:
-        """The shape of m for X of this shape: one value for all elements dropped together."""
+        """Return the shape of m for X of this shape: one value for elements that drop together."""
         return shape
 
 
@@ -56,7 +56,7 @@ class SpatialDropout(Dropout):
 
     Shapes: X, Y, dX, dY are (N, *sizes, C). Forward and backward are Dropout's, with one m for each
     sample and channel. Neighbouring pixels are so similar that dropping single elements would hide
-    nothing.
+    little.
     Source: Tompson et al. 2015, arXiv:1411.4280, sec. 3.2.
     """
 
@@ -103,7 +103,7 @@ class Reparameterize(Layer):
     Backward: dm = dy and ds = dy exp(s / 2) e / 2. At inference y does not depend on s: ds = 0.
 
     Log variances above 88, whose exponentials overflow float32, count as 88; for them ds = 0.
-    By eye: for s = -inf this is the first half of X, and for m = s = 0 it is e itself.
+    A check by eye: for s = -inf, Y is m; for m = s = 0, it is e.
     Source: Kingma and Welling 2014, arXiv:1312.6114, sec. 2.4 and eq. 10.
     """
 
@@ -113,11 +113,11 @@ class Reparameterize(Layer):
         return (*shape[:-1], self._latent(shape))
 
     def _latent(self, shape: Shape) -> int:
-        """L, from the shape of a sample; it must be (..., 2 L)."""
+        """Return L for samples of this shape, which must be (..., 2 L)."""
         if not shape or shape[-1] % 2:
             raise ShapeError(
-                f"{self!r} takes samples (..., 2 L), with means and log variances side by side, "
-                f"got samples of shape {shape}."
+                f"{self!r} takes samples of shape (..., 2 L), with means and log variances side by "
+                f"side, got samples of shape {shape}."
             )
         return shape[-1] // 2
 
@@ -143,10 +143,10 @@ _MAX_LOG_VARIANCE = 88.0  # exp(88) is 1.7e38, and the largest float32 is 3.4e38
 
 
 def _normal(layer: Layer, shape: Shape) -> Array:
-    """float32 standard normal values, drawn with the layer's seed: see `Layer.uniform`.
+    """Return float32 standard normal values, drawn with the layer's seed: see `Layer.uniform`.
 
-    Each is sqrt(-2 log(1 - u)) cos(2 pi v) of two uniform values u and v: a fixed number of draws
-    per value.
+    Each is sqrt(-2 log(1 - u)) cos(2 pi v) of two uniform values u and v, so that every value
+    requires the same number of draws.
     Source: Box and Muller 1958, Ann. Math. Statist. 29, p. 610.
     """
     u, v = np.moveaxis(layer.uniform((*shape, 2)), -1, 0)

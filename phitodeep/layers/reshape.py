@@ -15,20 +15,20 @@ from phitodeep.types import Array, Shape
 
 
 class _Rearrangement(Layer):
-    """A layer that only moves elements, so it costs no operations."""
+    """Base class of layers that only move elements, without any operations on them."""
 
     _flops_per_output = 0
     independent_samples = True
     _mask_remedy = (
-        "GlobalAvgPool, GlobalMaxPool or a recurrent layer with return_sequences=False reduces "
-        "the valid steps to one row"
+        "reduce the steps to one row first, with GlobalAvgPool, GlobalMaxPool or a recurrent layer "
+        "with return_sequences=False"
     )
 
 
 class Flatten(_Rearrangement):
-    """Flatten each sample into one row: X (N, ...) -> Y (N, D), with D the product of its sizes.
+    """Flatten each sample into one row: X (N, ...) -> Y (N, D), with D the product of all sizes.
 
-    Backward: Y holds the elements of X in the same order, so dX is dY in the shape of X.
+    Backward: Y holds the elements of X in the same order, so dX is dY reshaped like X.
     Y may be a view of X.
     """
 
@@ -46,7 +46,7 @@ class Flatten(_Rearrangement):
 class Reshape(_Rearrangement):
     """Give each sample another shape: X (N, ...) -> Y (N, *shape); one size may be -1.
 
-    Backward: dX is dY in the shape of X. Y may be a view of X.
+    Backward: dX is dY reshaped like X. Y may be a view of X.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -59,7 +59,7 @@ class Reshape(_Rearrangement):
 
     @property
     def steps(self) -> str:
-        """Steps of X (N, T, ...) remain separate if each keeps its number of elements."""
+        """The steps of X (N, T, ...) stay separate if each keeps its number of elements."""
         if self.input_shape is None or len(self.input_shape) < 2:
             return "joined"
         same = math.prod(self.shape[1:]) == math.prod(self.input_shape[1:])
@@ -85,7 +85,7 @@ class Permute(_Rearrangement):
     """Reorder the axes of each sample, counted from 1: `Permute(2, 1)` swaps two axes.
 
     Shapes: X is (N, ...); axis i of Y is axis dims[i - 1] of X.
-    Backward: dX is dY with the axes in their original order.
+    Backward: dX is dY, with the axes back in their original order.
     """
 
     def __init__(self, *dims: int) -> None:
@@ -121,10 +121,10 @@ class Select(_Rearrangement):
     Shapes: X, dX are (..., D); Y, dY are (..., len(columns)). `columns` is a sequence of
     integers, or one integer for a single column (Y keeps the axis); -1 is the last, as in NumPy.
 
-    Backward: y_j depends on x_i where c_j = i. A column selected several times therefore gets the
-    sum of its dy, and a column left out gets 0.
+    Backward: y_j depends on x_i if c_j = i. A column selected several times therefore receives the
+    sum of its dy, and a column left out receives 0.
 
-    tokens    if True, the columns hold categories as whole numbers, and Y holds the integers that
+    tokens    True: the columns hold categories as whole numbers, and Y holds the integers that
               an Embedding expects; tokens have no gradient, so backward returns None
 
     A table that has both numerical and categorical columns goes through `Parallel`:
@@ -150,7 +150,7 @@ class Select(_Rearrangement):
         return (*shape[:-1], len(self._indices(shape)))
 
     def _indices(self, shape: Shape) -> list[int]:
-        """The columns as indices from 0, for samples of this shape."""
+        """Return the columns as indices >= 0, for samples of this shape."""
         D = shape[-1] if shape else 0
         wrong = next((c for c in self.columns if not -D <= c < D), None)
         if wrong is not None:
@@ -166,7 +166,7 @@ class Select(_Rearrangement):
         if self.tokens:
             return self._as_tokens(X[..., indices], indices)
         out = self.buffer("Y", (*X.shape[:-1], len(indices)), X.dtype)
-        return np.take(X, indices, axis=-1, out=out, mode="clip")  # in range: just checked
+        return np.take(X, indices, axis=-1, out=out, mode="clip")  # the indices are in range
 
     def _as_tokens(self, codes: Array, indices: list[int]) -> Array:
         with np.errstate(invalid="ignore"):

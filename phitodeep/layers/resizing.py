@@ -1,4 +1,4 @@
-"""Larger images: upsampled, or padded with zeros."""
+"""Layers that make images larger: upsampling and zero padding."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from phitodeep.types import Array, Shape
 class Upsample2D(Layer):
     """Make images `factor` times larger: repeat pixels ("nearest") or interpolate ("bilinear").
 
-    Shapes: X, dX are (N, height, width, C); Y, dY are (N, height f, width g, C).
+    Shapes: X, dX are (N, height, width, C); Y, dY are (N, height f, width g, C). `factor` is
+    (f, g), or one integer for both.
 
     Both modes are linear along each axis: with A (height f, height) and B (width g, width),
     Y = A X B^T for each channel. For "nearest", each row of A holds a single 1. For "bilinear",
-    output position i is at (i + 1/2) / f - 1/2 of the input (half-pixel centres, clipped to the
-    image), and row i holds the weights of the two nearest pixels.
+    output position i corresponds to input position (i + 1/2) / f - 1/2 (half-pixel centres,
+    clipped to the image), and row i holds the weights of the two nearest pixels.
 
     Backward: dX = A^T dY B.
     Source: the half-pixel rule of PyTorch's interpolate(align_corners=False).
@@ -59,7 +60,7 @@ class Upsample2D(Layer):
 
 
 def _interpolation_matrix(size: int, factor: int, mode: str) -> Array:
-    """The matrix (size factor, size) that makes a vector `factor` times longer."""
+    """Return the matrix (size factor, size) that makes a vector `factor` times longer."""
     eye = np.eye(size)
     if mode == "nearest":
         return np.repeat(eye, factor, axis=0)
@@ -70,7 +71,7 @@ def _interpolation_matrix(size: int, factor: int, mode: str) -> Array:
 
 
 def _apply(A: Array, B: Array, X: Array) -> Array:
-    """A X B^T, for each sample and channel of X (N, height, width, C)."""
+    """Return A X B^T for each sample and channel of X (N, height, width, C)."""
     n, height, width, channels = X.shape
     rows = np.matmul(A, X.reshape(n, height, width * channels))
     Y = np.matmul(B, rows.reshape(n * len(A), width, channels))
@@ -80,7 +81,8 @@ def _apply(A: Array, B: Array, X: Array) -> Array:
 class ZeroPad2D(Layer):
     """Add zeros around images: `padding` on all sides, or ((top, bottom), (left, right)).
 
-    Shapes: X, dX are (N, height, width, C); Y, dY are larger by the padding.
+    Shapes: X, dX are (N, height, width, C); Y, dY are
+    (N, height + top + bottom, width + left + right, C).
     Backward: dX is dY without the padding.
     """
 

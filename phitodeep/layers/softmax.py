@@ -11,11 +11,11 @@ from phitodeep.types import Array, Shape
 
 
 class _AlongAxis(Layer):
-    """The part that Softmax and LogSoftmax share: an axis other than the batch axis."""
+    """Base class of Softmax and LogSoftmax, with any axis except the batch axis."""
 
     _flops_per_output = 5
     independent_samples = True
-    _mask_remedy = "axis=-1 works at each step alone"
+    _mask_remedy = "use axis=-1, which treats each step separately"
 
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
@@ -40,19 +40,19 @@ class _AlongAxis(Layer):
     def _check(self, rank: int) -> None:
         if not -rank < self.axis < rank:
             raise ShapeError(
-                f"{self!r} requires that axis in addition to the batch axis, got rank {rank}."
+                f"{self!r} requires this axis in addition to the batch axis, got rank {rank}."
             )
 
 
 class Softmax(_AlongAxis):
     """y_i = exp(x_i) / sum_j exp(x_j) along `axis`: probabilities.
 
-    Shapes: X, Y, dX, dY are (N, ..., K).
+    Shapes: X, Y, dX, dY are (N, ...); i and j count the elements along `axis`.
     Backward. dy_j/dx_i = y_j ([i = j] - y_i), so
 
         dx_i = y_i (dy_i - sum_j dy_j y_j)
 
-    A check by eye: dx sums to zero, since a shift of x changes nothing.
+    A check by eye: dx sums to zero, because adding a constant to all x does not change y.
     Source: Bridle 1990, "Probabilistic interpretation of feedforward classification network
     outputs".
     """
@@ -75,11 +75,11 @@ class Softmax(_AlongAxis):
 
 
 class LogSoftmax(_AlongAxis):
-    """y_i = x_i - log(sum_j exp(x_j)) along `axis`: the logarithm of Softmax, without underflow.
+    """y_i = x_i - log(sum_j exp(x_j)) along `axis`: log(softmax(x)), without underflow.
 
-    Shapes: X, Y, dX, dY are (N, ..., K).
+    Shapes: X, Y, dX, dY are (N, ...); i and j count the elements along `axis`.
     Backward. dy_j/dx_i = [i = j] - p_i with p = exp(y), so dx_i = dy_i - p_i sum_j dy_j.
-    A check by eye: dx sums to zero, as for Softmax.
+    A check by eye: dx sums to zero, as in Softmax.
     Source: Goodfellow, Bengio and Courville 2016, "Deep Learning", eq. 6.30.
     """
 

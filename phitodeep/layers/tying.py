@@ -1,4 +1,4 @@
-"""Layers without parameters of their own: tied weights, and any pair of functions."""
+"""Layers that own no parameters: tied weights, and any pair of functions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from phitodeep.types import Array, Shape
 
 
 class TiedDense(Layer):
-    """Y = X W^T with the W of an Embedding: scores of all tokens, computed with their vectors.
+    """Scores of all tokens: Y = X W^T, with the W of an Embedding.
 
     Shapes: X, dX are (..., dim); Y, dY are (..., vocab_size); W (vocab_size, dim) belongs to the
-    embedding, so it is counted, saved and updated once.
+    embedding, so it is counted, saved and updated once. Each score is the dot product of x with a
+    token's vector.
 
     Backward. dX = dY W. The gradient of W from this use is dY^T X, which the optimizer adds to the
     gradient from the embedding's own use.
@@ -26,7 +27,7 @@ class TiedDense(Layer):
     """
 
     independent_samples, steps = True, "independent"
-    refers_to = ("embedding",)  # the model holds it at another path
+    refers_to = ("embedding",)  # which the model holds at another path
 
     def __init__(self, embedding: Embedding) -> None:
         super().__init__()
@@ -81,12 +82,14 @@ class Lambda(Layer):
 
     independent_samples    True: sample i of Y depends only on sample i of X, so that threads may
                            split a batch
-    steps                  of X (N, T, ...): "independent" if step t of Y depends only on step t of
-                           X, so that masks pass through and `generate` can work step by step
+    steps                  "independent": step t of Y depends only on step t of X (N, T, ...), so
+                           that masks pass through and `generate` can work step by step
     """
 
     kept_as: ClassVar = {"forward": "function", "backward": "derivative"}
-    _mask_remedy = 'if its functions treat each step separately, Lambda(..., steps="independent")'
+    _mask_remedy = (
+        'if its functions treat each step separately, write Lambda(..., steps="independent")'
+    )
 
     def __init__(
         self,

@@ -24,13 +24,13 @@ FIRST_TO_LAST = (
 class Windows:
     """The positions of a kernel's windows on inputs of given spatial sizes.
 
-    With kernel k, stride s and dilation d, a window covers e = (k - 1) d + 1 positions. Padding
-    adds zeros before and after each axis:
+    With kernel size k, stride s and dilation d, a window covers e = (k - 1) d + 1 positions.
+    Padding adds zeros before and after each axis:
 
-        "valid"     none: positions that no whole window reaches are left out
+        "valid"     none: positions that only a partial window would cover are left out
         an integer  p on both sides
         "same"      enough for an output of ceil(size / s) positions: in total
-                    max((ceil(size / s) - 1) s + e - size, 0), an odd one after
+                    max((ceil(size / s) - 1) s + e - size, 0); if that is odd, one more after
 
     Output sizes are (size + before + after - e) // s + 1.
     """
@@ -59,16 +59,16 @@ class Windows:
                 self.pads.append((p, p))
         self.padded = tuple(n + sum(p) for n, p in zip(sizes, self.pads, strict=True))
         if any(n < e for n, e in zip(self.padded, extents, strict=True)):
-            first = len(sizes) == 2 and sizes[0] in (1, 3)  # these look like channels
+            channels_first = len(sizes) == 2 and sizes[0] in (1, 3)  # a guess
             raise ShapeError(
                 f"{who}: a window of {tuple(extents)} does not fit into an input of {sizes}"
                 f"{'' if self.padded == sizes else f', padded to {self.padded}'}."
-                f"{FIRST_TO_LAST if first else ''}"
+                f"{FIRST_TO_LAST if channels_first else ''}"
             )
         self.taps = list(product(*map(range, kernel)))
 
     def pad(self, X: Array, buffer: Callable[[str, Shape, DType], Array], fill: float = 0) -> Array:
-        """X (N, *sizes, C) with its padding, (N, *padded, C); X itself if there is no padding."""
+        """Return X (N, *sizes, C) padded to (N, *padded, C), or X itself if there is no padding."""
         if self.padded == self.sizes:
             return X
         padded = buffer("padded", (len(X), *self.padded, X.shape[-1]), X.dtype)
@@ -77,12 +77,12 @@ class Windows:
         return padded
 
     def inside(self, padded: Array) -> Array:
-        """A view of a padded array without its padding."""
+        """Return a view of a padded array without its padding."""
         where = [slice(a, a + n) for (a, _), n in zip(self.pads, self.sizes, strict=True)]
         return padded[(slice(None), *where)]
 
     def at(self, padded: Array, tap: Shape) -> Array:
-        """A view (N, *out, C) of the value that each window has at `tap`."""
+        """Return a view (N, *out, C) of the value that each window has at `tap`."""
         where = [
             slice(t * d, t * d + (n - 1) * s + 1, s)
             for t, d, n, s in zip(tap, self.dilation, self.out, self.stride, strict=True)
@@ -90,7 +90,7 @@ class Windows:
         return padded[(slice(None), *where)]
 
     def view(self, padded: Array) -> Array:
-        """A read-only view (N, *out, *kernel, C) of all windows."""
+        """Return a read-only view (N, *out, *kernel, C) of all windows."""
         steps = padded.strides[1:-1]
         strides = (
             padded.strides[0],
@@ -104,10 +104,10 @@ class Windows:
     def im2col(self, padded: Array, groups: int, columns: Array) -> Array:
         """Copy all windows of padded samples (n, *padded, C) into `columns`, a flat array.
 
-        Returns them as rows (groups, n * positions, taps * C / groups), a view of `columns`.
+        Return them as rows (groups, n * positions, taps * C / groups), a view of `columns`.
         """
         taps, channels = len(self.taps), padded.shape[-1]
-        if channels == 1:  # tap by tap is faster here: each copy is a longer run
+        if channels == 1:  # faster here, because each copy is a longer contiguous run
             for column, tap in zip(columns.reshape(taps, -1), self.taps, strict=True):
                 at = self.at(padded, tap)
                 np.copyto(column.reshape(at.shape), at)
@@ -123,8 +123,8 @@ class Windows:
     ) -> Array:
         """Sum rows (G, n * positions, a) times taps (taps, G, a, c / G) into images (n, *sizes, c).
 
-        This is the adjoint of `im2col` and a product. Each product is added to the position that
-        `im2col` copies for that window and tap, so overlapping windows add up.
+        This is the adjoint of `im2col` followed by a product. Each product is added at the position
+        that `im2col` reads for the same window and tap, so overlapping windows add up.
         """
         G, count = rows.shape[:2]
         channels = G * taps.shape[-1]
@@ -140,21 +140,21 @@ class Windows:
         return self.inside(images)
 
 
-cached_windows = functools.lru_cache(maxsize=256)(Windows)  # a layer sees few different sizes
+cached_windows = functools.lru_cache(maxsize=256)(Windows)  # input sizes of a layer are few
 
 
 def by_group(A: Array, groups: int) -> Array:
-    """A (..., C) as a view (groups, rows, C / groups)."""
+    """Return A (..., C) as a view (groups, rows, C / groups)."""
     return A.reshape(-1, groups, A.shape[-1] // groups).transpose(1, 0, 2)
 
 
 def extent(k: int, dilation: int) -> int:
-    """The positions that a kernel of k taps covers."""
+    """Return the number of positions that a kernel of k taps covers."""
     return (k - 1) * dilation + 1
 
 
 def output_size(size: Any, extent: int, stride: int, padding: str | int) -> Any:
-    """The number of windows along an axis of `size` positions: an integer, or an array of them."""
+    """Return the number of windows along an axis of `size` positions (integer or array)."""
     if padding == "same":
         return -(-size // stride)
     p = 0 if isinstance(padding, str) else padding
@@ -162,7 +162,7 @@ def output_size(size: Any, extent: int, stride: int, padding: str | int) -> Any:
 
 
 def sample_shape_error(layer: Layer, rank: int, shape: Shape) -> ShapeError:
-    """The error for samples of `shape` that do not have `rank` spatial axes and channels."""
+    """Return the error for samples of `shape` without `rank` spatial axes and channels."""
     axes = ("steps", "height, width")[rank - 1]
     hint = (
         f": .reshape({', '.join(map(str, shape))}, 1) adds an axis for one channel"
@@ -173,7 +173,7 @@ def sample_shape_error(layer: Layer, rank: int, shape: Shape) -> ShapeError:
 
 
 def spread(value: int | Sequence[int], rank: int, who: str, minimum: int = 1) -> Shape:
-    """`value` as one integer per spatial axis: a single integer is used for all of them."""
+    """Return `value` as one integer per spatial axis; a single integer is used for all axes."""
     values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
     if len(values) != rank:
         raise ArgumentError(f"{who} takes one integer or {rank}, got {value!r}.")
@@ -181,7 +181,7 @@ def spread(value: int | Sequence[int], rank: int, who: str, minimum: int = 1) ->
 
 
 def check_padding(padding: str | int, who: str) -> str | int:
-    """`padding`, if it is "valid", "same" or the number of zeros on each side."""
+    """Return `padding`, which must be "valid", "same" or the number of zeros on each side."""
     if isinstance(padding, str):
         if padding not in ("valid", "same"):
             raise ArgumentError(
@@ -192,7 +192,7 @@ def check_padding(padding: str | int, who: str) -> str | int:
 
 
 def step_mask(layer: Layer, X: Array) -> Array | None:
-    """The call's mask as (N, T, 1), or None if X has no steps or the call has no mask."""
+    """Return the call's mask as (N, T, 1), or None if it has none or X has no steps."""
     if X.ndim != 3 or current().mask is None:
         return None
     mask = layer.check_steps(X)
@@ -200,14 +200,14 @@ def step_mask(layer: Layer, X: Array) -> Array | None:
 
 
 def resize_mask(layer: Layer, mask: Array, resize: Callable[[Any], Any]) -> Array:
-    """The mask (N, T') of Y, for a layer that turns n steps into resize(n)."""
+    """Return the mask (N, T') of Y, for a layer that turns n steps into resize(n)."""
     T = mask.shape[1]
     if (mask[:, 1:] > mask[:, :-1]).any():
         if resize(T) == T and resize(T + 1) == T + 1:
             return mask
         raise ShapeError(
-            f"{layer!r} turns {T} steps into {resize(T)}, so it takes lengths, or a mask that is "
-            "True up to a sample's last step and False after it."
+            f"{layer!r} turns {T} steps into {resize(T)}, so it requires lengths, or a mask that "
+            "is True up to a sample's last step and False after it."
         )
     lengths = mask.sum(axis=1)
     return np.arange(resize(T)) < np.where(lengths, resize(lengths), 0)[:, None]

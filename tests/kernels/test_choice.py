@@ -46,7 +46,7 @@ def test_the_first_compilation_says_so_and_the_next_run_takes_it_from_disk(tmp_p
     pytest.importorskip("numba")
     first = run(NUMBA_CACHE_DIR=str(tmp_path))
     assert first.stdout.split() == ["False", "numba", "True"]
-    assert first.stderr == "phitodeep: compiling kernels, once; some seconds\n"
+    assert first.stderr == "phitodeep: compiling kernels (only once, for a few seconds)\n"
     second = run(NUMBA_CACHE_DIR=str(tmp_path))
     assert second.stdout == first.stdout
     assert second.stderr == ""

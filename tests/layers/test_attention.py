@@ -25,7 +25,7 @@ from phitodeep.layers import (
     attention,
 )
 from phitodeep.layers.call import calling, inference, saliency
-from phitodeep.layers.embedding import rotate, turning
+from phitodeep.layers.embedding import cos_and_sin, rotate
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
@@ -71,7 +71,7 @@ def by_hand(layer: Any, X: Array, mask: Array | None) -> Array:
     d = D // h
     QKV = X @ p["Wqkv"] + p.get("bqkv", 0)
     Z = np.zeros((N, T, D))
-    turn = turning(0, T, d, 10000.0, X.dtype)
+    turn = cos_and_sin(0, T, d, 10000.0, X.dtype)
     for n, i in itertools.product(range(N), range(h)):
         j = i // (h // k)
         Q = QKV[n, :, i * d : (i + 1) * d]
@@ -456,12 +456,12 @@ def test_block_passes_its_settings_on() -> None:
         (
             lambda: MultiHeadAttention(2, rope=True),
             (4, 6),
-            "MultiHeadAttention.*even size, for rope",
+            "MultiHeadAttention.*even size, which rope",
         ),
         (lambda: MultiHeadAttention(2), (8,), r"MultiHeadAttention.*\(T, D\), got \(8,\)"),
         (lambda: MultiHeadAttention(2), (2, 4, 8), r"MultiHeadAttention.*\(T, D\)"),
         (lambda: TransformerBlock(3), (4, 8), "TransformerBlock.*MultiHeadAttention.*3 heads"),
-        (lambda: TransformerBlock(2, rope=True), (4, 6), "even size, for rope"),
+        (lambda: TransformerBlock(2, rope=True), (4, 6), "even size, which rope"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) -> None:

@@ -284,7 +284,7 @@ def test_a_gradient_of_no_parameter_is_refused() -> None:
     chain = Chain(Tanh(), Wrong())
     chain.build((3,))
     chain.forward(np.ones((2, 3)))
-    with pytest.raises(ArgumentError, match=r"in layer 1 .* no parameter 'S': grad_array knows s"):
+    with pytest.raises(ArgumentError, match=r"in layer 1 .* no parameter 'S': it has s"):
         chain.backward(np.ones((2, 3)))
 
 

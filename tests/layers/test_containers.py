@@ -499,7 +499,7 @@ def test_layers_that_create_makes_have_the_seed_and_the_dtype() -> None:
 
 
 def test_layers_that_create_makes_and_does_not_adopt_are_refused() -> None:
-    with pytest.raises(OrderError, match=r"made the layer first.0.*self.first = self.adopt"):
+    with pytest.raises(OrderError, match=r"added the layer first.0.*self.first = self.adopt"):
         Grows(adopts=False).build((3,), seed=5)
 
 

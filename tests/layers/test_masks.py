@@ -185,12 +185,12 @@ def test_gaps_pass_where_the_steps_stay_and_are_refused_where_they_change(rng: A
         Y = same.forward(X)
     X[0, 2] = 0
     np.testing.assert_array_equal(same.forward(X)[0], Y[0])
-    with pytest.raises(ShapeError, match="turns 9 steps into 4, so it takes lengths"):
+    with pytest.raises(ShapeError, match="turns 9 steps into 4, so it requires lengths"):
         halved.compute_mask(gaps)
-    with pytest.raises(ShapeError, match=r"layer 0 of Chain.*takes lengths"), calling(mask=gaps):
+    with pytest.raises(ShapeError, match=r"layer 0 of Chain.*requires lengths"), calling(mask=gaps):
         made(lambda: Chain(Conv1D(3, 2), GRU(2)), (1, T, D)).forward(X)
     accident = made(lambda: Conv1D(3, 3, padding=2, stride=2), (1, 3, D))  # 3 steps of 3, not of 4
-    with pytest.raises(ShapeError, match="turns 3 steps into 3, so it takes lengths"):
+    with pytest.raises(ShapeError, match="turns 3 steps into 3, so it requires lengths"):
         accident.compute_mask(np.array([[True, False, True]]))
 
 

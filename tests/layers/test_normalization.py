@@ -258,8 +258,8 @@ def test_constant_images_are_finite(make: Any, dtype: type) -> None:
 @pytest.mark.parametrize(
     ("make", "shape", "says"),
     [
-        (lambda: GroupNorm(4), (2, 6), r"GroupNorm\(4\): 6 channels do not divide by 4 groups"),
-        (lambda: GroupNorm(7), (6,), "6 channels do not divide by 7 groups"),
+        (lambda: GroupNorm(4), (2, 6), r"GroupNorm\(4\): 6 channels are not divisible by 4 groups"),
+        (lambda: GroupNorm(7), (6,), "6 channels are not divisible by 7 groups"),
     ],
 )
 def test_channels_that_do_not_divide_are_refused(make: Any, shape: Any, says: str) -> None:

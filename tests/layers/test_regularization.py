@@ -198,7 +198,7 @@ def test_log_variances_are_held_at_88() -> None:
 
 @pytest.mark.parametrize("shape", [(5,), (3, 1), ()])
 def test_what_has_no_halves_is_refused(shape: Shape) -> None:
-    says = r"Reparameterize\(\) takes samples \(\.\.\., 2 L\).*got samples of shape"
+    says = r"Reparameterize\(\) takes samples of shape \(\.\.\., 2 L\).*got samples of shape"
     with pytest.raises(ShapeError, match=says):
         Reparameterize().build(shape)
     for context in (calling, inference):

@@ -1,9 +1,9 @@
 """Compiled twins of the kernels, one file per family: the same names, arguments and results.
 
 Each makes one pass over memory where NumPy makes several. They are serial, so that they do not
-compete with a threaded BLAS, and release the interpreter lock, so that several threads can run
-them at once. Arrays are contiguous float32 or float64. Scalars are converted to the arrays' dtype
-first, so that nothing is computed in float64 by accident.
+compete with a threaded BLAS, and they release the interpreter lock, so that several threads can
+run them at once. Arrays are contiguous float32 or float64. Scalars are first converted to the
+arrays' dtype, so that nothing is computed in float64 by accident.
 
 Importing this package registers all twins (see `phitodeep.kernels`).
 """

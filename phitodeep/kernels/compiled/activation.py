@@ -1,4 +1,4 @@
-"""Compiled twins of the kernels in `layers/activation.py` and `layers/gelu.py`; all arrays (n,)."""
+"""Compiled twins of the kernels in `layers/activation.py` and `layers/gelu.py`, on arrays (n,)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from phitodeep.kernels.compiled.jit import jit
 from phitodeep.kernels.compiled.scalar import erf, exp, tanh
 from phitodeep.types import Array
 
-K, C = math.sqrt(2 / math.pi), 0.044715  # of GELU's tanh approximation
+K, C = math.sqrt(2 / math.pi), 0.044715  # constants of GELU's tanh approximation
 
 
 @twin
@@ -24,7 +24,7 @@ def relu(X: Array, Y: Array) -> None:
 @twin
 @jit
 def relu_back(dY: Array, Y: Array, dX: Array) -> None:
-    """Write dx = dy where y > 0, else 0, into dX (n,)."""
+    """Write dx = dy if y > 0, else 0, into dX (n,)."""
     zero = Y.dtype.type(0)
     for i in range(Y.size):
         dX[i] = zero if Y[i] <= zero else dY[i]
@@ -75,5 +75,5 @@ def gelu_tanh_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
     a, b = X.dtype.type(2 * K), X.dtype.type(6 * K * C)
     for i in range(X.size):
         x, p = X[i], Phi[i]
-        bend = p * (one - p)
-        dX[i] = dY[i] * (p + (zero if bend == zero else x * bend * (a + b * x * x)))
+        slope = p * (one - p)
+        dX[i] = dY[i] * (p + (zero if slope == zero else x * slope * (a + b * x * x)))

@@ -10,7 +10,7 @@ from phitodeep.types import Array
 @twin
 @jit
 def sum_by_token(tokens: Array, rows: Array, dW: Array) -> None:
-    """dW[v] (V, D) <- the sum of those rows (n, D) whose token (n,) is v."""
+    """dW[v] <- the sum of the rows whose token is v; dW is (V, D), rows (n, D), tokens (n,)."""
     dW[:] = 0
     for i in range(tokens.size):
         for d in range(dW.shape[1]):

@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class _Notice(event.Listener):
-    """Print a notice when the first twin is compiled; later runs load it from disk."""
+    """Prints a notice when the first twin is compiled; later runs load the twins from disk."""
 
     printed = False
 
@@ -32,7 +32,11 @@ class _Notice(event.Listener):
         function = getattr(event.data.get("dispatcher"), "py_func", None)
         ours = (getattr(function, "__module__", None) or "").startswith(f"{__package__}.")
         if ours and not self.printed:
-            print("phitodeep: compiling kernels, once; some seconds", file=sys.stderr, flush=True)
+            print(
+                "phitodeep: compiling kernels (only once, for a few seconds)",
+                file=sys.stderr,
+                flush=True,
+            )
             self.printed = True
 
     def on_end(self, event: Any) -> None:
@@ -43,7 +47,7 @@ event.register("numba:compile", _Notice())  # type: ignore[no-untyped-call]
 
 
 def _stamp() -> tuple[tuple[str, float, int], ...]:
-    """Name, time and size of each source file of the kernels."""
+    """Return name, modification time and size of each source file of the kernels."""
     files = sorted(Path(__file__).parents[1].rglob("*.py"))
     return tuple((file.name, file.stat().st_mtime, file.stat().st_size) for file in files)
 
@@ -55,7 +59,7 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile the function on its first call, and cache the result on disk for later runs."""
     try:
         compiled = numba.njit(cache=True, **OPTIONS)(function)
-    except RuntimeError as error:  # no folder that can be written to
+    except RuntimeError as error:  # Numba found no writable folder
         warnings.warn(
             f"compiled kernels cannot be cached ({error}), so each run compiles them again. "
             "Set NUMBA_CACHE_DIR to a writable folder.",
@@ -64,8 +68,8 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         return numba.njit(**OPTIONS)(function)
     with contextlib.suppress(AttributeError):  # Numba's internals may change
-        # Numba compiles again when the function's own file changes; what it calls, the scalar
-        # functions and their coefficients, is in other files.
+        # Numba compiles again only if the function's own file changes. The functions that it calls
+        # and their coefficients are in other files, so their stamp is added.
         index = compiled._cache._cache_file
         index._source_stamp = (index._source_stamp, STAMP)
     return compiled

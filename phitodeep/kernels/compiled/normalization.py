@@ -13,7 +13,7 @@ from phitodeep.types import Array
 def layer_norm(
     X: Array, gamma: Array, beta: Array, eps: float, X_hat: Array, r: Array, Y: Array
 ) -> None:
-    """Write x_hat (n, D), r (n, 1) and y (n, D) of the rows of X (n, D); gamma and beta (D,)."""
+    """Write x_hat (n, D), r (n, 1) and y (n, D) for the rows of X (n, D); gamma, beta are (D,)."""
     if _layer_norm(X, gamma, beta, X.dtype.type(eps), X_hat, r, Y):
         _scaled_layer_norm(X, gamma, beta, X.dtype.type(eps), X_hat, r, Y)
 
@@ -22,7 +22,7 @@ def layer_norm(
 def _layer_norm(
     X: Array, gamma: Array, beta: Array, eps: float, X_hat: Array, r: Array, Y: Array
 ) -> bool:
-    """The loop of `layer_norm`; returns whether the squares of a row overflowed."""
+    """The loop of `layer_norm`: return whether the squares in any row overflowed."""
     n, D = X.shape
     share = X.dtype.type(1) / X.dtype.type(D)
     overflowed = False
@@ -48,7 +48,7 @@ def _layer_norm(
 def _scaled_layer_norm(
     X: Array, gamma: Array, beta: Array, eps: float, X_hat: Array, r: Array, Y: Array
 ) -> None:
-    """The rows that overflowed, divided by their maximum first: see `scaled` in the NumPy file."""
+    """Redo rows that overflowed, divided by their maximum |x|: see `scaled` in the NumPy file."""
     n, D = X.shape
     zero, one, tiny = X.dtype.type(0), X.dtype.type(1), np.finfo(X.dtype).tiny
     share, root = one / X.dtype.type(D), np.sqrt(eps)

@@ -1,7 +1,7 @@
 """Compiled twins of the kernels in `optimization/rules.py`, one pass over n parameters each.
 
 Each twin converts its scalars to the parameters' dtype and calls the loop below it. The scratch
-arrays that the NumPy forms need stay unused.
+arrays are needed only by the NumPy forms.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def rmsprop(
     theta: Array, g: Array, v: Array, b: Array | None, s: Array,
     rho: float, mu: float, lr: float, eps: float,
 ) -> None:  # fmt: skip
-    """Update theta, v and b (n,): theta <- theta - lr g / (sqrt(v) + eps), or lr b."""
+    """Update theta, v and b (n,): theta <- theta - lr g / (sqrt(v) + eps), or theta - lr b."""
     t = theta.dtype.type
     _rmsprop(theta, g, v, b, t(rho), t(1 - rho), t(mu), t(lr), t(eps))
 

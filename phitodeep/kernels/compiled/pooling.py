@@ -10,7 +10,7 @@ from phitodeep.types import Array, Shape
 @twin
 @jit
 def max_pool(X: Array, Y: Array, winner: Array, kernel: Shape, stride: Shape) -> None:
-    """Write each window's maximum and its index within the window into Y and winner.
+    """Write each window's maximum into Y, and its index within the window into winner.
 
     X is (N, height, width, C); Y and winner are (N, *out, C).
     """
@@ -37,7 +37,10 @@ def max_pool(X: Array, Y: Array, winner: Array, kernel: Shape, stride: Shape) ->
 def max_pool_back(
     dY: Array, winner: Array, dX: Array, s: Array, kernel: Shape, stride: Shape
 ) -> None:
-    """dX (N, height, width, C) <- the sum of dY (N, *out, C) over the windows that each x won."""
+    """dX <- the sum of dY over the windows in which each position is the maximum.
+
+    dX is (N, height, width, C); dY and winner are (N, *out, C); s is not used.
+    """
     N, height, width, C = dY.shape
     dX[:] = 0
     for n in range(N):

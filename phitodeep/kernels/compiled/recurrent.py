@@ -11,7 +11,7 @@ from phitodeep.types import Array
 @twin
 @jit
 def lstm_step(A: Array, U: Array, before: Array, h: Array, c: Array) -> None:
-    """A (N, 4H) <- the gates of A + U; write h and c (N, H), given c of the step before."""
+    """A (N, 4H) <- the gates of A + U; write h and c (N, H); `before` is c_{t-1}."""
     N, H = c.shape
     half = A.dtype.type(0.5)
     for n in range(N):
@@ -35,7 +35,7 @@ def lstm_step(A: Array, U: Array, before: Array, h: Array, c: Array) -> None:
 @twin
 @jit
 def lstm_back(dh: Array, dc: Array, A: Array, before: Array, c: Array, dA: Array) -> None:
-    """Write dA (N, 4H); dc (N, H) <- the gradient of c of the step before, and dh (N, H) <- 0."""
+    """Write dA (N, 4H); dc (N, H) <- the gradient of c_{t-1} (`before`); dh (N, H) <- 0."""
     N, H = c.shape
     one, zero = A.dtype.type(1), A.dtype.type(0)
     for n in range(N):
@@ -58,7 +58,7 @@ def lstm_back(dh: Array, dc: Array, A: Array, before: Array, c: Array, dA: Array
 @twin
 @jit
 def gru_step(A: Array, U: Array, before: Array, h: Array, u_n: Array) -> None:
-    """A (N, 3H) <- the gates r, z, n; write h and u_n (N, H), given h of the step before."""
+    """A (N, 3H) <- the gates r, z, n; write h and u_n (N, H); `before` is h_{t-1}."""
     N, H = h.shape
     half = A.dtype.type(0.5)
     for k in range(N):
@@ -77,7 +77,7 @@ def gru_step(A: Array, U: Array, before: Array, h: Array, u_n: Array) -> None:
 @twin
 @jit
 def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Array) -> None:
-    """Write dA and dU (N, 3H); dh (N, H) <- the direct part of the gradient of the h before."""
+    """Write dA and dU (N, 3H); dh (N, H) <- the gradient of h_{t-1}, except the part through U."""
     N, H = dh.shape
     one = A.dtype.type(1)
     for k in range(N):

@@ -1,7 +1,7 @@
 """exp, tanh and erf of one float, for use in kernels.
 
 The float32 forms have no calls and no branches, so that the processor computes several elements
-at once. The float64 forms are those of the C library.
+at once. The float64 forms come from the C library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def exp(x: float) -> float:
 
 @overload(exp)
 def _exp_of(x: Any) -> Any:
-    """exp(x): in float32 by Cody and Waite, x = n log 2 + r, and Cephes' polynomial in r."""
+    """exp(x): in float32, Cody and Waite's x = n log 2 + r, with the Cephes polynomial in r."""
 
     def double(x: Any) -> Any:
         return math.exp(x)
@@ -57,7 +57,7 @@ def tanh(x: float) -> float:
 
 @overload(tanh)
 def _tanh_of(x: Any) -> Any:
-    """tanh(x): in float32 Eigen's quotient of polynomials in x^2."""
+    """tanh(x): in float32, Eigen's quotient of two polynomials in x^2."""
 
     def double(x: Any) -> Any:
         return math.tanh(x)
@@ -90,7 +90,7 @@ def erf(x: float) -> float:
 
 @overload(erf)
 def _erf_of(x: Any) -> Any:
-    """erf(x): in float32 by the polynomials of `functional.erf`."""
+    """erf(x): in float32, the polynomials of `functional.erf`."""
 
     def double(x: Any) -> Any:
         return math.erf(x)

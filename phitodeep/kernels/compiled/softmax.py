@@ -49,7 +49,7 @@ def softmax_rows_back(dY: Array, Y: Array) -> None:
 @twin
 @jit
 def causal_softmax(S: Array, start: int) -> None:
-    """S (n, rows, keys) <- its softmax, where row i sees keys 0 to start + i; the others are 0."""
+    """S (n, rows, keys) <- its softmax, over keys 0 to start + i in row i; the others become 0."""
     n, rows, keys = S.shape
     zero, one = S.dtype.type(0), S.dtype.type(1)
     for a in range(n):
@@ -84,7 +84,7 @@ def cross_entropy_of_labels(
 def _cross_entropy_of_labels(
     Z: Array, dZ: Array, labels: Array, weights: Array | None, scale: float
 ) -> float:
-    """The loop of `cross_entropy_of_labels`, whose loss is not scaled yet."""
+    """The loop of `cross_entropy_of_labels`: return the loss before it is scaled."""
     n, K = Z.shape
     loss = 0.0
     for i in range(n):
