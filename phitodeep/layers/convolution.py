@@ -4,6 +4,8 @@ All of them use one linear map: `Windows.im2col` copies each window of X into a 
 multiplied by the kernel W. A convolution applies this map in its forward pass. The adjoint map,
 `Windows.col2im`, adds each row back into the image: it is the backward pass of a convolution and
 the forward pass of a transposed convolution.
+
+Long because a transposed convolution is the adjoint of a convolution, and is derived from it.
 """
 
 from __future__ import annotations
@@ -363,6 +365,13 @@ class _ConvTranspose(_Convolution):
         """Return W as (taps, G, C / G, filters / G)."""
         channels, f = self.W.shape[-2:]
         return self.W.reshape(-1, self.groups, channels // self.groups, f)
+
+    def matrices(self, name: str, W: Array) -> list[Array]:
+        """Return one matrix (taps * C, filters), or one (C / G, filters / G) per tap and group."""
+        if self.groups == 1:
+            return super().matrices(name, W)
+        C, filters = self.params[name].shape[-2:]
+        return [W.reshape(-1, C // self.groups, filters)]
 
     def _positions(self) -> int:
         return math.prod(self.input_shape[:-1]) if self.input_shape else 0

@@ -22,6 +22,7 @@ from phitodeep.layers import (
     Dense,
     DepthwiseConv2D,
     Embedding,
+    Flatten,
     GlobalAvgPool,
     Layer,
     LayerNorm,
@@ -372,3 +373,19 @@ def test_matrices_that_would_not_be_stepped_are_refused(split: Any, says: str) -
     with pytest.raises(PhitodeepError, match=says):
         model.train(np.ones((4, 4)), np.ones((4, 2)), epochs=1, verbose=0)
     assert all((before[path] == a).all() for path, a in model.get_weights().items())
+
+
+@pytest.mark.parametrize("filters", [2, 4])
+def test_the_groups_of_a_transposed_convolution_are_separate_matrices(filters: int) -> None:
+    """W is (3, 3, C, filters / G), and group g uses the rows C g / G to C (g + 1) / G."""
+    layer = ConvTranspose2D(filters, 3, groups=2)
+    layer.build((4, 4, 6), seed=0)
+    W = np.arange(layer.W.size, dtype=np.float32).reshape(layer.W.shape)
+    (found,) = layer.matrices("W", W.ravel())
+    assert np.shares_memory(found, W)
+    wanted = [W[i, j, 3 * g : 3 * g + 3] for i in range(3) for j in range(3) for g in range(2)]
+    np.testing.assert_array_equal(found, wanted)
+    model = Sequential(Dense(6), layer, Flatten(), Dense(1), optimizer="muon", seed=0)
+    before = layer.W.copy()
+    model.train(np.ones((4, 4, 4, 2)), np.ones(4), epochs=1, verbose=0)
+    assert not np.array_equal(before, layer.W)
