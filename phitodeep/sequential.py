@@ -359,8 +359,9 @@ class Sequential(Trainable):
         accumulate          the number of batches whose gradients are added up for each step
         shuffle             use a new order in each epoch; every sample still occurs once
         shortcuts           False: run the layers as written. By default, training fuses softmax
-                            with cross-entropy and may swap neighbouring layers, which changes no
-                            result: `summary()` shows where
+                            with cross-entropy and may swap neighbouring layers. Results differ by
+                            rounding only, unless the layers as written overflow: `summary()` shows
+                            where
         verbose             0: print nothing
 
         Another call continues where the last one ended. Integers in X become floats and are not
@@ -378,7 +379,8 @@ class Sequential(Trainable):
                     f"{metric!r} is not a single number, which a history needs: compute it with "
                     f"model.evaluate(X, y, metrics=[{metric.name!r}])."
                 )
-        size = self.batch_size if batch_size is None else check_count(batch_size, "batch_size")
+        size = self.batch_size if batch_size is None else batch_size
+        size = None if size is None else check_count(size, "batch_size")
         source = partial(as_source, self, self.loss, batch_size=size, columns=columns)
         data = source(X, y, sample_weight=sample_weight, class_weight=class_weight, lengths=lengths)
         test = None

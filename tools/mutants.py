@@ -163,7 +163,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/pooling.py",
         "max_pool_back",
-        "not apart or dX.size != dY.size",
+        "not disjoint or dX.size != dY.size",
     ): "it fills with 0 what is written whole anyway",
     (
         "functional.py",
@@ -173,12 +173,12 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/dense.py",
         "Dense.backward",
-        "dY_rows = dY.reshape(-1, self.output_size)",
+        "shape, dY = (dY.shape, dY.reshape(-1, self.output_size))",
     ): "dY with two axes has that shape",
     (
         "layers/dense.py",
         "Dense.backward",
-        "return dX.reshape(*dY.shape[:-1], rows.shape[-1])",
+        "return dX.reshape(*shape[:-1], X.shape[-1])",
     ): "dX with two axes has that shape",
     (TWIN, "_erf_of", "size = min(abs(x), f4(7))"): "erf is 1 from 4 on in float32",
     (TWIN, "_erf_of", "size = min(abs(x), f4(5))"): "erf is 1 from 4 on in float32",
@@ -204,7 +204,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/convolution.py",
         "_Convolution._chunks",
-        "memory = self.buffer('columns', (--len(A) * each,), A.dtype)",
+        "memory = self.buffer('columns', (--len(A) * per_sample,), A.dtype)",
     ): "a larger buffer than needed, whose end is not read",
     (
         "layers/windows.py",
@@ -244,12 +244,12 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/pooling.py",
         "max_pool_back",
-        "not apart or dX.size != dY.size / math.prod(kernel)",
+        "not disjoint or dX.size != dY.size / math.prod(kernel)",
     ): "it fills with 0 what is written whole anyway",
     (
         "layers/pooling.py",
         "max_pool_back",
-        "not apart or dX.size != math.prod(kernel)",
+        "not disjoint or dX.size != math.prod(kernel)",
     ): "it fills with 0 what is written whole anyway",
     (
         "layers/recurrent.py",

@@ -75,24 +75,25 @@ class Dense(Layer):
 
     def forward(self, X: Array) -> Array:
         self._check(X.shape)
-        rows = X if X.ndim == 2 else X.reshape(-1, X.shape[-1])
-        Y = self.buffer("Y", (len(rows), self.output_size), X.dtype)
-        np.dot(rows, self.W, out=Y)
+        shape, X = X.shape, X if X.ndim == 2 else X.reshape(-1, X.shape[-1])
+        Y = np.dot(X, self.W, out=self.buffer("Y", (len(X), self.output_size), X.dtype))
         if self.bias:
             Y += self.b
-        self.save_for_backward(rows=rows)
-        return Y if X.ndim == 2 else Y.reshape(*X.shape[:-1], self.output_size)
+        self.save_for_backward(X=X)
+        return Y if len(shape) == 2 else Y.reshape(*shape[:-1], self.output_size)
 
     def backward(self, dY: Array) -> Array | None:
-        rows, W = self.saved("rows"), self.W
-        dY_rows = dY if dY.ndim == 2 else dY.reshape(-1, self.output_size)
-        np.dot(rows.T, dY_rows, out=self.grad_array("W"))
+        X, W = self.saved("X"), self.W
+        shape, dY = dY.shape, dY if dY.ndim == 2 else dY.reshape(-1, self.output_size)
+        dW = self.grad_array("W")
+        np.dot(X.T, dY, out=dW)
         if self.bias:
-            sum_rows(dY_rows, out=self.grad_array("b"))
+            db = self.grad_array("b")
+            sum_rows(dY, out=db)
         if not current().needs_dX:
             return None
-        dX = np.dot(dY_rows, W.T, out=self.buffer("dX", rows.shape, W.dtype))
-        return dX if dY.ndim == 2 else dX.reshape(*dY.shape[:-1], rows.shape[-1])
+        dX = np.dot(dY, W.T, out=self.buffer("dX", X.shape, W.dtype))
+        return dX if len(shape) == 2 else dX.reshape(*shape[:-1], X.shape[-1])
 
     def flops(self) -> int:
         """Count two operations per weight and position, and one addition per bias."""

@@ -144,7 +144,7 @@ def normalise(X: Array, eps: float, X_hat: Array, r: Array) -> None:
     np.sqrt(r, out=r)
     np.divide(1, r, out=r)
     X_hat *= r
-    if overflowed(r):
+    if overflowed(r):  # rows whose squares overflow have r = 0 or NaN, and are computed again
         bad = ~(r[..., 0] > 0)
         X_hat[bad], r[bad] = scaled(X[bad], eps)[:2]
 

@@ -269,7 +269,7 @@ class Optimizer(Resumable):
         return np.zeros_like(self._packing.theta)
 
     def _gathered(self, packing: Packing) -> Array:
-        """Return the gradients, plus those that `accumulate` held."""
+        """Return the layers' gradients as one vector, plus those that `accumulate` held."""
         packing.gather()
         if self._holding:
             packing.g += self._slot_vector("held")

@@ -1,10 +1,10 @@
 """The training loop, from the top down.
 
-    run          epochs, until a callback, Ctrl-C or divergence ends them
+    run          threads, then epochs, until a callback, Ctrl-C or divergence ends them
     epoch        every sample once, then the test data
     batches      one step after another, until the data run out
     step         the gradients of one batch or several, then the optimizer's step
-    gradients    forward, loss and backward: `forward_backward`, in one thread or in several
+    gradients    forward, loss and backward of each batch: `passes`, in one thread or several
 
 `Sequential.train` checks its arguments and calls `Training.run`.
 """
@@ -84,34 +84,37 @@ class Training:
         self.pressed: list[int] = []  # an entry for each Ctrl-C
 
     def run(self, epochs: int) -> History:
-        """Train for this many epochs, unless a callback, Ctrl-C or divergence ends training."""
+        """Train for some epochs; fewer if a callback, Ctrl-C or divergence ends the training."""
+        with ExitStack() as stack:
+            if self.team is not None:
+                stack.enter_context(one_blas_thread())
+                stack.enter_context(self.team)
+            self.epochs(epochs)
+        return self.history
+
+    def epochs(self, epochs: int) -> None:
+        """Train one epoch after another, and tidy up."""
         model = self.model
         keep_freed_memory()
-        model.optimizer.drop_held()
-        model.optimizer._pack(model.layers).receive()
+        model.optimizer.drop_held()  # gradients that a hand-written loop left
+        model.optimizer._pack(model.layers).receive()  # backward writes into its vector g
         first = model.epoch + 1
         self.display.begin(first, epochs, self.steps())
         note = ""
         try:
             self.notify("on_train_begin")
-            with ExitStack() as stack:
-                if self.team is not None:
-                    stack.enter_context(one_blas_thread())
-                    stack.enter_context(self.team)
-                stack.enter_context(_ctrl_c(self.pressed))
-                stack.enter_context(np.errstate(over="ignore", invalid="ignore"))
+            with _ctrl_c(self.pressed), np.errstate(over="ignore", invalid="ignore"):
                 for epoch in range(first, first + epochs):
                     self.epoch(epoch)
         except StopTraining as reason:
             note = str(reason)
         finally:
             self.display.end(note)
-            model.optimizer.drop_held()  # the gradients of an unfinished step
+            model.optimizer.drop_held()  # of a step that was not finished
             for _, layer in model.walk():
                 layer._frame.buffers.clear()
             with suppress(StopTraining):
                 self.notify("on_train_end")
-        return self.history
 
     def epoch(self, epoch: int) -> None:
         """Train on every sample once, then evaluate; raise StopTraining to end training."""
@@ -172,30 +175,29 @@ class Training:
             if self.pressed:
                 raise self.interrupted()
 
-    def step(self, group: Sequence[Data], totals: Totals) -> float:
+    def step(self, batches: Sequence[Data], totals: Totals) -> float:
         """Take an optimizer step on these batches; return the loss before the step."""
         optimizer, layers = self.model.optimizer, self.model.layers
-        if isinstance(optimizer, LBFGS):  # several evaluations per step; metrics use the first
-            sums = itertools.chain([totals.sums], itertools.repeat(None))
-            return optimizer.run(layers, lambda: self.gradients(group, next(sums)))
-        loss = self.gradients(group, totals.sums)
+        if isinstance(optimizer, LBFGS):
+            return self.minimise(optimizer, batches, totals)
+        loss = self.gradients(batches, totals.sums)
         if not math.isfinite(loss):
             raise bad_loss(loss, optimizer.t + 1, optimizer._remedy())
         optimizer.step(layers)
         return loss
 
-    def gradients(self, group: Sequence[Data], sums: Sums | None) -> float:
-        """Return the loss of these batches, and leave its gradients in the layers.
+    def gradients(self, batches: Sequence[Data], sums: Sums | None) -> float:
+        """Return the loss of these batches, and leave its gradients for the optimizer's step.
 
         The metrics are added to `sums`. If the loss is not finite, there are no gradients.
         """
         optimizer, objective = self.model.optimizer, self.objective
-        total = None  # the loss is divided by the divisor of its own batch
-        if len(group) > 1 or self.team is not None:
-            total = sum(objective.divisor(batch) for batch in group)
+        total = None  # of one batch: the loss is divided by its own divisor
+        if len(batches) > 1 or self.team is not None:
+            total = sum(objective.divisor(batch) for batch in batches)
         loss, first = 0.0, 0
-        for i, batch in enumerate(group):
-            if i:
+        for i, batch in enumerate(batches):
+            if i:  # hold the gradients of the batch before; the step adds them to the last ones
                 optimizer.accumulate(self.model.layers)
             call = Call(
                 needs_dX=False,
@@ -229,6 +231,11 @@ class Training:
                 return forward_backward(body, loss, part, total)
 
         return self.team.work(batch, in_a_thread)
+
+    def minimise(self, optimizer: LBFGS, batches: Sequence[Data], totals: Totals) -> float:
+        """Let L-BFGS evaluate loss and gradients several times; metrics use the first time."""
+        sums = itertools.chain([totals.sums], itertools.repeat(None))
+        return optimizer.run(self.model.layers, lambda: self.gradients(batches, next(sums)))
 
     # --- around the steps ------------------------------------------------------------------
 

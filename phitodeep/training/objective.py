@@ -13,6 +13,7 @@ from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.optimizers import Optimizer
+from phitodeep.training.callbacks import Callback
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
 from phitodeep.training.shortcuts import plan
@@ -26,6 +27,8 @@ class Trainable(Chain):
 
     loss: Loss
     optimizer: Optimizer
+    callbacks: list[Callback]
+    batch_size: int | None
     epoch: int  # epochs trained so far
 
     def train(self, X: Any, y: Any = None, *args: Any, **options: Any) -> History:

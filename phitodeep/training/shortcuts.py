@@ -61,7 +61,7 @@ def plan(model: Chain, loss: Loss, *, shortcuts: bool = True) -> Plan:
     if not shortcuts:
         return Plan(model, loss, None, ())
     last, short = model._last, fused(model._last, loss)
-    body, notes = swapped(model if short is None else model._without_last())
+    body, notes = _reordered(model if short is None else model._without_last())
     if short is None:
         return Plan(body, loss, None, notes)
     return Plan(body, short, last, (*notes, f"{last!r} and {loss!r} run as one, {short!r}"))
@@ -75,7 +75,12 @@ def fused(last: Layer | None, loss: Loss) -> Loss | None:
     return make(loss)
 
 
-def swapped(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
+def swapped(chain: Chain) -> Chain:
+    """Return the chain with its layers in a cheaper order, or the chain itself."""
+    return _reordered(chain)[0]
+
+
+def _reordered(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
     """Return the chain with its layers in a cheaper order, and a note on each swap."""
     order, notes = list(enumerate(chain.layers)), []
     for k in range(1, len(order)):

@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, MissingExtraError, OrderError, PhitodeepWarning
+from phitodeep.errors import (
+    ArgumentError,
+    MissingExtraError,
+    OrderError,
+    PhitodeepError,
+    PhitodeepWarning,
+)
 from phitodeep.layers import (
     BatchNorm,
     Dense,
@@ -38,6 +44,7 @@ from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.optimization.schedules import ReduceOnPlateau
+from phitodeep.optimization.training import fit
 from phitodeep.training.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from phitodeep.training.history import History
 from phitodeep.types import Array
@@ -914,3 +921,38 @@ def test_without_matplotlib_a_plot_names_its_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
         History().plot()
+
+
+# --- before anything is changed ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, -2, 2.5, "a", True])
+def test_a_batch_size_set_on_the_model_is_checked(size: Any) -> None:
+    model = Sequential(Dense(3, 2), seed=0)
+    model.batch_size = size
+    before = model.get_weights()
+    with pytest.raises(PhitodeepError, match="batch_size"):
+        model.train(np.ones((4, 3)), np.ones((4, 2)), epochs=1, verbose=0)
+    np.testing.assert_array_equal(model.get_weights()["0.W"], before["0.W"])
+
+
+def test_the_old_fit_leaves_the_models_own_callbacks_and_batch_size() -> None:
+    calls: list[int] = []
+    own = LambdaCallback(on_batch_end=lambda *_: calls.append(1))
+    model = Sequential(Dense(3, 2), batch_size=2, callbacks=[own], metrics=["mae"], seed=0)
+    X, Y = np.ones((8, 3)), np.ones((8, 2))
+    history = fit(model, X, Y, epochs=2, batch_size=None)
+    assert len(history) == model.optimizer.t == 2  # steps of all samples
+    assert not calls
+    assert not history.metrics
+    assert (model.callbacks, model.batch_size) == ([own], 2)
+
+
+def test_a_missing_extra_is_refused_before_any_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    calls: list[str] = []
+    began = LambdaCallback(on_train_begin=lambda *_: calls.append("began"))
+    model = Sequential(Dense(3, 2), seed=0)
+    with pytest.raises(MissingExtraError, match="threadpoolctl"):
+        model.train(np.ones((4, 3)), np.ones((4, 2)), threads=2, callbacks=[began], verbose=0)
+    assert not calls
