@@ -4,16 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-# Two BLAS threads beside any other busy process wait for each other: one is quick everywhere.
+# With another busy process, two BLAS threads wait for each other: one is fast everywhere.
 demo test coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test coverage check results bench mutants docs clean
 
 $(BIN)/python:
-	@echo "Making a virtual environment in $(VENV), and installing what is needed: a minute or two."
+	@echo "Creating a virtual environment in $(VENV) and installing the requirements: a minute or so."
 	@$(PYTHON) -m venv $(VENV)
 
-# One stamp a set of requirements: installed again only when pyproject.toml changes.
+# One stamp per set of requirements: they are installed again only when pyproject.toml changes.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	@echo "Installing phitodeep with NumPy and rich ..."
 	@$(PIP) install --editable .
@@ -43,7 +43,7 @@ test: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 $(NUMERIC)
 	$(BIN)/python -m pytest --numprocesses=2
 
-# Which branches no test takes, with the kernels' NumPy forms; an example that runs is no test.
+# Show the branches that no test takes, with NumPy kernels; examples that run are not tests.
 coverage: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 --cov --cov-report=term \
 		--ignore-glob="*/test_examples*" --ignore=tests/test_benchmarks.py --ignore=tests/test_mutants.py
@@ -59,7 +59,7 @@ check: $(VENV)/.dev
 results: $(VENV)/.test
 	$(BIN)/python benchmarks/results.py $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
 
-# Everything beside its peers: ONLY picks parts, such as ONLY="W1 epoch".
+# Compare everything with other frameworks: ONLY picks parts, such as ONLY="W1 epoch".
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
 

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, SupportsFloat, TypeVar
 import numpy as np
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.types import Array, DType, Shape
+from phitodeep.types import Array, DType, Shape, parameters
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -210,11 +210,14 @@ def keywords(hints: Mapping[str, str]) -> Callable[[Callable[P, T]], Callable[P,
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
             for key in kwargs:
                 if key not in known:
-                    who = type(args[0]).__name__
-                    who += "" if method.__name__ == "__init__" else f".{method.__name__}"
-                    near = difflib.get_close_matches(key, known, n=1)
+                    who, names = type(args[0]).__name__, known
+                    if method.__name__ == "__init__":  # a subclass may have more of them
+                        names = [p.name for p in parameters(type(args[0]))]
+                    else:
+                        who += f".{method.__name__}"
+                    near = difflib.get_close_matches(key, names, n=1)
                     hint = hints.get(key) or (near and f"did you mean {near[0]}=?")
-                    hint = hint or f"it takes {', '.join(known)}"
+                    hint = hint or f"it takes {', '.join(names)}"
                     end = "" if hint.endswith("?") else "."
                     raise ArgumentTypeError(f"{who} takes no {key}=: {hint}{end}")
             return method(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The house of DESIGN.md: who may import whom, read from the sources."""
+"""The tree of docs/design.md: which module may import which, read from the sources."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def floor(name: str) -> int:
         return max(map(floor, FACES[name]))
     while name not in FLOORS and "." in name:
         name = name.rpartition(".")[0]
-    assert name in FLOORS, f"{name} has no place in DESIGN.md's house"
+    assert name in FLOORS, f"{name} has no place in the tree of docs/design.md"
     return FLOORS[name]
 
 

@@ -386,3 +386,10 @@ def test_settings_that_are_arrays_are_compared_as_a_whole() -> None:
     assert same(np.arange(3), np.arange(3))
     assert not same(np.arange(3), np.arange(4))
     assert not same(None, np.arange(3))
+
+
+def test_a_wrong_keyword_of_a_rule_names_the_rules_own() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"Adam takes no epsilon=: did you mean eps=\?"):
+        Adam(epsilon=1e-8)
+    with pytest.raises(ArgumentTypeError, match=r"Adam takes no xyz=: it takes alpha, beta1, "):
+        Adam(xyz=1)

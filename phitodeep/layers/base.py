@@ -460,8 +460,13 @@ class Layer(Weights, Configurable):
             raise ArgumentTypeError(
                 f"{self!r}: forward must return an array, got {type(Y).__name__}."
             )
-        at = f"{self!r}: forward returned Y of shape {Y.shape} for X of shape {X.shape}, but"
+        wrong = ""
         if Y.shape[:1] != X.shape[:1] and X.ndim > 1:  # a single axis may hold features
-            raise ShapeError(f"{at} the first axis of both must be the batch.")
-        if X.shape[1:] == self.input_shape and Y.shape[1:] != self.output_shape:
-            raise ShapeError(f"{at} create returned the output shape {self.output_shape}.")
+            wrong = "the first axis of both must be the batch."
+        elif X.shape[1:] == self.input_shape and Y.shape[1:] != self.output_shape:
+            wrong = f"create returned the output shape {self.output_shape}."
+        if wrong:  # only an error is worth the time of a repr
+            raise ShapeError(
+                f"{self!r}: forward returned Y of shape {Y.shape} for X of shape {X.shape}, "
+                f"but {wrong}"
+            )

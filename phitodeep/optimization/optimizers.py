@@ -1,4 +1,4 @@
-"""All optimizers, and the table that finds them by name."""
+"""All optimizers, found by name. The rules are in `rules.py`, `Optimizer.step` is in `base.py`."""
 
 from __future__ import annotations
 
