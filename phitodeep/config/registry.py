@@ -52,7 +52,7 @@ def register(known: str) -> Callable[[T], T]: ...
 @overload
 def register(known: T) -> T: ...
 def register(known: Any) -> Any:
-    """Let configs name your own class or function. Use it as a decorator.
+    """Decorate your own class or function so that configs can refer to it by name.
 
         @phitodeep.register
         class Scale(Layer): ...
@@ -95,7 +95,7 @@ def _register(known: Any, name: str | None = None) -> Any:
     taken = _REGISTERED.get((kind, name))
     if taken is not None and taken is not known and qualified_name(taken) != qualified_name(known):
         raise ArgumentError(
-            f"the {kind} {name!r} is registered already, by {qualified_name(taken)}: register "
+            f"the {kind} {name!r} is already registered, by {qualified_name(taken)}: register "
             f'{qualified_name(known)} under another name, with @phitodeep.register("...").'
         )
     _REGISTERED[kind, name] = known
