@@ -71,7 +71,7 @@ class RandomCrop(_Image):
     of the window, or one integer for both; `padding` has the same form. At inference, the window
     is centred.
     Backward: dX is dY inside the window, and 0 elsewhere.
-    Source: Krizhevsky, Sutskever and Hinton 2012, sec. 4.1; with padding: He et al. 2016,
+    Sources: Krizhevsky, Sutskever and Hinton 2012, sec. 4.1; with padding: He et al. 2016,
     arXiv:1512.03385, sec. 4.2.
     """
 

@@ -282,7 +282,7 @@ class _ConvTranspose(_Convolution):
 
         dX = V W^T        dW = X^T V        db = sum_rows(dY)
 
-    Source: Zeiler et al. 2010, "Deconvolutional networks"; Dumoulin and Visin 2016,
+    Sources: Zeiler et al. 2010, "Deconvolutional networks"; Dumoulin and Visin 2016,
     arXiv:1603.07285, sec. 4.
     """
 

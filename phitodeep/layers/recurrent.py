@@ -208,7 +208,7 @@ class LSTM(_Recurrent):
     Each gate's gradient is then multiplied by its slope: a (1 - a) for sigmoid gates a, 1 - g^2 for
     tanh. c_{t-1} receives dc f.
 
-    Source: Hochreiter and Schmidhuber 1997, "Long short-term memory", Neural Computation 9; the
+    Sources: Hochreiter and Schmidhuber 1997, "Long short-term memory", Neural Computation 9; the
     forget gate: Gers, Schmidhuber and Cummins 2000.
     """
 
@@ -279,7 +279,7 @@ class GRU(_Recurrent):
     are the gradients of a. The gradients of u are the same, except du_n = r dn. h_{t-1} receives
     dh z.
 
-    Source: Cho et al. 2014, arXiv:1406.1078, eq. 5 to 8; reset after the product: PyTorch's GRU.
+    Sources: Cho et al. 2014, arXiv:1406.1078, eq. 5 to 8; reset after the product: PyTorch's GRU.
     """
 
     bh = Param()

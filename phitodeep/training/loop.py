@@ -84,7 +84,7 @@ class Training:
         self.pressed: list[int] = []  # an entry for each Ctrl-C
 
     def run(self, epochs: int) -> History:
-        """Train for `epochs` epochs, unless a callback, Ctrl-C or divergence ends training early."""
+        """Train for `epochs` epochs; a callback, Ctrl-C or divergence may end training early."""
         with ExitStack() as stack:
             if self.team is not None:
                 stack.enter_context(one_blas_thread())
