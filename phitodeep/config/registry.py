@@ -62,7 +62,7 @@ def register(known: Any) -> Any:
 
     Unless you give a name, the class or function is registered under its own. A program that
     reads a config must first import the module that registers the names in it. Running a notebook
-    cell again replaces what the cell registered; anything else under a used name is refused.
+    cell again replaces what the cell registered; any other reuse of a name is refused.
     """
     if isinstance(known, str):
         return functools.partial(_register, name=known)
