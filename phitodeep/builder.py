@@ -45,7 +45,7 @@ def method_name(name: str) -> str:
 def adds(
     kind: Callable[P, Layer],
 ) -> Callable[Concatenate[SequentialBuilder, P], SequentialBuilder]:
-    """Make a builder method that appends a layer of this kind, with the layer's signature."""
+    """Create a builder method that appends a layer of this kind, with the layer's signature."""
 
     def method(self: SequentialBuilder, /, *args: P.args, **kwargs: P.kwargs) -> SequentialBuilder:
         try:
@@ -87,7 +87,7 @@ class SequentialBuilder(Configurable):
     """Builds a Sequential step by step: each method returns the builder.
 
     `SequentialBuilder(28, 28, seed=0)` is short for `SequentialBuilder().input(28, 28).seed(0)`.
-    It has the settings of Sequential, in any order. `build` may be called several times, and
+    Settings of Sequential may follow in any order. `build` may be called several times, and
     returns an independent model each time.
     """
 
@@ -104,7 +104,9 @@ class SequentialBuilder(Configurable):
         if name in OF_MODELS:
             raise AttributeError(f"a builder has no {name!r}: after .build(), {OF_MODELS[name]}.")
         if not name.startswith("_") and callable(getattr(Sequential, name, None)):
-            raise AttributeError(f"a builder has no {name!r}: build first, .build().{name}(...).")
+            raise AttributeError(
+                f"a builder has no {name!r}: build the model first, as in .build().{name}(...)."
+            )
         known = [key for key in dir(type(self)) if not key.startswith("_")]
         near = difflib.get_close_matches(name, known, n=1)
         hint = (

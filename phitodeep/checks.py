@@ -49,7 +49,7 @@ def _conversion_hint(array: Array) -> str:
                 continue
             return (
                 f", such as {str(value)!r}{where}: encode labels and categories as integers, "
-                "names, codes = np.unique(labels, return_inverse=True)"
+                "with names, codes = np.unique(labels, return_inverse=True)"
             )
         if value is None:
             return f", with None{where}: remove or fill missing values"

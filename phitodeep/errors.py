@@ -88,7 +88,7 @@ _INTERNAL = ("phitodeep", "scipy", "contextlib", "functools", "concurrent", "thr
 
 
 def locate(error: Exception, place: str) -> None:
-    """Record that `error` passed through `place`: in its path, or as a note if it is not ours."""
+    """Record that `error` passed through `place`: in its path, or in a note if it is not ours."""
     if isinstance(error, PhitodeepError):
         error.at(place)
     else:

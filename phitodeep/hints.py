@@ -7,15 +7,16 @@ BUILT = ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').
 _DEVICE = "phitodeep runs on the CPU: leave it out"
 _DTYPE = "choose it when you create the model, with dtype='float64' or .dtype('float64')"
 _FILES = (
-    "np.savez(path, **model.get_weights()) writes a file, model.set_weights(np.load(path)) reads it"
+    "np.savez(path, **model.get_weights()) saves the weights, and "
+    "model.set_weights(np.load(path)) loads them"
 )
-_RATE = "set it on the model, model.alpha = ..., or in the builder, .alpha(...)"
+_RATE = "set it on the model (model.alpha = ...) or in the builder (.alpha(...))"
 
 OF_MODELS = {  # attributes of models
     "fit": "train it with model.train(X, y, epochs=..., batch_size=...)",
     "compile": f"{SETTINGS.format('Sequential(...) or to the builder')}, as in {BUILT}",
     "score": "model.evaluate(X, y) returns the loss and the metrics",
-    "parameters": "layer.params are those of a layer; model.get_weights() returns copies of all",
+    "parameters": "layer.params holds those of a layer; model.get_weights() returns copies of all",
     "named_parameters": "model.get_weights() returns copies of all, by path",
     "weights": "model.get_weights() returns copies of all, by path",
     "get_layer": "model.layers[i] is a layer, and model.walk() yields all of them by path",
@@ -47,7 +48,7 @@ OF_TRAIN = {  # keywords of `Sequential.train`
     "lr": _RATE,
     "alpha": _RATE,
     "learning_rate": _RATE,
-    "optimizer": "set it on the model, model.setoptimizer(...), or in the builder, .optimizer(...)",
-    "loss": "set it on the model, model.setloss(...), or in the builder, .loss(...)",
-    "seed": "set it in the model, Sequential(..., seed=0), or in the builder, .seed(0)",
+    "optimizer": "set it on the model (.setoptimizer(...)) or in the builder (.optimizer(...))",
+    "loss": "set it on the model (.setloss(...)) or in the builder (.loss(...))",
+    "seed": "set it on the model (Sequential(..., seed=0)) or in the builder (.seed(0))",
 }

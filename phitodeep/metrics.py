@@ -108,7 +108,7 @@ class TopKAccuracy(Metric):
 
     def sums(self, P: Array, T: Array) -> Array:
         if P.ndim < 2 or P.shape[-1] < 2:
-            raise ShapeError(f"{self!r} takes scores (N, ..., K) of K >= 2, got shape {P.shape}.")
+            raise ShapeError(f"{self!r} takes scores (N, ..., K) with K >= 2, got shape {P.shape}.")
         _, true, classes = as_classes(P, T, 0.5)
         rows = P.reshape(-1, classes)
         rows = rows if len(rows) == len(true) else rows[T.ravel() >= 0]

@@ -286,9 +286,9 @@ class Sequential(Trainable):
         """Return `loss` and the metrics of the predictions for X (N, ...) against y, by name.
 
         Each is a float, except for `ConfusionMatrix`, which is an array (K, K). `batch_size`, by
-        default `samples_at_once()`, limits the memory. It changes no result, except for metrics
-        that are functions, which are averaged over batches. X, `lengths` and `columns` are as in
-        `train`.
+        default `samples_at_once()`, limits the memory used. It does not change the results, except
+        for metrics that are functions, which are averaged over batches. X, `lengths` and `columns`
+        are as in `train`.
         """
         objective = Objective(self, self.metrics if metrics is None else metrics)
         if batch_size is None:
@@ -395,7 +395,7 @@ class Sequential(Trainable):
             data, test = held_out(data, validation_split)
         if epochs > 1 and (data.once or (test is not None and test.once)):
             raise ArgumentError(
-                f"an iterator yields its batches once, not for {epochs} epochs: pass a function "
+                f"an iterator yields its batches only once, but epochs={epochs}: pass a function "
                 "that creates one, or epochs=1."
             )
         for option, value in (("shuffle", shuffle), ("shortcuts", shortcuts)):
@@ -422,12 +422,12 @@ class Sequential(Trainable):
 
     @contextmanager
     def averaged(self) -> Iterator[Self]:
-        """Inside the `with` block, replace the parameters by their averages: see Optimizer's `ema`.
+        """Inside the `with` block, replace the parameters with their averages: see `Optimizer`.
 
             with model.averaged():
                 model.evaluate(X_test, y_test)
 
-        Afterwards they have their own values again. Frozen parameters do not change. Training, and
+        Afterwards their own values are restored. Frozen parameters do not change. Training, and
         a second `averaged` inside the first, are refused.
         """
         with self.optimizer.averaged(self.layers):
@@ -520,8 +520,8 @@ class Sequential(Trainable):
             seed         entropy and spawn_key of the model's random streams
             frozen       the paths of layers that are not trainable
 
-        A model that was built in the same way and loads the state continues bit for bit. Call it
-        between two calls of `train`, or in a callback's `on_epoch_end`.
+        A model that was built in the same way and loads the state continues bit for bit. Call this
+        method between two calls of `train`, or in a callback's `on_epoch_end`.
         """
         optimizer, seed = self.optimizer.state_dict(), self._seed_sequence
         return {

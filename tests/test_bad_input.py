@@ -145,7 +145,7 @@ INPUTS: dict[str, Case] = {
     "samples of nothing": (regression, X[:, :0], Y, ShapeError, r"X(_test)? .*\(12, 0\)"),
     "fewer y than X": (regression, X, Y[:11], ShapeError, r"X has 12 samples, y has 11"),
     "more y than X": (classifier, X[:5], LABELS, ShapeError, r"X has 5 samples, y has 12"),
-    "y a number": (regression, X, 1.0, ShapeError, r"y has a single number"),
+    "y a number": (regression, X, 1.0, ShapeError, r"y is a single number"),
     "y missing": (regression, X, None, ArgumentTypeError, r"X was given without y"),
     "y (N,) for (N, 2)": (regression, X, Y[:, 0], ShapeError, r"\(12, 2\).*y of shape \(12,\)"),
     "y (N, 3) for (N, 2)": (regression, X, np.zeros((12, 3)), ShapeError, r"\(12, 2\).*\(12, 3\)"),
@@ -279,7 +279,7 @@ def test_bad_test_data_is_refused_and_named(case: str) -> None:
         names = r"y_test was given without X_test"
     else:
         names = re.sub(
-            r"(?<![(|\w])([Xy])(?= (has|needs|takes|of|from)|\\\[)", r"\1(_test)?", names
+            r"(?<![(|\w])([Xy])(?= (has|is|needs|takes|of|from)|\\\[)", r"\1(_test)?", names
         )
     model = make()
     targets = good(make)

@@ -908,9 +908,9 @@ def test_a_name_that_is_taken_is_refused_unless_a_cell_runs_again() -> None:
     old, new = make(1), make(2)
     copy: Any = again_loosely(Sequential(old(7)))
     assert type(copy.layers[0]) is new
-    with pytest.raises(ArgumentError, match=r"the layer 'Dense' is registered already, by phito"):
+    with pytest.raises(ArgumentError, match=r"the layer 'Dense' is already registered, by phito"):
         phitodeep.register("Dense")(Odd)
-    with pytest.raises(ArgumentError, match=r"the function 'cube' is registered already"):
+    with pytest.raises(ArgumentError, match=r"the function 'cube' is already registered"):
         phitodeep.register("cube")(note)
     phitodeep.register("Dense")(Widget)  # of another family
     phitodeep.register(Widget)

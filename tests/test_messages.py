@@ -145,7 +145,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "builder train": (
         lambda: SequentialBuilder(3).train(),
         AttributeError,
-        r"build first, \.build\(\)\.train",
+        r"build the model first, as in \.build\(\)\.train",
     ),
     "builder typo": (lambda: SequentialBuilder(3).conv_2d(), AttributeError, r"mean \.conv2d\(\)"),
     "builder unknown": (lambda: SequentialBuilder(3).xyzzy(), AttributeError, r"\.add\(layer\)"),
@@ -214,7 +214,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "builder forward": (
         lambda: SequentialBuilder(3).forward(),
         AttributeError,
-        r"build first, \.build\(\)\.forward",
+        r"build the model first, as in \.build\(\)\.forward",
     ),
     "builder lr": (lambda: SequentialBuilder(3).lr(1), AttributeError, r"write \.alpha\(rate\)"),
     "validation data": (

@@ -52,7 +52,7 @@ def register(known: str) -> Callable[[T], T]: ...
 @overload
 def register(known: T) -> T: ...
 def register(known: Any) -> Any:
-    """Let configs name your own class or function. Use it as a decorator.
+    """Decorate your own class or function so that configs can refer to it by name.
 
         @phitodeep.register
         class Scale(Layer): ...
@@ -62,7 +62,7 @@ def register(known: Any) -> Any:
 
     Unless you give a name, the class or function is registered under its own. A program that
     reads a config must first import the module that registers the names in it. Running a notebook
-    cell again replaces what the cell registered; anything else under a used name is refused.
+    cell again replaces what the cell registered; any other reuse of a name is refused.
     """
     if isinstance(known, str):
         return functools.partial(_register, name=known)
@@ -95,7 +95,7 @@ def _register(known: Any, name: str | None = None) -> Any:
     taken = _REGISTERED.get((kind, name))
     if taken is not None and taken is not known and qualified_name(taken) != qualified_name(known):
         raise ArgumentError(
-            f"the {kind} {name!r} is registered already, by {qualified_name(taken)}: register "
+            f"the {kind} {name!r} is already registered, by {qualified_name(taken)}: register "
             f'{qualified_name(known)} under another name, with @phitodeep.register("...").'
         )
     _REGISTERED[kind, name] = known

@@ -71,7 +71,7 @@ class RandomCrop(_Image):
     of the window, or one integer for both; `padding` has the same form. At inference, the window
     is centred.
     Backward: dX is dY inside the window, and 0 elsewhere.
-    Source: Krizhevsky, Sutskever and Hinton 2012, sec. 4.1; with padding: He et al. 2016,
+    Sources: Krizhevsky, Sutskever and Hinton 2012, sec. 4.1; with padding: He et al. 2016,
     arXiv:1512.03385, sec. 4.2.
     """
 
@@ -145,8 +145,8 @@ class RandomShift(RandomCrop):
     """Shift each image by up to `pixels` along both axes, and fill the gaps with zeros.
 
     Shapes: X, Y, dX, dY are (N, height, width, C); `pixels` is one integer, or (vertical,
-    horizontal). Forward and backward are a RandomCrop's, whose window has the image's size and
-    whose padding is `pixels`.
+    horizontal). Forward and backward are those of a RandomCrop whose window has the image's size
+    and whose padding is `pixels`.
     Source: LeCun et al. 1998, "Gradient-based learning applied to document recognition", sec. 3.2.
     """
 

@@ -163,8 +163,8 @@ class Layer(Weights, Configurable):
     def __init__(self) -> None:
         if type(self).__hash__ is None:
             raise ArgumentTypeError(
-                f"{type(self).__name__} compares layers by value, but no two layers are the same: "
-                "write @dataclass(eq=False)."
+                f"{type(self).__name__} compares layers by value, but each layer equals only "
+                "itself: write @dataclass(eq=False)."
             )
         self.params: dict[str, Array] = {}
         self.state: dict[str, Array] = {}
@@ -242,8 +242,8 @@ class Layer(Weights, Configurable):
         remedy = (
             f"to keep values for backward, call self.save_for_backward({', '.join(values)}=...)."
             if values
-            else "saving a model to a file is not implemented yet: pickle keeps all of it, and "
-            "np.savez(path, **model.get_weights()) keeps its weights."
+            else "saving a model to a file is not implemented yet: pickle saves the whole "
+            "model, and np.savez(path, **model.get_weights()) saves its weights."
         )
         raise OrderError(f"{type(self).__name__}.save: {remedy}")
 
@@ -346,7 +346,7 @@ class Layer(Weights, Configurable):
         if known is None:
             raise NotBuiltError(
                 f"{self!r} does not know its input shape yet: call build(input_shape), "
-                "or give the model its input with .input(...)."
+                "or set the shape of the model's input with .input(...)."
             )
         return known
 

@@ -160,7 +160,7 @@ def _with_dX(backward: Callable[..., Array | None]) -> Callable[..., Array | Non
 
 
 class Position:
-    """Context manager that adds the position of the layer that failed to the error's path."""
+    """A context manager that adds the failing layer's position to the path in its error."""
 
     def __init__(self, container: str, part: str = "layer") -> None:
         self.container, self.part, self.i = container, part, 0

@@ -124,7 +124,9 @@ class Parallel(Container):
 
     def _check(self, shapes: Sequence[Shape]) -> None:
         if len({s[:-1] if self.merge == "concat" else s for s in shapes}) > 1:
-            raise ShapeError(f'{self!r} cannot merge outputs of shapes {shapes} by "{self.merge}".')
+            raise ShapeError(
+                f'{self!r} cannot merge outputs of shapes {shapes} with merge="{self.merge}".'
+            )
 
     @property
     def takes_tokens(self) -> bool:  # type: ignore[override]

@@ -155,8 +155,8 @@ class _Conv(_Convolution):
 
         dW = U^T dY        db = sum_rows(dY)        dU = dY W^T
 
-    and dX = col2im(dU) sums, for each position of X, its entries in all windows that contain it.
-    U is large, so it is computed for one chunk of the samples at a time. If there are several
+    and dX = col2im(dU) sums, for each position of X, the entries of dU in all windows that contain
+    it. U is large, so it is computed for one chunk of the samples at a time. If there are several
     chunks, none is kept, and backward computes U again for dW.
 
     Sources: LeCun et al. 1989, "Backpropagation applied to handwritten zip code recognition",
@@ -273,16 +273,16 @@ class _ConvTranspose(_Convolution):
     """The adjoint of a convolution: each x adds x times the kernel to a window of the output.
 
     Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, filters); W is
-    (*kernel_size, C, filters / groups), b is (filters,). With k taps along an axis, the output has
-    (size - 1) stride + (k - 1) dilation + 1 + output_padding - 2 padding positions on it, or
-    size times stride for "same". A convolution of Y with the same settings returns X's shape.
+    (*kernel_size, C, filters / groups), b is (filters,). Along an axis with k taps, the output size
+    is (size - 1) stride + (k - 1) dilation + 1 + output_padding - 2 padding, or size times stride
+    for "same". A convolution with the same settings turns Y's shape back into X's.
 
     Backward. Y = A^T X + b, where A is the linear map of that convolution, so dX = A dY is a
     convolution of dY. With V = im2col(dY), which has one row for each position of X,
 
         dX = V W^T        dW = X^T V        db = sum_rows(dY)
 
-    Source: Zeiler et al. 2010, "Deconvolutional networks"; Dumoulin and Visin 2016,
+    Sources: Zeiler et al. 2010, "Deconvolutional networks"; Dumoulin and Visin 2016,
     arXiv:1603.07285, sec. 4.
     """
 

@@ -37,7 +37,7 @@ class Buffered:
     _frame: Frame
 
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Array:
-        """Return an uninitialised array: a new one, or in the training loop, the previous step's.
+        """Return an uninitialised array: a new one or, in training, the previous step's.
 
         A shorter last batch uses the first rows of the longer array, so an epoch allocates once.
         """

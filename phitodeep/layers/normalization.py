@@ -67,7 +67,7 @@ class LayerNorm(_ScaleAndShift):
     """Normalise each sample over its last axis, then scale and shift it.
 
     Shapes: X, Y, dX, dY are (..., D); gamma and beta are (D,).
-    Units: X may have any unit u, and eps then has u^2. X_hat has none, so Y has the unit of gamma.
+    Units: if X has the unit u, eps has u^2. X_hat has no unit, so Y has the unit of gamma.
 
     Forward, for one row x of D features:
 
@@ -86,7 +86,7 @@ class LayerNorm(_ScaleAndShift):
     Every row uses the same gamma and beta: dgamma = sum_rows(dy x_hat) and dbeta = sum_rows(dy).
 
     Two checks by eye: dx sums to zero along the row (shifting x does not change y), and for
-    eps -> 0 it is orthogonal to x_hat (neither does rescaling x).
+    eps -> 0 it is orthogonal to x_hat (rescaling x does not change y either).
 
     Source: Ba, Kiros and Hinton 2016, "Layer Normalization", arXiv:1607.06450, sec. 3.
     """
@@ -270,7 +270,7 @@ class RMSNorm(_Scale):
 
     def __init__(self, eps: float = 1e-5) -> None:
         super().__init__()
-        self.eps = check_number(eps, "RMSNorm eps (a row of zeros has no size)", above=0)
+        self.eps = check_number(eps, "RMSNorm eps (a row of zeros has mean square 0)", above=0)
 
     def forward(self, X: Array) -> Array:
         self._check(X)
@@ -294,10 +294,10 @@ class RMSNorm(_Scale):
 
 
 class BatchNorm(_ScaleAndShift):
-    """Normalise each feature over the batch in training, and by running statistics otherwise.
+    """Normalise each feature over the batch in training, and with running statistics otherwise.
 
     Shapes: X, Y, dX, dY are (N, ..., D); gamma, beta and the state running_mean, running_var
-    are (D,). All axes except the last count as rows; their number is n.
+    are (D,). All axes except the last are merged into rows; n is the number of rows.
     Units as in LayerNorm.
 
     Forward in training, for one feature x of n rows:

@@ -81,8 +81,8 @@ class _Recurrent(Layer):
     def back(self, t: int, d: Array, A: Array, S: Array, K: Array, dA: Array, dU: Array) -> None:
         """Write dA[t] and dU[t], and turn d into the gradient of S[:, t].
 
-        d (states, N, H) is the gradient of S[:, t + 1] at first. Leave out the part of dh that goes
-        through U: the loop adds it. dU is dA itself for a cell that uses only the sum A + U.
+        On entry, d (states, N, H) is the gradient of S[:, t + 1]. Leave out the part of dh that
+        goes through U: the loop adds it. dU is dA itself for a cell that uses only the sum A + U.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement back.")
 
@@ -208,7 +208,7 @@ class LSTM(_Recurrent):
     Each gate's gradient is then multiplied by its slope: a (1 - a) for sigmoid gates a, 1 - g^2 for
     tanh. c_{t-1} receives dc f.
 
-    Source: Hochreiter and Schmidhuber 1997, "Long short-term memory", Neural Computation 9; the
+    Sources: Hochreiter and Schmidhuber 1997, "Long short-term memory", Neural Computation 9; the
     forget gate: Gers, Schmidhuber and Cummins 2000.
     """
 
@@ -279,7 +279,7 @@ class GRU(_Recurrent):
     are the gradients of a. The gradients of u are the same, except du_n = r dn. h_{t-1} receives
     dh z.
 
-    Source: Cho et al. 2014, arXiv:1406.1078, eq. 5 to 8; reset after the product: PyTorch's GRU.
+    Sources: Cho et al. 2014, arXiv:1406.1078, eq. 5 to 8; reset after the product: PyTorch's GRU.
     """
 
     bh = Param()
@@ -327,13 +327,13 @@ def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Arra
 
 
 class Bidirectional(Container):
-    """Two recurrent layers of the same kind: one reads from first step to last, one in reverse.
+    """Two recurrent layers of the same kind: one reads the steps in order, one in reverse.
 
     Shapes: X, dX are (N, T, D); Y, dY are (N, T, M), or (N, M) if `layer` returns only its last
     state, with M = 2 H for merge="concat" and M = H for "add".
 
     `layer` reads forward. The second layer has the same settings and separate weights. With a mask,
-    both skip the steps that it leaves out, so the second one begins at the last step that it keeps.
+    both skip the steps that it leaves out, so the second begins at the last step that is kept.
 
     Backward: each direction receives its part of dY, and dX is the sum of both gradients.
     Source: Schuster and Paliwal 1997, "Bidirectional recurrent neural networks".

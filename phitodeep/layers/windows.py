@@ -140,7 +140,7 @@ class Windows:
         return self.inside(images)
 
 
-cached_windows = functools.lru_cache(maxsize=256)(Windows)  # input sizes of a layer are few
+cached_windows = functools.lru_cache(maxsize=256)(Windows)  # a layer has few input sizes
 
 
 def by_group(A: Array, groups: int) -> Array:
@@ -162,7 +162,7 @@ def output_size(size: Any, extent: int, stride: int, padding: str | int) -> Any:
 
 
 def sample_shape_error(layer: Layer, rank: int, shape: Shape) -> ShapeError:
-    """Return the error for samples of `shape` without `rank` spatial axes and channels."""
+    """Return the error for samples whose `shape` is not `rank` spatial axes and channels."""
     axes = ("steps", "height, width")[rank - 1]
     hint = (
         f": .reshape({', '.join(map(str, shape))}, 1) adds an axis for one channel"

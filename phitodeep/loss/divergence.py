@@ -51,7 +51,7 @@ class NegativeELBO(Rowwise, BinaryCrossEntropyWithLogits):
     """The loss of a variational autoencoder: the mean over samples of E + beta KL.
 
     Shapes: P (N, ..., 2 L + D) holds the means m and the log variances s of L = `latent` variables
-    and D logits z, side by side, as `models.vae` returns them; T (N, ..., D) is from 0 to 1.
+    and D logits z, side by side, as `models.vae` returns them; T (N, ..., D) is in [0, 1].
 
         E  = sum_d softplus(z) - t z                   the reconstruction error, in nats
         KL = sum_l (m^2 + exp(s) - s - 1) / 2          of N(m, exp(s)) from N(0, 1)

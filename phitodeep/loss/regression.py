@@ -31,7 +31,7 @@ class MeanAbsoluteError(Elementwise):
     """The mean of |p - t|; its slope is the sign of p - t, which is 0 where they are equal.
 
     Shapes: as for MeanSquaredError. The unit is T's unit.
-    Source: Laplace 1793 (least absolute deviations); Bishop 2006, "Pattern recognition and
+    Sources: Laplace 1793 (least absolute deviations); Bishop 2006, "Pattern recognition and
     machine learning", sec. 1.5.5.
     """
 

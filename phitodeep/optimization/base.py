@@ -202,9 +202,9 @@ class Optimizer(Resumable):
 
     @contextmanager
     def averaged(self, layers: Sequence[Layer]) -> Iterator[None]:
-        """Replace the parameters of `layers` by their averages inside the `with` block: see `ema`.
+        """Inside the `with` block, replace the parameters of `layers` with their averages (`ema`).
 
-        Afterwards they have their own values again, even if the block casts, freezes or inserts
+        Afterwards their own values are restored, even if the block casts, freezes or inserts
         layers.
         """
         if self.ema is None or self.t == 0:

@@ -52,6 +52,6 @@ def first_matches(patterns: Sequence[str], paths: Sequence[str]) -> dict[str, st
             raise ArgumentError(
                 f"groups: all parameters that {pattern!r} matches belong to earlier patterns."
                 if taken
-                else f"groups: {pattern!r} matches no parameter, such as {', '.join(near)}."
+                else f"groups: {pattern!r} matches no parameter. Similar ones: {', '.join(near)}."
             )
     return first

@@ -71,7 +71,7 @@ class LBFGS(Optimizer):
 
         `closure` also leaves the gradients in the layers. If the first loss or its gradient is not
         finite, a DivergenceError is raised, and no parameter changes. If a later one is not finite,
-        the line search turns back.
+        the line search backtracks.
         """
         packing, lr = self._pack(layers), self.rate
         settings = [self._settings(group, lr) for group in packing.groups]

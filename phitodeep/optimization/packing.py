@@ -156,7 +156,7 @@ def _check_gradient(grad: Any, path: str, layer: Layer, name: str, shape: Shape)
     if grad is None:
         left = layer._frame.grads
         if not left:
-            raise BackwardError(f"no gradient for {path}: {layer!r} has not been through backward.")
+            raise BackwardError(f"no gradient for {path}: {layer!r} has not run its backward pass.")
         unknown = {key.lower(): key for key in left if key not in layer.params}
         near = difflib.get_close_matches(name.lower(), unknown, n=1)
         hint = f" (write {name!r}, not {unknown[near[0]]!r})" if near else ""

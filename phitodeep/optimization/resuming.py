@@ -37,7 +37,7 @@ class Resumable(Configurable):
         self._packing: Packing | None = None
         self._patterns: list[str] = []  # the patterns of the groups at the last packing
         self._group = ALL  # the group that `update` runs on
-        self._averaged = False  # whether the parameters are replaced by their averages
+        self._averaged = False  # whether the averages have replaced the parameters
         self._holding = False  # whether the slot "held" has gradients of accumulated batches
         self._scratch: dict[str, Array] = {}
         self._owner: weakref.ref[Layer] | None = None  # the model

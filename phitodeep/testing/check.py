@@ -99,12 +99,14 @@ def _loss_of(layer: Layer, loss: Loss | None, targets: Targets) -> Loss | None:
         if loss is None and targets[1] is None:
             return None
         raise ArgumentError(
-            "A loss needs targets, check_gradients(loss, P, y): "
+            "a loss needs targets, as in check_gradients(loss, P, y): "
             "loss and sample_weight are accepted only with targets y."
         )
     found = getattr(layer, "loss", None) if loss is None else loss
     if not isinstance(found, Loss):
-        raise ArgumentError(f"check_gradients with y needs a loss: loss=..., got {found!r}.")
+        raise ArgumentError(
+            f"check_gradients with y needs a loss, as in loss=MeanSquaredError(), got {found!r}."
+        )
     return copy.deepcopy(found)
 
 

@@ -26,7 +26,7 @@ def numeric_gradient(f: Callable[[Array], Any], X: Array, *, step: float = 1e-3)
 
         D(h) = f' + h^2 f''' / 6 + O(h^4)      so      (4 D(h) - D(2h)) / 3 = f' + O(h^4)
 
-    X must be float64; it is modified while f is called, and restored. The result has its shape.
+    X must be float64; it is modified while f is called, and restored. The result has X's shape.
     Source: Richardson 1911, "The approximate arithmetical solution by finite differences".
     """
     if not isinstance(X, np.ndarray) or X.dtype != np.float64:

@@ -39,9 +39,7 @@ def stream(
     """Yield new tokens one after another: see `Sequential.stream`."""
     ids = as_tokens(prompt, "prompt")
     if ids.ndim not in (1, 2) or ids.size == 0:
-        raise ShapeError(
-            f"prompt takes tokens (T,) or (N, T), at least one, got shape {ids.shape}."
-        )
+        raise ShapeError(f"prompt takes at least one token, (T,) or (N, T), got shape {ids.shape}.")
     count = check_count(max_new_tokens, "max_new_tokens", minimum=0)
     check_number(temperature, "temperature", minimum=0)
     if top_k is not None:

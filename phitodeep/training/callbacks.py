@@ -295,7 +295,7 @@ class CSVLogger(_Resumable):
     """Write the logs of each epoch as a row of a CSV file; `append` keeps existing rows.
 
     The whole file is replaced each time, so it is never incomplete. It is first written before
-    training begins, so that a path that cannot be written is an error at once. If writing fails
+    training begins, so that a path that cannot be written is an immediate error. If writing fails
     later (a full disk, say), a warning is issued, training continues, and the next epoch tries
     again with all rows.
     """

@@ -78,8 +78,8 @@ def validate(
         raise ArgumentTypeError(f"{missing}.")
     y = as_real(y, names[1])
     if y.ndim == 0 or len(y) != len(X):
-        count = "a single number" if y.ndim == 0 else f"{len(y)} samples"
-        raise ShapeError(f"{names[0]} has {len(X)} samples, {names[1]} has {count}.")
+        count = "is a single number" if y.ndim == 0 else f"has {len(y)} samples"
+        raise ShapeError(f"{names[0]} has {len(X)} samples, {names[1]} {count}.")
     shape = model.output_shape if X.shape[1:] == model.input_shape else None
     shape = model._measured(X.shape[1:]).output_shape if shape is None else shape
     outputs = (len(X), *(shape or ()))

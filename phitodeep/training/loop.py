@@ -84,7 +84,7 @@ class Training:
         self.pressed: list[int] = []  # an entry for each Ctrl-C
 
     def run(self, epochs: int) -> History:
-        """Train for some epochs; fewer if a callback, Ctrl-C or divergence ends the training."""
+        """Train for `epochs` epochs; a callback, Ctrl-C or divergence may end training early."""
         with ExitStack() as stack:
             if self.team is not None:
                 stack.enter_context(one_blas_thread())
@@ -96,7 +96,7 @@ class Training:
         """Train one epoch after another, and tidy up."""
         model = self.model
         keep_freed_memory()
-        model.optimizer.drop_held()  # gradients that a hand-written loop left
+        model.optimizer.drop_held()  # gradients left by a hand-written loop
         model.optimizer._pack(model.layers).receive()  # backward writes into its vector g
         first = model.epoch + 1
         self.display.begin(first, epochs, self.steps())
@@ -110,7 +110,7 @@ class Training:
             note = str(reason)
         finally:
             self.display.end(note)
-            model.optimizer.drop_held()  # of a step that was not finished
+            model.optimizer.drop_held()  # gradients of an unfinished step
             for _, layer in model.walk():
                 layer._frame.buffers.clear()
             with suppress(StopTraining):
@@ -192,12 +192,12 @@ class Training:
         The metrics are added to `sums`. If the loss is not finite, there are no gradients.
         """
         optimizer, objective = self.model.optimizer, self.objective
-        total = None  # of one batch: the loss is divided by its own divisor
+        total = None  # None: the loss uses the divisor of its only batch
         if len(batches) > 1 or self.team is not None:
             total = sum(objective.divisor(batch) for batch in batches)
         loss, first = 0.0, 0
         for i, batch in enumerate(batches):
-            if i:  # hold the gradients of the batch before; the step adds them to the last ones
+            if i:  # hold the previous batch's gradients; the step adds them to the last batch's
                 optimizer.accumulate(self.model.layers)
             call = Call(
                 needs_dX=False,
@@ -233,7 +233,7 @@ class Training:
         return self.team.work(batch, in_a_thread)
 
     def minimise(self, optimizer: LBFGS, batches: Sequence[Data], totals: Totals) -> float:
-        """Let L-BFGS evaluate loss and gradients several times; metrics use the first time."""
+        """Let L-BFGS evaluate the loss several times, with gradients; metrics use the first one."""
         sums = itertools.chain([totals.sums], itertools.repeat(None))
         return optimizer.run(self.model.layers, lambda: self.gradients(batches, next(sums)))
 
@@ -304,7 +304,7 @@ def _ctrl_c(pressed: list[int]) -> Iterator[None]:
     previous = signal.getsignal(signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or previous is None or previous is signal.SIG_IGN:
-        yield  # only the main thread may set a handler; ignored or foreign ones are left alone
+        yield  # only the main thread may set a handler; one set outside Python, or SIG_IGN, stays
         return
     signal.signal(signal.SIGINT, press)
     try:

@@ -21,7 +21,7 @@ class Silent:
     """
 
     def begin(self, first: int, epochs: int, batches: int | None) -> None:
-        """Start with epoch number `first`; `batches` are the batches per epoch, if known."""
+        """Start with epoch number `first`; `batches` is the number per epoch, if known."""
 
     def counted(self, batches: int | None) -> None:
         """Set the number of batches per epoch, which is known after the first epoch."""

@@ -76,7 +76,7 @@ def find_alpha(
         record_each = LambdaCallback(on_batch_end=record)
         trial.train(X, y, epochs=steps, batch_size=batch_size, callbacks=[record_each], verbose=0)
     if len(losses) < 3:
-        raise ArgumentError("the loss diverged at once: call find_alpha with a smaller low.")
+        raise ArgumentError("the loss diverged immediately: call find_alpha with a smaller low.")
     lowest = rates[int(np.argmin(losses))]
     return RateRange(
         rates, losses, min(rate for rate in rates if rate >= min(lowest / 10, rates[-1]))

@@ -663,7 +663,7 @@ def test_gradients_under_a_wrong_name_are_said() -> None:
     with pytest.raises(BackwardError, match=r"left gradients of b, but its parameters are W, b\.$"):
         optimizer.step(layers)
     layers[1].grads = {}
-    with pytest.raises(BackwardError, match=r"for 1\.W: Dense\(4, 2\) has not been through back"):
+    with pytest.raises(BackwardError, match=r"for 1\.W: Dense\(4, 2\) has not run its back"):
         optimizer.step(layers)
 
 

@@ -138,7 +138,7 @@ def test_draws_follow_the_scores():
         ([], {}, ArgumentTypeError, "prompt takes integer tokens"),
         (np.empty((1, 0), int), {}, ShapeError, "at least one"),
         ([1.0], {}, ArgumentTypeError, "integer tokens"),
-        ([[[1]]], {}, ShapeError, "prompt takes tokens"),
+        ([[[1]]], {}, ShapeError, "prompt takes at least one"),
         ([11], {}, ArgumentError, "tokens from 0 to 10, got 11"),
         ([1], {"temperature": -1}, ArgumentError, "temperature"),
         ([1], {"top_k": 0}, ArgumentError, "top_k"),

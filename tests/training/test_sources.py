@@ -374,7 +374,7 @@ def test_accumulated_batches_are_one_step(arrays: Any) -> None:
 def test_a_generator_is_read_once(arrays: Any) -> None:
     X, y = arrays
     model = classifier()
-    with pytest.raises(ArgumentError, match="yields its batches once, not for 2 epochs"):
+    with pytest.raises(ArgumentError, match="yields its batches only once, but epochs=2"):
         model.train((pair for pair in pairs(X, y)), epochs=2, verbose=0)
     assert model.optimizer.t == 0
     with pytest.raises(ArgumentError, match="once"):
