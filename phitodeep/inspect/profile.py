@@ -14,6 +14,7 @@ from phitodeep.inspect.table import Table
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import Event, watching
 from phitodeep.training.callbacks import LambdaCallback
+from phitodeep.training.objective import Trainable
 from phitodeep.types import Array, DType
 
 HEAD = ("path", "layer", "forward", "backward", "share", "MFLOP", "GFLOP/s", "kept", "predicted")
@@ -110,7 +111,7 @@ class _Clock:
         return float(np.median(self.seconds.get((path, what), [0.0])))
 
 
-def profile(model: Any, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> Profile:
+def profile(model: Trainable, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> Profile:
     """Train a copy of `model` on (X, y) and watch its layers: see `Sequential.profile`."""
     steps, batch = check_count(steps, "steps", minimum=2), check_count(batch_size, "batch_size")
     X, y = np.asarray(X), np.asarray(y)

@@ -28,6 +28,7 @@ class Trainable(Chain):
     loss: Loss
     optimizer: Optimizer
     callbacks: list[Callback]
+    metrics: list[MetricLike]
     batch_size: int | None
     epoch: int  # epochs trained so far
 

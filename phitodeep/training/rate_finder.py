@@ -12,6 +12,7 @@ from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepWarning
 from phitodeep.optimization.schedules import ExponentialDecay
 from phitodeep.training.callbacks import LambdaCallback, StopTraining
+from phitodeep.training.objective import Trainable
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class RateRange:
 
 
 def find_alpha(
-    model: Any,
+    model: Trainable,
     X: Any,
     y: Any,
     *,
