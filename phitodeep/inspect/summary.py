@@ -70,7 +70,7 @@ class Summary:
     def table(self) -> Table:
         below = self.totals()
         if self.notes:
-            below += f"\nin training: {'; '.join(self.notes)}"
+            below += "\nin training: " + "\n             ".join(self.notes)
         return Table(self.title, HEAD, [row.cells() for row in self.rows], below, left=3)
 
     def __str__(self) -> str:
