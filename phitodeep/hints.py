@@ -16,7 +16,7 @@ OF_MODELS = {  # attributes of models
     "fit": "train it with model.train(X, y, epochs=..., batch_size=...)",
     "compile": f"{SETTINGS.format('Sequential(...) or to the builder')}, as in {BUILT}",
     "score": "model.evaluate(X, y) returns the loss and the metrics",
-    "parameters": "layer.params holds those of a layer; model.get_weights() returns copies of all",
+    "parameters": "layer.params holds a layer's; model.get_weights() returns copies of all",
     "named_parameters": "model.get_weights() returns copies of all, by path",
     "weights": "model.get_weights() returns copies of all, by path",
     "get_layer": "model.layers[i] is a layer, and model.walk() yields all of them by path",

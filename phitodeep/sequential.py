@@ -352,7 +352,7 @@ class Sequential(Trainable):
                             that cannot ignore it are refused. `lengths_test` is the same for
                             X_test
         columns             the names of X and y in a dataset, such as ("image", "label")
-        threads             the number of threads, each of which runs a part of the batch
+        threads             the number of threads; each runs a part of the batch
                             (requires phitodeep[fast]). Layers that use statistics of the whole
                             batch are refused. If a layer or the loss does not declare its samples
                             independent, one thread runs the whole batch

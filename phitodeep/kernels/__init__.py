@@ -1,4 +1,4 @@
-"""Hot inner loops, each of which runs in NumPy or as its compiled twin.
+"""Hot inner loops, which run either in NumPy or as their compiled twins.
 
 A hot loop is written in NumPy, in the file of its layer or rule, next to the formula that it
 computes:

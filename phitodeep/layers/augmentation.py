@@ -145,7 +145,7 @@ class RandomShift(RandomCrop):
     """Shift each image by up to `pixels` along both axes, and fill the gaps with zeros.
 
     Shapes: X, Y, dX, dY are (N, height, width, C); `pixels` is one integer, or (vertical,
-    horizontal). Forward and backward are those of a RandomCrop whose window has the image's size
+    horizontal). Both passes work like a RandomCrop whose window has the image's size
     and whose padding is `pixels`.
     Source: LeCun et al. 1998, "Gradient-based learning applied to document recognition", sec. 3.2.
     """

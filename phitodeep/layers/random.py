@@ -23,7 +23,7 @@ class Seeded(Buffered):
     _seed: np.random.SeedSequence | None
 
     def children(self) -> dict[str, Any]:
-        """The layers inside, each of which gets its own random stream."""
+        """Return the layers inside; each gets its own random stream."""
         return {}
 
     def draw(self, initializer: Initializer, shape: Shape) -> Array:

@@ -23,7 +23,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
 from phitodeep.optimization.divergence import bad_gradient, length
 from phitodeep.optimization.groups import Groups, checked_groups, first_matches
-from phitodeep.optimization.packing import Group, Packing, Slot, trainable
+from phitodeep.optimization.packing import Group, Packing, Slot, trainable, walk_all
 from phitodeep.optimization.resuming import ALL, Resumable
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
 from phitodeep.types import Array, Schedule, describe
@@ -339,7 +339,7 @@ class Optimizer(Resumable):
                 f"{self!r} already trains the layers of another model: "
                 "give each model its own, with optimizer.copy()."
             )
-        walk = [place for i, top in enumerate(layers) for place in top.walk(str(i))]
+        walk = walk_all(layers)
         paths = [f"{path}.{name}" for path, layer in walk for name in layer.params]
         first = first_matches(list(self.groups or ()), paths)
         kinds = self.kinds(layers, slots)

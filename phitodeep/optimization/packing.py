@@ -176,11 +176,15 @@ def _check_gradient(grad: Any, path: str, layer: Layer, name: str, shape: Shape)
         )
 
 
+def walk_all(layers: Sequence[Layer]) -> list[tuple[str, Layer]]:
+    """Return (path, layer) of these layers, numbered from 0, and of all layers below them."""
+    return [place for i, top in enumerate(layers) for place in top.walk(str(i))]
+
+
 def trainable(layers: Sequence[Layer]) -> Iterator[Slot]:
-    """The parameters of all layers that are not frozen, in the order of the tree."""
-    for i, top in enumerate(layers):
-        for path, layer in top.walk(str(i)):
-            if layer.trainable:
-                layer._make_parameters()
-                for name in layer.params:
-                    yield f"{path}.{name}", layer, name
+    """Yield the parameters of all layers that are not frozen, in the order of the tree."""
+    for path, layer in walk_all(layers):
+        if layer.trainable:
+            layer._make_parameters()
+            for name in layer.params:
+                yield f"{path}.{name}", layer, name

@@ -12,7 +12,7 @@ from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.memory import Memories, Memory, named, read, written
-from phitodeep.optimization.packing import Group, Own, Packing
+from phitodeep.optimization.packing import Group, Own, Packing, walk_all
 from phitodeep.optimization.schedules import stateful
 from phitodeep.state import StateDict, Stateful, check_entries, load_all
 from phitodeep.types import Array, Schedule
@@ -52,7 +52,7 @@ class Resumable(Configurable):
         if owner is not None:
             return list(owner.walk())
         if layers is not None:
-            return [place for i, top in enumerate(layers) for place in top.walk(str(i))]
+            return walk_all(layers)
         return None if self._packing is None else list(self._packing.walk)
 
     def _by_path(self) -> dict[str, Memory]:
@@ -79,8 +79,8 @@ class Resumable(Configurable):
     def load_state_dict(self, state: StateDict, layers: Sequence[Layer] | None = None) -> None:
         """Restore what `state_dict` returned; everything is checked before anything changes.
 
-        layers    the layers that the state belongs to; by default those of the optimizer's model,
-                  or of its last step
+        layers    the layers that the state belongs to; by default the layers of the model, or of
+                  the optimizer's last step
         """
         who = f"{self!r}: the state"
         self._check_not_averaged("call load_state_dict")

@@ -331,3 +331,13 @@ def test_a_skips_softmax_is_not_fused_with_the_loss() -> None:
     X, y = np.ones((5, 4)), np.array([3, 4, 5, 3, 4])  # classes whose scores are the softmax's
     value = loss.loss_func(model.predict(X), y)
     assert model.evaluate(X, y)["loss"] == pytest.approx(value)
+
+
+@pytest.mark.parametrize(("last", "loss"), PAIRS, ids=repr)
+def test_without_shortcuts_the_plan_is_the_model_itself(last: Layer, loss: Loss) -> None:
+    model = Chain(Dense(4, 4), ReLU(), last)
+    assert fusion.plan(model, loss, shortcuts=False) == (model, loss, None, ())
+    body, short, replaced, notes = fusion.plan(model, loss)
+    assert [type(layer) for layer in body.layers] == [Dense, ReLU]
+    assert replaced is last
+    assert notes == (f"{last!r} and {loss!r} run as one, {short!r}",)
