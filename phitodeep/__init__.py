@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from phitodeep.optimization.optimizers import *
     from phitodeep.sequential import Sequential as Sequential
     from phitodeep.testing.check import check_gradients as check_gradients
+    from phitodeep.threads import get_threads as get_threads
+    from phitodeep.threads import set_threads as set_threads
 
 __version__ = "0.3.0"
 
@@ -65,6 +67,8 @@ _HOME = {
     "Sequential": "sequential",
     "SequentialBuilder": "builder",
     "check_gradients": "testing.check",
+    "get_threads": "threads",
+    "set_threads": "threads",
 }
 _MODULES = (
     "config",
@@ -82,6 +86,7 @@ _MODULES = (
     "optimization",
     "testing",
     "text",
+    "threads",
     "training",
 )
 _MOVED = ("fusion", "generation")  # old import paths

@@ -30,7 +30,7 @@ from phitodeep.hints import OF_MODELS, OF_TRAIN
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import calling, inference
+from phitodeep.layers.call import calling
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.loss.names import LOSSES
 from phitodeep.metrics import MetricLike, as_metrics
@@ -38,6 +38,7 @@ from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
 from phitodeep.optimization.schedules import check_rate
 from phitodeep.state import StateDict, check_array, check_entries, load_all, plain
 from phitodeep.text.generation import generate, stream
+from phitodeep.threads import check_threads
 from phitodeep.training.callbacks import Callback, as_callbacks
 from phitodeep.training.history import History
 from phitodeep.training.inputs import model_mask, validate_inputs
@@ -46,6 +47,7 @@ from phitodeep.training.objective import Objective, Trainable
 from phitodeep.training.rate_finder import RateRange, find_alpha
 from phitodeep.training.shortcuts import check_pair, plan
 from phitodeep.training.sources import as_source
+from phitodeep.training.threads import predictions
 from phitodeep.types import Array, DType, Schedule
 
 FOR_AUTHORS = {  # what authors of layers write and use, but users of models do not
@@ -96,6 +98,7 @@ class Sequential(Trainable):
         self.epoch = 0  # epochs trained so far
         self._alpha = None if alpha is None else check_rate(alpha)
         self._checked: tuple[Layer | None, Loss] | None = None
+        self._costs: tuple[Any, tuple[int, int]] | None = None
         self.setbatchsize(batch_size)
         self.setloss(MeanSquaredError() if loss_class is None else loss_class)
         as_metrics(metrics, self.loss.threshold)  # so that a wrong name is refused here
@@ -242,34 +245,51 @@ class Sequential(Trainable):
         with calling(mask=mask):
             return self._through(without_padding(X, mask))
 
-    def predict(self, X: Any, batch_size: int | None = None, *, lengths: Any = None) -> Array:
+    def predict(
+        self,
+        X: Any,
+        batch_size: int | None = None,
+        *,
+        lengths: Any = None,
+        threads: int | str = "auto",
+    ) -> Array:
         """Return the outputs for X (N, ...), computed in batches, without dropout or caching.
 
-        `batch_size` defaults to `samples_at_once()`. X may be an np.memmap; only one batch of it is
-        in memory at a time. `lengths`: see `forward`.
+        `batch_size`, by default `samples_at_once()`, is the maximum size of a batch. X may be an
+        np.memmap; only one batch of it per thread is in memory at a time. `lengths`: see `forward`.
+        `threads`: see `train`.
         """
         if batch_size is not None:
             check_count(batch_size, "batch_size")
+        threads = check_threads(threads)
         on_disk = isinstance(X, np.memmap)
         mask = model_mask(self, X, lengths)
         X = X if on_disk else validate_inputs(self, X, mask=mask)
-        parts, size = [], batch_size or (self.samples_at_once() if len(X) > 1 else 1)
-        with inference():
-            for start in range(0, len(X), size):
-                rows = slice(start, start + size)
-                kept = None if mask is None else mask[rows]
-                part = validate_inputs(self, X[rows], mask=kept) if on_disk else X[rows]
-                with calling(mask=kept):
-                    parts.append(self.forward(part))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+        def forward(rows: slice) -> Array:
+            kept = None if mask is None else mask[rows]
+            part = validate_inputs(self, X[rows], mask=kept) if on_disk else X[rows]
+            with calling(mask=kept):
+                return self.forward(part)
+
+        flops, at_once = self._cost()
+        return predictions(self, forward, len(X), batch_size or at_once, flops, threads)
 
     def samples_at_once(self) -> int:
         """Return how many samples to process at a time: about a million values per layer.
 
         That many stay in the processor's cache from layer to layer. The maximum is 1024.
         """
-        widest = max(math.prod(layer.output_shape or ()) for _, layer in self.walk())
-        return max(1, min(1024, (1 << 20) // max(widest, 1)))
+        return self._cost()[1]
+
+    def _cost(self) -> tuple[int, int]:
+        """Return the FLOPs of a sample and `samples_at_once`, kept until the layers change."""
+        key = (self.output_shape, *map(id, self.layers))
+        if self._costs is None or self._costs[0] != key:
+            widest = max(math.prod(layer.output_shape or ()) for _, layer in self.walk())
+            at_once = max(1, min(1024, (1 << 20) // max(widest, 1)))
+            self._costs = key, (self.flops(), at_once)
+        return self._costs[1]
 
     @keywords({})
     def evaluate(
@@ -282,13 +302,14 @@ class Sequential(Trainable):
         lengths: Any = None,
         columns: Sequence[str] | None = None,
         metrics: Sequence[MetricLike] | None = None,
+        threads: int | str = "auto",
     ) -> dict[str, Any]:
         """Return `loss` and the metrics of the predictions for X (N, ...) against y, by name.
 
         Each is a float, except for `ConfusionMatrix`, which is an array (K, K). `batch_size`, by
         default `samples_at_once()`, limits the memory used. It does not change the results, except
-        for metrics that are functions, which are averaged over batches. X, `lengths` and `columns`
-        are as in `train`.
+        for metrics that are functions, which are averaged over batches. X, `lengths`, `columns` and
+        `threads` are as in `train`.
         """
         objective = Objective(self, self.metrics if metrics is None else metrics)
         if batch_size is None:
@@ -304,7 +325,7 @@ class Sequential(Trainable):
             lengths=lengths,
             columns=columns,
         )
-        return objective.evaluate(source.batches(size))
+        return objective.evaluate(source.batches(size), check_threads(threads))
 
     @keywords(OF_TRAIN)
     def train(
@@ -324,7 +345,7 @@ class Sequential(Trainable):
         lengths: Any = None,
         lengths_test: Any = None,
         columns: Sequence[str] | None = None,
-        threads: int = 1,
+        threads: int | str = "auto",
         accumulate: int = 1,
         shuffle: bool = True,
         shortcuts: bool = True,
@@ -352,10 +373,10 @@ class Sequential(Trainable):
                             that cannot ignore it are refused. `lengths_test` is the same for
                             X_test
         columns             the names of X and y in a dataset, such as ("image", "label")
-        threads             the number of threads; each runs a part of the batch
-                            (requires phitodeep[fast]). Layers that use statistics of the whole
-                            batch are refused. If a layer or the loss does not declare its samples
-                            independent, one thread runs the whole batch
+        threads             the maximum number of threads that share a large batch, or "auto": one
+                            per core that the process may use (see `phitodeep.get_threads`). It
+                            changes no result: the sizes of the model and the batch alone decide
+                            how many parts a batch has
         accumulate          the number of batches whose gradients are added up for each step
         shuffle             use a new order in each epoch; every sample still occurs once
         shortcuts           False: run the layers as written. By default, training fuses softmax
@@ -402,7 +423,7 @@ class Sequential(Trainable):
             if value not in (True, False):
                 raise ArgumentTypeError(f"{option} must be True or False, got {value!r}.")
         accumulate = check_count(accumulate, "accumulate")
-        threads = check_count(threads, "threads")
+        threads = check_threads(threads)
         callbacks = [*self.callbacks, *as_callbacks(callbacks)]
         if self.input_shape is None:
             self.build(data.sample)

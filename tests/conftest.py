@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
+from phitodeep.training import threads
 from phitodeep.types import Array
 
 settings.register_profile("phitodeep", deadline=None, derandomize=True, max_examples=50)
@@ -29,3 +33,22 @@ def references(name: str) -> dict[str, dict[str, Array]]:
             if case:
                 cases[case][array] = stored[key]
     return dict(cases)
+
+
+@contextmanager
+def in_parts(count: int) -> Iterator[None]:
+    """Cut every batch into `count` parts, however small it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        _cut(patch, count)
+        yield
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Call it to cut every batch into so many parts, until the test ends."""
+    return partial(_cut, monkeypatch)
+
+
+def _cut(patch: pytest.MonkeyPatch, count: int) -> None:
+    patch.setattr(threads, "parts_of", lambda flops: count)
+    patch.setattr(threads, "SMALL", 0)

@@ -36,6 +36,7 @@ from phitodeep.optimization.optimizers import SGD, Adam, Lion
 from phitodeep.training.callbacks import LambdaCallback
 from phitodeep.training.sources import as_source
 from phitodeep.types import Array
+from tests.conftest import in_parts
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.loss.test_loss import pair
 
@@ -111,7 +112,7 @@ CASES: dict[str, tuple[Callable[[], Sequential], Callable[[int, int], Samples]]]
 WAYS: dict[str, dict[str, int]] = {
     "plain": {},
     "accumulate": {"accumulate": 2},
-    "threads": {"threads": 2},
+    "threads": {"threads": 2},  # and each batch in two parts
 }
 
 
@@ -201,15 +202,13 @@ def through_bare_layers(keep: Kept, model: Sequential, X: Array) -> Array:
 
 
 def train(model: Sequential, given: Samples, **options: Any) -> Any:
-    return model.train(given.X, given.y, **{"verbose": 0, **given.how, **options})
+    with in_parts(options.get("threads", 1)):
+        return model.train(given.X, given.y, **{"verbose": 0, **given.how, **options})
 
 
-@pytest.mark.parametrize(
-    ("case", "way"), [(c, w) for c in CASES for w in WAYS if (c, w) != ("cnn", "threads")]
-)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
 def test_what_calls_returned_never_changes_later(case: str, way: str) -> None:
-    if way == "threads":
-        pytest.importorskip("threadpoolctl")
     make, draw = CASES[case]
     model, keep, how = make(), Kept(), WAYS[way]
     first, second, test = draw(20, 1), draw(13, 2), draw(5, 3)
@@ -258,8 +257,6 @@ def test_gradients_of_losses_never_change_later() -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_stream_computes_never_changes_later(way: str) -> None:
     """The batches of a stream are made while training runs, maybe by layers."""
-    if way == "threads":
-        pytest.importorskip("threadpoolctl")
     given, keep = points(20, 1), Kept()
     extractor = mlp()
 
@@ -270,7 +267,8 @@ def test_what_a_stream_computes_never_changes_later(way: str) -> None:
             yield keep("forward", extractor.forward(given.X[rows])), given.y[rows]
 
     model = Sequential(Dense(3, 3), loss_class=SoftmaxCrossEntropy(), seed=0)
-    model.train(batches, X_test=batches, epochs=3, verbose=0, **WAYS[way])
+    with in_parts(2 if way == "threads" else 1):
+        model.train(batches, X_test=batches, epochs=3, verbose=0, **WAYS[way])
     keep.check()
 
 

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +30,7 @@ from phitodeep.testing import check_gradients
 from phitodeep.training.callbacks import Callback
 from phitodeep.types import Array
 from tests import random_networks
+from tests.conftest import in_parts
 from tests.random_networks import Centred, Ladder, Network, arrays, networks
 
 TIMES = int(os.environ.get("PHITODEEP_EXAMPLES", "1"))
@@ -265,13 +265,14 @@ class Switch(Callback):
 
 
 def train(
-    model: Sequential, X: Array, y: Array, how: Setting, threads: int = 1, **more: Any
+    model: Sequential, X: Array, y: Array, how: Setting, parts: int = 1, **more: Any
 ) -> dict[str, Array]:
-    """Train by `train`, and return the weights."""
+    """Train by `train`, with each batch in so many parts and threads, and return the weights."""
     given: dict[str, Any] = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **more}
-    model.train(
-        X, y, batch_size=how.batch_size, accumulate=how.accumulate, threads=threads, **given
-    )
+    with in_parts(parts):
+        model.train(
+            X, y, batch_size=how.batch_size, accumulate=how.accumulate, threads=parts, **given
+        )
     return model.get_weights()
 
 
@@ -328,43 +329,34 @@ def step_by_hand(
     sgd.t += 1
 
 
-def mixes_batch(model: Layer) -> bool:
-    """Whether threads refuse the model: a BatchNorm learns."""
-    return any(isinstance(part, BatchNorm) and part.trainable for _, part in model.walk())
-
-
 @examples(70)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]), st.sampled_from([None, False, True]))
 def test_train_is_the_loop_by_hand(
-    net: Network, how: Setting, threads: int, checkpoint: bool | None
+    net: Network, how: Setting, parts: int, checkpoint: bool | None
 ) -> None:
     model, y = model_of(net, how)
     checkpointed(model, checkpoint)
-    if threads > 1 and mixes_batch(model):
-        with pytest.raises(ArgumentError, match="depends on the whole batch"):
-            train(model, net.X, y, how, threads)
-        return
-    found = train(model, net.X, y, how, threads)
+    found = train(model, net.X, y, how, parts)
     assert_close(found, train_by_hand(model_of(net, how)[0], net.X, y, how))
     again = checkpointed(model_of(net, how)[0], checkpoint)
-    assert_same_bits(train(again, net.X, y, how, threads), found)
+    assert_same_bits(train(again, net.X, y, how, parts), found)
 
 
 @examples(60)
 @given(
-    networks(samples=(5, 6), without=(BatchNorm, Ladder, Centred)),  # threads take all others
+    networks(samples=(5, 6), without=(BatchNorm, Ladder, Centred)),  # parts take all others
     SETTINGS,
     st.sampled_from([1, 2, 3]),
     st.integers(0, 4),
     st.dictionaries(st.integers(1, 4), st.tuples(st.integers(0, 9), st.booleans()), min_size=1),
 )
 def test_parts_may_freeze_and_thaw_in_the_middle(
-    net: Network, how: Setting, threads: int, frozen: int, plan: dict[int, tuple[int, bool]]
+    net: Network, how: Setting, parts: int, frozen: int, plan: dict[int, tuple[int, bool]]
 ) -> None:
     for part in [part for path, part in net.chain.walk() if path][:frozen]:
         part.trainable = False
     model, y = model_of(net, how)
-    found = train(model, net.X, y, how, threads, callbacks=Switch(plan))
+    found = train(model, net.X, y, how, parts, callbacks=Switch(plan))
     other, switch = model_of(net, how)[0], Switch(plan)
     assert_close(found, train_by_hand(other, net.X, y, how, switch))
 
@@ -372,10 +364,9 @@ def test_parts_may_freeze_and_thaw_in_the_middle(
 @examples(30)
 @given(TRAINED, SETTINGS, st.sampled_from(["deepcopy", "pickle"]), st.sampled_from([1, 2]))
 def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(
-    net: Network, how: Setting, kind: str, threads: int
+    net: Network, how: Setting, kind: str, parts: int
 ) -> None:
     model, y = model_of(net, how)
-    threads = 1 if mixes_batch(model) else threads
     twin = copy.deepcopy(model)
 
     def copied(one: Any) -> Any:
@@ -385,17 +376,17 @@ def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(
         def on_batch_end(self, model: Layer, step: int, loss: float) -> None:
             copied(model)
 
-    train(model, net.X, y, how, threads, shuffle=True, callbacks=Copying())
-    train(twin, net.X, y, how, threads, shuffle=True)
+    train(model, net.X, y, how, parts, shuffle=True, callbacks=Copying())
+    train(twin, net.X, y, how, parts, shuffle=True)
     assert_same_bits(model.get_weights(), twin.get_weights())
     twin = copied(model)
-    expected = train(model, net.X, y, how, threads, shuffle=True)
-    assert_same_bits(train(twin, net.X, y, how, threads, shuffle=True), expected)
+    expected = train(model, net.X, y, how, parts, shuffle=True)
+    assert_same_bits(train(twin, net.X, y, how, parts, shuffle=True), expected)
 
 
 @examples(40)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2]))
-def test_float32_training_stays_float32(net: Network, how: Setting, threads: int) -> None:
+def test_float32_training_stays_float32(net: Network, how: Setting, parts: int) -> None:
     model, y = model_of(net, how, np.float32)
     seen: set[np.dtype[Any]] = set()
 
@@ -407,9 +398,8 @@ def test_float32_training_stays_float32(net: Network, how: Setting, threads: int
         if told.what in ("forward", "backward") and told.when == "after":
             note([told.source.cache, told.source.grads])
 
-    threads = 1 if mixes_batch(model) else threads
     with watching(watcher):
-        train(model, net.X, y, how, threads)
+        train(model, net.X, y, how, parts)
     for _, part in model.walk():
         note([part.params, part.state])
     note(model.optimizer.memory())
@@ -423,13 +413,12 @@ def test_float32_training_stays_float32(net: Network, how: Setting, threads: int
 @examples(30)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]))
 def test_a_watcher_that_returns_nothing_changes_no_bit(
-    net: Network, how: Setting, threads: int
+    net: Network, how: Setting, parts: int
 ) -> None:
     model, y = model_of(net, how)
-    threads = 1 if mixes_batch(model) else threads
     with watching(lambda seen: None):
-        found = train(model, net.X, y, how, threads)
-    assert_same_bits(found, train(model_of(net, how)[0], net.X, y, how, threads))
+        found = train(model, net.X, y, how, parts)
+    assert_same_bits(found, train(model_of(net, how)[0], net.X, y, how, parts))
 
 
 @examples(60)

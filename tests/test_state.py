@@ -46,6 +46,7 @@ from phitodeep.training.callbacks import (
     ModelCheckpoint,
 )
 from phitodeep.types import Array
+from tests.conftest import in_parts
 from tests.test_bad_input import assert_same
 
 rng = np.random.default_rng(7)
@@ -180,13 +181,12 @@ def test_frozen_layers_and_accumulation(name: str, where: str) -> None:
 
 @both
 def test_threads_continue_to_the_bit(where: str) -> None:
-    pytest.importorskip("threadpoolctl")
-
     def make() -> Sequential:
         layers: list[Layer] = [Dense(4, 16), Tanh(), Dropout(0.3), Dense(16, 2)]
         return Sequential(*layers, optimizer=Adam(0.01), seed=3, batch_size=10)
 
-    resumed(make, where, threads=2)
+    with in_parts(2):
+        resumed(make, where, threads=2)
 
 
 @both

@@ -64,6 +64,10 @@ class Container(Layer):
         return all(layer.independent_samples for layer in self.children().values())
 
     @property
+    def keeps_lock(self) -> bool:
+        return any(layer.keeps_lock for layer in self.children().values())
+
+    @property
     def steps(self) -> str:
         found = {layer.steps for layer in self.children().values()}
         return next((how for how in ("joined", "remembered") if how in found), "independent")

@@ -327,7 +327,7 @@ class BatchNorm(_ScaleAndShift):
 
     @property
     def independent_samples(self) -> bool:  # type: ignore[override]
-        return not self.trainable
+        return not (self.trainable and current().training)
 
     running_mean = State()
     running_var = State()

@@ -1,10 +1,10 @@
 """The training loop, from the top down.
 
-    run          threads, then epochs, until a callback, Ctrl-C or divergence ends them
+    run          the threads of BLAS, then epochs, until a callback, Ctrl-C or divergence ends them
     epoch        every sample once, then the test data
     batches      one step after another, until the data run out
     step         the gradients of one batch or several, then the optimizer's step
-    gradients    forward, loss and backward of each batch: `passes`, in one thread or several
+    gradients    forward, loss and backward of each batch, whole or in parts: see `Team`
 
 `Sequential.train` checks its arguments and calls `Training.run`.
 """
@@ -17,13 +17,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
 from phitodeep.errors import ArgumentError, DivergenceError, warn
-from phitodeep.layers.call import Call, calling, current, within
+from phitodeep.layers.call import Call, current, within
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.optimization.divergence import bad_loss
@@ -35,7 +35,7 @@ from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Objective, Sums, Trainable
 from phitodeep.training.progress import display
 from phitodeep.training.sources import Memory, Source
-from phitodeep.training.threads import Team, one_blas_thread
+from phitodeep.training.threads import Team
 from phitodeep.types import Array
 
 SHUFFLE = 1 << 31  # keeps the random streams of shuffles apart from those of layers
@@ -59,7 +59,7 @@ class Training:
 
     size          samples per batch; None: all samples are one batch
     accumulate    batches per step
-    threads       the number of threads that share each batch
+    threads       the number of threads that share a large batch
     """
 
     def __init__(
@@ -78,17 +78,14 @@ class Training:
     ) -> None:
         self.model, self.objective, self.data, self.test = model, objective, data, test
         self.size, self.accumulate, self.shuffle = size, accumulate, shuffle
-        self.team = Team(objective.body, objective.loss, threads) if threads > 1 else None
+        self.team = Team(objective.body, objective.loss, threads)
         self.callbacks, self.display = callbacks, display(verbose)
         self.history, self.memory = History(), Memory()
         self.pressed: list[int] = []  # an entry for each Ctrl-C
 
     def run(self, epochs: int) -> History:
         """Train for `epochs` epochs; a callback, Ctrl-C or divergence may end training early."""
-        with ExitStack() as stack:
-            if self.team is not None:
-                stack.enter_context(one_blas_thread())
-                stack.enter_context(self.team)
+        with self.team.blas(self.size or self.data.count or 1):
             self.epochs(epochs)
         return self.history
 
@@ -134,7 +131,7 @@ class Training:
             scores = dict.fromkeys(names, math.nan)  # if the epoch was cut short
             if stop is None:
                 size = max(self.size or 0, self.model.samples_at_once())
-                scores = self.objective.evaluate(self.test.batches(size))
+                scores = self.objective.evaluate(self.test.batches(size), self.team.threads)
             logs |= {f"test_{name}": value for name, value in scores.items()}
         seconds = time.perf_counter() - began
         self.model.epoch = epoch
@@ -193,7 +190,7 @@ class Training:
         """
         optimizer, objective = self.model.optimizer, self.objective
         total = None  # None: the loss uses the divisor of its only batch
-        if len(batches) > 1 or self.team is not None:
+        if len(batches) > 1 or self.team.parts(len(batches[0].X)) > 1:
             total = sum(objective.divisor(batch) for batch in batches)
         loss, first = 0.0, 0
         for i, batch in enumerate(batches):
@@ -208,7 +205,7 @@ class Training:
                 watch=objective.watch,
             )
             with within(call):
-                parts = self.passes(batch, total)
+                parts = self.team.work(forward_backward, batch, total)
             for _, value in parts:
                 loss += value
             if sums is not None and objective.metrics:  # on all parts together, outside the pass
@@ -218,19 +215,6 @@ class Training:
                 break
             first += len(batch.X)
         return loss
-
-    def passes(self, batch: Data, total: float | None) -> Sequence[tuple[Array, float]]:
-        """Return the body's output and the loss for each part of a batch, one part per thread."""
-        objective = self.objective
-        if self.team is None:
-            return (forward_backward(objective.body, objective.loss, batch, total),)
-        first = current().first
-
-        def in_a_thread(body: Chain, loss: Loss, part: Data, at: int) -> tuple[Array, float]:
-            with calling(first=first + at, mask=part.mask):
-                return forward_backward(body, loss, part, total)
-
-        return self.team.work(batch, in_a_thread)
 
     def minimise(self, optimizer: LBFGS, batches: Sequence[Data], totals: Totals) -> float:
         """Let L-BFGS evaluate the loss several times, with gradients; metrics use the first one."""
@@ -264,6 +248,7 @@ class Training:
             raise stop
         if self.callbacks:
             self.objective.check(self.model)
+            self.team.check()
 
     def interrupted(self) -> StopTraining:
         """Record in the history that Ctrl-C was pressed; return the exception to raise."""

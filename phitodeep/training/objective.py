@@ -17,6 +17,7 @@ from phitodeep.training.callbacks import Callback
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
 from phitodeep.training.shortcuts import plan
+from phitodeep.training.threads import predictions
 from phitodeep.types import Array
 
 Sums = dict[str, Array]  # of metrics, by name
@@ -80,13 +81,19 @@ class Objective:
             with calling(watch=self.watch):
                 return self._last.forward(P)
 
-    def evaluate(self, batches: Iterable[Data]) -> dict[str, Any]:
+    def evaluate(self, batches: Iterable[Data], threads: int) -> dict[str, Any]:
         """Return the loss and the metrics of all batches together, by name."""
         value = total = 0.0
-        sums = Sums()
+        sums, flops = Sums(), self.body.flops()
         for batch in batches:
-            with inference(), calling(mask=batch.mask):
-                P = self.body.forward(batch.X)
+
+            def forward(rows: slice, batch: Data = batch) -> Array:
+                mask = None if batch.mask is None else batch.mask[rows]
+                with calling(mask=mask):
+                    return self.body.forward(batch.X[rows])
+
+            n = len(batch.X)
+            P = predictions(self.body, forward, n, n, flops, threads)
             with inference():
                 value += self.loss._watched_value(P, batch.T, batch.w, 1.0)
             total += self.divisor(batch)

@@ -1,96 +1,94 @@
-"""Multithreaded training: each thread runs a part of the batch through its own replica."""
+"""Large batches in parts, which several threads run at once."""
 
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import copy_context
-from typing import Any, Self
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
-from phitodeep.errors import ArgumentError, MissingExtraError
+import numpy as np
+
 from phitodeep.layers.base import Layer
+from phitodeep.layers.call import calling, current, inference
 from phitodeep.layers.containers import Chain
 from phitodeep.layers.frame import Frame
 from phitodeep.loss import Loss
+from phitodeep.threads import SMALL, one_blas_thread, parts_of, run
 from phitodeep.training.inputs import Data
+from phitodeep.types import Array
 
-Pass = Callable[[Chain, Loss, Data, int], Any]
+Pass = Callable[[Chain, Loss, Data, float | None], tuple[Array, float]]
 
 
 class Team:
-    """A team of `count` threads that run the body and its loss, each on a part of the batch.
+    """The body of a model and its loss, with a replica of both for each part of a batch.
 
-    The first thread uses the body itself, the others replicas that share its parameters and have
-    their own frames. A layer that updates its state in training, such as BatchNorm, depends on the
-    whole batch and is refused. If a layer or the loss does not declare its samples independent, the
-    batch is not split. Gradients are added in the order of the parts, so results are reproducible
-    bit for bit.
+    The first part runs in the body itself, the others in replicas that share its parameters and
+    have frames of their own. Gradients are added in the order of the parts. The sizes of the model
+    and the batch decide how many parts there are, so results are the same bit for bit, however many
+    threads run them.
+
+    A batch stays whole if a layer updates its state in training, such as BatchNorm, if a layer or
+    the loss does not declare its samples independent, or if a layer keeps the interpreter's lock.
     """
 
-    def __init__(self, body: Chain, loss: Loss, count: int) -> None:
-        self.body, self.loss, self.count = body, loss, count
-        self.frames: list[dict[Layer, Frame]] = [{} for _ in range(count - 1)]
-        self.loss_frames = [Frame() for _ in range(count - 1)]
-        self._check()
-        from concurrent.futures import ThreadPoolExecutor  # slow to import, rarely needed
+    def __init__(self, body: Chain, loss: Loss, threads: int) -> None:
+        self.body, self.loss, self.threads = body, loss, threads
+        self.flops = 3 * body.flops()  # of a step, per sample: backward is twice forward
+        self.frames: list[tuple[dict[Layer, Frame], Frame]] = []  # of each replica and its loss
+        self.splits = True
+        self.check()
 
-        self.pool = ThreadPoolExecutor(count - 1, thread_name_prefix="phitodeep")
+    def check(self) -> None:
+        """Split no more batches if a layer has changed so that it needs the whole batch."""
+        updates = any(layer.state and layer.trainable for _, layer in self.body.walk())
+        independent = self.loss.independent_samples and _splits(self.body)
+        self.splits = self.splits and independent and not updates
 
-    def __enter__(self) -> Self:
-        return self
+    def parts(self, n: int) -> int:
+        """Return the number of parts for a batch of n samples."""
+        return min(n, parts_of(n * self.flops)) if self.splits else 1
 
-    def __exit__(self, *_: object) -> None:
-        self.pool.shutdown()
+    def blas(self, n: int) -> AbstractContextManager[None]:
+        """Return the context for training with batches of n samples."""
+        return _blas(n * self.flops, self.splits)
 
-    def _check(self) -> None:
-        for path, layer in self.body.walk():
-            if layer.state and layer.trainable:
-                raise ArgumentError(
-                    f"threads={self.count}: {layer!r} at {path} depends on the whole batch, which "
-                    "threads would split. Train with threads=1, or freeze the layer."
-                )
+    def work(self, task: Pass, batch: Data, total: float | None) -> list[tuple[Array, float]]:
+        """Return `task(body, loss, part, total)` for each part of the batch.
 
-    def _members(self, n: int) -> list[tuple[Chain, Loss]]:
-        """Return the body and the loss for each part of n samples, with their current settings."""
-        self._check()
-        members = [(self.body, self.loss)]
-        if self.body.independent_samples and self.loss.independent_samples:
-            for frames, frame in zip(self.frames[: n - 1], self.loss_frames, strict=False):
-                loss = copy.copy(self.loss)
-                loss._frame = frame
-                members.append((self.body._replica(frames), loss))
-                for old in frames.values():
-                    old.grads = {}  # clear those of layers that this batch may not reach
-        return members
-
-    def work(self, batch: Data, task: Pass) -> list[Any]:
-        """Run `task(body, loss, part, first)` on each part of the batch; return all results.
-
-        `first` is the index of the part's first sample. The gradients of all parts are added into
-        the body's gradients.
+        The gradients of all parts are added into the body's gradients.
         """
-        n = len(batch.X)
-        members = self._members(n)
-        k = len(members)
+        k, n, call = self.parts(len(batch.X)), len(batch.X), current()
+        if k == 1:
+            return [task(self.body, self.loss, batch, total)]
+        members = self._members(k)
         edges = [n * i // k for i in range(k + 1)]
-        parts = [batch.part(slice(a, b)) for a, b in itertools.pairwise(edges)]
-        jobs = [
-            self.pool.submit(copy_context().run, task, body, loss, part, first)
-            for (body, loss), part, first in zip(members[1:], parts[1:], edges[1:-1], strict=True)
-        ]
-        try:
-            results = [task(*members[0], parts[0], 0)]
-        finally:
-            other_results = [job.result() for job in jobs]
-        results += other_results
-        for member, _ in members[1:]:
-            self._add_gradients(member)
+
+        def job(i: int) -> tuple[Array, float]:
+            part = batch.part(slice(edges[i], edges[i + 1]))
+            with calling(first=call.first + edges[i], mask=part.mask):
+                return task(*members[i], part, total)
+
+        results = run([partial(job, i) for i in range(k)], self.threads)
+        for replica, _ in members[1:]:
+            self._add_gradients(replica)
         return results
 
-    def _add_gradients(self, member: Chain) -> None:
-        for (_, ours), (_, theirs) in zip(self.body.walk(), member.walk(), strict=True):
+    def _members(self, k: int) -> list[tuple[Chain, Loss]]:
+        """Return the body and the loss for each of k parts, with their current settings."""
+        self.frames += [({}, Frame()) for _ in range(k - 1 - len(self.frames))]
+        members = [(self.body, self.loss)]
+        for frames, of_loss in self.frames[: k - 1]:
+            loss = copy.copy(self.loss)
+            loss._frame = of_loss
+            members.append((self.body._replica(frames), loss))
+            for old in frames.values():
+                old.grads = {}  # clear those of layers that this batch may not reach
+        return members
+
+    def _add_gradients(self, replica: Chain) -> None:
+        for (_, ours), (_, theirs) in zip(self.body.walk(), replica.walk(), strict=True):
             for name, gradient in theirs.grads.items():
                 if name in ours.grads:
                     ours.grads[name] += gradient
@@ -98,12 +96,31 @@ class Team:
                     ours.grads[name] = gradient
 
 
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread, so each matrix product runs in the thread that calls it."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ImportError:
-        raise MissingExtraError.of("threadpoolctl", "fast", "threads above 1") from None
-    with threadpool_limits(1, user_api="blas"):
-        yield
+def predictions(
+    body: Chain, forward: Callable[[slice], Array], n: int, size: int, flops: int, threads: int
+) -> Array:
+    """Return the outputs for n samples, given by `forward(rows)` for at most `size` at a time.
+
+    flops    of the forward pass, per sample
+    """
+    parts, work = parts_of(3 * n * flops), n * flops
+    with inference():
+        if splits := parts > 1 and _splits(body):
+            chunks = parts * -(-n // (parts * size))
+            size = -(-n // chunks)
+        jobs = [partial(forward, slice(i, i + size)) for i in range(0, n, size)]
+        with nullcontext() if work < SMALL else _blas(3 * work, splits):
+            found = run(jobs, threads if splits and current().watch is None else 1)
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _splits(body: Chain) -> bool:
+    return bool(body.independent_samples) and not body.keeps_lock
+
+
+def _blas(flops: float, splits: bool) -> AbstractContextManager[None]:
+    """Return the context for work of so many FLOPs: one BLAS thread, or BLAS as it is.
+
+    Large work that cannot be split keeps the threads of BLAS.
+    """
+    return one_blas_thread if splits or parts_of(flops) == 1 else nullcontext()

@@ -34,6 +34,7 @@ from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array, Shape
+from tests.conftest import in_parts
 from tests.layers.examples import made
 
 
@@ -430,7 +431,8 @@ def test_a_container_of_ones_own_trains_as_the_first_layer(
         for path, a in twin.get_weights().items():
             np.testing.assert_allclose(model.get_weights()[path], a, rtol=1e-4, atol=1e-6)
         parallel = model.copy()
-        parallel.train(X, Y, epochs=1, verbose=0, threads=2)  # replicas find the layers too
+        with in_parts(2):
+            parallel.train(X, Y, epochs=1, verbose=0)  # replicas find the layers too
 
 
 def test_a_container_may_declare_that_it_copes_with_none(rng: np.random.Generator) -> None:

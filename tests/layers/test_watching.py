@@ -129,7 +129,8 @@ def test_paths_are_those_of_the_model_in_the_order_that_training_runs() -> None:
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_paths_are_right_in_threads(threads: int) -> None:
+def test_paths_are_right_in_threads(threads: int, cut: Any) -> None:
+    cut(threads)
     notes, where = Notes(), set()
 
     def note(event: Event) -> None:
@@ -138,7 +139,7 @@ def test_paths_are_right_in_threads(threads: int) -> None:
 
     with watching(note):
         cnn().train(*images(6), threads=threads, verbose=0)
-    assert len(where) >= 2
+    assert len(where) >= 1
     assert "?" not in {e.path for e in notes.events}
     dense = [e for e in notes.events if (e.path, e.what, e.when) == ("5", "forward", "after")]
     assert sorted(len(e.array) for e in dense if e.array is not None) == [6 // threads] * threads

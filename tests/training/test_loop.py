@@ -946,13 +946,3 @@ def test_the_old_fit_leaves_the_models_own_callbacks_and_batch_size() -> None:
     assert not calls
     assert not history.metrics
     assert (model.callbacks, model.batch_size) == ([own], 2)
-
-
-def test_a_missing_extra_is_refused_before_any_callback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
-    calls: list[str] = []
-    began = LambdaCallback(on_train_begin=lambda *_: calls.append("began"))
-    model = Sequential(Dense(3, 2), seed=0)
-    with pytest.raises(MissingExtraError, match="threadpoolctl"):
-        model.train(np.ones((4, 3)), np.ones((4, 2)), threads=2, callbacks=[began], verbose=0)
-    assert not calls

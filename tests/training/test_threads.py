@@ -1,21 +1,22 @@
-"""Threads share a step: the same gradients to rounding, the same bits each time."""
+"""Batches in parts: the gradients of a whole batch, in any number of threads."""
 
 from __future__ import annotations
 
-import builtins
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers import Dense, Lambda, Layer, Parallel, Param, Residual
+from phitodeep.layers.call import watching
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt, lenet
 from phitodeep.training.callbacks import LambdaCallback
 
-pytest.importorskip("threadpoolctl")
+Cut = Callable[[int], None]
 
 
 def net(dtype: str = "float64", dropout: float = 0.2) -> Sequential:
@@ -45,13 +46,14 @@ def close(one: Sequential, other: Sequential, rtol: float = 1e-9) -> None:
         np.testing.assert_allclose(other.get_weights()[path], a, rtol=rtol, atol=1e-12)
 
 
-@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_threads_take_the_step_of_one(threads: int, accumulate: int, data: Any) -> None:
+def test_parts_take_the_step_of_the_whole(parts: int, accumulate: int, data: Any, cut: Cut) -> None:
     one, several = net(), net()
     options = {"epochs": 3, "batch_size": 16, "accumulate": accumulate, "verbose": 0}
     wanted = one.train(*data, *data, **options)
-    found = several.train(*data, *data, threads=threads, **options)
+    cut(parts)
+    found = several.train(*data, *data, **options)
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
     for name, values in wanted.metrics.items():
         np.testing.assert_allclose(found.metrics[name], values, rtol=1e-12)
@@ -59,7 +61,8 @@ def test_threads_take_the_step_of_one(threads: int, accumulate: int, data: Any) 
     assert several.optimizer.t == one.optimizer.t
 
 
-def test_a_run_repeats_to_the_bit(data: Any) -> None:
+def test_a_run_repeats_to_the_bit(data: Any, cut: Cut) -> None:
+    cut(3)
     X, y = data[0].astype(np.float32), data[1]
     ends = []
     for _ in range(3):
@@ -71,7 +74,7 @@ def test_a_run_repeats_to_the_bit(data: Any) -> None:
             np.testing.assert_array_equal(other[path], a)
 
 
-def test_weights_lengths_and_tied_parameters(rng: Any) -> None:
+def test_weights_lengths_and_tied_parameters(rng: Any, cut: Cut) -> None:
     tokens = rng.integers(0, 9, (12, 6))
     lengths = rng.integers(1, 7, 12)
     weights = np.repeat(rng.random((12, 1)), 6, axis=1)
@@ -84,7 +87,8 @@ def test_weights_lengths_and_tied_parameters(rng: Any) -> None:
         .build()
         for _ in range(2)
     ]
-    for model, threads in zip(models, (1, 2), strict=True):
+    for model, parts in zip(models, (1, 2), strict=True):
+        cut(parts)
         model.train(
             tokens,
             tokens[:, ::-1],
@@ -92,31 +96,32 @@ def test_weights_lengths_and_tied_parameters(rng: Any) -> None:
             lengths=lengths,
             epochs=3,
             batch_size=5,
-            threads=threads,
             verbose=0,
         )
     close(*models)
 
 
-def test_fewer_samples_than_threads(data: Any) -> None:
+def test_fewer_samples_than_parts(data: Any, cut: Cut) -> None:
     one, several = net(), net()
-    for model, threads in ((one, 1), (several, 4)):
-        model.train(data[0][:5], data[1][:5], epochs=2, batch_size=3, threads=threads, verbose=0)
+    for model, parts in ((one, 1), (several, 4)):
+        cut(parts)
+        model.train(data[0][:5], data[1][:5], epochs=2, batch_size=3, verbose=0)
     close(one, several)
 
 
-def test_images_with_buffers_of_several_threads(rng: Any) -> None:
+def test_images_with_buffers_of_several_parts(rng: Any, cut: Cut) -> None:
     X, y = rng.random((20, 12, 12, 1)), rng.integers(0, 4, 20)
     models = [
         lenet(12, 12, 1, classes=4).loss("softmax_cross_entropy").dtype("float64").seed(0).build()
         for _ in range(2)
     ]
-    for model, threads in zip(models, (1, 2), strict=True):
-        model.train(X, y, epochs=2, batch_size=8, threads=threads, verbose=0)
+    for model, parts in zip(models, (1, 2), strict=True):
+        cut(parts)
+        model.train(X, y, epochs=2, batch_size=8, verbose=0)
     close(*models)
 
 
-def test_sizes_may_wait_for_the_data(rng: Any) -> None:
+def test_sizes_may_wait_for_the_data(rng: Any, cut: Cut) -> None:
     tokens = rng.integers(0, 5, (9, 4))
     one, two = (
         SequentialBuilder(seed=0)
@@ -129,25 +134,58 @@ def test_sizes_may_wait_for_the_data(rng: Any) -> None:
         for _ in range(2)
     )
     one.train(tokens, tokens, epochs=2, batch_size=4, verbose=0)
-    two.train(tokens, tokens, epochs=2, batch_size=4, threads=2, verbose=0)
+    cut(2)
+    two.train(tokens, tokens, epochs=2, batch_size=4, verbose=0)
     close(one, two)
 
 
-def test_layers_that_look_at_the_whole_batch_are_refused(data: Any) -> None:
-    model = SequentialBuilder(6, seed=0).dense(4).batch_norm().dense(1).build()
-    before = model.get_weights()
-    with pytest.raises(ArgumentError, match=r"threads=2: BatchNorm\(\) at 1 depends on the whole"):
-        model.train(data[0], data[1], epochs=1, batch_size=8, threads=2, verbose=0)
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
-    model.layers[1].trainable = False
-    model.train(data[0], data[1], epochs=1, batch_size=8, threads=2, verbose=0)
-    waiting = SequentialBuilder().dense(4).batch_norm().dense(1).build()
-    with pytest.raises(ArgumentError, match=r"threads=2: BatchNorm\(\) at 1 depends on the whole"):
-        waiting.train(data[0], data[1], epochs=1, batch_size=8, threads=2, verbose=0)
+def normed() -> Sequential:
+    builder = SequentialBuilder(6, seed=0).dense(4).batch_norm().dense(3)
+    return builder.loss("softmax_cross_entropy").dtype("float64").build()
 
 
-def test_an_error_in_a_thread_comes_out(data: Any) -> None:
+def part_sizes(model: Sequential, X: Any, **options: Any) -> list[int]:
+    """The number of samples in each forward pass of the first layer during one epoch."""
+    sizes: list[int] = []
+
+    def note(event: Any) -> None:
+        if (event.what, event.when, event.path) == ("forward", "before", "0"):
+            sizes.append(len(event.array))
+
+    with watching(note):
+        model.train(X, np.zeros(len(X), int), epochs=1, verbose=0, **options)
+    return sizes
+
+
+def test_layers_that_need_the_whole_batch_get_it(data: Any, cut: Cut) -> None:
+    one, several = normed(), normed()
+    one.train(*data, *data, epochs=2, batch_size=16, verbose=0)
+    cut(2)
+    several.train(*data, *data, epochs=2, batch_size=16, verbose=0)
+    close(one, several, rtol=1e-12)
+    X = data[0][:16]
+    assert part_sizes(several, X) == [16]
+    several.layers[1].trainable = False
+    assert part_sizes(several, X) == [8, 8]
+
+
+def test_a_callback_may_end_the_splitting_but_not_begin_it(data: Any, cut: Cut) -> None:
+    cut(2)
+    for frozen, wanted in ((True, [8, 8, 16, 16]), (False, [16, 16, 16])):
+        model = normed()
+        model.layers[1].trainable = not frozen
+
+        def turn(model: Any, step: int, loss: float) -> None:
+            model.layers[1].trainable = step > 1 or not model.layers[1].trainable
+
+        callback = LambdaCallback(on_batch_end=turn)
+        sizes = part_sizes(model, data[0][:48], batch_size=16, callbacks=callback)
+        assert sizes == wanted
+
+
+def test_an_error_in_a_thread_comes_out(data: Any, cut: Cut) -> None:
+    cut(2)
+
     def fail(dY: Any, X: Any, Y: Any) -> Any:
         if len(dY) == 7:  # the second thread's part of 14
             raise ValueError("from a thread")
@@ -159,7 +197,8 @@ def test_an_error_in_a_thread_comes_out(data: Any) -> None:
         model.train(data[0][:13], data[1][:13], epochs=1, threads=2, verbose=0)
 
 
-def test_divergence_is_noticed(data: Any) -> None:
+def test_divergence_is_noticed(data: Any, cut: Cut) -> None:
+    cut(2)
     model = net()
     model.alpha = 1e300
     with pytest.warns(UserWarning, match="the loss is"):
@@ -168,7 +207,8 @@ def test_divergence_is_noticed(data: Any) -> None:
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any) -> None:
+def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any, cut: Cut) -> None:
+    cut(3)
     X, Y = rng.standard_normal((12, 6)), rng.standard_normal((12, 1))
     X[4 * part] = 1e300  # whose loss is infinite, so that this part goes no way back
     model = Sequential(Dense(6, 4), Dense(4, 1), seed=0, dtype="float64")
@@ -179,20 +219,18 @@ def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any)
         np.testing.assert_array_equal(a, before[path])
 
 
-def test_wrong_counts_and_a_missing_extra(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for threads, error in ((0, ArgumentError), (1.5, ArgumentTypeError), (None, ArgumentTypeError)):
-        with pytest.raises(error, match="threads"):
-            net().train(*data, threads=threads, epochs=1, verbose=0)
-    real = builtins.__import__
-
-    def missing(name: str, *rest: Any) -> Any:
-        if name == "threadpoolctl":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(MissingExtraError, match=r"phitodeep\[fast\]"):
-        net().train(*data, threads=2, epochs=1, verbose=0)
+@pytest.mark.parametrize(
+    ("threads", "error"),
+    [(0, ArgumentError), (1.5, ArgumentTypeError), (None, ArgumentTypeError), ("2", ArgumentError)],
+)
+def test_wrong_counts_are_refused(threads: Any, error: type[Exception], data: Any) -> None:
+    model = net()
+    with pytest.raises(error, match="threads must be"):
+        model.train(*data, threads=threads, epochs=1, verbose=0)
+    with pytest.raises(error, match="threads must be"):
+        model.predict(data[0], threads=threads)
+    with pytest.raises(error, match="threads must be"):
+        model.evaluate(*data, threads=threads)
 
 
 def gradients(model: Sequential) -> dict[str, np.ndarray]:
@@ -200,12 +238,13 @@ def gradients(model: Sequential) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("frozen_first", [True, False])
-@pytest.mark.parametrize("threads", [2, 3, 8])
-def test_what_a_callback_thaws_or_freezes_holds_in_every_thread(
-    threads: int, frozen_first: bool, data: Any
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_what_a_callback_thaws_or_freezes_holds_in_every_part(
+    parts: int, frozen_first: bool, data: Any, cut: Cut
 ) -> None:
     ends = []
-    for count in (1, threads):
+    for count in (1, parts):
+        cut(count)
         model = net(dropout=0.0)
         model.setoptimizer("sgd")
         model.layers[0].trainable = not frozen_first
@@ -219,7 +258,7 @@ def test_what_a_callback_thaws_or_freezes_holds_in_every_thread(
             LambdaCallback(on_batch_end=change),
             LambdaCallback(on_batch_end=lambda m, *_, s=seen: s.append(gradients(m))),
         ]
-        model.train(*data, epochs=1, batch_size=16, threads=count, callbacks=callbacks, verbose=0)
+        model.train(*data, epochs=1, batch_size=16, callbacks=callbacks, verbose=0)
         ends.append((model, seen))
     (one, wanted), (several, found) = ends
     close(one, several)
@@ -229,36 +268,17 @@ def test_what_a_callback_thaws_or_freezes_holds_in_every_thread(
     assert np.abs(wanted[-1]["0.W"]).max() > 0
 
 
-def test_settings_that_a_callback_changes_hold_in_every_thread(data: Any) -> None:
+def test_settings_that_a_callback_changes_hold_in_every_part(data: Any, cut: Cut) -> None:
     models = [net(dropout=0.5), net(dropout=0.5)]
-    for threads, model in enumerate(models, 1):
+    for parts, model in enumerate(models, 1):
+        cut(parts)
 
         def change(model: Any, step: int, loss: float) -> None:
             model.layers[2].rate = 0.1 * step
 
         callback = LambdaCallback(on_batch_end=change)
-        model.train(*data, epochs=2, batch_size=16, threads=threads, callbacks=callback, verbose=0)
+        model.train(*data, epochs=2, batch_size=16, callbacks=callback, verbose=0)
     close(*models)
-
-
-def test_a_thawed_batch_norm_is_refused(data: Any) -> None:
-    model = SequentialBuilder(6, seed=0).dense(4).batch_norm().dense(3).build()
-    model.setloss("softmax_cross_entropy")
-    model.layers[1].trainable = False
-
-    def thaw(model: Any, step: int, loss: float) -> None:
-        model.layers[1].trainable = True
-
-    with pytest.raises(ArgumentError, match=r"BatchNorm\(\) at 1 depends on the whole batch"):
-        model.train(
-            *data,
-            epochs=2,
-            batch_size=16,
-            threads=2,
-            callbacks=LambdaCallback(on_batch_end=thaw),
-            verbose=0,
-        )
-    assert np.isfinite(model.layers[0].W).all()
 
 
 class Centred(Layer):
@@ -312,7 +332,7 @@ class Spread(MeanSquaredError):
         return np.broadcast_to(2 * (P - T).mean(axis=0) / len(P), P.shape).copy()
 
 
-@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("parts", [2, 5])
 @pytest.mark.parametrize(
     "mixing",
     [
@@ -327,15 +347,20 @@ class Spread(MeanSquaredError):
         lambda: Sequential(Dense(6, 2), loss_class=Spread()),
     ],
 )
-def test_what_looks_across_samples_is_not_split(mixing: Any, threads: int, rng: Any) -> None:
+def test_what_looks_across_samples_is_not_split(
+    mixing: Any, parts: int, rng: Any, cut: Cut
+) -> None:
     X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
     one = mixing()
     one.cast("float64")
     one.optimizer.alpha = 0.05
     several = one.copy()
     one.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
-    several.train(X, Y, epochs=3, batch_size=16, shuffle=False, threads=threads, verbose=0)
+    wanted = one.predict(X)
+    cut(parts)
+    several.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
     close(one, several, rtol=1e-12)
+    np.testing.assert_allclose(several.predict(X), wanted, rtol=1e-12)
 
 
 def test_what_a_mixin_declares_holds() -> None:
@@ -355,7 +380,8 @@ def test_what_a_mixin_declares_holds() -> None:
         assert (kind(3).independent_samples, kind(3).steps) == (True, "joined")
 
 
-def test_declared_layers_of_ones_own_are_split(rng: Any) -> None:
+def test_declared_layers_of_ones_own_are_split(rng: Any, cut: Cut) -> None:
+    cut(2)
     sizes = []
 
     class Twice(Layer):
@@ -370,11 +396,11 @@ def test_declared_layers_of_ones_own_are_split(rng: Any) -> None:
 
     model = Sequential(Dense(6, 4), Twice(), Dense(4, 2), seed=0)
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
-    model.train(X, Y, epochs=1, threads=2, verbose=0)
+    model.train(X, Y, epochs=1, verbose=0)
     assert sizes == [8, 8]
 
 
-def test_a_metric_of_ones_own_sees_the_whole_batch(rng: Any) -> None:
+def test_a_metric_of_ones_own_sees_the_whole_batch(rng: Any, cut: Cut) -> None:
     def rmse(P: Any, T: Any) -> float:
         return float(np.sqrt(np.square(P - T).mean()))
 
@@ -382,11 +408,12 @@ def test_a_metric_of_ones_own_sees_the_whole_batch(rng: Any) -> None:
     one = Sequential(Dense(6, 2), metrics=[rmse], seed=0, dtype="float64")
     several = one.copy()
     wanted = one.train(X, Y, epochs=2, batch_size=16, verbose=0).metrics["train_rmse"]
-    found = several.train(X, Y, epochs=2, batch_size=16, threads=3, verbose=0)
+    cut(3)
+    found = several.train(X, Y, epochs=2, batch_size=16, verbose=0)
     np.testing.assert_allclose(found.metrics["train_rmse"], wanted, rtol=1e-12)
 
 
-def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any) -> None:
+def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any, cut: Cut) -> None:
     class Scratched(Layer):
         independent_samples = True
         s = Param()
@@ -408,5 +435,6 @@ def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any) -> None:
     several = one.copy()
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
     one.train(X, Y, epochs=2, verbose=0)
-    several.train(X, Y, epochs=2, threads=2, verbose=0)
+    cut(2)
+    several.train(X, Y, epochs=2, verbose=0)
     close(one, several, rtol=1e-12)
