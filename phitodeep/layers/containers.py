@@ -233,7 +233,8 @@ class TimeDistributed(Container):
 
     @property
     def steps(self) -> str:
-        return "independent" if self.independent_samples else "joined"
+        with calling(training=True):  # what holds in training holds in predictions too
+            return "independent" if self.independent_samples else "joined"
 
     @property
     def takes_tokens(self) -> bool:  # type: ignore[override]

@@ -248,7 +248,7 @@ class Training:
             raise stop
         if self.callbacks:
             self.objective.check(self.model)
-            self.team.check()
+            self.team.refresh()
 
     def interrupted(self) -> StopTraining:
         """Record in the history that Ctrl-C was pressed; return the exception to raise."""

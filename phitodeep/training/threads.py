@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,14 @@ from phitodeep.training.inputs import Data
 from phitodeep.types import Array
 
 Pass = Callable[[Chain, Loss, Data, float | None], tuple[Array, float]]
+
+
+class Member(NamedTuple):
+    """What runs a part of the batch."""
+
+    body: Chain
+    loss: Loss
+    layers: list[tuple[Layer, Layer]]  # pairs of a layer and its replica in this body
 
 
 class Team:
@@ -38,10 +47,11 @@ class Team:
         self.flops = 3 * body.flops()  # of a step, per sample: backward is twice forward
         self.frames: list[tuple[dict[Layer, Frame], Frame]] = []  # of each replica and its loss
         self.splits = True
-        self.check()
+        self.refresh()
 
-    def check(self) -> None:
-        """Split no more batches if a layer has changed so that it needs the whole batch."""
+    def refresh(self) -> None:
+        """Make new replicas, since layers may have changed; split no more if one says so now."""
+        self.members = [Member(self.body, self.loss, [])]
         updates = any(layer.state and layer.trainable for _, layer in self.body.walk())
         independent = self.loss.independent_samples and _splits(self.body)
         self.splits = self.splits and independent and not updates
@@ -68,32 +78,30 @@ class Team:
         def job(i: int) -> tuple[Array, float]:
             part = batch.part(slice(edges[i], edges[i + 1]))
             with calling(first=call.first + edges[i], mask=part.mask):
-                return task(*members[i], part, total)
+                return task(members[i].body, members[i].loss, part, total)
 
         results = run([partial(job, i) for i in range(k)], self.threads)
-        for replica, _ in members[1:]:
-            self._add_gradients(replica)
+        for member in members[1:]:
+            for ours, theirs in member.layers:
+                for name, gradient in theirs.grads.items():
+                    if name in ours.grads:
+                        ours.grads[name] += gradient
+                    else:  # the first part ran no backward, or none through this parameter
+                        ours.grads[name] = gradient
+                theirs.grads = {}  # the next batch may not reach the layer
         return results
 
-    def _members(self, k: int) -> list[tuple[Chain, Loss]]:
-        """Return the body and the loss for each of k parts, with their current settings."""
+    def _members(self, k: int) -> list[Member]:
+        """Return the body and k - 1 replicas of it, each with its loss."""
         self.frames += [({}, Frame()) for _ in range(k - 1 - len(self.frames))]
-        members = [(self.body, self.loss)]
-        for frames, of_loss in self.frames[: k - 1]:
+        for frames, of_loss in self.frames[len(self.members) - 1 : k - 1]:
             loss = copy.copy(self.loss)
             loss._frame = of_loss
-            members.append((self.body._replica(frames), loss))
-            for old in frames.values():
-                old.grads = {}  # clear those of layers that this batch may not reach
-        return members
-
-    def _add_gradients(self, replica: Chain) -> None:
-        for (_, ours), (_, theirs) in zip(self.body.walk(), replica.walk(), strict=True):
-            for name, gradient in theirs.grads.items():
-                if name in ours.grads:
-                    ours.grads[name] += gradient
-                else:  # the first part ran no backward, or none through this parameter
-                    ours.grads[name] = gradient
+            body = self.body._replica(frames)
+            pairs = zip(self.body.walk(), body.walk(), strict=True)
+            layers = [(ours, theirs) for (_, ours), (_, theirs) in pairs]
+            self.members.append(Member(body, loss, layers))
+        return self.members[:k]
 
 
 def predictions(
