@@ -73,6 +73,10 @@ class Container(Layer):
         limits = [layer.max_steps for layer in self.children().values()]
         return min((n for n in limits if n is not None), default=None)
 
+    @property
+    def keeps_lock(self) -> bool:
+        return any(layer.keeps_lock for layer in self.children().values())
+
     def _held(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers as a list; refuse other objects, and any layer that appears twice."""
         name = type(self).__name__
