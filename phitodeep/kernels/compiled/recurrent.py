@@ -129,12 +129,12 @@ def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Arra
 
 # The loops. Shapes: A, dA, dU (T, N, gH); Wh (H, gH), Wh_T (gH, H), bh (gH,) or None; S (states,
 # T + 1, N, H), K (T, N, kept H); mask (T, N) or None; d (states, N, H), which is 0 on entry. dY
-# (N, steps, H) belongs to the last steps. `gemm` is the address of BLAS's function.
+# (N, steps, H) belongs to the last steps. `gemm` comes from `blas.gemm`.
 
 
 @jit
 def rnn_forward(
-    gemm: int, A: Array, Wh: Array, bh: None, S: Array, K: Array, mask: Array | None
+    gemm: tuple[int, int], A: Array, Wh: Array, bh: None, S: Array, K: Array, mask: Array | None
 ) -> None:
     """Run all steps of an RNN: write S[:, 1:]."""
     for t in range(len(A)):
@@ -145,7 +145,7 @@ def rnn_forward(
 
 @jit
 def rnn_backward(
-    gemm: int, A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
+    gemm: tuple[int, int], A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
     dY: Array, d: Array, dA: Array, dU: Array,
 ) -> None:  # fmt: skip
     """Run all steps of an RNN backward: write dA."""
@@ -160,7 +160,7 @@ def rnn_backward(
 
 @jit
 def lstm_forward(
-    gemm: int, A: Array, Wh: Array, bh: None, S: Array, K: Array, mask: Array | None
+    gemm: tuple[int, int], A: Array, Wh: Array, bh: None, S: Array, K: Array, mask: Array | None
 ) -> None:
     """Run all steps of an LSTM: A <- the gates; write S[:, 1:]."""
     for t in range(len(A)):
@@ -171,7 +171,7 @@ def lstm_forward(
 
 @jit
 def lstm_backward(
-    gemm: int, A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
+    gemm: tuple[int, int], A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
     dY: Array, d: Array, dA: Array, dU: Array,
 ) -> None:  # fmt: skip
     """Run all steps of an LSTM backward: write dA."""
@@ -186,7 +186,7 @@ def lstm_backward(
 
 @jit
 def gru_forward(
-    gemm: int, A: Array, Wh: Array, bh: Array, S: Array, K: Array, mask: Array | None
+    gemm: tuple[int, int], A: Array, Wh: Array, bh: Array, S: Array, K: Array, mask: Array | None
 ) -> None:
     """Run all steps of a GRU: A <- the gates; write S[:, 1:] and K."""
     U = np.empty_like(A[0])
@@ -199,7 +199,7 @@ def gru_forward(
 
 @jit
 def gru_backward(
-    gemm: int, A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
+    gemm: tuple[int, int], A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
     dY: Array, d: Array, dA: Array, dU: Array,
 ) -> None:  # fmt: skip
     """Run all steps of a GRU backward: write dA and dU."""
@@ -244,7 +244,7 @@ def _swap(mask: Array | None, t: int, d: Array, passed_on: Array) -> None:
 
 
 class Loops(NamedTuple):
-    """The loops of a cell, with the address of the BLAS function filled in."""
+    """The loops of a cell, with the BLAS function filled in."""
 
     forward: Callable[..., None]
     backward: Callable[..., None]
@@ -260,4 +260,6 @@ LOOPS = {
 def loops(cell: str, dtype: np.dtype[Any]) -> Loops | None:
     """Return the loops of a cell, or None where the BLAS function is not found."""
     gemm = blas.gemm(dtype)
-    return Loops(*(functools.partial(loop, gemm) for loop in LOOPS[cell])) if gemm else None
+    if not gemm[0]:
+        return None
+    return Loops(*(functools.partial(loop, gemm) for loop in LOOPS[cell]))
