@@ -96,7 +96,7 @@ def chosen() -> str:
     return _chosen or use(os.environ.get("PHITODEEP_KERNELS") or "auto")
 
 
-def compiled(family: str) -> ModuleType | None:
+def compiled_module(family: str) -> ModuleType | None:
     """Return the module phitodeep.kernels.compiled.<family>, or None if the NumPy forms run."""
     if chosen() == "numpy":
         return None

@@ -19,7 +19,7 @@ from phitodeep.checks import check_count
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.initialization import Initializer, Orthogonal, Xavier
-from phitodeep.kernels import compiled, kernel
+from phitodeep.kernels import compiled_module, kernel
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
 from phitodeep.types import Array, Shape
@@ -97,7 +97,7 @@ class _Recurrent(Layer):
         They belong to the class that defines the cell: a class derived from it with a `step` or a
         `back` of its own has none.
         """
-        kernels = compiled("recurrent")
+        kernels = compiled_module("recurrent")
         author = next(kind for kind in type(self).__mro__ if vars(kind).keys() & {"step", "back"})
         if kernels is None or "cell" not in vars(author):
             return None
