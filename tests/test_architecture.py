@@ -42,6 +42,7 @@ PYTHONS_OWN = {
     *("concurrent", "html"),  # take milliseconds that few programs have a use for
 }
 WHOLE = {  # modules that are themselves imported where used
+    "kernels.compiled.blas": {"numba", "llvmlite"},
     "kernels.compiled.jit": {"numba"},
     "kernels.compiled.scalar": {"numba"},
 }

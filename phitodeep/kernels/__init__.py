@@ -22,6 +22,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from phitodeep.errors import ArgumentError, MissingExtraError
@@ -93,6 +94,13 @@ def use(which: str) -> str:
 def chosen() -> str:
     """Return which kernels run, "numpy" or "numba"; choose now if no choice was made before."""
     return _chosen or use(os.environ.get("PHITODEEP_KERNELS") or "auto")
+
+
+def compiled_module(family: str) -> ModuleType | None:
+    """Return the module phitodeep.kernels.compiled.<family>, or None if the NumPy forms run."""
+    if chosen() == "numpy":
+        return None
+    return importlib.import_module(f"phitodeep.kernels.compiled.{family}")
 
 
 def _twin_of(name: str) -> Callable[..., Any]:

@@ -64,10 +64,6 @@ class Container(Layer):
         return all(layer.independent_samples for layer in self.children().values())
 
     @property
-    def keeps_lock(self) -> bool:
-        return any(layer.keeps_lock for layer in self.children().values())
-
-    @property
     def steps(self) -> str:
         found = {layer.steps for layer in self.children().values()}
         return next((how for how in ("joined", "remembered") if how in found), "independent")
@@ -76,6 +72,10 @@ class Container(Layer):
     def max_steps(self) -> int | None:  # type: ignore[override]
         limits = [layer.max_steps for layer in self.children().values()]
         return min((n for n in limits if n is not None), default=None)
+
+    @property
+    def keeps_lock(self) -> bool:
+        return any(layer.keeps_lock for layer in self.children().values())
 
     def _held(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers as a list; refuse other objects, and any layer that appears twice."""

@@ -4,21 +4,25 @@
 it defines one step and its derivative. The product with Wx and the gradients of the weights do not
 depend on the previous step, so each is one matrix product for the whole sequence. For that reason,
 the arrays inside are time-major: (T, N, .).
+
+With compiled kernels, one call runs the whole loop over time, and other threads run meanwhile: see
+`phitodeep/kernels/compiled/recurrent.py`. The loop here defines what that call computes.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from phitodeep.checks import check_count
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.errors import ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.initialization import Initializer, Orthogonal, Xavier
-from phitodeep.kernels import kernel
+from phitodeep.kernels import compiled_module, kernel
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.call import calling, current
-from phitodeep.layers.container import Container
-from phitodeep.types import Array, Shape, settings
+from phitodeep.layers.call import current
+from phitodeep.types import Array, Shape
 
 
 class _Recurrent(Layer):
@@ -47,6 +51,7 @@ class _Recurrent(Layer):
     states = 1  # arrays (N, H) that one step passes to the next: h, and in an LSTM also c
     kept = 0  # arrays (N, H) that a step keeps for `back` in addition to its gates
     dU_is_dA = True  # the cell uses only the sum A + U
+    cell: str  # the name of the class's `step` and `back` in compiled code, if they exist there
 
     def __init__(
         self,
@@ -86,6 +91,22 @@ class _Recurrent(Layer):
         """
         raise NotImplementedError(f"{type(self).__name__} must implement back.")
 
+    def _compiled_loops(self) -> Any:
+        """Return the compiled form of `_steps` and `_steps_back`, or None if Python runs them.
+
+        They belong to the class that defines the cell: a class derived from it with a `step` or a
+        `back` of its own has none.
+        """
+        kernels = compiled_module("recurrent")
+        author = next(kind for kind in type(self).__mro__ if vars(kind).keys() & {"step", "back"})
+        if kernels is None or "cell" not in vars(author):
+            return None
+        return kernels.loops(self.cell, self.dtype)
+
+    @property
+    def keeps_lock(self) -> bool:
+        return self._compiled_loops() is None
+
     def forward(self, X: Array) -> Array:
         if X.ndim != 3 or X.shape[-1] != len(self.Wx):
             raise ShapeError(f"{self!r} takes X (N, T, {len(self.Wx)}), got shape {X.shape}.")
@@ -100,16 +121,10 @@ class _Recurrent(Layer):
         A += self.b
         S = self.buffer("S", (self.states, T + 1, N, self.units), X.dtype)
         S[:, 0] = 0 if call.memory is None else call.memory.get(self, 0)
-        mask = None if mask is None else mask.T[..., None]
-        U, Wh, bh = np.empty((N, self.b.size), X.dtype), self.Wh, self.params.get("bh")
-        with np.errstate(over="ignore"):  # exp may overflow to infinity, whose inverse is 0
-            for t in range(T):
-                np.dot(S[0, t], Wh, out=U)
-                if bh is not None:
-                    U += bh
-                self.step(t, A, U, S, K)
-                if mask is not None:
-                    np.copyto(S[:, t + 1], S[:, t], where=~mask[t])
+        mask = None if mask is None else np.ascontiguousarray(mask.T)
+        loops = self._compiled_loops()
+        steps = self._steps if loops is None else loops.forward
+        steps(A, np.ascontiguousarray(self.Wh), self.params.get("bh"), S, K, mask)
         if call.memory is not None:
             call.memory[self] = S[:, T].copy()
         self.save_for_backward(X_t=X_t, A=A, K=K, S=S, mask=mask)
@@ -118,30 +133,37 @@ class _Recurrent(Layer):
         Y = self.buffer("Y", (N, T, self.units), X.dtype)
         np.copyto(Y, S[0, 1:].swapaxes(0, 1))
         if mask is not None:
-            Y *= mask.swapaxes(0, 1)
+            Y *= mask.T[..., None]
         return Y
+
+    def _steps(
+        self, A: Array, Wh: Array, bh: Array | None, S: Array, K: Array, mask: Array | None
+    ) -> None:
+        """Write the states S[:, 1:], step by step; mask is (T, N) or None."""
+        U = np.empty_like(A[0])
+        with np.errstate(over="ignore"):  # exp may overflow to infinity, whose inverse is 0
+            for t in range(len(A)):
+                np.dot(S[0, t], Wh, out=U)
+                if bh is not None:
+                    U += bh
+                self.step(t, A, U, S, K)
+                if mask is not None:
+                    np.copyto(S[:, t + 1], S[:, t], where=~mask[t, :, None])
 
     def backward(self, dY: Array) -> Array | None:
         X_t, A, K, S, mask = self.saved("X_t", "A", "K", "S", "mask")
         T, N, D = X_t.shape
         dA = self.buffer("dA", (T, N, self.b.size), dY.dtype)
         dU = dA if self.dU_is_dA else self.buffer("dU", dA.shape, dY.dtype)
-        through_U = np.empty((N, self.units), dY.dtype)
         Wh_T = np.ascontiguousarray(self.Wh.T)  # T products with it are worth the copy
-        d = np.zeros((self.states, N, self.units), dY.dtype)
-        dh = d[0]
         if not self.return_sequences:
-            dh += dY
-        for t in reversed(range(T)):
-            if self.return_sequences:
-                dh += dY[:, t] if mask is None else dY[:, t] * mask[t]
-            passed_on = None if mask is None else d * ~mask[t]  # where step t kept the state
-            if mask is not None:
-                d *= mask[t]
-            self.back(t, d, A, S, K, dA, dU)
-            dh += np.dot(dU[t], Wh_T, out=through_U)
-            if passed_on is not None:
-                d += passed_on
+            dY = dY[:, None]
+        elif mask is not None:
+            dY = dY * mask.T[..., None]
+        d = np.zeros((self.states, N, self.units), dY.dtype)
+        loops = self._compiled_loops()
+        steps_back = self._steps_back if loops is None else loops.backward
+        steps_back(A, Wh_T, S, K, mask, np.ascontiguousarray(dY), d, dA, dU)
         dA_rows, dU_rows, H = dA.reshape(T * N, -1), dU.reshape(T * N, -1), self.units
         np.matmul(X_t.reshape(T * N, D).T, dA_rows, out=self.grad_array("Wx"))
         np.matmul(S[0, :T].reshape(T * N, H).T, dU_rows, out=self.grad_array("Wh"))
@@ -154,6 +176,26 @@ class _Recurrent(Layer):
         dX_t = np.dot(dA_rows, self.Wx.T, out=self.buffer("dX_t", (T * N, D), dY.dtype))
         np.copyto(dX, dX_t.reshape(T, N, D).swapaxes(0, 1))
         return dX
+
+    def _steps_back(
+        self, A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
+        dY: Array, d: Array, dA: Array, dU: Array,
+    ) -> None:  # fmt: skip
+        """Write dA and dU, from the last step to the first.
+
+        dY (N, steps, H) is the gradient of the last steps' y: of all steps, or of the very last.
+        """
+        T, through_U = len(A), np.empty_like(d[0])
+        for t in reversed(range(T)):
+            if t - T >= -dY.shape[1]:
+                d[0] += dY[:, t - T]
+            passed_on = None if mask is None else d * ~mask[t, :, None]  # where t kept the state
+            if mask is not None:
+                d *= mask[t, :, None]
+            self.back(t, d, A, S, K, dA, dU)
+            d[0] += np.dot(dU[t], Wh_T, out=through_U)
+            if passed_on is not None:
+                d += passed_on
 
     def compute_mask(self, mask: Array) -> Array | None:
         return mask if self.return_sequences else None
@@ -180,14 +222,28 @@ class RNN(_Recurrent):
     Source: Elman 1990, "Finding structure in time", Cognitive Science 14.
     """
 
+    cell = "rnn"
+
     def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:
-        np.tanh(np.add(A[t], U, out=A[t]), out=S[0, t + 1])
+        A[t] += U
+        rnn_step(A[t], S[0, t + 1])
 
     def back(self, t: int, d: Array, A: Array, S: Array, K: Array, dA: Array, dU: Array) -> None:
-        h, da = S[0, t + 1], dA[t]
-        np.subtract(1, h * h, out=da)
-        da *= d[0]
-        d[0] = 0
+        rnn_back(d[0], S[0, t + 1], dA[t])
+
+
+@kernel
+def rnn_step(A: Array, h: Array) -> None:
+    """Write h = tanh(A), both (N, H)."""
+    np.tanh(A, out=h)
+
+
+@kernel
+def rnn_back(dh: Array, h: Array, dA: Array) -> None:
+    """Write dA = (1 - h^2) dh, all (N, H), and set dh to 0."""
+    np.subtract(1, h * h, out=dA)
+    dA *= dh
+    dh[...] = 0
 
 
 class LSTM(_Recurrent):
@@ -212,20 +268,21 @@ class LSTM(_Recurrent):
     forget gate: Gers, Schmidhuber and Cummins 2000.
     """
 
+    cell = "lstm"
     gates, states = 4, 2  # S[0] is h, S[1] is c
 
     def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:
-        lstm_step(A[t], U, S[1, t], S[0, t + 1], S[1, t + 1])
+        A[t] += U
+        lstm_step(A[t], S[1, t], S[0, t + 1], S[1, t + 1])
 
     def back(self, t: int, d: Array, A: Array, S: Array, K: Array, dA: Array, dU: Array) -> None:
         lstm_back(d[0], d[1], A[t], S[1, t], S[1, t + 1], dA[t])
 
 
 @kernel
-def lstm_step(A: Array, U: Array, before: Array, h: Array, c: Array) -> None:
-    """Turn A (N, 4H) into the gates of A + U, and write h and c (N, H); `before` is c_{t-1}."""
+def lstm_step(A: Array, before: Array, h: Array, c: Array) -> None:
+    """Turn A (N, 4H) into the gates, and write h and c (N, H); `before` is c_{t-1}."""
     H = c.shape[1]
-    A += U
     i, f, g, o = (A[:, k * H : (k + 1) * H] for k in range(4))
     g *= 2  # tanh(x) = 2 sigmoid(2 x) - 1: one exponential for all four gates
     _sigmoid(A)
@@ -283,6 +340,7 @@ class GRU(_Recurrent):
     """
 
     bh = Param()
+    cell = "gru"
     gates, kept, dU_is_dA = 3, 1, False  # K is u_n
 
     def create(self, shape: Shape) -> Shape:
@@ -324,59 +382,3 @@ def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Arra
     dh *= z
     dU[...] = dA
     dU[:, 2 * H :] *= r
-
-
-class Bidirectional(Container):
-    """Two recurrent layers of the same kind: one reads the steps in order, one in reverse.
-
-    Shapes: X, dX are (N, T, D); Y, dY are (N, T, M), or (N, M) if `layer` returns only its last
-    state, with M = 2 H for merge="concat" and M = H for "add".
-
-    `layer` reads forward. The second layer has the same settings and separate weights. With a mask,
-    both skip the steps that it leaves out, so the second begins at the last step that is kept.
-
-    Backward: each direction receives its part of dY, and dX is the sum of both gradients.
-    Source: Schuster and Paliwal 1997, "Bidirectional recurrent neural networks".
-    """
-
-    steps = "joined"
-    skips_dX = True
-
-    def __init__(self, layer: Layer, merge: str = "concat") -> None:
-        super().__init__()
-        if not isinstance(layer, _Recurrent):
-            raise ArgumentTypeError(f"Bidirectional takes a recurrent layer, got {layer!r}.")
-        if merge not in ("concat", "add"):
-            raise ArgumentError(f'Bidirectional merge must be "concat" or "add", got {merge!r}.')
-        self.layer, self.merge = layer, merge
-        self.reverse = type(layer)(**settings(layer))
-
-    def create(self, shape: Shape) -> Shape:
-        out = self.layer.build(shape)
-        self.reverse.build(shape)
-        return (*out[:-1], out[-1] * 2) if self.merge == "concat" else out
-
-    def forward(self, X: Array) -> Array:
-        if current().memory is not None:
-            raise ArgumentError(f"{self!r} cannot generate: it needs the steps that come later.")
-        Y, mask = self.layer.forward(X), self.check_steps(X)
-        with calling(mask=None if mask is None else mask[:, ::-1]):
-            Y_reverse = self._flip(self.reverse.forward(X[:, ::-1]))
-        return Y + Y_reverse if self.merge == "add" else np.concatenate([Y, Y_reverse], axis=-1)
-
-    def backward(self, dY: Array) -> Array | None:
-        dY, dY_reverse = np.split(dY, 2, axis=-1) if self.merge == "concat" else (dY, dY)
-        dX, dX_reverse = self.layer.backward(dY), self.reverse.backward(self._flip(dY_reverse))
-        if dX is None or dX_reverse is None:
-            return None
-        return dX + dX_reverse[:, ::-1]
-
-    def _flip(self, Y: Array) -> Array:
-        """Return Y with its steps in reverse order, if it has steps."""
-        return Y[:, ::-1] if Y.ndim == 3 else Y
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        return self.layer.compute_mask(mask)
-
-    def flops(self) -> int:
-        return self.layer.flops() + self.reverse.flops()

@@ -115,8 +115,10 @@ CALLS: dict[str, list[list[Any]]] = {
         [normal(N, D), normal(N, D), positive(N, 1), normal(D), empty(N, D), empty(D), empty(D),
          empty(N, D)]
     ],
+    "rnn_step": [[normal(N, D), empty(N, D)]],
+    "rnn_back": [[normal(N, D), normal(N, D), empty(N, D)]],
     "lstm_step": [
-        [normal(N, 4 * D), normal(N, 4 * D), normal(N, D), empty(N, D), empty(N, D)]
+        [normal(N, 4 * D), normal(N, D), empty(N, D), empty(N, D)]
     ],
     "lstm_back": [
         [normal(N, D), normal(N, D), share(N, 4 * D), normal(N, D), normal(N, D),
@@ -156,7 +158,6 @@ SCRATCH = {
     "lion": (3, 4),
     "max_pool_back": (3,),
     "layer_norm_back": (7,),
-    "lstm_step": (1,),
     "gru_step": (1,),
 }
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]

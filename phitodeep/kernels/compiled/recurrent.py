@@ -1,8 +1,20 @@
-"""Compiled twins of the kernels in `layers/recurrent.py`: one time step of N samples, H units."""
+"""Compiled recurrence: twins of the cells in `layers/recurrent.py`, and their loops over time.
+
+A twin is one time step of N samples and H units. A loop runs all T steps in one call: the products
+with Wh, by BLAS, and the twins between them. It computes what the loop of `_Recurrent` does.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
 from phitodeep.kernels import twin
+from phitodeep.kernels.compiled import blas
+from phitodeep.kernels.compiled.blas import add_product
 from phitodeep.kernels.compiled.jit import jit
 from phitodeep.kernels.compiled.scalar import tanh
 from phitodeep.types import Array
@@ -10,14 +22,34 @@ from phitodeep.types import Array
 
 @twin
 @jit
-def lstm_step(A: Array, U: Array, before: Array, h: Array, c: Array) -> None:
-    """A (N, 4H) <- the gates of A + U; write h and c (N, H); `before` is c_{t-1}."""
+def rnn_step(A: Array, h: Array) -> None:
+    """h <- tanh(A), both (N, H)."""
+    N, H = h.shape
+    for n in range(N):
+        for j in range(H):
+            h[n, j] = tanh(A[n, j])
+
+
+@twin
+@jit
+def rnn_back(dh: Array, h: Array, dA: Array) -> None:
+    """dA <- (1 - h^2) dh and dh <- 0, all (N, H)."""
+    N, H = h.shape
+    one, zero = h.dtype.type(1), h.dtype.type(0)
+    for n in range(N):
+        for j in range(H):
+            dA[n, j] = (one - h[n, j] * h[n, j]) * dh[n, j]
+            dh[n, j] = zero
+
+
+@twin
+@jit
+def lstm_step(A: Array, before: Array, h: Array, c: Array) -> None:
+    """A (N, 4H) <- the gates of A; write h and c (N, H); `before` is c_{t-1}."""
     N, H = c.shape
     half = A.dtype.type(0.5)
     for n in range(N):
-        a, u = A[n], U[n]
-        for j in range(4 * H):
-            a[j] += u[j]
+        a = A[n]
         i, f, g, o = a, a[H:], a[2 * H :], a[3 * H :]
         for j in range(2 * H):
             a[j] = half + half * tanh(half * a[j])
@@ -93,3 +125,141 @@ def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Arra
             dh_k[j] *= z[j]
         for j in range(2 * H):
             du[j] = da[j]
+
+
+# The loops. Shapes: A, dA, dU (T, N, gH); Wh (H, gH), Wh_T (gH, H), bh (gH,) or None; S (states,
+# T + 1, N, H), K (T, N, kept H); mask (T, N) or None; d (states, N, H), which is 0 on entry. dY
+# (N, steps, H) belongs to the last steps. `gemm` comes from `blas.gemm`.
+
+
+@jit
+def rnn_forward(
+    gemm: tuple[int, int], A: Array, Wh: Array, bh: None, S: Array, K: Array, mask: Array | None
+) -> None:
+    """Run all steps of an RNN: write S[:, 1:]."""
+    for t in range(len(A)):
+        add_product(gemm, S[0, t], Wh, A[t])
+        rnn_step(A[t], S[0, t + 1])
+        _keep(mask, t, S)
+
+
+@jit
+def rnn_backward(
+    gemm: tuple[int, int], A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
+    dY: Array, d: Array, dA: Array, dU: Array,
+) -> None:  # fmt: skip
+    """Run all steps of an RNN backward: write dA."""
+    passed_on = np.zeros_like(d)
+    for t in range(len(A) - 1, -1, -1):
+        _add_dY(dY, t - len(A), d)
+        _swap(mask, t, d, passed_on)
+        rnn_back(d[0], S[0, t + 1], dA[t])
+        add_product(gemm, dA[t], Wh_T, d[0])
+        _swap(mask, t, d, passed_on)
+
+
+@jit
+def lstm_forward(
+    gemm: tuple[int, int], A: Array, Wh: Array, bh: None, S: Array, K: Array, mask: Array | None
+) -> None:
+    """Run all steps of an LSTM: A <- the gates; write S[:, 1:]."""
+    for t in range(len(A)):
+        add_product(gemm, S[0, t], Wh, A[t])
+        lstm_step(A[t], S[1, t], S[0, t + 1], S[1, t + 1])
+        _keep(mask, t, S)
+
+
+@jit
+def lstm_backward(
+    gemm: tuple[int, int], A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
+    dY: Array, d: Array, dA: Array, dU: Array,
+) -> None:  # fmt: skip
+    """Run all steps of an LSTM backward: write dA."""
+    passed_on = np.zeros_like(d)
+    for t in range(len(A) - 1, -1, -1):
+        _add_dY(dY, t - len(A), d)
+        _swap(mask, t, d, passed_on)
+        lstm_back(d[0], d[1], A[t], S[1, t], S[1, t + 1], dA[t])
+        add_product(gemm, dA[t], Wh_T, d[0])
+        _swap(mask, t, d, passed_on)
+
+
+@jit
+def gru_forward(
+    gemm: tuple[int, int], A: Array, Wh: Array, bh: Array, S: Array, K: Array, mask: Array | None
+) -> None:
+    """Run all steps of a GRU: A <- the gates; write S[:, 1:] and K."""
+    U = np.empty_like(A[0])
+    for t in range(len(A)):
+        U[:] = bh
+        add_product(gemm, S[0, t], Wh, U)
+        gru_step(A[t], U, S[0, t], S[0, t + 1], K[t])
+        _keep(mask, t, S)
+
+
+@jit
+def gru_backward(
+    gemm: tuple[int, int], A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
+    dY: Array, d: Array, dA: Array, dU: Array,
+) -> None:  # fmt: skip
+    """Run all steps of a GRU backward: write dA and dU."""
+    passed_on = np.zeros_like(d)
+    for t in range(len(A) - 1, -1, -1):
+        _add_dY(dY, t - len(A), d)
+        _swap(mask, t, d, passed_on)
+        gru_back(d[0], A[t], S[0, t], K[t], dA[t], dU[t])
+        add_product(gemm, dU[t], Wh_T, d[0])
+        _swap(mask, t, d, passed_on)
+
+
+@jit
+def _keep(mask: Array | None, t: int, S: Array) -> None:
+    """Copy the states of the samples that the mask leaves out at step t."""
+    if mask is not None:
+        for n in range(mask.shape[1]):
+            if not mask[t, n]:
+                S[:, t + 1, n] = S[:, t, n]
+
+
+@jit
+def _add_dY(dY: Array, t: int, d: Array) -> None:
+    """Add to d[0] the gradient of y_t; t counts from the end, from -1 downwards."""
+    if t >= -dY.shape[1]:
+        d[0] += dY[:, t]
+
+
+@jit
+def _swap(mask: Array | None, t: int, d: Array, passed_on: Array) -> None:
+    """Exchange d and `passed_on`, where the mask leaves out step t.
+
+    Before the step, this takes the gradients that skip it out of d and leaves 0; after the step,
+    it puts them back. In between, the step turns 0 into 0.
+    """
+    if mask is not None:
+        for n in range(mask.shape[1]):
+            if not mask[t, n]:
+                for s in range(len(d)):
+                    for j in range(d.shape[2]):
+                        d[s, n, j], passed_on[s, n, j] = passed_on[s, n, j], d[s, n, j]
+
+
+class Loops(NamedTuple):
+    """The loops of a cell, with the BLAS function filled in."""
+
+    forward: Callable[..., None]
+    backward: Callable[..., None]
+
+
+LOOPS = {
+    "rnn": (rnn_forward, rnn_backward),
+    "lstm": (lstm_forward, lstm_backward),
+    "gru": (gru_forward, gru_backward),
+}
+
+
+def loops(cell: str, dtype: np.dtype[Any]) -> Loops | None:
+    """Return the loops of a cell, or None where the BLAS function is not found."""
+    gemm = blas.gemm(dtype)
+    if not gemm[0]:
+        return None
+    return Loops(*(functools.partial(loop, gemm) for loop in LOOPS[cell]))
