@@ -52,7 +52,7 @@ PREDICTIONS = [("W1", 1), ("W1", 1000), ("W3", 1), ("W3", 100)]
 THREADED = [("W1", 512), ("W3", 64), ("W4", 16), ("W5", 32)]
 PARTS = ("step", "epoch", "predict", "busy", "threads", "cold", "error", "memory", "import")
 PARTS += ("size", "growth")
-START, BLOCK, BUSY_BLOCK = 4.0, 0.6, 2.0  # rough seconds, for the estimate of the time left
+START, BLOCK, BUSY_ROUND = 4.0, 0.6, 3.0  # rough seconds, for the estimate of the time left
 
 
 @dataclass
@@ -85,7 +85,7 @@ def tasks(rounds: int, data: str | None) -> list[Task]:
     found = []
 
     def add(part: str, of: Work, run: Callable[..., Any], asked: list[Entry], each: float) -> None:
-        count = rounds // 2 + 1 if part == "busy" else rounds  # of two blocks, some of them slow
+        count = rounds // 2 + 1 if part == "busy" else rounds  # each has several blocks
         seconds = len(asked) * (START + count * each)
         key = f"{part} {of.workload} {of.batch}"
         found.append(Task(key, partial(run, asked, of, count), seconds))
@@ -96,7 +96,7 @@ def tasks(rounds: int, data: str | None) -> list[Task]:
     for of in works:
         add(of.kind, of, timed, entries(of.workload, of.kind), BLOCK)
     for step in STEPS:
-        add("busy", steps_of(*step), next_to_a_busy_process, busy_entries(step[0]), BUSY_BLOCK)
+        add("busy", steps_of(*step), next_to_a_busy_process, busy_entries(step[0]), BUSY_ROUND)
     for step in THREADED:
         add("threads", steps_of(*step), timed, thread_entries(step[0]), BLOCK)
     if data is not None:
@@ -125,11 +125,12 @@ def next_to_a_busy_process(asked: list[Entry], of: Work, rounds: int) -> dict[st
     best = min((median(t.busy) for t in timings if is_peer(t)), default=None)
     for t in timings:
         row, busy = rows[t.entry.label], median(t.busy)
-        row |= {"busy": busy, "slower": busy / row["seconds"]}
+        row |= {"busy": busy, "worst": max(t.busy), "slower": busy / row["seconds"]}
         row["busy ratio"] = None if best is None else best / busy
         print(
             f"  {t.entry.label:44} idle {1e6 * row['seconds']:10.1f} us   "
-            f"busy {1e6 * busy:12.1f} us   {row['slower']:6.1f} times slower",
+            f"busy {1e6 * busy:10.1f} us   worst {1e6 * row['worst']:10.1f} us   "
+            f"{row['slower']:6.1f} times slower",
             flush=True,
         )
     return {"rows": rows, "noisy": noisy, "rounds": rounds, "samples": of.samples}

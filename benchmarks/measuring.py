@@ -22,7 +22,8 @@ HERE = Path(__file__).parent
 BLOCK = 0.3  # seconds per block on an idle machine
 LIMIT = 2.0  # seconds after which a block ends early
 MIN_CALLS = 3  # predictions per block
-PROBE = 10  # a block's first call runs this fraction of the steps
+PROBE = 10  # a block's first call runs 1 / PROBE of the steps
+BUSY_BLOCKS = 3  # blocks in a row next to a busy process: a collapse may come and go
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def compare(
 ) -> tuple[list[Timing], int]:
     """The timing of each entry, and the number of idle blocks before which the machine was busy.
 
-    With `busy`, each block is followed by one next to a busy process.
+    With `busy`, each block is followed by BUSY_BLOCKS next to a busy process.
     """
     pairs: list[tuple[Timing, Worker]] = []
     noisy = 0
@@ -208,7 +209,7 @@ def compare(
                 timing.seconds.append(worker.block())
                 if busy:
                     with busy_process():
-                        timing.busy.append(worker.block())
+                        timing.busy += [worker.block() for _ in range(BUSY_BLOCKS)]
     return [timing for timing, _ in pairs], noisy
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import duration, of_part
+from report import of_part
 
 STYLES = {  # of the frameworks in the picture of the busy machine
     "phitodeep[fast]": "#0b5fa5",
@@ -63,34 +63,35 @@ def steps(results: dict[str, Any]) -> Any:
 
 
 def busy(results: dict[str, Any]) -> Any:
-    """Seconds per step: from a ring, idle, to a dot, next to a busy process."""
-    figure = _figure(10, 5)
+    """Seconds per step: from a ring, idle, to a dot, next to a busy process, to its worst block."""
+    figure = _figure(12, 5.5)
     panel = figure.subplots()
     for i, (name, color) in enumerate(STYLES.items()):
         for x, result in enumerate(results.values()):
             if (row := result["rows"].get(name)) is None:
                 continue
-            place, ends = x + 0.17 * (i - 2), (1e3 * row["seconds"], 1e3 * row["busy"])
-            panel.plot([place, place], ends, color=color, lw=4, alpha=0.45, solid_capstyle="butt")
-            panel.plot(place, ends[0], "o", mfc="white", mec=color, mew=1.8, ms=7)
-            panel.plot(place, ends[1], "o", color=color, ms=7)
-            if row["slower"] >= 3:
-                text = f"{row['slower']:.0f} x"
-                panel.annotate(
-                    text, (place, ends[1]), (0, 7), textcoords="offset points",
-                    ha="center", fontsize=8, color=color, weight="bold",
-                )  # fmt: skip
+            place = x + 0.17 * (i - 2)
+            idle, usual, worst = (1e3 * row[key] for key in ("seconds", "busy", "worst"))
+            panel.plot([place] * 2, [idle, worst], color=color, lw=1, marker="_", ms=5)
+            panel.plot([place] * 2, [idle, usual], color=color, lw=4, alpha=0.45)
+            panel.plot(place, idle, "o", mfc="white", mec=color, mew=1.6, ms=6)
+            panel.plot(place, usual, "o", color=color, ms=6)
+            style = {"ha": "center", "fontsize": 7, "color": color, "weight": "bold"}
+            if row["slower"] >= 2:
+                top, text = (place, max(usual, worst)), f"x{row['slower']:.2g}"
+                panel.annotate(text, top, (0, 5), textcoords="offset points", **style)
         panel.plot([], [], "o-", color=color, lw=4, label=name)
     panel.set_yscale("log")
-    panel.margins(y=0.1)
+    panel.margins(y=0.08)
     panel.set_xticks(range(len(results)), ticks(results))
     for x in range(1, len(results)):
         panel.axvline(x - 0.5, color="#dddddd", lw=0.8)
     panel.grid(axis="y", color="#eeeeee")
     panel.set_axisbelow(True)
-    panel.yaxis.set_major_formatter(lambda value, _: duration(value / 1e3).replace(".00", ""))
-    panel.set_ylabel("a training step (log scale; lower is faster)")
-    panel.set_title("ring: alone on the machine; dot: next to one busy process", fontsize=11)
+    panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g} ms")
+    panel.set_ylabel("a training step (log scale, lower is faster)")
+    title = "ring: alone on the machine; dot: next to one busy process; dash: its worst block"
+    panel.set_title(title, fontsize=11)
     figure.legend(loc="outside lower center", ncols=5, fontsize=9, frameon=False)
     return figure
 

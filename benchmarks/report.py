@@ -40,8 +40,10 @@ def table(head: list[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def of_part(found: Found, part: str) -> dict[str, Any]:
-    """The results of a part, by the rest of their keys."""
-    return {key.partition(" ")[2]: v for key, v in found.items() if key.split()[0] == part}
+    """The results of a part, by the rest of their keys, in the order of workload and batch."""
+    keys = [key for key in found if key.split()[0] == part]
+    keys.sort(key=lambda key: [int(w) if w.isdigit() else w for w in key.split()])
+    return {key.partition(" ")[2]: found[key] for key in keys}
 
 
 def duration(seconds: float) -> str:
@@ -107,13 +109,14 @@ def busy(found: Found) -> list[str]:
                 name(label),
                 duration(r["seconds"]),
                 duration(r["busy"]),
+                duration(r["worst"]),
                 f"{r['slower']:,.1f}",
                 ratio(None if label.startswith("NumPy") else r["ratio"]),
                 ratio(None if label.startswith("NumPy") else r["busy ratio"]),
             )
             for label, r in sorted(result["rows"].items(), key=lambda row: row[1]["busy"])
         )
-        head = ["", "idle", "busy", "times slower", "ratio, idle", "ratio, busy"]
+        head = ["", "idle", "busy", "worst", "times slower", "ratio, idle", "ratio, busy"]
         parts += [f"**A training step: {network(key)}** {blocks(result)}", table(head, rows)]
     if parts:
         parts.insert(0, "![Steps on an idle and on a busy machine](pictures/busy.png)")
