@@ -95,6 +95,12 @@ def chosen() -> str:
     return _chosen or use(os.environ.get("PHITODEEP_KERNELS") or "auto")
 
 
+def report_compilation() -> None:
+    """Print how long twins took to compile, if any were compiled since the last report."""
+    if _chosen == "numba":
+        importlib.import_module("phitodeep.kernels.compiled.jit").NOTICE.report()
+
+
 def _twin_of(name: str) -> Callable[..., Any]:
     importlib.import_module("phitodeep.kernels.compiled")  # registers all twins
     if name not in TWINS:
