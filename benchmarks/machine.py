@@ -47,7 +47,8 @@ def blas() -> str:
     except ImportError:
         return "a BLAS that cannot be described without threadpoolctl"
     found = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
-    return " and ".join(map(_pool, found)) or "a BLAS unknown to threadpoolctl"
+    bundled = [pool for pool in found if "numpy" in pool["filepath"]]  # SciPy has its own
+    return " and ".join(map(_pool, bundled or found)) or "a BLAS unknown to threadpoolctl"
 
 
 def _pool(pool: dict[str, object]) -> str:

@@ -101,8 +101,9 @@ def test_without_numba_auto_is_numpy_and_numba_names_its_extra(
 
 def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     caching = pytest.importorskip("numba.core.caching")
-    from phitodeep.kernels.compiled.jit import jit
+    from phitodeep.kernels.compiled.jit import NOTICE, jit
 
+    monkeypatch.setattr(NOTICE, "cached", True)
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
 
     def double(X: Any) -> None:
@@ -111,6 +112,7 @@ def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: pytest.MonkeyPat
 
     with pytest.warns(PhitodeepWarning, match="each run compiles them again.*NUMBA_CACHE_DIR"):
         made = jit(double)
+    made = jit(double)  # warns only once
     X = np.ones(3)
     made(X)
     np.testing.assert_array_equal(X, 2)

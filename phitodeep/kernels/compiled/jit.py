@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numba
 from numba.core import event
 
-from phitodeep.errors import PhitodeepWarning
+from phitodeep.errors import warn
 
 # Sums may be reordered and products fused; NaN and infinity keep their meaning.
 OPTIONS: dict[str, Any] = {
@@ -36,12 +35,13 @@ class _Notice(event.Listener):
     def __init__(self) -> None:
         self.depth, self.count, self.seconds = 0, 0, 0.0
         self.printed = False
+        self.cached = True  # False: no folder for the cache is writable
 
     def on_start(self, event: Any) -> None:
         if not _is_ours(event):
             return
         if not self.printed:
-            _say("compiling kernels (only once, for a few seconds)")
+            _say(f"compiling kernels ({'only once, ' * self.cached}for a few seconds)")
             self.printed = True
             atexit.register(self.report)
         if not self.depth:
@@ -59,7 +59,8 @@ class _Notice(event.Listener):
     def report(self) -> None:
         """Print how long the compilations since the last report took."""
         if self.count:
-            _say(f"compiled {self.count} kernels in {self.seconds:.1f} s; later runs load them")
+            later = "; later runs load them" * self.cached
+            _say(f"compiled {self.count} kernels in {self.seconds:.1f} s{later}")
         self.count, self.seconds = 0, 0.0
 
 
@@ -95,12 +96,12 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
         compiled = numba.njit(cache=True, **OPTIONS)(function)
     except RuntimeError as error:  # Numba found no writable folder
-        warnings.warn(
-            f"compiled kernels cannot be cached ({error}), so each run compiles them again. "
-            "Set NUMBA_CACHE_DIR to a writable folder.",
-            PhitodeepWarning,
-            stacklevel=2,
-        )
+        if NOTICE.cached:
+            NOTICE.cached = False
+            warn(
+                f"compiled kernels cannot be cached ({error}), so each run compiles them again. "
+                "Set NUMBA_CACHE_DIR to a writable folder."
+            )
         return numba.njit(**OPTIONS)(function)
     with contextlib.suppress(AttributeError):  # Numba's internals may change
         # Numba compiles again only if the function's own file changes. The functions that it calls
