@@ -90,7 +90,7 @@ def busy(results: dict[str, Any]) -> Any:
     panel.set_axisbelow(True)
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:,g} ms")
     panel.set_ylabel("a training step (log scale, lower is faster)")
-    title = "ring: alone on the machine; dot: next to one busy process; dash: its worst block"
+    title = "ring: alone; dot: next to one busy process (x: times slower); dash: its worst block"
     panel.set_title(title, fontsize=11)
     figure.legend(loc="outside lower center", ncols=5, fontsize=9, frameon=False)
     return figure
