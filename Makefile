@@ -59,9 +59,10 @@ check: $(VENV)/.dev
 results: $(VENV)/.test
 	$(BIN)/python benchmarks/results.py $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
 
-# Compare everything with other frameworks: ONLY picks parts, such as ONLY="W1 epoch".
+# Compare with other frameworks, in about an hour: ONLY picks parts, such as ONLY="W1 epoch"; DATA
+# names the folder with MNIST's four IDX files, for the cold start.
 bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/bench.py $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python benchmarks/bench.py $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
 
 # Breaks what is not known to be noticed: CHANGED names a revision, for functions that differ from it.
 mutants: $(VENV)/.test

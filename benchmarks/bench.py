@@ -1,289 +1,206 @@
 """Compare phitodeep with its peers in speed, memory and size: `make bench`.
 
-    python benchmarks/bench.py [--only W1 W3 epoch predict memory import size growth] [--rounds 9]
+    python benchmarks/bench.py [--only busy W1 W3 ...] [--data FOLDER] [--rounds 9]
 
-It times steps, whole epochs and predictions of the five networks in `workloads.py`. Each setting of
-each framework runs in its own process; blocks are interleaved in random order on an idle machine.
-Then it measures memory, import time, installed size, and how phitodeep's cost grows. Before
-anything is timed, all frameworks must compute the same loss. The values go to docs/benchmarks.json,
-tables to docs/_benchmarks.md and pictures to docs/pictures. Peers that are not installed are
-skipped: pip install "phitodeep[bench]" torch==2.13.0.
+The parts, all of which run by default:
+
+    step, epoch, predict    six networks (workloads.py) on an idle machine
+    busy                    steps next to one other busy process, and idle for comparison
+    threads                 steps with 1 to all cores
+    cold                    a new process learns MNIST: only with --data, a folder of its IDX files
+    error                   rounding errors of a float32 step
+    memory, import, size    what a process and an installation take
+    growth                  how time and memory of phitodeep's step grow
+
+--only names parts, workloads, or both: `busy W3` measures only W3 next to a busy process, and W3
+measures everything about W3. `--only tables` only writes the tables and pictures again.
+
+Each setting of each framework runs in its own process; blocks are interleaved in random order.
+Before anything is timed, all frameworks must compute the same loss. The values go to
+docs/benchmarks.json, tables to docs/_benchmarks.md and pictures to docs/pictures. Peers that are
+not installed are skipped: pip install "phitodeep[bench]" torch==2.13.0.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
-import importlib.util
 import json
-import re
-import statistics
-import subprocess
-import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import numpy as np
-from measuring import HERE, Entry, compare
-from report import draw, tables
-from workloads import BATCH, WHAT
+from cold import cold, runs
+from entries import busy_entries, entries, thread_entries
+from footprint import growth, imports, memory, sizes
+from machine import describe
+from measuring import HERE, Entry, Timing, Work, compare
+from pictures import draw
+from precision import WORKLOADS, errors
+from report import tables
+from workloads import WHAT
 
 DOCS = HERE.parent / "docs"
-PEERS = {"pytorch": "torch", "jaxed": "jax", "keras3": "keras"}
-PEERS |= {"sklearns": "sklearn", "thincs": "thinc"}
-NAMES = {"pytorch": "PyTorch", "jaxed": "JAX", "keras3": "Keras", "sklearns": "scikit-learn"}
-NAMES |= {"thincs": "Thinc"}
-FAST = Entry("ours", "fast", "phitodeep[fast]", (("PHITODEEP_KERNELS", "numba"),))
-PLAIN = Entry("ours", "NumPy only", "phitodeep", (("PHITODEEP_KERNELS", "numpy"),))
-THREADS = Entry("ours", "fast, 2 threads", "phitodeep[fast], threads=2", FAST.environment)
-SAMPLES = {"W1": 6400, "W2": 3200, "W3": 1280, "W4": 160, "W5": 640}
+SAMPLES = {"W1": 6400, "W2": 3200, "W3": 1280, "W4": 160, "W5": 640, "W6": 1280}
 STEPS = [("W1", 32), ("W1", 64), ("W1", 512), ("W2", 32), ("W3", 64), ("W4", 16), ("W5", 32)]
+STEPS += [("W6", 64)]
 EPOCHS = [("W1", 64, 12_800), ("W3", 64, 2560)]
 PREDICTIONS = [("W1", 1), ("W1", 1000), ("W3", 1), ("W3", 100)]
+THREADED = [("W1", 512), ("W3", 64), ("W4", 16), ("W5", 32)]
+PARTS = ("step", "epoch", "predict", "busy", "threads", "cold", "error", "memory", "import")
+PARTS += ("size", "growth")
+START, BLOCK, BUSY_ROUND = 4.0, 0.6, 3.0  # rough seconds, for the estimate of the time left
 
 
-def entries(workload: str, kind: str) -> list[Entry]:
-    """The installed frameworks and their settings that support this measurement."""
-    found = [FAST, PLAIN] if importlib.util.find_spec("numba") else [PLAIN]
-    if workload in ("W3", "W4", "W5") and kind in ("step", "epoch") and FAST in found:
-        found.append(THREADS)
-    for module, library in PEERS.items():
-        if importlib.util.find_spec(library) is None:
-            continue
-        for variant, workloads in variants(module).items():
-            if workload in workloads and not (kind != "epoch" and "DataLoader" in variant):
-                found.append(Entry(module, variant, f"{NAMES[module]}, {variant}"))
+@dataclass
+class Task:
+    """A table to measure: its key in benchmarks.json, and roughly how long it takes."""
+
+    key: str
+    run: Callable[[], Any]
+    seconds: float
+
+    @property
+    def part(self) -> str:
+        return self.key.split()[0]
+
+    def wanted(self, only: list[str]) -> bool:
+        """Whether `only` names its part or no part, and its workload or no workload."""
+        words, parts = self.key.split(), [name for name in only if name in PARTS]
+        workloads = [name for name in only if name in WHAT]
+        return (not parts or self.part in parts) and (
+            not workloads or bool({*words} & {*workloads}) or (len(words) == 1 and bool(parts))
+        )
+
+
+def steps_of(workload: str, batch: int) -> Work:
+    return Work(workload, "step", batch, max(SAMPLES[workload], 8 * batch))
+
+
+def tasks(rounds: int, data: str | None) -> list[Task]:
+    """All tables, in the order of the page."""
+    found = []
+
+    def add(part: str, of: Work, run: Callable[..., Any], asked: list[Entry], each: float) -> None:
+        count = rounds // 2 + 1 if part == "busy" else rounds  # each has several blocks
+        seconds = len(asked) * (START + count * each)
+        key = f"{part} {of.workload} {of.batch}"
+        found.append(Task(key, partial(run, asked, of, count), seconds))
+
+    works = [steps_of(*step) for step in STEPS]
+    works += [Work(workload, "epoch", *sizes) for workload, *sizes in EPOCHS]
+    works += [Work(workload, "predict", n, n) for workload, n in PREDICTIONS]
+    for of in works:
+        add(of.kind, of, timed, entries(of.workload, of.kind), BLOCK)
+    for step in STEPS:
+        add("busy", steps_of(*step), next_to_a_busy_process, busy_entries(step[0]), BUSY_ROUND)
+    for step in THREADED:
+        add("threads", steps_of(*step), timed, thread_entries(step[0]), BLOCK)
+    if data is not None:
+        found.append(Task("cold", partial(cold, data, 3), 4 * 5.0 * len(runs())))
+    found += [Task(f"error {workload}", partial(errors, workload), 25) for workload in WORKLOADS]
+    found += [Task(f"memory {workload}", partial(memory, workload), 15) for workload in WHAT]
+    found.append(Task("import", partial(imports, rounds), 8.0 * rounds))
+    found.append(Task("size", sizes, 10))
+    found.append(Task("growth", growth, 150))
     return found
 
 
-def variants(module: str) -> dict[str, tuple[str, ...]]:
-    """Read VARIANTS from a framework's file without importing the framework."""
-    text = (HERE / "frameworks" / f"{module}.py").read_text()
-    every = ("W1", "W2", "W3", "W4", "W5")
-    block = re.search(r"^VARIANTS = (\{.*?^\}|\{.*?\})$", text, re.MULTILINE | re.DOTALL)
-    assert block is not None
-    return dict(eval(block[1], {"ALL": every}))  # the file is our own
-
-
-def timed(workload: str, kind: str, batch: int, samples: int, rounds: int) -> dict[str, Any]:
+def timed(asked: list[Entry], of: Work, rounds: int) -> dict[str, Any]:
     """The rows of one table: seconds per step, epoch or prediction, by label."""
-    timings, noisy = compare(entries(workload, kind), workload, kind, batch, samples, rounds)
-    steps = -(-samples // batch) if kind == "step" else 1
-    rows = {
+    timings, noisy = compare(asked, of, rounds)
+    rows = rows_of(timings)
+    for label, row in rows.items():
+        print(f"  {label:36} {1e6 * row['seconds']:12.1f} us   {row['ratio'] or 0:.2f}", flush=True)
+    return {"rows": rows, "noisy": noisy, "rounds": rounds, "samples": of.samples}
+
+
+def next_to_a_busy_process(asked: list[Entry], of: Work, rounds: int) -> dict[str, Any]:
+    """The rows of one table: seconds per step, idle and next to a busy process."""
+    timings, noisy = compare(asked, of, rounds, busy=True)
+    rows = rows_of(timings)
+    best = min((median(t.busy) for t in timings if is_peer(t)), default=None)
+    for t in timings:
+        row, busy = rows[t.entry.label], median(t.busy)
+        row |= {"busy": busy, "worst": max(t.busy), "slower": busy / row["seconds"]}
+        row["busy ratio"] = None if best is None else best / busy
+        print(
+            f"  {t.entry.label:44} idle {1e6 * row['seconds']:10.1f} us   "
+            f"busy {1e6 * busy:10.1f} us   worst {1e6 * row['worst']:10.1f} us   "
+            f"{row['slower']:6.1f} times slower",
+            flush=True,
+        )
+    return {"rows": rows, "noisy": noisy, "rounds": rounds, "samples": of.samples}
+
+
+def rows_of(timings: list[Timing]) -> dict[str, dict[str, Any]]:
+    """By label: median and quartiles, whether it is a peer, and the speed against the best peer."""
+    best = min((t.median for t in timings if is_peer(t)), default=None)
+    return {
         t.entry.label: {
-            "seconds": t.median / steps,
-            "quartiles": [q / steps for q in t.quartiles],
-            "peer": t.entry.module != "ours",
+            "seconds": t.median,
+            "quartiles": t.quartiles,
+            "peer": is_peer(t),
+            "ratio": None if best is None else best / t.median,
         }
         for t in timings
     }
-    best = min((r["seconds"] for r in rows.values() if r["peer"]), default=None)
-    for label, row in rows.items():
-        row["ratio"] = None if best is None else best / row["seconds"]
-        print(f"  {label:36} {1e6 * row['seconds']:12.1f} us   {row['ratio'] or 0:.2f}", flush=True)
-    return {"rows": rows, "noisy": noisy, "rounds": rounds, "samples": samples}
 
 
-def memory(workload: str) -> dict[str, float]:
-    """The peak resident memory of a training process, in MB."""
-    found = {}
-    for entry in entries(workload, "memory"):
-        if entry.module in ("ours", "pytorch") and "compiled" not in entry.variant:
-            code = (
-                f"import sys; sys.path.insert(0, {str(HERE)!r}); import importlib, workloads\n"
-                f"side = importlib.import_module('frameworks.{entry.module}')"
-                f".Side({workload!r}, {entry.variant!r})\n"
-                f"X, y = workloads.data({workload!r}, {4 * BATCH[workload]})\n"
-                f"for _ in range(3): side.train(X, y, {BATCH[workload]})\n"
-                "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
-            )
-            found[entry.label] = float(fresh(code, dict(entry.environment)).split()[-1])
-    return found
+def is_peer(timing: Timing) -> bool:
+    return timing.entry.module not in ("ours", "bare")
 
 
-def fresh(code: str, environment: dict[str, str] | None = None) -> str:
-    """Run `code` in a new Python process and return its output."""
-    import os
-
-    env = {**os.environ, "PYTHONWARNINGS": "ignore", **(environment or {})}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # as installed, with compiled bytecode
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
+def keep(found: dict[str, Any], key: str, value: Any, machine: str) -> None:
+    """Store a result, and which machine it comes from."""
+    found[key] = value
+    machines = {m: [k for k in keys if k != key] for m, keys in found.get("machines", {}).items()}
+    machines.setdefault(machine, []).append(key)
+    found["machines"] = {m: keys for m, keys in machines.items() if keys}
 
 
-def imports(rounds: int) -> dict[str, float]:
-    """Median seconds of an import, without the start of Python."""
-    lines = {"nothing": "pass", "numpy": "import numpy", "phitodeep": "import phitodeep"}
-    lines["phitodeep and all layers"] = "import phitodeep.model"
-    for library in PEERS.values():
-        if importlib.util.find_spec(library) is not None:
-            lines[library] = f"import {library}"
-    seconds: dict[str, list[float]] = {name: [] for name in lines}
-    for i in range(rounds + 1):
-        for name, code in lines.items():
-            began = time.perf_counter()
-            fresh(code, {"KERAS_BACKEND": "jax"})
-            if i:  # the first round may compile modules
-                seconds[name].append(time.perf_counter() - began)
-    medians = {name: statistics.median(s) for name, s in seconds.items()}
-    return {name: s - medians["nothing"] for name, s in medians.items() if name != "nothing"}
+def clock(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-def sizes() -> dict[str, float]:
-    """MB of each installed library, including its dependencies."""
-
-    def needs(name: str, seen: set[str]) -> set[str]:
-        key = re.sub(r"[-_.]+", "-", name).lower()
-        if key in seen:
-            return seen
-        try:
-            required = importlib.metadata.requires(key) or []
-        except importlib.metadata.PackageNotFoundError:
-            return seen
-        seen.add(key)
-        for line in required:
-            if "extra ==" not in line:
-                needs(re.split(r"[\s<>=!~;\[(]", line)[0], seen)
-        return seen
-
-    def installed(name: str) -> float:
-        files = importlib.metadata.files(name) or []
-        if name == "phitodeep":  # may be installed as a link
-            files = [
-                p for p in (HERE.parent / "phitodeep").rglob("*") if "__pycache__" not in p.parts
-            ]
-            return sum(p.stat().st_size for p in files if p.is_file()) / 1e6
-        paths = (Path(str(f.locate())) for f in files)
-        return sum(p.stat().st_size for p in paths if p.is_file()) / 1e6
-
-    wanted = {
-        "phitodeep": ["phitodeep"],
-        "phitodeep[fast]": ["phitodeep", "numba", "threadpoolctl"],
-    }
-    wanted |= {"PyTorch, CPU only": ["torch"], "JAX": ["jax"], "Keras on JAX": ["keras", "jax"]}
-    wanted |= {"scikit-learn": ["scikit-learn"], "Thinc": ["thinc"]}
-    found = {}
-    for label, roots in wanted.items():
-        every: set[str] = set()
-        for root in roots:
-            needs(root, every)
-        if all(importlib.util.find_spec(r.replace("scikit-learn", "sklearn")) for r in roots):
-            found[label] = sum(installed(name) for name in every)
-    return found
-
-
-GROWTH = {
-    "batch of W1": [8, 16, 32, 64, 128, 256, 512, 1024],
-    "width of two dense layers": [64, 128, 256, 512, 1024],
-    "depth in layers of 128": [1, 2, 4, 8, 16, 32],
-    "context of a GPT block": [32, 64, 128, 256, 512, 1024],
-}
-
-
-def growth() -> dict[str, Any]:
-    """Seconds and MB of a training step by size; exponents over the larger half of the sizes."""
-    found = {}
-    for name, values in GROWTH.items():
-        code = (
-            f"import sys; sys.path.insert(0, {str(HERE)!r}); from bench import grown; import json\n"
-            f"print(json.dumps(grown({name!r})))"
-        )
-        seconds, megabytes = zip(*json.loads(fresh(code).splitlines()[-1]), strict=True)
-        half = len(values) // 2
-        exponent = [
-            float(np.polyfit(np.log(values[half:]), np.log(y[half:]), 1)[0])
-            for y in (seconds, megabytes)
-        ]
-        found[name] = {"values": values, "seconds": seconds, "MB": megabytes, "exponent": exponent}
-        print(f"  {name}: time ~ n^{exponent[0]:.2f}, memory ~ n^{exponent[1]:.2f}", flush=True)
-    return found
-
-
-def grown(name: str) -> list[tuple[float, float]]:
-    """Measure (seconds, MB of buffers and caches) of a step for each size."""
-    import tracemalloc
-
-    from phitodeep.model import SequentialBuilder
-    from phitodeep.models import gpt, mlp
-
-    rng, found = np.random.default_rng(0), []
-    for n in GROWTH[name]:
-        batch, shape = 64, (784,)
-        if name.startswith("batch"):
-            batch, builder = n, mlp(784, 128, 64, 10)
-        elif name.startswith("width"):
-            builder = mlp(784, n, n, 10)
-        elif name.startswith("depth"):
-            builder = mlp(784, *[128] * n, 10)
-        else:
-            batch, builder = 4, gpt(65, n, layers=1, heads=4, dim=128, tied=False)
-        model = builder.loss("softmax_cross_entropy").seed(0).build()
-        if isinstance(builder, SequentialBuilder) and name.startswith("context"):
-            X = rng.integers(0, 65, (batch, n))
-            y = X
-        else:
-            X, y = rng.random((batch, *shape), np.float32), rng.integers(0, 10, batch)
-        options: dict[str, Any] = {"epochs": 3, "verbose": 0}
-        model.copy().train(X, y, **options)  # warm-up: imports and compiles
-        tracemalloc.start()
-        model.train(X, y, **options)
-        peak = tracemalloc.get_traced_memory()[1] / 1e6
-        tracemalloc.stop()
-        took = []
-        for _ in range(7):
-            began = time.perf_counter()
-            model.train(X, y, **(options | {"epochs": 20}))
-            took.append((time.perf_counter() - began) / 20)
-        found.append((statistics.median(took), peak))
-    return found
+def measure(chosen: list[Task], found: dict[str, Any], file: Path) -> None:
+    """Run the tasks; say which one runs and how much is left, and store each result at once."""
+    machine, began, done = describe(), time.perf_counter(), 0.0
+    every = sum(task.seconds for task in chosen)
+    print(machine, flush=True)
+    for i, task in enumerate(chosen, 1):
+        pace = (time.perf_counter() - began) / done if done else 1.0
+        left = clock(pace * (every - done))
+        print(f"[{i} of {len(chosen)}, about {left} left] {task.key}", flush=True)
+        keep(found, task.key, task.run(), machine)
+        file.write_text(json.dumps(found, indent=1) + "\n")
+        done += task.seconds
+    print(f"{len(chosen)} tables in {clock(time.perf_counter() - began)}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", nargs="+", default=[])
-    parser.add_argument("--out", type=Path, default=DOCS)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=9, help="blocks of each setting")
+    names = [*PARTS, *WHAT, "tables"]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=[])
+    parser.add_argument("--data", help="folder with the four IDX files of MNIST, for `cold`")
+    parser.add_argument("--out", type=Path, default=DOCS, help="where the results go")
     options = parser.parse_args()
-
-    def wanted(*names: str) -> bool:
-        return not options.only or any(name in options.only for name in names)
-
     file = options.out / "benchmarks.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-
-    def keep(key: str, value: Any) -> None:
-        found[key] = value
-        file.write_text(json.dumps(found, indent=1) + "\n")
-
-    for workload, batch in STEPS:
-        if wanted("step", workload):
-            print(f"step {workload} batch {batch}", flush=True)
-            samples = max(SAMPLES[workload], 8 * batch)
-            keep(
-                f"step {workload} {batch}", timed(workload, "step", batch, samples, options.rounds)
-            )
-    for workload, batch, samples in EPOCHS:
-        if wanted("epoch"):
-            print(f"epoch {workload}", flush=True)
-            block = timed(workload, "epoch", batch, samples, options.rounds)
-            keep(f"epoch {workload} {batch}", block)
-    for workload, batch in PREDICTIONS:
-        if wanted("predict"):
-            print(f"predict {workload} batch {batch}", flush=True)
-            block = timed(workload, "predict", batch, batch, options.rounds)
-            keep(f"predict {workload} {batch}", block)
-    if wanted("memory"):
-        keep("memory", {workload: memory(workload) for workload in WHAT})
-    if wanted("import"):
-        keep("import", imports(options.rounds))
-    if wanted("size"):
-        keep("size", sizes())
-    if wanted("growth"):
-        keep("growth", growth())
-    (options.out / "_benchmarks.md").write_text(tables(found))
+    if options.only != ["tables"]:
+        every = tasks(options.rounds, options.data)
+        measure([task for task in every if task.wanted(options.only)], found, file)
+        if options.data is None and (not options.only or "cold" in options.only):
+            print("cold: skipped, because --data names no folder with MNIST's four IDX files")
     (options.out / "pictures").mkdir(exist_ok=True)
     draw(found, options.out / "pictures")
+    (options.out / "_benchmarks.md").write_text(tables(found))
 
 
 if __name__ == "__main__":

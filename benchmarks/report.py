@@ -1,122 +1,208 @@
-"""Tables and pictures of the benchmark's results."""
+"""The tables of the benchmark's results, as sections that docs/performance.md includes."""
 
 from __future__ import annotations
 
-import platform
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 from workloads import WHAT, gemm_flops
+
+Found = dict[str, Any]
+TITLES = {"step": "A training step", "epoch": "An epoch, shuffled", "predict": "A prediction"}
+
+
+def tables(found: Found) -> str:
+    """All results as Markdown; each section stands between markers, by which pages include it."""
+    sections: dict[str, Callable[[Found], list[str]]] = {
+        "machine": machine,
+        "idle": idle,
+        "busy": busy,
+        "threads": threads,
+        "cold": cold,
+        "memory": memory,
+        "size": size,
+        "error": error,
+        "growth": growth,
+    }
+    parts = []
+    for name, section in sections.items():
+        asked = {"idle": "step epoch predict", "size": "import size"}.get(name, name)
+        missing = f'Not measured yet: `make bench ONLY="{asked}"`.' if name != "machine" else ""
+        text = "\n\n".join(section(found) or [missing])
+        parts.append(f"<!-- --8<-- [start:{name}] -->\n{text}\n\n<!-- --8<-- [end:{name}] -->")
+    return "\n\n".join(parts) + "\n"
+
+
+def table(head: list[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table whose first column is text and whose other columns are numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def of_part(found: Found, part: str) -> dict[str, Any]:
+    """The results of a part, by the rest of their keys, in the order of workload and batch."""
+    keys = [key for key in found if key.split()[0] == part]
+    keys.sort(key=lambda key: [int(w) if w.isdigit() else w for w in key.split()])
+    return {key.partition(" ")[2]: found[key] for key in keys}
 
 
 def duration(seconds: float) -> str:
     return f"{1e3 * seconds:,.2f} ms" if seconds >= 2e-3 else f"{1e6 * seconds:,.0f} us"
 
 
-def tables(found: dict[str, Any]) -> str:
-    """All results as Markdown tables."""
-    parts = [
-        f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}; "
-        "created by `make bench`. Ratios compare with the fastest peer in the same run."
-    ]
-    for kind, title in (
-        ("step", "A training step"),
-        ("epoch", "An epoch, shuffled"),
-        ("predict", "A prediction"),
-    ):
-        blocks = {key: value for key, value in found.items() if key.startswith(f"{kind} ")}
-        for key, block in blocks.items():
-            _, workload, batch = key.split()
-            rows = sorted(block["rows"].items(), key=lambda row: row[1]["seconds"])
-            noise = (
-                f"; the machine was busy before {block['noisy']} blocks" if block["noisy"] else ""
-            )
+def name(label: str) -> str:
+    """The label, bold if it is phitodeep."""
+    return f"**{label}**" if label.startswith("phitodeep") else label
+
+
+def ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def network(key: str) -> str:
+    workload, batch = key.split()
+    return f"{WHAT[workload]}, batch {batch}"
+
+
+def blocks(result: dict[str, Any]) -> str:
+    noise = f"; the machine was busy before {result['noisy']} blocks" if result["noisy"] else ""
+    return f"(medians of {result['rounds']} blocks{noise})"
+
+
+def by_time(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return sorted(result["rows"].items(), key=lambda row: row[1]["seconds"])
+
+
+def machine(found: Found) -> list[str]:
+    machines = found.get("machines", {})
+    if len(machines) == 1:
+        return [f"Created by `make bench` on: {next(iter(machines))}."]
+    return [f"{', '.join(keys)}: created by `make bench` on: {m}." for m, keys in machines.items()]
+
+
+def idle(found: Found) -> list[str]:
+    parts = []
+    for part, title in TITLES.items():
+        for key, result in of_part(found, part).items():
+            workload, batch = key.split()
             work = gemm_flops(workload, int(batch)) / 1e6
-            size = f", {work:,.0f} MFLOP of matrix products" if kind == "step" else ""
-            head = f"**{title}: {WHAT[workload]}, batch {batch}**{size}"
-            parts.append(
-                f"{head} (medians of {block['rounds']} blocks{noise})\n\n"
-                "| | median | middle half | ratio |\n|---|---:|---:|---:|\n"
-                + "\n".join(
-                    f"| {'**' * (not r['peer'])}{label}{'**' * (not r['peer'])} "
-                    f"| {duration(r['seconds'])} "
-                    f"| {duration(r['quartiles'][0])} to {duration(r['quartiles'][1])} "
-                    f"| {r['ratio'] or 0:.2f} |"
-                    for label, r in rows
+            size = f", {work:,.0f} MFLOP of matrix products" if part == "step" else ""
+            rows = (
+                (
+                    name(label),
+                    duration(r["seconds"]),
+                    " to ".join(map(duration, r["quartiles"])),
+                    ratio(r["ratio"]),
                 )
+                for label, r in by_time(result)
             )
-    if "memory" in found:
-        labels = ["phitodeep[fast]", "phitodeep", "PyTorch, fused Adam"]
-        parts.append(
-            "**Peak memory of a process that trains, MB**\n\n| | "
-            + " | ".join(found["memory"])
-            + " |\n|---|"
-            + "---:|" * len(found["memory"])
-            + "\n"
-            + "\n".join(
-                f"| {label} | "
-                + " | ".join(f"{m.get(label, float('nan')):.0f}" for m in found["memory"].values())
-                + " |"
-                for label in labels
+            parts.append(f"**{title}: {network(key)}**{size} {blocks(result)}")
+            parts.append(table(["", "median", "middle half", "ratio"], rows))
+    return parts
+
+
+def busy(found: Found) -> list[str]:
+    parts = []
+    for key, result in of_part(found, "busy").items():
+        rows = (
+            (
+                name(label),
+                duration(r["seconds"]),
+                duration(r["busy"]),
+                duration(r["worst"]),
+                f"{r['slower']:,.1f}",
+                ratio(None if label.startswith("NumPy") else r["ratio"]),
+                ratio(None if label.startswith("NumPy") else r["busy ratio"]),
             )
+            for label, r in sorted(result["rows"].items(), key=lambda row: row[1]["busy"])
         )
-    for key, title, unit in (
-        ("import", "Import time, without the start of Python", "ms"),
-        ("size", "Installed size, with all dependencies", "MB"),
+        head = ["", "idle", "busy", "worst", "times slower", "ratio, idle", "ratio, busy"]
+        parts += [f"**A training step: {network(key)}** {blocks(result)}", table(head, rows)]
+    if parts:
+        parts.insert(0, "![Steps on an idle and on a busy machine](pictures/busy.png)")
+    return parts
+
+
+def threads(found: Found) -> list[str]:
+    parts = []
+    for key, result in of_part(found, "threads").items():
+        rows: dict[str, dict[int, str]] = {}
+        for label, r in result["rows"].items():
+            framework, _, count = label.partition(", threads ")
+            rows.setdefault(name(framework), {})[int(count)] = duration(r["seconds"])
+        counts = sorted({count for row in rows.values() for count in row})
+        lines = [[label, *(row.get(n, "") for n in counts)] for label, row in rows.items()]
+        parts.append(f"**A training step: {network(key)}** {blocks(result)}")
+        parts.append(table(["threads", *map(str, counts)], lines))
+    return parts
+
+
+def cold(found: Found) -> list[str]:
+    if "cold" not in found:
+        return []
+
+    def score(r: dict[str, Any]) -> str:
+        missed = f" (**{r['missed']} of {r['runs']} runs below 97 %**)" if r["missed"] else ""
+        return f"{r['score']:.2%}{missed}"
+
+    rows = sorted(found["cold"].items(), key=lambda row: row[1]["seconds"])
+    best = min((r["seconds"] for _, r in rows if r["peer"]), default=None)
+    lines = (
+        (
+            name(label),
+            f"{r['seconds']:.2f}",
+            score(r),
+            ratio(None if best is None else best / r["seconds"]),
+        )
+        for label, r in rows
+    )
+    return [table(["", "seconds", "correct", "ratio"], lines)]
+
+
+def memory(found: Found) -> list[str]:
+    labels = ["phitodeep[fast]", "phitodeep", "PyTorch, fused Adam"]
+    every = of_part(found, "memory")
+    rows = (
+        [name(label), *(f"{m[label]:.0f}" if label in m else "" for m in every.values())]
+        for label in labels
+    )
+    return [table(["", *every], rows)] if every else []
+
+
+def size(found: Found) -> list[str]:
+    parts = []
+    for key, title, unit, scale in (
+        ("import", "Import time, without the start of Python", "ms", 1e3),
+        ("size", "Installed size, with all dependencies", "MB", 1),
     ):
         if key in found:
-            scale = 1e3 if unit == "ms" else 1
-            parts.append(
-                f"**{title}**\n\n| | {unit} |\n|---|---:|\n"
-                + "\n".join(f"| {name} | {scale * v:,.0f} |" for name, v in found[key].items())
-            )
-    if "growth" in found:
-        parts.append(
-            "**How a training step grows** (exponents over the larger half of the sizes)\n\n"
-            "| in | from, to | time | memory |\n|---|---|---:|---:|\n"
-            + "\n".join(
-                f"| {name} | {g['values'][0]}, {g['values'][-1]} "
-                f"| n^{g['exponent'][0]:.2f} | n^{g['exponent'][1]:.2f} |"
-                for name, g in found["growth"].items()
-            )
+            rows = ((label, f"{scale * v:,.0f}") for label, v in found[key].items())
+            parts += [f"**{title}**", table(["", unit], rows)]
+    return parts
+
+
+def error(found: Found) -> list[str]:
+    every = of_part(found, "error")
+    labels = {label: None for errors in every.values() for label in errors}
+    rows = (
+        [
+            name(label),
+            *("{:.0e}, {:.0e}".format(*e[label]) if label in e else "" for e in every.values()),
+        ]
+        for label in labels
+    )
+    return [table(["loss, gradients", *every], rows)] if every else []
+
+
+def growth(found: Found) -> list[str]:
+    rows = (
+        (
+            label,
+            f"{g['values'][0]}, {g['values'][-1]}",
+            *(f"n^{exponent:.2f}" for exponent in g["exponent"]),
         )
-    return "\n\n".join(parts) + "\n"
-
-
-def draw(found: dict[str, Any], folder: Path) -> None:
-    """Draw the ratios of steps as bars and the growth as lines."""
-    from matplotlib.figure import Figure
-
-    steps = {key: value for key, value in found.items() if key.startswith("step ")}
-    if steps:
-        figure = Figure(figsize=(9, 4), layout="constrained")
-        panel = figure.subplots()
-        groups = {"phitodeep[fast]": [], "phitodeep": [], "PyTorch": [], "JAX": [], "Keras": []}
-        for block in steps.values():
-            for name, values in groups.items():
-                ratios = [
-                    r["ratio"]
-                    for label, r in block["rows"].items()
-                    if r["ratio"] and name == (label.split(",")[0] if r["peer"] else label)
-                ]
-                values.append(max(ratios, default=0.0))
-        for i, (name, values) in enumerate(groups.items()):
-            panel.bar(np.arange(len(steps)) + 0.17 * (i - 2), values, 0.16, label=name)
-        ticks = [f"{key.split()[1]}\nbatch {key.split()[2]}" for key in steps]
-        panel.set_xticks(range(len(steps)), ticks)
-        panel.axhline(1, color="black", lw=0.8)
-        panel.set(ylabel="speed, best peer = 1", title="a training step")
-        panel.legend(ncols=5, fontsize=8)
-        figure.savefig(folder / "benchmarks.png", dpi=120)
-    if "growth" in found:
-        figure = Figure(figsize=(9, 3.6), layout="constrained")
-        for i, (panel, (key, unit)) in enumerate(
-            zip(figure.subplots(1, 2), (("seconds", "s"), ("MB", "MB")), strict=True)
-        ):
-            for name, g in found["growth"].items():
-                label = f"{name}: n^{g['exponent'][i]:.2f}"
-                panel.loglog(g["values"], g[key], marker="o", ms=3, label=label)
-            panel.set(xlabel="size", ylabel=unit, title=f"{key} of a step")
-            panel.legend(fontsize=7)
-        figure.savefig(folder / "growth.png", dpi=120)
+        for label, g in found.get("growth", {}).items()
+    )
+    picture = "![How the time and memory of a step grow](pictures/growth.png)"
+    head = ["in", "from, to", "time", "memory"]
+    return [table(head, rows), picture] if "growth" in found else []

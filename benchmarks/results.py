@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import platform
 import statistics
 import sys
 import time
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import describe
 
 from phitodeep.data import load_mnist, make_moons
 from phitodeep.initialization import InitType, Xavier
@@ -44,6 +44,7 @@ class Result:
     got: str
     met: bool
     seconds: float
+    machine: str = "not recorded"
 
 
 def digits(*hidden: int, alpha: float, batch: int, epochs: int, seed: int) -> Sequential:
@@ -282,9 +283,9 @@ def write(results: dict[str, Result], folder: Path) -> None:
         [Result(**kept[task.__name__]) for task in tasks if task.__name__ in kept]
         for tasks in (DIGITS, SCRIPTS)
     ]
-    versions = f"Python {platform.python_version()}, NumPy {np.__version__}, {platform.machine()}"
+    machines = dict.fromkeys(row.machine for rows in parts for row in rows)
     (folder / "_results.md").write_text(
-        f"{versions}; created by `make results`.\n\n{table(parts[0])}\n"
+        f"Created by `make results` on: {' And on: '.join(machines)}.\n\n{table(parts[0])}\n"
         f"The scripts in `examples/`, each run in full:\n\n{table(parts[1])}"
     )
 
@@ -300,7 +301,8 @@ def main() -> None:
     met = True
     for name in options.only:
         began = time.perf_counter()
-        result = Result(*TASKS[name](data, options.data), time.perf_counter() - began)
+        row = TASKS[name](data, options.data)
+        result = Result(*row, time.perf_counter() - began, describe())
         print(result, flush=True)
         write({name: result}, options.out)
         met &= result.met

@@ -1,10 +1,11 @@
-"""The benchmark's five networks, their data and initial weights, the same for all frameworks.
+"""The benchmark's six networks, their data and initial weights, the same for all frameworks.
 
 W1  784-128-64-10, ReLU                         digits as rows
 W2  784-256-128-10-10, ReLU                     digits as rows
 W3  conv 32, pool, conv 64, pool, dense 128, 10 images 28 x 28, 3 x 3 kernels, "same"
 W4  GPT of 4 blocks, 4 heads, 128 wide          65 characters, context 64, pre-norm, tanh GELU
 W5  embedding 64, LSTM 128, dense               65 characters, 64 steps
+W6  W3 with BatchNorm after each convolution    cannot be split over threads
 
 A step is forward, softmax cross-entropy, backward and Adam (AdamW with decay 0.01 for W4), in
 float32. Weights have readable names; matrices are (in, out), kernels (height, width, in, out).
@@ -18,15 +19,17 @@ import numpy as np
 
 RATE, DECAY = 1e-3, 0.01
 MLPS = {"W1": (784, 128, 64, 10), "W2": (784, 256, 128, 10, 10)}
+CNNS = ("W3", "W6")
 GPT = {"layers": 4, "heads": 4, "dim": 128, "context": 64, "vocab": 65}
 LSTM = {"dim": 64, "units": 128, "context": 64, "vocab": 65}
-BATCH = {"W1": 64, "W2": 32, "W3": 64, "W4": 16, "W5": 32}
+BATCH = {"W1": 64, "W2": 32, "W3": 64, "W4": 16, "W5": 32, "W6": 64}
 WHAT = {
     "W1": "MLP 784-128-64-10",
     "W2": "MLP 784-256-128-10-10",
     "W3": "CNN of two convolutions",
     "W4": "GPT of four blocks",
     "W5": "LSTM of 128 units",
+    "W6": "CNN of two convolutions with BatchNorm",
 }
 
 
@@ -49,10 +52,12 @@ def weights(name: str) -> dict[str, np.ndarray]:
         for i, (a, b) in enumerate(itertools.pairwise(sizes)):
             normal(f"W{i}", a, b, std=(2 / a) ** 0.5)
             zeros(f"b{i}", b)
-    elif name == "W3":
+    elif name in CNNS:
         for i, (a, b) in enumerate(((1, 32), (32, 64))):
             normal(f"K{i}", 3, 3, a, b, std=(2 / 9 / a) ** 0.5)
             zeros(f"k{i}", b)
+            if name == "W6":
+                norm(f"norm{i}", b)
         for i, (a, b) in enumerate(((3136, 128), (128, 10))):
             normal(f"W{i}", a, b, std=(2 / a) ** 0.5)
             zeros(f"b{i}", b)
@@ -92,7 +97,7 @@ def data(name: str, samples: int) -> tuple[np.ndarray, np.ndarray]:
         return text[:, :-1].copy(), text[:, 1:].copy()
     X = rng.random((samples, 784), dtype=np.float32)
     X *= rng.random((samples, 784), dtype=np.float32) < 0.2
-    return X.reshape(-1, 28, 28, 1) if name == "W3" else X, rng.integers(0, 10, samples)
+    return X.reshape(-1, 28, 28, 1) if name in CNNS else X, rng.integers(0, 10, samples)
 
 
 def gemm_flops(name: str, batch: int) -> int:
@@ -100,7 +105,7 @@ def gemm_flops(name: str, batch: int) -> int:
     if name in MLPS:
         products = [a * b for a, b in itertools.pairwise(MLPS[name])]
         return 2 * batch * (3 * sum(products) - products[0])
-    if name == "W3":
+    if name in CNNS:
         first, second, dense = 784 * 9 * 32, 196 * 288 * 64, 3136 * 128 + 1280
         return 2 * batch * (2 * first + 3 * (second + dense))
     if name == "W4":

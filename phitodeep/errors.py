@@ -84,7 +84,15 @@ def warn(message: str) -> None:
     warnings.warn(message, PhitodeepWarning, stacklevel=level)
 
 
-_INTERNAL = ("phitodeep", "scipy", "contextlib", "functools", "concurrent", "threading")
+_INTERNAL = (
+    "phitodeep",
+    "scipy",
+    "contextlib",
+    "functools",
+    "importlib",
+    "concurrent",
+    "threading",
+)
 
 
 def locate(error: Exception, place: str) -> None:

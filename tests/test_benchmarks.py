@@ -1,7 +1,11 @@
 """The reference results, on the digits that come with the package."""
 
-import importlib.util
+import gzip
+import importlib
+import json
+import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +16,20 @@ from phitodeep.data import load_mnist
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module")
-def results():
-    spec = importlib.util.spec_from_file_location("results", ROOT / "benchmarks" / "results.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["results"] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def suite(monkeypatch):
+    """The benchmark's files, which import each other by name."""
+    folder = ROOT / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    yield importlib
+    for path in folder.rglob("*.py"):
+        sys.modules.pop(".".join(path.relative_to(folder).with_suffix("").parts), None)
+    sys.modules.pop("frameworks", None)
+
+
+@pytest.fixture
+def results(suite):
+    return suite.import_module("results")
 
 
 def test_descent_is_exact_to_the_last_digit(results):
@@ -45,6 +56,7 @@ def test_a_table_is_written_with_what_was_missed(results, tmp_path):
     written = (tmp_path / "_results.md").read_text()
     assert "| a net | >= 1 | 0.5 | **no** | 1.2 |" in written
     assert "| a spiral | 1 | 1 | yes | 0.0 |" in written
+    assert "on: not recorded." in written
 
 
 def test_every_example_with_a_result_is_a_row(results):
@@ -54,23 +66,14 @@ def test_every_example_with_a_result_is_a_row(results):
     assert scripts == rows
 
 
-@pytest.fixture
-def suite(monkeypatch):
-    """The benchmark's files, which import each other by name."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    yield importlib
-    for name in ("bench", "measuring", "report", "workloads", "frameworks", "frameworks.ours"):
-        sys.modules.pop(name, None)
-
-
-@pytest.mark.parametrize("workload", ["W1", "W2", "W3", "W4", "W5"])
+@pytest.mark.parametrize("workload", ["W1", "W2", "W3", "W4", "W5", "W6"])
 def test_every_workload_trains_and_predicts_here(suite, workload):
     workloads, ours = (suite.import_module(m) for m in ("workloads", "frameworks.ours"))
     side = ours.Side(workload, "NumPy only")
     made = side.model.get_weights()
     for key, a in workloads.weights(workload).items():
         np.testing.assert_array_equal(made.pop(ours.path_of(key, workload)), a)
-    assert not made
+    assert all("running" in path for path in made)
     X, y = workloads.data(workload, 8)
     before = side.loss(X, y)
     side.train(X, y, 4)
@@ -80,40 +83,189 @@ def test_every_workload_trains_and_predicts_here(suite, workload):
     assert workloads.gemm_flops(workload, 2) == 2 * workloads.gemm_flops(workload, 1) > 0
 
 
-def test_tables_and_pictures_of_a_benchmark(suite, tmp_path):
-    bench = suite.import_module("bench")
-    assert bench.variants("pytorch")["channels last, fused Adam"] == ("W3",)
-    assert {e.module for e in bench.entries("W4", "step")} >= {"ours"}
-    row = {"seconds": 0.001, "quartiles": [0.0009, 0.0012], "ratio": 2.0, "peer": False}
-    peer = {**row, "seconds": 0.002, "ratio": 1.0, "peer": True}
-    block = {"rows": {"phitodeep": row, "PyTorch, eager": peer}, "noisy": 1, "rounds": 3}
-    grown = {"values": [1, 2, 4], "seconds": [1e-3, 2e-3, 4e-3], "MB": [1.0, 2.0, 4.0]}
-    found = {
-        "step W1 64": block,
-        "predict W1 1": {**block, "noisy": 0},
-        "memory": {"W1": {"phitodeep": 60.0, "PyTorch, fused Adam": 300.0}},
-        "import": {"numpy": 0.1, "phitodeep": 0.11},
-        "size": {"phitodeep": 50.0},
-        "growth": {"batch": {**grown, "exponent": [1.0, 1.0]}},
-    }
-    text = bench.tables(found)
-    assert "| **phitodeep** | 1,000 us | 900 us to 1,200 us | 2.00 |" in text
-    assert "| PyTorch, eager | 2.00 ms" in text
+def test_gradients_of_a_float32_step_are_near_those_in_float64(suite, monkeypatch):
+    precision, ours = (suite.import_module(m) for m in ("precision", "frameworks.ours"))
+    monkeypatch.setitem(precision.BATCH, "W1", 4)
+    loss, gradients = precision.errors_of("ours", "NumPy only", "W1")
+    assert 0 <= loss < 1e-6
+    assert 1e-9 < gradients < 1e-5
+    X, y = suite.import_module("workloads").data("W1", 4)
+    value, found = ours.Side("W1", "NumPy only", dtype="float64").gradients(X, y)
+    assert 2 < value < 3
+    assert set(found) == {f"{i}.{name}" for i in (0, 2, 4) for name in "Wb"}
+
+
+ROW = {"seconds": 0.001, "quartiles": [0.0009, 0.0012], "ratio": 2.0, "peer": False}
+PEER = {**ROW, "seconds": 0.002, "ratio": 1.0, "peer": True}
+BLOCK = {"rows": {"phitodeep": ROW, "PyTorch, eager": PEER}, "noisy": 1, "rounds": 3}
+BUSY = {"busy": 0.2, "worst": 0.4, "slower": 200.0, "busy ratio": 0.5}
+GROWN = {"values": [1, 2, 4], "seconds": [1e-3, 2e-3, 4e-3], "MB": [1.0, 2.0, 4.0]}
+COLD = {"seconds": 2.0, "score": 0.9754, "runs": 3, "missed": 0, "peer": False}
+FOUND = {
+    "step W1 64": BLOCK,
+    "predict W1 1": {**BLOCK, "noisy": 0},
+    "busy W3 64": {**BLOCK, "rows": {"phitodeep": ROW | BUSY, "PyTorch, as shipped": PEER | BUSY}},
+    "threads W1 512": {**BLOCK, "rows": {"phitodeep, threads 1": ROW, "phitodeep, threads 8": ROW}},
+    "cold": {"phitodeep": COLD, "Keras": {**COLD, "seconds": 6.0, "missed": 1, "peer": True}},
+    "error W1": {"phitodeep": [1.2e-8, 3.4e-7]},
+    "memory W1": {"phitodeep": 60.0, "PyTorch, fused Adam": 300.0},
+    "import": {"numpy": 0.1, "phitodeep": 0.11},
+    "size": {"phitodeep": 50.0},
+    "growth": {"batch": {**GROWN, "exponent": [1.0, 1.0]}},
+    "machines": {"a computer": ["step W1 64"]},
+}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Created by `make bench` on: a computer.",
+        "| **phitodeep** | 1,000 us | 900 us to 1,200 us | 2.00 |",
+        "| PyTorch, eager | 2.00 ms | 900 us to 1,200 us | 1.00 |",
+        "**A prediction: MLP 784-128-64-10, batch 1** (medians of 3 blocks)",
+        "| **phitodeep** | 1,000 us | 200.00 ms | 400.00 ms | 200.0 | 2.00 | 0.50 |",
+        "| threads | 1 | 8 |",
+        "| **phitodeep** | 2.00 | 97.54% | 3.00 |",
+        "| Keras | 6.00 | 97.54% (**1 of 3 runs below 97 %**) | 1.00 |",
+        "| **phitodeep** | 1e-08, 3e-07 |",
+        "| PyTorch, fused Adam | 300 |",
+        "| numpy | 100 |",
+        "| batch | 1, 4 | n^1.00 | n^1.00 |",
+    ],
+)
+def test_tables_of_a_benchmark(suite, line):
+    text = suite.import_module("report").tables(FOUND)
+    assert line in text.splitlines()
     assert "busy before 1 blocks" in text
-    assert "| batch | 1, 4 | n^1.00 | n^1.00 |" in text
-    bench.draw(found, tmp_path)
-    for name in ("benchmarks", "growth"):
+
+
+def test_sections_of_the_page_are_those_of_the_tables(suite):
+    report = suite.import_module("report")
+    page = (ROOT / "docs" / "performance.md").read_text()
+    asked = re.findall(r'^--8<-- "_benchmarks.md:(\w+)"$', page, re.MULTILINE)
+    for text in (report.tables({}), (ROOT / "docs" / "_benchmarks.md").read_text()):
+        assert asked
+        assert sorted(asked) == sorted(re.findall(r"\[start:(\w+)\]", text))
+    assert 'make bench ONLY="busy"' in report.tables({})
+
+
+def test_pictures_of_a_benchmark(suite, tmp_path):
+    suite.import_module("pictures").draw(FOUND, tmp_path)
+    for name in ("benchmarks", "busy", "growth"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_only_the_settings_that_fit_a_workload_run(suite):
+    entries = suite.import_module("entries")
+    assert entries.variants("pytorch")["channels last, fused Adam"] == ("W3", "W6")
+    assert {e.module for e in entries.entries("W4", "step")} >= {"ours"}
+    bare = [e.label for e in entries.busy_entries("W4") if e.module == "bare"]
+    assert bare == [entries.BARE.label, entries.BARE_1.label]
+    assert not [e for e in entries.busy_entries("W3") if e.module == "bare"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 3, 4, 6]), (16, [1, 2, 3, 4, 8, 16])]
+)
+def test_threads_from_one_to_all_cores(suite, monkeypatch, cores, counts):
+    entries = suite.import_module("entries")
+    monkeypatch.setattr(entries, "cores", lambda: cores)
+    assert entries.thread_counts() == counts
+    assert {e.threads for e in entries.thread_entries("W3")} == set(counts)
+
+
+@pytest.mark.parametrize(
+    ("only", "parts", "workloads"),
+    [
+        ([], 11, 6),
+        (["busy"], 1, 6),
+        (["busy", "W3"], 1, 1),
+        (["W1", "W6"], 7, 2),
+        (["growth", "error", "W2"], 2, 1),
+    ],
+)
+def test_only_selects_parts_and_workloads(suite, only, parts, workloads):
+    bench = suite.import_module("bench")
+    chosen = [task.key.split() for task in bench.tasks(1, "folder") if task.wanted(only)]
+    assert len({part for part, *_ in chosen}) == parts
+    assert len({workload for _, workload, *_ in filter(lambda k: len(k) > 1, chosen)}) == workloads
+    assert len(bench.tasks(1, "folder")) == len(bench.tasks(1, None)) + 1
+
+
+def test_results_are_stored_with_their_machine(suite, tmp_path, capsys):
+    bench = suite.import_module("bench")
+    found = {"size": 1, "machines": {"old": ["size", "import"]}}
+    tasks = [bench.Task(key, lambda: 2, 1.0) for key in ("size", "growth")]
+    bench.measure(tasks, found, tmp_path / "benchmarks.json")
+    machines = json.loads((tmp_path / "benchmarks.json").read_text())["machines"]
+    assert list(machines.values()) == [["import"], ["size", "growth"]]
+    shown = capsys.readouterr().out
+    assert "[1 of 2, about 2 s left] size" in shown
+    assert "2 tables in" in shown
+
+
+def test_a_machine_is_described(suite):
+    machine = suite.import_module("machine")
+    shown = machine.describe({"OPENBLAS_CORETYPE": "Haswell", "HOME": "elsewhere"})
+    assert f"NumPy {np.__version__}" in shown
+    assert shown.endswith("environment: OPENBLAS_CORETYPE=Haswell")
+    assert machine.describe({}).endswith("no BLAS or thread variables set")
 
 
 def test_a_worker_answers_with_its_loss_and_its_seconds(suite):
     measuring = suite.import_module("measuring")
-    plain = measuring.Entry("ours", "NumPy only", "phitodeep", (("PHITODEEP_KERNELS", "numpy"),))
+    plain = suite.import_module("entries").PLAIN
     missing = measuring.Entry("nothing", "", "nothing")
-    timings, noisy = measuring.compare([plain, missing], "W1", "step", 8, 16, 2)
+    work = measuring.Work("W1", "step", 8, 16)
+    timings, noisy = measuring.compare([plain, missing], work, 2, busy=True)
     (timing,) = timings
     assert timing.entry is plain
     assert 2 < timing.loss < 3
     assert len(timing.seconds) == 2
+    assert len(timing.busy) == 2 * measuring.BUSY_BLOCKS
     assert timing.quartiles[0] <= timing.median <= timing.quartiles[1]
     assert 0 <= noisy <= 2
+
+
+def test_the_busy_process_ends(suite):
+    with suite.import_module("measuring").busy_process() as process:
+        assert process.poll() is None
+    assert process.poll() is not None
+
+
+def test_a_slow_block_ends_early(suite):
+    block = suite.import_module("measuring").block
+    calls = []
+
+    def call():
+        calls.append(1)
+        time.sleep(0.03)
+
+    def probe():
+        time.sleep(0.003)
+
+    assert 0.03 <= block(call, probe, 2, 10, limit=9) < 0.06
+    assert len(calls) == 2
+    assert block(call, probe, 100, 1, limit=0.05) >= 0.03
+    assert len(calls) == 4
+    assert block(call, probe, 100, 1000, limit=1) >= 3
+    assert len(calls) == 4
+
+
+def test_a_cold_process_learns_digits_from_idx_files(suite, tmp_path):
+    cold = suite.import_module("cold")
+    X, y, X_test, y_test = load_mnist()
+    for part, images, labels in (("train", X, y), ("t10k", X_test, y_test)):
+        pixels = np.asarray(images).reshape(len(labels), 784)
+        head = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (len(labels), 28, 28))
+        pixels = (pixels * (1 if pixels.max() > 1 else 255)).round().astype(np.uint8)
+        packed = gzip.compress(head + pixels.tobytes(), 1)
+        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(packed)
+        head = b"\0\0\x08\x01" + len(labels).to_bytes(4, "big")
+        digits = head + np.asarray(labels, np.uint8).tobytes()
+        (tmp_path / f"{part}-labels.idx1-ubyte").write_bytes(digits)
+    for found, wanted in zip(cold.read(str(tmp_path)), (X, y, X_test, y_test), strict=True):
+        np.testing.assert_allclose(found, np.asarray(wanted).reshape(found.shape), atol=1e-6)
+    code, arguments = "import sys, cold; cold.learn(*sys.argv[1:])", ("phitodeep", str(tmp_path))
+    answer = suite.import_module("processes").fresh(code, {}, (*arguments, "0"))
+    assert float(answer) > 0.88

@@ -53,7 +53,7 @@ def recurrent(p: Any, tokens: Any) -> Any:
         return (h, c), h
 
     A = p["tokens"][tokens].swapaxes(0, 1) @ p["Wx"] + p["b"]
-    start = jnp.zeros((A.shape[1], len(p["Wh"])))
+    start = jnp.zeros((A.shape[1], len(p["Wh"])), A.dtype)
     _, H = lax.scan(step, (start, start), A)
     return H.swapaxes(0, 1) @ p["head"] + p["head.b"]
 
@@ -65,7 +65,9 @@ def perceptron(layers: int, p: Any, X: Any) -> Any:
 
 
 class Side:
-    def __init__(self, workload: str, variant: str) -> None:
+    def __init__(self, workload: str, variant: str, dtype: str = "float32") -> None:
+        if dtype == "float64":
+            jax.config.update("jax_enable_x64", True)
         if workload in MLPS:
             scores = partial(perceptron, len(MLPS[workload]) - 1)
         else:
@@ -92,7 +94,7 @@ class Side:
             )
             return p, m, v, t
 
-        p = {key: jnp.asarray(a) for key, a in weights(workload).items()}
+        p = {key: jnp.asarray(a, dtype) for key, a in weights(workload).items()}
         zeros = [jax.tree.map(jnp.zeros_like, p) for _ in range(2)]
         self.state = (p, *zeros, jnp.float32(0))
         self.step, self.objective, self.scores = step, jax.jit(objective), jax.jit(scores)
@@ -116,3 +118,7 @@ class Side:
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         return np.asarray(self.scores(self.state[0], X))
+
+    def gradients(self, X: np.ndarray, y: np.ndarray) -> tuple[float, dict[str, np.ndarray]]:
+        loss, found = jax.jit(jax.value_and_grad(self.objective))(self.state[0], X, y)
+        return float(loss), {key: np.asarray(dW) for key, dW in found.items()}

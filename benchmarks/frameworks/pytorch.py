@@ -10,22 +10,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from workloads import DECAY, GPT, LSTM, MLPS, RATE, weights
+from workloads import CNNS, DECAY, GPT, LSTM, MLPS, RATE, weights
 
-ALL = ("W1", "W2", "W3", "W4", "W5")
+ALL = ("W1", "W2", "W3", "W4", "W5", "W6")
 VARIANTS = {
     "eager": ALL,
     "fused Adam": ALL,
-    "channels last, fused Adam": ("W3",),
+    "channels last, fused Adam": ("W3", "W6"),
     "compiled, fused Adam": ALL,
     "DataLoader, fused Adam": ("W1", "W3"),
 }
 
 
 class Convolutional(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, normalized: bool) -> None:
         super().__init__()
-        self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in ((1, 32), (32, 64)))
+        convs = []
+        for a, b in ((1, 32), (32, 64)):
+            conv = nn.Conv2d(a, b, 3, padding=1)
+            convs.append(nn.Sequential(conv, nn.BatchNorm2d(b)) if normalized else conv)
+        self.convs = nn.ModuleList(convs)
         self.denses = nn.ModuleList(nn.Linear(a, b) for a, b in ((3136, 128), (128, 10)))
 
     def forward(self, X: Tensor) -> Tensor:
@@ -82,13 +86,15 @@ def network(workload: str) -> nn.Module:
         sizes = list(itertools.pairwise(MLPS[workload]))
         layers = [layer for a, b in sizes for layer in (nn.Linear(a, b), nn.ReLU())]
         return nn.Sequential(*layers[:-1])
-    return {"W3": Convolutional, "W4": Transformer, "W5": Recurrent}[workload]()
+    if workload in CNNS:
+        return Convolutional(normalized=workload == "W6")
+    return {"W4": Transformer, "W5": Recurrent}[workload]()
 
 
 def fill(model: nn.Module, workload: str) -> None:
     """Copy the weights of `workloads` into the model."""
     arrays = weights(workload)
-    if workload == "W3":  # PyTorch flattens the channels first
+    if workload in CNNS:  # PyTorch flattens the channels first
         arrays["W0"] = arrays["W0"].reshape(7, 7, 64, 128).transpose(2, 0, 1, 3).reshape(3136, 128)
     if workload == "W5":  # b twice: PyTorch has two biases; the initial ones are 0
         order = ["tokens", "Wx", "Wh", "b", "b", "head", "head.b"]
@@ -108,11 +114,16 @@ def fill(model: nn.Module, workload: str) -> None:
 
 
 class Side:
-    def __init__(self, workload: str, variant: str) -> None:
+    def __init__(
+        self, workload: str, variant: str, threads: int | None = None, dtype: str = "float32"
+    ) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
         torch.manual_seed(0)
-        self.images, self.variant = workload == "W3", variant
+        self.images, self.variant = workload in CNNS, variant
         self.model = network(workload)
         fill(self.model, workload)
+        self.model = self.model.to(getattr(torch, dtype))
         if "channels last" in variant:
             self.model = self.model.to(memory_format=torch.channels_last)
         rule = torch.optim.AdamW if workload == "W4" else torch.optim.Adam
@@ -122,14 +133,15 @@ class Side:
         compiled = "compiled" in variant
         self.objective = torch.compile(self._objective) if compiled else self._objective
         self.scores = torch.compile(self.model) if compiled else self.model
-        self.held: tuple[int, tuple[Tensor, Tensor]] | None = None
+        self.held: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def _objective(self, X: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(self.model(X).flatten(0, -2), y.flatten())
 
     def tensors(self, X: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
         """The arrays as tensors in the layout that suits the variant; converted only once."""
-        if self.held is None or self.held[0] != id(X):
+        key = X.ctypes.data, len(X)
+        if key not in self.held:
             T = torch.from_numpy(X)
             if self.images:
                 T = T.permute(0, 3, 1, 2)
@@ -137,15 +149,19 @@ class Side:
                 T = T.contiguous(
                     memory_format=torch.channels_last if last else torch.contiguous_format
                 )
-            self.held = id(X), (T, torch.from_numpy(y))
-        return self.held[1]
+            self.held[key] = T, torch.from_numpy(y)
+        return self.held[key]
 
     def loss(self, X: np.ndarray, y: np.ndarray) -> float:
         tensors = self.tensors(X, y)
+        self.model.eval()
         with torch.inference_mode():
-            return self._objective(*tensors).item()
+            loss = self._objective(*tensors).item()
+        self.model.train()
+        return loss
 
     def steps(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        self.model.train()
         for X, y in batches:
             self.optimizer.zero_grad()
             loss = self.objective(X, y)
@@ -165,5 +181,13 @@ class Side:
 
     def predict(self, X: np.ndarray) -> np.ndarray:
         T, _ = self.tensors(X, X)
+        if self.model.training:
+            self.model.eval()
         with torch.inference_mode():
             return self.scores(T).numpy()
+
+    def gradients(self, X: np.ndarray, y: np.ndarray) -> tuple[float, dict[str, np.ndarray]]:
+        loss = self._objective(*self.tensors(X, y))
+        loss.backward()
+        named = self.model.named_parameters()
+        return loss.item(), {name: p.grad.numpy() for name, p in named if p.grad is not None}

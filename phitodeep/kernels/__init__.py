@@ -103,6 +103,12 @@ def compiled_module(family: str) -> ModuleType | None:
     return importlib.import_module(f"phitodeep.kernels.compiled.{family}")
 
 
+def report_compilation() -> None:
+    """Print how long twins took to compile, if any were compiled since the last report."""
+    if _chosen == "numba":
+        importlib.import_module("phitodeep.kernels.compiled.jit").NOTICE.report()
+
+
 def _twin_of(name: str) -> Callable[..., Any]:
     importlib.import_module("phitodeep.kernels.compiled")  # registers all twins
     if name not in TWINS:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.errors import ArgumentError, DivergenceError, warn
+from phitodeep.kernels import report_compilation
 from phitodeep.layers.call import Call, current, within
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
@@ -136,6 +137,7 @@ class Training:
         seconds = time.perf_counter() - began
         self.model.epoch = epoch
         self.history.record(logs, seconds, self.model.optimizer.last_rate)
+        report_compilation()
         self.display.counted(self.steps())
         self.display.epoch(epoch, logs, speed, seconds)
         if stop is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,10 +47,38 @@ def test_the_first_compilation_says_so_and_the_next_run_takes_it_from_disk(tmp_p
     pytest.importorskip("numba")
     first = run(NUMBA_CACHE_DIR=str(tmp_path))
     assert first.stdout.split() == ["False", "numba", "True"]
-    assert first.stderr == "phitodeep: compiling kernels (only once, for a few seconds)\n"
+    says = r"phitodeep: compiling kernels \(only once, for a few seconds\)\n"
+    took = r"phitodeep: compiled \d+ kernels in \d+\.\d s; later runs load them\n"
+    assert re.fullmatch(says + took, first.stderr)
     second = run(NUMBA_CACHE_DIR=str(tmp_path))
     assert second.stdout == first.stdout
     assert second.stderr == ""
+
+
+def test_the_time_of_compilation_is_reported_during_training_or_at_the_end(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    predicts = CODE.replace("model.train(", "model.predict(np.ones((8, 4))); (lambda *a, **k: 0)(")
+    for code, last in ((CODE, "end of training"), (predicts, "kernels in")):
+        marked = code + '\nprint("end of training", file=sys.stderr)'
+        shown = run(marked, NUMBA_CACHE_DIR=str(tmp_path / last[0])).stderr.splitlines()
+        assert len(shown) == 3
+        assert last in shown[-1]
+
+
+def test_the_cache_depends_on_what_the_sources_say_and_not_on_their_times(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    copy = tmp_path / "phitodeep"
+    shutil.copytree(Path(kernels.__file__).parents[1], copy)
+    for cached in copy.rglob("__pycache__"):
+        shutil.rmtree(cached)
+    environment = {"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"}
+    assert "compiling" in run(**environment).stderr
+    for path in copy.rglob("*.py"):
+        os.utime(path, (0, 0))
+    assert run(**environment).stderr == ""
+    called = copy / "kernels" / "erf.py"
+    called.write_text(called.read_text() + "\n")
+    assert "compiling" in run(**environment).stderr
 
 
 def test_the_environment_chooses(tmp_path: Path) -> None:
@@ -72,8 +101,9 @@ def test_without_numba_auto_is_numpy_and_numba_names_its_extra(
 
 def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     caching = pytest.importorskip("numba.core.caching")
-    from phitodeep.kernels.compiled.jit import jit
+    from phitodeep.kernels.compiled.jit import NOTICE, jit
 
+    monkeypatch.setattr(NOTICE, "cached", True)
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
 
     def double(X: Any) -> None:
@@ -82,6 +112,7 @@ def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: pytest.MonkeyPat
 
     with pytest.warns(PhitodeepWarning, match="each run compiles them again.*NUMBA_CACHE_DIR"):
         made = jit(double)
+    made = jit(double)  # warns only once
     X = np.ones(3)
     made(X)
     np.testing.assert_array_equal(X, 2)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import hashlib
 import sys
-import warnings
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import numba
 from numba.core import event
 
-from phitodeep.errors import PhitodeepWarning
+from phitodeep.errors import warn
 
 # Sums may be reordered and products fused; NaN and infinity keep their meaning.
 OPTIONS: dict[str, Any] = {
@@ -24,32 +26,66 @@ OPTIONS: dict[str, Any] = {
 
 
 class _Notice(event.Listener):
-    """Prints a notice when the first twin is compiled; later runs load the twins from disk."""
+    """Prints a notice when twins are compiled, and how long that took.
 
-    printed = False
+    Numba announces a compilation only if its cache on disk has no result. A twin may be compiled
+    while its caller is, so `depth` counts the compilations that have not ended.
+    """
+
+    def __init__(self) -> None:
+        self.depth, self.count, self.seconds = 0, 0, 0.0
+        self.printed = False
+        self.cached = True  # False: no folder for the cache is writable
 
     def on_start(self, event: Any) -> None:
-        function = getattr(event.data.get("dispatcher"), "py_func", None)
-        ours = (getattr(function, "__module__", None) or "").startswith(f"{__package__}.")
-        if ours and not self.printed:
-            print(
-                "phitodeep: compiling kernels (only once, for a few seconds)",
-                file=sys.stderr,
-                flush=True,
-            )
+        if not _is_ours(event):
+            return
+        if not self.printed:
+            _say(f"compiling kernels ({'only once, ' * self.cached}for a few seconds)")
             self.printed = True
+            atexit.register(self.report)
+        if not self.depth:
+            self.began = time.perf_counter()
+        self.depth += 1
 
     def on_end(self, event: Any) -> None:
-        """Print nothing."""
+        if not _is_ours(event):
+            return
+        self.depth -= 1
+        self.count += 1
+        if not self.depth:
+            self.seconds += time.perf_counter() - self.began
+
+    def report(self) -> None:
+        """Print how long the compilations since the last report took."""
+        if self.count:
+            later = "; later runs load them" * self.cached
+            _say(f"compiled {self.count} kernels in {self.seconds:.1f} s{later}")
+        self.count, self.seconds = 0, 0.0
 
 
-event.register("numba:compile", _Notice())  # type: ignore[no-untyped-call]
+def _is_ours(event: Any) -> bool:
+    function = getattr(event.data.get("dispatcher"), "py_func", None)
+    return (getattr(function, "__module__", None) or "").startswith(f"{__package__}.")
 
 
-def _stamp() -> tuple[tuple[str, float, int], ...]:
-    """Return name, modification time and size of each source file of the kernels."""
-    files = sorted(Path(__file__).parents[1].rglob("*.py"))
-    return tuple((file.name, file.stat().st_mtime, file.stat().st_size) for file in files)
+def _say(text: str) -> None:
+    print(f"phitodeep: {text}", file=sys.stderr, flush=True)
+
+
+NOTICE = _Notice()
+event.register("numba:compile", NOTICE)  # type: ignore[no-untyped-call]
+
+
+def _stamp() -> str:
+    """Return a hash of the kernels' source files.
+
+    Unlike their times, it is the same after a copy, a checkout or a new installation.
+    """
+    folder, found = Path(__file__).parents[1], hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        found.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()
 
 
 STAMP = _stamp()
@@ -60,12 +96,12 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
         compiled = numba.njit(cache=True, **OPTIONS)(function)
     except RuntimeError as error:  # Numba found no writable folder
-        warnings.warn(
-            f"compiled kernels cannot be cached ({error}), so each run compiles them again. "
-            "Set NUMBA_CACHE_DIR to a writable folder.",
-            PhitodeepWarning,
-            stacklevel=2,
-        )
+        if NOTICE.cached:
+            NOTICE.cached = False
+            warn(
+                f"compiled kernels cannot be cached ({error}), so each run compiles them again. "
+                "Set NUMBA_CACHE_DIR to a writable folder."
+            )
         return numba.njit(**OPTIONS)(function)
     with contextlib.suppress(AttributeError):  # Numba's internals may change
         # Numba compiles again only if the function's own file changes. The functions that it calls
