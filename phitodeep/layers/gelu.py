@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from phitodeep.errors import ArgumentError
-from phitodeep.functional import erf, gaussian, sigmoid
+from phitodeep.functional import erf, gaussian
 from phitodeep.kernels import kernel
 from phitodeep.kernels.blocks import in_blocks
 from phitodeep.layers.base import Layer
@@ -86,10 +86,12 @@ def gelu_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
 def gelu_tanh(X: Array, Phi: Array, Y: Array) -> None:
     """Write Phi = sigmoid(2 K (x + C x^3)) and y = x Phi for vectors (n,)."""
     np.multiply(X, X, out=Y)
-    Y *= 2 * K * C
-    Y += 2 * K
+    Y *= -2 * K * C
+    Y -= 2 * K
     Y *= X
-    sigmoid(Y, out=Phi)
+    np.exp(Y, out=Phi)  # exp(-2 u), which may overflow: 1 / infinity is 0
+    Phi += 1
+    np.divide(1, Phi, out=Phi)
     np.multiply(X.clip(-FAR, np.inf, out=Y), Phi, out=Y)
 
 
