@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self, cast
 
 import numpy as np
@@ -29,6 +30,7 @@ class Chain(Container):
 
     _ends_with_last = True  # whether the chain's output is the output of its last layer
     skips_dX = True
+    _numbers: Sequence[int] | None = None  # the layers' positions in the chain as written
 
     def __init__(self, *layers: Layer, checkpoint: bool = False) -> None:
         super().__init__()
@@ -71,7 +73,7 @@ class Chain(Container):
                 with calling(mask=masks[i]):
                     X = layer.forward(X)
         except Exception as error:
-            locate(error, f"layer {i} of {type(self).__name__}")
+            locate(error, f"layer {self._number(i)} of {type(self).__name__}")
             raise
         return X
 
@@ -108,7 +110,7 @@ class Chain(Container):
             i = first
             dX = self.layers[i].backward(dY) if self.layers else dY
         except Exception as error:
-            locate(error, f"layer {i} of {type(self).__name__}")
+            locate(error, f"layer {self._number(i)} of {type(self).__name__}")
             raise
         return dX if call.needs_dX else None
 
@@ -167,8 +169,14 @@ class Chain(Container):
         other.output_shape = other.layers[-1].output_shape if other.layers else self.input_shape
         return other
 
-    def _with_layers(self, layers: list[Layer]) -> Self:
-        """A chain with the same settings that holds these layer objects."""
+    def _with_layers(self, layers: list[Layer], numbers: Sequence[int] | None = None) -> Self:
+        """A chain with the same settings that holds these layer objects.
+
+        `numbers` are the layers' positions in this chain, which errors report.
+        """
         other = Layer._replica(self)
-        other.layers = layers
+        other.layers, other._numbers = layers, numbers
         return other
+
+    def _number(self, i: int) -> int:
+        return i if self._numbers is None else self._numbers[i]

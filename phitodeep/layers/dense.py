@@ -74,25 +74,32 @@ class Dense(Layer):
         return (*shape[:-1], self.output_size)
 
     def forward(self, X: Array) -> Array:
+        Y = self.product(X)
+        if self.bias:
+            Y += self.b
+        return Y
+
+    def backward(self, dY: Array) -> Array | None:
+        if self.bias:
+            sum_rows(dY, out=self.grad_array("b"))
+        return self.product_back(dY)
+
+    def product(self, X: Array) -> Array:
+        """Return X W, and save X for `product_back`."""
         self._check(X.shape)
         shape, X = X.shape, X if X.ndim == 2 else X.reshape(-1, X.shape[-1])
         Y = np.dot(X, self.W, out=self.buffer("Y", (len(X), self.output_size), X.dtype))
-        if self.bias:
-            Y += self.b
         self.save_for_backward(X=X)
         return Y if len(shape) == 2 else Y.reshape(*shape[:-1], self.output_size)
 
-    def backward(self, dY: Array) -> Array | None:
-        X, W = self.saved("X"), self.W
+    def product_back(self, dY: Array) -> Array | None:
+        """Write dW, and return dX if it is needed."""
+        X = self.saved("X")
         shape, dY = dY.shape, dY if dY.ndim == 2 else dY.reshape(-1, self.output_size)
-        dW = self.grad_array("W")
-        np.dot(X.T, dY, out=dW)
-        if self.bias:
-            db = self.grad_array("b")
-            sum_rows(dY, out=db)
+        np.dot(X.T, dY, out=self.grad_array("W"))
         if not current().needs_dX:
             return None
-        dX = np.dot(dY, W.T, out=self.buffer("dX", X.shape, W.dtype))
+        dX = np.dot(dY, self.W.T, out=self.buffer("dX", X.shape, X.dtype))
         return dX if len(shape) == 2 else dX.reshape(*shape[:-1], X.shape[-1])
 
     def flops(self) -> int:

@@ -68,6 +68,11 @@ def bytes_(*shape: int) -> Callable[..., Any]:
 P = 301  # parameters
 CALLS: dict[str, list[list[Any]]] = {
     "adam": [[normal(P), normal(P), normal(P), positive(P), empty(P), 0.9, 0.99, 0.01, 0.03]],
+    "bias_relu": [[normal(N, D), normal(D)], [normal(1, 1), normal(1)]],
+    "bias_relu_back": [
+        [normal(N, D), cut(N, D), empty(N, D), empty(D)],
+        [normal(1, 1), cut(1, 1), empty(1, 1), empty(1)],
+    ],
     "sgd": [
         [normal(P), normal(P), None, empty(P), 0.0, False, 0.01],
         [normal(P), normal(P), normal(P), empty(P), 0.9, False, 0.01],
