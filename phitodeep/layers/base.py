@@ -71,11 +71,14 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
             Y = call.watch.run("forward", self, forward, X, kwargs)
         else:
             Y = forward(self, X, **kwargs) if kwargs else forward(self, X)
-        frame = self._frame
-        if type(Y) is not np.ndarray or (Y.shape, Y.dtype) != frame.output:
+        if (
+            type(Y) is not np.ndarray
+            or Y.shape[1:] != self.output_shape
+            or Y.shape[:1] != X.shape[:1]
+        ):
             self._check_output(X, Y)
-            if call.keeps:
-                frame.output = Y.shape, Y.dtype
+        if call.caching and call.memory is None:  # call.keeps, without a function call
+            self._frame.output = Y.shape, Y.dtype
         return Y
 
     return guarded
@@ -229,7 +232,7 @@ class Layer(Weights, Configurable):
     def save_for_backward(self, **values: Any) -> None:
         """Keep values for `backward`; in inference and generation, keep nothing."""
         call = current()
-        if call.caching and call.memory is None:  # call.keeps, without a function call
+        if call.caching and call.memory is None:  # as call.keeps
             self._frame.cache = values
 
     def save(self, path: Any = None, **values: Any) -> NoReturn:

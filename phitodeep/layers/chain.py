@@ -142,7 +142,8 @@ class Chain(Container):
 
     @property
     def takes_tokens(self) -> bool:  # type: ignore[override]
-        return bool(self.layers) and self.layers[0].takes_tokens
+        layers = self.layers
+        return layers[0].takes_tokens if layers else False
 
     def known_input(self) -> Shape | None:
         return self.layers[0].known_input() if self.layers else None

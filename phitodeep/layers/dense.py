@@ -80,26 +80,31 @@ class Dense(Layer):
         return Y
 
     def backward(self, dY: Array) -> Array | None:
+        dX = self.product_back(dY)
         if self.bias:
             sum_rows(dY, out=self.grad_array("b"))
-        return self.product_back(dY)
+        return dX
 
     def product(self, X: Array) -> Array:
         """Return X W, and save X for `product_back`."""
-        self._check(X.shape)
-        shape, X = X.shape, X if X.ndim == 2 else X.reshape(-1, X.shape[-1])
-        Y = np.dot(X, self.W, out=self.buffer("Y", (len(X), self.output_size), X.dtype))
+        shape = X.shape
+        if shape[-1] != self.input_size:
+            self._check(shape)
+        if len(shape) != 2:
+            X = X.reshape(-1, shape[-1])
+        Y = X.dot(self.W, out=self.buffer("Y", (len(X), self.output_size), X.dtype))
         self.save_for_backward(X=X)
         return Y if len(shape) == 2 else Y.reshape(*shape[:-1], self.output_size)
 
     def product_back(self, dY: Array) -> Array | None:
         """Write dW, and return dX if it is needed."""
-        X = self.saved("X")
-        shape, dY = dY.shape, dY if dY.ndim == 2 else dY.reshape(-1, self.output_size)
-        np.dot(X.T, dY, out=self.grad_array("W"))
+        X, shape = self.saved("X"), dY.shape
+        if len(shape) != 2:
+            dY = dY.reshape(-1, self.output_size)
+        X.T.dot(dY, out=self.grad_array("W"))
         if not current().needs_dX:
             return None
-        dX = np.dot(dY, self.W.T, out=self.buffer("dX", X.shape, X.dtype))
+        dX = dY.dot(self.W.T, out=self.buffer("dX", X.shape, X.dtype))
         return dX if len(shape) == 2 else dX.reshape(*shape[:-1], X.shape[-1])
 
     def flops(self) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any
 
-import numpy as np
-
-from phitodeep.functional import sum_rows, zeros
+from phitodeep.functional import sum_rows
 from phitodeep.kernels import kernel
-from phitodeep.layers.activation import relu_back
+from phitodeep.layers.activation import ReLU, relu, relu_back
 from phitodeep.layers.chain import Chain
 from phitodeep.layers.dense import Dense
 from phitodeep.types import Array
@@ -28,30 +26,36 @@ class DenseReLU(Chain):
 
     takes_tokens = False
 
+    def __init__(self, dense: Dense, relu: ReLU) -> None:
+        super().__init__(dense, relu)
+        self.input_shape, self.output_shape = dense.input_shape, dense.output_shape
+        self.dtype = dense.dtype
+
     def forward(self, X: Array) -> Array:
-        dense = cast(Dense, self.layers[0])
+        dense: Any = self.layers[0]
         Y = dense.product(X)
         bias_relu(Y.reshape(-1, Y.shape[-1]), dense.b)
         self.save_for_backward(Y=Y)
         return Y
 
     def backward(self, dY: Array) -> Array | None:
-        dense, Y = cast(Dense, self.layers[0]), self.saved("Y")
+        dense: Any = self.layers[0]
+        Y = self.saved("Y")
         dense.grads, rows = {}, (-1, Y.shape[-1])
         dZ = self.buffer("dZ", Y.shape, Y.dtype)
         db = dense.grad_array("b")
-        bias_relu_back(dY.reshape(rows), Y.reshape(rows), dZ.reshape(rows), db)
+        bias_relu_back(dY.ravel().reshape(rows), Y.reshape(rows), dZ.reshape(rows), db)
         return dense.product_back(dZ)
 
     def _learns(self) -> bool:
-        return self.layers[0].trainable
+        return self.layers[0]._trainable
 
 
 @kernel
 def bias_relu(Y: Array, b: Array) -> None:
     """Y (n, D) <- max(y + b, 0), with b (D,)."""
     Y += b
-    np.maximum(Y, zeros(len(b), b.dtype), out=Y)  # a scalar 0 would take longer
+    relu(Y.ravel(), Y.ravel())
 
 
 @kernel

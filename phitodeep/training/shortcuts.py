@@ -14,8 +14,8 @@ because ReLU never decreases; the gradient reaches the same element either way, 
 JOINED: two neighbouring layers that one layer runs, in fewer passes over their arrays. Watchers see
 the two layers, because a watched training does not join them.
 
-`plan` applies all of them. `model.summary()` prints the plan, and `train(..., shortcuts=False)` runs
-the layers as written. Tests check that both ways agree.
+`plan` applies all of them. `model.summary()` prints the plan, and `train(..., shortcuts=False)`
+runs the layers as written. Tests check that both ways agree.
 """
 
 from __future__ import annotations
