@@ -180,4 +180,12 @@ class Chain(Container):
         return other
 
     def _number(self, i: int) -> int:
+        """Return the position of layer i in the chain as written."""
         return i if self._numbers is None else self._numbers[i]
+
+    def children(self) -> dict[str, Layer]:
+        children = super().children()
+        if self._numbers is None:
+            return children
+        written = {f"layers.{i}": f"layers.{n}" for i, n in enumerate(self._numbers)}
+        return {written.get(key, key): layer for key, layer in children.items()}

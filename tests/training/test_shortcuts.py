@@ -428,8 +428,11 @@ def test_errors_name_the_layer_as_written(rng: np.random.Generator) -> None:
             raise ShapeError("broken.")
 
     model = Sequential(Dense(4, 3), ReLU(), Broken(), Dense(3, 1), seed=0)
+    X, y = rng.standard_normal((8, 4)), rng.standard_normal((8, 1))
     with pytest.raises(ShapeError, match="in layer 2 of Sequential: broken"):
-        model.train(rng.standard_normal((8, 4)), rng.standard_normal((8, 1)), verbose=0)
+        model.train(X, y, verbose=0)
+    body, _ = fusion._joined(model)
+    assert [path for path, layer in body.walk() if layer in model.layers[2:]] == ["2", "3"]
 
 
 def test_a_watcher_sees_the_layers_that_are_joined_otherwise(rng: np.random.Generator) -> None:
