@@ -41,10 +41,10 @@ class DenseReLU(Chain):
     def backward(self, dY: Array) -> Array | None:
         dense: Any = self.layers[0]
         Y = self.saved("Y")
-        dense.grads, rows = {}, (-1, Y.shape[-1])
-        dZ = self.buffer("dZ", Y.shape, Y.dtype)
+        D, dZ = Y.shape[-1], self.buffer("dZ", Y.shape, Y.dtype)
+        dense.grads = {}
         db = dense.grad_array("b")
-        bias_relu_back(dY.ravel().reshape(rows), Y.reshape(rows), dZ.reshape(rows), db)
+        bias_relu_back(dY.ravel().reshape(-1, D), Y.reshape(-1, D), dZ.reshape(-1, D), db)
         return dense.product_back(dZ)
 
     def _learns(self) -> bool:

@@ -27,7 +27,7 @@ from phitodeep.layers import (
     Softmax,
     Tanh,
 )
-from phitodeep.layers.call import Event, inference
+from phitodeep.layers.call import Event
 from phitodeep.layers.joined import DenseReLU
 from phitodeep.loss import (
     BinaryCrossEntropy,
@@ -348,40 +348,8 @@ def test_without_shortcuts_the_plan_is_the_model_itself(last: Layer, loss: Loss)
     )
 
 
-def joined(*layers: Layer) -> Chain:
-    return fusion._joined(Chain(*layers))[0]
-
-
-def test_every_pair_that_is_joined_is_tested() -> None:
+def test_every_pair_that_is_joined_is_tested() -> None:  # in tests/layers/test_joined.py
     assert {(Dense, ReLU): DenseReLU} == JOINED
-
-
-@pytest.mark.parametrize("shape", [(5, 4), (1, 4), (2, 3, 4), (0, 4)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_joined_layers_equal_the_layers_as_written(
-    shape: Shape, dtype: type, rng: np.random.Generator
-) -> None:
-    dense, relu = Dense(4, 3), ReLU()
-    plain, one = Chain(dense, relu), joined(dense, relu)
-    plain.build((4,), seed=0, dtype=dtype)
-    dense.b = rng.standard_normal(3)
-    X = rng.standard_normal(shape).astype(dtype)
-    dY = rng.standard_normal((*shape[:-1], 3)).astype(dtype)
-    seen = []
-    for chain in (plain, one):
-        X_before, dY_before = X.copy(), dY.copy()
-        Y, dX = chain.forward(X), chain.backward(dY)
-        assert dX is not None
-        seen.append((Y, dX, dense.grads["W"], dense.grads["b"]))
-        np.testing.assert_array_equal(X, X_before)
-        np.testing.assert_array_equal(dY, dY_before)
-        with inference():
-            np.testing.assert_array_equal(chain.forward(X), Y)
-    eps = np.finfo(dtype).eps
-    for a, b in zip(*seen, strict=True):
-        assert a.dtype == b.dtype == dtype
-        assert a.shape == b.shape
-        np.testing.assert_allclose(a, b, rtol=8 * eps, atol=8 * eps)
 
 
 def test_only_a_dense_with_a_bias_is_joined() -> None:
