@@ -11,7 +11,7 @@ from phitodeep.layers.joined import DenseReLU
 from phitodeep.types import Shape
 
 
-@pytest.mark.parametrize("shape", [(5, 4), (1, 4), (2, 3, 4), (0, 4)])
+@pytest.mark.parametrize("shape", [(5, 4), (1, 4), (2, 5, 4), (0, 4)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_dense_relu_equals_dense_and_relu(
     shape: Shape, dtype: type, rng: np.random.Generator
@@ -25,8 +25,10 @@ def test_dense_relu_equals_dense_and_relu(
     seen = []
     for layer in (plain, DenseReLU(dense, relu)):
         X_before, dY_before = X.copy(), dY.copy()
+        earlier = dense.grads
         Y, dX = layer.forward(X), layer.backward(dY)
         assert dX is not None
+        assert dense.grads is not earlier
         seen.append((Y, dX, dense.grads["W"], dense.grads["b"]))
         np.testing.assert_array_equal(X, X_before)
         np.testing.assert_array_equal(dY, dY_before)
