@@ -133,9 +133,8 @@ def check_finite(X: Array, who: str) -> None:
     if X.dtype.kind != "f":
         return
     flat = X.ravel(order="K")
-    with np.errstate(over="ignore"):
-        if math.isfinite(np.dot(flat, flat)):
-            return  # one pass without a temporary; if it overflowed, look at each element
+    if math.isfinite(np.vdot(flat, flat)):  # unlike dot, it does not warn if squares overflow
+        return  # one pass without a temporary; if it overflowed, look at each element
     for i, row in enumerate(X if X.ndim else X[None]):
         bad = np.argwhere(~np.isfinite(row))
         if len(bad):

@@ -172,7 +172,7 @@ def sum_rows(X: Array, out: Array | None = None) -> Array:
     rows = X
     if X.ndim != 2:
         rows = X.reshape(-1, X.shape[-1]) if X.size else X.reshape(0, X.shape[-1])
-    return np.dot(ones(len(rows), X.dtype), rows, out=out)
+    return ones(len(rows), X.dtype).dot(rows, out=out)
 
 
 def all_finite(X: Array) -> bool:

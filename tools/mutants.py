@@ -172,12 +172,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     ): "Z is (n, K): its last axis is its second",
     (
         "layers/dense.py",
-        "Dense.backward",
-        "shape, dY = (dY.shape, dY.reshape(-1, self.output_size))",
-    ): "dY with two axes has that shape",
-    (
-        "layers/dense.py",
-        "Dense.backward",
+        "Dense.product_back",
         "return dX.reshape(*shape[:-1], X.shape[-1])",
     ): "dX with two axes has that shape",
     (TWIN, "_erf_of", "size = min(abs(x), f4(7))"): "erf is 1 from 4 on in float32",

@@ -64,20 +64,21 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
     def guarded(self: Layer, X: Array, **kwargs: Any) -> Array:
         if self.output_shape is None:
             self._make_parameters()
-        if type(X) is not np.ndarray or X.dtype != self.dtype or self.takes_tokens:
+        if type(X) is not np.ndarray or X.dtype != self.dtype or self.takes_tokens or not X.ndim:
             X = self._cast_input(X)
-        if X.ndim == 0:
-            raise ShapeError(f"{self!r} takes a batch of at least rank 1, got a single number.")
         call = current()
-        if call.watch is None:
-            Y = forward(self, X, **kwargs)
-        else:
+        if call.watch is not None:
             Y = call.watch.run("forward", self, forward, X, kwargs)
-        frame = self._frame
-        if frame.output is None or type(Y) is not np.ndarray or Y.shape != frame.output[0]:
+        else:
+            Y = forward(self, X, **kwargs) if kwargs else forward(self, X)
+        if (
+            type(Y) is not np.ndarray
+            or Y.shape[1:] != self.output_shape
+            or Y.shape[:1] != X.shape[:1]
+        ):
             self._check_output(X, Y)
-        if call.caching and call.memory is None:
-            frame.output = Y.shape, Y.dtype
+        if call.caching and call.memory is None:  # call.keeps, without a function call
+            self._frame.output = Y.shape, Y.dtype
         return Y
 
     return guarded
@@ -94,11 +95,8 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
                 f"{self!r} has nothing cached: run a forward pass in training mode first "
                 "(inference caches nothing)."
             )
-        shape, dtype = frame.output
-        if type(dY) is not np.ndarray or dY.dtype != dtype:
-            dY = as_float(dY, dtype, f"{self!r}: dY")
-        if dY.shape != shape:
-            raise ShapeError(f"{self!r} returned Y of shape {shape}, got dY of shape {dY.shape}.")
+        if type(dY) is not np.ndarray or (dY.shape, dY.dtype) != frame.output:
+            dY = self._cast_gradient(dY, *frame.output)
         frame.grads = {}
         watch = current().watch
         if watch is None:
@@ -235,7 +233,7 @@ class Layer(Weights, Configurable):
     def save_for_backward(self, **values: Any) -> None:
         """Keep values for `backward`; in inference and generation, keep nothing."""
         call = current()
-        if call.caching and call.memory is None:
+        if call.caching and call.memory is None:  # as call.keeps
             self._frame.cache = values
 
     def save(self, path: Any = None, **values: Any) -> NoReturn:
@@ -252,7 +250,9 @@ class Layer(Weights, Configurable):
         """Return what `save_for_backward` kept: one value, or a tuple for several names."""
         cache = self._frame.cache
         try:
-            return cache[names[0]] if len(names) == 1 else tuple([cache[name] for name in names])
+            if len(names) == 1:
+                return cache[names[0]]
+            return tuple([cache[name] for name in names])
         except KeyError as missing:
             raise BackwardError(
                 f"{self!r}: backward asks for {missing}, which forward did not save: call "
@@ -265,19 +265,24 @@ class Layer(Weights, Configurable):
         In a training step it is a slice of the optimizer's vector of all gradients, so that nothing
         is copied. Otherwise it is a new array.
         """
-        W, frame = self.params.get(name), self._frame
-        if W is None:
-            owner, own_name = self.tied.get(name, (self, name))
-            if own_name not in owner.params:
-                known = ", ".join([*self.params, *self.tied]) or "none"
-                raise ArgumentError(f"{self!r} has no parameter {name!r}: it has {known}.")
-            W = owner.params[own_name]
-        dtype = self.dtype if frame.output is None else frame.output[1]
+        frame = self._frame
         dW = frame.grad_arrays.get(name) if current().reuse else None
         if dW is None:
-            dW = self.buffer(f"gradient of {name}", W.shape, dtype)
+            dW = self._new_grad_array(name)
         frame.grads[name] = dW
         return dW
+
+    def _new_grad_array(self, name: str) -> Array:
+        """Return an array for dL/dparameter that is not part of the optimizer's vector."""
+        owner, own_name = self, name
+        if name not in self.params:
+            owner, own_name = self.tied.get(name, (self, name))
+        if own_name not in owner.params:
+            known = ", ".join([*self.params, *self.tied]) or "none"
+            raise ArgumentError(f"{self!r} has no parameter {name!r}: it has {known}.")
+        output = self._frame.output
+        dtype = self.dtype if output is None else output[1]
+        return self.buffer(f"gradient of {name}", owner.params[own_name].shape, dtype)
 
     def check_steps(self, X: Array) -> Array | None:
         """Return the call's mask (N, T) or None; X (N, T, ...) must match it and not be empty."""
@@ -369,8 +374,19 @@ class Layer(Weights, Configurable):
     def _cast_input(self, X: Any) -> Array:
         """Return X as an array of this layer's dtype; an unbuilt layer keeps a floating dtype."""
         if self.takes_tokens:
-            return as_tokens(X, self)
-        return as_float(X, None if self.output_shape is None else self.dtype, self)
+            X = as_tokens(X, self)
+        else:
+            X = as_float(X, None if self.output_shape is None else self.dtype, self)
+        if X.ndim == 0:
+            raise ShapeError(f"{self!r} takes a batch of at least rank 1, got a single number.")
+        return X
+
+    def _cast_gradient(self, dY: Any, shape: Shape, dtype: np.dtype[Any]) -> Array:
+        """Return dY as an array of this dtype; refuse another shape."""
+        dY = as_float(dY, dtype, f"{self!r}: dY")
+        if dY.shape != shape:
+            raise ShapeError(f"{self!r} returned Y of shape {shape}, got dY of shape {dY.shape}.")
+        return dY
 
     # --- the tree --------------------------------------------------------------------------
 

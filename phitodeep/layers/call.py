@@ -41,7 +41,8 @@ class Call(NamedTuple):
         return self.caching and self.memory is None
 
 
-_CALL: ContextVar[Call] = ContextVar("phitodeep_call", default=Call())  # noqa: B039
+_OUTSIDE = Call()  # outside any context
+_CALL: ContextVar[Call] = ContextVar("phitodeep_call", default=_OUTSIDE)
 current = _CALL.get
 
 
@@ -82,7 +83,11 @@ class inference(within):
         """Takes no arguments."""
 
     def __enter__(self) -> None:
-        self.call = _CALL.get()._replace(training=False, caching=self.caching, reuse=False)
+        call = _CALL.get()
+        if call is _OUTSIDE:  # `_replace` takes longer
+            self.call = Call(training=False, caching=self.caching)
+        else:
+            self.call = call._replace(training=False, caching=self.caching, reuse=False)
         super().__enter__()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self, cast
 
 import numpy as np
@@ -29,6 +30,7 @@ class Chain(Container):
 
     _ends_with_last = True  # whether the chain's output is the output of its last layer
     skips_dX = True
+    _numbers: Sequence[int] | None = None  # the layers' positions in the chain as written
 
     def __init__(self, *layers: Layer, checkpoint: bool = False) -> None:
         super().__init__()
@@ -71,7 +73,7 @@ class Chain(Container):
                 with calling(mask=masks[i]):
                     X = layer.forward(X)
         except Exception as error:
-            locate(error, f"layer {i} of {type(self).__name__}")
+            locate(error, f"layer {self._number(i)} of {type(self).__name__}")
             raise
         return X
 
@@ -108,7 +110,7 @@ class Chain(Container):
             i = first
             dX = self.layers[i].backward(dY) if self.layers else dY
         except Exception as error:
-            locate(error, f"layer {i} of {type(self).__name__}")
+            locate(error, f"layer {self._number(i)} of {type(self).__name__}")
             raise
         return dX if call.needs_dX else None
 
@@ -140,7 +142,8 @@ class Chain(Container):
 
     @property
     def takes_tokens(self) -> bool:  # type: ignore[override]
-        return bool(self.layers) and self.layers[0].takes_tokens
+        layers = self.layers
+        return layers[0].takes_tokens if layers else False
 
     def known_input(self) -> Shape | None:
         return self.layers[0].known_input() if self.layers else None
@@ -167,8 +170,22 @@ class Chain(Container):
         other.output_shape = other.layers[-1].output_shape if other.layers else self.input_shape
         return other
 
-    def _with_layers(self, layers: list[Layer]) -> Self:
-        """A chain with the same settings that holds these layer objects."""
+    def _with_layers(self, layers: list[Layer], numbers: Sequence[int] | None = None) -> Self:
+        """A chain with the same settings that holds these layer objects.
+
+        `numbers` are the layers' positions in this chain, which errors report.
+        """
         other = Layer._replica(self)
-        other.layers = layers
+        other.layers, other._numbers = layers, numbers
         return other
+
+    def _number(self, i: int) -> int:
+        """Return the position of layer i in the chain as written."""
+        return i if self._numbers is None else self._numbers[i]
+
+    def children(self) -> dict[str, Layer]:
+        children = super().children()
+        if self._numbers is None:
+            return children
+        written = {f"layers.{i}": f"layers.{n}" for i, n in enumerate(self._numbers)}
+        return {written.get(key, key): layer for key, layer in children.items()}

@@ -74,25 +74,37 @@ class Dense(Layer):
         return (*shape[:-1], self.output_size)
 
     def forward(self, X: Array) -> Array:
-        self._check(X.shape)
-        shape, X = X.shape, X if X.ndim == 2 else X.reshape(-1, X.shape[-1])
-        Y = np.dot(X, self.W, out=self.buffer("Y", (len(X), self.output_size), X.dtype))
+        Y = self.product(X)
         if self.bias:
             Y += self.b
+        return Y
+
+    def backward(self, dY: Array) -> Array | None:
+        dX = self.product_back(dY)
+        if self.bias:
+            sum_rows(dY, out=self.grad_array("b"))
+        return dX
+
+    def product(self, X: Array) -> Array:
+        """Return X W, and save X for `product_back`."""
+        shape = X.shape
+        if shape[-1] != self.input_size:
+            self._check(shape)
+        if len(shape) != 2:
+            X = X.reshape(-1, shape[-1])
+        Y = X.dot(self.W, out=self.buffer("Y", (len(X), self.output_size), X.dtype))
         self.save_for_backward(X=X)
         return Y if len(shape) == 2 else Y.reshape(*shape[:-1], self.output_size)
 
-    def backward(self, dY: Array) -> Array | None:
-        X, W = self.saved("X"), self.W
-        shape, dY = dY.shape, dY if dY.ndim == 2 else dY.reshape(-1, self.output_size)
-        dW = self.grad_array("W")
-        np.dot(X.T, dY, out=dW)
-        if self.bias:
-            db = self.grad_array("b")
-            sum_rows(dY, out=db)
+    def product_back(self, dY: Array) -> Array | None:
+        """Write dW, and return dX if it is needed."""
+        X, shape = self.saved("X"), dY.shape
+        if len(shape) != 2:
+            dY = dY.reshape(-1, self.output_size)
+        X.T.dot(dY, out=self.grad_array("W"))
         if not current().needs_dX:
             return None
-        dX = np.dot(dY, W.T, out=self.buffer("dX", X.shape, W.dtype))
+        dX = dY.dot(self.W.T, out=self.buffer("dX", X.shape, X.dtype))
         return dX if len(shape) == 2 else dX.reshape(*shape[:-1], X.shape[-1])
 
     def flops(self) -> int:

@@ -14,7 +14,7 @@ from phitodeep.types import Array
 
 def length(g: Array) -> float:
     """Return the length of g, which is infinite if and only if an entry of g is not finite."""
-    square = float(np.vdot(g, g))  # unlike dot, it does not warn if squares overflow
+    square = np.vdot(g, g)  # unlike dot, it does not warn if squares overflow
     if square < math.inf:
         return math.sqrt(square)
     largest = float(abs(g).max())

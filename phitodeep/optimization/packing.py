@@ -109,7 +109,7 @@ class Packing:
             if expected[i] is not layer:
                 return -1
             i += 1
-            if layer.params and layer.trainable:
+            if layer.params and layer._trainable:
                 for a in layer.params.values():
                     if expected[i] is not a:
                         return -1

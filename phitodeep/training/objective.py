@@ -54,12 +54,14 @@ class Objective:
         self, model: Trainable, metrics: Sequence[MetricLike], *, shortcuts: bool = True
     ) -> None:
         loss = model.loss
-        self.body, self.loss, self._last, _ = plan(model, loss, shortcuts=shortcuts)
+        watch = current().watch
+        self.watch = None if watch is None else watch.of(model)
+        self.body, self.loss, self._last, _ = plan(
+            model, loss, shortcuts=shortcuts, watched=watch is not None
+        )
         self.metrics = as_metrics(metrics, loss.threshold, loss.labels is not None)
         self._ignored: int | None = getattr(loss, "ignore_index", None)
         self._original = loss, list(model.layers)
-        watch = current().watch
-        self.watch = None if watch is None else watch.of(model)
 
     def check(self, model: Trainable) -> None:
         """Refuse a model whose loss or list of layers changed since training began."""

@@ -1,4 +1,4 @@
-"""Two tables of shortcuts, which compute the same function with less work.
+"""Three tables of shortcuts, which compute the same function with less work.
 
 Training and evaluation use both.
 
@@ -11,8 +11,11 @@ SWAPPED: two neighbouring layers that may run in the other order. max(relu(x)) =
 because ReLU never decreases; the gradient reaches the same element either way, or is 0. After a
 2 x 2 pool, ReLU has a quarter of the work.
 
-`plan` applies both. `model.summary()` prints the plan, and `train(..., shortcuts=False)` runs the
-layers as written. Tests check that both ways agree.
+JOINED: two neighbouring layers that one layer runs, in fewer passes over their arrays. Watchers see
+the two layers, because a watched training does not join them.
+
+`plan` applies all of them. `model.summary()` prints the plan, and `train(..., shortcuts=False)`
+runs the layers as written. Tests check that both ways agree.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from phitodeep.errors import ArgumentError, warn
 from phitodeep.layers.activation import LogSoftmax, ReLU, Sigmoid, Softmax
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain
+from phitodeep.layers.dense import Dense
+from phitodeep.layers.joined import DenseReLU
 from phitodeep.layers.pooling import MaxPool1D, MaxPool2D
 from phitodeep.loss import (
     BinaryCrossEntropy,
@@ -46,6 +51,8 @@ FUSED: dict[tuple[type[Layer], type[Loss]], Callable[[Any], Loss]] = {
 
 SWAPPED: set[tuple[type[Layer], type[Layer]]] = {(ReLU, MaxPool1D), (ReLU, MaxPool2D)}
 
+JOINED: dict[tuple[type[Layer], type[Layer]], type[Chain]] = {(Dense, ReLU): DenseReLU}
+
 
 class Plan(NamedTuple):
     """What training runs for a model and its loss."""
@@ -56,12 +63,15 @@ class Plan(NamedTuple):
     notes: tuple[str, ...]  # how this differs from the layers as written, for `summary()`
 
 
-def plan(model: Chain, loss: Loss, *, shortcuts: bool = True) -> Plan:
+def plan(model: Chain, loss: Loss, *, shortcuts: bool = True, watched: bool = False) -> Plan:
     """Return what training runs: the layers as written, or with the shortcuts that apply."""
     if not shortcuts:
         return Plan(model, loss, None, ())
     last, short = model._last, fused(model._last, loss)
     body, notes = _reordered(model if short is None else model._without_last())
+    if not watched:
+        body, joined = _joined(body)
+        notes += joined
     if short is None:
         return Plan(body, loss, None, notes)
     return Plan(body, short, last, (*notes, f"{last!r} and {loss!r} run as one, {short!r}"))
@@ -88,8 +98,35 @@ def _reordered(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
         if (type(first), type(second)) in SWAPPED:
             order[k - 1 : k + 1] = (j, second), (i, first)
             notes.append(f"{type(second).__name__} ({j}) runs before {type(first).__name__} ({i})")
-    layers = [layer for _, layer in order]
-    return (chain._with_layers(layers) if notes else chain), tuple(notes)
+    return _rearranged(chain, order, notes)
+
+
+def _joined(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
+    """Return the chain with its pairs in the table joined, and a note on each pair."""
+    order, notes = list[tuple[int, Layer]](), []
+    for j, layer in enumerate(chain.layers):
+        i, before = order[-1] if order else (-1, layer)
+        join = JOINED.get((type(before), type(layer)))
+        if join is not None and getattr(before, "bias", False):
+            order[-1] = i, join(before, layer)
+            one, two = (
+                f"{type(before).__name__} ({chain._number(i)})",
+                f"{type(layer).__name__} ({chain._number(j)})",
+            )
+            notes.append(f"{one} and {two} run as one, {join.__name__}")
+        else:
+            order.append((j, layer))
+    return _rearranged(chain, order, notes)
+
+
+def _rearranged(
+    chain: Chain, order: list[tuple[int, Layer]], notes: list[str]
+) -> tuple[Chain, tuple[str, ...]]:
+    """Return a chain of these (position in `chain`, layer), or the chain itself without notes."""
+    if not notes:
+        return chain, ()
+    numbers = [chain._number(i) for i, _ in order]
+    return chain._with_layers([layer for _, layer in order], numbers), tuple(notes)
 
 
 _REMEDY = {

@@ -66,8 +66,13 @@ def bytes_(*shape: int) -> Callable[..., Any]:
 
 
 P = 301  # parameters
+SIZES = [(N, D), (1, 1), (1, 13), (33, 1), (65, 130)]
 CALLS: dict[str, list[list[Any]]] = {
     "adam": [[normal(P), normal(P), normal(P), positive(P), empty(P), 0.9, 0.99, 0.01, 0.03]],
+    "bias_relu": [[normal(n, d), normal(d)] for n, d in SIZES],
+    "bias_relu_back": [
+        [normal(n, d), cut(n, d), empty(n, d), empty(d)] for n, d in SIZES
+    ],
     "sgd": [
         [normal(P), normal(P), None, empty(P), 0.0, False, 0.01],
         [normal(P), normal(P), normal(P), empty(P), 0.9, False, 0.01],
@@ -433,3 +438,17 @@ def test_both_max_pools_let_nan_through(place: int, rng: Any) -> None:
         Y, winner = np.empty((1, 1, 1, 3), np.float32), np.empty((1, 1, 1, 3), np.uint8)
         KERNELS["max_pool"](X, Y, winner, (2, 2), (2, 2))
         np.testing.assert_array_equal(np.isnan(Y[0, 0, 0]), [False, True, False])
+
+
+@pytest.mark.parametrize("which", ["numpy", "numba"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_bias_relus_treat_nan_and_infinity_alike(which: str, dtype: Any) -> None:
+    tables: Any = {"numpy": {name: k.plain for name, k in KERNELS.items()}, "numba": TWINS}
+    Y, b = np.array([[np.nan, np.inf, -np.inf, 1]], dtype), np.array([1, 1, 1, -1], dtype)
+    tables[which]["bias_relu"](Y, b)
+    np.testing.assert_array_equal(Y, np.array([[np.nan, np.inf, 0, 0]], dtype))
+    dY, dZ, db = np.array([[1, 2, np.inf, np.nan]], dtype), np.empty_like(Y), np.empty(4, dtype)
+    Y[0, 0] = 3
+    tables[which]["bias_relu_back"](dY, Y, dZ, db)
+    np.testing.assert_array_equal(dZ, np.array([[1, 2, 0, 0]], dtype))
+    np.testing.assert_array_equal(db, dZ[0])

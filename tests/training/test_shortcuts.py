@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from phitodeep import watching
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning, ShapeError
 from phitodeep.layers import (
     GELU,
     Chain,
@@ -28,6 +28,7 @@ from phitodeep.layers import (
     Tanh,
 )
 from phitodeep.layers.call import Event
+from phitodeep.layers.joined import DenseReLU
 from phitodeep.loss import (
     BinaryCrossEntropy,
     BinaryCrossEntropyWithLogits,
@@ -47,7 +48,8 @@ from phitodeep.loss import (
 )
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.training import shortcuts as fusion
-from phitodeep.training.shortcuts import FUSED, SWAPPED, check_pair, fused, swapped
+from phitodeep.training.callbacks import LambdaCallback
+from phitodeep.training.shortcuts import FUSED, JOINED, SWAPPED, check_pair, fused, swapped
 from phitodeep.types import Array, Shape
 
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]
@@ -338,6 +340,72 @@ def test_without_shortcuts_the_plan_is_the_model_itself(last: Layer, loss: Loss)
     model = Chain(Dense(4, 4), ReLU(), last)
     assert fusion.plan(model, loss, shortcuts=False) == (model, loss, None, ())
     body, short, replaced, notes = fusion.plan(model, loss)
-    assert [type(layer) for layer in body.layers] == [Dense, ReLU]
+    assert [type(layer) for layer in body.layers] == [DenseReLU]
     assert replaced is last
-    assert notes == (f"{last!r} and {loss!r} run as one, {short!r}",)
+    assert notes == (
+        "Dense (0) and ReLU (1) run as one, DenseReLU",
+        f"{last!r} and {loss!r} run as one, {short!r}",
+    )
+
+
+def test_every_pair_that_is_joined_is_tested() -> None:  # in tests/layers/test_joined.py
+    assert {(Dense, ReLU): DenseReLU} == JOINED
+
+
+def test_only_a_dense_with_a_bias_is_joined() -> None:
+    class Own(Dense):
+        pass
+
+    for first in (Dense(4, 3, bias=False), Own(4, 3), Tanh()):
+        chain = Chain(first, ReLU())
+        assert fusion._joined(chain) == (chain, ())
+
+
+def test_training_joins_and_comes_to_the_same(rng: np.random.Generator) -> None:
+    X, y = rng.standard_normal((20, 6)), rng.integers(0, 3, 20)
+    ends = []
+    for options in ({}, {"shortcuts": False}, {"threads": 2}, {"accumulate": 2}):
+        size = 4 if "accumulate" in options else 8
+        builder = SequentialBuilder(6, seed=0).dense(5).relu().dense(4).relu().dense(3)
+        model = builder.loss("softmax_cross_entropy").build()
+        model.train(X, y, X, y, epochs=3, batch_size=size, shuffle=False, verbose=0, **options)
+        ends.append(model.get_weights())
+    for other in ends[1:]:
+        for path, a in ends[0].items():
+            np.testing.assert_allclose(a, other[path], rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_is_unfrozen_in_training_learns(rng: np.random.Generator) -> None:
+    model = SequentialBuilder(4, seed=0).dense(3).relu().dense(2).build()
+    model.layers[0].trainable = False
+    seen = [model.get_weights()["0.W"]]
+
+    def unfreeze(model: Sequential, epoch: int, logs: Any) -> None:
+        seen.append(model.get_weights()["0.W"])
+        model.layers[0].trainable = True
+
+    X, y = rng.standard_normal((8, 4)), rng.standard_normal((8, 2))
+    model.train(X, y, epochs=2, verbose=0, callbacks=[LambdaCallback(on_epoch_end=unfreeze)])
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert np.all(seen[2] != seen[1])
+
+
+def test_errors_name_the_layer_as_written(rng: np.random.Generator) -> None:
+    class Broken(Tanh):
+        def value(self, X: Array) -> Array:
+            raise ShapeError("broken.")
+
+    model = Sequential(Dense(4, 3), ReLU(), Broken(), Dense(3, 1), seed=0)
+    X, y = rng.standard_normal((8, 4)), rng.standard_normal((8, 1))
+    with pytest.raises(ShapeError, match="in layer 2 of Sequential: broken"):
+        model.train(X, y, verbose=0)
+    body, _ = fusion._joined(model)
+    assert [path for path, layer in body.walk() if layer in model.layers[2:]] == ["2", "3"]
+
+
+def test_a_watcher_sees_the_layers_that_are_joined_otherwise(rng: np.random.Generator) -> None:
+    model, seen = Sequential(Dense(4, 3), ReLU(), Dense(3, 1), seed=0), set[str]()
+    with watching(lambda event: seen.add(type(event.source).__name__)):
+        model.train(rng.standard_normal((8, 4)), rng.standard_normal((8, 1)), epochs=1, verbose=0)
+    assert {"Dense", "ReLU"} <= seen
+    assert "DenseReLU" not in seen

@@ -35,21 +35,14 @@ def _sgd(theta: Array, g: Array, V: Array | None, mu: float, nesterov: bool, lr:
 
 
 @twin
+@jit
 def adam(
     theta: Array, g: Array, M: Array, V: Array, s: Array,
     beta1: float, beta2: float, rate: float, eps: float,
 ) -> None:  # fmt: skip
     """Update theta, M and V (n,): theta <- theta - rate M / (sqrt(V) + eps)."""
     t = theta.dtype.type
-    _adam(theta, g, M, V, t(beta1), t(beta2), t(rate), t(eps))
-
-
-@jit
-def _adam(
-    theta: Array, g: Array, M: Array, V: Array,
-    beta1: float, beta2: float, rate: float, eps: float,
-) -> None:  # fmt: skip
-    """The loop of `adam`."""
+    beta1, beta2, rate, eps = t(beta1), t(beta2), t(rate), t(eps)
     for i in range(theta.size):
         m = beta1 * M[i] + g[i]
         v = beta2 * V[i] + g[i] * g[i]

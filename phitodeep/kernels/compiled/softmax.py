@@ -72,19 +72,11 @@ def causal_softmax(S: Array, start: int) -> None:
 
 
 @twin
+@jit
 def cross_entropy_of_labels(
     Z: Array, dZ: Array, labels: Array, weights: Array | None, scale: float
 ) -> float:
     """Return the loss of logits Z (n, K) and labels (n,), and write its gradient into dZ."""
-    t = Z.dtype.type
-    return float(_cross_entropy_of_labels(Z, dZ, labels, weights, t(scale))) * scale
-
-
-@jit
-def _cross_entropy_of_labels(
-    Z: Array, dZ: Array, labels: Array, weights: Array | None, scale: float
-) -> float:
-    """The loop of `cross_entropy_of_labels`: return the loss before it is scaled."""
     n, K = Z.shape
     loss = 0.0
     for i in range(n):
@@ -108,8 +100,8 @@ def _cross_entropy_of_labels(
             w = weights[i]
         log_sum = math.log1p(others) if target_score == 0 else math.log(target_exp + others)
         loss += w * (log_sum - target_score)
-        factor = w * scale / (target_exp + others)
+        factor = w * Z.dtype.type(scale) / (target_exp + others)
         for k in range(K):
             dZ[i, k] *= factor
         dZ[i, labels[i]] = -others * factor
-    return loss
+    return loss * scale
