@@ -247,17 +247,17 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "not disjoint or dX.size != math.prod(kernel)",
     ): "it fills with 0 what is written whole anyway",
     (
-        "layers/bidirectional.py",
+        "layers/recurrent.py",
         "Bidirectional.backward",
         "dX is None and dX_reverse is None",
     ): "both directions return dX or neither does",
     (
-        "layers/bidirectional.py",
+        "layers/recurrent.py",
         "Bidirectional.backward",
         "dX is None",
     ): "both directions return dX or neither does",
     (
-        "layers/bidirectional.py",
+        "layers/recurrent.py",
         "Bidirectional.backward",
         "dX_reverse is None",
     ): "both directions return dX or neither does",

@@ -26,7 +26,6 @@ from phitodeep.layers.activation import (
 from phitodeep.layers.attention import FeedForward, MultiHeadAttention, TransformerBlock
 from phitodeep.layers.augmentation import RandomCrop, RandomFlip, RandomShift
 from phitodeep.layers.base import Layer, Param, State
-from phitodeep.layers.bidirectional import Bidirectional
 from phitodeep.layers.containers import Chain, Parallel, Residual, SkipConcat, TimeDistributed
 from phitodeep.layers.convolution import (
     Conv1D,
@@ -53,7 +52,7 @@ from phitodeep.layers.pooling import (
     Upsample2D,
     ZeroPad2D,
 )
-from phitodeep.layers.recurrent import GRU, LSTM, RNN
+from phitodeep.layers.recurrent import GRU, LSTM, RNN, Bidirectional
 from phitodeep.layers.regularization import (
     Dropout,
     GaussianNoise,

@@ -134,7 +134,7 @@ class Layer(Weights, Configurable):
     output_shape: Shape | None = None  # the shape of one output; None until built
     gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" if unknown
     max_steps: int | None = None  # the maximum number of steps, if there is one
-    keeps_lock: Any = False  # whether Python code takes most of its time: one thread at a time runs
+    keeps_lock: Any = False  # whether most time goes into Python code, where only one thread runs
     _mask_remedy: ClassVar[str] = (  # what to do if `compute_mask` refuses
         'leave out `lengths`; in a layer of your own, declare steps = "independent" or write '
         "compute_mask"

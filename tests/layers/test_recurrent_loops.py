@@ -12,7 +12,7 @@ import pytest
 from phitodeep import kernels
 from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
 from phitodeep.layers.call import calling, inference
-from phitodeep.layers.recurrent import _Recurrent
+from phitodeep.layers.recurrence import _Recurrent
 from phitodeep.testing import check_gradients
 from phitodeep.types import Array
 from tests.layers.examples import assert_same, made, passes

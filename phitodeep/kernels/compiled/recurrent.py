@@ -133,6 +133,37 @@ def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Arra
 
 
 @jit
+def _keep(mask: Array | None, t: int, S: Array) -> None:
+    """Copy the states of the samples that the mask leaves out at step t."""
+    if mask is not None:
+        for n in range(mask.shape[1]):
+            if not mask[t, n]:
+                S[:, t + 1, n] = S[:, t, n]
+
+
+@jit
+def _add_dY(dY: Array, t: int, d: Array) -> None:
+    """Add to d[0] the gradient of y_t; t counts from the end, from -1 downwards."""
+    if t >= -dY.shape[1]:
+        d[0] += dY[:, t]
+
+
+@jit
+def _swap(mask: Array | None, t: int, d: Array, passed_on: Array) -> None:
+    """Exchange d and `passed_on`, where the mask leaves out step t.
+
+    Before the step, this takes the gradients that skip it out of d and leaves 0; after the step,
+    it puts them back. In between, the step turns 0 into 0.
+    """
+    if mask is not None:
+        for n in range(mask.shape[1]):
+            if not mask[t, n]:
+                for s in range(len(d)):
+                    for j in range(d.shape[2]):
+                        d[s, n, j], passed_on[s, n, j] = passed_on[s, n, j], d[s, n, j]
+
+
+@jit
 def rnn_forward(
     gemm: tuple[int, int], A: Array, Wh: Array, bh: None, S: Array, K: Array, mask: Array | None
 ) -> None:
@@ -210,37 +241,6 @@ def gru_backward(
         gru_back(d[0], A[t], S[0, t], K[t], dA[t], dU[t])
         add_product(gemm, dU[t], Wh_T, d[0])
         _swap(mask, t, d, passed_on)
-
-
-@jit
-def _keep(mask: Array | None, t: int, S: Array) -> None:
-    """Copy the states of the samples that the mask leaves out at step t."""
-    if mask is not None:
-        for n in range(mask.shape[1]):
-            if not mask[t, n]:
-                S[:, t + 1, n] = S[:, t, n]
-
-
-@jit
-def _add_dY(dY: Array, t: int, d: Array) -> None:
-    """Add to d[0] the gradient of y_t; t counts from the end, from -1 downwards."""
-    if t >= -dY.shape[1]:
-        d[0] += dY[:, t]
-
-
-@jit
-def _swap(mask: Array | None, t: int, d: Array, passed_on: Array) -> None:
-    """Exchange d and `passed_on`, where the mask leaves out step t.
-
-    Before the step, this takes the gradients that skip it out of d and leaves 0; after the step,
-    it puts them back. In between, the step turns 0 into 0.
-    """
-    if mask is not None:
-        for n in range(mask.shape[1]):
-            if not mask[t, n]:
-                for s in range(len(d)):
-                    for j in range(d.shape[2]):
-                        d[s, n, j], passed_on[s, n, j] = passed_on[s, n, j], d[s, n, j]
 
 
 class Loops(NamedTuple):
