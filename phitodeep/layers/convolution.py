@@ -21,6 +21,7 @@ from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.initialization import He, Initializer
+from phitodeep.layers import winograd
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
 from phitodeep.layers.windows import (
@@ -176,29 +177,47 @@ class _Conv(_Convolution):
         X = X if mask is None else X * mask
         windows = self._windows(X.shape[1:-1])
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
+        if self._in_tiles(len(X), windows):
+            X = np.ascontiguousarray(X)
+            winograd.convolve(X, self.W, self.b if self.bias else None, windows, Y, self.buffer)
+            self.save_for_backward(X=X, windows=windows, tiled=True)
+            return Y
         W_g, kept = self._by_group(self.W), None
         for chunk, U in self._chunks(X, windows):
             np.matmul(U, W_g, out=by_group(Y[chunk], self.groups))
             kept = U if chunk == slice(0, len(X)) else None
         if self.bias:
             Y += self.b
-        self.save_for_backward(X=X, U=kept, windows=windows, mask=mask)
+        self.save_for_backward(X=X, windows=windows, tiled=False, mask=mask, U=kept)
         return Y
 
     def backward(self, dY: Array) -> Array | None:
-        X, kept, windows, mask = self.saved("X", "U", "windows", "mask")
+        X, windows, tiled = self.saved("X", "windows", "tiled")
+        if self.bias:
+            sum_rows(dY, out=self.grad_array("b"))
+        if tiled:
+            dW, dY = self.grad_array("W"), np.ascontiguousarray(dY)
+            dX = self.buffer("dX", X.shape, X.dtype) if current().needs_dX else None
+            winograd.convolve_back(X, self.W, dY, windows, dW, dX, self.buffer)
+            return dX
+        mask, kept = self.saved("mask", "U")
         G, channels = self.groups, X.shape[-1]
         dW_g = self._by_group(self.grad_array("W"))
         dW_g[...], share = 0, self.buffer("share", dW_g.shape, dY.dtype)
         for chunk, U in self._chunks(X, windows) if kept is None else [(slice(None), kept)]:
             dW_g += np.matmul(U.swapaxes(1, 2), by_group(dY[chunk], G), out=share)
-        if self.bias:
-            sum_rows(dY, out=self.grad_array("b"))
         if not current().needs_dX:
             return None
         taps = self.W.reshape(len(windows.taps), channels // G, G, self.filters // G)
         dX = windows.col2im(by_group(dY, G), taps.transpose(0, 2, 3, 1), self.buffer)
         return dX if mask is None else dX * mask
+
+    def _in_tiles(self, N: int, windows: Windows) -> bool:
+        """Return whether to compute Y and dX in tiles, for N samples: see `winograd`."""
+        settings = self.kernel, self.strides, self.dilations, self.groups
+        return settings == winograd.SETTINGS and winograd.pays(
+            N, windows.out, self.W.shape[-2], self.filters
+        )
 
     def _by_group(self, W: Array) -> Array:
         """Return W (*kernel, C / G, filters) as a view (G, taps * C / G, filters / G)."""
