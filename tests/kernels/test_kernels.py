@@ -132,6 +132,7 @@ CALLS: dict[str, list[list[Any]]] = {
     "max_pool": [
         [normal(2, 6, 5, 3), empty(2, 3, 2, 3), bytes_(2, 3, 2, 3), (2, 2), (2, 2)],
         [normal(2, 6, 5, 3), empty(2, 2, 4, 3), bytes_(2, 2, 4, 3), (3, 2), (2, 1)],
+        [normal(1, 2, 3, 1), empty(1, 1, 1, 1), bytes_(1, 1, 1, 1), (2, 2), (2, 2)],
     ],
     "max_pool_back": [
         [normal(2, 2, 4, 3), bytes_(2, 2, 4, 3), empty(2, 6, 5, 3), empty(2, 2, 4, 3),
@@ -427,29 +428,52 @@ def test_both_softmaxes_of_nothing_to_choose_from_are_0(dtype: Any) -> None:
         ("_layer_norm", "AVVfAAA"),
         ("_scaled_layer_norm", "AVVfAAA"),
         ("layer_norm_back", "AAAVAVVA"),
+        ("tiles_of_images", "XiT"),
+        ("tiles_of_images_back", "TiX"),
+        ("images_of_tiles", "TVX"),
+        ("images_of_tiles_back", "XT"),
     ],
 )
 def test_float32_is_not_computed_in_float64(name: str, arguments: str) -> None:
     """As a quotient with an integer would be, unnoticed, at half the speed."""
     numba = pytest.importorskip("numba")
-    from phitodeep.kernels.compiled import normalization, softmax
+    from phitodeep.kernels.compiled import normalization, softmax, winograd
     from phitodeep.kernels.compiled.jit import OPTIONS
 
-    home = normalization if "norm" in name else softmax
+    home = next(m for m in (normalization, softmax, winograd) if hasattr(m, name))
     f, i = numba.float32, numba.int64
     types = {"f": f, "i": i, "V": f[::1], "A": f[:, ::1], "S": f[:, :, ::1]}
+    types |= {"X": f[:, :, :, ::1], "T": f[:, :, :, :, :, ::1]}
     made = numba.njit(**OPTIONS)(getattr(home, name).py_func)
     made.compile(tuple(types[a] for a in arguments))
     assert "fpext" not in "".join(made.inspect_llvm().values())
 
 
-@pytest.mark.parametrize("place", range(4))
-def test_both_max_pools_let_nan_through(place: int, rng: Any) -> None:
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 2)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_max_pools_let_the_last_nan_win(
+    kernel: Any, stride: Any, dtype: Any, rng: Any
+) -> None:
+    """As in PyTorch. Of equal maxima, the first one wins."""
     pytest.importorskip("numba")
-    X = rng.standard_normal((1, 2, 2, 3)).astype(np.float32)
-    X[0, place // 2, place % 2, 1] = np.nan
+    X = rng.integers(0, 4, (3, 7, 8, 5)).astype(dtype)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    X[rng.random(X.shape) < 0.1] = -np.inf
+    height, width = ((n - k) // s + 1 for n, k, s in zip((7, 8), kernel, stride, strict=True))
+    dY = rng.integers(1, 9, (3, height, width, 5)).astype(dtype)
+    wanted = np.empty_like(dY), np.empty(dY.shape, np.uint8), np.zeros_like(X)
+    for n, i, j, c in np.ndindex(dY.shape):
+        top, left = i * stride[0], j * stride[1]
+        x = X[n, top : top + kernel[0], left : left + kernel[1], c].ravel()
+        nans = np.flatnonzero(np.isnan(x))
+        k = nans[-1] if nans.size else x.argmax()
+        wanted[0][n, i, j, c], wanted[1][n, i, j, c] = x[k], k
+        wanted[2][n, top + k // kernel[1], left + k % kernel[1], c] += dY[n, i, j, c]
     for which in ("numpy", "numba"):
         kernels.use(which)
-        Y, winner = np.empty((1, 1, 1, 3), np.float32), np.empty((1, 1, 1, 3), np.uint8)
-        KERNELS["max_pool"](X, Y, winner, (2, 2), (2, 2))
-        np.testing.assert_array_equal(np.isnan(Y[0, 0, 0]), [False, True, False])
+        found = [np.empty_like(a) for a in wanted]
+        KERNELS["max_pool"](X, *found[:2], kernel, stride)
+        KERNELS["max_pool_back"](dY, found[1], found[2], np.empty_like(dY), kernel, stride)
+        for one, two in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, two)
