@@ -158,7 +158,8 @@ class _Conv(_Convolution):
 
     and dX = col2im(dU) sums, for each position of X, the entries of dU in all windows that contain
     it. U is large, so it is computed for one chunk of the samples at a time. If there are several
-    chunks, none is kept, and backward computes U again for dW.
+    chunks, none is kept, and backward computes U again for dW. Kernels of 3 x 3 with stride 1 are
+    computed in tiles instead of windows where that is faster: see `layers/winograd.py`.
 
     Sources: LeCun et al. 1989, "Backpropagation applied to handwritten zip code recognition",
     Neural Computation 1; as a matrix product: Chellapilla, Puri and Simard 2006.
@@ -213,7 +214,7 @@ class _Conv(_Convolution):
         return dX if mask is None else dX * mask
 
     def _in_tiles(self, N: int, windows: Windows) -> bool:
-        """Return whether to compute Y and dX in tiles, for N samples: see `winograd`."""
+        """Return whether to use Winograd's tiles instead of windows, for N samples."""
         settings = self.kernel, self.strides, self.dilations, self.groups
         return settings == winograd.SETTINGS and winograd.pays(
             N, windows.out, self.W.shape[-2], self.filters

@@ -1,24 +1,24 @@
 """Convolutions with 3 x 3 kernels in a quarter of the products: Winograd's F(4 x 4, 3 x 3).
 
-`docs/winograd.md` derives it. Y is cut into tiles of 4 x 4, each of which depends on 6 x 6 numbers
-x of X, so tiles of X overlap by 2. With the matrices A, B and G below, for each tile,
+Y is cut into tiles y of 4 x 4 outputs. Each depends on a tile x of 6 x 6 numbers of X, so the tiles
+of X overlap by 2. With the constant matrices A, B and G below,
 
-    v = B^T x B        U = G W G^T        m = v U        y = A^T m A
+    v = B^T x B        U = G W G^T        m = v U        y = A^T m A + b
 
-where v, m and U have 36 points, and `v U` is a product of channels by channels x filters at each
-point: 36 products for 16 outputs, where the windows need 9 x 16 = 144. All maps are linear.
+where v, U and m have 6 x 6 points, and v U is a product (tiles, C) times (C, filters) at each
+point: 36 products per channel for 16 outputs, instead of 9 x 16 = 144. `docs/winograd.md` derives
+the matrices.
 
-Backward. Each map gives way to its adjoint, so it is the exact derivative of this forward pass:
+Backward. All maps are linear, so the adjoint of each, in reverse order, gives the exact derivative:
 
-    dm = A dy A^T      dv = dm U^T        dx = B dv B^T, which overlapping tiles add up
-                       dU = sum of v^T dm over the tiles, and dW = G^T dU G
+    dm = A dy A^T      dv = dm U^T        dx = B dv B^T, added where tiles overlap
+                       dU = v^T dm        dW = G^T dU G
 
-The tiles of a block of images are in memory at once, about BLOCK numbers, so that they stay in the
-processor's cache. Blocks depend on sizes alone. Backward computes v again.
+The tiles of a block of samples, about BLOCK numbers, are in memory at once, so they stay in the
+processor's cache. Blocks depend on sizes alone. Backward computes v again instead of keeping it.
 
-The result differs from that of the windows by rounding: numbers are multiplied by up to 5, added
-and subtracted, which costs about one decimal digit. The environment variable PHITODEEP_WINOGRAD=0
-switches it off.
+Coefficients of up to 8 enlarge rounding errors to a few millionths of the largest value in float32.
+The environment variable PHITODEEP_WINOGRAD=0 switches tiles off.
 
 Source: Lavin and Gray 2016, "Fast algorithms for convolutional neural networks", arXiv:1509.09308.
 """
@@ -59,7 +59,10 @@ G_G = np.kron(G, G)  # (36, 9): G W G^T of a kernel W, both as vectors
 
 
 def pays(N: int, out: Shape, channels: int, filters: int) -> bool:
-    """Return whether tiles are faster than windows, and switched on."""
+    """Return whether tiles are faster than windows, and switched on.
+
+    With few channels, the maps cost more than the products that they save; with few tiles, U does.
+    """
     tiles = N * math.prod(-(-size // 4) for size in out)
     fast = min(channels, filters) >= 12 and 6 * tiles >= channels + filters
     return fast and os.environ.get("PHITODEEP_WINOGRAD") != "0" and kernels.chosen() == "numba"
@@ -69,7 +72,7 @@ def convolve(
     X: Array, W: Array, b: Array | None, windows: Windows, Y: Array, buffer: Buffer
 ) -> None:
     """Y <- the products of all windows on X with W (3, 3, C, filters), plus b."""
-    U, pad = _points(W), windows.pads[0][0]
+    U, pad = _points(W, buffer("U", (36, *W.shape[2:]), W.dtype)), windows.pads[0][0]
     b = np.zeros(W.shape[-1], W.dtype) if b is None else b
     for part, V, M in _blocks(X, Y, buffer):
         tiles_of_images(X[part], pad, V)
@@ -87,9 +90,9 @@ def convolve_back(
     buffer: Buffer,
 ) -> None:
     """Write dW, and dX unless it is None, for `convolve`."""
-    U_T, pad = _points(W.swapaxes(2, 3)), windows.pads[0][0]
-    C, filters = W.shape[2:]
-    dU, share = (buffer(name, (36, C, filters), dY.dtype) for name in ("dU", "share"))
+    (C, filters), pad = W.shape[2:], windows.pads[0][0]
+    U_T = _points(W.swapaxes(2, 3), buffer("U^T", (36, filters, C), W.dtype))
+    dU, share = (buffer(name, (36, C, filters), W.dtype) for name in ("dU", "dU of a block"))
     dU.fill(0)
     for part, V, dM in _blocks(X, dY, buffer):
         tiles_of_images(X[part], pad, V)
@@ -102,9 +105,10 @@ def convolve_back(
     np.matmul(G_G.T.astype(dW.dtype), dU.reshape(36, -1), out=dW.reshape(9, -1))
 
 
-def _points(W: Array) -> Array:
-    """Return U (36, C, filters) = G W G^T, for W (3, 3, C, filters)."""
-    return (G_G.astype(W.dtype) @ W.reshape(9, -1)).reshape(36, *W.shape[2:])
+def _points(W: Array, U: Array) -> Array:
+    """Write U (36, C, filters) <- G W G^T, for W (3, 3, C, filters), and return it."""
+    np.matmul(G_G.astype(W.dtype), W.reshape(9, -1), out=U.reshape(36, -1))
+    return U
 
 
 def _matrices(V: Array) -> Array:
