@@ -17,7 +17,7 @@ Backward. All maps are linear, so the adjoint of each, in reverse order, gives t
 The tiles of a block of samples, about BLOCK numbers, are in memory at once, so they stay in the
 processor's cache. Blocks depend on sizes alone. Backward computes v again instead of keeping it.
 
-Coefficients of up to 8 enlarge rounding errors to a few millionths of the largest value in float32.
+Coefficients of up to 8 enlarge rounding errors to about 1e-5 of the largest value in float32.
 The environment variable PHITODEEP_WINOGRAD=0 switches tiles off.
 
 Source: Lavin and Gray 2016, "Fast algorithms for convolutional neural networks", arXiv:1509.09308.
