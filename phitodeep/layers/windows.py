@@ -111,7 +111,7 @@ class Windows:
         if channels == 1:  # faster here, because each copy is a longer contiguous run
             columns = columns.reshape(taps + ones, -1)
             columns[taps:] = 1
-            for column, tap in zip(columns, self.taps, strict=False):
+            for column, tap in zip(columns[:taps], self.taps, strict=True):
                 at = self.at(padded, tap)
                 np.copyto(column.reshape(at.shape), at)
             return columns[None].swapaxes(1, 2)
