@@ -204,7 +204,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/windows.py",
         "Windows.im2col",
-        "zip(columns.reshape(taps, -1), self.taps, strict=False)",
+        "zip(columns[:taps], self.taps, strict=False)",
     ): "there is one column for each tap",
     (
         "layers/windows.py",
@@ -219,7 +219,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "layers/convolution.py",
         "_Conv.backward",
-        "self._chunks(X, windows)",
+        "self._chunks(X, windows, ones)",
     ): "what was kept is cut again, to the same bits",
     (
         "layers/embedding.py",

@@ -21,6 +21,7 @@ from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.initialization import He, Initializer
+from phitodeep.layers import winograd
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
 from phitodeep.layers.windows import (
@@ -95,20 +96,23 @@ class _Convolution(Layer):
         name = type(self).__name__
         return cached_windows(sizes, self.kernel, self.strides, self.padding, self.dilations, name)
 
-    def _chunks(self, A: Array, windows: Windows) -> Iterator[tuple[slice, Array]]:
+    def _chunks(
+        self, A: Array, windows: Windows, ones: bool = False
+    ) -> Iterator[tuple[slice, Array]]:
         """Yield the windows on A (N, *sizes, C) as rows, for a slice of the samples at a time.
 
-        Each item is a slice and its rows (G, n * positions, taps * C / G). All chunks use the same
-        memory, about BLOCK elements.
+        Each item is a slice and its rows (G, n * positions, taps * C / G), or one number longer
+        with `ones`. All chunks use the same memory, about BLOCK elements.
         """
         padded = windows.pad(A, self.buffer)
-        per_sample = math.prod(windows.out) * len(windows.taps) * A.shape[-1]
+        per_sample = math.prod(windows.out) * (len(windows.taps) * A.shape[-1] + ones)
         count = max(1, min(len(A), -(-len(A) * per_sample // BLOCK)))
         edges = [len(A) * i // count for i in range(count + 1)]
         memory = self.buffer("columns", (-(-len(A) // count) * per_sample,), A.dtype)
         for first, last in pairwise(edges):
             columns = memory[: (last - first) * per_sample]
-            yield slice(first, last), windows.im2col(padded[first:last], self.groups, columns)
+            rows = windows.im2col(padded[first:last], self.groups, columns, ones)
+            yield slice(first, last), rows
 
     _mask_remedy = "use Conv1D or ConvTranspose1D, on X (N, T, C)"
 
@@ -159,6 +163,10 @@ class _Conv(_Convolution):
     it. U is large, so it is computed for one chunk of the samples at a time. If there are several
     chunks, none is kept, and backward computes U again for dW.
 
+    With one channel, U has few columns, and adding b would take as long as U W. U then has one more
+    column, of ones, so b is one more row of W, and db one more row of dW. Kernels of 3 x 3 with
+    stride 1 are computed in tiles where that is faster than windows: see `layers/winograd.py`.
+
     Sources: LeCun et al. 1989, "Backpropagation applied to handwritten zip code recognition",
     Neural Computation 1; as a matrix product: Chellapilla, Puri and Simard 2006.
     """
@@ -176,29 +184,59 @@ class _Conv(_Convolution):
         X = X if mask is None else X * mask
         windows = self._windows(X.shape[1:-1])
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
+        if self._in_tiles(len(X), windows):
+            X = np.ascontiguousarray(X)
+            winograd.convolve(X, self.W, self.b if self.bias else None, windows, Y, self.buffer)
+            self.save_for_backward(X=X, windows=windows, tiled=True)
+            return Y
         W_g, kept = self._by_group(self.W), None
-        for chunk, U in self._chunks(X, windows):
+        if ones := self._has_ones:
+            W_g = np.append(W_g, self.b[None, None], axis=1)
+        for chunk, U in self._chunks(X, windows, ones):
             np.matmul(U, W_g, out=by_group(Y[chunk], self.groups))
             kept = U if chunk == slice(0, len(X)) else None
-        if self.bias:
+        if self.bias and not ones:
             Y += self.b
-        self.save_for_backward(X=X, U=kept, windows=windows, mask=mask)
+        self.save_for_backward(X=X, windows=windows, tiled=False, mask=mask, U=kept)
         return Y
 
     def backward(self, dY: Array) -> Array | None:
-        X, kept, windows, mask = self.saved("X", "U", "windows", "mask")
+        X, windows, tiled = self.saved("X", "windows", "tiled")
+        if self.bias and not self._has_ones:
+            sum_rows(dY, out=self.grad_array("b"))
+        if tiled:
+            dW, dY = self.grad_array("W"), np.ascontiguousarray(dY)
+            dX = self.buffer("dX", X.shape, X.dtype) if current().needs_dX else None
+            winograd.convolve_back(X, self.W, dY, windows, dW, dX, self.buffer)
+            return dX
+        mask, kept = self.saved("mask", "U")
         G, channels = self.groups, X.shape[-1]
         dW_g = self._by_group(self.grad_array("W"))
+        if ones := self._has_ones:
+            dW_g = self.buffer("dW and db", (1, len(windows.taps) + 1, self.filters), dY.dtype)
         dW_g[...], share = 0, self.buffer("share", dW_g.shape, dY.dtype)
-        for chunk, U in self._chunks(X, windows) if kept is None else [(slice(None), kept)]:
+        for chunk, U in self._chunks(X, windows, ones) if kept is None else [(slice(None), kept)]:
             dW_g += np.matmul(U.swapaxes(1, 2), by_group(dY[chunk], G), out=share)
-        if self.bias:
-            sum_rows(dY, out=self.grad_array("b"))
+        if ones:
+            self._by_group(self.grad_array("W"))[...] = dW_g[:, :-1]
+            self.grad_array("b")[...] = dW_g[0, -1]
         if not current().needs_dX:
             return None
         taps = self.W.reshape(len(windows.taps), channels // G, G, self.filters // G)
         dX = windows.col2im(by_group(dY, G), taps.transpose(0, 2, 3, 1), self.buffer)
         return dX if mask is None else dX * mask
+
+    def _in_tiles(self, N: int, windows: Windows) -> bool:
+        """Return whether to use Winograd's tiles instead of windows, for N samples."""
+        settings = self.kernel, self.strides, self.dilations, self.groups
+        return settings == winograd.SETTINGS and winograd.pays(
+            N, windows.out, self.W.shape[-2], self.filters
+        )
+
+    @property
+    def _has_ones(self) -> bool:
+        """Whether U has a column of ones, so that b is one more row of W."""
+        return self.bias and self.W.shape[-2] == self.groups == 1
 
     def _by_group(self, W: Array) -> Array:
         """Return W (*kernel, C / G, filters) as a view (G, taps * C / G, filters / G)."""

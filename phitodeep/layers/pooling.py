@@ -94,7 +94,8 @@ class _MaxPool(_Pool):
 
     Shapes: X, dX are (N, *sizes, C); Y, dY are (N, *out, C), with `out` as in `Windows`.
     Backward. dy goes to the position of the maximum, the first one in row order if several are
-    equal. A position that is the maximum of several windows receives the sum.
+    equal. A window that contains NaN gives NaN, and its dy goes to the last NaN, as in PyTorch. A
+    position that is the maximum of several windows receives the sum.
     Source: Zhou and Chellappa 1988, "Computation of optical flow using a neural network".
     """
 
@@ -135,6 +136,9 @@ def max_pool(X: Array, Y: Array, winner: Array, kernel: Shape, stride: Shape) ->
             np.maximum(Y, at, out=Y)
             winner *= ~better
             winner += better.view(np.uint8) * winner.dtype.type(k)
+    if np.isnan(Y).any():
+        for k, at in enumerate(_each_tap(X, Y.shape[1:3], kernel, stride)):
+            winner[np.isnan(at)] = k
 
 
 @kernel

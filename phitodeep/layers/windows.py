@@ -101,17 +101,20 @@ class Windows:
         shape = (len(padded), *self.out, *self.kernel, padded.shape[-1])
         return np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
 
-    def im2col(self, padded: Array, groups: int, columns: Array) -> Array:
+    def im2col(self, padded: Array, groups: int, columns: Array, ones: bool = False) -> Array:
         """Copy all windows of padded samples (n, *padded, C) into `columns`, a flat array.
 
-        Return them as rows (groups, n * positions, taps * C / groups), a view of `columns`.
+        Return them as rows (groups, n * positions, taps * C / groups), a view of `columns`. With
+        `ones`, which requires one channel, each row has a 1 after its taps.
         """
         taps, channels = len(self.taps), padded.shape[-1]
         if channels == 1:  # faster here, because each copy is a longer contiguous run
-            for column, tap in zip(columns.reshape(taps, -1), self.taps, strict=True):
+            columns = columns.reshape(taps + ones, -1)
+            columns[taps:] = 1
+            for column, tap in zip(columns[:taps], self.taps, strict=True):
                 at = self.at(padded, tap)
                 np.copyto(column.reshape(at.shape), at)
-            return columns.reshape(1, taps, -1).swapaxes(1, 2)
+            return columns[None].swapaxes(1, 2)
         view = self.view(padded)  # (n, *out, *kernel, C)
         group = channels // groups
         split = view.reshape(*view.shape[:-1], groups, group) if groups > 1 else view[..., None, :]

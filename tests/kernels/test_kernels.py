@@ -139,6 +139,7 @@ CALLS: dict[str, list[list[Any]]] = {
     "max_pool": [
         [normal(2, 6, 5, 3), empty(2, 3, 2, 3), bytes_(2, 3, 2, 3), (2, 2), (2, 2)],
         [normal(2, 6, 5, 3), empty(2, 2, 4, 3), bytes_(2, 2, 4, 3), (3, 2), (2, 1)],
+        [normal(1, 2, 3, 1), empty(1, 1, 1, 1), bytes_(1, 1, 1, 1), (2, 2), (2, 2)],
     ],
     "max_pool_back": [
         [normal(2, 2, 4, 3), bytes_(2, 2, 4, 3), empty(2, 6, 5, 3), empty(2, 2, 4, 3),
@@ -147,6 +148,24 @@ CALLS: dict[str, list[list[Any]]] = {
          (2, 2), (2, 2)],
         [normal(2, 3, 2, 3), bytes_(2, 3, 2, 3), empty(2, 6, 4, 3), empty(2, 3, 2, 3),
          (2, 2), (2, 2)],
+    ],
+    "tiles_of_images": [
+        [normal(2, 7, 9, 3), 1, empty(6, 6, 2, 2, 3, 3)],
+        [normal(1, 6, 6, 1), 0, empty(6, 6, 1, 1, 1, 1)],
+        [normal(3, 3, 4, 5), 2, empty(6, 6, 3, 2, 2, 5)],
+    ],
+    "tiles_of_images_back": [
+        [normal(6, 6, 2, 2, 3, 3), 1, empty(2, 7, 9, 3)],
+        [normal(6, 6, 1, 1, 1, 1), 0, empty(1, 6, 6, 1)],
+        [normal(6, 6, 3, 2, 2, 5), 2, empty(3, 3, 4, 5)],
+    ],
+    "images_of_tiles": [
+        [normal(6, 6, 2, 2, 3, 3), normal(3), empty(2, 7, 9, 3)],
+        [normal(6, 6, 1, 1, 1, 1), normal(1), empty(1, 1, 2, 1)],
+    ],
+    "images_of_tiles_back": [
+        [normal(2, 7, 9, 3), empty(6, 6, 2, 2, 3, 3)],
+        [normal(1, 1, 2, 1), empty(6, 6, 1, 1, 1, 1)],
     ],
     "sum_by_token": [
         [integers(5, N), normal(N, D), empty(5, D)],
@@ -165,6 +184,7 @@ SCRATCH = {
     "layer_norm_back": (7,),
     "gru_step": (1,),
 }
+SUMS = {"tiles_of_images_back": 300, "images_of_tiles_back": 300}  # their size: some cancel
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
 
 
@@ -227,6 +247,8 @@ def test_both_forms_give_the_same(name: str, case: int, dtype: Any, rng: Any) ->
         {"rtol": 1e-12, "atol": 1e-13} if dtype == np.float64 else {"rtol": 3e-6, "atol": 2e-6}
     )
     for plain, twin in zip(*found.values(), strict=True):
+        if name in SUMS and plain is not None:
+            precision["atol"] = SUMS[name] * np.finfo(dtype).eps
         if plain is None:
             assert twin is None
         else:
@@ -412,32 +434,55 @@ def test_both_softmaxes_of_nothing_to_choose_from_are_0(dtype: Any) -> None:
         ("_layer_norm", "AVVfAAA"),
         ("_scaled_layer_norm", "AVVfAAA"),
         ("layer_norm_back", "AAAVAVVA"),
+        ("tiles_of_images", "XiT"),
+        ("tiles_of_images_back", "TiX"),
+        ("images_of_tiles", "TVX"),
+        ("images_of_tiles_back", "XT"),
     ],
 )
 def test_float32_is_not_computed_in_float64(name: str, arguments: str) -> None:
     """As a quotient with an integer would be, unnoticed, at half the speed."""
     numba = pytest.importorskip("numba")
-    from phitodeep.kernels.compiled import normalization, softmax
+    from phitodeep.kernels.compiled import normalization, softmax, winograd
     from phitodeep.kernels.compiled.jit import OPTIONS
 
-    home = normalization if "norm" in name else softmax
+    home = next(m for m in (normalization, softmax, winograd) if hasattr(m, name))
     f, i = numba.float32, numba.int64
     types = {"f": f, "i": i, "V": f[::1], "A": f[:, ::1], "S": f[:, :, ::1]}
+    types |= {"X": f[:, :, :, ::1], "T": f[:, :, :, :, :, ::1]}
     made = numba.njit(**OPTIONS)(getattr(home, name).py_func)
     made.compile(tuple(types[a] for a in arguments))
     assert "fpext" not in "".join(made.inspect_llvm().values())
 
 
-@pytest.mark.parametrize("place", range(4))
-def test_both_max_pools_let_nan_through(place: int, rng: Any) -> None:
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 2)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_max_pools_let_the_last_nan_win(
+    kernel: Any, stride: Any, dtype: Any, rng: Any
+) -> None:
+    """As in PyTorch. Of equal maxima, the first one wins."""
     pytest.importorskip("numba")
-    X = rng.standard_normal((1, 2, 2, 3)).astype(np.float32)
-    X[0, place // 2, place % 2, 1] = np.nan
+    X = rng.integers(0, 4, (3, 7, 8, 5)).astype(dtype)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    X[rng.random(X.shape) < 0.1] = -np.inf
+    height, width = ((n - k) // s + 1 for n, k, s in zip((7, 8), kernel, stride, strict=True))
+    dY = rng.integers(1, 9, (3, height, width, 5)).astype(dtype)
+    wanted = np.empty_like(dY), np.empty(dY.shape, np.uint8), np.zeros_like(X)
+    for n, i, j, c in np.ndindex(dY.shape):
+        top, left = i * stride[0], j * stride[1]
+        x = X[n, top : top + kernel[0], left : left + kernel[1], c].ravel()
+        nans = np.flatnonzero(np.isnan(x))
+        k = nans[-1] if nans.size else x.argmax()
+        wanted[0][n, i, j, c], wanted[1][n, i, j, c] = x[k], k
+        wanted[2][n, top + k // kernel[1], left + k % kernel[1], c] += dY[n, i, j, c]
     for which in ("numpy", "numba"):
         kernels.use(which)
-        Y, winner = np.empty((1, 1, 1, 3), np.float32), np.empty((1, 1, 1, 3), np.uint8)
-        KERNELS["max_pool"](X, Y, winner, (2, 2), (2, 2))
-        np.testing.assert_array_equal(np.isnan(Y[0, 0, 0]), [False, True, False])
+        found = [np.empty_like(a) for a in wanted]
+        KERNELS["max_pool"](X, *found[:2], kernel, stride)
+        KERNELS["max_pool_back"](dY, found[1], found[2], np.empty_like(dY), kernel, stride)
+        for one, two in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize("which", ["numpy", "numba"])

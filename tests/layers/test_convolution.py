@@ -119,6 +119,32 @@ def test_convolution_gradients(row: Any, rng: np.random.Generator) -> None:
         check_gradients(conv(row), X, max_probes=40)
 
 
+@pytest.mark.parametrize("kind", [Conv1D, Conv2D, DepthwiseConv2D])
+@pytest.mark.parametrize("needs_dX", [True, False])
+def test_one_channel_gives_what_two_give_if_one_is_zero(
+    kind: Any, needs_dX: bool, rng: np.random.Generator
+) -> None:
+    """With one channel, b is one more row of W."""
+    one = DepthwiseConv2D(2, multiplier=3) if kind is DepthwiseConv2D else kind(3, 2)
+    sizes = (6,) if kind is Conv1D else (6, 5)
+    one.build((*sizes, 1), seed=0, dtype=np.float64)
+    two = (Conv1D if kind is Conv1D else Conv2D)(3, 2)
+    two.build((*sizes, 2), seed=0, dtype=np.float64)
+    one.b = two.b = rng.standard_normal(3)
+    two.W = np.concatenate([one.W, one.W], axis=-2)
+    X, found = rng.standard_normal((4, *sizes, 1)), []
+    dY = rng.standard_normal((4, *(one.output_shape or ())))
+    for layer, A in ((one, X), (two, np.concatenate([X, 0 * X], axis=-1))):
+        Y = layer.forward(A)
+        with calling(needs_dX=needs_dX):
+            dX = layer.backward(dY)
+        assert (dX is None) != needs_dX
+        dX = np.zeros(1) if dX is None else dX
+        found.append([Y, dX[..., :1], layer.grads["W"][..., :1, :], layer.grads["b"]])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("channels", [1, 4])
 @pytest.mark.parametrize("block", [1, 300, 800])
 def test_windows_in_blocks_give_what_all_at_once_give(

@@ -1,0 +1,181 @@
+"""Convolutions with 3 x 3 kernels in a quarter of the products: Winograd's F(4 x 4, 3 x 3).
+
+Y is cut into tiles y of 4 x 4 outputs. Each depends on a tile x of 6 x 6 numbers of X, so the tiles
+of X overlap by 2. With the constant matrices A, B and G below,
+
+    v = B^T x B        U = G W G^T        m = v U        y = A^T m A + b
+
+where v, U and m have 6 x 6 points, and v U is a product (tiles, C) times (C, filters) at each
+point: 36 products per channel for 16 outputs, instead of 9 x 16 = 144. `docs/winograd.md` derives
+the matrices.
+
+Backward. All maps are linear, so the adjoint of each, in reverse order, gives the exact derivative:
+
+    dm = A dy A^T      dv = dm U^T        dx = B dv B^T, added where tiles overlap
+                       dU = v^T dm        dW = G^T dU G
+
+The tiles of a block of samples, about BLOCK numbers, are in memory at once, so they stay in the
+processor's cache. Blocks depend on sizes alone. Backward computes v again instead of keeping it.
+
+Coefficients of up to 8 enlarge rounding errors to about 1e-5 of the largest value in float32.
+The environment variable PHITODEEP_WINOGRAD=0 switches tiles off.
+
+Source: Lavin and Gray 2016, "Fast algorithms for convolutional neural networks", arXiv:1509.09308.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from phitodeep import kernels
+from phitodeep.kernels import kernel
+from phitodeep.layers.windows import Windows
+from phitodeep.types import Array, DType, Shape
+
+Buffer = Callable[[str, Shape, DType], Array]
+SETTINGS = ((3, 3), (1, 1), (1, 1), 1)  # kernel, stride, dilation and groups
+BLOCK = 1 << 19  # numbers in the tiles of one block
+
+A = np.array(
+    [[1, 0, 0, 0], [1, 1, 1, 1], [1, -1, 1, -1], [1, 2, 4, 8], [1, -2, 4, -8], [0, 0, 0, 1]]
+)
+B = np.array(
+    [
+        [4, 0, 0, 0, 0, 0],
+        [0, -4, 4, -2, 2, 4],
+        [-5, -4, -4, -1, -1, 0],
+        [0, 1, -1, 2, -2, -5],
+        [1, 1, 1, 1, 1, 0],
+        [0, 0, 0, 0, 0, 1],
+    ]
+)
+G = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]) / 24
+G_G = np.kron(G, G)  # (36, 9): G W G^T of a kernel W, both as vectors
+
+
+def pays(N: int, out: Shape, channels: int, filters: int) -> bool:
+    """Return whether tiles are faster than windows, and switched on.
+
+    With few channels, the maps cost more than the products that they save; with few tiles, U does.
+    """
+    tiles = N * math.prod(-(-size // 4) for size in out)
+    fast = min(channels, filters) >= 12 and 6 * tiles >= channels + filters
+    return fast and os.environ.get("PHITODEEP_WINOGRAD") != "0" and kernels.chosen() == "numba"
+
+
+def convolve(
+    X: Array, W: Array, b: Array | None, windows: Windows, Y: Array, buffer: Buffer
+) -> None:
+    """Y <- the products of all windows on X with W (3, 3, C, filters), plus b."""
+    U, pad = _points(W, buffer("U", (36, *W.shape[2:]), W.dtype)), windows.pads[0][0]
+    b = np.zeros(W.shape[-1], W.dtype) if b is None else b
+    for part, V, M in _blocks(X, Y, buffer):
+        tiles_of_images(X[part], pad, V)
+        np.matmul(_matrices(V), U, out=_matrices(M))
+        images_of_tiles(M, b, Y[part])
+
+
+def convolve_back(
+    X: Array,
+    W: Array,
+    dY: Array,
+    windows: Windows,
+    dW: Array,
+    dX: Array | None,
+    buffer: Buffer,
+) -> None:
+    """Write dW, and dX unless it is None, for `convolve`."""
+    (C, filters), pad = W.shape[2:], windows.pads[0][0]
+    U_T = _points(W.swapaxes(2, 3), buffer("U^T", (36, filters, C), W.dtype))
+    dU, share = (buffer(name, (36, C, filters), W.dtype) for name in ("dU", "dU of a block"))
+    dU.fill(0)
+    for part, V, dM in _blocks(X, dY, buffer):
+        tiles_of_images(X[part], pad, V)
+        images_of_tiles_back(dY[part], dM)
+        dU += np.matmul(_matrices(V).swapaxes(1, 2), _matrices(dM), out=share)
+        if dX is not None:
+            dV = V  # overwritten
+            np.matmul(_matrices(dM), U_T, out=_matrices(dV))
+            tiles_of_images_back(dV, pad, dX[part])
+    np.matmul(G_G.T.astype(dW.dtype), dU.reshape(36, -1), out=dW.reshape(9, -1))
+
+
+def _points(W: Array, U: Array) -> Array:
+    """Write U (36, C, filters) <- G W G^T, for W (3, 3, C, filters), and return it."""
+    np.matmul(G_G.astype(W.dtype), W.reshape(9, -1), out=U.reshape(36, -1))
+    return U
+
+
+def _matrices(V: Array) -> Array:
+    """Return tiles (6, 6, N, rows, columns, C) as one matrix (tiles, C) for each point."""
+    return V.reshape(36, -1, V.shape[-1])
+
+
+def _blocks(X: Array, Y: Array, buffer: Buffer) -> Iterator[tuple[slice, Array, Array]]:
+    """Yield a slice of the samples, and memory for its tiles of X and of Y, block by block."""
+    N, rows, columns = len(X), -(-Y.shape[1] // 4), -(-Y.shape[2] // 4)
+    v, m = (36 * rows * columns * A.shape[-1] for A in (X, Y))  # numbers per sample
+    block = max(BLOCK, 18 * X.shape[-1] * Y.shape[-1])  # half the size of U, which each block reads
+    count = min(N, -(-N * (v + m) // block))
+    largest = -(-N // count)
+    V, M = buffer("V", (largest * v,), X.dtype), buffer("M", (largest * m,), X.dtype)
+    for first, last in pairwise(N * i // count for i in range(count + 1)):
+        n = last - first
+        shape = (6, 6, n, rows, columns, -1)
+        yield slice(first, last), V[: n * v].reshape(shape), M[: n * m].reshape(shape)
+
+
+@kernel
+def tiles_of_images(X: Array, pad: int, V: Array) -> None:
+    """V (6, 6, N, rows, columns, C) <- B^T x B, for the 6 x 6 numbers x of each tile of X."""
+    padded, inside = _padded(X, pad, V)
+    inside[...] = X
+    x = np.lib.stride_tricks.sliding_window_view(padded, (6, 6), (1, 2))[:, ::4, ::4]
+    B_ = B.astype(X.dtype)
+    np.einsum("pi,qj,nrscpq->ijnrsc", B_, B_, x, out=V, optimize=True)
+
+
+@kernel
+def tiles_of_images_back(dV: Array, pad: int, dX: Array) -> None:
+    """dX <- the sum of B dv B^T over the tiles that contain each number."""
+    padded, inside = _padded(dX, pad, dV)
+    rows, columns = dV.shape[3:5]
+    for p, q in np.ndindex(6, 6):
+        at = padded[:, p : p + 4 * rows : 4, q : q + 4 * columns : 4]
+        at += np.einsum("i,j,ijnrsc->nrsc", *B[[p, q]].astype(dV.dtype), dV, optimize=True)
+    dX[...] = inside
+
+
+@kernel
+def images_of_tiles(M: Array, b: Array, Y: Array) -> None:
+    """Y (N, H, W, filters) <- A^T m A + b of each tile, cut off at the edges of Y."""
+    N, H, W, filters = Y.shape
+    rows, columns = M.shape[3:5]
+    A_ = A.astype(M.dtype)
+    y = np.einsum("ip,jq,ijnrsk->nrpsqk", A_, A_, M, optimize=True)
+    np.add(y.reshape(N, 4 * rows, 4 * columns, filters)[:, :H, :W], b, out=Y)
+
+
+@kernel
+def images_of_tiles_back(dY: Array, dM: Array) -> None:
+    """dM <- A dy A^T, for the 4 x 4 numbers dy of each tile, which are zeros outside dY."""
+    N, H, W, filters = dY.shape
+    rows, columns = dM.shape[3:5]
+    padded = np.zeros((N, 4 * rows, 4 * columns, filters), dY.dtype)
+    padded[:, :H, :W] = dY
+    A_ = A.astype(dY.dtype)
+    dy = padded.reshape(N, rows, 4, columns, 4, filters)
+    np.einsum("ip,jq,nrpsqk->ijnrsk", A_, A_, dy, out=dM, optimize=True)
+
+
+def _padded(X: Array, pad: int, V: Array) -> tuple[Array, Array]:
+    """Return zeros that the tiles V cover, and a view of the places of X in them."""
+    N, H, W, C = X.shape
+    rows, columns = V.shape[3:5]
+    padded = np.zeros((N, 4 * rows + 2, 4 * columns + 2, C), X.dtype)
+    return padded, padded[:, pad : pad + H, pad : pad + W]

@@ -1,0 +1,230 @@
+"""Convolutions in tiles against convolutions by windows, and their errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import inference, kernels
+from phitodeep.layers import Conv2D, winograd
+from phitodeep.layers.call import calling
+from phitodeep.model import SequentialBuilder
+from phitodeep.testing import check_gradients
+from phitodeep.types import Array
+
+SIZES = [  # N, height, width, C, filters, padding
+    (1, 16, 12, 12, 12, "valid"),
+    (3, 7, 9, 13, 17, "same"),
+    (2, 11, 6, 12, 20, 1),
+    (4, 5, 5, 24, 12, 2),
+    (64, 1, 1, 16, 16, "same"),
+    (5, 3, 18, 12, 14, 5),
+]
+sizes = pytest.mark.parametrize("size", SIZES, ids=str)
+
+
+@pytest.fixture(params=["numpy", "numba"])
+def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tiles with both kernel sets; without the compiled one, the layer takes windows."""
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    before = kernels.chosen()
+    kernels.use(request.param)
+    monkeypatch.setattr(kernels, "chosen", lambda: "numba")
+    yield
+    monkeypatch.undo()
+    kernels.use(before)
+
+
+both_kernel_sets = pytest.mark.usefixtures("_kernels")
+
+
+def conv(size: Any, dtype: Any, *, bias: bool = True) -> Conv2D:
+    _, height, width, C, filters, padding = size
+    layer = Conv2D(filters, 3, padding=padding, bias=bias)
+    layer.build((height, width, C), seed=0, dtype=dtype)
+    if bias:
+        layer.b = np.linspace(-1, 1, filters)
+    return layer
+
+
+def given(size: Any, dtype: Any) -> tuple[Array, Array]:
+    """X and dY."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((*size[:3], size[3])).astype(dtype)
+    shape = conv(size, dtype).output_shape
+    assert shape is not None
+    return X, rng.standard_normal((size[0], *shape)).astype(dtype)
+
+
+def passes(layer: Conv2D, X: Array, dY: Array, tiled: bool | None = True) -> dict[str, Array]:
+    found = {"Y": layer.forward(X).copy()}
+    assert tiled is None or layer.cache["tiled"] == tiled
+    dX = layer.backward(dY)
+    assert dX is not None
+    return found | {"dX": dX.copy()} | {f"d{k}": dW.copy() for k, dW in layer.grads.items()}
+
+
+def by_windows(layer: Conv2D, X: Array, dY: Array) -> dict[str, Array]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PHITODEEP_WINOGRAD", "0")
+        return passes(layer, X, dY, tiled=False)
+
+
+@both_kernel_sets
+@sizes
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("block", [1, winograd.BLOCK])
+def test_tiles_give_what_windows_give(
+    size: Any, bias: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(winograd, "BLOCK", block)
+    X, dY = given(size, np.float64)
+    layer = conv(size, np.float64, bias=bias)
+    wanted, found = by_windows(layer, X, dY), passes(layer, X, dY)
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=0, atol=1e-11, err_msg=name)
+
+
+@both_kernel_sets
+@pytest.mark.parametrize("size", [*SIZES, (8, 14, 14, 32, 64, 1), (12, 8, 8, 128, 128, 1)], ids=str)
+def test_errors_in_float32_stay_small(size: Any) -> None:
+    X, dY = given(size, np.float32)
+    layer = conv(size, np.float32)
+    found = passes(layer, X, dY)
+    layer.cast(np.float64)
+    wanted = by_windows(layer, X.astype(np.float64), dY.astype(np.float64))
+    for name, exact in wanted.items():
+        assert found[name].dtype == np.float32
+        assert abs(found[name] - exact).max() < 1e-5 * abs(exact).max(), name
+
+
+@both_kernel_sets
+@sizes
+def test_gradients(size: Any) -> None:
+    X, _ = given(size, np.float64)
+    check_gradients(conv(size, np.float64), X, max_probes=40)
+
+
+@both_kernel_sets
+@sizes
+def test_reused_buffers_and_a_shorter_last_batch(size: Any) -> None:
+    X, dY = given(size, np.float32)
+    layer = conv(size, np.float32)
+    half = max(1, size[0] // 2)
+    wanted = [passes(layer, X, dY), passes(layer, X[:half], dY[:half], None)] * 2
+    with calling(reuse=True):
+        found = [passes(layer, X[:n], dY[:n], None) for n in (size[0], half, size[0], half)]
+    for one, two in zip(found, wanted, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+
+
+@both_kernel_sets
+def test_arrays_that_are_not_contiguous_or_read_only() -> None:
+    size = (3, 7, 9, 13, 17, "same")
+    X, dY = given(size, np.float32)
+    layer = conv(size, np.float32)
+    wanted = passes(layer, X, dY)
+    wide_X, wide_dY = np.repeat(X, 2, axis=2), np.repeat(dY, 2, axis=3)
+    frozen_X, frozen_dY = X.copy(), dY.copy()
+    frozen_X.flags.writeable = frozen_dY.flags.writeable = False
+    for other in ((wide_X[:, :, ::2], wide_dY[:, :, :, ::2]), (frozen_X, frozen_dY)):
+        found = passes(layer, *other)
+        for name in wanted:
+            np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+
+
+@both_kernel_sets
+def test_dX_may_be_left_out() -> None:
+    size = SIZES[1]
+    X, dY = given(size, np.float32)
+    layer = conv(size, np.float32)
+    wanted = passes(layer, X, dY)
+    with calling(needs_dX=False):
+        layer.forward(X)
+        assert layer.backward(dY) is None
+    for name in ("W", "b"):
+        np.testing.assert_array_equal(layer.grads[name], wanted[f"d{name}"])
+
+
+@both_kernel_sets
+def test_several_threads_predict_at_once() -> None:
+    size = (8, 14, 14, 16, 16, 1)
+    X, _ = given(size, np.float32)
+    layer = conv(size, np.float32)
+    found: list[Array] = []
+
+    def predict() -> None:
+        with inference():
+            found.extend(layer.forward(X) for _ in range(5))
+
+    wanted = layer.forward(X)
+    threads = [threading.Thread(target=predict) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20
+    for Y in found:
+        np.testing.assert_array_equal(Y, wanted)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_training_repeats_bit_for_bit(threads: int) -> None:
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((24, 10, 10, 12)), rng.integers(0, 3, 24)
+
+    def weights() -> dict[str, Array]:
+        model = (
+            SequentialBuilder()
+            .conv2d(12, 3, padding="same")
+            .relu()
+            .conv2d(16, 3)
+            .global_avg_pool()
+            .dense(3)
+            .loss("softmax_cross_entropy")
+            .seed(0)
+            .build()
+        )
+        model.train(X, y, epochs=2, batch_size=10, threads=threads, verbose=0)
+        return model.get_weights()
+
+    one, two = weights(), weights()
+    for name in one:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+
+
+def test_which_convolutions_are_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "chosen", lambda: "numba")
+    monkeypatch.delenv("PHITODEEP_WINOGRAD", raising=False)
+
+    def tiled(N: int = 64, size: int = 14, C: int = 32, filters: int = 64, **options: Any) -> bool:
+        layer = Conv2D(filters, **{"kernel_size": 3, **options})
+        layer.build((size, size, C))
+        return layer._in_tiles(N, layer._windows((size, size)))
+
+    assert tiled()
+    assert tiled(padding="same", N=1)
+    assert tiled(padding=3, bias=False)
+    assert not tiled(N=0)
+    assert not tiled(N=1, size=5)  # 1 tile: more time for the kernels than for the tile
+    assert not tiled(C=1)
+    assert not tiled(filters=8)
+    assert not tiled(kernel_size=5)
+    assert not tiled(kernel_size=(3, 1))
+    assert not tiled(stride=(2, 1))
+    assert not tiled(dilation=2)
+    assert not tiled(groups=2)
+    monkeypatch.setenv("PHITODEEP_WINOGRAD", "0")
+    assert not tiled()
+    monkeypatch.setenv("PHITODEEP_WINOGRAD", "1")
+    assert tiled()
+    monkeypatch.setattr(kernels, "chosen", lambda: "numpy")
+    assert not tiled()
