@@ -30,7 +30,8 @@ from phitodeep.hints import OF_MODELS, OF_TRAIN
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import calling
+from phitodeep.layers.call import calling, current
+from phitodeep.layers.chain import Chain
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.loss.names import LOSSES
 from phitodeep.metrics import MetricLike, as_metrics
@@ -45,7 +46,7 @@ from phitodeep.training.inputs import model_mask, validate_inputs
 from phitodeep.training.loop import Training, held_out
 from phitodeep.training.objective import Objective, Trainable
 from phitodeep.training.rate_finder import RateRange, find_alpha
-from phitodeep.training.shortcuts import check_pair, plan
+from phitodeep.training.shortcuts import check_pair, plan, rearranged
 from phitodeep.training.sources import as_source
 from phitodeep.training.threads import predictions
 from phitodeep.types import Array, DType, Schedule
@@ -76,7 +77,7 @@ class Sequential(Trainable):
     `build`, or by the first call of `train`.
     """
 
-    refers_to = ("_checked",)
+    refers_to = ("_checked", "_plans")
     kept_as: ClassVar = {"loss_class": "loss", "alpha": "_own_alpha"}
 
     @keywords({"loss": "write loss_class=", "batch": "write batch_size=", "lr": "write alpha="})
@@ -98,7 +99,7 @@ class Sequential(Trainable):
         self.epoch = 0  # epochs trained so far
         self._alpha = None if alpha is None else check_rate(alpha)
         self._checked: tuple[Layer | None, Loss] | None = None
-        self._costs: tuple[Any, tuple[int, int]] | None = None
+        self._plans: tuple[Any, tuple[int, int, Chain]] | None = None
         self.setbatchsize(batch_size)
         self.setloss(MeanSquaredError() if loss_class is None else loss_class)
         as_metrics(metrics, self.loss.threshold)  # so that a wrong name is refused here
@@ -112,6 +113,9 @@ class Sequential(Trainable):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.layers))})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_plans": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -266,13 +270,17 @@ class Sequential(Trainable):
         mask = model_mask(self, X, lengths)
         X = X if on_disk else validate_inputs(self, X, mask=mask)
 
+        flops, at_once, body = self._planned()
+        body = body if current().watch is None else self
+
         def forward(rows: slice) -> Array:
             kept = None if mask is None else mask[rows]
             part = validate_inputs(self, X[rows], mask=kept) if on_disk else X[rows]
+            if kept is current().mask:  # None, as a rule
+                return body.forward(part)
             with calling(mask=kept):
-                return self.forward(part)
+                return body.forward(part)
 
-        flops, at_once = self._cost()
         return predictions(self, forward, len(X), batch_size or at_once, flops, threads)
 
     def samples_at_once(self) -> int:
@@ -280,16 +288,19 @@ class Sequential(Trainable):
 
         That many stay in the processor's cache from layer to layer. The maximum is 1024.
         """
-        return self._cost()[1]
+        return self._planned()[1]
 
-    def _cost(self) -> tuple[int, int]:
-        """Return the FLOPs of a sample and `samples_at_once`, kept until the layers change."""
-        key = (self.output_shape, *map(id, self.layers))
-        if self._costs is None or self._costs[0] != key:
+    def _planned(self) -> tuple[int, int, Chain]:
+        """Return a sample's FLOPs, `samples_at_once` and what `predict` runs, until layers change.
+
+        The chain takes the shortcuts that change no bit of a prediction.
+        """
+        if self._plans is None or self._plans[0] != (self.output_shape, self.layers):
             widest = max(math.prod(layer.output_shape or ()) for _, layer in self.walk())
             at_once = max(1, min(1024, (1 << 20) // max(widest, 1)))
-            self._costs = key, (self.flops(), at_once)
-        return self._costs[1]
+            plans = self.flops(), at_once, rearranged(self)
+            self._plans = (self.output_shape, [*self.layers]), plans
+        return self._plans[1]
 
     @keywords({})
     def evaluate(

@@ -25,7 +25,6 @@ from phitodeep.models import gpt, lenet
 from phitodeep.optimization.optimizers import LBFGS
 from phitodeep.training.callbacks import LambdaCallback
 
-
 ENVIRONMENT = threads._environment.__wrapped__  # without its memory
 
 

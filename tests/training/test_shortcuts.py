@@ -49,7 +49,7 @@ from phitodeep.loss import (
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.training import shortcuts as fusion
 from phitodeep.training.callbacks import LambdaCallback
-from phitodeep.training.shortcuts import FUSED, JOINED, SWAPPED, check_pair, fused, swapped
+from phitodeep.training.shortcuts import FUSED, JOINED, SWAPPED, check_pair, fused, rearranged
 from phitodeep.types import Array, Shape
 
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]
@@ -249,7 +249,7 @@ def test_only_what_the_table_names_is_swapped() -> None:
         Chain(MaxPool1D(2), ReLU()),
         Chain(ReLU(), Dense(3)),
     ):
-        assert swapped(chain) is chain
+        assert rearranged(chain) is chain
 
 
 def test_training_swaps_and_comes_to_the_same(
