@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -153,7 +154,7 @@ class _OneBlasThread:
         try:
             with self.lock:
                 first = not self.depth
-                if first:
+                if first and not self.before:
                     self.before = [(lib, n) for lib in _blas() if (n := lib.num_threads or 1) > 1]
                 self.depth[me] = self.depth.get(me, 0) + 1
                 if self.depth[me] == 1:
@@ -174,9 +175,14 @@ class _OneBlasThread:
             for library, n in self.before:
                 if not self.depth or _is_per_thread(library):
                     _set(library, n)
+            if not self.depth:
+                self.before = []
 
     def forked(self) -> None:
-        """In a forked process, only the thread that called fork goes on."""
+        """In a forked process, only the thread that called fork goes on.
+
+        If others were inside, BLAS has one thread until the next body ends.
+        """
         me = threading.get_ident()
         self.lock = threading.RLock()
         self.depth = {me: self.depth[me]} if me in self.depth else {}
@@ -192,22 +198,29 @@ class _Help:
     """A request that a thread run `work`, which can be withdrawn until a thread has begun."""
 
     def __init__(self, work: Callable[[], None]) -> None:
-        self.work, self.context = work, copy_context()
+        self.job: Callable[[], None] | None = partial(copy_context().run, work)
         self.taken, self.done = threading.Lock(), threading.Lock()
         self.done.acquire()
+        self.process = os.getpid()
 
     def give(self) -> None:
         """Run the work, unless it was withdrawn."""
-        if self.taken.acquire(blocking=False):
+        job = self.job
+        if job is not None and self.taken.acquire(blocking=False):
             try:
                 with one_blas_thread:
-                    self.context.run(self.work)
+                    job()
             finally:
                 self.done.release()
 
-    def end(self) -> None:
-        """Withdraw the request, or wait until the work is done."""
-        if not self.taken.acquire(blocking=False):
+    def withdraw(self) -> bool:
+        """Return True if no thread has begun, and keep nothing alive."""
+        self.job = None
+        return self.taken.acquire(blocking=False)
+
+    def wait(self) -> None:
+        """Wait until the work is done; a forked process does not have the thread that does it."""
+        if self.process == os.getpid():
             self.done.acquire()
 
 
@@ -224,12 +237,13 @@ class _Pool:
             while self.count < len(requests):
                 threading.Thread(target=self._serve, name="phitodeep", daemon=True).start()
                 self.count += 1
-        for request in requests:
+        for request in requests if self.count else ():
             self.requests.put(request)
 
     def _serve(self) -> None:
         while True:
-            self.requests.get().give()
+            with suppress(Exception):  # whoever asked does the work itself
+                self.requests.get().give()
 
 
 _pool = _Pool()
@@ -264,11 +278,24 @@ def run(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
         work()
     finally:
         waiting.clear()
-        for helper in helpers:
-            helper.end()
+        _finish([helper for helper in helpers if not helper.withdraw()])
     if errors:
         raise errors[min(errors)]
     return results
+
+
+def _finish(helpers: Sequence[_Help]) -> None:
+    """Wait for all helpers, even if Ctrl-C is pressed meanwhile."""
+    interrupted: BaseException | None = None
+    for helper in helpers:
+        while True:
+            try:
+                helper.wait()
+                break
+            except BaseException as error:
+                interrupted = error
+    if interrupted is not None:
+        raise interrupted
 
 
 def _forked() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -252,6 +253,24 @@ def test_results_are_the_same_to_the_bit_for_every_number_of_threads(
                 np.testing.assert_array_equal(other[what][name], a, err_msg=f"{what} {name}")
 
 
+def test_draws_of_predictions_depend_on_no_thread(cut: Any) -> None:
+    class Noisy(Layer):
+        independent_samples = True
+
+        def forward(self, X: Any) -> Any:
+            return X + self.uniform(X.shape)
+
+    cut(2)
+    X, found = points(40)[0], []
+    for count in (1, 2, 3, 4):
+        model = Sequential(Noisy(), seed=0)
+        model.build((6,))
+        found.append([model.predict(X, 8, threads=count) for _ in range(2)])
+    assert (found[0][0] != found[0][1]).any()
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
 def test_threads_do_run(cut: Any) -> None:
     cut(2)
     together = threading.Barrier(2, timeout=20)
@@ -328,6 +347,51 @@ def test_ctrl_c_waits_for_the_other_threads() -> None:
     with pytest.raises(KeyboardInterrupt):
         threads.run([press, slow], 2)
     assert ended.is_set()
+
+
+def test_ctrl_c_while_waiting_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended, presses = threading.Event(), threading.Event(), [1, 1]
+    wait = threads._Help.wait
+
+    def slow() -> None:
+        begun.set()
+        time.sleep(0.1)
+        ended.set()
+
+    def interrupted(helper: threads._Help) -> None:
+        if presses:
+            presses.pop()
+            raise KeyboardInterrupt
+        wait(helper)
+
+    monkeypatch.setattr(threads._Help, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        threads.run([lambda: begun.wait(20), slow], 2)
+    assert ended.is_set()
+    assert not presses
+
+
+def test_what_was_withdrawn_keeps_nothing_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = threads._Pool()
+    pool.count = 1  # a thread that is busy elsewhere
+    monkeypatch.setattr(threads, "_pool", pool)
+    result = np.ones(3)
+    alive = weakref.ref(result)
+    assert len(threads.run([lambda: 1, lambda kept=result: len(kept)], 2)) == 2
+    del result
+    assert alive() is None
+    assert pool.requests.qsize() == 1
+
+
+def test_a_helper_survives_an_error() -> None:
+    pool = threads._Pool()
+    broken = threads._Help(lambda: None)
+    broken.job = lambda: 1 / 0
+    done = threads._Help(lambda: None)
+    pool.ask([broken, done])
+    broken.wait()
+    done.wait()
+    assert pool.count == 2
 
 
 # --- BLAS --------------------------------------------------------------------------------------
@@ -475,6 +539,26 @@ def test_small_work_and_work_that_is_not_split_leave_blas_alone(blas: Library, c
 
 
 # --- fork --------------------------------------------------------------------------------------
+
+
+def test_a_process_forked_while_others_are_inside_restores_blas(blas: Library) -> None:
+    limit, inside, leave = threads._OneBlasThread(), threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with limit:
+            inside.set()
+            leave.wait(20)
+
+    other = threading.Thread(target=stay)
+    other.start()
+    inside.wait(20)
+    limit.forked()  # as if in the child, where the other thread is gone
+    assert (limit.depth, blas.num_threads) == ({}, 1)
+    with limit:
+        pass
+    assert blas.num_threads == 3
+    leave.set()
+    other.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -34,6 +34,7 @@ class Call(NamedTuple):
     memory: dict[Any, Any] | None = None  # in generation: earlier steps, by layer
     again: bool = False  # a checkpoint recomputes this forward pass: nothing is counted twice
     watch: Watch | None = None  # what observes every pass: see `watching`
+    draw: int | None = None  # the number of a prediction, which all its batches share
 
     @property
     def keeps(self) -> bool:

@@ -55,11 +55,13 @@ class Seeded(Buffered):
         """Return a key under which this forward pass draws values that no other pass draws.
 
         It holds the index of the first sample and the optimizer's step or, outside training, the
-        number of forward passes so far.
+        number of predictions or forward passes so far.
         """
         call = current()
         if call.step is not None:
             return call.first, call.step, 0
+        if call.draw is not None:
+            return call.first, call.draw, 2
         self._frame.passes += not call.again
         return call.first, self._frame.passes, 1
 

@@ -157,7 +157,11 @@ class Loss(Buffered, Configurable):
 
 
 class Elementwise(Loss):
-    """A loss computed element by element: its author implements `each` and `slope`."""
+    """A loss computed element by element: its author implements `each` and `slope`.
+
+    An element of their results may depend only on the same element of P and T, because large
+    batches are computed in parts.
+    """
 
     def each(self, P: Array, T: Array) -> Array:
         """The loss of each element, in a new array."""

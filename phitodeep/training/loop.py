@@ -35,7 +35,7 @@ from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Objective, Sums, Trainable
 from phitodeep.training.progress import display
-from phitodeep.training.sources import Memory, Source
+from phitodeep.training.sources import Arrays, Memory, Source
 from phitodeep.training.threads import Team
 from phitodeep.types import Array
 
@@ -86,7 +86,7 @@ class Training:
 
     def run(self, epochs: int) -> History:
         """Train for `epochs` epochs; a callback, Ctrl-C or divergence may end training early."""
-        with self.team.blas(self.size or self.data.count or 1):
+        with self.team.blas(self.data.batch_size(self.size)):
             self.epochs(epochs)
         return self.history
 
@@ -159,6 +159,8 @@ class Training:
         done = 0
         while group := list(itertools.islice(batches, self.accumulate)):
             done += 1
+            if not isinstance(self.data, Arrays):  # an iterable may have changed layers
+                self.team.refresh()
             try:
                 loss = self.step(group, totals)
             except DivergenceError as error:

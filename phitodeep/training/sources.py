@@ -38,6 +38,11 @@ class Source:
         assert self.count is not None
         return -(-self.count // (size or self.count))
 
+    def batch_size(self, size: int | None) -> int:
+        """Return the number of samples in the first batch, for batches of `size`."""
+        assert self.count is not None
+        return min(size or self.count, self.count)
+
     def batches(
         self, size: int | None, rng: np.random.Generator | None = None, into: Buffered | None = None
     ) -> Iterator[Data]:
@@ -146,8 +151,12 @@ class Stream(Source):
         first = next(items, None)
         if first is None:
             raise ArgumentError("the iterable yielded no batches.")
-        self.sample = np.shape(self._named(first)["X"])[1:]
+        shape = np.shape(self._named(first)["X"])
+        self._first, self.sample = (shape or (1,))[0], shape[1:]
         self._begun = chain([first], items)
+
+    def batch_size(self, size: int | None) -> int:
+        return self._first
 
     def steps(self, size: int | None) -> int | None:
         return self._steps

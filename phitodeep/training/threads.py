@@ -27,7 +27,7 @@ class Member(NamedTuple):
 
     body: Chain
     loss: Loss
-    layers: list[tuple[Layer, Layer]]  # pairs of a layer and its replica in this body
+    layers: list[Layer]  # of this body, in the order of the tree
 
 
 class Team:
@@ -51,8 +51,9 @@ class Team:
 
     def refresh(self) -> None:
         """Make new replicas, since layers may have changed; split no more if one says so now."""
-        self.members = [Member(self.body, self.loss, [])]
-        updates = any(layer.state and layer.trainable for _, layer in self.body.walk())
+        self.layers = [layer for _, layer in self.body.walk()]
+        self.members = [Member(self.body, self.loss, self.layers)]
+        updates = any(layer.state and layer.trainable for layer in self.layers)
         independent = self.loss.independent_samples and _splits(self.body)
         self.splits = self.splits and independent and not updates
 
@@ -70,9 +71,12 @@ class Team:
         The gradients of all parts are added into the body's gradients.
         """
         k, n, call = self.parts(len(batch.X)), len(batch.X), current()
+        members = self._members(k)
+        for member in members:
+            for layer in member.layers:
+                layer._frame.grads = {}  # this batch may not reach the layer
         if k == 1:
             return [task(self.body, self.loss, batch, total)]
-        members = self._members(k)
         edges = [n * i // k for i in range(k + 1)]
 
         def job(i: int) -> tuple[Array, float]:
@@ -82,13 +86,9 @@ class Team:
 
         results = run([partial(job, i) for i in range(k)], self.threads)
         for member in members[1:]:
-            for ours, theirs in member.layers:
-                for name, gradient in theirs.grads.items():
-                    if name in ours.grads:
-                        ours.grads[name] += gradient
-                    else:  # the first part ran no backward, or none through this parameter
-                        ours.grads[name] = gradient
-                theirs.grads = {}  # the next batch may not reach the layer
+            for layer, replica in zip(self.layers, member.layers, strict=True):
+                if replica.grads:
+                    _add(layer, replica.grads)
         return results
 
     def _members(self, k: int) -> list[Member]:
@@ -98,10 +98,20 @@ class Team:
             loss = copy.copy(self.loss)
             loss._frame = of_loss
             body = self.body._replica(frames)
-            pairs = zip(self.body.walk(), body.walk(), strict=True)
-            layers = [(ours, theirs) for (_, ours), (_, theirs) in pairs]
-            self.members.append(Member(body, loss, layers))
+            self.members.append(Member(body, loss, [layer for _, layer in body.walk()]))
         return self.members[:k]
+
+
+def _add(layer: Layer, grads: dict[str, Array]) -> None:
+    """Add the gradients of another part of the batch to those of the layer."""
+    ours = layer.grads
+    for name, gradient in grads.items():
+        if name not in ours:
+            ours[name] = gradient
+        elif ours[name].flags.writeable:
+            ours[name] += gradient
+        else:  # such as a broadcast array
+            ours[name] = ours[name] + gradient
 
 
 def predictions(
@@ -116,10 +126,20 @@ def predictions(
         if splits := parts > 1 and _splits(body):
             chunks = parts * -(-n // (parts * size))
             size = -(-n // chunks)
-        jobs = [partial(forward, slice(i, i + size)) for i in range(0, n, size)]
         with nullcontext() if work < SMALL else _blas(3 * work, splits):
+            if size >= n:
+                return forward(slice(n))
+            frame = body._original._frame
+            frame.passes += 1
+            draw = frame.passes
+
+            def job(start: int) -> Array:
+                with calling(first=start, draw=draw):
+                    return forward(slice(start, start + size))
+
+            jobs = [partial(job, start) for start in range(0, n, size)]
             found = run(jobs, threads if splits and current().watch is None else 1)
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    return np.concatenate(found)
 
 
 def _splits(body: Chain) -> bool:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError
 from phitodeep.layers import Dense, Lambda, Layer, Parallel, Param, Residual
 from phitodeep.layers.call import watching
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt, lenet
 from phitodeep.training.callbacks import LambdaCallback
+from phitodeep.training.threads import Team
 
 Cut = Callable[[int], None]
 
@@ -265,7 +267,8 @@ def test_what_a_callback_thaws_or_freezes_holds_in_every_part(
     for a, b in zip(wanted, found, strict=True):
         for path in a:
             np.testing.assert_allclose(b[path], a[path], rtol=1e-9, atol=1e-12, err_msg=path)
-    assert np.abs(wanted[-1]["0.W"]).max() > 0
+    learned = ["0.W" in grads for grads in wanted]
+    assert learned == [frozen_first is (step > 2) for step in range(1, 6)]
 
 
 def test_settings_that_a_callback_changes_hold_in_every_part(data: Any, cut: Cut) -> None:
@@ -438,3 +441,107 @@ def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any, cut: Cut) ->
     cut(2)
     several.train(X, Y, epochs=2, verbose=0)
     close(one, several, rtol=1e-12)
+
+
+class Routed(Parallel):
+    """Runs an expert only for the samples that belong to it: those whose first value is its index.
+
+    Its samples are independent.
+    """
+
+    independent_samples = True
+
+    def forward(self, X: Any) -> Any:
+        Y, rows = np.zeros((len(X), 2), X.dtype), []
+        for i, expert in enumerate(self.branches):
+            rows.append(X[:, 0] == i)
+            if rows[-1].any():
+                Y[rows[-1]] = expert.forward(X[rows[-1]])
+        self.save_for_backward(rows=rows, shape=X.shape)
+        return Y
+
+    def backward(self, dY: Any) -> Any:
+        rows, shape = self.saved("rows", "shape")
+        dX = np.zeros(shape, dY.dtype)
+        for expert, mine in zip(self.branches, rows, strict=True):
+            if mine.any():
+                dX[mine] = expert.backward(dY[mine])
+        return dX
+
+
+def routed() -> Sequential:
+    model = Sequential(Routed(Dense(3, 2), Dense(3, 2), merge="add"), seed=0, dtype="float64")
+    model.setoptimizer("sgd")
+    return model
+
+
+def test_a_part_that_reaches_no_expert_adds_no_old_gradient(rng: Any, cut: Cut) -> None:
+    X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
+    X[:, 0] = 0, 1, 0, 1, 0, 0, 1, 1  # in the second batch, each part reaches one expert
+    one, several = routed(), routed()
+    one.train(X, Y, epochs=3, batch_size=4, shuffle=False, verbose=0)
+    cut(2)
+    several.train(X, Y, epochs=3, batch_size=4, shuffle=False, verbose=0)
+    close(one, several)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_layer_that_no_sample_reaches_has_no_gradient(parts: int, rng: Any, cut: Cut) -> None:
+    cut(parts)
+    X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
+    X[:, 0] = 0, 1, 0, 1, 0, 0, 0, 0
+    with pytest.raises(BackwardError, match=r"no gradient for 0.branches.1.W"):
+        routed().train(X, Y, epochs=1, batch_size=4, shuffle=False, verbose=0)
+
+
+def test_settings_that_a_stream_changes_hold_in_every_part(data: Any, cut: Cut) -> None:
+    models = [net(dropout=0.5), net(dropout=0.5)]
+    for parts, model in enumerate(models, 1):
+        cut(parts)
+
+        def batches(model: Sequential = model) -> Any:
+            for i in range(4):
+                model.layers[2].rate = 0.1 * i
+                model.layers[0].trainable = i != 2
+                yield data[0][16 * i : 16 * i + 16], data[1][16 * i : 16 * i + 16]
+
+        model.train(batches, epochs=2, verbose=0)
+    close(*models)
+
+
+def test_read_only_gradients_are_added(rng: Any, cut: Cut) -> None:
+    class Shifted(Layer):
+        independent_samples = True
+        b = Param()
+
+        def create(self, shape: Any) -> Any:
+            self.b = np.zeros(shape[-1])
+            return shape
+
+        def forward(self, X: Any) -> Any:
+            return X + self.b
+
+        def backward(self, dY: Any) -> Any:
+            self.grads["b"] = np.broadcast_to(dY.sum(), self.b.shape)
+            return dY
+
+    one, several = (
+        Sequential(Dense(6, 2), Shifted(), seed=0, dtype="float64", optimizer="sgd")
+        for _ in range(2)
+    )
+    X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
+    one.train(X, Y, epochs=2, verbose=0)
+    cut(2)
+    several.train(X, Y, epochs=2, verbose=0)
+    close(one, several)
+
+
+def test_what_is_large_follows_from_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, X = normed(), np.zeros((64, 6))
+    seen: list[int] = []
+    monkeypatch.setattr(Team, "blas", lambda team, n: seen.append(n) or nullcontext())
+    y = np.zeros(64, int)
+    for given in ((X, y), (lambda: iter([(X, y)]),), ([(X[:3], y[:3])],)):
+        for size in (None, 16, 2000):
+            model.train(*given, epochs=1, batch_size=size, verbose=0)
+    assert seen == [64, 16, 64, 64, 64, 64, 3, 3, 3]
