@@ -297,7 +297,7 @@ class Sequential(Trainable):
         """
         if self._plans is None or self._plans[0] != (self.output_shape, self.layers):
             widest = max(math.prod(layer.output_shape or ()) for _, layer in self.walk())
-            at_once = max(1, min(1024, (1 << 20) // max(widest, 1)))
+            at_once = max(1, min(1024, (5 << 18) // max(widest, 1)))
             plans = self.flops(), at_once, rearranged(self)
             self._plans = (self.output_shape, [*self.layers]), plans
         return self._plans[1]

@@ -85,9 +85,14 @@ def fused(last: Layer | None, loss: Loss) -> Loss | None:
     return make(loss)
 
 
+def swapped(chain: Chain) -> Chain:
+    """Return the chain with its layers in a cheaper order, or the chain itself."""
+    return _reordered(chain)[0]
+
+
 def rearranged(chain: Chain) -> Chain:
     """Return the chain with its layers swapped and joined, or the chain itself."""
-    return _joined(_reordered(chain)[0])[0]
+    return _joined(swapped(chain))[0]
 
 
 def _reordered(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
