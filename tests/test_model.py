@@ -415,7 +415,7 @@ def test_wide_layers_predict_few_samples_at_once() -> None:
     wide.build((3,))
     wide.predict(np.ones((9, 3)))
     wide.evaluate(np.ones((9, 3)), np.ones((9, 2)))
-    assert sizes == [4, 4, 1] * 2
+    assert sizes == [5, 4] * 2
 
 
 def test_predict_is_the_same_in_any_batches_and_by_any_name() -> None:
