@@ -9,7 +9,7 @@ import numpy as np
 
 from phitodeep.checks import check_count, class_hint
 from phitodeep.errors import ArgumentTypeError, ShapeError
-from phitodeep.functional import sum_rows
+from phitodeep.functional import product, sum_rows
 from phitodeep.initialization import He, Initializer
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
@@ -92,7 +92,7 @@ class Dense(Layer):
             self._check(shape)
         if len(shape) != 2:
             X = X.reshape(-1, shape[-1])
-        Y = X.dot(self.W, out=self.buffer("Y", (len(X), self.output_size), X.dtype))
+        Y = product(X, self.W, self.buffer("Y", (len(X), self.output_size), X.dtype))
         self.save_for_backward(X=X)
         return Y if len(shape) == 2 else Y.reshape(*shape[:-1], self.output_size)
 
@@ -101,7 +101,7 @@ class Dense(Layer):
         X, shape = self.saved("X"), dY.shape
         if len(shape) != 2:
             dY = dY.reshape(-1, self.output_size)
-        X.T.dot(dY, out=self.grad_array("W"))
+        product(X.T, dY, self.grad_array("W"))
         if not current().needs_dX:
             return None
         dX = dY.dot(self.W.T, out=self.buffer("dX", X.shape, X.dtype))
