@@ -11,6 +11,7 @@ from phitodeep.checks import check_count, class_hint
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.functional import product, sum_rows
 from phitodeep.initialization import He, Initializer
+from phitodeep.kernels.blocks import PIECE
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
 from phitodeep.types import Array, Shape
@@ -92,7 +93,9 @@ class Dense(Layer):
             self._check(shape)
         if len(shape) != 2:
             X = X.reshape(-1, shape[-1])
-        Y = product(X, self.W, self.buffer("Y", (len(X), self.output_size), X.dtype))
+        out = self.buffer("Y", (len(X), self.output_size), X.dtype)
+        small = X.size * self.output_size <= PIECE  # `product` would only cost time
+        Y = X.dot(self.W, out) if small else product(X, self.W, out)
         self.save_for_backward(X=X)
         return Y if len(shape) == 2 else Y.reshape(*shape[:-1], self.output_size)
 

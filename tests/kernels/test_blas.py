@@ -222,6 +222,14 @@ def test_pieces_leave_nan_and_infinity_where_a_whole_product_does(
     np.testing.assert_allclose(out, wanted, rtol=0, atol=2e-4)
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 3, 0), (0, 0, 0)], ids=str)
+def test_an_empty_product_adds_nothing(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    A, B, C = (np.ones(s, np.float32) for s in ((m, k), (k, n), (m, n)))
+    blas.add_product((found(np.dtype("f")), blas.PIECE), A, B, C)
+    assert C.size == 0
+
+
 def test_sizes_that_do_not_fit_are_refused_in_pieces_too(calls: Any) -> None:
     A, B, out = (np.ones(s, np.float32) for s in ((32, 784), (784, 128), (32, 128)))
     for a, b, c in ((A[:, 1:].copy(), B, out), (A, B[1:], out), (A, B, out[1:]), (A[1:], B, out)):
