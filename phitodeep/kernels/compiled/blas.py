@@ -128,21 +128,21 @@ def product(A: Array, B: Array, out: Array) -> Array:
 def _pays(A: Array, B: Array, out: Array) -> bool:
     """Return whether `product` is faster in pieces: of STRIP columns and PIECE multiplications.
 
-    In a single strip, it is if the sums are short. In several, X^T dY is if its sums are short, and
-    X W if X has few rows and each strip of W is read at most twice. Measured with one thread for 2
-    to 4,096 rows, 32 to 3,136 inputs and 10 to 1,024 outputs, in us: X W of 32 x 784 by 784 x 128
-    takes 37 instead of 49, and its X^T dY 30 instead of 50. A larger product is left to BLAS, which
-    may have several threads for it.
+    The rule was measured with one thread for 2 to 4,096 rows X, 32 to 3,136 inputs and 10 to 1,024
+    outputs. X W gains if X has few rows and each strip of W is read at most twice, and X^T dY if
+    it adds few rows. For example, X W of 32 x 784 by 784 x 128 takes 37 us instead of 49, and its
+    X^T dY 30 instead of 50. A very large product is left whole, because BLAS may have several
+    threads for it. The number of threads changes neither the rule nor a product in pieces.
     """
     (m, k), n = A.shape, B.shape[1]
-    _, small = gemm(F32)
-    if not PIECE < m * k * n <= 64 * small or min(m, k) == 1:
+    work = m * k * n
+    if work <= PIECE or work > 64 * gemm(F32)[1] or min(m, k) == 1:
         return False
     if not (A.dtype == B.dtype == out.dtype == F32 and A.flags.forc):
         return False
     if not (B.flags.c_contiguous and out.flags.c_contiguous):
         return False
-    if n <= STRIP and k <= 256:
+    if n <= STRIP and k <= 256:  # short sums in a single strip
         return True
     return m <= 32 and STRIP * m * k <= 2 * PIECE if A.flags.c_contiguous else k <= 128
 
