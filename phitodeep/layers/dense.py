@@ -104,7 +104,10 @@ class Dense(Layer):
         X, shape = self.saved("X"), dY.shape
         if len(shape) != 2:
             dY = dY.reshape(-1, self.output_size)
-        product(X.T, dY, self.grad_array("W"))
+        if X.size * self.output_size <= PIECE:
+            X.T.dot(dY, self.grad_array("W"))
+        else:
+            product(X.T, dY, self.grad_array("W"))
         if not current().needs_dX:
             return None
         dX = dY.dot(self.W.T, out=self.buffer("dX", X.shape, X.dtype))
