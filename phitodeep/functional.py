@@ -167,6 +167,12 @@ def _shared(value: int, dtype: np.dtype[Any]) -> Array:
     return array
 
 
+@kernel
+def product(A: Array, B: Array, out: Array) -> Array:
+    """Write A B into `out` and return it, with A (m, k) and B (k, n); A may be a transpose."""
+    return A.dot(B, out)
+
+
 def sum_rows(X: Array, out: Array | None = None) -> Array:
     """The sum over all axes except the last, (..., D) -> (D,)."""
     rows = X

@@ -1,4 +1,4 @@
-"""Cut long vectors into blocks that stay in the processor's cache."""
+"""Cut large work into blocks: long vectors so that they stay in the processor's cache."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from phitodeep.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
 BLOCK = 1 << 14  # elements per block
+PIECE = 1_000_000  # multiplications per piece of a matrix product: see `kernels/compiled/blas.py`
 
 
 def in_blocks(run: F) -> F:

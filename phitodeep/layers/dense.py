@@ -9,8 +9,9 @@ import numpy as np
 
 from phitodeep.checks import check_count, class_hint
 from phitodeep.errors import ArgumentTypeError, ShapeError
-from phitodeep.functional import sum_rows
+from phitodeep.functional import product, sum_rows
 from phitodeep.initialization import He, Initializer
+from phitodeep.kernels.blocks import PIECE
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
 from phitodeep.types import Array, Shape
@@ -92,7 +93,9 @@ class Dense(Layer):
             self._check(shape)
         if len(shape) != 2:
             X = X.reshape(-1, shape[-1])
-        Y = X.dot(self.W, out=self.buffer("Y", (len(X), self.output_size), X.dtype))
+        out = self.buffer("Y", (len(X), self.output_size), X.dtype)
+        small = X.size * self.output_size <= PIECE  # `product` would only cost time
+        Y = X.dot(self.W, out) if small else product(X, self.W, out)
         self.save_for_backward(X=X)
         return Y if len(shape) == 2 else Y.reshape(*shape[:-1], self.output_size)
 
@@ -101,7 +104,10 @@ class Dense(Layer):
         X, shape = self.saved("X"), dY.shape
         if len(shape) != 2:
             dY = dY.reshape(-1, self.output_size)
-        X.T.dot(dY, out=self.grad_array("W"))
+        if X.size * self.output_size <= PIECE:
+            X.T.dot(dY, self.grad_array("W"))
+        else:
+            product(X.T, dY, self.grad_array("W"))
         if not current().needs_dX:
             return None
         dX = dY.dot(self.W.T, out=self.buffer("dX", X.shape, X.dtype))

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import kernels
+from phitodeep.layers import Dense
+
 numba = pytest.importorskip("numba")
 blas = pytest.importorskip("phitodeep.kernels.compiled.blas")
 
@@ -64,10 +67,16 @@ def test_sizes_that_do_not_fit_are_refused(dtype: Any) -> None:
 def test_arrays_of_other_types_or_orders_are_refused() -> None:
     gemm = found(np.dtype("f")), 0
     A = np.ones((3, 3), np.float32)
-    for wrong in (A.astype(np.float64), A.T, A[:, ::2], A[0], A.astype(np.int32)):
+    for wrong in (A.astype(np.float64), A[:, ::2], A[0], A.astype(np.int32)):
         for arguments in ((wrong, A, A), (A, wrong, A), (A, A, wrong)):
             with pytest.raises(numba.TypingError):
                 blas.add_product(gemm, *arguments)
+    constant = A.copy()
+    constant.flags.writeable = False
+    for arguments in ((A, A.T, A), (A, A, A.T), (A, A, constant)):
+        with pytest.raises(numba.TypingError):
+            blas.add_product(gemm, *arguments)
+    np.testing.assert_array_equal(constant, 1)
 
 
 @dtypes
@@ -95,3 +104,162 @@ def test_pieces_are_for_processors_whose_kernels_take_them(monkeypatch: pytest.M
         monkeypatch.setattr(threadpoolctl, "threadpool_info", lambda info=info: info)
         assert blas.gemm(np.dtype("f")) == (address, small)
         assert blas.gemm(np.dtype("d"))[1] == 0
+
+
+IN_PIECES = [  # m, k, n, whether A is a transpose
+    (32, 784, 128, False), (2, 3136, 256, False), (31, 999, 65, False), (3, 2000, 1023, False),
+    (400, 250, 11, False), (784, 32, 128, True), (501, 128, 77, True), (999, 2, 701, True),
+    (300, 256, 64, True), (130, 131, 63, True),
+]  # fmt: skip
+WHOLE = [
+    (32, 784, 39, False), (33, 784, 128, False), (32, 1000, 128, False), (1, 2000, 1024, False),
+    (400, 257, 64, False), (784, 129, 128, True), (300, 257, 64, True), (2000, 1, 1000, True),
+    (8000, 128, 128, True), (0, 784, 128, False), (784, 0, 128, True),
+]  # fmt: skip
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The rows and columns of the pieces of each product, as if for a processor with AVX-512."""
+    address, found = blas.gemm(np.dtype("f"))[0], []
+    if not address:
+        pytest.skip("NumPy's BLAS has no function with 64-bit integers")
+    pieces = blas._pieces
+    monkeypatch.setattr(blas, "gemm", lambda dtype: (address, blas.PIECE))
+    monkeypatch.setattr(blas, "_pieces", lambda *a: (found.append(a[5:]), pieces(*a)))
+    return found
+
+
+def operands(shape: tuple[int, int, int, bool], rng: Any, dtype: Any = "f") -> tuple[Any, Any]:
+    m, k, n, transposed = shape
+    A = rng.standard_normal((k, m) if transposed else (m, k)).astype(dtype)
+    return A.T if transposed else A, rng.standard_normal((k, n)).astype(dtype)
+
+
+def check(A: Any, B: Any) -> None:
+    """The product agrees with NumPy's in float64, and nothing else is written."""
+    given = A.copy(), B.copy()
+    around = np.full((len(A) + 2, B.shape[1]), np.nan, A.dtype)
+    out = around[1:-1]
+    assert blas.product(A, B, out) is out
+    wanted = A.astype(np.float64) @ B.astype(np.float64)
+    atol = (20 + 2 * len(B)) * np.finfo(A.dtype).eps
+    np.testing.assert_allclose(out, wanted, rtol=0, atol=atol)
+    assert np.isnan(around[[0, -1]]).all()
+    np.testing.assert_array_equal(A, given[0])
+    np.testing.assert_array_equal(B, given[1])
+
+
+@pytest.mark.parametrize("shape", IN_PIECES, ids=str)
+def test_a_product_in_pieces(shape: Any, calls: Any, rng: Any) -> None:
+    check(*operands(shape, rng))
+    ((rows, columns),) = calls
+    assert rows * columns * shape[1] <= blas.PIECE
+
+
+@pytest.mark.parametrize("shape", WHOLE, ids=str)
+def test_a_product_that_is_left_whole(shape: Any, calls: Any, rng: Any) -> None:
+    check(*operands(shape, rng))
+    assert not calls
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_products_of_random_sizes(seed: int, calls: Any) -> None:
+    rng = np.random.default_rng(seed)
+    m, k, n = (int(2**x) for x in rng.uniform(0, 10, 3))
+    dtype = "fd"[seed % 5 == 0]
+    A, B = operands((m, k, n, bool(seed % 2)), rng, dtype)
+    check(A, B)
+    if dtype == "d" or m * k * n <= blas.PIECE:
+        assert not calls
+
+
+@pytest.mark.parametrize("shape", [(32, 784, 128, False), (784, 32, 128, True)], ids=str)
+def test_products_of_arrays_that_are_not_contiguous_are_left_whole(
+    shape: Any, calls: Any, rng: Any
+) -> None:
+    A, B = operands(shape, rng)
+    wide = np.repeat(np.repeat(A, 2, 0), 2, 1)
+    for a, b in (
+        (wide[::2, ::2], B),
+        (wide[: len(A), : len(B)], B),
+        (A[::-1], B),
+        (A, np.asfortranarray(B)),
+        (A, np.repeat(B, 2, 1)[:, ::2]),
+        (np.broadcast_to(A[:1], A.shape), B),
+    ):
+        check(a, b)
+    check(*operands(shape, rng, "d"))
+    assert not calls
+
+
+@pytest.mark.parametrize("shape", [(32, 784, 128, False), (784, 32, 128, True)], ids=str)
+def test_products_in_pieces_of_arrays_that_cannot_be_written(
+    shape: Any, calls: Any, rng: Any
+) -> None:
+    A, B = operands(shape, rng)
+    A.flags.writeable = B.flags.writeable = False
+    check(A, B)
+    assert len(calls) == 1
+    out = np.zeros((len(A), B.shape[1]), np.float32)
+    out.flags.writeable = False
+    with pytest.raises((numba.TypingError, ValueError)):
+        blas.product(A, B, out)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("shape", [(32, 784, 128, False), (784, 32, 128, True)], ids=str)
+def test_pieces_leave_nan_and_infinity_where_a_whole_product_does(
+    shape: Any, calls: Any, rng: Any
+) -> None:
+    A, B = operands(shape, rng)
+    A[3, 5], A[20, 20], B[7, 100], B[9, 2], A[:, 9] = np.nan, np.inf, -np.inf, np.nan, 0
+    out = np.full((len(A), B.shape[1]), np.nan, np.float32)
+    with np.errstate(invalid="ignore"):
+        blas.product(A, B, out)
+        wanted = A.dot(B)
+    assert calls
+    np.testing.assert_allclose(out, wanted, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 3, 0), (0, 0, 0)], ids=str)
+def test_an_empty_product_adds_nothing(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    A, B, C = (np.ones(s, np.float32) for s in ((m, k), (k, n), (m, n)))
+    blas.add_product((found(np.dtype("f")), blas.PIECE), A, B, C)
+    assert C.size == 0
+
+
+def test_sizes_that_do_not_fit_are_refused_in_pieces_too(calls: Any) -> None:
+    A, B, out = (np.ones(s, np.float32) for s in ((32, 784), (784, 128), (32, 128)))
+    for a, b, c in ((A[:, 1:].copy(), B, out), (A, B[1:], out), (A, B, out[1:]), (A[1:], B, out)):
+        with pytest.raises(ValueError, match=r"."):
+            blas.product(a, b, c)
+    with pytest.raises(ValueError, match=r"."):
+        blas.product(A, B, np.ones((32, 127), np.float32))
+
+
+def test_a_dense_layer_is_the_same_in_pieces(calls: Any, rng: Any) -> None:
+    before = kernels.chosen()
+    layer = Dense(784, 128)
+    layer.build((784,), seed=1)
+    X, dY = (rng.standard_normal((32, s)).astype(np.float32) for s in (784, 128))
+    found = []
+    for which in ("numpy", "numba"):
+        kernels.use(which)
+        Y = layer.forward(X)
+        dX = layer.backward(dY)
+        found.append((Y, dX, layer.grads["W"].copy()))
+    kernels.use(before)
+    assert len(calls) == 2
+    for plain, twin in zip(*found, strict=True):
+        np.testing.assert_allclose(twin, plain, rtol=0, atol=2e-4)
+        assert twin.dtype == np.float32
+
+
+def test_another_processor_has_no_pieces(
+    calls: Any, monkeypatch: pytest.MonkeyPatch, rng: Any
+) -> None:
+    monkeypatch.setattr(blas, "gemm", lambda dtype: (1, 0))
+    check(*operands((32, 784, 128, False), rng))
+    assert not calls

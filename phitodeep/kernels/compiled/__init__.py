@@ -9,6 +9,7 @@ Importing this package registers all twins (see `phitodeep.kernels`).
 """
 
 from phitodeep.kernels.compiled import activation as activation
+from phitodeep.kernels.compiled import blas as blas
 from phitodeep.kernels.compiled import embedding as embedding
 from phitodeep.kernels.compiled import normalization as normalization
 from phitodeep.kernels.compiled import optimizers as optimizers
