@@ -78,6 +78,7 @@ class Sequential(Trainable):
     """
 
     refers_to = ("_checked", "_plans")
+    _plans: tuple[Any, tuple[int, int, Chain]] | None = None
     kept_as: ClassVar = {"loss_class": "loss", "alpha": "_own_alpha"}
 
     @keywords({"loss": "write loss_class=", "batch": "write batch_size=", "lr": "write alpha="})
@@ -99,7 +100,6 @@ class Sequential(Trainable):
         self.epoch = 0  # epochs trained so far
         self._alpha = None if alpha is None else check_rate(alpha)
         self._checked: tuple[Layer | None, Loss] | None = None
-        self._plans: tuple[Any, tuple[int, int, Chain]] | None = None
         self.setbatchsize(batch_size)
         self.setloss(MeanSquaredError() if loss_class is None else loss_class)
         as_metrics(metrics, self.loss.threshold)  # so that a wrong name is refused here
@@ -295,11 +295,13 @@ class Sequential(Trainable):
 
         The chain takes the shortcuts that change no bit of a prediction.
         """
-        if self._plans is None or self._plans[0] != (self.output_shape, self.layers):
+        biases = [getattr(layer, "bias", None) for layer in self.layers]
+        key = (self.input_shape, self.output_shape, self.dtype, biases, self.layers)
+        if self._plans is None or self._plans[0] != key:
             widest = max(math.prod(layer.output_shape or ()) for _, layer in self.walk())
             at_once = max(1, min(1024, (5 << 18) // max(widest, 1)))
-            plans = self.flops(), at_once, rearranged(self)
-            self._plans = (self.output_shape, [*self.layers]), plans
+            body = self if self.output_shape is None else rearranged(self)
+            self._plans = (*key[:-1], [*self.layers]), (self.flops(), at_once, body)
         return self._plans[1]
 
     @keywords({})
@@ -402,9 +404,8 @@ class Sequential(Trainable):
         """
         self._check()
         epochs = check_count(self.epochs if epochs is None else epochs, "epochs", minimum=0)
-        objective = Objective(
-            self, self.metrics if metrics is None else metrics, shortcuts=shortcuts
-        )
+        metrics = self.metrics if metrics is None else metrics
+        objective = Objective(self, metrics, shortcuts=shortcuts)
         for metric in objective.metrics:
             if not metric.scalar:
                 raise ArgumentError(
@@ -438,6 +439,7 @@ class Sequential(Trainable):
         callbacks = [*self.callbacks, *as_callbacks(callbacks)]
         if self.input_shape is None:
             self.build(data.sample)
+            objective = Objective(self, metrics, shortcuts=shortcuts)  # with all shapes
         training = Training(
             self,
             objective,

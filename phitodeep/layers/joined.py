@@ -17,8 +17,7 @@ class DenseReLU(Chain):
 
     Shapes: X, dX are (..., input_size); Y, dY are (..., output_size).
 
-    Each pass of the two layers over Y becomes part of another one: forward adds the bias in the
-    pass of the ReLU, and backward sums up db in the pass that cuts dY.
+    Forward adds the bias in the pass of the ReLU.
 
     Backward. Z = X W + b has the gradient dz = dy where y > 0, else 0, as in ReLU; with dZ, Dense
     gives db = sum_rows(dZ), dW = X^T dZ and dX = dZ W^T, which the optimizer finds in the Dense.
@@ -41,10 +40,10 @@ class DenseReLU(Chain):
     def backward(self, dY: Array) -> Array | None:
         dense: Any = self.layers[0]
         Y = self.saved("Y")
-        D, dZ = Y.shape[-1], self.buffer("dZ", Y.shape, Y.dtype)
+        dZ = self.buffer("dZ", Y.shape, Y.dtype)
         dense.grads = {}
-        db = dense.grad_array("b")
-        bias_relu_back(dY.ravel().reshape(-1, D), Y.reshape(-1, D), dZ.reshape(-1, D), db)
+        relu_back(dY.ravel(), Y.ravel(), dZ.ravel())
+        sum_rows(dZ, out=dense.grad_array("b"))
         return dense.product_back(dZ)
 
     def _learns(self) -> bool:
@@ -56,10 +55,3 @@ def bias_relu(Y: Array, b: Array) -> None:
     """Y (n, D) <- max(y + b, 0), with b (D,)."""
     Y += b
     relu(Y.ravel(), Y.ravel())
-
-
-@kernel
-def bias_relu_back(dY: Array, Y: Array, dZ: Array, db: Array) -> None:
-    """Write dz = dy if y > 0, else 0, into dZ (n, D), and the sum of its rows into db (D,)."""
-    relu_back(dY.ravel(), Y.ravel(), dZ.ravel())
-    sum_rows(dZ, out=db)

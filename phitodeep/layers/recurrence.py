@@ -110,6 +110,7 @@ class _Recurrent(Layer):
     def forward(self, X: Array) -> Array:
         if X.ndim != 3 or X.shape[-1] != len(self.Wx):
             raise ShapeError(f"{self!r} takes X (N, T, {len(self.Wx)}), got shape {X.shape}.")
+        self._check_parameters(self.units)
         call = current()
         mask = self.check_steps(X)
         N, T, D = X.shape
@@ -136,6 +137,16 @@ class _Recurrent(Layer):
             Y *= mask.T[..., None]
         return Y
 
+    def _check_parameters(self, H: int) -> None:
+        """Refuse parameters that do not fit H units: compiled loops would leave their arrays."""
+        for name, W in self.params.items():
+            rows = {"Wx": (len(self.Wx),), "Wh": (H,)}.get(name, ())
+            if W.shape != (*rows, self.gates * H) or H != self.units:
+                raise ShapeError(
+                    f"{self!r} has {H} units and {self.gates} gates, but its parameter {name} has "
+                    f"shape {W.shape}: set parameters of the shape that build gave them."
+                )
+
     def _steps(
         self, A: Array, Wh: Array, bh: Array | None, S: Array, K: Array, mask: Array | None
     ) -> None:
@@ -153,6 +164,7 @@ class _Recurrent(Layer):
     def backward(self, dY: Array) -> Array | None:
         X_t, A, K, S, mask = self.saved("X_t", "A", "K", "S", "mask")
         T, N, D = X_t.shape
+        self._check_parameters(S.shape[-1])
         dA = self.buffer("dA", (T, N, self.b.size), dY.dtype)
         dU = dA if self.dU_is_dA else self.buffer("dU", dA.shape, dY.dtype)
         Wh_T = np.ascontiguousarray(self.Wh.T)  # T products with it are worth the copy

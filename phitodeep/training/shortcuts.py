@@ -65,7 +65,7 @@ class Plan(NamedTuple):
 
 def plan(model: Chain, loss: Loss, *, shortcuts: bool = True, watched: bool = False) -> Plan:
     """Return what training runs: the layers as written, or with the shortcuts that apply."""
-    if not shortcuts:
+    if not shortcuts or not _is_ours(model):
         return Plan(model, loss, None, ())
     last, short = model._last, fused(model._last, loss)
     body, notes = _reordered(model if short is None else model._without_last())
@@ -75,6 +75,14 @@ def plan(model: Chain, loss: Loss, *, shortcuts: bool = True, watched: bool = Fa
     if short is None:
         return Plan(body, loss, None, notes)
     return Plan(body, short, last, (*notes, f"{last!r} and {loss!r} run as one, {short!r}"))
+
+
+def _is_ours(layer: Layer) -> bool:
+    """Whether both passes are those of this package: of a chain, its layers one after another."""
+    passes = ("forward", "backward")
+    replaced = any(name in vars(layer) for name in passes)
+    kinds = (getattr(type(layer), name).__module__ for name in passes)
+    return not replaced and all(module.startswith("phitodeep.") for module in kinds)
 
 
 def fused(last: Layer | None, loss: Loss) -> Loss | None:
@@ -92,7 +100,7 @@ def swapped(chain: Chain) -> Chain:
 
 def rearranged(chain: Chain) -> Chain:
     """Return the chain with its layers swapped and joined, or the chain itself."""
-    return _joined(swapped(chain))[0]
+    return _joined(swapped(chain))[0] if _is_ours(chain) else chain
 
 
 def _reordered(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
@@ -112,7 +120,12 @@ def _joined(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
     for j, layer in enumerate(chain.layers):
         i, before = order[-1] if order else (-1, layer)
         join = JOINED.get((type(before), type(layer)))
-        if join is not None and getattr(before, "bias", False):
+        if (
+            join is not None
+            and getattr(before, "bias", False)
+            and _is_ours(before)
+            and _is_ours(layer)
+        ):
             order[-1] = i, join(before, layer)
             one, two = (
                 f"{type(before).__name__} ({chain._number(i)})",

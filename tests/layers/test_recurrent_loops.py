@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from phitodeep import kernels
+from phitodeep.errors import ShapeError
 from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
 from phitodeep.layers.call import calling, inference
 from phitodeep.layers.recurrence import _Recurrent
@@ -156,3 +157,22 @@ def test_what_keeps_the_lock(rng: Any) -> None:
     kernels.use("numpy")
     assert Chain(Dense(3), LSTM(3)).keeps_lock
     assert not Chain(Dense(3)).keeps_lock
+
+
+@pytest.mark.parametrize("kind", [RNN, LSTM, GRU])
+@pytest.mark.parametrize("name", ["Wh", "b"])
+def test_parameters_that_do_not_fit_are_refused(kind: Any, name: str) -> None:
+    layer = kind(4)
+    layer.build((3, 2), seed=0)
+    X = np.ones((2, 3, 2), np.float32)
+    Y = layer.forward(X)
+    right = layer.params[name]
+    layer.params[name] = right[..., :-1].copy()
+    with pytest.raises(ShapeError, match=f"its parameter {name} has shape"):
+        layer.backward(np.ones_like(Y))
+    with pytest.raises(ShapeError, match=f"its parameter {name} has shape|takes X"):
+        layer.forward(X)
+    layer.params[name] = right
+    layer.units = 3
+    with pytest.raises(ShapeError, match=r"has 4 units|has 3 units"):
+        layer.backward(np.ones_like(Y))

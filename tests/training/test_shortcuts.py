@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from phitodeep import watching
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning, ShapeError
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NotBuiltError,
+    PhitodeepWarning,
+    ShapeError,
+)
 from phitodeep.layers import (
     GELU,
     Chain,
@@ -27,7 +33,7 @@ from phitodeep.layers import (
     Softmax,
     Tanh,
 )
-from phitodeep.layers.call import Event
+from phitodeep.layers.call import Event, inference
 from phitodeep.layers.joined import DenseReLU
 from phitodeep.loss import (
     BinaryCrossEntropy,
@@ -409,3 +415,74 @@ def test_a_watcher_sees_the_layers_that_are_joined_otherwise(rng: np.random.Gene
         model.train(rng.standard_normal((8, 4)), rng.standard_normal((8, 1)), epochs=1, verbose=0)
     assert {"Dense", "ReLU"} <= seen
     assert "DenseReLU" not in seen
+
+
+# --- passes of a user's own ----------------------------------------------------------------
+
+
+class Skipping(Sequential):
+    """Adds the output of the second layer to that of the last."""
+
+    def forward(self, X: Array, **options: Any) -> Array:
+        H = self.layers[1].forward(self.layers[0].forward(X))
+        return H + self.layers[2].forward(H)
+
+    def backward(self, dY: Array) -> Array | None:
+        dH = dY + self.layers[2].backward(dY)
+        return self.layers[0].backward(self.layers[1].backward(dH))
+
+
+def test_a_model_with_passes_of_its_own_runs_as_written(rng: np.random.Generator) -> None:
+    X, Y = rng.standard_normal((12, 4)), rng.standard_normal((12, 4))
+    models = [Skipping(Dense(4, 4), ReLU(), Dense(4, 4), seed=0) for _ in range(2)]
+    for model, shortcuts in zip(models, (True, False), strict=True):
+        assert "run as one" not in str(model.summary())
+        np.testing.assert_array_equal(model.predict(X), model.forward(X))
+        model.train(X, Y, epochs=3, shortcuts=shortcuts, verbose=0)
+    for path, W in models[0].get_weights().items():
+        np.testing.assert_array_equal(models[1].get_weights()[path], W)
+
+
+def test_a_layer_with_a_pass_of_its_own_is_not_joined(rng: np.random.Generator) -> None:
+    X = rng.standard_normal((3, 4)).astype(np.float32)
+    model = Sequential(Dense(4, 4), ReLU(), Dense(4, 2), seed=0)
+    model.layers[1].forward = lambda Z: 2 * Z
+    assert rearranged(model) is model
+    np.testing.assert_array_equal(model.predict(X), model.forward(X))
+
+
+def test_predictions_follow_what_changes_in_the_model(rng: np.random.Generator) -> None:
+    X = rng.standard_normal((3, 4))
+    model = Sequential(Dense(4, 4), ReLU(), Dense(4, 2), seed=0)
+    model.layers[0].b = np.ones(4)
+    for change in (
+        lambda: None,
+        lambda: model.cast("float64"),
+        lambda: setattr(model.layers[0], "bias", False),
+        lambda: setattr(model.layers[0], "bias", True),
+        lambda: model.add(Dense(2, 3)),
+        lambda: model.layers.__setitem__(1, Tanh()),
+        lambda: vars(model).pop("_plans", None),  # as in a pickle of an earlier version
+    ):
+        change()
+        P = model.predict(X)
+        assert P.dtype == model.dtype
+        with inference():
+            np.testing.assert_allclose(P, model.forward(X), rtol=1e-6)
+
+
+def test_an_unbuilt_model_says_so() -> None:
+    with pytest.raises(NotBuiltError):
+        Sequential(Dense(8), ReLU(), Dense(2)).predict(np.ones((3, 4)))
+
+
+def test_training_that_builds_the_model_knows_all_shapes(rng: np.random.Generator) -> None:
+    model, seen = Sequential(Dense(8), ReLU(), Dense(2), seed=0), []
+    check = DenseReLU._check_output
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            DenseReLU, "_check_output", lambda *a: seen.append(1) or check(*a), raising=True
+        )
+        model.train(np.ones((4, 4)), np.ones((4, 2)), epochs=3, verbose=0)
+    assert not seen

@@ -36,24 +36,12 @@ def bias_relu(Y: Array, b: Array) -> None:
     """Y (n, D) <- max(y + b, 0), with b (D,); NaN stays NaN."""
     zero = Y.dtype.type(0)
     n, D = Y.shape
+    if b.size != D:
+        raise ValueError("b does not have an element for each column")
     for i in range(n):
         for j in range(D):
             y = Y[i, j] + b[j]
             Y[i, j] = y if not (y < zero) else zero
-
-
-@twin
-@jit
-def bias_relu_back(dY: Array, Y: Array, dZ: Array, db: Array) -> None:
-    """Write dz = dy if y > 0, else 0, into dZ (n, D), and the sum of its rows into db (D,)."""
-    zero = Y.dtype.type(0)
-    n, D = Y.shape
-    db[:] = zero
-    for i in range(n):
-        for j in range(D):
-            dz = zero if Y[i, j] <= zero else dY[i, j]
-            dZ[i, j] = dz
-            db[j] += dz
 
 
 @twin
