@@ -393,7 +393,8 @@ class Sequential(Trainable):
         accumulate          the number of batches whose gradients are added up for each step
         shuffle             use a new order in each epoch; every sample still occurs once
         shortcuts           False: run the layers as written. By default, training fuses softmax
-                            with cross-entropy and may swap neighbouring layers. Results differ by
+                            with cross-entropy, runs a Dense and its ReLU as one, and may swap
+                            neighbouring layers. Results differ by
                             rounding only, unless the layers as written overflow: `summary()` shows
                             where
         verbose             0: print nothing

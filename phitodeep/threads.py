@@ -48,7 +48,7 @@ def parts_of(flops: float) -> int:
 def set_threads(n: int | None) -> None:
     """Let each call of `train`, `predict` and `evaluate` use at most n threads; None: no limit.
 
-    The limit holds for the whole process. It changes no result.
+    The limit holds for the whole process and changes no result. With n = 1, BLAS has one thread.
     """
     global _limit
     _limit = None if n is None else check_count(n, "threads")

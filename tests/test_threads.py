@@ -534,8 +534,10 @@ def test_small_work_and_work_that_is_not_split_leave_blas_alone(blas: Library, c
     normed.train(X, y, epochs=1, verbose=0)
     assert blas.seen == [1, 3] * 2
     cut(2)
-    normed.train(X, y, epochs=1, verbose=0)  # large
+    normed.train(X, y, epochs=1, threads=2, verbose=0)  # large
     assert blas.seen == [1, 3] * 2
+    normed.train(X, y, epochs=1, threads=1, verbose=0)
+    assert blas.seen == [1, 3] * 3
 
 
 # --- fork --------------------------------------------------------------------------------------

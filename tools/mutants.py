@@ -101,6 +101,26 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
     (
+        "layers/winograd.py",
+        "convolve_back",
+        "(C, filters), pad = (W.shape[2:], windows.pads[0][1])",
+    ): "a 3 x 3 kernel with stride 1 pads all sides alike",
+    (
+        "layers/winograd.py",
+        "convolve_back",
+        "(C, filters), pad = (W.shape[2:], windows.pads[1][0])",
+    ): "a 3 x 3 kernel with stride 1 pads all sides alike",
+    (
+        "layers/winograd.py",
+        "tiles_of_images_back",
+        "at += np.einsum('i,j,ijnrsc->nrsc', *B[[p, q]].astype(dV.dtype), dV, optimize=False)",
+    ): "the order of a sum of products changes rounding alone",
+    (
+        "layers/winograd.py",
+        "images_of_tiles_back",
+        "np.einsum('ip,jq,nrpsqk->ijnrsk', A_, A_, dy, out=dM, optimize=False)",
+    ): "the order of a sum of products changes rounding alone",
+    (
         "layers/activation.py",
         "relu_back",
         "bits >>= 8 * bits.itemsize + 1",

@@ -1,4 +1,4 @@
-"""Pairs of layers that run as one in training: see the table in training/shortcuts.py."""
+"""Pairs of layers that run as one: see the table in training/shortcuts.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Three tables of shortcuts, which compute the same function with less work.
 
-Training and evaluation use both.
+Training and evaluation use all three, predictions SWAPPED and JOINED.
 
 FUSED: a last layer and a loss that together have one simple gradient. Softmax's Jacobian times the
 gradient of its cross-entropy is p - onehot; for sigmoid with binary cross-entropy, it is p - t.

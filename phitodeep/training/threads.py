@@ -63,7 +63,7 @@ class Team:
 
     def blas(self, n: int) -> AbstractContextManager[None]:
         """Return the context for training with batches of n samples."""
-        return _blas(n * self.flops, self.splits)
+        return _blas(n * self.flops, self.splits, self.threads)
 
     def work(self, task: Pass, batch: Data, total: float | None) -> list[tuple[Array, float]]:
         """Return `task(body, loss, part, total)` for each part of the batch.
@@ -126,7 +126,7 @@ def predictions(
         if splits := parts > 1 and _splits(body):
             chunks = parts * -(-n // (parts * size))
             size = -(-n // chunks)
-        with nullcontext() if work < SMALL else _blas(3 * work, splits):
+        with nullcontext() if work < SMALL else _blas(3 * work, splits, threads):
             if size >= n:
                 return forward(slice(n))
             frame = body._original._frame
@@ -146,9 +146,10 @@ def _splits(body: Chain) -> bool:
     return bool(body.independent_samples) and not body.keeps_lock
 
 
-def _blas(flops: float, splits: bool) -> AbstractContextManager[None]:
+def _blas(flops: float, splits: bool, threads: int) -> AbstractContextManager[None]:
     """Return the context for work of so many FLOPs: one BLAS thread, or BLAS as it is.
 
-    Large work that cannot be split keeps the threads of BLAS.
+    Large work that cannot be split keeps the threads of BLAS, unless only one is allowed.
     """
-    return one_blas_thread if splits or parts_of(flops) == 1 else nullcontext()
+    one = splits or parts_of(flops) == 1 or threads == 1
+    return one_blas_thread if one else nullcontext()
