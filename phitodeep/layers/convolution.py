@@ -165,7 +165,8 @@ class _Conv(_Convolution):
 
     With one channel, U has few columns, and adding b would take as long as U W. U then has one more
     column, of ones, so b is one more row of W, and db one more row of dW. Kernels of 3 x 3 with
-    stride 1 are computed in tiles where that is faster than windows: see `layers/winograd.py`.
+    stride 1 are computed in tiles where that is faster than windows: see `layers/winograd.py`,
+    which PHITODEEP_WINOGRAD=0 switches off.
 
     Sources: LeCun et al. 1989, "Backpropagation applied to handwritten zip code recognition",
     Neural Computation 1; as a matrix product: Chellapilla, Puri and Simard 2006.

@@ -41,12 +41,7 @@ class Buffered:
 
         A shorter last batch uses the first rows of the longer array, so an epoch allocates once.
         """
-        if not current().reuse:
-            return np.empty(shape, dtype)
-        old = self._frame.buffers.get(name)
-        if old is not None and old.shape == shape and old.dtype == dtype:
-            return old
-        return self._reused(name, shape, dtype)
+        return self._reused(name, shape, dtype) if current().reuse else np.empty(shape, dtype)
 
     def _reused(self, name: str, shape: Shape, dtype: DType) -> Array:
         """Return the frame's array of this name, or a new one if it does not fit."""

@@ -246,13 +246,11 @@ class Optimizer(Resumable):
 
     def slot(self, name: str) -> Array:
         """Return a vector of theta's shape that is kept between steps; it starts at 0."""
-        vector = self._slots.get(name)
-        return (self._slot_vector(name) if vector is None else vector)[self._group.piece]
+        return self._slot_vector(name)[self._group.piece]
 
     def scratch(self, name: str = "scratch") -> Array:
         """Return an uninitialised vector of theta's shape, to compute in."""
-        vector = self._scratch.get(name)
-        return (self._scratch_vector(name) if vector is None else vector)[self._group.piece]
+        return self._scratch_vector(name)[self._group.piece]
 
     def _slot_vector(self, name: str) -> Array:
         """Return the vector of a slot for all groups together."""
@@ -328,8 +326,7 @@ class Optimizer(Resumable):
             raise ArgumentTypeError(
                 f"step expects a list of layers, such as model.layers, got {layers!r}."
             )
-        if self._averaged:
-            self._check_not_averaged("train")
+        self._check_not_averaged("train")
         packing = self._packing
         if packing is not None and packing.holds(layers) and self._unchanged():
             return packing

@@ -78,7 +78,7 @@ def plan(model: Chain, loss: Loss, *, shortcuts: bool = True, watched: bool = Fa
 
 
 def _is_ours(layer: Layer) -> bool:
-    """Whether both passes are those of this package: of a chain, its layers one after another."""
+    """Whether this package defines both passes, so that a chain runs its layers in order."""
     passes = ("forward", "backward")
     replaced = any(name in vars(layer) for name in passes)
     kinds = (getattr(type(layer), name).__module__ for name in passes)

@@ -103,7 +103,7 @@ class Team:
 
 
 def _add(layer: Layer, grads: dict[str, Array]) -> None:
-    """Add the gradients of another part of the batch to those of the layer."""
+    """Add another part's gradients to the layer's own."""
     ours = layer.grads
     for name, gradient in grads.items():
         if name not in ours:

@@ -50,6 +50,15 @@ def test_dense_relu_takes_a_gradient_in_any_layout(rng: np.random.Generator) -> 
     np.testing.assert_array_equal(dX, layer.backward(np.ascontiguousarray(dY, np.float32)))
 
 
+def test_a_bias_that_does_not_fit_is_refused() -> None:
+    layer = DenseReLU(Dense(4, 3), ReLU())
+    X = np.ones((2, 4), np.float32)
+    layer.forward(X)
+    layer.layers[0].params["b"] = np.zeros(2, np.float32)
+    with pytest.raises(ValueError, match=r"column|broadcast"):
+        layer.forward(X)
+
+
 def test_dense_relu_leaves_out_dX_where_nobody_needs_it() -> None:
     layer = DenseReLU(Dense(4, 3), ReLU())
     layer.forward(np.ones((2, 4), np.float32))

@@ -421,7 +421,7 @@ def test_a_watcher_sees_the_layers_that_are_joined_otherwise(rng: np.random.Gene
 
 
 class Skipping(Sequential):
-    """Adds the output of the second layer to that of the last."""
+    """Adds the outputs of the last two layers."""
 
     def forward(self, X: Array, **options: Any) -> Array:
         H = self.layers[1].forward(self.layers[0].forward(X))

@@ -485,6 +485,36 @@ def test_a_part_that_reaches_no_expert_adds_no_old_gradient(rng: Any, cut: Cut) 
     close(one, several)
 
 
+class Covered(Routed):
+    """Leaves zero gradients for an expert that no sample reaches, as docs/own-layer.md asks."""
+
+    independent_samples = True
+
+    def backward(self, dY: Any) -> Any:
+        dX = super().backward(dY)
+        for expert, mine in zip(self.branches, self.saved("rows"), strict=True):
+            if not mine.any():
+                for name in expert.params:
+                    expert.grad_array(name)[...] = 0
+        return dX
+
+
+def test_zero_gradients_for_what_no_sample_reaches(rng: Any, cut: Cut) -> None:
+    X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
+    X[:, 0] = 0, 1, 0, 1, 0, 0, 0, 0  # the second batch has nothing for expert 1
+    models = []
+    for parts in (1, 2):
+        cut(parts)
+        model = Sequential(Covered(Dense(3, 2), Dense(3, 2), merge="add"), seed=0, dtype="float64")
+        model.setoptimizer("sgd")
+        model.train(X, Y, epochs=1, batch_size=4, shuffle=False, verbose=0)
+        models.append(model)
+    close(*models)
+    gradients = {path: g for path, g in models[1].gradients().items() if "branches.1" in path}
+    assert gradients
+    assert not any(g.any() for g in gradients.values())
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_layer_that_no_sample_reaches_has_no_gradient(parts: int, rng: Any, cut: Cut) -> None:
     cut(parts)
