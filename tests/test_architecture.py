@@ -14,7 +14,7 @@ import phitodeep
 
 ROOT = Path(phitodeep.__file__).parent
 FLOORS = {
-    **dict.fromkeys(["errors", "types"], 0),
+    **dict.fromkeys(["errors", "types", "version"], 0),
     **dict.fromkeys(["checks", "config", "files", "functional", "hints", "kernels", "state"], 1),
     **dict.fromkeys(["initialization", "threads"], 1),
     **dict.fromkeys(
@@ -49,6 +49,7 @@ WHOLE = {  # modules that are themselves imported where used
 OPTIONAL = {
     "threadpoolctl",
     "rich",
+    "safetensors",
     "matplotlib",
     "datasets",
     "IPython",
