@@ -56,6 +56,7 @@ OPTIONAL = {
     "onnx",
     "PIL",
     "scipy",
+    "tensorboardX",
 }
 
 

@@ -84,8 +84,10 @@ from phitodeep.training.callbacks import (
     Callback,
     CSVLogger,
     EarlyStopping,
+    JSONLogger,
     LambdaCallback,
     ModelCheckpoint,
+    TensorBoard,
 )
 from phitodeep.types import parameters, same
 from tests.layers import examples, test_contract
@@ -282,6 +284,8 @@ CALLBACKS: list[Callback] = [
         Path("a") / "b.npz", save_best_only=True, monitor="r2", mode="max", save=save_otherwise
     ),
     CSVLogger("log.csv", append=True),
+    JSONLogger("log.jsonl", append=True),
+    TensorBoard("runs", histograms=10),
 ]
 EVERYTHING = [
     *(make() for make, *_ in LAYERS),

@@ -52,7 +52,9 @@ def test_the_code_of_each_check_runs(extra: str, tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     code = missing + works(extra)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
     assert f"phitodeep[{extra}]" in done.stderr.splitlines()[-1]
 
 

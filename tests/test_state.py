@@ -6,6 +6,7 @@ import copy
 import io
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -268,20 +269,21 @@ def test_a_csv_goes_on_with_its_rows(tmp_path: Path, append: bool) -> None:
 
         return made
 
+    def text(name: str) -> str:
+        return re.sub('"{.*}"', "", (tmp_path / f"{name}.csv").read_text())  # without settings
+
     whole = make("whole")()
     train(whole, 5)
     first, states = make("first")(), []
     take = LambdaCallback(on_epoch_end=lambda model, *_: states.append(model.state_dict()))
     train(first, 3, callbacks=[take])
-    (tmp_path / "first.csv").unlink()
     other = make("first")()
     other.load_state_dict(stored(states[1]))
     train(other, 3)
-    text = (tmp_path / "whole.csv").read_text()
-    assert text.count("\n") == 6 + append
-    assert (tmp_path / "first.csv").read_text() == text
+    assert text("whole").count("\n") == 6 + append
+    assert text("first") == text("whole")
     train(other, 1)  # afresh, as any second training
-    assert (tmp_path / "first.csv").read_text().count("\n") == (8 if append else 2)
+    assert text("first").count("\n") == (8 if append else 2)
 
 
 def test_a_checkpoint_of_the_best_remembers_the_best() -> None:
@@ -301,13 +303,6 @@ def test_a_checkpoint_of_the_best_remembers_the_best() -> None:
     other.load_state_dict(states[1])
     train(other, 2)
     assert saved == []
-
-
-def test_a_callbacks_metrics_of_numpy_come_out_plain() -> None:
-    log = CSVLogger("never.csv")
-    log.rows = [{"epoch": 1, "train_loss": np.float32(0.5), "n": np.int64(3)}]
-    state = stored(log.state_dict())
-    assert state == {"training": False, "rows": [{"epoch": 1, "train_loss": 0.5, "n": 3}]}
 
 
 # --- states are plain, and copies --------------------------------------------------------------

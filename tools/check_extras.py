@@ -7,6 +7,7 @@ train, predict and save a model, and each feature must fail with an error that n
     python tools/check_extras.py plot fast   only these
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -229,6 +230,7 @@ def main(chosen: list[str]) -> int:
     table = [("extra", "result", "seconds", "MB")]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        os.environ["TMPDIR"] = name  # for pip, which leaves files if it is interrupted
         print("building the wheel ...", flush=True)
         pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
         run(*pip, "wheel", "--no-deps", "--wheel-dir", name, str(ROOT))

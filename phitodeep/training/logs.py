@@ -80,7 +80,9 @@ class _Log(Callback):
         """Record the settings of a run."""
         raise NotImplementedError
 
-    def add(self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float) -> None:
+    def add(
+        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
+    ) -> None:
         """Record an epoch."""
         raise NotImplementedError
 
@@ -119,15 +121,17 @@ class _Table(_Log, _Resumable):
         records = self.read() if keep else []
         if not self.resumed:
             self.start, self.first = len(records) + len(self.pending), epochs
-            return self.begin(records, [])
-        own = [record for record in records[self.start :] if _epoch(record) <= epochs]
-        found = {_epoch(record) for record in own if not _announces(record)}
-        if missing := set(range(self.first + 1, epochs + 1)) - found:
-            warn(
-                f"{self.path} lacks {len(missing)} of the {epochs - self.first} epochs before the "
-                "checkpoint, as if the file had been changed. The log continues without them."
-            )
-        return self.begin(records[: self.start], own)
+            own = []
+        else:
+            own = [record for record in records[self.start :] if _epoch(record) <= epochs]
+            found = {_epoch(record) for record in own if not _announces(record)}
+            if missing := set(range(self.first + 1, epochs + 1)) - found:
+                warn(
+                    f"{self.path} lacks {len(missing)} of the {epochs - self.first} epochs before "
+                    "the checkpoint, as if the file had been changed. The log continues without "
+                    "them."
+                )
+        self.begin(records[: self.start], own)
 
     def read(self) -> list[dict[str, Any]]:
         """Return the records of the file."""
@@ -180,7 +184,9 @@ class CSVLogger(_Table):
             settings = _json({**_settings(model, run), "model": type(model).__name__})
         self.settings = "" if settings == self.noted else settings
 
-    def add(self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float) -> None:
+    def add(
+        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
+    ) -> None:
         self.pending.append({"epoch": epoch, **logs, "settings": self.settings})
         self.settings = ""
 
@@ -233,7 +239,7 @@ class JSONLogger(_Table):
 
     def begin(self, earlier: list[dict[str, Any]], own: list[dict[str, Any]]) -> None:
         content = b"".join(map(_line, earlier + own))
-        self.resumed = any(map(_announces, own))
+        self.resumed = any(map(_announces, own))  # otherwise, the line of the run is lost
         if not (self.path.is_file() and self.path.read_bytes() == content):
             with atomic_write(self.path) as stream:
                 stream.write(content)
@@ -244,7 +250,9 @@ class JSONLogger(_Table):
         event = "resume" if self.resumed else "run"
         self.pending.append({"event": event, **at, **_settings(model, run)})
 
-    def add(self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float) -> None:
+    def add(
+        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
+    ) -> None:
         entry = {"event": "epoch", "epoch": epoch, "seconds": seconds, "rate": rate}
         self.pending.append({**entry, **logs})
 
@@ -315,7 +323,9 @@ class TensorBoard(_Log):
         code = "".join(f"    {line}\n" for line in settings.splitlines())
         self.event(run.epoch + 1, summary=summary.text("settings", code))
 
-    def add(self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float) -> None:
+    def add(
+        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
+    ) -> None:
         from tensorboardX import summary
 
         tags = {key: "{2}/{0}".format(*key.partition("_")) for key in logs}

@@ -88,7 +88,9 @@ def events(path: Path) -> Iterator[Any]:
     data = path.read_bytes()
     while data:
         (length,) = struct.unpack("<Q", data[:8])
-        sums = struct.unpack("<I", data[8:12]) + struct.unpack("<I", data[12 + length : 16 + length])
+        sums = struct.unpack("<I", data[8:12]) + struct.unpack(
+            "<I", data[12 + length : 16 + length]
+        )
         body = data[12 : 12 + length]
         assert sums == (masked_crc32c(data[:8]), masked_crc32c(body))
         yield Event.FromString(body)
@@ -197,6 +199,14 @@ def test_tensorboard_has_a_point_an_epoch(tmp_path: Path) -> None:
     }
 
 
+def charts(folder: Path) -> list[list[str]]:
+    """The charts of the tab "Custom scalars", each time that they were given."""
+    from tensorboardX.proto.layout_pb2 import Layout
+
+    given = [value.tensor.string_val[0] for _, value in shown(folder)["custom_scalars__config__"]]
+    return [[chart.title for chart in Layout.FromString(g).category[0].chart] for g in given]
+
+
 def test_tensorboard_shows_train_and_test_in_one_chart(tmp_path: Path) -> None:
     from tensorboardX.proto.layout_pb2 import Layout
 
@@ -212,7 +222,9 @@ def settings_in(kind: str, path: Path) -> list[dict[str, Any]]:
         return [json.loads(row["settings"]) for row in rows(path) if row["settings"]]
     if kind == "jsonl":
         return [line for line in lines(path) if line["event"] == "run"]
-    texts = [value.tensor.string_val[0].decode() for _, value in shown(path)["settings/text_summary"]]
+    texts = [
+        value.tensor.string_val[0].decode() for _, value in shown(path)["settings/text_summary"]
+    ]
     assert all(line.startswith("    ") for text in texts for line in text.splitlines())
     return [json.loads(text) for text in texts]
 
@@ -242,7 +254,12 @@ def test_what_has_no_config_is_described(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "log"
     double = Lambda(lambda X: 2 * X, lambda dY, X, Y: 2 * dY)
     model = Sequential(
-        Dense(3, 1), double, alpha=lambda step: 0.05, seed=0, epochs=1, callbacks=[KINDS[kind](path)]
+        Dense(3, 1),
+        double,
+        alpha=lambda step: 0.05,
+        seed=0,
+        epochs=1,
+        callbacks=[KINDS[kind](path)],
     )
     with pytest.raises(ArgumentTypeError, match="cannot be written down"):
         model.get_config()
@@ -281,21 +298,20 @@ def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
 @each_kind
 def test_a_value_that_only_some_epochs_have(kind: str, tmp_path: Path) -> None:
     def add(model: Any, epoch: int, logs: Any) -> None:
-        if epoch == 2:
-            logs["train_extra"] = 7.0
+        logs |= {2: {"train_extra": 7.0}, 4: {"train_late": 8.0}}.get(epoch, {})
 
     path = tmp_path / "log"
     first = LambdaCallback(on_epoch_end=add)
-    history = net(epochs=3).train(X, Y, callbacks=[first, KINDS[kind](path)], verbose=0)
+    history = net(epochs=4).train(X, Y, callbacks=[first, KINDS[kind](path)], verbose=0)
     assert numbers(kind, path) == losses(history)
     if kind == "csv":
-        assert [row["train_extra"] for row in rows(path)] == ["", "7.0", ""]
-        assert list(rows(path)[0])[-2:] == ["train_extra", "settings"]
+        assert [row["train_extra"] for row in rows(path)] == ["", "7.0", "", ""]
+        assert list(rows(path)[0])[-3:] == ["train_extra", "train_late", "settings"]
     elif kind == "jsonl":
-        assert [line.get("train_extra") for line in epochs_of(path)] == [None, 7.0, None]
+        assert [line.get("train_extra") for line in epochs_of(path)] == [None, 7.0, None, None]
     else:
         assert scalars(path)["extra/train"] == [(2, 7.0)]
-        assert len(shown(path)["custom_scalars__config__"]) == 2
+        assert charts(path) == [["loss"], ["extra", "loss"], ["extra", "late", "loss"]]
 
 
 def test_histograms_of_weights(tmp_path: Path) -> None:
@@ -359,7 +375,7 @@ def test_append_keeps_the_runs_of_before(kind: str, tmp_path: Path) -> None:
 
 def test_append_to_a_csv_of_another_program(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
-    path.write_bytes("\ufeffepoch,note\r\n9,\"a, b\nc\"\r\n10,é".encode())
+    path.write_bytes('\ufeffepoch,note\r\n9,"a, b\nc"\r\n10,é'.encode())
     net(epochs=1).train(X, Y, callbacks=[CSVLogger(path, append=True)], verbose=0)
     assert [(row["epoch"], row["note"]) for row in rows(path)] == [
         ("9", "a, b\nc"),
@@ -397,7 +413,9 @@ def test_two_calls_in_a_row_are_one_curve_of_tensorboard(tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == 2  # even within one second
     assert scalars(tmp_path)["loss/train"] == losses(history)
     assert len(settings_in("tensorboard", tmp_path)) == 2
+    assert "custom_scalars__config__" in shown(tmp_path)
     other = net(seed=1).train(X, Y, epochs=3, callbacks=[log], verbose=0)
+    assert len(shown(tmp_path)["custom_scalars__config__"]) == 1
     assert scalars(tmp_path)["loss/train"] == losses(other)  # instead of those of before
 
 
@@ -432,7 +450,12 @@ def half(path: Path) -> None:
 @each_kind
 @pytest.mark.parametrize(
     ("crashes", "every"),
-    [(3, {"every": 1}), (3, {"every": 2}), (4, {"every": 2}), (3, {"every": None, "every_steps": 4})],
+    [
+        (3, {"every": 1}),
+        (3, {"every": 2}),
+        (4, {"every": 2}),
+        (3, {"every": None, "every_steps": 4}),
+    ],
 )
 def test_a_resumed_run_repeats_no_epoch_and_loses_none(
     kind: str, crashes: int, every: dict[str, Any], tmp_path: Path
@@ -534,7 +557,11 @@ def test_a_second_crash_and_resume(kind: str, tmp_path: Path) -> None:
     path, file = tmp_path / "log", tmp_path / "checkpoint"
     more: dict[str, Any] = {}
     for epoch in (2, 4):
-        given = [KINDS[kind](path), ModelCheckpoint(file, every=1 if epoch == 2 else 9), crash(epoch)]
+        given = [
+            KINDS[kind](path),
+            ModelCheckpoint(file, every=1 if epoch == 2 else 9),
+            crash(epoch),
+        ]
         with pytest.raises(Crash):
             net().train(X, Y, epochs=6, callbacks=given, **more, verbose=0)
         more = {"resume": file}
@@ -563,18 +590,45 @@ def test_an_interrupted_epoch_is_replaced_by_the_whole_one(kind: str, tmp_path: 
     assert history[1] != first[1]
 
 
-@pytest.mark.parametrize("changed", [False, True])
-def test_a_resume_with_other_settings_says_so_in_the_csv(changed: bool, tmp_path: Path) -> None:
+@each_kind
+def test_epochs_before_the_log_are_not_missed(kind: str, tmp_path: Path) -> None:
     path, file = tmp_path / "log", tmp_path / "checkpoint"
+
+    def trained() -> Sequential:
+        model = net()
+        model.train(X, Y, verbose=0)
+        return model
+
+    given = [KINDS[kind](path), ModelCheckpoint(file), crash(4)]
     with pytest.raises(Crash):
-        given = [CSVLogger(path), ModelCheckpoint(file), crash(3)]
-        net().train(X, Y, epochs=5, callbacks=given, verbose=0)
-    given = [CSVLogger(path), ModelCheckpoint(file)]
-    net().train(X, Y, epochs=6 if changed else 5, callbacks=given, resume=file, verbose=0)
-    settings = [row["settings"] for row in rows(path)]
-    assert [bool(each) for each in settings] == [True, False, changed, False, False, *[False] * changed]
-    if changed:
-        assert json.loads(settings[2])["settings"]["epochs"] == 6
+        trained().train(X, Y, epochs=4, callbacks=given, verbose=0)
+    given = [KINDS[kind](path), ModelCheckpoint(file)]
+    history = net().train(X, Y, epochs=4, callbacks=given, resume=file, verbose=0)
+    assert numbers(kind, path) == losses(history, 3)
+
+
+def test_the_line_of_a_resume_does_not_hide_a_missing_epoch(tmp_path: Path) -> None:
+    every = {"every": None, "every_steps": 4}
+    _, path, _ = resumed("jsonl", tmp_path, crashes=3, meanwhile=lambda path: None, **every)
+    kept = [line for line in path.read_text().splitlines() if '"epoch", "epoch": 2' not in line]
+    path.write_text("\n".join(kept) + "\n")
+    given = [ModelCheckpoint(tmp_path / "checkpoint", **every), JSONLogger(path)]
+    with pytest.warns(PhitodeepWarning, match="lacks 1 of the 6 epochs"):
+        net().train(
+            X, Y, X, Y, epochs=6, callbacks=given, resume=tmp_path / "checkpoint", verbose=0
+        )
+
+
+def test_a_resume_with_other_settings_says_so_in_the_csv(tmp_path: Path) -> None:
+    path, file = tmp_path / "log", tmp_path / "checkpoint"
+    more: dict[str, Any] = {}
+    for epochs, crashes in ((5, 2), (5, 3), (7, 4), (7, 5)):
+        given = [CSVLogger(path), ModelCheckpoint(file), crash(crashes)]
+        with pytest.raises(Crash):
+            net().train(X, Y, epochs=epochs, callbacks=given, **more, verbose=0)
+        more = {"resume": file}
+    found = [json.loads(row["settings"] or "{}") for row in rows(path)]
+    assert [each and each["settings"]["epochs"] for each in found] == [5, {}, 7, {}, {}]
 
 
 def test_states_of_models_continue_a_log_too(tmp_path: Path) -> None:
@@ -682,6 +736,18 @@ def test_a_disk_that_stays_full_says_how_much_is_missing(
     assert rows(logger.path) == []
     model.train(X, Y, callbacks=[logger], epochs=1, verbose=0)  # there is room again
     assert [row["epoch"] for row in rows(logger.path)] == ["1", "2", "3", "4"]
+    assert logger.state_dict()["start"] == 3
+
+
+@each_kind
+def test_what_was_never_written_is_not_in_the_next_file(kind: str, tmp_path: Path) -> None:
+    path, other, model = tmp_path / "log", tmp_path / "other", net()
+    log = KINDS[kind](path, append=False)
+    with pytest.warns(PhitodeepWarning, match="Training continues"):
+        model.train(X, Y, callbacks=[log, Full(path, {2}, 0)], verbose=0)
+    path.rename(other)
+    history = model.train(X, Y, callbacks=[log], verbose=0)
+    assert numbers(kind, path) == losses(history, 3)
 
 
 def test_the_file_is_whole_after_every_epoch(tmp_path: Path) -> None:
