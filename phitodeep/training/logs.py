@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -119,17 +120,16 @@ class _Table(_Log, _Resumable):
             self.pending.clear()
         keep = (self.resumed or self.append) and self.path.is_file()
         records = self.read() if keep else []
+        own: list[dict[str, Any]] = []
         if not self.resumed:
             self.start, self.first = len(records) + len(self.pending), epochs
-            own = []
         else:
             own = [record for record in records[self.start :] if _epoch(record) <= epochs]
             found = {_epoch(record) for record in own if not _announces(record)}
             if missing := set(range(self.first + 1, epochs + 1)) - found:
                 warn(
                     f"{self.path} lacks {len(missing)} of the {epochs - self.first} epochs before "
-                    "the checkpoint, as if the file had been changed. The log continues without "
-                    "them."
+                    "the checkpoint: was it changed? The log continues without them."
                 )
         self.begin(records[: self.start], own)
 
@@ -155,7 +155,6 @@ class CSVLogger(_Table):
     append    keep the rows of earlier runs. A resumed run keeps them anyway
 
         model.train(X, y, callbacks=[CSVLogger("log.csv")])
-        pandas.read_csv("log.csv").plot("epoch", ["train_loss", "test_loss"])
     """
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
@@ -221,7 +220,6 @@ class JSONLogger(_Table):
     append    keep the lines of earlier runs. A resumed run keeps them anyway
 
         model.train(X, y, callbacks=[JSONLogger("log.jsonl")])
-        pandas.read_json("log.jsonl", lines=True).query("event == 'epoch'")
     """
 
     def read(self) -> list[dict[str, Any]]:
@@ -238,7 +236,7 @@ class JSONLogger(_Table):
         return records
 
     def begin(self, earlier: list[dict[str, Any]], own: list[dict[str, Any]]) -> None:
-        content = b"".join(map(_line, earlier + own))
+        content = _lines(earlier + own)
         self.resumed = any(map(_announces, own))  # otherwise, the line of the run is lost
         if not (self.path.is_file() and self.path.read_bytes() == content):
             with atomic_write(self.path) as stream:
@@ -257,7 +255,7 @@ class JSONLogger(_Table):
         self.pending.append({**entry, **logs})
 
     def write(self) -> None:
-        _append(self.path, b"".join(map(_line, self.pending)))
+        _append(self.path, _lines(self.pending))
         self.pending.clear()
 
 
@@ -284,7 +282,7 @@ class TensorBoard(_Log):
         super().__init__()
         self.log_dir = Path(log_dir)
         self.histograms = check_count(histograms, "TensorBoard histograms", minimum=0)
-        self.path = self.log_dir
+        self.path = self.log_dir  # then the file
         self.charts: set[str] = set()  # those of the tab "Custom scalars"
 
     def open(self, epochs: int) -> None:
@@ -320,8 +318,7 @@ class TensorBoard(_Log):
         from tensorboardX import summary
 
         settings = json.dumps(_settings(model, run), default=repr, indent=2)
-        code = "".join(f"    {line}\n" for line in settings.splitlines())
-        self.event(run.epoch + 1, summary=summary.text("settings", code))
+        self.event(run.epoch + 1, summary=summary.text("settings", indent(settings, "    ")))
 
     def add(
         self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
@@ -333,20 +330,16 @@ class TensorBoard(_Log):
         values |= {"epoch/rate": rate, "epoch/seconds": seconds}
         for tag, value in values.items():
             self.event(epoch, summary=summary.scalar(tag, value))
-        charts = {tag.partition("/")[0] for tag in tags.values()}
-        if not charts <= self.charts:
-            self.charts |= charts
-            layout = {
-                name: ["Multiline", [f"{name}/train", f"{name}/test"]]
-                for name in sorted(self.charts)
-            }
+        charts = {tag.partition("/")[0] for tag in tags.values()} | self.charts
+        if charts != self.charts:
+            self.charts = charts
+            layout = {n: ["Multiline", [f"{n}/train", f"{n}/test"]] for n in sorted(charts)}
             self.event(epoch, summary=summary.custom_scalars({"train and test": layout}))
         if self.histograms and epoch % self.histograms == 0:
             for path, array in model.get_weights().items():
                 finite = array[np.isfinite(array)]
                 if finite.size:
-                    histogram = summary.histogram(f"weights/{path}", finite, 30)
-                    self.event(epoch, summary=histogram)
+                    self.event(epoch, summary=summary.histogram(f"weights/{path}", finite, 30))
 
     def write(self) -> None:
         _append(self.path, b"".join(self.pending))
@@ -382,8 +375,8 @@ def _json(value: Any) -> str:
     return json.dumps(_without_nan(value), default=repr)
 
 
-def _line(record: Mapping[str, Any]) -> bytes:
-    return _json(record).encode() + b"\n"
+def _lines(records: list[dict[str, Any]]) -> bytes:
+    return "".join(f"{_json(record)}\n" for record in records).encode()
 
 
 def _without_nan(value: Any) -> Any:
