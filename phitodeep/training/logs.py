@@ -148,9 +148,7 @@ class CSVLogger(_Table):
     The columns are the epoch, the losses and metrics, and `settings`. That cell of the first row of
     a run has the run's settings as JSON, and so has the first row after a resume with other
     settings; it is empty in all other rows. The description of a model that is too long for a cell
-    of Excel is left out.
-
-    The whole file is replaced after each epoch, so it is never incomplete.
+    of Excel is left out. The file is replaced after each epoch, so it is never incomplete.
 
     append    keep the rows of earlier runs. A resumed run keeps them anyway
 
