@@ -107,12 +107,10 @@ assert b"loss/train" in file.read_bytes()
 BASE = (
     SETUP
     + """
-from phitodeep.training.callbacks import save_weights
 net = model()
 assert len(net.train(X, y, epochs=2, verbose=0)) == 2
-save_weights(net, "net.npz")
-again = model(seed=1)
-again.set_weights(dict(np.load("net.npz")))
+net.save("net.safetensors")
+again = phitodeep.load("net.safetensors")
 assert (again.predict(X) == net.predict(X)).all()
 """
 )
