@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # With another busy process, two BLAS threads wait for each other: one is fast everywhere.
 demo test coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test coverage check results bench mutants docs clean
+.PHONY: demo test coverage check check-extras results bench mutants docs clean
 
 $(BIN)/python:
 	@echo "Creating a virtual environment in $(VENV) and installing the requirements: a minute or so."
@@ -54,6 +54,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python tools/check_wheel.py
+
+# Each extra alone, in a clean environment: ONLY picks some, such as ONLY="plot fast".
+check-extras: | $(BIN)/python
+	@$(BIN)/python tools/check_extras.py $(ONLY)
 
 # The reference results: DATA names the folder with MNIST's four IDX files, ONLY some rows.
 results: $(VENV)/.test

@@ -57,6 +57,7 @@ OPTIONAL = {
     "onnx",
     "PIL",
     "scipy",
+    "tensorboardX",
 }
 
 

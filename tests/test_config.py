@@ -84,8 +84,10 @@ from phitodeep.training.callbacks import (
     Callback,
     CSVLogger,
     EarlyStopping,
+    JSONLogger,
     LambdaCallback,
     ModelCheckpoint,
+    TensorBoard,
 )
 from phitodeep.types import parameters, same
 from tests.layers import examples, test_contract
@@ -275,6 +277,8 @@ CALLBACKS: list[Callback] = [
     ModelCheckpoint("net.safetensors"),
     ModelCheckpoint(Path("a") / "b.x", None, 10, 5, "r2", mode="max"),
     CSVLogger("log.csv", append=True),
+    JSONLogger("log.jsonl", append=True),
+    TensorBoard("runs", histograms=10),
 ]
 EVERYTHING = [
     *(make() for make, *_ in LAYERS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -266,27 +267,21 @@ def test_a_csv_goes_on_with_its_rows(tmp_path: Path, append: bool) -> None:
 
         return made
 
+    def text(name: str) -> str:
+        return re.sub('"{.*}"', "", (tmp_path / f"{name}.csv").read_text())  # without settings
+
     whole = make("whole")()
     train(whole, 5)
     first, states = make("first")(), []
     take = LambdaCallback(on_epoch_end=lambda model, *_: states.append(model.state_dict()))
     train(first, 3, callbacks=[take])
-    (tmp_path / "first.csv").unlink()
     other = make("first")()
     other.load_state_dict(stored(states[1]))
     train(other, 3)
-    text = (tmp_path / "whole.csv").read_text()
-    assert text.count("\n") == 6 + append
-    assert (tmp_path / "first.csv").read_text() == text
+    assert text("whole").count("\n") == 6 + append
+    assert text("first") == text("whole")
     train(other, 1)  # afresh, as any second training
-    assert (tmp_path / "first.csv").read_text().count("\n") == (8 if append else 2)
-
-
-def test_a_callbacks_metrics_of_numpy_come_out_plain() -> None:
-    log = CSVLogger("never.csv")
-    log.rows = [{"epoch": 1, "train_loss": np.float32(0.5), "n": np.int64(3)}]
-    state = stored(log.state_dict())
-    assert state == {"training": False, "rows": [{"epoch": 1, "train_loss": 0.5, "n": 3}]}
+    assert text("first").count("\n") == (8 if append else 2)
 
 
 # --- states are plain, and copies --------------------------------------------------------------
@@ -478,8 +473,8 @@ SPOILED = [
     (_set("callbacks", 0, "best", to="x"), "best must be a number or None, got 'x'"),
     (_set("callbacks", 0, "training", to=1), "training must be a bool"),
     (_set("callbacks", 0, "weights", to=3), "weights must be a dict, got 3"),
-    (_set("callbacks", 1, "rows", to=3), "rows must be a list of dicts"),
-    (_set("callbacks", 1, "row", to=3), "unknown 'row' .similar: 'rows'"),
+    (_set("callbacks", 1, "start", to="x"), "start must be an integer, got 'x'"),
+    (_set("callbacks", 1, "star", to=3), "unknown 'star' .similar: 'start'"),
     (_set("optimizer", to={}), "lacks 'class', 't', 'last_rate', 'parameters', 'schedules'"),
     (_set("optimizer", "class", to="SGD"), "belongs to class SGD"),
     (_set("optimizer", "t", to=1.5), "t must be an integer"),

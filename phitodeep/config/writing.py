@@ -147,6 +147,12 @@ def being_written() -> tuple[Any, ...]:
     return () if writer is None else tuple(writer.open)
 
 
+def outline(value: Any) -> Any:
+    """Return the config of any value; a part that cannot be written stays as it is."""
+    with _writing(_Writer(strict=False)) as writer:
+        return writer.value(value, Place("the value"))
+
+
 def written(values: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """Return values by key as plain ones, which `restored` reads; an error names the owner."""
     with _writing(_Writer()) as writer:
@@ -155,11 +161,7 @@ def written(values: Mapping[str, Any], owner: str) -> dict[str, Any]:
 
 def alike(a: Any, b: Any) -> bool:
     """Return whether two values have the same config; if they have none, whether they are equal."""
-    written = []
-    for value in (a, b):
-        with _writing(_Writer(strict=False)) as writer:
-            written.append(writer.value(value, Place("the value")))
-    return bool(written[0] == written[1])
+    return bool(outline(a) == outline(b))
 
 
 @contextmanager

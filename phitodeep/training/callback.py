@@ -7,18 +7,13 @@ Logs are a dict with `train_loss`, `test_loss` if there is test data, and the me
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from phitodeep.checks import as_real, check_count, check_number, class_hint
 from phitodeep.config import Configurable, restored
-from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
-from phitodeep.files import atomic_write
+from phitodeep.errors import ArgumentError, ArgumentTypeError, warn
 from phitodeep.layers.base import Layer
 from phitodeep.state import StateDict, check_entries, is_number, plain
 from phitodeep.training.run import Run
@@ -250,50 +245,3 @@ class EarlyStopping(_Monitor):
         if self.weights is not None:
             model.set_weights(self.weights)
             self.weights = None
-
-
-class CSVLogger(_Resumable):
-    """Write the logs of each epoch as a row of a CSV file; `append` keeps existing rows.
-
-    The whole file is replaced each time, so it is never incomplete. It is first written before
-    training begins, so that a path that cannot be written is an immediate error. If writing fails
-    later (a full disk, say), a warning is issued, training continues, and the next epoch tries
-    again with all rows.
-    """
-
-    remembered = ("rows",)
-
-    def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
-        self.path, self.append = Path(path), append
-        self.rows: list[dict[str, Any]] = []
-
-    def forget(self) -> None:
-        self.rows = []
-        if self.append and self.path.is_file():
-            with self.path.open(newline="") as stream:
-                self.rows = list(csv.DictReader(stream))
-
-    def check_state(self, state: StateDict, who: str) -> None:
-        rows = state["rows"]
-        if not (isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)):
-            raise ArgumentTypeError(f"{who}: rows must be a list of dicts, got {rows!r}.")
-
-    def on_train_begin(self, model: Layer) -> None:
-        super().on_train_begin(model)
-        self._write()
-
-    def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
-        self.rows.append({"epoch": epoch, **logs})
-        try:
-            self._write()
-        except DataError as error:
-            warn(f"{error} Training continues; rows not written yet: {len(self.rows)}.")
-
-    def _write(self) -> None:
-        columns = list(dict.fromkeys(key for row in self.rows for key in row)) or ["epoch"]
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns)
-        writer.writeheader()
-        writer.writerows(self.rows)
-        with atomic_write(self.path) as stream:
-            stream.write(text.getvalue().encode())

@@ -2,20 +2,22 @@
 
 from phitodeep.training.callback import (
     Callback,
-    CSVLogger,
     EarlyStopping,
     LambdaCallback,
     StopTraining,
     as_callbacks,
 )
 from phitodeep.training.checkpoint import ModelCheckpoint
+from phitodeep.training.logs import CSVLogger, JSONLogger, TensorBoard
 
 __all__ = [
     "CSVLogger",
     "Callback",
     "EarlyStopping",
+    "JSONLogger",
     "LambdaCallback",
     "ModelCheckpoint",
     "StopTraining",
+    "TensorBoard",
     "as_callbacks",
 ]

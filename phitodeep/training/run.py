@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from phitodeep.checks import as_real, check_count, check_list, check_number
 from phitodeep.config import restored
-from phitodeep.errors import ArgumentError, ArgumentTypeError, warn
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, warn
 from phitodeep.state import StateDict, Stateful, check_entries, is_number, load_all
 from phitodeep.training.history import History
 from phitodeep.types import Array
@@ -71,7 +72,8 @@ class Run:
 
     def keep_settings(self) -> None:
         """Remember the optimizer's settings, which callbacks may change from now on."""
-        self._start = self._start or self.model.optimizer.get_config()
+        with suppress(PhitodeepError):  # `state_dict` raises it, if it is called at all
+            self._start = self._start or self.model.optimizer.get_config()
 
     def state_dict(self) -> StateDict:
         """Return everything that `train(resume=...)` needs: plain JSON values and array copies.

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import errno
 import math
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, DataError, PhitodeepError, PhitodeepWarning
+from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.layers import BatchNorm, Dense
 from phitodeep.layers.base import Layer
 from phitodeep.model import Sequential
-from phitodeep.training import callback
 from phitodeep.training.callbacks import (
     Callback,
-    CSVLogger,
     EarlyStopping,
     LambdaCallback,
     Logs,
@@ -118,8 +110,7 @@ def test_lambda_callback() -> None:
 @pytest.mark.parametrize(
     "callback",
     [
-        *(Callback(), LambdaCallback(on_train_end=print), EarlyStopping(), CSVLogger("x.csv")),
-        ModelCheckpoint("x"),
+        *(Callback(), LambdaCallback(on_train_end=print), EarlyStopping(), ModelCheckpoint("x")),
     ],
     ids=lambda c: type(c).__name__,
 )
@@ -273,102 +264,3 @@ def test_watching_what_is_not_there_is_refused() -> None:
         ArgumentError, match=r"monitors 'test_f1', but the logs have only train_loss"
     ):
         net().train(X, Y, callbacks=[EarlyStopping(monitor="test_f1")], verbose=0)
-
-
-# --- CSV ---------------------------------------------------------------------------------------
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
-def test_the_csv_has_a_row_an_epoch(tmp_path: Path) -> None:
-    path, model = tmp_path / "log.csv", net()
-    history = model.train(X, Y, X, Y, callbacks=[CSVLogger(path)], metrics=["mae"], verbose=0)
-    found = rows(path)
-    columns = ["epoch", "train_loss", "train_mae", "test_loss", "test_mae"]
-    assert [list(row) for row in found] == [columns] * 2
-    assert [row["epoch"] for row in found] == ["1", "2"]
-    assert [(float(r["train_loss"]), float(r["test_loss"])) for r in found] == history  # exactly
-    assert [float(r["test_mae"]) for r in found] == history.metrics["test_mae"]
-    assert os.listdir(tmp_path) == ["log.csv"]
-
-
-def test_append_keeps_the_rows_of_before(tmp_path: Path) -> None:
-    path, model = tmp_path / "log.csv", net()
-    model.train(X, Y, callbacks=[CSVLogger(path)], verbose=0)
-    before = rows(path)
-    history = model.train(X, Y, X, Y, callbacks=[CSVLogger(path, append=True)], verbose=0)
-    found = rows(path)
-    assert [row["epoch"] for row in found] == ["1", "2", "3", "4"]
-    assert [r["train_loss"] for r in found[:2]] == [r["train_loss"] for r in before]
-    assert [r["test_loss"] for r in found] == ["", "", *(str(test) for _, test in history)]
-    model.train(X, Y, callbacks=[CSVLogger(path)], verbose=0)
-    assert [row["epoch"] for row in rows(path)] == ["5", "6"]
-
-
-def test_the_file_is_whole_after_every_epoch(tmp_path: Path) -> None:
-    path, seen = tmp_path / "log.csv", []
-    look = LambdaCallback(on_epoch_end=lambda *_: seen.append(len(rows(path))))
-    net(epochs=4).train(X, Y, callbacks=[CSVLogger(path), look], verbose=0)
-    assert seen == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("where", ["/dev/full", "none/log.csv"])
-def test_a_file_that_cannot_be_written_fails_before_training(where: str, tmp_path: Path) -> None:
-    if where == "/dev/full" and not Path(where).exists():
-        pytest.skip("only Linux has /dev/full")
-    model = net()
-    before = model.get_weights()
-    with pytest.raises(DataError, match=f"cannot write .*{where}") as caught:
-        model.train(X, Y, callbacks=[CSVLogger(tmp_path / where)], verbose=0)
-    assert isinstance(caught.value, OSError)
-    assert same(model.get_weights(), before)
-    assert (model.epoch, model.optimizer.t) == (0, 0)
-    assert len(model.train(X, Y, verbose=0)) == 2
-
-
-def test_a_disk_that_fills_later_costs_no_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, calls, write = tmp_path / "log.csv", [0], callback.atomic_write
-
-    @contextmanager
-    def sometimes(path: Any) -> Iterator[IO[bytes]]:
-        calls[0] += 1
-        full = calls[0] in (3, 4)  # after the header and the first epoch
-        with write(path) as stream:
-            yield stream
-            if full:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(callback, "atomic_write", sometimes)
-    present: list[int] = []
-    look = LambdaCallback(on_epoch_end=lambda *_: present.append(len(rows(path))))
-    with pytest.warns(PhitodeepWarning, match="No space left.*Training continues") as caught:
-        history = net(epochs=5).train(X, Y, callbacks=[CSVLogger(path), look], verbose=0)
-    assert len(caught) == 2
-    assert len(history) == 5
-    assert present == [1, 1, 1, 4, 5]  # never half a file, never fewer rows
-    assert [float(row["train_loss"]) for row in rows(path)] == [train for train, _ in history]
-
-
-def test_rows_that_never_found_room_are_still_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logger, calls, write = CSVLogger(tmp_path / "log.csv"), [0], callback.atomic_write
-
-    def once(path: Any) -> Any:
-        calls[0] += 1
-        if calls[0] > 1:
-            raise DataError("cannot write: full.")
-        return write(path)
-
-    monkeypatch.setattr(callback, "atomic_write", once)
-    with pytest.warns(PhitodeepWarning, match="rows not written yet") as caught:
-        net(epochs=3).train(X, Y, callbacks=[logger], verbose=0)
-    for n, warning in enumerate(caught, 1):
-        assert f"not written yet: {n}." in str(warning.message)
-    assert len(caught) == 3
-    assert [row["epoch"] for row in logger.rows] == [1, 2, 3]

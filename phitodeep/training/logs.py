@@ -1,0 +1,399 @@
+"""Logs: files that record the settings of each run and the results of each epoch.
+
+A resumed run continues its log from its checkpoint. The epochs after the checkpoint are removed
+when training begins, and the resumed run writes them again: no epoch is lost or repeated.
+
+A file that cannot be written when training begins is an error. If writing fails later (a full disk,
+say), a warning is issued, training continues, and the next epoch tries again with all that is not
+in the file yet.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import math
+import os
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import check_count
+from phitodeep.config import outline
+from phitodeep.errors import DataError, MissingExtraError, warn
+from phitodeep.files import atomic_write
+from phitodeep.state import StateDict, plain
+from phitodeep.training.callback import Callback, Logs, _Resumable
+from phitodeep.training.run import Run
+from phitodeep.version import __version__
+
+CELL = 32_767  # the most characters that a cell can hold in Excel
+
+
+class _Log(Callback):
+    """A log, which announces each run before its first step and then records each epoch.
+
+    `announce` and `add` put records into `pending`; `write` moves them to the file.
+    """
+
+    def __init__(self) -> None:
+        self.pending: list[Any] = []  # the records that are not in the file yet
+        self.run: Run | None = None  # the call of `train` that is being logged
+
+    def on_train_begin(self, model: Any) -> None:
+        super().on_train_begin(model)
+        self.open(model.epoch)
+
+    def on_pause(self, model: Any, run: Run) -> None:
+        if self.run is None:
+            self.run = run
+            self.announce(model, run)
+            if self.pending:
+                self.write()
+
+    def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:
+        assert self.run is not None
+        history = self.run.history
+        self.add(model, epoch, plain(logs), history.seconds[-1], history.rates[-1])
+        try:
+            self.write()
+        except DataError as error:
+            warn(f"{error} Training continues; records not written yet: {len(self.pending)}.")
+
+    def on_train_end(self, model: Any) -> None:
+        super().on_train_end(model)
+        self.run = None
+
+    def open(self, epochs: int) -> None:
+        """Prepare the file for a model that has been trained for this number of epochs."""
+        raise NotImplementedError
+
+    def announce(self, model: Any, run: Run) -> None:
+        """Record the settings of a run."""
+        raise NotImplementedError
+
+    def add(
+        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
+    ) -> None:
+        """Record an epoch."""
+        raise NotImplementedError
+
+    def write(self) -> None:
+        """Write all that is pending, or raise DataError."""
+        raise NotImplementedError
+
+
+class _Table(_Log, _Resumable):
+    """A log that is one file of records, which are dicts with an "epoch".
+
+    start    the number of records that the file had when the run began
+    first    the number of epochs that the model had been trained for at that time
+    """
+
+    remembered = ("start", "first")
+
+    def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
+        super().__init__()
+        self.path, self.append = Path(path), append
+        self.start = self.first = 0
+        self.resumed = False
+
+    def check_state(self, state: StateDict, who: str) -> None:
+        for name in self.remembered:
+            check_count(state[name], f"{who}: {name}", minimum=0)
+
+    def on_train_begin(self, model: Any) -> None:
+        self.resumed = self.resumes
+        super().on_train_begin(model)
+
+    def open(self, epochs: int) -> None:
+        if self.resumed or not self.append:
+            self.pending.clear()
+        keep = (self.resumed or self.append) and self.path.is_file()
+        records = self.read() if keep else []
+        own: list[dict[str, Any]] = []
+        if not self.resumed:
+            self.start, self.first = len(records) + len(self.pending), epochs
+        else:
+            own = [record for record in records[self.start :] if _epoch(record) <= epochs]
+            found = {_epoch(record) for record in own if not _announces(record)}
+            if missing := set(range(self.first + 1, epochs + 1)) - found:
+                warn(
+                    f"{self.path} lacks {len(missing)} of the {epochs - self.first} epochs before "
+                    "the checkpoint: was it changed? The log continues without them."
+                )
+        self.begin(records[: self.start], own)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the records of the file."""
+        raise NotImplementedError
+
+    def begin(self, earlier: list[dict[str, Any]], own: list[dict[str, Any]]) -> None:
+        """Reduce the file to these records: those of earlier runs and those of this run."""
+        raise NotImplementedError
+
+
+class CSVLogger(_Table):
+    """Write the logs of each epoch as a row of a CSV file, for a spreadsheet or pandas.
+
+    The columns are the epoch, the losses and metrics, and `settings`. That cell of the first row of
+    a run has the run's settings as JSON, and so has the first row after a resume with other
+    settings; it is empty in all other rows. The description of a model that is too long for a cell
+    of Excel is left out. The file is replaced after each epoch, so it is never incomplete.
+
+    append    keep the rows of earlier runs. A resumed run keeps them anyway
+
+        model.train(X, y, callbacks=[CSVLogger("log.csv")])
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
+        super().__init__(path, append=append)
+        self.rows: list[dict[str, Any]] = []  # of the file
+        self.noted = self.settings = ""  # in the run's rows so far; for the next row
+
+    def read(self) -> list[dict[str, Any]]:
+        try:
+            with self.path.open(newline="", encoding="utf-8-sig") as stream:
+                rows = list(csv.DictReader(stream))
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(f"{self.path} is not a CSV file: {error}.") from None
+        if any(None in row for row in rows):
+            raise DataError(f"{self.path} has rows with more cells than its first line.")
+        return rows
+
+    def begin(self, earlier: list[dict[str, Any]], own: list[dict[str, Any]]) -> None:
+        self.rows = earlier + own
+        self.noted = next((r["settings"] for r in reversed(own) if r.get("settings")), "")
+        self.write()
+
+    def announce(self, model: Any, run: Run) -> None:
+        settings = _json(_settings(model, run))
+        if len(settings) > CELL:
+            settings = _json({**_settings(model, run), "model": type(model).__name__})
+        self.settings = "" if settings == self.noted else settings
+
+    def add(
+        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
+    ) -> None:
+        self.pending.append({"epoch": epoch, **logs, "settings": self.settings})
+        self.settings = ""
+
+    def write(self) -> None:
+        rows = self.rows + self.pending
+        columns = dict.fromkeys(["epoch", *(key for row in rows for key in row)])
+        columns.pop("settings", None)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, [*columns, "settings"])
+        writer.writeheader()
+        writer.writerows(rows)
+        with atomic_write(self.path) as stream:
+            stream.write(text.getvalue().encode())
+        self.rows = rows
+        self.pending.clear()
+
+
+class JSONLogger(_Table):
+    """Write one JSON object per line: one for each run, then one for each epoch.
+
+    The line of a run has `"event": "run"`, the time at which it began, the versions of phitodeep
+    and NumPy, the settings of `train` and the config of the model; what has no config is described
+    by its repr. A resumed run adds a line with `"event": "resume"` and the same entries. In both,
+    `epoch` and `step` are the finished epochs, and the steps of the next one.
+
+    The line of an epoch has `"event": "epoch"`, the epoch, its seconds, the learning rate of its
+    last step, and its losses and metrics. JSON has no NaN or infinity: both become null.
+
+    Lines are appended one at a time, and a line that a crash cut short is removed when the run is
+    resumed or the file is appended to.
+
+    append    keep the lines of earlier runs. A resumed run keeps them anyway
+
+        model.train(X, y, callbacks=[JSONLogger("log.jsonl")])
+    """
+
+    def read(self) -> list[dict[str, Any]]:
+        records: list[Any] = []
+        lines = self.path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, 1):
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                if number < len(lines):  # otherwise, the line was cut short, or is empty
+                    records.append(None)
+            if records and not isinstance(records[-1], dict):
+                raise DataError(f"{self.path}, line {number}, is not a JSON object.")
+        return records
+
+    def begin(self, earlier: list[dict[str, Any]], own: list[dict[str, Any]]) -> None:
+        content = _lines(earlier + own)
+        self.resumed = any(map(_announces, own))  # otherwise, the line of the run is lost
+        if not (self.path.is_file() and self.path.read_bytes() == content):
+            with atomic_write(self.path) as stream:
+                stream.write(content)
+
+    def announce(self, model: Any, run: Run) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        at = {"time": now, "epoch": run.epoch, "step": run.step}
+        event = "resume" if self.resumed else "run"
+        self.pending.append({"event": event, **at, **_settings(model, run)})
+
+    def add(
+        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
+    ) -> None:
+        entry = {"event": "epoch", "epoch": epoch, "seconds": seconds, "rate": rate}
+        self.pending.append({**entry, **logs})
+
+    def write(self) -> None:
+        _append(self.path, _lines(self.pending))
+        self.pending.clear()
+
+
+class TensorBoard(_Log):
+    """Write event files for TensorBoard; needs `phitodeep[tensorboard]`.
+
+    Each loss and metric has its chart, `loss/train` and `loss/test` for example; the tab "Custom
+    scalars" shows both in one. `epoch/rate` is the learning rate of the last step of each epoch and
+    `epoch/seconds` its duration. The tab "Text" shows the settings of the run and the model.
+
+    Each call of `train` adds a file to the folder. TensorBoard shows its points instead of those
+    of earlier files from the same epoch on, so that a resumed run shows each epoch once, and a
+    new run replaces the old one: give each run that you want to compare its own folder.
+
+    log_dir       the folder of the event files; it is created
+    histograms    every so many epochs, also write histograms of all weights; 0: never
+
+        model.train(X, y, callbacks=[TensorBoard("runs/first")])
+
+    Then run `tensorboard --logdir runs`.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str], *, histograms: int = 0) -> None:
+        super().__init__()
+        self.log_dir = Path(log_dir)
+        self.histograms = check_count(histograms, "TensorBoard histograms", minimum=0)
+        self.path = self.log_dir  # then the file
+        self.charts: set[str] = set()  # those of the tab "Custom scalars"
+
+    def open(self, epochs: int) -> None:
+        try:
+            from tensorboardX.proto.event_pb2 import SessionLog
+        except ImportError:
+            raise MissingExtraError.of("tensorboardX", "tensorboard", "TensorBoard") from None
+        try:
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+            files = len(list(self.log_dir.glob("events.out.tfevents.*")))
+        except OSError as error:
+            raise DataError(f"cannot write {self.log_dir}: {error.strerror or error}.") from None
+        # TensorBoard reads the files in the order of their names
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{files:05d}"
+        self.path = self.log_dir / name
+        self.charts.clear()
+        self.pending.clear()
+        self.event(epochs + 1, file_version="brain.Event:2")
+        self.event(epochs + 1, session_log=SessionLog(status=SessionLog.START))  # "purge_step"
+        self.write()
+
+    def event(self, step: int, **content: Any) -> None:
+        """Add an event to what is pending, as a record with its length and two checksums."""
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.record_writer import masked_crc32c
+
+        data = Event(wall_time=time.time(), step=step, **content).SerializeToString()
+        length = struct.pack("<Q", len(data))
+        sums = [struct.pack("<I", masked_crc32c(part)) for part in (length, data)]
+        self.pending.append(length + sums[0] + data + sums[1])
+
+    def announce(self, model: Any, run: Run) -> None:
+        from tensorboardX import summary
+
+        settings = json.dumps(_settings(model, run), default=repr, indent=2)
+        self.event(run.epoch + 1, summary=summary.text("settings", indent(settings, "    ")))
+
+    def add(
+        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
+    ) -> None:
+        from tensorboardX import summary
+
+        tags = {key: "{2}/{0}".format(*key.partition("_")) for key in logs}
+        values = {tags[key]: value for key, value in logs.items()}
+        values |= {"epoch/rate": rate, "epoch/seconds": seconds}
+        for tag, value in values.items():
+            self.event(epoch, summary=summary.scalar(tag, value))
+        charts = {tag.partition("/")[0] for tag in tags.values()} | self.charts
+        if charts != self.charts:
+            self.charts = charts
+            layout = {n: ["Multiline", [f"{n}/train", f"{n}/test"]] for n in sorted(charts)}
+            self.event(epoch, summary=summary.custom_scalars({"train and test": layout}))
+        if self.histograms and epoch % self.histograms == 0:
+            for path, array in model.get_weights().items():
+                finite = array[np.isfinite(array)]
+                if finite.size:
+                    self.event(epoch, summary=summary.histogram(f"weights/{path}", finite, 30))
+
+    def write(self) -> None:
+        _append(self.path, b"".join(self.pending))
+        self.pending.clear()
+
+
+def _settings(model: Any, run: Run) -> dict[str, Any]:
+    """Return the versions, the settings of a run, and the model's config or what of it exists."""
+    config = outline(model)
+    return {
+        "phitodeep": __version__,
+        "numpy": np.__version__,
+        "settings": run.settings,
+        "model": config["config"] if isinstance(config, Mapping) else config,
+    }
+
+
+def _epoch(record: Mapping[str, Any]) -> int:
+    """Return the epoch of a record; 0 if it has none, as lines that were added by hand."""
+    try:
+        return int(record["epoch"])
+    except (KeyError, TypeError, ValueError):
+        return 0
+
+
+def _announces(record: Mapping[str, Any]) -> bool:
+    """Return whether a record begins or resumes a run."""
+    return record.get("event") in ("run", "resume")
+
+
+def _json(value: Any) -> str:
+    """Return `value` as valid JSON, with null for nan and infinity."""
+    return json.dumps(_without_nan(value), default=repr)
+
+
+def _lines(records: list[dict[str, Any]]) -> bytes:
+    return "".join(f"{_json(record)}\n" for record in records).encode()
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append all of `data` to a file, or nothing."""
+    try:
+        with path.open("ab", buffering=0) as stream:
+            size = path.stat().st_size
+            if stream.write(data) < len(data):
+                stream.truncate(size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if path.is_file():
+                os.fsync(stream.fileno())
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}.") from error

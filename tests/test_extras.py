@@ -1,0 +1,67 @@
+"""The extras of pyproject.toml, and what tools/check_extras.py does with them.
+
+`make check-extras` installs each of them alone; here, all are installed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tools import check_extras as tool
+from tools.check_extras import FEATURES, OURS, features, problems, refused, works
+
+LIBRARIES = {  # the library without which a feature is refused
+    "data": "datasets",
+    "plot": "matplotlib",
+    "lbfgs": "scipy",
+    "fast": "numba",
+    "tensorboard": "tensorboardX",
+}
+
+
+def test_every_extra_has_a_check() -> None:
+    assert problems(features()) == []
+    assert LIBRARIES.keys() == FEATURES.keys()
+
+
+def test_an_extra_without_a_check_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    assert problems([*features(), "new"]) == ["the extra new has no check"]
+    assert problems(features()[1:]) == [f"{features()[0]} is not an extra"]
+    assert tool.main(["new"]) == 1
+    assert capsys.readouterr().out.startswith("no such extra: new; there are data, plot")
+
+
+def test_tests_install_every_feature() -> None:
+    extras = tomllib.loads((tool.ROOT / "pyproject.toml").read_text())["project"]
+    extras = extras["optional-dependencies"]
+    assert OURS <= extras.keys()
+    assert f"phitodeep[{','.join(features())}]" in extras["test"]
+
+
+@pytest.mark.parametrize("extra", FEATURES)
+def test_the_code_of_each_check_runs(extra: str, tmp_path: Path) -> None:
+    """It works with the library, and is refused with an error that names the extra without it."""
+    missing = f"import sys; sys.modules[{LIBRARIES[extra]!r}] = None\n"
+    for code in (works(extra), missing + refused(extra)):
+        command = [sys.executable, "-W", "error", "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    code = missing + works(extra)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert f"phitodeep[{extra}]" in done.stderr.splitlines()[-1]
+
+
+def test_a_feature_that_works_without_its_extra_fails_the_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(FEATURES, "plot", tool.Feature("pass"))
+    command = [sys.executable, "-c", refused("plot")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "it works without the extra" in done.stderr

@@ -1,0 +1,814 @@
+"""Logs: every epoch is in the file once, whatever happens, and the settings of its run are too."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import errno
+import json
+import math
+import os
+import pickle
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep.errors import (
+    ArgumentTypeError,
+    DataError,
+    MissingExtraError,
+    PhitodeepError,
+    PhitodeepWarning,
+)
+from phitodeep.layers import Dense, Lambda
+from phitodeep.model import Sequential
+from phitodeep.optimization.schedules import CosineDecay
+from phitodeep.training import logs as module
+from phitodeep.training.callbacks import Callback, EarlyStopping, LambdaCallback
+from phitodeep.training.checkpoint import ModelCheckpoint
+from phitodeep.training.logs import CSVLogger, JSONLogger, TensorBoard
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((12, 3)).astype(np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "csv": CSVLogger,
+    "jsonl": JSONLogger,
+    "tensorboard": lambda path, append=True: TensorBoard(path),
+}
+FILES = ["csv", "jsonl"]
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_file = pytest.mark.parametrize("kind", FILES)
+
+
+def net(**given: Any) -> Sequential:
+    options = {"optimizer": "adam", "alpha": 0.05, "seed": 0, "batch_size": 5, "epochs": 2}
+    return Sequential(Dense(3, 4), Dense(4, 1), **{**options, **given})
+
+
+def mean_error(P: Any, T: Any) -> float:
+    return float(np.mean(P - T))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file of JSON lines; NaN and infinity are not JSON."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    text = path.read_text()
+    assert text.endswith("\n")
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def epochs_of(path: Path) -> list[dict[str, Any]]:
+    return [line for line in lines(path) if line["event"] == "epoch"]
+
+
+def events(path: Path) -> Iterator[Any]:
+    """The events of one file, whose checksums are right."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    data = path.read_bytes()
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        sums = struct.unpack("<I", data[8:12]) + struct.unpack(
+            "<I", data[12 + length : 16 + length]
+        )
+        body = data[12 : 12 + length]
+        assert sums == (masked_crc32c(data[:8]), masked_crc32c(body))
+        yield Event.FromString(body)
+        data = data[16 + length :]
+
+
+def shown(folder: Path) -> dict[str, list[tuple[int, Any]]]:
+    """What TensorBoard shows for each tag: points after a restart replace those from its step."""
+    points: dict[str, list[tuple[int, Any]]] = {}
+    for path in sorted(folder.iterdir()):
+        first, *others = events(path)
+        assert first.file_version == "brain.Event:2"
+        for event in others:
+            if event.HasField("session_log"):
+                assert event.session_log.status == event.session_log.START
+                points = {
+                    tag: [p for p in found if p[0] < event.step] for tag, found in points.items()
+                }
+            for value in event.summary.value:
+                points.setdefault(value.tag, []).append((event.step, value))
+    return points
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    return {
+        tag: [(step, value.simple_value) for step, value in found]
+        for tag, found in shown(folder).items()
+        if found and found[0][1].HasField("simple_value")
+    }
+
+
+def numbers(kind: str, path: Path) -> list[tuple[int, float]]:
+    """The epochs in a log of any kind, with their training losses in float32."""
+    if kind == "tensorboard":
+        return scalars(path)["loss/train"]
+    found = rows(path) if kind == "csv" else epochs_of(path)
+    return [(int(row["epoch"]), float(np.float32(row["train_loss"]))) for row in found]
+
+
+def losses(history: list[tuple[float, float]], first: int = 1) -> list[tuple[int, float]]:
+    return [(i, float(np.float32(train))) for i, (train, _) in enumerate(history, first)]
+
+
+class Crash(Exception):
+    """The computer is switched off."""
+
+
+def crash(epoch: int) -> Callback:
+    """A crash after an epoch, when all callbacks of before have seen it."""
+
+    def check(model: Any, done: int, logs: Any) -> None:
+        if done == epoch:
+            raise Crash
+
+    return LambdaCallback(on_epoch_end=check)
+
+
+# --- what is in a log ----------------------------------------------------------------------------
+
+
+def test_the_csv_has_a_row_an_epoch(tmp_path: Path) -> None:
+    path, model = tmp_path / "log.csv", net()
+    history = model.train(X, Y, X, Y, callbacks=[CSVLogger(path)], metrics=["mae"], verbose=0)
+    found = rows(path)
+    columns = ["epoch", "train_loss", "train_mae", "test_loss", "test_mae", "settings"]
+    assert [list(row) for row in found] == [columns] * 2
+    assert [row["epoch"] for row in found] == ["1", "2"]
+    assert [(float(r["train_loss"]), float(r["test_loss"])) for r in found] == history  # exactly
+    assert [float(r["test_mae"]) for r in found] == history.metrics["test_mae"]
+    assert os.listdir(tmp_path) == ["log.csv"]
+
+
+def test_the_json_has_a_line_an_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    history = net().train(X, Y, X, Y, callbacks=[JSONLogger(path)], metrics=["mae"], verbose=0)
+    assert epochs_of(path) == [
+        {
+            "event": "epoch",
+            "epoch": i + 1,
+            "seconds": history.seconds[i],
+            "rate": 0.05,
+            "train_loss": history[i][0],
+            "train_mae": history.metrics["train_mae"][i],
+            "test_loss": history[i][1],
+            "test_mae": history.metrics["test_mae"][i],
+        }
+        for i in range(2)
+    ]
+
+
+def test_tensorboard_has_a_point_an_epoch(tmp_path: Path) -> None:
+    log = TensorBoard(tmp_path / "runs" / "a")
+    history = net().train(X, Y, X, Y, callbacks=[log], metrics=[mean_error], verbose=0)
+    found = scalars(log.log_dir)
+    wanted = {
+        "loss/train": [train for train, _ in history],
+        "loss/test": [test for _, test in history],
+        "mean_error/train": history.metrics["train_mean_error"],
+        "mean_error/test": history.metrics["test_mean_error"],
+        "epoch/rate": [0.05, 0.05],
+        "epoch/seconds": history.seconds,
+    }
+    assert found == {
+        tag: [(i, float(np.float32(value))) for i, value in enumerate(values, 1)]
+        for tag, values in wanted.items()
+    }
+
+
+def charts(folder: Path) -> list[list[str]]:
+    """The charts of the tab "Custom scalars", each time that they were given."""
+    from tensorboardX.proto.layout_pb2 import Layout
+
+    given = [value.tensor.string_val[0] for _, value in shown(folder)["custom_scalars__config__"]]
+    return [[chart.title for chart in Layout.FromString(g).category[0].chart] for g in given]
+
+
+def test_tensorboard_shows_train_and_test_in_one_chart(tmp_path: Path) -> None:
+    from tensorboardX.proto.layout_pb2 import Layout
+
+    net().train(X, Y, X, Y, metrics=["mae"], callbacks=[TensorBoard(tmp_path)], verbose=0)
+    ((_, value),) = shown(tmp_path)["custom_scalars__config__"]  # once, as the charts stay the same
+    (category,) = Layout.FromString(value.tensor.string_val[0]).category
+    charts = {chart.title: list(chart.multiline.tag) for chart in category.chart}
+    assert charts == {"loss": ["loss/train", "loss/test"], "mae": ["mae/train", "mae/test"]}
+
+
+def settings_in(kind: str, path: Path) -> list[dict[str, Any]]:
+    if kind == "csv":
+        return [json.loads(row["settings"]) for row in rows(path) if row["settings"]]
+    if kind == "jsonl":
+        return [line for line in lines(path) if line["event"] == "run"]
+    texts = [
+        value.tensor.string_val[0].decode() for _, value in shown(path)["settings/text_summary"]
+    ]
+    assert all(line.startswith("    ") for text in texts for line in text.splitlines())
+    return [json.loads(text) for text in texts]
+
+
+@each_kind
+def test_the_settings_of_a_run_are_in_its_log(kind: str, tmp_path: Path) -> None:
+    path, model = tmp_path / "log", net(callbacks=[EarlyStopping(5)])
+    model.train(
+        X, Y, epochs=3, shuffle=False, accumulate=2, callbacks=[KINDS[kind](path)], verbose=0
+    )
+    (found,) = settings_in(kind, path)
+    settings = found["settings"]
+    wanted = {"epochs": 3, "batch_size": 5, "shuffle": False, "accumulate": 2, "samples": 12}
+    assert wanted.items() <= settings.items()
+    assert found["model"] == model.get_config()
+    assert (found["phitodeep"], found["numpy"]) == (phitodeep.__version__, np.__version__)
+    if kind == "csv":
+        assert [bool(row["settings"]) for row in rows(path)] == [True, False, False]
+    if kind == "jsonl":
+        first = lines(path)[0]
+        assert (first["event"], first["epoch"], first["step"]) == ("run", 0, 0)
+        assert first["time"].endswith("+00:00")
+
+
+@each_kind
+def test_what_has_no_config_is_described(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    double = Lambda(lambda X: 2 * X, lambda dY, X, Y: 2 * dY)
+    model = Sequential(
+        Dense(3, 1),
+        double,
+        alpha=lambda step: 0.05,
+        seed=0,
+        epochs=1,
+        callbacks=[KINDS[kind](path)],
+    )
+    with pytest.raises(ArgumentTypeError, match="cannot be written down"):
+        model.get_config()
+    model.train(X, Y, verbose=0)
+    (found,) = settings_in(kind, path)
+    dense, other = found["model"]["layers"]
+    assert dense["config"]["output_size"] == 1
+    assert "lambda" in json.dumps(other)
+    assert found["model"]["seed"] == 0
+
+
+def test_a_model_too_long_for_a_cell_is_only_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CELL", 400)
+    log, other, model = CSVLogger(tmp_path / "a.csv"), JSONLogger(tmp_path / "a.jsonl"), net()
+    model.train(X, Y, callbacks=[log, other], verbose=0)
+    (found,) = settings_in("csv", log.path)
+    assert (found["model"], found["settings"]["epochs"]) == ("Sequential", 2)
+    (found,) = settings_in("jsonl", other.path)
+    assert found["model"] == model.get_config()
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+
+    def spoil(model: Any, epoch: int, logs: Any) -> None:
+        logs.update(train_nan=math.nan, train_inf=-math.inf, train_f32=np.float32(0.5))
+
+    first = LambdaCallback(on_epoch_end=spoil)
+    net(epochs=1).train(X, Y, callbacks=[first, JSONLogger(path)], verbose=0)
+    (found,) = epochs_of(path)
+    assert (found["train_nan"], found["train_inf"], found["train_f32"]) == (None, None, 0.5)
+
+
+@each_kind
+def test_a_value_that_only_some_epochs_have(kind: str, tmp_path: Path) -> None:
+    def add(model: Any, epoch: int, logs: Any) -> None:
+        logs |= {2: {"train_extra": 7.0}, 4: {"train_late": 8.0}}.get(epoch, {})
+
+    path = tmp_path / "log"
+    first = LambdaCallback(on_epoch_end=add)
+    history = net(epochs=4).train(X, Y, callbacks=[first, KINDS[kind](path)], verbose=0)
+    assert numbers(kind, path) == losses(history)
+    if kind == "csv":
+        assert [row["train_extra"] for row in rows(path)] == ["", "7.0", "", ""]
+        assert list(rows(path)[0])[-3:] == ["train_extra", "train_late", "settings"]
+    elif kind == "jsonl":
+        assert [line.get("train_extra") for line in epochs_of(path)] == [None, 7.0, None, None]
+    else:
+        assert scalars(path)["extra/train"] == [(2, 7.0)]
+        assert charts(path) == [["loss"], ["extra", "loss"], ["extra", "late", "loss"]]
+
+
+def test_histograms_of_weights(tmp_path: Path) -> None:
+    def spoil(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 2:
+            model.layers[1].b[:] = math.nan
+
+    first = LambdaCallback(on_epoch_end=spoil)
+    model = net(epochs=2)
+    model.train(X, Y, callbacks=[first, TensorBoard(tmp_path, histograms=2)], verbose=0)
+    found = {tag: each for tag, each in shown(tmp_path).items() if tag.startswith("weights/")}
+    assert set(found) == {"weights/0.W", "weights/0.b", "weights/1.W"}  # nothing finite is in 1.b
+    ((step, value),) = found["weights/0.W"]
+    W = model.layers[0].W
+    assert (step, value.histo.num, sum(value.histo.bucket)) == (2, W.size, W.size)
+    assert (value.histo.min, value.histo.max) == (W.min(), W.max())
+
+
+@each_kind
+def test_no_epochs_still_have_settings(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    net().train(X, Y, epochs=0, callbacks=[KINDS[kind](path)], verbose=0)
+    if kind == "csv":
+        assert path.read_text() == "epoch,settings\n"
+    else:
+        assert len(settings_in(kind, path)) == 1
+
+
+def test_early_stopping_and_the_rate(tmp_path: Path) -> None:
+    log = JSONLogger(tmp_path / "log.jsonl")
+    history = net(alpha=CosineDecay(0.3, 50)).train(
+        X, Y, -X, Y, epochs=50, callbacks=[EarlyStopping(2), log], verbose=0
+    )
+    assert len(history) < 50
+    assert [line["rate"] for line in epochs_of(log.path)] == history.rates
+    assert len(set(history.rates)) == len(history)
+
+
+# --- several runs --------------------------------------------------------------------------------
+
+
+@each_file
+def test_append_keeps_the_runs_of_before(kind: str, tmp_path: Path) -> None:
+    path, model = tmp_path / "log", net()
+    first = losses(model.train(X, Y, callbacks=[KINDS[kind](path)], verbose=0))
+    logger = KINDS[kind](path, append=True)
+    second = losses(model.train(X, Y, X, Y, callbacks=[logger], verbose=0), 3)
+    assert numbers(kind, path) == first + second
+    third = losses(model.train(X, Y, callbacks=[logger], verbose=0), 5)
+    assert numbers(kind, path) == first + second + third
+    assert len(settings_in(kind, path)) == 3
+    if kind == "csv":
+        assert [bool(row["test_loss"]) for row in rows(path)] == [False] * 2 + [True] * 2 + [
+            False
+        ] * 2
+        assert [bool(row["settings"]) for row in rows(path)] == [True, False] * 3
+    last = losses(model.train(X, Y, callbacks=[KINDS[kind](path)], verbose=0), 7)
+    assert numbers(kind, path) == last
+    assert len(settings_in(kind, path)) == 1
+
+
+def test_append_to_a_csv_of_another_program(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes('\ufeffepoch,note\r\n9,"a, b\nc"\r\n10,é'.encode())
+    net(epochs=1).train(X, Y, callbacks=[CSVLogger(path, append=True)], verbose=0)
+    assert [(row["epoch"], row["note"]) for row in rows(path)] == [
+        ("9", "a, b\nc"),
+        ("10", "é"),
+        ("1", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("csv", b"a,b\n1,2,3\n", "more cells than its first line"),
+        ("csv", b"a,b\n\xff,2\n", "is not a CSV file"),
+        ("csv", b"a\n" + b"x" * 200_000 + b"\n", "is not a CSV file: field larger"),
+        ("jsonl", b'{"epoch": 1}\nepoch 2\n{"epoch": 3}\n', "line 2, is not a JSON object"),
+        ("jsonl", b"[1, 2]\n", "line 1, is not a JSON object"),
+        ("jsonl", b"\xff\xfe\n", "line 1, is not a JSON object"),
+    ],
+)
+def test_a_file_of_another_kind_is_not_touched(
+    kind: str, content: bytes, message: str, tmp_path: Path
+) -> None:
+    path, model = tmp_path / "log", net()
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        model.train(X, Y, callbacks=[KINDS[kind](path, append=True)], verbose=0)
+    assert path.read_bytes() == content
+    assert model.epoch == 0
+
+
+def test_two_calls_in_a_row_are_one_curve_of_tensorboard(tmp_path: Path) -> None:
+    log, model = TensorBoard(tmp_path), net()
+    history = [*model.train(X, Y, callbacks=[log], verbose=0)]
+    history += model.train(X, Y, callbacks=[log], verbose=0)
+    assert len(list(tmp_path.iterdir())) == 2  # even within one second
+    assert scalars(tmp_path)["loss/train"] == losses(history)
+    assert len(settings_in("tensorboard", tmp_path)) == 2
+    assert "custom_scalars__config__" in shown(tmp_path)
+    other = net(seed=1).train(X, Y, epochs=3, callbacks=[log], verbose=0)
+    assert len(shown(tmp_path)["custom_scalars__config__"]) == 1
+    assert scalars(tmp_path)["loss/train"] == losses(other)  # instead of those of before
+
+
+# --- a resume ------------------------------------------------------------------------------------
+
+
+def resumed(
+    kind: str, tmp_path: Path, *, crashes: int, meanwhile: Callable[[Path], Any], **every: Any
+) -> tuple[Path, Path, list[tuple[float, float]]]:
+    """Train once to the end, and once with a crash and a resume; return both logs, and a history.
+
+    `meanwhile` may change the log after the crash.
+    """
+    paths = tmp_path / "whole", tmp_path / "crashed"
+    file = tmp_path / "checkpoint"
+    history = net().train(X, Y, X, Y, epochs=6, callbacks=[KINDS[kind](paths[0])], verbose=0)
+    given = [ModelCheckpoint(file, **every), KINDS[kind](paths[1]), crash(crashes)]
+    with pytest.raises(Crash):
+        net().train(X, Y, X, Y, epochs=6, callbacks=given, verbose=0)
+    meanwhile(paths[1])
+    given = [ModelCheckpoint(file, **every), KINDS[kind](paths[1])]
+    again = net().train(X, Y, X, Y, epochs=6, callbacks=given, resume=file, verbose=0)
+    assert [*again] == [*history]
+    return *paths, history
+
+
+def half(path: Path) -> None:
+    """Cut the last record short."""
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("crashes", "every"),
+    [
+        (3, {"every": 1}),
+        (3, {"every": 2}),
+        (4, {"every": 2}),
+        (3, {"every": None, "every_steps": 4}),
+    ],
+)
+def test_a_resumed_run_repeats_no_epoch_and_loses_none(
+    kind: str, crashes: int, every: dict[str, Any], tmp_path: Path
+) -> None:
+    whole, crashed, history = resumed(
+        kind, tmp_path, crashes=crashes, meanwhile=lambda path: None, **every
+    )
+    assert numbers(kind, whole) == numbers(kind, crashed) == losses(history)
+    if kind == "csv":
+        assert crashed.read_bytes() == whole.read_bytes()
+    elif kind == "jsonl":
+        timeless = [
+            [{**line, "seconds": 0, "time": 0} for line in lines(path) if line["event"] != "resume"]
+            for path in (whole, crashed)
+        ]
+        assert timeless[0] == timeless[1]
+        assert sum(line["event"] == "resume" for line in lines(crashed)) == 1
+    else:
+        for tag, points in scalars(whole).items():
+            assert [step for step, _ in points] == [1, 2, 3, 4, 5, 6]
+            if not tag.endswith("seconds"):
+                assert scalars(crashed)[tag] == points
+
+
+def test_the_line_of_a_resume_says_where_it_is(tmp_path: Path) -> None:
+    every = {"every": None, "every_steps": 4}
+    _, path, _ = resumed("jsonl", tmp_path, crashes=3, meanwhile=lambda path: None, **every)
+    events = [(line["event"], line["epoch"], line.get("step")) for line in lines(path)]
+    assert events == [
+        ("run", 0, 0),
+        *(("epoch", 1, None), ("epoch", 2, None), ("resume", 2, 2)),
+        *(("epoch", i, None) for i in (3, 4, 5, 6)),
+    ]
+
+
+@each_file
+def test_a_record_that_the_crash_cut_short_is_written_again(kind: str, tmp_path: Path) -> None:
+    whole, crashed, history = resumed(kind, tmp_path, crashes=3, meanwhile=half, every=2)
+    assert numbers(kind, whole) == numbers(kind, crashed) == losses(history)
+
+
+def test_a_half_line_is_removed_before_lines_are_appended(tmp_path: Path) -> None:
+    path, model = tmp_path / "log.jsonl", net()
+    history = [*model.train(X, Y, callbacks=[JSONLogger(path)], verbose=0)]
+    path.write_bytes(path.read_bytes() + b'{"event": "epoch", "epo')
+    history += model.train(X, Y, callbacks=[JSONLogger(path, append=True)], verbose=0)
+    assert numbers("jsonl", path) == losses(history)
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))  # a whole line, without its end
+    history += model.train(X, Y, callbacks=[JSONLogger(path, append=True)], verbose=0)
+    assert numbers("jsonl", path) == losses(history)
+
+
+@each_file
+def test_a_deleted_log_goes_on_with_a_warning(kind: str, tmp_path: Path) -> None:
+    with pytest.warns(PhitodeepWarning, match="lacks 2 of the 2 epochs before the checkpoint"):
+        _, path, history = resumed(kind, tmp_path, crashes=3, meanwhile=Path.unlink, every=2)
+    assert numbers(kind, path) == losses(history)[2:]
+    assert len(settings_in(kind, path)) == 1
+
+
+@each_file
+def test_a_log_without_some_epochs_goes_on_with_a_warning(kind: str, tmp_path: Path) -> None:
+    def drop(path: Path) -> None:
+        kept = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(kept[:-3]))  # epochs 3, 4 and 5
+
+    with pytest.warns(PhitodeepWarning, match="lacks 2 of the 4 epochs before the checkpoint"):
+        _, path, history = resumed(kind, tmp_path, crashes=5, meanwhile=drop, every=2)
+    assert numbers(kind, path) == losses(history)[:2] + losses(history)[4:]
+
+
+@each_file
+@pytest.mark.parametrize("append", [True, False])
+def test_the_runs_of_before_survive_a_resume(kind: str, append: bool, tmp_path: Path) -> None:
+    """Also with larger epochs than that of the checkpoint, and lines that were added by hand."""
+    path, file = tmp_path / "log", tmp_path / "checkpoint"
+    if kind == "csv":
+        path.write_text("epoch,train_loss\n,2.5\n7,1.5\n")
+    else:
+        path.write_text('{"event": "note"}\n{"event": "epoch", "epoch": 7, "train_loss": 1.5}\n')
+    before = path.read_bytes()
+    given = [KINDS[kind](path, append=True), ModelCheckpoint(file), crash(2)]
+    with pytest.raises(Crash):
+        net().train(X, Y, epochs=3, callbacks=given, verbose=0)
+    given = [KINDS[kind](path, append=append), ModelCheckpoint(file)]
+    history = net().train(X, Y, epochs=3, callbacks=given, resume=file, verbose=0)
+    found = path.read_bytes()
+    if kind == "jsonl":
+        assert found.startswith(before)
+        assert [line.get("epoch") for line in lines(path)] == [None, 7, 0, 1, 1, 2, 3]
+    else:
+        assert [row["train_loss"] for row in rows(path)[:2]] == ["2.5", "1.5"]
+        assert [float(row["train_loss"]) for row in rows(path)[2:]] == [a for a, _ in history]
+        assert [row["epoch"] for row in rows(path)] == ["", "7", "1", "2", "3"]
+
+
+@each_kind
+def test_a_second_crash_and_resume(kind: str, tmp_path: Path) -> None:
+    path, file = tmp_path / "log", tmp_path / "checkpoint"
+    more: dict[str, Any] = {}
+    for epoch in (2, 4):
+        given = [
+            KINDS[kind](path),
+            ModelCheckpoint(file, every=1 if epoch == 2 else 9),
+            crash(epoch),
+        ]
+        with pytest.raises(Crash):
+            net().train(X, Y, epochs=6, callbacks=given, **more, verbose=0)
+        more = {"resume": file}
+    given = [KINDS[kind](path), ModelCheckpoint(file)]
+    history = net().train(X, Y, epochs=6, callbacks=given, **more, verbose=0)
+    assert numbers(kind, path) == losses(history)
+
+
+@each_kind
+def test_an_interrupted_epoch_is_replaced_by_the_whole_one(kind: str, tmp_path: Path) -> None:
+    def press(model: Any, step: int, loss: float) -> None:
+        if step == 5:  # the second of three in epoch 2
+            os.kill(os.getpid(), signal.SIGINT)
+
+    path, file = tmp_path / "log", tmp_path / "checkpoint"
+    given = [LambdaCallback(on_batch_end=press), KINDS[kind](path), ModelCheckpoint(file)]
+    first = net().train(X, Y, X, Y, epochs=4, callbacks=given, verbose=0)
+    assert first.interrupted
+    assert numbers(kind, path) == losses(first)
+    if kind == "jsonl":
+        assert [line["test_loss"] for line in epochs_of(path)] == [first[0][1], None]
+    given = [LambdaCallback(), *given[1:]]
+    history = net().train(X, Y, X, Y, epochs=4, callbacks=given, resume=file, verbose=0)
+    assert len(history) == 4
+    assert numbers(kind, path) == losses(history)
+    assert history[1] != first[1]
+
+
+@each_kind
+def test_epochs_before_the_log_are_not_missed(kind: str, tmp_path: Path) -> None:
+    path, file = tmp_path / "log", tmp_path / "checkpoint"
+
+    def trained() -> Sequential:
+        model = net()
+        model.train(X, Y, verbose=0)
+        return model
+
+    given = [KINDS[kind](path), ModelCheckpoint(file), crash(4)]
+    with pytest.raises(Crash):
+        trained().train(X, Y, epochs=4, callbacks=given, verbose=0)
+    given = [KINDS[kind](path), ModelCheckpoint(file)]
+    history = net().train(X, Y, epochs=4, callbacks=given, resume=file, verbose=0)
+    assert numbers(kind, path) == losses(history, 3)
+
+
+def test_the_line_of_a_resume_does_not_hide_a_missing_epoch(tmp_path: Path) -> None:
+    every = {"every": None, "every_steps": 4}
+    _, path, _ = resumed("jsonl", tmp_path, crashes=3, meanwhile=lambda path: None, **every)
+    kept = [line for line in path.read_text().splitlines() if '"epoch", "epoch": 2' not in line]
+    path.write_text("\n".join(kept) + "\n")
+    given = [ModelCheckpoint(tmp_path / "checkpoint", **every), JSONLogger(path)]
+    with pytest.warns(PhitodeepWarning, match="lacks 1 of the 6 epochs"):
+        net().train(
+            X, Y, X, Y, epochs=6, callbacks=given, resume=tmp_path / "checkpoint", verbose=0
+        )
+
+
+def test_a_resume_with_other_settings_says_so_in_the_csv(tmp_path: Path) -> None:
+    path, file = tmp_path / "log", tmp_path / "checkpoint"
+    more: dict[str, Any] = {}
+    for epochs, crashes in ((5, 2), (5, 3), (7, 4), (7, 5)):
+        given = [CSVLogger(path), ModelCheckpoint(file), crash(crashes)]
+        with pytest.raises(Crash):
+            net().train(X, Y, epochs=epochs, callbacks=given, **more, verbose=0)
+        more = {"resume": file}
+    found = [json.loads(row["settings"] or "{}") for row in rows(path)]
+    assert [each and each["settings"]["epochs"] for each in found] == [5, {}, 7, {}, {}]
+
+
+def test_states_of_models_continue_a_log_too(tmp_path: Path) -> None:
+    """Without a checkpoint file, and whether the log or the one who takes the state comes first."""
+    path, states = tmp_path / "log.jsonl", []
+    take = LambdaCallback(on_epoch_end=lambda model, *_: states.append(model.state_dict()))
+    model = net(callbacks=[take, JSONLogger(path)])
+    model.train(X, Y, epochs=3, verbose=0)
+    other = net(callbacks=[LambdaCallback(), JSONLogger(path)])
+    other.load_state_dict(json.loads(json.dumps(states[1], default=lambda a: a.tolist())))
+    other.train(X, Y, epochs=2, verbose=0)
+    assert [line["epoch"] for line in epochs_of(path)] == [1, 2, 3, 4]
+
+
+@each_file
+def test_a_state_stays_small(kind: str, tmp_path: Path) -> None:
+    log, states = KINDS[kind](tmp_path / "log"), []
+    take = LambdaCallback(on_epoch_end=lambda *_: states.append(log.state_dict()))
+    net(epochs=5).train(X, Y, callbacks=[log, take], verbose=0)
+    assert states == [{"training": True, "start": 0, "first": 0}] * 5
+    assert log.state_dict() == {"training": False, "start": 0, "first": 0}
+
+
+@pytest.mark.parametrize("name", ["start", "first"])
+@pytest.mark.parametrize("value", [-1, 1.5, "1", True, None])
+def test_an_invalid_state_is_refused(name: str, value: Any) -> None:
+    state = {"training": True, "start": 0, "first": 0, name: value}
+    with pytest.raises(PhitodeepError, match=f"{name} must be"):
+        JSONLogger("never").load_state_dict(state)
+
+
+# --- files that cannot be written ----------------------------------------------------------------
+
+
+@each_kind
+@pytest.mark.parametrize("where", ["/dev/full", "file/log"])
+def test_a_file_that_cannot_be_written_fails_before_training(
+    kind: str, where: str, tmp_path: Path
+) -> None:
+    if where == "/dev/full" and not Path(where).exists():
+        pytest.skip("only Linux has /dev/full")
+    (tmp_path / "file").touch()
+    model = net()
+    before = model.get_weights()
+    with pytest.raises(DataError, match=f"cannot (write|create) .*{where}") as caught:
+        model.train(X, Y, callbacks=[KINDS[kind](tmp_path / where)], verbose=0)
+    assert isinstance(caught.value, OSError)
+    assert all((model.get_weights()[path] == a).all() for path, a in before.items())
+    assert (model.epoch, model.optimizer.t) == (0, 0)
+    assert len(model.train(X, Y, verbose=0)) == 2
+
+
+class Full(Callback):
+    """While these epochs run, no file may grow beyond the size that it had before, and a bit."""
+
+    def __init__(self, path: Path, epochs: set[int], room: int) -> None:
+        self.path, self.epochs, self.room = path, epochs, room
+
+    def on_epoch_begin(self, model: Any, epoch: int) -> None:
+        if epoch in self.epochs:
+            size = max(p.stat().st_size for p in [self.path, *self.path.glob("*")] if p.is_file())
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + self.room, resource.RLIM_INFINITY))
+
+    def on_epoch_end(self, *_: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@each_kind
+@pytest.mark.parametrize("room", [0, 20])  # 20: a part of the record fits
+def test_a_disk_that_is_full_for_a_while_costs_nothing(
+    kind: str, room: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    full = Full(path, {2, 3}, room)
+    seen: list[Any] = []
+    look = LambdaCallback(on_epoch_end=lambda *_: seen.append(len(numbers(kind, path))))
+    with pytest.warns(PhitodeepWarning, match="Training continues; records not") as caught:
+        history = net(epochs=5).train(X, Y, callbacks=[KINDS[kind](path), full, look], verbose=0)
+    assert len(caught) == 2
+    assert seen == [1, 1, 1, 4, 5]  # never half a record, and never fewer
+    assert numbers(kind, path) == losses(history)
+    assert len(settings_in(kind, path)) == 1
+
+
+def test_a_disk_that_stays_full_says_how_much_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger, calls, write = CSVLogger(tmp_path / "log.csv", append=True), [0], module.atomic_write
+
+    @contextmanager
+    def once(path: Any) -> Iterator[IO[bytes]]:
+        calls[0] += 1
+        with write(path) as stream:
+            yield stream
+            if 1 < calls[0] < 5:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module, "atomic_write", once)
+    model = net(epochs=3)
+    with pytest.warns(PhitodeepWarning, match="No space left") as caught:
+        model.train(X, Y, callbacks=[logger], verbose=0)
+    for n, warning in enumerate(caught, 1):
+        assert f"not written yet: {n}." in str(warning.message)
+    assert len(caught) == 3
+    assert rows(logger.path) == []
+    model.train(X, Y, callbacks=[logger], epochs=1, verbose=0)  # there is room again
+    assert [row["epoch"] for row in rows(logger.path)] == ["1", "2", "3", "4"]
+    assert logger.state_dict()["start"] == 3
+
+
+@each_kind
+def test_what_was_never_written_is_not_in_the_next_file(kind: str, tmp_path: Path) -> None:
+    path, other, model = tmp_path / "log", tmp_path / "other", net()
+    log = KINDS[kind](path, append=False)
+    with pytest.warns(PhitodeepWarning, match="Training continues"):
+        model.train(X, Y, callbacks=[log, Full(path, {2}, 0)], verbose=0)
+    path.rename(other)
+    history = model.train(X, Y, callbacks=[log], verbose=0)
+    assert numbers(kind, path) == losses(history, 3)
+
+
+def test_the_file_is_whole_after_every_epoch(tmp_path: Path) -> None:
+    path, seen = tmp_path / "log.csv", []
+    look = LambdaCallback(on_epoch_end=lambda *_: seen.append(len(rows(path))))
+    net(epochs=4).train(X, Y, callbacks=[CSVLogger(path), look], verbose=0)
+    assert seen == [1, 2, 3, 4]
+
+
+# --- the objects ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        (CSVLogger("a.csv", append=True), "CSVLogger(PosixPath('a.csv'), append=True)"),
+        (JSONLogger(Path("a.jsonl")), "JSONLogger(PosixPath('a.jsonl'))"),
+        (TensorBoard("runs", histograms=5), "TensorBoard(PosixPath('runs'), histograms=5)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_logs_can_be_shown_and_written_down(log: Any, shown: str) -> None:
+    assert repr(log) == shown
+    config = json.loads(json.dumps(log.get_config()))
+    assert repr(type(log).from_config(config)) == shown
+
+
+@each_kind
+def test_a_copy_of_a_log_goes_on_where_it_was(kind: str, tmp_path: Path) -> None:
+    path, model = tmp_path / "log", net()
+    log = KINDS[kind](path, append=True)
+    history = [*model.train(X, Y, callbacks=[log], verbose=0)]
+    for copied in (copy.deepcopy(log), pickle.loads(pickle.dumps(log))):
+        assert repr(copied) == repr(log)
+        history += model.train(X, Y, callbacks=[copied], verbose=0)
+    assert numbers(kind, path) == losses(history)
+
+
+def test_without_its_library_tensorboard_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("tensorboardX")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    model = net()
+    with pytest.raises(MissingExtraError, match=r"TensorBoard needs.*phitodeep\[tensorboard\]"):
+        model.train(X, Y, callbacks=[TensorBoard(tmp_path / "a")], verbose=0)
+    assert model.epoch == 0
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True])
+def test_bad_settings_are_refused(value: Any) -> None:
+    with pytest.raises(PhitodeepError, match="TensorBoard histograms"):
+        TensorBoard("runs", histograms=value)
+
+
+def test_the_old_import_path_has_the_same_classes() -> None:
+    from phitodeep.optimization import callbacks as old
+    from phitodeep.training import callbacks
+
+    assert old.CSVLogger is callbacks.CSVLogger is CSVLogger
+    assert callbacks.JSONLogger is JSONLogger
+    assert callbacks.TensorBoard is TensorBoard
