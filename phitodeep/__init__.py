@@ -77,6 +77,7 @@ _MODULES = (
     "functional",
     "initialization",
     "inspect",
+    "io",
     "kernels",
     "layers",
     "loss",

@@ -6,6 +6,7 @@ Long because its public methods carry their full documentation; the work is done
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +30,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
+from phitodeep.io.numpy_export import export_numpy
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, current
 from phitodeep.layers.chain import Chain
@@ -648,3 +650,13 @@ class Sequential(Trainable):
         """
         size = self.batch_size or 64 if batch_size is None else batch_size
         return find_alpha(self, X, y, batch_size=size, low=low, high=high, steps=steps)
+
+    def export_numpy(self, path: str | os.PathLike[str]) -> None:
+        """Write a Python file with `predict(X)` that needs NumPy alone, and its weights next to it.
+
+        `export_numpy("net.py")` writes net.py and net.npz. The file holds the few functions that
+        this model uses and the network, line by line; its predictions are those of `predict`, in
+        the model's dtype. It knows neither `lengths` nor threads. A layer without a NumPy function,
+        such as a Lambda, is refused before anything is written: see `phitodeep.io.forms.exports`.
+        """
+        export_numpy(self, path, max(1, self.samples_at_once() // 4))
