@@ -54,7 +54,9 @@ FORMS: dict[type[Layer], Form | Choice | None] = {  # None: the layer does nothi
     layers.PositionalEmbedding: plain.positional_embedding,
     layers.SinusoidalEncoding: plain.sinusoidal_encoding,
     layers.RotaryEmbedding: plain.rotary_embedding,
-    layers.MultiHeadAttention: plain.attention,
+    layers.MultiHeadAttention: Choice(
+        "rope", {False: plain.attention, True: plain.rotary_attention}
+    ),
     layers.RNN: plain.rnn,
     layers.LSTM: plain.lstm,
     layers.GRU: plain.gru,
@@ -90,10 +92,9 @@ FORMS: dict[type[Layer], Form | Choice | None] = {  # None: the layer does nothi
     layers.Reparameterize: plain.latent_mean,
 }
 HARMLESS = {  # what a class may override and still be exported like its base
-    *("__init__", "create", "backward", "known_input", "flops", "compute_mask", "matrices"),
-    *("get_config", "from_config", "kept_as", "__repr__", "__doc__", "__module__", "_declared"),
-    *("independent_samples", "steps", "gives", "max_steps", "keeps_lock", "skips_dX"),
-    *("_flops_per_output", "_mask_remedy", "__dict__", "__weakref__"),
+    *("create", "backward", "known_input", "flops", "compute_mask", "matrices"),
+    *("get_config", "from_config", "kept_as", "independent_samples", "steps", "gives", "max_steps"),
+    *("keeps_lock", "skips_dX", "_declared", "_flops_per_output", "_mask_remedy"),
 }
 REMEDY = (
     "write its forward pass as a NumPy function and declare it with "
@@ -136,8 +137,8 @@ def find(kind: type, table: dict[type[Layer], Any]) -> Any:
     if base is None:
         raise KeyError(kind)
     own = [c for c in bases[: bases.index(base)] if not c.__module__.startswith("phitodeep.")]
-    changed = {name for c in own for name in vars(c) if hasattr(base, name)} - HARMLESS
-    if changed:
+    names = {name for c in own for name in vars(c) if not name.startswith("__")} - HARMLESS
+    if any(hasattr(base, name) for name in names):
         raise KeyError(kind)
     return table[base]
 

@@ -55,7 +55,7 @@ class Line(NamedTuple):
         start, comment = "    " * self.depth, f"  # {self.comment}" if self.comment else ""
         if self.arguments is None:
             short = f"{start}{self.code}{comment}" if self.code else f"{start}# {self.comment}"
-            return short if len(short) <= WIDTH else f"{start}{self.code}"
+            return short if len(short) <= WIDTH else f"{start}{self.code}".rstrip()
         parts = [f"{name}{value}" for name, value in self.arguments]
         line = f"{start}{self.code}({', '.join(parts)})"
         if len(line + comment) <= WIDTH:
@@ -200,6 +200,8 @@ def _renamed(arguments: Arguments | None, path: str, variable: str, i: int) -> A
         if not isinstance(value, Weight) or not value.path.startswith(f"{path}."):
             return value
         inside = value.path[len(path) :]
+        if not re.fullmatch(r"[\w.*]+", inside):  # anything else would be code in an f-string
+            return value
         return Weight(f"{outside}{dot}*{inside}", (index, *value.variables))
 
     return arguments and tuple((name, renamed(value)) for name, value in arguments)

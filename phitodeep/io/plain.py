@@ -166,6 +166,32 @@ def rotary_embedding(X: Array, base: float = 10000.0) -> Array:
 # --- attention ------------------------------------------------------------------------------------
 
 
+def split_heads(
+    X: Array, Wqkv: Array, bqkv: Array | None, heads: int, kv_heads: int | None
+) -> list[Array]:
+    """Queries, keys and values, each (N, k, heads per group, T, d): X (N, T, D), d = D / heads.
+
+    The columns of Wqkv are all queries, then all keys, then all values, head by head. There are k
+    heads of keys and values, and each serves a group of query heads; k is `heads` by default.
+    """
+    N, T, D = X.shape
+    d, k = D // heads, kv_heads or heads
+    QKV = np.split(dense(X, Wqkv, bqkv), [D, D + k * d], axis=-1)
+    return [A.reshape(N, T, k, -1, d).transpose(0, 2, 3, 1, 4) for A in QKV]
+
+
+def attend(Q: Array, K: Array, V: Array, causal: bool) -> Array:
+    """softmax(Q K^T / sqrt(d)) V for each head, side by side: (N, T, D).
+
+    Causal: position t attends to positions up to t only.
+    """
+    S = Q @ K.swapaxes(-1, -2) / math.sqrt(Q.shape[-1])  # scores of all keys, for each query
+    if causal:
+        S = np.where(np.tri(S.shape[-1], dtype=bool), S, -np.inf)
+    Z = (softmax(S) @ V).transpose(0, 3, 1, 2, 4)
+    return Z.reshape(*Z.shape[:2], -1)
+
+
 def attention(
     X: Array,
     Wqkv: Array,
@@ -176,27 +202,26 @@ def attention(
     heads: int,
     kv_heads: int | None = None,
     causal: bool = False,
-    rope: bool = False,
 ) -> Array:
-    """softmax(Q K^T / sqrt(d)) V for each head of size d, then Wo: X (N, T, D) -> (N, T, D).
+    """Attention with several heads: X (N, T, D) -> (N, T, D)."""
+    Q, K, V = split_heads(X, Wqkv, bqkv, heads, kv_heads)
+    return dense(attend(Q, K, V, causal), Wo, bo)
 
-    The columns of Wqkv are all queries, then all keys, then all values, head by head. Several heads
-    of queries may share a head of keys and values. Causal: nothing reads what comes later.
-    """
-    N, T, D = X.shape
-    d, k = D // heads, kv_heads or heads
-    # (N, k, heads per group, T, d), with one group for each head of keys and values
-    Q, K, V = (
-        A.reshape(N, T, k, -1, d).transpose(0, 2, 3, 1, 4)
-        for A in np.split(dense(X, Wqkv, bqkv), [D, D + k * d], axis=-1)
-    )
-    if rope:
-        Q, K = rotary_embedding(Q), rotary_embedding(K)
-    S = Q @ K.swapaxes(-1, -2) / math.sqrt(d)  # the score of each key (column) for each query (row)
-    if causal:
-        S = np.where(np.tri(T, dtype=bool), S, -np.inf)
-    Z = softmax(S) @ V
-    return dense(Z.transpose(0, 3, 1, 2, 4).reshape(N, T, D), Wo, bo)
+
+def rotary_attention(
+    X: Array,
+    Wqkv: Array,
+    Wo: Array,
+    bqkv: Array | None = None,
+    bo: Array | None = None,
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+    causal: bool = False,
+) -> Array:
+    """Attention whose queries and keys are rotated by their positions: X (N, T, D) -> (N, T, D)."""
+    Q, K, V = split_heads(X, Wqkv, bqkv, heads, kv_heads)
+    return dense(attend(rotary_embedding(Q), rotary_embedding(K), V, causal), Wo, bo)
 
 
 # --- recurrent layers -----------------------------------------------------------------------------
