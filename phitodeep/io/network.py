@@ -25,6 +25,7 @@ from phitodeep.types import Array, Shape
 
 WIDTH = 99  # of a line of source
 SAVED = 4  # lines that a loop must save
+LOOPS = "ijklmnopqrstuvw"  # names of loop variables
 
 
 class Weight(NamedTuple):
@@ -50,6 +51,10 @@ class Line(NamedTuple):
     arguments: Arguments | None = None
     comment: str = ""
     depth: int = 1
+
+    @property
+    def is_loop(self) -> bool:
+        return self.code.startswith("for ")
 
     def __str__(self) -> str:
         start, comment = "    " * self.depth, f"  # {self.comment}" if self.comment else ""
@@ -80,6 +85,7 @@ class Network:
         self.functions: dict[str, Form] = {}
         self.lines: list[Line] = []
         self.taken: set[str] = set()  # names of variables in use
+        self.variables = {"X", *LOOPS}  # all names of variables
         self.samples = "N"  # what the first axis counts
         refused = list(self._refused(model))
         if refused:
@@ -149,21 +155,22 @@ class Network:
         tries = (name, *(f"{name}_{i}" for i in range(2, 1000)))
         free = next(n for n in tries if n not in self.taken)
         self.taken.add(free)
+        self.variables.add(free)
         yield free
         self.taken.remove(free)
 
     def sequence(self, layers: Sequence[Layer], x: str, y: str) -> str:
         """Add layers one after another; consecutive ones with equal lines become a loop."""
-        with self.variable("i") as variable:
-            before, self.lines = self.lines, []
-            blocks: list[tuple[Layer, list[Line]]] = []
-            for layer in layers:
-                self.lines = []
-                x = self.add(layer, x, y)
-                blocks.append((layer, self.lines))
-            self.lines = before
-            while blocks:
-                self.lines += self._repeated(blocks, variable)
+        before, blocks = self.lines, list[tuple[Layer, list[Line]]]()
+        for layer in layers:
+            self.lines = []
+            x = self.add(layer, x, y)
+            blocks.append((layer, self.lines))
+        self.lines = before
+        inner = {line.code.split()[1] for _, lines in blocks for line in lines if line.is_loop}
+        variable = next(name for name in LOOPS if name not in inner)
+        while blocks:
+            self.lines += self._repeated(blocks, variable)
         return x
 
     def _repeated(self, blocks: list[tuple[Layer, list[Line]]], variable: str) -> list[Line]:

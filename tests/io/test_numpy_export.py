@@ -311,6 +311,25 @@ def test_a_file_predicts_what_its_model_predicts(
         np.testing.assert_allclose(found, Y, rtol=0, atol=atol)
 
 
+@pytest.mark.parametrize("name", [*ELEMENTWISE.split(), "Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("dtype", PRECISION)
+def test_large_values_do_not_overflow(name: str, dtype: str) -> None:
+    model = Sequential(getattr(layers, name)(), dtype=dtype, seed=0)
+    model.build((6,))
+    X = np.array([[-900, -90, 0, 1, 90, 900], [900, 900, -900, 900, 0, 0]], dtype)
+    (layer,) = model.layers
+    form = forms.form_of(layer)
+    assert form is not None
+    given = {} if form is np.tanh else dict(settings_of(form, layer))
+    found, Y = form(X, **given), model.predict(X)
+    np.testing.assert_allclose(found, Y, rtol=PRECISION[dtype], atol=1e-37)
+
+
+def settings_of(form: forms.Form, layer: Layer) -> Iterator[tuple[str, Any]]:
+    for name, _, value in forms.arguments(form, layer):
+        yield name, value[0].params[value[1]] if isinstance(value, tuple) else eval(value)
+
+
 def test_every_public_layer_is_exported_and_tested_or_listed_with_a_reason() -> None:
     public = {name: getattr(layers, name) for name in layers.__all__}
     known = {kind.__name__ for kind in public.values() if has_form(kind)}
@@ -510,7 +529,10 @@ def test_axes_are_free_only_if_the_weights_fit_other_sizes(tmp_path: Path) -> No
         model = builder.build()
         model.build(shape)
         model.export_numpy(tmp_path / f"{name}.py")
-        assert f"(X, {expected}" in (tmp_path / f"{name}.py").read_text()
+        text = (tmp_path / f"{name}.py").read_text()
+        assert f"(X, {expected}" in text
+        assert ("Y    (N, any, 5)" in text) == (name == "text")
+        assert ("here for X (N, 7)" in text) == (name == "text")
     model = models.resnet_small(8, 8, 3, blocks=1).dtype("float64").build()
     model.export_numpy(tmp_path / "net.py")
     X = inputs(model, (2, 11, 5, 3))
@@ -657,6 +679,15 @@ def network(X: Array) -> Array:
     return X
 
 
+class ShadowsVariable(Own):
+    pass
+
+
+@exports(ShadowsVariable)
+def F(X: Array) -> Array:
+    return X
+
+
 class UsesArrays(Own):
     pass
 
@@ -719,6 +750,7 @@ REFUSED: dict[str, tuple[Callable[[], Layer], type[Exception], str]] = {
     "no source": (lambda: NoSource(), ArgumentTypeError, "source of made_up"),
     "clash": (lambda: Chain(ReLU(), Clashes()), ArgumentError, "two functions .*'relu'"),
     "shadow": (lambda: Shadows(), ArgumentError, "name 'network'.*rename it"),
+    "variable": (lambda: Residual(ShadowsVariable()), ArgumentError, "name 'F'.*rename it"),
     "array": (lambda: UsesArrays(), ArgumentTypeError, "constant TABLE of uses_arrays is a nd"),
     "setting": (lambda: SetToArray(), ArgumentTypeError, "table of SetToArray.*Param or State"),
     "renamed": (lambda: Renames(), ArgumentError, "clipped under the name 'other_name'"),
@@ -761,7 +793,16 @@ def test_exports_takes_a_class_of_layers() -> None:
             exports(kind)
 
 
-@pytest.mark.parametrize("path", ["net", "net.txt", "my-net.py", "1.py", ".py", "net.py.bak"])
+@pytest.mark.parametrize("name", ["numpy", "math", "random", "token"])
+def test_a_name_that_hides_a_module_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=rf"{name}\.py would hide the module {name}"):
+        export(tmp_path / f"{name}.py")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "path", ["class.py", "net", "net.txt", "my-net.py", "1.py", ".py", "net.py.bak"]
+)
 def test_the_path_is_that_of_a_module(path: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r'must end in \.py.*"net\.py", got'):
         export(tmp_path / path)
