@@ -17,6 +17,7 @@ from typing import Any
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.io.forms import literal
+from phitodeep.types import same
 
 WIDTH = 99  # of a line of source
 IMPORTED = {"collections.abc": collections.abc, "pathlib": pathlib, "typing": typing}
@@ -40,7 +41,7 @@ class Sources:
     def add(self, name: str, value: Any, who: str) -> None:
         """Define `name` as this function, module or constant, which `who` uses."""
         if name in self.names:
-            if self.names[name] is not value:
+            if not same(self.names[name], value):
                 raise ArgumentError(
                     f"export_numpy: the name {name!r}, which {who} uses, means something else in "
                     "the exported file: rename it."
@@ -51,7 +52,8 @@ class Sources:
         if home is not None:
             self.imports.setdefault(home, set()).add(name)
         elif isinstance(value, ModuleType):
-            self.modules.add(_import(name, value, who))
+            full = _allowed(value.__name__, who)
+            self.modules.add(f"import {full}" if full == name else f"import {full} as {name}")
         elif isinstance(value, FunctionType):
             self._add_function(name, value, who)
         else:
@@ -64,6 +66,12 @@ class Sources:
                 f"export_numpy: {who} uses {function.__name__} under the name {name!r}: use its "
                 "own name."
             )
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    _allowed(alias.name, name)
+            elif isinstance(node, ast.ImportFrom):
+                _allowed(node.module or ".", name)
         known, used = function.__globals__, [*_names_before(tree), *_globals(function.__code__)]
         missing = next((n for n in used if n not in known and not hasattr(builtins, n)), None)
         if missing is not None:
@@ -108,15 +116,14 @@ def _wrapped(value: Any, who: str, indent: int) -> str:
     return f"({''.join(start + ', '.join(row) + ',' for row in rows)}\n{' ' * indent})"
 
 
-def _import(name: str, module: ModuleType, who: str) -> str:
-    """Return the line that imports a module under a name."""
-    full = module.__name__
-    if full.partition(".")[0] not in {"numpy", *sys.stdlib_module_names}:
+def _allowed(module: str, who: str) -> str:
+    """Return the name of a module, which must be NumPy's or Python's own."""
+    if module.partition(".")[0] not in {"numpy", *sys.stdlib_module_names}:
         raise ArgumentError(
-            f"export_numpy: {who} uses {full}, but exported files use NumPy and Python's own "
+            f"export_numpy: {who} uses {module}, but exported files use NumPy and Python's own "
             "modules only."
         )
-    return f"import {full}" if full == name else f"import {full} as {name}"
+    return module
 
 
 def _source(function: FunctionType) -> tuple[str, ast.FunctionDef]:
@@ -132,7 +139,8 @@ def _source(function: FunctionType) -> tuple[str, ast.FunctionDef]:
         ) from None
     if not isinstance(tree, ast.FunctionDef) or function.__closure__:
         raise ArgumentTypeError(
-            f"export_numpy cannot copy {name}: define it with def, at module level."
+            f"export_numpy cannot copy {name}: define it with def, at module level, without "
+            "decorators."
         )
     for decorator in reversed(tree.decorator_list):
         named = decorator.func if isinstance(decorator, ast.Call) else decorator

@@ -627,6 +627,19 @@ def uses_others(X: Array) -> Array:
     return X + len(json.dumps(1)) + pytest.approx(1)
 
 
+class ImportsInside(Own):
+    pass
+
+
+@exports(ImportsInside)
+def imports_inside(X: Array) -> Array:
+    import math
+
+    from phitodeep.functional import softplus
+
+    return softplus(X) * math.pi
+
+
 class IsLambda(Own):
     pass
 
@@ -648,6 +661,16 @@ def closure() -> Callable[[Array], Array]:
 
 
 exports(HasClosure)(closure())
+
+
+class Decorated(Own):
+    pass
+
+
+@exports(Decorated)
+@np.errstate(all="ignore")
+def decorated(X: Array) -> Array:
+    return X
 
 
 class NoSource(Own):
@@ -745,8 +768,10 @@ REFUSED: dict[str, tuple[Callable[[], Layer], type[Exception], str]] = {
     "model": (lambda: OwnModel(Dense(3)), ArgumentError, "layer 1, OwnModel"),
     "argument": (lambda: Asks(), ArgumentError, r"asks takes 'unknown', but Asks\(\)"),
     "others": (lambda: UsesOthers(), ArgumentError, "uses_others uses pytest, but exported"),
+    "inner import": (lambda: ImportsInside(), ArgumentError, r"uses phitodeep\.functional, but"),
     "lambda": (lambda: IsLambda(), ArgumentTypeError, "lambda.* def"),
     "closure": (lambda: HasClosure(), ArgumentTypeError, "twice: define it .* at module level"),
+    "decorated": (lambda: Decorated(), ArgumentTypeError, "decorated: .* without decorators"),
     "no source": (lambda: NoSource(), ArgumentTypeError, "source of made_up"),
     "clash": (lambda: Chain(ReLU(), Clashes()), ArgumentError, "two functions .*'relu'"),
     "shadow": (lambda: Shadows(), ArgumentError, "name 'network'.*rename it"),
