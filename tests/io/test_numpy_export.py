@@ -21,7 +21,7 @@ from phitodeep import layers, models
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError
 from phitodeep.io import forms, plain
 from phitodeep.io.forms import FORMS, exports, literal
-from phitodeep.io.network import CONTAINERS
+from phitodeep.io.network import CONTAINERS, Weight, _renamed
 from phitodeep.layers import (
     GELU,
     LSTM,
@@ -901,6 +901,22 @@ def test_names_cannot_inject_code(tmp_path: Path) -> None:
     model.export_numpy(tmp_path / "net.py")
     X = np.ones((2, 3))
     np.testing.assert_allclose(predict(tmp_path / "net.py")(X), model.predict(X), atol=1e-6)
+
+
+def test_a_path_that_would_be_code_in_an_f_string_is_in_no_loop() -> None:
+    odd, plain_one = (("", Weight("3.a{1 / 0}.W")),), (("", Weight("3.a.W")),)
+    assert _renamed(odd, "3", "i", 0) == odd
+    assert _renamed(plain_one, "3", "i", 1) == (("", Weight("*.a.W", ("i + 1",))),)
+    assert str(Weight("*.a.W", ("i + 1",))) == 'W[f"{i + 1}.a.W"]'
+
+
+def test_comments_say_what_the_first_axis_counts(tmp_path: Path) -> None:
+    model = Sequential(TimeDistributed(Dense(4)), Dense(5), seed=0)
+    model.build((2, 3))
+    model.export_numpy(tmp_path / "net.py")
+    text = (tmp_path / "net.py").read_text()
+    assert 'F = dense(F, W["0.layer.W"], W["0.layer.b"])  # (N T, 4)\n' in text
+    assert 'X = dense(X, W["1.W"], W["1.b"])  # (N, 2, 5)\n' in text
 
 
 @pytest.mark.parametrize(
