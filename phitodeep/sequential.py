@@ -31,6 +31,7 @@ from phitodeep.hints import OF_MODELS, OF_TRAIN
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
 from phitodeep.io.model_file import Differences, differences, open_model, packed, weights_in
+from phitodeep.io.numpy_export import export_numpy
 from phitodeep.io.tensors import Entry, open_tensors, write_tensors
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, current
@@ -644,6 +645,16 @@ class Sequential(Trainable):
             if name in new:
                 store[key][...] = new[name]
         return found
+
+    def export_numpy(self, path: str | os.PathLike[str]) -> None:
+        """Write a Python file with `predict(X)` that needs NumPy alone, and its weights next to it.
+
+        `export_numpy("net.py")` writes net.py and net.npz. The file holds the few functions that
+        this model uses and the network, line by line; its predictions are those of `predict`, in
+        the model's dtype. It knows neither `lengths` nor threads. A layer without a NumPy function,
+        such as a Lambda, is refused before anything is written: see `phitodeep.io.forms.exports`.
+        """
+        export_numpy(self, path, max(1, self.samples_at_once() // 4))
 
     def _entries(self) -> dict[str, Entry]:
         """Return the shape and dtype of every parameter and state, by path."""

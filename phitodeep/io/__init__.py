@@ -1,1 +1,1 @@
-"""Reading and writing model files."""
+"""Reading and writing models as files."""

@@ -1,0 +1,197 @@
+"""Write a model as a Python file that requires NumPy alone: see `Sequential.export_numpy`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phitodeep.errors import ArgumentError, NotBuiltError
+from phitodeep.files import atomic_write
+from phitodeep.io import plain
+from phitodeep.io.forms import literal
+from phitodeep.io.network import Line, Network, one_line
+from phitodeep.io.sources import Sources
+from phitodeep.layers.base import Layer
+from phitodeep.types import Array, Shape
+
+RULE = "# --- {} "
+Sizes = tuple[int | None, ...]  # of one sample; None: any
+
+
+def export_numpy(model: Layer, path: str | os.PathLike[str], samples: int) -> None:
+    """Write `path`, which ends in .py, and its weights next to it: see `Sequential.export_numpy`.
+
+    `samples` is the size of the batches in which `predict` computes.
+    """
+    target = Path(path)
+    if target.suffix != ".py" or not target.stem.isidentifier() or iskeyword(target.stem):
+        raise ArgumentError(
+            "export_numpy writes a Python module, so path must end in .py, and the name before it "
+            f'must be an identifier, as in "net.py", got {os.fspath(path)!r}.'
+        )
+    if target.stem in {"numpy", *sys.stdlib_module_names}:
+        raise ArgumentError(
+            f"export_numpy: {target.name} would hide the module {target.stem} from the programs "
+            'next to it: choose another name, such as "net.py".'
+        )
+    if model.input_shape is None or model.output_shape is None:
+        raise NotBuiltError(
+            "export_numpy: the model does not know its input shape yet: train it, or call "
+            "model.build(input_shape)."
+        )
+    code, weights = written(model, target.stem, samples)
+    digest = hashlib.sha256(code.encode())
+    for name, a in weights.items():
+        digest.update(f"{name} {a.dtype} {a.shape}".encode() + np.ascontiguousarray(a).tobytes())
+    export_id = digest.hexdigest()[:16]
+    arrays: dict[str, Any] = {**weights, "export_id": np.array(export_id)}
+    with atomic_write(target) as file, atomic_write(target.with_suffix(".npz")) as npz:
+        np.savez(npz, **arrays)
+        file.write(code.replace(_ID, export_id).encode())
+
+
+_ID = "0" * 15 + "?"  # stands for the identifier, which is computed from the code
+
+
+def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array]]:
+    """Return the code of the module `name`, and the weights that it reads."""
+    network = Network(model)
+    own = {"Array", "W", "network", "predict", *network.variables}  # no names of functions
+    sources = Sources({**dict.fromkeys(own, network), "np": np})
+    for function in network.functions.values():
+        sources.add(function.__name__, function, function.__name__)
+    parts = len(sources.blocks)
+    prepare = plain.as_tokens if model.takes_tokens else plain.as_numbers
+    for function in (prepare, plain.load_weights, plain.main):
+        sources.add(function.__name__, function, function.__name__)
+    shape, output = free_shapes(model)
+    example = f", here for X {_shape(model.input_shape or ())}" if None in shape else ""
+    checks: list[tuple[str, str]] = [("", "X"), ("", literal(shape, "the input shape"))]
+    if not model.takes_tokens:
+        checks.append(("", f'"{model.dtype}"'))
+    if shape[:1] == (None,) and model.max_steps is not None:
+        checks.append(("max_steps=", str(model.max_steps)))
+    lines = [
+        f'"""{_docstring(model, name, shape, output)}"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        *sources.header(),
+        "",
+        "import numpy as np",
+        "",
+        "Array = np.ndarray",
+        "",
+        "",
+        f"def predict(X: Any, batch_size: int = {samples}) -> Array:",
+        f'    """Return the outputs {_shape(output)} for X {_shape(shape)}, an array or lists."""',
+        str(Line(f"X = {prepare.__name__}", tuple(checks))),
+        "    batches = [X[i : i + batch_size] for i in range(0, len(X), batch_size)]",
+        "    return np.concatenate([network(batch) for batch in batches])",
+        "",
+        "",
+        "def network(X: Array) -> Array:",
+        f'    """Compute Y {_shape(output)} from X {_shape(shape)}, layer by layer.',
+        "",
+        f"    Where a layer changes the shape, the new one is next to it{example}.",
+        '    """',
+        *map(str, network.lines),
+        f"    return {network.result}",
+        *_section("the layers, as functions of arrays", sources.blocks[:parts]),
+        *_section("input, weights and command line", sources.blocks[parts:]),
+        "",
+        "",
+        f'W = load_weights(Path(__file__).with_suffix(".npz"), "{_ID}")',
+        "",
+        'if __name__ == "__main__":',
+        "    main(predict, sys.argv)",
+        "",
+    ]
+    return "\n".join(lines), network.weights
+
+
+def _section(title: str, blocks: list[str]) -> list[str]:
+    lines = ["", "", RULE.format(title).ljust(99, "-")]
+    for block in blocks:
+        lines += [*([""] if lines[-1:] == [""] else ["", ""]), block]
+    return lines
+
+
+def _docstring(model: Layer, name: str, shape: Sizes, output: Sizes) -> str:
+    """Return the text that says what the file is, safe inside triple quotes."""
+    kind = "int64" if model.takes_tokens else str(model.dtype)
+    steps = f", and any at most {model.max_steps}" if (None in shape and model.max_steps) else ""
+    rows = [("path", "layer", "output", "parameters")]
+    for key, layer in model.children().items():
+        text = one_line(layer, 45)
+        row = key.removeprefix("layers."), text, _shape(layer.output_shape or ())
+        rows.append((*row, f"{layer.count_params():,}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join([*map(str.ljust, row[:3], widths), row[3].rjust(widths[3])]) for row in rows]
+    text = f"""A neural network in plain NumPy, exported by phitodeep {_version()}.
+
+    from {name} import predict
+    Y = predict(X)
+
+X    {_shape(shape)}, {kind}; N is the number of samples{steps}
+Y    {_shape(output)}, {model.dtype}
+
+On the command line: python {name}.py input.npy output.npy
+The weights are in {name}.npz, in the same folder: {model.count_params():,} parameters.
+
+{chr(10).join(f"    {row}" for row in table)}
+"""
+    return text.replace("\\", "\\\\").replace('"', "'")
+
+
+def _version() -> str:
+    return str(sys.modules["phitodeep"].__version__)  # importing what is above all is refused
+
+
+def _shape(shape: Sizes) -> str:
+    return f"({', '.join(['N', *('any' if n is None else str(n) for n in shape or ())])})"
+
+
+def free_shapes(model: Layer) -> tuple[Sizes, Sizes]:
+    """Return the shapes of X and Y, with None for each axis whose size may differ in predictions.
+
+    An axis of X is free if the model, with the weights that it has, takes several other sizes.
+    """
+    shape, output = model.input_shape or (), model.output_shape or ()
+    free: list[int | None] = list(shape)
+    found: list[int | None] = list(output)
+    for axis, n in enumerate(shape):
+        limit = model.max_steps if axis == 0 else None
+        sizes = (
+            {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {1, limit // 2, limit - 1, limit}
+        )
+        tries = [
+            _output(model, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes - {0, n}
+        ]
+        outputs = [other for other in tries if other is not None]
+        if outputs and len(outputs) == len(tries):
+            free[axis] = None
+            for other in outputs:
+                found = [a if a == b else None for a, b in zip(found, other, strict=True)]
+    return tuple(free), tuple(found)
+
+
+def _output(model: Layer, shape: Shape) -> Shape | None:
+    """Return the output shape for samples of this shape, or None if the weights do not fit them."""
+    try:
+        twin = model._measured(shape)
+    except ValueError:
+        return None
+    pairs = zip(model.walk(), twin.walk(), strict=True)
+    fits = all(
+        a.shape == other.params[name].shape
+        for (_, layer), (_, other) in pairs
+        for name, a in layer.params.items()
+    )
+    return twin.output_shape if fits else None
