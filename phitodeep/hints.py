@@ -6,10 +6,6 @@ SETTINGS = "pass the loss, optimizer and metrics to {}"
 BUILT = ".optimizer(Adam()).loss(CategoricalCrossEntropy()).metrics('accuracy').build()"
 _DEVICE = "phitodeep runs on the CPU: leave it out"
 _DTYPE = "choose it when you create the model, with dtype='float64' or .dtype('float64')"
-_FILES = (
-    "np.savez(path, **model.get_weights()) saves the weights, and "
-    "model.set_weights(np.load(path)) loads them"
-)
 _RATE = "set it on the model (model.alpha = ...) or in the builder (.alpha(...))"
 
 OF_MODELS = {  # attributes of models
@@ -28,8 +24,8 @@ OF_MODELS = {  # attributes of models
     "double": _DTYPE,
     "half": _DTYPE,
     "float": _DTYPE,
-    "save_weights": _FILES,
-    "load_weights": _FILES,
+    "save_model": "write model.save(path)",
+    "load_model": "write phitodeep.load(path)",
     "history": "model.train(...) returns it",
 }
 OF_BUILDERS = {  # methods of builders
@@ -50,5 +46,8 @@ OF_TRAIN = {  # keywords of `Sequential.train`
     "learning_rate": _RATE,
     "optimizer": "set it on the model (.setoptimizer(...)) or in the builder (.optimizer(...))",
     "loss": "set it on the model (.setloss(...)) or in the builder (.loss(...))",
+    "initial_epoch": "write resume=path, with a file of ModelCheckpoint",
+    "ckpt_path": "write resume=path, with a file of ModelCheckpoint",
+    "resume_from_checkpoint": "write resume=path, with a file of ModelCheckpoint",
     "seed": "set it on the model (Sequential(..., seed=0)) or in the builder (.seed(0))",
 }

@@ -60,7 +60,7 @@ from phitodeep.types import Array, DType, Schedule
 FOR_AUTHORS = {  # what authors of layers write and use, but users of models do not
     *("adopt", "buffer", "cache", "check_steps", "compute_mask", "config_kind", "create", "draw"),
     *("gives", "grad_array", "grads", "independent_samples", "kept_as", "known_input", "matrices"),
-    *("params", "refers_to", "save", "save_for_backward", "saved", "skips_dX", "state", "steps"),
+    *("full", "params", "refers_to", "save_for_backward", "saved", "skips_dX", "state", "steps"),
     *("takes_tokens", "tied", "uniform"),
 }
 
@@ -791,8 +791,6 @@ class Sequential(Trainable):
 
 def load(path: str | os.PathLike[str]) -> Sequential:
     """Return the model in a file that `Sequential.save` or `ModelCheckpoint` wrote.
-
-        model = phitodeep.load("digits.safetensors")
 
     See `Sequential.load`.
     """

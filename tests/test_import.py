@@ -50,7 +50,7 @@ def test_every_module_of_the_package_is_named_or_a_helper() -> None:
     folder = Path(phitodeep.__file__).parent
     found = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     found |= {path.parent.name for path in folder.glob("*/__init__.py")}
-    helpers = {"builder", "checks", "files", "hints", "sequential", "state", "types"}
+    helpers = {"builder", "checks", "files", "hints", "sequential", "state", "types", "version"}
     assert found - helpers == {*phitodeep._MODULES, *phitodeep._MOVED}
 
 
@@ -72,7 +72,7 @@ def test_import_phitodeep_brings_in_nothing_else() -> None:
     loaded = fresh(
         "import sys, phitodeep; print(*(m for m in sys.modules if m.startswith('phitodeep')))"
     )
-    assert loaded == "phitodeep"
+    assert loaded == "phitodeep.version phitodeep"
 
 
 def test_the_model_brings_in_no_optional_library_and_no_rich() -> None:

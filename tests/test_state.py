@@ -469,12 +469,16 @@ SPOILED = [
     (_set("seed", "entropy", to=-3), "seed .* is not valid"),
     (_set("frozen", to=["9"]), "frozen layers has the unknown '9'"),
     (_set("frozen", to="0"), "frozen must be a list"),
-    (_set("callbacks", to=[]), "has 0 callbacks, the model 2"),
-    (_set("callbacks", 0, "best", to="x"), "best must be a number or None, got 'x'"),
-    (_set("callbacks", 0, "training", to=1), "training must be a bool"),
-    (_set("callbacks", 0, "weights", to=3), "weights must be a dict, got 3"),
-    (_set("callbacks", 1, "start", to="x"), "start must be an integer, got 'x'"),
-    (_set("callbacks", 1, "star", to=3), "unknown 'star' .similar: 'start'"),
+    (
+        _set("callbacks", 0, "class", to="Other"),
+        "the state of a callback 'Other', but the callbacks",
+    ),
+    (_set("callbacks", 0, "stat", to={}), "has the unknown 'stat'"),
+    (_set("callbacks", 0, "state", "best", to="x"), "best must be a number or None, got 'x'"),
+    (_set("callbacks", 0, "state", "training", to=1), "training must be a bool"),
+    (_set("callbacks", 0, "state", "weights", to=3), "weights must be a dict, got 3"),
+    (_set("callbacks", 1, "state", "start", to="x"), "start must be an integer, got 'x'"),
+    (_set("callbacks", 1, "state", "star", to=3), "unknown 'star' .similar: 'start'"),
     (_set("optimizer", to={}), "lacks 'class', 't', 'last_rate', 'parameters', 'schedules'"),
     (_set("optimizer", "class", to="SGD"), "belongs to class SGD"),
     (_set("optimizer", "t", to=1.5), "t must be an integer"),
@@ -499,7 +503,7 @@ SPOILED += [
     (_set("frozen", to=[[1]]), "frozen layers has the unknown"),
     (_set("optimizer", "class", to=np.zeros(3)), "load it into"),
     (_set("optimizer", "last_rate", to=10**400), "last_rate must be"),
-    (_set("callbacks", 0, "best", to=10**400), "best must be a number or None"),
+    (_set("callbacks", 0, "state", "best", to=10**400), "best must be a number or None"),
 ]
 
 
@@ -588,10 +592,13 @@ def test_a_callback_of_ones_own_has_a_state() -> None:
     train(model, 2)
     other = net(Adam(), callbacks=[counter, LambdaCallback()])
     state = stored(model.state_dict())
-    assert state["callbacks"] == [{"n": 2}, {}]
+    assert state["callbacks"] == [{"class": "Counter", "state": {"n": 2}}]
     other.load_state_dict(state)
     assert counter.n == 2
-    state["callbacks"] = [{"n": 7}, {"m": 1}]
+    state["callbacks"] = [
+        {"class": "Counter", "state": {"n": 7}},
+        {"class": "LambdaCallback", "state": {"m": 1}},
+    ]
     with pytest.raises(ArgumentError, match=r"LambdaCallback\(\) has the unknown 'm'"):
         other.load_state_dict(state)
     assert counter.n == 2

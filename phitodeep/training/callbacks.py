@@ -4,6 +4,7 @@ from phitodeep.training.callback import (
     Callback,
     EarlyStopping,
     LambdaCallback,
+    Logs,
     StopTraining,
     as_callbacks,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "EarlyStopping",
     "JSONLogger",
     "LambdaCallback",
+    "Logs",
     "ModelCheckpoint",
     "StopTraining",
     "TensorBoard",

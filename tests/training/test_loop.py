@@ -582,6 +582,7 @@ def test_ctrl_c_in_the_middle_of_an_epoch_agrees_with_callbacks(
     kind: Any, monitor: str | None, tmp_path: Path
 ) -> None:
     arguments = [str(tmp_path / "a")] if kind is ModelCheckpoint else []
+    monitor = monitor or ("test_loss" if arguments else None)  # a checkpoint has no default
     watch = kind(*arguments, monitor=monitor)
     data = (X, LABELS, X, (LABELS + 1) % 3)  # the test loss grows while the training loss falls
     history = train(
