@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 WANTED = {"phitodeep/data/mnist.xz", "phitodeep/data/LICENSES.md", "phitodeep/py.typed"}
+STORED = ("layers", "catalogue", "losses", "optimizers")
+WANTED |= {f"phitodeep/testing/stored/{name}.npz" for name in STORED}
 TRY = """
 import numpy as np, phitodeep
 from phitodeep.data import load_mnist

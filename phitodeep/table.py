@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -17,6 +17,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     totals: str
     left: int = 2
+    styles: Mapping[str, str] = field(default_factory=dict)  # of rich, by the text of a cell
 
     def __str__(self) -> str:
         lines = [self.head, *self.rows]
@@ -49,5 +50,5 @@ class Table:
             justify: Literal["left", "right"] = "left" if i < self.left else "right"
             table.add_column(name, justify=justify, overflow="fold")
         for row in self.rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
         console.print(Text(self.title), table, Text(self.totals))
