@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,18 @@ class Table:
         if not (console.is_terminal or console.is_jupyter):
             print(self)
             return
-        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for i, name in enumerate(self.head):
             justify: Literal["left", "right"] = "left" if i < self.left else "right"
             table.add_column(name, justify=justify, overflow="fold")
         for row in self.rows:
             table.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
-        console.print(Text(self.title), table, Text(self.totals))
+        # the table itself begins and ends with an empty line
+        console.print(Text(self.title.rstrip()), table, Text(self.totals.lstrip()))
+
+
+def facts(named: Mapping[str, Any]) -> str:
+    """Return one line per fact: its name, then its value, whose further lines are indented."""
+    width = max(map(len, named))
+    shown = {name: str(value).replace("\n", f"\n{'':{width}}  ") for name, value in named.items()}
+    return "\n".join(f"{name:{width}}  {value}" for name, value in shown.items())

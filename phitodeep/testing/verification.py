@@ -13,7 +13,7 @@ import numpy as np
 
 from phitodeep import kernels, loss
 from phitodeep.errors import PhitodeepError
-from phitodeep.table import Table
+from phitodeep.table import Table, facts
 from phitodeep.testing.check import check_gradients
 from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made, passes
 from phitodeep.testing.references import KINDS, compare, construct, loss_cases
@@ -21,11 +21,12 @@ from phitodeep.types import Shape
 
 T = TypeVar("T")
 
-HEAD = ("", "class", "checks", "gradient", "float64", "float32", "verdict")
+HEAD = ("", "class", "gradient", "float64", "float32", "verdict")
 LEGEND = """\
-gradient          largest relative error of a gradient, compared with central differences
-float64, float32  largest difference from PyTorch's numbers, relative to those above 1;
-                  phitodeep computes in this dtype, and PyTorch computed in float64"""
+gradient  largest relative error of a gradient, against central differences
+float64   largest difference from what PyTorch computed, relative to numbers
+          above 1; phitodeep computes in float64
+float32   the same, but phitodeep computes in float32"""
 
 
 @dataclass
@@ -47,7 +48,7 @@ class Row:
         """Return the cells of the row, in the order of HEAD."""
         numbers = (self.gradient, *map(self.differences.get, ("float64", "float32")))
         shown = ("" if x is None else f"{x:.1e}" for x in numbers)
-        return (self.kind, self.name, str(self.checks), *shown, self.verdict)
+        return (self.kind, self.name, *shown, self.verdict)
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,8 @@ class Verification:
             if failed
             else f"All {checks} checks of {len(self.rows)} classes passed in {self.seconds:.0f} s."
         )
-        width = max(map(len, self.machine))
-        title = [f"{name:{width}}  {fact}" for name, fact in self.machine.items()]
         return Table(
-            "\n".join([*title, ""]),
+            f"{facts(self.machine)}\n",
             HEAD,
             [row.cells() for row in self.rows],
             "\n".join(["", LEGEND, "", *self.faults, verdict]),
@@ -95,7 +94,7 @@ def verify(verbose: bool = True) -> Verification:
     The gradients of each layer in several settings, and of each loss, are compared with central
     differences, and whatever PyTorch also has is compared with numbers that PyTorch computed, in
     float64 and in float32. Layers must also keep float32. `verbose` shows a progress bar and
-    prints the report. It takes a quarter of a minute.
+    prints the report. It takes a few seconds; the first time, kernels may have to be compiled.
     """
     began = time.perf_counter()
     rows: dict[tuple[str, str], Row] = {}
@@ -184,7 +183,7 @@ def _machine() -> dict[str, str]:
     return {
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "NumPy": np.__version__,
-        "BLAS": "; ".join(map(_described, _blas())) or "unknown",
+        "BLAS": "\n".join(map(_described, _blas())) or "unknown",
         "kernels": {"numpy": "NumPy", "numba": "compiled by Numba"}[kernels.chosen()],
     }
 
