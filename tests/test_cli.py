@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +20,11 @@ from click.testing import CliRunner, Result
 
 from phitodeep import cli
 from phitodeep.cli.app import refuse_overwriting
+from phitodeep.cli.predict import _write_csv
 from phitodeep.data import CharTokenizer
 from phitodeep.errors import warn
-from phitodeep.layers import BatchNorm, Dense, Embedding, Flatten, Parallel, Select, Tanh
-from phitodeep.loss import BinaryCrossEntropy
+from phitodeep.layers import BatchNorm, Chain, Dense, Embedding, Flatten, Parallel, Select, Tanh
+from phitodeep.loss import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Loss
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt
 from phitodeep.testing import Verification
@@ -110,6 +113,20 @@ def test_help_has_an_example(command: str) -> None:
         assert f"Example:\n    phitodeep {command}" in shown
 
 
+def test_the_page_names_every_command_and_option() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
+    options = {
+        option
+        for command in cli.main.commands.values()
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+    assert len(options) > 12
+    assert {f"--{name}" for name in re.findall(r"--([a-z][a-z-]+)", page)} == {*options, "--help"}
+    assert set(re.findall(r"`?phitodeep ([a-z]+)", page)) >= set(COMMANDS)
+
+
 @pytest.mark.parametrize("command", READERS)
 def test_a_missing_file_is_a_message(command: str) -> None:
     more = {"predict": ["x.npy"], "export": ["--to", "numpy"], "generate": ["--prompt", "a"]}
@@ -181,6 +198,12 @@ def test_demo_without_saving_says_how() -> None:
     assert lines[-2].startswith("test accuracy 0.8")
     assert lines[-1].endswith("phitodeep demo --save digits.safetensors")
     assert os.listdir() == []
+
+
+def test_demo_does_not_train_for_a_folder_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sequential, "train", None)
+    message = mistake("demo", "--save", "nowhere/d.safetensors")
+    assert message == "cannot write nowhere/d.safetensors: there is no folder nowhere."
 
 
 # --- info ------------------------------------------------------------------------------------
@@ -323,10 +346,12 @@ def test_check_finds_wrong_gradients(digits: Path, monkeypatch: pytest.MonkeyPat
 
 def test_check_of_models_that_read_tokens(writer: Path) -> None:
     assert "All checks passed." in phitodeep("check", writer, "--probes", 2).stdout
-    category = [Select([2], tokens=True), Embedding(5, 3), Flatten()]
-    table = Parallel(Select([0, 1]), Sequential(*category))
-    model = Sequential(table, BatchNorm(), Dense(2), Tanh())
-    model.build((3,))
+    categories = [
+        Chain(Select([column], tokens=True), Embedding(count, 3), Flatten())
+        for column, count in ((2, 3), (3, 50))
+    ]
+    model = Sequential(Parallel(Select([0, 1]), *categories), BatchNorm(), Dense(2), Tanh())
+    model.build((4,))
     model.save("table.safetensors")
     assert "All checks passed." in phitodeep("check", "table.safetensors").stdout
 
@@ -364,26 +389,28 @@ def test_predict_writes_files(digits: Path, expected: Array) -> None:
     assert "must end in .npy or .csv" in phitodeep("predict", digits, "x", "-o", "a", code=2).stderr
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_printed_numbers_are_exact(dtype: type) -> None:
+    P = np.random.default_rng(0).standard_normal((5000, 2)).astype(dtype)
+    stream = io.StringIO()
+    _write_csv(stream, P)
+    np.testing.assert_array_equal(read_csv(stream.getvalue()).astype(dtype), P)
+
+
 def test_predict_gives_classes(digits: Path, expected: Array) -> None:
     np.save("x.npy", images(5))
     shown = phitodeep("predict", digits, "x.npy", "--classes").stdout
     assert [int(line) for line in shown.splitlines()] == expected.argmax(axis=1).tolist()
 
 
-def test_a_single_score_is_compared_with_the_threshold() -> None:
-    for loss, threshold in ((BinaryCrossEntropy(), 0.5), ("binary_crossentropy_with_logits", 0)):
-        layers = [Dense(1, 1, bias=False)] if threshold == 0 else [Threshold()]
-        model = Sequential(*layers, loss_class=loss)
-        if threshold == 0:
-            model.layers[0].W = [[1.0]]
-        P = np.array([[0.4], [0.6], [-0.1]])
-        np.testing.assert_array_equal(
-            import_module("phitodeep.cli.predict")._classes(P, model), P[:, 0] > threshold
-        )
-
-
-def Threshold() -> Dense:
-    return Dense(1, 1)
+@pytest.mark.parametrize("loss", [BinaryCrossEntropy(), BinaryCrossEntropyWithLogits()], ids=repr)
+def test_a_single_score_is_compared_with_the_threshold(loss: Loss) -> None:
+    model = Sequential(Dense(1, 1), loss_class=loss)
+    model.layers[0].W = [[1.0]]
+    model.save("m.safetensors")
+    np.save("x.npy", np.array([[-0.5], [0.3], [0.9]]))
+    shown = phitodeep("predict", "m.safetensors", "x.npy", "--classes").stdout.split()
+    assert shown == ["0", "0" if loss.threshold else "1", "1"]
 
 
 def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
@@ -435,6 +462,14 @@ def test_inputs_that_cannot_be_used(
     elif content is not None:
         np.save(name, content, allow_pickle=True)
     assert message in mistake("predict", digits, name)
+
+
+def test_a_file_that_may_not_be_read(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("phitodeep.cli.inputs.Path.open", forbid)
+    assert mistake("predict", digits, "x.csv") == "[Errno 13] Permission denied: 'x.csv'"
 
 
 def test_a_column_of_numbers_fits_a_model_of_one_number() -> None:
@@ -551,16 +586,17 @@ def test_the_script_is_the_same() -> None:
     assert getattr(import_module(module), name) is cli.main
 
 
-def test_a_closed_pipe_ends_quietly(digits: Path) -> None:
-    np.save("x.npy", np.repeat(images(1), 50_000, axis=0))
+@pytest.mark.parametrize(("rows", "reader"), [(50_000, "head -n 1"), (2, "true")])
+def test_a_closed_pipe_ends_quietly(rows: int, reader: str, digits: Path) -> None:
+    np.save("x.npy", np.repeat(images(1), rows, axis=0))
     command = " ".join([*MODULE, "predict", str(digits), "x.npy"])
     done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command} | head -n 1"],
+        ["bash", "-c", f"set -o pipefail; {command} | {reader}"],
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
     )
-    assert len(done.stdout.splitlines()) == 1
+    assert len(done.stdout.splitlines()) == (reader != "true")
     assert done.stderr == ""
     assert done.returncode in (0, 1)
 
