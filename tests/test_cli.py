@@ -23,6 +23,7 @@ from phitodeep.cli.app import refuse_overwriting
 from phitodeep.cli.predict import _write_csv
 from phitodeep.data import CharTokenizer
 from phitodeep.errors import warn
+from phitodeep.initialization import He
 from phitodeep.layers import BatchNorm, Chain, Dense, Embedding, Flatten, Parallel, Select, Tanh
 from phitodeep.loss import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Loss
 from phitodeep.model import Sequential, SequentialBuilder
@@ -238,13 +239,12 @@ def test_info_shows_the_optimizers_state_and_the_tokenizer(writer: Path) -> None
     assert "batch size      4\n" in shown
 
 
-def test_info_reads_no_weights(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = import_module("phitodeep.io.tensors").Tensors
+def test_info_reads_and_draws_no_weights(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("weights are not needed")
 
-    def read(*_: object) -> None:
-        raise AssertionError("read")
-
-    monkeypatch.setattr(tensors, "read", read)
+    monkeypatch.setattr(import_module("phitodeep.io.tensors").Tensors, "read", fail)
+    monkeypatch.setattr(He, "draw", fail)
     phitodeep("info", digits)
 
 

@@ -14,6 +14,7 @@ from phitodeep.layers import Dense, Layer, ReLU, Tanh
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.optimization.optimizers import OPTIMIZERS, SGD
 from phitodeep.testing import Verification, references, verification, verify
+from phitodeep.testing.examples import EXAMPLES, TOKENS
 from phitodeep.testing.references import Pair, compare, construct
 from phitodeep.types import Array
 
@@ -54,6 +55,12 @@ def test_it_covers_every_public_layer_loss_and_optimizer(report: Verification) -
     }
 
 
+def test_nothing_is_left_out() -> None:
+    cases = [len(kind.cases()) for kind in references.KINDS.values()]
+    slopes = len(references.loss_cases())
+    assert len(CHECKS) == len(EXAMPLES) + len(TOKENS) + slopes + sum(cases)
+
+
 def test_every_row_has_its_numbers(report: Verification) -> None:
     for row in report.rows:
         assert (row.gradient is None) == (row.kind == "optimizer"), row
@@ -84,6 +91,20 @@ def test_it_prints_the_report(
     out, err = capsys.readouterr()
     assert out == f"{report}\n"
     assert err == ""
+
+
+def test_a_terminal_shows_progress_and_colours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(verification, "_checks", lambda: [c for c in CHECKS if c[1] == "Dense"])
+    verify(verbose=False)
+    assert capsys.readouterr() == ("", "")
+    verify()
+    out, err = capsys.readouterr()
+    assert "\x1b[32mok\x1b[0m" in out.replace(" ", "")
+    assert "Verifying" in err
 
 
 # --- broken ones -----------------------------------------------------------------------------
@@ -177,6 +198,13 @@ def test_an_array_that_is_missing_is_a_fault(monkeypatch: pytest.MonkeyPatch) ->
         "grads.V has shape (2,), stored is (0,)",
         "grads.b has shape (0,), stored is (3,)",
     ]
+
+
+def test_every_parameter_is_compared_after_every_step() -> None:
+    pairs = list(references.optimizer_pairs("Adam()", "float64"))
+    names = {pair.name for pair in pairs}
+    assert len(pairs) == len(names) == 12 * 6
+    assert {"0.W after step 1", "1.gamma after step 7", "2.b after step 12"} < names
 
 
 def test_cases_are_read_without_eval() -> None:
