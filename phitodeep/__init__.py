@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from phitodeep.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from phitodeep.builder import SequentialBuilder as SequentialBuilder
     from phitodeep.config import register as register
@@ -25,11 +27,10 @@ if TYPE_CHECKING:
     from phitodeep.loss import *
     from phitodeep.optimization.optimizers import *
     from phitodeep.sequential import Sequential as Sequential
+    from phitodeep.sequential import load as load
     from phitodeep.testing.check import check_gradients as check_gradients
     from phitodeep.threads import get_threads as get_threads
     from phitodeep.threads import set_threads as set_threads
-
-__version__ = "0.3.0"
 
 _LAYERS = (
     "AvgPool1D AvgPool2D BatchNorm Bidirectional CELU Chain Conv1D Conv2D ConvTranspose1D "
@@ -65,6 +66,7 @@ _HOME = {
     "saliency": "layers.call",
     "watching": "layers.call",
     "Sequential": "sequential",
+    "load": "sequential",
     "SequentialBuilder": "builder",
     "check_gradients": "testing.check",
     "get_threads": "threads",
@@ -77,6 +79,7 @@ _MODULES = (
     "functional",
     "initialization",
     "inspect",
+    "io",
     "kernels",
     "layers",
     "loss",

@@ -2,30 +2,104 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
+import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from phitodeep.errors import DataError
 
+NO_UNNAMED_FILES = {errno.EISDIR, errno.EINVAL, errno.EOPNOTSUPP}  # of this system or disk
+
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a binary file that replaces `path` if the `with` block ends without an error."""
-    target = Path(path)
+    """Open a binary file that replaces `path` if the `with` block ends without an error.
+
+    The new content is on the disk before it replaces the old one, so a crash or a full disk leaves
+    the old file as it was. Where the system allows it, the new file has no name until then, so that
+    a killed process leaves no other file behind.
+    """
+    target = Path(os.path.realpath(path))  # a link stays a link
     try:
         if target.exists() and not target.is_file():  # a device or a pipe has no old content
             with target.open("wb") as stream:
                 yield stream
             return
-        draft = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            with draft.open("wb") as stream:
+        with _draft(target) as draft:
+            opened: IO[bytes] = _unnamed(target.parent) or draft.open("xb")
+            with opened as stream:
                 yield stream
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+                stream.flush()
+                os.fsync(stream.fileno())
+                _give_name(stream, draft)
+    except DataError:  # of another file, inside the block
+        raise
     except OSError as error:
         raise DataError(f"cannot write {target}: {error.strerror or error}.") from error
+
+
+def atomic_copy(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Replace `path` by the file `source`: by another name for it, or else by a copy."""
+    target = Path(os.path.realpath(path))
+    try:
+        with _draft(target) as draft:
+            try:
+                os.link(source, draft)
+            except OSError:  # some disks allow only one name per file
+                shutil.copyfile(source, draft)
+    except OSError as error:
+        raise DataError(f"cannot write {target}: {error.strerror or error}.") from error
+
+
+@contextmanager
+def _draft(target: Path) -> Iterator[Path]:
+    """Yield a path next to `target`; the file that is written there replaces `target`."""
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
+    draft = target.with_name(f".phitodeep-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        yield draft
+        if target.exists():
+            draft.chmod(stat.S_IMODE(target.stat().st_mode))
+        draft.replace(target)
+        _sync(target.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _unnamed(folder: Path) -> IO[bytes] | None:
+    """Open a file without a name on the disk of this folder; None if that is impossible here."""
+    if not hasattr(os, "O_TMPFILE"):
+        return None
+    try:
+        return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "wb")
+    except OSError as error:
+        if error.errno in NO_UNNAMED_FILES:
+            return None
+        raise
+
+
+def _give_name(stream: IO[bytes], path: Path) -> None:
+    """Give a file from `_unnamed` a name; a file that has one already keeps it."""
+    if os.fstat(stream.fileno()).st_nlink == 0:
+        folder = os.open(path.parent, os.O_RDONLY)  # given a folder, os.link follows the link
+        try:
+            os.link(f"/proc/self/fd/{stream.fileno()}", path.name, dst_dir_fd=folder)
+        finally:
+            os.close(folder)
+
+
+def _sync(folder: Path) -> None:
+    """Make a renamed file last through a power failure, on systems that have a way to do so."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -6,6 +6,7 @@ Long because its public methods carry their full documentation; the work is done
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,14 +25,17 @@ from phitodeep.checks import (
     keywords,
     without_padding,
 )
-from phitodeep.config import being_written, check_mapping
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.config import being_written, check_mapping, written
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
+from phitodeep.io.model_file import Differences, differences, open_model, packed, weights_in
+from phitodeep.io.tensors import Entry, open_tensors, write_tensors
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, current
 from phitodeep.layers.chain import Chain
+from phitodeep.layers.random import shapes_only
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.loss.names import LOSSES
 from phitodeep.metrics import MetricLike, as_metrics
@@ -40,12 +44,13 @@ from phitodeep.optimization.schedules import check_rate
 from phitodeep.state import StateDict, check_array, check_entries, load_all, plain
 from phitodeep.text.generation import generate, stream
 from phitodeep.threads import check_threads
-from phitodeep.training.callbacks import Callback, as_callbacks
+from phitodeep.training.callback import Callback, as_callbacks
 from phitodeep.training.history import History
 from phitodeep.training.inputs import model_mask, validate_inputs
 from phitodeep.training.loop import Training, held_out
 from phitodeep.training.objective import Objective, Trainable
 from phitodeep.training.rate_finder import RateRange, find_alpha
+from phitodeep.training.run import Run, named_states, paired
 from phitodeep.training.shortcuts import check_pair, plan, rearranged
 from phitodeep.training.sources import as_source
 from phitodeep.training.threads import predictions
@@ -78,6 +83,7 @@ class Sequential(Trainable):
     """
 
     refers_to = ("_checked", "_plans")
+    tokenizer: Any = None  # turns text into tokens; saved with the model
     _plans: tuple[Any, tuple[int, int, Chain]] | None = None
     kept_as: ClassVar = {"loss_class": "loss", "alpha": "_own_alpha"}
 
@@ -363,6 +369,7 @@ class Sequential(Trainable):
         shuffle: bool = True,
         shortcuts: bool = True,
         verbose: int | bool = 1,
+        resume: str | os.PathLike[str] | None = None,
     ) -> History:
         """Fit the parameters to X (N, ...) and y; return a (train, test) loss pair per epoch.
 
@@ -398,6 +405,11 @@ class Sequential(Trainable):
                             rounding only, unless the layers as written overflow: `summary()` shows
                             where
         verbose             0: print nothing
+        resume              the path of a file that `ModelCheckpoint` wrote: training continues from
+                            there, to `epochs` epochs in all, and ends with the same weights, bit
+                            for bit, as if it had not been interrupted. Give the same model, data,
+                            options and callbacks again. The batches that an iterable has already
+                            yielded in the unfinished epoch are skipped
 
         Another call continues where the last one ended. Integers in X become floats and are not
         rescaled. Ctrl-C ends training after the current batch. A loss or a gradient that is not
@@ -440,12 +452,25 @@ class Sequential(Trainable):
         callbacks = [*self.callbacks, *as_callbacks(callbacks)]
         if self.input_shape is None:
             self.build(data.sample)
-            objective = Objective(self, metrics, shortcuts=shortcuts)  # with all shapes
+        settings = {
+            "epochs": epochs,
+            "batch_size": size,
+            "accumulate": accumulate,
+            "shuffle": bool(shuffle),
+            "shortcuts": bool(shortcuts),
+            "threads": threads,
+            "samples": data.count,
+            "test_samples": None if test is None else test.count,
+        }
+        where = Run(self, callbacks[len(self.callbacks) :], settings)
+        if resume is not None:
+            self._resume(resume, where)
         training = Training(
             self,
-            objective,
+            Objective(self, metrics, shortcuts=shortcuts),  # again, with all shapes
             data,
             test,
+            where,
             size=size,
             accumulate=accumulate,
             threads=threads,
@@ -453,7 +478,7 @@ class Sequential(Trainable):
             callbacks=callbacks,
             verbose=verbose,
         )
-        return training.run(epochs)
+        return training.run()
 
     @contextmanager
     def averaged(self) -> Iterator[Self]:
@@ -544,13 +569,122 @@ class Sequential(Trainable):
             cache=cache,
         )
 
+    # --- files -----------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str], *, optimizer: bool = False) -> None:
+        """Save the model to a file, which `phitodeep.load(path)` reads, completely or not at all.
+
+            model.save("digits.safetensors")
+            model = phitodeep.load("digits.safetensors")
+
+        The file holds the layers, all settings, the weights and the running statistics, and the
+        tokenizer if `model.tokenizer` is set. Callbacks are not part of it. It holds no code: your
+        own classes and functions are stored by the names under which `@phitodeep.register`
+        registered them.
+
+        optimizer    True: also save the optimizer's memory, the number of epochs and the random
+                     streams, so that `train` continues exactly where it ended
+        """
+        write_tensors(path, *self._packed({"model": self.state_dict()} if optimizer else None))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the model in a file that `save` or `ModelCheckpoint` wrote.
+
+        Names, shapes, dtypes and sizes are checked before memory is allocated. Import the module
+        that registers your own layers before you load a file with them. Loading runs nothing from
+        the file, so files of strangers are safe to load.
+        """
+        with open_model(path) as file:
+            with shapes_only():
+                model, tokenizer = file.build()
+            if not isinstance(model, cls):
+                raise DataError(f"{path} holds a {type(model).__name__}, not a {cls.__name__}.")
+            found = differences(model._entries(), file.weights)
+            if any(found):
+                raise DataError(f"{path} is damaged: its weights do not fit its model: {found}.")
+            for name, store, key in model._stored():
+                if store[key].flags.writeable:
+                    store[key][...] = file.tensors.read(name)
+                else:  # a placeholder
+                    store[key] = file.tensors.read(name)
+            for _, layer in model.walk():
+                layer._shapes_only = False
+            model.tokenizer = tokenizer
+            state = file.state()
+            if state is not None:
+                weights = model.get_weights()
+                own = {**file.model_state(state), "weights": weights, "callbacks": []}
+                model.load_state_dict(own)
+        return model
+
+    def save_weights(self, path: str | os.PathLike[str]) -> None:
+        """Save only the weights and the running statistics, as `load_weights` reads them."""
+        write_tensors(path, {name: store[key] for name, store, key in self._stored()}, {})
+
+    def load_weights(self, path: str | os.PathLike[str], *, strict: bool = True) -> Differences:
+        """Read the weights and running statistics of a file into this model, by path.
+
+        The file may come from `save`, `save_weights` or `ModelCheckpoint`, or be any other
+        safetensors file with these names.
+
+        strict    True: if a name, a shape or a dtype differs, nothing changes, and a DataError
+                  lists the differences. False: the weights that fit are read, and the rest is
+                  returned
+        """
+        with open_tensors(path) as tensors:
+            entries, weights = self._entries(), weights_in(tensors)
+            found = differences(entries, weights)
+            fitting = [name for name in entries if weights.get(name) == entries[name]]
+            if any(found) and (strict or not fitting):
+                remedy = " Pass strict=False to read the weights that fit." if fitting else ""
+                raise DataError(f"{path} does not fit {self!r}: {found}.{remedy}")
+            new = {name: tensors.read(name) for name in fitting}
+        for name, store, key in self._stored():
+            if name in new:
+                store[key][...] = new[name]
+        return found
+
+    def _entries(self) -> dict[str, Entry]:
+        """Return the shape and dtype of every parameter and state, by path."""
+        return {name: Entry(store[key].shape, self.dtype) for name, store, key in self._stored()}
+
+    def _packed(
+        self, state: StateDict | None = None, run: str | None = None
+    ) -> tuple[dict[str, Array], dict[str, str]]:
+        """Return the arrays and texts of a model file; the weights are not written twice."""
+        if state is not None:
+            rest = {key: v for key, v in state["model"].items() if key != "weights"}
+            state = {**state, "model": rest}
+        weights = {name: store[key] for name, store, key in self._stored()}
+        configs = written({"model": self, "tokenizer": self.tokenizer}, "the file")
+        return packed(weights, state, **configs, run=run)
+
+    def _resume(self, path: str | os.PathLike[str], where: Run) -> None:
+        """Continue the training whose checkpoint is in this file; if it does not fit, no change."""
+        with open_model(path) as file:
+            state = file.state()
+            if state is None or "place" not in state:
+                raise DataError(
+                    f"{path} is not a checkpoint: resume= takes a file that ModelCheckpoint wrote. "
+                    "To train a saved model, load it with phitodeep.load(path)."
+                )
+            found = differences(self._entries(), file.weights)
+            if any(found):
+                raise DataError(f"{path} does not fit {self!r}: {found}.")
+            weights = {name: file.tensors.read(name) for name in file.weights}
+            own = {**file.model_state(state), "weights": weights}
+        where.load_state_dict({**state, "model": own})
+
+    # --- the state of training -----------------------------------------------------------------
+
     def state_dict(self) -> StateDict:
         """Return everything that training needs to continue: nested dicts of plain JSON values
         and copies of arrays.
 
             weights      get_weights(): parameters and state by path
             optimizer    its memory by parameter path, its steps, and the state of schedules
-            callbacks    the state of the model's own callbacks, in order
+            callbacks    the class and state of each of the model's own callbacks that has a state
             epoch        epochs trained
             seed         entropy and spawn_key of the model's random streams
             frozen       the paths of layers that are not trainable
@@ -562,7 +696,7 @@ class Sequential(Trainable):
         return {
             "weights": self.get_weights(),
             "optimizer": optimizer,
-            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "callbacks": named_states(self.callbacks),
             "epoch": self.epoch,
             "seed": {"entropy": plain(seed.entropy), "spawn_key": plain(seed.spawn_key)},
             "frozen": [path for path, layer in self.walk() if not layer.trainable],
@@ -584,15 +718,9 @@ class Sequential(Trainable):
             root = np.random.SeedSequence(seed["entropy"], spawn_key=tuple(seed["spawn_key"]))
         except (TypeError, ValueError) as error:
             raise ArgumentError(f"{who}: seed {seed!r} is not valid: {error}.") from None
-        for part in ("callbacks", "frozen"):
-            check_list(state[part], f"{who}: {part}")
-        named = [str(path) for path in state["frozen"]]
+        named = [str(path) for path in check_list(state["frozen"], f"{who}: frozen")]
         check_entries(dict.fromkeys([*here, *named]), here, f"{who} of frozen layers")
-        if len(state["callbacks"]) != len(self.callbacks):
-            raise ArgumentError(
-                f"{who} has {len(state['callbacks'])} callbacks, the model {len(self.callbacks)}."
-            )
-        own = zip(self.callbacks, state["callbacks"], strict=True)
+        own = paired(self.callbacks, state["callbacks"], who)
         load_all([(self.optimizer, state["optimizer"]), *own])
         self.set_weights(weights)
         self.epoch = epoch
@@ -648,3 +776,13 @@ class Sequential(Trainable):
         """
         size = self.batch_size or 64 if batch_size is None else batch_size
         return find_alpha(self, X, y, batch_size=size, low=low, high=high, steps=steps)
+
+
+def load(path: str | os.PathLike[str]) -> Sequential:
+    """Return the model in a file that `Sequential.save` or `ModelCheckpoint` wrote.
+
+        model = phitodeep.load("digits.safetensors")
+
+    See `Sequential.load`.
+    """
+    return Sequential.load(path)

@@ -14,7 +14,7 @@ import phitodeep
 
 ROOT = Path(phitodeep.__file__).parent
 FLOORS = {
-    **dict.fromkeys(["errors", "types"], 0),
+    **dict.fromkeys(["errors", "types", "version"], 0),
     **dict.fromkeys(["checks", "config", "files", "functional", "hints", "kernels", "state"], 1),
     **dict.fromkeys(["initialization", "table", "threads"], 1),
     **dict.fromkeys(
@@ -50,6 +50,7 @@ WHOLE = {  # modules that are themselves imported where used, and the command li
 OPTIONAL = {
     "threadpoolctl",
     "rich",
+    "safetensors",
     "matplotlib",
     "datasets",
     "IPython",

@@ -31,6 +31,7 @@ from phitodeep.models import gpt
 from phitodeep.testing import Verification
 from phitodeep.testing.verification import Row
 from phitodeep.types import Array
+from phitodeep.version import __version__
 
 COMMANDS = ["demo", "info", "predict", "check", "export", "generate", "verify"]
 READERS = ["info", "predict", "check", "export", "generate"]
@@ -136,7 +137,7 @@ def test_a_missing_file_is_a_message(command: str) -> None:
 
 
 def test_the_version() -> None:
-    assert phitodeep("--version").stdout.startswith("phitodeep, version ")
+    assert phitodeep("--version").stdout == f"phitodeep, version {__version__}\n"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -43,7 +42,6 @@ from phitodeep.training.callbacks import (
     CSVLogger,
     EarlyStopping,
     LambdaCallback,
-    ModelCheckpoint,
 )
 from phitodeep.types import Array
 from tests.conftest import in_parts
@@ -282,25 +280,6 @@ def test_a_csv_goes_on_with_its_rows(tmp_path: Path, append: bool) -> None:
     assert (tmp_path / "first.csv").read_text() == text
     train(other, 1)  # afresh, as any second training
     assert (tmp_path / "first.csv").read_text().count("\n") == (8 if append else 2)
-
-
-def test_a_checkpoint_of_the_best_remembers_the_best() -> None:
-    saved: list[str] = []
-
-    def make() -> ModelCheckpoint:
-        return ModelCheckpoint(
-            "{epoch}", save_best_only=True, save=lambda model, path: saved.append(path)
-        )
-
-    states: list[Any] = []
-    model = net(Adam(0.02), callbacks=[make()])
-    take = LambdaCallback(on_epoch_end=lambda model, *_: states.append(model.state_dict()))
-    train(model, 2, callbacks=[take])
-    states[1]["callbacks"][0]["best"] = -math.inf
-    other, saved[:] = net(Adam(0.02), callbacks=[make()]), []
-    other.load_state_dict(states[1])
-    train(other, 2)
-    assert saved == []
 
 
 def test_a_callbacks_metrics_of_numpy_come_out_plain() -> None:

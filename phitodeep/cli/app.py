@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from phitodeep.errors import ArgumentError, PhitodeepError, PhitodeepWarning
+from phitodeep.version import __version__
 
 INTERRUPTED = 130  # 128 plus the number of the signal, as in shells
 
@@ -48,7 +49,7 @@ class App(click.Group):
             epilog="phitodeep COMMAND --help explains a command, with an example.",
             context_settings={"help_option_names": ["-h", "--help"]},
         )
-        return click.version_option(package_name="phitodeep", prog_name="phitodeep")(app)
+        return click.version_option(__version__, prog_name="phitodeep")(app)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*self.commands]

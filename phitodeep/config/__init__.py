@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Self
 
 from phitodeep.config.reading import check_mapping, restored
 from phitodeep.config.registry import KINDS, TAGS, Writable, register
-from phitodeep.config.writing import alike, being_written, writes_values
+from phitodeep.config.writing import alike, being_written, writes_values, written
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.types import parameters
 
@@ -45,6 +45,7 @@ __all__ = [
     "check_mapping",
     "register",
     "restored",
+    "written",
 ]
 
 

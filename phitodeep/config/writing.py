@@ -147,6 +147,12 @@ def being_written() -> tuple[Any, ...]:
     return () if writer is None else tuple(writer.open)
 
 
+def written(values: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Return values by key as plain ones, which `restored` reads; an error names the owner."""
+    with _writing(_Writer()) as writer:
+        return {name: writer.value(value, Place(name, owner)) for name, value in values.items()}
+
+
 def alike(a: Any, b: Any) -> bool:
     """Return whether two values have the same config; if they have none, whether they are equal."""
     written = []

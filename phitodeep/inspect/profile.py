@@ -13,7 +13,7 @@ from phitodeep.errors import ArgumentError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import Event, watching
 from phitodeep.table import Table
-from phitodeep.training.callbacks import LambdaCallback
+from phitodeep.training.callback import LambdaCallback
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array, DType
 

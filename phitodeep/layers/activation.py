@@ -140,7 +140,7 @@ class PReLU(Layer):
         self.init = check_number(init, "PReLU init")
 
     def create(self, shape: Shape) -> Shape:
-        self.alpha = np.full(shape[-1], self.init)
+        self.alpha = self.full(shape[-1], self.init)
         return shape
 
     def forward(self, X: Array) -> Array:

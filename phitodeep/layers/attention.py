@@ -98,7 +98,7 @@ class MultiHeadAttention(Layer):
         self.Wqkv = self.draw(self.initializer, (D, width))
         self.Wo = self.draw(self.initializer, (D, D))
         if self.bias:
-            self.bqkv, self.bo = np.zeros(width), np.zeros(D)
+            self.bqkv, self.bo = self.full(width, 0), self.full(D, 0)
         return shape
 
     def forward(self, X: Array) -> Array:

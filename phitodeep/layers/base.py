@@ -10,7 +10,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NoReturn, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from phitodeep.layers.frame import Buffered as Buffered
 from phitodeep.layers.frame import Frame
 from phitodeep.layers.param import Param as Param
 from phitodeep.layers.param import State as State
+from phitodeep.layers.random import _SHAPES_ONLY
 from phitodeep.layers.random import RandomKey as RandomKey
 from phitodeep.layers.weights import Weights
 from phitodeep.types import Array, DType, Shape, describe
@@ -172,7 +173,8 @@ class Layer(Weights, Configurable):
         self.input_shape: Shape | None = None
         self.output_shape = None
         self._creating = False  # True while `create` runs
-        self._shapes_only = False  # True in a copy that only computes shapes
+        # True: this layer only computes shapes. The code of other authors may need real arrays.
+        self._shapes_only = _SHAPES_ONLY.get() and type(self).__module__.startswith("phitodeep.")
         self._trainable = True
         self._generator: np.random.Generator | None = None
         self._seed: np.random.SeedSequence | None = None
@@ -236,13 +238,12 @@ class Layer(Weights, Configurable):
         if call.caching and call.memory is None:  # as call.keeps
             self._frame.cache = values
 
-    def save(self, path: Any = None, **values: Any) -> NoReturn:
-        """Raise an OrderError: saving to a file is not implemented yet."""
+    def save(self, *path: Any, **values: Any) -> Any:
+        """Raise an OrderError: `Sequential.save` writes files, and a single layer cannot."""
         remedy = (
             f"to keep values for backward, call self.save_for_backward({', '.join(values)}=...)."
             if values
-            else "saving a model to a file is not implemented yet: pickle saves the whole "
-            "model, and np.savez(path, **model.get_weights()) saves its weights."
+            else "only models are saved: write Sequential(layer).save(path)."
         )
         raise OrderError(f"{type(self).__name__}.save: {remedy}")
 

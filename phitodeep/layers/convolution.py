@@ -176,7 +176,7 @@ class _Conv(_Convolution):
         channels = self._check_channels(shape)
         self.W = self.draw(self.initializer, (*self.kernel, channels // self.groups, self.filters))
         if self.bias:
-            self.b = np.zeros(self.filters)
+            self.b = self.full(self.filters, 0)
         return (*self._windows(shape[:-1]).out, self.filters)
 
     def forward(self, X: Array) -> Array:
@@ -365,7 +365,7 @@ class _ConvTranspose(_Convolution):
         channels = self._check_channels(shape)
         self.W = self.draw(self.initializer, (*self.kernel, channels, self.filters // self.groups))
         if self.bias:
-            self.b = np.zeros(self.filters)
+            self.b = self.full(self.filters, 0)
         return (*self._out(shape[:-1]), self.filters)
 
     def forward(self, X: Array) -> Array:

@@ -71,7 +71,7 @@ class Dense(Layer):
         self._check(shape)
         self.W = self.draw(self.initializer, (self.input_size, self.output_size))
         if self.bias:
-            self.b = np.zeros(self.output_size)
+            self.b = self.full(self.output_size, 0)
         return (*shape[:-1], self.output_size)
 
     def forward(self, X: Array) -> Array:

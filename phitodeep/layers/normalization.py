@@ -28,7 +28,7 @@ class _Scale(Layer):
     eps: float
 
     def create(self, shape: Shape) -> Shape:
-        self.gamma = np.ones(shape[-1])
+        self.gamma = self.full(shape[-1], 1)
         return shape
 
     def _check(self, X: Array) -> None:
@@ -50,7 +50,7 @@ class _ScaleAndShift(_Scale):
     beta = Param()  # shift
 
     def create(self, shape: Shape) -> Shape:
-        self.beta = np.zeros(shape[-1])
+        self.beta = self.full(shape[-1], 0)
         return super().create(shape)
 
     def _scale_and_shift(self, X_hat: Array) -> Array:
@@ -338,8 +338,8 @@ class BatchNorm(_ScaleAndShift):
         self.eps = check_number(eps, "BatchNorm eps (a constant feature has var = 0)", above=0)
 
     def create(self, shape: Shape) -> Shape:
-        self.running_mean = np.zeros(shape[-1])
-        self.running_var = np.ones(shape[-1])
+        self.running_mean = self.full(shape[-1], 0)
+        self.running_var = self.full(shape[-1], 1)
         return super().create(shape)
 
     def forward(self, X: Array) -> Array:

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
+from phitodeep.errors import ShapeError
 from phitodeep.initialization import Initializer
 from phitodeep.layers.call import current
 from phitodeep.layers.frame import Buffered
 from phitodeep.types import Array, Shape
 
 RandomKey = tuple[int, int, int]  # index of the first sample, step, and kind of step
+LARGEST = 1 << 48  # elements of an array: more than any computer holds
+
+_SHAPES_ONLY: ContextVar[bool] = ContextVar("phitodeep_shapes_only", default=False)
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Inside the `with` block, new layers know the shapes of their arrays but allocate none."""
+    token = _SHAPES_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _SHAPES_ONLY.reset(token)
 
 
 class Seeded(Buffered):
@@ -26,12 +43,20 @@ class Seeded(Buffered):
         """Return the layers inside; each gets its own random stream."""
         return {}
 
-    def draw(self, initializer: Initializer, shape: Shape) -> Array:
-        """Return initial values of a parameter, from this layer's own generator."""
+    def draw(self, initializer: Initializer, shape: Shape, copies: int = 1) -> Array:
+        """Return initial values of a parameter, from this layer's own generator.
+
+        Several `copies` of the shape are drawn one by one and joined along the last axis.
+        """
         if self._shapes_only:
-            return np.broadcast_to(np.float32(0), shape)
+            return _placeholder((*shape[:-1], copies * shape[-1]))
         assert self._generator is not None
-        return initializer.draw(shape, self._generator)
+        drawn = [initializer.draw(shape, self._generator) for _ in range(copies)]
+        return drawn[0] if copies == 1 else np.concatenate(drawn, axis=-1)
+
+    def full(self, size: int, value: float) -> Array:
+        """Return initial values (size,) of a parameter or state, all equal to `value`."""
+        return _placeholder((size,)) if self._shapes_only else np.full(size, float(value))
 
     def uniform(self, shape: Shape, key: RandomKey | None = None, part: int = 0) -> Array:
         """Return float32 values in [0, 1), a pure function of seed, layer path, key and sample.
@@ -82,3 +107,10 @@ class Seeded(Buffered):
             self._set_seed(np.random.SeedSequence())
         assert self._seed is not None
         return self._seed
+
+
+def _placeholder(shape: Shape) -> Array:
+    """Return an array of this shape that takes no memory."""
+    if math.prod(shape) > LARGEST:
+        raise ShapeError(f"an array of shape {shape} is too large for any computer.")
+    return np.broadcast_to(np.float32(0), shape)

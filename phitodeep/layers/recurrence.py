@@ -69,10 +69,10 @@ class _Recurrent(Layer):
         if len(shape) != 2:
             raise ShapeError(f"{self!r} takes samples of shape (T, D), got {shape}.")
         steps, D = shape
-        H, gates = self.units, range(self.gates)
-        self.Wx = np.concatenate([self.draw(self.initializer, (D, H)) for _ in gates], 1)
-        self.Wh = np.concatenate([self.draw(self.recurrent_initializer, (H, H)) for _ in gates], 1)
-        self.b = np.zeros(self.gates * H)
+        H, g = self.units, self.gates
+        self.Wx = self.draw(self.initializer, (D, H), copies=g)
+        self.Wh = self.draw(self.recurrent_initializer, (H, H), copies=g)
+        self.b = self.full(g * H, 0)
         return (steps, H) if self.return_sequences else (H,)
 
     def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:

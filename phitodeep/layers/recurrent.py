@@ -150,7 +150,7 @@ class GRU(_Recurrent):
     gates, kept, dU_is_dA = 3, 1, False  # K is u_n
 
     def create(self, shape: Shape) -> Shape:
-        self.bh = np.zeros(3 * self.units)
+        self.bh = self.full(3 * self.units, 0)
         return super().create(shape)
 
     def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:

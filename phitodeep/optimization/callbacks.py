@@ -8,7 +8,6 @@ from phitodeep.training.callbacks import (
     ModelCheckpoint,
     StopTraining,
     as_callbacks,
-    save_weights,
 )
 
 __all__ = [
@@ -19,5 +18,4 @@ __all__ = [
     "ModelCheckpoint",
     "StopTraining",
     "as_callbacks",
-    "save_weights",
 ]

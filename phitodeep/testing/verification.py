@@ -18,6 +18,7 @@ from phitodeep.testing.check import check_gradients
 from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made, passes
 from phitodeep.testing.references import KINDS, compare, construct, loss_cases
 from phitodeep.types import Shape
+from phitodeep.version import __version__
 
 T = TypeVar("T")
 
@@ -179,8 +180,9 @@ def _tracked(items: Sequence[T], verbose: bool) -> Iterable[T]:
 
 
 def _machine() -> dict[str, str]:
-    """Return what the results depend on: the versions of Python and NumPy, BLAS and kernels."""
+    """Return what the results depend on: versions, BLAS and kernels."""
     return {
+        "phitodeep": __version__,
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "NumPy": np.__version__,
         "BLAS": "\n".join(map(_described, _blas())) or "unknown",

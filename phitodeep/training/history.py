@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from phitodeep.errors import MissingExtraError
+from phitodeep.checks import check_list
+from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from phitodeep.state import StateDict, check_entries, is_number
 
 
 class History(list[tuple[float, float]]):
@@ -34,6 +36,30 @@ class History(list[tuple[float, float]]):
         self.seconds.append(seconds)
         self.rates.append(rate)
 
+    def state_dict(self) -> StateDict:
+        """Return the results of all epochs as plain JSON values."""
+        return {
+            "losses": [list(map(float, pair)) for pair in self],
+            "metrics": {name: list(map(float, values)) for name, values in self.metrics.items()},
+            "seconds": list(self.seconds),
+            "rates": list(map(float, self.rates)),
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Replace all epochs by those that `state_dict` returned."""
+        who = "the state of a history"
+        state = check_entries(state, ("losses", "metrics", "seconds", "rates"), who)
+        pairs = check_list(state["losses"], f"{who}: losses")
+        lists = [*pairs, state["seconds"], state["rates"], *_values(state["metrics"], who)]
+        for values in lists:
+            if not all(map(is_number, check_list(values, who))):
+                raise ArgumentTypeError(f"{who} must hold lists of numbers, got {values!r}.")
+        if any(len(pair) != 2 for pair in pairs):
+            raise ArgumentError(f"{who}: losses must be pairs (train, test).")
+        self[:] = [(train, test) for train, test in pairs]
+        self.metrics = {name: list(values) for name, values in state["metrics"].items()}
+        self.seconds, self.rates = list(state["seconds"]), list(state["rates"])
+
     def plot(self, path: str | None = None) -> Any:
         """Plot losses and metrics against epochs; return the figure, saved to `path` if given."""
         try:
@@ -56,3 +82,9 @@ class History(list[tuple[float, float]]):
         if path is not None:
             figure.savefig(path, dpi=120)
         return figure
+
+
+def _values(metrics: Any, who: str) -> list[Any]:
+    if not isinstance(metrics, Mapping):
+        raise ArgumentTypeError(f"{who}: metrics must be a dict of lists, got {metrics!r}.")
+    return list(metrics.values())

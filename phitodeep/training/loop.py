@@ -30,11 +30,12 @@ from phitodeep.loss import Loss
 from phitodeep.optimization.divergence import bad_loss
 from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.training.allocator import keep_freed_memory
-from phitodeep.training.callbacks import Callback, StopTraining
+from phitodeep.training.callback import Callback, StopTraining
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
-from phitodeep.training.objective import Objective, Sums, Trainable
+from phitodeep.training.objective import Objective, Trainable
 from phitodeep.training.progress import display
+from phitodeep.training.run import Run, Sums, Totals
 from phitodeep.training.sources import Arrays, Memory, Source
 from phitodeep.training.threads import Team
 from phitodeep.types import Array
@@ -42,22 +43,10 @@ from phitodeep.types import Array
 SHUFFLE = 1 << 31  # keeps the random streams of shuffles apart from those of layers
 
 
-class Totals:
-    """Running sums of an epoch: losses times samples, samples, and the sums of metrics."""
-
-    def __init__(self) -> None:
-        self.loss, self.samples = 0.0, 0
-        self.sums = Sums()
-
-    def logs(self, objective: Objective) -> dict[str, float]:
-        """Return the means over the samples so far."""
-        scores = {"loss": self.loss / self.samples, **objective.results(self.sums)}
-        return {f"train_{name}": value for name, value in scores.items()}
-
-
 class Training:
     """One call of `Sequential.train`.
 
+    where         the call's settings, and the place that training has reached
     size          samples per batch; None: all samples are one batch
     accumulate    batches per step
     threads       the number of threads that share a large batch
@@ -69,6 +58,7 @@ class Training:
         objective: Objective,
         data: Source,
         test: Source | None,
+        where: Run,
         *,
         size: int | None,
         accumulate: int,
@@ -78,31 +68,37 @@ class Training:
         verbose: int | bool,
     ) -> None:
         self.model, self.objective, self.data, self.test = model, objective, data, test
+        self.where = where
         self.size, self.accumulate, self.shuffle = size, accumulate, shuffle
         self.team = Team(objective.body, objective.loss, threads)
         self.callbacks, self.display = callbacks, display(verbose)
-        self.history, self.memory = History(), Memory()
+        self.memory = Memory()
         self.pressed: list[int] = []  # an entry for each Ctrl-C
+        self.pauses = any(_overrides(callback, "on_pause") for callback in callbacks)
 
-    def run(self, epochs: int) -> History:
-        """Train for `epochs` epochs; a callback, Ctrl-C or divergence may end training early."""
+    def run(self) -> History:
+        """Train to the last epoch; a callback, Ctrl-C or divergence may end training early."""
         with self.team.blas(self.data.batch_size(self.size)):
-            self.epochs(epochs)
-        return self.history
+            self.epochs()
+        return self.where.history
 
-    def epochs(self, epochs: int) -> None:
+    def epochs(self) -> None:
         """Train one epoch after another, and tidy up."""
-        model = self.model
+        model, where = self.model, self.where
         keep_freed_memory()
         model.optimizer.drop_held()  # gradients left by a hand-written loop
         model.optimizer._pack(model.layers).receive()  # backward writes into its vector g
-        first = model.epoch + 1
-        self.display.begin(first, epochs, self.steps())
+        self.display.begin(model.epoch + 1, max(where.last - model.epoch, 0), self.steps())
+        if self.pauses:
+            where.keep_settings()
         note = ""
         try:
             self.notify("on_train_begin")
+            self.pause()
+            if where.stopped is not None:
+                raise StopTraining(where.stopped)
             with _ctrl_c(self.pressed), np.errstate(over="ignore", invalid="ignore"):
-                for epoch in range(first, first + epochs):
+                for epoch in range(model.epoch + 1, where.last + 1):
                     self.epoch(epoch)
         except StopTraining as reason:
             note = str(reason)
@@ -116,9 +112,11 @@ class Training:
 
     def epoch(self, epoch: int) -> None:
         """Train on every sample once, then evaluate; raise StopTraining to end training."""
-        began = time.perf_counter()
-        self.notify("on_epoch_begin", epoch)
-        totals, stop = Totals(), None
+        where, stop = self.where, None
+        where.begin_epoch()
+        began, totals = where.began, where.totals
+        if not where.step:  # an epoch that is continued began earlier
+            self.notify("on_epoch_begin", epoch)
         try:
             self.batches(epoch, totals)
         except StopTraining as reason:
@@ -126,7 +124,7 @@ class Training:
             if not totals.samples:
                 raise
         speed = totals.samples / max(time.perf_counter() - began, 1e-9)
-        logs = totals.logs(self.objective)
+        logs = self.logs(totals)
         if self.test is not None:
             names = ["loss", *(m.name for m in self.objective.metrics)]
             scores = dict.fromkeys(names, math.nan)  # if the epoch was cut short
@@ -135,17 +133,21 @@ class Training:
                 scores = self.objective.evaluate(self.test.batches(size), self.team.threads)
             logs |= {f"test_{name}": value for name, value in scores.items()}
         seconds = time.perf_counter() - began
-        self.model.epoch = epoch
-        self.history.record(logs, seconds, self.model.optimizer.last_rate)
+        self.model.epoch, where.step = epoch, 0
+        where.history.record(logs, seconds, self.model.optimizer.last_rate)
         report_compilation()
         self.display.counted(self.steps())
         self.display.epoch(epoch, logs, speed, seconds)
-        if stop is None:
+        whole = stop is None
+        if whole:
             self.model.optimizer.observe(logs.get("test_loss", logs["train_loss"]))
         try:
             self.notify("on_epoch_end", epoch, logs)
         except StopTraining as reason:
             stop = reason
+        if whole:  # the state of an epoch that was cut short would not continue exactly
+            where.stopped = None if stop is None else str(stop)
+            self.pause()
         if stop is None and self.pressed:
             stop = self.interrupted()
         if stop is not None:
@@ -153,12 +155,11 @@ class Training:
 
     def batches(self, epoch: int, totals: Totals) -> None:
         """Take one step after another, until the data run out."""
-        optimizer, display = self.model.optimizer, self.display
+        optimizer, display, where = self.model.optimizer, self.display, self.where
         memory = self.memory if self.accumulate == 1 else None
-        batches = self.data.batches(self.size, self.rng(epoch), memory)
-        done = 0
+        first = where.step * self.accumulate
+        batches = self.data.batches(self.size, self.rng(epoch), memory, first)
         while group := list(itertools.islice(batches, self.accumulate)):
-            done += 1
             if not isinstance(self.data, Arrays):  # an iterable may have changed layers
                 self.team.refresh()
             try:
@@ -169,10 +170,12 @@ class Training:
             samples = sum([len(batch.X) for batch in group])
             totals.loss += loss * samples
             totals.samples += samples
+            where.step += 1
             if self.callbacks:
                 self.notify("on_batch_end", optimizer.t, loss)
+                self.pause()
             if display.due():
-                display.batch(done, totals.samples, totals.logs(self.objective))
+                display.batch(where.step, totals.samples, self.logs(totals))
             if self.pressed:
                 raise self.interrupted()
 
@@ -227,6 +230,17 @@ class Training:
 
     # --- around the steps ------------------------------------------------------------------
 
+    def logs(self, totals: Totals) -> dict[str, float]:
+        """Return the means over the samples so far."""
+        scores = {"loss": totals.loss / totals.samples, **self.objective.results(totals.sums)}
+        return {f"train_{name}": value for name, value in scores.items()}
+
+    def pause(self) -> None:
+        """Give callbacks the moment between two steps."""
+        if self.pauses:
+            self.where.interrupted = bool(self.pressed)
+            self.notify("on_pause", self.where)
+
     def steps(self) -> int | None:
         """Return the number of steps per epoch, or None until it is known."""
         batches = self.data.steps(self.size)
@@ -256,7 +270,7 @@ class Training:
 
     def interrupted(self) -> StopTraining:
         """Record in the history that Ctrl-C was pressed; return the exception to raise."""
-        self.history.interrupted = True
+        self.where.history.interrupted = True
         return StopTraining("interrupted: training ended after the current batch")
 
 
@@ -270,6 +284,11 @@ def forward_backward(
     if math.isfinite(value):
         body.backward(dP)
     return P, value
+
+
+def _overrides(callback: Callback, method: str) -> bool:
+    """Whether a callback, or a function that was set on it, replaces this method of `Callback`."""
+    return getattr(getattr(callback, method), "__func__", None) is not getattr(Callback, method)
 
 
 def held_out(data: Source, share: float) -> tuple[Source, Source]:

@@ -7,20 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.errors import OrderError
+from phitodeep.errors import OrderError, ShapeError
 from phitodeep.layers.call import calling, current, inference
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.metrics import MetricLike, as_metrics
 from phitodeep.optimization.optimizers import Optimizer
-from phitodeep.training.callbacks import Callback
+from phitodeep.training.callback import Callback
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
+from phitodeep.training.run import Sums
 from phitodeep.training.shortcuts import plan
 from phitodeep.training.threads import predictions
 from phitodeep.types import Array
-
-Sums = dict[str, Array]  # of metrics, by name
 
 
 class Trainable(Chain):
@@ -117,6 +116,11 @@ class Objective:
             for metric in self.metrics:
                 # a copy: a view of the predictions would change with the next batch
                 new, old = np.array(metric.sums(Y, T)), sums.get(metric.name)
+                if old is not None and old.shape != new.shape:
+                    raise ShapeError(
+                        f"the sums of {metric.name} have shape {old.shape} so far, and "
+                        f"{new.shape} for this batch."
+                    )
                 sums[metric.name] = new if old is None else metric.merge(old, new)
 
     def results(self, sums: Sums) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepWarning
 from phitodeep.optimization.schedules import ExponentialDecay
-from phitodeep.training.callbacks import LambdaCallback, StopTraining
+from phitodeep.training.callback import LambdaCallback, StopTraining
 from phitodeep.training.objective import Trainable
 
 

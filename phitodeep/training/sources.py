@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -44,11 +44,16 @@ class Source:
         return min(size or self.count, self.count)
 
     def batches(
-        self, size: int | None, rng: np.random.Generator | None = None, into: Buffered | None = None
+        self,
+        size: int | None,
+        rng: np.random.Generator | None = None,
+        into: Buffered | None = None,
+        first: int = 0,
     ) -> Iterator[Data]:
         """Yield all samples, `size` at a time or all at once, in order or shuffled by rng.
 
-        With `into`, a batch may use memory that the next batch overwrites.
+        With `into`, a batch may use memory that the next batch overwrites. The batches before
+        number `first` are skipped.
         """
         raise NotImplementedError
 
@@ -64,14 +69,19 @@ class Arrays(Source):
         self.data, self.count, self.sample = data, len(data.X), data.X.shape[1:]
 
     def batches(
-        self, size: int | None, rng: np.random.Generator | None = None, into: Buffered | None = None
+        self,
+        size: int | None,
+        rng: np.random.Generator | None = None,
+        into: Buffered | None = None,
+        first: int = 0,
     ) -> Iterator[Data]:
         n = len(self.data.X)
         if size is None or size >= n:
-            yield self.data  # one batch of all samples: their order has no effect
+            if not first:
+                yield self.data  # one batch of all samples: their order has no effect
             return
         order = None if rng is None else rng.permutation(n)
-        for start in range(0, n, size):
+        for start in range(first * size, n, size):
             if order is None:
                 yield self.data.part(slice(start, start + size))
             else:
@@ -110,12 +120,16 @@ class Table(Source):
         self.sample = np.shape(read(rows[:1])["X"])[1:]
 
     def batches(
-        self, size: int | None, rng: np.random.Generator | None = None, into: Buffered | None = None
+        self,
+        size: int | None,
+        rng: np.random.Generator | None = None,
+        into: Buffered | None = None,
+        first: int = 0,
     ) -> Iterator[Data]:
         if size is None:
             raise ArgumentError("data that stays in its file needs a batch_size.")
         order = self.rows if rng is None else rng.permutation(self.rows)
-        for i, start in enumerate(range(0, len(order), size), 1):
+        for i, start in enumerate(range(first * size, len(order), size), first + 1):
             try:
                 batch = self.as_data(**self.read(order[start : start + size]))
             except Exception as error:
@@ -162,11 +176,15 @@ class Stream(Source):
         return self._steps
 
     def batches(
-        self, size: int | None, rng: np.random.Generator | None = None, into: Buffered | None = None
+        self,
+        size: int | None,
+        rng: np.random.Generator | None = None,
+        into: Buffered | None = None,
+        first: int = 0,
     ) -> Iterator[Data]:
         items, self._begun = self.open(size) if self._begun is None else self._begun, None
-        i = samples = 0
-        for i, item in enumerate(items, 1):
+        i, samples = first, 0
+        for i, item in enumerate(islice(items, first, None), first + 1):
             try:
                 batch = self.as_data(**self._named(item))
             except Exception as error:
@@ -176,7 +194,9 @@ class Stream(Source):
             yield batch
         if not i:
             raise ArgumentError("the iterable yielded no batches in this epoch.")
-        self.count, self._steps = samples, i
+        self._steps = i
+        if not first:
+            self.count = samples
 
     def split(self, kept: int) -> tuple[Source, Source]:
         raise ArgumentError(

@@ -17,6 +17,7 @@ from phitodeep.testing import Verification, references, verification, verify
 from phitodeep.testing.examples import EXAMPLES, TOKENS
 from phitodeep.testing.references import Pair, compare, construct
 from phitodeep.types import Array
+from phitodeep.version import __version__
 
 CHECKS = list(verification._checks())
 
@@ -77,7 +78,8 @@ def test_the_report_says_what_it_was_measured_on(report: Verification) -> None:
     assert report.machine["kernels"] in ("NumPy", "compiled by Numba")
     assert "threads: " in report.machine["BLAS"]
     text = str(report)
-    assert f"NumPy    {np.__version__}" in text
+    assert f"NumPy      {np.__version__}" in text
+    assert report.machine["phitodeep"] == __version__
     assert (
         f"All {len(CHECKS)} checks of {len(report.rows)} classes passed in " in text.split("\n")[-1]
     )

@@ -18,7 +18,7 @@ from phitodeep.errors import ArgumentError, DataError, PhitodeepError, Phitodeep
 from phitodeep.layers import BatchNorm, Dense
 from phitodeep.layers.base import Layer
 from phitodeep.model import Sequential
-from phitodeep.training import callbacks
+from phitodeep.training import callback
 from phitodeep.training.callbacks import (
     Callback,
     CSVLogger,
@@ -27,7 +27,6 @@ from phitodeep.training.callbacks import (
     Logs,
     ModelCheckpoint,
     StopTraining,
-    save_weights,
 )
 from phitodeep.types import Array
 
@@ -276,68 +275,6 @@ def test_watching_what_is_not_there_is_refused() -> None:
         net().train(X, Y, callbacks=[EarlyStopping(monitor="test_f1")], verbose=0)
 
 
-# --- checkpoints -------------------------------------------------------------------------------
-
-
-def test_checkpoints_of_every_epoch(tmp_path: Path) -> None:
-    kept: dict[int, dict[str, Array]] = {}
-    keep = LambdaCallback(on_epoch_end=lambda m, e, logs: kept.__setitem__(e, m.get_weights()))
-    checkpoint = ModelCheckpoint(tmp_path / "net-{epoch:02d}-{train_loss:.4f}.npz")
-    history = net(epochs=3).train(X, Y, callbacks=[keep, checkpoint], verbose=0)
-    expected = [f"net-{i:02d}-{loss:.4f}.npz" for i, (loss, _) in enumerate(history, 1)]
-    assert sorted(os.listdir(tmp_path)) == expected
-    for epoch, name in enumerate(expected, 1):
-        with np.load(tmp_path / name) as stored:
-            assert same(dict(stored), kept[epoch])
-    again = net(seed=9)
-    with np.load(tmp_path / expected[1]) as stored:
-        again.set_weights(dict(stored))
-    assert same(again.get_weights(), kept[2])
-
-
-def test_checkpoints_of_the_best_only() -> None:
-    saved: list[str] = []
-    checkpoint = ModelCheckpoint(
-        "{epoch}", save_best_only=True, save=lambda model, path: saved.append(path)
-    )
-    history = net(alpha=0.3).train(X, Y, -X, Y, epochs=10, callbacks=[checkpoint], verbose=0)
-    tests = [test for _, test in history]
-    running = [i for i in range(10) if tests[i] == min(tests[: i + 1])]
-    assert saved == [str(i + 1) for i in running]
-    assert 0 < len(saved) < 10
-
-
-def test_a_checkpoint_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, model = tmp_path / "a.npz", net()
-    save_weights(model, path)
-    before = path.read_bytes()
-
-    def half(stream: IO[bytes], **arrays: Array) -> None:
-        stream.write(b"half")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(np, "savez", half)
-    with pytest.raises(DataError, match=r"cannot write .*a\.npz: No space left"):
-        save_weights(model, path)
-    assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["a.npz"]
-
-
-def test_a_checkpoint_that_cannot_be_written_keeps_the_training(tmp_path: Path) -> None:
-    model = net(epochs=3)
-    checkpoint = ModelCheckpoint(tmp_path / "none" / "a.npz")
-    with pytest.warns(PhitodeepWarning, match="cannot write"):
-        history = model.train(X, Y, callbacks=[checkpoint], verbose=0)
-    assert len(history) == 3
-
-
-def test_a_name_that_the_logs_lack_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="val_loss"):
-        net().train(X, Y, callbacks=[ModelCheckpoint("{val_loss}")], verbose=0)
-
-
 # --- CSV ---------------------------------------------------------------------------------------
 
 
@@ -395,7 +332,7 @@ def test_a_file_that_cannot_be_written_fails_before_training(where: str, tmp_pat
 def test_a_disk_that_fills_later_costs_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, calls, write = tmp_path / "log.csv", [0], callbacks.atomic_write
+    path, calls, write = tmp_path / "log.csv", [0], callback.atomic_write
 
     @contextmanager
     def sometimes(path: Any) -> Iterator[IO[bytes]]:
@@ -406,7 +343,7 @@ def test_a_disk_that_fills_later_costs_no_row(
             if full:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(callbacks, "atomic_write", sometimes)
+    monkeypatch.setattr(callback, "atomic_write", sometimes)
     present: list[int] = []
     look = LambdaCallback(on_epoch_end=lambda *_: present.append(len(rows(path))))
     with pytest.warns(PhitodeepWarning, match="No space left.*Training continues") as caught:
@@ -420,7 +357,7 @@ def test_a_disk_that_fills_later_costs_no_row(
 def test_rows_that_never_found_room_are_still_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logger, calls, write = CSVLogger(tmp_path / "log.csv"), [0], callbacks.atomic_write
+    logger, calls, write = CSVLogger(tmp_path / "log.csv"), [0], callback.atomic_write
 
     def once(path: Any) -> Any:
         calls[0] += 1
@@ -428,7 +365,7 @@ def test_rows_that_never_found_room_are_still_there(
             raise DataError("cannot write: full.")
         return write(path)
 
-    monkeypatch.setattr(callbacks, "atomic_write", once)
+    monkeypatch.setattr(callback, "atomic_write", once)
     with pytest.warns(PhitodeepWarning, match="rows not written yet") as caught:
         net(epochs=3).train(X, Y, callbacks=[logger], verbose=0)
     for n, warning in enumerate(caught, 1):

@@ -1,0 +1,130 @@
+"""Files of named arrays in the safetensors format, checked before anything is read into memory.
+
+The format is a header in JSON, followed by the bytes of the arrays. The header gives the type, the
+shape and the place of each array, and short texts ("metadata"); the `safetensors` library reads and
+writes it. It holds no code.
+Source: https://github.com/huggingface/safetensors (format).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phitodeep.errors import ArgumentTypeError, DataError, MissingExtraError
+from phitodeep.files import atomic_write
+from phitodeep.types import Array, Shape
+
+DTYPES = {  # the types that NumPy and the format have in common
+    "BOOL": "bool",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "U8": "uint8",
+    "U16": "uint16",
+    "U32": "uint32",
+    "U64": "uint64",
+}
+
+
+class Entry(NamedTuple):
+    """What the header says about an array."""
+
+    shape: Shape
+    dtype: np.dtype[Any]
+
+
+class Tensors:
+    """An open file of arrays: what its header says, and the arrays when they are asked for."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self.path, self._file = path, file
+        self.metadata: dict[str, str] = file.metadata() or {}
+        self.entries = {name: self._entry(name) for name in file.keys()}  # noqa: SIM118
+
+    def _entry(self, name: str) -> Entry:
+        header = self._file.get_slice(name)
+        dtype = header.get_dtype()
+        if dtype not in DTYPES:
+            raise DataError(
+                f"{self.path}: the array {name!r} has the type {dtype}, which NumPy does not have; "
+                f"supported: {', '.join(DTYPES)}."
+            )
+        return Entry(tuple(header.get_shape()), np.dtype(DTYPES[dtype]))
+
+    def read(self, name: str) -> Array:
+        """Return the array with this name, in memory of its own."""
+        return np.array(self._file.get_tensor(name))
+
+
+@contextmanager
+def open_tensors(path: str | os.PathLike[str]) -> Iterator[Tensors]:
+    """Open a file of arrays; refuse one that is missing, damaged or not of this format."""
+    safetensors, _ = _library("reading")
+    target = Path(path)
+    if not target.is_file():  # opening a pipe would wait forever
+        what = "it is a folder" if target.is_dir() else "it is not a regular file"
+        if not target.exists():
+            what = "there is no such file"
+        raise DataError(f"cannot read {target}: {what}.")
+    try:
+        opened = safetensors.safe_open(os.fspath(target), framework="numpy")
+    except safetensors.SafetensorError as error:
+        raise DataError(
+            f"{target} is damaged or not a safetensors file ({error}): use another copy of it."
+        ) from error
+    except OSError as error:
+        raise DataError(f"cannot read {target}: {error.strerror or error}.") from error
+    with opened as file:
+        yield Tensors(target, file)
+
+
+def write_tensors(
+    path: str | os.PathLike[str], arrays: Mapping[str, Array], metadata: Mapping[str, str]
+) -> None:
+    """Write arrays and texts by name, completely or not at all."""
+    _, numpy_format = _library("writing")
+    known = {np.dtype(name) for name in DTYPES.values()}
+    # The library writes the bytes as they lie in memory, so they must be in C order and this
+    # machine's byte order. (`ascontiguousarray` would give an array of rank 0 an axis.)
+    plain = {
+        name: np.asarray(a, dtype=a.dtype.newbyteorder("="), order="C")
+        for name, a in arrays.items()
+    }
+    for name, a in plain.items():
+        if a.dtype not in known:
+            raise ArgumentTypeError(
+                f"{name!r} is an array of {a.dtype}, which cannot be saved: use one of "
+                f"{', '.join(DTYPES.values())}."
+            )
+    content = numpy_format.save(plain, dict(metadata))
+    with atomic_write(path) as stream:
+        stream.write(content)
+
+
+def _library(purpose: str) -> tuple[Any, Any]:
+    """Import safetensors, which every platform has except the browser."""
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError:
+        if sys.platform == "emscripten":
+            raise MissingExtraError(
+                f"{purpose} model files needs safetensors, which does not run in the browser: "
+                "np.savez(file, **model.get_weights()) keeps the weights, and "
+                "model.set_weights(np.load(file)) restores them."
+            ) from None
+        raise MissingExtraError(
+            f"{purpose} model files needs safetensors: pip install safetensors."
+        ) from None
+    return safetensors, safetensors.numpy

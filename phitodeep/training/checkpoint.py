@@ -1,0 +1,163 @@
+"""ModelCheckpoint: files from which training continues exactly."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any, ClassVar
+
+from phitodeep.checks import check_count, check_list
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
+from phitodeep.files import atomic_copy
+from phitodeep.io.model_file import open_model
+from phitodeep.io.tensors import write_tensors
+from phitodeep.state import StateDict
+from phitodeep.training.callback import Logs, _Monitor
+from phitodeep.training.run import Run
+
+
+class ModelCheckpoint(_Monitor):
+    """Save everything that training needs to continue exactly, every few epochs or steps.
+
+        checkpoint = ModelCheckpoint("run/ck.safetensors", monitor="test_loss")
+        model.train(X, y, X_test, y_test, epochs=6, callbacks=[checkpoint])
+
+        # after a crash, with the same model, data and callbacks:
+        model.train(X, y, X_test, y_test, epochs=6, callbacks=[checkpoint],
+                    resume="run/ck.safetensors")
+
+    path           the file that always holds the newest checkpoint; its folder is created
+    every          epochs between checkpoints; None: only `every_steps` counts
+    every_steps    optimizer steps between checkpoints; None: only `every` counts
+    keep           how many of the last checkpoints also stay next to `path`, with the epoch or the
+                   step in their names, such as `ck-epoch3.safetensors` or `ck-step1500.safetensors`
+    monitor        a name from the logs: the checkpoint of the epoch with the best value also stays,
+                   as `ck-best.safetensors`
+    mode           "min" or "max"; by default, values whose names end in loss or mae should fall
+
+    The last epoch and Ctrl-C also write a checkpoint. Each file is complete or absent, even if the
+    process is killed. A file holds the model, its optimizer and schedules, the states of callbacks,
+    the history, and the place within the epoch; `phitodeep.load` reads the model from it. Other
+    files in the folder are never removed, not even the checkpoints of another run.
+
+    A model or callback that cannot be written down, or a path that cannot be used, is an error
+    before the first step. If a file cannot be written later (a full disk, say), a warning is issued
+    and training continues.
+    """
+
+    remembered: ClassVar[tuple[str, ...]] = ("best", "name", "written")
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        every: int | None = 1,
+        every_steps: int | None = None,
+        keep: int = 3,
+        monitor: str | None = None,
+        *,
+        mode: str | None = None,
+    ) -> None:
+        super().__init__(monitor, mode)
+        self.path = os.fspath(path)
+        for name, count in (("every", every), ("every_steps", every_steps)):
+            if count is not None:
+                check_count(count, f"ModelCheckpoint {name}")
+        if every is None and every_steps is None:
+            raise ArgumentError("ModelCheckpoint needs every= (epochs) or every_steps=.")
+        self.every, self.every_steps = every, every_steps
+        self.keep = check_count(keep, "ModelCheckpoint keep", minimum=0)
+        self.forget()
+
+    def forget(self) -> None:
+        super().forget()
+        self.name = secrets.token_hex(8)  # of the run: no other run's files are removed
+        self.written: list[str] = []  # the names of the files that `keep` counts, oldest first
+        self.checked = self.better = False
+
+    def check_state(self, state: StateDict, who: str) -> None:
+        super().check_state(state, who)
+        if not isinstance(state["name"], str):
+            raise ArgumentTypeError(f"{who}: name must be text, got {state['name']!r}.")
+        for name in check_list(state["written"], f"{who}: written"):
+            if not isinstance(name, str) or not self._counts(name):
+                raise ArgumentError(f"{who}: {name!r} is not the name of a checkpoint.")
+
+    def on_train_begin(self, model: Any) -> None:
+        super().on_train_begin(model)
+        self.checked = self.better = False
+
+    def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:
+        self.better = self.monitor is not None and self.improved(logs)
+
+    def on_pause(self, model: Any, run: Run) -> None:
+        if not self.checked:
+            self._check(model, run)
+            return
+        count, every, mark = model.optimizer.t, self.every_steps, "step"
+        if run.step == 0:
+            count, every, mark = run.epoch, self.every, "epoch"
+        due = run.ends or (every is not None and count % every == 0)
+        if not due and not self.better:
+            return
+        try:
+            self._write(model, run, f"{mark}{count}" if due else None)
+        except DataError as error:
+            warn(f"{error} Training continues.")
+        self.better = False
+
+    def _check(self, model: Any, run: Run) -> None:
+        """Refuse what would fail later: a path or a part of the model that cannot be written."""
+        path = Path(self.path)
+        if path.is_dir():
+            raise DataError(f"cannot write {path}: it is a folder; name a file in it.")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"cannot create {path.parent}: {error.strerror or error}.") from error
+        for place in (path.parent, path):
+            if place.exists() and not os.access(place, os.W_OK):
+                raise DataError(f"cannot write {path}: no permission to write to {place}.")
+        model._packed(run.state_dict())
+        self._prune()
+        self.checked = True
+
+    def _write(self, model: Any, run: Run, mark: str | None) -> None:
+        """Write one checkpoint under each of its names; `path` comes last."""
+        path = Path(self.path)
+        names = ["best"] * self.better
+        if mark is not None:
+            if self.keep:
+                names.append(mark)
+                name = self._named(mark).name
+                self.written = [*(w for w in self.written if w != name), name]
+            names.append("")
+        first, *others = [self._named(name) if name else path for name in names]
+        write_tensors(first, *model._packed(run.state_dict(), self.name))
+        for other in others:
+            atomic_copy(first, other)
+        self._prune()
+
+    def _named(self, mark: str) -> Path:
+        path = Path(self.path)
+        return path.with_name(f"{path.stem}-{mark}{path.suffix}")
+
+    def _counts(self, name: str) -> bool:
+        """Whether this can be the name of a file that `keep` counts."""
+        path = Path(self.path)
+        mark = name.removeprefix(f"{path.stem}-").removesuffix(path.suffix)
+        return name == self._named(mark).name and mark.strip("0123456789") in ("epoch", "step")
+
+    def _prune(self) -> None:
+        """Remove this run's oldest checkpoints beyond `keep`."""
+        while len(self.written) > self.keep:
+            old = Path(self.path).with_name(self.written.pop(0))
+            if old.is_file() and self._is_own(old):
+                old.unlink(missing_ok=True)
+
+    def _is_own(self, path: Path) -> bool:
+        try:
+            with open_model(path) as file:
+                return file.run == self.name
+        except DataError:  # another program's file
+            return False

@@ -1,0 +1,210 @@
+"""A call of `train` as data: what a checkpoint must hold so that training continues exactly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import as_real, check_count, check_list, check_number
+from phitodeep.config import restored
+from phitodeep.errors import ArgumentError, ArgumentTypeError, warn
+from phitodeep.state import StateDict, Stateful, check_entries, is_number, load_all
+from phitodeep.training.history import History
+from phitodeep.types import Array
+
+Sums = dict[str, Array]  # of metrics, by name
+EXACT = ("batch_size", "accumulate", "shuffle", "shortcuts", "samples")  # must stay the same
+
+
+class Totals:
+    """Running sums of an epoch: losses times samples, samples, and the sums of metrics."""
+
+    def __init__(self) -> None:
+        self.loss, self.samples = 0.0, 0
+        self.sums = Sums()
+
+
+class Run:
+    """A call of `train`, and where it is between two steps: what `Callback.on_pause` gets.
+
+    settings       the options of the call, as plain JSON values
+    epoch          epochs finished, across all calls of `train`
+    step           optimizer steps taken in the unfinished epoch; 0 between epochs
+    first, last    the numbers of the first and the last epoch of this call
+    stopped        why training ends before its last epoch; None while it goes on
+    interrupted    whether Ctrl-C was pressed
+    history        the finished epochs
+    totals         the sums of the unfinished epoch
+    """
+
+    def __init__(self, model: Any, callbacks: Sequence[Stateful], settings: dict[str, Any]) -> None:
+        self.model, self.callbacks, self.settings = model, callbacks, settings
+        self.first = model.epoch + 1
+        self.step, self.totals = 0, Totals()
+        self.began = time.perf_counter()  # when the unfinished epoch began
+        self.stopped: str | None = None
+        self.interrupted = False
+        self.history = History()
+        self._start: dict[str, Any] = {}  # the optimizer's settings when training began
+
+    @property
+    def epoch(self) -> int:
+        return int(self.model.epoch)
+
+    @property
+    def last(self) -> int:
+        return self.first + int(self.settings["epochs"]) - 1
+
+    @property
+    def ends(self) -> bool:
+        """Whether no step follows."""
+        done = self.epoch >= self.last and not self.step
+        return done or self.interrupted or self.stopped is not None
+
+    def begin_epoch(self) -> None:
+        """Start the clock and the sums of an epoch, unless it is continued."""
+        if not self.step:
+            self.began, self.totals = time.perf_counter(), Totals()
+
+    def keep_settings(self) -> None:
+        """Remember the optimizer's settings, which callbacks may change from now on."""
+        self._start = self._start or self.model.optimizer.get_config()
+
+    def state_dict(self) -> StateDict:
+        """Return everything that `train(resume=...)` needs: plain JSON values and array copies.
+
+        model        `model.state_dict()`
+        optimizer    its settings when training began, and now
+        callbacks    the states of the callbacks that were given to `train`
+        history      the finished epochs
+        place        the first epoch, the steps taken in the unfinished epoch, and its sums
+        settings     the options of the call of `train`
+        """
+        totals = self.totals
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": {"start": self._start, "now": self.model.optimizer.get_config()},
+            "callbacks": named_states(self.callbacks),
+            "history": self.history.state_dict(),
+            "place": {
+                "first": self.first,
+                "step": self.step,
+                "seconds": time.perf_counter() - self.began if self.step else 0.0,
+                "loss": float(totals.loss),
+                "samples": totals.samples,
+                "sums": {name: a.copy() for name, a in totals.sums.items()} if self.step else {},
+                "stopped": self.stopped,
+            },
+            "settings": self.settings,
+        }
+
+    def load_state_dict(self, state: StateDict) -> None:
+        """Continue from what `state_dict` returned; it is checked before anything changes."""
+        who = "the checkpoint"
+        keys = ("model", "optimizer", "callbacks", "history", "place", "settings")
+        state = check_entries(state, keys, who)
+        self._compare(check_entries(state["settings"], self.settings, f"{who}: settings"), who)
+        place = self._checked_place(state["place"], who)
+        pairs = paired(self.callbacks, state["callbacks"], who)
+        changed = self._changed(state["optimizer"], who)
+        optimizer, before = self.model.optimizer, {}
+        try:
+            for name, value in changed.items():
+                before[name] = getattr(optimizer, name)
+                setattr(optimizer, name, value)
+            load_all([(self.model, state["model"]), *pairs, (self.history, state["history"])])
+        except BaseException:
+            for name, value in before.items():
+                setattr(optimizer, name, value)
+            raise
+        self._start = state["optimizer"]["start"]
+        self.first, self.step, self.stopped = place["first"], place["step"], place["stopped"]
+        self.began = time.perf_counter() - place["seconds"]
+        self.totals = Totals()
+        if self.step:
+            self.totals.loss, self.totals.samples = place["loss"], place["samples"]
+            self.totals.sums = place["sums"]
+
+    def _compare(self, stored: Mapping[str, Any], who: str) -> None:
+        """Refuse a call of `train` whose batches would differ from those of the checkpoint."""
+        wrong = [
+            f"{name} = {stored[name]!r}, and this call has {self.settings[name]!r}"
+            for name in EXACT
+            if stored[name] != self.settings[name]
+        ]
+        if wrong:
+            raise ArgumentError(
+                f"{who} was written with {'; '.join(wrong)}: resume with the same data and "
+                "options, or load the model with phitodeep.load(path) and train it as you like."
+            )
+
+    def _checked_place(self, place: Any, who: str) -> StateDict:
+        who = f"{who}: place"
+        names = ("first", "step", "seconds", "loss", "samples", "sums", "stopped")
+        place = check_entries(place, names, who)
+        place["first"] = check_count(place["first"], f"{who}: first")
+        for name in ("step", "samples"):
+            place[name] = check_count(place[name], f"{who}: {name}", minimum=0)
+        place["seconds"] = check_number(place["seconds"], f"{who}: seconds", minimum=0)
+        if not is_number(place["loss"]):
+            raise ArgumentTypeError(f"{who}: loss must be a number, got {place['loss']!r}.")
+        if place["step"] and not place["samples"]:
+            raise ArgumentError(f"{who}: steps were taken, but on no samples.")
+        if not isinstance(place["stopped"], str | None):
+            raise ArgumentTypeError(f"{who}: stopped must be text, got {place['stopped']!r}.")
+        if not isinstance(place["sums"], Mapping):
+            raise ArgumentTypeError(f"{who}: sums must be a dict, got {place['sums']!r}.")
+        place["sums"] = {n: np.array(as_real(a, f"{who}: {n}")) for n, a in place["sums"].items()}
+        return place
+
+    def _changed(self, stored: Any, who: str) -> dict[str, Any]:
+        """Return the optimizer's settings that callbacks had changed when the state was written.
+
+        A setting that the script has changed since keeps the script's value, with a warning.
+        """
+        optimizer = self.model.optimizer
+        stored = check_entries(stored, ("start", "now"), f"{who}: optimizer")
+        here = optimizer.get_config()
+        start, now = (
+            check_entries(stored[when], here, f"{who}: settings of {optimizer!r}")
+            for when in ("start", "now")
+        )
+        others = [name for name in here if here[name] != start[name]]
+        if others:
+            named = ", ".join(f"{name} = {start[name]!r}" for name in others)
+            warn(
+                f"{who} was written with {named} of {type(optimizer).__name__}: training goes on "
+                f"with {', '.join(f'{name} = {here[name]!r}' for name in others)}."
+            )
+        changed = {n: now[n] for n in here if now[n] != start[n] and n not in others}
+        return restored(changed, f"{who}: settings of {optimizer!r}")
+
+
+def named_states(parts: Sequence[Stateful]) -> list[StateDict]:
+    """Return the class and the state of each object that has a state."""
+    states = [(type(part).__name__, part.state_dict()) for part in parts]
+    return [{"class": name, "state": state} for name, state in states if state]
+
+
+def paired(parts: Sequence[Stateful], states: Any, who: str) -> list[tuple[Stateful, StateDict]]:
+    """Return each state of `named_states` with the object of its class that comes next in `parts`.
+
+    Objects without a stored state start afresh; a state without an object is refused.
+    """
+    left, pairs = list(parts), []
+    for i, stored in enumerate(check_list(states, f"{who}: callbacks")):
+        name, state = check_entries(stored, ("class", "state"), f"{who}: callbacks[{i}]").values()
+        names = [type(part).__name__ for part in left]
+        if name not in names:
+            raise ArgumentError(
+                f"{who} has the state of a callback {name!r}, but the callbacks of this training "
+                f"are {', '.join(type(part).__name__ for part in parts) or 'none'}: give the same "
+                "callbacks again, in the same order."
+            )
+        at = names.index(name)
+        pairs.append((left[at], state))
+        left = left[at + 1 :]
+    return pairs
