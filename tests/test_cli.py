@@ -19,7 +19,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from phitodeep import cli
-from phitodeep.cli.app import refuse_overwriting
 from phitodeep.cli.predict import _write_csv
 from phitodeep.data import CharTokenizer
 from phitodeep.errors import warn
@@ -483,25 +482,33 @@ def test_a_column_of_numbers_fits_a_model_of_one_number() -> None:
 
 
 @pytest.fixture
-def exported(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not hasattr(Sequential, "export_numpy"):
-        pytest.skip("there is no export yet")
+def exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write two files, as the export does; its own tests run what is in them."""
+
+    def write(self: Sequential, path: Path) -> None:
+        path.write_text("net")
+        path.with_suffix(".npz").write_text("weights")
+
+    monkeypatch.setattr(Sequential, "export_numpy", write, raising=False)
 
 
-@pytest.mark.usefixtures("exported")
-def test_export_writes_a_file_that_predicts(digits: Path, expected: Array) -> None:
+@pytest.mark.usefixtures("exports")
+def test_export_writes_next_to_the_model_or_where_it_is_told(digits: Path) -> None:
     shown = phitodeep("export", digits, "--to", "numpy").stdout
-    assert shown.startswith("Wrote digits.py, ")
-    assert "phitodeep" in Path("digits.py").read_text()
+    assert shown == "Wrote digits.py, 3 bytes.\nWrote digits.npz, 7 bytes.\n"
+    phitodeep("export", digits, "--to", "numpy", "--output", "net.py")
+    assert Path("net.npz").read_text() == "weights"
 
 
-def test_export_replaces_nothing_unasked(digits: Path) -> None:
-    Path("digits.py").write_text("mine")
+@pytest.mark.usefixtures("exports")
+@pytest.mark.parametrize("name", ["digits.py", "digits.npz"])
+def test_export_replaces_nothing_unasked(name: str, digits: Path) -> None:
+    Path(name).write_text("mine")
     message = mistake("export", digits, "--to", "numpy")
-    assert message == "digits.py exists: pass --output OTHER, or --force to replace it."
-    assert Path("digits.py").read_text() == "mine"
-    refuse_overwriting(Path("digits.py"), force=True)
-    refuse_overwriting(Path("other.py"), force=False)
+    assert message == f"{name} exists: pass --output OTHER, or --force to replace it."
+    assert Path(name).read_text() == "mine"
+    phitodeep("export", digits, "--to", "numpy", "--force")
+    assert Path(name).read_text() != "mine"
 
 
 def test_export_to_something_unknown(digits: Path) -> None:

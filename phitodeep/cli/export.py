@@ -9,8 +9,8 @@ import click
 from phitodeep.cli.app import model_file, refuse_overwriting
 from phitodeep.sequential import load
 
-EXPORTS = {  # format -> the method that writes it, and the suffix of its files
-    "numpy": ("export_numpy", ".py"),
+EXPORTS = {  # format -> the method that writes it, and the endings of its files
+    "numpy": ("export_numpy", (".py", ".npz")),
 }
 
 
@@ -24,20 +24,23 @@ EXPORTS = {  # format -> the method that writes it, and the suffix of its files
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file to write; by default FILE with another ending.",
 )
-@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@click.option("--force", is_flag=True, help="Replace files that exist.")
 def export(file: Path, form: str, output: Path | None, force: bool) -> None:
     """Write a model in another format.
 
     \b
     Formats:
-      numpy    a Python file that needs nothing but NumPy
+      numpy    a Python file that needs nothing but NumPy, and its weights (.npz)
 
     \b
     Example:
       phitodeep export digits.safetensors --to numpy --output net.py
     """
-    method, suffix = EXPORTS[form]
-    target = file.with_suffix(suffix) if output is None else output
-    refuse_overwriting(target, force)
+    method, (first, *others) = EXPORTS[form]
+    target = file.with_suffix(first) if output is None else output
+    written = [target, *map(target.with_suffix, others)]
+    for path in written:
+        refuse_overwriting(path, force)
     getattr(load(file), method)(target)
-    click.echo(f"Wrote {target}, {target.stat().st_size:,} bytes.")
+    for path in written:
+        click.echo(f"Wrote {path}, {path.stat().st_size:,} bytes.")
