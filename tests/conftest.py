@@ -1,8 +1,7 @@
-"""What several test files share: a generator, and the numbers of tools/make_references.py."""
+"""What several test files share: a generator, stored numbers, and batches cut into parts."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from phitodeep.testing.references import read
 from phitodeep.training import threads
 from phitodeep.types import Array
 
@@ -25,14 +25,14 @@ def rng() -> np.random.Generator:
 
 
 def references(name: str) -> dict[str, dict[str, Array]]:
-    """The arrays of each case in tests/reference/`name`.npz."""
-    cases: dict[str, dict[str, Array]] = defaultdict(dict)
-    with np.load(Path(__file__).parent / "reference" / f"{name}.npz") as stored:
-        for key in stored.files:
-            case, _, array = key.rpartition("/")
-            if case:
-                cases[case][array] = stored[key]
-    return dict(cases)
+    """The arrays of each case in tests/reference/`name`.npz: of whole models, and of noise."""
+    return read(Path(__file__).parent / "reference" / f"{name}.npz")
+
+
+def assert_same(a: dict[str, Array], b: dict[str, Array], **precision: float) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], err_msg=name, **({"rtol": 0} | precision))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ ROOT = Path(phitodeep.__file__).parent
 FLOORS = {
     **dict.fromkeys(["errors", "types", "version"], 0),
     **dict.fromkeys(["checks", "config", "files", "functional", "hints", "kernels", "state"], 1),
-    **dict.fromkeys(["initialization", "threads"], 1),
+    **dict.fromkeys(["initialization", "table", "threads"], 1),
     **dict.fromkeys(
         [f"layers.{n}" for n in ("call", "frame", "param", "random", "weights", "base")], 2
     ),
@@ -25,7 +25,7 @@ FLOORS = {
     **dict.fromkeys(["data", "io", "text"], 5),
     **dict.fromkeys(["training", "inspect"], 6),
     **dict.fromkeys(["sequential", "builder", "model"], 7),
-    **dict.fromkeys(["models", "sklearn", "distributed", "__main__"], 8),
+    **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),
 }
 FACES = {  # old paths of what has moved: they only import it, and nothing here imports them
     "fusion": {"training.shortcuts"},
@@ -41,7 +41,8 @@ PYTHONS_OWN = {
     "lzma",  # may be missing from a Python built without it
     *("concurrent", "html"),  # take milliseconds that few programs have a use for
 }
-WHOLE = {  # modules that are themselves imported where used
+WHOLE = {  # modules that are themselves imported where used, and the command line
+    **{f"cli.{path.stem}": {"click", "rich"} for path in (ROOT / "cli").glob("[!_]*.py")},
     "kernels.compiled.blas": {"numba", "llvmlite"},
     "kernels.compiled.jit": {"numba"},
     "kernels.compiled.scalar": {"numba"},

@@ -79,6 +79,8 @@ from phitodeep.optimization import schedules
 from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.sequential import LOSSES
+from phitodeep.testing import examples
+from phitodeep.testing.examples import cube, cube_gradient
 from phitodeep.training import callbacks
 from phitodeep.training.callbacks import (
     Callback,
@@ -90,8 +92,7 @@ from phitodeep.training.callbacks import (
     TensorBoard,
 )
 from phitodeep.types import parameters, same
-from tests.layers import examples, test_contract
-from tests.layers.examples import cube, cube_gradient
+from tests.layers import test_contract
 
 phitodeep.register(cube)
 phitodeep.register(cube_gradient)

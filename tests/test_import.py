@@ -50,7 +50,20 @@ def test_every_module_of_the_package_is_named_or_a_helper() -> None:
     folder = Path(phitodeep.__file__).parent
     found = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     found |= {path.parent.name for path in folder.glob("*/__init__.py")}
-    helpers = {"builder", "checks", "files", "hints", "sequential", "state", "types", "version"}
+    helpers = {
+        "__main__",
+        "cli",
+        "demo",
+        "builder",
+        "checks",
+        "files",
+        "hints",
+        "sequential",
+        "state",
+        "table",
+        "types",
+        "version",
+    }
     assert found - helpers == {*phitodeep._MODULES, *phitodeep._MOVED}
 
 

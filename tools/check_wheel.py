@@ -1,7 +1,7 @@
 """Build the sdist and the wheel, and test the wheel in a new virtual environment.
 
 The wheel must contain the data, the licences and py.typed, but no tests. Installed with only its
-own dependencies, it must be able to train.
+own dependencies, it must be able to train, and `phitodeep verify` must find nothing wrong.
 """
 
 import subprocess
@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 WANTED = {"phitodeep/data/mnist.xz", "phitodeep/data/LICENSES.md", "phitodeep/py.typed"}
+STORED = ("layers", "catalogue", "losses", "optimizers")
+WANTED |= {f"phitodeep/testing/stored/{name}.npz" for name in STORED}
 TRY = """
 import numpy as np, phitodeep
 from phitodeep.data import load_mnist
@@ -52,6 +54,7 @@ def main() -> None:
         python = str(home / "bin" / "python")
         run(python, "-m", "pip", "install", "--quiet", str(wheel))
         run(python, "-c", TRY, cwd=folder)
+        run(str(home / "bin" / "phitodeep"), "verify", cwd=folder)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Create tests/reference/catalogue.npz: layers for images and sequences, as computed by PyTorch.
+"""Create catalogue.npz: layers for images and sequences, as computed by PyTorch.
 
 Run `python tools/make_catalogue_references.py` with torch installed. The stored file was created
-with torch 2.13.0+cpu and records that version and the seed. The tests do not need torch.
+with torch 2.13.0+cpu and records that version and the seed. Its readers need no torch.
 
 Cases are numbered, since long names take space in a zip file: `17/call` is the phitodeep call that
 the case checks, with a remark after " | " as in tools/make_references.py, and `17/X`, `17/dY`,

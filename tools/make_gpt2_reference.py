@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
-from make_references import FOLDER, array
+from make_references import TESTS, array
 
 SEED = 20240620  # chosen so that the greedy text does not repeat itself
 MOVE = 0.25
@@ -81,7 +81,7 @@ def write() -> None:
         assert not np.isin(array(p), (0, 1)).any(), name
         assert np.abs(array(p.grad)).max() > 0.005, name  # far above the tests' 1e-4
     assert all(a.dtype in (np.float64, np.int64) for a in arrays.values())
-    path = FOLDER / "gpt2.npz"
+    path = TESTS / "gpt2.npz"
     np.savez_compressed(
         path,
         torch=np.array(torch.__version__),

@@ -1,7 +1,7 @@
-"""Create tests/reference/optimizers.npz: the trajectories of PyTorch's optimizers.
+"""Create optimizers.npz: the trajectories of PyTorch's optimizers.
 
 Run `python tools/make_optimizer_references.py` with torch installed. The stored file was created
-with torch 2.13.0+cpu and records that version and the seed. The tests do not need torch.
+with torch 2.13.0+cpu and records that version and the seed. Its readers need no torch.
 
 A case is named after the phitodeep call that it checks. `start/PATH` is a parameter's initial value
 and `gradients/PATH` its gradient at each step, the same for all cases; `CASE/PATH` is the parameter
@@ -21,7 +21,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 SEED = 20240611
 STEPS = 12
-FILE = Path(__file__).parent.parent / "tests" / "reference" / "optimizers.npz"
+FILE = Path(__file__).parent.parent / "phitodeep" / "testing" / "stored" / "optimizers.npz"
 SHAPES = {  # the parameters of Dense(4, 3), LayerNorm() and Dense(3, 2)
     "0.W": (4, 3),
     "0.b": (3,),

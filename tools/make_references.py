@@ -1,7 +1,8 @@
-"""Create tests/reference/{layers,losses,noise}.npz: the values that PyTorch computes.
+"""Create layers.npz, losses.npz and noise.npz: the values that PyTorch computes.
 
 Run `python tools/make_references.py` with torch installed. The stored files were created with
-torch 2.13.0+cpu; each records that version and the seed. The tests do not need torch.
+torch 2.13.0+cpu; each records that version and the seed. phitodeep/testing/references.py reads
+them and needs no torch.
 
 A case is named after the phitodeep call that it checks, with a remark after " | " if there are
 several; its arrays are `case/X`, `case/params.W`, `case/dY`, `case/grads.W` and so on.
@@ -23,7 +24,9 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 SEED = 20240607
-FOLDER = Path(__file__).parent.parent / "tests" / "reference"
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "phitodeep" / "testing" / "stored"
+TESTS = ROOT / "tests" / "reference"  # what only the tests need
 rng = np.random.default_rng(SEED)
 Params = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]
@@ -399,18 +402,16 @@ def loss_cases() -> dict[str, Arrays]:
 # --- files -------------------------------------------------------------------------------------
 
 
-def write(name: str, cases: dict[str, Arrays]) -> None:
+def write(path: Path, cases: dict[str, Arrays]) -> None:
     arrays = {f"{case}/{key}": a for case, stored in cases.items() for key, a in stored.items()}
     for key, a in arrays.items():
         if not np.isfinite(a).all():
             raise FloatingPointError(f"{key} is not finite")
-    path = FOLDER / name
     np.savez_compressed(path, torch=np.array(torch.__version__), seed=np.array(SEED), **arrays)
     print(f"{path}: {len(cases)} cases, {len(arrays)} arrays, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    write("layers.npz", layer_cases())
-    write("losses.npz", loss_cases())
-    write("noise.npz", noise_cases())
+    write(FOLDER / "layers.npz", layer_cases())
+    write(FOLDER / "losses.npz", loss_cases())
+    write(TESTS / "noise.npz", noise_cases())

@@ -10,9 +10,9 @@ import numpy as np
 
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError
-from phitodeep.inspect.table import Table
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import Event, watching
+from phitodeep.table import Table
 from phitodeep.training.callback import LambdaCallback
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array, DType

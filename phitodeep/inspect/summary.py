@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import dataclass
 
 from phitodeep.errors import NotBuiltError
-from phitodeep.inspect.table import Table
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
+from phitodeep.table import Table
 from phitodeep.types import Shape
 
 HEAD = ("path", "layer", "output", "trainable", "frozen", "bytes", "FLOPs")

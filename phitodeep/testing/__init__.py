@@ -6,16 +6,24 @@
 
 A wrong gradient raises `GradientError`, which reports where the gradient is wrong, by how much, and
 the likely cause. The tables in diagnoses.py list the causes that are recognised.
+
+    verify()                                       all of phitodeep, on this machine
+
+`verify` runs such checks of every layer and loss, and compares layers, losses and optimizers with
+numbers that PyTorch computed.
 """
 
 from phitodeep.testing.check import check_gradients
 from phitodeep.testing.report import GradientEntry, GradientError, GradientReport
 from phitodeep.testing.slopes import numeric_gradient
+from phitodeep.testing.verification import Verification, verify
 
 __all__ = [
     "GradientEntry",
     "GradientError",
     "GradientReport",
+    "Verification",
     "check_gradients",
     "numeric_gradient",
+    "verify",
 ]

@@ -14,6 +14,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import Event, calling, watching
 from phitodeep.layers.containers import Chain
+from phitodeep.layers.reshape import Select
 from phitodeep.loss import Loss
 from phitodeep.testing.diagnoses import fault, malformed
 from phitodeep.testing.report import Finding, GradientError, GradientReport, refuse
@@ -57,6 +58,9 @@ def check_gradients(
 
     If this fails down to the shortest step and a lies between the two one-sided slopes, the element
     is at a kink (of ReLU, say) and counts as skipped. Skipping more than half is an error.
+
+    Tokens have no gradient, so if X holds any, also in single columns (`Select(tokens=True)`), the
+    parameters are checked and X is not.
 
     The check also requires that float64 stays float64; that X, dY and the parameters are not
     modified; that each parameter has one gradient of its shape (a frozen layer may omit it); and
@@ -166,11 +170,20 @@ def _trial_of(
         refuse(subject, [*faults, *malformed({who: Y}, out)])
         dY = out[who]
     claims, faults = _twice("backward", backward, {**given, "dY": dY})
-    arrays = {"dX": X, **params} if X.dtype.kind == "f" else params  # tokens have no gradient
+    if _selects_tokens(layer):
+        claims.pop("dX", None)  # X cannot be moved: some of its columns must stay whole numbers
+        arrays = params
+    else:
+        arrays = {"dX": X, **params} if X.dtype.kind == "f" else params  # tokens have no gradient
     frozen = _gather(((path, part) for path, part in layer.walk() if not part.trainable), "params")
     refuse(subject, [*faults, *malformed(arrays, claims, frozen)])
     upstream, shapes = dY if loss is None else 1.0, {"": X.shape, " of Y": Y.shape}
     return Trial(run, run(), upstream, arrays, claims, shapes, *targets)
+
+
+def _selects_tokens(layer: Layer) -> bool:
+    """Return whether the layer turns columns of X into tokens."""
+    return any(isinstance(part, Select) and part.tokens for _, part in layer.walk())
 
 
 def _gather(layers: Iterable[tuple[str, Layer]], store: str) -> Arrays:

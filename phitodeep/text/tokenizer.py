@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 
 from phitodeep.checks import as_tokens
+from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.types import Array
 
 
-class CharTokenizer:
-    """Encodes each character of a text as an integer from 0, in sorted order of the characters."""
+class CharTokenizer(Configurable):
+    """Encodes each character of a text as an integer from 0, in sorted order of the characters.
+
+    `model.tokenizer = CharTokenizer(text)` saves the tokenizer with the model.
+    """
+
+    kept_as: ClassVar = {"text": "characters"}  # which make the same tokenizer again
 
     def __init__(self, text: Iterable[str]) -> None:
         self.characters = "".join(sorted(set("".join(text))))

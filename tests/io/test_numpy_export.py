@@ -55,8 +55,8 @@ from phitodeep.layers import (
 from phitodeep.layers.containers import Container
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
+from phitodeep.testing.examples import EXAMPLES, TOKENS
 from phitodeep.types import Array, Shape
-from tests.layers.examples import EXAMPLES, TOKENS
 
 PRECISION = {"float64": 1e-12, "float32": 3e-6}  # compared with the largest output
 NOT_EXPORTED = {

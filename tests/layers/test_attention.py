@@ -28,8 +28,9 @@ from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.layers.embedding import cos_and_sin, rotate
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
+from phitodeep.testing.examples import made, passes
 from phitodeep.types import Array, Shape
-from tests.layers.examples import assert_same, made, passes
+from tests.conftest import assert_same
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]], bool)
 MASKS: dict[str, Array | None] = {

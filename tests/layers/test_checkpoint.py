@@ -27,7 +27,8 @@ from phitodeep.layers import (
 from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
-from tests.layers.examples import assert_same, made, passes
+from phitodeep.testing.examples import made, passes
+from tests.conftest import assert_same
 
 SHAPE = (3, 5, 4)
 MAKES: dict[str, Callable[[bool], Layer]] = {

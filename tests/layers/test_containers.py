@@ -33,9 +33,9 @@ from phitodeep.layers.call import calling, current
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
+from phitodeep.testing.examples import made
 from phitodeep.types import Array, Shape
 from tests.conftest import in_parts
-from tests.layers.examples import made
 
 
 def built(layer: Layer, *shape: int) -> Layer:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,81 +20,24 @@ from phitodeep.errors import (
     NotBuiltError,
     ShapeError,
 )
-from phitodeep.initialization import InitType, Orthogonal, Xavier
 from phitodeep.layers import (
-    CELU,
-    ELU,
-    GELU,
-    SELU,
     BatchNorm,
     Chain,
-    Dense,
-    Dropout,
     Flatten,
-    GaussianNoise,
-    HardSigmoid,
-    HardSwish,
-    HardTanh,
     Layer,
-    LayerNorm,
-    LeakyReLU,
-    LogSoftmax,
-    Mish,
     Parallel,
-    PReLU,
-    ReLU,
     Reshape,
     Residual,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softplus,
-    Softsign,
-    Tanh,
 )
 from phitodeep.layers.call import calling, inference, saliency
-from phitodeep.testing import check_gradients
+from phitodeep.testing import check_gradients, examples
+from phitodeep.testing.examples import made
 from phitodeep.types import Array, Shape
-from tests.layers import examples
+from tests.conftest import assert_same
 
-Make = Callable[[], Layer]
-ELEMENTWISE: list[Make] = [
-    *(ReLU, LeakyReLU, PReLU, ELU, CELU, SELU, GELU, SiLU, Mish, HardSigmoid, HardSwish, HardTanh),
-    *(Sigmoid, Tanh, Softplus, Softsign, Softmax, LogSoftmax, LayerNorm, BatchNorm, Flatten),
-    lambda: LeakyReLU(0.3),
-    lambda: PReLU(init=-0.1),
-    lambda: ELU(1.7),
-    lambda: CELU(0.6),
-    lambda: GELU("tanh"),
-    lambda: Dropout(0.4),
-    lambda: GaussianNoise(std=0.3),
-    lambda: LayerNorm(eps=0.1),
-    lambda: BatchNorm(momentum=0.7, eps=0.1),
-]
-EXAMPLES: list[tuple[Make, Shape]] = [
-    *[(make, shape) for make in ELEMENTWISE for shape in ((4, 5), (2, 3, 7), (1, 3))],
-    (lambda: Dense(5, 3), (4, 5)),
-    (lambda: Dense(3), (2, 3, 7)),
-    (lambda: Dense(1, 1, Xavier(InitType.UNIFORM), bias=False), (1, 1)),
-    (lambda: Dense(6, 3, Orthogonal(2.0), bias=False), (3, 2, 2, 6)),
-    (lambda: Softmax(axis=1), (2, 3, 4)),
-    (lambda: LogSoftmax(axis=-2), (2, 3, 4)),
-    (lambda: Dropout(0.0), (3, 4)),
-    (lambda: Reshape(3, -1), (2, 6)),
-    (lambda: Reshape(12), (5, 2, 2, 3)),
-    (lambda: Chain(), (3, 4)),
-    (lambda: Chain(Flatten(), Dense(6, 4), BatchNorm(), Tanh(), Dropout(0.3), Dense(2)), (5, 2, 3)),
-    (lambda: Residual(Dense(4, 3), GELU(), Dropout(0.2), Dense(4)), (4, 4)),
-    (lambda: Residual(Chain(LayerNorm(), Dense(5))), (2, 3, 5)),
-    (lambda: Residual(Tanh(), Residual(Sigmoid())), (1, 4)),
-    (lambda: Parallel(Dense(2)), (4, 5)),
-    (lambda: Parallel(Dense(2), merge="multiply"), (4, 5)),
-    (lambda: Parallel(Dense(2), Chain(Dense(3), Softplus()), Tanh()), (4, 5)),
-    (lambda: Parallel(Dense(5, 3), Chain(LayerNorm(), Dense(3)), merge="add"), (2, 3, 5)),
-    (lambda: Parallel(Dense(3), PReLU(), Dense(3), merge="multiply"), (4, 3)),
-    (lambda: Parallel(Parallel(Tanh(), Dropout(0.5)), Residual(Dense(3))), (1, 3)),
-    *examples.EXAMPLES,
-]
+Make = examples.Make
+EXAMPLES = examples.EXAMPLES
+data = partial(examples.data, scale=2.0)
 VIEWS = (Chain, Flatten, Reshape)  # may return a view of X
 
 
@@ -104,28 +48,6 @@ def over(rows: list[tuple[Make, Shape]]) -> pytest.MarkDecorator:
 
 every = over(EXAMPLES)
 one_each = over([*{repr(make()): (make, shape) for make, shape in reversed(EXAMPLES)}.values()])
-
-
-def made(make: Make, shape: Shape, dtype: type = np.float64, seed: int = 1) -> Layer:
-    """The layer, built, with random parameters and state: 1 and 0 would hide a lost factor."""
-    layer, rng = make(), np.random.default_rng(seed)
-    layer.build(shape[1:], seed=seed, dtype=dtype)
-    layer.set_weights(
-        {
-            path: rng.uniform(0.5, 2, a.shape) if "var" in path else rng.standard_normal(a.shape)
-            for path, a in layer.get_weights().items()
-        }
-    )
-    return layer
-
-
-def data(layer: Layer, shape: Shape, seed: int = 2) -> tuple[Array, Array]:
-    """X and dY, read-only, which no pass may notice."""
-    rng = np.random.default_rng(seed)
-    X = (2 * rng.standard_normal(shape)).astype(layer.dtype)
-    dY = rng.standard_normal((shape[0], *(layer.output_shape or ()))).astype(layer.dtype)
-    X.flags.writeable = dY.flags.writeable = False
-    return X, dY
 
 
 def parts(layer: Layer) -> list[Layer]:
@@ -143,12 +65,6 @@ def passes(layer: Layer, X: Array, dY: Array, **call: Any) -> dict[str, Array]:
         dX = layer.backward(dY)
     assert dX is not None
     return {"Y": Y, "dX": dX.copy(), **grads(layer)}
-
-
-def assert_same(a: dict[str, Array], b: dict[str, Array], **precision: float) -> None:
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_allclose(a[name], b[name], err_msg=name, **({"rtol": 0} | precision))
 
 
 def arrays(value: Any) -> Iterator[Array]:

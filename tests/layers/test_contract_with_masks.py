@@ -15,18 +15,11 @@ from phitodeep.errors import BackwardError
 from phitodeep.layers import Layer
 from phitodeep.layers.call import calling, inference
 from phitodeep.model import SequentialBuilder
+from phitodeep.testing.examples import IMAGES, SEQUENCES, TOKENS, Make, data, made, passes
 from phitodeep.types import Array, Shape
-from tests.layers.examples import (
-    EXAMPLES,
-    TOKENS,
-    Make,
-    assert_same,
-    data,
-    made,
-    passes,
-)
+from tests.conftest import assert_same
 
-ALL = [*[(make, shape, 0) for make, shape in EXAMPLES], *TOKENS]
+ALL = [*[(make, shape, 0) for make, shape in [*IMAGES, *SEQUENCES]], *TOKENS]
 every = pytest.mark.parametrize(
     ("make", "shape", "tokens"), ALL, ids=[f"{make()} {shape}" for make, shape, _ in ALL]
 )

@@ -23,8 +23,8 @@ from phitodeep.layers import (
 from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
+from phitodeep.testing.examples import made
 from phitodeep.types import Array
-from tests.layers.examples import made
 
 LINES = [  # sizes, kernel, stride, padding, dilation, groups
     ((n,), k, s, p, d, g)

@@ -27,8 +27,8 @@ from phitodeep.layers import (
 from phitodeep.layers.base import STEPS
 from phitodeep.layers.call import calling, saliency
 from phitodeep.model import Sequential
+from phitodeep.testing import examples
 from phitodeep.types import Array, Shape
-from tests.layers import examples
 from tests.layers import test_contract as contract
 
 MORE: list[tuple[contract.Make, Shape]] = [

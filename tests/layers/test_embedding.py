@@ -24,7 +24,8 @@ from phitodeep.layers.embedding import sum_by_token
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
-from tests.layers.examples import assert_same, made, passes
+from phitodeep.testing.examples import made, passes
+from tests.conftest import assert_same
 
 
 @pytest.fixture(params=[512, 0], ids=["one-hot", "sorted"])

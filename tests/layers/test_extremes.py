@@ -47,8 +47,8 @@ from phitodeep.layers import (
     attention,
 )
 from phitodeep.layers.call import calling, inference
+from phitodeep.testing.examples import TOKENS, Make, made, passes
 from phitodeep.types import Array, Shape
-from tests.layers.examples import TOKENS, Make, made, passes
 from tests.layers.test_contract import EXAMPLES
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -53,7 +53,7 @@ from phitodeep.layers.call import calling, inference
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
-from tests.layers.examples import made, passes
+from phitodeep.testing.examples import made, passes
 
 T, D = 9, 4
 LENGTHS = np.array([9, 5, 7, 1])

@@ -13,8 +13,9 @@ from phitodeep.layers import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, ReLU
 from phitodeep.layers.call import inference, saliency
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
+from phitodeep.testing.examples import made, passes
 from phitodeep.types import Array, Shape
-from tests.layers.examples import assert_same, made, passes
+from tests.conftest import assert_same
 
 Norm = LayerNorm | BatchNorm
 

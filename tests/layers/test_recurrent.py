@@ -12,8 +12,9 @@ from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
 from phitodeep.layers.call import calling, inference
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
+from phitodeep.testing.examples import made, passes
 from phitodeep.types import Array
-from tests.layers.examples import assert_same, made, passes
+from tests.conftest import assert_same
 
 KINDS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
 each = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

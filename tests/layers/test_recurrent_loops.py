@@ -15,8 +15,9 @@ from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
 from phitodeep.layers.call import calling, inference
 from phitodeep.layers.recurrence import _Recurrent
 from phitodeep.testing import check_gradients
+from phitodeep.testing.examples import made, passes
 from phitodeep.types import Array
-from tests.layers.examples import assert_same, made, passes
+from tests.conftest import assert_same
 
 each = pytest.mark.parametrize("kind", [RNN, LSTM, GRU])
 PRECISION: dict[Any, dict[str, float]] = {

@@ -18,9 +18,9 @@ from phitodeep.layers import (
 )
 from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.testing import check_gradients
+from phitodeep.testing.examples import made
 from phitodeep.types import Array, Shape
 from tests.conftest import references
-from tests.layers.examples import made
 
 WIDE = (200, 300)
 

@@ -27,7 +27,7 @@ from phitodeep.layers import (
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
-from tests.layers.examples import made, passes
+from phitodeep.testing.examples import made, passes
 
 
 @pytest.mark.parametrize(

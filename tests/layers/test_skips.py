@@ -27,7 +27,7 @@ from phitodeep.layers import (
 from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
-from tests.layers.examples import made, passes
+from phitodeep.testing.examples import made, passes
 
 
 def test_x_and_its_function_side_by_side(rng: np.random.Generator) -> None:

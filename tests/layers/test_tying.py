@@ -27,8 +27,8 @@ from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.testing import check_gradients, numeric_gradient
+from phitodeep.testing.examples import cube, cube_gradient, made, outer, outer_gradient
 from phitodeep.types import Array
-from tests.layers.examples import cube, cube_gradient, made, outer, outer_gradient
 
 RATE = 0.5
 

@@ -18,6 +18,7 @@ from phitodeep.layers import (
     Chain,
     Dense,
     Dropout,
+    Embedding,
     Flatten,
     GaussianNoise,
     HardTanh,
@@ -28,6 +29,7 @@ from phitodeep.layers import (
     PReLU,
     ReLU,
     Residual,
+    Select,
     Softmax,
     Tanh,
 )
@@ -915,3 +917,36 @@ def test_refusals(X: Array) -> None:
     for obj, y in ((ReLU(), None), (losses.MeanSquaredError(), X)):
         with pytest.raises(ArgumentError, match=r"X\[1, 1\] is nan"):
             check_gradients(obj, holed, y)
+
+
+# --- tokens in columns -------------------------------------------------------------------------
+
+
+def with_categories() -> Chain:
+    """Numbers in columns 0 and 1, and a category in column 2."""
+    category = Chain(Select([2], tokens=True), Embedding(7, 3), Flatten())
+    return Chain(Parallel(Select([0, 1]), category), Dense(4))
+
+
+@pytest.mark.parametrize("make", [with_categories, lambda: Chain(with_categories().layers[0])])
+def test_columns_of_categories_are_not_moved(
+    make: Callable[[], Layer], rng: np.random.Generator
+) -> None:
+    X = np.column_stack([rng.standard_normal((N, 2)), rng.integers(0, 7, N)])
+    report = check_gradients(make(), X)
+    assert "dX" not in {entry.name for entry in report.entries}
+    assert any(entry.name.endswith("layers.1.W") for entry in report.entries)
+
+
+def test_parameters_above_categories_are_checked(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backward = Embedding.backward
+
+    def halved(self: Embedding, dY: Array) -> None:
+        backward(self, dY / 2)
+
+    monkeypatch.setattr(Embedding, "backward", halved)
+    X = np.column_stack([rng.standard_normal((N, 2)), rng.integers(0, 7, N)])
+    with pytest.raises(GradientError, match=r"branches\.1\.layers\.1\.W.*0\.5 times"):
+        check_gradients(with_categories(), X)

@@ -1,4 +1,11 @@
-"""Layers of images, sequences and tokens with the shape of an input; building and running one."""
+"""A table of all layers, each in several settings with the shape of an input; how to run them.
+
+    make, shape = EXAMPLES[0]
+    layer = made(make, shape)
+    found = passes(layer, *data(layer, shape))    Y, dX and all gradients
+
+The tests of phitodeep and `phitodeep.testing.verify` run every row.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.initialization import InitType, Orthogonal, Xavier
 from phitodeep.layers import (
+    CELU,
+    ELU,
+    GELU,
     GRU,
     LSTM,
     RNN,
+    SELU,
     AvgPool1D,
     AvgPool2D,
     BatchNorm,
@@ -26,29 +38,44 @@ from phitodeep.layers import (
     Embedding,
     FeedForward,
     Flatten,
+    GaussianNoise,
     GlobalAvgPool,
     GlobalMaxPool,
     GroupNorm,
+    HardSigmoid,
+    HardSwish,
+    HardTanh,
     InstanceNorm,
     Lambda,
     Layer,
+    LayerNorm,
+    LeakyReLU,
+    LogSoftmax,
     MaxPool1D,
     MaxPool2D,
+    Mish,
     MultiHeadAttention,
     Parallel,
     Permute,
     PositionalEmbedding,
+    PReLU,
     RandomCrop,
     RandomFlip,
     RandomShift,
     ReLU,
     Reparameterize,
+    Reshape,
     Residual,
     RMSNorm,
     RotaryEmbedding,
     Select,
+    Sigmoid,
+    SiLU,
     SinusoidalEncoding,
     SkipConcat,
+    Softmax,
+    Softplus,
+    Softsign,
     SpatialDropout,
     Tanh,
     TiedDense,
@@ -80,12 +107,48 @@ def outer_gradient(dY: Array, X: Array, Y: Array) -> Array:
 
 
 def embedding(vocab_size: int = 7, dim: int = 3) -> Embedding:
-    """One that has its parameters: a model would hold it elsewhere."""
+    """Return a built embedding, which in a model would be another layer."""
     made = Embedding(vocab_size, dim)
     made.build((), seed=1, dtype=np.float64)
     return made
 
 
+ELEMENTWISE: list[Make] = [
+    *(ReLU, LeakyReLU, PReLU, ELU, CELU, SELU, GELU, SiLU, Mish, HardSigmoid, HardSwish, HardTanh),
+    *(Sigmoid, Tanh, Softplus, Softsign, Softmax, LogSoftmax, LayerNorm, BatchNorm, Flatten),
+    lambda: LeakyReLU(0.3),
+    lambda: PReLU(init=-0.1),
+    lambda: ELU(1.7),
+    lambda: CELU(0.6),
+    lambda: GELU("tanh"),
+    lambda: Dropout(0.4),
+    lambda: GaussianNoise(std=0.3),
+    lambda: LayerNorm(eps=0.1),
+    lambda: BatchNorm(momentum=0.7, eps=0.1),
+]
+VECTORS: list[tuple[Make, Shape]] = [
+    *[(make, shape) for make in ELEMENTWISE for shape in ((4, 5), (2, 3, 7), (1, 3))],
+    (lambda: Dense(5, 3), (4, 5)),
+    (lambda: Dense(3), (2, 3, 7)),
+    (lambda: Dense(1, 1, Xavier(InitType.UNIFORM), bias=False), (1, 1)),
+    (lambda: Dense(6, 3, Orthogonal(2.0), bias=False), (3, 2, 2, 6)),
+    (lambda: Softmax(axis=1), (2, 3, 4)),
+    (lambda: LogSoftmax(axis=-2), (2, 3, 4)),
+    (lambda: Dropout(0.0), (3, 4)),
+    (lambda: Reshape(3, -1), (2, 6)),
+    (lambda: Reshape(12), (5, 2, 2, 3)),
+    (lambda: Chain(), (3, 4)),
+    (lambda: Chain(Flatten(), Dense(6, 4), BatchNorm(), Tanh(), Dropout(0.3), Dense(2)), (5, 2, 3)),
+    (lambda: Residual(Dense(4, 3), GELU(), Dropout(0.2), Dense(4)), (4, 4)),
+    (lambda: Residual(Chain(LayerNorm(), Dense(5))), (2, 3, 5)),
+    (lambda: Residual(Tanh(), Residual(Sigmoid())), (1, 4)),
+    (lambda: Parallel(Dense(2)), (4, 5)),
+    (lambda: Parallel(Dense(2), merge="multiply"), (4, 5)),
+    (lambda: Parallel(Dense(2), Chain(Dense(3), Softplus()), Tanh()), (4, 5)),
+    (lambda: Parallel(Dense(5, 3), Chain(LayerNorm(), Dense(3)), merge="add"), (2, 3, 5)),
+    (lambda: Parallel(Dense(3), PReLU(), Dense(3), merge="multiply"), (4, 3)),
+    (lambda: Parallel(Parallel(Tanh(), Dropout(0.5)), Residual(Dense(3))), (1, 3)),
+]
 IMAGES: list[tuple[Make, Shape]] = [
     (lambda: Conv2D(4, 3), (2, 5, 4, 3)),
     (lambda: Conv2D(3, (2, 3), stride=(2, 1), padding=1), (3, 5, 4, 2)),
@@ -203,11 +266,11 @@ TOKENS: list[tuple[Make, Shape, int]] = [  # and how many tokens there are
     (lambda: Chain(Embedding(6, 3), LSTM(2, return_sequences=False), Dense(6)), (2, 3), 6),
     (lambda: Chain(Select([2, 0, 2], tokens=True), Embedding(6, 3), Flatten()), (4, 3), 6),
 ]
-EXAMPLES = [*IMAGES, *SEQUENCES]
+EXAMPLES = [*VECTORS, *IMAGES, *SEQUENCES]
 
 
 def made(make: Make, shape: Shape, dtype: Any = np.float64, seed: int = 1) -> Layer:
-    """The layer, built, with random parameters and state: 1 and 0 would hide a lost factor."""
+    """Build the layer with random parameters and state: 1 and 0 would hide a lost factor."""
     layer, rng = make(), np.random.default_rng(seed)
     layer.build(shape[1:], seed=seed, dtype=dtype)
     layer.set_weights(
@@ -219,10 +282,12 @@ def made(make: Make, shape: Shape, dtype: Any = np.float64, seed: int = 1) -> La
     return layer
 
 
-def data(layer: Layer, shape: Shape, tokens: int = 0, seed: int = 2) -> tuple[Array, Array]:
-    """X and dY, read-only, which no pass may notice."""
+def data(
+    layer: Layer, shape: Shape, tokens: int = 0, seed: int = 2, scale: float = 1.0
+) -> tuple[Array, Array]:
+    """Return X, `scale` times normal values or tokens, and dY; both are read-only."""
     rng = np.random.default_rng(seed)
-    X = rng.integers(0, tokens, shape) if tokens else rng.standard_normal(shape)
+    X = rng.integers(0, tokens, shape) if tokens else scale * rng.standard_normal(shape)
     X = X if tokens else X.astype(layer.dtype)
     dY = rng.standard_normal((shape[0], *(layer.output_shape or ()))).astype(layer.dtype)
     X.flags.writeable = dY.flags.writeable = False
@@ -230,7 +295,7 @@ def data(layer: Layer, shape: Shape, tokens: int = 0, seed: int = 2) -> tuple[Ar
 
 
 def passes(layer: Layer, X: Array, dY: Array, **call: Any) -> dict[str, Array]:
-    """Y, dX and all gradients of a forward and a backward pass, copied."""
+    """Return copies of Y, dX and all gradients of a forward and a backward pass."""
     with calling(**{"step": 0, **call}):
         found = {"Y": layer.forward(X).copy()}
         dX = layer.backward(dY)
@@ -239,9 +304,3 @@ def passes(layer: Layer, X: Array, dY: Array, **call: Any) -> dict[str, Array]:
     for path, part in layer.walk():
         found |= {f"{path}.{n}" if path else n: a.copy() for n, a in part.grads.items()}
     return found
-
-
-def assert_same(a: dict[str, Array], b: dict[str, Array], **precision: float) -> None:
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_allclose(a[name], b[name], err_msg=name, **({"rtol": 0} | precision))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     totals: str
     left: int = 2
+    styles: Mapping[str, str] = field(default_factory=dict)  # of rich, by the text of a cell
 
     def __str__(self) -> str:
         lines = [self.head, *self.rows]
@@ -44,10 +45,18 @@ class Table:
         if not (console.is_terminal or console.is_jupyter):
             print(self)
             return
-        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for i, name in enumerate(self.head):
             justify: Literal["left", "right"] = "left" if i < self.left else "right"
             table.add_column(name, justify=justify, overflow="fold")
         for row in self.rows:
-            table.add_row(*map(Text, row))
-        console.print(Text(self.title), table, Text(self.totals))
+            table.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
+        # the table itself begins and ends with an empty line
+        console.print(Text(self.title.rstrip()), table, Text(self.totals.lstrip()))
+
+
+def facts(named: Mapping[str, Any]) -> str:
+    """Return one line per fact: its name, then its value, whose further lines are indented."""
+    width = max(map(len, named))
+    shown = {name: str(value).replace("\n", f"\n{'':{width}}  ") for name, value in named.items()}
+    return "\n".join(f"{name:{width}}  {value}" for name, value in shown.items())

@@ -1,0 +1,124 @@
+"""What all commands share: help, exit codes, errors without a traceback, and `--import`.
+
+    0      all is well
+    1      a check failed, or the user made a mistake: the message is on stderr
+    2      the command was used wrongly, such as with an unknown option
+    130    Ctrl-C
+
+A PhitodeepError and an OSError are the user's mistakes. Any other error is a bug of phitodeep or of
+the user's own module, and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, Self
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from phitodeep.errors import ArgumentError, PhitodeepError, PhitodeepWarning
+from phitodeep.version import __version__
+
+INTERRUPTED = 130  # 128 plus the number of the signal, as in shells
+
+
+class Failure(click.ClickException):
+    """An error that is shown in red, without a traceback."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        _tell("Error", self.message, "bold red")
+
+
+class App(click.Group):
+    """The group of all commands."""
+
+    @classmethod
+    def of(cls, *commands: click.Command) -> Self:
+        """Return the group of these commands, which it lists in this order."""
+        app = cls(
+            name="phitodeep",
+            commands={str(command.name): command for command in commands},
+            help="Deep learning in Python and NumPy. A newcomer begins with: phitodeep demo",
+            epilog="phitodeep COMMAND --help explains a command, with an example.",
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        return click.version_option(__version__, prog_name="phitodeep")(app)
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*self.commands]
+
+    def invoke(self, context: click.Context) -> Any:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            try:
+                result = super().invoke(context)
+                sys.stdout.flush()  # now, so that a closed pipe is noticed here
+                return result
+            except KeyboardInterrupt:
+                raise click.exceptions.Exit(INTERRUPTED) from None
+            except BrokenPipeError:  # such as `| head`: click ends quietly
+                raise
+            except (PhitodeepError, OSError) as error:
+                raise Failure(str(error)) from error
+
+
+def model_file(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument FILE and the option --import."""
+    command = click.option(
+        "--import",
+        "-m",
+        "modules",
+        metavar="MODULE",
+        multiple=True,
+        expose_value=False,
+        callback=_import,
+        help="Import the Python module that registers the model's own layers.",
+    )(command)
+    kind = click.Path(dir_okay=False, path_type=Path)
+    return click.argument("file", type=kind)(command)
+
+
+def _import(context: click.Context, option: click.Parameter, modules: tuple[str, ...]) -> None:
+    """Import modules, also from the working directory."""
+    if modules and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise  # a module that this one imports
+            hint = f" (--import {name.removesuffix('.py')}?)" if name.endswith(".py") else ""
+            raise Failure(
+                f"--import {name}: there is no module of this name in {os.getcwd()}, nor among the "
+                f"installed ones{hint}."
+            ) from None
+
+
+def refuse_overwriting(path: Path, force: bool) -> None:
+    """Refuse to replace a file, unless --force was given."""
+    if path.exists() and not force:
+        raise ArgumentError(f"{path} exists: pass --output OTHER, or --force to replace it.")
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
+) -> None:
+    """Show warnings of phitodeep like its errors, without a line of code."""
+    shown = str(message)
+    if not issubclass(category, PhitodeepWarning):
+        shown = warnings.formatwarning(message, category, filename, lineno).strip()
+    _tell("Warning", shown, "yellow")
+
+
+def _tell(kind: str, message: str, style: str) -> None:
+    """Print a message on stderr: its first word in colour if that is a terminal."""
+    console = Console(stderr=True)
+    console.print(Text.assemble((f"{kind}: ", style), message), soft_wrap=True)

@@ -1,0 +1,101 @@
+"""`phitodeep check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import numpy as np
+
+from phitodeep.cli.app import model_file
+from phitodeep.cli.inputs import sample_shape
+from phitodeep.errors import PhitodeepError
+from phitodeep.layers import Embedding, Select
+from phitodeep.sequential import Sequential, load
+from phitodeep.table import Table
+from phitodeep.testing import GradientReport, check_gradients
+from phitodeep.types import Array
+
+SAMPLES = 3
+HEAD = ("array", "shape", "min", "max", "gradient", "verdict")
+
+
+@click.command()
+@model_file
+@click.option(
+    "--probes",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="How many elements of each array to check the gradient of.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="For the random input.")
+@click.pass_context
+def check(context: click.Context, file: Path, probes: int, seed: int) -> None:
+    """Check that a model is intact and its gradients right.
+
+    All of FILE is read, and names, shapes and types are compared with the model that it
+    describes. All weights must be finite. Gradients are compared with central differences, on
+    random input, in float64. The exit code is 1 if a check fails.
+
+    \b
+    Example:
+      phitodeep check digits.safetensors
+    """
+    model = load(file)
+    weights = model.get_weights()
+    faults = [f"{path}: {bad}" for path, a in weights.items() if (bad := _not_finite(a))]
+    report = None
+    if not faults and sample_shape(model) is not None:
+        try:
+            report = check_gradients(model, _input(model, seed), max_probes=probes, seed=seed)
+        except PhitodeepError as error:
+            faults.append(str(error))
+    _table(file, model, weights, report, faults).show()
+    context.exit(bool(faults))
+
+
+def _table(
+    file: Path,
+    model: Sequential,
+    weights: dict[str, Array],
+    report: GradientReport | None,
+    faults: list[str],
+) -> Table:
+    errors = {} if report is None else {entry.name: entry.relative for entry in report.entries}
+    rows = [
+        (
+            *(path, str(a.shape), f"{a.min():.3g}", f"{a.max():.3g}"),
+            f"{errors[path]:.1e}" if path in errors else "",
+            "FAILED" if _not_finite(a) else "ok",
+        )
+        for path, a in weights.items()
+    ]
+    if "dX" in errors:
+        rows.append(("input", str(sample_shape(model)), "", "", f"{errors['dX']:.1e}", "ok"))
+    below = "gradient: largest relative error, compared with central differences\n"
+    if sample_shape(model) is None:
+        below = "The gradients were not checked: the model does not know its input shape.\n"
+    verdict = "\n".join(["FAILED", *faults]) if faults else "All checks passed."
+    size = sum(a.nbytes for a in weights.values())
+    title = f"{file}: {len(weights)} arrays, {size:,} bytes, {model.dtype}"
+    return Table(title, HEAD, rows, f"\n{below}{verdict}", styles=VERDICTS)
+
+
+VERDICTS = {"ok": "green", "FAILED": "bold red"}
+
+
+def _not_finite(a: Array) -> str:
+    count = int(a.size - np.isfinite(a).sum())
+    return f"{count} of {a.size} values are not finite" if count else ""
+
+
+def _input(model: Sequential, seed: int) -> Array:
+    """Return a few random samples (N, ...): tokens if the model reads them, else normal values."""
+    rng = np.random.default_rng(seed)
+    shape = (SAMPLES, *(sample_shape(model) or ()))
+    layers = [layer for _, layer in model.walk()]
+    if model.takes_tokens or any(isinstance(layer, Select) and layer.tokens for layer in layers):
+        sizes = [layer.vocab_size for layer in layers if isinstance(layer, Embedding)]
+        return rng.integers(0, min(sizes, default=1), shape)
+    return rng.standard_normal(shape)

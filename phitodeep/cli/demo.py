@@ -1,0 +1,66 @@
+"""`phitodeep demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import numpy as np
+
+from phitodeep.data import load_mnist
+from phitodeep.demo import train_digits
+from phitodeep.errors import DataError
+from phitodeep.sequential import Sequential
+
+SAMPLES = 10
+
+
+@click.command()
+@click.option("--epochs", type=click.IntRange(min=1), default=15, show_default=True)
+@click.option(
+    "--show",
+    type=click.IntRange(min=0),
+    default=6,
+    show_default=True,
+    help="How many mistakes to draw.",
+)
+@click.option(
+    "--save",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the model, and ten test images next to it.",
+)
+def demo(epochs: int, show: int, save: Path | None) -> None:
+    """Train a network on handwritten digits, in seconds.
+
+    The digits come with phitodeep: the first 10,000 training images and 1,000 test images of MNIST.
+    With --save, the other commands have something to try.
+
+    \b
+    Example:
+      phitodeep demo --save digits.safetensors
+    """
+    if save is not None and not save.parent.is_dir():  # noticed before training
+        raise DataError(f"cannot write {save}: there is no folder {save.parent}.")
+    model = train_digits(epochs, show)
+    if save is None:
+        click.echo("To try the other commands: phitodeep demo --save digits.safetensors")
+    else:
+        _keep(model, save)
+
+
+def _keep(model: Sequential, file: Path) -> None:
+    """Save the model and some images, and print which commands to try on them."""
+    images = file.with_name(f"{file.stem}-images.npy")
+    _, _, X_test, y_test = load_mnist()
+    model.save(file)
+    np.save(images, X_test[:SAMPLES])
+    click.echo(
+        f"""
+Saved the model in {file} and {SAMPLES} test images in {images}. Try:
+  phitodeep info {file}
+  phitodeep check {file}
+  phitodeep predict {file} {images} --classes
+  phitodeep export {file} --to numpy
+The digits on the images are {" ".join(map(str, y_test[:SAMPLES]))}."""
+    )

@@ -1,0 +1,82 @@
+"""`phitodeep generate`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phitodeep.cli.app import model_file
+from phitodeep.errors import ArgumentError
+from phitodeep.sequential import load
+
+
+@click.command()
+@model_file
+@click.option("--prompt", "-p", metavar="TEXT", required=True, help="The beginning of the text.")
+@click.option(
+    "--max-new-tokens",
+    "-n",
+    "count",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    help="How many tokens to add.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Below 1: likelier tokens; 0: always the likeliest.",
+)
+@click.option("--top-k", type=click.IntRange(min=1), help="Draw from the K likeliest tokens.")
+@click.option(
+    "--top-p",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    help="Draw from the fewest tokens whose probability reaches P.",
+)
+@click.option("--seed", type=click.IntRange(min=0), help="The same seed gives the same text.")
+def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
+    """Continue a text with a language model.
+
+    The text is printed token by token. If FILE holds no tokenizer, the prompt is token numbers,
+    such as "3 1 4".
+
+    \b
+    Example:
+      phitodeep generate gpt.safetensors --prompt "ROMEO:" --temperature 0.8 --seed 1
+    """
+    model = load(file)
+    if not model.takes_tokens:
+        raise ArgumentError(
+            f"generate needs a model that reads tokens and begins with an Embedding; {file} "
+            f"begins with {model.layers[0]!r}."
+        )
+    if model.tokenizer is None:
+        tokens, shown = _numbers(prompt), _shown_number
+    else:
+        tokens, shown = model.tokenizer.encode(prompt), model.tokenizer.decode
+    stream = model.stream(tokens, count, **options)  # refuses what it cannot use
+    click.echo("".join(map(shown, tokens)), nl=False)
+    for token in stream:
+        click.echo(shown(token), nl=False)
+    click.echo()
+
+
+def _numbers(prompt: str) -> list[int]:
+    """Return the token numbers in a prompt."""
+    parts = re.split(r"[\s,]+", prompt.strip())
+    wrong = next((part for part in parts if not re.fullmatch(r"[0-9]+", part)), None)
+    if wrong is not None:
+        raise ArgumentError(
+            "the file holds no tokenizer, so the prompt must be token numbers, such as "
+            f'--prompt "3 1 4", got {wrong!r}. Remedy: set model.tokenizer before model.save.'
+        )
+    return [int(part) for part in parts]
+
+
+_shown_number: Callable[[int], str] = "{} ".format

@@ -1,0 +1,68 @@
+"""`phitodeep info`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phitodeep.cli.app import model_file
+from phitodeep.cli.inputs import sample_shape
+from phitodeep.errors import DataError
+from phitodeep.inspect.summary import summarize
+from phitodeep.io.model_file import ModelFile, open_model
+from phitodeep.layers.random import shapes_only
+from phitodeep.sequential import Sequential
+from phitodeep.table import facts
+
+
+@click.command()
+@model_file
+def info(file: Path) -> None:
+    """Show the layers, settings and size of a model file.
+
+    The weights are not read.
+
+    \b
+    Example:
+      phitodeep info digits.safetensors
+    """
+    with open_model(file) as opened:
+        with shapes_only():
+            model, _ = opened.build()
+        if not isinstance(model, Sequential):
+            raise DataError(f"{file} holds a {type(model).__name__}, not a model.")
+        title = facts(_facts(opened, model))
+    dataclasses.replace(summarize(model), title=f"{title}\n").show()
+
+
+def _facts(file: ModelFile, model: Sequential) -> dict[str, Any]:
+    state = _inside(file.texts, "state")
+    place, trained = _inside(state, "place"), _inside(state, "model").get("epoch", "not recorded")
+    if place.get("step"):
+        trained = f"{trained}, and {place['step']} steps of the next"
+    parts = {
+        "weights": True,
+        "the optimizer's memory": bool(state),
+        "the place in training": bool(place),
+        "a tokenizer": "tokenizer" in file.texts,
+    }
+    return {
+        "file": f"{file.path}, {file.path.stat().st_size:,} bytes",
+        "written by": f"phitodeep {file.library}, format version {file.version}",
+        "holds": ", ".join(part for part, held in parts.items() if held),
+        "input": sample_shape(model) or "unknown",
+        "dtype": model.dtype,
+        "loss": model.loss,
+        "optimizer": model.optimizer,
+        "batch size": model.batch_size or "all samples",
+        "epochs trained": trained,
+    }
+
+
+def _inside(outer: Any, key: str) -> dict[str, Any]:
+    """Return the dict at this key, or an empty one."""
+    found = outer.get(key)
+    return found if isinstance(found, dict) else {}

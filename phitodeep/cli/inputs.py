@@ -1,0 +1,108 @@
+"""Samples from .npy and .csv files, in the shape that a model takes."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from phitodeep.errors import DataError, ShapeError
+from phitodeep.sequential import Sequential
+from phitodeep.types import Array, Shape
+
+
+def read_inputs(path: Path) -> Array:
+    """Return the array in an .npy file, which stays on disk, or the rows (N, columns) of a CSV."""
+    if path.suffix not in (".npy", ".csv"):
+        raise DataError(f"{path} must be an .npy or a .csv file.")
+    return _read_npy(path) if path.suffix == ".npy" else _read_csv(path)
+
+
+def sample_shape(model: Sequential) -> Shape | None:
+    """Return the shape of one sample, or None if the model does not know it."""
+    return model.known_input() if model.input_shape is None else model.input_shape
+
+
+def fitted(X: Array, model: Sequential, name: str) -> Array:
+    """Return X in the model's input shape, if that takes no more than a reshape."""
+    shape = sample_shape(model)
+    if model.takes_tokens and X.dtype.kind == "f" and (X == np.floor(X)).all():
+        X = X.astype(np.int64)  # a CSV does not distinguish 3 from 3.0
+    if shape is None or X.ndim > 2 or X.shape[1:] == shape:
+        return X
+    columns = X.shape[1] if X.ndim == 2 else 1
+    if columns == math.prod(shape):
+        return X.reshape(len(X), *shape)
+    if len(shape) == 1 and X.ndim == 2:
+        return X  # such as sequences of another length; the model decides
+    raise ShapeError(
+        f"{name} has {columns} {'number' if columns == 1 else 'numbers'} per row, but the model "
+        f"takes samples of shape {shape}, which is {math.prod(shape)}. Rows must hold the inputs "
+        "only, without labels."
+    )
+
+
+def _read_npy(path: Path) -> Array:
+    try:
+        X: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"cannot read {path}: there is no such file.") from None
+    except (ValueError, EOFError) as error:
+        raise DataError(f"cannot read {path} as an array of numbers: {error}") from error
+    if X.ndim == 0:
+        raise DataError(f"{path} holds a single number: an array (N, ...) of samples is needed.")
+    return X
+
+
+def _read_csv(path: Path) -> Array:
+    """Return the numbers of a CSV; a first row without any number is a header."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream)
+            lines = [(reader.line_num, row) for row in reader if row]
+    except FileNotFoundError:
+        raise DataError(f"cannot read {path}: there is no such file.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"cannot read {path} as a CSV file: {error}.") from error
+    header = lines[0][1] if lines and all(_number(cell) is None for cell in lines[0][1]) else []
+    rows = lines[bool(header) :]
+    if not rows:
+        raise DataError(f"{path} has no row of numbers.")
+    width = len(lines[0][1])
+    return np.array([_numbers(path, line, row, width, header) for line, row in rows])
+
+
+def _numbers(
+    path: Path, line: int, row: Sequence[str], width: int, header: Sequence[str]
+) -> list[float]:
+    """Return the numbers of a row of this width."""
+    if len(row) != width:
+        raise DataError(
+            f"{path}, row {line} has {_columns(len(row))}, but the first row has {_columns(width)}."
+        )
+    numbers = []
+    for j, cell in enumerate(row):
+        number = _number(cell)
+        if number is None:
+            name = f' ("{header[j]}")' if header else ""
+            hint = " Columns must be separated by commas." if width == 1 else ""
+            raise DataError(
+                f"{path}, row {line}, column {j + 1}{name}: expected a number, got "
+                f"{repr(cell) if cell.strip() else 'an empty cell'}.{hint}"
+            )
+        numbers.append(number)
+    return numbers
+
+
+def _columns(count: int) -> str:
+    return "1 column" if count == 1 else f"{count} columns"
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None

@@ -1,0 +1,70 @@
+"""`phitodeep predict`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import IO
+
+import click
+import numpy as np
+
+from phitodeep.cli.app import model_file
+from phitodeep.cli.inputs import fitted, read_inputs
+from phitodeep.files import atomic_write
+from phitodeep.sequential import Sequential, load
+from phitodeep.types import Array
+
+
+@click.command()
+@model_file
+@click.argument("input", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--output",
+    "-o",
+    metavar="OUT.npy|.csv",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the predictions to a file instead of printing them.",
+)
+@click.option(
+    "--classes", is_flag=True, help="Give the class with the highest score, from 0, not the scores."
+)
+def predict(file: Path, input: Path, output: Path | None, classes: bool) -> None:
+    """Print a model's predictions, one per row.
+
+    FILE holds the model. INPUT is an .npy file with an array (N, ...), or a .csv file with one
+    sample per row, with or without a header. Rows of numbers are reshaped to the model's input,
+    such as 784 to (28, 28).
+
+    \b
+    Example:
+      phitodeep predict digits.safetensors images.npy --classes
+    """
+    if output is not None and output.suffix not in (".npy", ".csv"):
+        raise click.BadParameter("the name must end in .npy or .csv", param_hint="--output")
+    model = load(file)
+    P = model.predict(fitted(read_inputs(input), model, input.name))
+    if classes:
+        P = _classes(P, model)
+    if output is None:
+        _write_csv(sys.stdout, P)
+        return
+    with atomic_write(output) as stream:
+        if output.suffix == ".npy":
+            np.save(stream, P)
+        else:
+            _write_csv(stream, P)
+    click.echo(f"Wrote {output}: shape {P.shape}, {P.dtype}.", err=True)
+
+
+def _classes(P: Array, model: Sequential) -> Array:
+    """Return the class of each prediction: a single score is that of class 1."""
+    if P.shape[-1] == 1:
+        return (P[..., 0] > model.loss.threshold).astype(np.int64)
+    return P.argmax(axis=-1)
+
+
+def _write_csv(stream: IO[str] | IO[bytes], P: Array) -> None:
+    """Write one row per sample, with as many digits as tell two float32 or float64 apart."""
+    digits = "%d" if P.dtype.kind != "f" else "%.9g" if P.dtype == np.float32 else "%.17g"
+    np.savetxt(stream, P.reshape(len(P), -1), fmt=digits, delimiter=",")

@@ -1,0 +1,629 @@
+"""The command line: what each command prints, its exit codes, and mistakes without a traceback."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from phitodeep import cli
+from phitodeep.cli.predict import _write_csv
+from phitodeep.data import CharTokenizer
+from phitodeep.errors import warn
+from phitodeep.initialization import He
+from phitodeep.layers import BatchNorm, Chain, Dense, Embedding, Flatten, Parallel, Select, Tanh
+from phitodeep.loss import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Loss
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.models import gpt
+from phitodeep.testing import Verification
+from phitodeep.testing.verification import Row
+from phitodeep.types import Array
+from phitodeep.version import __version__
+
+COMMANDS = ["demo", "info", "predict", "check", "export", "generate", "verify"]
+READERS = ["info", "predict", "check", "export", "generate"]
+TEXT = "to be or not to be, that is the question"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path
+
+
+def phitodeep(*arguments: object, code: int = 0) -> Result:
+    """Run a command; anything but click's exit is a bug and fails the test."""
+    result = CliRunner().invoke(cli.main, [*map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def mistake(*arguments: object) -> str:
+    """Return the message of an error that is the user's."""
+    result = phitodeep(*arguments, code=1)
+    assert result.stderr.startswith("Error: ")
+    return result.stderr.removeprefix("Error: ").strip()
+
+
+@pytest.fixture
+def digits() -> Path:
+    """A small classifier of images (4, 6)."""
+    model = (
+        SequentialBuilder(4, 6, seed=0)
+        .flatten()
+        .dense(5)
+        .relu()
+        .dense(3)
+        .softmax()
+        .loss("categorical_crossentropy")
+        .optimizer("adam")
+        .epochs(2)
+        .build()
+    )
+    X, y = images(20), np.arange(20) % 3
+    model.train(X, y, verbose=0)
+    model.save("digits.safetensors")
+    return Path("digits.safetensors")
+
+
+@pytest.fixture
+def writer() -> Path:
+    model = gpt(CharTokenizer(TEXT).vocab_size, 8, layers=1, heads=2, dim=8).seed(0).build()
+    model.tokenizer = CharTokenizer(TEXT)
+    model.save("gpt.safetensors")
+    return Path("gpt.safetensors")
+
+
+def images(n: int) -> Array:
+    return np.random.default_rng(0).random((n, 4, 6)).astype(np.float32)
+
+
+def read_csv(text: str) -> Array:
+    return np.array([[float(cell) for cell in line.split(",")] for line in text.splitlines()])
+
+
+# --- all commands ----------------------------------------------------------------------------
+
+
+def test_the_commands_are_listed_in_the_order_of_use() -> None:
+    assert [*cli.main.commands] == COMMANDS
+    shown = phitodeep("--help").stdout
+    lines = [line.split()[0] for line in shown.partition("Commands:\n")[2].splitlines()[:7]]
+    assert lines == COMMANDS
+    assert "..." not in shown.partition("Commands:")[2], "each first line fits"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    for option in ("--help", "-h"):
+        shown = phitodeep(command, option).stdout
+        assert f"Example:\n    phitodeep {command}" in shown
+
+
+def test_the_page_names_every_command_and_option() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
+    options = {
+        option
+        for command in cli.main.commands.values()
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+    assert len(options) > 12
+    assert {f"--{name}" for name in re.findall(r"--([a-z][a-z-]+)", page)} == {*options, "--help"}
+    assert set(re.findall(r"`?phitodeep ([a-z]+)", page)) >= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_missing_file_is_a_message(command: str) -> None:
+    more = {"predict": ["x.npy"], "export": ["--to", "numpy"], "generate": ["--prompt", "a"]}
+    message = mistake(command, "none.safetensors", *more.get(command, []))
+    assert message == "cannot read none.safetensors: there is no such file."
+
+
+def test_the_version() -> None:
+    assert phitodeep("--version").stdout == f"phitodeep, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nothing"], ["info"], ["info", "a", "b"], ["demo", "--epochs", "0"], ["export", "a"]],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2(arguments: Sequence[str]) -> None:
+    assert "Usage: phitodeep" in phitodeep(*arguments, code=2).stderr
+
+
+def test_a_bug_keeps_its_traceback(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sequential, "predict", lambda *_: 1 / 0)
+    np.save("x.npy", images(2))
+    with pytest.raises(ZeroDivisionError):
+        phitodeep("predict", digits, "x.npy")
+
+
+def test_warnings_are_one_line_on_stderr(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predict = Sequential.predict
+
+    def warned(self: Sequential, X: Array) -> Array:
+        warn("look here.")
+        return predict(self, X)
+
+    monkeypatch.setattr(Sequential, "predict", warned)
+    monkeypatch.setattr("warnings.filters", [])
+    np.save("x.npy", images(2))
+    assert phitodeep("predict", digits, "x.npy").stderr == "Warning: look here.\n"
+
+
+def test_ctrl_c_is_130(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sequential, "predict", interrupt)
+    np.save("x.npy", images(2))
+    assert phitodeep("predict", digits, "x.npy", code=130).output == ""
+
+
+# --- demo ------------------------------------------------------------------------------------
+
+
+def test_demo_saves_what_the_other_commands_can_use() -> None:
+    shown = phitodeep("demo", "--epochs", 3, "--show", 1, "--save", "d.safetensors").stdout
+    assert shown.count("read as") == 1
+    tried = [line.split()[1:] for line in shown.splitlines() if line.startswith("  phitodeep ")]
+    assert [command for command, *_ in tried] == ["info", "check", "predict", "export"]
+    for arguments in tried:
+        if arguments[0] != "export":
+            phitodeep(*arguments)
+    classes = phitodeep(*tried[2]).stdout.split()
+    truth = shown.rpartition("images are ")[2].rstrip(".\n").split()
+    assert len(classes) == len(truth) == 10
+    assert sum(map(str.__eq__, classes, truth)) >= 8
+
+
+def test_demo_without_saving_says_how() -> None:
+    lines = phitodeep("demo", "--epochs", 1, "--show", 0).stdout.splitlines()
+    assert lines[-2].startswith("test accuracy 0.8")
+    assert lines[-1].endswith("phitodeep demo --save digits.safetensors")
+    assert os.listdir() == []
+
+
+def test_demo_does_not_train_for_a_folder_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sequential, "train", None)
+    message = mistake("demo", "--save", "nowhere/d.safetensors")
+    assert message == "cannot write nowhere/d.safetensors: there is no folder nowhere."
+
+
+# --- info ------------------------------------------------------------------------------------
+
+
+def test_info_shows_layers_and_settings(digits: Path) -> None:
+    shown = phitodeep("info", digits).stdout
+    for fact in (
+        f"file            digits.safetensors, {digits.stat().st_size:,} bytes",
+        "format version 1",
+        "holds           weights\n",
+        "input           (4, 6)",
+        "dtype           float32",
+        "loss            CategoricalCrossEntropy()",
+        "optimizer       Adam()",
+        "batch size      all samples",
+        "epochs trained  not recorded",
+        "Dense(24, 5)",
+    ):
+        assert fact in shown, shown
+    assert "143 trainable and 0 frozen parameters" in shown
+
+
+def test_info_shows_the_optimizers_state_and_the_tokenizer(writer: Path) -> None:
+    assert "holds           weights, a tokenizer\n" in phitodeep("info", writer).stdout
+    model = Sequential(Dense(2, 1), batch_size=4, epochs=3)
+    model.train(np.ones((8, 2)), np.ones(8), verbose=0)
+    model.save("m.safetensors", optimizer=True)
+    shown = phitodeep("info", "m.safetensors").stdout
+    assert "holds           weights, the optimizer's memory\n" in shown
+    assert "epochs trained  3\n" in shown
+    assert "batch size      4\n" in shown
+
+
+def test_info_reads_and_draws_no_weights(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("weights are not needed")
+
+    monkeypatch.setattr(import_module("phitodeep.io.tensors").Tensors, "read", fail)
+    monkeypatch.setattr(He, "draw", fail)
+    phitodeep("info", digits)
+
+
+@pytest.mark.parametrize("command", ["info", "check"])
+def test_a_damaged_file_is_a_message(command: str, digits: Path) -> None:
+    digits.write_bytes(digits.read_bytes()[:-10])
+    assert "digits.safetensors" in mistake(command, digits)
+    digits.write_text("no model")
+    assert "digits.safetensors" in mistake(command, digits)
+
+
+# --- layers of one's own ---------------------------------------------------------------------
+
+OWN = """
+import phitodeep
+
+@phitodeep.register
+class Twice(phitodeep.Layer):
+    def forward(self, X):
+        return 2 * X
+
+    def backward(self, dY):
+        return FACTOR * dY
+"""
+
+
+def own_layer(here: Path, factor: int = 2) -> None:
+    """A model file with a layer that this process does not know."""
+    (here / "own_layers.py").write_text(OWN.replace("FACTOR", str(factor)))
+    script = "import own_layers as o, phitodeep as p; p.Sequential(p.Dense(3, 2), o.Twice()).save"
+    run = [sys.executable, "-c", f"{script}('own.safetensors')"]
+    path = os.pathsep.join([str(here), str(Path(cli.__file__).parents[2])])
+    subprocess.run(run, check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+@pytest.fixture
+def _forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = import_module("phitodeep.config.registry")
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    monkeypatch.setattr(registry, "_NAMES", dict(registry._NAMES))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "own_layers", raising=False)
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_a_module_registers_own_layers(here: Path) -> None:
+    own_layer(here)
+    assert "unknown layer 'Twice'" in mistake("info", "own.safetensors")
+    assert "Twice()" in phitodeep("info", "own.safetensors", "--import", "own_layers").stdout
+    sys.modules.pop("own_layers")
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_check_finds_a_wrong_backward(here: Path) -> None:
+    own_layer(here, factor=3)
+    shown = phitodeep("check", "own.safetensors", "-m", "own_layers", code=1).stdout
+    assert "\nFAILED\n" in shown
+    assert "has wrong gradients" in shown
+    assert "layer 1" in shown
+    sys.modules.pop("own_layers")
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_a_module_that_cannot_be_imported(here: Path) -> None:
+    assert "there is no module of this name" in mistake("info", "m", "--import", "nothing_here")
+    assert mistake("info", "m", "-m", "own.py").endswith("(--import own?).")
+    (here / "half_done.py").write_text("import nothing_here")
+    with pytest.raises(ModuleNotFoundError):
+        phitodeep("info", "m", "--import", "half_done")
+
+
+# --- check -----------------------------------------------------------------------------------
+
+
+def test_check_passes(digits: Path) -> None:
+    shown = phitodeep("check", digits).stdout
+    assert shown.startswith("digits.safetensors: 4 arrays, 572 bytes, float32\n")
+    assert shown.endswith("All checks passed.\n")
+    rows = [line.split() for line in shown.splitlines() if line.endswith(" ok")]
+    assert [row[0] for row in rows] == ["1.W", "1.b", "3.W", "3.b", "input"]
+    assert all(float(row[-2]) < 1e-7 for row in rows)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_check_finds_weights_that_are_not_finite(value: float) -> None:
+    model = Sequential(Dense(3, 2))
+    model.layers[0].W[1, 1] = value
+    model.save("m.safetensors")
+    shown = phitodeep("check", "m.safetensors", code=1).stdout
+    assert "0.W: 1 of 6 values are not finite" in shown
+    assert [line.split()[-1] for line in shown.splitlines()[2:4]] == ["FAILED", "ok"]
+
+
+def test_check_finds_wrong_gradients(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = Dense.backward
+    monkeypatch.setattr(Dense, "backward", lambda self, dY: backward(self, dY / 4))
+    assert "wrong gradients" in phitodeep("check", digits, code=1).stdout
+
+
+def test_check_of_models_that_read_tokens(writer: Path) -> None:
+    assert "All checks passed." in phitodeep("check", writer, "--probes", 2).stdout
+    categories = [
+        Chain(Select([column], tokens=True), Embedding(count, 3), Flatten())
+        for column, count in ((2, 3), (3, 50))
+    ]
+    model = Sequential(Parallel(Select([0, 1]), *categories), BatchNorm(), Dense(2), Tanh())
+    model.build((4,))
+    model.save("table.safetensors")
+    assert "All checks passed." in phitodeep("check", "table.safetensors").stdout
+
+
+# --- predict ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def expected(digits: Path) -> Array:
+    return Sequential.load(digits).predict(images(5))
+
+
+def test_predict_prints_rows_that_are_exact(digits: Path, expected: Array) -> None:
+    np.save("x.npy", images(5))
+    shown = phitodeep("predict", digits, "x.npy").stdout
+    np.testing.assert_array_equal(read_csv(shown).astype(np.float32), expected)
+
+
+@pytest.mark.parametrize("header", ["", ",".join(f"p{i}" for i in range(24)) + "\n"])
+def test_predict_reads_rows_and_reshapes_them(header: str, digits: Path, expected: Array) -> None:
+    rows = "\n".join(",".join(map(repr, row.tolist())) for row in images(5).reshape(5, 24))
+    Path("x.csv").write_text(header + rows + "\n\n")
+    shown = phitodeep("predict", digits, "x.csv").stdout
+    np.testing.assert_array_equal(read_csv(shown).astype(np.float32), expected)
+
+
+def test_predict_writes_files(digits: Path, expected: Array) -> None:
+    np.save("x.npy", images(5))
+    result = phitodeep("predict", digits, "x.npy", "--output", "out.npy")
+    assert result.stdout == ""
+    assert result.stderr == "Wrote out.npy: shape (5, 3), float32.\n"
+    np.testing.assert_array_equal(np.load("out.npy"), expected)
+    phitodeep("predict", digits, "x.npy", "-o", "out.csv")
+    np.testing.assert_array_equal(read_csv(Path("out.csv").read_text()).astype("f"), expected)
+    assert "must end in .npy or .csv" in phitodeep("predict", digits, "x", "-o", "a", code=2).stderr
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_printed_numbers_are_exact(dtype: type) -> None:
+    P = np.random.default_rng(0).standard_normal((5000, 2)).astype(dtype)
+    stream = io.StringIO()
+    _write_csv(stream, P)
+    np.testing.assert_array_equal(read_csv(stream.getvalue()).astype(dtype), P)
+
+
+def test_predict_gives_classes(digits: Path, expected: Array) -> None:
+    np.save("x.npy", images(5))
+    shown = phitodeep("predict", digits, "x.npy", "--classes").stdout
+    assert [int(line) for line in shown.splitlines()] == expected.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("loss", [BinaryCrossEntropy(), BinaryCrossEntropyWithLogits()], ids=repr)
+def test_a_single_score_is_compared_with_the_threshold(loss: Loss) -> None:
+    model = Sequential(Dense(1, 1), loss_class=loss)
+    model.layers[0].W = [[1.0]]
+    model.save("m.safetensors")
+    np.save("x.npy", np.array([[-0.5], [0.3], [0.9]]))
+    shown = phitodeep("predict", "m.safetensors", "x.npy", "--classes").stdout.split()
+    assert shown == ["0", "0" if loss.threshold else "1", "1"]
+
+
+def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
+    Path("x.csv").write_text("0,1,2,3,4,5,6,7\n")
+    shown = phitodeep("predict", writer, "x.csv", "--classes").stdout
+    assert len(shown.split(",")) == 8
+    Path("x.csv").write_text("0,1,2,3,4,5,6,0.5\n")
+    assert "integer tokens" in mistake("predict", writer, "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "1,2\n3,x\n", "a.csv, row 2, column 2: expected a number, got 'x'."),
+        ("a.csv", "u,v\n1,2\n\n3, \n", 'row 4, column 2 ("v"): expected a number, got an empty'),
+        ("a.csv", "1,oops\n3,4\n", "a.csv, row 1, column 2: expected a number, got 'oops'."),
+        ("a.csv", "1,2\n3\n", "a.csv, row 2 has 1 column, but the first row has 2 columns."),
+        ("a.csv", "u,v\n1,2,3\n", "row 2 has 3 columns, but the first row has 2 columns."),
+        ("a.csv", "1;2\n3;4\n", "got '3;4'. Columns must be separated by commas."),
+        ("a.csv", "", "a.csv has no row of numbers."),
+        ("a.csv", "u,v\n", "a.csv has no row of numbers."),
+        ("a.csv", b"\xff\xfe1,2", "cannot read a.csv as a CSV file: 'utf-8'"),
+        (
+            "a.csv",
+            "1,2\n3,4\n",
+            "a.csv has 2 numbers per row, but the model takes samples of shape",
+        ),
+        ("a.csv", "1\n2\n", "a.csv has 1 number per row, but the model takes samples of shape (4,"),
+        ("a.npy", b"nothing", "cannot read a.npy as an array of numbers"),
+        ("a.npy", b"", "cannot read a.npy as an array of numbers"),
+        ("a.npy", np.array([{}]), "cannot read a.npy as an array of numbers"),
+        ("a.npy", np.full((2, 24), np.nan), "nan"),
+        ("a.npy", np.ones((2, 4, 5)), "got shape (20,)"),
+        ("a.npy", np.ones((4, 6)), "a.npy has 6 numbers per row"),
+        ("a.npy", np.float64(3), "a.npy holds a single number"),
+        ("a.npy", np.ones(3), "a.npy has 1 number per row"),
+        ("a.txt", "1,2", "a.txt must be an .npy or a .csv file."),
+        ("b/a.csv", None, "cannot read b/a.csv: there is no such file."),
+        ("a.npy", None, "cannot read a.npy: there is no such file."),
+    ],
+)
+def test_inputs_that_cannot_be_used(
+    name: str, content: str | bytes | Array | None, message: str, digits: Path
+) -> None:
+    if isinstance(content, str):
+        Path(name).write_text(content)
+    elif isinstance(content, bytes):
+        Path(name).write_bytes(content)
+    elif content is not None:
+        np.save(name, content, allow_pickle=True)
+    assert message in mistake("predict", digits, name)
+
+
+def test_a_file_that_may_not_be_read(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("phitodeep.cli.inputs.Path.open", forbid)
+    assert mistake("predict", digits, "x.csv") == "[Errno 13] Permission denied: 'x.csv'"
+
+
+def test_a_column_of_numbers_fits_a_model_of_one_number() -> None:
+    Sequential(Dense(1, 1)).save("m.safetensors")
+    np.save("x.npy", np.ones(3))
+    assert len(phitodeep("predict", "m.safetensors", "x.npy").stdout.splitlines()) == 3
+
+
+# --- export ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write two files, as the export does; its own tests run what is in them."""
+
+    def write(self: Sequential, path: Path) -> None:
+        path.write_text("net")
+        path.with_suffix(".npz").write_text("weights")
+
+    monkeypatch.setattr(Sequential, "export_numpy", write, raising=False)
+
+
+@pytest.mark.usefixtures("exports")
+def test_export_writes_next_to_the_model_or_where_it_is_told(digits: Path) -> None:
+    shown = phitodeep("export", digits, "--to", "numpy").stdout
+    assert shown == "Wrote digits.py, 3 bytes.\nWrote digits.npz, 7 bytes.\n"
+    phitodeep("export", digits, "--to", "numpy", "--output", "net.py")
+    assert Path("net.npz").read_text() == "weights"
+
+
+@pytest.mark.usefixtures("exports")
+@pytest.mark.parametrize("name", ["digits.py", "digits.npz"])
+def test_export_replaces_nothing_unasked(name: str, digits: Path) -> None:
+    Path(name).write_text("mine")
+    message = mistake("export", digits, "--to", "numpy")
+    assert message == f"{name} exists: pass --output OTHER, or --force to replace it."
+    assert Path(name).read_text() == "mine"
+    phitodeep("export", digits, "--to", "numpy", "--force")
+    assert Path(name).read_text() != "mine"
+
+
+def test_export_to_something_unknown(digits: Path) -> None:
+    assert "'nothing' is not" in phitodeep("export", digits, "--to", "nothing", code=2).stderr
+
+
+# --- generate --------------------------------------------------------------------------------
+
+
+def test_generate_continues_a_text(writer: Path) -> None:
+    model = Sequential.load(writer)
+    tokens = model.generate(model.tokenizer.encode("to be"), 12, seed=3, temperature=0.5)[0]
+    options = ["--prompt", "to be", "-n", 12, "--seed", 3, "--temperature", 0.5]
+    shown = phitodeep("generate", writer, *options).stdout
+    assert shown == model.tokenizer.decode(tokens) + "\n"
+    likeliest = phitodeep("generate", writer, *options[:4], "--top-k", 1).stdout
+    for option in (("--temperature", 0), ("--top-p", 1e-9)):
+        assert phitodeep("generate", writer, *options[:4], *option).stdout == likeliest
+
+
+def test_generate_without_a_tokenizer_takes_numbers(writer: Path) -> None:
+    model = Sequential.load(writer)
+    model.tokenizer = None
+    model.save("plain.safetensors")
+    tokens = model.generate([3, 1, 4], 5, seed=1)[0].tolist()
+    for prompt in ("3 1 4", "3,1, 4", " 3 1 4 "):
+        shown = phitodeep("generate", "plain.safetensors", "-p", prompt, "-n", 5, "--seed", 1)
+        assert [int(token) for token in shown.stdout.split()] == tokens
+    for prompt in ("to be", "3 -1", "", "3.5"):
+        message = mistake("generate", "plain.safetensors", "--prompt", prompt)
+        assert message.startswith(
+            "the file holds no tokenizer, so the prompt must be token numbers"
+        )
+
+
+def test_generate_refuses_what_it_cannot_use(digits: Path, writer: Path) -> None:
+    assert "needs a model that reads tokens" in mistake("generate", digits, "--prompt", "a")
+    assert "has no character 'X'" in mistake("generate", writer, "--prompt", "X")
+    assert "at least one token" in mistake("generate", writer, "--prompt", "")
+
+
+def test_a_tokenizer_is_read_back() -> None:
+    tokenizer = CharTokenizer("banana\n")
+    again = CharTokenizer.from_config(tokenizer.get_config())
+    assert tokenizer.get_config() == {"text": "\nabn"}
+    assert repr(again) == repr(tokenizer)
+    np.testing.assert_array_equal(again.encode("nab"), tokenizer.encode("nab"))
+
+
+# --- verify ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("faults", [[], ["Dense is wrong"]])
+def test_verify_ends_with_its_verdict(faults: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    report = Verification({"NumPy": "2"}, (Row("layer", "Dense", faults=faults),), 1.0)
+    monkeypatch.setattr("phitodeep.testing.verify", lambda: report)
+    phitodeep("verify", code=bool(faults))
+
+
+# --- real processes --------------------------------------------------------------------------
+
+MODULE = [sys.executable, "-m", "phitodeep"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+
+
+def process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MODULE, *arguments], capture_output=True, text=True, env=ENVIRONMENT, **options
+    )
+
+
+def test_the_module_runs_and_fails_without_a_traceback() -> None:
+    done = process("info", "none")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: cannot read none: there is no such file.\n"
+    assert process("--nothing").returncode == 2
+    assert process("--help").stdout.startswith("Usage: phitodeep [OPTIONS] COMMAND")
+
+
+def test_the_script_is_the_same() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())
+    module, _, name = project["project"]["scripts"]["phitodeep"].partition(":")
+    assert getattr(import_module(module), name) is cli.main
+
+
+@pytest.mark.parametrize(("rows", "reader"), [(50_000, "head -n 1"), (2, "true")])
+def test_a_closed_pipe_ends_quietly(rows: int, reader: str, digits: Path) -> None:
+    np.save("x.npy", np.repeat(images(1), rows, axis=0))
+    command = " ".join([*MODULE, "predict", str(digits), "x.npy"])
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} | {reader}"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert len(done.stdout.splitlines()) == (reader != "true")
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)
+
+
+def test_ctrl_c_ends_a_process_with_130(writer: Path) -> None:
+    arguments = ["generate", str(writer), "--prompt", "to be", "-n", "1000000"]
+    with subprocess.Popen(
+        [*MODULE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.read(20).startswith(b"to be")  # tokens come one by one
+        time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        running.stdout.read()
+        assert running.stderr.read() == b""
+        assert running.wait(20) == 130
+
+
+def test_import_phitodeep_does_not_import_click() -> None:
+    code = "import sys, phitodeep.model, phitodeep.testing; sys.exit('click' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT).returncode == 0

@@ -1,0 +1,222 @@
+"""`verify` passes what is right, finds what is broken, and covers all that is public."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import layers, loss
+from phitodeep.layers import Dense, Layer, ReLU, Tanh
+from phitodeep.loss import Loss, MeanSquaredError
+from phitodeep.optimization.optimizers import OPTIMIZERS, SGD
+from phitodeep.testing import Verification, references, verification, verify
+from phitodeep.testing.examples import EXAMPLES, TOKENS
+from phitodeep.testing.references import Pair, compare, construct
+from phitodeep.types import Array
+from phitodeep.version import __version__
+
+CHECKS = list(verification._checks())
+
+
+@pytest.fixture(scope="module")
+def report() -> Verification:
+    return verify(verbose=False)
+
+
+def verified(monkeypatch: pytest.MonkeyPatch, *names: str) -> Verification:
+    """Verify these classes only."""
+    monkeypatch.setattr(verification, "_checks", lambda: [c for c in CHECKS if c[1] in names])
+    return verify(verbose=False)
+
+
+# --- a machine on which all is right ---------------------------------------------------------
+
+
+def test_everything_passes(report: Verification) -> None:
+    assert report.passed, str(report)
+    assert report.faults == []
+    assert {row.verdict for row in report.rows} == {"ok"}
+    assert sum(row.checks for row in report.rows) == len(CHECKS)
+
+
+def test_it_covers_every_public_layer_loss_and_optimizer(report: Verification) -> None:
+    def public(module: Any, base: type) -> set[str]:
+        found = (getattr(module, name) for name in module.__all__)
+        return {c.__name__ for c in found if inspect.isclass(c) and issubclass(c, base)}
+
+    rows = {(row.kind, row.name) for row in report.rows}
+    assert rows == {
+        *(("layer", name) for name in public(layers, Layer) - {"Layer", "Swish"}),
+        *(("loss", name) for name in public(loss, Loss) - {"Loss", "Elementwise"}),
+        *(("optimizer", kind.__name__) for kind in OPTIMIZERS.values() if kind.__name__ != "LBFGS"),
+    }
+
+
+def test_nothing_is_left_out() -> None:
+    cases = [len(kind.cases()) for kind in references.KINDS.values()]
+    slopes = len(references.loss_cases())
+    assert len(CHECKS) == len(EXAMPLES) + len(TOKENS) + slopes + sum(cases)
+
+
+def test_every_row_has_its_numbers(report: Verification) -> None:
+    for row in report.rows:
+        assert (row.gradient is None) == (row.kind == "optimizer"), row
+        assert row.differences.keys() in (set(), {"float64", "float32"})
+        if row.differences:
+            assert row.differences["float64"] < 1e-12
+            assert row.differences["float32"] < 1e-4
+    assert sum(bool(row.differences) for row in report.rows) > 75
+    assert all(0 < (row.gradient or 0) < 1e-7 for row in report.rows if row.kind == "layer")
+
+
+def test_the_report_says_what_it_was_measured_on(report: Verification) -> None:
+    assert report.machine["NumPy"] == np.__version__
+    assert report.machine["kernels"] in ("NumPy", "compiled by Numba")
+    assert "threads: " in report.machine["BLAS"]
+    text = str(report)
+    assert f"NumPy      {np.__version__}" in text
+    assert report.machine["phitodeep"] == __version__
+    assert (
+        f"All {len(CHECKS)} checks of {len(report.rows)} classes passed in " in text.split("\n")[-1]
+    )
+
+
+def test_it_prints_the_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verification, "_checks", lambda: [c for c in CHECKS if c[1] == "Dense"])
+    report = verify()
+    out, err = capsys.readouterr()
+    assert out == f"{report}\n"
+    assert err == ""
+
+
+def test_a_terminal_shows_progress_and_colours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(verification, "_checks", lambda: [c for c in CHECKS if c[1] == "Dense"])
+    verify(verbose=False)
+    assert capsys.readouterr() == ("", "")
+    verify()
+    out, err = capsys.readouterr()
+    assert "\x1b[32mok\x1b[0m" in out.replace(" ", "")
+    assert "Verifying" in err
+
+
+# --- broken ones -----------------------------------------------------------------------------
+
+
+def changed(method: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: change(method(*args, **kwargs))
+
+
+def test_a_wrong_backward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tanh, "backward", changed(Tanh.backward, lambda dX: 1.001 * dX))
+    report = verified(monkeypatch, "Tanh", "ReLU")
+    assert not report.passed
+    assert {row.name: row.verdict for row in report.rows} == {"ReLU": "ok", "Tanh": "FAILED"}
+    text = str(report)
+    assert text.endswith("FAILED: Tanh. Please report this, with the table above.")
+    assert "Tanh() has wrong gradients.\n  dX[" in text
+    assert "Tanh() | rank 2 in float64: dX differs from the stored numbers by " in text
+
+
+def test_a_forward_that_differs_from_pytorch_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient is right: only the stored numbers tell."""
+    monkeypatch.setattr(Dense, "forward", changed(Dense.forward, lambda Y: Y + 1e-3))
+    (row,) = verified(monkeypatch, "Dense").rows
+    assert row.verdict == "FAILED"
+    assert {fault.partition(": ")[2][:9] for fault in row.faults} == {"Y differs"}
+    assert row.differences["float64"] == pytest.approx(1e-3, rel=0.3)
+
+
+def test_a_float32_that_turns_into_float64_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def promoted(Y: Array) -> Array:
+        return Y.astype(np.float64)
+
+    monkeypatch.setattr(layers.Dropout, "forward", changed(layers.Dropout.forward, promoted))
+    (row,) = verified(monkeypatch, "Dropout").rows
+    assert len(row.faults) == 4
+    assert row.faults[0] == "Dropout(0.4) in float32: Y is float64, or not finite"
+
+
+def test_a_wrong_loss_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradient = changed(MeanSquaredError.loss_gradient, lambda dY: dY / 2)
+    monkeypatch.setattr(MeanSquaredError, "loss_gradient", gradient)
+    (row,) = verified(monkeypatch, "MeanSquaredError").rows
+    assert any("has wrong gradients" in fault for fault in row.faults)
+    assert any("the gradient for float64 targets differs" in fault for fault in row.faults)
+
+
+def test_a_wrong_optimizer_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = SGD.update
+
+    def slow(self: SGD, theta: Array, g: Array, lr: float) -> None:
+        update(self, theta, g, 0.999 * lr)
+
+    monkeypatch.setattr(SGD, "update", slow)
+    (row,) = verified(monkeypatch, "SGD").rows
+    assert row.verdict == "FAILED"
+    assert "SGD(0.1) in float64: 0.W after step 1 differs from" in row.faults[0]
+
+
+def test_a_bug_is_not_taken_for_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(ReLU, "backward", crash)
+    with pytest.raises(ZeroDivisionError):
+        verified(monkeypatch, "ReLU")
+
+
+# --- comparing with stored numbers -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "fault"),
+    [
+        (np.array([1.0, 2.0]), ""),
+        (np.array([1.0, 2.0 + 1e-12]), ""),
+        (np.array([1.0, 2.02]), "Y differs from the stored numbers by 1.0e-02"),
+        (np.array([1.0, np.nan]), "Y differs from the stored numbers by nan"),
+        (np.array([1.0]), r"Y has shape (1,), stored is (2,)"),
+        (np.array([1, 2], np.float32), "Y is float32, expected float64"),
+    ],
+)
+def test_what_a_pair_finds_wrong(found: Array, fault: str) -> None:
+    assert Pair("Y", found, np.array([1.0, 2.0])).fault("float64", 1e-10, 1e-10) == fault
+
+
+def test_an_array_that_is_missing_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dense, "gradients", lambda self: {"W": self.grads["W"], "V": np.ones(2)})
+    faults = compare("layer", "Dense(4, 3) | rank 2", "float64")[1]
+    assert [fault.partition(": ")[2] for fault in faults] == [
+        "grads.V has shape (2,), stored is (0,)",
+        "grads.b has shape (0,), stored is (3,)",
+    ]
+
+
+def test_every_parameter_is_compared_after_every_step() -> None:
+    pairs = list(references.optimizer_pairs("Adam()", "float64"))
+    names = {pair.name for pair in pairs}
+    assert len(pairs) == len(names) == 12 * 6
+    assert {"0.W after step 1", "1.gamma after step 7", "2.b after step 12"} < names
+
+
+def test_cases_are_read_without_eval() -> None:
+    made = construct('Parallel(Dense(4, 3), Chain(Tanh()), merge="add") | a remark', layers)
+    assert repr(made) == repr(layers.Parallel(Dense(4, 3), layers.Chain(Tanh()), merge="add"))
+    for bad in ("__import__('os')", "Dense.__init__", "Dense(x)", "Dense(1 + n)"):
+        with pytest.raises((AttributeError, ValueError)):
+            construct(bad, layers)
+
+
+def test_no_two_files_have_a_case_of_the_same_name() -> None:
+    files = [references.read(references.FOLDER / f"{name}.npz") for name in ("layers", "catalogue")]
+    assert len(references.layer_cases()) == sum(map(len, files)) > 180
