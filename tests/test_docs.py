@@ -18,6 +18,7 @@ PACKAGE, API = ROOT / "phitodeep", sorted((ROOT / "docs" / "api").glob("*.md"))
 UNSHOWN = {  # what only exports or looks up names, old paths, and displays
     "loss.names",
     "optimization.optimizers",
+    "training.callbacks",
     "training.progress",
     *(f"optimization.{old}" for old in ("callbacks", "feeding", "initialization")),
     *(f"optimization.{old}" for old in ("rate_finder", "training")),

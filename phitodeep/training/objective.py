@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.errors import OrderError, ShapeError
+from phitodeep.errors import OrderError
 from phitodeep.layers.call import calling, current, inference
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
@@ -116,11 +116,6 @@ class Objective:
             for metric in self.metrics:
                 # a copy: a view of the predictions would change with the next batch
                 new, old = np.array(metric.sums(Y, T)), sums.get(metric.name)
-                if old is not None and old.shape != new.shape:
-                    raise ShapeError(
-                        f"the sums of {metric.name} have shape {old.shape} so far, and "
-                        f"{new.shape} for this batch."
-                    )
                 sums[metric.name] = new if old is None else metric.merge(old, new)
 
     def results(self, sums: Sums) -> dict[str, Any]:
