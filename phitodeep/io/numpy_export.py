@@ -170,9 +170,7 @@ def free_shapes(model: Layer) -> tuple[Sizes, Sizes]:
     found: list[int | None] = list(output)
     for axis, n in enumerate(shape):
         limit = most_steps(model) if axis == 0 else None
-        sizes = (
-            {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {limit // 2, limit - 1, limit}
-        )
+        sizes = {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {limit // 2, limit - 1, limit}
         tries = [
             _output(model, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes - {0, n}
         ]

@@ -581,7 +581,7 @@ def load_weights(path: Path, export_id: str) -> dict[str, Array]:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             weights = {name: file[name] for name in file.files}
-    except (EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
+    except (EOFError, OSError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is damaged: export the network again.") from error
     if str(weights.pop("export_id", "")) != export_id:
         raise ValueError(
@@ -595,11 +595,15 @@ def main(predict: Callable[[Array], Array], arguments: Sequence[str]) -> None:
     """Read X from a .npy file, and print the predictions or save them to another .npy file."""
     if len(arguments) not in (2, 3):
         sys.exit(f"usage: python {arguments[0]} input.npy [output.npy]")
+    source, *target = arguments[1:]
     try:
-        Y = predict(np.load(arguments[1], allow_pickle=False))
-    except (OSError, TypeError, ValueError) as error:
-        sys.exit(f"{arguments[1]}: {error}")
-    if len(arguments) == 3:
-        np.save(arguments[2], Y)
-    else:
+        Y = predict(np.load(source, allow_pickle=False))
+    except (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        sys.exit(f"{source}: {error}")
+    if not target:
         print(Y)
+        return
+    try:
+        np.save(target[0], Y)
+    except OSError as error:
+        sys.exit(f"{target[0]}: {error}")
