@@ -92,6 +92,15 @@ def images(n: int) -> Array:
     return np.random.default_rng(0).random((n, 4, 6)).astype(np.float32)
 
 
+def npy(header: bytes) -> bytes:
+    """The content of an .npy file with this header."""
+    return b"\x93NUMPY\x01\x00\x76\x00" + header.ljust(117) + b"\n" + bytes(64)
+
+
+def header(shape: str) -> bytes:
+    return f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode()
+
+
 def read_csv(text: str) -> Array:
     return np.array([[float(cell) for cell in line.split(",")] for line in text.splitlines()])
 
@@ -311,6 +320,9 @@ def test_check_finds_a_wrong_backward(here: Path) -> None:
 def test_a_module_that_cannot_be_imported(here: Path) -> None:
     assert "there is no module of this name" in mistake("info", "m", "--import", "nothing_here")
     assert mistake("info", "m", "-m", "own.py").endswith("(--import own?).")
+    assert mistake("info", "m", "-m", "./a/own.py").endswith("(--import a.own?).")
+    for name in ("", ".", ".py", "../own"):
+        assert "there is no module of this name" in mistake("info", "m", "-m", name)
     (here / "half_done.py").write_text("import nothing_here")
     with pytest.raises(ModuleNotFoundError):
         phitodeep("info", "m", "--import", "half_done")
@@ -441,6 +453,11 @@ def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
         ("a.csv", "1\n2\n", "a.csv has 1 number per row, but the model takes samples of shape (4,"),
         ("a.npy", b"nothing", "cannot read a.npy as an array of numbers"),
         ("a.npy", b"", "cannot read a.npy as an array of numbers"),
+        ("a.npy", b"PK\x03\x04" + 50 * b"0", "cannot read a.npy as an array of numbers"),
+        ("a.npy", npy(b"(" * 117), "cannot read a.npy as an array of numbers"),
+        ("a.npy", npy(header("(" + 30 * "9" + ", 4)")), "cannot read a.npy as an array of numbers"),
+        ("a.npy", npy(header("(True, 4)")), "cannot read a.npy as an array of numbers"),
+        ("a.csv", "1;2\n", "a.csv has no row of numbers. Columns must be separated by commas."),
         ("a.npy", np.array([{}]), "cannot read a.npy as an array of numbers"),
         ("a.npy", np.full((2, 24), np.nan), "nan"),
         ("a.npy", np.ones((2, 4, 5)), "got shape (20,)"),
@@ -470,6 +487,30 @@ def test_a_file_that_may_not_be_read(digits: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("phitodeep.cli.inputs.Path.open", forbid)
     assert mistake("predict", digits, "x.csv") == "[Errno 13] Permission denied: 'x.csv'"
+
+
+def test_numbers_that_are_too_large_for_tokens_are_a_message(writer: Path) -> None:
+    Path("a.csv").write_text("1,2,1e30\n")
+    assert "takes integer tokens" in mistake("predict", writer, "a.csv")
+
+
+def test_no_command_writes_over_what_it_reads(digits: Path) -> None:
+    np.save("x.npy", images(2))
+    model = digits.rename("model.npy").read_bytes()
+    for output in ("x.npy", "model.npy"):
+        message = mistake("predict", "model.npy", "x.npy", "-o", output)
+        assert message == f"{output} is a file that this command reads: pass --output OTHER."
+    for name in ("model.py", "model.npz"):
+        Path("model.npy").rename(name)
+        assert "this command reads" in mistake("export", name, "--to", "numpy", "--force")
+        assert Path(name).read_bytes() == model
+        Path(name).rename("model.npy")
+    assert np.load("x.npy").shape == (2, 4, 6)
+
+
+@pytest.mark.parametrize("arguments", [["", "--to", "numpy"], ["-o", "", "--to", "numpy"]])
+def test_export_without_a_name(arguments: list[str], digits: Path) -> None:
+    mistake("export", *[digits] * ("-o" in arguments), *arguments)
 
 
 def test_a_column_of_numbers_fits_a_model_of_one_number() -> None:
@@ -607,6 +648,26 @@ def test_a_closed_pipe_ends_quietly(rows: int, reader: str, digits: Path) -> Non
     assert len(done.stdout.splitlines()) == (reader != "true")
     assert done.stderr == ""
     assert done.returncode in (0, 1)
+
+
+@pytest.mark.parametrize("command", ["phitodeep --help", "phitodeep info $0"])
+@pytest.mark.parametrize(
+    ("where", "code"), [(">&-", 0), ("> /dev/full", 1), ("| cat; exit ${PIPESTATUS[0]}", 0)]
+)
+def test_a_stdout_that_cannot_be_used(command: str, where: str, code: int, digits: Path) -> None:
+    if "full" in where and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    name = digits.rename("é漢.safetensors")
+    line = f"{command.replace('phitodeep', f'{sys.executable} -m phitodeep')} {where}"
+    done = subprocess.run(
+        ["bash", "-c", line, str(name)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr == ("" if code == 0 else "Error: [Errno 28] No space left on device\n")
 
 
 def test_ctrl_c_ends_a_process_with_130(writer: Path) -> None:

@@ -16,6 +16,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack, redirect_stdout
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -54,6 +56,19 @@ class App(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
         return [*self.commands]
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            if sys.stdout is None:  # it was closed
+                stream = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+                stack.enter_context(redirect_stdout(stream))
+            elif isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+                sys.stdout.reconfigure(errors="replace")  # not every terminal can show all texts
+            try:
+                return super().main(*args, **kwargs)
+            except OSError as error:  # of --help and --version
+                Failure(str(error)).show()
+                sys.exit(1)
+
     def invoke(self, context: click.Context) -> Any:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
@@ -90,22 +105,38 @@ def _import(context: click.Context, option: click.Parameter, modules: tuple[str,
     if modules and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for name in modules:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # a module that this one imports
-            hint = f" (--import {name.removesuffix('.py')}?)" if name.endswith(".py") else ""
+        if not _imported(name):
+            own = name.removesuffix(".py").replace("/", ".").lstrip(".")
+            hint = f" (--import {own}?)" if name.endswith(".py") and own else ""
             raise Failure(
                 f"--import {name}: there is no module of this name in {os.getcwd()}, nor among the "
                 f"installed ones{hint}."
-            ) from None
+            )
+
+
+def _imported(name: str) -> bool:
+    """Import a module, or return False if there is none of this name."""
+    if not name or name.startswith("."):  # importlib takes a dot for a relative import
+        return False
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # a module that this one imports
+        return False
+    return True
 
 
 def refuse_overwriting(path: Path, force: bool) -> None:
     """Refuse to replace a file, unless --force was given."""
     if path.exists() and not force:
         raise ArgumentError(f"{path} exists: pass --output OTHER, or --force to replace it.")
+
+
+def refuse_own(path: Path, *read: Path) -> None:
+    """Refuse to write to a file that the command reads."""
+    if path.exists() and any(other.exists() and path.samefile(other) for other in read):
+        raise ArgumentError(f"{path} is a file that this command reads: pass --output OTHER.")
 
 
 def _show_warning(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from phitodeep.cli.app import model_file, refuse_overwriting
+from phitodeep.cli.app import model_file, refuse_overwriting, refuse_own
 from phitodeep.sequential import load
 
 EXPORTS = {  # format -> the method that writes it, and the endings of its files
@@ -37,10 +37,16 @@ def export(file: Path, form: str, output: Path | None, force: bool) -> None:
       phitodeep export digits.safetensors --to numpy --output net.py
     """
     method, (first, *others) = EXPORTS[form]
-    target = file.with_suffix(first) if output is None else output
-    written = [target, *map(target.with_suffix, others)]
+    target = _ending(file, first) if output is None else output
+    written = [target, *(_ending(target, other) for other in others)]
     for path in written:
+        refuse_own(path, file)
         refuse_overwriting(path, force)
     getattr(load(file), method)(target)
     for path in written:
         click.echo(f"Wrote {path}, {path.stat().st_size:,} bytes.")
+
+
+def _ending(path: Path, suffix: str) -> Path:
+    """Return the path with another ending; unlike `with_suffix`, also of an empty name."""
+    return path.parent / f"{path.stem}{suffix}"

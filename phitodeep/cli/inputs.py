@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def sample_shape(model: Sequential) -> Shape | None:
 def fitted(X: Array, model: Sequential, name: str) -> Array:
     """Return X in the model's input shape, if that takes no more than a reshape."""
     shape = sample_shape(model)
-    if model.takes_tokens and X.dtype.kind == "f" and (X == np.floor(X)).all():
+    if model.takes_tokens and X.dtype.kind == "f" and _whole(X):
         X = X.astype(np.int64)  # a CSV does not distinguish 3 from 3.0
     if shape is None or X.ndim > 2 or X.shape[1:] == shape:
         return X
@@ -45,12 +46,17 @@ def fitted(X: Array, model: Sequential, name: str) -> Array:
     )
 
 
+def _whole(X: Array) -> bool:
+    """Return whether all numbers are integers, and none is too large for that to mean much."""
+    return bool(((X == np.floor(X)) & (np.abs(X) < 2**53)).all())
+
+
 def _read_npy(path: Path) -> Array:
     try:
-        X: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        X: Array = np.lib.format.open_memmap(path, mode="r")  # np.load reads other formats too
     except FileNotFoundError:
         raise DataError(f"cannot read {path}: there is no such file.") from None
-    except (ValueError, EOFError) as error:
+    except (ValueError, TypeError, OverflowError, SyntaxError, TokenError) as error:
         raise DataError(f"cannot read {path} as an array of numbers: {error}") from error
     if X.ndim == 0:
         raise DataError(f"{path} holds a single number: an array (N, ...) of samples is needed.")
@@ -70,7 +76,7 @@ def _read_csv(path: Path) -> Array:
     header = lines[0][1] if lines and all(_number(cell) is None for cell in lines[0][1]) else []
     rows = lines[bool(header) :]
     if not rows:
-        raise DataError(f"{path} has no row of numbers.")
+        raise DataError(f"{path} has no row of numbers.{_hint(len(header))}")
     width = len(lines[0][1])
     return np.array([_numbers(path, line, row, width, header) for line, row in rows])
 
@@ -88,13 +94,16 @@ def _numbers(
         number = _number(cell)
         if number is None:
             name = f' ("{header[j]}")' if header else ""
-            hint = " Columns must be separated by commas." if width == 1 else ""
             raise DataError(
                 f"{path}, row {line}, column {j + 1}{name}: expected a number, got "
-                f"{repr(cell) if cell.strip() else 'an empty cell'}.{hint}"
+                f"{repr(cell) if cell.strip() else 'an empty cell'}.{_hint(width)}"
             )
         numbers.append(number)
     return numbers
+
+
+def _hint(width: int) -> str:
+    return " Columns must be separated by commas." if width == 1 else ""
 
 
 def _columns(count: int) -> str:

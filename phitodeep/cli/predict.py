@@ -9,7 +9,7 @@ from typing import IO
 import click
 import numpy as np
 
-from phitodeep.cli.app import model_file
+from phitodeep.cli.app import model_file, refuse_own
 from phitodeep.cli.inputs import fitted, read_inputs
 from phitodeep.files import atomic_write
 from phitodeep.sequential import Sequential, load
@@ -42,6 +42,8 @@ def predict(file: Path, input: Path, output: Path | None, classes: bool) -> None
     """
     if output is not None and output.suffix not in (".npy", ".csv"):
         raise click.BadParameter("the name must end in .npy or .csv", param_hint="--output")
+    if output is not None:
+        refuse_own(output, file, input)
     model = load(file)
     P = model.predict(fitted(read_inputs(input), model, input.name))
     if classes:

@@ -160,6 +160,11 @@ def arguments(form: Form, layer: Layer) -> Iterator[tuple[str, bool, Any]]:
     gap = False
     for p in list(inspect.signature(form).parameters.values())[1:]:
         owner, name = layer.tied.get(p.name, (layer, p.name))
+        if p.kind is p.POSITIONAL_ONLY:
+            raise ArgumentError(
+                f"{form.__name__} takes {p.name!r} by position only: settings are passed by name, "
+                'so leave out the "/".'
+            )
         if name in owner.params or name in owner.state:
             yield p.name, gap or p.kind is p.KEYWORD_ONLY, (owner, name)
             continue

@@ -21,6 +21,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
 
 RULE = "# --- {} "
+MANY = 2**16  # times as many steps as the model was built for: there is no limit
 Sizes = tuple[int | None, ...]  # of one sample; None: any
 
 
@@ -75,10 +76,11 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
     checks: list[tuple[str, str]] = [("", "X"), ("", literal(shape, "the input shape"))]
     if not model.takes_tokens:
         checks.append(("", f'"{model.dtype}"'))
-    if shape[:1] == (None,) and model.max_steps is not None:
-        checks.append(("max_steps=", str(model.max_steps)))
+    limit = most_steps(model) if shape[:1] == (None,) else None
+    if limit is not None:
+        checks.append(("max_steps=", str(limit)))
     lines = [
-        f'"""{_docstring(model, name, shape, output)}"""',
+        f'"""{_docstring(model, name, shape, output, limit)}"""',
         "",
         "from __future__ import annotations",
         "",
@@ -123,10 +125,10 @@ def _section(title: str, blocks: list[str]) -> list[str]:
     return lines
 
 
-def _docstring(model: Layer, name: str, shape: Sizes, output: Sizes) -> str:
+def _docstring(model: Layer, name: str, shape: Sizes, output: Sizes, limit: int | None) -> str:
     """Return the text that says what the file is, safe inside triple quotes."""
     kind = "int64" if model.takes_tokens else str(model.dtype)
-    steps = f", and any at most {model.max_steps}" if (None in shape and model.max_steps) else ""
+    steps = "" if limit is None else f", and any at most {limit}"
     rows = [("path", "layer", "output", "parameters")]
     for key, layer in model.children().items():
         text = one_line(layer, 45)
@@ -167,10 +169,8 @@ def free_shapes(model: Layer) -> tuple[Sizes, Sizes]:
     free: list[int | None] = list(shape)
     found: list[int | None] = list(output)
     for axis, n in enumerate(shape):
-        limit = model.max_steps if axis == 0 else None
-        sizes = (
-            {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {1, limit // 2, limit - 1, limit}
-        )
+        limit = most_steps(model) if axis == 0 else None
+        sizes = {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {limit // 2, limit - 1, limit}
         tries = [
             _output(model, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes - {0, n}
         ]
@@ -180,6 +180,28 @@ def free_shapes(model: Layer) -> tuple[Sizes, Sizes]:
             for other in outputs:
                 found = [a if a == b else None for a, b in zip(found, other, strict=True)]
     return tuple(free), tuple(found)
+
+
+def most_steps(model: Layer) -> int | None:
+    """Return the largest size of the first axis of a sample, or None if there is no limit.
+
+    Layers may lengthen or shorten the steps before the layer that has the limit `max_steps`.
+    """
+    if model.max_steps is None or not model.input_shape:
+        return None
+    n, *rest = model.input_shape
+    low = high = n
+    while _output(model, (high, *rest)) is not None:
+        low, high = high, 2 * high
+        if high > MANY * n:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _output(model, (middle, *rest)) is None:
+            high = middle
+        else:
+            low = middle
+    return low
 
 
 def _output(model: Layer, shape: Shape) -> Shape | None:

@@ -98,8 +98,8 @@ def gelu(X: Array) -> Array:
 
 def gelu_tanh(X: Array) -> Array:
     """The approximation of gelu that GPT-2 uses: x sigmoid(2 u), u = k (x + 0.044715 x^3)."""
-    k = math.sqrt(2 / math.pi)
-    return X * sigmoid(2 * k * (X + 0.044715 * X**3))
+    k, Z = math.sqrt(2 / math.pi), np.clip(X, -100, 100)  # farther out, the sigmoid is 0 or 1
+    return X * sigmoid(2 * k * (Z + 0.044715 * Z**3))
 
 
 def softmax(X: Array, axis: int = -1) -> Array:
@@ -422,10 +422,15 @@ def global_max_pool(X: Array) -> Array:
 # --- norms ----------------------------------------------------------------------------------------
 
 
+def rescale(X: Array, eps: float) -> Array:
+    """x / sqrt(mean(x^2) + eps) along the last axis, written so that squares cannot overflow."""
+    s = np.maximum(np.abs(X).max(axis=-1, keepdims=True), 1)
+    return X / s / np.sqrt(np.square(X / s).mean(axis=-1, keepdims=True) + eps / s / s)
+
+
 def normalise(X: Array, eps: float) -> Array:
     """(x - mean) / sqrt(variance + eps) along the last axis."""
-    Z = X - X.mean(axis=-1, keepdims=True)
-    return Z / np.sqrt(np.square(Z).mean(axis=-1, keepdims=True) + eps)
+    return rescale(X - X.mean(axis=-1, keepdims=True), eps)
 
 
 def layer_norm(X: Array, gamma: Array, beta: Array, eps: float) -> Array:
@@ -435,7 +440,7 @@ def layer_norm(X: Array, gamma: Array, beta: Array, eps: float) -> Array:
 
 def rms_norm(X: Array, gamma: Array, eps: float) -> Array:
     """gamma x / sqrt(mean(x^2) + eps) along the last axis of X (..., D)."""
-    return gamma * X / np.sqrt(np.square(X).mean(axis=-1, keepdims=True) + eps)
+    return gamma * rescale(X, eps)
 
 
 def group_norm(X: Array, gamma: Array, beta: Array, groups: int, eps: float) -> Array:
@@ -515,6 +520,8 @@ def center_crop(X: Array, window: Sequence[int], pads: Sequence[int]) -> Array:
     """The middle (height, width) of images (N, height, width, C), after adding zeros around."""
     X = np.pad(X, ((0, 0), *((p, p) for p in pads), (0, 0)))
     top, left = ((n - w) // 2 for n, w in zip(X.shape[1:3], window, strict=True))
+    if min(top, left) < 0:
+        raise ValueError(f"{tuple(window)} does not fit into {X.shape[1:3]} pixels.")
     return X[:, top : top + window[0], left : left + window[1]]
 
 
@@ -528,7 +535,7 @@ def latent_mean(X: Array) -> Array:
 
 def check_shape(X: Array, shape: Sequence[int | None], max_steps: int | None) -> None:
     """Refuse any X but (N, *shape), N > 0; a size of None may be anything up to max_steps."""
-    wanted = f"(N, {', '.join('any' if n is None else str(n) for n in shape)})"
+    wanted = f"({', '.join(['N', *('any' if n is None else str(n) for n in shape)])})"
     sizes = X.shape[1:]
     fits = len(sizes) == len(shape) and all(
         n > 0 if wants is None else n == wants for n, wants in zip(sizes, shape, strict=True)
@@ -574,7 +581,7 @@ def load_weights(path: Path, export_id: str) -> dict[str, Array]:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             weights = {name: file[name] for name in file.files}
-    except (EOFError, OSError, ValueError, zipfile.BadZipFile) as error:
+    except (EOFError, OSError, RuntimeError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is damaged: export the network again.") from error
     if str(weights.pop("export_id", "")) != export_id:
         raise ValueError(
@@ -588,11 +595,15 @@ def main(predict: Callable[[Array], Array], arguments: Sequence[str]) -> None:
     """Read X from a .npy file, and print the predictions or save them to another .npy file."""
     if len(arguments) not in (2, 3):
         sys.exit(f"usage: python {arguments[0]} input.npy [output.npy]")
+    source, *target = arguments[1:]
     try:
-        Y = predict(np.load(arguments[1], allow_pickle=False))
-    except (OSError, TypeError, ValueError) as error:
-        sys.exit(f"{arguments[1]}: {error}")
-    if len(arguments) == 3:
-        np.save(arguments[2], Y)
-    else:
+        Y = predict(np.load(source, allow_pickle=False))
+    except (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        sys.exit(f"{source}: {error}")
+    if not target:
         print(Y)
+        return
+    try:
+        np.save(target[0], Y)
+    except OSError as error:
+        sys.exit(f"{target[0]}: {error}")

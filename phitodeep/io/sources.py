@@ -47,6 +47,11 @@ class Sources:
                     "the exported file: rename it."
                 )
             return
+        if hasattr(builtins, name):
+            raise ArgumentError(
+                f"export_numpy: {name!r}, which {who} uses, would hide Python's own {name!r} in "
+                "the exported file: rename it."
+            )
         self.names[name] = value
         home = _home(name, value)
         if home is not None:

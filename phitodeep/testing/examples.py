@@ -113,6 +113,12 @@ def embedding(vocab_size: int = 7, dim: int = 3) -> Embedding:
     return made
 
 
+def tied() -> Chain:
+    """Return a chain whose embedding is used twice, so that its gradient has two parts."""
+    shared = Embedding(5, 3)
+    return Chain(shared, Tanh(), TiedDense(shared))
+
+
 ELEMENTWISE: list[Make] = [
     *(ReLU, LeakyReLU, PReLU, ELU, CELU, SELU, GELU, SiLU, Mish, HardSigmoid, HardSwish, HardTanh),
     *(Sigmoid, Tanh, Softplus, Softsign, Softmax, LogSoftmax, LayerNorm, BatchNorm, Flatten),
@@ -265,6 +271,7 @@ TOKENS: list[tuple[Make, Shape, int]] = [  # and how many tokens there are
     (lambda: Chain(Embedding(6, 4), PositionalEmbedding(5), TransformerBlock(2)), (2, 5), 6),
     (lambda: Chain(Embedding(6, 3), LSTM(2, return_sequences=False), Dense(6)), (2, 3), 6),
     (lambda: Chain(Select([2, 0, 2], tokens=True), Embedding(6, 3), Flatten()), (4, 3), 6),
+    (tied, (2, 4), 5),
 ]
 EXAMPLES = [*VECTORS, *IMAGES, *SEQUENCES]
 

@@ -30,7 +30,7 @@ Arrays = dict[str, Array]
 
 
 class Pair(NamedTuple):
-    """An array that phitodeep computed, and the one that is stored."""
+    """An array that phitodeep computed, and the one that is expected, which may be stored."""
 
     name: str
     found: Array
@@ -44,11 +44,11 @@ class Pair(NamedTuple):
     def fault(self, dtype: Any, rtol: float, atol: float) -> str:
         """Return what is wrong with the array that was found, or ""."""
         if self.found.shape != self.stored.shape:
-            return f"{self.name} has shape {self.found.shape}, stored is {self.stored.shape}"
+            return f"{self.name} has shape {self.found.shape}, expected {self.stored.shape}"
         if self.found.dtype != dtype:
             return f"{self.name} is {self.found.dtype}, expected {np.dtype(dtype)}"
         if not np.allclose(self.found, self.stored, rtol, atol):
-            return f"{self.name} differs from the stored numbers by {self.difference():.1e}"
+            return f"{self.name} differs from the expected numbers by {self.difference():.1e}"
         return ""
 
 

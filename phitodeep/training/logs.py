@@ -104,8 +104,7 @@ class _Table(_Log, _Resumable):
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
         super().__init__()
         self.path, self.append = Path(path), append
-        self.start = self.first = 0
-        self.resumed = False
+        self.start, self.first, self.resumed = 0, 0, False
 
     def check_state(self, state: StateDict, who: str) -> None:
         for name in self.remembered:
@@ -162,12 +161,14 @@ class CSVLogger(_Table):
 
     def read(self) -> list[dict[str, Any]]:
         try:
-            with self.path.open(newline="", encoding="utf-8-sig") as stream:
-                rows = list(csv.DictReader(stream))
+            text = self.path.read_bytes().decode("utf-8-sig")
+            rows = list(csv.DictReader(io.StringIO(text, newline="")))
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{self.path} is not a CSV file: {error}.") from None
         if any(None in row for row in rows):
             raise DataError(f"{self.path} has rows with more cells than its first line.")
+        if rows and None in rows[-1].values() and not text.endswith(("\r", "\n")):
+            rows.pop()  # it was cut short, perhaps in the middle of a number
         return rows
 
     def begin(self, earlier: list[dict[str, Any]], own: list[dict[str, Any]]) -> None:

@@ -28,12 +28,15 @@ from phitodeep.layers import (
     AvgPool2D,
     BatchNorm,
     Chain,
+    Conv1D,
     Conv2D,
+    ConvTranspose1D,
     Dense,
     Dropout,
     Embedding,
     Flatten,
     GaussianNoise,
+    GlobalAvgPool,
     Lambda,
     Layer,
     LayerNorm,
@@ -41,6 +44,7 @@ from phitodeep.layers import (
     MultiHeadAttention,
     Parallel,
     Param,
+    PositionalEmbedding,
     PReLU,
     RandomFlip,
     ReLU,
@@ -539,6 +543,51 @@ def test_axes_are_free_only_if_the_weights_fit_other_sizes(tmp_path: Path) -> No
     np.testing.assert_allclose(predict(tmp_path / "net.py")(X), model.predict(X), atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("make", "shape", "most"),
+    [
+        (lambda: (Conv1D(3, 3, stride=2, padding="same"), PositionalEmbedding(2)), (4,), 4),
+        (lambda: (ConvTranspose1D(3, 2, stride=2), PositionalEmbedding(8)), (2,), 4),
+        (lambda: (Conv1D(3, 3), PositionalEmbedding(8)), (4,), 10),
+        (lambda: (PositionalEmbedding(2), GlobalAvgPool()), (2,), 2),
+        (lambda: (GlobalAvgPool(), Reshape(3, 1), PositionalEmbedding(3)), (4,), None),
+    ],
+)
+def test_the_most_steps_are_those_of_the_input(
+    make: Callable[[], tuple[Layer, ...]], shape: Shape, most: int | None, tmp_path: Path
+) -> None:
+    """A layer may change the number of steps before it reaches the one with a limit."""
+    model = Sequential(Embedding(4, 3), *make(), seed=0, dtype="float64")
+    model.build(shape)
+    model.export_numpy(tmp_path / "net.py")
+    predict = imported(tmp_path / "net.py")
+    for steps in (*shape, most or 30):
+        X = np.ones((2, steps), int)
+        np.testing.assert_allclose(predict(X), model.predict(X), rtol=1e-12)
+    if most is not None:
+        with pytest.raises(ValueError, match=f"takes at most {most}"):
+            predict(np.ones((2, most + 1), int))
+
+
+def imported(path: Path) -> Callable[[Any], Array]:
+    space: dict[str, Any] = {"__file__": str(path), "__name__": "net"}
+    exec(compile(path.read_text(), path, "exec"), space)
+    predict: Callable[[Any], Array] = space["predict"]
+    return predict
+
+
+def test_normalisation_of_large_values_does_not_overflow() -> None:
+    X = np.array([[1e30, -1e30, 3e30]], np.float32)
+    small, one = (X / 1e30).astype(np.float32), np.float32(1)
+    for form in (plain.normalise, lambda X, eps: plain.rms_norm(X, one, eps)):
+        np.testing.assert_allclose(form(X, 1e-5), form(small, 1e-30), rtol=1e-6, atol=1e-6)
+
+
+def test_a_crop_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(3, 2\) does not fit into \(2, 4\) pixels"):
+        plain.center_crop(np.zeros((1, 2, 2, 1)), (3, 2), (0, 1))
+
+
 def test_a_window_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a window of \(3, 3\) does not fit into \(2, 5\)"):
         plain.conv(np.ones((1, 2, 5, 1)), np.ones((3, 3, 1, 1)))
@@ -758,6 +807,26 @@ def renames(X: Array) -> Array:
     return other_name(X)
 
 
+class HidesBuiltin(Own):
+    pass
+
+
+@exports(HidesBuiltin)
+def abs(X: Array) -> Array:
+    return X
+
+
+class ByPosition(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.power = 2
+
+
+@exports(ByPosition)
+def by_position(X: Array, power: int, /) -> Array:
+    return X**power
+
+
 REFUSED: dict[str, tuple[Callable[[], Layer], type[Exception], str]] = {
     "Lambda": (lambda: Lambda(np.abs, np.multiply), ArgumentError, r"layer 1, Lambda\("),
     "own": (lambda: Own(), ArgumentError, r"layer 1, Own\(\): .*@phitodeep\.io\.forms\.exports"),
@@ -778,6 +847,8 @@ REFUSED: dict[str, tuple[Callable[[], Layer], type[Exception], str]] = {
     "variable": (lambda: Residual(ShadowsVariable()), ArgumentError, "name 'F'.*rename it"),
     "array": (lambda: UsesArrays(), ArgumentTypeError, "constant TABLE of uses_arrays is a nd"),
     "setting": (lambda: SetToArray(), ArgumentTypeError, "table of SetToArray.*Param or State"),
+    "builtin": (lambda: HidesBuiltin(), ArgumentError, "would hide Python's own 'abs'.*rename it"),
+    "position": (lambda: ByPosition(), ArgumentError, "takes 'power' by position only.*\"/\""),
     "renamed": (lambda: Renames(), ArgumentError, "clipped under the name 'other_name'"),
 }
 

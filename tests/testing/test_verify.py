@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import layers, loss
+from phitodeep import inference, layers, loss
 from phitodeep.layers import Dense, Layer, ReLU, Tanh
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.optimization.optimizers import OPTIMIZERS, SGD
@@ -124,7 +124,7 @@ def test_a_wrong_backward_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     text = str(report)
     assert text.endswith("FAILED: Tanh. Please report this, with the table above.")
     assert "Tanh() has wrong gradients.\n  dX[" in text
-    assert "Tanh() | rank 2 in float64: dX differs from the stored numbers by " in text
+    assert "Tanh() | rank 2 in float64: dX differs from the expected numbers by " in text
 
 
 def test_a_forward_that_differs_from_pytorch_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +142,38 @@ def test_a_float32_that_turns_into_float64_fails(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(layers.Dropout, "forward", changed(layers.Dropout.forward, promoted))
     (row,) = verified(monkeypatch, "Dropout").rows
-    assert len(row.faults) == 4
-    assert row.faults[0] == "Dropout(0.4) in float32: Y is float64, or not finite"
+    assert row.faults[0] == "Dropout(0.4): Y in float32 is float64, expected float32"
+
+
+@pytest.mark.parametrize("name", ["TiedDense", "Dropout", "Select", "Chain", "RandomShift"])
+def test_what_is_wrong_in_float32_only_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For layers that PyTorch lacks too, or whose random numbers differ."""
+
+    def wrong(Y: Array) -> Array:
+        return Y + Y.dtype.type(1e-3) if Y.dtype == np.float32 else Y
+
+    kind = getattr(layers, name)
+    monkeypatch.setattr(kind, "forward", changed(kind.forward, wrong))
+    (row,) = verified(monkeypatch, name).rows
+    assert any("Y in float32 differs from the expected numbers by" in f for f in row.faults)
+
+
+def test_the_gradient_of_a_tied_weight_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = layers.TiedDense.backward
+
+    def wrong(self: layers.TiedDense, dY: Array) -> Array | None:
+        dX = backward(self, dY)
+        self.grads["W"] *= 1.001
+        return dX
+
+    monkeypatch.setattr(layers.TiedDense, "backward", wrong)
+    report = verified(monkeypatch, "Chain")
+    assert any("TiedDense(" in fault for fault in report.faults)
+
+
+def test_the_callers_context_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    with inference(), np.errstate(all="raise"):
+        assert verified(monkeypatch, "AvgPool1D", "Softmax").passed
 
 
 def test_a_wrong_loss_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,9 +213,9 @@ def test_a_bug_is_not_taken_for_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     [
         (np.array([1.0, 2.0]), ""),
         (np.array([1.0, 2.0 + 1e-12]), ""),
-        (np.array([1.0, 2.02]), "Y differs from the stored numbers by 1.0e-02"),
-        (np.array([1.0, np.nan]), "Y differs from the stored numbers by nan"),
-        (np.array([1.0]), r"Y has shape (1,), stored is (2,)"),
+        (np.array([1.0, 2.02]), "Y differs from the expected numbers by 1.0e-02"),
+        (np.array([1.0, np.nan]), "Y differs from the expected numbers by nan"),
+        (np.array([1.0]), r"Y has shape (1,), expected (2,)"),
         (np.array([1, 2], np.float32), "Y is float32, expected float64"),
     ],
 )
@@ -197,8 +227,8 @@ def test_an_array_that_is_missing_is_a_fault(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Dense, "gradients", lambda self: {"W": self.grads["W"], "V": np.ones(2)})
     faults = compare("layer", "Dense(4, 3) | rank 2", "float64")[1]
     assert [fault.partition(": ")[2] for fault in faults] == [
-        "grads.V has shape (2,), stored is (0,)",
-        "grads.b has shape (0,), stored is (3,)",
+        "grads.V has shape (2,), expected (0,)",
+        "grads.b has shape (0,), expected (3,)",
     ]
 
 

@@ -508,6 +508,16 @@ def test_a_half_line_is_removed_before_lines_are_appended(tmp_path: Path) -> Non
     assert numbers("jsonl", path) == losses(history)
 
 
+def test_a_number_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
+    def cut(path: Path) -> None:
+        head, first, second, *_ = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(head + first + second.rstrip(b",\r\n")[:-3])
+
+    with pytest.warns(PhitodeepWarning, match="lacks 1 of the 2 epochs before the checkpoint"):
+        _, path, history = resumed("csv", tmp_path, crashes=3, meanwhile=cut, every=2)
+    assert numbers("csv", path) == [losses(history)[0], *losses(history)[2:]]
+
+
 @each_file
 def test_a_deleted_log_goes_on_with_a_warning(kind: str, tmp_path: Path) -> None:
     with pytest.warns(PhitodeepWarning, match="lacks 2 of the 2 epochs before the checkpoint"):
