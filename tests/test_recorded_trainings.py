@@ -131,7 +131,8 @@ STATE = (
     '[0.09604327691929801, 0.02821045715432345, 0.079651461879574]}, "ema": {"array": '
     '[0.009851561634526121, -0.009163234229593937, 0.0026449720545394864]}}}}, "schedules": '
     '{"alpha": {}}}, "callbacks": [{"class": "EarlyStopping", "state": {"training": false, '
-    '"best": 1.2626936764302195, "best_epoch": 1, "waited": 0, "weights": null}}], "epoch": 1, "seed": {"entropy": 7, '
+    '"best": 1.2626936764302195, "best_epoch": 1, "waited": 0, "weights": null}}], "epoch": 1, '
+    '"seed": {"entropy": 7, '
     '"spawn_key": []}, "frozen": []}'
 )
 CONTINUED = [1.10942994255, 1.20304489499]
