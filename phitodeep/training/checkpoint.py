@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,9 +80,10 @@ class ModelCheckpoint(_Monitor):
         super().check_state(state, who)
         if not isinstance(state["name"], str):
             raise ArgumentTypeError(f"{who}: name must be text, got {state['name']!r}.")
-        for name in check_list(state["written"], f"{who}: written"):
-            if not isinstance(name, str) or not self._counts(name):
-                raise ArgumentError(f"{who}: {name!r} is not the name of a checkpoint.")
+        names = check_list(state["written"], f"{who}: written")
+        if not all(isinstance(name, str) for name in names):
+            raise ArgumentTypeError(f"{who}: written must be a list of names, got {names!r}.")
+        state["written"] = [name for name in names if self._counts(name)]  # `path` may be another
 
     def on_train_begin(self, model: Any) -> None:
         super().on_train_begin(model)
@@ -102,7 +104,7 @@ class ModelCheckpoint(_Monitor):
             return
         try:
             self._write(model, run, f"{mark}{count}" if due else None)
-        except DataError as error:
+        except OSError as error:  # such as a full disk
             warn(f"{error} Training continues.")
         self.better = False
 
@@ -145,8 +147,8 @@ class ModelCheckpoint(_Monitor):
     def _counts(self, name: str) -> bool:
         """Whether this can be the name of a file that `keep` counts."""
         path = Path(self.path)
-        mark = name.removeprefix(f"{path.stem}-").removesuffix(path.suffix)
-        return name == self._named(mark).name and mark.strip("0123456789") in ("epoch", "step")
+        pattern = rf"{re.escape(path.stem)}-(epoch|step)\d+{re.escape(path.suffix)}"
+        return re.fullmatch(pattern, name) is not None
 
     def _prune(self) -> None:
         """Remove this run's oldest checkpoints beyond `keep`."""
