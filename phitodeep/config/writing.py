@@ -158,9 +158,7 @@ def outline(value: Any) -> Any:
         return writer.value(value, Place("the value"))
 
 
-def written(
-    values: Mapping[str, Any], owner: str, skipped: str | None = None
-) -> dict[str, Any]:
+def written(values: Mapping[str, Any], owner: str, skipped: str | None = None) -> dict[str, Any]:
     """Return values by key as plain ones, which `restored` reads; an error names the owner.
 
     Lists are written without the objects of the kind `skipped`, such as "callback".

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from phitodeep.checks import check_count, check_list
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
-from phitodeep.files import atomic_copy
+from phitodeep.files import atomic_copy, drafts
 from phitodeep.io.model_file import open_model
-from phitodeep.io.tensors import write_tensors
+from phitodeep.io.tensors import writable, write_tensors
 from phitodeep.state import StateDict
 from phitodeep.training.callback import Logs, _Monitor
 from phitodeep.training.run import Run
@@ -120,7 +120,11 @@ class ModelCheckpoint(_Monitor):
         for place in (path.parent, path):
             if place.exists() and not os.access(place, os.W_OK):
                 raise DataError(f"cannot write {path}: no permission to write to {place}.")
-        model._packed(run.state_dict())
+        arrays, _ = model._packed(run.state_dict())
+        writable(arrays)
+        for draft, name in drafts(path.parent):
+            if self._is_named(name, r"(-best|-(epoch|step)\d+)?"):
+                draft.unlink(missing_ok=True)
         self._prune()
         self.checked = True
 
@@ -146,9 +150,12 @@ class ModelCheckpoint(_Monitor):
 
     def _counts(self, name: str) -> bool:
         """Whether this can be the name of a file that `keep` counts."""
-        path = Path(self.path)
-        pattern = rf"{re.escape(path.stem)}-(epoch|step)\d+{re.escape(path.suffix)}"
-        return re.fullmatch(pattern, name) is not None
+        return self._is_named(name, r"-(epoch|step)\d+")
+
+    def _is_named(self, name: str, mark: str) -> bool:
+        """Whether this is the name of `path` with something that matches `mark` after its stem."""
+        stem, suffix = map(re.escape, (Path(self.path).stem, Path(self.path).suffix))
+        return re.fullmatch(f"{stem}{mark}{suffix}", name) is not None
 
     def _prune(self) -> None:
         """Remove this run's oldest checkpoints beyond `keep`."""

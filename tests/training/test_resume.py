@@ -89,9 +89,7 @@ def classifier(**options: Any) -> Sequential:
 
 
 def reader(**options: Any) -> Sequential:
-    return Sequential(
-        GRU(4, return_sequences=False), Dense(2), seed=3, batch_size=5, **options
-    )
+    return Sequential(GRU(4, return_sequences=False), Dense(2), seed=3, batch_size=5, **options)
 
 
 def frozen() -> Sequential:
