@@ -58,7 +58,7 @@ def atomic_copy(source: str | os.PathLike[str], path: str | os.PathLike[str]) ->
 
 
 def drafts(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each file that a killed process left behind, with the name it was to have in the end."""
+    """Yield each file that a killed process left behind, with the name that it was to have."""
     for path in folder.glob(f"{DRAFT}*"):
         yield path, path.name.removeprefix(DRAFT).rpartition("-")[0]
 

@@ -94,7 +94,8 @@ def write_tensors(
 ) -> None:
     """Write arrays and texts by name, completely or not at all."""
     _, numpy_format = _library("writing")
-    content = numpy_format.save(writable(arrays), dict(metadata))
+    texts = dict(metadata) or None  # version 0.8 writes {} without arrays as a damaged file
+    content = numpy_format.save(writable(arrays), texts)
     with atomic_write(path) as stream:
         stream.write(content)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, DataError, PhitodeepError, PhitodeepWarning
+from phitodeep.errors import DataError, PhitodeepError, PhitodeepWarning
 from phitodeep.io.model_file import open_model
 from phitodeep.io.tensors import write_tensors
 from phitodeep.layers import (
@@ -53,8 +53,8 @@ from phitodeep.training.callbacks import (
     ModelCheckpoint,
     StopTraining,
 )
-from tests.conftest import in_parts
 from tests import test_bad_input
+from tests.conftest import in_parts
 
 rng = np.random.default_rng(7)
 X = rng.standard_normal((24, 4)).astype(np.float32)
@@ -397,7 +397,8 @@ def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path: Path) -> No
 
     whole = make()
     history = train(whole)
-    assert len(files := places(tmp_path)) == 18
+    files = places(tmp_path)
+    assert len(files) == 18
     shutil.copytree(tmp_path, tmp_path / "kept")
     for path in files:
         other = make()
