@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,14 @@ STEPS = 3  # per epoch
 def net(**options: Any) -> Sequential:
     layers: list[Layer] = [Dense(4, 3), Tanh(), Dense(3, 2)]
     return Sequential(*layers, batch_size=4, seed=0, **options)
+
+
+@pytest.fixture
+def keyboard() -> Iterator[None]:
+    """Ctrl-C interrupts, as in a terminal: shells let processes in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def train(keeper: Callback, epochs: int = 5, *others: Callback, **options: Any) -> Any:
@@ -187,7 +195,7 @@ def test_settings_are_checked(options: dict[str, Any], message: str) -> None:
         ModelCheckpoint("ck.safetensors", **options)
 
 
-def test_ctrl_c_and_stopping_write_the_last_state(tmp_path: Path) -> None:
+def test_ctrl_c_and_stopping_write_the_last_state(keyboard: None, tmp_path: Path) -> None:
     def press(model: Any, step: int, loss: float) -> None:
         if step == 8:
             signal.raise_signal(signal.SIGINT)

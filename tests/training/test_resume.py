@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,6 +104,14 @@ def frozen() -> Sequential:
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of small files are written, and no power fails."""
     monkeypatch.setattr("phitodeep.files.os.fsync", lambda handle: None)
+
+
+@pytest.fixture
+def keyboard() -> Iterator[None]:
+    """Ctrl-C interrupts, as in a terminal: shells let processes in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def assert_same(a: Any, b: Any) -> None:
@@ -430,7 +439,7 @@ def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path: Path) -
 
 
 def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path: Path) -> None:
-    case = Case(callbacks=lambda: [Noise(), EarlyStopping(99)])
+    case = Case(callbacks=lambda: [Noise(), Turning(), EarlyStopping(99)])
     whole = run(case, tmp_path / "a", net(), epochs=6)
     run(case, tmp_path / "b", net(), tmp_path / "a" / "ck-step4.safetensors", 2, every_step=True)
     assert not (tmp_path / "b" / "ck-step4.safetensors").exists()
@@ -477,6 +486,20 @@ def test_the_same_model_goes_on_in_the_same_process(tmp_path: Path) -> None:
     assert run(case, None, model)["state"]["epoch"] == 2 * EPOCHS  # another call of train
 
 
+def test_the_state_at_a_pause_is_a_copy() -> None:
+    kept: list[Any] = []
+
+    def take(model: Any, run: Any) -> None:
+        kept.append((run.state_dict(), copy.deepcopy(run.state_dict())))
+
+    net().train(X, Y, epochs=2, verbose=0, callbacks=[LambdaCallback(on_pause=take), Noise()])
+    assert len(kept) == 13
+    for state, same in kept:
+        for one in (state, same):
+            del one["place"]["seconds"]
+        assert_same(state, same)
+
+
 def test_seconds_count_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 10**9, 10))
     monkeypatch.setattr("phitodeep.training.run.time.perf_counter", lambda: float(next(now)))
@@ -492,7 +515,7 @@ def test_seconds_count_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("at", range(1, 16))
-def test_ctrl_c_is_resumed(at: int, tmp_path: Path) -> None:
+def test_ctrl_c_is_resumed(keyboard: None, at: int, tmp_path: Path) -> None:
     """It may come at any step; the checkpoint has no other reason to be written."""
 
     class Press(Callback):
@@ -516,7 +539,7 @@ def test_ctrl_c_is_resumed(at: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["on_epoch_end", "on_epoch_begin", "on_pause"])
-def test_ctrl_c_between_steps_and_epochs(when: str, tmp_path: Path) -> None:
+def test_ctrl_c_between_steps_and_epochs(keyboard: None, when: str, tmp_path: Path) -> None:
     """One that comes after the checkpoint's turn ends training after the next step."""
     pressed = []
 
@@ -662,6 +685,9 @@ def test_what_a_callback_changed_stays_changed_unless_the_script_says_otherwise(
     path = tmp_path / "ck-epoch2.safetensors"
     quiet = Case()
     assert run(quiet, tmp_path, net(Adam(0.01)), path, 4)["rates"] == [0.01, 0.5, 0.25, 0.25]
+    with pytest.warns(PhitodeepWarning, match=r"alpha = 0\.01 .* goes on with alpha = 0\.3"):
+        found = run(quiet, tmp_path, net(Adam(0.3)), path, 4)
+    assert found["rates"] == [0.01, 0.5, 0.3, 0.3]
     model = net(Adam(0.01, weight_decay=0.5))
     with pytest.warns(PhitodeepWarning, match=r"weight_decay = 0\.0 .* with weight_decay = 0\.5"):
         found = run(quiet, tmp_path, model, path, 4)
