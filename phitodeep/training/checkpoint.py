@@ -135,8 +135,7 @@ class ModelCheckpoint(_Monitor):
         if mark is not None:
             if self.keep:
                 names.append(mark)
-                name = self._named(mark).name
-                self.written = [*(w for w in self.written if w != name), name]
+                self.written.append(self._named(mark).name)
             names.append("")
         first, *others = [self._named(name) if name else path for name in names]
         write_tensors(first, *model._packed(run.state_dict(), self.name))

@@ -69,8 +69,7 @@ class Run:
     @property
     def ends(self) -> bool:
         """Whether no step follows."""
-        done = self.epoch >= self.last and not self.step
-        return done or self.interrupted or self.stopped is not None
+        return self.epoch >= self.last or self.interrupted or self.stopped is not None
 
     def begin_epoch(self) -> None:
         """Start the clock and the sums of an epoch, unless it is continued."""

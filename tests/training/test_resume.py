@@ -732,7 +732,7 @@ SPOILED: list[tuple[str, Any, str]] = [
 def test_a_spoiled_checkpoint_is_refused_and_changes_nothing(
     path: str, value: Any, message: str, tmp_path: Path
 ) -> None:
-    run(Case(), tmp_path / "a", net())
+    run(Case(callbacks=lambda: [Turning()]), tmp_path / "a", net())
     source = tmp_path / "a" / "ck-step7.safetensors"
     with open_model(source) as file:
         arrays = {name: file.tensors.read(name) for name in file.tensors.entries}
