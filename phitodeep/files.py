@@ -16,14 +16,17 @@ from phitodeep.errors import DataError
 
 NO_UNNAMED_FILES = {errno.EISDIR, errno.EINVAL, errno.EOPNOTSUPP}  # of this system or disk
 
+DRAFT = ".phitodeep-"  # how the names of unfinished files begin
+
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a binary file that replaces `path` if the `with` block ends without an error.
 
     The new content is on the disk before it replaces the old one, so a crash or a full disk leaves
-    the old file as it was. Where the system allows it, the new file has no name until then, so that
-    a killed process leaves no other file behind.
+    the old file as it was. Where the system allows it, the new file has no name until the moment
+    before; a process that is killed in that moment, or on another system, leaves a draft behind,
+    which `drafts` finds.
     """
     target = Path(os.path.realpath(path))  # a link stays a link
     try:
@@ -46,15 +49,18 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 def atomic_copy(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Replace `path` by the file `source`: by another name for it, or else by a copy."""
-    target = Path(os.path.realpath(path))
     try:
-        with _draft(target) as draft:
-            try:
-                os.link(source, draft)
-            except OSError:  # some disks allow only one name per file
-                shutil.copyfile(source, draft)
-    except OSError as error:
-        raise DataError(f"cannot write {target}: {error.strerror or error}.") from error
+        with _draft(Path(os.path.realpath(path))) as draft:
+            os.link(source, draft)
+    except OSError:  # some disks allow only one name per file
+        with atomic_write(path) as copy, open(source, "rb") as original:
+            shutil.copyfileobj(original, copy)
+
+
+def drafts(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield each file that a killed process left behind, with the name that it was to have."""
+    for path in folder.glob(f"{DRAFT}*"):
+        yield path, path.name.removeprefix(DRAFT).rpartition("-")[0]
 
 
 @contextmanager
@@ -62,7 +68,8 @@ def _draft(target: Path) -> Iterator[Path]:
     """Yield a path next to `target`; the file that is written there replaces `target`."""
     if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
-    draft = target.with_name(f".phitodeep-{os.getpid()}-{secrets.token_hex(4)}")
+    name = target.name if len(os.fsencode(target.name)) < 200 else "long"
+    draft = target.with_name(f"{DRAFT}{name}-{secrets.token_hex(4)}")
     try:
         yield draft
         if target.exists():

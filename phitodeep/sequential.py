@@ -51,7 +51,7 @@ from phitodeep.training.inputs import model_mask, validate_inputs
 from phitodeep.training.loop import Training, held_out
 from phitodeep.training.objective import Objective, Trainable
 from phitodeep.training.rate_finder import RateRange, find_alpha
-from phitodeep.training.run import Run, named_states, paired
+from phitodeep.training.run import Run, difference, fixed, named_states, paired
 from phitodeep.training.shortcuts import check_pair, plan, rearranged
 from phitodeep.training.sources import as_source
 from phitodeep.training.threads import predictions
@@ -462,6 +462,7 @@ class Sequential(Trainable):
             "threads": threads,
             "samples": data.count,
             "test_samples": None if test is None else test.count,
+            "metrics": [metric.name for metric in objective.metrics],
         }
         where = Run(self, callbacks[len(self.callbacks) :], settings)
         if resume is not None:
@@ -668,7 +669,7 @@ class Sequential(Trainable):
             rest = {key: v for key, v in state["model"].items() if key != "weights"}
             state = {**state, "model": rest}
         weights = {name: store[key] for name, store, key in self._stored()}
-        configs = written({"model": self, "tokenizer": self.tokenizer}, "the file")
+        configs = written({"model": self, "tokenizer": self.tokenizer}, "the file", "callback")
         return packed(weights, state, **configs, run=run)
 
     def _resume(self, path: str | os.PathLike[str], where: Run) -> None:
@@ -683,6 +684,10 @@ class Sequential(Trainable):
             found = differences(self._entries(), file.weights)
             if any(found):
                 raise DataError(f"{path} does not fit {self!r}: {found}.")
+            here = written({"model": self}, "this model", "callback")["model"]
+            wrong = difference(fixed(file.model), fixed(here), "the model")
+            if wrong:
+                raise ArgumentError(f"{path} was written with {wrong}: resume with the same model.")
             weights = {name: file.tensors.read(name) for name in file.weights}
             own = {**file.model_state(state), "weights": weights}
         where.load_state_dict({**state, "model": own})

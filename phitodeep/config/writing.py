@@ -34,10 +34,11 @@ class _Writer:
     """Writes an object with everything inside it; remembers the layers already written.
 
     strict    False: values that cannot be written stay unchanged, so that configs can be compared
+    skipped   lists are written without the objects of this kind, such as "callback"
     """
 
-    def __init__(self, strict: bool = True) -> None:
-        self.strict = strict
+    def __init__(self, strict: bool = True, skipped: str | None = None) -> None:
+        self.strict, self.skipped = strict, skipped
         self.open: list[Any] = []  # the objects being written, outermost first
         self.entries: dict[int, tuple[Any, _Tagged]] = {}  # layers written so far, by id
         self.ids = 0
@@ -63,7 +64,11 @@ class _Writer:
         if isinstance(value, PurePath):
             return str(value)
         if type(value) is list:
-            return [self.value(v, place.at(i)) for i, v in enumerate(value)]
+            return [
+                self.value(v, place.at(i))
+                for i, v in enumerate(value)
+                if not (isinstance(v, Writable) and v.config_kind == self.skipped)
+            ]
         if type(value) is tuple:
             return _Tagged(tuple=self.value(list(value), place))
         if isinstance(value, Mapping):
@@ -153,9 +158,12 @@ def outline(value: Any) -> Any:
         return writer.value(value, Place("the value"))
 
 
-def written(values: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return values by key as plain ones, which `restored` reads; an error names the owner."""
-    with _writing(_Writer()) as writer:
+def written(values: Mapping[str, Any], owner: str, skipped: str | None = None) -> dict[str, Any]:
+    """Return values by key as plain ones, which `restored` reads; an error names the owner.
+
+    Lists are written without the objects of the kind `skipped`, such as "callback".
+    """
+    with _writing(_Writer(skipped=skipped)) as writer:
         return {name: writer.value(value, Place(name, owner)) for name, value in values.items()}
 
 

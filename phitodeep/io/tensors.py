@@ -94,22 +94,27 @@ def write_tensors(
 ) -> None:
     """Write arrays and texts by name, completely or not at all."""
     _, numpy_format = _library("writing")
+    texts = dict(metadata) or None  # version 0.8 writes {} without arrays as a damaged file
+    content = numpy_format.save(writable(arrays), texts)
+    with atomic_write(path) as stream:
+        stream.write(content)
+
+
+def writable(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays as they can be written; refuse dtypes that the format does not have."""
     known = {np.dtype(name) for name in DTYPES.values()}
-    # The library writes the bytes as they lie in memory, so they must be in C order and this
-    # machine's byte order. (`ascontiguousarray` would give an array of rank 0 an axis.)
-    plain = {
-        name: np.asarray(a, dtype=a.dtype.newbyteorder("="), order="C")
-        for name, a in arrays.items()
-    }
-    for name, a in plain.items():
-        if a.dtype not in known:
+    for name, a in arrays.items():
+        if a.dtype.newbyteorder("=") not in known:
             raise ArgumentTypeError(
                 f"{name!r} is an array of {a.dtype}, which cannot be saved: use one of "
                 f"{', '.join(DTYPES.values())}."
             )
-    content = numpy_format.save(plain, dict(metadata))
-    with atomic_write(path) as stream:
-        stream.write(content)
+    # The library writes the bytes as they lie in memory, so they must be in C order and this
+    # machine's byte order. (`ascontiguousarray` would give an array of rank 0 an axis.)
+    return {
+        name: np.asarray(a, dtype=a.dtype.newbyteorder("="), order="C")
+        for name, a in arrays.items()
+    }
 
 
 def _library(purpose: str) -> tuple[Any, Any]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import Any, ClassVar
 
 from phitodeep.checks import check_count, check_list
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
-from phitodeep.files import atomic_copy
+from phitodeep.files import atomic_copy, drafts
 from phitodeep.io.model_file import open_model
-from phitodeep.io.tensors import write_tensors
+from phitodeep.io.tensors import writable, write_tensors
 from phitodeep.state import StateDict
 from phitodeep.training.callback import Logs, _Monitor
 from phitodeep.training.run import Run
@@ -79,9 +80,10 @@ class ModelCheckpoint(_Monitor):
         super().check_state(state, who)
         if not isinstance(state["name"], str):
             raise ArgumentTypeError(f"{who}: name must be text, got {state['name']!r}.")
-        for name in check_list(state["written"], f"{who}: written"):
-            if not isinstance(name, str) or not self._counts(name):
-                raise ArgumentError(f"{who}: {name!r} is not the name of a checkpoint.")
+        names = check_list(state["written"], f"{who}: written")
+        if not all(isinstance(name, str) for name in names):
+            raise ArgumentTypeError(f"{who}: written must be a list of names, got {names!r}.")
+        state["written"] = [name for name in names if self._counts(name)]  # `path` may be another
 
     def on_train_begin(self, model: Any) -> None:
         super().on_train_begin(model)
@@ -102,7 +104,7 @@ class ModelCheckpoint(_Monitor):
             return
         try:
             self._write(model, run, f"{mark}{count}" if due else None)
-        except DataError as error:
+        except OSError as error:  # such as a full disk
             warn(f"{error} Training continues.")
         self.better = False
 
@@ -118,7 +120,11 @@ class ModelCheckpoint(_Monitor):
         for place in (path.parent, path):
             if place.exists() and not os.access(place, os.W_OK):
                 raise DataError(f"cannot write {path}: no permission to write to {place}.")
-        model._packed(run.state_dict())
+        arrays, _ = model._packed(run.state_dict())
+        writable(arrays)
+        for draft, name in drafts(path.parent):
+            if self._is_named(name, r"(-best|-(epoch|step)\d+)?"):
+                draft.unlink(missing_ok=True)
         self._prune()
         self.checked = True
 
@@ -129,8 +135,7 @@ class ModelCheckpoint(_Monitor):
         if mark is not None:
             if self.keep:
                 names.append(mark)
-                name = self._named(mark).name
-                self.written = [*(w for w in self.written if w != name), name]
+                self.written.append(self._named(mark).name)
             names.append("")
         first, *others = [self._named(name) if name else path for name in names]
         write_tensors(first, *model._packed(run.state_dict(), self.name))
@@ -144,9 +149,12 @@ class ModelCheckpoint(_Monitor):
 
     def _counts(self, name: str) -> bool:
         """Whether this can be the name of a file that `keep` counts."""
-        path = Path(self.path)
-        mark = name.removeprefix(f"{path.stem}-").removesuffix(path.suffix)
-        return name == self._named(mark).name and mark.strip("0123456789") in ("epoch", "step")
+        return self._is_named(name, r"-(epoch|step)\d+")
+
+    def _is_named(self, name: str, mark: str) -> bool:
+        """Whether this is the name of `path` with something that matches `mark` after its stem."""
+        stem, suffix = map(re.escape, (Path(self.path).stem, Path(self.path).suffix))
+        return re.fullmatch(f"{stem}{mark}{suffix}", name) is not None
 
     def _prune(self) -> None:
         """Remove this run's oldest checkpoints beyond `keep`."""

@@ -148,7 +148,7 @@ class Training:
         if whole:  # the state of an epoch that was cut short would not continue exactly
             where.stopped = None if stop is None else str(stop)
             self.pause()
-        if stop is None and self.pressed:
+        if stop is None and where.interrupted:
             stop = self.interrupted()
         if stop is not None:
             raise stop
@@ -173,10 +173,10 @@ class Training:
             where.step += 1
             if self.callbacks:
                 self.notify("on_batch_end", optimizer.t, loss)
-                self.pause()
+            self.pause()
             if display.due():
                 display.batch(where.step, totals.samples, self.logs(totals))
-            if self.pressed:
+            if where.interrupted:
                 raise self.interrupted()
 
     def step(self, batches: Sequence[Data], totals: Totals) -> float:
@@ -236,9 +236,12 @@ class Training:
         return {f"train_{name}": value for name, value in scores.items()}
 
     def pause(self) -> None:
-        """Give callbacks the moment between two steps."""
+        """Give callbacks the moment between two steps; see whether Ctrl-C was pressed before it.
+
+        If it is pressed later, training goes on to the next pause, so that callbacks see it too.
+        """
+        self.where.interrupted = bool(self.pressed)
         if self.pauses:
-            self.where.interrupted = bool(self.pressed)
             self.notify("on_pause", self.where)
 
     def steps(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,13 @@ from phitodeep.training.history import History
 from phitodeep.types import Array
 
 Sums = dict[str, Array]  # of metrics, by name
-EXACT = ("batch_size", "accumulate", "shuffle", "shortcuts", "samples")  # must stay the same
+EXACT = (  # settings that must stay the same
+    *("batch_size", "accumulate", "shuffle", "shortcuts", "samples", "test_samples", "metrics"),
+)
+COMPARED = {  # settings of models that may change, or that `Run` and `state_dict` compare
+    *("alpha", "optimizer", "batch_size", "epochs", "metrics", "callbacks", "seed", "dtype"),
+    *("input_shape", "frozen"),
+}
 
 
 class Totals:
@@ -62,8 +69,7 @@ class Run:
     @property
     def ends(self) -> bool:
         """Whether no step follows."""
-        done = self.epoch >= self.last and not self.step
-        return done or self.interrupted or self.stopped is not None
+        return self.epoch >= self.last or self.interrupted or self.stopped is not None
 
     def begin_epoch(self) -> None:
         """Start the clock and the sums of an epoch, unless it is continued."""
@@ -79,7 +85,7 @@ class Run:
         """Return everything that `train(resume=...)` needs: plain JSON values and array copies.
 
         model        `model.state_dict()`
-        optimizer    its settings when training began, and now
+        optimizer    its class, its settings when training began, and now
         callbacks    the states of the callbacks that were given to `train`
         history      the finished epochs
         place        the first epoch, the steps taken in the unfinished epoch, and its sums
@@ -88,7 +94,11 @@ class Run:
         totals = self.totals
         return {
             "model": self.model.state_dict(),
-            "optimizer": {"start": self._start, "now": self.model.optimizer.get_config()},
+            "optimizer": {
+                "class": type(self.model.optimizer).__name__,
+                "start": self._start,
+                "now": self.model.optimizer.get_config(),
+            },
             "callbacks": named_states(self.callbacks),
             "history": self.history.state_dict(),
             "place": {
@@ -111,8 +121,8 @@ class Run:
         self._compare(check_entries(state["settings"], self.settings, f"{who}: settings"), who)
         place = self._checked_place(state["place"], who)
         pairs = paired(self.callbacks, state["callbacks"], who)
-        changed = self._changed(state["optimizer"], who)
         optimizer, before = self.model.optimizer, {}
+        changed, others = self._changed(state, who)
         try:
             for name, value in changed.items():
                 before[name] = getattr(optimizer, name)
@@ -122,6 +132,8 @@ class Run:
             for name, value in before.items():
                 setattr(optimizer, name, value)
             raise
+        if others:
+            warn(others)
         self._start = state["optimizer"]["start"]
         self.first, self.step, self.stopped = place["first"], place["step"], place["stopped"]
         self.began = time.perf_counter() - place["seconds"]
@@ -157,32 +169,63 @@ class Run:
             raise ArgumentError(f"{who}: steps were taken, but on no samples.")
         if not isinstance(place["stopped"], str | None):
             raise ArgumentTypeError(f"{who}: stopped must be text, got {place['stopped']!r}.")
-        if not isinstance(place["sums"], Mapping):
-            raise ArgumentTypeError(f"{who}: sums must be a dict, got {place['sums']!r}.")
-        place["sums"] = {n: np.array(as_real(a, f"{who}: {n}")) for n, a in place["sums"].items()}
+        sums = check_entries(
+            place["sums"], self.settings["metrics"] if place["step"] else (), f"{who}: sums"
+        )
+        place["sums"] = {n: np.array(as_real(a, f"{who}: {n}")) for n, a in sums.items()}
         return place
 
-    def _changed(self, stored: Any, who: str) -> dict[str, Any]:
+    def _changed(self, state: StateDict, who: str) -> tuple[dict[str, Any], str]:
         """Return the optimizer's settings that callbacks had changed when the state was written.
 
-        A setting that the script has changed since keeps the script's value, with a warning.
+        A setting that the script has changed since keeps the script's value; the second value is a
+        warning about such settings, or "".
         """
         optimizer = self.model.optimizer
-        stored = check_entries(stored, ("start", "now"), f"{who}: optimizer")
+        name = type(optimizer).__name__
+        parts = check_entries(state["optimizer"], ("class", "start", "now"), f"{who}: optimizer")
+        if parts["class"] != name:
+            raise ArgumentError(
+                f"{who} was written with the optimizer {parts['class']}, and this model has "
+                f"{optimizer!r}: resume with the same optimizer."
+            )
         here = optimizer.get_config()
         start, now = (
-            check_entries(stored[when], here, f"{who}: settings of {optimizer!r}")
+            check_entries(parts[when], here, f"{who}: settings of {name}")
             for when in ("start", "now")
         )
-        others = [name for name in here if here[name] != start[name]]
+        others, warning = [n for n in here if here[n] != start[n]], ""
         if others:
-            named = ", ".join(f"{name} = {start[name]!r}" for name in others)
-            warn(
-                f"{who} was written with {named} of {type(optimizer).__name__}: training goes on "
-                f"with {', '.join(f'{name} = {here[name]!r}' for name in others)}."
+            warning = (
+                f"{who} was written with {', '.join(f'{n} = {start[n]!r}' for n in others)} of "
+                f"{name}: training goes on with {', '.join(f'{n} = {here[n]!r}' for n in others)}."
             )
         changed = {n: now[n] for n in here if now[n] != start[n] and n not in others}
-        return restored(changed, f"{who}: settings of {optimizer!r}")
+        return restored(changed, f"{who}: settings of {name}"), warning
+
+
+def fixed(config: Any) -> Any:
+    """Return the config of a model without the settings that training compares in other ways."""
+    settings = config.get("config")
+    if not isinstance(settings, Mapping):
+        return config
+    return {**config, "config": {n: v for n, v in settings.items() if n not in COMPARED}}
+
+
+def difference(stored: Any, here: Any, path: str) -> str:
+    """Return where two configs differ first, and how; "" if they are the same."""
+    if isinstance(stored, dict) and isinstance(here, dict) and stored.keys() == here.keys():
+        keys = list(here)
+    elif isinstance(stored, list) and isinstance(here, list) and len(stored) == len(here):
+        keys = list(range(len(here)))
+    else:
+        same = stored == here
+        return "" if same else f"{path} = {_short(stored)}, and this model has {_short(here)}"
+    return next(filter(None, (difference(stored[k], here[k], f"{path}.{k}") for k in keys)), "")
+
+
+def _short(config: Any) -> str:
+    return textwrap.shorten(str(config), 60, placeholder=" ...")
 
 
 def named_states(parts: Sequence[Stateful]) -> list[StateDict]:

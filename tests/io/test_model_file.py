@@ -1,0 +1,751 @@
+"""Models come back from files as they were, to the bit; a write that fails leaves the old file."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep import files
+from phitodeep.errors import (
+    ArgumentTypeError,
+    DataError,
+    NotBuiltError,
+    OrderError,
+    PhitodeepError,
+)
+from phitodeep.io import model_file
+from phitodeep.io.model_file import VERSION, open_model
+from phitodeep.io.tensors import open_tensors, write_tensors
+from phitodeep.layers import (
+    BatchNorm,
+    Chain,
+    Dense,
+    Dropout,
+    Embedding,
+    Layer,
+    LayerNorm,
+    Residual,
+    Tanh,
+    TiedDense,
+)
+from phitodeep.layers.param import Param
+from phitodeep.loss import Loss
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Muon, Optimizer
+from phitodeep.testing import examples
+from phitodeep.text import CharTokenizer
+from phitodeep.training.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
+from phitodeep.types import Array
+from tests.test_bad_input import assert_same
+from tests.test_config import LAYERS, LOSS_TABLE, METRICS, SCHEDULES, SETTINGS, label, optimizers
+from tests.test_state import OPTIONS
+
+REFERENCE = Path(__file__).parents[1] / "reference"
+ROOT = Path(phitodeep.__file__).parents[1]
+rng = np.random.default_rng(7)
+X = rng.standard_normal((24, 4)).astype(np.float32)
+Y = np.tanh(X[:, :2]) + 0.1 * rng.standard_normal((24, 2)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phitodeep.files.os.fsync", lambda handle: None)
+
+
+def net(optimizer: Optimizer | str = "adam", **options: Any) -> Sequential:
+    layers: list[Layer] = [
+        Dense(4, 8),
+        LayerNorm(),
+        Residual(Dense(8, 8), BatchNorm(), Tanh(), Dropout(0.3)),
+        Dense(8, 2),
+    ]
+    options = {"seed": 3, "batch_size": 5, "metrics": ["mae"], **options}
+    return Sequential(*layers, optimizer=optimizer, **options)
+
+
+def train(model: Sequential, epochs: int = 2, **options: Any) -> Any:
+    return model.train(X, Y, X[:7], Y[:7], epochs=epochs, verbose=0, **options)
+
+
+def without_callbacks(model: Sequential) -> dict[str, Any]:
+    return {name: v for name, v in model.get_config().items() if name != "callbacks"}
+
+
+def loaded(model: Sequential, path: Path, **options: Any) -> Sequential:
+    """The model after a way through a file; it is the same in every respect."""
+    model.save(path, **options)
+    other = phitodeep.load(path)
+    assert type(other) is type(model)
+    assert without_callbacks(other) == without_callbacks(model)
+    assert repr(other) == repr(model)
+    assert_same(other.get_weights(), model.get_weights())
+    for name, a in other.get_weights().items():
+        assert a.dtype == model.get_weights()[name].dtype == model.dtype
+    for (_, one), (_, same) in zip(model.walk(), other.walk(), strict=True):
+        assert (one.trainable, one.input_shape, one.output_shape, one.dtype) == (
+            *(same.trainable, same.input_shape, same.output_shape),
+            same.dtype,
+        )
+    return other
+
+
+# --- every layer, loss, optimizer and schedule ---------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("make", "shape", "tokens"), LAYERS, ids=label)
+def test_each_layer_predicts_the_same(
+    make: Callable[[], Layer], shape: tuple[int, ...], tokens: int, dtype: str, tmp_path: Path
+) -> None:
+    layer = make()
+    parts = [layer.embedding, layer] if isinstance(layer, TiedDense) else [layer]
+    if isinstance(layer, TiedDense):  # which needs its embedding in the same model
+        tokens, shape = parts[0].vocab_size, shape[:-1]
+    model = Sequential(*parts, seed=2, dtype=dtype)
+    model.build(shape[1:])
+    draws = np.random.default_rng(5)
+    model.set_weights(
+        {
+            name: draws.uniform(0.5, 2, a.shape)
+            if "var" in name
+            else draws.standard_normal(a.shape)
+            for name, a in model.get_weights().items()
+        }
+    )
+    inputs, _ = examples.data(model, shape, tokens)
+    other = loaded(model, tmp_path / "a.st")
+    np.testing.assert_array_equal(other.predict(inputs), model.predict(inputs))
+    assert other.predict(inputs).dtype == model.predict(inputs).dtype
+
+
+@pytest.mark.parametrize("made", [*LOSS_TABLE, *METRICS, *SCHEDULES], ids=label)
+def test_each_loss_metric_and_schedule_comes_back(made: Any, tmp_path: Path) -> None:
+    model = Sequential(Dense(4, 4), seed=1)
+    if isinstance(made, Loss):
+        model.setloss(made)
+    elif hasattr(made, "sums"):
+        model.metrics = [made]
+    else:
+        model.alpha = made
+    other = loaded(model, tmp_path / "a.st")
+    for name in ("loss", "metrics", "alpha"):
+        assert repr(getattr(other, name)) == repr(getattr(model, name))
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "callbacks"])
+def test_each_setting_comes_back(name: str, tmp_path: Path) -> None:
+    loaded(Sequential(Dense(4, 3), **{name: SETTINGS[name]()}), tmp_path / "a.st")
+
+
+EXACT: dict[str, Callable[[], Sequential]] = {
+    **{name: lambda make=make: net(make()) for name, make in OPTIONS.items()},
+    **{
+        f"{i}: {label(made)}": lambda i=i: net(optimizers()[i])
+        for i, made in enumerate(optimizers())
+    },
+    **{
+        label(made): lambda i=i: net(alpha=copy.deepcopy(SCHEDULES[i]))
+        for i, made in enumerate(SCHEDULES)
+    },
+    **{
+        f"{name} in float64": lambda make=make: net(make(), dtype="float64")
+        for name, make in OPTIONS.items()
+    },
+    "no seed": lambda: net(seed=None),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_training_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
+    model = EXACT[name]()
+    if isinstance(model.optimizer, LBFGS):
+        pytest.importorskip("scipy")
+    train(model)
+    other = loaded(model, tmp_path / "a.st", optimizer=True)
+    assert other.epoch == 2
+    assert_same(other.state_dict(), model.state_dict())
+    goes_on_alike(model, other)
+
+
+def goes_on_alike(model: Sequential, other: Sequential) -> None:
+    one, two = train(model), train(other)
+    assert list(one) == list(two)
+    assert (one.rates, one.metrics) == (two.rates, two.metrics)
+    assert_same(other.state_dict(), model.state_dict())
+    if model.optimizer.ema is not None:
+        with model.averaged(), other.averaged():
+            assert_same(other.get_weights(), model.get_weights())
+
+
+def test_training_goes_on_in_another_process(tmp_path: Path) -> None:
+    script = (
+        "import sys, numpy as np, phitodeep\n"
+        "X, Y = np.load(sys.argv[1] + '/X.npy'), np.load(sys.argv[1] + '/Y.npy')\n"
+        "for n in range(int(sys.argv[2])):\n"
+        "    model = phitodeep.load(f'{sys.argv[1]}/{n}.st')\n"
+        "    found = model.train(X, Y, X[:7], Y[:7], epochs=2, verbose=0)\n"
+        "    model.save(f'{sys.argv[1]}/{n} more.st', optimizer=True)\n"
+        "    np.save(f'{sys.argv[1]}/{n}.npy', [*np.ravel(found), *found.rates])\n"
+    )
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "Y.npy", Y)
+    models = [net(OPTIONS[name]()) for name in ("groups", "averages", "plateau after a warm-up")]
+    for n, model in enumerate(models):
+        train(model)
+        model.save(tmp_path / f"{n}.st", optimizer=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script, str(tmp_path), str(len(models))]
+    subprocess.run(command, env=environment, check=True)
+    for n, model in enumerate(models):
+        found = train(model)
+        assert [*np.ravel(found), *found.rates] == [*np.load(tmp_path / f"{n}.npy")]
+        other = phitodeep.load(tmp_path / f"{n} more.st")
+        assert_same(other.state_dict(), model.state_dict())
+
+
+def test_gradients_that_are_held_come_back(tmp_path: Path) -> None:
+    model = Sequential(Dense(2, 2), optimizer=SGD(1.0), seed=0)
+    model.layers[0].grads = {"W": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}
+    model.optimizer.accumulate(model.layers)
+    other = loaded(model, tmp_path / "a.st", optimizer=True)
+    other.layers[0].grads = {"W": np.zeros((2, 2), np.float32), "b": np.zeros(2, np.float32)}
+    other.optimizer.step(other.layers)
+    np.testing.assert_array_equal(other.layers[0].W, model.layers[0].W - 1)
+
+
+def test_without_the_optimizer_training_begins_again(tmp_path: Path) -> None:
+    model = net(Adam(0.1))
+    train(model)
+    other = loaded(model, tmp_path / "a.st")
+    assert (other.epoch, other.optimizer.t) == (0, 0)
+    with open_model(tmp_path / "a.st") as file:
+        assert file.state() is None
+        assert set(file.tensors.entries) == set(file.weights) == set(model.get_weights())
+
+
+def test_a_checkpoint_is_a_model_file(tmp_path: Path) -> None:
+    path, model = tmp_path / "ck.st", net(Adam(0.1, ema=0.5))
+    train(model, callbacks=[ModelCheckpoint(path), EarlyStopping(9)])
+    other = phitodeep.load(path)
+    assert other.callbacks == []
+    assert_same(other.get_weights(), model.get_weights())
+    assert_same(other.optimizer.state_dict(), model.optimizer.state_dict())
+    goes_on_alike(model, other)
+
+
+# --- shapes of models ----------------------------------------------------------------------------
+
+
+def test_frozen_layers_stay_frozen(tmp_path: Path) -> None:
+    model = net()
+    model.layers[0].trainable = model.layers[2].layers[1].trainable = False
+    other = loaded(model, tmp_path / "a.st")
+    assert [path for path, layer in other.walk() if not layer.trainable] == ["0", "2.layers.1"]
+    model.layers[0].trainable = True
+    other = loaded(model, tmp_path / "b.st", optimizer=True)
+    goes_on_alike(model, other)
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    embedding = Embedding(7, 4)
+    loss = "softmax_cross_entropy"
+    model = Sequential(embedding, Dense(4, 4), TiedDense(embedding), loss_class=loss, seed=0)
+    model.build((3,))
+    tokens = np.random.default_rng(0).integers(0, 7, (6, 3))
+    model.train(tokens, tokens, epochs=2, verbose=0)
+    other = loaded(model, tmp_path / "a.st", optimizer=True)
+    with open_tensors(tmp_path / "a.st") as file:
+        assert {n for n in file.entries if not n.startswith("state/")} == {"0.W", "1.W", "1.b"}
+    assert other.layers[2].embedding is other.layers[0]
+    for each in (model, other):
+        each.train(tokens, tokens, epochs=2, verbose=0)
+    assert_same(other.state_dict(), model.state_dict())
+
+
+def test_a_model_inside_a_model(tmp_path: Path) -> None:
+    inner = Sequential(Dense(3), Tanh(), alpha=0.3, seed=9, metrics=["mae"])
+    model = Sequential(Dense(4, 4), inner, Dense(2), seed=1, batch_size=5)
+    model.build((4,))
+    model.layers[1].layers[0].trainable = False
+    train(model)
+    other = loaded(model, tmp_path / "a.st", optimizer=True)
+    assert type(other.layers[1]) is Sequential
+    assert other.layers[1].alpha == 0.3
+    goes_on_alike(model, other)
+
+
+def test_a_model_that_is_not_built(tmp_path: Path) -> None:
+    model = Sequential(Dense(3), Tanh(), Dense(2), seed=5)
+    for options in ({}, {"optimizer": True}):
+        with pytest.raises(NotBuiltError, match=r"Dense\(3\) does not know its input shape yet"):
+            model.save(tmp_path / "a.st", **options)
+    assert not os.listdir(tmp_path)
+    model.build((4,))
+    loaded(model, tmp_path / "a.st", optimizer=True)
+
+
+def test_a_model_whose_sizes_are_known_and_one_without_parameters(tmp_path: Path) -> None:
+    for options in ({}, {"optimizer": True}):
+        model = Sequential(Dense(4, 3), Tanh(), Dense(3, 2), seed=5, batch_size=5)
+        other = loaded(model, tmp_path / "a.st", **options)
+        np.testing.assert_array_equal(other.predict(X), model.predict(X))
+        goes_on_alike(model, other)
+        empty = loaded(Sequential(Tanh()), tmp_path / "b.st", **options)
+        np.testing.assert_array_equal(empty.predict(X), np.tanh(X))
+    empty.save_weights(tmp_path / "c.st")
+    assert empty.load_weights(tmp_path / "c.st") == ([], [], [])
+
+
+def test_a_builder_and_a_class_of_ones_own(tmp_path: Path) -> None:
+    built = SequentialBuilder(4, seed=3).dense(8).batch_norm().relu().dense(2).alpha(0.02).build()
+    train(built)
+    goes_on_alike(built, loaded(built, tmp_path / "a.st", optimizer=True))
+
+    class Mine(Sequential):
+        pass
+
+    mine = Mine(Dense(4, 2), seed=1)
+    with pytest.raises(ArgumentTypeError, match=r"Mine cannot be written down: .* @phitodeep\.reg"):
+        mine.save(tmp_path / "b.st")
+    phitodeep.register("Mine of these tests")(Mine)
+    assert type(loaded(mine, tmp_path / "b.st")) is Mine
+    assert type(Mine.load(tmp_path / "b.st")) is Mine
+    with pytest.raises(DataError, match=r"a\.st holds a Sequential, not a Mine"):
+        Mine.load(tmp_path / "a.st")
+
+
+@phitodeep.register
+class Scaled(Layer):
+    """A layer of somebody's own, with a parameter and a setting."""
+
+    s = Param()
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def create(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        self.s = np.ones(input_shape)
+        return input_shape
+
+    def forward(self, X: Array) -> Array:
+        self.cache["X"] = X
+        return X * self.s * self.factor
+
+    def backward(self, dY: Array) -> Array:
+        self.grad_array("s")[...] = self.factor * (dY * self.cache["X"]).sum(0)
+        return dY * self.s * self.factor
+
+
+class Unregistered(Scaled):
+    pass
+
+
+def test_layers_of_ones_own(tmp_path: Path) -> None:
+    model = Sequential(Dense(4, 3), Chain(Scaled(2.5)), Dense(3, 2), seed=1, batch_size=5)
+    model.build((4,))
+    train(model)
+    other = loaded(model, tmp_path / "a.st", optimizer=True)
+    assert other.layers[1].layers[0].factor == 2.5
+    goes_on_alike(model, other)
+    wrong = Sequential(Dense(4, 3), Chain(Unregistered()), seed=1)
+    (tmp_path / "b.st").write_text("old")
+    with pytest.raises(
+        ArgumentTypeError, match=r"layers\[1\].*Unregistered cannot be written down"
+    ):
+        wrong.save(tmp_path / "b.st")
+    assert (tmp_path / "b.st").read_text() == "old"
+    arrays, texts = model._packed()
+    texts["model"] = texts["model"].replace("Scaled", "Nobodys")
+    write_tensors(tmp_path / "c.st", arrays, texts)
+    with pytest.raises(PhitodeepError, match="Nobodys"):
+        phitodeep.load(tmp_path / "c.st")
+
+
+def test_a_tokenizer_comes_back(tmp_path: Path) -> None:
+    model = net()
+    assert loaded(model, tmp_path / "a.st").tokenizer is None
+    model.tokenizer = CharTokenizer("hello wörld\n🎉")
+    other = loaded(model, tmp_path / "a.st")
+    assert other.tokenizer.characters == model.tokenizer.characters
+    assert other.tokenizer.decode(model.tokenizer.encode("wörld")) == "wörld"
+    model.tokenizer = object()
+    with pytest.raises(
+        ArgumentTypeError, match=r"tokenizer of the file.*object.* cannot be written"
+    ):
+        model.save(tmp_path / "a.st")
+
+
+def test_callbacks_are_never_in_a_file(tmp_path: Path) -> None:
+    """Not even inside other models; so they need not be registered."""
+    path = tmp_path / "a.st"
+
+    def make() -> Sequential:
+        mine = LambdaCallback(on_epoch_end=lambda *_: None)
+        inner = Sequential(Dense(4, 4), callbacks=[EarlyStopping(7), mine])
+        return Sequential(inner, Dense(4, 2), callbacks=[EarlyStopping(5), mine], seed=0)
+
+    for optimizer in (False, True):
+        make().save(path, optimizer=optimizer)
+        with open_model(path) as file:
+            assert "EarlyStopping" not in file.tensors.metadata["model"]
+            assert '"callback"' not in json.dumps(file.tensors.metadata)
+        other = phitodeep.load(path)
+        assert other.callbacks == other.layers[0].callbacks == []
+    arrays, texts = make()._packed()
+    config = json.loads(texts["model"])
+    config["config"]["callbacks"] = [
+        {"callback": "CSVLogger", "config": {"path": str(tmp_path / "bad.csv"), "append": False}}
+    ]
+    texts["model"] = json.dumps(config)
+    write_tensors(path, arrays, texts)  # a file of somebody else
+    assert phitodeep.load(path).callbacks == []
+
+
+def test_saving_changes_nothing(tmp_path: Path) -> None:
+    model, straight = net(Muon(0.01)), net(Muon(0.01))
+    for each in (model, straight):
+        train(each)
+    model.save(tmp_path / "a.st", optimizer=True)
+    model.save_weights(tmp_path / "b.st")
+    goes_on_alike(straight, model)
+
+
+def test_a_save_within_averages(tmp_path: Path) -> None:
+    model = net(Adam(0.1, ema=0.5))
+    train(model)
+    with model.averaged():
+        averages = model.get_weights()
+        model.save(tmp_path / "a.st")
+        with pytest.raises(OrderError, match="outside"):
+            model.save(tmp_path / "b.st", optimizer=True)
+    assert_same(phitodeep.load(tmp_path / "a.st").get_weights(), averages)
+    assert os.listdir(tmp_path) == ["a.st"]
+
+
+def test_big_endian_and_strided_weights(tmp_path: Path) -> None:
+    model = net()
+    model.layers[3].params["W"] = np.asfortranarray(model.layers[3].W)
+    other = loaded(model, tmp_path / "a.st")
+    np.testing.assert_array_equal(other.predict(X), model.predict(X))
+
+
+# --- weights -------------------------------------------------------------------------------------
+
+
+def test_weights_are_read_by_path(tmp_path: Path) -> None:
+    model = net()
+    train(model)
+    model.save(tmp_path / "whole.st", optimizer=True)
+    model.save_weights(tmp_path / "weights.st")
+    train(model, 1, callbacks=[ModelCheckpoint(tmp_path / "ck.st")])
+    for name, same in (("whole", False), ("weights", False), ("ck", True)):
+        other = net(seed=8)
+        other.build((4,))
+        before = other.optimizer.state_dict()
+        assert other.load_weights(tmp_path / f"{name}.st") == ([], [], [])
+        assert_same(before, other.optimizer.state_dict())
+        found = [*map(np.array_equal, other.get_weights().values(), model.get_weights().values())]
+        assert all(found) is same
+    with open_tensors(tmp_path / "weights.st") as file:
+        assert file.metadata == {}
+        assert list(file.entries) == sorted(model.get_weights())
+
+
+def test_strict_refuses_every_difference_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.st"
+    Sequential(Dense(4, 8), Dense(8, 8), Dense(8, 3), Dense(3, 2), seed=1).save_weights(path)
+    model = Sequential(Dense(4, 8), BatchNorm(), Dense(8, 3), Dense(3, 2, bias=False), seed=2)
+    model.build((4,))
+    before = model.get_weights()
+    message = (
+        r"file lacks 1\.beta, 1\.gamma, 1\.running_mean, 1\.running_var; has the unknown 1\.W, 1\.b"
+        r", 3\.b\. Pass strict=False"
+    )
+    with pytest.raises(DataError, match=message):
+        model.load_weights(path)
+    assert_same(model.get_weights(), before)
+    found = model.load_weights(path, strict=False)
+    assert found.missing == ["1.beta", "1.gamma", "1.running_mean", "1.running_var"]
+    assert found.unexpected == ["1.W", "1.b", "3.b"]
+    assert found.different == []
+    after = model.get_weights()
+    with open_tensors(path) as file:
+        for name, a in after.items():
+            np.testing.assert_array_equal(a, file.read(name) if name[0] != "1" else before[name])
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_other_shapes_dtypes_and_nothing_in_common(strict: bool, tmp_path: Path) -> None:
+    path, model = tmp_path / "a.st", Sequential(Dense(4, 2), seed=1)
+    before = model.get_weights()
+
+    def refused(message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            model.load_weights(path, strict=strict)
+        assert_same(model.get_weights(), before)
+
+    Sequential(Dense(4, 3), seed=1).save_weights(path)
+    refused(r"differs in 0\.W \(float32 \(4, 3\) instead of float32 \(4, 2\)\), 0\.b")
+    Sequential(Dense(4, 2), seed=1, dtype="float64").save_weights(path)
+    refused(r"differs in 0\.W \(float64 \(4, 2\) instead of float32 \(4, 2\)\)")
+    write_tensors(path, {"x": np.zeros(2)}, {})
+    refused(r"lacks 0\.W, 0\.b; has the unknown x\.$")
+    path.write_bytes(b"x")
+    refused("damaged")
+    path.unlink()
+    refused("no such file")
+
+
+def test_weights_of_a_model_that_is_not_built(tmp_path: Path) -> None:
+    path, model = tmp_path / "a.st", Sequential(Dense(2), seed=1)
+    Sequential(Dense(4, 2), seed=1).save_weights(path)
+    with pytest.raises(PhitodeepError):
+        model.load_weights(path)
+    model.build((4,))
+    model.load_weights(path)
+
+
+def test_weights_keep_their_memory(tmp_path: Path) -> None:
+    """The optimizer's vector, and views that somebody holds."""
+    model = net()
+    train(model)
+    held = model.layers[0].W
+    model.save_weights(tmp_path / "a.st")
+    train(model)
+    model.load_weights(tmp_path / "a.st")
+    assert model.layers[0].W is held or np.shares_memory(model.layers[0].W, held)
+
+
+# --- files that are not right --------------------------------------------------------------------
+
+
+def spoil(path: Path, change: Callable[[dict[str, Array], dict[str, str]], Any]) -> None:
+    model = net()
+    train(model)
+    arrays, texts = model._packed({"model": model.state_dict()})
+    change(arrays, texts)
+    write_tensors(path, arrays, texts)
+
+
+def replace(key: str, old: str, new: str) -> Callable[[Any, Any], None]:
+    def change(arrays: Any, texts: Any) -> None:
+        assert old in texts[key]
+        texts[key] = texts[key].replace(old, new)
+
+    return change
+
+
+WRONG: list[tuple[Callable[[Any, Any], Any], str]] = [
+    (lambda arrays, texts: texts.pop("format"), "not one that phitodeep wrote"),
+    (lambda arrays, texts: texts.update(format="other"), "not one that phitodeep wrote"),
+    (lambda arrays, texts: texts.pop("version"), "format version ''"),
+    *[
+        (
+            lambda arrays, texts, v=v: texts.update(version=v),
+            re.escape(f"format version {v!r}, and"),
+        )
+        for v in (str(VERSION + 1), "0", "-1", "1.0", " 1", "01", "one", "\u0661", "", "9" * 5000)
+    ],
+    (lambda arrays, texts: texts.pop("model"), "damaged: it has no config of a model"),
+    (lambda arrays, texts: texts.update(model="[]"), "damaged: it has no config of a model"),
+    (lambda arrays, texts: texts.update(model='{"loss":"Huber"}'), "no config of a model"),
+    (lambda arrays, texts: texts.update(model="{"), "'model' cannot be read"),
+    (lambda arrays, texts: texts.update(model="[" * 10**5), "'model' is nested too deeply"),
+    (lambda arrays, texts: texts.update(state="NaN"), "NaN in 'state' is not JSON"),
+    (lambda arrays, texts: texts.update(state="-Infinity"), "-Infinity in 'state' is not JSON"),
+    (lambda arrays, texts: texts.update(state="[]"), "its state is not a dict"),
+    (lambda arrays, texts: texts.update(state="{}"), "no state of the model"),
+    (lambda arrays, texts: texts.update(state='{"model": 1}'), "no state of the model"),
+    (lambda arrays, texts: texts.update(state='{"model": {"$array": "q"}}'), "the array 'q'"),
+    (lambda arrays, texts: texts.update(state='{"model": {"$array": [1]}}'), "needs the array"),
+    (lambda arrays, texts: texts.update(state='{"model": {"$float": "x"}}'), "is not a number"),
+    (lambda arrays, texts: texts.update(state="1" * 5000), "'state' cannot be read"),
+    (lambda arrays, texts: arrays.pop("0.W"), "weights do not fit its model: the file lacks 0.W"),
+    (lambda arrays, texts: arrays.update(q=X), "weights do not fit .* has the unknown q"),
+    (lambda arrays, texts: arrays.update({"0.b": X}), r"differs in 0\.b \(float32 \(24, 4\)"),
+    (lambda arrays, texts: arrays.update({"0.b": np.zeros(8)}), r"differs in 0\.b \(float64"),
+    (replace("model", '"Tanh"', '"Tan"'), "Tan"),
+    (replace("model", '"epochs":1000', '"epochs":-1'), "epochs must be >= 0"),
+    (replace("model", '"epochs"', '"epoch"'), "unknown key 'epoch'"),
+    (replace("state", '"epoch":2', '"epoch":-2'), "epoch must be >= 0"),
+    (replace("state", '"class":"Adam"', '"class":"SGD"'), "class SGD"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=[m[:60] for _, m in WRONG])
+def test_files_that_are_not_right_are_refused(
+    change: Callable[[Any, Any], Any], message: str, tmp_path: Path
+) -> None:
+    spoil(tmp_path / "a.st", change)
+    with pytest.raises(PhitodeepError, match=message):
+        phitodeep.load(tmp_path / "a.st")
+
+
+def test_a_file_holds_no_pickle_and_loading_makes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise AssertionError("pickled")
+
+    model = net(OPTIONS["groups"]())
+    train(model)
+    for name in ("load", "loads", "dump", "dumps", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    other = loaded(model, tmp_path / "a.st", optimizer=True)
+    goes_on_alike(model, other)
+    content = (tmp_path / "a.st").read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    assert set(header["__metadata__"]) == {"format", "version", "library", "model", "state"}
+    for key in ("model", "state"):
+        json.loads(header["__metadata__"][key], parse_constant=refuse)
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+STEPS = {
+    "serialisation": ("safetensors.numpy.save", None),
+    "opening": ("os.open", None),
+    "write": ("write", None),
+    "fsync": ("os.fsync", None),
+    "link": ("os.link", None),
+    "chmod": ("pathlib.Path.chmod", None),
+    "rename": ("pathlib.Path.replace", None),
+}
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_write_that_fails_leaves_the_old_file_whole(
+    step: str, named: bool, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.st"
+    model, old = net(), net(seed=9)
+    old.save(path)
+    content = path.read_bytes()
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise error
+
+    if named:  # on a system without files that have no name
+        if step in ("link", "opening"):
+            pytest.skip("no link is made")
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    elif not hasattr(os, "O_TMPFILE"):
+        pytest.skip("files have names here")
+    if step == "write":
+        monkeypatch.setattr(model_file, "packed", model_file.packed)
+        whole = files.atomic_write
+
+        class Half:
+            def __init__(self, stream: Any) -> None:
+                self.stream = stream
+
+            def write(self, content: bytes) -> None:
+                self.stream.write(content[:100])
+                raise error
+
+        from contextlib import contextmanager
+
+        @contextmanager
+        def half(target: Any) -> Iterator[Any]:
+            with whole(target) as stream:
+                yield Half(stream)
+
+        monkeypatch.setattr("phitodeep.io.tensors.atomic_write", half)
+    else:
+        monkeypatch.setattr(STEPS[step][0], fail)
+    with pytest.raises((DataError, KeyboardInterrupt, OSError)) as caught:
+        model.save(path)
+    monkeypatch.undo()
+    if isinstance(error, OSError) and step != "serialisation":
+        assert isinstance(caught.value, DataError)
+        assert "cannot write" in str(caught.value)
+    assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["a.st"]
+    model.save(path)
+    assert_same(phitodeep.load(path).get_weights(), model.get_weights())
+
+
+def test_places_where_no_file_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = net()
+    with pytest.raises(DataError, match=r"cannot write .*none/a\.st: No such file or directory"):
+        model.save(tmp_path / "none" / "a.st")
+    with pytest.raises(DataError, match=r"cannot write .*: Is a directory"):
+        model.save(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(DataError, match=r"cannot write .*: Not a directory"):
+        model.save(tmp_path / "file" / "a.st")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "file")
+    with pytest.raises(DataError, match=r"cannot write .*file: Permission denied"):
+        model.save(tmp_path / "file")
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_link_stays_a_link_and_rights_stay(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    real, link = tmp_path / "inner" / "real.st", tmp_path / "link.st"
+    net(seed=1).save(real)
+    real.chmod(0o640)
+    link.symlink_to(real)
+    model = net(seed=2)
+    model.save(link)
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert_same(phitodeep.load(real).get_weights(), model.get_weights())
+    assert sorted(os.listdir(tmp_path)) == ["inner", "link.st"]
+    assert os.listdir(real.parent) == ["real.st"]
+
+
+# --- files of each version -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+def test_files_of_each_version_load(version: int) -> None:
+    with np.load(REFERENCE / f"model_v{version}.npz") as stored:
+        arrays = dict(stored)
+    model = phitodeep.load(REFERENCE / f"model_v{version}.safetensors")
+    np.testing.assert_allclose(model.predict(arrays["tokens"]), arrays["predictions"], rtol=1e-5)
+    assert model.tokenizer.decode([0, 1, 2]) == "abc"
+    checkpoint = REFERENCE / f"checkpoint_v{version}.safetensors"
+    other = phitodeep.load(checkpoint)
+    assert other.epoch == 1
+    assert [path for path, layer in other.walk() if not layer.trainable] == ["1"]
+    np.testing.assert_allclose(other.predict(arrays["X"]), arrays["half way"], rtol=1e-5)
+    assert other.load_weights(checkpoint) == ([], [], [])
+
+
+@pytest.mark.parametrize("version", range(1, VERSION + 1))
+def test_checkpoints_of_each_version_are_resumed(version: int, tmp_path: Path) -> None:
+    with np.load(REFERENCE / f"model_v{version}.npz") as stored:
+        arrays = dict(stored)
+    namespace: dict[str, Any] = {}
+    tool = (ROOT / "tools" / "make_model_files.py").read_text()
+    exec(compile(tool, "make_model_files.py", "exec"), namespace)
+    model = namespace["regression"]()
+    history = model.train(
+        arrays["X"],
+        arrays["Y"],
+        epochs=3,
+        callbacks=namespace["callbacks"](tmp_path),
+        resume=REFERENCE / f"checkpoint_v{version}.safetensors",
+        verbose=0,
+    )
+    np.testing.assert_allclose(np.array(history)[:, 0], arrays["losses"], rtol=1e-5)
+    np.testing.assert_allclose(model.predict(arrays["X"]), arrays["at the end"], rtol=1e-4)

@@ -1,0 +1,241 @@
+"""Arrays come back from a file as they were, however they lie in memory."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentTypeError, DataError, MissingExtraError
+from phitodeep.io import tensors
+from phitodeep.io.tensors import DTYPES, open_tensors, write_tensors
+from phitodeep.types import Array
+
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "as it is": lambda a: a,
+    "transposed": lambda a: a.T,
+    "swapped axes": lambda a: a.swapaxes(0, 2),
+    "moved axes": lambda a: a.transpose(1, 0, 2),
+    "sliced": lambda a: a[:, 1:3],
+    "every other": lambda a: a[::2, :, ::2],
+    "backwards": lambda a: a[::-1],
+    "all backwards": lambda a: a[::-1, ::-1, ::-1],
+    "a column": lambda a: a[:, 0, 1],
+    "broadcast": lambda a: np.broadcast_to(a[0], (5, *a.shape[1:])),
+    "a broadcast number": lambda a: np.broadcast_to(a[0, 0, 0], (2, 3)),
+    "Fortran": np.asfortranarray,
+    "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
+    "little-endian": lambda a: a.astype(a.dtype.newbyteorder("<")),
+    "big-endian and transposed": lambda a: a.astype(a.dtype.newbyteorder(">")).T,
+    "of rank 0": lambda a: a[1, 2, 1, ...],
+    "one number": lambda a: a[:1, :1, :1],
+    "empty": lambda a: a[:0],
+    "empty within": lambda a: a[:, :0].swapaxes(0, 2),
+    "unaligned": lambda a: _unaligned(a),
+    "read-only": lambda a: _locked(a),
+}
+
+
+def _unaligned(a: Array) -> Array:
+    memory = np.zeros(a.nbytes + 1, np.uint8)
+    memory[1:] = np.frombuffer(a.tobytes(), np.uint8)
+    return memory[1:].view(a.dtype).reshape(a.shape)
+
+
+def _locked(a: Array) -> Array:
+    a = a.copy()
+    a.flags.writeable = False
+    return a
+
+
+def numbers(dtype: str) -> Array:
+    """Every byte occurs; floats include nan, infinities, -0 and the least numbers."""
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return np.arange(60).reshape(4, 5, 3) % 3 == 0
+    draws = np.random.default_rng(3).integers(0, 256, 60 * kind.itemsize, dtype=np.uint8)
+    a = draws.view(kind).reshape(4, 5, 3)
+    if kind.kind == "f":
+        info = np.finfo(kind)
+        a[0, 0] = np.nan, np.inf, -np.inf
+        a[0, 1] = -0.0, info.tiny, info.max
+    return a
+
+
+def back(path: Path, arrays: dict[str, Array]) -> dict[str, Array]:
+    write_tensors(path, arrays, {})
+    with open_tensors(path) as file:
+        return {name: file.read(name) for name in file.entries}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES.values())
+def test_each_dtype_and_layout_comes_back_to_the_bit(
+    dtype: str, layout: str, tmp_path: Path
+) -> None:
+    a = LAYOUTS[layout](numbers(dtype))
+    before = a.copy()
+    found = back(tmp_path / "a.st", {"a": a, "b": before})
+    for b in found.values():
+        assert b.dtype == np.dtype(dtype)
+        assert b.dtype.isnative
+        assert b.shape == a.shape
+        assert b.tobytes() == np.ascontiguousarray(a).astype(dtype).tobytes()
+        assert b.flags.c_contiguous
+        assert b.flags.writeable
+    assert a.tobytes() == before.tobytes()  # neither cast nor moved
+
+
+def test_arrays_are_in_memory_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.st"
+    found = back(path, {"a": np.zeros(3)})
+    found["a"][:] = 7
+    with open_tensors(path) as file:
+        one, other = file.read("a"), file.read("a")
+    assert (one == 0).all()
+    assert not np.shares_memory(one, other)
+    path.unlink()
+    assert (one == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.zeros(2, complex), "complex128"),
+        (np.zeros(2, np.complex64), "complex64"),
+        (np.array(["a", "bc"]), "<U2"),
+        (np.array([b"a"]), r"\|S1"),
+        (np.array([None, 1]), "object"),
+        (np.array(["2026-01-01"], "datetime64[D]"), r"datetime64\[D\]"),
+        (np.zeros(1, [("x", "f4")]), r"\[\('x', '<f4'\)\]"),
+        *([(np.zeros(2, np.longdouble), "float128")] if hasattr(np, "float128") else []),
+    ],
+)
+def test_other_dtypes_are_refused_by_name(array: Array, dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.st"
+    with pytest.raises(ArgumentTypeError, match=f"'mine' is an array of {dtype}, which cannot be"):
+        write_tensors(path, {"good": np.zeros(2), "mine": array}, {})
+    assert not path.exists()
+
+
+def test_names_and_texts_come_back(tmp_path: Path) -> None:
+    names = ["0.W", "", "ü / \\ \" ' \n \t \0 é 🎉", "a" * 2000, "__metadata", "$array"]
+    texts = {"é": 'ü " \\ \n', "": "", "long": "x" * 10**5}
+    path = tmp_path / "a.st"
+    write_tensors(path, {name: np.full(2, i) for i, name in enumerate(names)}, texts)
+    with open_tensors(str(path)) as file:
+        assert file.metadata == texts
+        assert set(file.entries) == set(names)
+        for i, name in enumerate(names):
+            assert (file.read(name) == i).all()
+    write_tensors(path, {}, {})
+    with open_tensors(path) as file:
+        assert (file.metadata, file.entries) == ({}, {})
+
+
+def test_the_bytes_are_those_of_the_format(tmp_path: Path) -> None:
+    """Read by hand: the length of the header, the header in JSON, the bytes in C order."""
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    write_tensors(tmp_path / "a.st", {"a": a.T}, {"x": "y"})
+    content = (tmp_path / "a.st").read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    assert header["__metadata__"] == {"x": "y"}
+    assert header["a"] == {"dtype": "F32", "shape": [3, 2], "data_offsets": [0, 24]}
+    assert content[8 + length :] == a.T.tobytes()
+
+
+# --- files that are not right --------------------------------------------------------------------
+
+
+def raw(header: Any, data: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype: str = "F32", shape: Any = (2,), ends: Any = (0, 8)) -> dict[str, Any]:
+    return {"a": {"dtype": dtype, "shape": shape, "data_offsets": ends}}
+
+
+DAMAGED = {
+    "nothing": b"",
+    "text": b"hello, this is no such file",
+    "a zip": b"PK\3\4" + bytes(100),
+    "a length alone": struct.pack("<Q", 100),
+    "a header that is longer than any memory": struct.pack("<Q", 1 << 62) + b"{}",
+    "no JSON": raw(b"{'a': 1}"),
+    "a list": raw([]),
+    "too little data": raw(entry(), bytes(4)),
+    "too much data": raw(entry(), bytes(12)),
+    "a shape that does not fit": raw(entry(shape=[3]), bytes(8)),
+    "a negative shape": raw(entry(shape=[-2]), bytes(8)),
+    "an enormous shape": raw(entry(shape=[1 << 40, 1 << 40]), bytes(8)),
+    "ends outside": raw(entry(ends=[0, 1 << 40]), bytes(8)),
+    "an unknown dtype": raw(entry("F99"), bytes(8)),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.st"
+    path.write_bytes(DAMAGED[name])
+    with (
+        pytest.raises(DataError, match=r"a\.st is damaged or not a safetensors file"),
+        open_tensors(path),
+    ):
+        pass
+
+
+def test_every_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.st"
+    write_tensors(path, {"a": np.arange(3.0)}, {"x": "y"})
+    content = path.read_bytes()
+    for n in range(len(content)):
+        path.write_bytes(content[:n])
+        with pytest.raises(DataError, match="damaged"), open_tensors(path):
+            pass
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "F8_E5M2"])
+def test_dtypes_that_numpy_lacks_are_named(dtype: str, tmp_path: Path) -> None:
+    path, size = tmp_path / "a.st", 2 if dtype == "BF16" else 1
+    path.write_bytes(raw(entry(dtype, ends=(0, 2 * size)), bytes(2 * size)))
+    with (
+        pytest.raises(DataError, match=f"the array 'a' has the type {dtype}, which NumPy does"),
+        open_tensors(path),
+    ):
+        pass
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DataError, match=r"cannot read .*none\.st: there is no such file"),
+        open_tensors(tmp_path / "none.st"),
+    ):
+        pass
+    with pytest.raises(DataError, match="it is a folder"), open_tensors(tmp_path):
+        pass
+    with pytest.raises(DataError, match="not a regular file"), open_tensors("/dev/null"):
+        pass
+
+
+def test_the_library_is_named_if_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
+    with pytest.raises(MissingExtraError, match=r"writing model files needs .*pip install safet"):
+        write_tensors(tmp_path / "a.st", {}, {})
+    with (
+        pytest.raises(MissingExtraError, match="reading model files needs"),
+        open_tensors(tmp_path / "a.st"),
+    ):
+        pass
+    monkeypatch.setattr(tensors.sys, "platform", "emscripten")
+    with pytest.raises(MissingExtraError, match=r"np\.savez\(file, \*\*model\.get_weights\(\)\)"):
+        write_tensors(tmp_path / "a.st", {}, {})
+    assert not list(tmp_path.iterdir())

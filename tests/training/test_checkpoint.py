@@ -1,0 +1,547 @@
+"""ModelCheckpoint: which files there are after each epoch and step, and what never happens."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep import files
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
+from phitodeep.io.model_file import open_model
+from phitodeep.layers import Dense, Layer, Tanh
+from phitodeep.model import Sequential
+from phitodeep.training.callbacks import Callback, LambdaCallback, ModelCheckpoint, StopTraining
+from tests.test_bad_input import assert_same
+
+rng = np.random.default_rng(7)
+X = rng.standard_normal((12, 4)).astype(np.float32)
+Y = rng.standard_normal((12, 2)).astype(np.float32)
+STEPS = 3  # per epoch
+
+
+def net(**options: Any) -> Sequential:
+    layers: list[Layer] = [Dense(4, 3), Tanh(), Dense(3, 2)]
+    return Sequential(*layers, batch_size=4, seed=0, **options)
+
+
+@pytest.fixture
+def keyboard() -> Iterator[None]:
+    """Ctrl-C interrupts, as in a terminal: shells let processes in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def train(keeper: Callback, epochs: int = 5, *others: Callback, **options: Any) -> Any:
+    model = options.pop("model", None) or net()
+    options = {"epochs": epochs, "verbose": 0, "callbacks": [*others, keeper], **options}
+    return model.train(X, Y, **options)
+
+
+def names(folder: Path) -> set[str]:
+    return {name.removesuffix(".safetensors") for name in os.listdir(folder)}
+
+
+def place(path: Path) -> tuple[int, int]:
+    """The finished epochs and the steps after them in a checkpoint, which must be whole."""
+    phitodeep.load(path)
+    with open_model(path) as file:
+        state = file.state()
+    assert state is not None
+    return state["model"]["epoch"], state["place"]["step"]
+
+
+def places(folder: Path) -> dict[str, tuple[int, int]]:
+    return {path.stem: place(path) for path in folder.glob("*.safetensors")}
+
+
+def observed(keeper: ModelCheckpoint, epochs: int, folder: Path, **options: Any) -> list[Any]:
+    """The files after each pause."""
+    seen = []
+
+    def look(model: Any, run: Any) -> None:
+        if folder.exists():
+            seen.append((model.epoch, run.step, names(folder)))
+
+    train(keeper, epochs, **{"callbacks": [keeper, LambdaCallback(on_pause=look)], **options})
+    return seen
+
+
+# --- which files ---------------------------------------------------------------------------------
+
+
+def test_path_is_the_newest_and_the_last_three_stay(tmp_path: Path) -> None:
+    keeper = ModelCheckpoint(tmp_path / "ck.safetensors")
+    seen = [(e, files) for e, step, files in observed(keeper, 5, tmp_path) if step == 0]
+    assert seen == [
+        (0, set()),
+        (1, {"ck", "ck-epoch1"}),
+        (2, {"ck", "ck-epoch1", "ck-epoch2"}),
+        (3, {"ck", "ck-epoch1", "ck-epoch2", "ck-epoch3"}),
+        (4, {"ck", "ck-epoch2", "ck-epoch3", "ck-epoch4"}),
+        (5, {"ck", "ck-epoch3", "ck-epoch4", "ck-epoch5"}),
+    ]
+    assert places(tmp_path) == {
+        "ck": (5, 0),
+        **{f"ck-epoch{n}": (n, 0) for n in (3, 4, 5)},
+    }
+
+
+def test_path_is_the_newest_after_every_pause(tmp_path: Path) -> None:
+    keeper = ModelCheckpoint(tmp_path / "ck.safetensors", every=2, every_steps=2)
+    found = []
+
+    def look(model: Any, run: Any) -> None:
+        path = tmp_path / "ck.safetensors"
+        found.append(place(path) if path.exists() else None)
+
+    train(keeper, 3, callbacks=[keeper, LambdaCallback(on_pause=look)])
+    assert found == [
+        *(None, None, (0, 2), (0, 2), (0, 2)),  # before training, steps 1 to 3, epoch 1
+        *((1, 1), (1, 1), (1, 3), (2, 0)),  # step 4, 5, 6, and epoch 2
+        *((2, 0), (2, 2), (2, 2), (3, 0)),  # step 7, 8, 9, and the last epoch
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({}, {"ck", "ck-epoch3", "ck-epoch4", "ck-epoch5"}),
+        ({"every": 2}, {"ck", "ck-epoch2", "ck-epoch4", "ck-epoch5"}),
+        ({"every": 2, "keep": 1}, {"ck", "ck-epoch5"}),
+        ({"every": 9}, {"ck", "ck-epoch5"}),
+        ({"keep": 0}, {"ck"}),
+        ({"keep": 99}, {"ck", *(f"ck-epoch{n}" for n in range(1, 6))}),
+        ({"every": None, "every_steps": 4}, {"ck", "ck-step8", "ck-step12", "ck-epoch5"}),
+        ({"every": None, "every_steps": 1}, {"ck", "ck-step14", "ck-step15", "ck-epoch5"}),
+        ({"every": None, "every_steps": 999}, {"ck", "ck-epoch5"}),
+        ({"every": 4, "every_steps": 7}, {"ck", "ck-epoch4", "ck-step14", "ck-epoch5"}),
+        (
+            {"every": 4, "every_steps": 7, "keep": 9},
+            {"ck", "ck-step7", "ck-epoch4", "ck-step14", "ck-epoch5"},
+        ),
+    ],
+)
+def test_every_and_keep(options: dict[str, Any], left: set[str], tmp_path: Path) -> None:
+    train(ModelCheckpoint(tmp_path / "ck.safetensors", **options))
+    assert names(tmp_path) == left
+    assert place(tmp_path / "ck.safetensors") == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("monitor", "mode", "best"),
+    [
+        ("test_loss", None, 2),
+        ("test_loss", "max", 3),
+        ("test_accuracy", None, 3),
+        ("test_accuracy", "min", 2),
+        (None, None, None),
+    ],
+)
+@pytest.mark.parametrize("every", [1, 4, None])
+def test_the_best_epoch_stays(
+    monitor: str | None, mode: str | None, best: int | None, every: int | None, tmp_path: Path
+) -> None:
+    """Epochs that are not due write nothing but the best."""
+    values = {1: 5.0, 2: 3.0, 3: 7.0, 4: 4.0, 5: float("nan")}
+
+    class Values(ModelCheckpoint):
+        def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+            value = values[epoch]
+            super().on_epoch_end(model, epoch, {"test_loss": value, "test_accuracy": value})
+
+    steps = None if every else 99
+    keeper = Values(tmp_path / "ck.safetensors", every, steps, 1, monitor, mode=mode)
+    seen = [files for _, step, files in observed(keeper, 5, tmp_path) if step == 0]
+    wanted = {"ck", "ck-epoch5"} | ({"ck-best"} if best else set())
+    assert seen[-1] == wanted
+    if every is None:
+        assert seen[1:-1] == [{"ck-best"} if best else set()] * 4
+    if best:
+        assert place(tmp_path / "ck-best.safetensors") == (best, 0)
+
+
+def test_a_monitor_that_the_logs_lack_is_an_error(tmp_path: Path) -> None:
+    keeper = ModelCheckpoint(tmp_path / "ck.safetensors", monitor="test_f1")
+    with pytest.raises(
+        ArgumentError, match="monitors 'test_f1', but the logs have only train_loss"
+    ):
+        train(keeper)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every must be >= 1"),
+        ({"every_steps": 0}, "every_steps must be >= 1"),
+        ({"keep": -1}, "keep must be >= 0"),
+        ({"every": None}, r"needs every= \(epochs\) or every_steps="),
+        ({"mode": "up"}, 'mode must be "min" or "max", got \'up\''),
+        ({"keep": 1.5}, "keep must be an integer"),
+    ],
+)
+def test_settings_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+        ModelCheckpoint("ck.safetensors", **options)
+
+
+def test_ctrl_c_and_stopping_write_the_last_state(keyboard: None, tmp_path: Path) -> None:
+    def press(model: Any, step: int, loss: float) -> None:
+        if step == 8:
+            signal.raise_signal(signal.SIGINT)
+
+    keeper = ModelCheckpoint(tmp_path / "a" / "ck.safetensors", every=99)
+    assert train(keeper, 5, LambdaCallback(on_batch_end=press)).interrupted
+    assert places(tmp_path / "a") == {"ck": (2, 2), "ck-step8": (2, 2)}
+
+    def stop(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 2:
+            raise StopTraining
+
+    for order in (1, -1):  # whichever callback comes first
+        folder = tmp_path / f"b{order}"
+        both = [LambdaCallback(on_epoch_end=stop), ModelCheckpoint(folder / "ck.safetensors", 99)]
+        train(both[1], callbacks=both[::order])
+        assert places(folder) == {"ck": (2, 0), "ck-epoch2": (2, 0)}
+
+
+def test_names_follow_the_path(tmp_path: Path) -> None:
+    for name, wanted in (
+        ("no suffix", {"no suffix", "no suffix-epoch1"}),
+        ("a.b.c", {"a.b.c", "a.b-epoch1.c"}),
+        ("ü (1)+[x].st", {"ü (1)+[x].st", "ü (1)+[x]-epoch1.st"}),
+    ):
+        folder = tmp_path / name / "new" / "folders"
+        train(ModelCheckpoint(folder / name), 1)
+        assert names(folder) == wanted
+    keeper = ModelCheckpoint(tmp_path / "r" / "(1)+[x].st", keep=2)
+    train(keeper, 4)
+    assert names(tmp_path / "r") == {"(1)+[x].st", "(1)+[x]-epoch3.st", "(1)+[x]-epoch4.st"}
+
+
+def test_a_path_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    train(ModelCheckpoint("ck.safetensors"), 2)
+    assert names(tmp_path) == {"ck", "ck-epoch1", "ck-epoch2"}
+
+
+# --- other files stay ----------------------------------------------------------------------------
+
+
+def test_pruning_leaves_the_files_of_other_programs_and_people(tmp_path: Path) -> None:
+    net().save(tmp_path / "ck-epoch99.safetensors")
+    net().save(tmp_path / "ck-step2.safetensors", optimizer=True)
+    net().save_weights(tmp_path / "ck-epoch0.safetensors")
+    (tmp_path / "ck-epoch98.safetensors").write_bytes(b"mine")
+    (tmp_path / "ck-epoch97.safetensors").mkdir()
+    before = names(tmp_path)
+    train(ModelCheckpoint(tmp_path / "ck.safetensors", every_steps=3, keep=1), 4)
+    assert names(tmp_path) == before | {"ck", "ck-epoch4"}
+
+
+def test_a_file_that_came_into_the_place_of_a_checkpoint_stays(tmp_path: Path) -> None:
+    """Even under a name that this run has written."""
+
+    def swap(model: Any, epoch: int) -> None:
+        if epoch == 2:
+            (tmp_path / "ck-epoch1.safetensors").write_bytes(b"mine")
+        if epoch == 3:
+            net().save(tmp_path / "ck-epoch2.safetensors")
+        if epoch == 4:
+            (tmp_path / "ck-epoch3.safetensors").unlink()
+            (tmp_path / "ck-epoch3.safetensors").mkdir()
+        if epoch == 5:
+            (tmp_path / "ck-epoch4.safetensors").unlink()
+
+    train(
+        ModelCheckpoint(tmp_path / "ck.safetensors", keep=1), 5, LambdaCallback(on_epoch_begin=swap)
+    )
+    assert names(tmp_path) == {"ck", "ck-epoch1", "ck-epoch2", "ck-epoch3", "ck-epoch5"}
+
+
+@pytest.mark.parametrize("other", ["ck", "ck2", "ck-epoch3", "c"])
+def test_two_runs_in_one_folder(other: str, tmp_path: Path) -> None:
+    train(ModelCheckpoint(tmp_path / "ck.safetensors", keep=2), 9)
+    before = names(tmp_path)
+    assert before == {"ck", "ck-epoch8", "ck-epoch9"}
+    train(ModelCheckpoint(tmp_path / f"{other}.safetensors", keep=1), 3)
+    assert names(tmp_path) == before | {other, f"{other}-epoch3"}
+
+
+def test_two_runs_under_one_name_at_the_same_time(tmp_path: Path) -> None:
+    """Neither removes what the other wrote last."""
+    path, inner = tmp_path / "ck.safetensors", ModelCheckpoint(tmp_path / "ck.safetensors", keep=1)
+
+    def another(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 3:
+            train(inner, 2)  # writes ck-epoch1 and ck-epoch2
+
+    train(ModelCheckpoint(path, keep=2), 5, LambdaCallback(on_epoch_end=another))
+    assert names(tmp_path) == {"ck", "ck-epoch2", "ck-epoch4", "ck-epoch5"}
+
+
+def test_a_second_call_is_another_run(tmp_path: Path) -> None:
+    model, keeper = net(), ModelCheckpoint(tmp_path / "ck.safetensors", keep=1)
+    train(keeper, 2, model=model)
+    train(keeper, 2, model=model)
+    assert names(tmp_path) == {"ck", "ck-epoch2", "ck-epoch4"}
+
+
+# --- crashes -------------------------------------------------------------------------------------
+
+
+class Crash(Exception):
+    pass
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, count: int, what: str) -> None:
+    """Let call number `count` of a function in os fail in a way that nothing catches."""
+    real, calls = getattr(os, what), iter(range(1, 10**6))
+
+    def call(*args: Any, **options: Any) -> Any:
+        if next(calls) == count:
+            raise Crash
+        return real(*args, **options)
+
+    monkeypatch.setattr(os, what, call)
+
+
+@pytest.mark.parametrize("what", ["link", "fsync", "open", "replace", "unlink"])
+def test_leftovers_of_a_crash_are_pruned_after_resume(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever system call is the last one."""
+    crashes = 0
+    whole = net()
+    train(ModelCheckpoint(tmp_path / "whole" / "ck.safetensors", every_steps=1), 3, model=whole)
+    left = names(tmp_path / "whole")
+    for count in range(1, 400):
+        folder = tmp_path / f"{what}{count}"
+        path = folder / "ck.safetensors"
+
+        def keeper(path: Path = path) -> ModelCheckpoint:
+            return ModelCheckpoint(path, every_steps=1)
+
+        with monkeypatch.context() as patch:
+            crash_at(patch, count, what)
+            try:
+                train(keeper(), 3)
+            except Crash:
+                crashes += 1
+            else:
+                break
+        assert len(places(folder)) == len(names(folder))
+        model = net()
+        train(keeper(), 3, model=model, resume=path if path.exists() else None)
+        assert_same(model.get_weights(), whole.get_weights())
+        assert names(folder) == left, count
+        shutil.rmtree(folder)
+    assert crashes >= (20 if what != "unlink" else 5)
+
+
+def test_drafts_of_a_killed_process_are_removed(tmp_path: Path) -> None:
+    mine = [
+        "ck.safetensors",
+        "ck-best.safetensors",
+        "ck-step7.safetensors",
+        "ck-epoch2.safetensors",
+    ]
+    others = ["ck2.safetensors", "ck-old.safetensors", "ck-stepx.safetensors", "ck-step7.npz", "x"]
+    for name in (*mine, *others):
+        (tmp_path / f"{files.DRAFT}{name}-0123abcd").write_bytes(b"half")
+    assert {name for _, name in files.drafts(tmp_path)} == {*mine, *others}
+    train(ModelCheckpoint(tmp_path / "ck.safetensors"), 1)
+    assert {name for _, name in files.drafts(tmp_path)} == set(others)
+
+
+def full(*args: Any, **options: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("what", ["fsync", "replace", "unlink", "mkdir"])
+def test_a_disk_that_fills_later_warns_and_training_continues(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(model: Any, epoch: int) -> None:
+        if epoch == 4:
+            patch.setattr(os, what, full)
+        if epoch == 6:
+            patch.undo()
+
+    straight, model = net(), net()
+    straight.train(X, Y, epochs=7, verbose=0)
+    keeper = ModelCheckpoint(tmp_path / "ck.safetensors", keep=2)
+    patch = pytest.MonkeyPatch()
+    with patch.context():
+        if what == "mkdir":
+            train(keeper, 7, LambdaCallback(on_epoch_begin=fill), model=model)
+        else:
+            with pytest.warns(PhitodeepWarning, match="No space left on device.* Training cont"):
+                train(keeper, 7, LambdaCallback(on_epoch_begin=fill), model=model)
+    patch.undo()
+    assert_same(model.get_weights(), straight.get_weights())
+    assert place(tmp_path / "ck.safetensors") == (7, 0)
+    assert {"ck", "ck-epoch6", "ck-epoch7"} <= names(tmp_path)
+    assert not [*files.drafts(tmp_path)]
+
+
+def test_a_folder_that_disappears_warns(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def remove(model: Any, epoch: int) -> None:
+        if epoch == 2:
+            shutil.rmtree(folder)
+
+    keeper = ModelCheckpoint(folder / "ck.safetensors")
+    with pytest.warns(PhitodeepWarning, match="cannot write .* Training continues"):
+        train(keeper, 3, LambdaCallback(on_epoch_begin=remove))
+    assert not folder.exists()
+
+
+def test_a_disk_that_allows_only_one_name_per_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*args: Any, **options: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    monkeypatch.delattr(os, "O_TMPFILE")
+    train(ModelCheckpoint(tmp_path / "ck.safetensors", keep=1), 3)
+    assert places(tmp_path) == {"ck": (3, 0), "ck-epoch3": (3, 0)}
+    assert len({path.stat().st_ino for path in tmp_path.iterdir()}) == 2
+
+
+# --- before the first step -----------------------------------------------------------------------
+
+
+class Odd(Callback):
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
+def refused(
+    path: Path, message: str, *others: Callback, model: Callable[[], Sequential] = net
+) -> None:
+    made = model()
+    before, steps = made.get_weights(), []
+    count = LambdaCallback(on_batch_end=lambda *_: steps.append(1))
+    with pytest.raises((ArgumentTypeError, ArgumentError, DataError), match=message):
+        train(ModelCheckpoint(path), 2, *others, count, model=made)
+    assert_same(made.get_weights(), before)
+    assert not steps
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (object(), "the state has <object .* at 'state/callbacks/0/state/value'"),
+        ({1: 2}, "the state has the key 1"),
+        ({"$array": 2}, r"the state has the key '\$array'"),
+        ({1, 2}, "which cannot be saved"),
+        (np.ones(2, complex), "complex128, which cannot be saved"),
+        (np.array(["a"]), "<U1, which cannot be saved"),
+        (np.array([None]), "object, which cannot be saved"),
+    ],
+)
+def test_a_state_that_cannot_be_written(value: Any, message: str, tmp_path: Path) -> None:
+    refused(tmp_path / "ck.safetensors", message, Odd(value))
+    assert names(tmp_path) == set()
+
+
+def test_settings_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "ck.safetensors"
+    refused(path, "lambda.* cannot be written down", model=lambda: net(alpha=lambda step: 0.1))
+    refused(path, "cannot be written down", model=lambda: net(metrics=[lambda P, T: 0.0]))
+    assert names(tmp_path) == set()
+
+
+def test_paths_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    refused(tmp_path / "folder", "folder: it is a folder; name a file in it")
+    (tmp_path / "file").write_text("mine")
+    refused(tmp_path / "file" / "ck.safetensors", "cannot create .*file: File exists|Not a dir")
+    refused(tmp_path / "file" / "a" / "ck.safetensors", "cannot create .*: Not a directory")
+    (tmp_path / "ck.safetensors").write_text("old")
+    for place in (tmp_path, tmp_path / "ck.safetensors"):
+        monkeypatch.setattr(os, "access", lambda path, mode, place=place: Path(path) != place)
+        refused(tmp_path / "ck.safetensors", f"no permission to write to {place}.$")
+    assert (tmp_path / "ck.safetensors").read_text() == "old"
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+# --- states --------------------------------------------------------------------------------------
+
+
+def test_another_path_may_be_used_to_go_on(tmp_path: Path) -> None:
+    train(ModelCheckpoint(tmp_path / "a" / "ck.safetensors"), 2)
+    before = names(tmp_path / "a")
+    keeper = ModelCheckpoint(tmp_path / "b" / "other.st", keep=1)
+    train(keeper, 4, resume=tmp_path / "a" / "ck.safetensors")
+    assert names(tmp_path / "a") == before
+    assert names(tmp_path / "b") == {"other.st", "other-epoch4.st"}
+
+
+def test_names_in_a_file_of_a_stranger_do_no_harm(tmp_path: Path) -> None:
+    """A checkpoint removes only files of its own run, next to its path."""
+    train(ModelCheckpoint(tmp_path / "inner" / "ck.safetensors"), 1)
+    keeper = ModelCheckpoint(tmp_path / "inner" / "ck.safetensors", keep=0)
+    state = {"training": True, "best": None, "name": "x"}
+    for name in (
+        "../ck-epoch1.safetensors",
+        "/etc/passwd",
+        "ck-epoch.safetensors",
+        "ck.safetensors",
+        "ck-epoch1.safetensors/..",
+        "ck-epoch1xsafetensors",
+        "\0",
+        "",
+        "x-epoch1.safetensors",
+    ):
+        keeper.load_state_dict({**state, "written": [name]})
+        assert keeper.written == []
+    keeper.load_state_dict({**state, "written": ["ck-epoch1.safetensors"]})
+    assert keeper.written == ["ck-epoch1.safetensors"]
+    keeper._prune()
+    assert keeper.written == []
+    assert names(tmp_path / "inner") == {"ck", "ck-epoch1"}  # the file of another run
+
+
+def test_its_state_is_json(tmp_path: Path) -> None:
+    keeper = ModelCheckpoint(tmp_path / "ck.safetensors", monitor="train_loss")
+    train(keeper, 4)
+    state = json.loads(json.dumps(keeper.state_dict()))
+    other = ModelCheckpoint(tmp_path / "ck.safetensors", monitor="train_loss")
+    other.load_state_dict(state)
+    assert other.state_dict() == keeper.state_dict()
+    assert state["written"] == [f"ck-epoch{n}.safetensors" for n in (2, 3, 4)]
+
+
+def test_the_best_so_far_survives_a_resume(tmp_path: Path) -> None:
+    path = tmp_path / "ck.safetensors"
+    train(ModelCheckpoint(path, monitor="train_loss", mode="max"), 2)
+    (tmp_path / "ck-best.safetensors").unlink()
+    train(ModelCheckpoint(path, monitor="train_loss", mode="max"), 6, resume=path)
+    assert "ck-best" not in names(tmp_path)  # the first epoch had the greatest loss
+
+
+def test_copies_have_their_own_name() -> None:
+    keeper = ModelCheckpoint("ck.safetensors")
+    model = net(callbacks=[keeper])
+    assert model.copy().callbacks[0].get_config() == keeper.get_config()
+    assert ModelCheckpoint("a").name != ModelCheckpoint("a").name

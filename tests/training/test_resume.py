@@ -1,0 +1,760 @@
+"""Training that was cut off at any step goes on as if nothing had happened, to the bit."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import DataError, PhitodeepError, PhitodeepWarning
+from phitodeep.io.model_file import open_model
+from phitodeep.io.tensors import write_tensors
+from phitodeep.layers import (
+    GRU,
+    BatchNorm,
+    Dense,
+    Dropout,
+    Layer,
+    LayerNorm,
+    ReLU,
+    Residual,
+    Softmax,
+    Tanh,
+)
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.optimization.optimizers import (
+    LBFGS,
+    OPTIMIZERS,
+    SGD,
+    Adam,
+    AdamW,
+    Muon,
+    Nadam,
+    Optimizer,
+    RMSProp,
+)
+from phitodeep.optimization.schedules import (
+    CosineDecay,
+    OneCycle,
+    ReduceOnPlateau,
+    StepDecay,
+    WarmUp,
+)
+from phitodeep.training.callbacks import (
+    Callback,
+    EarlyStopping,
+    LambdaCallback,
+    ModelCheckpoint,
+    StopTraining,
+)
+from tests import test_bad_input
+from tests.conftest import in_parts
+
+rng = np.random.default_rng(7)
+X = rng.standard_normal((24, 4)).astype(np.float32)
+Y = np.tanh(X[:, :2] + 0.5 * X[:, 2:]) + 0.1 * rng.standard_normal((24, 2)).astype(np.float32)
+LABELS = X[:, :3].argmax(axis=1)
+SENTENCES = rng.standard_normal((24, 5, 3)).astype(np.float32)
+LENGTHS = rng.integers(1, 6, 24)
+WEIGHTS = rng.uniform(0.1, 2, 24)
+EPOCHS = 3
+
+
+def net(optimizer: Optimizer | str = "adam", **options: Any) -> Sequential:
+    layers: list[Layer] = [
+        Dense(4, 8),
+        LayerNorm(),
+        Tanh(),
+        Residual(Dense(8, 8), BatchNorm(), Tanh(), Dropout(0.3)),
+        Dropout(0.2),
+        Dense(8, 2),
+    ]
+    options = {"seed": 3, "batch_size": 5, "metrics": ["mae"], **options}
+    model = Sequential(*layers, optimizer=optimizer, **options)
+    model.build((4,))
+    return model
+
+
+def classifier(**options: Any) -> Sequential:
+    layers: list[Layer] = [Dense(4, 6), ReLU(), Dropout(0.2), Dense(6, 3), Softmax()]
+    loss = "categorical_cross_entropy"
+    options = {"seed": 3, "batch_size": 5, "metrics": ["accuracy", "f1"], **options}
+    return Sequential(*layers, loss_class=loss, **options)
+
+
+def reader(**options: Any) -> Sequential:
+    return Sequential(GRU(4, return_sequences=False), Dense(2), seed=3, batch_size=5, **options)
+
+
+def frozen() -> Sequential:
+    model = net()
+    model.layers[0].trainable = False
+    model.layers[3].trainable = False
+    return model
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of small files are written, and no power fails."""
+    monkeypatch.setattr("phitodeep.files.os.fsync", lambda handle: None)
+
+
+@pytest.fixture
+def keyboard() -> Iterator[None]:
+    """Ctrl-C interrupts, as in a terminal: shells let processes in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def assert_same(a: Any, b: Any) -> None:
+    if isinstance(a, list) and isinstance(b, list):
+        a, b = dict(enumerate(a)), dict(enumerate(b))
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    else:
+        test_bad_input.assert_same(a, b)
+
+
+class Turning(Callback):
+    """Changes the rate, the decay and what is frozen while training runs."""
+
+    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+        model.layers[0].trainable = epoch % 2 == 0
+
+    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+        model.alpha = 0.05 / step if step % 3 else CosineDecay(0.02, 20)
+        model.optimizer.weight_decay = 0.01 * step
+
+
+class Noise(Callback):
+    """Counts, draws, and changes the weights by what it remembers."""
+
+    def __init__(self) -> None:
+        self.count, self.sum = 0, np.zeros(2, np.float32)
+        self.draws = np.random.default_rng(5)
+
+    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+        self.count += 1
+        self.sum += np.float32(self.draws.standard_normal(2) * loss)
+        model.layers[-1].b = model.layers[-1].b + 0.1 * self.sum / self.count
+
+    def state_dict(self) -> dict[str, Any]:
+        inner = self.draws.bit_generator.state
+        return {"count": self.count, "sum": self.sum.copy(), "draws": inner}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.sum = state["count"], state["sum"].copy()
+        self.draws.bit_generator.state = state["draws"]
+
+
+class Once(Callback):
+    """Ends training in the middle of an epoch or after one."""
+
+    def __init__(self, step: int | None = None, epoch: int | None = None) -> None:
+        self.step, self.epoch = step, epoch
+
+    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+        if step == self.step:
+            raise StopTraining("enough")
+
+    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+        if epoch == self.epoch:
+            raise StopTraining("enough epochs")
+
+
+# --- every place at which a run can be cut off ---------------------------------------------------
+
+
+class Case(NamedTuple):
+    """How to make a model, its callbacks and its data; and the options of `train`."""
+
+    model: Callable[[], Sequential] = net
+    callbacks: Callable[[], list[Callback]] = list
+    options: Mapping[str, Any] = {}
+    data: Callable[[], tuple[Any, ...]] = lambda: (X, Y)
+    parts: int = 1
+
+
+def run(
+    case: Case,
+    folder: Path | None,
+    model: Sequential,
+    resume: Path | None = None,
+    epochs: int = EPOCHS,
+    every_step: bool = False,
+) -> dict[str, Any]:
+    """Train with a checkpoint of every step; return everything that must come out the same."""
+    callbacks = case.callbacks()
+    keeper = []
+    if folder is not None:
+        every = 1 if resume is None or every_step else 10**6
+        keeper = [ModelCheckpoint(folder / "ck.safetensors", every, every, keep=10**6)]
+    with in_parts(case.parts):
+        history = model.train(
+            *case.data(),
+            callbacks=[*callbacks, *keeper],
+            resume=resume,
+            **{"epochs": epochs, "verbose": 0, **case.options},
+        )
+    return outcome(model, history, callbacks)
+
+
+def outcome(model: Sequential, history: Any, callbacks: list[Callback]) -> dict[str, Any]:
+    found = {
+        "weights": model.get_weights(),
+        "state": model.state_dict(),
+        "pairs": np.array(history),
+        "metrics": {name: np.array(values) for name, values in history.metrics.items()},
+        "rates": history.rates,
+        "callbacks": [callback.state_dict() for callback in callbacks],
+        "alpha": repr(model.alpha),
+    }
+    assert len(history.seconds) == len(history)
+    if model.optimizer.ema is not None:
+        with model.averaged():
+            found["averages"] = model.get_weights()
+    return found
+
+
+def places(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.stem != "ck")
+
+
+def goes_on_from_everywhere(case: Case, tmp_path: Path, epochs: int = EPOCHS) -> list[Path]:
+    whole = run(case, None, case.model(), epochs=epochs)
+    first, again = tmp_path / "first", tmp_path / "again"
+    assert_same(run(case, first, case.model(), epochs=epochs), whole)  # checkpoints change nothing
+    files = places(first)
+    for path in files:
+        other = case.model()
+        other._set_seed(99)  # everything comes from the file
+        for layer in other.layers:
+            for name in layer.params:
+                layer.params[name][...] = 0.5
+        assert_same(run(case, again, other, path, epochs), whole)
+        shutil.rmtree(again, ignore_errors=True)
+    return files
+
+
+def on_disk(path: Path, a: Any) -> Any:
+    file = np.memmap(path, a.dtype, "w+", shape=a.shape)
+    file[...] = a
+    file.flush()
+    return np.memmap(path, a.dtype, "r", shape=a.shape)
+
+
+def pairs() -> list[tuple[Any, Any]]:
+    return [(X[i : i + 5], Y[i : i + 5]) for i in range(0, 24, 5)]
+
+
+def stopping(**options: Any) -> Callable[[], list[Callback]]:
+    return lambda: [EarlyStopping(**options)]
+
+
+def rate(schedule: Callable[[], Any], kind: Any = Adam) -> Callable[[], Sequential]:
+    return lambda: net(kind(schedule()))
+
+
+OPTIONS: dict[str, Callable[[], Optimizer]] = {
+    **{name: kind for name, kind in OPTIMIZERS.items() if kind is not LBFGS},
+    "sgd with momentum": lambda: SGD(0.05, momentum=0.9, nesterov=True),
+    "rmsprop with momentum": lambda: RMSProp(0.01, momentum=0.9),
+    "averages": lambda: Adam(0.01, ema=0.8),
+    "clipping and penalties": lambda: AdamW(0.01, clip_norm=0.1, clip_value=0.1, l1=1e-3, l2=1e-3),
+    "a schedule": lambda: Nadam(OneCycle(0.05, steps=15)),
+    "a warm-up": lambda: Adam(WarmUp(StepDecay(0.05, 3), 6)),
+    "plateau": lambda: Adam(ReduceOnPlateau(0.5, factor=0.5, patience=1)),
+    "plateau after a warm-up": lambda: Adam(WarmUp(ReduceOnPlateau(0.9, patience=1), 2)),
+    "groups": lambda: Muon(
+        0.01,
+        ema=0.7,
+        groups={
+            "0.*": {"alpha": ReduceOnPlateau(0.5, factor=0.5, patience=1)},
+            "*.W": {"weight_decay": 0.1},
+            "3.*": {"alpha": CosineDecay(0.1, steps=20)},
+        },
+    ),
+}
+FLOAT64 = {"dtype": "float64"}
+CASES: dict[str, Case] = {
+    **{name: Case(lambda make=make: net(make())) for name, make in OPTIONS.items()},
+    **{
+        f"{name} in float64": Case(lambda make=make: net(make(), dtype="float64"))
+        for name, make in OPTIONS.items()
+        if name in ("adam", "muon", "groups", "averages")
+    },
+    "accumulation": Case(options={"accumulate": 2}),  # 5 batches: 2, 2, 1
+    "accumulation of almost all": Case(options={"accumulate": 4}),
+    "accumulation of more than all": Case(options={"accumulate": 9}),
+    "parts": Case(parts=2, options={"threads": 2}),
+    "parts of accumulated batches": Case(parts=3, options={"threads": 2, "accumulate": 2}),
+    "test data": Case(data=lambda: (X, Y, X[:7], Y[:7])),
+    "a validation split": Case(options={"validation_split": 0.3}),
+    "no shuffle": Case(options={"shuffle": False}),
+    "no shortcuts": Case(options={"shortcuts": False}),
+    "all samples at once": Case(lambda: net(batch_size=None)),
+    "batches as large as the data": Case(lambda: net(batch_size=24)),
+    "sample weights": Case(options={"sample_weight": WEIGHTS}),
+    "class weights": Case(
+        classifier, options={"class_weight": {0: 1.0, 1: 3.0}}, data=lambda: (X, LABELS)
+    ),
+    "balanced classes and test data": Case(
+        classifier,
+        options={"class_weight": "balanced", "threads": 2},
+        data=lambda: (X, LABELS, X, LABELS),
+        parts=2,
+    ),
+    "lengths": Case(
+        reader,
+        options={"lengths": LENGTHS, "lengths_test": LENGTHS},
+        data=lambda: (SENTENCES, Y, SENTENCES, Y),
+    ),
+    "frozen layers": Case(frozen),
+    "a callback that changes rates": Case(callbacks=lambda: [Turning()]),
+    "a callback with a state": Case(callbacks=lambda: [Noise()]),
+    "two callbacks of one class": Case(
+        callbacks=lambda: [Noise(), LambdaCallback(), EarlyStopping(9), Noise()]
+    ),
+    "early stopping": Case(
+        lambda: net(Adam(0.3)), stopping(patience=1, restore_best=True, min_delta=0.2)
+    ),
+    "early stopping without restoring": Case(
+        lambda: net(Adam(0.3)), stopping(patience=2, restore_best=False, min_delta=0.4)
+    ),
+    "the model's own callbacks": Case(
+        lambda: net(Adam(0.3), callbacks=[Noise(), EarlyStopping(1, min_delta=0.2)]),
+        lambda: [Noise()],
+    ),
+    "a list of batches": Case(data=lambda: (pairs(),), options={"accumulate": 2}),
+    "a function of batches": Case(data=lambda: (pairs,)),
+    "a function of a generator": Case(data=lambda: (lambda: iter(pairs()), None, pairs)),
+    "columns": Case(
+        data=lambda: ([{"b": y, "a": x, "c": 0} for x, y in pairs()],),
+        options={"columns": ("a", "b")},
+    ),
+    "triples": Case(data=lambda: ([(x, y, np.full(len(x), 0.3)) for x, y in pairs()],)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_training_goes_on_from_every_step(name: str, tmp_path: Path) -> None:
+    files = goes_on_from_everywhere(CASES[name], tmp_path)
+    steps = [path for path in files if "step" in path.stem]
+    assert len(steps) >= 3
+    assert len(steps) < len(files) or "stopping" in name
+
+
+def test_early_stopping_stops_in_these_tests(tmp_path: Path) -> None:
+    for name in ("early stopping", "early stopping without restoring", "the model's own callbacks"):
+        case = CASES[name]
+        found = run(case, None, case.model(), epochs=12)
+        assert 2 <= len(found["pairs"]) < 12
+        goes_on_from_everywhere(case, tmp_path / name, epochs=12)
+
+
+@pytest.mark.parametrize("epochs", [3])
+def test_lbfgs(tmp_path: Path, epochs: int) -> None:
+    pytest.importorskip("scipy")
+    case = Case(lambda: net(LBFGS(max_iter=3, ema=0.5)))
+    goes_on_from_everywhere(case, tmp_path, epochs)
+
+
+def test_files_of_arrays(tmp_path: Path) -> None:
+    x, y = on_disk(tmp_path / "x", X), on_disk(tmp_path / "y", Y)
+    case = Case(data=lambda: (x, y), options={"accumulate": 2, "validation_split": 0.25})
+    goes_on_from_everywhere(case, tmp_path / "run")
+
+
+def test_a_generator_that_is_read_once(tmp_path: Path) -> None:
+    goes_on_from_everywhere(Case(data=lambda: (iter(pairs()),)), tmp_path, epochs=1)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_hugging_face_datasets(tmp_path: Path, streaming: bool) -> None:
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_dict({"x": X, "y": Y})
+    if streaming:
+        dataset = dataset.to_iterable_dataset()
+    case = Case(data=lambda: (dataset,), options={"columns": ("x", "y")})
+    goes_on_from_everywhere(case, tmp_path, epochs=2)
+
+
+def test_the_builder(tmp_path: Path) -> None:
+    def make() -> Sequential:
+        builder = SequentialBuilder(4, seed=3).dense(8).tanh().dropout(0.3).dense(2).alpha(0.02)
+        return builder.callbacks(Noise()).batch(5).build()
+
+    goes_on_from_everywhere(Case(make), tmp_path)
+
+
+def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path: Path) -> None:
+    def make() -> Sequential:
+        return net(callbacks=[ModelCheckpoint(tmp_path / "ck.safetensors", every_steps=1, keep=99)])
+
+    def train(model: Sequential, resume: Path | None = None) -> Any:
+        return model.train(X, Y, epochs=3, verbose=0, resume=resume)
+
+    whole = make()
+    history = train(whole)
+    files = places(tmp_path)
+    assert len(files) == 18
+    shutil.copytree(tmp_path, tmp_path / "kept")
+    for path in files:
+        other = make()
+        assert train(other, tmp_path / "kept" / path.name) == history
+        assert_same(other.get_weights(), whole.get_weights())
+        assert_same(other.optimizer.state_dict(), whole.optimizer.state_dict())
+
+
+# --- more than one call ------------------------------------------------------------------------
+
+
+def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path: Path) -> None:
+    def first(model: Sequential) -> Sequential:
+        model.train(X, Y, epochs=2, verbose=0)
+        return model
+
+    case = Case(lambda: first(net()))
+    whole = run(case, tmp_path / "a", case.model())
+    assert len(whole["pairs"]) == EPOCHS
+    assert whole["state"]["epoch"] == 2 + EPOCHS
+    files = places(tmp_path / "a")
+    assert {path.stem for path in files} == {
+        *(f"ck-epoch{n}" for n in (3, 4, 5)),
+        *(f"ck-step{n}" for n in range(11, 26)),
+    }
+    for path in files:
+        for model in (net(), first(net())):  # a new process, or the same one
+            assert_same(run(case, tmp_path / "b", model, path), whole)
+
+
+def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path: Path) -> None:
+    case = Case(callbacks=lambda: [Noise(), Turning(), EarlyStopping(99)])
+    whole = run(case, tmp_path / "a", net(), epochs=6)
+    run(case, tmp_path / "b", net(), tmp_path / "a" / "ck-step4.safetensors", 2, every_step=True)
+    assert not (tmp_path / "b" / "ck-step4.safetensors").exists()
+    assert_same(
+        run(case, tmp_path / "c", net(), tmp_path / "b" / "ck-step7.safetensors", epochs=6), whole
+    )
+    longer = run(case, tmp_path / "d", net(), tmp_path / "b" / "ck-epoch2.safetensors", epochs=6)
+    assert_same(longer, whole)
+    assert_same(run(case, tmp_path / "e", net(), tmp_path / "b" / "ck.safetensors", 6), whole)
+
+
+def test_a_finished_run_trains_nothing(tmp_path: Path) -> None:
+    case = Case(callbacks=lambda: [Noise()])
+    whole = run(case, tmp_path, net())
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert_same(run(case, tmp_path, net(), tmp_path / "ck.safetensors"), whole)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_resume_of_a_stopped_run_trains_nothing_more(tmp_path: Path) -> None:
+    case = Case(callbacks=lambda: [Once(epoch=2)])
+    whole = run(case, tmp_path, net(), epochs=6)
+    assert len(whole["pairs"]) == 2
+    plain = Case(callbacks=lambda: [Once()])
+    assert_same(run(plain, tmp_path, net(), tmp_path / "ck.safetensors", epochs=6), whole)
+    cut = Case(callbacks=lambda: [Once(step=7)])
+    whole = run(cut, tmp_path / "cut", net(), epochs=6)
+    found = run(cut, tmp_path / "cut", net(), tmp_path / "cut" / "ck.safetensors", epochs=6)
+    assert_same(found, whole)
+
+
+def test_a_model_without_a_seed_goes_on_with_the_streams_of_the_first(tmp_path: Path) -> None:
+    case = Case(lambda: net(seed=None))
+    whole = run(case, tmp_path, case.model())
+    assert_same(run(case, tmp_path / "b", case.model(), tmp_path / "ck-step8.safetensors"), whole)
+
+
+def test_the_same_model_goes_on_in_the_same_process(tmp_path: Path) -> None:
+    case = Case(lambda: net(Adam(ReduceOnPlateau(0.3, patience=1), ema=0.5)))
+    model = case.model()
+    whole = run(case, tmp_path, model)
+    for path in places(tmp_path):
+        assert_same(run(case, tmp_path / "b", model, path), whole)
+    assert run(case, None, model)["state"]["epoch"] == 2 * EPOCHS  # another call of train
+
+
+def test_the_state_at_a_pause_is_a_copy() -> None:
+    kept: list[Any] = []
+
+    def take(model: Any, run: Any) -> None:
+        kept.append((run.state_dict(), copy.deepcopy(run.state_dict())))
+
+    net().train(X, Y, epochs=2, verbose=0, callbacks=[LambdaCallback(on_pause=take), Noise()])
+    assert len(kept) == 13
+    for state, same in kept:
+        for one in (state, same):
+            del one["place"]["seconds"]
+        assert_same(state, same)
+
+
+def test_seconds_count_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 10**9, 10))
+    monkeypatch.setattr("phitodeep.training.run.time.perf_counter", lambda: float(next(now)))
+    run(Case(), tmp_path, net())
+    for name, in_the_middle in (("step8", True), ("epoch2", False)):
+        with open_model(tmp_path / f"ck-{name}.safetensors") as file:
+            state = file.state()
+        assert state is not None
+        assert (state["place"]["seconds"] > 0) is in_the_middle
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", range(1, 16))
+def test_ctrl_c_is_resumed(keyboard: None, at: int, tmp_path: Path) -> None:
+    """It may come at any step; the checkpoint has no other reason to be written."""
+
+    class Press(Callback):
+        def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+            if step == at:
+                signal.raise_signal(signal.SIGINT)
+
+    path = tmp_path / "ck.safetensors"
+    whole = run(Case(), None, net())
+
+    def keeper() -> ModelCheckpoint:
+        return ModelCheckpoint(path, every=None, every_steps=10**6)
+
+    history = net().train(X, Y, epochs=3, callbacks=[Press(), keeper()], verbose=0)
+    assert history.interrupted
+    assert {p.name for p in tmp_path.iterdir()} == {path.name, f"ck-step{at}.safetensors"}
+    other, options = net(), {"epochs": 3, "verbose": 0, "resume": path}
+    history = other.train(X, Y, callbacks=[keeper()], **options)
+    assert not history.interrupted
+    assert_same(outcome(other, history, []), whole)
+
+
+@pytest.mark.parametrize("when", ["on_epoch_end", "on_epoch_begin", "on_pause"])
+def test_ctrl_c_between_steps_and_epochs(keyboard: None, when: str, tmp_path: Path) -> None:
+    """One that comes after the checkpoint's turn ends training after the next step."""
+    pressed = []
+
+    def press(model: Any, *args: Any) -> None:
+        if (model.epoch or getattr(args[0], "step", 0) == 2) and not pressed:
+            pressed.append(signal.raise_signal(signal.SIGINT))
+
+    path = tmp_path / "ck.safetensors"
+    whole = run(Case(), None, net())
+    after = LambdaCallback(**{when: press})
+    keeper = [ModelCheckpoint(path, every=None, every_steps=10**6), after]
+    assert net().train(X, Y, epochs=3, callbacks=keeper, verbose=0).interrupted
+    assert path.exists()
+    other = net()
+    history = other.train(X, Y, epochs=3, callbacks=keeper, verbose=0, resume=path)
+    assert_same(outcome(other, history, []), whole)
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def other_layers() -> Sequential:
+    model = net()
+    return Sequential(*model.layers[:2], ReLU(), *model.layers[3:], seed=3, metrics=["mae"])
+
+
+def other_rate() -> Sequential:
+    model = net()
+    model.layers[3].layers[3].rate = 0.7
+    return model
+
+
+REFUSED: dict[str, tuple[str, Case]] = {
+    "batch_size = 5, and this call has 6: ": ("options", Case(options={"batch_size": 6})),
+    "batch_size = 5, and this call has None": ("options", Case(lambda: net(batch_size=None))),
+    "samples = 24, and this call has 23": ("data", Case(data=lambda: (X[1:], Y[1:]))),
+    "samples = 24, and this call has None": ("data", Case(data=lambda: (pairs(),))),
+    "test_samples = None, and this call has 3": ("data", Case(data=lambda: (X, Y, X[:3], Y[:3]))),
+    "accumulate = 1, and this call has 2": ("options", Case(options={"accumulate": 2})),
+    "shuffle = True, and this call has False": ("options", Case(options={"shuffle": False})),
+    "shortcuts = True, and this call": ("options", Case(options={"shortcuts": False})),
+    r"metrics = \['mae'\], and this call has \[\]": ("options", Case(options={"metrics": []})),
+    r"file lacks 6\.W, 6\.b; differs in 5\.W \(float32 \(8, 2\) instead of float32 \(8, 9\)\)": (
+        "layers",
+        Case(lambda: Sequential(*net().layers[:5], Dense(8, 9), Dense(9, 2), batch_size=5, seed=1)),
+    ),
+    "file differs in 0.W .float32 .4, 8. instead of float64": ("", Case(lambda: net(dtype="f8"))),
+    "layers.2.layer = Tanh, and this model has ReLU: resume with the same": (
+        "layers",
+        Case(other_layers),
+    ),
+    "layers.3.config.layers.3.config.rate = 0.3, and this model has 0.7": ("", Case(other_rate)),
+    "loss_class.loss = MeanSquaredError, and this model has Huber": (
+        "",
+        Case(lambda: net(loss_class="huber")),
+    ),
+    r"the optimizer Adam, and this model has SGD\(\)": ("", Case(lambda: net("sgd"))),
+    "the optimizer Adam, and this model has AdamW": ("", Case(lambda: net("adamw"))),
+    "the state of a callback 'Noise', but the callbacks of this training are ModelCheckpoint": (
+        "",
+        Case(callbacks=list),
+    ),
+    "but the callbacks of this training are EarlyStopping, ModelCheckpoint": (
+        "",
+        Case(callbacks=lambda: [EarlyStopping(2)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+@pytest.mark.parametrize("file", ["ck-step7", "ck-epoch2"])
+def test_what_does_not_fit_is_refused_and_changes_nothing(
+    message: str, file: str, tmp_path: Path
+) -> None:
+    noise = Case(callbacks=lambda: [Noise()])
+    run(noise, tmp_path / "a", net())
+    case = REFUSED[message][1]
+    if case.callbacks is list and "callback" not in message:
+        case = case._replace(callbacks=noise.callbacks)
+    model, straight = case.model(), case.model()
+    options = {"epochs": 2, "verbose": 0, **case.options}
+    model.train(*case.data(), **options)
+    straight.train(*case.data(), **options)
+    before = model.state_dict(), model.get_config()
+    callbacks = [*case.callbacks(), ModelCheckpoint(tmp_path / "new" / "ck.safetensors")]
+    states = [callback.state_dict() for callback in callbacks]
+    with pytest.raises(PhitodeepError, match=message):
+        model.train(
+            *case.data(),
+            callbacks=callbacks,
+            resume=tmp_path / "a" / f"{file}.safetensors",
+            **options,
+        )
+    assert_same([model.state_dict(), model.get_config()], list(before))
+    assert_same([callback.state_dict() for callback in callbacks], states)
+    assert not (tmp_path / "new").exists()
+    model.train(*case.data(), **options)
+    straight.train(*case.data(), **options)
+    assert_same(model.state_dict(), straight.state_dict())
+
+
+def test_a_file_that_is_no_checkpoint(tmp_path: Path) -> None:
+    model, path = net(), tmp_path / "a.safetensors"
+
+    def refused(message: str) -> None:
+        before = model.state_dict()
+        with pytest.raises(DataError, match=message):
+            model.train(X, Y, epochs=2, verbose=0, resume=path)
+        assert_same(model.state_dict(), before)
+
+    refused("there is no such file")
+    path.mkdir()
+    refused("it is a folder")
+    path.rmdir()
+    path.write_bytes(b"hello, this is text")
+    refused("damaged or not a safetensors file")
+    model.save_weights(path)
+    refused("not one that phitodeep wrote")
+    for optimizer in (False, True):
+        model.save(path, optimizer=optimizer)
+        refused(r"a\.safetensors is not a checkpoint: resume= takes a file that ModelCheckpoint")
+
+
+def test_a_setting_of_the_optimizer_that_the_script_has_changed_stays_with_a_warning(
+    tmp_path: Path,
+) -> None:
+    run(Case(), tmp_path, net(Adam(0.01, clip_norm=1.0)))
+    path, model = tmp_path / "ck-epoch2.safetensors", net(Adam(0.02, clip_norm=1.0))
+    with pytest.warns(PhitodeepWarning, match=r"with alpha = 0\.01 of Adam: training goes on with"):
+        found = run(Case(), tmp_path, model, path)
+    assert found["rates"] == [0.01, 0.01, 0.02]
+
+
+def test_what_a_callback_changed_stays_changed_unless_the_script_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    def turn(model: Any, epoch: int, logs: Any) -> None:
+        model.optimizer.alpha, model.optimizer.clip_norm = 0.5**epoch, 2.0
+
+    case = Case(callbacks=lambda: [LambdaCallback(on_epoch_end=turn)])
+    whole = run(case, tmp_path, net(Adam(0.01)), epochs=4)
+    assert whole["rates"] == [0.01, 0.5, 0.25, 0.125]
+    path = tmp_path / "ck-epoch2.safetensors"
+    quiet = Case()
+    assert run(quiet, tmp_path, net(Adam(0.01)), path, 4)["rates"] == [0.01, 0.5, 0.25, 0.25]
+    with pytest.warns(PhitodeepWarning, match=r"alpha = 0\.01 .* goes on with alpha = 0\.3"):
+        found = run(quiet, tmp_path, net(Adam(0.3)), path, 4)
+    assert found["rates"] == [0.01, 0.5, 0.3, 0.3]
+    model = net(Adam(0.01, weight_decay=0.5))
+    with pytest.warns(PhitodeepWarning, match=r"weight_decay = 0\.0 .* with weight_decay = 0\.5"):
+        found = run(quiet, tmp_path, model, path, 4)
+    assert found["rates"] == [0.01, 0.5, 0.25, 0.25]
+    assert model.optimizer.clip_norm == 2.0
+    assert model.optimizer.weight_decay == 0.5
+
+
+SPOILED: list[tuple[str, Any, str]] = [
+    ("place", None, "has the unknown|lacks"),
+    ("place/first", 0, "first must be >= 1"),
+    ("place/step", -1, "step must be >= 0"),
+    ("place/step", "1", "step must be an integer"),
+    ("place/samples", 1.5, "samples must be an integer"),
+    ("place/samples", 0, "steps were taken, but on no samples"),
+    ("place/seconds", -1.0, "seconds must be >= 0"),
+    ("place/loss", "x", "loss must be a number, got 'x'"),
+    ("place/stopped", 3, "stopped must be text, got 3"),
+    ("place/sums", [1], "sums must be a dict"),
+    ("place/sums", {"mae": "x"}, "mae takes real numbers"),
+    ("place/sums", {}, "sums lacks 'mae'"),
+    ("settings", {}, "settings lacks"),
+    ("settings", 3, "settings must be a dict"),
+    ("history/losses", [[1.0]], "losses must be pairs"),
+    ("history/losses", 3, "losses must be a list"),
+    ("history/rates", ["x"], "must hold lists of numbers"),
+    ("history/metrics", [], "metrics must be a dict of lists"),
+    ("callbacks", [{"class": "ModelCheckpoint"}], r"callbacks\[0\] lacks 'state'"),
+    ("callbacks/0/state/written", ["a", 3], "written must be a list of names"),
+    ("callbacks/0/state/name", 7, "name must be text, got 7"),
+    ("optimizer", {}, "optimizer lacks 'class', 'start', 'now'"),
+    ("optimizer/class", "SGD", "the optimizer SGD, and this model has Adam"),
+    ("optimizer/now", {}, "settings of Adam lacks"),
+    ("optimizer/now/alpha", -1.0, "alpha must be > 0|alpha"),
+    ("model", 3, "its state has no state of the model"),
+    ("model/epoch", -1, "epoch must be >= 0"),
+    ("model/optimizer/t", -1, "t must be >= 0"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "message"), SPOILED)
+def test_a_spoiled_checkpoint_is_refused_and_changes_nothing(
+    path: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    run(Case(callbacks=lambda: [Turning()]), tmp_path / "a", net())
+    source = tmp_path / "a" / "ck-step7.safetensors"
+    with open_model(source) as file:
+        arrays = {name: file.tensors.read(name) for name in file.tensors.entries}
+        texts = dict(file.tensors.metadata)
+    state = json.loads(texts["state"])
+    *keys, last = path.split("/")
+    inner = state
+    for key in keys:
+        inner = inner[int(key)] if key.isdigit() else inner[key]
+    inner[last] = value
+    if value is None:
+        del inner[last]
+        inner["plaice"] = 3
+    texts["state"] = json.dumps(state)
+    spoiled = tmp_path / "spoiled.safetensors"
+    write_tensors(spoiled, arrays, texts)
+    model = net()
+    model.train(X, Y, epochs=1, verbose=0)
+    before = model.state_dict(), model.get_config()
+    if value is None:
+        message = "is not a checkpoint"
+    with pytest.raises(PhitodeepError, match=message):
+        run(Case(), tmp_path / "b", model, spoiled)
+    assert_same([model.state_dict(), model.get_config()], list(before))
+    assert not (tmp_path / "b").exists()
