@@ -10,11 +10,20 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from phitodeep.errors import DataError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 
 NO_UNNAMED_FILES = {errno.EISDIR, errno.EINVAL, errno.EOPNOTSUPP}  # of this system or disk
+
+
+def check_path(path: Any) -> Path:
+    """Return `path` as a Path; refuse what cannot be the name of a file on any system."""
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(f"a path must be text or a Path, got {path!r}.")
+    if "\0" in str(path):
+        raise ArgumentError(f"a path cannot contain the character NUL, got {str(path)!r}.")
+    return Path(path)
 
 
 @contextmanager
@@ -25,7 +34,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     the old file as it was. Where the system allows it, the new file has no name until then, so that
     a killed process leaves no other file behind.
     """
-    target = Path(os.path.realpath(path))  # a link stays a link
+    target = Path(os.path.realpath(check_path(path)))  # a link stays a link
     try:
         if target.exists() and not target.is_file():  # a device or a pipe has no old content
             with target.open("wb") as stream:
@@ -46,7 +55,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 def atomic_copy(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Replace `path` by the file `source`: by another name for it, or else by a copy."""
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(check_path(path)))
     try:
         with _draft(target) as draft:
             try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phitodeep.checks import check_count
+from phitodeep.checks import MOST_AXES, check_count, check_flag, check_shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
@@ -51,11 +51,12 @@ class Reshape(_Rearrangement):
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
+        check_shape([1 if isinstance(n, int) and n == -1 else n for n in shape], "Reshape")
         if not shape or sum(n == -1 for n in shape) > 1:
             raise ArgumentError(
                 f"Reshape takes one or more sizes, at most one of them -1, got {shape}."
             )
-        self.shape = tuple(n if n == -1 else check_count(n, "Reshape size") for n in shape)
+        self.shape = shape
 
     @property
     def steps(self) -> str:
@@ -90,9 +91,9 @@ class Permute(_Rearrangement):
 
     def __init__(self, *dims: int) -> None:
         super().__init__()
-        if sorted(dims) != list(range(1, len(dims) + 1)):
+        self.dims = tuple(check_count(d, "Permute axis", maximum=MOST_AXES) for d in dims)
+        if sorted(self.dims) != list(range(1, len(dims) + 1)):
             raise ArgumentError(f"Permute takes each axis once, counted from 1, got {dims}.")
-        self.dims = dims
 
     @property
     def steps(self) -> str:
@@ -137,14 +138,15 @@ class Select(_Rearrangement):
     def __init__(self, columns: int | Sequence[int], *, tokens: bool = False) -> None:
         super().__init__()
         given = [columns] if isinstance(columns, int | np.integer) else columns
-        if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+        given = list(given) if isinstance(given, np.ndarray) and given.ndim else given
+        if isinstance(given, str) or not isinstance(given, Sequence):
             raise ArgumentTypeError(
                 f"Select takes columns such as 3, [0, 3] or range(4), got {columns!r}."
             )
         if len(given) == 0:
             raise ArgumentError("Select takes at least one column, got none.")
         self.columns = [check_count(c, "Select column", minimum=-sys.maxsize) for c in given]
-        self.tokens = tokens
+        self.tokens = check_flag(tokens, "Select tokens")
 
     def create(self, shape: Shape) -> Shape:
         return (*shape[:-1], len(self._indices(shape)))

@@ -106,11 +106,13 @@ class _CrossEntropy(Loss):
                 f'{self.class_weight!r}: class_weight="balanced" is an option of train.'
             )
         if isinstance(self.class_weight, Mapping):
-            by_class = {int(k): v for k, v in self.class_weight.items()}
+            by_class = {_label(k): v for k, v in self.class_weight.items()}
             if not by_class.keys() <= set(range(classes)):
                 raise ArgumentError(
                     f"class_weight has classes outside 0..{classes - 1}: {by_class}."
                 )
+            for k, v in by_class.items():
+                check_number(v, f"class_weight of class {k}", minimum=0)
             weights = np.array([by_class.get(k, 1.0) for k in range(classes)], dtype)
         else:
             weights = as_float(self.class_weight, dtype, "class_weight")
@@ -210,11 +212,17 @@ class NegativeLogLikelihood(_CrossEntropy):
         return self._log_gradient(P, T, w, total)
 
 
+def _label(key: Any) -> int:
+    return check_count(key, "class_weight: a class", minimum=-sys.maxsize)
+
+
 def _plain(class_weight: Any) -> Any:
     """A sequence of class weights as a tuple of floats, which a configuration can hold.
 
     Anything else is returned as it is: `_class_weights` accepts a mapping and refuses the rest.
     """
+    if isinstance(class_weight, list | tuple):
+        return tuple(check_number(w, "class_weight", minimum=0) for w in class_weight)
     if class_weight is None or isinstance(class_weight, str | Mapping):
         return class_weight
     try:

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
-from phitodeep.checks import as_real, check_count, check_list, check_number
-from phitodeep.config import restored
+from phitodeep.checks import check_count, check_list, check_number
+from phitodeep.config import alike
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, warn
-from phitodeep.state import StateDict, Stateful, check_entries, is_number, load_all
+from phitodeep.state import StateDict, Stateful, check_entries, is_number, load_all, stored_array
 from phitodeep.training.history import History
 from phitodeep.types import Array
 
@@ -135,7 +133,7 @@ class Run:
         wrong = [
             f"{name} = {stored[name]!r}, and this call has {self.settings[name]!r}"
             for name in EXACT
-            if stored[name] != self.settings[name]
+            if not alike(stored[name], self.settings[name])
         ]
         if wrong:
             raise ArgumentError(
@@ -159,7 +157,8 @@ class Run:
             raise ArgumentTypeError(f"{who}: stopped must be text, got {place['stopped']!r}.")
         if not isinstance(place["sums"], Mapping):
             raise ArgumentTypeError(f"{who}: sums must be a dict, got {place['sums']!r}.")
-        place["sums"] = {n: np.array(as_real(a, f"{who}: {n}")) for n, a in place["sums"].items()}
+        sums = place["sums"].items()
+        place["sums"] = {name: stored_array(a, f"{who}: {name}").copy() for name, a in sums}
         return place
 
     def _changed(self, stored: Any, who: str) -> dict[str, Any]:
@@ -174,15 +173,16 @@ class Run:
             check_entries(stored[when], here, f"{who}: settings of {optimizer!r}")
             for when in ("start", "now")
         )
-        others = [name for name in here if here[name] != start[name]]
+        others = [name for name in here if not alike(here[name], start[name])]
         if others:
             named = ", ".join(f"{name} = {start[name]!r}" for name in others)
             warn(
                 f"{who} was written with {named} of {type(optimizer).__name__}: training goes on "
                 f"with {', '.join(f'{name} = {here[name]!r}' for name in others)}."
             )
-        changed = {n: now[n] for n in here if now[n] != start[n] and n not in others}
-        return restored(changed, f"{who}: settings of {optimizer!r}")
+        changed = {n: now[n] for n in here if not alike(now[n], start[n]) and n not in others}
+        checked = type(optimizer).from_config({**here, **changed})  # as its constructor does
+        return {name: getattr(checked, name) for name in changed}
 
 
 def named_states(parts: Sequence[Stateful]) -> list[StateDict]:
