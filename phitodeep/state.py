@@ -67,7 +67,9 @@ def is_number(value: Any) -> bool:
 def stored_array(array: Any, who: str) -> Array:
     """Return `array`, which must be an array of real numbers rather than a list."""
     if not isinstance(array, np.ndarray):
-        raise ArgumentTypeError(f"{who} must be an array, got {type(array).__name__}.")
+        raise ArgumentTypeError(
+            f"{who} takes real numbers in an array, got {type(array).__name__}."
+        )
     return as_real(array, who)
 
 

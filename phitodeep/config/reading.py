@@ -82,12 +82,12 @@ class _Reader:
             if not isinstance(inside, str) or inside not in FLOATS:
                 raise _misread(value, f"a float is one of {', '.join(FLOATS)}")
             return float(inside)
+        if tag == "array":
+            return _array(self.value(inside, place), value)
         if not isinstance(inside, list):
             raise _misread(value, f"{tag} needs a list")
         if tag == "tuple":
             return tuple(self.value(inside, place))
-        if tag == "array":
-            return _array(self.value(inside, place), value)
         return dict(self.pair(pair, value, place) for pair in inside)
 
     def id(self, given: Any, value: Mapping[str, Any]) -> int:
@@ -107,7 +107,7 @@ class _Reader:
         return key, inside
 
 
-def _array(values: list[Any], value: Mapping[str, Any]) -> Any:
+def _array(values: Any, value: Mapping[str, Any]) -> Any:
     """Return an array of real numbers, none of which changes in the conversion to its dtype."""
     name = value.get("dtype")
     dtype = DTYPES.get(name) if isinstance(name, str) else None

@@ -7,6 +7,7 @@ import io
 import math
 import os
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -145,10 +146,10 @@ def _unpack(data: bytes, *ranks: int) -> list[Bytes]:
                 f"magic number {magic}, expected {2048 + rank} (images 2051, labels 2049)"
             )
         end = items + math.prod(shape)
-        if 0 in shape:
-            raise DataError(f"its shape {(*shape,)} holds nothing")
         if len(data) < end:
             raise DataError(f"truncated: {len(data)} of {end} bytes for its shape {(*shape,)}")
+        if math.prod(n or 1 for n in shape) > sys.maxsize:  # NumPy's limit, even if n = 0
+            raise DataError(f"its shape {(*shape,)} is too large")
         arrays.append(np.frombuffer(data[items:end], np.uint8).reshape(shape))
     if len(data) > end:
         raise DataError(f"{len(data) - end} bytes too many for its shape {arrays[-1].shape}")

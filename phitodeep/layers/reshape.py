@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phitodeep.checks import MOST_AXES, check_count, check_flag, check_shape
+from phitodeep.checks import check_count, check_flag, check_shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
@@ -51,11 +51,13 @@ class Reshape(_Rearrangement):
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
-        check_shape([1 if isinstance(n, int) and n == -1 else n for n in shape], "Reshape")
-        if not shape or sum(n == -1 for n in shape) > 1:
+        free = [isinstance(n, int | np.integer) and n == -1 for n in shape]
+        if not shape or sum(free) > 1:
             raise ArgumentError(
                 f"Reshape takes one or more sizes, at most one of them -1, got {shape}."
             )
+        sizes = [1 if any_size else n for n, any_size in zip(shape, free, strict=True)]
+        check_shape([check_count(n, "Reshape size") for n in sizes], "Reshape")
         self.shape = shape
 
     @property
@@ -91,9 +93,10 @@ class Permute(_Rearrangement):
 
     def __init__(self, *dims: int) -> None:
         super().__init__()
-        self.dims = tuple(check_count(d, "Permute axis", maximum=MOST_AXES) for d in dims)
-        if sorted(self.dims) != list(range(1, len(dims) + 1)):
+        whole = all(isinstance(d, int) and not isinstance(d, bool) for d in dims)
+        if not whole or sorted(dims) != list(range(1, len(dims) + 1)):
             raise ArgumentError(f"Permute takes each axis once, counted from 1, got {dims}.")
+        self.dims = dims
 
     @property
     def steps(self) -> str:

@@ -187,8 +187,9 @@ def sample_shape_error(layer: Layer, rank: int, shape: Shape) -> ShapeError:
 
 def spread(value: int | Sequence[int], rank: int, who: str, minimum: int = 1) -> Shape:
     """Return `value` as one integer per spatial axis; a single integer is used for all axes."""
-    several = isinstance(value, Sequence) and not isinstance(value, str)
-    values = tuple(value) if several else (value,) * rank  # type: ignore[arg-type]
+    given: Any = value
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    values = tuple(given) if several else (given,) * rank
     if len(values) != rank:
         raise ArgumentError(f"{who} takes one integer or {rank}, got {value!r}.")
     return tuple(check_count(v, who, minimum=minimum) for v in values)

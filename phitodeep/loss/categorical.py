@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep import functional as F
 from phitodeep.checks import as_float, as_real, check_count, check_finite, check_number
-from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
+from phitodeep.errors import LONGEST, ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.loss.base import Loss, missing_flatten_hint, reciprocal
 from phitodeep.types import Array, Shape
 
@@ -213,7 +213,9 @@ class NegativeLogLikelihood(_CrossEntropy):
 
 
 def _label(key: Any) -> int:
-    return check_count(key, "class_weight: a class", minimum=-sys.maxsize)
+    """Return the class that a key of class weights names: an integer, or its digits."""
+    text = isinstance(key, str) and key.isdecimal() and len(key) < 19
+    return check_count(int(key) if text else key, "class_weight: a class", minimum=-sys.maxsize)
 
 
 def _plain(class_weight: Any) -> Any:
@@ -221,8 +223,12 @@ def _plain(class_weight: Any) -> Any:
 
     Anything else is returned as it is: `_class_weights` accepts a mapping and refuses the rest.
     """
-    if isinstance(class_weight, list | tuple):
-        return tuple(check_number(w, "class_weight", minimum=0) for w in class_weight)
+    numbers = int | float | np.generic
+    listed = isinstance(class_weight, list | tuple)
+    if listed and not all(isinstance(w, numbers) for w in class_weight):
+        shown = repr(class_weight)
+        if len(shown) > LONGEST:  # NumPy would take as much memory for each text as for the longest
+            raise ArgumentTypeError(f"class_weight takes one number per class, got {shown}.")
     if class_weight is None or isinstance(class_weight, str | Mapping):
         return class_weight
     try:

@@ -10,13 +10,16 @@ Long because the base files, the damage and the checks belong to one test.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gzip
 import json
 import os
 import random
 import signal
 import struct
 import threading
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +32,7 @@ import pytest
 import safetensors
 
 import phitodeep
+from phitodeep.data import load_mnist
 from phitodeep.errors import LONGEST, PhitodeepError
 from phitodeep.io.tensors import write_tensors
 from phitodeep.layers import (
@@ -180,45 +184,21 @@ def bases() -> dict[str, bytes]:
 
 DIGITS, DEEP, SPECIAL = "@digits", "@deep", ("@NaN", "@Infinity", "@-Infinity", "@1e999")
 NUMBERS = (
-    0,
-    -1,
-    1,
-    2,
-    7,
-    10**12,
-    2**53,
-    2**63 - 1,
-    2**63,
-    -(2**63),
-    10**30,
-    0.5,
-    -1.5,
-    1e308,
-    1e-320,
+    *(0, -1, 1, 2, 7, 10**12, 2**53, 2**63 - 1, 2**63, -(2**63), 10**30),
+    *(0.5, -1.5, 1e308, 1e-320),
 )
 TEXTS = (
-    "",
-    "x",
-    "nan",
-    "float64",
-    "i4,i4",
-    "(1,",
-    "relu",
-    "../../etc/passwd",
-    "a\0b",
-    "a/b",
-    "$",
-    "\ud800",
-    "9" * 400,
+    *("", "x", "nan", "float64", "i4,i4", "(1,", "relu", "../../etc/passwd"),
+    *("a\0b", "a/b", "$", "\ud800", "9" * 400),
 )
 KINDS = ("layer", "loss", "optimizer", "initializer", "schedule", "metric", "callback", "object")
 NAMES = (
-    "Dense", "ReLU", "Chain", "Sequential", "Layer", "Container", "Trainable", "DenseReLU", "Lambda",
-    "TiedDense", "Embedding", "LSTM", "Conv2D", "Reshape", "Permute", "Select", "GELU", "Optimizer",
-    "Adam", "Muon", "LBFGS", "Loss", "Huber", "Constant", "WarmUp", "Metric", "Accuracy", "Custom",
-    "Initializer", "He", "Zeros", "ModelCheckpoint", "CSVLogger", "TensorBoard", "LambdaCallback",
-    "SequentialBuilder", "Resumable", "os.system", "__init__", "builtins.eval",
-)  # fmt: skip
+    *("Dense", "ReLU", "Chain", "Sequential", "Layer", "Container", "Trainable", "DenseReLU"),
+    *("Lambda", "TiedDense", "Embedding", "LSTM", "Conv2D", "Reshape", "Permute", "Select"),
+    *("GELU", "Optimizer", "Adam", "Muon", "LBFGS", "Loss", "Huber", "Constant", "WarmUp"),
+    *("Metric", "Accuracy", "Custom", "Initializer", "He", "ModelCheckpoint", "CSVLogger"),
+    *("TensorBoard", "LambdaCallback", "SequentialBuilder", "Resumable", "os.system", "__init__"),
+)
 
 
 class Hostile:
@@ -241,12 +221,16 @@ class Hostile:
         places: list[Callable[[], None]] = [self.header_text, self.array, *[self.json_text] * 6]
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             rng.choice(places)()
+        return self.packed(damaged_header=rng.random() < 0.1)
+
+    def packed(self, damaged_header: bool = False) -> bytes:
+        """Return the file with the texts and arrays as they are now."""
         header: dict[str, Any] = {"__metadata__": self.texts} if self.texts else {}
         end = 0
         for name, (dtype, shape, data) in self.arrays.items():
             header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + len(data)]}
             end += len(data)
-        if rng.random() < 0.1:
+        if damaged_header:
             header = self.mutated(header)
         text = dumped(header).encode("utf-8", "surrogatepass")
         text += b" " * (-len(text) % 8)
@@ -440,7 +424,7 @@ def limited() -> Iterator[None]:
 
 
 def check(error: PhitodeepError) -> None:
-    """An error is short, and what it comes from is something that a file can be expected to cause."""
+    """An error is short, and it comes from nothing that the library did not expect."""
     assert len(str(error)) <= LONGEST
     for cause in (error.__cause__, error.__context__):
         if cause is None or isinstance(cause, (PhitodeepError, RecursionError, *CAUSES)):
@@ -470,10 +454,8 @@ def predicted(model: Sequential) -> None:
     if shape is None or max(np.prod(shape, dtype=float), *sizes) > 1e5:
         return
     tokens = model.takes_tokens
-    try:
+    with contextlib.suppress(MemoryError):  # a layer such as RandomCrop may pad an image very far
         model.predict(np.ones((1, *shape), int if tokens else float))
-    except MemoryError:  # a layer such as RandomCrop may pad a small image very far
-        pass
 
 
 def loaded(path: Path) -> Sequential:
@@ -548,3 +530,138 @@ def test_damaged_checkpoints_continue_or_are_refused(name: str, place: Path) -> 
             raise
 
     run(name, place, use, 20_000, 500)
+
+
+# --- IDX files ------------------------------------------------------------------------------------
+
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+IDX = (*IDX, *(name.replace("train", "t10k") for name in IDX))
+
+
+def idx_files() -> list[bytes]:
+    """MNIST with two images for training and one for tests."""
+    files = []
+    for n in (2, 1):
+        for shape in ((n, 28, 28), (n,)):
+            header = struct.pack(f">{1 + len(shape)}I", 2048 + len(shape), *shape)
+            files.append(header + bytes(int(np.prod(shape))))
+    return files
+
+
+def damaged_idx(rng: random.Random, content: bytes, zipped: bool) -> bytes:
+    """Change the sizes that the header declares, or any bytes, before or after zipping."""
+    ranks = (len(content) > 100) * 2 + 1
+    if rng.random() < 0.4:
+        sizes = [rng.choice((0, 1, 2, 28, 2**31, 2**32 - 1)) for _ in range(ranks)]
+        content = content[:4] + struct.pack(f">{ranks}I", *sizes) + content[4 + 4 * ranks :]
+    inside = rng.random() < 0.5
+    content = noise(rng, content) if inside else content
+    if zipped:
+        content = gzip.compress(content, mtime=0)
+    return content if inside and rng.random() < 0.5 else noise(rng, content)
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzipped"])
+def test_damaged_idx_files_load_or_are_refused(zipped: bool, place: Path) -> None:
+    folder = place.with_suffix(".idx")
+    folder.mkdir()
+    files = idx_files()
+    rng = random.Random(f"idx {zipped}")
+    outcomes = set()
+    try:
+        for name, content in zip(IDX, files, strict=True):
+            (folder / name).write_bytes(content)
+        for number in range(700):
+            i = rng.randrange(4)
+            (folder / IDX[i]).write_bytes(damaged_idx(rng, files[i], zipped))
+            try:
+                outcomes.add(refused(lambda: load_mnist(folder=folder)))
+            except BaseException as error:
+                error.add_note(f"file {number}")
+                raise
+            (folder / IDX[i]).write_bytes(files[i])
+    finally:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+    assert outcomes == {True, False}
+
+
+# --- memory and time ------------------------------------------------------------------------------
+
+
+def peak(use: Callable[[], Any]) -> int:
+    """The most memory that Python and NumPy hold at once, even if they never touch it."""
+    tracemalloc.start()
+    try:
+        refused(use)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", PLAIN | TRAINED)
+def test_no_damaged_file_takes_much_memory(name: str, place: Path) -> None:
+    for number in range(30_000, 30_040):
+        content = case(name, number)
+        place.unlink(missing_ok=True)
+        place.write_bytes(content)
+        if name in TRAINED:
+            model = TRAINED[name]()
+            taken = peak(lambda m=model: resumed(m, place))  # type: ignore[misc]
+        else:
+            taken = peak(lambda: phitodeep.load(place))
+        assert taken < 20 * len(content) + 20e6, f"case({name!r}, {number})"
+
+
+LARGE: dict[str, Callable[[], Any]] = {
+    "text": lambda: "x" * 200_000,
+    "numbers": lambda: list(range(50_000)),
+    "dict": lambda: {f"k{i}": i for i in range(20_000)},
+    "texts": lambda: [*["a"] * 2000, "y" * 200_000],
+    "lists": lambda: [[]] * 50_000,
+    "layers": lambda: [{"layer": "ReLU"}] * 15_000,
+    "layers in layers": lambda: nested(95, {"layer": "ReLU"}),
+    "deep": lambda: nested_lists(390),
+    "pairs": lambda: {"pairs": [[i, i] for i in range(20_000)]},
+    "tuple": lambda: {"tuple": [1] * 50_000},
+    "array": lambda: {"array": [[1]] * 30_000, "dtype": "float64"},
+    "texts in an array": lambda: {"array": [*["a"] * 2000, "y" * 200_000], "dtype": "float64"},
+}
+
+
+def nested(levels: int, value: Any) -> Any:
+    for _ in range(levels):
+        value = {"layer": "Chain", "config": {"layers": [value]}}
+    return value
+
+
+def nested_lists(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("what", LARGE)
+@pytest.mark.parametrize(("name", "key"), [("mlp", "model"), ("nadam", "state")])
+def test_no_large_value_takes_much_memory_or_time(
+    name: str, key: str, what: str, place: Path
+) -> None:
+    """A large value at a third of the places; a file takes a second where it takes long."""
+    whole = Hostile(random.Random(0), bases()[name])
+    whole_text = whole.texts[key]
+    for i in range(len(list(walked(json.loads(whole_text)))))[:: 3 if key == "model" else 9]:
+        value = json.loads(whole_text)
+        parent, last = list(walked(value))[i]
+        parent[last] = LARGE[what]()
+        whole.texts[key] = json.dumps(value)
+        content = whole.packed()
+        place.unlink(missing_ok=True)
+        place.write_bytes(content)
+        model = make() if (make := TRAINED.get(name)) else None
+        if model is None:
+            taken = peak(lambda: loaded(place))
+        else:
+            taken = peak(lambda m=model: resumed(m, place))  # type: ignore[misc]
+        assert taken < 50 * len(content) + 20e6, f"at {last!r}"
