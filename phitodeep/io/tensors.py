@@ -8,6 +8,7 @@ Source: https://github.com/huggingface/safetensors (format).
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import stat
@@ -90,6 +91,8 @@ def open_tensors(path: str | os.PathLike[str]) -> Iterator[Tensors]:
     if not stat.S_ISREG(mode):  # opening a pipe would wait forever
         what = "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file"
         raise DataError(f"cannot read {target}: {what}.")
+    if not os.access(target, os.R_OK):  # the library would say that there is no such file
+        raise DataError(f"cannot read {target}: {os.strerror(errno.EACCES)}.")
     try:
         opened = safetensors.safe_open(os.fspath(target), framework="numpy")
     except safetensors.SafetensorError as error:
