@@ -21,6 +21,7 @@ import struct
 import threading
 import tracemalloc
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,7 +70,7 @@ from phitodeep.training.run import Run
 
 SECONDS = 5  # the most that one file may take
 SHM = Path("/dev/shm")  # files in memory, on Linux
-CAUSES = (safetensors.SafetensorError, json.JSONDecodeError, OSError, EOFError)
+CAUSES = (safetensors.SafetensorError, json.JSONDecodeError, OSError, EOFError, zlib.error)
 
 # --- the files before they are damaged -----------------------------------------------------------
 
@@ -602,7 +603,7 @@ def peak(use: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("name", PLAIN | TRAINED)
 def test_no_damaged_file_takes_much_memory(name: str, place: Path) -> None:
-    for number in range(30_000, 30_040):
+    for number in range(30_000, 30_020):
         content = case(name, number)
         place.unlink(missing_ok=True)
         place.write_bytes(content)
@@ -616,16 +617,16 @@ def test_no_damaged_file_takes_much_memory(name: str, place: Path) -> None:
 
 LARGE: dict[str, Callable[[], Any]] = {
     "text": lambda: "x" * 200_000,
-    "numbers": lambda: list(range(50_000)),
-    "dict": lambda: {f"k{i}": i for i in range(20_000)},
+    "numbers": lambda: list(range(10_000)),
+    "dict": lambda: {f"k{i}": i for i in range(5_000)},
     "texts": lambda: [*["a"] * 2000, "y" * 200_000],
-    "lists": lambda: [[]] * 50_000,
-    "layers": lambda: [{"layer": "ReLU"}] * 15_000,
+    "lists": lambda: [[]] * 20_000,
+    "layers": lambda: [{"layer": "ReLU"}] * 11_000,
     "layers in layers": lambda: nested(95, {"layer": "ReLU"}),
     "deep": lambda: nested_lists(390),
-    "pairs": lambda: {"pairs": [[i, i] for i in range(20_000)]},
-    "tuple": lambda: {"tuple": [1] * 50_000},
-    "array": lambda: {"array": [[1]] * 30_000, "dtype": "float64"},
+    "pairs": lambda: {"pairs": [[i, i] for i in range(5_000)]},
+    "tuple": lambda: {"tuple": [1] * 10_000},
+    "array": lambda: {"array": [[1]] * 8_000, "dtype": "float64"},
     "texts in an array": lambda: {"array": [*["a"] * 2000, "y" * 200_000], "dtype": "float64"},
 }
 
@@ -652,7 +653,7 @@ def test_no_large_value_takes_much_memory_or_time(
     whole = Hostile(random.Random(0), bases()[name])
     whole_text = whole.texts[key]
     places = range(len(list(walked(json.loads(whole_text)))))
-    for i in places[:: len(places) // 4]:
+    for i in places[:: len(places) // 2]:
         value = json.loads(whole_text)
         parent, last = list(walked(value))[i]
         parent[last] = LARGE[what]()
