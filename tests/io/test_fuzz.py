@@ -609,7 +609,7 @@ def test_no_damaged_file_takes_much_memory(name: str, place: Path) -> None:
         place.write_bytes(content)
         if name in TRAINED:
             model = TRAINED[name]()
-            taken = peak(lambda m=model: resumed(m, place))  # type: ignore[misc]
+            taken = peak(functools.partial(resumed, model, place))
         else:
             taken = peak(lambda: phitodeep.load(place))
         assert taken < 20 * len(content) + 20e6, f"case({name!r}, {number})"
@@ -665,5 +665,5 @@ def test_no_large_value_takes_much_memory_or_time(
         if model is None:
             taken = peak(lambda: loaded(place))
         else:
-            taken = peak(lambda m=model: resumed(m, place))  # type: ignore[misc]
+            taken = peak(functools.partial(resumed, model, place))
         assert taken < 50 * len(content) + 20e6, f"at {last!r}"

@@ -128,7 +128,7 @@ def test_base_classes_are_not_in_files(name: str) -> None:
 
 def test_the_message_of_an_error_is_short() -> None:
     with pytest.raises(PhitodeepError) as caught:
-        Dense("x" * 1_000_000)  # type: ignore[arg-type]
+        restored({"x": {"layer": "x" * 1_000_000}})
     assert len(str(caught.value)) <= LONGEST
 
 
