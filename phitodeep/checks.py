@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, SupportsFloat, TypeVar
 
@@ -17,6 +18,8 @@ from phitodeep.types import Array, DType, Shape, parameters
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+MOST_AXES = 63  # of a sample: NumPy's arrays have at most 64
 
 
 def as_real(X: Any, who: object) -> Array:
@@ -161,13 +164,41 @@ def check_number(
     return number
 
 
-def check_count(value: Any, who: str, *, minimum: int = 1) -> int:
-    """Return `value` as an integer; require value >= minimum."""
+def check_count(value: Any, who: str, *, minimum: int = 1, maximum: float = sys.maxsize) -> int:
+    """Return `value` as an integer; require minimum <= value <= maximum."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ArgumentTypeError(f"{who} must be an integer, got {value!r}.")
     if value < minimum:
         raise ArgumentError(f"{who} must be >= {minimum}, got {value}.")
+    if value > maximum:
+        raise ArgumentError(f"{who} must be <= {maximum}, got {value}.")
     return int(value)
+
+
+def check_flag(value: Any, who: str) -> bool:
+    """Return `value`, which must be True or False, as a bool."""
+    if not isinstance(value, bool | np.bool_):
+        raise ArgumentTypeError(f"{who} must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def check_option(value: Any, who: str, options: Sequence[str]) -> str:
+    """Return `value`, which must be one of these texts."""
+    if not isinstance(value, str) or value not in options:
+        *first, last = (f'"{option}"' for option in options)
+        raise ArgumentError(f"{who} must be {', '.join(first)} or {last}, got {value!r}.")
+    return value
+
+
+def as_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """Return the NumPy type with this name or of this kind; None if there is no such type."""
+    known = isinstance(dtype, type | np.dtype)
+    if not known and not re.fullmatch(r"[a-z]+[0-9]*", str(dtype)):
+        return None  # NumPy would read lists, and texts with commas, as several types
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return None
 
 
 def check_list(value: Any, who: str) -> list[Any]:
@@ -181,6 +212,8 @@ def check_shape(shape: Any, who: str) -> Shape:
     """Return `shape` as a tuple of sizes, each at least 1."""
     if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise ArgumentTypeError(f"{who} takes a shape such as (28, 28), got {shape!r}.")
+    if len(shape) > MOST_AXES:
+        raise ShapeError(f"{who} has {len(shape)} axes, and samples have at most {MOST_AXES}.")
     return tuple(check_count(n, f"{who}: each size of shape {tuple(shape)}") for n in shape)
 
 

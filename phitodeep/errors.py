@@ -6,6 +6,8 @@ import sys
 import warnings
 from typing import Self
 
+LONGEST = 2000  # characters of a message: a value in it may have millions
+
 
 class PhitodeepError(Exception):
     """Base class of all errors; messages give the expected and received values, remedy and path."""
@@ -21,7 +23,15 @@ class PhitodeepError(Exception):
         return self
 
     def __str__(self) -> str:
-        return f"in {', '.join(self.places)}: {self.message}" if self.places else self.message
+        return shortened(
+            f"in {', '.join(self.places)}: {self.message}" if self.places else self.message
+        )
+
+
+def shortened(text: str) -> str:
+    """Return the text without its middle if it is longer than `LONGEST`."""
+    half = LONGEST // 2 - 3
+    return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
 class ShapeError(PhitodeepError, ValueError):
@@ -81,7 +91,7 @@ def warn(message: str) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in _INTERNAL:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, PhitodeepWarning, stacklevel=level)
+    warnings.warn(shortened(message), PhitodeepWarning, stacklevel=level)
 
 
 _INTERNAL = (

@@ -10,13 +10,22 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from phitodeep.errors import DataError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 
 NO_UNNAMED_FILES = {errno.EISDIR, errno.EINVAL, errno.EOPNOTSUPP}  # of this system or disk
 
 DRAFT = ".phitodeep-"  # how the names of unfinished files begin
+
+
+def check_path(path: Any) -> Path:
+    """Return `path` as a Path; refuse what cannot be the name of a file on any system."""
+    if not isinstance(path, str | os.PathLike):
+        raise ArgumentTypeError(f"a path must be text or a Path, got {path!r}.")
+    if "\0" in str(path):
+        raise ArgumentError(f"a path cannot contain the character NUL, got {str(path)!r}.")
+    return Path(path)
 
 
 @contextmanager
@@ -28,7 +37,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     before; a process that is killed in that moment, or on another system, leaves a draft behind,
     which `drafts` finds.
     """
-    target = Path(os.path.realpath(path))  # a link stays a link
+    target = Path(os.path.realpath(check_path(path)))  # a link stays a link
     try:
         if target.exists() and not target.is_file():  # a device or a pipe has no old content
             with target.open("wb") as stream:
@@ -49,11 +58,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 def atomic_copy(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Replace `path` by the file `source`: by another name for it, or else by a copy."""
+    target = Path(os.path.realpath(check_path(path)))
     try:
-        with _draft(Path(os.path.realpath(path))) as draft:
+        with _draft(target) as draft:
             os.link(source, draft)
     except OSError:  # some disks allow only one name per file
-        with atomic_write(path) as copy, open(source, "rb") as original:
+        with atomic_write(target) as copy, open(source, "rb") as original:
             shutil.copyfileobj(original, copy)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_number
+from phitodeep.checks import check_number, class_hint
 from phitodeep.config import Configurable, register
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.types import Array, Shape, describe, settings
@@ -34,7 +35,7 @@ def fans(shape: Shape) -> tuple[int, int]:
     return area * n_in, area * n_out
 
 
-class Initializer(Configurable):
+class Initializer(Configurable, registered=False):
     """Draws the initial values of a parameter."""
 
     config_kind = "initializer"
@@ -53,7 +54,17 @@ class Initializer(Configurable):
         return hash(repr(self))
 
 
-class VarianceScaling(Initializer):
+def check_initializer(value: Any, who: str) -> Initializer:
+    """Return `value`, which must be an Initializer."""
+    if not isinstance(value, Initializer):
+        raise ArgumentTypeError(
+            f"{who} takes an initializer such as Xavier(InitType.NORMAL), got {value!r}."
+            f"{class_hint(value)}"
+        )
+    return value
+
+
+class VarianceScaling(Initializer, registered=False):
     """Values with mean 0 and a variance that the subclass computes, normal or uniform."""
 
     def __init__(self, init_type: InitType = InitType.NORMAL) -> None:

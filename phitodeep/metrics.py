@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, choose, class_hint, snake_case
+from phitodeep.checks import check_count, check_flag, check_number, choose, class_hint, snake_case
 from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, describe
 
 
-class Metric(Configurable):
+class Metric(Configurable, registered=False):
     """A measure of predictions against targets that can be computed batch by batch."""
 
     config_kind = "metric"
@@ -61,6 +61,10 @@ class Custom(Metric):
     """The mean over batches of any function of (y_pred, y_true), weighted by the batch sizes."""
 
     def __init__(self, function: Callable[[Array, Array], float]) -> None:
+        if not callable(function) or isinstance(function, Configurable | type):
+            raise ArgumentTypeError(
+                f"Custom takes a function of (y_pred, y_true), got {function!r}."
+            )
         self.function = function
 
     @property
@@ -76,7 +80,9 @@ class _Classes(Metric):
     """A metric of classes: one of K at each position, or with `multilabel` any number of K."""
 
     def __init__(self, threshold: float = 0.5, *, multilabel: bool = False) -> None:
-        self.threshold, self.multilabel = threshold, multilabel
+        name = type(self).__name__
+        self.threshold = check_number(threshold, f"{name} threshold")
+        self.multilabel = check_flag(multilabel, f"{name} multilabel")
 
     def classes(self, P: Array, T: Array) -> tuple[Array, Array, int]:
         """Return predicted classes (or -1) and true classes, both flat, and their number K."""
@@ -293,7 +299,7 @@ def as_metrics(
             result.append(found)
         elif isinstance(metric, Metric):
             result.append(metric)
-        elif callable(metric) and not isinstance(metric, type):
+        elif callable(metric) and not isinstance(metric, Configurable | type):
             result.append(Custom(metric))
         else:
             raise ArgumentTypeError(

@@ -114,7 +114,9 @@ class Sequential(Trainable):
         self.metrics: list[MetricLike] = list(metrics) if several else [metrics]  # type: ignore[list-item]
         self.callbacks = as_callbacks(callbacks)
         self.cast(np.float32 if dtype is None else dtype)
-        self._set_seed(None if seed is None else check_count(seed, "seed", minimum=0))
+        self._set_seed(
+            None if seed is None else check_count(seed, "seed", minimum=0, maximum=math.inf)
+        )
         self._build_known()
         self.setoptimizer(Adam() if optimizer is None else optimizer)
 

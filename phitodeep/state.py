@@ -64,9 +64,18 @@ def is_number(value: Any) -> bool:
     return isinstance(value, float) or (whole and abs(value) <= sys.float_info.max)
 
 
+def stored_array(array: Any, who: str) -> Array:
+    """Return `array`, which must be an array of real numbers rather than a list."""
+    if not isinstance(array, np.ndarray):
+        raise ArgumentTypeError(
+            f"{who} takes real numbers in an array, got {type(array).__name__}."
+        )
+    return as_real(array, who)
+
+
 def check_array(array: Any, shape: Shape, who: str) -> Array:
     """Return `array` as an array of real numbers of this shape."""
-    found = as_real(array, who)
+    found = stored_array(array, who)
     if found.shape != shape:
         raise ShapeError(f"{who} must have shape {shape}, got {found.shape}.")
     return found

@@ -1076,8 +1076,12 @@ MISREAD: list[tuple[Any, dict[str, Any], str]] = [
     (Widget, {"value": {"float": 10**400}}, "is not what get_config writes"),
     (Widget, {"value": {"array": [300], "dtype": "int8"}}, "is not what get_config writes"),
     (Widget, {"value": {"array": [1], "dtype": "(1,"}}, "is not what get_config writes"),
-    (Widget, {"value": {"array": [None], "dtype": "O"}}, "array of object is not what"),
-    (Widget, {"value": {"array": ["x"]}}, "array of <U1 is not what"),
+    (
+        Widget,
+        {"value": {"array": [None], "dtype": "O"}},
+        "the dtype of an array is one of bool, int8",
+    ),
+    (Widget, {"value": {"array": ["x"], "dtype": "float32"}}, "an array holds real numbers"),
 ]
 
 

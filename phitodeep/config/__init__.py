@@ -61,11 +61,13 @@ class Configurable(Writable):
     config_kind: ClassVar[str] = "object"  # one of KINDS
     kept_as: ClassVar[Mapping[str, str]] = {}  # argument -> attribute, where the names differ
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, registered: bool = True, **kwargs: Any) -> None:
+        """Register a class of phitodeep, unless it is only the base of others."""
         super().__init_subclass__(**kwargs)
         if "get_config" in vars(cls):
             cls.get_config = writes_values(vars(cls)["get_config"])  # type: ignore[method-assign]  # wrapped once, here
-        if cls.__module__.startswith("phitodeep.") and not cls.__name__.startswith("_"):
+        ours = cls.__module__.startswith("phitodeep.") and not cls.__name__.startswith("_")
+        if ours and registered:
             register(cls)
 
     @writes_values

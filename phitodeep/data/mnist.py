@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import os
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,11 +81,21 @@ def _read_folder(folder: str | os.PathLike[str]) -> list[Bytes]:
             with _naming(path, "Replace it with a fresh download"):
                 data = path.read_bytes()
                 if data.startswith(b"\x1f\x8b"):  # browsers may unzip it and keep the name
-                    data = gzip.decompress(data)
+                    data = _unzipped(data)
                 pair += _unpack(data, rank)
         with _naming(f"{paths[0]} and {paths[1].name}", "Replace them with a pair from one source"):
             arrays += _checked(pair)
     return arrays
+
+
+def _unzipped(data: bytes) -> bytes:
+    """Return what gzipped data holds, unless that is far more than MNIST would be."""
+    most = 100 * len(data) + (1 << 16)
+    with gzip.open(io.BytesIO(data)) as stream:
+        found = stream.read(most + 1)
+    if len(found) > most:
+        raise DataError(f"{len(data)} bytes become more than {most} when they are unzipped")
+    return found
 
 
 def _read_hub() -> list[Bytes]:
@@ -127,18 +139,20 @@ def _unpack(data: bytes, *ranks: int) -> list[Bytes]:
     for rank in ranks:
         start, items = end, end + 4 + 4 * rank
         if len(data) < items:
-            raise ValueError(f"truncated: {len(data)} bytes are too few for its header")
+            raise DataError(f"truncated: {len(data)} bytes are too few for its header")
         magic, *shape = struct.unpack_from(f">{1 + rank}I", data, start)
         if magic != 2048 + rank:
-            raise ValueError(
+            raise DataError(
                 f"magic number {magic}, expected {2048 + rank} (images 2051, labels 2049)"
             )
         end = items + math.prod(shape)
         if len(data) < end:
-            raise ValueError(f"truncated: {len(data)} of {end} bytes for its shape {(*shape,)}")
+            raise DataError(f"truncated: {len(data)} of {end} bytes for its shape {(*shape,)}")
+        if math.prod(n or 1 for n in shape) > sys.maxsize:  # NumPy's limit, even if n = 0
+            raise DataError(f"its shape {(*shape,)} is too large")
         arrays.append(np.frombuffer(data[items:end], np.uint8).reshape(shape))
     if len(data) > end:
-        raise ValueError(f"{len(data) - end} bytes too many for its shape {arrays[-1].shape}")
+        raise DataError(f"{len(data) - end} bytes too many for its shape {arrays[-1].shape}")
     return arrays
 
 
@@ -146,19 +160,21 @@ def _checked(arrays: list[Bytes]) -> list[Bytes]:
     """Check that the arrays are images, labels, images, labels that match; return them."""
     for images, labels in zip(arrays[::2], arrays[1::2], strict=True):
         if images.shape[1:] != (28, 28) or not len(images):
-            raise ValueError(f"images of shape {images.shape}, expected (N, 28, 28) with N > 0")
+            raise DataError(f"images of shape {images.shape}, expected (N, 28, 28) with N > 0")
         if labels.shape != (len(images),):
-            raise ValueError(f"{len(images)} images but labels of shape {labels.shape}")
+            raise DataError(f"{len(images)} images but labels of shape {labels.shape}")
         if labels.max() > 9:
-            raise ValueError(f"label {labels.max()}, digits go from 0 to 9")
+            raise DataError(f"label {labels.max()}, digits go from 0 to 9")
     return arrays
 
 
 @contextmanager
 def _naming(path: Path | str, remedy: str, *also: type[Exception]) -> Iterator[None]:
     """Turn errors while reading `path` into a DataError that names it and the remedy."""
-    expected: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, zlib.error, *also)
+    expected: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, *also)
     try:
         yield
+    except DataError as error:
+        raise DataError(f"{path}: {error}. {remedy}.") from None
     except expected as error:
         raise DataError(f"{path}: {error}. {remedy}.") from error

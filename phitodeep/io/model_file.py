@@ -34,6 +34,7 @@ from phitodeep.types import Array
 from phitodeep.version import __version__
 
 JSON = ("model", "state", "tokenizer", "run")  # the texts that are JSON
+DEEPEST = 400  # levels of lists and dicts: a model in a model takes about four
 VERSION = 1  # raise it when a reader of the last version would misread a file
 
 
@@ -78,7 +79,7 @@ class ModelFile:
         self.version, self.library = int(version), texts.get("library", "")
         self.texts = {key: self._json(key) for key in JSON if key in texts}
         self.run = self.texts.get("run")
-        self.model = without_callbacks(self.texts.get("model"))
+        self.model = self.texts.get("model")
         if not isinstance(self.model, dict) or "layer" not in self.model:
             raise DataError(f"{self.path} is damaged: it has no config of a model.")
 
@@ -92,6 +93,7 @@ class ModelFile:
         """Return the state with its arrays, or None if the file has none."""
         if "state" not in self.texts:
             return None
+        self._unread = {name for name in self.tensors.entries if name not in self.weights}
         state = self._read(self.texts["state"])
         if not isinstance(state, dict):
             raise DataError(f"{self.path} is damaged: its state is not a dict.")
@@ -109,14 +111,18 @@ class ModelFile:
         def refuse(constant: str) -> NoReturn:
             raise DataError(f"{self.path} is damaged: {constant} in {key!r} is not JSON.")
 
+        too_deep = DataError(f"{self.path} is damaged: {key!r} is nested too deeply.")
         try:
-            return json.loads(self.tensors.metadata[key], parse_constant=refuse)
+            found = json.loads(self.tensors.metadata[key], parse_constant=refuse)
         except RecursionError:
-            raise DataError(f"{self.path} is damaged: {key!r} is nested too deeply.") from None
+            raise too_deep from None
         except ValueError as error:  # not JSON, or a number with thousands of digits
             if isinstance(error, DataError):
                 raise
             raise DataError(f"{self.path} is damaged: {key!r} cannot be read: {error}.") from error
+        if _deeper(found, DEEPEST):
+            raise too_deep
+        return found if key == "state" else without_callbacks(found)
 
     def _read(self, value: Any) -> Any:
         """Return what a value of the state stands for."""
@@ -126,8 +132,9 @@ class ModelFile:
             return value
         if "$array" in value:
             name = value["$array"]
-            if not isinstance(name, str) or name not in self.tensors.entries:
+            if not isinstance(name, str) or name not in self._unread:  # each is needed once
                 raise DataError(f"{self.path} is damaged: its state needs the array {name!r}.")
+            self._unread.remove(name)
             return self.tensors.read(name)
         if "$float" in value:
             found = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.get(str(value["$float"]))
@@ -186,16 +193,28 @@ def open_model(path: str | os.PathLike[str]) -> Iterator[ModelFile]:
 
 
 def without_callbacks(config: Any) -> Any:
-    """Return a config without the callbacks in it."""
+    """Return a config without the callbacks in it, wherever they are; None for a callback."""
     if isinstance(config, dict):
-        return {key: without_callbacks(value) for key, value in config.items()}
+        kept = {k: without_callbacks(v) for k, v in config.items() if not _is_callback(v)}
+        return None if _is_callback(config) else kept
     if isinstance(config, list):
-        return [
-            without_callbacks(value)
-            for value in config
-            if not (isinstance(value, dict) and "callback" in value)
-        ]
+        return [without_callbacks(value) for value in config if not _is_callback(value)]
     return config
+
+
+def _is_callback(value: Any) -> bool:
+    return isinstance(value, dict) and "callback" in value
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Return whether lists and dicts in `value` are nested more deeply than this."""
+    layer = [value]
+    for _ in range(levels):
+        inner = [
+            v.values() if isinstance(v, dict) else v for v in layer if isinstance(v, dict | list)
+        ]
+        layer = [v for group in inner for v in group]
+    return any(isinstance(v, dict | list) for v in layer)
 
 
 def _text(value: Any) -> str:

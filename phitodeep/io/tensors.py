@@ -8,7 +8,10 @@ Source: https://github.com/huggingface/safetensors (format).
 
 from __future__ import annotations
 
+import errno
+import math
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.errors import ArgumentTypeError, DataError, MissingExtraError
-from phitodeep.files import atomic_write
+from phitodeep.files import atomic_write, check_path
 from phitodeep.types import Array, Shape
 
 DTYPES = {  # the types that NumPy and the format have in common
@@ -60,7 +63,14 @@ class Tensors:
                 f"{self.path}: the array {name!r} has the type {dtype}, which NumPy does not have; "
                 f"supported: {', '.join(DTYPES)}."
             )
-        return Entry(tuple(header.get_shape()), np.dtype(DTYPES[dtype]))
+        entry = Entry(tuple(header.get_shape()), np.dtype(DTYPES[dtype]))
+        # Sizes that are multiplied by 0 do not make the file larger, but NumPy limits them too.
+        axes = [n for n in entry.shape if n]
+        if len(entry.shape) > 64 or math.prod(axes) * entry.dtype.itemsize > sys.maxsize:
+            raise DataError(
+                f"{self.path} is damaged: the array {name!r} has the shape {entry.shape}."
+            )
+        return entry
 
     def read(self, name: str) -> Array:
         """Return the array with this name, in memory of its own."""
@@ -71,12 +81,18 @@ class Tensors:
 def open_tensors(path: str | os.PathLike[str]) -> Iterator[Tensors]:
     """Open a file of arrays; refuse one that is missing, damaged or not of this format."""
     safetensors, _ = _library("reading")
-    target = Path(path)
-    if not target.is_file():  # opening a pipe would wait forever
-        what = "it is a folder" if target.is_dir() else "it is not a regular file"
-        if not target.exists():
-            what = "there is no such file"
+    target = check_path(path)
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        raise DataError(f"cannot read {target}: there is no such file.") from None
+    except OSError as error:
+        raise DataError(f"cannot read {target}: {error.strerror}.") from error
+    if not stat.S_ISREG(mode):  # opening a pipe would wait forever
+        what = "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file"
         raise DataError(f"cannot read {target}: {what}.")
+    if not os.access(target, os.R_OK):  # the library would say that there is no such file
+        raise DataError(f"cannot read {target}: {os.strerror(errno.EACCES)}.")
     try:
         opened = safetensors.safe_open(os.fspath(target), framework="numpy")
     except safetensors.SafetensorError as error:

@@ -28,7 +28,7 @@ from phitodeep.layers.softmax import Softmax as Softmax
 from phitodeep.types import Array, Shape
 
 
-class Elementwise(Layer):
+class Elementwise(Layer, registered=False):
     """Y = f(X), elementwise; X, Y, dX and dY have the same shape (N, ...)."""
 
     independent_samples, steps = True, "independent"

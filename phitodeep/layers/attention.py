@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
+from phitodeep.checks import check_count, check_flag, check_number, check_option
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import softmax, softmax_rows_back, sum_rows
-from phitodeep.initialization import Initializer, Xavier
+from phitodeep.initialization import Initializer, Xavier, check_initializer
 from phitodeep.kernels import kernel
 from phitodeep.layers.activation import GELU, ReLU, SiLU
 from phitodeep.layers.base import Layer, Param, RandomKey
@@ -83,9 +84,11 @@ class MultiHeadAttention(Layer):
                 f"MultiHeadAttention: {heads} heads are not divisible by {kv_heads} kv_heads."
             )
         self.kv_heads = kv_heads
-        self.causal, self.rope, self.bias = causal, rope, bias
+        self.causal = check_flag(causal, "MultiHeadAttention causal")
+        self.rope = check_flag(rope, "MultiHeadAttention rope")
+        self.bias = check_flag(bias, "MultiHeadAttention bias")
         self.dropout = check_number(dropout, "MultiHeadAttention dropout", minimum=0, below=1)
-        self.initializer = initializer
+        self.initializer = check_initializer(initializer, "MultiHeadAttention")
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != 2:
@@ -291,12 +294,8 @@ class FeedForward(Chain):
     def __init__(self, hidden: int, activation: str = "gelu") -> None:
         super().__init__()
         self.hidden = check_count(hidden, "FeedForward hidden")
-        if activation not in ("gelu", "gelu_tanh", "relu", "swiglu"):
-            raise ArgumentError(
-                'FeedForward activation must be "gelu", "gelu_tanh", "relu" or "swiglu", '
-                f"got {activation!r}."
-            )
-        self.activation = activation
+        kinds = ("gelu", "gelu_tanh", "relu", "swiglu")
+        self.activation = check_option(activation, "FeedForward activation", kinds)
 
     def create(self, shape: Shape) -> Shape:
         if not self.layers:
@@ -339,13 +338,13 @@ class TransformerBlock(Chain):
         checkpoint: bool = False,
     ) -> None:
         super().__init__(checkpoint=checkpoint)
-        if norm not in ("layer", "rms"):
-            raise ArgumentError(f'TransformerBlock norm must be "layer" or "rms", got {norm!r}.')
-        check_number(mlp_ratio, "TransformerBlock mlp_ratio", above=0)
+        self.norm = check_option(norm, "TransformerBlock norm", ("layer", "rms"))
+        check_number(mlp_ratio, "TransformerBlock mlp_ratio", above=0, below=sys.maxsize)
         self.heads, self.mlp_ratio, self.activation = heads, mlp_ratio, activation
-        self.causal, self.norm, self.pre_norm = causal, norm, pre_norm
-        self.dropout, self.rope = dropout, rope
-        MultiHeadAttention(heads, dropout=dropout)  # check the settings now, not in create
+        self.pre_norm = check_flag(pre_norm, "TransformerBlock pre_norm")
+        self.causal, self.dropout, self.rope = causal, dropout, rope
+        # check the settings now, not in create
+        MultiHeadAttention(heads, causal=causal, dropout=dropout, rope=rope)
         FeedForward(1, activation)
 
     @property

@@ -6,13 +6,16 @@ back. The random draws depend only on the seed, layer path, step and position in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from phitodeep.checks import check_flag
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
+from phitodeep.layers.random import LARGEST
 from phitodeep.layers.windows import spread
 from phitodeep.types import Array, Shape
 
@@ -42,9 +45,10 @@ class RandomFlip(_Image):
 
     def __init__(self, *, horizontal: bool = True, vertical: bool = False) -> None:
         super().__init__()
+        self.horizontal = check_flag(horizontal, "RandomFlip horizontal")
+        self.vertical = check_flag(vertical, "RandomFlip vertical")
         if not (horizontal or vertical):
             raise ArgumentError("RandomFlip needs horizontal=True or vertical=True.")
-        self.horizontal, self.vertical = horizontal, vertical
 
     def forward(self, X: Array) -> Array:
         self._check(X.shape[1:])
@@ -85,6 +89,8 @@ class RandomCrop(_Image):
     def create(self, shape: Shape) -> Shape:
         super().create(shape)
         self._max_offsets(shape)
+        if math.prod(self._padded_shape((1, *shape))) > LARGEST:
+            raise ShapeError(f"{self!r} pads images of shape {shape} too far for any computer.")
         return (*self._window_size(shape), shape[-1])
 
     def _window_size(self, shape: Shape) -> Shape:
@@ -93,7 +99,8 @@ class RandomCrop(_Image):
 
     def _max_offsets(self, shape: Shape) -> Array:
         """Return the largest offset of the window along each axis of the padded image."""
-        offsets = np.array(shape[:2]) + 2 * np.array(self.pads) - self._window_size(shape)
+        sides = zip(shape, self.pads, self._window_size(shape), strict=False)
+        offsets = np.array([n + 2 * p - size for n, p, size in sides], dtype=object)
         if offsets.min() < 0:
             raise ShapeError(f"{self!r} does not fit into images of shape {shape}.")
         return offsets

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
-from phitodeep.checks import as_float, as_tokens, check_shape
+from phitodeep.checks import as_dtype, as_float, as_tokens, check_shape
 from phitodeep.config import Configurable
 from phitodeep.errors import (
     ArgumentError,
@@ -37,7 +37,7 @@ from phitodeep.layers.frame import Buffered as Buffered
 from phitodeep.layers.frame import Frame
 from phitodeep.layers.param import Param as Param
 from phitodeep.layers.param import State as State
-from phitodeep.layers.random import _SHAPES_ONLY
+from phitodeep.layers.random import _SHAPES_ONLY, LARGEST
 from phitodeep.layers.random import RandomKey as RandomKey
 from phitodeep.layers.weights import Weights
 from phitodeep.types import Array, DType, Shape, describe
@@ -107,7 +107,7 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
     return guarded
 
 
-class Layer(Weights, Configurable):
+class Layer(Weights, Configurable, registered=False):
     """A differentiable function Y = f(X; parameters) with a hand-derived backward pass.
 
     The author of a layer writes `__init__` (settings only), `create(input_shape) -> output_shape`
@@ -319,11 +319,16 @@ class Layer(Weights, Configurable):
             raise ArgumentTypeError(f"{self!r} contains layers: derive it from Container.")
         self._creating = True
         try:
-            self.output_shape = self.create(shape)
+            output_shape = self.create(shape)
         finally:
             self._creating = False
-        self.input_shape = shape
-        return self.output_shape
+        if max(map(math.prod, (shape, output_shape))) > LARGEST:
+            raise ShapeError(
+                f"{self!r} turns samples of shape {shape} into samples of shape {output_shape}: "
+                "they are too large for any computer."
+            )
+        self.input_shape, self.output_shape = shape, output_shape
+        return output_shape
 
     def _check_initialized(self) -> None:
         """Refuse a layer whose author forgot `super().__init__()`."""
@@ -359,10 +364,7 @@ class Layer(Weights, Configurable):
 
     def cast(self, dtype: DType) -> None:
         """Convert all parameters and state of this layer and those below it to `dtype`."""
-        try:
-            wanted = np.dtype(dtype)
-        except TypeError:
-            wanted = np.dtype(object)
+        wanted = as_dtype(dtype)
         if wanted not in (np.float32, np.float64):
             raise ArgumentTypeError(f"dtype must be float32 or float64, got {dtype!r}.")
         for _, layer in self.walk():

@@ -7,6 +7,7 @@ from typing import Self, cast
 
 import numpy as np
 
+from phitodeep.checks import check_flag
 from phitodeep.errors import ArgumentError, locate
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, current, within
@@ -35,7 +36,7 @@ class Chain(Container):
     def __init__(self, *layers: Layer, checkpoint: bool = False) -> None:
         super().__init__()
         self.layers = self._held(layers)
-        self.checkpoint = checkpoint
+        self.checkpoint = check_flag(checkpoint, f"{type(self).__name__} checkpoint")
 
     def create(self, shape: Shape) -> Shape:
         with Position(type(self).__name__) as at:

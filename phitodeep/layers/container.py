@@ -16,7 +16,7 @@ from phitodeep.layers.frame import Frame
 from phitodeep.types import Array, DType, Shape
 
 
-class Container(Layer):
+class Container(Layer, registered=False):
     """A layer that holds other layers: as attributes, or in (nested) lists, tuples and dicts.
 
     Derive your own containers from this class. It finds the layers inside, so that they are built

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from phitodeep.checks import check_option
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, current
@@ -76,14 +77,10 @@ class Parallel(Container):
 
     def __init__(self, *branches: Layer, merge: str = "concat") -> None:
         super().__init__()
-        if merge not in ("concat", "add", "multiply"):
-            raise ArgumentError(
-                f'Parallel merge must be "concat", "add" or "multiply", got {merge!r}.'
-            )
+        self.merge = check_option(merge, "Parallel merge", ("concat", "add", "multiply"))
         if not branches:
             raise ArgumentError("Parallel needs at least one branch.")
         self.branches = self._held(branches)
-        self.merge = merge
 
     def create(self, shape: Shape) -> Shape:
         with Position("Parallel", "branch") as at:

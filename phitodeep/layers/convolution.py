@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count
+from phitodeep.checks import check_count, check_flag
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
-from phitodeep.initialization import He, Initializer
+from phitodeep.initialization import He, Initializer, check_initializer
 from phitodeep.layers import winograd
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
@@ -70,7 +70,8 @@ class _Convolution(Layer):
         self.dilations = spread(dilation, self.rank, f"{name} dilation")
         self.padding = check_padding(padding, name)
         self.groups = check_count(groups, f"{name} groups")
-        self.bias, self.initializer = bias, initializer
+        self.bias = check_flag(bias, f"{name} bias")
+        self.initializer = check_initializer(initializer, name)
         if self.filters % self.groups:
             raise ArgumentError(f"{name}: {filters} filters are not divisible by {groups} groups.")
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from phitodeep.checks import check_count, class_hint
-from phitodeep.errors import ArgumentTypeError, ShapeError
+from phitodeep.checks import check_count, check_flag
+from phitodeep.errors import ShapeError
 from phitodeep.functional import product, sum_rows
-from phitodeep.initialization import He, Initializer
+from phitodeep.initialization import He, Initializer, check_initializer
 from phitodeep.kernels.blocks import PIECE
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
@@ -50,17 +50,12 @@ class Dense(Layer):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(initializer, Initializer):
-            raise ArgumentTypeError(
-                f"Dense takes an initializer such as Xavier(InitType.NORMAL), got {initializer!r}."
-                f"{class_hint(initializer)}"
-            )
         sizes = (None, input_size) if output_size is None else (input_size, output_size)
         self.input_size = None if sizes[0] is None else check_count(sizes[0], "Dense input_size")
         self._given_size = self.input_size
         self.output_size = check_count(sizes[1], "Dense output_size")
-        self.initializer = initializer
-        self.bias = bias
+        self.initializer = check_initializer(initializer, "Dense")
+        self.bias = check_flag(bias, "Dense bias")
 
     def known_input(self) -> Shape | None:
         return None if self.input_size is None else (self.input_size,)

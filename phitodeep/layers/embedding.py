@@ -9,7 +9,7 @@ import numpy as np
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import all_finite, one_hot
-from phitodeep.initialization import Initializer, Normal
+from phitodeep.initialization import Initializer, Normal, check_initializer
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
@@ -37,7 +37,7 @@ class Embedding(Layer):
         super().__init__()
         self.vocab_size = check_count(vocab_size, "Embedding vocab_size")
         self.dim = check_count(dim, "Embedding dim")
-        self.initializer = initializer
+        self.initializer = check_initializer(initializer, "Embedding")
 
     def _make_parameters(self) -> None:
         if self.output_shape is None:  # W does not depend on how many tokens a sample has
@@ -122,7 +122,7 @@ class PositionalEmbedding(_Positional):
         super().__init__()
         self.max_len = check_count(max_len, "PositionalEmbedding max_len")
         self.max_steps = self.max_len
-        self.initializer = initializer
+        self.initializer = check_initializer(initializer, "PositionalEmbedding")
 
     def create(self, shape: Shape) -> Shape:
         self._check(super().create(shape)[0])

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError
+from phitodeep.checks import check_option
 from phitodeep.functional import erf, gaussian
 from phitodeep.kernels import kernel
 from phitodeep.kernels.blocks import in_blocks
@@ -39,9 +39,7 @@ class GELU(Layer):
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
-        if approximate not in ("none", "tanh"):
-            raise ArgumentError(f'GELU approximate must be "none" or "tanh", got {approximate!r}.')
-        self.approximate = approximate
+        self.approximate = check_option(approximate, "GELU approximate", ("none", "tanh"))
 
     def forward(self, X: Array) -> Array:
         Phi, Y = (self.buffer(name, X.shape, X.dtype) for name in ("Phi", "Y"))

@@ -12,7 +12,7 @@ from phitodeep.layers.dense import Dense
 from phitodeep.types import Array
 
 
-class DenseReLU(Chain):
+class DenseReLU(Chain, registered=False):
     """A Dense with a bias, and the ReLU after it: Y = max(X W + b, 0).
 
     Shapes: X, dX are (..., input_size); Y, dY are (..., output_size).

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count
+from phitodeep.checks import check_count, check_flag
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sum_rows
-from phitodeep.initialization import Initializer, Orthogonal, Xavier
+from phitodeep.initialization import Initializer, Orthogonal, Xavier, check_initializer
 from phitodeep.kernels import compiled_module
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
@@ -61,9 +61,11 @@ class _Recurrent(Layer):
         recurrent_initializer: Initializer = Orthogonal(),
     ) -> None:
         super().__init__()
-        self.units = check_count(units, f"{type(self).__name__} units")
-        self.return_sequences = return_sequences
-        self.initializer, self.recurrent_initializer = initializer, recurrent_initializer
+        name = type(self).__name__
+        self.units = check_count(units, f"{name} units")
+        self.return_sequences = check_flag(return_sequences, f"{name} return_sequences")
+        self.initializer = check_initializer(initializer, name)
+        self.recurrent_initializer = check_initializer(recurrent_initializer, name)
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != 2:

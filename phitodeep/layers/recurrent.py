@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from phitodeep.checks import check_option
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param
@@ -210,9 +211,8 @@ class Bidirectional(Container):
         super().__init__()
         if not isinstance(layer, _Recurrent):
             raise ArgumentTypeError(f"Bidirectional takes a recurrent layer, got {layer!r}.")
-        if merge not in ("concat", "add"):
-            raise ArgumentError(f'Bidirectional merge must be "concat" or "add", got {merge!r}.')
-        self.layer, self.merge = layer, merge
+        self.merge = check_option(merge, "Bidirectional merge", ("concat", "add"))
+        self.layer = layer
         self.reverse = type(layer)(**settings(layer))
 
     def create(self, shape: Shape) -> Shape:

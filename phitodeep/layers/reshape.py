@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phitodeep.checks import check_count
+from phitodeep.checks import check_count, check_flag, check_shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
@@ -51,11 +51,14 @@ class Reshape(_Rearrangement):
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
-        if not shape or sum(n == -1 for n in shape) > 1:
+        free = [isinstance(n, int | np.integer) and n == -1 for n in shape]
+        if not shape or sum(free) > 1:
             raise ArgumentError(
                 f"Reshape takes one or more sizes, at most one of them -1, got {shape}."
             )
-        self.shape = tuple(n if n == -1 else check_count(n, "Reshape size") for n in shape)
+        sizes = [1 if any_size else n for n, any_size in zip(shape, free, strict=True)]
+        check_shape([check_count(n, "Reshape size") for n in sizes], "Reshape")
+        self.shape = shape
 
     @property
     def steps(self) -> str:
@@ -90,7 +93,8 @@ class Permute(_Rearrangement):
 
     def __init__(self, *dims: int) -> None:
         super().__init__()
-        if sorted(dims) != list(range(1, len(dims) + 1)):
+        whole = all(isinstance(d, int) and not isinstance(d, bool) for d in dims)
+        if not whole or sorted(dims) != list(range(1, len(dims) + 1)):
             raise ArgumentError(f"Permute takes each axis once, counted from 1, got {dims}.")
         self.dims = dims
 
@@ -137,14 +141,15 @@ class Select(_Rearrangement):
     def __init__(self, columns: int | Sequence[int], *, tokens: bool = False) -> None:
         super().__init__()
         given = [columns] if isinstance(columns, int | np.integer) else columns
-        if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+        given = list(given) if isinstance(given, np.ndarray) and given.ndim else given
+        if isinstance(given, str) or not isinstance(given, Sequence):
             raise ArgumentTypeError(
                 f"Select takes columns such as 3, [0, 3] or range(4), got {columns!r}."
             )
         if len(given) == 0:
             raise ArgumentError("Select takes at least one column, got none.")
         self.columns = [check_count(c, "Select column", minimum=-sys.maxsize) for c in given]
-        self.tokens = tokens
+        self.tokens = check_flag(tokens, "Select tokens")
 
     def create(self, shape: Shape) -> Shape:
         return (*shape[:-1], len(self._indices(shape)))

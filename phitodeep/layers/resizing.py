@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from phitodeep.checks import check_option
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.windows import spread
@@ -33,9 +34,7 @@ class Upsample2D(Layer):
         super().__init__()
         self.factor = factor
         self.factors = spread(factor, 2, "Upsample2D factor")
-        if mode not in ("nearest", "bilinear"):
-            raise ArgumentError(f'Upsample2D mode must be "nearest" or "bilinear", got {mode!r}.')
-        self.mode = mode
+        self.mode = check_option(mode, "Upsample2D mode", ("nearest", "bilinear"))
         self._flops_per_output = 1 if mode == "nearest" else 4
 
     def create(self, shape: Shape) -> Shape:

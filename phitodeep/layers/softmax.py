@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.checks import MOST_AXES, check_count
+from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import log_softmax, softmax
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
@@ -19,8 +20,7 @@ class _AlongAxis(Layer):
 
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
-        if isinstance(axis, bool) or not isinstance(axis, int):
-            raise ArgumentTypeError(f"{type(self).__name__} axis must be an integer, got {axis!r}.")
+        check_count(axis, f"{type(self).__name__} axis", minimum=-MOST_AXES, maximum=MOST_AXES)
         if axis == 0:
             raise ArgumentError(f"{type(self).__name__} along axis 0 would mix the samples.")
         self.axis = axis

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.checks import check_flag, check_option
+from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
 from phitodeep.layers.embedding import Embedding
 from phitodeep.types import Array, Shape
+
+LARGEST_SAMPLE = 1 << 26  # numbers: as many as a quarter of a gigabyte holds
 
 
 class TiedDense(Layer):
@@ -102,12 +106,16 @@ class Lambda(Layer):
         super().__init__()
         if not callable(forward) or not callable(backward):
             raise ArgumentTypeError("Lambda takes two functions: forward(X), backward(dY, X, Y).")
-        if steps not in ("independent", "joined"):
-            raise ArgumentError(f'Lambda steps must be "independent" or "joined", got {steps!r}.')
         self.function, self.derivative = forward, backward
-        self.independent_samples, self.steps = independent_samples, steps
+        self.independent_samples = check_flag(independent_samples, "Lambda independent_samples")
+        self.steps = check_option(steps, "Lambda steps", ("independent", "joined"))
 
     def create(self, shape: Shape) -> Shape:
+        if math.prod(shape) > LARGEST_SAMPLE:
+            raise ShapeError(
+                f"{self!r} runs its function on a sample of zeros to learn the shape of Y, and "
+                f"samples of shape {shape} are too large for that."
+            )
         with np.errstate(all="ignore"):
             return self.function(np.zeros((1, *shape), self.dtype)).shape[1:]
 

@@ -14,6 +14,7 @@ from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
+from phitodeep.layers.random import LARGEST
 from phitodeep.types import Array, DType, Shape
 
 FIRST_TO_LAST = (
@@ -44,7 +45,7 @@ class Windows:
         dilation: Shape,
         who: str,
     ) -> None:
-        self.sizes, self.kernel, self.stride, self.dilation = sizes, kernel, stride, dilation
+        self.sizes, self.kernel = sizes, kernel
         extents = [extent(k, d) for k, d in zip(kernel, dilation, strict=True)]
         self.pads: list[tuple[int, int]] = []
         self.out = tuple(
@@ -58,6 +59,11 @@ class Windows:
                 p = 0 if isinstance(padding, str) else padding
                 self.pads.append((p, p))
         self.padded = tuple(n + sum(p) for n, p in zip(sizes, self.pads, strict=True))
+        if math.prod(self.padded) > LARGEST:
+            raise ShapeError(f"{who}: an input padded to {self.padded} is too large.")
+        # the steps along axes with one window or one tap, which may be too large for NumPy
+        self.stride = tuple(s if n > 1 else 1 for s, n in zip(stride, self.out, strict=True))
+        self.dilation = tuple(d if k > 1 else 1 for d, k in zip(dilation, kernel, strict=True))
         if any(n < e for n, e in zip(self.padded, extents, strict=True)):
             channels_first = len(sizes) == 2 and sizes[0] in (1, 3)  # a guess
             raise ShapeError(
@@ -65,7 +71,11 @@ class Windows:
                 f"{'' if self.padded == sizes else f', padded to {self.padded}'}."
                 f"{FIRST_TO_LAST if channels_first else ''}"
             )
-        self.taps = list(product(*map(range, kernel)))
+
+    @functools.cached_property
+    def taps(self) -> list[Shape]:
+        """The positions in the kernel, listed when they are first needed."""
+        return list(product(*map(range, self.kernel)))
 
     def pad(self, X: Array, buffer: Callable[[str, Shape, DType], Array], fill: float = 0) -> Array:
         """Return X (N, *sizes, C) padded to (N, *padded, C), or X itself if there is no padding."""
@@ -177,7 +187,9 @@ def sample_shape_error(layer: Layer, rank: int, shape: Shape) -> ShapeError:
 
 def spread(value: int | Sequence[int], rank: int, who: str, minimum: int = 1) -> Shape:
     """Return `value` as one integer per spatial axis; a single integer is used for all axes."""
-    values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
+    given: Any = value
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    values = tuple(given) if several else (given,) * rank
     if len(values) != rank:
         raise ArgumentError(f"{who} takes one integer or {rank}, got {value!r}.")
     return tuple(check_count(v, who, minimum=minimum) for v in values)

@@ -17,7 +17,7 @@ from phitodeep.types import Array, Shape, describe
 _MUST_IMPLEMENT = "{} must implement {}(P, T, w, total), which loss_func and loss_gradient call."
 
 
-class Loss(Buffered, Configurable):
+class Loss(Buffered, Configurable, registered=False):
     """A loss that compares predictions P with targets T.
 
     Users call `loss_func` and `loss_gradient`, which check their arguments. The training loop
@@ -156,7 +156,7 @@ class Loss(Buffered, Configurable):
         return w if w.shape == positions else w.reshape(-1, *[1] * (len(positions) - 1))
 
 
-class Elementwise(Loss):
+class Elementwise(Loss, registered=False):
     """A loss computed element by element: its author implements `each` and `slope`.
 
     An element of their results may depend only on the same element of P and T, because large
@@ -189,7 +189,7 @@ class Elementwise(Loss):
         return slope
 
 
-class Rowwise(Elementwise):
+class Rowwise(Elementwise, registered=False):
     """A loss that compares rows along the last axis.
 
     Shapes: P and its `slope` are (N, ..., D); `each` and the weights are (N, ...).

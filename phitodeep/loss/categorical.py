@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep import functional as F
 from phitodeep.checks import as_float, as_real, check_count, check_finite, check_number
-from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
+from phitodeep.errors import LONGEST, ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.loss.base import Loss, missing_flatten_hint, reciprocal
 from phitodeep.types import Array, Shape
 
@@ -106,11 +106,13 @@ class _CrossEntropy(Loss):
                 f'{self.class_weight!r}: class_weight="balanced" is an option of train.'
             )
         if isinstance(self.class_weight, Mapping):
-            by_class = {int(k): v for k, v in self.class_weight.items()}
+            by_class = {_label(k): v for k, v in self.class_weight.items()}
             if not by_class.keys() <= set(range(classes)):
                 raise ArgumentError(
                     f"class_weight has classes outside 0..{classes - 1}: {by_class}."
                 )
+            for k, v in by_class.items():
+                check_number(v, f"class_weight of class {k}", minimum=0)
             weights = np.array([by_class.get(k, 1.0) for k in range(classes)], dtype)
         else:
             weights = as_float(self.class_weight, dtype, "class_weight")
@@ -210,11 +212,23 @@ class NegativeLogLikelihood(_CrossEntropy):
         return self._log_gradient(P, T, w, total)
 
 
+def _label(key: Any) -> int:
+    """Return the class that a key of class weights names: an integer, or its digits."""
+    text = isinstance(key, str) and key.isdecimal() and len(key) < 19
+    return check_count(int(key) if text else key, "class_weight: a class", minimum=-sys.maxsize)
+
+
 def _plain(class_weight: Any) -> Any:
     """A sequence of class weights as a tuple of floats, which a configuration can hold.
 
     Anything else is returned as it is: `_class_weights` accepts a mapping and refuses the rest.
     """
+    numbers = int | float | np.generic
+    listed = isinstance(class_weight, list | tuple)
+    if listed and not all(isinstance(w, numbers) for w in class_weight):
+        shown = repr(class_weight)
+        if len(shown) > LONGEST:  # NumPy would take as much memory for each text as for the longest
+            raise ArgumentTypeError(f"class_weight takes one number per class, got {shown}.")
     if class_weight is None or isinstance(class_weight, str | Mapping):
         return class_weight
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_number
+from phitodeep.checks import check_flag, check_number
 from phitodeep.errors import ArgumentError
 from phitodeep.loss.base import Elementwise, Rowwise, reciprocal
 from phitodeep.types import Array, Shape
@@ -95,7 +95,7 @@ class PoissonNLL(Elementwise):
 
     def __init__(self, log_input: bool = True) -> None:
         super().__init__()
-        self.log_input = log_input
+        self.log_input = check_flag(log_input, "PoissonNLL log_input")
 
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
         T = super().targets(y, shape, name)

@@ -43,7 +43,7 @@ class Common(TypedDict, total=False):
     ema: float | None
 
 
-class Optimizer(Resumable):
+class Optimizer(Resumable, registered=False):
     """The base class of all optimizers. `alpha` is the learning rate: a number or a schedule.
 
     weight_decay    decoupled: in addition to the rule, theta is multiplied by 1 - lr weight_decay

@@ -49,7 +49,7 @@ class LBFGS(Optimizer):
     ) -> None:
         super().__init__(alpha, **common)
         self.max_iter = check_count(max_iter, "LBFGS max_iter")
-        self.history_size = check_count(history_size, "LBFGS history_size")
+        self.history_size = check_count(history_size, "LBFGS history_size", maximum=1000)
         self.tolerance_grad = check_number(tolerance_grad, "LBFGS tolerance_grad", minimum=0)
         self.tolerance_change = check_number(tolerance_change, "LBFGS tolerance_change", minimum=0)
         for option in ("l1", "clip_norm", "clip_value"):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.checks import check_count, check_number
-from phitodeep.errors import ArgumentTypeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.packing import Own, Packing
 from phitodeep.state import StateDict, check_array, check_entries, plain
@@ -140,7 +140,9 @@ def read(
             if isinstance(first, int):
                 own[key] = check_count(own[key], f"{whose}: {key}", minimum=0)
             else:
-                own[key] = check_number(own[key], f"{whose}: {key}")
+                own[key] = check_number(own[key], f"{whose}: {key}", minimum=0)
+                if own[key] > first:
+                    raise ArgumentError(f"{whose}: {key} must be <= {first:g}, got {own[key]}.")
         if saved:
             check_entries(saved, every | saved.keys(), whose)  # none of the others is missing
         shape = layer.params[name].shape

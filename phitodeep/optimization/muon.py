@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
-from phitodeep.errors import ArgumentError
+from phitodeep.checks import check_count, check_flag, check_number, check_option
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.base import Settings
 from phitodeep.optimization.matrices import hidden, orthogonal
@@ -60,13 +59,10 @@ class Muon(Adam):
     ) -> None:
         super().__init__(alpha, **options)
         self.momentum = check_number(momentum, "Muon momentum", minimum=0, below=1)
-        self.nesterov = nesterov
+        self.nesterov = check_flag(nesterov, "Muon nesterov")
         self.ns_steps = check_count(ns_steps, "Muon ns_steps")
-        if adjust_lr_fn not in ("original", "match_rms_adamw"):
-            raise ArgumentError(
-                f'Muon adjust_lr_fn must be "original" or "match_rms_adamw", got {adjust_lr_fn!r}.'
-            )
-        self.adjust_lr_fn = adjust_lr_fn
+        rules = ("original", "match_rms_adamw")
+        self.adjust_lr_fn = check_option(adjust_lr_fn, "Muon adjust_lr_fn", rules)
         self.adam_ratio = check_number(adam_ratio, "Muon adam_ratio", minimum=0)
 
     def kinds(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Hashable]:

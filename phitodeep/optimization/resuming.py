@@ -20,7 +20,7 @@ from phitodeep.types import Array, Schedule
 ALL = Group(("", None), [], slice(None), slice(0), {})  # the group of all parameters
 
 
-class Resumable(Configurable):
+class Resumable(Configurable, registered=False):
     """The memory of an optimizer: how it is written, read, copied and pickled."""
 
     own_start: ClassVar[Mapping[str, float]] = {}  # a parameter's first scalars, such as {"t": 0}

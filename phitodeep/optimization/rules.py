@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
-from phitodeep.checks import check_number
+from phitodeep.checks import check_flag, check_number
 from phitodeep.errors import ArgumentError
 from phitodeep.kernels import kernel
 from phitodeep.optimization.base import Common, Optimizer
@@ -35,7 +35,7 @@ class SGD(Optimizer):
     ) -> None:
         super().__init__(alpha, **common)
         self.momentum = check_number(momentum, "SGD momentum", minimum=0, below=1)
-        self.nesterov = nesterov
+        self.nesterov = check_flag(nesterov, "SGD nesterov")
         if nesterov and not self.momentum:
             raise ArgumentError("SGD nesterov needs momentum > 0.")
 

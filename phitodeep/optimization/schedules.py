@@ -8,6 +8,7 @@ steps: the number of batches per epoch times the number of epochs.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +17,8 @@ from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.state import StateDict, Stateful, check_entries, is_number
 from phitodeep.types import Schedule, describe
+
+MOST_LOG = math.log(sys.float_info.max)
 
 
 @runtime_checkable
@@ -31,7 +34,9 @@ def check_rate(alpha: float | Schedule, who: str = "the learning rate alpha") ->
         raise ArgumentTypeError(
             f"{who} is the class {alpha.__name__}: create an instance, with its settings."
         )
-    return alpha if callable(alpha) else check_number(alpha, who, minimum=0)
+    if callable(alpha) and getattr(alpha, "config_kind", "schedule") == "schedule":
+        return alpha
+    return check_number(alpha, who, minimum=0)
 
 
 def as_schedule(alpha: float | Schedule) -> Schedule:
@@ -54,6 +59,12 @@ def stateful(alpha: float | Schedule) -> Stateful | None:
 def _cosine(start: float, end: float, fraction: float) -> float:
     """A half cosine that goes from `start` to `end` as `fraction` goes from 0 to 1."""
     return float(end + (start - end) * (1 + math.cos(math.pi * fraction)) / 2)
+
+
+def _power(base: float, exponent: float) -> float:
+    """Return base^exponent for base > 0, which may be infinite; a rate must not be."""
+    logarithm = math.log(base) * exponent
+    return math.inf if logarithm > MOST_LOG else float(base) ** exponent
 
 
 class _Checked(Configurable):
@@ -93,7 +104,7 @@ class StepDecay(_Checked):
     factor: float = 0.1
 
     def __call__(self, step: int) -> float:
-        return float(self.alpha * self.factor ** (step // self.every))
+        return float(self.alpha * _power(self.factor, step // self.every))
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ class ExponentialDecay(_Checked):
     factor: float = 0.1
 
     def __call__(self, step: int) -> float:
-        return float(self.alpha * self.factor ** (step / self.steps))
+        return float(self.alpha * _power(self.factor, step / self.steps))
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from phitodeep.checks import as_real, check_count, check_number, class_hint
+from phitodeep.checks import check_count, check_number, class_hint
 from phitodeep.config import Configurable, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError, warn
 from phitodeep.layers.base import Layer
-from phitodeep.state import StateDict, check_entries, is_number, plain
+from phitodeep.state import StateDict, check_entries, is_number, plain, stored_array
 from phitodeep.training.run import Run
 from phitodeep.types import Array, describe
 
@@ -26,7 +26,7 @@ class StopTraining(Exception):  # a request, not an error
     """Raise this in a callback to end training, after the other callbacks have been called."""
 
 
-class Callback(Configurable):
+class Callback(Configurable, registered=False):
     """Base class of callbacks: override what you need, and raise StopTraining to end training."""
 
     config_kind = "callback"
@@ -228,7 +228,9 @@ class EarlyStopping(_Monitor):
         if weights is not None:
             if not isinstance(weights, Mapping):
                 raise ArgumentTypeError(f"{who}: weights must be a dict, got {weights!r}.")
-            state["weights"] = {path: as_real(a, f"{who}: {path}") for path, a in weights.items()}
+            state["weights"] = {
+                path: stored_array(a, f"{who}: {path}") for path, a in weights.items()
+            }
 
     def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
         if self.improved(logs):

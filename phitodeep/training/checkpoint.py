@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from phitodeep.checks import check_count, check_list
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
-from phitodeep.files import atomic_copy, drafts
+from phitodeep.files import atomic_copy, check_path, drafts
 from phitodeep.io.model_file import open_model
 from phitodeep.io.tensors import writable, write_tensors
 from phitodeep.state import StateDict
@@ -60,7 +60,7 @@ class ModelCheckpoint(_Monitor):
         mode: str | None = None,
     ) -> None:
         super().__init__(monitor, mode)
-        self.path = os.fspath(path)
+        self.path = os.fspath(check_path(path))
         for name, count in (("every", every), ("every_steps", every_steps)):
             if count is not None:
                 check_count(count, f"ModelCheckpoint {name}")
@@ -111,15 +111,20 @@ class ModelCheckpoint(_Monitor):
     def _check(self, model: Any, run: Run) -> None:
         """Refuse what would fail later: a path or a part of the model that cannot be written."""
         path = Path(self.path)
-        if path.is_dir():
-            raise DataError(f"cannot write {path}: it is a folder; name a file in it.")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DataError(f"cannot create {path.parent}: {error.strerror or error}.") from error
-        for place in (path.parent, path):
-            if place.exists() and not os.access(place, os.W_OK):
-                raise DataError(f"cannot write {path}: no permission to write to {place}.")
+        try:
+            if path.is_dir():
+                raise DataError(f"cannot write {path}: it is a folder; name a file in it.")
+            for place in (path.parent, path):
+                if place.exists() and not os.access(place, os.W_OK):
+                    raise DataError(f"cannot write {path}: no permission to write to {place}.")
+        except DataError:  # which is an OSError, too
+            raise
+        except OSError as error:  # the name is too long, or the folder may not be read
+            raise DataError(f"cannot write {path}: {error.strerror or error}.") from error
         arrays, _ = model._packed(run.state_dict())
         writable(arrays)
         for draft, name in drafts(path.parent):
@@ -160,8 +165,11 @@ class ModelCheckpoint(_Monitor):
         """Remove this run's oldest checkpoints beyond `keep`."""
         while len(self.written) > self.keep:
             old = Path(self.path).with_name(self.written.pop(0))
-            if old.is_file() and self._is_own(old):
-                old.unlink(missing_ok=True)
+            try:
+                if old.is_file() and self._is_own(old):
+                    old.unlink(missing_ok=True)
+            except OSError as error:
+                raise DataError(f"cannot remove {old}: {error.strerror or error}.") from error
 
     def _is_own(self, path: Path) -> bool:
         try:

@@ -22,7 +22,7 @@ from phitodeep.training.threads import predictions
 from phitodeep.types import Array
 
 
-class Trainable(Chain):
+class Trainable(Chain, registered=False):
     """What training requires of a model; `Sequential` implements it."""
 
     loss: Loss

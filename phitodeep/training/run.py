@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
-from phitodeep.checks import as_real, check_count, check_list, check_number
-from phitodeep.config import restored
+from phitodeep.checks import check_count, check_list, check_number
+from phitodeep.config import alike
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, warn
-from phitodeep.state import StateDict, Stateful, check_entries, is_number, load_all
+from phitodeep.state import StateDict, Stateful, check_entries, is_number, load_all, stored_array
 from phitodeep.training.history import History
 from phitodeep.types import Array
 
@@ -147,7 +145,7 @@ class Run:
         wrong = [
             f"{name} = {stored[name]!r}, and this call has {self.settings[name]!r}"
             for name in EXACT
-            if stored[name] != self.settings[name]
+            if not alike(stored[name], self.settings[name])
         ]
         if wrong:
             raise ArgumentError(
@@ -169,10 +167,9 @@ class Run:
             raise ArgumentError(f"{who}: steps were taken, but on no samples.")
         if not isinstance(place["stopped"], str | None):
             raise ArgumentTypeError(f"{who}: stopped must be text, got {place['stopped']!r}.")
-        sums = check_entries(
-            place["sums"], self.settings["metrics"] if place["step"] else (), f"{who}: sums"
-        )
-        place["sums"] = {n: np.array(as_real(a, f"{who}: {n}")) for n, a in sums.items()}
+        wanted = self.settings["metrics"] if place["step"] else ()
+        sums = check_entries(place["sums"], wanted, f"{who}: sums").items()
+        place["sums"] = {name: stored_array(a, f"{who}: {name}").copy() for name, a in sums}
         return place
 
     def _changed(self, state: StateDict, who: str) -> tuple[dict[str, Any], str]:
@@ -194,14 +191,15 @@ class Run:
             check_entries(parts[when], here, f"{who}: settings of {name}")
             for when in ("start", "now")
         )
-        others, warning = [n for n in here if here[n] != start[n]], ""
+        others, warning = [n for n in here if not alike(here[n], start[n])], ""
         if others:
             warning = (
                 f"{who} was written with {', '.join(f'{n} = {start[n]!r}' for n in others)} of "
                 f"{name}: training goes on with {', '.join(f'{n} = {here[n]!r}' for n in others)}."
             )
-        changed = {n: now[n] for n in here if now[n] != start[n] and n not in others}
-        return restored(changed, f"{who}: settings of {name}"), warning
+        changed = {n: now[n] for n in here if not alike(now[n], start[n]) and n not in others}
+        checked = type(optimizer).from_config({**here, **changed})  # as its constructor does
+        return {n: getattr(checked, n) for n in changed}, warning
 
 
 def fixed(config: Any) -> Any:

@@ -1,0 +1,327 @@
+"""Full disks, forbidden folders and other processes: a clear error, and the former file loads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
+from phitodeep.io.tensors import open_tensors, write_tensors
+from phitodeep.layers import BatchNorm, Dense, ReLU
+from phitodeep.model import Sequential
+from phitodeep.training.callbacks import Callback, ModelCheckpoint
+from phitodeep.training.run import Run
+
+X = np.arange(12.0, dtype=np.float32).reshape(4, 3) % 5
+ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+
+
+def small(seed: int = 1) -> Sequential:
+    return Sequential(Dense(3, 4), BatchNorm(), ReLU(), Dense(2), batch_size=2, seed=seed)
+
+
+def train(model: Sequential, path: str | Path, **options: Any) -> None:
+    model.train(X, X[:, :2], verbose=0, **{"epochs": 1, **options})
+
+
+class Snapshot(Callback):
+    """Write a checkpoint without a state of its own at the end of training."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_pause(self, model: Any, run: Run) -> None:
+        if run.ends:
+            write_tensors(self.path, *model._packed(run.state_dict()))
+
+
+def former(path: Path) -> bytes:
+    """Write a file that every reader reads, and return its content."""
+    train(small(), path, callbacks=[Snapshot(path)])
+    return path.read_bytes()
+
+
+def checkpointed(path: str | Path) -> None:
+    train(small(), path, callbacks=[ModelCheckpoint(path, keep=0)])
+
+
+WRITERS: dict[str, Callable[[Any], Any]] = {
+    "save": lambda path: small().save(path),
+    "save_weights": lambda path: built().save_weights(path),
+    "checkpoint": checkpointed,
+}
+READERS: dict[str, Callable[[Any], Any]] = {
+    "load": phitodeep.load,
+    "load_weights": lambda path: built().load_weights(path),
+    "resume": lambda path: train(small(), path, resume=path),
+}
+
+
+def built() -> Sequential:
+    model = small()
+    model.build((3,))
+    return model
+
+
+def run(code: str, *args: str | Path) -> None:
+    """Run code in another process, which may lose rights that this one keeps."""
+    start = "import sys\nimport numpy as np\nimport phitodeep\n"
+    start += "from phitodeep.errors import DataError, PhitodeepWarning\n"
+    start += f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    start += "from test_faults import READERS, WRITERS, small, train\n"
+    command = [sys.executable, "-c", start + textwrap.dedent(code), *map(str, args)]
+    environment = {**os.environ, "PHITODEEP_KERNELS": "numpy"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+# --- paths that cannot be used --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("use", READERS | WRITERS)
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("", "folder|No such|no such|Is a directory"),
+        (".", "folder|Is a directory"),
+        ("x" * 300, "File name too long"),
+        ("a\0b", "NUL"),
+        (3, "path|PathLike"),
+    ],
+    ids=["empty", "folder", "long", "NUL", "number"],
+)
+def test_a_path_that_is_not_the_name_of_a_file(
+    use: str, path: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((DataError, ArgumentError, ArgumentTypeError), match=says):
+        (READERS | WRITERS)[use](path)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("use", READERS)
+def test_what_is_not_a_regular_file_is_not_read(use: str, tmp_path: Path) -> None:
+    missing, loop, fifo = (tmp_path / name for name in ("missing", "loop", "fifo"))
+    cases = [(missing, "there is no such file"), (missing / "a", "there is no such file")]
+    if hasattr(os, "mkfifo"):
+        loop.symlink_to(loop)
+        os.mkfifo(fifo)
+        cases += [(fifo, "not a regular file"), (loop, "Too many levels")]
+    if Path("/dev/zero").exists():
+        cases.append((Path("/dev/zero"), "not a regular file"))
+    for path, says in cases:
+        with pytest.raises(DataError, match=says):
+            READERS[use](path)
+
+
+@pytest.mark.parametrize("use", ["save", "save_weights"])
+def test_a_folder_that_does_not_exist(use: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot write .*No such file or directory"):
+        WRITERS[use](tmp_path / "none" / "a.safetensors")
+
+
+def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
+    """The names in a folder may change at any time; what was opened stays as it was."""
+    path = tmp_path / "a.safetensors"
+    first, second = small(1), small(2)
+    first.build((3,))
+    second.build((3,))
+    first.save(path)
+    with open_tensors(path) as tensors:
+        second.save(path)
+        assert all(np.array_equal(tensors.read(k), a) for k, a in first.get_weights().items())
+    weights = phitodeep.load(path).get_weights()
+    assert all(np.array_equal(weights[key], a) for key, a in second.get_weights().items())
+
+
+# --- rights and space -----------------------------------------------------------------------------
+
+
+@linux
+@pytest.mark.skipif(not ROOT, reason="only root can become another user")
+def test_without_permission(tmp_path_factory: pytest.TempPathFactory) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        folder = Path(name)
+        path, secret = folder / "a.safetensors", folder / "secret"
+        secret.mkdir()
+        before = former(path)
+        former(secret / "a.safetensors")
+        secret.chmod(0o700)
+        folder.chmod(0o755)
+        path.chmod(0o644)
+        run(
+            """
+            import os
+            os.setgid(65534)
+            os.setuid(65534)
+            path, secret = sys.argv[1:]
+            for name, use in WRITERS.items():
+                for target in (path, path + "2", secret + "/a.safetensors"):
+                    try:
+                        use(target)
+                    except DataError as error:
+                        text = str(error)
+                        assert "ermission" in text, text
+                    else:
+                        raise AssertionError(name, target)
+            for name, use in READERS.items():
+                use(path)
+                try:
+                    use(secret + "/a.safetensors")
+                except DataError as error:
+                    assert "Permission denied" in str(error), error
+                else:
+                    raise AssertionError(name)
+            """,
+            path,
+            secret,
+        )
+        assert path.read_bytes() == before
+        path.chmod(0o000)
+        run(
+            """
+            import os
+            os.setuid(65534)
+            for name, use in READERS.items():
+                try:
+                    use(sys.argv[1])
+                except DataError as error:
+                    assert "ermission" in str(error), error
+                else:
+                    raise AssertionError(name)
+            """,
+            path,
+        )
+        assert sorted(os.listdir(folder)) == ["a.safetensors", "secret"]
+
+
+FULL = """
+    import resource, signal, warnings
+    from phitodeep.training.callbacks import ModelCheckpoint
+    path = sys.argv[1]
+    if len(sys.argv) > 2:  # a limit on the size of files, in bytes
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limit = int(sys.argv[2])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    for name in ("save", "save_weights"):
+        try:
+            WRITERS[name](path)
+        except DataError as error:
+            assert "cannot write" in str(error), error
+        else:
+            raise AssertionError(name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(small(), path, callbacks=[ModelCheckpoint(path, every_steps=1)], epochs=2)
+    found = [str(w.message) for w in caught if w.category is PhitodeepWarning]
+    assert len(found) >= 4 and all("cannot write" in text for text in found), found
+    for use in READERS.values():
+        use(path)
+"""
+
+
+@linux
+def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    before = former(path)
+    run(FULL, path, "64")
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
+@linux
+@pytest.mark.skipif(not ROOT, reason="only root can mount a small disk")
+def test_a_full_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("mounting is not permitted here")
+    try:
+        path = disk / "a.safetensors"
+        before = former(path)
+        with (disk / "rest").open("wb") as rest:
+            with contextlib.suppress(OSError):  # until nothing is left
+                while True:
+                    os.write(rest.fileno(), bytes(4096))
+            run(FULL, path)
+        assert path.read_bytes() == before
+        assert sorted(os.listdir(disk)) == ["a.safetensors", "rest"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+# --- several processes and threads ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "b")], ids=["same name", "other names"])
+def test_two_processes_write_checkpoints_into_one_folder(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    code = """
+        from phitodeep.training.callbacks import ModelCheckpoint
+        path, seed = sys.argv[1], int(sys.argv[2])
+        train(small(seed), path, epochs=25, callbacks=[ModelCheckpoint(path, keep=3)])
+    """
+    paths = [tmp_path / f"{name}.safetensors" for name in names]
+    threads = [
+        threading.Thread(target=run, args=(code, path, str(seed)))
+        for seed, path in enumerate(paths)
+    ]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        for path in tmp_path.glob("[!.]*.safetensors"):
+            try:
+                phitodeep.load(path)
+            except DataError:
+                assert not path.exists()  # removed by its own run since it was listed
+    for thread in threads:
+        thread.join()
+    kept = {f"{name}{mark}" for name in names for mark in ("", "-epoch23", "-epoch24", "-epoch25")}
+    found = {path.stem for path in tmp_path.iterdir()}
+    assert kept <= found
+    if names[0] != names[1]:
+        assert kept == found
+    for path in tmp_path.iterdir():
+        phitodeep.load(path)
+
+
+def test_eight_threads_predict_while_a_copy_is_trained() -> None:
+    model = built()
+    train(model, "", epochs=2)
+    inputs = [np.random.default_rng(i).normal(size=(50, 3)).astype(np.float32) for i in range(8)]
+    wanted = [model.predict(x, threads=1) for x in inputs]
+    copy = model.copy()
+    wrong: list[int] = []
+
+    def predict(i: int) -> None:
+        found = (model.predict(inputs[i]) for _ in range(100))
+        wrong.extend(i for Y in found if not np.array_equal(Y, wanted[i]))
+
+    threads = [threading.Thread(target=predict, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    train(copy, "", epochs=50)
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert not np.array_equal(copy.predict(inputs[0]), wanted[0])

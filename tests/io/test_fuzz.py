@@ -1,0 +1,669 @@
+"""Ten thousand damaged files: each one loads, or is refused with an error of this library.
+
+The files of `BASES` are damaged in two ways. `noise` changes their bytes. `Hostile` takes a file
+apart, changes a part (the header, an array, the model's config, the state of training) and puts it
+together again, so that the damage is found only by the checks behind the file format. All of it is
+a function of one number, so a case that fails can be run again: see `case`.
+
+Long because the base files, the damage and the checks belong to one test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gzip
+import json
+import os
+import random
+import signal
+import struct
+import threading
+import tracemalloc
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors
+
+import phitodeep
+from phitodeep.data import load_mnist
+from phitodeep.errors import LONGEST, PhitodeepError
+from phitodeep.io.tensors import write_tensors
+from phitodeep.layers import (
+    LSTM,
+    BatchNorm,
+    Bidirectional,
+    Chain,
+    Conv2D,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    LayerNorm,
+    MaxPool2D,
+    Parallel,
+    PositionalEmbedding,
+    PReLU,
+    ReLU,
+    Residual,
+    SkipConcat,
+    Softmax,
+    TiedDense,
+    TimeDistributed,
+    TransformerBlock,
+)
+from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.metrics import TopKAccuracy
+from phitodeep.model import Sequential
+from phitodeep.optimization.optimizers import SGD, Adam, Nadam
+from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
+from phitodeep.text import CharTokenizer
+from phitodeep.training.callbacks import Callback, EarlyStopping
+from phitodeep.training.run import Run
+
+SECONDS = 5  # the most that one file may take
+SHM = Path("/dev/shm")  # files in memory, on Linux
+CAUSES = (safetensors.SafetensorError, json.JSONDecodeError, OSError, EOFError, zlib.error)
+
+# --- the files before they are damaged -----------------------------------------------------------
+
+
+def mlp() -> Sequential:
+    layers = Dense(3, 4), ReLU(), Dropout(0.1), Dense(4, 2), PReLU(), Softmax()
+    return Sequential(*layers, loss_class="categorical_cross_entropy", metrics=["f1"], seed=1)
+
+
+def cnn() -> Sequential:
+    layers = Conv2D(2, 3, padding="same"), BatchNorm(), ReLU(), MaxPool2D(2), Flatten(), Dense(2)
+    model = Sequential(*layers, loss_class=SoftmaxCrossEntropy(class_weight=[1.0, 2.0]), seed=1)
+    model.build((4, 4, 1))
+    return model
+
+
+def gpt() -> Sequential:
+    table = Embedding(5, 4)
+    block = TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu")
+    model = Sequential(table, PositionalEmbedding(6), block, LayerNorm(), TiedDense(table), seed=1)
+    model.build((6,))
+    model.tokenizer = CharTokenizer("abcde") if hasattr(CharTokenizer, "get_config") else None
+    return model
+
+
+def recurrent() -> Sequential:
+    layers = Bidirectional(LSTM(2)), TimeDistributed(Dense(3)), LSTM(2, return_sequences=False)
+    model = Sequential(*layers, seed=1, dtype="float64")
+    model.build((3, 2))
+    return model
+
+
+def containers() -> Sequential:
+    inner = Sequential(Dense(4), ReLU())
+    branches = Parallel(Chain(Dense(2), PReLU(), checkpoint=True), Dense(2), merge="add")
+    model = Sequential(Residual(inner), SkipConcat(Dense(2)), branches, seed=1)
+    model.build((4,))
+    model.layers[0].trainable = False
+    return model
+
+
+def trained() -> Sequential:
+    groups = {"0.*": {"alpha": StepDecay(0.1, 2), "weight_decay": 0.1}}
+    rate = WarmUp(ReduceOnPlateau(0.1, patience=1), 2)
+    optimizer = Adam(rate, groups=groups, ema=0.9, clip_norm=1.0)
+    metrics: list[Any] = ["accuracy", TopKAccuracy(2)]
+    loss = SoftmaxCrossEntropy(label_smoothing=0.1)
+    return Sequential(
+        Dense(3, 4), BatchNorm(), Dropout(0.2), Dense(2), optimizer=optimizer, metrics=metrics,
+        loss_class=loss, batch_size=2, seed=1,
+    )  # fmt: skip
+
+
+def nadam() -> Sequential:
+    return Sequential(Dense(3, 2), optimizer=Nadam(CosineDecay(0.1, 9)), batch_size=2, seed=1)
+
+
+def momentum() -> Sequential:
+    optimizer = SGD(momentum=0.9, nesterov=True)
+    return Sequential(Dense(3, 2), optimizer=optimizer, batch_size=2, seed=1)
+
+
+X, Y = np.arange(12.0).reshape(4, 3) % 5, np.array([0, 1, 1, 0])
+PLAIN = {f.__name__: f for f in (mlp, cnn, gpt, recurrent, containers)}
+TRAINED = {f.__name__: f for f in (trained, nadam, momentum)}
+
+
+class Snapshot(Callback):
+    """Write a checkpoint after the third step, as ModelCheckpoint does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_pause(self, model: Any, run: Run) -> None:
+        if model.optimizer.t == 3:
+            write_tensors(self.path, *model._packed(run.state_dict()))
+
+
+def stopping() -> list[Callback]:
+    return [EarlyStopping(3, monitor="train_loss")]
+
+
+def targets(model: Sequential) -> np.ndarray:
+    return Y if model.metrics else np.eye(2)[Y]
+
+
+def resumed(model: Sequential, path: Path) -> Sequential:
+    model.train(X, targets(model), epochs=2, callbacks=stopping(), verbose=0, resume=path)
+    return model
+
+
+@functools.cache
+def bases() -> dict[str, bytes]:
+    """The content of each base file; checkpoints are of the third of four steps."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.safetensors"
+        found = {}
+        for name, make in (PLAIN | TRAINED).items():
+            model = make()
+            if name in TRAINED:
+                callbacks = [*stopping(), Snapshot(path)]
+                model.train(X, targets(model), epochs=2, callbacks=callbacks, verbose=0)
+            else:
+                model.save(path, optimizer=name == "cnn")
+            found[name] = path.read_bytes()
+    return found
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+DIGITS, DEEP, SPECIAL = "@digits", "@deep", ("@NaN", "@Infinity", "@-Infinity", "@1e999")
+NUMBERS = (
+    *(0, -1, 1, 2, 7, 10**12, 2**53, 2**63 - 1, 2**63, -(2**63), 10**30),
+    *(0.5, -1.5, 1e308, 1e-320),
+)
+TEXTS = (
+    *("", "x", "nan", "float64", "i4,i4", "(1,", "relu", "../../etc/passwd"),
+    *("a\0b", "a/b", "$", "\ud800", "9" * 400),
+)
+KINDS = ("layer", "loss", "optimizer", "initializer", "schedule", "metric", "callback", "object")
+NAMES = (
+    *("Dense", "ReLU", "Chain", "Sequential", "Layer", "Container", "Trainable", "DenseReLU"),
+    *("Lambda", "TiedDense", "Embedding", "LSTM", "Conv2D", "Reshape", "Permute", "Select"),
+    *("GELU", "Optimizer", "Adam", "Muon", "LBFGS", "Loss", "Huber", "Constant", "WarmUp"),
+    *("Metric", "Accuracy", "Custom", "Initializer", "He", "ModelCheckpoint", "CSVLogger"),
+    *("TensorBoard", "LambdaCallback", "SequentialBuilder", "Resumable", "os.system", "__init__"),
+)
+
+
+class Hostile:
+    """Takes a file apart, changes it, and puts it together again."""
+
+    def __init__(self, rng: random.Random, content: bytes) -> None:
+        self.rng = rng
+        size = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + size])
+        data = content[8 + size :]
+        self.texts: dict[str, Any] = header.pop("__metadata__", {})
+        self.arrays = {
+            name: [e["dtype"], e["shape"], data[slice(*e["data_offsets"])]]
+            for name, e in header.items()
+        }
+
+    def content(self) -> bytes:
+        """Change something, and return the file."""
+        rng = self.rng
+        places: list[Callable[[], None]] = [self.header_text, self.array, *[self.json_text] * 6]
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            rng.choice(places)()
+        return self.packed(damaged_header=rng.random() < 0.1)
+
+    def packed(self, damaged_header: bool = False) -> bytes:
+        """Return the file with the texts and arrays as they are now."""
+        header: dict[str, Any] = {"__metadata__": self.texts} if self.texts else {}
+        end = 0
+        for name, (dtype, shape, data) in self.arrays.items():
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + len(data)]}
+            end += len(data)
+        if damaged_header:
+            header = self.mutated(header)
+        text = dumped(header).encode("utf-8", "surrogatepass")
+        text += b" " * (-len(text) % 8)
+        return struct.pack("<Q", len(text)) + text + b"".join(a[2] for a in self.arrays.values())
+
+    def json_text(self) -> None:
+        """Change the JSON of the model's config or of the state."""
+        keys = [key for key in ("model", "state", "state", "tokenizer") if key in self.texts]
+        if keys:
+            key = self.rng.choice(keys)
+            try:
+                value = json.loads(self.texts[key])
+            except (ValueError, RecursionError):
+                return
+            self.texts[key] = dumped(self.mutated(value))
+
+    def header_text(self) -> None:
+        key = self.rng.choice([*self.texts, "format", "version", "run", "tokenizer"])
+        value = self.rng.choice(("", "0", "2", "{}", "null", "[1]", "9" * 5000, "phitodeep", "\0"))
+        self.texts[key] = value
+        if self.rng.random() < 0.3:
+            del self.texts[key]
+
+    def array(self) -> None:
+        """Change an array; the file stays well-formed."""
+        rng = self.rng
+        if not self.arrays:
+            return
+        name = rng.choice(list(self.arrays))
+        dtype, shape, data = self.arrays[name]
+        kind = rng.randrange(8)
+        if kind == 0:
+            del self.arrays[name]
+        elif kind == 1:
+            self.arrays[rng.choice((*self.arrays, "state/x", "9.W", "", "__metadata__ ", "$"))] = [
+                dtype, shape, data,
+            ]  # fmt: skip
+        elif kind == 2:
+            self.arrays[name][1] = rng.choice(([*shape[::-1]], [1, *shape], [*shape, *[1] * 70]))
+        elif kind == 3:
+            self.arrays[name][0] = rng.choice(("I32", "U32", "F32", "BF16", "F64", "I64"))
+        elif kind == 4:
+            self.arrays[name][1:] = [rng.choice(([0], [0, 2**62], [2**62, 0, 2**62])), b""]
+        elif kind == 5:
+            self.arrays[name][2] = bytes([rng.choice((0, 255, 127))]) * len(data)
+        elif kind == 6:
+            self.arrays[name][1:] = [[2**31, 2**31], data]
+        else:
+            self.arrays[name] = ["F32", [3], b"\0" * 12]
+
+    def mutated(self, value: Any) -> Any:
+        """Change a random part of a JSON value."""
+        rng = self.rng
+        spots = [(parent, key) for parent, key in walked(value)]
+        if not spots:
+            return self.value()
+        parent, key = rng.choice(spots)
+        kind = rng.randrange(9)
+        if kind == 0:
+            del parent[key]
+        elif kind == 1 and isinstance(parent, dict):
+            parent[str(rng.choice((*TEXTS, *KINDS, "config", "id", key + "x")))] = parent[key]
+        elif kind == 2:
+            other, place = rng.choice(spots)
+            parent[key], other[place] = other[place], parent[key]
+            if too_deep(value):  # a part swapped with one inside it
+                return self.value()
+        elif kind == 3 and isinstance(parent, list):
+            parent[:] = parent * rng.choice((2, 3, 50))
+        elif kind == 4 and isinstance(parent[key], str):
+            parent[key] = rng.choice(NAMES)
+        else:
+            parent[key] = self.value()
+        return value
+
+    def value(self, depth: int = 0) -> Any:
+        rng = self.rng
+        kind = rng.randrange(14 if depth < 3 else 4)
+        if kind <= 1:
+            return rng.choice(NUMBERS)
+        if kind == 2:
+            return rng.choice((*TEXTS, *SPECIAL, *[DIGITS] * 2, DEEP))
+        if kind == 3:
+            return rng.choice((None, True, False, [], {}, [[]], {"": {}}))
+        if kind == 4:
+            return [self.value(depth + 1) for _ in range(rng.randrange(4))]
+        if kind == 5:
+            return {"ref": rng.choice((1, 2, True, self.value(depth + 1)))}
+        if kind == 6:
+            return {"array": self.value(depth + 1), "dtype": rng.choice(("float32", *TEXTS))}
+        if kind == 7:
+            return {rng.choice(("function", "enum", "float", "tuple")): self.value(depth + 1)}
+        if kind == 8:
+            return {"pairs": [[self.value(depth + 1), self.value(depth + 1)]]}
+        if kind == 9:
+            return {"array": [[1.0, 2.0], [3.0, 4.0]], "dtype": "float64"}
+        if kind == 10:
+            return {"$array": rng.choice((*self.arrays, "x"))}
+        if kind == 11:
+            return {"$float": self.value(depth + 1)}
+        config = {rng.choice(("layers", "rate", "units", "path")): self.value(depth + 1)}
+        return {
+            rng.choice(KINDS): rng.choice(NAMES),
+            "config": rng.choice(({}, config)),
+            **({"id": self.value(depth + 1)} if kind == 13 else {}),
+        }
+
+
+def dumped(value: Any) -> str:
+    """JSON with numbers and depths that Python would not write."""
+    text = json.dumps(value)
+    if "@" not in text:
+        return text
+    escape = "\\" if f'\\"{DEEP}' in text or f'\\"{DIGITS}' in text else ""
+    for token in SPECIAL:
+        text = text.replace(f'"{token}"', token[1:])
+    text = text.replace(f'"{DIGITS}"', "9" * 5000)
+    return text.replace(f'"{DEEP}"', "[" * 100_000 + "]" * 100_000) if not escape else text
+
+
+def walked(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every (dict or list, key) inside a JSON value."""
+    stack = [value]
+    while stack:
+        parent = stack.pop()
+        if isinstance(parent, dict | list):
+            for key in parent if isinstance(parent, dict) else range(len(parent)):
+                yield parent, key
+                stack.append(parent[key])
+
+
+def too_deep(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (ValueError, RecursionError):  # it contains itself
+        return True
+    return False
+
+
+def noise(rng: random.Random, content: bytes) -> bytes:
+    """Flip, cut or insert bytes, mostly in the first part, where the header is."""
+    damaged = bytearray(content)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        end = rng.choice((8, 64, len(damaged), len(damaged)))
+        at = rng.randrange(max(1, min(end, len(damaged))))
+        kind = rng.randrange(4)
+        if kind == 0:
+            del damaged[at:]
+        elif kind == 1:
+            damaged[at:at] = rng.randbytes(rng.randrange(1, 9))
+        elif kind == 2:
+            del damaged[at : at + rng.randrange(1, 9)]
+        elif damaged[at:]:
+            damaged[at] ^= 1 << rng.randrange(8)
+    return bytes(damaged)
+
+
+def case(name: str, number: int) -> bytes:
+    """The content of a damaged file."""
+    rng = random.Random(f"{name} {number}")
+    content = bases()[name]
+    return noise(rng, content) if rng.random() < 0.25 else Hostile(rng, content).content()
+
+
+# --- what is done with the files ------------------------------------------------------------------
+
+
+class TooSlow(BaseException):
+    pass
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Refuse whatever takes too long, where the system has alarms; ignore warnings."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TooSlow
+
+    alarms = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+    if alarms:
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if alarms:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def check(error: PhitodeepError) -> None:
+    """An error is short, and it comes from nothing that the library did not expect."""
+    assert len(str(error)) <= LONGEST
+    for cause in (error.__cause__, error.__context__):
+        if cause is None or isinstance(cause, (PhitodeepError, RecursionError, *CAUSES)):
+            continue
+        digits = type(cause) is ValueError and "Exceeds the limit" in str(cause)
+        unhashable = type(cause) is TypeError and "unhashable type" in str(cause)
+        seed = "seed" in str(error) and type(cause) in (TypeError, ValueError)
+        dtype = "dtype" in str(error) and type(cause) is TypeError
+        assert digits or unhashable or seed or dtype, f"{error!r} comes from {cause!r}"
+
+
+def refused(use: Callable[[], Any]) -> bool:
+    """Use a file; return whether it was refused."""
+    try:
+        with limited():
+            use()
+    except PhitodeepError as error:
+        check(error)
+        return True
+    return False
+
+
+def predicted(model: Sequential) -> None:
+    """Predict on one sample, if the sizes of the model are those of a small one."""
+    shape = model.input_shape
+    sizes = [np.prod(layer.output_shape or (), dtype=float) for _, layer in model.walk()]
+    if shape is None or max(np.prod(shape, dtype=float), *sizes) > 1e5:
+        return
+    tokens = model.takes_tokens
+    with contextlib.suppress(MemoryError):  # a layer such as RandomCrop may pad an image very far
+        model.predict(np.ones((1, *shape), int if tokens else float))
+
+
+def loaded(path: Path) -> Sequential:
+    model = phitodeep.load(path)
+    assert not model.callbacks
+    predicted(model)
+    return model
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The path of a file that is written again and again, in memory if possible."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    if os.access(SHM, os.W_OK):
+        path = SHM / f"phitodeep-{os.getpid()}.safetensors"
+    else:
+        path = folder / "a.safetensors"
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def run(name: str, place: Path, use: Callable[[Path], Any], start: int, count: int) -> None:
+    """Use `count` damaged files; some load and some are refused, or the damage is no test."""
+    outcomes = set()
+    for number in range(start, start + count):
+        place.unlink(missing_ok=True)  # a file that is mapped into memory must not change
+        place.write_bytes(case(name, number))
+        try:
+            outcomes.add(refused(lambda: use(place)))
+        except BaseException as error:
+            error.add_note(f"case({name!r}, {number})")
+            raise
+    assert outcomes == {True, False}
+
+
+# --- tests ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PLAIN | TRAINED)
+def test_damaged_models_load_or_are_refused(name: str, place: Path) -> None:
+    run(name, place, loaded, 0, 650)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("name", PLAIN)
+def test_damaged_weights_are_read_or_refused(name: str, strict: bool, place: Path) -> None:
+    model = PLAIN[name]()
+    before = model.get_weights()
+
+    def use(path: Path) -> None:
+        model.load_weights(path, strict=strict)
+        model.set_weights(before)
+
+    run(name, place, use, 10_000, 150)
+    after = model.get_weights()
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_damaged_checkpoints_continue_or_are_refused(name: str, place: Path) -> None:
+    model = TRAINED[name]()
+    weights = model.get_weights()
+
+    def use(path: Path) -> None:
+        copy = model.copy()
+        try:
+            resumed(copy, path)
+        except PhitodeepError:
+            if copy.epoch == 0:  # refused before the first step
+                now = copy.get_weights()
+                assert all(np.array_equal(weights[key], now[key]) for key in weights)
+            raise
+
+    run(name, place, use, 20_000, 500)
+
+
+# --- IDX files ------------------------------------------------------------------------------------
+
+IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+IDX = (*IDX, *(name.replace("train", "t10k") for name in IDX))
+
+
+def idx_files() -> list[bytes]:
+    """MNIST with two images for training and one for tests."""
+    files = []
+    for n in (2, 1):
+        for shape in ((n, 28, 28), (n,)):
+            header = struct.pack(f">{1 + len(shape)}I", 2048 + len(shape), *shape)
+            files.append(header + bytes(int(np.prod(shape))))
+    return files
+
+
+def damaged_idx(rng: random.Random, content: bytes, zipped: bool) -> bytes:
+    """Change the sizes that the header declares, or any bytes, before or after zipping."""
+    ranks = (len(content) > 100) * 2 + 1
+    if rng.random() < 0.4:
+        sizes = [rng.choice((0, 1, 2, 28, 2**31, 2**32 - 1)) for _ in range(ranks)]
+        content = content[:4] + struct.pack(f">{ranks}I", *sizes) + content[4 + 4 * ranks :]
+    inside = rng.random() < 0.5
+    content = noise(rng, content) if inside else content
+    if zipped:
+        content = gzip.compress(content, mtime=0)
+    return content if inside and rng.random() < 0.5 else noise(rng, content)
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzipped"])
+def test_damaged_idx_files_load_or_are_refused(zipped: bool, place: Path) -> None:
+    folder = place.with_suffix(".idx")
+    folder.mkdir()
+    files = idx_files()
+    rng = random.Random(f"idx {zipped}")
+    outcomes = set()
+    try:
+        for name, content in zip(IDX, files, strict=True):
+            (folder / name).write_bytes(content)
+        for number in range(700):
+            i = rng.randrange(4)
+            (folder / IDX[i]).write_bytes(damaged_idx(rng, files[i], zipped))
+            try:
+                outcomes.add(refused(lambda: load_mnist(folder=folder)))
+            except BaseException as error:
+                error.add_note(f"file {number}")
+                raise
+            (folder / IDX[i]).write_bytes(files[i])
+    finally:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+    assert outcomes == {True, False}
+
+
+# --- memory and time ------------------------------------------------------------------------------
+
+
+def peak(use: Callable[[], Any]) -> int:
+    """The most memory that Python and NumPy hold at once, even if they never touch it."""
+    tracemalloc.start()
+    try:
+        refused(use)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", PLAIN | TRAINED)
+def test_no_damaged_file_takes_much_memory(name: str, place: Path) -> None:
+    for number in range(30_000, 30_020):
+        content = case(name, number)
+        place.unlink(missing_ok=True)
+        place.write_bytes(content)
+        if name in TRAINED:
+            model = TRAINED[name]()
+            taken = peak(functools.partial(resumed, model, place))
+        else:
+            taken = peak(lambda: phitodeep.load(place))
+        assert taken < 20 * len(content) + 20e6, f"case({name!r}, {number})"
+
+
+LARGE: dict[str, Callable[[], Any]] = {
+    "text": lambda: "x" * 200_000,
+    "numbers": lambda: list(range(10_000)),
+    "dict": lambda: {f"k{i}": i for i in range(5_000)},
+    "texts": lambda: [*["a"] * 2000, "y" * 200_000],
+    "lists": lambda: [[]] * 20_000,
+    "layers": lambda: [{"layer": "ReLU"}] * 11_000,
+    "layers in layers": lambda: nested(95, {"layer": "ReLU"}),
+    "deep": lambda: nested_lists(390),
+    "pairs": lambda: {"pairs": [[i, i] for i in range(5_000)]},
+    "tuple": lambda: {"tuple": [1] * 10_000},
+    "array": lambda: {"array": [[1]] * 8_000, "dtype": "float64"},
+    "texts in an array": lambda: {"array": [*["a"] * 2000, "y" * 200_000], "dtype": "float64"},
+}
+
+
+def nested(levels: int, value: Any) -> Any:
+    for _ in range(levels):
+        value = {"layer": "Chain", "config": {"layers": [value]}}
+    return value
+
+
+def nested_lists(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("what", LARGE)
+@pytest.mark.parametrize(("name", "key"), [("mlp", "model"), ("nadam", "state")])
+def test_no_large_value_takes_much_memory_or_time(
+    name: str, key: str, what: str, place: Path
+) -> None:
+    """A large value at some of the places."""
+    whole = Hostile(random.Random(0), bases()[name])
+    whole_text = whole.texts[key]
+    places = range(len(list(walked(json.loads(whole_text)))))
+    for i in places[:: len(places) // 2]:
+        value = json.loads(whole_text)
+        parent, last = list(walked(value))[i]
+        parent[last] = LARGE[what]()
+        whole.texts[key] = json.dumps(value)
+        content = whole.packed()
+        place.unlink(missing_ok=True)
+        place.write_bytes(content)
+        model = make() if (make := TRAINED.get(name)) else None
+        if model is None:
+            taken = peak(lambda: loaded(place))
+        else:
+            taken = peak(functools.partial(resumed, model, place))
+        assert taken < 50 * len(content) + 20e6, f"at {last!r}"
