@@ -40,7 +40,7 @@ def info(file: Path) -> None:
 
 def _facts(file: ModelFile, model: Sequential) -> dict[str, Any]:
     state = _inside(file.texts, "state")
-    place, trained = _inside(state, "place"), _inside(state, "model").get("epoch", "not recorded")
+    place, trained = _inside(state, "place"), _inside(state, "model").get("epoch")
     if place.get("step"):
         trained = f"{trained}, and {place['step']} steps of the next"
     parts = {
@@ -49,7 +49,7 @@ def _facts(file: ModelFile, model: Sequential) -> dict[str, Any]:
         "the place in training": bool(place),
         "a tokenizer": "tokenizer" in file.texts,
     }
-    return {
+    known = {
         "file": f"{file.path}, {file.path.stat().st_size:,} bytes",
         "written by": f"phitodeep {file.library}, format version {file.version}",
         "holds": ", ".join(part for part, held in parts.items() if held),
@@ -60,6 +60,7 @@ def _facts(file: ModelFile, model: Sequential) -> dict[str, Any]:
         "batch size": model.batch_size or "all samples",
         "epochs trained": trained,
     }
+    return {name: fact for name, fact in known.items() if fact is not None}
 
 
 def _inside(outer: Any, key: str) -> dict[str, Any]:
