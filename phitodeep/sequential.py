@@ -30,7 +30,14 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
-from phitodeep.io.model_file import Differences, differences, open_model, packed, weights_in
+from phitodeep.io.model_file import (
+    Differences,
+    check_tokenizer,
+    differences,
+    open_model,
+    packed,
+    weights_in,
+)
 from phitodeep.io.numpy_export import export_numpy
 from phitodeep.io.tensors import Entry, open_tensors, write_tensors
 from phitodeep.layers.base import Layer
@@ -411,12 +418,13 @@ class Sequential(Trainable):
         resume              the path of a file that `ModelCheckpoint` wrote: training continues from
                             there, to `epochs` epochs in all, and ends with the same weights, bit
                             for bit, as if it had not been interrupted. Give the same model, data,
-                            options and callbacks again. The batches that an iterable has already
-                            yielded in the unfinished epoch are skipped
+                            options and callbacks again; what makes other batches or another model
+                            is refused. The batches that an iterable has already yielded in the
+                            unfinished epoch are skipped. If all epochs are done, nothing is trained
 
-        Another call continues where the last one ended. Integers in X become floats and are not
-        rescaled. Ctrl-C ends training after the current batch. A loss or a gradient that is not
-        finite also ends it, with a warning, before any parameter changes.
+        Calling `train` again continues where the last call ended. Integers in X become floats and
+        are not rescaled. Ctrl-C ends training after the current batch. A loss or a gradient that is
+        not finite also ends it, with a warning, before any parameter changes.
         """
         self._check()
         epochs = check_count(self.epochs if epochs is None else epochs, "epochs", minimum=0)
@@ -576,7 +584,7 @@ class Sequential(Trainable):
     # --- files -----------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str], *, optimizer: bool = False) -> None:
-        """Save the model to a file, which `phitodeep.load(path)` reads, completely or not at all.
+        """Save the model to a file for `phitodeep.load`, completely or not at all.
 
             model.save("digits.safetensors")
             model = phitodeep.load("digits.safetensors")
@@ -587,7 +595,10 @@ class Sequential(Trainable):
         registered them.
 
         optimizer    True: also save the optimizer's memory, the number of epochs and the random
-                     streams, so that `train` continues exactly where it ended
+                     streams, so that the next call of `train` continues exactly
+
+        A model that is not built, or whose parts have no name, such as a lambda as its schedule, is
+        refused. To continue within an epoch, use `ModelCheckpoint`.
         """
         write_tensors(path, *self._packed({"model": self.state_dict()} if optimizer else None))
 
@@ -597,7 +608,7 @@ class Sequential(Trainable):
 
         Names, shapes, dtypes and sizes are checked before memory is allocated. Import the module
         that registers your own layers before you load a file with them. Loading runs nothing from
-        the file, so files of strangers are safe to load.
+        the file, so files from strangers are safe to load.
         """
         with open_model(path) as file:
             with shapes_only():
@@ -623,7 +634,10 @@ class Sequential(Trainable):
         return model
 
     def save_weights(self, path: str | os.PathLike[str]) -> None:
-        """Save only the weights and the running statistics, as `load_weights` reads them."""
+        """Save only the weights and the running statistics, for `load_weights`.
+
+        `phitodeep.load` cannot read such a file, because it holds no model.
+        """
         write_tensors(path, {name: store[key] for name, store, key in self._stored()}, {})
 
     def load_weights(self, path: str | os.PathLike[str], *, strict: bool = True) -> Differences:
@@ -654,8 +668,9 @@ class Sequential(Trainable):
 
         `export_numpy("net.py")` writes net.py and net.npz. The file holds the few functions that
         this model uses and the network, line by line; its predictions are those of `predict`, in
-        the model's dtype. It knows neither `lengths` nor threads. A layer without a NumPy function,
-        such as a Lambda, is refused before anything is written: see `phitodeep.io.forms.exports`.
+        the model's dtype. It supports neither `lengths` nor threads. Existing files are replaced.
+        A layer without a NumPy function, such as a Lambda, is refused before anything is written:
+        see `phitodeep.io.forms.exports`.
         """
         export_numpy(self, path, max(1, self.samples_at_once() // 4))
 
@@ -671,7 +686,8 @@ class Sequential(Trainable):
             rest = {key: v for key, v in state["model"].items() if key != "weights"}
             state = {**state, "model": rest}
         weights = {name: store[key] for name, store, key in self._stored()}
-        configs = written({"model": self, "tokenizer": self.tokenizer}, "the file", "callback")
+        parts = {"model": self, "tokenizer": check_tokenizer(self.tokenizer)}
+        configs = written(parts, "the file", "callback")
         return packed(weights, state, **configs, run=run)
 
     def _resume(self, path: str | os.PathLike[str], where: Run) -> None:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from phitodeep.config import restored
+from phitodeep.config import Configurable, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.io.tensors import Entry, Tensors, open_tensors
 from phitodeep.state import StateDict
@@ -67,8 +67,8 @@ class ModelFile:
         texts = tensors.metadata
         if texts.get("format") != "phitodeep":
             raise DataError(
-                f"{self.path} is a safetensors file, but not one that phitodeep wrote: it has no "
-                "description of a model."
+                f"{self.path} holds arrays, but no description of a model: build the model, and "
+                "read its weights with model.load_weights(path)."
             )
         version = texts.get("version", "")
         if version not in {str(n) for n in range(1, VERSION + 1)}:
@@ -87,7 +87,7 @@ class ModelFile:
         """Return the model that the config describes and its tokenizer, which may be None."""
         configs = {"model": self.model, "tokenizer": self.texts.get("tokenizer")}
         model, tokenizer = restored(configs, os.fspath(self.path)).values()
-        return model, tokenizer
+        return model, check_tokenizer(tokenizer)
 
     def state(self) -> StateDict | None:
         """Return the state with its arrays, or None if the file has none."""
@@ -142,6 +142,16 @@ class ModelFile:
                 raise DataError(f"{self.path} is damaged: {value!r} is not a number.")
             return found
         return {key: self._read(v) for key, v in value.items()}
+
+
+def check_tokenizer(tokenizer: Any) -> Any:
+    """Return a tokenizer that a file can hold, or None."""
+    if tokenizer is not None and not isinstance(tokenizer, Configurable):
+        raise ArgumentTypeError(
+            f"the tokenizer {tokenizer!r} cannot be saved: use an object such as CharTokenizer, or "
+            "derive your class from phitodeep.config.Configurable and register it."
+        )
+    return tokenizer
 
 
 class Differences(NamedTuple):

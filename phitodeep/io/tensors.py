@@ -97,7 +97,7 @@ def open_tensors(path: str | os.PathLike[str]) -> Iterator[Tensors]:
         opened = safetensors.safe_open(os.fspath(target), framework="numpy")
     except safetensors.SafetensorError as error:
         raise DataError(
-            f"{target} is damaged or not a safetensors file ({error}): use another copy of it."
+            f"{target} is not a safetensors file, such as models are saved in, or it is damaged."
         ) from error
     except OSError as error:
         raise DataError(f"cannot read {target}: {error.strerror or error}.") from error

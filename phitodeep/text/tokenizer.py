@@ -9,7 +9,7 @@ import numpy as np
 
 from phitodeep.checks import as_tokens
 from phitodeep.config import Configurable
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array
 
 
@@ -22,7 +22,10 @@ class CharTokenizer(Configurable):
     kept_as: ClassVar = {"text": "characters"}  # which make the same tokenizer again
 
     def __init__(self, text: Iterable[str]) -> None:
-        self.characters = "".join(sorted(set("".join(text))))
+        texts = list(text) if isinstance(text, Iterable) else [text]
+        if not all(isinstance(part, str) for part in texts):
+            raise ArgumentTypeError(f"CharTokenizer takes a text or several, got {text!r}.")
+        self.characters = "".join(sorted(set("".join(texts))))
         if not self.characters:
             raise ArgumentError("CharTokenizer needs a text of at least one character.")
         self._tokens = {c: i for i, c in enumerate(self.characters)}

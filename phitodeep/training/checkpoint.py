@@ -33,18 +33,20 @@ class ModelCheckpoint(_Monitor):
     every_steps    optimizer steps between checkpoints; None: only `every` counts
     keep           how many of the last checkpoints also stay next to `path`, with the epoch or the
                    step in their names, such as `ck-epoch3.safetensors` or `ck-step1500.safetensors`
-    monitor        a name from the logs: the checkpoint of the epoch with the best value also stays,
-                   as `ck-best.safetensors`
-    mode           "min" or "max"; by default, values whose names end in loss or mae should fall
+    monitor        a name from the logs: the checkpoint of the epoch with the best value is also
+                   kept, as `ck-best.safetensors`
+    mode           "min" or "max"; by default, values whose names end in loss or mae are
+                   minimised, and all others maximised
 
-    The last epoch and Ctrl-C also write a checkpoint. Each file is complete or absent, even if the
-    process is killed. A file holds the model, its optimizer and schedules, the states of callbacks,
-    the history, and the place within the epoch; `phitodeep.load` reads the model from it. Other
-    files in the folder are never removed, not even the checkpoints of another run.
+    The last epoch and Ctrl-C also write a checkpoint. A file holds the model, its optimizer and
+    schedules, the states of callbacks, the history, and the place within the epoch;
+    `phitodeep.load` reads the model from it. Each file is complete or absent, even if the process
+    is killed. A run without `resume` replaces `path` and the best checkpoint of an earlier run,
+    after a warning; no other file is removed.
 
-    A model or callback that cannot be written down, or a path that cannot be used, is an error
-    before the first step. If a file cannot be written later (a full disk, say), a warning is issued
-    and training continues.
+    A model or callback that cannot be saved, or a path that cannot be used, is an error before the
+    first step. If a file cannot be written later (a full disk, say), a warning is issued and
+    training continues.
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("best", "name", "written")
@@ -68,11 +70,11 @@ class ModelCheckpoint(_Monitor):
             raise ArgumentError("ModelCheckpoint needs every= (epochs) or every_steps=.")
         self.every, self.every_steps = every, every_steps
         self.keep = check_count(keep, "ModelCheckpoint keep", minimum=0)
+        self.name = secrets.token_hex(8)  # of the run: no other run's files are removed
         self.forget()
 
     def forget(self) -> None:
         super().forget()
-        self.name = secrets.token_hex(8)  # of the run: no other run's files are removed
         self.written: list[str] = []  # the names of the files that `keep` counts, oldest first
         self.checked = self.better = False
 
@@ -111,6 +113,11 @@ class ModelCheckpoint(_Monitor):
     def _check(self, model: Any, run: Run) -> None:
         """Refuse what would fail later: a path or a part of the model that cannot be written."""
         path = Path(self.path)
+        if set("{}") & set(path.name):
+            raise ArgumentError(
+                f"{self!r}: the epoch or the step is added to the name of each file that stays; "
+                'give a path without braces, such as "run/ck.safetensors".'
+            )
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -130,6 +137,11 @@ class ModelCheckpoint(_Monitor):
         for draft, name in drafts(path.parent):
             if self._is_named(name, r"(-best|-(epoch|step)\d+)?"):
                 draft.unlink(missing_ok=True)
+        if path.is_file() and not self._is_own(path):
+            warn(
+                f"{path} is not a checkpoint of this run, and will be replaced. To continue the "
+                f"training that wrote it, pass resume={self.path!r} to train."
+            )
         self._prune()
         self.checked = True
 

@@ -92,6 +92,8 @@ class Training:
         if self.pauses:
             where.keep_settings()
         note = ""
+        if 0 < int(where.settings["epochs"]) <= model.epoch - where.first + 1:
+            note = f"epoch {where.last} is done: pass a larger epochs= to continue"
         try:
             self.notify("on_train_begin")
             self.pause()

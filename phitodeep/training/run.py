@@ -191,13 +191,13 @@ class Run:
             check_entries(parts[when], here, f"{who}: settings of {name}")
             for when in ("start", "now")
         )
-        others, warning = [n for n in here if not alike(here[n], start[n])], ""
+        others, warning = [n for n in here if difference(start[n], here[n], n)], ""
         if others:
             warning = (
                 f"{who} was written with {', '.join(f'{n} = {start[n]!r}' for n in others)} of "
                 f"{name}: training goes on with {', '.join(f'{n} = {here[n]!r}' for n in others)}."
             )
-        changed = {n: now[n] for n in here if not alike(now[n], start[n]) and n not in others}
+        changed = {n: now[n] for n in here if difference(now[n], start[n], n) and n not in others}
         checked = type(optimizer).from_config({**here, **changed})  # as its constructor does
         return {n: getattr(checked, n) for n in changed}, warning
 
@@ -217,7 +217,7 @@ def difference(stored: Any, here: Any, path: str) -> str:
     elif isinstance(stored, list) and isinstance(here, list) and len(stored) == len(here):
         keys = list(range(len(here)))
     else:
-        same = stored == here
+        same = type(stored) is type(here) and stored == here  # one may be an array
         return "" if same else f"{path} = {_short(stored)}, and this model has {_short(here)}"
     return next(filter(None, (difference(stored[k], here[k], f"{path}.{k}") for k in keys)), "")
 

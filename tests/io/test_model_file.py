@@ -384,7 +384,7 @@ def test_a_tokenizer_comes_back(tmp_path: Path) -> None:
     assert other.tokenizer.decode(model.tokenizer.encode("wörld")) == "wörld"
     model.tokenizer = object()
     with pytest.raises(
-        ArgumentTypeError, match=r"tokenizer of the file.*object.* cannot be written"
+        ArgumentTypeError, match=r"the tokenizer .*object.* cannot be saved.*Configurable"
     ):
         model.save(tmp_path / "a.st")
 
@@ -550,13 +550,13 @@ def replace(key: str, old: str, new: str) -> Callable[[Any, Any], None]:
 
 
 WRONG: list[tuple[Callable[[Any, Any], Any], str]] = [
-    (lambda arrays, texts: texts.pop("format"), "not one that phitodeep wrote"),
-    (lambda arrays, texts: texts.update(format="other"), "not one that phitodeep wrote"),
+    (lambda arrays, texts: texts.pop("format"), "no description of a model"),
+    (lambda arrays, texts: texts.update(format="other"), "no description of a model"),
     (lambda arrays, texts: texts.pop("version"), "format version ''"),
     *[
         (
             lambda arrays, texts, v=v: texts.update(version=v),
-            re.escape(f"format version {v!r}, and"),
+            re.escape(f"format version {v!r}, and" if len(v) < 9 else "format version '999"),
         )
         for v in (str(VERSION + 1), "0", "-1", "1.0", " 1", "01", "one", "\u0661", "", "9" * 5000)
     ],

@@ -648,7 +648,7 @@ def test_states_of_models_continue_a_log_too(tmp_path: Path) -> None:
     model = net(callbacks=[take, JSONLogger(path)])
     model.train(X, Y, epochs=3, verbose=0)
     other = net(callbacks=[LambdaCallback(), JSONLogger(path)])
-    other.load_state_dict(json.loads(json.dumps(states[1], default=lambda a: a.tolist())))
+    other.load_state_dict(states[1])
     other.train(X, Y, epochs=2, verbose=0)
     assert [line["epoch"] for line in epochs_of(path)] == [1, 2, 3, 4]
 

@@ -655,9 +655,9 @@ def test_a_file_that_is_no_checkpoint(tmp_path: Path) -> None:
     refused("it is a folder")
     path.rmdir()
     path.write_bytes(b"hello, this is text")
-    refused("damaged or not a safetensors file")
+    refused("not a safetensors file")
     model.save_weights(path)
-    refused("not one that phitodeep wrote")
+    refused("no description of a model")
     for optimizer in (False, True):
         model.save(path, optimizer=optimizer)
         refused(r"a\.safetensors is not a checkpoint: resume= takes a file that ModelCheckpoint")
