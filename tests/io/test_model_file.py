@@ -721,13 +721,15 @@ def test_files_of_each_version_load(version: int) -> None:
     with np.load(REFERENCE / f"model_v{version}.npz") as stored:
         arrays = dict(stored)
     model = phitodeep.load(REFERENCE / f"model_v{version}.safetensors")
-    np.testing.assert_allclose(model.predict(arrays["tokens"]), arrays["predictions"], rtol=1e-5)
+    np.testing.assert_allclose(
+        model.predict(arrays["tokens"]), arrays["predictions"], rtol=1e-4, atol=1e-5
+    )
     assert model.tokenizer.decode([0, 1, 2]) == "abc"
     checkpoint = REFERENCE / f"checkpoint_v{version}.safetensors"
     other = phitodeep.load(checkpoint)
     assert other.epoch == 1
     assert [path for path, layer in other.walk() if not layer.trainable] == ["1"]
-    np.testing.assert_allclose(other.predict(arrays["X"]), arrays["half way"], rtol=1e-5)
+    np.testing.assert_allclose(other.predict(arrays["X"]), arrays["half way"], rtol=1e-4, atol=1e-5)
     assert other.load_weights(checkpoint) == ([], [], [])
 
 
@@ -747,5 +749,7 @@ def test_checkpoints_of_each_version_are_resumed(version: int, tmp_path: Path) -
         resume=REFERENCE / f"checkpoint_v{version}.safetensors",
         verbose=0,
     )
-    np.testing.assert_allclose(np.array(history)[:, 0], arrays["losses"], rtol=1e-5)
-    np.testing.assert_allclose(model.predict(arrays["X"]), arrays["at the end"], rtol=1e-4)
+    np.testing.assert_allclose(np.array(history)[:, 0], arrays["losses"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        model.predict(arrays["X"]), arrays["at the end"], rtol=1e-4, atol=1e-5
+    )
