@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tokenize
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -610,7 +611,7 @@ def main(predict: Callable[[Array], Array], arguments: Sequence[str]) -> None:
             X = np.lib.format.read_array(stream, allow_pickle=False)
     except OSError as error:
         sys.exit(f"{source}: {error.strerror}")
-    except (EOFError, MemoryError, OverflowError, SyntaxError, TypeError, ValueError):
+    except (MemoryError, OverflowError, SyntaxError, TypeError, ValueError, tokenize.TokenError):
         sys.exit(f"{source} is not an .npy file of numbers.")
     try:
         Y = predict(X)
