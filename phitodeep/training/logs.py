@@ -238,16 +238,15 @@ class JSONLogger(_Table):
                 stream.write(content)
 
     def announce(self, model: Any, run: Run) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
         if self.resumed and run.ends:
             return  # no epoch follows
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         at = {"time": now, "epoch": run.epoch, "step": run.step}
         event = "resume" if self.resumed else "run"
         self.pending.append({"event": event, **at, **_settings(model, run)})
 
     def add(self, model: Any, run: Run, logs: dict[str, Any]) -> None:
-        history = run.history
-        times = {"seconds": history.seconds[-1], "rate": history.rates[-1]}
+        times = {"seconds": run.history.seconds[-1], "rate": run.history.rates[-1]}
         cut = {"interrupted": True} if run.interrupted else {}
         self.pending.append({"event": "epoch", "epoch": run.epoch, **times, **logs, **cut})
 
@@ -260,9 +259,8 @@ class TensorBoard(_Log):
     """Write event files for TensorBoard; needs `phitodeep[tensorboard]`.
 
     Each loss and metric has its chart, `loss/train` and `loss/test` for example; the tab "Custom
-    scalars" shows both in one chart. `epoch/rate` is the learning rate of the last step of each
-    epoch and `epoch/seconds` its duration. The tab "Text" shows the settings of the run and the
-    model.
+    scalars" shows both in one chart. `epoch/rate` is the learning rate of each epoch's last step,
+    and `epoch/seconds` its duration. The tab "Text" shows the settings of the run and the model.
 
     Each call of `train` adds a file to the folder. TensorBoard shows its points instead of those
     of earlier files from the same epoch on, so that a resumed run shows each epoch once, and a
@@ -385,10 +383,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def _append(path: Path, data: bytes, end: bytes = b"") -> None:
-    """Append all of `data` to a file, or nothing.
-
-    If the file does not end with the byte `end`, as when another program cut it, that comes first.
-    """
+    """Append all of `data` to a file, or nothing; first `end`, if the file does not end with it."""
     try:
         with path.open("ab+", buffering=0) as stream:
             size = path.stat().st_size
