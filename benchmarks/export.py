@@ -2,20 +2,19 @@
 
     python benchmarks/export.py
 
-Prints a Markdown table. Each time is the fastest of several runs, with one BLAS thread and NumPy
-kernels. "Start" is a whole process that reads one sample, predicts it and prints the result. The
-column after each time of the file is the time of phitodeep itself.
+Prints two Markdown tables, of the sizes and the times from a cold start, and of the times of
+predictions. Each time is the fastest of several runs, with one BLAS thread and NumPy kernels.
+"Start" is a whole process that reads one sample, predicts it and prints the result. phitodeep loads
+the model from the file that `model.save` wrote.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
 
@@ -25,8 +24,8 @@ from phitodeep.model import SequentialBuilder
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PHITODEEP_KERNELS": "numpy"}
 READ = "import numpy as np; X = np.load('x.npy'); "
 FILE = READ + "from net import predict; "
-MODEL = READ + "import pickle; predict = pickle.load(open('model.pickle', 'rb')).predict; "
-LOADS = (FILE, MODEL)
+MODEL = READ + "import phitodeep; predict = phitodeep.load('model.safetensors').predict; "
+KINDS = {"file": FILE, "phitodeep": MODEL}
 WARM = (
     "import timeit; X = np.repeat(X, {}, axis=0); predict(X); "
     "print(1e3 * min(timeit.repeat(lambda: predict(X), number=5, repeat=50)) / 5)"
@@ -56,20 +55,28 @@ def run(*arguments: str) -> float:
 
 def main() -> None:
     print(f"Importing NumPy alone: {min(run('-c', 'import numpy') for _ in range(20)):.0f} ms\n")
-    head = "network", "start", "phitodeep", "1 sample", "phitodeep", "64 samples", "phitodeep"
-    print("|", " | ".join([*head, "net.py", "net.npz"]), "|\n|---" + "|---:" * 8 + "|")
+    sizes = table("network", "net.py", "net.npz", "start, file", "start, phitodeep")
+    columns = [f"{n}, {which}" for n in ("1 sample", "64 samples") for which in KINDS]
+    times = table("network", *columns)
     for name, (builder, X) in networks().items():
         model = builder.build()
         model.build(X.shape[1:])
         model.export_numpy("net.py")
-        Path("model.pickle").write_bytes(pickle.dumps(model))
+        model.save("model.safetensors")
         np.save("x.npy", X)
-        start_file = min(run("net.py", "x.npy") for _ in range(20))
-        start_model = min(run("-c", MODEL + "print(predict(X))") for _ in range(20))
-        cells = [f"{start_file:.0f} ms", f"{start_model:.0f} ms"]
-        cells += [f"{run('-c', load + WARM.format(n)):.3g} ms" for n in (1, 64) for load in LOADS]
-        cells += [f"{os.path.getsize(file) / 1e3:,.0f} kB" for file in ("net.py", "net.npz")]
-        print("|", " | ".join([name, *cells]), "|", flush=True)
+        row = [f"{os.path.getsize(file) / 1e3:,.0f} kB" for file in ("net.py", "net.npz")]
+        starts = ["net.py", "x.npy"], ["-c", MODEL + "print(predict(X))"]
+        row += [f"{min(run(*start) for _ in range(20)):.0f} ms" for start in starts]
+        sizes.append([name, *row])
+        loads = [load + WARM.format(n) for n in (1, 64) for load in KINDS.values()]
+        times.append([name, *(f"{run('-c', load):.3g} ms" for load in loads)])
+    for rows in (sizes, times):
+        print(*(f"| {' | '.join(row)} |" for row in rows), sep="\n", end="\n\n")
+
+
+def table(*columns: str) -> list[list[str]]:
+    """Return the rows of a table that has its head only."""
+    return [list(columns), ["---", *["---:"] * (len(columns) - 1)]]
 
 
 if __name__ == "__main__":

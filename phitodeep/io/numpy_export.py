@@ -67,10 +67,12 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
     sources = Sources({**dict.fromkeys(own, network), "np": np})
     for function in network.functions.values():
         sources.add(function.__name__, function, function.__name__)
-    parts = len(sources.blocks)
+    ends = [len(sources.blocks)]
+    sources.finish()
+    ends.append(len(sources.blocks))
     prepare = plain.as_tokens if model.takes_tokens else plain.as_numbers
     for function in (prepare, plain.load_weights, plain.main):
-        sources.add(function.__name__, function, function.__name__)
+        sources.add(function.__name__, function, function.__name__, helpers_first=True)
     shape, output = free_shapes(model)
     example = f", here for X {_shape(model.input_shape or ())}" if None in shape else ""
     checks: list[tuple[str, str]] = [("", "X"), ("", literal(shape, "the input shape"))]
@@ -94,6 +96,8 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
         f"def predict(X: Any, batch_size: int = {samples}) -> Array:",
         f'    """Return the outputs {_shape(output)} for X {_shape(shape)}, an array or lists."""',
         str(Line(f"X = {prepare.__name__}", tuple(checks))),
+        "    if batch_size < 1:",
+        '        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")',
         "    batches = [X[i : i + batch_size] for i in range(0, len(X), batch_size)]",
         "    return np.concatenate([network(batch) for batch in batches])",
         "",
@@ -105,11 +109,17 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
         '    """',
         *map(str, network.lines),
         f"    return {network.result}",
-        *_section("the layers, as functions of arrays", sources.blocks[:parts]),
-        *_section("input, weights and command line", sources.blocks[parts:]),
+        *_section("the layers, as functions of arrays", sources.blocks[: ends[0]]),
+        *_section("functions that the layers use", sources.blocks[ends[0] : ends[1]]),
+        *_section("input, weights and command line", sources.blocks[ends[1] :]),
         "",
         "",
-        f'W = load_weights(Path(__file__).with_suffix(".npz"), "{_ID}")',
+        "try:",
+        f'    W = load_weights(Path(__file__).with_suffix(".npz"), "{_ID}")',
+        "except (OSError, ValueError) as error:",
+        '    if __name__ != "__main__":',
+        "        raise",
+        "    sys.exit(str(error))",
         "",
         'if __name__ == "__main__":',
         "    main(predict, sys.argv)",
@@ -119,7 +129,7 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
 
 
 def _section(title: str, blocks: list[str]) -> list[str]:
-    lines = ["", "", RULE.format(title).ljust(99, "-")]
+    lines = ["", "", RULE.format(title).ljust(99, "-")] if blocks else []
     for block in blocks:
         lines += [*([""] if lines[-1:] == [""] else ["", ""]), block]
     return lines

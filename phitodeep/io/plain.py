@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tokenize
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -577,7 +578,9 @@ def as_tokens(X: Any, shape: Sequence[int | None], max_steps: int | None = None)
 def load_weights(path: Path, export_id: str) -> dict[str, Array]:
     """Read the arrays that were exported together with this file, by name."""
     if not path.exists():
-        raise FileNotFoundError(f"{path} is missing: it holds the weights of the network.")
+        raise FileNotFoundError(
+            f"{path} is missing. It holds the weights of the network: copy it next to this file."
+        )
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             weights = {name: file[name] for name in file.files}
@@ -593,12 +596,26 @@ def load_weights(path: Path, export_id: str) -> dict[str, Array]:
 
 def main(predict: Callable[[Array], Array], arguments: Sequence[str]) -> None:
     """Read X from a .npy file, and print the predictions or save them to another .npy file."""
-    if len(arguments) not in (2, 3):
-        sys.exit(f"usage: python {arguments[0]} input.npy [output.npy]")
-    source, *target = arguments[1:]
+    program, *files = arguments
+    usage = f"usage: python {program} input.npy [output.npy]"
+    if "-h" in files or "--help" in files:
+        print(usage)
+        return
+    if len(files) not in (1, 2):
+        sys.exit(usage)
+    source, *target = files
+    if target and not target[0].endswith(".npy"):
+        sys.exit(f"{target[0]}: the output is an .npy file, so its name must end in .npy.")
     try:
-        Y = predict(np.load(source, allow_pickle=False))
-    except (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        with open(source, "rb") as stream:
+            X = np.lib.format.read_array(stream, allow_pickle=False)
+    except OSError as error:
+        sys.exit(f"{source}: {error.strerror}")
+    except (MemoryError, OverflowError, SyntaxError, TypeError, ValueError, tokenize.TokenError):
+        sys.exit(f"{source} is not an .npy file of numbers.")
+    try:
+        Y = predict(X)
+    except (TypeError, ValueError) as error:
         sys.exit(f"{source}: {error}")
     if not target:
         print(Y)
@@ -606,4 +623,4 @@ def main(predict: Callable[[Array], Array], arguments: Sequence[str]) -> None:
     try:
         np.save(target[0], Y)
     except OSError as error:
-        sys.exit(f"{target[0]}: {error}")
+        sys.exit(f"{target[0]}: {error.strerror or error}")

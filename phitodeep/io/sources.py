@@ -24,12 +24,16 @@ IMPORTED = {"collections.abc": collections.abc, "pathlib": pathlib, "typing": ty
 
 
 class Sources:
-    """The sources of functions, each after the functions and constants that it uses.
+    """The sources of functions and of all that they use.
+
+    The constants that a function uses are defined right before it. The functions that it uses wait
+    until `finish` adds them, so that they are after all functions that the caller adds.
 
     names      everything that the file defines or imports, by name
     modules    the lines that import modules
     imports    the names imported from a module, by its name
     blocks     the sources of functions and constants, in order
+    waiting    functions that others use: (name, function, who uses it)
     """
 
     def __init__(self, names: dict[str, Any]) -> None:
@@ -37,9 +41,18 @@ class Sources:
         self.modules: set[str] = set()
         self.imports: dict[str, set[str]] = {}
         self.blocks: list[str] = []
+        self.waiting: list[tuple[str, FunctionType, str]] = []
 
-    def add(self, name: str, value: Any, who: str) -> None:
-        """Define `name` as this function, module or constant, which `who` uses."""
+    def finish(self) -> None:
+        """Add the functions that are waiting, and those that they use."""
+        while self.waiting:
+            self.add(*self.waiting.pop(0))
+
+    def add(self, name: str, value: Any, who: str, helpers_first: bool = False) -> None:
+        """Define `name` as this function, module or constant, which `who` uses.
+
+        If `helpers_first`, the functions that it uses do not wait: they are defined before it.
+        """
         if name in self.names:
             if not same(self.names[name], value):
                 raise ArgumentError(
@@ -60,11 +73,13 @@ class Sources:
             full = _allowed(value.__name__, who)
             self.modules.add(f"import {full}" if full == name else f"import {full} as {name}")
         elif isinstance(value, FunctionType):
-            self._add_function(name, value, who)
+            self._add_function(name, value, who, helpers_first)
         else:
             self.blocks.append(assignment(name, value, f"the constant {name} of {who}"))
 
-    def _add_function(self, name: str, function: FunctionType, who: str) -> None:
+    def _add_function(
+        self, name: str, function: FunctionType, who: str, helpers_first: bool
+    ) -> None:
         source, tree = _source(function)
         if function.__name__ != name:
             raise ArgumentError(
@@ -77,15 +92,19 @@ class Sources:
                     _allowed(alias.name, name)
             elif isinstance(node, ast.ImportFrom):
                 _allowed(node.module or ".", name)
-        known, used = function.__globals__, [*_names_before(tree), *_globals(function.__code__)]
+        known, before = function.__globals__, [*_names_before(tree)]
+        used = [*before, *_globals(function.__code__)]
         missing = next((n for n in used if n not in known and not hasattr(builtins, n)), None)
         if missing is not None:
             raise ArgumentError(f"export_numpy: {name} uses {missing!r}, which is not defined.")
         # nothing evaluates annotations, but editors look up their names
         used += [n for n in _annotations(tree) if n in known and _home(n, known[n])]
         for n in sorted(used, key=lambda n: isinstance(known.get(n), FunctionType)):
-            if n in known:
-                self.add(n, known[n], name)
+            value = known.get(n)
+            if isinstance(value, FunctionType) and not helpers_first and n not in before:
+                self.waiting.append((n, value, name))
+            elif n in known:
+                self.add(n, value, name, helpers_first=True)
         self.blocks.append(source)
 
     def header(self) -> list[str]:

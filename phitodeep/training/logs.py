@@ -62,8 +62,7 @@ class _Log(Callback):
 
     def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:
         assert self.run is not None
-        history = self.run.history
-        self.add(model, epoch, plain(logs), history.seconds[-1], history.rates[-1])
+        self.add(model, self.run, plain(logs))
         try:
             self.write()
         except DataError as error:
@@ -81,9 +80,7 @@ class _Log(Callback):
         """Record the settings of a run."""
         raise NotImplementedError
 
-    def add(
-        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
-    ) -> None:
+    def add(self, model: Any, run: Run, logs: dict[str, Any]) -> None:
         """Record an epoch."""
         raise NotImplementedError
 
@@ -144,10 +141,10 @@ class _Table(_Log, _Resumable):
 class CSVLogger(_Table):
     """Write the logs of each epoch as a row of a CSV file, for a spreadsheet or pandas.
 
-    The columns are the epoch, the losses and metrics, and `settings`. That cell of the first row of
-    a run has the run's settings as JSON, and so has the first row after a resume with other
-    settings; it is empty in all other rows. The description of a model that is too long for a cell
-    of Excel is left out. The file is replaced after each epoch, so it is never incomplete.
+    The columns are the epoch, the losses and metrics, and `settings`. In the first row of a run,
+    `settings` holds the run's settings as JSON. It is written again in the first row after a resume
+    with other settings, and is empty elsewhere. The description of a model that is too long for a
+    cell of Excel is left out. The file is replaced after each epoch, so it is never incomplete.
 
     append    keep the rows of earlier runs. A resumed run keeps them anyway
 
@@ -182,10 +179,8 @@ class CSVLogger(_Table):
             settings = _json({**_settings(model, run), "model": type(model).__name__})
         self.settings = "" if settings == self.noted else settings
 
-    def add(
-        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
-    ) -> None:
-        self.pending.append({"epoch": epoch, **logs, "settings": self.settings})
+    def add(self, model: Any, run: Run, logs: dict[str, Any]) -> None:
+        self.pending.append({"epoch": run.epoch, **logs, "settings": self.settings})
         self.settings = ""
 
     def write(self) -> None:
@@ -211,7 +206,8 @@ class JSONLogger(_Table):
     `epoch` and `step` are the finished epochs, and the steps of the next one.
 
     The line of an epoch has `"event": "epoch"`, the epoch, its seconds, the learning rate of its
-    last step, and its losses and metrics. JSON has no NaN or infinity: both become null.
+    last step, and its losses and metrics. JSON has no NaN or infinity: both become null. If Ctrl-C
+    cut the epoch short, the line also has `"interrupted": true`, and its test values are null.
 
     Lines are appended one at a time, and a line that a crash cut short is removed when the run is
     resumed or the file is appended to.
@@ -242,19 +238,20 @@ class JSONLogger(_Table):
                 stream.write(content)
 
     def announce(self, model: Any, run: Run) -> None:
+        if self.resumed and run.ends:
+            return  # no epoch follows
         now = datetime.now(UTC).isoformat(timespec="seconds")
         at = {"time": now, "epoch": run.epoch, "step": run.step}
         event = "resume" if self.resumed else "run"
         self.pending.append({"event": event, **at, **_settings(model, run)})
 
-    def add(
-        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
-    ) -> None:
-        entry = {"event": "epoch", "epoch": epoch, "seconds": seconds, "rate": rate}
-        self.pending.append({**entry, **logs})
+    def add(self, model: Any, run: Run, logs: dict[str, Any]) -> None:
+        times = {"seconds": run.history.seconds[-1], "rate": run.history.rates[-1]}
+        cut = {"interrupted": True} if run.interrupted else {}
+        self.pending.append({"event": "epoch", "epoch": run.epoch, **times, **logs, **cut})
 
     def write(self) -> None:
-        _append(self.path, _lines(self.pending))
+        _append(self.path, _lines(self.pending), end=b"\n")
         self.pending.clear()
 
 
@@ -262,15 +259,15 @@ class TensorBoard(_Log):
     """Write event files for TensorBoard; needs `phitodeep[tensorboard]`.
 
     Each loss and metric has its chart, `loss/train` and `loss/test` for example; the tab "Custom
-    scalars" shows both in one. `epoch/rate` is the learning rate of the last step of each epoch and
-    `epoch/seconds` its duration. The tab "Text" shows the settings of the run and the model.
+    scalars" shows both in one chart. `epoch/rate` is the learning rate of each epoch's last step,
+    and `epoch/seconds` its duration. The tab "Text" shows the settings of the run and the model.
 
     Each call of `train` adds a file to the folder. TensorBoard shows its points instead of those
     of earlier files from the same epoch on, so that a resumed run shows each epoch once, and a
     new run replaces the old one: give each run that you want to compare its own folder.
 
     log_dir       the folder of the event files; it is created
-    histograms    every so many epochs, also write histograms of all weights; 0: never
+    histograms    number of epochs between histograms of all weights; 0: none
 
         model.train(X, y, callbacks=[TensorBoard("runs/first")])
 
@@ -319,26 +316,25 @@ class TensorBoard(_Log):
         settings = json.dumps(_settings(model, run), default=repr, indent=2)
         self.event(run.epoch + 1, summary=summary.text("settings", indent(settings, "    ")))
 
-    def add(
-        self, model: Any, epoch: int, logs: dict[str, Any], seconds: float, rate: float
-    ) -> None:
+    def add(self, model: Any, run: Run, logs: dict[str, Any]) -> None:
         from tensorboardX import summary
 
         tags = {key: "{2}/{0}".format(*key.partition("_")) for key in logs}
         values = {tags[key]: value for key, value in logs.items()}
-        values |= {"epoch/rate": rate, "epoch/seconds": seconds}
+        values["epoch/rate"] = run.history.rates[-1]
+        values["epoch/seconds"] = run.history.seconds[-1]
         for tag, value in values.items():
-            self.event(epoch, summary=summary.scalar(tag, value))
+            self.event(run.epoch, summary=summary.scalar(tag, value))
         charts = {tag.partition("/")[0] for tag in tags.values()} | self.charts
         if charts != self.charts:
             self.charts = charts
             layout = {n: ["Multiline", [f"{n}/train", f"{n}/test"]] for n in sorted(charts)}
-            self.event(epoch, summary=summary.custom_scalars({"train and test": layout}))
-        if self.histograms and epoch % self.histograms == 0:
+            self.event(run.epoch, summary=summary.custom_scalars({"train and test": layout}))
+        if self.histograms and run.epoch % self.histograms == 0:
             for path, array in model.get_weights().items():
                 finite = array[np.isfinite(array)]
                 if finite.size:
-                    self.event(epoch, summary=summary.histogram(f"weights/{path}", finite, 30))
+                    self.event(run.epoch, summary=summary.histogram(f"weights/{path}", finite, 30))
 
     def write(self) -> None:
         _append(self.path, b"".join(self.pending))
@@ -386,11 +382,14 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _append(path: Path, data: bytes) -> None:
-    """Append all of `data` to a file, or nothing."""
+def _append(path: Path, data: bytes, end: bytes = b"") -> None:
+    """Append all of `data` to a file, or nothing; first `end`, if the file does not end with it."""
     try:
-        with path.open("ab", buffering=0) as stream:
+        with path.open("ab+", buffering=0) as stream:
             size = path.stat().st_size
+            if end and size:
+                stream.seek(-1, os.SEEK_END)
+                data = data if stream.read(1) == end else end + data
             if stream.write(data) < len(data):
                 stream.truncate(size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import json
 import re
 import shutil
@@ -449,27 +450,99 @@ def test_the_same_model_gives_the_same_files(mlp: Path, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.npz", "net.py"]  # nothing else
 
 
-def test_it_runs_as_a_script(mlp: Path, tmp_path: Path) -> None:
-    X = np.ones((2, 3))
-    np.save(tmp_path / "X.npy", X)
+Script = Callable[..., str]
+
+
+@pytest.fixture
+def script(mlp: Path, tmp_path: Path) -> Script:
+    """Run net.py with these arguments, and return what it prints."""
     packages = f"import sys; sys.path.append({str(Path(np.__file__).parent.parent)!r})\n"
     run = "import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     (tmp_path / "start.py").write_text(packages + run)
+    return lambda *arguments: run_clean(tmp_path, "start.py", str(mlp), *map(str, arguments))
 
-    def script(*arguments: str) -> str:
-        return run_clean(tmp_path, "start.py", str(mlp), *arguments)
 
+def test_it_runs_as_a_script(script: Script, mlp: Path, tmp_path: Path) -> None:
+    X = np.ones((2, 3))
+    np.save(tmp_path / "X.npy", X)
     assert script(str(tmp_path / "X.npy"), str(tmp_path / "Y.npy")) == ""
     Y = np.load(tmp_path / "Y.npy")
     np.testing.assert_array_equal(Y, predict(mlp)(X))
     assert script(str(tmp_path / "X.npy")).strip() == str(Y)
-    with pytest.raises(AssertionError, match=r"usage: python .*net.py input.npy \[output.npy\]"):
+    usage = r"usage: python .*net.py input.npy \[output.npy\]\n"
+    with pytest.raises(AssertionError, match=usage):
         script()
+    assert re.fullmatch(usage, script("--help"))
     np.save(tmp_path / "X.npy", np.ones(3))
     with pytest.raises(AssertionError, match=r"X.npy: X must have the shape \(N, 3\)"):
         script(str(tmp_path / "X.npy"))
     with pytest.raises(AssertionError, match=r"nothing.npy: .*No such file"):
         script("nothing.npy")
+
+
+def npy(X: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, X, allow_pickle=True)
+    return stream.getvalue()
+
+
+NUMBERS = npy(np.ones((2, 3)))
+NO_NUMBERS = {
+    "text": b"1, 2, 3\n",
+    "nothing": b"",
+    "objects": npy(np.array([None, {}])),
+    "cut short": NUMBERS[:-1],
+    "no shape": NUMBERS.replace(b"(2, 3)", b"'2, 3'"),
+    "an open bracket": NUMBERS.replace(b"}", b" "),
+    "too large": NUMBERS.replace(b"(2, 3), }        ", b"(2222222222222,)}"),
+}
+
+
+@pytest.mark.parametrize("content", NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_a_script_refuses_what_is_no_npy_file(content: bytes, mlp: Path, tmp_path: Path) -> None:
+    assert content != NUMBERS
+    (tmp_path / "X.npy").write_bytes(content)
+    with pytest.raises(SystemExit, match=r"X\.npy is not an \.npy file of numbers\.$"):
+        load(mlp)["main"](None, ["net.py", str(tmp_path / "X.npy")])
+
+
+def test_a_script_reports_in_one_line(script: Script, mlp: Path, tmp_path: Path) -> None:
+    X = tmp_path / "X.npy"
+    X.write_bytes(NUMBERS)
+    mlp.with_suffix(".npz").rename(tmp_path / "away")
+    before = sorted(tmp_path.iterdir())
+    missing = r"^.*net\.npz is missing\. It holds .* copy it next to this file\.\n"
+    with pytest.raises(AssertionError, match=missing) as caught:
+        script(X)
+    assert "Traceback" not in str(caught.value)
+    (tmp_path / "away").rename(mlp.with_suffix(".npz"))
+    for target, says in {
+        "Y.csv": r"^\S*Y\.csv: the output is an \.npy file, so its name must end in \.npy\.\n",
+        "no/Y.npy": r"^\S*no/Y\.npy: No such file or directory\n",
+    }.items():
+        with pytest.raises(AssertionError, match=says):
+            script(X, tmp_path / target)
+    assert len(list(tmp_path.iterdir())) == len(before)
+
+
+def test_batches_have_at_least_one_sample(mlp: Path) -> None:
+    one_by_one = predict(mlp)(np.ones((3, 3)), batch_size=1)
+    np.testing.assert_allclose(one_by_one, predict(mlp)(np.ones((3, 3))), rtol=1e-5)
+    for size in (0, -1):
+        with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {size}"):
+            predict(mlp)(np.ones((3, 3)), batch_size=size)
+
+
+def test_the_functions_of_the_layers_come_first(tmp_path: Path) -> None:
+    export(tmp_path / "net.py", 0, GELU(), layers.SiLU(), layers.Sigmoid())
+    text = (tmp_path / "net.py").read_text()
+    marks = re.findall(r"^(?:def (\w+)|([A-Z_]{3,}) =|# --- ([\w ]+))", text, re.MULTILINE)
+    names = ["".join(mark).strip() for mark in marks]
+    assert names[: names.index("input")] == [
+        *("predict", "network", "the layers"),
+        *("dense", "relu", "gelu", "silu", "sigmoid"),
+        *("functions that the layers use", "ERF_NEAR", "ERF_TAIL", "erf", "_polynomial"),
+    ]
 
 
 WRONG_X: dict[str, tuple[Any, type[Exception], str]] = {

@@ -593,11 +593,38 @@ def test_an_interrupted_epoch_is_replaced_by_the_whole_one(kind: str, tmp_path: 
     assert numbers(kind, path) == losses(first)
     if kind == "jsonl":
         assert [line["test_loss"] for line in epochs_of(path)] == [first[0][1], None]
+        assert [line.get("interrupted") for line in epochs_of(path)] == [None, True]
     given = [LambdaCallback(), *given[1:]]
     history = net().train(X, Y, X, Y, epochs=4, callbacks=given, resume=file, verbose=0)
     assert len(history) == 4
     assert numbers(kind, path) == losses(history)
     assert history[1] != first[1]
+    if kind == "jsonl":
+        assert "interrupted" not in path.read_text()
+
+
+def test_a_resume_that_nothing_follows_adds_no_line(tmp_path: Path) -> None:
+    path, file = tmp_path / "log", tmp_path / "checkpoint"
+    for more in ({}, {"resume": file}):
+        given = [JSONLogger(path), ModelCheckpoint(file)]
+        net().train(X, Y, callbacks=given, **more, verbose=0)
+        assert [line["event"] for line in lines(path)] == ["run", "epoch", "epoch"]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 30])
+def test_a_line_does_not_continue_one_that_another_program_cut(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+
+    def shorten(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 1:
+            os.truncate(path, path.stat().st_size - cut)
+
+    given = [JSONLogger(path), LambdaCallback(on_epoch_end=shorten)]
+    net().train(X, Y, epochs=3, callbacks=given, verbose=0)
+    _, first, *others = path.read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in others] == [2, 3]
+    if cut == 1:  # only the end of the line
+        assert json.loads(first)["epoch"] == 1
 
 
 @each_kind
