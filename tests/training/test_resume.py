@@ -511,6 +511,22 @@ def test_seconds_count_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert (state["place"]["seconds"] > 0) is in_the_middle
 
 
+def test_a_continued_epoch_keeps_its_clock_and_does_not_begin_again(tmp_path: Path) -> None:
+    """Five steps per epoch: step 7 is the second one of the second epoch."""
+    run(Case(), tmp_path, net())
+    with open_model(tmp_path / "ck-step7.safetensors") as file:
+        arrays = {name: file.tensors.read(name) for name in file.tensors.entries}
+        texts, state = dict(file.tensors.metadata), file.texts["state"]
+    state["place"]["seconds"] = 1000.0
+    late, begun = tmp_path / "late.safetensors", []
+    write_tensors(late, arrays, {**texts, "state": json.dumps(state)})
+    note = LambdaCallback(on_epoch_begin=lambda model, epoch: begun.append(epoch))
+    options = {"epochs": EPOCHS, "verbose": 0, "callbacks": [note, ModelCheckpoint(tmp_path / "x")]}
+    history = net().train(X, Y, resume=late, **options)
+    assert begun == [3]
+    assert history.seconds[1] > 1000 > history.seconds[2]
+
+
 # --- Ctrl-C --------------------------------------------------------------------------------------
 
 
