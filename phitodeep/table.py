@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,10 @@ class Table:
             return
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for i, name in enumerate(self.head):
-            justify: Literal["left", "right"] = "left" if i < self.left else "right"
-            table.add_column(name, justify=justify, overflow="fold")
+            if i < self.left:  # texts wrap at spaces
+                table.add_column(name, overflow="ellipsis")
+            else:  # numbers keep all their digits
+                table.add_column(name, justify="right", overflow="fold", no_wrap=True)
         for row in self.rows:
             table.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
         # the table itself begins and ends with an empty line

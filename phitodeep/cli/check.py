@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
 import numpy as np
 
-from phitodeep.cli.app import model_file
+from phitodeep.cli.app import in_shell, model_file
 from phitodeep.cli.inputs import sample_shape
 from phitodeep.errors import PhitodeepError
 from phitodeep.layers import Embedding, Select
@@ -17,6 +18,7 @@ from phitodeep.testing import GradientReport, check_gradients
 from phitodeep.types import Array
 
 SAMPLES = 3
+LARGEST = float(np.sqrt(np.finfo(np.float32).max))  # of a weight: its square is finite in float32
 HEAD = ("array", "shape", "min", "max", "gradient", "verdict")
 
 
@@ -27,15 +29,21 @@ HEAD = ("array", "shape", "min", "max", "gradient", "verdict")
     type=click.IntRange(min=1),
     default=8,
     show_default=True,
-    help="How many elements of each array to check the gradient of.",
+    help="Number of elements per array whose gradients are checked.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="For the random input.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the random input.",
+)
 @click.pass_context
 def check(context: click.Context, file: Path, probes: int, seed: int) -> None:
-    """Check that a model is intact and its gradients right.
+    """Check that a model is intact and that its gradients are right.
 
     All of FILE is read, and names, shapes and types are compared with the model that it
-    describes. All weights must be finite. Gradients are compared with central differences, on
+    describes. All weights must be finite, and not so large that their squares overflow. Gradients are compared with central differences, on
     random input, in float64. The exit code is 1 if a check fails.
 
     \b
@@ -44,14 +52,15 @@ def check(context: click.Context, file: Path, probes: int, seed: int) -> None:
     """
     model = load(file)
     weights = model.get_weights()
-    faults = [f"{path}: {bad}" for path, a in weights.items() if (bad := _not_finite(a))]
+    faults = [f"{path}: {bad}" for path, a in weights.items() if (bad := _unusable(a))]
     report = None
     if not faults and sample_shape(model) is not None:
         try:
             report = check_gradients(model, _input(model, seed), max_probes=probes, seed=seed)
         except PhitodeepError as error:
-            faults.append(str(error))
-    _table(file, model, weights, report, faults).show()
+            faults.append(in_shell(error))
+    with suppress(BrokenPipeError):  # the exit code counts, even if nobody reads the table
+        _table(file, model, weights, report, faults).show()
     context.exit(bool(faults))
 
 
@@ -67,7 +76,7 @@ def _table(
         (
             *(path, str(a.shape), f"{a.min():.3g}", f"{a.max():.3g}"),
             f"{errors[path]:.1e}" if path in errors else "",
-            "FAILED" if _not_finite(a) else "ok",
+            "FAILED" if _unusable(a) else "ok",
         )
         for path, a in weights.items()
     ]
@@ -85,9 +94,15 @@ def _table(
 VERDICTS = {"ok": "green", "FAILED": "bold red"}
 
 
-def _not_finite(a: Array) -> str:
+def _unusable(a: Array) -> str:
+    """Describe values with which nothing can be computed; "" if there are none."""
     count = int(a.size - np.isfinite(a).sum())
-    return f"{count} of {a.size} values are not finite" if count else ""
+    if count:
+        return f"{count} of {a.size} values are not finite"
+    largest = a.flat[np.abs(a).argmax()] if a.size else 0.0
+    if abs(largest) > LARGEST:
+        return f"{largest:.3g} is so large that gradients cannot be computed: is the file damaged?"
+    return ""
 
 
 def _input(model: Sequential, seed: int) -> Array:
