@@ -42,9 +42,7 @@ from phitodeep.sequential import load
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
-    help=(
-        "The same seed gives the same text, as long as the model and options are the same."
-    ),
+    help=("The same seed gives the same text, as long as the model and options are the same."),
 )
 def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
     """Continue a text with a language model.
