@@ -28,6 +28,7 @@ from phitodeep.layers import BatchNorm, Chain, Dense, Embedding, Flatten, Parall
 from phitodeep.loss import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Loss
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt
+from phitodeep.table import Table
 from phitodeep.testing import Verification
 from phitodeep.testing.verification import Row
 from phitodeep.types import Array
@@ -96,9 +97,10 @@ def images(n: int) -> Array:
 NO_ARRAY = "a.npy is not an .npy file of numbers, or it is damaged."
 
 
-def npy(header: bytes) -> bytes:
-    """The content of an .npy file with this header."""
-    return b"\x93NUMPY\x01\x00\x76\x00" + header.ljust(117) + b"\n" + bytes(64)
+def npy(header: bytes, size: int = 117) -> bytes:
+    """The content of an .npy file with this header, of this size."""
+    padded = header.ljust(size) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded + bytes(64)
 
 
 def header(shape: str) -> bytes:
@@ -236,6 +238,22 @@ def test_demo_does_not_train_for_a_folder_that_is_missing(monkeypatch: pytest.Mo
     monkeypatch.setattr(Sequential, "train", None)
     message = mistake("demo", "--save", "nowhere/d.safetensors")
     assert message == "cannot write nowhere/d.safetensors: there is no folder nowhere."
+
+
+@pytest.mark.parametrize("width", [60, 70])
+def test_a_narrow_table_breaks_at_spaces_and_keeps_all_digits(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+    row = ("1", "Dense(784, 256, initializer=Orthogonal())", "(256,)", "200,960", "0", "803,840")
+    Table("title", ("path", "layer", "output", "trainable", "frozen", "bytes"), [row], "end").show()
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in stream.getvalue().splitlines()]
+    assert all(len(line) <= width for line in lines)
+    words = " ".join(lines).split()
+    assert {"Dense(784,", "256,", "(256,)", "200,960", "803,840"} <= {*words}
+    assert any(word.startswith("initializer=") for word in words)
 
 
 # --- info ------------------------------------------------------------------------------------
@@ -410,7 +428,7 @@ def test_check_advises_more_probes(digits: Path, monkeypatch: pytest.MonkeyPatch
     def wrong(self: Dense, dY: Array) -> Array:
         dX = backward(self, dY)
         if self.W.shape == (24, 5):
-            self.grads["W"] = self.grads["W"] * (np.arange(120).reshape(24, 5) != 77)
+            self.grads["W"] = self.grads["W"] + (np.arange(120).reshape(24, 5) == 77)
         return dX
 
     monkeypatch.setattr(Dense, "backward", wrong)
@@ -542,7 +560,7 @@ def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
         ("a.npy", npy(header("(True, 4)")), NO_ARRAY),
         ("a.csv", "1;2\n", "a.csv: the columns are separated by ';'"),
         ("a.npy", np.array([{}]), NO_ARRAY),
-        ("a.npy", npy(header("(1, 4)") + 20_000 * b" "), NO_ARRAY),
+        ("a.npy", npy(header("(1, 4)") + 20_000 * b" ", 20_080), NO_ARRAY),
         ("a.npy", np.full((2, 24), np.nan), "nan"),
         ("a.npy", np.array(["1", "2"]), "a.npy is not an .npy file of numbers: its dtype is <U1."),
         (
