@@ -53,7 +53,10 @@ def show_mistakes(model: Sequential, X: Array, y: Array, count: int) -> None:
     predicted, confidence = P.argmax(axis=1), P.max(axis=1)
     wrong = np.flatnonzero(predicted != y)
     worst = wrong[np.argsort(-confidence[wrong])][:count]
-    print(f"{len(wrong)} of {len(y)} test digits are misread. The most confident mistakes:")
+    print(f"{len(wrong)} of {len(y)} test digits are misread.")
+    if len(worst) == 0:
+        return
+    print("The most confident mistakes:")
     titles = [f"{y[i]}, read as {predicted[i]} ({confidence[i]:.1%})" for i in worst]
     _show_side_by_side(titles, [drawn(X[i]) for i in worst])
 
@@ -79,4 +82,7 @@ def _show_side_by_side(titles: list[str], pictures: list[str]) -> None:
         Panel(Text(picture), title=title, width=26, height=14)
         for title, picture in zip(titles, pictures, strict=True)
     ]
-    Console().print(Columns(panels))
+    console = Console()
+    with console.capture() as drawing:
+        console.print(Columns(panels))
+    print(drawing.get(), end="")  # unlike rich, this raises BrokenPipeError

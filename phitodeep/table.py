@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
+
+READABLE = 14  # the smallest width of all texts together in a terminal
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,15 @@ class Table:
         if not (console.is_terminal or console.is_jupyter):
             print(self)
             return
+        numbers = [*zip(self.head, *self.rows, strict=True)][self.left :]
+        space = console.width - sum(max(map(len, column)) + 2 for column in numbers)
+        readable = space >= READABLE  # if so, only texts wrap, at their spaces
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for i, name in enumerate(self.head):
-            justify: Literal["left", "right"] = "left" if i < self.left else "right"
-            table.add_column(name, justify=justify, overflow="fold")
+            if i < self.left:
+                table.add_column(name, overflow="ellipsis" if readable else "fold")
+            else:
+                table.add_column(name, justify="right", overflow="fold", no_wrap=readable)
         for row in self.rows:
             table.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
         # the table itself begins and ends with an empty line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from phitodeep.layers import BatchNorm, Chain, Dense, Embedding, Flatten, Parall
 from phitodeep.loss import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Loss
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt
+from phitodeep.table import Table
 from phitodeep.testing import Verification
 from phitodeep.testing.verification import Row
 from phitodeep.types import Array
@@ -92,9 +94,13 @@ def images(n: int) -> Array:
     return np.random.default_rng(0).random((n, 4, 6)).astype(np.float32)
 
 
-def npy(header: bytes) -> bytes:
-    """The content of an .npy file with this header."""
-    return b"\x93NUMPY\x01\x00\x76\x00" + header.ljust(117) + b"\n" + bytes(64)
+NO_ARRAY = "a.npy is not an .npy file of numbers, or it is damaged."
+
+
+def npy(header: bytes, size: int = 117) -> bytes:
+    """The content of an .npy file with this header, of this size."""
+    padded = header.ljust(size) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded + bytes(64)
 
 
 def header(shape: str) -> bytes:
@@ -142,6 +148,20 @@ def test_a_missing_file_is_a_message(command: str) -> None:
     more = {"predict": ["x.npy"], "export": ["--to", "numpy"], "generate": ["--prompt", "a"]}
     message = mistake(command, "none.safetensors", *more.get(command, []))
     assert message == "cannot read none.safetensors: there is no such file."
+    message = mistake(command, os.getcwd(), *more.get(command, []))
+    assert message == f"{os.getcwd()} is a folder, but must be a file."
+
+
+def test_a_folder_is_no_file_to_read_or_write(digits: Path, here: Path) -> None:
+    (here / "d.npy").mkdir()
+    np.save("x.npy", images(2))
+    for arguments in (
+        ["predict", digits, "d.npy"],
+        ["predict", digits, "x.npy", "--output", "d.npy"],
+        ["export", digits, "--to", "numpy", "--output", "d.npy"],
+        ["demo", "--save", "d.npy"],
+    ):
+        assert mistake(*arguments) == "d.npy is a folder, but must be a file."
 
 
 def test_the_version() -> None:
@@ -190,13 +210,16 @@ def test_ctrl_c_is_130(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_demo_saves_what_the_other_commands_can_use() -> None:
-    shown = phitodeep("demo", "--epochs", 3, "--show", 1, "--save", "d.safetensors").stdout
-    assert shown.count("read as") == 1
-    tried = [line.split()[1:] for line in shown.splitlines() if line.startswith("  phitodeep ")]
+    shown = phitodeep(
+        "demo", "--epochs", 3, "--show", 1, "--save", "my digits-1.safetensors"
+    ).stdout
+    assert shown.count("read as") == shown.count("most confident mistakes:") == 1
+    tried = [
+        shlex.split(line)[1:] for line in shown.splitlines() if line.startswith("  phitodeep ")
+    ]
     assert [command for command, *_ in tried] == ["info", "check", "predict", "export"]
     for arguments in tried:
-        if arguments[0] != "export":
-            phitodeep(*arguments)
+        phitodeep(*arguments)
     classes = phitodeep(*tried[2]).stdout.split()
     truth = shown.rpartition("images are ")[2].rstrip(".\n").split()
     assert len(classes) == len(truth) == 10
@@ -205,6 +228,7 @@ def test_demo_saves_what_the_other_commands_can_use() -> None:
 
 def test_demo_without_saving_says_how() -> None:
     lines = phitodeep("demo", "--epochs", 1, "--show", 0).stdout.splitlines()
+    assert lines[-3].endswith("of 1000 test digits are misread.")
     assert lines[-2].startswith("test accuracy 0.8")
     assert lines[-1].endswith("phitodeep demo --save digits.safetensors")
     assert os.listdir() == []
@@ -214,6 +238,22 @@ def test_demo_does_not_train_for_a_folder_that_is_missing(monkeypatch: pytest.Mo
     monkeypatch.setattr(Sequential, "train", None)
     message = mistake("demo", "--save", "nowhere/d.safetensors")
     assert message == "cannot write nowhere/d.safetensors: there is no folder nowhere."
+
+
+@pytest.mark.parametrize("width", [60, 62])
+def test_a_narrow_table_breaks_at_spaces_and_keeps_all_digits(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+    row = ("1", "Dense(784, 256, initializer=Orthogonal())", "(256,)", "200,960", "0", "803,840")
+    Table("title", ("path", "layer", "output", "trainable", "frozen", "bytes"), [row], "end").show()
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in stream.getvalue().splitlines()]
+    assert all(len(line) <= width for line in lines)
+    words = " ".join(lines).split()
+    assert {"Dense(784,", "256,", "(256,)", "200,960", "803,840"} <= {*words}
+    assert any(re.fullmatch(r"initializer=\w*…", word) for word in words)
 
 
 # --- info ------------------------------------------------------------------------------------
@@ -300,7 +340,9 @@ def _forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_forgetting")
 def test_a_module_registers_own_layers(here: Path) -> None:
     own_layer(here)
-    assert "unknown layer 'Twice'" in mistake("info", "own.safetensors")
+    message = mistake("info", "own.safetensors")
+    assert "unknown layer 'Twice'" in message
+    assert "pass --import MODULE" in message
     assert "Twice()" in phitodeep("info", "own.safetensors", "--import", "own_layers").stdout
     sys.modules.pop("own_layers")
 
@@ -322,9 +364,29 @@ def test_a_module_that_cannot_be_imported(here: Path) -> None:
     assert mistake("info", "m", "-m", "./a/own.py").endswith("(--import a.own?).")
     for name in ("", ".", ".py", "../own"):
         assert "there is no module of this name" in mistake("info", "m", "-m", name)
-    (here / "half_done.py").write_text("import nothing_here")
-    with pytest.raises(ModuleNotFoundError):
-        phitodeep("info", "m", "--import", "half_done")
+
+
+@pytest.mark.usefixtures("_forgetting")
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import nothing_here", "ModuleNotFoundError: No module named 'nothing_here'"),
+        ("def f(): return 1 / 0\nf()", "ZeroDivisionError: division by zero"),
+        ("x = (", "SyntaxError: '(' was never closed"),
+        ("import phitodeep as p; p.Dense(0)", "ArgumentError: Dense "),
+    ],
+)
+def test_a_module_that_fails_shows_only_its_own_frames(code: str, message: str, here: Path) -> None:
+    (here / "half_done.py").write_text(code)
+    result = CliRunner().invoke(cli.main, ["info", "m", "--import", "half_done"])
+    sys.modules.pop("half_done", None)
+    assert result.exit_code == 1
+    first, *lines = result.stderr.splitlines()
+    assert first == "Error: --import half_done failed."
+    assert any(line.startswith(message) or f".{message}" in line for line in lines)
+    files = [Path(line.split('"')[1]) for line in lines if line.startswith("  File ")]
+    assert files[0] == here / "half_done.py"
+    assert not any(part in result.stderr for part in ("importlib", "click", "cli/app.py"))
 
 
 # --- check -----------------------------------------------------------------------------------
@@ -347,6 +409,32 @@ def test_check_finds_weights_that_are_not_finite(value: float) -> None:
     shown = phitodeep("check", "m.safetensors", code=1).stdout
     assert "0.W: 1 of 6 values are not finite" in shown
     assert [line.split()[-1] for line in shown.splitlines()[2:4]] == ["FAILED", "ok"]
+
+
+@pytest.mark.parametrize("value", [-2.27e38, 1e14])
+def test_check_names_a_weight_that_is_far_too_large(value: float, digits: Path) -> None:
+    model = Sequential.load(digits)
+    model.layers[3].W[1, 2] = value
+    model.save(digits)
+    shown = phitodeep("check", digits, code=1).stdout
+    assert f"\nFAILED\n3.W: {value:.3g} is so large that gradients cannot be computed" in shown
+    rows = [line.split() for line in shown.splitlines()[2:6]]
+    assert [row[-1] for row in rows] == ["ok", "ok", "FAILED", "ok"]
+
+
+def test_check_advises_more_probes(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = Dense.backward
+
+    def wrong(self: Dense, dY: Array) -> Array:
+        dX = backward(self, dY)
+        if self.W.shape == (24, 5):
+            self.grads["W"] = self.grads["W"] + (np.arange(120).reshape(24, 5) == 77)
+        return dX
+
+    monkeypatch.setattr(Dense, "backward", wrong)
+    shown = phitodeep("check", digits, "--probes", 1, code=1).stdout
+    assert "are not: a larger --probes finds them." in shown
+    assert "W[15, 2]: expected" in phitodeep("check", digits, "--probes", 120, code=1).stdout
 
 
 def test_check_finds_wrong_gradients(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,7 +517,10 @@ def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
     shown = phitodeep("predict", writer, "x.csv", "--classes").stdout
     assert len(shown.split(",")) == 8
     Path("x.csv").write_text("0,1,2,3,4,5,6,0.5\n")
-    assert "integer tokens" in mistake("predict", writer, "x.csv")
+    np.save("x.npy", np.full((2, 8), 0.5))
+    for name in ("x.csv", "x.npy"):
+        message = mistake("predict", writer, name)
+        assert message.endswith("float64: all numbers in INPUT must be integers from 0.")
 
 
 @pytest.mark.parametrize(
@@ -440,7 +531,18 @@ def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
         ("a.csv", "1,oops\n3,4\n", "a.csv, row 1, column 2: expected a number, got 'oops'."),
         ("a.csv", "1,2\n3\n", "a.csv, row 2 has 1 column, but the first row has 2 columns."),
         ("a.csv", "u,v\n1,2,3\n", "row 2 has 3 columns, but the first row has 2 columns."),
-        ("a.csv", "1;2\n3;4\n", "got '3;4'. Columns must be separated by commas."),
+        (
+            "a.csv",
+            "1;2\n3;4\n",
+            "a.csv: the columns are separated by ';', but must be separated by",
+        ),
+        ("a.csv", "1\t2\n3\t4\n", "a.csv: the columns are separated by '\\t'"),
+        ("a.csv", "1 2\n3 4\n", "a.csv: the columns are separated by ' '"),
+        ("a.csv", "1,5;2,3\n4;5,5\n", "a.csv: the columns are separated by ';'"),
+        ("a.csv", "1,5;2\n4,5;3\n", "a.csv: the columns are separated by ';'"),
+        ("a.csv", "1,not known\n", "a.csv, row 1, column 2: expected a number, got 'not known'."),
+        ("a.csv", "1,nan\n", "a.csv, row 1, column 2: expected a number, got 'nan'."),
+        ("a.csv", "u,v\n1,2\n3,-inf\n", "row 3, column 2 (\"v\"): expected a number, got '-inf'."),
         ("a.csv", "", "a.csv has no row of numbers."),
         ("a.csv", "u,v\n", "a.csv has no row of numbers."),
         ("a.csv", b"\xff\xfe1,2", "cannot read a.csv as a CSV file: 'utf-8'"),
@@ -450,17 +552,29 @@ def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
             "a.csv has 2 numbers per row, but the model takes samples of shape",
         ),
         ("a.csv", "1\n2\n", "a.csv has 1 number per row, but the model takes samples of shape (4,"),
-        ("a.npy", b"nothing", "cannot read a.npy as an array of numbers"),
-        ("a.npy", b"", "cannot read a.npy as an array of numbers"),
-        ("a.npy", b"PK\x03\x04" + 50 * b"0", "cannot read a.npy as an array of numbers"),
-        ("a.npy", npy(b"(" * 117), "cannot read a.npy as an array of numbers"),
-        ("a.npy", npy(header("(" + 30 * "9" + ", 4)")), "cannot read a.npy as an array of numbers"),
-        ("a.npy", npy(header("(True, 4)")), "cannot read a.npy as an array of numbers"),
-        ("a.csv", "1;2\n", "a.csv has no row of numbers. Columns must be separated by commas."),
-        ("a.npy", np.array([{}]), "cannot read a.npy as an array of numbers"),
+        ("a.npy", b"nothing", NO_ARRAY),
+        ("a.npy", b"", NO_ARRAY),
+        ("a.npy", b"PK\x03\x04" + 50 * b"0", NO_ARRAY),
+        ("a.npy", npy(b"(" * 117), NO_ARRAY),
+        ("a.npy", npy(header("(" + 30 * "9" + ", 4)")), NO_ARRAY),
+        ("a.npy", npy(header("(True, 4)")), NO_ARRAY),
+        ("a.csv", "1;2\n", "a.csv: the columns are separated by ';'"),
+        ("a.npy", np.array([{}]), NO_ARRAY),
+        ("a.npy", npy(header("(1, 4)") + 20_000 * b" ", 20_080), NO_ARRAY),
         ("a.npy", np.full((2, 24), np.nan), "nan"),
-        ("a.npy", np.ones((2, 4, 5)), "got shape (20,)"),
-        ("a.npy", np.ones((4, 6)), "a.npy has 6 numbers per row"),
+        ("a.npy", np.array(["1", "2"]), "a.npy is not an .npy file of numbers: its dtype is <U1."),
+        (
+            "a.npy",
+            np.ones(2, complex),
+            "a.npy is not an .npy file of numbers: its dtype is complex",
+        ),
+        (
+            "a.npy",
+            np.ones((2, 4, 5)),
+            "a.npy has samples of shape (4, 5), but the model takes (4, 6): in layer 1",
+        ),
+        ("a.npy", np.ones((4, 6)), "a single sample must be an array of shape (1, 4, 6)."),
+        ("a.csv", "1,2,3\n", "without labels or row numbers."),
         ("a.npy", np.float64(3), "a.npy holds a single number"),
         ("a.npy", np.ones(3), "a.npy has 1 number per row"),
         ("a.txt", "1,2", "a.txt must be an .npy or a .csv file."),
@@ -478,6 +592,22 @@ def test_inputs_that_cannot_be_used(
     elif content is not None:
         np.save(name, content, allow_pickle=True)
     assert message in mistake("predict", digits, name)
+
+
+def test_a_long_cell_is_cut(digits: Path) -> None:
+    header = ",".join(f"{'name' * 20}{j}" for j in range(24))
+    Path("x.csv").write_text(f"{header}\n{'9' * 50}x{',1' * 23}\n")
+    message = mistake("predict", digits, "x.csv")
+    name, cell = ("name" * 20)[:39] + "…", "9" * 39 + "…"
+    assert message == f'x.csv, row 2, column 1 ("{name}"): expected a number, got {cell!r}.'
+    Path("x.csv").write_text(header.replace(",", ";") + "\n" + ";".join("1" * 24))
+    assert len(mistake("predict", digits, "x.csv")) < 140
+
+
+def test_a_single_sample_of_a_model_of_one_axis() -> None:
+    Sequential(Dense(3, 1)).save("m.safetensors")
+    np.save("x.npy", np.ones(3))
+    assert "must be an array of shape (1, 3)" in mistake("predict", "m.safetensors", "x.npy")
 
 
 def test_a_file_that_may_not_be_read(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -551,6 +681,47 @@ def test_export_replaces_nothing_unasked(name: str, digits: Path) -> None:
     assert Path(name).read_text() != "mine"
 
 
+@pytest.mark.usefixtures("exports")
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("my-digits.v2", "my_digits_v2"),
+        ("2024", "model_2024"),
+        ("class", "model_class"),
+        ("json", "model_json"),
+        ("numpy", "model_numpy"),
+    ],
+)
+def test_export_to_a_name_that_can_be_imported(name: str, module: str, digits: Path) -> None:
+    shown = phitodeep("export", digits.rename(f"{name}.safetensors"), "--to", "numpy").stdout
+    assert shown.startswith(f"Wrote {module}.py")
+
+
+@pytest.mark.parametrize("name", ["a-b.py", "net.txt", "1.py", "if.py", "random.py", "numpy.py"])
+def test_export_refuses_a_name_that_cannot_be_imported(name: str, digits: Path) -> None:
+    message = mistake("export", digits, "--to", "numpy", "--output", name)
+    assert message.startswith(f"--output {name}: the file is a Python module")
+    assert not Path(name).exists()
+
+
+def test_export_of_a_model_whose_settings_determine_its_input() -> None:
+    model = Sequential(Dense(4, 2), Tanh())
+    model.save("m.safetensors")
+    phitodeep("export", "m.safetensors", "--to", "numpy", "--output", "net.py")
+    X = np.ones((3, 4), np.float32)
+    np.save("x.npy", X)
+    expected = read_csv(phitodeep("predict", "m.safetensors", "x.npy").stdout)
+    script = "import net, numpy as np; np.save('y.npy', net.predict(np.load('x.npy')))"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    np.testing.assert_allclose(np.load("y.npy"), expected, rtol=1e-6)
+
+
+def test_export_of_a_model_without_an_input_shape() -> None:
+    Sequential(Tanh()).save("m.safetensors")
+    message = mistake("export", "m.safetensors", "--to", "numpy")
+    assert message.startswith("m.safetensors does not determine the model's input shape")
+
+
 def test_export_to_something_unknown(digits: Path) -> None:
     assert "'nothing' is not" in phitodeep("export", digits, "--to", "nothing", code=2).stderr
 
@@ -590,6 +761,15 @@ def test_generate_refuses_what_it_cannot_use(digits: Path, writer: Path) -> None
     assert "at least one token" in mistake("generate", writer, "--prompt", "")
 
 
+@pytest.mark.parametrize("tokenizer", ["gpt2", {"a": 1}, [1, 2]])
+def test_generate_refuses_a_tokenizer_without_its_methods(tokenizer: object, writer: Path) -> None:
+    model = Sequential.load(writer)
+    model.tokenizer = tokenizer
+    model.save(writer)
+    message = mistake("generate", writer, "--prompt", "a")
+    assert message.startswith(f"the tokenizer in {writer} is {tokenizer!r}, but must have the met")
+
+
 def test_a_tokenizer_is_read_back() -> None:
     tokenizer = CharTokenizer("banana\n")
     again = CharTokenizer.from_config(tokenizer.get_config())
@@ -612,6 +792,7 @@ def test_verify_ends_with_its_verdict(faults: list[str], monkeypatch: pytest.Mon
 
 MODULE = [sys.executable, "-m", "phitodeep"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+ENVIRONMENT.pop("PYTHONUNBUFFERED", None)
 
 
 def process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
@@ -634,10 +815,23 @@ def test_the_script_is_the_same() -> None:
     assert getattr(import_module(module), name) is cli.main
 
 
-@pytest.mark.parametrize(("rows", "reader"), [(50_000, "head -n 1"), (2, "true")])
-def test_a_closed_pipe_ends_quietly(rows: int, reader: str, digits: Path) -> None:
-    np.save("x.npy", np.repeat(images(1), rows, axis=0))
-    command = " ".join([*MODULE, "predict", str(digits), "x.npy"])
+@pytest.mark.parametrize(
+    ("command", "reader"),
+    [
+        ("predict digits.safetensors many.npy", "head -n 1"),
+        ("predict digits.safetensors few.npy", "true"),
+        ("check digits.safetensors", "true"),
+        ("generate gpt.safetensors -p to -n 1000000", "head -c 3"),
+        ("demo --epochs 1", "true"),
+        ("--help", "true"),
+        ("predict --help", "true"),
+    ],
+)
+@pytest.mark.usefixtures("digits", "writer")
+def test_a_closed_pipe_ends_quietly_with_0(command: str, reader: str) -> None:
+    np.save("many.npy", np.repeat(images(1), 50_000, axis=0))
+    np.save("few.npy", images(2))
+    command = " ".join([*MODULE, command])
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command} | {reader}"],
         capture_output=True,
@@ -645,8 +839,30 @@ def test_a_closed_pipe_ends_quietly(rows: int, reader: str, digits: Path) -> Non
         env=ENVIRONMENT,
     )
     assert len(done.stdout.splitlines()) == (reader != "true")
-    assert done.stderr == ""
-    assert done.returncode in (0, 1)
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+@pytest.mark.parametrize("layers", [1, 200])  # the table of 200 fits into no buffer
+def test_a_closed_pipe_does_not_hide_that_a_check_failed(layers: int) -> None:
+    model = Sequential(*(Dense(1, 1) for _ in range(layers)))
+    model.layers[-1].b[0] = np.nan
+    model.save("m.safetensors")
+    line = f"set -o pipefail; {' '.join(MODULE)} check m.safetensors | true"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=ENVIRONMENT)
+    assert (done.stderr, done.returncode) == ("", 1)
+
+
+@pytest.mark.parametrize("faults", [[], ["Dense is wrong"]])
+def test_verify_without_a_reader_keeps_its_verdict(
+    faults: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify(verbose: bool = True) -> Verification:
+        if verbose:
+            raise BrokenPipeError
+        return Verification({"NumPy": "2"}, (Row("layer", "Dense", faults=faults),), 1.0)
+
+    monkeypatch.setattr("phitodeep.testing.verify", verify)
+    phitodeep("verify", code=bool(faults))
 
 
 @pytest.mark.parametrize("command", ["phitodeep --help", "phitodeep info $0"])

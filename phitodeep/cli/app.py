@@ -1,6 +1,6 @@
 """What all commands share: help, exit codes, errors without a traceback, and `--import`.
 
-    0      all is well
+    0      success, also if the reader of the output stops early, as `head` does
     1      a check failed, or the user made a mistake: the message is on stderr
     2      the command was used wrongly, such as with an unknown option
     130    Ctrl-C
@@ -14,9 +14,10 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, Self
@@ -29,6 +30,22 @@ from phitodeep.errors import ArgumentError, PhitodeepError, PhitodeepWarning
 from phitodeep.version import __version__
 
 INTERRUPTED = 130  # 128 plus the number of the signal, as in shells
+
+ADVICE = {  # what a message tells Python programs to do -> what to do in a shell
+    "import the module that has": "pass --import MODULE, the name of the module that has",
+    "max_probes=None finds them": "a larger --probes finds them",
+    "use X.astype(int), or Select(columns, tokens=True) for columns of a table": (
+        "all numbers in INPUT must be integers from 0"
+    ),
+}
+
+
+def in_shell(error: Exception) -> str:
+    """Return the message of an error, with advice that fits the command line."""
+    message = str(error)
+    for python, shell in ADVICE.items():
+        message = message.replace(python, shell)
+    return message
 
 
 class Failure(click.ClickException):
@@ -47,7 +64,7 @@ class App(click.Group):
         app = cls(
             name="phitodeep",
             commands={str(command.name): command for command in commands},
-            help="Deep learning in Python and NumPy. A newcomer begins with: phitodeep demo",
+            help="Deep learning in Python and NumPy. New here? Start with: phitodeep demo",
             epilog="phitodeep COMMAND --help explains a command, with an example.",
             context_settings={"help_option_names": ["-h", "--help"]},
         )
@@ -69,19 +86,55 @@ class App(click.Group):
                 Failure(str(error)).show()
                 sys.exit(1)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _quiet_pipe():  # of --help and --version
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, context: click.Context) -> Any:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             try:
-                result = super().invoke(context)
-                sys.stdout.flush()  # now, so that a closed pipe is noticed here
-                return result
+                with _quiet_pipe():
+                    code = self._exit_code(context)
+                with _quiet_pipe(code):
+                    sys.stdout.flush()  # now, so that a closed pipe is noticed here
             except KeyboardInterrupt:
                 raise click.exceptions.Exit(INTERRUPTED) from None
-            except BrokenPipeError:  # such as `| head`: click ends quietly
-                raise
             except (PhitodeepError, OSError) as error:
-                raise Failure(str(error)) from error
+                raise Failure(in_shell(error)) from error
+            raise click.exceptions.Exit(code)
+
+    def _exit_code(self, context: click.Context) -> int:
+        """Run the command and return its exit code."""
+        try:
+            super().invoke(context)
+        except click.exceptions.Exit as end:
+            return end.exit_code
+        return 0
+
+
+@contextmanager
+def _quiet_pipe(code: int = 0) -> Iterator[None]:
+    """Exit with this code if the reader of stdout is gone, as in `| head`."""
+    try:
+        yield
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # for the rest, which Python writes when it ends
+        raise click.exceptions.Exit(code) from None
+
+
+class FilePath(click.Path):
+    """The name of a file. A folder is a user's mistake, just as a missing file is."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path.is_dir():
+            raise Failure(f"{path} is a folder, but must be a file.")
+        return path
 
 
 def model_file(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,8 +149,7 @@ def model_file(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_import,
         help="Import the Python module that registers the model's own layers.",
     )(command)
-    kind = click.Path(dir_okay=False, path_type=Path)
-    return click.argument("file", type=kind)(command)
+    return click.argument("file", type=FilePath())(command)
 
 
 def _import(context: click.Context, option: click.Parameter, modules: tuple[str, ...]) -> None:
@@ -120,11 +172,21 @@ def _imported(name: str) -> bool:
         return False
     try:
         importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # a module that this one imports
-        return False
+    except Exception as error:  # a module may raise anything
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            return False
+        raise Failure(f"--import {name} failed.\n{_own_frames(error)}") from error
     return True
+
+
+def _own_frames(error: Exception) -> str:
+    """Return the traceback of an error in a module, without the frames that imported it."""
+    frame = error.__traceback__
+    importing = (__name__, "importlib")
+    while frame and frame.tb_frame.f_globals.get("__name__", "").startswith(importing):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame)).rstrip()
 
 
 def refuse_overwriting(path: Path, force: bool) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
 import numpy as np
 
+from phitodeep.cli.app import FilePath
 from phitodeep.data import load_mnist
 from phitodeep.demo import train_digits
 from phitodeep.errors import DataError
@@ -22,19 +24,19 @@ SAMPLES = 10
     type=click.IntRange(min=0),
     default=6,
     show_default=True,
-    help="How many mistakes to draw.",
+    help="Number of mistakes to draw.",
 )
 @click.option(
     "--save",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FilePath(),
     help="Keep the model, and ten test images next to it.",
 )
 def demo(epochs: int, show: int, save: Path | None) -> None:
     """Train a network on handwritten digits, in seconds.
 
     The digits come with phitodeep: the first 10,000 training images and 1,000 test images of MNIST.
-    With --save, the other commands have something to try.
+    With --save, you can try the other commands on the saved files.
 
     \b
     Example:
@@ -55,12 +57,13 @@ def _keep(model: Sequential, file: Path) -> None:
     _, _, X_test, y_test = load_mnist()
     model.save(file)
     np.save(images, X_test[:SAMPLES])
+    model_file, inputs = (shlex.quote(str(path)) for path in (file, images))
     click.echo(
         f"""
 Saved the model in {file} and {SAMPLES} test images in {images}. Try:
-  phitodeep info {file}
-  phitodeep check {file}
-  phitodeep predict {file} {images} --classes
-  phitodeep export {file} --to numpy
+  phitodeep info {model_file}
+  phitodeep check {model_file}
+  phitodeep predict {model_file} {inputs} --classes
+  phitodeep export {model_file} --to numpy
 The digits on the images are {" ".join(map(str, y_test[:SAMPLES]))}."""
     )

@@ -24,14 +24,14 @@ from phitodeep.sequential import load
     type=click.IntRange(min=0),
     default=200,
     show_default=True,
-    help="How many tokens to add.",
+    help="Number of tokens to add.",
 )
 @click.option(
     "--temperature",
     type=click.FloatRange(min=0),
     default=1.0,
     show_default=True,
-    help="Below 1: likelier tokens; 0: always the likeliest.",
+    help="Below 1, likely tokens become likelier; 0 always takes the likeliest.",
 )
 @click.option("--top-k", type=click.IntRange(min=1), help="Draw from the K likeliest tokens.")
 @click.option(
@@ -39,7 +39,11 @@ from phitodeep.sequential import load
     type=click.FloatRange(min=0, max=1, min_open=True),
     help="Draw from the fewest tokens whose probability reaches P.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="The same seed gives the same text.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help=("The same seed gives the same text, as long as the model and options are the same."),
+)
 def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
     """Continue a text with a language model.
 
@@ -56,6 +60,11 @@ def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
             f"generate needs a model that reads tokens and begins with an Embedding; {file} "
             f"begins with {model.layers[0]!r}."
         )
+    if model.tokenizer is not None and not _is_tokenizer(model.tokenizer):
+        raise ArgumentError(
+            f"the tokenizer in {file} is {model.tokenizer!r:.80}, but must have the methods "
+            "encode and decode: set model.tokenizer to such an object before model.save."
+        )
     if model.tokenizer is None:
         tokens, shown = _numbers(prompt), _shown_number
     else:
@@ -65,6 +74,10 @@ def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
     for token in stream:
         click.echo(shown(token), nl=False)
     click.echo()
+
+
+def _is_tokenizer(value: Any) -> bool:
+    return all(callable(getattr(value, method, None)) for method in ("encode", "decode"))
 
 
 def _numbers(prompt: str) -> list[int]:

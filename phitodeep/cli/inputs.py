@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from tokenize import TokenError
@@ -13,6 +14,8 @@ import numpy as np
 from phitodeep.errors import DataError, ShapeError
 from phitodeep.sequential import Sequential
 from phitodeep.types import Array, Shape
+
+LONGEST = 40  # characters of a cell in a message
 
 
 def read_inputs(path: Path) -> Array:
@@ -32,8 +35,15 @@ def fitted(X: Array, model: Sequential, name: str) -> Array:
     shape = sample_shape(model)
     if model.takes_tokens and X.dtype.kind == "f" and _whole(X):
         X = X.astype(np.int64)  # a CSV does not distinguish 3 from 3.0
-    if shape is None or X.ndim > 2 or X.shape[1:] == shape:
+    if shape is None or X.shape[1:] == shape:
         return X
+    if X.shape == shape and shape != (1,):
+        raise ShapeError(
+            f"{name} has shape {shape}, which is that of one sample: a single sample must be an "
+            f"array of shape {(1, *shape)}."
+        )
+    if X.ndim > 2:
+        return X  # the model decides
     columns = X.shape[1] if X.ndim == 2 else 1
     if columns == math.prod(shape):
         return X.reshape(len(X), *shape)
@@ -42,7 +52,7 @@ def fitted(X: Array, model: Sequential, name: str) -> Array:
     raise ShapeError(
         f"{name} has {columns} {'number' if columns == 1 else 'numbers'} per row, but the model "
         f"takes samples of shape {shape}, which is {math.prod(shape)}. Rows must hold the inputs "
-        "only, without labels."
+        "only, without labels or row numbers."
     )
 
 
@@ -57,7 +67,9 @@ def _read_npy(path: Path) -> Array:
     except FileNotFoundError:
         raise DataError(f"cannot read {path}: there is no such file.") from None
     except (ValueError, TypeError, OverflowError, SyntaxError, TokenError) as error:
-        raise DataError(f"cannot read {path} as an array of numbers: {error}") from error
+        raise DataError(f"{path} is not an .npy file of numbers, or it is damaged.") from error
+    if X.dtype.kind not in "biuf":
+        raise DataError(f"{path} is not an .npy file of numbers: its dtype is {X.dtype}.")
     if X.ndim == 0:
         raise DataError(f"{path} holds a single number: an array (N, ...) of samples is needed.")
     return X
@@ -76,7 +88,8 @@ def _read_csv(path: Path) -> Array:
     header = lines[0][1] if lines and all(_number(cell) is None for cell in lines[0][1]) else []
     rows = lines[bool(header) :]
     if not rows:
-        raise DataError(f"{path} has no row of numbers.{_hint(len(header))}")
+        _check_commas(path, header)
+        raise DataError(f"{path} has no row of numbers.")
     width = len(lines[0][1])
     return np.array([_numbers(path, line, row, width, header) for line, row in rows])
 
@@ -86,24 +99,36 @@ def _numbers(
 ) -> list[float]:
     """Return the numbers of a row of this width."""
     if len(row) != width:
+        _check_commas(path, row)
         raise DataError(
             f"{path}, row {line} has {_columns(len(row))}, but the first row has {_columns(width)}."
         )
     numbers = []
     for j, cell in enumerate(row):
         number = _number(cell)
-        if number is None:
-            name = f' ("{header[j]}")' if header else ""
+        if number is None or not math.isfinite(number):
+            _check_commas(path, [cell])
+            name = f' ("{_cut(header[j])}")' if header else ""
             raise DataError(
                 f"{path}, row {line}, column {j + 1}{name}: expected a number, got "
-                f"{repr(cell) if cell.strip() else 'an empty cell'}.{_hint(width)}"
+                f"{repr(_cut(cell)) if cell.strip() else 'an empty cell'}."
             )
         numbers.append(number)
     return numbers
 
 
-def _hint(width: int) -> str:
-    return " Columns must be separated by commas." if width == 1 else ""
+def _check_commas(path: Path, cells: Sequence[str]) -> None:
+    """Refuse cells that another separator divides."""
+    for cell in cells:
+        if found := re.search(r"[;\t]|(?<=\d) +(?=[-+.\d])", cell):
+            raise DataError(
+                f"{path}: the columns are separated by {found[0][0]!r}, but must be separated by "
+                f"commas, got {_cut(cell)!r}."
+            )
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= LONGEST else f"{cell[: LONGEST - 1]}…"
 
 
 def _columns(count: int) -> str:

@@ -9,8 +9,9 @@ from typing import IO
 import click
 import numpy as np
 
-from phitodeep.cli.app import model_file, refuse_own
-from phitodeep.cli.inputs import fitted, read_inputs
+from phitodeep.cli.app import FilePath, model_file, refuse_own
+from phitodeep.cli.inputs import fitted, read_inputs, sample_shape
+from phitodeep.errors import ShapeError
 from phitodeep.files import atomic_write
 from phitodeep.sequential import Sequential, load
 from phitodeep.types import Array
@@ -18,16 +19,18 @@ from phitodeep.types import Array
 
 @click.command()
 @model_file
-@click.argument("input", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("input", type=FilePath())
 @click.option(
     "--output",
     "-o",
     metavar="OUT.npy|.csv",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FilePath(),
     help="Write the predictions to a file instead of printing them.",
 )
 @click.option(
-    "--classes", is_flag=True, help="Give the class with the highest score, from 0, not the scores."
+    "--classes",
+    is_flag=True,
+    help="Print the number of the class with the highest score (from 0) instead of the scores.",
 )
 def predict(file: Path, input: Path, output: Path | None, classes: bool) -> None:
     """Print a model's predictions, one per row.
@@ -38,14 +41,14 @@ def predict(file: Path, input: Path, output: Path | None, classes: bool) -> None
 
     \b
     Example:
-      phitodeep predict digits.safetensors images.npy --classes
+      phitodeep predict digits.safetensors digits-images.npy --classes
     """
     if output is not None and output.suffix not in (".npy", ".csv"):
         raise click.BadParameter("the name must end in .npy or .csv", param_hint="--output")
     if output is not None:
         refuse_own(output, file, input)
     model = load(file)
-    P = model.predict(fitted(read_inputs(input), model, input.name))
+    P = _predictions(model, fitted(read_inputs(input), model, input.name), input.name)
     if classes:
         P = _classes(P, model)
     if output is None:
@@ -57,6 +60,19 @@ def predict(file: Path, input: Path, output: Path | None, classes: bool) -> None
         else:
             _write_csv(stream, P)
     click.echo(f"Wrote {output}: shape {P.shape}, {P.dtype}.", err=True)
+
+
+def _predictions(model: Sequential, X: Array, name: str) -> Array:
+    """Return the predictions; an error about the shape of X says what the model takes."""
+    try:
+        return model.predict(X)
+    except ShapeError as error:
+        shape = sample_shape(model)
+        if shape in (None, X.shape[1:]):
+            raise
+        raise ShapeError(
+            f"{name} has samples of shape {X.shape[1:]}, but the model takes {shape}: {error}"
+        ) from error
 
 
 def _classes(P: Array, model: Sequential) -> Array:

@@ -19,4 +19,8 @@ def verify(context: click.Context) -> None:
     Example:
       phitodeep verify
     """
-    context.exit(not testing.verify().passed)
+    try:
+        report = testing.verify()
+    except BrokenPipeError:  # nobody reads the report, but the exit code still counts
+        report = testing.verify(verbose=False)
+    context.exit(not report.passed)

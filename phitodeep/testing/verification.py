@@ -94,9 +94,13 @@ def verify(verbose: bool = True) -> Verification:
     """Check every layer, loss and optimizer on this machine, with its NumPy, BLAS and kernels.
 
     The gradients of each layer in several settings, and of each loss, are compared with central
-    differences, and whatever PyTorch also has is compared with numbers that PyTorch computed, in
-    float64 and in float32. Layers must also keep float32. `verbose` shows a progress bar and
-    prints the report. It takes a few seconds; the first time, kernels may have to be compiled.
+    differences, and everything that PyTorch also has is compared with numbers that PyTorch
+    computed, in float64 and in float32. Layers must also keep float32. `verbose` shows a progress
+    bar and prints the report. It takes a few seconds; the first time, kernels may have to be
+    compiled.
+
+    Returns a `Verification`: `passed` is True if every check passed, `faults` lists in one line
+    each what failed, and `rows` holds the numbers of each class.
     """
     began = time.perf_counter()
     rows: dict[tuple[str, str], Row] = {}

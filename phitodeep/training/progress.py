@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -182,9 +183,14 @@ class Notebook(Live):
 
 
 def _numbers(logs: Mapping[str, float]) -> list[str]:
-    """Return the logs as text: `train loss 0.1 accuracy 0.9`, `test loss 0.2 accuracy 0.8`."""
+    """Return the logs as text: `train loss 0.1 accuracy 0.9`, `test loss 0.2 accuracy 0.8`.
+
+    Values that are nan are left out: Ctrl-C ended the epoch before they were measured.
+    """
     parts: dict[str, list[str]] = {}
     for name, value in logs.items():
+        if math.isnan(value):
+            continue
         part, _, metric = name.partition("_")
         parts.setdefault(part, []).append(f"{metric} {value:.4f}")
     return [f"{part} {' '.join(values)}" for part, values in parts.items()]

@@ -246,3 +246,8 @@ def test_lines_break_between_their_parts_where_the_terminal_ends(width: int) -> 
     assert "  ".join(line.strip() for line in lines) == "  ".join(["epoch 10/20", *parts])
     assert len(lines) == {60: 3, 80: 2, 140: 1, 10_000: 1}[width]
     assert all(line.startswith(" " * len("epoch 10/20  ")) for line in lines[1:])
+
+
+def test_values_that_were_not_measured_are_left_out() -> None:
+    logs = {"train_loss": 0.5, "train_f1": np.nan, "test_loss": np.nan, "test_f1": np.nan}
+    assert progress._numbers(logs) == ["train loss 0.5000"]
