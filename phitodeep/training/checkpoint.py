@@ -70,7 +70,7 @@ class ModelCheckpoint(_Monitor):
             raise ArgumentError("ModelCheckpoint needs every= (epochs) or every_steps=.")
         self.every, self.every_steps = every, every_steps
         self.keep = check_count(keep, "ModelCheckpoint keep", minimum=0)
-        self.name = secrets.token_hex(8)  # of the run: no other run's files are removed
+        self.name = ""  # of the run: no other run's files are removed
         self.forget()
 
     def forget(self) -> None:
@@ -89,6 +89,7 @@ class ModelCheckpoint(_Monitor):
 
     def on_train_begin(self, model: Any) -> None:
         super().on_train_begin(model)
+        self.name = self.name or secrets.token_hex(8)  # here, so that each copy gets its own
         self.checked = self.better = False
 
     def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:

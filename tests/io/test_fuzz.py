@@ -497,7 +497,7 @@ def run(name: str, place: Path, use: Callable[[Path], Any], start: int, count: i
 
 @pytest.mark.parametrize("name", PLAIN | TRAINED)
 def test_damaged_models_load_or_are_refused(name: str, place: Path) -> None:
-    run(name, place, loaded, 0, 650)
+    run(name, place, loaded, 0, 700)
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
@@ -544,14 +545,23 @@ def test_the_best_so_far_survives_a_resume(tmp_path: Path) -> None:
     assert "ck-best" not in names(tmp_path)  # the first epoch had the greatest loss
 
 
-def test_copies_have_their_own_name() -> None:
+def test_a_model_keeps_its_own_checkpoint() -> None:
     keeper = ModelCheckpoint("ck.safetensors")
     model = net(callbacks=[keeper])
     assert model.copy().callbacks[0].get_config() == keeper.get_config()
-    assert ModelCheckpoint("a").name != ModelCheckpoint("a").name
 
 
 def test_braces_in_a_path_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="without braces"):
         train(ModelCheckpoint(tmp_path / "ck-{epoch}.safetensors"), 1)
     assert names(tmp_path) == set()
+
+
+def test_copies_of_a_checkpoint_have_names_of_their_own(tmp_path: Path) -> None:
+    """As two models have that one builder made."""
+    one = ModelCheckpoint(tmp_path / "ck.safetensors", keep=1)
+    other = copy.deepcopy(one)
+    train(one, 3)
+    with pytest.warns(PhitodeepWarning, match="not a checkpoint of this run"):
+        train(other, 2)
+    assert names(tmp_path) == {"ck", "ck-epoch2", "ck-epoch3"}
