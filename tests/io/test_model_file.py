@@ -26,6 +26,7 @@ from phitodeep.errors import (
     OrderError,
     PhitodeepError,
 )
+from phitodeep.initialization import He
 from phitodeep.io import model_file
 from phitodeep.io.model_file import VERSION, open_model
 from phitodeep.io.tensors import open_tensors, write_tensors
@@ -753,3 +754,14 @@ def test_checkpoints_of_each_version_are_resumed(version: int, tmp_path: Path) -
     np.testing.assert_allclose(
         model.predict(arrays["X"]), arrays["at the end"], rtol=1e-4, atol=1e-5
     )
+
+
+def test_a_loaded_model_grows_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    Sequential(Dense(3, 2), Tanh(), seed=1).save(path)
+    model = phitodeep.load(path)
+    model.add(Dense(4))
+    model.build((3,))
+    assert model.layers[0].draw(He(), (4, 4)).any()
+    assert model.predict(np.ones((2, 3))).shape == (2, 4)
+    assert model.layers[2].W.flags.writeable
