@@ -88,9 +88,9 @@ class RandomCrop(_Image):
 
     def create(self, shape: Shape) -> Shape:
         super().create(shape)
-        self._max_offsets(shape)
         if math.prod(self._padded_shape((1, *shape))) > LARGEST:
             raise ShapeError(f"{self!r} pads images of shape {shape} too far for any computer.")
+        self._max_offsets(shape)
         return (*self._window_size(shape), shape[-1])
 
     def _window_size(self, shape: Shape) -> Shape:
@@ -100,7 +100,7 @@ class RandomCrop(_Image):
     def _max_offsets(self, shape: Shape) -> Array:
         """Return the largest offset of the window along each axis of the padded image."""
         sides = zip(shape, self.pads, self._window_size(shape), strict=False)
-        offsets = np.array([n + 2 * p - size for n, p, size in sides], dtype=object)
+        offsets = np.array([n + 2 * p - size for n, p, size in sides])
         if offsets.min() < 0:
             raise ShapeError(f"{self!r} does not fit into images of shape {shape}.")
         return offsets

@@ -156,3 +156,12 @@ def test_a_shifted_training_helps_on_shifted_images(rng: Any) -> None:
         return model.evaluate(moved, y, metrics=["accuracy"])["accuracy"]
 
     assert trained(augmented=True) > 0.95 > 0.9 > trained(augmented=False)
+
+
+def test_offsets_are_machine_integers() -> None:
+    """An array of Python objects would be a loop over the samples in each training step."""
+    layer = RandomCrop(3, padding=1)
+    layer.build((4, 5, 1))
+    layer.forward(np.ones((2, 4, 5, 1), np.float32))
+    assert layer.saved("offsets").dtype == int
+    assert layer._max_offsets((4, 5, 1)).dtype == int
