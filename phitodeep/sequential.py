@@ -600,7 +600,7 @@ class Sequential(Trainable):
         A model that is not built, or whose parts have no name, such as a lambda as its schedule, is
         refused. To continue within an epoch, use `ModelCheckpoint`.
         """
-        write_tensors(path, *self._packed({"model": self.state_dict()} if optimizer else None))
+        write_tensors(path, *self._packed({"model": self._progress()} if optimizer else None))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -681,10 +681,7 @@ class Sequential(Trainable):
     def _packed(
         self, state: StateDict | None = None, run: str | None = None
     ) -> tuple[dict[str, Array], dict[str, str]]:
-        """Return the arrays and texts of a model file; the weights are not written twice."""
-        if state is not None:
-            rest = {key: v for key, v in state["model"].items() if key != "weights"}
-            state = {**state, "model": rest}
+        """Return the arrays and texts of a model file, given a state without the weights."""
         weights = {name: store[key] for name, store, key in self._stored()}
         parts = {"model": self, "tokenizer": check_tokenizer(self.tokenizer)}
         configs = written(parts, "the file", "callback")
@@ -726,10 +723,13 @@ class Sequential(Trainable):
         A model that was built in the same way and loads the state continues bit for bit. Call this
         method between two calls of `train`, or in a callback's `on_epoch_end`.
         """
-        optimizer, seed = self.optimizer.state_dict(), self._seed_sequence
+        return {"weights": self.get_weights(), **self._progress()}
+
+    def _progress(self) -> StateDict:
+        """Return what `state_dict` returns, without the weights."""
+        seed = self._seed_sequence
         return {
-            "weights": self.get_weights(),
-            "optimizer": optimizer,
+            "optimizer": self.optimizer.state_dict(),
             "callbacks": named_states(self.callbacks),
             "epoch": self.epoch,
             "seed": {"entropy": plain(seed.entropy), "spawn_key": plain(seed.spawn_key)},

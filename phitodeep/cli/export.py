@@ -46,7 +46,7 @@ def export(file: Path, form: str, output: Path | None, force: bool) -> None:
     if not _is_module(target):
         raise ArgumentError(
             f"--output {target}: the file is a Python module, so its name must be an identifier "
-            "with the ending .py, and not that of a module of Python or NumPy: try --output net.py."
+            "with the ending .py, which no module of Python or NumPy has: try --output net.py."
         )
     written = [target, *(_ending(target, other) for other in others)]
     for path in written:

@@ -39,7 +39,7 @@ def fitted(X: Array, model: Sequential, name: str) -> Array:
         return X
     if X.shape == shape and shape != (1,):
         raise ShapeError(
-            f"{name} has shape {shape}, which is that of one sample: a single sample must be an "
+            f"{name} has shape {shape}, the shape of one sample: a single sample must be an "
             f"array of shape {(1, *shape)}."
         )
     if X.ndim > 2:

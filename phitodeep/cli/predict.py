@@ -76,7 +76,7 @@ def _predictions(model: Sequential, X: Array, name: str) -> Array:
 
 
 def _classes(P: Array, model: Sequential) -> Array:
-    """Return the class of each prediction: a single score is that of class 1."""
+    """Return the class of each prediction: a single score is the score of class 1."""
     if P.shape[-1] == 1:
         return (P[..., 0] > model.loss.threshold).astype(np.int64)
     return P.argmax(axis=-1)

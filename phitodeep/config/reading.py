@@ -108,7 +108,7 @@ class _Reader:
 
 
 def _array(values: Any, value: Mapping[str, Any]) -> Any:
-    """Return an array of real numbers, none of which changes in the conversion to its dtype."""
+    """Return an array of real numbers; refuse numbers that its dtype cannot hold exactly."""
     name = value.get("dtype")
     dtype = DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:

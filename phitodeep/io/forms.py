@@ -1,4 +1,4 @@
-"""Which plain NumPy function computes the prediction of which layer.
+"""The table of the plain NumPy functions that compute the predictions of the layers.
 
 The function's parameters say what it takes. The first is X; each of the others is named like a
 parameter, a state or a setting of the layer, from which an exported file passes it.

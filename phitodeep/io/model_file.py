@@ -155,7 +155,7 @@ def check_tokenizer(tokenizer: Any) -> Any:
 
 
 class Differences(NamedTuple):
-    """How the weights of a file differ from those of a model: the paths of both, and why.
+    """The differences between the weights of a file and the weights of a model, by path.
 
     missing       paths that the file lacks
     unexpected    paths that the model lacks

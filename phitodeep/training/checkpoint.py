@@ -133,7 +133,7 @@ class ModelCheckpoint(_Monitor):
             raise
         except OSError as error:  # the name is too long, or the folder may not be read
             raise DataError(f"cannot write {path}: {error.strerror or error}.") from error
-        arrays, _ = model._packed(run.state_dict())
+        arrays, _ = model._packed(run.state_dict(weights=False))
         writable(arrays)
         for draft, name in drafts(path.parent):
             if self._is_named(name, r"(-best|-(epoch|step)\d+)?"):
@@ -156,7 +156,7 @@ class ModelCheckpoint(_Monitor):
                 self.written.append(self._named(mark).name)
             names.append("")
         first, *others = [self._named(name) if name else path for name in names]
-        write_tensors(first, *model._packed(run.state_dict(), self.name))
+        write_tensors(first, *model._packed(run.state_dict(weights=False), self.name))
         for other in others:
             atomic_copy(first, other)
         self._prune()

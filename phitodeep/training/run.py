@@ -79,7 +79,7 @@ class Run:
         with suppress(PhitodeepError):  # `state_dict` raises it, if it is called at all
             self._start = self._start or self.model.optimizer.get_config()
 
-    def state_dict(self) -> StateDict:
+    def state_dict(self, *, weights: bool = True) -> StateDict:
         """Return everything that `train(resume=...)` needs: plain JSON values and array copies.
 
         model        `model.state_dict()`
@@ -88,10 +88,12 @@ class Run:
         history      the finished epochs
         place        the first epoch, the steps taken in the unfinished epoch, and its sums
         settings     the options of the call of `train`
+
+        weights=False leaves out the weights of the model, which a file holds anyway.
         """
         totals = self.totals
         return {
-            "model": self.model.state_dict(),
+            "model": self.model.state_dict() if weights else self.model._progress(),
             "optimizer": {
                 "class": type(self.model.optimizer).__name__,
                 "start": self._start,

@@ -44,7 +44,7 @@ class Snapshot(Callback):
 
     def on_pause(self, model: Any, run: Run) -> None:
         if run.ends:
-            write_tensors(self.path, *model._packed(run.state_dict()))
+            write_tensors(self.path, *model._packed(run.state_dict(weights=False)))
 
 
 def former(path: Path) -> bytes:

@@ -146,7 +146,7 @@ class Snapshot(Callback):
 
     def on_pause(self, model: Any, run: Run) -> None:
         if model.optimizer.t == 3:
-            write_tensors(self.path, *model._packed(run.state_dict()))
+            write_tensors(self.path, *model._packed(run.state_dict(weights=False)))
 
 
 def stopping() -> list[Callback]:

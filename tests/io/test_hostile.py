@@ -35,7 +35,7 @@ class Snapshot(Callback):
 
     def on_pause(self, model: Any, run: Run) -> None:
         if model.optimizer.t == 1:
-            write_tensors(self.path, *model._packed(run.state_dict()))
+            write_tensors(self.path, *model._packed(run.state_dict(weights=False)))
 
 
 def checkpoint(path: Path) -> None:

@@ -537,7 +537,7 @@ def test_weights_keep_their_memory(tmp_path: Path) -> None:
 def spoil(path: Path, change: Callable[[dict[str, Array], dict[str, str]], Any]) -> None:
     model = net()
     train(model)
-    arrays, texts = model._packed({"model": model.state_dict()})
+    arrays, texts = model._packed({"model": model._progress()})
     change(arrays, texts)
     write_tensors(path, arrays, texts)
 
