@@ -30,7 +30,7 @@ class Scale(Layer):
     """Y = gain X + shift: a layer of a user's own, with a parameter for each feature."""
 
     gain, shift = Param(decay=True), Param()
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
 
     def create(self, shape: Shape) -> Shape:
         self.gain, self.shift = np.ones(shape[-1]), np.zeros(shape[-1])
@@ -50,7 +50,7 @@ class Scale(Layer):
 class Gate(Container):
     """Y = value(X) * gate(X): a container of a user's own, which holds layers by name."""
 
-    independent_samples, steps = Container.independent_samples, Container.steps
+    independent_samples, time_steps = Container.independent_samples, Container.time_steps
 
     def __init__(self, value: Layer, gate: Layer) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ FLOORS = {
     **dict.fromkeys(
         [f"layers.{n}" for n in ("call", "frame", "param", "random", "weights", "base")], 2
     ),
+    **dict.fromkeys(["steps", "derivations"], 2),
     **dict.fromkeys(["layers", "loss", "metrics"], 3),
     **dict.fromkeys(["optimization", "testing"], 4),
     **dict.fromkeys(["data", "io", "text"], 5),

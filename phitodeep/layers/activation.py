@@ -31,7 +31,7 @@ from phitodeep.types import Array, Shape
 class Elementwise(Layer, registered=False):
     """Y = f(X), elementwise; X, Y, dX and dY have the same shape (N, ...)."""
 
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
 
     def value(self, X: Array) -> Array:
         """Return f(x)."""
@@ -62,7 +62,7 @@ class ReLU(Layer):
     Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines".
     """
 
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
     gives = "numbers"
 
     def forward(self, X: Array) -> Array:
@@ -131,7 +131,7 @@ class PReLU(Layer):
     Source: He et al. 2015, "Delving deep into rectifiers", arXiv:1502.01852, eq. 1 and 8.
     """
 
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
     gives = "numbers"
     alpha = Param()  # never decayed: decay would turn it into ReLU (sec. 2.1 of the paper)
 

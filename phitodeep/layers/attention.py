@@ -239,7 +239,7 @@ class MultiHeadAttention(Layer):
     # --- declarations --------------------------------------------------------------------------
 
     @property
-    def steps(self) -> str:
+    def time_steps(self) -> str:
         return "remembered" if self.causal else "joined"
 
     def compute_mask(self, mask: Array) -> Array | None:
@@ -348,7 +348,7 @@ class TransformerBlock(Chain):
         FeedForward(1, activation)
 
     @property
-    def steps(self) -> str:
+    def time_steps(self) -> str:
         return "remembered" if self.causal else "joined"
 
     def create(self, shape: Shape) -> Shape:

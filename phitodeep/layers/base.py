@@ -40,9 +40,10 @@ from phitodeep.layers.param import State as State
 from phitodeep.layers.random import _SHAPES_ONLY, LARGEST
 from phitodeep.layers.random import RandomKey as RandomKey
 from phitodeep.layers.weights import Weights
+from phitodeep.steps.step import Derivation
 from phitodeep.types import Array, DType, Shape, describe
 
-STEPS = {  # the values of `Layer.steps`: what step t of Y depends on
+STEPS = {  # the values of `Layer.time_steps`: what step t of Y depends on
     "independent": "step t of X only",
     "remembered": "steps up to t of X, which generation keeps in the call's memory",
     "joined": "possibly all steps of X",
@@ -131,13 +132,15 @@ class Layer(Weights, Configurable, registered=False):
     # Declarations. A class that overrides `forward` must declare all of them again, and a class
     # that overrides only `backward` must declare the first one again.
     independent_samples: Any = False  # whether sample i of Y depends only on sample i of X
-    steps: Any = "joined"  # how the steps of (N, T, ...) depend on each other: a key of `STEPS`
+    time_steps: Any = (
+        "joined"  # how the steps of (N, T, ...) depend on each other: a key of `STEPS`
+    )
     output_shape: Shape | None = None  # the shape of one output; None until built
     gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" if unknown
     max_steps: int | None = None  # the maximum number of steps, if there is one
     keeps_lock: Any = False  # whether most time goes into Python code, where only one thread runs
     _mask_remedy: ClassVar[str] = (  # what to do if `compute_mask` refuses
-        'leave out `lengths`; in a layer of your own, declare steps = "independent" or write '
+        'leave out `lengths`; in a layer of your own, declare time_steps = "independent" or write '
         "compute_mask"
     )
     refers_to: ClassVar[tuple[str, ...]] = ()  # attributes that refer to layers elsewhere
@@ -152,8 +155,13 @@ class Layer(Weights, Configurable, registered=False):
                 setattr(cls, name, guard(vars(source)[name]))
                 overridden.add(name)
         if not cls.__module__.startswith("phitodeep."):
-            undeclared = ["independent_samples"] if overridden else []
-            undeclared += ["steps", "gives", "compute_mask"] if "forward" in overridden else []
+            if not callable(vars(cls).get("steps", Layer.steps)):
+                raise ArgumentTypeError(
+                    f"{cls.__name__} declares steps = {cls.steps!r}: steps() is the layer's "
+                    "derivation. To declare how time steps depend on each other, write time_steps."
+                )
+            undeclared = ["independent_samples", "steps"] if overridden else []
+            undeclared += ["time_steps", "gives", "compute_mask"] if "forward" in overridden else []
             for name in undeclared:
                 if all(name not in vars(kind) for kind in new):
                     setattr(cls, name, getattr(Layer, name))
@@ -194,14 +202,23 @@ class Layer(Weights, Configurable, registered=False):
     def backward(self, dY: Array) -> Array | None:
         raise NotImplementedError(f"{type(self).__name__} must implement backward(dY) -> dX.")
 
+    def steps(self) -> Derivation | None:
+        """Return the layer's derivation as data, for the mode of the current call, or None.
+
+        It holds the steps of both passes, from X to Y and from dY to dX and the gradients of all
+        parameters, written as `phitodeep/steps/step.py` explains. The tools that show
+        backpropagation read it. Of a layer without it, they show only X, Y, dY, dX and gradients.
+        """
+        return None
+
     def compute_mask(self, mask: Array) -> Array | None:
         """Return the mask of Y (N, T'), given the mask of X (N, T), or None if Y has no steps.
 
-        A mask is True for each step that is not padding. A layer with steps = "independent" passes
-        it on. Any other layer must override this method and respect the call's mask in both passes;
-        otherwise `lengths` are refused.
+        A mask is True for each step that is not padding. A layer with time_steps = "independent"
+        passes it on. Any other layer must override this method and respect the call's mask in both
+        passes; otherwise `lengths` are refused.
         """
-        if self.steps != "independent":
+        if self.time_steps != "independent":
             raise ArgumentError(
                 f"{self!r} does not accept `lengths`: padding would change the other steps. "
                 f"Remedy: {self._mask_remedy}."

@@ -8,6 +8,7 @@ from typing import Self, cast
 import numpy as np
 
 from phitodeep.checks import check_flag
+from phitodeep.derivations import containers as derived
 from phitodeep.errors import ArgumentError, locate
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, current, within
@@ -32,6 +33,8 @@ class Chain(Container):
     _ends_with_last = True  # whether the chain's output is the output of its last layer
     skips_dX = True
     _numbers: Sequence[int] | None = None  # the layers' positions in the chain as written
+
+    steps = derived.chain
 
     def __init__(self, *layers: Layer, checkpoint: bool = False) -> None:
         super().__init__()

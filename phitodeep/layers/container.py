@@ -64,8 +64,8 @@ class Container(Layer, registered=False):
         return all(layer.independent_samples for layer in self.children().values())
 
     @property
-    def steps(self) -> str:
-        found = {layer.steps for layer in self.children().values()}
+    def time_steps(self) -> str:
+        found = {layer.time_steps for layer in self.children().values()}
         return next((how for how in ("joined", "remembered") if how in found), "independent")
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from phitodeep.checks import check_option
+from phitodeep.derivations import containers as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, current
@@ -25,6 +26,8 @@ class Residual(Chain):
     """
 
     _ends_with_last = False
+
+    steps = derived.residual
 
     def create(self, shape: Shape) -> Shape:
         out = super().create(shape)
@@ -229,7 +232,7 @@ class TimeDistributed(Container):
         return None if dX is None else dX.reshape(shape)
 
     @property
-    def steps(self) -> str:
+    def time_steps(self) -> str:
         with calling(training=True):  # what holds in training holds in predictions too
             return "independent" if self.independent_samples else "joined"
 

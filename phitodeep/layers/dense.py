@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from phitodeep.checks import check_count, check_flag
+from phitodeep.derivations import dense as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import product, sum_rows
 from phitodeep.initialization import He, Initializer, check_initializer
@@ -37,9 +38,11 @@ class Dense(Layer):
 
     W = Param(decay=True)
     b = Param()
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
     gives = "numbers"
     kept_as: ClassVar = {"input_size": "_given_size"}  # as given, not as inferred by `create`
+
+    steps = derived.dense
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class Embedding(Layer):
 
     W = Param(decay=True)
     takes_tokens = True
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
     _flops_per_output = 0
 
     def __init__(self, vocab_size: int, dim: int, *, initializer: Initializer = Normal()) -> None:
@@ -82,7 +82,7 @@ def sum_by_token(tokens: Array, rows: Array, dW: Array) -> None:
 class _Positional(Layer):
     """Base class of layers whose output depends on the position t in (N, T, D)."""
 
-    independent_samples, steps = True, "remembered"  # only the position is remembered
+    independent_samples, time_steps = True, "remembered"  # only the position is remembered
 
     def compute_mask(self, mask: Array) -> Array | None:
         return mask

@@ -34,7 +34,7 @@ class GELU(Layer):
     """
 
     _flops_per_output = 8
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
     gives = "numbers"
 
     def __init__(self, approximate: str = "none") -> None:

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from phitodeep.checks import check_count, check_number
+from phitodeep.derivations import normalization as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import ones, sum_rows
 from phitodeep.kernels import kernel
@@ -23,7 +24,7 @@ class _Scale(Layer):
     """Base class of all norms, with gamma (D,) and its gradient."""
 
     gamma = Param()  # scale; never decayed: gamma = 0 would switch the layer off
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
     _flops_per_output = 8  # mean, centring, squares, their mean, scaling, gamma and beta
     eps: float
 
@@ -90,6 +91,8 @@ class LayerNorm(_ScaleAndShift):
 
     Source: Ba, Kiros and Hinton 2016, "Layer Normalization", arXiv:1607.06450, sec. 3.
     """
+
+    steps = derived.layer_norm
 
     def __init__(self, eps: float = 1e-5) -> None:
         super().__init__()
@@ -177,7 +180,7 @@ class GroupNorm(_ScaleAndShift):
     Source: Wu and He 2018, "Group normalization", arXiv:1803.08494, eq. 7.
     """
 
-    steps = "joined"
+    time_steps = "joined"
     _mask_remedy = "use LayerNorm or RMSNorm, which normalise each step separately"
 
     def __init__(self, groups: int, eps: float = 1e-5) -> None:

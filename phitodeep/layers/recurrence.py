@@ -45,7 +45,7 @@ class _Recurrent(Layer):
     Wx = Param(decay=True)
     Wh = Param(decay=True)
     b = Param()
-    independent_samples, steps = True, "remembered"
+    independent_samples, time_steps = True, "remembered"
     gates = 1
     states = 1  # arrays (N, H) that one step passes to the next: h, and in an LSTM also c
     kept = 0  # arrays (N, H) that a step keeps for `back` in addition to its gates

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from phitodeep.checks import check_option
+from phitodeep.derivations import recurrent as derived
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param
@@ -30,6 +31,8 @@ class RNN(_Recurrent):
     """
 
     cell = "rnn"
+
+    steps = derived.rnn
 
     def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:
         A[t] += U
@@ -204,7 +207,7 @@ class Bidirectional(Container):
     Source: Schuster and Paliwal 1997, "Bidirectional recurrent neural networks".
     """
 
-    steps = "joined"
+    time_steps = "joined"
     skips_dX = True
 
     def __init__(self, layer: Layer, merge: str = "concat") -> None:

@@ -23,7 +23,7 @@ class Dropout(Layer):
     Source: Srivastava et al. 2014, "Dropout", JMLR 15, sec. 10 (the scaled form).
     """
 
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class GaussianNoise(Layer):
     Computation 7.
     """
 
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
 
     def __init__(self, std: float) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Reparameterize(Layer):
     Source: Kingma and Welling 2014, arXiv:1312.6114, sec. 2.4 and eq. 10.
     """
 
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
 
     def create(self, shape: Shape) -> Shape:
         return (*shape[:-1], self._latent(shape))

@@ -61,7 +61,7 @@ class Reshape(_Rearrangement):
         self.shape = shape
 
     @property
-    def steps(self) -> str:
+    def time_steps(self) -> str:
         """The steps of X (N, T, ...) stay separate if each keeps its number of elements."""
         if self.input_shape is None or len(self.input_shape) < 2:
             return "joined"
@@ -99,7 +99,7 @@ class Permute(_Rearrangement):
         self.dims = dims
 
     @property
-    def steps(self) -> str:
+    def time_steps(self) -> str:
         return "independent" if self.dims[:1] == (1,) else "joined"
 
     def create(self, shape: Shape) -> Shape:
@@ -136,7 +136,7 @@ class Select(_Rearrangement):
         Parallel(Select([0, 1]), Chain(Select([2], tokens=True), Embedding(7, 3), Flatten()))
     """
 
-    steps = "independent"
+    time_steps = "independent"
 
     def __init__(self, columns: int | Sequence[int], *, tokens: bool = False) -> None:
         super().__init__()

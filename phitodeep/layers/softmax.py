@@ -26,7 +26,7 @@ class _AlongAxis(Layer):
         self.axis = axis
 
     @property
-    def steps(self) -> str:
+    def time_steps(self) -> str:
         """Steps are "joined" if the axis is the time axis, 1, and "independent" otherwise."""
         axis = self.axis
         if self.output_shape is not None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from phitodeep.checks import check_flag, check_option
+from phitodeep.derivations import dense as derived
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
@@ -30,8 +31,10 @@ class TiedDense(Layer):
     Source: Press and Wolf 2017, "Using the output embedding", arXiv:1608.05859.
     """
 
-    independent_samples, steps = True, "independent"
+    independent_samples, time_steps = True, "independent"
     refers_to = ("embedding",)  # which the model holds at another path
+
+    steps = derived.tied_dense
 
     def __init__(self, embedding: Embedding) -> None:
         super().__init__()
@@ -90,7 +93,7 @@ class Lambda(Layer):
                            that masks pass through and `generate` can work step by step
     """
 
-    kept_as: ClassVar = {"forward": "function", "backward": "derivative"}
+    kept_as: ClassVar = {"forward": "function", "backward": "derivative", "steps": "time_steps"}
     _mask_remedy = (
         'if its functions treat each step separately, write Lambda(..., steps="independent")'
     )
@@ -108,7 +111,7 @@ class Lambda(Layer):
             raise ArgumentTypeError("Lambda takes two functions: forward(X), backward(dY, X, Y).")
         self.function, self.derivative = forward, backward
         self.independent_samples = check_flag(independent_samples, "Lambda independent_samples")
-        self.steps = check_option(steps, "Lambda steps", ("independent", "joined"))
+        self.time_steps = check_option(steps, "Lambda steps", ("independent", "joined"))
 
     def create(self, shape: Shape) -> Shape:
         if math.prod(shape) > LARGEST_SAMPLE:

@@ -12,6 +12,7 @@ from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.call import calling, current
 from phitodeep.layers.frame import Buffered, Frame
+from phitodeep.steps.step import Derivation
 from phitodeep.types import Array, Shape, describe
 
 _MUST_IMPLEMENT = "{} must implement {}(P, T, w, total), which loss_func and loss_gradient call."
@@ -37,6 +38,9 @@ class Loss(Buffered, Configurable, registered=False):
         own = {"value", "gradient", "value_and_gradient"} & set(vars(cls))
         if own and "independent_samples" not in vars(cls):
             cls.independent_samples = cls.__module__.startswith("phitodeep.")
+        other = {"value", "gradient", "value_and_gradient", "each", "slope"} & set(vars(cls))
+        if other and "steps" not in vars(cls):
+            cls.steps = Loss.steps  # type: ignore[method-assign]
 
     def __init__(self) -> None:
         self._frame = Frame()
@@ -114,6 +118,14 @@ class Loss(Buffered, Configurable, registered=False):
         """Return the value and the gradient, for T from `targets` and w from `weights`."""
         with calling(needs_dX=True, reuse=False):  # a custom loss may run layers
             return self.value(P, T, w, total), self.gradient(P, T, w, total)
+
+    def steps(self) -> Derivation | None:
+        """Return the loss's derivation as data, from P, T, w and share to L and dP, or None.
+
+        w (the shape of `positions`) holds the weights, 1 by default; share is 1 / total. See
+        `phitodeep/steps/step.py`.
+        """
+        return None
 
     # --- with a watcher --------------------------------------------------------------------
 

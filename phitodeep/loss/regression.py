@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import check_flag, check_number
+from phitodeep.derivations import losses as derived
 from phitodeep.errors import ArgumentError
 from phitodeep.loss.base import Elementwise, Rowwise, reciprocal
 from phitodeep.types import Array, Shape
@@ -19,6 +20,8 @@ class MeanSquaredError(Elementwise):
     Shapes: P (N, ...), T the same, or (N,) for P (N, 1). The unit is the square of T's unit.
     Source: Gauss 1809, "Theoria motus corporum coelestium", art. 179 (least squares).
     """
+
+    steps = derived.mean_squared_error
 
     def each(self, P: Array, T: Array) -> Array:
         return np.square(P - T)

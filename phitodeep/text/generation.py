@@ -83,8 +83,8 @@ class Reader:
 
     def __init__(self, model: Chain, ids: Array, cache: bool | None) -> None:
         self.model = model
-        self.cached = model.steps != "joined" if cache is None else bool(cache)
-        if self.cached and model.steps == "joined":
+        self.cached = model.time_steps != "joined" if cache is None else bool(cache)
+        if self.cached and model.time_steps == "joined":
             path, layer = _first_joined(model)
             raise ArgumentError(
                 f"cache=True, but layer {path}, {layer!r}, may depend on all steps and keeps "
@@ -94,7 +94,7 @@ class Reader:
         self.max_steps = _max_steps(model)
         self.window = self.unread = ids[:, -self.max_steps :]
         self.memory: dict[Layer, Any] = {}
-        if model.steps == "joined":
+        if model.time_steps == "joined":
             _check_prompt(model, self.window.shape[1])
 
     def append(self, tokens: Array) -> None:
@@ -121,7 +121,7 @@ class Reader:
 def _first_joined(layer: Layer, path: str = "") -> tuple[str, Layer]:
     """Return the path, such as `3.layers.0`, and the first layer that depends on all steps."""
     for key, child in layer.children().items():
-        if child.steps == "joined":
+        if child.time_steps == "joined":
             return _first_joined(child, f"{path}.{key}" if path else key.removeprefix("layers."))
     return path, layer
 
@@ -133,7 +133,7 @@ def _max_steps(model: Chain) -> int:
     longer sequences, as with a Flatten before a Dense, it is T.
     """
     limit = sys.maxsize if model.max_steps is None else model.max_steps
-    if model.steps == "joined" and model.input_shape is not None:
+    if model.time_steps == "joined" and model.input_shape is not None:
         T = model.input_shape[0]
         if T < limit and _length_error(model, min(limit, 2 * T + 1)) is not None:
             return T

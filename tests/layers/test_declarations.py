@@ -104,19 +104,19 @@ def test_steps_depend_on_each_other_as_a_layer_says(
     make: Any, shape: Shape, tokens: int, training: bool
 ) -> None:
     layer = examples.made(make, shape)
-    assert layer.steps in STEPS
+    assert layer.time_steps in STEPS
     X, dY = examples.data(layer, shape, tokens)
     before = passes(layer, X, dY, training)
-    if layer.steps == "joined" or (training and not layer.independent_samples):
+    if layer.time_steps == "joined" or (training and not layer.independent_samples):
         return
     if before["Y"].shape[1:2] != X.shape[1:2]:
-        assert layer.steps == "remembered", "a layer that ends the steps joins them"
+        assert layer.time_steps == "remembered", "a layer that ends the steps joins them"
         return
     for t in range(X.shape[1]):
         X_t, dY_t = X.copy(), dY.copy()
         X_t[:, t], dY_t[:, t] = other(X[:, t], tokens), other(dY[:, t])
         steps = np.arange(X.shape[1])
-        alone = layer.steps == "independent"
+        alone = layer.time_steps == "independent"
         changed = {"Y": (X_t, dY, steps != t if alone else steps < t)}
         changed["dX"] = (X, dY_t, steps != t if alone else steps > t)
         for name in changed.keys() & before.keys():
@@ -215,10 +215,10 @@ def test_what_is_not_built_yet_declares_no_more_than_it_knows() -> None:
         (TransformerBlock(2), "joined"),
         (TransformerBlock(2, causal=True), "remembered"),
     ):
-        assert layer.steps == steps, layer
+        assert layer.time_steps == steps, layer
     softmax = Softmax(axis=-2)
     softmax.build((4, 3, 2))
-    assert softmax.steps == "independent"  # the axis is that of 3, the steps are 4
+    assert softmax.time_steps == "independent"  # the axis is that of 3, the steps are 4
 
 
 @pytest.mark.parametrize(
@@ -238,4 +238,4 @@ def test_layers_that_move_numbers_know_which_steps_stay(
     layer: Layer, shape: Shape, steps: str
 ) -> None:
     layer.build(shape)
-    assert layer.steps == steps
+    assert layer.time_steps == steps

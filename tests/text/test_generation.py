@@ -251,7 +251,7 @@ def test_with_and_without_memory_the_tokens_are_the_same(makers, seed, T, N):
     prompt = np.random.default_rng(seed).integers(0, V, (N, T))
     most = PLACES if model.max_steps else 10**6
     wanted = slowly(model, prompt, 8, seed, most)
-    for cache in (None, False) if model.steps == "joined" else (None, False, True):
+    for cache in (None, False) if model.time_steps == "joined" else (None, False, True):
         np.testing.assert_array_equal(model.generate(prompt, 8, seed=seed, cache=cache), wanted)
 
 
@@ -272,7 +272,7 @@ def test_each_layer_generates_as_it_predicts(make, dtype):
 @pytest.mark.parametrize("make", JOINED, ids=lambda make: repr(make()))
 def test_only_an_explicit_memory_is_refused(make):
     model = written([Residual(Tanh(), make())])
-    assert model.steps == "joined"
+    assert model.time_steps == "joined"
     with pytest.raises(
         ArgumentError, match=r"cache=True, but layer 1\.layers\.1.*Remedy: leave out"
     ):
@@ -286,14 +286,14 @@ def test_a_layer_of_a_users_own_sees_the_whole_window_unless_it_says_otherwise()
             return X.cumsum(axis=1)
 
     class Alone(Layer):
-        steps = "independent"
+        time_steps = "independent"
 
         def forward(self, X):
             return np.tanh(X)
 
     for layer, steps in ((Running(), "joined"), (Alone(), "independent")):
         model = written([layer])
-        assert model.steps == steps
+        assert model.time_steps == steps
         tokens = model.generate([1, 2], 6, seed=0)
         np.testing.assert_array_equal(tokens, slowly(model, [1, 2], 6, 0, 99))
 
@@ -338,7 +338,7 @@ def test_what_were_features_are_no_steps_that_a_memory_goes_on_from():
         Embedding(V, 3), GRU(6, return_sequences=False), Reshape(6, 1), GRU(V), dtype="float64"
     )
     model.build((4,))
-    assert model.steps == "joined"
+    assert model.time_steps == "joined"
     tokens = model.generate([1, 2], 6, seed=0)
     np.testing.assert_array_equal(tokens, slowly(model, [1, 2], 6, 0, 99))
 

@@ -1,0 +1,267 @@
+"""The interpreter of derivations: it runs the steps of a layer, a model or a loss, one by one.
+
+A program is a generator. It yields a `Position` before each step and receives the step's value, so
+whoever runs it may compute the value, replace it, or stop. `run` simply computes all of them.
+
+    scope = Scope(layer, X=X)
+    run(forward(scope))
+    run(backward(scope, dY))
+    scope["Y"], scope["dX"], scope["dW"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phitodeep.errors import ArgumentError
+from phitodeep.layers.call import Call, current, within
+from phitodeep.steps.step import Derivation, Given, Loop, Step, Through
+from phitodeep.types import Array, DType, settings
+
+
+class Position(NamedTuple):
+    """A place in a program: the step that comes next, and the symbols that it may read."""
+
+    scope: Scope
+    direction: str  # "forward" or "backward"
+    step: Step
+    t: int | None = None  # inside a loop over time
+
+    @property
+    def key(self) -> str:
+        """Path, direction and symbol, such as "1.backward.dW"."""
+        return ".".join(part for part in (self.scope.path, self.direction, self.name) if part)
+
+    @property
+    def name(self) -> str:
+        return self.step.symbol if self.t is None else f"{self.step.symbol}[{self.t}]"
+
+    def value(self) -> Any:
+        """Compute the step, in the mode of its pass."""
+        with within(self.scope.call):
+            return self.scope.cast(self.step.value(self.scope))
+
+
+Program = Generator[Position, Any, None]
+
+
+class Scope:
+    """The symbols of one pass of a layer or a loss, by name.
+
+    layer     the layer or the loss
+    path      its path, or "loss"
+    call      the mode of the pass
+    dtype     what arrays are converted to, or None
+    inside    the scopes of the layers inside, by key
+    result    a function of (key, name) that replaces running the steps of a layer inside
+    """
+
+    def __init__(
+        self,
+        layer: Any,
+        path: str = "",
+        *,
+        call: Call | None = None,
+        dtype: DType = None,
+        result: Callable[[str, str], Any] | None = None,
+        **symbols: Any,
+    ) -> None:
+        self.layer, self.path, self.dtype, self.result = layer, path, dtype, result
+        self.call = (current() if call is None else call)._replace(watch=None)
+        self.inside: dict[str, Scope] = {}
+        self.t: int | None = None
+        self._before: int | None = None  # the previous t of the loop
+        self._series: dict[str, dict[int, Any]] = {}  # the symbols of loops
+        with within(self.call):
+            self.derivation = derivation_of(layer)
+        numbers = {k: v for k, v in settings(layer).items() if type(v) in (int, float)}
+        symbols = {**numbers, **symbols}
+        if hasattr(layer, "params"):
+            lent = {name: owner.params[own] for name, (owner, own) in layer.tied.items()}
+            symbols |= {**layer.state, **lent, **layer.params}
+        self.values: dict[str, Any] = {name: self.cast(v) for name, v in symbols.items()}
+
+    def cast(self, value: Any) -> Any:
+        """Convert an array of floating-point numbers to the scope's dtype."""
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f":
+            return value if self.dtype is None else value.astype(self.dtype, copy=False)
+        return value
+
+    def __getitem__(self, symbol: str) -> Any:
+        if symbol == "t" and self.t is not None:
+            return self.t
+        series = self._series.get(symbol)
+        if series is None:
+            return self.values[symbol]
+        if self.t is not None:
+            return series[self.t]
+        return np.stack([series[t] for t in sorted(series)], axis=1)
+
+    def __setitem__(self, symbol: str, value: Any) -> None:
+        if self.t is None:
+            self.values[symbol] = value
+        else:
+            self._series.setdefault(symbol, {})[self.t] = value
+
+    def __contains__(self, symbol: str) -> bool:
+        series = self._series.get(symbol)
+        return symbol in self.values if series is None else self.t is None or self.t in series
+
+    def find(self, symbol: str) -> Any:
+        """The value of a symbol, or None, as for the dX of a layer that takes tokens."""
+        try:
+            return self[symbol]
+        except KeyError:
+            return None
+
+    def symbols(self) -> dict[str, Any]:
+        """All symbols and their values."""
+        return {**self.values, **{name: self[name] for name in self._series}}
+
+    def at(self, t: int | None) -> Scope:
+        """The same symbols as seen in round t of a loop."""
+        other = object.__new__(Scope)
+        vars(other).update(vars(self), t=t)
+        return other
+
+    def carried(self, of: str, start: str) -> Any:
+        """What the previous round of the loop computed as `of`, or `start` in the first round."""
+        return self.values[start] if self._before is None else self._series[of][self._before]
+
+    def result_of(self, child: str, name: str) -> Any:
+        """The Y or dX of a layer inside."""
+        return self.inside[child].find(name) if self.result is None else self.result(child, name)
+
+    def rounds(self, loop: Loop) -> Iterator[int]:
+        """Yield each t of a loop, in order, and set it here meanwhile."""
+        self._before = None
+        for t in loop.times(self):
+            self.t = t
+            yield t
+            self._before = t
+        self.t = self._before = None
+
+
+class _Input(Given):
+    """What a pass receives: X, dY, or the P of a loss."""
+
+
+def derivation_of(layer: Any) -> Derivation:
+    """The derivation of a layer or a loss; without one, its two passes are one step each."""
+    found = layer.steps()
+    return _boundaries(layer) if found is None else found
+
+
+def _boundaries(layer: Any) -> Derivation:
+    """The passes of a layer without a derivation, as single steps."""
+    words = "computed by the layer, which has no steps()"
+
+    def forward(symbols: Any) -> Any:
+        return np.array(layer.forward(symbols["X"]))
+
+    def backward(symbols: Any) -> Any:
+        forward(symbols)  # so that nothing else has run between the two passes
+        return layer.backward(symbols["dY"])
+
+    def gradient(name: str) -> Given:
+        return Given(f"d{name}", words, lambda symbols: layer.grads[name].copy())
+
+    names = [*layer.params, *layer.tied]
+    return Derivation(
+        [Given("Y", words, forward)], [Given("dX", words, backward), *map(gradient, names)]
+    )
+
+
+# --- programs ----------------------------------------------------------------------------------
+
+
+def forward(scope: Scope, given: str = "X") -> Program:
+    """The forward pass of a layer; of a loss, `given` is "P"."""
+    yield from _given(scope, "forward", given, scope[given])
+    yield from _perform(scope.derivation.forward, scope, "forward")
+
+
+def backward(scope: Scope, dY: Any = None) -> Program:
+    """The backward pass of a layer for dY, after `forward`; a loss takes no dY."""
+    if dY is not None:
+        yield from _given(scope, "backward", "dY", scope.cast(dY))
+    yield from _perform(scope.derivation.backward, scope, "backward")
+
+
+def _given(scope: Scope, direction: str, symbol: str, value: Any) -> Program:
+    """What a pass receives is a position too, so that it can be replaced."""
+    scope[symbol] = yield Position(scope, direction, _Input(symbol, "given", lambda _: value))
+
+
+def _perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
+    for step in steps:
+        if isinstance(step, Loop):
+            for _ in scope.rounds(step):
+                yield from _perform(step.body, scope, direction)
+            continue
+        if isinstance(step, Through) and scope[step.of] is None:
+            scope[step.symbol] = None  # the layer after it takes tokens, which have no gradient
+            continue
+        if isinstance(step, Through) and scope.result is None:
+            yield from _inside(step, scope)
+        scope[step.symbol] = yield Position(scope, direction, step, scope.t)
+
+
+def _inside(step: Through, scope: Scope) -> Program:
+    """The pass of a layer inside."""
+    if step.back:
+        yield from backward(scope.inside[step.child], scope[step.of])
+        return
+    mask = scope.call.mask if isinstance(step.mask, str) else step.mask
+    layer = scope.layer.children()[step.child]
+    path = f"{scope.path}.{step.child}" if scope.path else step.child.removeprefix("layers.")
+    call = scope.call._replace(mask=mask)
+    inner = Scope(layer, path, call=call, dtype=scope.dtype, X=scope[step.of])
+    scope.inside[step.child] = inner
+    yield from forward(inner)
+
+
+Edit = Callable[[Position, Any], Any]
+
+
+def run(program: Program, edit: Edit | None = None) -> None:
+    """Run a program to its end; `edit` may replace each value as it is computed."""
+    try:
+        position = next(program)
+        while True:
+            value = position.value()
+            position = program.send(value if edit is None else edit(position, value))
+    except StopIteration:
+        return
+
+
+def passes(layer: Any, X: Array, dY: Array | None = None, **options: Any) -> Scope:
+    """Run both passes of a layer by its steps, or only the forward pass; return its symbols."""
+    scope = Scope(layer, X=X, **options)
+    run(forward(scope))
+    if dY is not None:
+        run(backward(scope, dY))
+    return scope
+
+
+def gradients(scope: Scope) -> Mapping[str, Any]:
+    """The gradients of all parameters of a layer and the layers inside, by path."""
+    found = {}
+    names = [*scope.layer.params, *scope.layer.tied]
+    for name in names:
+        if f"d{name}" in scope:
+            found[f"{scope.path}.{name}".removeprefix(".")] = scope[f"d{name}"]
+    for inner in scope.inside.values():
+        found |= gradients(inner)
+    return found
+
+
+def check_steps(layer: Any) -> None:
+    """Refuse a layer without a derivation."""
+    if layer.steps() is None:
+        raise ArgumentError(
+            f"{layer!r} has no derivation: write steps(self), which returns a Derivation."
+        )

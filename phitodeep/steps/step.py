@@ -1,0 +1,295 @@
+"""The kinds of steps in a derivation: what a layer or a loss computes, written as data.
+
+    Given      a value from outside the mathematics: a size, a drawn mask, one-hot labels
+    Let        an elementwise NumPy expression of earlier symbols, which broadcast
+    Arrange    the same numbers in other places: windows, slices, transposes, zeros around a border
+    Sum        a sum of products, written as einsum does: it names the indices that it sums over
+    Max        the largest element along some indices
+    Loop       steps that run once for each t; Carry reads what the previous t computed
+    Through    the pass of a layer inside a container
+
+A sum is always a `Sum`, never hidden in an expression. The origin of every number can therefore be
+found without knowing the layer: see `phitodeep/steps/terms.py`. `phitodeep/steps/run.py` runs the
+steps, and `phitodeep/steps/notation.py` writes their formulas.
+
+A derivation is a list of steps for each direction. The forward steps start from X and the
+parameters, and end with Y. The backward steps start from dY and all of these, and compute dX and
+the gradient of each parameter W under the name dW. A loss computes L from P, and then dP.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from phitodeep.types import Array
+
+LETTERS = "nthwuvzyabcdefgijklmopqrsx"  # names for the axes that "..." stands for
+
+
+class Symbols(Protocol):
+    """The values of a pass, by symbol: see `phitodeep.steps.run.Scope`."""
+
+    def __getitem__(self, symbol: str) -> Any: ...
+
+
+class Step:
+    """One step: it computes a symbol from earlier ones.
+
+    symbol      what it computes, such as "dW"
+    code        how: a NumPy expression, or the indices of a sum such as "ni,nj->ij"
+    operands    the earlier symbols that it reads
+    words       what the symbol means, where a formula does not say it
+    """
+
+    symbol: str
+    code: str
+    operands: tuple[str, ...]
+    words: str
+
+    def value(self, symbols: Symbols) -> Any:
+        """Compute the symbol."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{self.symbol} = {self.code or self.words}"
+
+
+class Derivation(NamedTuple):
+    """The steps of a layer or a loss, in the order in which they run."""
+
+    forward: Sequence[Step]
+    backward: Sequence[Step]
+
+    def every(self) -> Iterator[Step]:
+        """Yield all steps, those inside loops included."""
+        for steps in self:
+            yield from _flat(steps)
+
+
+def _flat(steps: Sequence[Step]) -> Iterator[Step]:
+    for step in steps:
+        yield step
+        if isinstance(step, Loop):
+            yield from _flat(step.body)
+
+
+@dataclass(frozen=True, repr=False)
+class Given(Step):
+    """A value from outside the mathematics; `find` computes it from the symbols so far."""
+
+    symbol: str
+    words: str
+    find: Callable[[Symbols], Any]
+    code = ""
+    operands = ()
+
+    def value(self, symbols: Symbols) -> Any:
+        return self.find(symbols)
+
+
+def size(symbol: str, of: str, axis: int, words: str) -> Given:
+    """The length of an axis."""
+    return Given(symbol, words, lambda symbols: symbols[of].shape[axis])
+
+
+class _Expression(Step):
+    """A step with a NumPy expression."""
+
+    def value(self, symbols: Symbols) -> Any:
+        return evaluate(self.code, symbols)
+
+
+@dataclass(frozen=True, repr=False)
+class Let(_Expression):
+    """An elementwise expression: each element reads the elements in the same place."""
+
+    symbol: str
+    code: str
+    words: str = ""
+
+    @property
+    def operands(self) -> tuple[str, ...]:  # type: ignore[override]
+        return names_in(self.code)
+
+
+@dataclass(frozen=True, repr=False)
+class Arrange(_Expression):
+    """The elements of one operand in other places; places that hold none of them are 0.
+
+    `of` is the operand whose elements move. The other symbols in the expression say where to.
+    """
+
+    symbol: str
+    code: str
+    of: str
+    words: str
+
+    @property
+    def operands(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.of, *(name for name in names_in(self.code) if name != self.of))
+
+
+@dataclass(frozen=True, repr=False)
+class _Indexed(Step):
+    """A step that names the indices of its operands and of its result.
+
+    "..." stands for all axes that have no letter, and "1" in the result for an axis of length 1.
+    """
+
+    symbol: str
+    code: str
+    operands: tuple[str, ...]
+    words: str
+
+    def __init__(self, symbol: str, code: str, *operands: str, words: str = "") -> None:
+        for name, value in (("symbol", symbol), ("code", code), ("operands", operands)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "words", words)
+
+    def indices(self, ranks: Sequence[int]) -> tuple[list[str], str]:
+        """Return the letters of each operand and of the result (with "1"), given the ranks."""
+        given, _, out = self.code.replace(" ", "").partition("->")
+        parts = given.split(",")
+        more = max(
+            (r - len(p) + 3 for p, r in zip(parts, ranks, strict=True) if "..." in p), default=0
+        )
+        letters = LETTERS if more < 3 else LETTERS.replace("t", "")  # images: n h w
+        free = [letter for letter in letters if letter not in self.code]
+        stands = "".join(free[:more])
+        return [p.replace("...", stands) for p in parts], out.replace("...", stands)
+
+    def letters(self, symbols: Symbols) -> tuple[list[str], str]:
+        return self.indices([np.ndim(symbols[name]) for name in self.operands])
+
+
+class Sum(_Indexed):
+    """The sum of the products of all operands over the indices that the result does not have."""
+
+    def value(self, symbols: Symbols) -> Any:
+        parts, out = self.letters(symbols)
+        arrays = [symbols[name] for name in self.operands]
+        kept = out.replace("1", "")
+        total = np.einsum(f"{','.join(parts)}->{kept}", *arrays, optimize=len(arrays) > 1)
+        return np.asarray(total) if "1" not in out else np.expand_dims(total, ones_in(out))
+
+
+class Max(_Indexed):
+    """The largest element of the operand along the indices that the result does not have."""
+
+    def value(self, symbols: Symbols) -> Any:
+        (part,), out = self.letters(symbols)
+        kept = out.replace("1", "")
+        along = "".join(i for i in part if i not in kept)
+        A = np.einsum(f"{part}->{kept}{along}", symbols[self.operands[0]])
+        largest = A.max(axis=tuple(range(len(kept), A.ndim)))
+        return largest if "1" not in out else np.expand_dims(largest, ones_in(out))
+
+
+def ones_in(out: str) -> tuple[int, ...]:
+    """The axes of length 1 in the indices of a result."""
+    return tuple(k for k, i in enumerate(out) if i == "1")
+
+
+@dataclass(frozen=True, repr=False)
+class Carry(Step):
+    """What the previous round of the loop computed as `of`, or `start` in the first round."""
+
+    symbol: str
+    of: str
+    start: str
+    words: str = ""
+
+    @property
+    def code(self) -> str:  # type: ignore[override]
+        return f"{self.of} of the previous t, at first {self.start}"
+
+    @property
+    def operands(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.of, self.start
+
+    def value(self, symbols: Any) -> Any:
+        return symbols.carried(self.of, self.start)
+
+
+@dataclass(frozen=True, repr=False)
+class Loop(Step):
+    """Steps that run once for each t along the time axis of `along` (N, T, ...).
+
+    After the loop, a symbol of the body stands for all its values (N, T, ...). In the body of this
+    loop and of later ones, it stands for the value at the current t.
+    """
+
+    along: str
+    body: Sequence[Step]
+    reverse: bool = False
+    symbol = "t"
+    operands = ()
+    words = ""
+
+    @property
+    def code(self) -> str:  # type: ignore[override]
+        return f"for t in {'reversed(range(T))' if self.reverse else 'range(T)'}"
+
+    def times(self, symbols: Symbols) -> list[int]:
+        T = symbols[self.along].shape[1]
+        return list(reversed(range(T))) if self.reverse else list(range(T))
+
+
+@dataclass(frozen=True, repr=False)
+class Through(Step):
+    """The forward or backward pass of a layer inside: Y from X, or dX from dY.
+
+    child    its key in `children()`, such as "layers.0"
+    mask     the mask of its input; "same" is the mask of the call
+    """
+
+    symbol: str
+    of: str
+    child: str
+    back: bool = False
+    mask: Array | str | None = "same"
+    words: str = ""
+
+    @property
+    def code(self) -> str:  # type: ignore[override]
+        return f"{self.child}.{'backward' if self.back else 'forward'}({self.of})"
+
+    @property
+    def operands(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (self.of,)
+
+    def value(self, symbols: Any) -> Any:
+        return symbols.result_of(self.child, "dX" if self.back else "Y")
+
+
+# --- expressions -------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(code: str) -> CodeType:
+    return compile(code, f"<{code}>", "eval")
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: str) -> tuple[str, ...]:
+    """The symbols that an expression reads, in order."""
+    nodes = sorted(
+        (n for n in ast.walk(ast.parse(code, mode="eval")) if isinstance(n, ast.Name)),
+        key=lambda n: (n.lineno, n.col_offset),
+    )
+    return tuple(dict.fromkeys(n.id for n in nodes if n.id != "np"))
+
+
+def evaluate(code: str, symbols: Any) -> Any:
+    """The value of an expression of `np` and the symbols.
+
+    The text is always part of a derivation or typed by the user, never read from a file.
+    """
+    return eval(_compiled(code), {"np": np, "__builtins__": {}}, symbols)

@@ -1,0 +1,243 @@
+"""Where a number comes from: the terms of the sum that one cell of an array is.
+
+found = why(step, symbols, 2, 3)
+found.total          the cell
+found[0]             the largest term: its `at`, `factors` and `value`
+print(found)
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+
+from phitodeep.errors import ShapeError
+from phitodeep.steps.step import Arrange, Let, Max, Step, Sum, evaluate, names_in
+
+SHOWN = 5  # terms that are printed
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of a sum.
+
+    at         the values of the summed indices, such as {"n": 7}
+    factors    the numbers that it multiplies, by symbol
+    value      the term itself
+    """
+
+    at: dict[str, int]
+    factors: dict[str, float]
+    value: float
+
+    def __str__(self) -> str:
+        product = " x ".join(f"{name} {number:.4g}" for name, number in self.factors.items())
+        place = ", ".join(f"{index} = {k}" for index, k in self.at.items())
+        return (
+            f"{self.value:+.4g}" + f"  = {product}" * bool(product) + f"  ({place})" * bool(place)
+        )
+
+
+class Why(Sequence[Term]):
+    """The terms of one cell, largest first, and their sum.
+
+    name     what the cell is called, such as "dW[2, 3]"
+    total    the sum of all terms, which is the cell
+    """
+
+    def __init__(
+        self,
+        name: str,
+        values: Any,
+        at: dict[str, Any],
+        factors: dict[str, Any],
+        words: str = "",
+    ) -> None:
+        self.name, self.words = name, words
+        self._values = np.asarray(values, np.float64).reshape(-1)
+        self._at, self._factors = at, factors
+        self._order = np.argsort(-np.abs(self._values), kind="stable")
+        self.total = (
+            math.fsum(self._values)
+            if np.isfinite(self._values).all()
+            else float(self._values.sum())
+        )
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, k: int) -> Term: ...
+    @overload
+    def __getitem__(self, k: slice) -> list[Term]: ...
+    def __getitem__(self, k: Any) -> Any:
+        if isinstance(k, slice):
+            return [self._term(i) for i in self._order[k]]
+        return self._term(self._order[k])
+
+    def __iter__(self) -> Iterator[Term]:
+        return map(self._term, self._order)
+
+    def _term(self, i: Any) -> Term:
+        factors = {name: float(np.reshape(f, -1)[i]) for name, f in self._factors.items()}
+        return Term({k: int(a[i]) for k, a in self._at.items()}, factors, float(self._values[i]))
+
+    def __str__(self) -> str:
+        lines = [f"{self.name} = {self.total:.6g}" + f"  {self.words}" * bool(self.words)]
+        lines += [f"  {term}" for term in self[:SHOWN]]
+        rest = self._order[SHOWN:]
+        if len(rest):
+            lines.append(
+                f"{self._values[rest].sum():+.4g}".rjust(0).join(
+                    ("  ", f"  ({len(rest):,} others)")
+                )
+            )
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
+    """The terms of one cell of what `step` computes from the symbols."""
+    shape = np.shape(symbols[step.symbol])
+    place = _checked(cell, shape, name or step.symbol)
+    name = f"{name or step.symbol}[{', '.join(map(str, place))}]" if place else name or step.symbol
+    if isinstance(step, Sum):
+        return _why_sum(step, symbols, place, name)
+    if isinstance(step, Max):
+        return _why_max(step, symbols, place, name)
+    if isinstance(step, Let):
+        return _why_let(step, symbols, place, name)
+    if isinstance(step, Arrange):
+        return _why_arranged(step, symbols, place, name)
+    value = float(np.asarray(symbols[step.symbol])[place])
+    return Why(name, [value], {}, {}, f"({step.words or step.code})")
+
+
+def _checked(cell: Sequence[int], shape: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """The cell without negative indices; refuse one outside the array."""
+    wrong = len(cell) != len(shape) or any(
+        isinstance(i, bool) or not isinstance(i, int | np.integer) or not -n <= i < n
+        for i, n in zip(cell, shape, strict=False)
+    )
+    if wrong:
+        raise ShapeError(
+            f"{name} has shape {shape}, so why takes {len(shape)} indices within it, got {cell}."
+        )
+    return tuple(int(i) % n for i, n in zip(cell, shape, strict=True))
+
+
+def _why_sum(step: Sum, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
+    parts, out = step.letters(symbols)
+    arrays = [np.asarray(symbols[n]) for n in step.operands]
+    sizes = {
+        i: n
+        for part, A in zip(parts, arrays, strict=True)
+        for i, n in zip(part, A.shape, strict=True)
+    }
+    fixed = {i: k for i, k in zip(out, cell, strict=True) if i != "1"}
+    summed = [i for i in sizes if i not in fixed]
+    grids = np.indices([sizes[i] for i in summed]).reshape(len(summed), -1)
+    count = math.prod(sizes[i] for i in summed)
+    where = {i: np.full(count, fixed[i]) if i in fixed else grids[summed.index(i)] for i in sizes}
+    factors: dict[str, Any] = {}
+    for operand, part, A in zip(step.operands, parts, arrays, strict=True):
+        key = operand if operand not in factors else f"{operand} again"
+        factors[key] = np.asarray(A[tuple(where[i] for i in part)], np.float64)
+    values = np.ones(count)
+    for factor in factors.values():
+        values = values * factor
+    return Why(name, values, {i: where[i] for i in summed}, factors)
+
+
+def _why_max(step: Max, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
+    (part,), out = step.letters(symbols)
+    A = np.asarray(symbols[step.operands[0]])
+    fixed = {i: k for i, k in zip(out, cell, strict=True) if i != "1"}
+    row = A[tuple(fixed.get(i, slice(None)) for i in part)]
+    found = np.unravel_index(int(row.argmax()), row.shape)
+    along = [i for i in part if i not in fixed]
+    at = {i: np.array([k]) for i, k in zip(along, found, strict=True)}
+    value = [float(row[found])]
+    return Why(name, value, at, {step.operands[0]: value}, f"(the largest of {row.size})")
+
+
+def _why_let(step: Let, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
+    scalars = {n: _aligned(symbols[n], cell) for n in names_in(step.code)}
+    if isinstance(symbols[step.symbol], np.ndarray):
+        kept = np.asarray(symbols[step.symbol]).dtype
+        scalars = {n: kept.type(v) if v.dtype.kind == "f" else v for n, v in scalars.items()}
+    addends = list(_addends(ast.parse(step.code, mode="eval").body, 1))
+    values = [sign * float(evaluate(text, scalars)) for sign, text in addends]
+    if len(addends) == 1:
+        factors: dict[str, Any] = {n: [float(v)] for n, v in scalars.items()}
+        return Why(name, values, {}, factors, f"= {step.code}")
+    return Parts(name, values, [text for _, text in addends], scalars, f"= {step.code}")
+
+
+class Parts(Why):
+    """The addends of an elementwise expression."""
+
+    def __init__(
+        self, name: str, values: Any, texts: list[str], scalars: dict[str, Any], words: str
+    ) -> None:
+        super().__init__(name, values, {}, {}, words)
+        self._texts, self._scalars = texts, scalars
+
+    def _term(self, i: Any) -> Term:
+        names = names_in(self._texts[i])
+        return Term({}, {n: float(self._scalars[n]) for n in names}, float(self._values[i]))
+
+
+def _addends(node: ast.expr, sign: int) -> Iterator[tuple[int, str]]:
+    """The terms of an expression that is a sum or difference, with their signs."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        yield from _addends(node.left, sign)
+        yield from _addends(node.right, sign if isinstance(node.op, ast.Add) else -sign)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        yield from _addends(node.operand, -sign)
+    else:
+        yield sign, ast.unparse(node)
+
+
+def _aligned(value: Any, cell: tuple[int, ...]) -> Any:
+    """The element of an operand that broadcasting puts in this cell."""
+    A = np.asarray(value)
+    place = cell[len(cell) - A.ndim :] if A.ndim else ()
+    return A[tuple(k if n > 1 else 0 for k, n in zip(place, A.shape, strict=True))]
+
+
+def origin(step: Arrange, symbols: Any, cell: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The cell of `step.of` whose number is in this cell, or None for a 0 that is nobody's."""
+    A = np.asarray(symbols[step.of])
+    numbered = np.arange(1, A.size + 1).reshape(A.shape)
+    number = int(evaluate(step.code, _Replaced(symbols, step.of, numbered))[cell])
+    return tuple(int(k) for k in np.unravel_index(number - 1, A.shape)) if number else None
+
+
+class _Replaced:
+    """Symbols with one of them replaced."""
+
+    def __init__(self, symbols: Any, name: str, value: Any) -> None:
+        self.symbols, self.name, self.other = symbols, name, value
+
+    def __getitem__(self, symbol: str) -> Any:
+        return self.other if symbol == self.name else self.symbols[symbol]
+
+
+def _why_arranged(step: Arrange, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
+    place = origin(step, symbols, cell)
+    if place is None:
+        return Why(name, [0.0], {}, {}, f"(0: outside {step.of})")
+    value = [float(np.asarray(symbols[step.of])[place])]
+    return Why(name, value, {}, {f"{step.of}[{', '.join(map(str, place))}]": value}, "")
