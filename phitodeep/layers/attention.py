@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import check_count, check_flag, check_number, check_option
+from phitodeep.derivations import attention as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import softmax, softmax_rows_back, sum_rows
 from phitodeep.initialization import Initializer, Xavier, check_initializer
@@ -65,6 +66,8 @@ class MultiHeadAttention(Layer):
     Wo = Param(decay=True)
     bo = Param()
     independent_samples = True
+
+    steps = derived.multi_head_attention
 
     def __init__(
         self,

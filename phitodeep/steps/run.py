@@ -40,9 +40,13 @@ class Position(NamedTuple):
         return self.step.symbol if self.t is None else f"{self.step.symbol}[{self.t}]"
 
     def value(self) -> Any:
-        """Compute the step, in the mode of its pass."""
+        """Compute the step, in the mode of its pass; arrays are in C order.
+
+        A copy of an array is in C order too, and sums depend on the order by a last bit.
+        """
         with within(self.scope.call):
-            return self.scope.cast(self.step.value(self.scope))
+            value = self.scope.cast(self.step.value(self.scope))
+        return np.asarray(value, order="C") if isinstance(value, np.ndarray) else value
 
 
 Program = Generator[Position, Any, None]
@@ -202,8 +206,8 @@ def _perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
             for _ in scope.rounds(step):
                 yield from _perform(step.body, scope, direction)
             continue
-        if isinstance(step, Through) and scope[step.of] is None:
-            scope[step.symbol] = None  # the layer after it takes tokens, which have no gradient
+        if any(scope.values.get(name, 0) is None for name in step.operands):
+            scope[step.symbol] = None  # a gradient of tokens, which have none
             continue
         if isinstance(step, Through) and scope.result is None:
             yield from _inside(step, scope)
@@ -218,7 +222,8 @@ def _inside(step: Through, scope: Scope) -> Program:
     mask = scope.call.mask if isinstance(step.mask, str) else step.mask
     layer = scope.layer.children()[step.child]
     path = f"{scope.path}.{step.child}" if scope.path else step.child.removeprefix("layers.")
-    call = scope.call._replace(mask=mask)
+    first = scope.call.first * (scope[step.each] if step.each else 1)
+    call = scope.call._replace(mask=mask, first=first)
     inner = Scope(layer, path, call=call, dtype=scope.dtype, X=scope[step.of])
     scope.inside[step.child] = inner
     yield from forward(inner)

@@ -3,6 +3,7 @@
     Given      a value from outside the mathematics: a size, a drawn mask, one-hot labels
     Let        an elementwise NumPy expression of earlier symbols, which broadcast
     Arrange    the same numbers in other places: windows, slices, transposes, zeros around a border
+    Join       several arrays side by side
     Sum        a sum of products, written as einsum does: it names the indices that it sums over
     Max        the largest element along some indices
     Loop       steps that run once for each t; Carry reads what the previous t computed
@@ -136,6 +137,23 @@ class Arrange(_Expression):
         return (self.of, *(name for name in names_in(self.code) if name != self.of))
 
 
+@dataclass(frozen=True, repr=False, init=False)
+class Join(_Expression):
+    """The elements of all operands, side by side along the last axis."""
+
+    symbol: str
+    operands: tuple[str, ...]
+    words: str
+
+    def __init__(self, symbol: str, *operands: str, words: str = "side by side") -> None:
+        for name, value in (("symbol", symbol), ("operands", operands), ("words", words)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def code(self) -> str:  # type: ignore[override]
+        return f"np.concatenate([{', '.join(self.operands)}], axis=-1)"
+
+
 @dataclass(frozen=True, repr=False)
 class _Indexed(Step):
     """A step that names the indices of its operands and of its result.
@@ -248,6 +266,7 @@ class Through(Step):
 
     child    its key in `children()`, such as "layers.0"
     mask     the mask of its input; "same" is the mask of the call
+    each     how many samples of its input a sample of X is: a symbol, or "" for one
     """
 
     symbol: str
@@ -256,6 +275,7 @@ class Through(Step):
     back: bool = False
     mask: Array | str | None = "same"
     words: str = ""
+    each: str = ""
 
     @property
     def code(self) -> str:  # type: ignore[override]
@@ -288,8 +308,9 @@ def names_in(code: str) -> tuple[str, ...]:
 
 
 def evaluate(code: str, symbols: Any) -> Any:
-    """The value of an expression of `np` and the symbols.
+    """The value of an expression of `np` and the symbols; what overflows is infinity.
 
     The text is always part of a derivation or typed by the user, never read from a file.
     """
-    return eval(_compiled(code), {"np": np, "__builtins__": {}}, symbols)
+    with np.errstate(over="ignore"):
+        return eval(_compiled(code), {"np": np, "__builtins__": {}}, symbols)
