@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phitodeep.checks import check_number
+from phitodeep.derivations import activation as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sigmoid, softplus, sum_rows, zeros
 from phitodeep.kernels import kernel
@@ -65,6 +66,8 @@ class ReLU(Layer):
     independent_samples, time_steps = True, "independent"
     gives = "numbers"
 
+    steps = derived.relu
+
     def forward(self, X: Array) -> Array:
         Y = self.buffer("Y", X.shape, X.dtype)
         relu(X.ravel(), Y.ravel())
@@ -106,6 +109,8 @@ class LeakyReLU(Elementwise):
 
     gives = "numbers"
 
+    steps = derived.leaky_relu
+
     def __init__(self, alpha: float = 0.01) -> None:
         super().__init__()
         self.alpha = check_number(alpha, "LeakyReLU alpha")
@@ -134,6 +139,8 @@ class PReLU(Layer):
     independent_samples, time_steps = True, "independent"
     gives = "numbers"
     alpha = Param()  # never decayed: decay would turn it into ReLU (sec. 2.1 of the paper)
+
+    steps = derived.prelu
 
     def __init__(self, init: float = 0.25) -> None:
         super().__init__()
@@ -166,6 +173,8 @@ class ELU(Elementwise):
 
     gives = "numbers"
 
+    steps = derived.elu
+
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
         self.alpha = check_number(alpha, f"{type(self).__name__} alpha", above=0)
@@ -183,6 +192,8 @@ class CELU(ELU):
     The slope is 1 for x > 0, else exp(x / alpha) = y / alpha + 1.
     Source: Barron 2017, arXiv:1704.07483.
     """
+
+    steps = derived.celu
 
     def value(self, X: Array) -> Array:
         with np.errstate(over="ignore"):  # x / alpha may overflow if alpha < 1; exp(-inf) is right
@@ -205,6 +216,8 @@ class SELU(Elementwise):
     gives = "numbers"
     alpha, scale = 1.6732632423543772, 1.0507009873554805
 
+    steps = derived.selu
+
     def value(self, X: Array) -> Array:
         return self.scale * np.where(X > 0, X, self.alpha * np.expm1(np.minimum(X, 0)))
 
@@ -220,6 +233,8 @@ class SiLU(Elementwise):
     """
 
     gives = "numbers"
+
+    steps = derived.silu
 
     def value(self, X: Array) -> Array:
         return X * sigmoid(X)
@@ -237,6 +252,8 @@ class Mish(Elementwise):
 
     gives = "numbers"
 
+    steps = derived.mish
+
     def value(self, X: Array) -> Array:
         return X * np.tanh(softplus(X))
 
@@ -253,6 +270,8 @@ class HardSigmoid(Elementwise):
 
     gives = "probabilities"
 
+    steps = derived.hard_sigmoid
+
     def value(self, X: Array) -> Array:
         return np.clip(X / 6 + 0.5, 0, 1)
 
@@ -267,6 +286,8 @@ class HardSwish(Elementwise):
     """
 
     gives = "numbers"
+
+    steps = derived.hard_swish
 
     def value(self, X: Array) -> Array:
         return X * np.clip(X / 6 + 0.5, 0, 1)
@@ -283,6 +304,8 @@ class HardTanh(Elementwise):
 
     gives = "numbers"
 
+    steps = derived.hard_tanh
+
     def value(self, X: Array) -> Array:
         return np.clip(X, -1, 1, out=self.like("Y", X))
 
@@ -297,6 +320,8 @@ class Sigmoid(Elementwise):
     """
 
     gives = "probabilities"
+
+    steps = derived.sigmoid
 
     def value(self, X: Array) -> Array:
         return sigmoid(X, out=self.like("Y", X))
@@ -315,6 +340,8 @@ class Tanh(Elementwise):
 
     gives = "numbers"
 
+    steps = derived.tanh
+
     def value(self, X: Array) -> Array:
         return np.tanh(X, out=self.like("Y", X))
 
@@ -332,6 +359,8 @@ class Softplus(Elementwise):
 
     gives = "numbers"
 
+    steps = derived.softplus
+
     def value(self, X: Array) -> Array:
         return softplus(X)
 
@@ -347,6 +376,8 @@ class Softsign(Elementwise):
     """
 
     gives = "numbers"
+
+    steps = derived.softsign
 
     def value(self, X: Array) -> Array:
         return X / (1 + np.abs(X))
