@@ -41,7 +41,7 @@ def multi_head_attention(layer: Any) -> Derivation:
         *([Let("dP", "dA * m")] if drops else []),
         Sum("s", "nhqk,nhqk->nhq1", "dP", "P", words="dP, averaged with the weights P"),
         Let("dS", "P * (dP - s)", "a larger score takes from the other probabilities"),
-        Let("dQK", "dS / d ** 0.5"),
+        Let("dQK", "dS / np.sqrt(d)"),
         Sum("dQ", "nhqk,nhkd->nhqd", "dQK", "K"),
         Sum("dK", "nhqk,nhqd->nhkd", "dQK", "Q"),
         *(step for _, back in paths for step in back),
@@ -72,7 +72,7 @@ def _softmax(layer: Any) -> list[Step]:
     if not layer.causal and current().mask is None:
         return [
             Sum("QK", "nhqd,nhkd->nhqk", "Q", "K"),
-            Let("S", "QK / d ** 0.5"),
+            Let("S", "QK / np.sqrt(d)"),
             Max("M", "nhqk->nhq1", "S"),
             Let("E", "np.exp(S - M)", "subtracting the maximum changes no probability"),
             Sum("E_sum", "nhqk->nhq1", "E"),
@@ -81,7 +81,7 @@ def _softmax(layer: Any) -> list[Step]:
     return [
         Given("visible", "which keys a query may attend to", _visible(layer)),
         Sum("QK", "nhqd,nhkd->nhqk", "Q", "K"),
-        Let("S", "np.where(visible, QK / d ** 0.5, -np.inf)"),
+        Let("S", "np.where(visible, QK / np.sqrt(d), -np.inf)"),
         Max("M", "nhqk->nhq1", "S"),
         Let("top", "np.where(M > -np.inf, M, 0)", "a query without keys has no maximum"),
         Let("E", "np.exp(S - top)", "subtracting the maximum changes no probability"),

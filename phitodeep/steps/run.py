@@ -40,13 +40,9 @@ class Position(NamedTuple):
         return self.step.symbol if self.t is None else f"{self.step.symbol}[{self.t}]"
 
     def value(self) -> Any:
-        """Compute the step, in the mode of its pass; arrays are in C order.
-
-        A copy of an array is in C order too, and sums depend on the order by a last bit.
-        """
+        """Compute the step, in the mode of its pass."""
         with within(self.scope.call):
-            value = self.scope.cast(self.step.value(self.scope))
-        return np.asarray(value, order="C") if isinstance(value, np.ndarray) else value
+            return self.scope.cast(self.step.value(self.scope))
 
 
 Program = Generator[Position, Any, None]
