@@ -136,9 +136,6 @@ class Arrange(_Expression):
     def operands(self) -> tuple[str, ...]:  # type: ignore[override]
         return (self.of, *(name for name in names_in(self.code) if name != self.of))
 
-    def value(self, symbols: Symbols) -> Any:
-        return np.asarray(super().value(symbols), order="C")  # as in `Sum`
-
 
 @dataclass(frozen=True, repr=False, init=False)
 class Join(_Expression):
