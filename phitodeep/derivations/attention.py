@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.derivations.embedding import angles, rotated
 from phitodeep.layers.call import current
 from phitodeep.steps.step import Arrange, Derivation, Given, Join, Let, Max, Step, Sum, size
 
@@ -24,7 +25,7 @@ def multi_head_attention(layer: Any) -> Derivation:
         size("D", "X", 2, "the number of features"),
         Given("d", "the number of features of a head", lambda s: s["D"] // layer.heads),
         *_product("QKV", "nti,ij->ntj", "X", "Wqkv", "bqkv", layer.bias),
-        *(_angles() if layer.rope else []),
+        *(angles(_rotation(layer), "10000^(-2i / d)") if layer.rope else []),
         *(step for path, _ in paths for step in path),
         *_softmax(layer),
         *([m, Let("A", "P * m", "the probabilities after dropout")] if drops else []),
@@ -114,6 +115,11 @@ def _factors(layer: Any) -> Any:
     return factors
 
 
+def _rotation(layer: Any) -> Any:
+    """cos and sin (T, d / 2) for the queries and keys of all positions."""
+    return lambda symbols: layer._rotation(0, symbols["T"], symbols["X"].dtype)
+
+
 def _operand(layer: Any, name: str) -> tuple[list[Step], list[Step]]:
     """The steps from QKV to Q, K or V (N, heads, T, d), and from its gradient back to columns.
 
@@ -130,8 +136,8 @@ def _operand(layer: Any, name: str) -> tuple[list[Step], list[Step]]:
     forward: list[Step] = [Arrange(first, split, "QKV", words[name])]
     back: list[Step] = [Arrange(f"d{name}_columns", joined, f"d{first}", "the heads side by side")]
     if rope:
-        forward += _rotation(first, own, f"{name}_swapped", "+")
-        back = [*_rotation(f"d{own}", f"d{first}", f"d{name}_swapped", "-"), *back]
+        forward += rotated(first, own)
+        back = [*rotated(f"d{own}", f"d{first}", "-"), *back]
     if shared:
         repeated = f"np.repeat({own}, heads // {heads}, axis=1)"
         grouped = f"d{name}.reshape(N, {heads}, heads // {heads}, T, d)"
@@ -142,33 +148,3 @@ def _operand(layer: Any, name: str) -> tuple[list[Step], list[Step]]:
             *back,
         ]
     return forward, back
-
-
-def _angles() -> list[Step]:
-    """cos and sin (T, d) of the angles of rope, for x_i and x_{i + d/2} alike."""
-
-    def angles(symbols: Any) -> Any:
-        half = symbols["d"] // 2
-        w = 10000.0 ** (-2 * np.arange(half) / symbols["d"])
-        return np.arange(symbols["T"])[:, None] * np.concatenate([w, w])
-
-    def signed(symbols: Any) -> Any:
-        sign = np.repeat([-1, 1], symbols["d"] // 2)
-        return (sign * np.sin(angles(symbols))).astype(symbols["QKV"].dtype)
-
-    return [
-        Given(
-            "cos",
-            "the cosine of the angle t w_i, with w_i = 10000^(-2i / d)",
-            lambda s: np.cos(angles(s)).astype(s["QKV"].dtype),
-        ),
-        Given("sin", "the sine of the same angle, negative for the first of a pair", signed),
-    ]
-
-
-def _rotation(x: str, out: str, swapped: str, sign: str) -> list[Step]:
-    """Rotate the pairs (x_i, x_{i + d/2}); with sign "-", back again."""
-    return [
-        Arrange(swapped, f"np.roll({x}, d // 2, axis=-1)", x, "the other one of each pair"),
-        Let(out, f"{x} * cos {sign} {swapped} * sin"),
-    ]
