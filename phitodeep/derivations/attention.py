@@ -69,25 +69,22 @@ def _product_back(out: str, X: str, W: str, b: str, bias: bool) -> list[Step]:
 
 
 def _softmax(layer: Any) -> list[Step]:
-    """P = softmax(S) over the keys; a query that may attend to none has P = 0."""
-    if not layer.causal and current().mask is None:
-        return [
-            Sum("QK", "nhqd,nhkd->nhqk", "Q", "K"),
-            Let("S", "QK / np.sqrt(d)"),
-            Max("M", "nhqk->nhq1", "S"),
-            Let("E", "np.exp(S - M)", "subtracting the maximum changes no probability"),
-            Sum("E_sum", "nhqk->nhq1", "E"),
-            Let("P", "E / E_sum"),
-        ]
+    """P = softmax(S) over the keys; with a mask, a query that may attend to none has P = 0."""
+    masked = current().mask is not None
+    hides = masked or layer.causal
+    scores = "np.where(visible, QK / np.sqrt(d), -np.inf)" if hides else "QK / np.sqrt(d)"
+    visible = Given("visible", "which keys a query may attend to", _visible(layer))
+    top = Let("top", "np.where(M > -np.inf, M, 0)", "a query without keys has no maximum")
+    without = "0 for a query without keys"
     return [
-        Given("visible", "which keys a query may attend to", _visible(layer)),
+        *([visible] if hides else []),
         Sum("QK", "nhqd,nhkd->nhqk", "Q", "K"),
-        Let("S", "np.where(visible, QK / np.sqrt(d), -np.inf)"),
+        Let("S", scores),
         Max("M", "nhqk->nhq1", "S"),
-        Let("top", "np.where(M > -np.inf, M, 0)", "a query without keys has no maximum"),
-        Let("E", "np.exp(S - top)", "subtracting the maximum changes no probability"),
+        *([top] if masked else []),
+        Let("E", f"np.exp(S - {'top' if masked else 'M'})", "the shift changes no probability"),
         Sum("E_sum", "nhqk->nhq1", "E"),
-        Let("P", "E / np.where(E_sum > 0, E_sum, 1)", "0 for a query without keys"),
+        Let("P", "E / np.where(E_sum > 0, E_sum, 1)", without) if masked else Let("P", "E / E_sum"),
     ]
 
 

@@ -142,16 +142,15 @@ class Join(_Expression):
     """The elements of all operands, side by side along the last axis."""
 
     symbol: str
+    code: str
     operands: tuple[str, ...]
     words: str
 
     def __init__(self, symbol: str, *operands: str, words: str = "side by side") -> None:
-        for name, value in (("symbol", symbol), ("operands", operands), ("words", words)):
+        code = f"np.concatenate([{', '.join(operands)}], axis=-1)"
+        for name, value in (("symbol", symbol), ("code", code), ("operands", operands)):
             object.__setattr__(self, name, value)
-
-    @property
-    def code(self) -> str:  # type: ignore[override]
-        return f"np.concatenate([{', '.join(self.operands)}], axis=-1)"
+        object.__setattr__(self, "words", words)
 
 
 @dataclass(frozen=True, repr=False)

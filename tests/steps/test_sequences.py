@@ -56,7 +56,9 @@ def test_recurrent_layers(kind: Any, sequences: bool, mask: Array | None) -> Non
 @pytest.mark.parametrize("sequences", [True, False])
 @pytest.mark.parametrize("kind", RECURRENT)
 def test_bidirectional(kind: Any, sequences: bool, merge: str, mask: Array | None) -> None:
-    make = lambda: layers.Bidirectional(kind(2, return_sequences=sequences), merge)  # noqa: E731
+    def make() -> Layer:
+        return layers.Bidirectional(kind(2, return_sequences=sequences), merge)
+
     check_same(make, (3, 5, 2), mask=mask)
 
 
@@ -104,10 +106,11 @@ def test_dropout_of_probabilities_in_blocks(causal: bool, monkeypatch: pytest.Mo
 
 
 def test_each_step_of_time_distributed_is_a_sample() -> None:
-    inner = lambda: layers.MultiHeadAttention(2, dropout=0.5)  # noqa: E731
-    check_same(lambda: layers.TimeDistributed(inner()), (2, 3, 4, 6), first=5)
-    twice = lambda: layers.TimeDistributed(layers.TimeDistributed(inner()))  # noqa: E731
-    check_same(twice, (2, 2, 3, 4, 2), first=3)
+    def inner() -> Layer:
+        return layers.TimeDistributed(layers.MultiHeadAttention(2, dropout=0.5))
+
+    check_same(inner, (2, 3, 4, 6), first=5)
+    check_same(lambda: layers.TimeDistributed(inner()), (2, 2, 3, 4, 2), first=3)
     check_same(lambda: layers.TimeDistributed(layers.Dense(2)), (3, 5, 4), mask=HOLES)
     check_same(lambda: layers.TimeDistributed(layers.LSTM(2)), (3, 5, 4, 2), mask=HOLES)
 
@@ -148,8 +151,7 @@ def test_empty_containers() -> None:
 
 
 def test_the_scopes_of_layers_inside_have_their_paths() -> None:
-    make = lambda: layers.Chain(layers.Parallel(layers.Chain(layers.Dense(2))))  # noqa: E731
-    layer = made(make, (2, 3))
+    layer = made(lambda: layers.Chain(layers.Parallel(layers.Chain(layers.Dense(2)))), (2, 3))
     X, dY = data(layer, (2, 3))
     assert [s.path for s in scopes(by_steps(layer, X, dY))] == [path for path, _ in layer.walk()]
 
