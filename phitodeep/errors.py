@@ -46,6 +46,10 @@ class ArgumentTypeError(PhitodeepError, TypeError):
     """An argument or an array has a type that cannot be used."""
 
 
+class UnknownNameError(PhitodeepError, KeyError):
+    """A name that nothing has; the message lists similar ones."""
+
+
 class DataError(PhitodeepError, ValueError, OSError):
     """A file is missing, corrupted or cannot be written."""
 

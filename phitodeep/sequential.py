@@ -28,8 +28,10 @@ from phitodeep.checks import (
 from phitodeep.config import being_written, check_mapping, written
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
+from phitodeep.inspect.hooks import Cache, Hook, Hooks, Patched, run_with_cache
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.summary import summarize
+from phitodeep.inspect.trace import Trace, trace
 from phitodeep.io.model_file import (
     Differences,
     check_tokenizer,
@@ -790,6 +792,51 @@ class Sequential(Trainable):
         found = profile(self, X, y, batch_size=size, steps=steps)
         found.show()
         return found
+
+    # --- see backpropagation ---------------------------------------------------------------
+
+    def trace(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> Trace:
+        """Run one step of training on a copy, and return everything that happened in it.
+
+            t = model.trace(X[:8], y[:8])
+            print(t)                             # layer by layer: sizes, updates, notes
+            t["1.backward.dW"].why(2, 3)         # the terms of this cell's sum, largest first
+
+        The layers run as written, without shortcuts, with the random values of the model's next
+        step. Nothing in the model changes. See `Trace`; the other arguments are as in `train`.
+        """
+        return trace(self, X, y, sample_weight=sample_weight, lengths=lengths)
+
+    def run_with_cache(self, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:
+        """Return the output for X, as `predict` does, and all arrays on the way, by name.
+
+        Y, cache = model.run_with_cache(X)
+        cache["1.Y"]                         # the output of layer 1
+        cache["2.P"]                         # the attention map of layer 2
+        """
+        return run_with_cache(self, X, lengths=lengths)
+
+    def hooks(
+        self, fwd: Mapping[str, Hook] | None = None, bwd: Mapping[str, Hook] | None = None
+    ) -> Hooks:
+        """Inside the `with` block, call functions on arrays of forward and backward passes.
+
+            with model.hooks(fwd={"1.Y": zero}, bwd={"3.dX": lambda dX, at: 2 * dX}):
+                model.trace(X, y)
+
+        A key is a path and a symbol, as in a trace. The function receives the array and `at`, which
+        has the key, path, direction, symbol and layer. An array that it returns replaces the one
+        it received; None leaves it. Hooks reach every symbol: a layer with a hook inside runs by
+        its steps.
+        """
+        return Hooks(self, fwd, bwd)
+
+    def patch(self, values: Mapping[str, Array]) -> Patched:
+        """Return this model with some arrays replaced, for `trace`, `predict` and the like.
+
+        model.patch({"1.Y": cache["1.Y"]}).trace(X2, y2).diff(t)
+        """
+        return Patched(self, values)
 
     def find_alpha(
         self,

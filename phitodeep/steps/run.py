@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError
 from phitodeep.layers.call import Call, current, within
 from phitodeep.steps.step import Derivation, Given, Loop, Step, Through
 from phitodeep.types import Array, DType, settings
@@ -145,8 +144,13 @@ class Scope:
         self.t = self._before = None
 
 
-class _Input(Given):
+class Input(Given):
     """What a pass receives: X, dY, or the P of a loss."""
+
+
+def has_steps(layer: Any) -> bool:
+    """Whether a layer or a loss has a derivation."""
+    return layer.steps() is not None
 
 
 def derivation_of(layer: Any) -> Derivation:
@@ -193,7 +197,7 @@ def backward(scope: Scope, dY: Any = None) -> Program:
 
 def _given(scope: Scope, direction: str, symbol: str, value: Any) -> Program:
     """What a pass receives is a position too, so that it can be replaced."""
-    scope[symbol] = yield Position(scope, direction, _Input(symbol, "given", lambda _: value))
+    scope[symbol] = yield Position(scope, direction, Input(symbol, "given", lambda _: value))
 
 
 def _perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
@@ -217,11 +221,15 @@ def _inside(step: Through, scope: Scope) -> Program:
         return
     mask = scope.call.mask if isinstance(step.mask, str) else step.mask
     layer = scope.layer.children()[step.child]
-    path = f"{scope.path}.{step.child}" if scope.path else step.child.removeprefix("layers.")
-    call = scope.call._replace(mask=mask)
+    path, call = path_inside(scope.path, step.child), scope.call._replace(mask=mask)
     inner = Scope(layer, path, call=call, dtype=scope.dtype, X=scope[step.of])
     scope.inside[step.child] = inner
     yield from forward(inner)
+
+
+def path_inside(path: str, key: str) -> str:
+    """The path of a layer inside, given its key in `children()`."""
+    return f"{path}.{key}" if path else key.removeprefix("layers.")
 
 
 Edit = Callable[[Position, Any], Any]
@@ -257,11 +265,3 @@ def gradients(scope: Scope) -> Mapping[str, Any]:
     for inner in scope.inside.values():
         found |= gradients(inner)
     return found
-
-
-def check_steps(layer: Any) -> None:
-    """Refuse a layer without a derivation."""
-    if layer.steps() is None:
-        raise ArgumentError(
-            f"{layer!r} has no derivation: write steps(self), which returns a Derivation."
-        )

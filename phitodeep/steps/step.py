@@ -70,14 +70,15 @@ class Derivation(NamedTuple):
     def every(self) -> Iterator[Step]:
         """Yield all steps, those inside loops included."""
         for steps in self:
-            yield from _flat(steps)
+            yield from flat(steps)
 
 
-def _flat(steps: Sequence[Step]) -> Iterator[Step]:
+def flat(steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield the steps, and after each loop the steps of its body."""
     for step in steps:
         yield step
         if isinstance(step, Loop):
-            yield from _flat(step.body)
+            yield from flat(step.body)
 
 
 @dataclass(frozen=True, repr=False)

@@ -68,6 +68,11 @@ class Why(Sequence[Term]):
             else float(self._values.sum())
         )
 
+    def renamed(self, name: str) -> Why:
+        """The same terms of a cell that is called otherwise outside its loop."""
+        self.name = name
+        return self
+
     def __len__(self) -> int:
         return len(self._values)
 
