@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import warnings
+from collections.abc import Iterable
 from typing import Self
 
 LONGEST = 2000  # characters of a message: a value in it may have millions
@@ -47,7 +49,16 @@ class ArgumentTypeError(PhitodeepError, TypeError):
 
 
 class UnknownNameError(PhitodeepError, KeyError):
-    """A name that nothing has; the message lists similar ones."""
+    """A name that nothing has; the message lists what there is, and similar names."""
+
+    @classmethod
+    def of(cls, name: object, known: Iterable[str], what: str) -> Self:
+        """Return the error to raise if `name`, which should be `what`, is not in `known`."""
+        names = list(known)
+        near = difflib.get_close_matches(str(name), names, n=3)
+        meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        listed = ", ".join(map(repr, names)) or "none"
+        return cls(f"{name!r} is not {what}, which are {listed}.{meant}")
 
 
 class DataError(PhitodeepError, ValueError, OSError):

@@ -28,8 +28,10 @@ from phitodeep.checks import (
 from phitodeep.config import being_written, check_mapping, written
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
+from phitodeep.inspect.debugger import Debugger
 from phitodeep.inspect.hooks import Cache, Hook, Hooks, Patched, run_with_cache
 from phitodeep.inspect.profile import Profile, profile
+from phitodeep.inspect.samples import SampleGradients, sample_gradients
 from phitodeep.inspect.summary import summarize
 from phitodeep.inspect.trace import Trace, trace
 from phitodeep.io.model_file import (
@@ -837,6 +839,33 @@ class Sequential(Trainable):
         model.patch({"1.Y": cache["1.Y"]}).trace(X2, y2).diff(t)
         """
         return Patched(self, values)
+
+    def debug(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> Debugger:
+        """Return a debugger at the start of a training step, on a copy of the model.
+
+            db = model.debug(X, y)
+            db.set_break("2.backward", when="abs(dX).max() > 10")
+            db.cont(); db.where(); db.p("dY"); db.step(); db.back()
+            db.edit("dY[0, 3]", 0.0); db.cont(); db.diff()
+
+        `db.prompt()` reads such commands in a terminal. The arguments are as in `train`.
+        """
+        return Debugger(self, X, y, sample_weight=sample_weight, lengths=lengths)
+
+    def sample_gradients(
+        self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
+    ) -> SampleGradients:
+        """Return each sample's share of every gradient, by parameter path.
+
+            g = model.sample_gradients(X, y)
+            g["0.W"]                             # (N, *W.shape); its sum over N is the gradient
+            g.norms                              # (N,): whose gradient is the longest
+            g.which_samples("0.W", (2, 1))       # where this cell's gradient comes from
+
+        The step is that of `trace`. There is no loop over samples: every layer's derivation says
+        which sum runs over them. Layers that mix samples, such as BatchNorm, are refused.
+        """
+        return sample_gradients(self, X, y, sample_weight=sample_weight, lengths=lengths)
 
     def find_alpha(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -173,11 +172,7 @@ def layer_at(model: Chain, key: str) -> Layer:
     """The layer that a key such as "1.backward.dX" belongs to; refuse a path that no layer has."""
     layers, path = dict(model.walk()), path_of(key)
     if path not in layers:
-        near = difflib.get_close_matches(path, layers, n=3)
-        meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise UnknownNameError(
-            f"{key!r}: the model has no layer {path!r}, only {', '.join(map(repr, layers))}.{meant}"
-        )
+        raise UnknownNameError.of(path, layers, f"one of the layers ({key!r})")
     return layers[path]
 
 
@@ -192,10 +187,8 @@ def place(model: Chain, key: str, direction: str) -> tuple[str, str, str]:
     layer, path, symbol = layer_at(model, key), path_of(key), key.rpartition(".")[2]
     names = symbols_of(layer, direction)
     if symbol not in names:
-        raise UnknownNameError(
-            f"{key!r}: {layer!r} has no {symbol!r} in its {direction} pass, only "
-            f"{', '.join(names)}."
-        )
+        what = f"one of the symbols of {layer!r} in its {direction} pass"
+        raise UnknownNameError.of(symbol, names, what)
     if layer.children() and symbol not in BOUNDARIES:
         raise ArgumentError(
             f"{key!r} is inside a container: hook the X, Y, dY or dX of the layers inside it."

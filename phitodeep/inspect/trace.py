@@ -11,14 +11,13 @@ import numpy as np
 
 from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
-from phitodeep.errors import ArgumentError, DivergenceError, ShapeError
+from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.inspect.entries import Entries, rms
 from phitodeep.inspect.hooks import active_edit
-from phitodeep.inspect.recording import Recording, record
+from phitodeep.inspect.recording import Recording, record, updates_of
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling
 from phitodeep.layers.containers import Container
-from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.steps import run
 from phitodeep.steps.run import Scope
 from phitodeep.table import Table
@@ -87,7 +86,7 @@ class Trace(Entries):
     def _row(self, path: str) -> Row:
         passes = self._passes.get(path)
         layer: Layer = dict(self._recording.model.walk())[path]
-        name = type(layer).__name__ if isinstance(layer, Container) else repr(layer)
+        name = kind_of(layer)
         if passes is None:
             return Row(path, name, float("nan"), None, None, None, 0.0, "did not run")
         grads = list(passes.grads.values())
@@ -158,8 +157,8 @@ class Trace(Entries):
         return Trace(share, updates={}, notes=self._notes, edit=self._edit, sample=n)
 
     def diff(self, other: Trace) -> Difference:
-        """How far another trace of the same layers is from this one."""
-        return difference(other, self)
+        """How far this trace is from another one of the same layers."""
+        return difference(self, other)
 
 
 def _loss_scope(recording: Recording, edit: run.Edit | None) -> Scope | None:
@@ -181,7 +180,7 @@ def trace(
     """Record one step of training on a copy of the model: see `Sequential.trace`."""
     edit = active_edit()
     recording = record(model, X, y, sample_weight=sample_weight, lengths=lengths)
-    updates, why_not = _updates(recording)
+    updates, why_not = updates_of(recording.model)
     notes = plan(model, model.loss).notes
     below = (f"in training: {note}" for note in notes)
     return Trace(
@@ -191,27 +190,6 @@ def trace(
         below=(*below, *([why_not] if why_not else [])),
         edit=edit,
     )
-
-
-def _updates(recording: Recording) -> tuple[dict[str, dict[str, Array]], str]:
-    """What the optimizer would add to each parameter, by path, and why there is nothing."""
-    twin = recording.model
-    if isinstance(twin.optimizer, LBFGS):
-        return {}, "no update/W: L-BFGS measures the loss at several places before it moves"
-    layers = [(path, layer) for path, layer in twin.walk() if layer.params]
-    before = {path: {n: a.copy() for n, a in layer.params.items()} for path, layer in layers}
-    try:
-        with calling(watch=None):
-            twin.optimizer.step(twin.layers)
-    except DivergenceError as error:
-        return {}, f"no update/W: {error}"
-    updates = {}
-    for path, layer in layers:
-        if layer.trainable:
-            updates[path] = {n: layer.params[n] - a for n, a in before[path].items()}
-        for name, a in before[path].items():
-            layer.params[name][...] = a
-    return updates, ""
 
 
 def _notes(recording: Recording, shortcuts: tuple[str, ...]) -> dict[str, str]:
@@ -268,17 +246,22 @@ class Change:
 class Difference:
     """What differs between two traces of the same layers.
 
-    loss, before    both losses
+    loss, before    both losses; None before they are known
     rows            one per layer: |A - B| / |B| for each array
     """
 
-    loss: float
-    before: float
+    loss: float | None
+    before: float | None
     rows: tuple[Change, ...]
 
     def table(self) -> Table:
-        moved = "same" if self.loss == self.before else f"{self.loss - self.before:+.3g}"
-        title = f"loss {self.before:.6g} -> {self.loss:.6g} ({moved}); entries are |A - B| / |B|"
+        if self.loss is None or self.before is None:
+            moved = "the loss is not known yet"
+        elif self.loss == self.before:
+            moved = f"the loss is the same, {self.loss:.6g}"
+        else:
+            moved = f"the loss goes from {self.before:.6g} to {self.loss:.6g}"
+        title = f"{moved}; entries are |A - B| / |B|"
         head = ("path", "layer", "Y", "dY", "dW", "update")
         return Table(title, head, [row.cells() for row in self.rows], "")
 
@@ -310,22 +293,25 @@ def difference(new: Trace, old: Trace) -> Difference:
             Change(
                 row.path,
                 row.layer,
-                _far(a.Y, b.Y),
-                _far(a.dY, b.dY),
-                _far(_joined(a.grads), _joined(b.grads)),
-                _far(_joined(ups[0]), _joined(ups[1])),
+                far(a.Y, b.Y),
+                far(a.dY, b.dY),
+                far(a.grads, b.grads),
+                far(*ups),
             )
         )
     return Difference(new.loss, old.loss, tuple(rows))
 
 
-def _joined(arrays: dict[str, Array] | Any) -> Array | None:
-    return np.concatenate([a.reshape(-1) for a in arrays.values()]) if arrays else None
+def kind_of(layer: Layer) -> str:
+    """How tables name a layer: a container without the layers inside, which have rows."""
+    return type(layer).__name__ if isinstance(layer, Container) else repr(layer)
 
 
-def _far(A: Array | None, B: Array | None) -> float | None:
-    """|A - B| / |B|; None if an array is missing."""
-    if A is None or B is None:
+def far(A: Any, B: Any) -> float | None:
+    """|A - B| / |B| of two arrays, or of two dicts of arrays; None if one is missing or empty."""
+    if A is None or B is None or len(A) == 0:
         return None
-    far, size = rms(np.subtract(A, B, dtype=np.float64)), rms(B)
-    return far / size if size else far
+    if isinstance(A, dict):
+        A, B = (np.concatenate([a.reshape(-1) for a in D.values()]) for D in (A, B))
+    apart, size = rms(np.subtract(A, B, dtype=np.float64)), rms(B)
+    return apart / size if size else apart

@@ -76,8 +76,9 @@ class Scope:
         self._series: dict[str, dict[int, Any]] = {}  # the symbols of loops
         with within(self.call):
             self.derivation = derivation_of(layer)
-        numbers = {k: v for k, v in settings(layer).items() if type(v) in (int, float)}
-        symbols = {**numbers, **symbols}
+        read = {name for step in self.derivation.every() for name in step.operands}
+        given = settings(layer).items()
+        symbols = {k: v for k, v in given if k in read and type(v) in (int, float)} | symbols
         if hasattr(layer, "params"):
             lent = {name: owner.params[own] for name, (owner, own) in layer.tied.items()}
             symbols |= {**layer.state, **lent, **layer.params}

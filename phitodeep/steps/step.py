@@ -273,6 +273,9 @@ class Through(Step):
 # --- expressions -------------------------------------------------------------------------------
 
 
+_NUMPY = {"np": np}
+
+
 @functools.lru_cache(maxsize=4096)
 def _compiled(code: str) -> CodeType:
     return compile(code, f"<{code}>", "eval")
@@ -293,4 +296,4 @@ def evaluate(code: str, symbols: Any) -> Any:
 
     The text is always part of a derivation or typed by the user, never read from a file.
     """
-    return eval(_compiled(code), {"np": np, "__builtins__": {}}, symbols)
+    return eval(_compiled(code), _NUMPY, symbols)
