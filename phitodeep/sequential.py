@@ -19,6 +19,7 @@ from phitodeep.checks import (
     check_count,
     check_list,
     check_number,
+    check_option,
     check_shape,
     choose,
     class_hint,
@@ -28,7 +29,7 @@ from phitodeep.checks import (
 from phitodeep.config import being_written, check_mapping, written
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
-from phitodeep.inspect.debugger import Debugger
+from phitodeep.inspect.debugger import Debugger, debug
 from phitodeep.inspect.hooks import Cache, Hook, Hooks, Patched, run_with_cache
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.samples import SampleGradients, sample_gradients
@@ -384,6 +385,7 @@ class Sequential(Trainable):
         shortcuts: bool = True,
         verbose: int | bool = 1,
         resume: str | os.PathLike[str] | None = None,
+        anomaly: str | None = None,
     ) -> History:
         """Fit the parameters to X (N, ...) and y; return a (train, test) loss pair per epoch.
 
@@ -425,6 +427,9 @@ class Sequential(Trainable):
                             options and callbacks again; what makes other batches or another model
                             is refused. The batches that an iterable has already yielded in the
                             unfinished epoch are skipped. If all epochs are done, nothing is trained
+        anomaly             "raise": if a loss or a gradient is not finite, raise an AnomalyError
+                            that says where in the step the first such number arises, instead of
+                            ending with a warning
 
         Calling `train` again continues where the last call ended. Integers in X become floats and
         are not rescaled. Ctrl-C ends training after the current batch. A loss or a gradient that is
@@ -462,6 +467,8 @@ class Sequential(Trainable):
         for option, value in (("shuffle", shuffle), ("shortcuts", shortcuts)):
             if value not in (True, False):
                 raise ArgumentTypeError(f"{option} must be True or False, got {value!r}.")
+        if anomaly is not None:
+            check_option(anomaly, "anomaly", ("raise",))
         accumulate = check_count(accumulate, "accumulate")
         threads = check_threads(threads)
         callbacks = [*self.callbacks, *as_callbacks(callbacks)]
@@ -493,6 +500,7 @@ class Sequential(Trainable):
             shuffle=shuffle,
             callbacks=callbacks,
             verbose=verbose,
+            locates=anomaly is not None,
         )
         return training.run()
 
@@ -850,7 +858,7 @@ class Sequential(Trainable):
 
         `db.prompt()` reads such commands in a terminal. The arguments are as in `train`.
         """
-        return Debugger(self, X, y, sample_weight=sample_weight, lengths=lengths)
+        return debug(self, X, y, sample_weight=sample_weight, lengths=lengths)
 
     def sample_gradients(
         self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None

@@ -21,10 +21,11 @@ from phitodeep.inspect.entries import Text, rms
 from phitodeep.inspect.hooks import active_edit, layer_at
 from phitodeep.inspect.recording import prepared, updates_of
 from phitodeep.inspect.trace import Change, Difference, far, kind_of
-from phitodeep.layers.call import within
+from phitodeep.layers.call import Call, within
 from phitodeep.steps import notation, run
 from phitodeep.steps.run import Edit, Position, Program, Scope
 from phitodeep.steps.step import evaluate, flat
+from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
 
@@ -63,13 +64,14 @@ class Debugger:
     """
 
     def __init__(
-        self, model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
+        self, model: Trainable, data: Data, call: Call, total: float | None = None
     ) -> None:
-        self._data, self._model, self._call = prepared(model, X, y, sample_weight, lengths)
+        """Takes a copy of a model, a checked batch, the mode, and the divisor of the loss."""
+        self._model, self._data, self._call, self._total = model, data, call, total
         self._hooks: Edit | None = active_edit()
         self.breaks: list[Breakpoint] = []
-        self._unedited: list[Any] = []  # those of a run without edits
         self._true: set[Breakpoint] = set()  # breakpoints whose condition held at the last step
+        self._unedited: list[Any] = []  # the values of a run without edits
         self._restart(())
 
     # --- running ---------------------------------------------------------------------------
@@ -80,7 +82,7 @@ class Debugger:
         whole = Scope(model, call=self._call, dtype=model.dtype, X=data.X)
         self._scopes = {"": whole}
         yield from run.forward(whole)
-        symbols = givens(model.loss, whole["Y"], data.T, data.w, None)
+        symbols = givens(model.loss, whole["Y"], data.T, data.w, self._total)
         loss = Scope(model.loss, "loss", call=self._call, dtype=model.dtype, **symbols)
         yield from run.forward(loss, "P")
         yield from run.backward(loss)
@@ -109,7 +111,7 @@ class Debugger:
         else:
             self._scopes[self.position.scope.path] = self.position.scope
 
-    def _advance(self) -> Position:
+    def advance(self) -> Position:
         """Run one step, and return its position."""
         position = self.position
         if position is None:
@@ -123,21 +125,21 @@ class Debugger:
     def step(self, count: int = 1) -> Text:
         """Run the next step, or several."""
         for _ in range(check_count(count, "step: count")):
-            if self._advance() and self.position is None:
+            if self.advance() and self.position is None:
                 break
         return self.where()
 
     def next(self) -> Text:
         """Run to the end of this layer's pass."""
         place = self._place()
-        while self._advance() and self._place() == place:
+        while self.advance() and self._place() == place:
             pass
         return self.where()
 
     def cont(self) -> Text:
         """Run to the next breakpoint, or to the end."""
         while True:
-            before = self._advance()
+            before = self.advance()
             if self.position is None or self._stops(before):
                 return self.where()
 
@@ -161,7 +163,7 @@ class Debugger:
             raise ArgumentError(
                 f"until takes a key with a symbol, such as '1.backward.dW', got {key!r}."
             )
-        while not found.covers(before := self._advance()):
+        while not found.covers(before := self.advance()):
             if self.position is None:
                 raise OrderError(f"{key!r} is not computed after this place: call restart() first.")
         self._stopped = before, ""
@@ -240,6 +242,16 @@ class Debugger:
             return False
 
     # --- looking ---------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many steps have run."""
+        return len(self._values)
+
+    @property
+    def value(self) -> Any:
+        """The value of the step that ran last."""
+        return self._values[-1] if self._values else None
 
     @property
     def loss(self) -> float | None:
@@ -324,7 +336,8 @@ class Debugger:
             new[cells] = value
         except (IndexError, ValueError, TypeError, SyntaxError) as error:
             raise ArgumentError(
-                f"{place!r} cannot be set to {value!r:.60}, {symbol} has shape {new.shape}: {error}."
+                f"{place!r} cannot be set to {value!r:.60} ({symbol} has shape {new.shape}): "
+                f"{error}."
             ) from None
         position = self._log[found[-1]]
         self._restart([*self._values[: found[-1]], new])
@@ -343,7 +356,7 @@ class Debugger:
         base._true = set()
         base._restart(self._unedited[: len(self._values)])
         while len(base._values) < len(self._values):
-            base._advance()
+            base.advance()
         self._unedited = max(self._unedited, base._values, key=len)
         here, there = self._updates(), base._updates()
         rows = []
@@ -364,6 +377,14 @@ class Debugger:
             scope = self._scopes.get(path)
             layer._frame.grads = {} if scope is None else _gradients(scope)
         return updates_of(model)[0]
+
+
+def debug(
+    model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
+) -> Debugger:
+    """Return a debugger at the start of the model's next step: see `Sequential.debug`."""
+    data, twin, call = prepared(model, X, y, sample_weight, lengths)
+    return Debugger(twin, data, call)
 
 
 def _heading(position: Position) -> str:

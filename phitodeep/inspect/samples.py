@@ -130,8 +130,8 @@ def _check(path: str, layer: Layer) -> None:
         return
     if not layer.independent_samples:
         raise ArgumentError(
-            f"layer {path}, {layer!r}, mixes the samples of a batch, so none of them has a gradient "
-            "of its own: freeze the layer (trainable = False), or use LayerNorm instead of BatchNorm."
+            f"layer {path}, {layer!r}, mixes the samples of a batch, so none of them has a "
+            "gradient of its own: freeze it (trainable = False), or use LayerNorm, which does not."
         )
     if layer.params and layer.steps() is None:
         raise ArgumentError(
