@@ -53,7 +53,7 @@ class Scope:
     layer     the layer or the loss
     path      its path, or "loss"
     call      the mode of the pass
-    dtype     what arrays are converted to, or None
+    dtype     what arrays are converted to; by default the widest dtype of X and the parameters
     inside    the scopes of the layers inside, by key
     result    a function of (key, name) that replaces running the steps of a layer inside
     """
@@ -82,13 +82,14 @@ class Scope:
         if hasattr(layer, "params"):
             lent = {name: owner.params[own] for name, (owner, own) in layer.tied.items()}
             symbols |= {**layer.state, **lent, **layer.params}
+        floats = [v.dtype for v in symbols.values() if _is_float(v)]
+        self._dtype = np.result_type(*floats) if dtype is None and floats else dtype
         self.values: dict[str, Any] = {name: self.cast(v) for name, v in symbols.items()}
 
     def cast(self, value: Any) -> Any:
         """Convert an array of floating-point numbers to the scope's dtype."""
-        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f":
-            return value if self.dtype is None else value.astype(self.dtype, copy=False)
-        return value
+        keep = self._dtype is None or not _is_float(value)
+        return value if keep else value.astype(self._dtype, copy=False)
 
     def __getitem__(self, symbol: str) -> Any:
         if symbol == "t" and self.t is not None:
@@ -143,6 +144,10 @@ class Scope:
             yield t
             self._before = t
         self.t = self._before = None
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f"
 
 
 class Input(Given):

@@ -178,7 +178,8 @@ class Sum(_Indexed):
         arrays = [symbols[name] for name in self.operands]
         kept = out.replace("1", "")
         total = np.einsum(f"{','.join(parts)}->{kept}", *arrays, optimize=len(arrays) > 1)
-        return np.asarray(total) if "1" not in out else np.expand_dims(total, ones_in(out))
+        total = np.asarray(total, order="C")  # the layout affects how later sums round
+        return total if "1" not in out else np.expand_dims(total, ones_in(out))
 
 
 class Max(_Indexed):

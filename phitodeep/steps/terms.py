@@ -9,6 +9,7 @@ print(found)
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -205,12 +206,18 @@ class Parts(Why):
 
 
 def _addends(node: ast.expr, sign: int) -> Iterator[tuple[int, str]]:
-    """The terms of an expression that is a sum or difference, with their signs."""
+    """The terms of an expression with their signs; a product with a sum is multiplied out."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         yield from _addends(node.left, sign)
         yield from _addends(node.right, sign if isinstance(node.op, ast.Add) else -sign)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         yield from _addends(node.operand, -sign)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+        tops, right = list(_addends(node.left, sign)), ast.unparse(node.right)
+        rights = [(1, right)] if isinstance(node.op, ast.Div) else list(_addends(node.right, 1))
+        op = "/" if isinstance(node.op, ast.Div) else "*"
+        for (s, one), (r, other) in itertools.product(tops, rights):
+            yield s * r, f"({one}) {op} ({other})"
     else:
         yield sign, ast.unparse(node)
 
