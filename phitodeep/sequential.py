@@ -810,7 +810,7 @@ class Sequential(Trainable):
 
             t = model.trace(X[:8], y[:8])
             print(t)                             # layer by layer: sizes, updates, notes
-            t["1.backward.dW"].why(2, 3)         # the terms of this cell's sum, largest first
+            t["2.backward.dW"].why(3, 1)         # the terms of this cell's sum, largest first
 
         The layers run as written, without shortcuts, with the random values of the model's next
         step. Nothing in the model changes. See `Trace`; the other arguments are as in `train`.
@@ -831,7 +831,7 @@ class Sequential(Trainable):
     ) -> Hooks:
         """Inside the `with` block, call functions on arrays of forward and backward passes.
 
-            with model.hooks(fwd={"1.Y": zero}, bwd={"3.dX": lambda dX, at: 2 * dX}):
+            with model.hooks(fwd={"1.Y": lambda Y, at: 0 * Y}, bwd={"2.dX": print}):
                 model.trace(X, y)
 
         A key is a path and a symbol, as in a trace. The function receives the array and `at`, which
@@ -852,9 +852,9 @@ class Sequential(Trainable):
         """Return a debugger at the start of a training step, on a copy of the model.
 
             db = model.debug(X, y)
-            db.set_break("2.backward", when="abs(dX).max() > 10")
+            db.set_break("2.backward", when="abs(dX).max() > 0.01")
             db.cont(); db.where(); db.p("dY"); db.step(); db.back()
-            db.edit("dY[0, 3]", 0.0); db.cont(); db.diff()
+            db.edit("2.dY[0, 1]", 0.0); db.cont(); db.diff()
 
         `db.prompt()` reads such commands in a terminal. The arguments are as in `train`.
         """

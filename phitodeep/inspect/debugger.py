@@ -6,10 +6,8 @@ of them. Going back runs the program again, with the values that are already kno
 
 from __future__ import annotations
 
-import ast
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,39 +15,18 @@ import numpy as np
 from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, OrderError, UnknownNameError
+from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at
 from phitodeep.inspect.entries import Text, rms
-from phitodeep.inspect.hooks import active_edit, layer_at
+from phitodeep.inspect.hooks import active_edit
 from phitodeep.inspect.recording import prepared, updates_of
 from phitodeep.inspect.trace import Change, Difference, far, kind_of
-from phitodeep.layers.call import Call, within
+from phitodeep.layers.call import Call
 from phitodeep.steps import notation, run
 from phitodeep.steps.run import Edit, Position, Program, Scope
 from phitodeep.steps.step import evaluate, flat
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
-
-
-@dataclass(frozen=True)
-class Breakpoint:
-    """A place to stop at: a path, and a direction and a symbol if given, and a condition."""
-
-    key: str
-    path: str
-    direction: str
-    symbol: str
-    when: str | None
-
-    def covers(self, position: Position) -> bool:
-        path = position.scope.path
-        return (
-            (path == self.path or path.startswith(f"{self.path}.") or not self.path)
-            and self.direction in ("", position.direction)
-            and self.symbol in ("", position.step.symbol)
-        )
-
-    def __str__(self) -> str:
-        return self.key + (f" when {self.when}" if self.when else "")
 
 
 class Debugger:
@@ -158,7 +135,7 @@ class Debugger:
 
     def until(self, key: str) -> Text:
         """Run until the symbol of this key, such as "1.backward.dW", has its value."""
-        found = self._breakpoint(key, None)
+        found = breakpoint_at(self._model, self._call, key, None)
         if not found.symbol:
             raise ArgumentError(
                 f"until takes a key with a symbol, such as '1.backward.dW', got {key!r}."
@@ -181,7 +158,7 @@ class Debugger:
         when    a condition on the symbols there, such as "abs(dX).max() > 10": stop right after the
                 step that makes it true
         """
-        found = self._breakpoint(key, when)
+        found = breakpoint_at(self._model, self._call, key, when)
         self.breaks.append(found)
         return found
 
@@ -190,36 +167,6 @@ class Debugger:
         if key is not None and all(b.key != key for b in self.breaks):
             raise UnknownNameError.of(key, [b.key for b in self.breaks], "one of the breakpoints")
         self.breaks = [b for b in self.breaks if key is not None and b.key != key]
-
-    def _breakpoint(self, key: str, when: str | None) -> Breakpoint:
-        parts = str(key).split(".")
-        k = next((i for i, p in enumerate(parts) if p in ("forward", "backward")), len(parts))
-        path, direction, symbol = (
-            ".".join(parts[:k]),
-            "".join(parts[k : k + 1]),
-            ".".join(parts[k + 1 :]),
-        )
-        layer = (
-            self._model.loss
-            if path == "loss"
-            else layer_at(self._model, f"{path}.Y".removeprefix("."))
-        )
-        if symbol:
-            given = {"forward": ["P" if path == "loss" else "X"], "backward": ["dY"]}[direction]
-            with within(self._call):
-                steps = getattr(run.derivation_of(layer), direction)
-            names = [*given, *(s.symbol for s in flat(steps) if s.symbol != "t")]
-            if symbol not in names:
-                what = f"one of the symbols of {kind_of(layer)} in its {direction} pass"
-                raise UnknownNameError.of(symbol, names, what)
-        if when is not None:
-            try:
-                ast.parse(when, mode="eval")
-            except SyntaxError as error:
-                raise ArgumentError(
-                    f"when={when!r} is not a Python expression: {error.msg}."
-                ) from None
-        return Breakpoint(str(key), path, direction, symbol, when)
 
     def _stops(self, before: Position) -> bool:
         """Whether to stop here, after the step at `before`."""

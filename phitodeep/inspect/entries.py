@@ -173,7 +173,7 @@ class Entries(Mapping[str, Entry]):
             len(names) for directions in self._table.values() for names in directions.values()
         )
 
-    def find(self, key: str) -> tuple[str, str, str]:
+    def find(self, key: object) -> tuple[str, str, str]:
         """The path, direction and symbol of a key."""
         if not isinstance(key, str):
             raise UnknownNameError(f"keys are texts such as {next(iter(self))!r}, got {key!r}.")
@@ -208,7 +208,7 @@ class Entries(Mapping[str, Entry]):
 
     def __contains__(self, key: object) -> bool:
         try:
-            self.find(key)  # type: ignore[arg-type]
+            self.find(key)
         except UnknownNameError:
             return False
         return True

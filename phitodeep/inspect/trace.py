@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from phitodeep.layers.call import calling
 from phitodeep.layers.containers import Container
 from phitodeep.steps import run
 from phitodeep.steps.run import Scope
-from phitodeep.table import Table
+from phitodeep.table import Table, as_html
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import plan
 from phitodeep.types import Array
@@ -124,7 +123,7 @@ class Trace(Entries):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
     def show(self) -> None:
         """Print the table, drawn by rich in a terminal and in Jupyter."""
@@ -161,11 +160,9 @@ class Trace(Entries):
         return difference(self, other)
 
 
-def _loss_scope(recording: Recording, edit: run.Edit | None) -> Scope | None:
-    """The symbols of the loss, in float64; None for a loss without a derivation."""
+def _loss_scope(recording: Recording, edit: run.Edit | None) -> Scope:
+    """The symbols of the loss, in float64."""
     loss, data = recording.loss, recording.data
-    if not run.has_steps(loss):
-        return None
     P = recording.P.astype(np.float64)
     symbols = givens(loss, P, data.T, data.w, recording.total)
     scope = Scope(loss, "loss", call=recording.call, dtype=np.float64, **symbols)
@@ -271,7 +268,7 @@ class Difference:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
 
 def difference(new: Trace, old: Trace) -> Difference:
@@ -302,7 +299,7 @@ def difference(new: Trace, old: Trace) -> Difference:
     return Difference(new.loss, old.loss, tuple(rows))
 
 
-def kind_of(layer: Layer) -> str:
+def kind_of(layer: Any) -> str:
     """How tables name a layer: a container without the layers inside, which have rows."""
     return type(layer).__name__ if isinstance(layer, Container) else repr(layer)
 

@@ -1,7 +1,7 @@
 """The formula of a step, derived from its code: as plain text, and as LaTeX for typesetting.
 
-    text(step)     "dW_ij = Σ_n X_ni dY_nj"
-    latex(step)    "dW_{ij} = \\sum_{n} X_{ni}\\, dY_{nj}"
+    as text     dW_ij = Σ_n X_ni dY_nj
+    as LaTeX    dW_{ij} = \\sum_{n} X_{ni}\\, dY_{nj}
 
 Since both come from the code that runs, a formula cannot say anything else.
 """

@@ -3,10 +3,10 @@
 A program is a generator. It yields a `Position` before each step and receives the step's value, so
 whoever runs it may compute the value, replace it, or stop. `run` simply computes all of them.
 
-    scope = Scope(layer, X=X)
+    scope = Scope(Dense(3, 2), X=np.ones((4, 3)))
     run(forward(scope))
-    run(backward(scope, dY))
-    scope["Y"], scope["dX"], scope["dW"]
+    run(backward(scope, np.ones((4, 2))))
+    print(scope["Y"], scope["dX"], scope["dW"])
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class Scope:
         self.t: int | None = None
         self._before: int | None = None  # the previous t of the loop
         self._series: dict[str, dict[int, Any]] = {}  # the symbols of loops
+        if hasattr(layer, "params"):
+            layer._make_parameters()
         with within(self.call):
             self.derivation = derivation_of(layer)
         read = {name for step in self.derivation.every() for name in step.operands}
@@ -166,8 +168,13 @@ def derivation_of(layer: Any) -> Derivation:
 
 
 def _boundaries(layer: Any) -> Derivation:
-    """The passes of a layer without a derivation, as single steps."""
-    words = "computed by the layer, which has no steps()"
+    """The passes of a layer or a loss without a derivation, as single steps."""
+    words = "computed by a class that has no steps()"
+    if not hasattr(layer, "params"):
+        return Derivation(
+            [Given("L", words, lambda s: np.float64(layer.value(*_of_loss(s))))],
+            [Given("dP", words, lambda s: np.array(layer.gradient(*_of_loss(s))))],
+        )
 
     def forward(symbols: Any) -> Any:
         return np.array(layer.forward(symbols["X"]))
@@ -183,6 +190,11 @@ def _boundaries(layer: Any) -> Derivation:
     return Derivation(
         [Given("Y", words, forward)], [Given("dX", words, backward), *map(gradient, names)]
     )
+
+
+def _of_loss(symbols: Any) -> tuple[Any, ...]:
+    """The arguments of a loss."""
+    return tuple(symbols[name] for name in ("P", "T", "w", "total"))
 
 
 # --- programs ----------------------------------------------------------------------------------

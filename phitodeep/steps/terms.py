@@ -19,6 +19,7 @@ import numpy as np
 
 from phitodeep.errors import ShapeError
 from phitodeep.steps.step import Arrange, Let, Max, Step, Sum, evaluate, names_in
+from phitodeep.table import as_html
 
 SHOWN = 5  # terms that are printed
 
@@ -98,19 +99,13 @@ class Why(Sequence[Term]):
         lines += [f"  {term}" for term in self[:SHOWN]]
         rest = self._order[SHOWN:]
         if len(rest):
-            lines.append(
-                f"{self._values[rest].sum():+.4g}".rjust(0).join(
-                    ("  ", f"  ({len(rest):,} others)")
-                )
-            )
+            lines.append(f"  {self._values[rest].sum():+.4g}  ({len(rest):,} others)")
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
 
 def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
