@@ -16,13 +16,13 @@ from phitodeep.types import Array
 
 
 def givens(loss: Any, P: Any, T: Any, w: Any, total: float | None) -> dict[str, Any]:
-    """The symbols that every loss starts from."""
+    """The symbols that every loss starts from; nothing counts if total is 0."""
     divisor = loss.divisor(T, w, P.shape) if total is None else total
-    shape = loss.positions(P.shape)
+    weights = np.asarray(1.0 if w is None else w, P.dtype)
     return {
         "P": P,
         "T": T if T.dtype.kind in "iu" else T.astype(P.dtype),
-        "w": np.broadcast_to(np.asarray(1.0 if w is None else w, P.dtype), shape),
+        "w": np.broadcast_to(weights if divisor else 0 * weights, loss.positions(P.shape)),
         "total": float(divisor),
         "share": 1 / divisor if divisor else 0.0,
     }
@@ -60,7 +60,7 @@ def log_cosh(loss: Any) -> Derivation:
         [
             _E,
             Let("size", "np.abs(e)"),
-            Let("each", "size + np.log1p(np.exp(-2 * size)) - np.log(2)", "log(cosh(e))"),
+            Let("each", "size + np.log((1 + np.exp(-2 * size)) / 2)", "log(cosh(e))"),
         ],
         [Let("slope", "np.tanh(e)")],
     )
