@@ -69,7 +69,7 @@ class Scope:
         **symbols: Any,
     ) -> None:
         self.layer, self.path, self.dtype, self.result = layer, path, dtype, result
-        self.call = (current() if call is None else call)._replace(watch=None)
+        self.call = (current() if call is None else call)._replace(watch=None, reuse=False)
         self.inside: dict[str, Scope] = {}
         self.t: int | None = None
         self._before: int | None = None  # the previous t of the loop
