@@ -19,6 +19,7 @@ from phitodeep.checks import (
     check_count,
     check_list,
     check_number,
+    check_option,
     check_shape,
     choose,
     class_hint,
@@ -28,8 +29,12 @@ from phitodeep.checks import (
 from phitodeep.config import being_written, check_mapping, written
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
+from phitodeep.inspect.debugger import Debugger, debug
+from phitodeep.inspect.hooks import Cache, Hook, Hooks, Patched, run_with_cache
 from phitodeep.inspect.profile import Profile, profile
+from phitodeep.inspect.samples import SampleGradients, sample_gradients
 from phitodeep.inspect.summary import summarize
+from phitodeep.inspect.trace import Trace, trace
 from phitodeep.io.model_file import (
     Differences,
     check_tokenizer,
@@ -380,6 +385,7 @@ class Sequential(Trainable):
         shortcuts: bool = True,
         verbose: int | bool = 1,
         resume: str | os.PathLike[str] | None = None,
+        anomaly: str | None = None,
     ) -> History:
         """Fit the parameters to X (N, ...) and y; return a (train, test) loss pair per epoch.
 
@@ -421,6 +427,9 @@ class Sequential(Trainable):
                             options and callbacks again; what makes other batches or another model
                             is refused. The batches that an iterable has already yielded in the
                             unfinished epoch are skipped. If all epochs are done, nothing is trained
+        anomaly             "raise": if a loss or a gradient is not finite, raise an AnomalyError
+                            that says where in the step the first such number arises, instead of
+                            ending with a warning
 
         Calling `train` again continues where the last call ended. Integers in X become floats and
         are not rescaled. Ctrl-C ends training after the current batch. A loss or a gradient that is
@@ -458,6 +467,8 @@ class Sequential(Trainable):
         for option, value in (("shuffle", shuffle), ("shortcuts", shortcuts)):
             if value not in (True, False):
                 raise ArgumentTypeError(f"{option} must be True or False, got {value!r}.")
+        if anomaly is not None:
+            check_option(anomaly, "anomaly", ("raise",))
         accumulate = check_count(accumulate, "accumulate")
         threads = check_threads(threads)
         callbacks = [*self.callbacks, *as_callbacks(callbacks)]
@@ -489,6 +500,7 @@ class Sequential(Trainable):
             shuffle=shuffle,
             callbacks=callbacks,
             verbose=verbose,
+            locates=anomaly is not None,
         )
         return training.run()
 
@@ -790,6 +802,78 @@ class Sequential(Trainable):
         found = profile(self, X, y, batch_size=size, steps=steps)
         found.show()
         return found
+
+    # --- see backpropagation ---------------------------------------------------------------
+
+    def trace(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> Trace:
+        """Run one step of training on a copy, and return everything that happened in it.
+
+            t = model.trace(X[:8], y[:8])
+            print(t)                             # layer by layer: sizes, updates, notes
+            t["2.backward.dW"].why(3, 1)         # the terms of this cell's sum, largest first
+
+        The layers run as written, without shortcuts, with the random values of the model's next
+        step. Nothing in the model changes. See `Trace`; the other arguments are as in `train`.
+        """
+        return trace(self, X, y, sample_weight=sample_weight, lengths=lengths)
+
+    def run_with_cache(self, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:
+        """Return the output for X, as `predict` does, and all arrays on the way, by name.
+
+        Y, cache = model.run_with_cache(X)
+        cache["1.Y"]                         # the output of layer 1
+        cache["2.P"]                         # the attention map of layer 2
+        """
+        return run_with_cache(self, X, lengths=lengths)
+
+    def hooks(
+        self, fwd: Mapping[str, Hook] | None = None, bwd: Mapping[str, Hook] | None = None
+    ) -> Hooks:
+        """Inside the `with` block, call functions on arrays of forward and backward passes.
+
+            with model.hooks(fwd={"1.Y": lambda Y, at: 0 * Y}, bwd={"2.dX": print}):
+                model.trace(X, y)
+
+        A key is a path and a symbol, as in a trace. The function receives the array and `at`, which
+        has the key, path, direction, symbol and layer. An array that it returns replaces the one
+        it received; None leaves it. Hooks reach every symbol: a layer with a hook inside runs by
+        its steps.
+        """
+        return Hooks(self, fwd, bwd)
+
+    def patch(self, values: Mapping[str, Array]) -> Patched:
+        """Return this model with some arrays replaced, for `trace`, `predict` and the like.
+
+        model.patch({"1.Y": cache["1.Y"]}).trace(X2, y2).diff(t)
+        """
+        return Patched(self, values)
+
+    def debug(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> Debugger:
+        """Return a debugger at the start of a training step, on a copy of the model.
+
+            db = model.debug(X, y)
+            db.set_break("2.backward", when="abs(dX).max() > 0.01")
+            db.cont(); db.where(); db.p("dY"); db.step(); db.back()
+            db.edit("2.dY[0, 1]", 0.0); db.cont(); db.diff()
+
+        `db.prompt()` reads such commands in a terminal. The arguments are as in `train`.
+        """
+        return debug(self, X, y, sample_weight=sample_weight, lengths=lengths)
+
+    def sample_gradients(
+        self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
+    ) -> SampleGradients:
+        """Return each sample's share of every gradient, by parameter path.
+
+            g = model.sample_gradients(X, y)
+            g["0.W"]                             # (N, *W.shape); its sum over N is the gradient
+            g.norms                              # (N,): whose gradient is the longest
+            g.which_samples("0.W", (2, 1))       # where this cell's gradient comes from
+
+        The step is that of `trace`. There is no loop over samples: every layer's derivation says
+        which sum runs over them. Layers that mix samples, such as BatchNorm, are refused.
+        """
+        return sample_gradients(self, X, y, sample_weight=sample_weight, lengths=lengths)
 
     def find_alpha(
         self,

@@ -74,7 +74,7 @@ def _ramp(symbol: str) -> Let:
 
 
 def _ramp_slope(symbol: str) -> Let:
-    return Let(symbol, "np.where(np.abs(X) < 3, 1 / 6, 0.0)", "of the ramp")
+    return Let(symbol, "np.where(np.abs(X) < 3, 1 / 6, 0.0)", "the slope of the ramp")
 
 
 def hard_tanh(layer: Any) -> Derivation:

@@ -16,13 +16,13 @@ from phitodeep.types import Array
 
 
 def givens(loss: Any, P: Any, T: Any, w: Any, total: float | None) -> dict[str, Any]:
-    """The symbols that every loss starts from."""
+    """The symbols that every loss starts from; nothing counts if total is 0."""
     divisor = loss.divisor(T, w, P.shape) if total is None else total
-    shape = loss.positions(P.shape)
+    weights = np.asarray(1.0 if w is None else w, P.dtype)
     return {
         "P": P,
         "T": T if T.dtype.kind in "iu" else T.astype(P.dtype),
-        "w": np.broadcast_to(np.asarray(1.0 if w is None else w, P.dtype), shape),
+        "w": np.broadcast_to(weights if divisor else 0 * weights, loss.positions(P.shape)),
         "total": float(divisor),
         "share": 1 / divisor if divisor else 0.0,
     }
@@ -60,7 +60,7 @@ def log_cosh(loss: Any) -> Derivation:
         [
             _E,
             Let("size", "np.abs(e)"),
-            Let("each", "size + np.log1p(np.exp(-2 * size)) - np.log(2)", "log(cosh(e))"),
+            Let("each", "size + np.log((1 + np.exp(-2 * size)) / 2)", "log(cosh(e))"),
         ],
         [Let("slope", "np.tanh(e)")],
     )
@@ -88,8 +88,8 @@ def cosine_similarity(loss: Any) -> Derivation:
             Let("each", "1 - c"),
         ],
         [
-            Let("slope", "(c * P_hat - T_hat) * over_length_P / top_P", "orthogonal to p"),
-            _weighted("dP", "slope"),
+            Let("slope", "(c * P_hat - T_hat) * over_length_P / top_P", "(c p_hat - t_hat) / |p|"),
+            _pass_on("dP", "slope"),
         ],
     )
 
@@ -196,7 +196,7 @@ def negative_elbo(loss: Any) -> Derivation:
             Let("slope_m", "beta * m"),
             Let("slope_s", "beta * (np.exp(s) - 1) / 2"),
             *_sigmoid("z", "slope_z"),
-            *(_weighted(f"d{part}", f"slope_{part}") for part in "msz"),
+            *(_pass_on(f"d{part}", f"slope_{part}") for part in "msz"),
             *side_by_side("dP", "dm", "ds", "dz"),
         ],
     )
@@ -229,7 +229,7 @@ def softmax_cross_entropy(loss: Any) -> Derivation:
             Let("p", "E / s", "softmax(z)"),
             Sum("mass", "...k->...1", "q", words="1 without class weights"),
             Let("slope", "p * mass - q", "p - q, if q sums to 1"),
-            _weighted("dP", "slope"),
+            _pass_on("dP", "slope"),
         ],
     )
 
@@ -260,7 +260,7 @@ def _cross_entropy(loss: Any, log_P: list[Step], slope: list[Step]) -> Derivatio
             Sum("each", "...k,...k->...1", "q", "surprise"),
             *weighted_mean("v"),
         ],
-        slope,
+        [_arrives("v"), *slope],
     )
 
 
@@ -271,14 +271,14 @@ def elementwise(each: list[Step], slope: list[Step]) -> Derivation:
     """The weighted mean of `each`, whose derivative with respect to P is `slope`."""
     return Derivation(
         [*each, *weighted_mean("w")],
-        [*slope, _weighted("dP", "slope", "w")],
+        [_arrives("w"), *slope, _pass_on("dP", "slope")],
     )
 
 
 def _rowwise(each: list[Step], backward: list[Step]) -> Derivation:
     """The weighted mean of `each`, which has one number per row; v holds the rows' weights."""
     v = Arrange("v", "w[..., None]", "w", "the weights of the rows")
-    return Derivation([v, *each, *weighted_mean("v")], backward)
+    return Derivation([v, *each, *weighted_mean("v")], [_arrives("v"), *backward])
 
 
 def weighted_mean(w: str) -> list[Step]:
@@ -290,12 +290,16 @@ def weighted_mean(w: str) -> list[Step]:
     ]
 
 
-def _weighted(symbol: str, slope: str, w: str = "v") -> Step:
-    """What arrives, w / total, times the slope."""
-    return Let(symbol, f"np.where({w} > 0, {slope}, 0) * {w} * share")
+def _arrives(w: str) -> Step:
+    return Let("d_each", f"{w} * share", "what arrives: the slope of L in each term")
 
 
-_DLOG_P = Let("dlog_P", "-q * v * share", "the gradient of log p")
+def _pass_on(symbol: str, slope: str) -> Step:
+    """What arrives times the slope; an infinite slope does not count where nothing arrives."""
+    return Let(symbol, f"np.where(d_each > 0, {slope}, 0) * d_each")
+
+
+_DLOG_P = Let("dlog_P", "-q * d_each", "the gradient of log p")
 _TINY = Given("tiny", "the smallest normal number", lambda s: np.finfo(s["P"].dtype).tiny)
 
 

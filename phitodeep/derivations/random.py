@@ -34,8 +34,7 @@ def gaussian_noise(layer: Any) -> Derivation:
     return Derivation(
         [
             Given("e", _NORMAL, lambda symbols: _normal(layer, symbols["X"])),
-            Let("noise", "std * e"),
-            Let("Y", "X + noise"),
+            Let("Y", "X + std * e"),
         ],
         [Let("dX", "dY")],
     )
@@ -85,13 +84,9 @@ def _unchanged() -> Derivation:
 def random_flip(layer: Any) -> Derivation:
     """Y[h, w] = X[row h, column w]; a second flip undoes the first, so dX does the same to dY."""
 
-    def places(axis: int) -> Any:
-        def find(symbols: Any) -> Array:
-            n = symbols["X"].shape[axis + 1]
-            places = np.arange(n)
-            return np.where(symbols["flips"][:, axis, None], n - 1 - places, places)
-
-        return find
+    def places(symbols: Any, axis: int) -> Array:
+        places = np.arange(symbols["X"].shape[axis + 1])
+        return np.where(symbols["flips"][:, axis, None], places[::-1], places)
 
     return Derivation(
         [
@@ -110,20 +105,14 @@ def random_crop(layer: Any) -> Derivation:
         found: Array = layer._offsets(symbols["X"]) - layer.pads
         return found
 
-    def places(axis: int) -> Any:
-        def find(symbols: Any) -> Array:
-            shape = symbols["X"].shape[1:]
-            sizes = layer._window_size(shape)
-            return _framed(symbols["shift"][:, axis], sizes[axis], shape[axis])
+    def places(symbols: Any, axis: int) -> Array:
+        shape = symbols["X"].shape[1:]
+        window = layer._window_size(shape)
+        return _framed(symbols["shift"][:, axis], window[axis], shape[axis])
 
-        return find
-
-    def back(axis: int) -> Any:
-        def find(symbols: Any) -> Array:
-            sizes = symbols["X"].shape[1:], symbols["dY"].shape[1:]
-            return _framed(-symbols["shift"][:, axis], sizes[0][axis], sizes[1][axis])
-
-        return find
+    def back(symbols: Any, axis: int) -> Array:
+        shape, window = symbols["X"].shape[1:], symbols["dY"].shape[1:]
+        return _framed(-symbols["shift"][:, axis], shape[axis], window[axis])
 
     frame = "np.pad({}, ((0, 0), (1, 1), (1, 1), (0, 0)))"
     return Derivation(
@@ -145,12 +134,12 @@ def _image(row: str, column: str, places: Any) -> list[Step]:
     """The sample n, and the row and column to read, in the shape of images without channels."""
     return [
         Given("n", "the sample", lambda symbols: np.arange(len(symbols["X"]))[:, None, None]),
-        Given(row, "the row to read", lambda symbols: places(0)(symbols)[:, :, None]),
-        Given(column, "the column to read", lambda symbols: places(1)(symbols)[:, None, :]),
+        Given(row, "the row to read", lambda symbols: places(symbols, 0)[:, :, None]),
+        Given(column, "the column to read", lambda symbols: places(symbols, 1)[:, None, :]),
     ]
 
 
 def _framed(shift: Array, size: int, limit: int) -> Array:
-    """Where to read `size` pixels from `shift` on in a framed axis of `limit` pixels."""
+    """Where `size` pixels, `shift` on from the first, are in a framed axis of `limit` pixels."""
     found: Array = np.clip(shift[:, None] + np.arange(size), -1, limit) + 1
     return found

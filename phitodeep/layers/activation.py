@@ -65,7 +65,6 @@ class ReLU(Layer):
 
     independent_samples, time_steps = True, "independent"
     gives = "numbers"
-
     steps = derived.relu
 
     def forward(self, X: Array) -> Array:
@@ -108,7 +107,6 @@ class LeakyReLU(Elementwise):
     """
 
     gives = "numbers"
-
     steps = derived.leaky_relu
 
     def __init__(self, alpha: float = 0.01) -> None:
@@ -139,7 +137,6 @@ class PReLU(Layer):
     independent_samples, time_steps = True, "independent"
     gives = "numbers"
     alpha = Param()  # never decayed: decay would turn it into ReLU (sec. 2.1 of the paper)
-
     steps = derived.prelu
 
     def __init__(self, init: float = 0.25) -> None:
@@ -172,7 +169,6 @@ class ELU(Elementwise):
     """
 
     gives = "numbers"
-
     steps = derived.elu
 
     def __init__(self, alpha: float = 1.0) -> None:
@@ -215,7 +211,6 @@ class SELU(Elementwise):
 
     gives = "numbers"
     alpha, scale = 1.6732632423543772, 1.0507009873554805
-
     steps = derived.selu
 
     def value(self, X: Array) -> Array:
@@ -233,7 +228,6 @@ class SiLU(Elementwise):
     """
 
     gives = "numbers"
-
     steps = derived.silu
 
     def value(self, X: Array) -> Array:
@@ -251,7 +245,6 @@ class Mish(Elementwise):
     """
 
     gives = "numbers"
-
     steps = derived.mish
 
     def value(self, X: Array) -> Array:
@@ -269,7 +262,6 @@ class HardSigmoid(Elementwise):
     """
 
     gives = "probabilities"
-
     steps = derived.hard_sigmoid
 
     def value(self, X: Array) -> Array:
@@ -286,7 +278,6 @@ class HardSwish(Elementwise):
     """
 
     gives = "numbers"
-
     steps = derived.hard_swish
 
     def value(self, X: Array) -> Array:
@@ -303,7 +294,6 @@ class HardTanh(Elementwise):
     """
 
     gives = "numbers"
-
     steps = derived.hard_tanh
 
     def value(self, X: Array) -> Array:
@@ -320,7 +310,6 @@ class Sigmoid(Elementwise):
     """
 
     gives = "probabilities"
-
     steps = derived.sigmoid
 
     def value(self, X: Array) -> Array:
@@ -339,7 +328,6 @@ class Tanh(Elementwise):
     """
 
     gives = "numbers"
-
     steps = derived.tanh
 
     def value(self, X: Array) -> Array:
@@ -358,7 +346,6 @@ class Softplus(Elementwise):
     """
 
     gives = "numbers"
-
     steps = derived.softplus
 
     def value(self, X: Array) -> Array:
@@ -376,7 +363,6 @@ class Softsign(Elementwise):
     """
 
     gives = "numbers"
-
     steps = derived.softsign
 
     def value(self, X: Array) -> Array:

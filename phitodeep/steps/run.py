@@ -3,10 +3,10 @@
 A program is a generator. It yields a `Position` before each step and receives the step's value, so
 whoever runs it may compute the value, replace it, or stop. `run` simply computes all of them.
 
-    scope = Scope(layer, X=X)
+    scope = Scope(Dense(3, 2), X=np.ones((4, 3)))
     run(forward(scope))
-    run(backward(scope, dY))
-    scope["Y"], scope["dX"], scope["dW"]
+    run(backward(scope, np.ones((4, 2))))
+    print(scope["Y"], scope["dX"], scope["dW"])
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError
 from phitodeep.layers.call import Call, current, within
 from phitodeep.steps.step import Derivation, Given, Loop, Step, Through
 from phitodeep.types import Array, DType, settings
@@ -75,10 +74,13 @@ class Scope:
         self.t: int | None = None
         self._before: int | None = None  # the previous t of the loop
         self._series: dict[str, dict[int, Any]] = {}  # the symbols of loops
+        if hasattr(layer, "params"):
+            layer._make_parameters()
         with within(self.call):
             self.derivation = derivation_of(layer)
-        numbers = {k: v for k, v in settings(layer).items() if type(v) in (int, float)}
-        symbols = {**numbers, **symbols}
+        read = {name for step in self.derivation.every() for name in step.operands}
+        given = settings(layer).items()
+        symbols = {k: v for k, v in given if k in read and type(v) in (int, float)} | symbols
         if hasattr(layer, "params"):
             lent = {name: owner.params[own] for name, (owner, own) in layer.tied.items()}
             symbols |= {**layer.state, **lent, **layer.params}
@@ -150,8 +152,13 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f"
 
 
-class _Input(Given):
+class Input(Given):
     """What a pass receives: X, dY, or the P of a loss."""
+
+
+def has_steps(layer: Any) -> bool:
+    """Whether a layer or a loss has a derivation."""
+    return layer.steps() is not None
 
 
 def derivation_of(layer: Any) -> Derivation:
@@ -161,8 +168,13 @@ def derivation_of(layer: Any) -> Derivation:
 
 
 def _boundaries(layer: Any) -> Derivation:
-    """The passes of a layer without a derivation, as single steps."""
-    words = "computed by the layer, which has no steps()"
+    """The passes of a layer or a loss without a derivation, as single steps."""
+    words = "computed by a class that has no steps()"
+    if not hasattr(layer, "params"):
+        return Derivation(
+            [Given("L", words, lambda s: np.float64(layer.value(*_of_loss(s))))],
+            [Given("dP", words, lambda s: np.array(layer.gradient(*_of_loss(s))))],
+        )
 
     def forward(symbols: Any) -> Any:
         return np.array(layer.forward(symbols["X"]))
@@ -178,6 +190,11 @@ def _boundaries(layer: Any) -> Derivation:
     return Derivation(
         [Given("Y", words, forward)], [Given("dX", words, backward), *map(gradient, names)]
     )
+
+
+def _of_loss(symbols: Any) -> tuple[Any, ...]:
+    """The arguments of a loss."""
+    return tuple(symbols[name] for name in ("P", "T", "w", "total"))
 
 
 # --- programs ----------------------------------------------------------------------------------
@@ -198,7 +215,7 @@ def backward(scope: Scope, dY: Any = None) -> Program:
 
 def _given(scope: Scope, direction: str, symbol: str, value: Any) -> Program:
     """What a pass receives is a position too, so that it can be replaced."""
-    scope[symbol] = yield Position(scope, direction, _Input(symbol, "given", lambda _: value))
+    scope[symbol] = yield Position(scope, direction, Input(symbol, "given", lambda _: value))
 
 
 def _perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
@@ -222,12 +239,16 @@ def _inside(step: Through, scope: Scope) -> Program:
         return
     mask = scope.call.mask if isinstance(step.mask, str) else step.mask
     layer = scope.layer.children()[step.child]
-    path = f"{scope.path}.{step.child}" if scope.path else step.child.removeprefix("layers.")
     first = scope.call.first * (scope[step.each] if step.each else 1)
-    call = scope.call._replace(mask=mask, first=first)
+    path, call = path_inside(scope.path, step.child), scope.call._replace(mask=mask, first=first)
     inner = Scope(layer, path, call=call, dtype=scope.dtype, X=scope[step.of])
     scope.inside[step.child] = inner
     yield from forward(inner)
+
+
+def path_inside(path: str, key: str) -> str:
+    """The path of a layer inside, given its key in `children()`."""
+    return f"{path}.{key}" if path else key.removeprefix("layers.")
 
 
 Edit = Callable[[Position, Any], Any]
@@ -263,11 +284,3 @@ def gradients(scope: Scope) -> Mapping[str, Any]:
     for inner in scope.inside.values():
         found |= gradients(inner)
     return found
-
-
-def check_steps(layer: Any) -> None:
-    """Refuse a layer without a derivation."""
-    if layer.steps() is None:
-        raise ArgumentError(
-            f"{layer!r} has no derivation: write steps(self), which returns a Derivation."
-        )

@@ -9,6 +9,7 @@ print(found)
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy as np
 
 from phitodeep.errors import ShapeError
 from phitodeep.steps.step import Arrange, Join, Let, Max, Step, Sum, evaluate, names_in
+from phitodeep.table import as_html
 
 SHOWN = 5  # terms that are printed
 
@@ -68,6 +70,11 @@ class Why(Sequence[Term]):
             else float(self._values.sum())
         )
 
+    def renamed(self, name: str) -> Why:
+        """The same terms of a cell that is called otherwise outside its loop."""
+        self.name = name
+        return self
+
     def __len__(self) -> int:
         return len(self._values)
 
@@ -92,19 +99,13 @@ class Why(Sequence[Term]):
         lines += [f"  {term}" for term in self[:SHOWN]]
         rest = self._order[SHOWN:]
         if len(rest):
-            lines.append(
-                f"{self._values[rest].sum():+.4g}".rjust(0).join(
-                    ("  ", f"  ({len(rest):,} others)")
-                )
-            )
+            lines.append(f"  {self._values[rest].sum():+.4g}  ({len(rest):,} others)")
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
 
 def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
@@ -202,12 +203,18 @@ class Parts(Why):
 
 
 def _addends(node: ast.expr, sign: int) -> Iterator[tuple[int, str]]:
-    """The terms of an expression that is a sum or difference, with their signs."""
+    """The terms of an expression with their signs; a product with a sum is multiplied out."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         yield from _addends(node.left, sign)
         yield from _addends(node.right, sign if isinstance(node.op, ast.Add) else -sign)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         yield from _addends(node.operand, -sign)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+        tops, right = list(_addends(node.left, sign)), ast.unparse(node.right)
+        rights = [(1, right)] if isinstance(node.op, ast.Div) else list(_addends(node.right, 1))
+        op = "/" if isinstance(node.op, ast.Div) else "*"
+        for (s, one), (r, other) in itertools.product(tops, rights):
+            yield s * r, f"({one}) {op} ({other})"
     else:
         yield sign, ast.unparse(node)
 

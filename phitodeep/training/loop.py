@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.errors import ArgumentError, DivergenceError, warn
+from phitodeep.inspect.anomaly import anomaly
 from phitodeep.kernels import report_compilation
 from phitodeep.layers.call import Call, current, within
 from phitodeep.layers.containers import Chain
@@ -50,6 +51,7 @@ class Training:
     size          samples per batch; None: all samples are one batch
     accumulate    batches per step
     threads       the number of threads that share a large batch
+    locates       whether a number that is not finite raises an AnomalyError
     """
 
     def __init__(
@@ -66,12 +68,13 @@ class Training:
         shuffle: bool,
         callbacks: Sequence[Callback],
         verbose: int | bool,
+        locates: bool = False,
     ) -> None:
         self.model, self.objective, self.data, self.test = model, objective, data, test
         self.where = where
         self.size, self.accumulate, self.shuffle = size, accumulate, shuffle
         self.team = Team(objective.body, objective.loss, threads)
-        self.callbacks, self.display = callbacks, display(verbose)
+        self.callbacks, self.display, self.locates = callbacks, display(verbose), locates
         self.memory = Memory()
         self.pressed: list[int] = []  # an entry for each Ctrl-C
         self.pauses = any(_overrides(callback, "on_pause") for callback in callbacks)
@@ -167,6 +170,8 @@ class Training:
             try:
                 loss = self.step(group, totals)
             except DivergenceError as error:
+                if self.locates:
+                    raise anomaly(self.model, group, epoch + 1, where.step + 1, error) from error
                 warn(f"training stopped: {error}")
                 raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
             samples = sum([len(batch.X) for batch in group])

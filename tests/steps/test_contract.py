@@ -22,7 +22,7 @@ from phitodeep.layers.call import calling
 from phitodeep.loss import Loss
 from phitodeep.steps import run as stepwise
 from phitodeep.steps.run import Position, Scope
-from phitodeep.steps.step import Arrange, Let, Max, Step, Sum, Through, evaluate
+from phitodeep.steps.step import Arrange, Let, Max, Step, Sum, Through
 from phitodeep.steps.terms import why
 from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made, passes
 from phitodeep.types import Array, Shape
@@ -321,8 +321,3 @@ def test_a_through_step_reads_the_layer_inside() -> None:
     step = next(s for s in scope.derivation.forward if isinstance(s, Through))
     np.testing.assert_array_equal(scope["F"], scope.inside["layers.0"]["Y"])
     assert why(step, scope, 1, 2).total == scope["F"][1, 2]
-
-
-def test_expressions_have_no_builtins() -> None:
-    with pytest.raises(NameError):
-        evaluate("open", {})

@@ -1,0 +1,158 @@
+"""A step of training on a copy of a model, with all that its passes received and returned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import as_real
+from phitodeep.errors import DivergenceError, OrderError
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import Call, Event, Watch, calling, current, watching, within
+from phitodeep.loss import Loss
+from phitodeep.optimization.lbfgs import LBFGS
+from phitodeep.training.inputs import Data, validate
+from phitodeep.training.objective import Trainable
+from phitodeep.training.shortcuts import check_pair
+from phitodeep.types import Array
+
+
+@dataclass
+class Passes:
+    """Both passes of one layer: what they received and returned, and the mode in which they ran."""
+
+    layer: Layer
+    call: Call
+    X: Array
+    Y: Array
+    dY: Array | None = None  # None: the layer's backward pass did not run
+    dX: Array | None = None
+    grads: dict[str, Array] = field(default_factory=dict)
+
+
+class Recorder:
+    """A watcher that keeps the passes of every layer, by path.
+
+    It also applies the watcher that was active before, such as the hooks of `Sequential.hooks`.
+    Outside the training loop, passes return new arrays, so no copies are needed.
+    """
+
+    def __init__(self, outer: Watch | None = None) -> None:
+        self.outer = outer
+        self.passes: dict[str, Passes] = {}
+        self._given: dict[str, Array] = {}
+        self.P: Array | None = None
+        self.dP: Array | None = None
+        self.value = float("nan")  # the loss
+
+    def __call__(self, event: Event) -> Array | None:
+        array = None if self.outer is None else self.outer.watcher(event)
+        self._keep(event, event.array if array is None else array)
+        return array
+
+    def _keep(self, event: Event, array: Any) -> None:
+        if event.what == "loss":
+            if event.when == "before":
+                self.P = array
+            else:
+                self.dP, self.value = array, float("nan" if event.value is None else event.value)
+        elif event.when == "before":
+            self._given[f"{event.what} {event.path}"] = array
+        elif event.what == "forward":
+            X = self._given[f"forward {event.path}"]
+            self.passes[event.path] = Passes(event.source, current(), X, array)
+        elif event.what == "backward":
+            passes = self.passes[event.path]
+            passes.dY, passes.dX = self._given[f"backward {event.path}"], array
+            passes.grads = dict(event.source.grads)
+
+
+@dataclass
+class Recording:
+    """A recorded step of training, and the copy of the model that took it.
+
+    passes    of each layer, by path; those of the model itself are at ""
+    data      the checked batch
+    total     the divisor of the loss
+    value     the loss
+    """
+
+    model: Trainable
+    loss: Loss
+    data: Data
+    total: float
+    call: Call
+    passes: dict[str, Passes]
+    P: Array
+    dP: Array
+    value: float
+
+    def backward(self, dP: Array) -> dict[str, Passes]:
+        """Run only the backward pass again, for another gradient of the predictions."""
+        recorder = Recorder(current().watch)
+        for path, passes in self.passes.items():
+            recorder.passes[path] = Passes(passes.layer, passes.call, passes.X, passes.Y)
+        with within(self.call), watching(recorder, root=self.model):
+            self.model.backward(dP)
+        return recorder.passes
+
+
+def prepared(
+    model: Trainable, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None
+) -> tuple[Data, Trainable, Call]:
+    """Return the checked batch, a copy of the model, and the mode of the model's next step.
+
+    If the model is not built yet, it is built for X.
+    """
+    check_pair(model._last, model.loss)
+    if model.input_shape is None:
+        model.build(np.shape(as_real(X, "X"))[1:])
+    data = validate(model, model.loss, X, y, sample_weight, lengths)
+    return data, model.copy(), Call(step=model.optimizer.t, mask=data.mask)
+
+
+def record(
+    model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
+) -> Recording:
+    """Run forward, loss and backward once on a copy of the model, in training mode, as written.
+
+    The random numbers are those of the model's next step. Nothing in the model changes.
+    """
+    data, twin, call = prepared(model, X, y, sample_weight, lengths)
+    recorder = Recorder(current().watch)
+    total = twin.loss.divisor(data.T, data.w, data.outputs)
+    with within(call), watching(recorder, root=twin, recomputed=True):
+        P = twin.forward(data.X)
+        value, dP = twin.loss._watched(P, data.T, data.w, None)
+        twin.backward(dP)
+    if recorder.P is None or recorder.dP is None:
+        raise OrderError("the loss reported no predictions: it does not call its own passes.")
+    return Recording(
+        twin, twin.loss, data, total, call, recorder.passes, recorder.P, recorder.dP, value
+    )
+
+
+def updates_of(model: Trainable) -> tuple[dict[str, dict[str, Array]], str]:
+    """What the optimizer would add to each parameter, by path, given the gradients of its layers.
+
+    The second result says why there is nothing, if so. The parameters are restored, but not the
+    optimizer's memory, so pass a copy of a model.
+    """
+    if isinstance(model.optimizer, LBFGS):
+        return {}, "no update: L-BFGS measures the loss at several places before it moves"
+    layers = [(path, layer) for path, layer in model.walk() if layer.params]
+    before = {path: {n: a.copy() for n, a in layer.params.items()} for path, layer in layers}
+    try:
+        with calling(watch=None):
+            model.optimizer.step(model.layers)
+    except DivergenceError as error:
+        return {}, f"no update: {error}"
+    updates = {}
+    for path, layer in layers:
+        if layer.trainable:
+            updates[path] = {n: layer.params[n] - a for n, a in before[path].items()}
+        for name, a in before[path].items():
+            layer.params[name][...] = a
+    return updates, ""
