@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep.derivations.windows import SPACE, TAPS, arranged, covered, covering, places
 from phitodeep.layers.call import current
-from phitodeep.steps.step import Derivation, Given, Let, Max, Step, Sum
+from phitodeep.steps.step import Arrange, Derivation, Given, Let, Max, Step, Sum
 from phitodeep.types import Array
 
 U_WORDS = "the cells in each window"
@@ -122,9 +122,7 @@ def global_avg_pool(layer: Any) -> Derivation:
 
     return Derivation(
         [
-            Given(
-                "kept", "1 for each position that counts, 0 for those that a mask leaves out", kept
-            ),
+            Given("kept", "1 for each position, 0 if a mask leaves it out", kept),
             Sum("m", "n...->n1", "kept"),
             Sum("total", "n...c,n...->nc", "X", "kept"),
             Let("Y", "total / np.maximum(m, 1)"),
@@ -139,25 +137,25 @@ def global_avg_pool(layer: Any) -> Derivation:
 def global_max_pool(layer: Any) -> Derivation:
     """y = the largest x of all positions, which receives dy; without a position, y is 0."""
     if current().mask is None:
-        return Derivation(
-            [Max("Y", "n...c->nc", "X")],
-            [_winner("X", 1, _first), Sum("dX", "n...c,nc->n...c", "winner", "dY")],
-        )
+        return Derivation([Max("Y", "n...c->nc", "X")], _to_winner("X", "dY"))
     forward: list[Step] = [
         Given("kept", "whether each position counts", lambda s: _kept(layer, s["X"])),
-        Given(
-            "some", "whether any position counts", lambda s: s["kept"].any(axis=1).reshape(-1, 1)
-        ),
+        Max("some", "n...z->nz", "kept", words="whether any position counts"),
         Let("X_kept", "np.where(kept, X, -np.inf)"),
         Max("largest", "n...c->nc", "X_kept"),
         Let("Y", "np.where(some, largest, 0)"),
     ]
-    backward = [
-        Let("dlargest", "np.where(some, dY, 0)"),
-        _winner("X_kept", 1, _first),
-        Sum("dX", "n...c,nc->n...c", "winner", "dlargest"),
+    dlargest = Let("dlargest", "np.where(some, dY, 0)")
+    return Derivation(forward, [dlargest, *_to_winner("X_kept", "dlargest")])
+
+
+def _to_winner(X: str, dY: str) -> list[Step]:
+    everywhere = f"np.moveaxis(np.broadcast_to({dY}, (*X.shape[1:-1], *{dY}.shape)), -2, 0)"
+    return [
+        _winner(X, 1, _first),
+        Arrange("V", everywhere, dY, "what arrives for the channel, at each position"),
+        Let("dX", "np.where(winner, V, 0)"),
     ]
-    return Derivation(forward, backward)
 
 
 def _kept(layer: Any, X: Array) -> Array:
