@@ -29,8 +29,9 @@ from phitodeep.checks import (
 from phitodeep.config import being_written, check_mapping, written
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
+from phitodeep.inspect.cache import Cache, Patched, run_with_cache
 from phitodeep.inspect.debugger import Debugger, debug
-from phitodeep.inspect.hooks import Cache, Hook, Hooks, Patched, run_with_cache
+from phitodeep.inspect.hooks import Hook, Hooks
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.samples import SampleGradients, sample_gradients
 from phitodeep.inspect.summary import summarize

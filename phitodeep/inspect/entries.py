@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -196,7 +197,7 @@ class Entries(Mapping[str, Entry]):
         keys = list(self)
         near = difflib.get_close_matches(
             key,
-            [*keys, *(k.replace(".forward.", ".").replace(".backward.", ".") for k in keys)],
+            dict.fromkeys([*keys, *(re.sub(r"(forward|backward)\.", "", k) for k in keys)]),
             n=4,
             cutoff=0.6,
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.inspect.entries import Entries
-from phitodeep.inspect.hooks import active_edit
+from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import within
@@ -109,7 +109,6 @@ def sample_gradients(
     model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
 ) -> SampleGradients:
     """Return the shares of all samples: see `Sequential.sample_gradients`."""
-    edit = active_edit()
     recording = record(model, X, y, sample_weight=sample_weight, lengths=lengths)
     with within(recording.call):
         for path, layer in recording.model.walk():
@@ -120,7 +119,8 @@ def sample_gradients(
             "independent_samples = True in it."
         )
     return SampleGradients(
-        recording, Entries(recording.passes, dtype=recording.model.dtype, edit=edit)
+        recording,
+        Entries(recording.passes, dtype=recording.model.dtype, edit=replaced_by(recording.watch)),
     )
 
 

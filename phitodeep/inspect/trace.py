@@ -12,7 +12,7 @@ from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.inspect.entries import Entries, rms
-from phitodeep.inspect.hooks import active_edit
+from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record, updates_of
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling
@@ -153,7 +153,18 @@ class Trace(Entries):
             dP=dP,
             passes=recording.backward(dP),
         )
-        return Trace(share, updates={}, notes=self._notes, edit=self._edit, sample=n)
+        return Trace(share, updates={}, notes=self._notes, edit=self._joined(), sample=n)
+
+    def _joined(self) -> run.Edit | None:
+        """The forward hooks of this step, and the backward hooks of the pass that just ran."""
+        step, share = self._edit, replaced_by(self._recording.watch)
+        if step is None or share is None:
+            return step
+
+        def edit(position: run.Position, value: Any) -> Any:
+            return (step if position.direction == "forward" else share)(position, value)
+
+        return edit
 
     def diff(self, other: Trace) -> Difference:
         """How far this trace is from another one of the same layers."""
@@ -175,7 +186,6 @@ def trace(
     model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
 ) -> Trace:
     """Record one step of training on a copy of the model: see `Sequential.trace`."""
-    edit = active_edit()
     recording = record(model, X, y, sample_weight=sample_weight, lengths=lengths)
     updates, why_not = updates_of(recording.model)
     notes = plan(model, model.loss).notes
@@ -185,7 +195,7 @@ def trace(
         updates=updates,
         notes=_notes(recording, notes),
         below=(*below, *([why_not] if why_not else [])),
-        edit=edit,
+        edit=replaced_by(recording.watch),
     )
 
 

@@ -171,7 +171,7 @@ class Training:
                 loss = self.step(group, totals)
             except DivergenceError as error:
                 if self.locates:
-                    raise anomaly(self.model, group, epoch + 1, where.step + 1, error) from error
+                    raise anomaly(self.model, group, epoch, where.step + 1, error) from error
                 warn(f"training stopped: {error}")
                 raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
             samples = sum([len(batch.X) for batch in group])
