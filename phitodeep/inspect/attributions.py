@@ -32,6 +32,9 @@ STEPS = 50  # points on the path of integrated gradients, by default
 OWNER = {"baseline": "integrated", "steps": "integrated", "layer": "grad_cam"}  # of each option
 
 
+Shapes = dict[str, Shape]  # of one output of each layer, by path
+
+
 class Samples(NamedTuple):
     """Samples, and what to explain about each of them."""
 
@@ -42,7 +45,7 @@ class Samples(NamedTuple):
 
     def take(self, rows: Any) -> Self:
         """Return the samples at these rows, a slice or an array of indices."""
-        return self._make(None if a is None else a[rows] for a in self)
+        return type(self)._make(None if a is None else a[rows] for a in self)
 
 
 class _Probe:
@@ -75,9 +78,9 @@ class _Probe:
 class Scores:
     """The scores of a model, as functions of an array A in it: see `_Probe`."""
 
-    def __init__(self, model: Trainable, path: str | None) -> None:
+    def __init__(self, model: Trainable, path: str | None, shapes: Shapes) -> None:
         self.model, self.path = model, path
-        self.body = logits(model)._replica()
+        self.body = logits(model, 1 + len(shapes[""]))._replica()
 
     def gradient(self, part: Samples, A: Array | None = None) -> tuple[Array, Array, Array]:
         """Return A, the gradient dA of the samples' scores, and the explained outputs (N,).
@@ -122,15 +125,15 @@ def attributions(
                 f'attributions: {name}= is an option of method="{OWNER[name]}", got '
                 f"method={method!r}: leave it out."
             )
-    if model.output_shape is None:
+    if any(part.output_shape is None and part._declared for _, part in model.walk()):
         raise NotBuiltError(
             "attributions needs a model that is built: call build(input_shape), or train it first."
         )
     mask = model_mask(model, X, lengths)
     X = validate_inputs(model, X, mask=mask)
-    output = model.output_shape
-    if X.shape[1:] != model.input_shape:
-        output = model._measured(X.shape[1:]).output_shape or ()
+    twin = model if X.shape[1:] == model.input_shape else model._measured(X.shape[1:])
+    shapes = {path: part.output_shape or () for path, part in twin.walk()}
+    output = shapes[""]
     if len(output) not in (1, 2):
         raise ShapeError(
             "attributions explains one of several outputs (N, K) or (N, T, K), but this model "
@@ -140,7 +143,7 @@ def attributions(
     samples = Samples(
         X, mask, _step(step, output, len(X), output_mask), _target(target, output[-1], len(X))
     )
-    explain = METHODS[method](model, X, baseline=baseline, steps=steps, layer=layer)
+    explain = METHODS[method](model, X, shapes, baseline=baseline, steps=steps, layer=layer)
     size = model.samples_at_once()
     rows = [slice(i, i + size) for i in range(0, len(X), size)]
     return np.concatenate([explain(samples.take(part), part) for part in rows])
@@ -149,15 +152,15 @@ def attributions(
 Explain = Callable[[Samples, slice], Array]  # (samples, their rows of X) -> attributions
 
 
-def gradient(model: Trainable, X: Array, **_: Any) -> Explain:
+def gradient(model: Trainable, X: Array, shapes: Shapes, **_: Any) -> Explain:
     """dS/dX of the score S; for tokens, the gradient of their vectors (N, T, D)."""
-    scores = Scores(model, _input(model))
+    scores = Scores(model, _input(model), shapes)
     return lambda part, _: scores.gradient(part)[1]
 
 
-def gradient_x_input(model: Trainable, X: Array, **_: Any) -> Explain:
+def gradient_x_input(model: Trainable, X: Array, shapes: Shapes, **_: Any) -> Explain:
     """x dS/dx for each input, summed over the vector of a token."""
-    scores = Scores(model, _input(model))
+    scores = Scores(model, _input(model), shapes)
 
     def explain(part: Samples, _: slice) -> Array:
         A, dA, _target = scores.gradient(part)
@@ -167,18 +170,19 @@ def gradient_x_input(model: Trainable, X: Array, **_: Any) -> Explain:
 
 
 def integrated(
-    model: Trainable, X: Array, *, baseline: Any, steps: int | None, **_: Any
+    model: Trainable, X: Array, shapes: Shapes, *, baseline: Any, steps: int | None, **_: Any
 ) -> Explain:
     """(x - b) times the mean of dS/dx on the straight path from b to x.
 
     The mean is Gauss and Legendre's quadrature, which is exact for polynomials of degree
     2 steps - 1. `samples_at_once` limits how many points of all paths are computed at a time.
     """
-    scores, size = Scores(model, _input(model)), model.samples_at_once()
+    scores, size = Scores(model, _input(model), shapes), model.samples_at_once()
     steps = STEPS if steps is None else check_count(steps, "attributions steps")
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     a, w = ((v / 2).astype(model.dtype) for v in (nodes + 1, weights))
-    start = _baseline(baseline, model, scores.path, X.shape)
+    vector = () if scores.path is None else shapes[scores.path][-1:]
+    start = _baseline(baseline, model, (*X.shape, *vector))
 
     def explain(part: Samples, rows: slice) -> Array:
         A, dA, target = scores.gradient(part)
@@ -196,12 +200,12 @@ def integrated(
     return explain
 
 
-def grad_cam(model: Trainable, X: Array, *, layer: str | None, **_: Any) -> Explain:
+def grad_cam(model: Trainable, X: Array, shapes: Shapes, *, layer: str | None, **_: Any) -> Explain:
     """relu(sum_c alpha_c A_c) with alpha_c the mean of dS/dA_c, for the channels A_c of a layer."""
-    images = {path: part.output_shape for path, part in model.walk() if _is_image(part)}
-    path = _default_layer(images) if layer is None else _chosen_layer(layer, images, model)
-    shape = X.shape[1:] if X.ndim > 2 else next(iter(images.values())) or ()
-    scores = Scores(model, path)
+    images: Shapes = {path: shape for path, shape in shapes.items() if len(shape) == 3}
+    path = _default_layer(images) if layer is None else _chosen_layer(layer, images, shapes)
+    size = (X.shape[1:] if X.ndim > 2 else next(iter(images.values())))[:2]
+    scores = Scores(model, path, shapes)
 
     def explain(part: Samples, _: slice) -> Array:
         A, dA, _target = scores.gradient(part)
@@ -211,7 +215,7 @@ def grad_cam(model: Trainable, X: Array, *, layer: str | None, **_: Any) -> Expl
                 "choose a layer that returns one image per sample."
             )
         maps = np.einsum("nhwc,nc->nhw", A, dA.mean(axis=(1, 2)))
-        return resize(np.maximum(maps, 0)[..., None], *shape[:2])[..., 0]
+        return resize(np.maximum(maps, 0)[..., None], *size)[..., 0]
 
     return explain
 
@@ -290,48 +294,41 @@ def _input(model: Trainable) -> str | None:
     return paths[0]
 
 
-def _baseline(baseline: Any, model: Trainable, path: str | None, shape: Shape) -> Array:
-    """Return the starts of the paths, a view in the shape of X, or of the vectors of tokens."""
-    if path is not None:
-        shape = (*shape, *(dict(model.walk())[path].output_shape or ())[-1:])
+def _baseline(baseline: Any, model: Trainable, shape: Shape) -> Array:
+    """Return where the paths start, as a view of this shape: that of X, or of tokens' vectors."""
     given = as_float(0 if baseline is None else baseline, model.dtype, "attributions baseline")
     check_finite(given, "attributions baseline")
     try:
         return np.broadcast_to(given, shape)
     except ValueError:
-        what = "the vectors of the tokens" if path is not None else "X"
+        what = "the vectors of the tokens" if model.takes_tokens else "X"
         raise ShapeError(
             "attributions baseline must be a number, one sample of shape "
             f"{shape[1:]}, or an array like {what}, {shape}, got shape {given.shape}."
         ) from None
 
 
-def _is_image(layer: Any) -> bool:
-    return len(layer.output_shape or ()) == 3
-
-
-def _default_layer(images: dict[str, Shape | None]) -> str:
+def _default_layer(images: Shapes) -> str:
     """Return the last layer that returns images of several pixels, with all that it is part of."""
-    several = [path for path, shape in images.items() if math.prod((shape or ())[:2]) > 1]
+    several = [path for path, shape in images.items() if math.prod(shape[:2]) > 1]
     if not several:
         raise ArgumentError(
-            'method="grad_cam" needs a layer that returns images (height, width, C), such as '
-            'Conv2D, but this model has none: use method="integrated".'
+            'attributions: method="grad_cam" needs a layer that returns images (height, width, C), '
+            'such as Conv2D, but this model has none: use method="integrated".'
         )
     return next(path for path in several if f"{several[-1]}.".startswith(f"{path}."))
 
 
-def _chosen_layer(layer: str, images: dict[str, Shape | None], model: Trainable) -> str:
+def _chosen_layer(layer: str, images: Shapes, shapes: Shapes) -> str:
     """Return the path, if it is that of a layer that returns images."""
     if layer in images:
         return layer
-    known = {path: part for path, part in model.walk() if path}
-    near = difflib.get_close_matches(str(layer), images, n=3, cutoff=0)
     what = (
-        f"{known[layer]!r} returns samples of shape {known[layer].output_shape}"
-        if layer in known
+        f"it returns samples of shape {shapes[layer]}"
+        if layer in shapes
         else "the model has no such layer"
     )
+    near = difflib.get_close_matches(str(layer), images, n=3, cutoff=0)
     remedy = f" Similar ones that do: {', '.join(near)}." if near else ""
     raise ArgumentError(
         "attributions layer must be the path of a layer that returns images (height, width, C), "
