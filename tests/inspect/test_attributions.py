@@ -492,17 +492,19 @@ def test_an_active_watcher_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(doubled, cam, rtol=1e-12)
 
 
-def test_a_watcher_in_training_may_ask_for_attributions() -> None:
-    model = gpt()
-    expected = model.attributions(TOKENS, target=1)
+@pytest.mark.parametrize("what", ["forward", "backward"])
+def test_a_watcher_in_training_may_ask_for_attributions(what: str) -> None:
+    model = sequence("float64")
+    X = samples(model)
+    expected = model.attributions(X, target=1)
     found: list[Array] = []
 
     def ask(event: Event) -> None:
-        if event.what == "forward" and event.path == "2" and not found:
-            found.append(model.attributions(TOKENS, target=1))
+        if event.what == what and event.path == "0" and not found:
+            found.append(model.attributions(X, target=1))
 
-    with watching(ask):
-        model.train(TOKENS[:, :4], np.zeros((2, 4, 11)), lengths=[4, 2], epochs=1, verbose=0)
+    with watching(ask):  # this pass needs no dX, and has a mask
+        model.train(X, np.zeros((4, 4, 3)), lengths=[4, 2, 1, 3], epochs=1, verbose=0)
     np.testing.assert_array_equal(found[0], expected)
 
 
@@ -582,6 +584,11 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"\(N, K\) or \(N, T, K\), .* shape \(4, 4, 1\): end it with Flatten",
     ),
     "steps": (ask(mlp, "integrated", steps=0), ArgumentError, r"steps must be >= 1, got 0"),
+    "too many steps": (
+        ask(mlp, "integrated", steps=1001),
+        ArgumentError,
+        r"steps must be <= 1000, got 1001",
+    ),
     "baseline": (
         ask(mlp, "integrated", baseline=np.ones(4)),
         ShapeError,
