@@ -823,7 +823,7 @@ class Sequential(Trainable):
         step        the step to explain, if the model returns (N, T, K); by default the last one.
                     Negative steps count from the end of each sample, without its padding
         baseline    for "integrated": a number, a sample or an array like X; 0 by default
-        steps       for "integrated": the number of points on the path, 50 by default and at most 1000
+        steps       for "integrated": the number of points on the path, at most 1000; 50 by default
         layer       for "grad_cam": the path of a layer that returns images (height, width, C). By
                     default it is the last such layer; if that is inside a block that returns
                     images too, such as Residual, it is the block

@@ -395,6 +395,13 @@ def test_resize_is_upsample(factor: Any, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(resize(X, *Y.shape[1:3]), Y)
 
 
+def test_resize_gives_any_size() -> None:
+    for old in range(1, 30):
+        for new in range(1, 60):
+            Y = resize(np.ones((1, old, 1, 1)), new, 1)
+            np.testing.assert_allclose(Y, np.ones((1, new, 1, 1)), rtol=1e-12)
+
+
 # --- what stays as it is -------------------------------------------------------------------------
 
 
