@@ -129,7 +129,8 @@ class _Indexed(Step):
         more = max(
             (r - len(p) + 3 for p, r in zip(parts, ranks, strict=True) if "..." in p), default=0
         )
-        letters = LETTERS if more < 3 else LETTERS.replace("t", "")  # images: n h w
+        images = more + ("n" in self.code) > 2  # n h w instead of n t
+        letters = LETTERS.replace("t", "") if images else LETTERS
         free = [letter for letter in letters if letter not in self.code]
         stands = "".join(free[:more])
         return [p.replace("...", stands) for p in parts], out.replace("...", stands)
@@ -143,7 +144,8 @@ class Sum(_Indexed):
 
     def value(self, symbols: Any) -> Any:
         parts, out = self.letters(symbols)
-        arrays = [symbols[name] for name in self.operands]
+        # in one order, since the last bits of a sum depend on the order of memory
+        arrays = [np.asarray(symbols[name], order="C") for name in self.operands]
         kept = out.replace("1", "")
         total = np.einsum(f"{','.join(parts)}->{kept}", *arrays, optimize=len(arrays) > 1)
         total = np.asarray(total, order="C")  # the layout affects how later sums round

@@ -148,8 +148,8 @@ def _why_sum(step: Sum, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
     }
     fixed = {i: k for i, k in zip(out, cell, strict=True) if i != "1"}
     summed = [i for i in sizes if i not in fixed]
-    grids = np.indices([sizes[i] for i in summed]).reshape(len(summed), -1)
     count = math.prod(sizes[i] for i in summed)
+    grids = np.indices([sizes[i] for i in summed]).reshape(len(summed), count)
     where = {i: np.full(count, fixed[i]) if i in fixed else grids[summed.index(i)] for i in sizes}
     factors: dict[str, Any] = {}
     for operand, part, A in zip(step.operands, parts, arrays, strict=True):
