@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phitodeep.errors import ArgumentError
-from phitodeep.steps.step import Arrange, Carry, Let, Loop, Max, Step, Sum, Through
+from phitodeep.steps.step import Arrange, Carry, Join, Let, Loop, Max, Step, Sum, Through
 
 LETTERS = ["alpha", "beta", "gamma", "delta", "mu", "sigma", "theta", "pi", "phi", "rho", "tau"]
 GREEK = {name: unicodedata.lookup(f"GREEK SMALL LETTER {name}") for name in LETTERS}
@@ -182,6 +182,8 @@ def _formula(step: Step, symbols: Any, style: _Plain) -> str:
     if isinstance(step, Through):
         way = "backward" if step.back else "forward"
         return left + style.words(f"layer {step.child}, {way}, of ") + style.symbol(step.of)
+    if isinstance(step, Join):
+        return f"{left}[{', '.join(map(style.symbol, step.operands))}]"
     words = step.words if isinstance(step, Arrange) or step.words else step.code
     return left + style.words(words)
 

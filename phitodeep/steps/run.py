@@ -224,8 +224,8 @@ def _perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
             for _ in scope.rounds(step):
                 yield from _perform(step.body, scope, direction)
             continue
-        if isinstance(step, Through) and scope[step.of] is None:
-            scope[step.symbol] = None  # the layer after it takes tokens, which have no gradient
+        if any(scope.values.get(name, 0) is None for name in step.operands):
+            scope[step.symbol] = None  # a gradient of tokens, which have none
             continue
         if isinstance(step, Through) and scope.result is None:
             yield from _inside(step, scope)
@@ -239,7 +239,8 @@ def _inside(step: Through, scope: Scope) -> Program:
         return
     mask = scope.call.mask if isinstance(step.mask, str) else step.mask
     layer = scope.layer.children()[step.child]
-    path, call = path_inside(scope.path, step.child), scope.call._replace(mask=mask)
+    first = scope.call.first * (scope[step.each] if step.each else 1)
+    path, call = path_inside(scope.path, step.child), scope.call._replace(mask=mask, first=first)
     inner = Scope(layer, path, call=call, dtype=scope.dtype, X=scope[step.of])
     scope.inside[step.child] = inner
     yield from forward(inner)

@@ -3,6 +3,7 @@
     Given      a value from outside the mathematics: a size, a drawn mask, one-hot labels
     Let        an elementwise NumPy expression of earlier symbols, which broadcast
     Arrange    the same numbers in other places: windows, slices, transposes, zeros around a border
+    Join       several arrays side by side
     Sum        a sum of products, written as einsum does: it names the indices that it sums over
     Max        the largest element along some indices
     Loop       steps that run once for each t; Carry reads what the previous t computed
@@ -113,6 +114,17 @@ class Arrange(Step):
         return evaluate(self.code, symbols)
 
 
+class Join(Step):
+    """The elements of all operands, side by side along the last axis."""
+
+    def __init__(self, symbol: str, *operands: str, words: str = "side by side") -> None:
+        code = f"np.concatenate([{', '.join(operands)}], axis=-1)"
+        super().__init__(symbol, code, operands, words)
+
+    def value(self, symbols: Any) -> Any:
+        return evaluate(self.code, symbols)
+
+
 class _Indexed(Step):
     """A step that names the indices of its operands and of its result.
 
@@ -204,6 +216,7 @@ class Through(Step):
 
     child    its key in `children()`, such as "layers.0"
     mask     the mask of its input; "same" is the mask of the call
+    each     how many samples of its input a sample of X is: a symbol, or "" for one
     """
 
     def __init__(
@@ -214,11 +227,13 @@ class Through(Step):
         *,
         back: bool = False,
         mask: Array | str | None = "same",
+        each: str = "",
         words: str = "",
     ) -> None:
         code = f"{child}.{'backward' if back else 'forward'}({of})"
         super().__init__(symbol, code, (of,), words)
-        self.of, self.child, self.back, self.mask = of, child, back, mask
+        self.of, self.child, self.back = of, child, back
+        self.mask, self.each = mask, each
 
     def value(self, symbols: Any) -> Any:
         return symbols.result_of(self.child, "dX" if self.back else "Y")
@@ -246,8 +261,9 @@ def names_in(code: str) -> tuple[str, ...]:
 
 
 def evaluate(code: str, symbols: Any) -> Any:
-    """The value of an expression of `np` and the symbols.
+    """The value of an expression of `np` and the symbols; what overflows is infinity.
 
     The text is always part of a derivation or typed by the user, never read from a file.
     """
-    return eval(_compiled(code), _NUMPY, symbols)
+    with np.errstate(over="ignore"):
+        return eval(_compiled(code), _NUMPY, symbols)

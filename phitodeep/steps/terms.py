@@ -18,7 +18,7 @@ from typing import Any, overload
 import numpy as np
 
 from phitodeep.errors import ShapeError
-from phitodeep.steps.step import Arrange, Let, Max, Step, Sum, evaluate, names_in
+from phitodeep.steps.step import Arrange, Join, Let, Max, Step, Sum, evaluate, names_in
 from phitodeep.table import as_html
 
 SHOWN = 5  # terms that are printed
@@ -121,6 +121,8 @@ def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
         return _why_let(step, symbols, place, name)
     if isinstance(step, Arrange):
         return _why_arranged(step, symbols, place, name)
+    if isinstance(step, Join):
+        return _moved(name, symbols, *joined_from(step, symbols, place))
     value = float(np.asarray(symbols[step.symbol])[place])
     return Why(name, [value], {}, {}, f"({step.words or step.code})")
 
@@ -246,5 +248,18 @@ def _why_arranged(step: Arrange, symbols: Any, cell: tuple[int, ...], name: str)
     place = origin(step, symbols, cell)
     if place is None:
         return Why(name, [0.0], {}, {}, f"(0: outside {step.of})")
-    value = [float(np.asarray(symbols[step.of])[place])]
-    return Why(name, value, {}, {f"{step.of}[{', '.join(map(str, place))}]": value}, "")
+    return _moved(name, symbols, step.of, place)
+
+
+def joined_from(step: Join, symbols: Any, cell: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The operand whose number is in this cell, and its cell there."""
+    *row, k = cell
+    ends = np.cumsum([np.shape(symbols[name])[-1] for name in step.operands])
+    i = int(np.searchsorted(ends, k, side="right"))
+    return step.operands[i], (*row, k - int(ends[i - 1]) if i else k)
+
+
+def _moved(name: str, symbols: Any, of: str, place: tuple[int, ...]) -> Why:
+    """A cell that is a cell of `of`, unchanged."""
+    value = [float(np.asarray(symbols[of])[place])]
+    return Why(name, value, {}, {f"{of}[{', '.join(map(str, place))}]": value}, "")
