@@ -50,9 +50,26 @@ def _first_bad(db: Debugger) -> Position | None:
     """Advance until a value is not finite, and return its position."""
     while db.position is not None:
         position = db.advance()
-        if _is_bad(db.value):
+        if _arises(position, db.value):
             return position
     return None
+
+
+def _arises(position: Position, value: Any) -> bool:
+    """Whether a value is not finite, other than by design.
+
+    Masks and padding are -inf on purpose: such a value is written in the step's code, or was there
+    before.
+    """
+    A = np.asarray(value)
+    if A.dtype.kind != "f" or np.isfinite(A).all():
+        return False
+    step = position.step
+    if np.isnan(A).any() or (((A > 0) & np.isinf(A)).any() and "inf" not in step.code):
+        return True
+    before = (np.asarray(position.scope.find(name)) for name in step.operands)
+    masked = any(B.dtype.kind == "f" and np.isneginf(B).any() for B in before)
+    return "inf" not in step.code and not masked
 
 
 def _is_bad(value: Any) -> bool:

@@ -22,6 +22,7 @@ GREEK = {name: unicodedata.lookup(f"GREEK SMALL LETTER {name}") for name in LETT
 GREEK["eps"] = unicodedata.lookup("GREEK SMALL LETTER EPSILON")
 FUNCTIONS = {  # np.name -> name in formulas
     **dict.fromkeys(["exp", "log", "tanh", "sin", "cos", "log1p", "expm1", "sign", "cosh", "sinh"]),
+    "clip": "clip",
     "maximum": "max",
     "minimum": "min",
     "logical_and": "and",
@@ -273,6 +274,13 @@ class _Writer:
             return style.root(args[0]), 9
         if name == "abs":
             return style.bars(args[0]), 9
+        if name == "signbit":
+            return f"{self.write(node.args[0], 2)} < 0", 1
+        if name == "logaddexp":
+            powers = " + ".join(style.function("exp", a) for a in args)
+            return style.function("log", powers), 9
+        if name == "int64":
+            return args[0], 9
         if name == "square":
             return style.power(self.write(node.args[0], 9), "2"), 8
         if name not in FUNCTIONS:
