@@ -295,7 +295,7 @@ def _arrives(w: str) -> Step:
 
 def _pass_on(symbol: str, slope: str) -> Step:
     """What arrives times the slope; an infinite slope does not count where nothing arrives."""
-    return Let(symbol, f"np.where(d_each > 0, {slope}, 0) * d_each")
+    return Let(symbol, f"np.where(d_each > 0, d_each * {slope}, 0)")
 
 
 _DLOG_P = Let("dlog_P", "-q * d_each", "the gradient of log p")
