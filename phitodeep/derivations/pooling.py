@@ -21,7 +21,6 @@ def avg_pool(layer: Any) -> Derivation:
     """y = the sum of a window times 1 / m; each window passes dy / m to each of its cells."""
     at, taps = f"n{SPACE[layer.rank]}", TAPS[layer.rank]
     there, back = places(layer, covered), places(layer, covering, "back_")
-
     uncounted = ", but not padding" if layer.padding == "same" else ""
 
     def share(symbols: Any) -> Array:
@@ -56,8 +55,8 @@ def max_pool(layer: Any) -> Derivation:
     def inside(symbols: Any) -> Array:
         sizes = symbols["X"].shape[1:-1]
         on_axis = [symbols[g.symbol] < n for g, n in zip(there, sizes, strict=True)]
-        both: Array = reduce(np.logical_and, on_axis)
-        return both[..., None]
+        on_all: Array = reduce(np.logical_and, on_axis)
+        return on_all[..., None]
 
     padding = [
         Given("inside", "whether the tap lies on X, not on padding", inside),

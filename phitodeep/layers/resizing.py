@@ -64,12 +64,21 @@ class Upsample2D(Layer):
         ]
 
 
-def _interpolation_matrix(size: int, factor: int, mode: str) -> Array:
+def resize(X: Array, height: int, width: int) -> Array:
+    """Return X (N, ..., ..., C) as images (N, height, width, C), by bilinear interpolation."""
+    A, B = (
+        _interpolation_matrix(n, new / n, "bilinear").astype(X.dtype)
+        for n, new in zip(X.shape[1:3], (height, width), strict=True)
+    )
+    return _apply(A, B, X)
+
+
+def _interpolation_matrix(size: int, factor: float, mode: str) -> Array:
     """Return the matrix (size factor, size) that makes a vector `factor` times longer."""
     eye = np.eye(size)
     if mode == "nearest":
-        return np.repeat(eye, factor, axis=0)
-    position = np.clip((np.arange(size * factor) + 0.5) / factor - 0.5, 0, size - 1)
+        return np.repeat(eye, int(factor), axis=0)
+    position = np.clip((np.arange(round(size * factor)) + 0.5) / factor - 0.5, 0, size - 1)
     low = np.minimum(position.astype(int), size - 1)
     share = (position - low)[:, None]
     return (1 - share) * eye[low] + share * eye[np.minimum(low + 1, size - 1)]

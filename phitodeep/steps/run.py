@@ -11,7 +11,7 @@ whoever runs it may compute the value, replace it, or stop. `run` simply compute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -274,13 +274,19 @@ def passes(layer: Any, X: Array, dY: Array | None = None, **options: Any) -> Sco
     return scope
 
 
-def gradients(scope: Scope) -> Mapping[str, Any]:
+def gradients(scope: Scope) -> dict[str, Any]:
     """The gradients of all parameters of a layer and the layers inside, by path."""
-    found = {}
     names = [*scope.layer.params, *scope.layer.tied]
-    for name in names:
-        if f"d{name}" in scope:
-            found[f"{scope.path}.{name}".removeprefix(".")] = scope[f"d{name}"]
+    own = {name: scope.find(f"d{name}") for name in names}
+    found = {
+        f"{scope.path}.{name}".removeprefix("."): gradient
+        for name, gradient in own.items()
+        if gradient is not None
+    }
     for inner in scope.inside.values():
         found |= gradients(inner)
+    if not has_steps(scope.layer):  # its fast passes ran, with those of the layers inside
+        for path, layer in scope.layer.walk(scope.path):
+            if layer is not scope.layer:
+                found |= {f"{path}.{name}": gradient for name, gradient in layer.grads.items()}
     return found

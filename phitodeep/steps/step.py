@@ -265,5 +265,5 @@ def evaluate(code: str, symbols: Any) -> Any:
 
     The text is always part of a derivation or typed by the user, never read from a file.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return eval(_compiled(code), _NUMPY, symbols)

@@ -29,20 +29,21 @@ class Term:
     """One term of a sum.
 
     at         the values of the summed indices, such as {"n": 7}
-    factors    the numbers that it multiplies, by symbol
+    factors    the numbers that it consists of, by symbol
     value      the term itself
+    code       how it follows from them; "" if it is their product
     """
 
     at: dict[str, int]
     factors: dict[str, float]
     value: float
+    code: str = ""
 
     def __str__(self) -> str:
-        product = " x ".join(f"{name} {number:.4g}" for name, number in self.factors.items())
+        numbers = [f"{name} {number:.4g}" for name, number in self.factors.items()]
         place = ", ".join(f"{index} = {k}" for index, k in self.at.items())
-        return (
-            f"{self.value:+.4g}" + f"  = {product}" * bool(product) + f"  ({place})" * bool(place)
-        )
+        made = f"{self.code}, with {', '.join(numbers)}" if self.code else " x ".join(numbers)
+        return f"{self.value:+.4g}" + f"  = {made}" * bool(numbers) + f"  ({place})" * bool(place)
 
 
 class Why(Sequence[Term]):
@@ -182,10 +183,8 @@ def _why_let(step: Let, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
         scalars = {n: kept.type(v) if v.dtype.kind == "f" else v for n, v in scalars.items()}
     addends = list(_addends(ast.parse(step.code, mode="eval").body, 1))
     values = [sign * float(evaluate(text, scalars)) for sign, text in addends]
-    if len(addends) == 1:
-        factors: dict[str, Any] = {n: [float(v)] for n, v in scalars.items()}
-        return Why(name, values, {}, factors, f"= {step.code}")
-    return Parts(name, values, [text for _, text in addends], scalars, f"= {step.code}")
+    texts = [ast.unparse(ast.parse("-" * (sign < 0) + text)) for sign, text in addends]
+    return Parts(name, values, texts, scalars, f"= {step.code}" * (len(texts) > 1))
 
 
 class Parts(Why):
@@ -198,8 +197,9 @@ class Parts(Why):
         self._texts, self._scalars = texts, scalars
 
     def _term(self, i: Any) -> Term:
-        names = names_in(self._texts[i])
-        return Term({}, {n: float(self._scalars[n]) for n in names}, float(self._values[i]))
+        text = self._texts[i]
+        factors = {name: float(self._scalars[name]) for name in names_in(text)}
+        return Term({}, factors, float(self._values[i]), text)
 
 
 def _addends(node: ast.expr, sign: int) -> Iterator[tuple[int, str]]:
