@@ -19,7 +19,6 @@ from phitodeep.checks import (
     check_count,
     check_list,
     check_number,
-    check_option,
     check_shape,
     choose,
     class_hint,
@@ -29,11 +28,8 @@ from phitodeep.checks import (
 from phitodeep.config import being_written, check_mapping, written
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
-<<<<<<< HEAD
-from phitodeep.inspect.cache import Cache, Patched, run_with_cache
-=======
 from phitodeep.inspect.attributions import attributions
->>>>>>> main
+from phitodeep.inspect.cache import Cache, Patched, run_with_cache
 from phitodeep.inspect.debugger import Debugger, debug
 from phitodeep.inspect.hooks import Hook, Hooks
 from phitodeep.inspect.profile import Profile, profile
@@ -472,8 +468,8 @@ class Sequential(Trainable):
         for option, value in (("shuffle", shuffle), ("shortcuts", shortcuts)):
             if value not in (True, False):
                 raise ArgumentTypeError(f"{option} must be True or False, got {value!r}.")
-        if anomaly is not None:
-            check_option(anomaly, "anomaly", ("raise",))
+        if anomaly not in (None, "raise"):
+            raise ArgumentError(f'anomaly must be None or "raise", got {anomaly!r}.')
         accumulate = check_count(accumulate, "accumulate")
         threads = check_threads(threads)
         callbacks = [*self.callbacks, *as_callbacks(callbacks)]

@@ -9,9 +9,10 @@ import numpy as np
 
 from phitodeep.errors import AnomalyError, DivergenceError
 from phitodeep.inspect.debugger import Debugger
-from phitodeep.layers.call import Call
+from phitodeep.layers.call import Call, calling, current
 from phitodeep.steps import notation
-from phitodeep.steps.run import Position
+from phitodeep.steps.run import Position, Scope
+from phitodeep.steps.step import Let, Max, Sum
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
@@ -86,6 +87,24 @@ def _is_bad(value: Any) -> bool:
     return A.dtype.kind == "f" and not np.isfinite(A).all()
 
 
+def _has_samples(scope: Scope, symbol: str, n: int, seen: tuple[str, ...] = ()) -> bool:
+    """Whether the first axis of a symbol is that of the n samples, as in Y but not in W or dW."""
+    known, value = vars(scope.layer), scope.find(symbol)
+    own = {*known.get("params", ()), *known.get("state", ())}
+    if symbol in seen or symbol in own or not np.ndim(value) or len(value) != n:
+        return False
+    step = next((s for s in scope.derivation.every() if s.symbol == symbol), None)
+    if step is None or not step.operands:  # what a pass receives, or a drawn mask
+        return True
+    reads = list(step.operands)
+    if isinstance(step, Sum | Max):
+        parts, out = step.letters(scope)
+        reads = [name for name, part in zip(reads, parts, strict=True) if part[:1] == out[:1]]
+    elif isinstance(step, Let):  # which broadcasts from the right
+        reads = [name for name in reads if np.ndim(scope.find(name)) == np.ndim(value)]
+    return any(_has_samples(scope, name, n, (*seen, symbol)) for name in reads)
+
+
 def _error(
     db: Debugger, position: Position, epoch: int, step: int, debugger: Any, places: Array
 ) -> AnomalyError:
@@ -93,28 +112,33 @@ def _error(
     value = np.asarray(db.value)
     inputs = tuple(name for name in found.operands if _is_bad(scope.find(name)))
     samples: tuple[int, ...] = ()
-    if value.ndim and len(value) == len(places):
+    if _has_samples(scope, found.symbol, len(places)) and len(value) == len(places):
         bad = ~np.isfinite(value).reshape(len(places), -1).all(axis=1)
         samples = tuple(int(k) for k in places[bad])
     where = "the loss" if scope.path == "loss" else f"layer {scope.path}"
+    verb = "was" if len(inputs) == 1 else "were"
     reason = (
-        f"{', '.join(inputs)} was not finite already" if inputs else "all that it reads is finite"
+        f"{', '.join(inputs)} {verb} not finite already"
+        if inputs
+        else "all that it reads is finite"
     )
     shown = ", ".join(map(str, samples[:LISTED])) + (" and others" if len(samples) > LISTED else "")
+    shown = f"; sample{'s' * (len(samples) > 1)} {shown}" if samples else ""
     error = AnomalyError(
         f"epoch {epoch}, step {step}: the first number that is not finite arises in {where}, "
         f"{scope.layer!r}, {position.direction}, in {position.name}: "
-        f"{notation.text(found, None)}; {reason}{'; samples ' + shown if samples else ''}. "
+        f"{notation.text(found, None)}; {reason}{shown}. "
         "No parameter has changed; error.replay() opens the debugger there.",
         scope.path,
         position.step.symbol,
     )
     error.epoch, error.step, error.direction = epoch, step, position.direction
     error.symbol, error.inputs, error.samples = found.symbol, inputs, samples
-    steps = db.count - 1
+    steps, watch = db.count - 1, current().watch
 
     def replay() -> Debugger:
-        replayed = debugger()
+        with calling(watch=watch):  # the hooks that were active
+            replayed = debugger()
         with np.errstate(all="ignore"):
             for _ in range(steps):
                 replayed.advance()

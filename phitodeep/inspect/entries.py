@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.errors import UnknownNameError
+from phitodeep.errors import ShapeError, UnknownNameError
 from phitodeep.inspect.recording import Passes
 from phitodeep.layers.call import within
 from phitodeep.steps import notation, run
@@ -64,6 +64,8 @@ class Entry:
 
     def why(self, *cell: int) -> Why:
         """The terms of one cell's sum, the largest first; their `total` is the cell."""
+        if self.array is None:
+            raise ShapeError(f"{self.key} has no values: tokens have no gradient.")
         step, symbols = self.step, self._scope
         if step.symbol not in symbols._series:
             return why(step, symbols, *cell)

@@ -193,7 +193,7 @@ class Training:
         step = self.where.step
         numbers = range(step * self.accumulate, step * self.accumulate + len(batches))
         rows = [self.data.rows(self.size, self.rng(epoch), number) for number in numbers]
-        return anomaly(self.model, batches, rows, epoch + 1, step + 1, error)
+        return anomaly(self.model, batches, rows, epoch, step + 1, error)
 
     def step(self, batches: Sequence[Data], totals: Totals) -> float:
         """Take an optimizer step on these batches; return the loss before the step."""
