@@ -155,7 +155,8 @@ class Hooked:
         if not functions or array is None:
             return array
         visit = (self._thread(), *key, t)
-        if not current().again or visit not in self._returned:
+        again = current().again and key[1] == "forward"
+        if not again or visit not in self._returned:
             at = At(".".join(part for part in key if part), *key, layer, t)
             found = array
             for function in functions:

@@ -230,11 +230,11 @@ def origin(step: Arrange, symbols: Any, cell: tuple[int, ...]) -> tuple[int, ...
     """The cell of `step.of` whose number is in this cell, or None for a 0 that is nobody's."""
     A = np.asarray(symbols[step.of])
     numbered = np.arange(1, A.size + 1).reshape(A.shape)
-    number = int(evaluate(step.code, _Replaced(symbols, step.of, numbered))[cell])
+    number = int(evaluate(step.code, Replaced(symbols, step.of, numbered))[cell])
     return tuple(int(k) for k in np.unravel_index(number - 1, A.shape)) if number else None
 
 
-class _Replaced:
+class Replaced:
     """Symbols with one of them replaced."""
 
     def __init__(self, symbols: Any, name: str, value: Any) -> None:
