@@ -60,7 +60,7 @@ class Cache(Mapping[str, Array]):
 def run_with_cache(model: Chain, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:
     """Return the output for X and all arrays on the way: see `Sequential.run_with_cache`."""
     mask = model_mask(model, X, lengths)
-    X = validate_inputs(model, X, mask=mask)
+    X = validate_inputs(model, X, mask=mask).copy()  # the caller may change it later
     twin, outer = model.copy(), active(model)
     recorder = Recorder(outer)
     call = Call(training=False, caching=False, mask=mask, draw=1)

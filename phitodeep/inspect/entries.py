@@ -16,7 +16,7 @@ from phitodeep.layers.call import within
 from phitodeep.steps import notation, run
 from phitodeep.steps.run import Edit, Scope
 from phitodeep.steps.step import Given, Step, flat
-from phitodeep.steps.terms import Why, why
+from phitodeep.steps.terms import Replaced, Why, why
 from phitodeep.types import Array, DType, describe
 
 DIRECTIONS = ("forward", "backward", "update")
@@ -67,8 +67,8 @@ class Entry:
         if self.array is None:
             raise ShapeError(f"{self.key} has no values: tokens have no gradient.")
         step, symbols = self.step, self._scope
-        if step.symbol not in symbols._series:
-            return why(step, symbols, *cell)
+        if step.symbol not in symbols._series:  # an update has the name of its parameter
+            return why(step, Replaced(symbols, step.symbol, self.array), *cell)
         whole = why(Given(step.symbol, step.words, lambda _: None), symbols, *cell)  # checks it
         place = tuple(int(k) % n for k, n in zip(cell, self.shape, strict=True))
         t, inside = place[1], (place[0], *place[2:])

@@ -112,6 +112,7 @@ def prepared(
     if model.input_shape is None:
         model.build(np.shape(as_real(X, "X"))[1:])
     data = validate(model, model.loss, X, y, sample_weight, lengths)
+    data = data._pick(lambda _, A: A.copy())  # the caller may change the arrays later
     return data, model.copy(), Call(step=model.optimizer.t, mask=data.mask)
 
 

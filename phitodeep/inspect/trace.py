@@ -177,6 +177,9 @@ def _loss_scope(recording: Recording, edit: run.Edit | None) -> Scope:
     P = recording.P.astype(np.float64)
     symbols = givens(loss, P, data.T, data.w, recording.total)
     scope = Scope(loss, "loss", call=recording.call, dtype=np.float64, **symbols)
+    if not run.has_steps(loss):
+        scope.values |= {"L": np.float64(recording.value), "dP": scope.cast(recording.dP)}
+        return scope
     run.run(run.forward(scope, "P"), edit)
     run.run(run.backward(scope), edit)
     return scope
@@ -284,12 +287,14 @@ class Difference:
 def difference(new: Trace, old: Trace) -> Difference:
     """Compare two traces layer by layer."""
     rows = []
+    for path in new._passes.keys() ^ old._passes.keys():
+        raise ArgumentError(
+            f"diff compares traces of the same layers, and only one of them has {path!r}."
+        )
     for row in old.rows:
-        a, b = new._passes.get(row.path), old._passes.get(row.path)
-        if a is None or b is None:
-            raise ArgumentError(
-                f"diff compares traces of the same layers, and only one of them has {row.path!r}."
-            )
+        if row.path not in old._passes:
+            continue  # it did not run
+        a, b = new._passes[row.path], old._passes[row.path]
         if a.Y.shape != b.Y.shape:
             raise ShapeError(
                 f"diff compares traces of batches of the same shape, and the Y of {row.path} has "
