@@ -115,7 +115,7 @@ def _error(
     if _has_samples(scope, found.symbol, len(places)) and len(value) == len(places):
         bad = ~np.isfinite(value).reshape(len(places), -1).all(axis=1)
         samples = tuple(int(k) for k in places[bad])
-    where = "the loss" if scope.path == "loss" else f"layer {scope.path}"
+    where = {"loss": "the loss", "": "the model"}.get(scope.path, f"layer {scope.path}")
     verb = "was" if len(inputs) == 1 else "were"
     reason = (
         f"{', '.join(inputs)} {verb} not finite already"
