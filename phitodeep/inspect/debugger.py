@@ -309,10 +309,6 @@ class Debugger:
         """
         Prompt(self, stdin, stdout).run()
 
-    def _recover(self) -> None:
-        """Return to a sound state after Ctrl-C, which may have ended the running program."""
-        self._restart([*self._values])
-
     # --- editing ---------------------------------------------------------------------------
 
     def edit(self, place: str, value: Any) -> Text:

@@ -19,6 +19,7 @@ GIVEN = {
     "P": "the predictions",
 }
 WIDEST = 48  # characters of a formula in a list
+FEW = 3  # numbers that a list shows in full
 BAR = 18  # characters of the forward and the backward pass in the strip
 
 
@@ -55,7 +56,8 @@ def listing(
     for text, (_, step) in zip(texts, shown, strict=True):
         mark = "->" if _same(step, arrow) else " *" if _same(step, star) else "  "
         space = " " * (width - _width(text))
-        lines.append(f"{mark} {text}{space}  {_size(step, scope)}".rstrip())
+        size = "" if _same(step, arrow) else _size(step, scope)
+        lines.append(f"{mark} {text}{space}  {size}".rstrip())
     before, after = first, len(rows) - first - len(shown)
     return "\n".join([*_more(before, "earlier"), *lines, *_more(after, "later")])
 
@@ -83,12 +85,14 @@ def _same(step: Step, other: Step | None) -> bool:
 
 
 def _size(step: Step, scope: Scope) -> str:
-    """The shape of what a step has computed, and the root mean square of its elements."""
+    """The shape of what a step has computed, and its numbers, or |A| if there are many."""
     value = None if isinstance(step, Loop) else scope.find(step.symbol)
     if value is None:
         return ""
-    shape = "×".join(map(str, np.shape(value)))
-    return f"{shape:8} |{rms(value):.4g}|"
+    numbers = np.asarray(value).reshape(-1)
+    if len(numbers) <= FEW and numbers.dtype.kind in "biuf":
+        return f"{np.shape(value)!s:9} {', '.join(f'{x:.4g}' for x in numbers)}"
+    return f"{np.shape(value)!s:9} |{rms(value):.4g}|"
 
 
 def _more(count: int, which: str) -> list[str]:

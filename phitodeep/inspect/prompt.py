@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import cmd
 import sys
-from typing import Any, ClassVar, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from phitodeep.errors import PhitodeepError
 
 AROUND = 4  # steps before and after the next one that each movement shows
+INTRO = """One step of training: s runs the next step, h lists the commands, q leaves.
+|A| is the root mean square of A, where A has too many numbers to show."""
 COLOURS = {  # patterns of what is shown -> styles of rich that are readable on light and on dark
     r"(?m)^->.*$": "bold green",
     r"(?m)^ \*.*$": "bold magenta",
@@ -25,8 +27,6 @@ class Prompt(cmd.Cmd):
     """Reads commands and shows what the debugger does; see `Debugger.prompt`."""
 
     prompt = "(phi) "
-    doc_header = "Commands"
-    intro: ClassVar[str] = "One step of training. h lists the commands, q leaves."
 
     def __init__(self, db: Any, stdin: TextIO | None = None, stdout: TextIO | None = None) -> None:
         """Takes a debugger; without stdin, it reads from the terminal with history."""
@@ -36,7 +36,7 @@ class Prompt(cmd.Cmd):
 
     def run(self) -> None:
         """Read and run commands until q or the end of the input."""
-        self.say(self.intro)
+        self.say(INTRO)
         self.view()
         while True:
             try:
@@ -50,7 +50,7 @@ class Prompt(cmd.Cmd):
         try:
             return bool(super().onecmd(line))
         except KeyboardInterrupt:
-            self.db._recover()
+            self.db._restart([*self.db._values])  # it may have ended the program
             self.say("\nCtrl-C: stopped here")
             self.view()
         except PhitodeepError as error:
@@ -82,7 +82,7 @@ class Prompt(cmd.Cmd):
     def view(self) -> None:
         """Show how far the step has come, and the steps around the next one."""
         db = self.db
-        loss = "" if db.loss is None else f"   loss {db.loss:.4g}"
+        loss = "" if db.loss is None else f"   L = {db.loss:.4g}"
         self.say(f"\n{db.progress()}{loss}")
         if db.position is None:
             self.say("the end: diff shows what your edits moved; back, restart or q")
@@ -177,23 +177,20 @@ class Prompt(cmd.Cmd):
         self.say("")
         return True
 
-    def do_h(self, rest: str) -> None:
+    def do_help(self, arg: str) -> None:
         """h [command]: list the commands, or show one"""
-        if rest:
-            found = getattr(self, f"do_{rest}", None)
-            self.say(found.__doc__ if found else f"*** no command {rest!r}: h lists them")
+        if arg:
+            found = getattr(self, f"do_{arg}", None)
+            self.say(found.__doc__) if found else self.fail(f"no command {arg!r}: h lists them")
             return
-        docs = [
-            f.__doc__ or ""
-            for n, f in vars(Prompt).items()
-            if n == getattr(f, "__name__", "") and n.startswith("do_")
-        ]
-        width = max(len(doc.partition(": ")[0]) for doc in docs)
-        self.say("\n".join(f"{a:{width}}  {b}" for a, _, b in (d.partition(": ") for d in docs)))
+        found = dict.fromkeys(f for name, f in vars(Prompt).items() if name.startswith("do_"))
+        docs = [f.__doc__.partition(": ") for f in found]
+        width = max(len(command) for command, *_ in docs)
+        self.say("\n".join(f"{command:{width}}  {does}" for command, _, does in docs))
 
     do_step, do_next, do_cont, do_continue, do_z = do_s, do_n, do_c, do_c, do_back
     do_where, do_list, do_ll, do_break, do_clear = do_w, do_l, do_l, do_b, do_cl
-    do_edit, do_quit, do_exit, do_help, do_unt = do_e, do_q, do_q, do_h, do_until
+    do_edit, do_quit, do_exit, do_h, do_unt = do_e, do_q, do_q, do_help, do_until
 
     def default(self, line: str) -> None:
         """Print the value of what is no command, as Python's debugger does."""
@@ -238,5 +235,5 @@ def _shown(value: Any, prefix: str = "") -> str:
         max_line_width=78,
         prefix=prefix,
     )
-    shape = f"   {'×'.join(map(str, array.shape))}" if array.size > 64 else ""
+    shape = f"   {array.shape}" if array.size > 64 else ""
     return f"{prefix}{numbers}{shape}"
