@@ -29,7 +29,9 @@ def session() -> str:
     ours, theirs = pty.openpty()
     env = {
         **os.environ,
-        "TERM": "xterm-256color", "COLUMNS": str(WIDTH), "PYTHONPATH": str(ROOT),
+        "TERM": "xterm-256color",
+        "COLUMNS": str(WIDTH),
+        "PYTHONPATH": str(ROOT),
     }
     child = subprocess.Popen(
         [sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=env

@@ -259,16 +259,17 @@ class Debugger:
 
     def where(self) -> Text:
         """The place: layer, pass, and the step that runs next."""
-        position, lines = self.position, []
+        position, lines, reason = self.position, [], ""
         if self._stopped is not None:
             position, reason = self._stopped
-            lines = [f" * {places.formula(position.step)}", *([f"   {reason}"] if reason else [])]
+            lines = [f" * {places.formula(position.step)}"]
         if position is None:
             return Text(f"the end: loss {self.loss:.6g}")
         arrow = self._arrow(position)
         if arrow is not None:
             lines.append(f"-> {places.formula(arrow)}")
-        return Text("\n".join([places.heading(position), *lines]))
+        heading = places.heading(position) + (f": {reason}" if reason else "")
+        return Text("\n".join([heading, *lines]))
 
     __repr__ = where
 
@@ -297,7 +298,7 @@ class Debugger:
         """The names that `p` knows here."""
         return (*places.known(self._scope()), *(["L"] if self.loss is not None else []))
 
-    def keys(self) -> tuple[str, ...]:
+    def places(self) -> tuple[str, ...]:
         """All places of the model, such as "2", "2.backward" and "2.backward.dW"."""
         return tuple(keys(self._model, self._call))
 

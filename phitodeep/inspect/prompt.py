@@ -204,7 +204,7 @@ class Prompt(cmd.Cmd):
 
     def _complete_key(self, text: str, line: str, begin: int, end: int) -> list[str]:
         """Complete keys such as 1.backward.dW, and symbols in a condition."""
-        return _starting(text, self.db.symbols() if "," in line[:begin] else self.db.keys())
+        return _starting(text, self.db.symbols() if "," in line[:begin] else self.db.places())
 
     complete_b = complete_break = complete_until = complete_unt = _complete_key
 
