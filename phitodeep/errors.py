@@ -105,7 +105,8 @@ class AnomalyError(DivergenceError):
     direction      "forward" or "backward"
     symbol         the step of the derivation whose result is not finite
     inputs         the symbols that it read and that were not finite already
-    samples        the samples of the batch with such a number; empty if it belongs to all
+    samples        the samples with such a number, by their place in X, or in the batch if X yields
+                   batches; empty if the number belongs to all samples
     """
 
     epoch: int

@@ -29,6 +29,7 @@ from phitodeep.checks import (
 from phitodeep.config import being_written, check_mapping, written
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
+from phitodeep.inspect.attributions import attributions
 from phitodeep.inspect.debugger import Debugger, debug
 from phitodeep.inspect.hooks import Cache, Hook, Hooks, Patched, run_with_cache
 from phitodeep.inspect.profile import Profile, profile
@@ -820,9 +821,11 @@ class Sequential(Trainable):
     def run_with_cache(self, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:
         """Return the output for X, as `predict` does, and all arrays on the way, by name.
 
-        Y, cache = model.run_with_cache(X)
-        cache["1.Y"]                         # the output of layer 1
-        cache["2.P"]                         # the attention map of layer 2
+            Y, cache = model.run_with_cache(X)
+            cache["1.Y"]                         # the output of layer 1
+            cache["0.XW"]                        # what happens inside layer 0
+
+        Of a MultiHeadAttention, "P" is the attention map (N, heads, T, T).
         """
         return run_with_cache(self, X, lengths=lengths)
 
@@ -844,7 +847,11 @@ class Sequential(Trainable):
     def patch(self, values: Mapping[str, Array]) -> Patched:
         """Return this model with some arrays replaced, for `trace`, `predict` and the like.
 
-        model.patch({"1.Y": cache["1.Y"]}).trace(X2, y2).diff(t)
+            Y, cache = model.run_with_cache(X[:4])
+            t = model.trace(X[4:], y[4:])
+            model.patch({"1.Y": cache["1.Y"]}).trace(X[4:], y[4:]).diff(t)
+
+        Keys and shapes are those of the arrays that they replace.
         """
         return Patched(self, values)
 
@@ -874,6 +881,67 @@ class Sequential(Trainable):
         which sum runs over them. Layers that mix samples, such as BatchNorm, are refused.
         """
         return sample_gradients(self, X, y, sample_weight=sample_weight, lengths=lengths)
+
+    @keywords({"index": "write target="})
+    def attributions(
+        self,
+        X: Any,
+        method: str = "gradient",
+        *,
+        target: Any = None,
+        step: int = -1,
+        baseline: Any = None,
+        steps: int | None = None,
+        layer: str | None = None,
+        lengths: Any = None,
+    ) -> Array:
+        """Return how much each input of X (N, ...) contributes to a score of its sample.
+
+        The score is one output of the model in prediction mode: dropout is off, and BatchNorm uses
+        its running statistics. If the model ends with Softmax, LogSoftmax or Sigmoid, the score is
+        the logit, the input of that layer: a probability also rises when the scores of the other
+        classes fall, and its gradient vanishes when the model is certain.
+
+        method      "gradient": the slope of the score S for each input, dS/dX, in the shape of X.
+                    "gradient_x_input": x dS/dx, in the shape of X.
+                    "integrated": (x - b) times the mean of dS/dx on the straight path from a
+                    baseline b to x, in the shape of X; the sum over a sample is S(x) - S(b).
+                    "grad_cam": for networks with images inside, maps (N, height, width) of the
+                    regions that raise the score, in the size of X
+        target      the output to explain: an integer, or (N,) integers; by default the output with
+                    the highest score, separately for each sample
+        step        the step to explain, if the model returns (N, T, K); by default the last one.
+                    Negative steps count from the end of each sample, without its padding
+        baseline    for "integrated": a number, a sample or an array like X; 0 by default
+        steps       for "integrated": the number of points on the path, at most 1000; 50 by default
+        layer       for "grad_cam": the path of a layer that returns images (height, width, C). By
+                    default it is the last such layer; if that is inside a block that returns
+                    images too, such as Residual, it is the block
+        lengths     as in `predict`; padding gets 0
+
+        Tokens (N, T) have no gradient, so their vectors (N, T, D), the output of the Embedding,
+        take the place of X. "gradient" returns (N, T, D). "gradient_x_input" and "integrated" sum
+        over D and return (N, T). The baseline is a vector (D,), or any array like the vectors.
+
+        If X has no image shape, as in a model that starts with Reshape, maps have the size of the
+        first image inside. Everything has the dtype of the model, and the model is not changed.
+        Raises ArgumentError, ArgumentTypeError or ShapeError for arguments that do not fit, and
+        NotBuiltError if the model is not built.
+        Sources: gradient and logit: Simonyan, Vedaldi and Zisserman 2013, arXiv:1312.6034, sec. 3;
+        gradient x input: Shrikumar et al. 2016, arXiv:1605.01713; integrated: Sundararajan, Taly
+        and Yan 2017, arXiv:1703.01365; grad_cam: Selvaraju et al. 2017, arXiv:1610.02391.
+        """
+        return attributions(
+            self,
+            X,
+            method,
+            target=target,
+            step=step,
+            baseline=baseline,
+            steps=steps,
+            layer=layer,
+            lengths=lengths,
+        )
 
     def find_alpha(
         self,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from phitodeep.functional import one_hot
 from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step, Sum, size
+from phitodeep.types import Array
 
 
 def embedding(layer: Any) -> Derivation:
@@ -57,30 +59,45 @@ def sinusoidal_encoding(layer: Any) -> Derivation:
 def rotary_embedding(layer: Any) -> Derivation:
     """Each pair is rotated by its angle, and its gradient by the opposite angle."""
 
-    def table(k: int) -> Any:
-        return lambda s: np.tile(layer._cos_and_sin(s["start"], s["X"])[k], 2)
-
-    def sign(symbols: Any) -> Any:
-        D = symbols["X"].shape[-1]
-        return np.where(np.arange(D) < D // 2, -1, 1).astype(symbols["X"].dtype)
+    def cos_and_sin(symbols: Any) -> tuple[Array, Array]:
+        found: tuple[Array, Array] = layer._cos_and_sin(symbols["start"], symbols["X"])
+        return found
 
     return Derivation(
-        [
-            *_steps(layer),
-            Given("cos", "cos(t w_i) for both features of pair i, w_i = base^(-2i / D)", table(0)),
-            Given("sin", "sin(t w_i), in the same places", table(1)),
-            Given("half", "D / 2: pair i is x_i and x_{i + D/2}", lambda s: len(s["cos"][0]) // 2),
-            Given("sign", "-1 for the first feature of a pair, 1 for the second", sign),
-            Arrange("other", "np.roll(X, half, axis=-1)", "X", "the other feature of its pair"),
-            Let("turned", "sign * other", "each pair turned by a right angle"),
-            Let("Y", "cos * X + sin * turned"),
-        ],
-        [
-            Arrange("other_dY", "np.roll(dY, half, axis=-1)", "dY", "as for X"),
-            Let("turned_dY", "sign * other_dY"),
-            Let("dX", "cos * dY - sin * turned_dY", "rotated by the opposite angle"),
-        ],
+        [*_steps(layer), *angles(cos_and_sin, "base^(-2i / D)"), *rotated("X", "Y")],
+        rotated("dY", "dX", "-"),
     )
+
+
+def angles(cos_and_sin: Callable[[Any], tuple[Array, Array]], w: str) -> list[Step]:
+    """cos and sin of the angles t w_i (T, D), and what else a rotation reads.
+
+    `cos_and_sin` finds them for one feature of each pair, (T, D / 2), from the symbols.
+    """
+
+    def table(k: int) -> Any:
+        return lambda symbols: np.tile(cos_and_sin(symbols)[k], 2)
+
+    def sign(symbols: Any) -> Array:
+        D = symbols["cos"].shape[-1]
+        return np.where(np.arange(D) < D // 2, -1, 1).astype(symbols["cos"].dtype)
+
+    words = f"cos(t w_i) for both features of pair i, w_i = {w}"
+    return [
+        Given("cos", words, table(0)),
+        Given("sin", "sin(t w_i), in the same places", table(1)),
+        Given("half", "the number of pairs (x_i, x_{i + half})", lambda s: len(s["cos"][0]) // 2),
+        Given("sign", "-1 for the first feature of a pair, 1 for the second", sign),
+    ]
+
+
+def rotated(x: str, out: str, sign: str = "+") -> list[Step]:
+    """Rotate each pair by its angle or, with sign "-", by the opposite angle."""
+    return [
+        Arrange(f"other_{x}", f"np.roll({x}, half, axis=-1)", x, "the other feature of its pair"),
+        Let(f"turned_{x}", f"sign * other_{x}", "each pair turned by a right angle"),
+        Let(out, f"cos * {x} {sign} sin * turned_{x}"),
+    ]
 
 
 def _steps(layer: Any) -> list[Step]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.derivations.reshape import side_by_side
 from phitodeep.functional import one_hot
-from phitodeep.steps.step import Arrange, Derivation, Given, Let, Max, Step, Sum
+from phitodeep.steps.step import Arrange, Derivation, Given, Join, Let, Max, Step, Sum
 from phitodeep.types import Array
 
 
@@ -197,7 +196,7 @@ def negative_elbo(loss: Any) -> Derivation:
             Let("slope_s", "beta * (np.exp(s) - 1) / 2"),
             *_sigmoid("z", "slope_z"),
             *(_pass_on(f"d{part}", f"slope_{part}") for part in "msz"),
-            *side_by_side("dP", "dm", "ds", "dz"),
+            Join("dP", "dm", "ds", "dz"),
         ],
     )
 
@@ -296,7 +295,7 @@ def _arrives(w: str) -> Step:
 
 def _pass_on(symbol: str, slope: str) -> Step:
     """What arrives times the slope; an infinite slope does not count where nothing arrives."""
-    return Let(symbol, f"np.where(d_each > 0, {slope}, 0) * d_each")
+    return Let(symbol, f"np.where(d_each > 0, d_each * {slope}, 0)")
 
 
 _DLOG_P = Let("dlog_P", "-q * d_each", "the gradient of log p")

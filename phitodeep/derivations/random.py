@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.derivations.reshape import side_by_side
 from phitodeep.layers.call import current
-from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step
+from phitodeep.steps.step import Arrange, Derivation, Given, Join, Let, Step
 from phitodeep.types import Array
 
 
@@ -50,7 +49,7 @@ def reparameterize(layer: Any) -> Derivation:
     if not current().training:
         return Derivation(
             [*halves, Let("Y", "M")],
-            [Let("dM", "dY"), Let("dS", "np.zeros_like(S)"), *side_by_side("dX", "dM", "dS")],
+            [Let("dM", "dY"), Let("dS", "0 * S"), Join("dX", "dM", "dS")],
         )
     return Derivation(
         [
@@ -62,7 +61,7 @@ def reparameterize(layer: Any) -> Derivation:
         [
             Let("dM", "dY"),
             Let("dS", "np.where(S <= 88, dY * e * sigma / 2, 0)"),
-            *side_by_side("dX", "dM", "dS"),
+            Join("dX", "dM", "dS"),
         ],
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.functional import one_hot
-from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step, Sum
+from phitodeep.steps.step import Arrange, Derivation, Given, Let, Sum
 from phitodeep.types import Shape
 
 
@@ -65,13 +65,3 @@ def select(layer: Any) -> Derivation:
             Sum("dX", "...j,ji->...i", "dY", "S"),
         ],
     )
-
-
-def side_by_side(symbol: str, *parts: str) -> list[Step]:
-    """The steps that join `parts` along the last axis: each in its place, and 0 elsewhere."""
-    steps: list[Step] = []
-    for part in parts:
-        row = ", ".join(other if other == part else f"np.zeros_like({other})" for other in parts)
-        code = f"np.concatenate([{row}], axis=-1)"
-        steps.append(Arrange(f"{part}_in_{symbol}", code, part, "0 in the places of the others"))
-    return [*steps, Let(symbol, " + ".join(step.symbol for step in steps))]

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 from phitodeep.errors import ArgumentError
-from phitodeep.steps.step import Arrange, Carry, Let, Loop, Max, Step, Sum, Through
+from phitodeep.steps.step import Arrange, Carry, Join, Let, Loop, Max, Step, Sum, Through
 
 LETTERS = ["alpha", "beta", "gamma", "delta", "mu", "sigma", "theta", "pi", "phi", "rho", "tau"]
 GREEK = {name: unicodedata.lookup(f"GREEK SMALL LETTER {name}") for name in LETTERS}
 GREEK["eps"] = unicodedata.lookup("GREEK SMALL LETTER EPSILON")
 FUNCTIONS = {  # np.name -> name in formulas
     **dict.fromkeys(["exp", "log", "tanh", "sin", "cos", "log1p", "expm1", "sign", "cosh", "sinh"]),
+    "clip": "clip",
     "maximum": "max",
     "minimum": "min",
     "logical_and": "and",
@@ -182,6 +183,8 @@ def _formula(step: Step, symbols: Any, style: _Plain) -> str:
     if isinstance(step, Through):
         way = "backward" if step.back else "forward"
         return left + style.words(f"layer {step.child}, {way}, of ") + style.symbol(step.of)
+    if isinstance(step, Join):
+        return f"{left}[{', '.join(map(style.symbol, step.operands))}]"
     words = step.words if isinstance(step, Arrange) or step.words else step.code
     return left + style.words(words)
 
@@ -271,6 +274,13 @@ class _Writer:
             return style.root(args[0]), 9
         if name == "abs":
             return style.bars(args[0]), 9
+        if name == "signbit":
+            return f"{self.write(node.args[0], 2)} < 0", 1
+        if name == "logaddexp":
+            powers = " + ".join(style.function("exp", a) for a in args)
+            return style.function("log", powers), 9
+        if name == "int64":
+            return args[0], 9
         if name == "square":
             return style.power(self.write(node.args[0], 9), "2"), 8
         if name not in FUNCTIONS:

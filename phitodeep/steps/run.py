@@ -11,7 +11,7 @@ whoever runs it may compute the value, replace it, or stop. `run` simply compute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -224,8 +224,8 @@ def _perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
             for _ in scope.rounds(step):
                 yield from _perform(step.body, scope, direction)
             continue
-        if isinstance(step, Through) and scope[step.of] is None:
-            scope[step.symbol] = None  # the layer after it takes tokens, which have no gradient
+        if any(scope.values.get(name, 0) is None for name in step.operands):
+            scope[step.symbol] = None  # a gradient of tokens, which have none
             continue
         if isinstance(step, Through) and scope.result is None:
             yield from _inside(step, scope)
@@ -239,7 +239,8 @@ def _inside(step: Through, scope: Scope) -> Program:
         return
     mask = scope.call.mask if isinstance(step.mask, str) else step.mask
     layer = scope.layer.children()[step.child]
-    path, call = path_inside(scope.path, step.child), scope.call._replace(mask=mask)
+    first = scope.call.first * (scope[step.each] if step.each else 1)
+    path, call = path_inside(scope.path, step.child), scope.call._replace(mask=mask, first=first)
     inner = Scope(layer, path, call=call, dtype=scope.dtype, X=scope[step.of])
     scope.inside[step.child] = inner
     yield from forward(inner)
@@ -273,13 +274,19 @@ def passes(layer: Any, X: Array, dY: Array | None = None, **options: Any) -> Sco
     return scope
 
 
-def gradients(scope: Scope) -> Mapping[str, Any]:
+def gradients(scope: Scope) -> dict[str, Any]:
     """The gradients of all parameters of a layer and the layers inside, by path."""
-    found = {}
     names = [*scope.layer.params, *scope.layer.tied]
-    for name in names:
-        if f"d{name}" in scope:
-            found[f"{scope.path}.{name}".removeprefix(".")] = scope[f"d{name}"]
+    own = {name: scope.find(f"d{name}") for name in names}
+    found = {
+        f"{scope.path}.{name}".removeprefix("."): gradient
+        for name, gradient in own.items()
+        if gradient is not None
+    }
     for inner in scope.inside.values():
         found |= gradients(inner)
+    if not has_steps(scope.layer):  # its fast passes ran, with those of the layers inside
+        for path, layer in scope.layer.walk(scope.path):
+            if layer is not scope.layer:
+                found |= {f"{path}.{name}": gradient for name, gradient in layer.grads.items()}
     return found

@@ -3,6 +3,7 @@
     Given      a value from outside the mathematics: a size, a drawn mask, one-hot labels
     Let        an elementwise NumPy expression of earlier symbols, which broadcast
     Arrange    the same numbers in other places: windows, slices, transposes, zeros around a border
+    Join       several arrays side by side
     Sum        a sum of products, written as einsum does: it names the indices that it sums over
     Max        the largest element along some indices
     Loop       steps that run once for each t; Carry reads what the previous t computed
@@ -113,6 +114,17 @@ class Arrange(Step):
         return evaluate(self.code, symbols)
 
 
+class Join(Step):
+    """The elements of all operands, side by side along the last axis."""
+
+    def __init__(self, symbol: str, *operands: str, words: str = "side by side") -> None:
+        code = f"np.concatenate([{', '.join(operands)}], axis=-1)"
+        super().__init__(symbol, code, operands, words)
+
+    def value(self, symbols: Any) -> Any:
+        return evaluate(self.code, symbols)
+
+
 class _Indexed(Step):
     """A step that names the indices of its operands and of its result.
 
@@ -129,7 +141,8 @@ class _Indexed(Step):
         more = max(
             (r - len(p) + 3 for p, r in zip(parts, ranks, strict=True) if "..." in p), default=0
         )
-        letters = LETTERS if more < 3 else LETTERS.replace("t", "")  # images: n h w
+        images = more + ("n" in self.code) > 2  # n h w instead of n t
+        letters = LETTERS.replace("t", "") if images else LETTERS
         free = [letter for letter in letters if letter not in self.code]
         stands = "".join(free[:more])
         return [p.replace("...", stands) for p in parts], out.replace("...", stands)
@@ -143,7 +156,8 @@ class Sum(_Indexed):
 
     def value(self, symbols: Any) -> Any:
         parts, out = self.letters(symbols)
-        arrays = [symbols[name] for name in self.operands]
+        # in one order, since the last bits of a sum depend on the order of memory
+        arrays = [np.asarray(symbols[name], order="C") for name in self.operands]
         kept = out.replace("1", "")
         total = np.einsum(f"{','.join(parts)}->{kept}", *arrays, optimize=len(arrays) > 1)
         total = np.asarray(total, order="C")  # the layout affects how later sums round
@@ -202,6 +216,7 @@ class Through(Step):
 
     child    its key in `children()`, such as "layers.0"
     mask     the mask of its input; "same" is the mask of the call
+    each     how many samples of its input a sample of X is: a symbol, or "" for one
     """
 
     def __init__(
@@ -212,11 +227,13 @@ class Through(Step):
         *,
         back: bool = False,
         mask: Array | str | None = "same",
+        each: str = "",
         words: str = "",
     ) -> None:
         code = f"{child}.{'backward' if back else 'forward'}({of})"
         super().__init__(symbol, code, (of,), words)
-        self.of, self.child, self.back, self.mask = of, child, back, mask
+        self.of, self.child, self.back = of, child, back
+        self.mask, self.each = mask, each
 
     def value(self, symbols: Any) -> Any:
         return symbols.result_of(self.child, "dX" if self.back else "Y")
@@ -244,8 +261,9 @@ def names_in(code: str) -> tuple[str, ...]:
 
 
 def evaluate(code: str, symbols: Any) -> Any:
-    """The value of an expression of `np` and the symbols.
+    """The value of an expression of `np` and the symbols; what overflows is infinity.
 
     The text is always part of a derivation or typed by the user, never read from a file.
     """
-    return eval(_compiled(code), _NUMPY, symbols)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return eval(_compiled(code), _NUMPY, symbols)

@@ -18,7 +18,7 @@ from typing import Any, overload
 import numpy as np
 
 from phitodeep.errors import ShapeError
-from phitodeep.steps.step import Arrange, Let, Max, Step, Sum, evaluate, names_in
+from phitodeep.steps.step import Arrange, Join, Let, Max, Step, Sum, evaluate, names_in
 from phitodeep.table import as_html
 
 SHOWN = 5  # terms that are printed
@@ -29,20 +29,21 @@ class Term:
     """One term of a sum.
 
     at         the values of the summed indices, such as {"n": 7}
-    factors    the numbers that it multiplies, by symbol
+    factors    the numbers that it consists of, by symbol
     value      the term itself
+    code       how it follows from them; "" if it is their product
     """
 
     at: dict[str, int]
     factors: dict[str, float]
     value: float
+    code: str = ""
 
     def __str__(self) -> str:
-        product = " x ".join(f"{name} {number:.4g}" for name, number in self.factors.items())
+        numbers = [f"{name} {number:.4g}" for name, number in self.factors.items()]
         place = ", ".join(f"{index} = {k}" for index, k in self.at.items())
-        return (
-            f"{self.value:+.4g}" + f"  = {product}" * bool(product) + f"  ({place})" * bool(place)
-        )
+        made = f"{self.code}, with {', '.join(numbers)}" if self.code else " x ".join(numbers)
+        return f"{self.value:+.4g}" + f"  = {made}" * bool(numbers) + f"  ({place})" * bool(place)
 
 
 class Why(Sequence[Term]):
@@ -121,6 +122,8 @@ def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
         return _why_let(step, symbols, place, name)
     if isinstance(step, Arrange):
         return _why_arranged(step, symbols, place, name)
+    if isinstance(step, Join):
+        return _moved(name, symbols, *joined_from(step, symbols, place))
     value = float(np.asarray(symbols[step.symbol])[place])
     return Why(name, [value], {}, {}, f"({step.words or step.code})")
 
@@ -148,8 +151,8 @@ def _why_sum(step: Sum, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
     }
     fixed = {i: k for i, k in zip(out, cell, strict=True) if i != "1"}
     summed = [i for i in sizes if i not in fixed]
-    grids = np.indices([sizes[i] for i in summed]).reshape(len(summed), -1)
     count = math.prod(sizes[i] for i in summed)
+    grids = np.indices([sizes[i] for i in summed]).reshape(len(summed), count)
     where = {i: np.full(count, fixed[i]) if i in fixed else grids[summed.index(i)] for i in sizes}
     factors: dict[str, Any] = {}
     for operand, part, A in zip(step.operands, parts, arrays, strict=True):
@@ -180,10 +183,8 @@ def _why_let(step: Let, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
         scalars = {n: kept.type(v) if v.dtype.kind == "f" else v for n, v in scalars.items()}
     addends = list(_addends(ast.parse(step.code, mode="eval").body, 1))
     values = [sign * float(evaluate(text, scalars)) for sign, text in addends]
-    if len(addends) == 1:
-        factors: dict[str, Any] = {n: [float(v)] for n, v in scalars.items()}
-        return Why(name, values, {}, factors, f"= {step.code}")
-    return Parts(name, values, [text for _, text in addends], scalars, f"= {step.code}")
+    texts = [ast.unparse(ast.parse("-" * (sign < 0) + text)) for sign, text in addends]
+    return Parts(name, values, texts, scalars, f"= {step.code}" * (len(texts) > 1))
 
 
 class Parts(Why):
@@ -196,8 +197,9 @@ class Parts(Why):
         self._texts, self._scalars = texts, scalars
 
     def _term(self, i: Any) -> Term:
-        names = names_in(self._texts[i])
-        return Term({}, {n: float(self._scalars[n]) for n in names}, float(self._values[i]))
+        text = self._texts[i]
+        factors = {name: float(self._scalars[name]) for name in names_in(text)}
+        return Term({}, factors, float(self._values[i]), text)
 
 
 def _addends(node: ast.expr, sign: int) -> Iterator[tuple[int, str]]:
@@ -246,5 +248,18 @@ def _why_arranged(step: Arrange, symbols: Any, cell: tuple[int, ...], name: str)
     place = origin(step, symbols, cell)
     if place is None:
         return Why(name, [0.0], {}, {}, f"(0: outside {step.of})")
-    value = [float(np.asarray(symbols[step.of])[place])]
-    return Why(name, value, {}, {f"{step.of}[{', '.join(map(str, place))}]": value}, "")
+    return _moved(name, symbols, step.of, place)
+
+
+def joined_from(step: Join, symbols: Any, cell: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The operand whose number is in this cell, and its cell there."""
+    *row, k = cell
+    ends = np.cumsum([np.shape(symbols[name])[-1] for name in step.operands])
+    i = int(np.searchsorted(ends, k, side="right"))
+    return step.operands[i], (*row, k - int(ends[i - 1]) if i else k)
+
+
+def _moved(name: str, symbols: Any, of: str, place: tuple[int, ...]) -> Why:
+    """A cell that is a cell of `of`, unchanged."""
+    value = [float(np.asarray(symbols[of])[place])]
+    return Why(name, value, {}, {f"{of}[{', '.join(map(str, place))}]": value}, "")

@@ -171,7 +171,7 @@ class Training:
                 loss = self.step(group, totals)
             except DivergenceError as error:
                 if self.locates:
-                    raise anomaly(self.model, group, epoch + 1, where.step + 1, error) from error
+                    raise self.anomaly(group, epoch, error) from error
                 warn(f"training stopped: {error}")
                 raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
             samples = sum([len(batch.X) for batch in group])
@@ -185,6 +185,15 @@ class Training:
                 display.batch(where.step, totals.samples, self.logs(totals))
             if where.interrupted:
                 raise self.interrupted()
+
+    def anomaly(
+        self, batches: Sequence[Data], epoch: int, error: DivergenceError
+    ) -> DivergenceError:
+        """Return an error that says where in this step the first number is not finite."""
+        step = self.where.step
+        numbers = range(step * self.accumulate, step * self.accumulate + len(batches))
+        rows = [self.data.rows(self.size, self.rng(epoch), number) for number in numbers]
+        return anomaly(self.model, batches, rows, epoch + 1, step + 1, error)
 
     def step(self, batches: Sequence[Data], totals: Totals) -> float:
         """Take an optimizer step on these batches; return the loss before the step."""
