@@ -7,7 +7,6 @@ The program is the first block of docs/debugger.md, followed by db.prompt().
 
 import io
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -24,6 +23,8 @@ WIDTH, PROMPT = 80, b"(phi) "
 
 def session() -> str:
     """Run the program in a pseudo-terminal, type the commands, and return what it shows."""
+    import pty  # only on systems that have pseudo-terminals
+
     page = (ROOT / "docs" / "debugger.md").read_text(encoding="utf-8")
     program = page.split("```python\n", 1)[1].split("```", 1)[0] + "\ndb.prompt()\n"
     ours, theirs = pty.openpty()

@@ -63,18 +63,16 @@ class Prompt(cmd.Cmd):
 
     def say(self, text: object) -> None:
         """Print a text, with colours if this is a terminal."""
-        if sys.platform != "emscripten":
-            from rich.console import Console
-            from rich.text import Text
+        if sys.platform == "emscripten":
+            print(text, file=self.stdout)
+            return
+        from rich.console import Console
+        from rich.text import Text
 
-            console = Console(file=self.stdout)
-            if console.is_terminal:
-                shown = Text(str(text))
-                for pattern, style in COLOURS.items():
-                    shown.highlight_regex(pattern, style)
-                console.print(shown, soft_wrap=True)
-                return
-        print(text, file=self.stdout, flush=True)
+        shown = Text(str(text))
+        for pattern, style in COLOURS.items():
+            shown.highlight_regex(pattern, style)
+        Console(file=self.stdout, force_jupyter=False).print(shown, soft_wrap=True)
 
     def fail(self, message: str) -> None:
         self.say(f"*** {' '.join(message.split())}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import io
 import os
-import pty
 import re
 import runpy
 import select
@@ -166,24 +165,63 @@ def test_why_shows_the_terms_of_a_cell():
     assert "yet: 0 has so far X, W, b" in answer("s", "why dW 0 0")
 
 
-def test_why_and_p_inside_a_loop_speak_of_this_round():
+def recurrent() -> Debugger:
     model = SequentialBuilder(4, 2, seed=0).rnn(2).dense(1).loss("mse").build()
     data = np.random.default_rng(0).standard_normal((3, 4, 2))
-    db = model.debug(data, np.ones((3, 4, 1)))
-    while db.position is not None and db.position.t != 2:
-        db.step()
-    db.step(2)
+    return model.debug(data, np.ones((3, 4, 1)))
+
+
+def test_a_loop_is_indented_and_shows_the_values_of_this_round():
+    db = recurrent()
+    db.set_break("0.forward.xW")
+    for _ in range(3):
+        db.cont()
     shown = answer("l", db=db)
-    assert "for t from 0 to T - 1" in shown
+    assert "\n   for t from 0 to T - 1:\n     x_t = step t of X " in shown
+    assert re.search(r"h_prev = .*…  \(3, 2\) ", shown)  # long formulas are shortened
+    assert re.search(r"^->   xW_ng = \S+ x_t,nd Wx_dg$", shown, re.MULTILINE)
+    assert re.search(r"^     h_t = tanh\(a_t\)$", shown, re.MULTILINE)
     assert db.last is not None
     assert db.last.t == 2
-    name = db.last.step.symbol
-    assert db.p(name).shape == (3, 2)
-    assert db.why(name, 0, 1).total == pytest.approx(db.p(name)[0, 1], rel=1e-6)
-    assert answer("p nothing", db=db).startswith("*** name 'nothing' is not defined: 0 has so far")
+    symbols = db.symbols()
+    assert "x_t" in symbols
+    assert "h_t" not in symbols
+    assert all(db.p(name) is not None for name in symbols)
+    failed = answer("p nothing", db=db)
+    assert failed.startswith("*** name 'nothing' is not defined: 0 has so far")
+    assert "h_t" not in failed
+
+
+def test_a_movement_shows_only_the_steps_near_the_next_one():
+    db = recurrent()
+    shown = answer("until 0.backward.db", db=db)
+    rows = shown.partition("0.backward of RNN(2)\n")[2].splitlines()
+    assert re.match(r"   \.\.\. \d+ earlier$", rows[0])
+    assert [row[:2] for row in rows[1:]].count("->") == 1
+    assert len([row for row in rows if "..." not in row]) == 9
+    assert "earlier" not in answer("l", db=db)
+
+
+def test_why_inside_a_loop_speaks_of_this_round():
+    db = recurrent()
+    db.set_break("0.forward.hW")
+    for _ in range(3):
+        db.cont()
+    db.step()
+    hW = db.p("hW")
+    assert hW.shape == (3, 2)
+    assert db.why("hW", 0, 1).total == pytest.approx(hW[0, 1], rel=1e-6)
+    assert len(db.why("hW", 0, 1)) == 2
+    db.clear_break()
     db.cont()
-    whole = db._scopes["0"][name]
-    assert db.why(f"0.{name}", 0, 2, 1).total == pytest.approx(whole[0, 2, 1], rel=1e-6)
+    assert db.why("0.hW", 0, 2, 1).total == pytest.approx(hW[0, 1], rel=1e-6)
+
+
+def test_the_backward_pass_of_a_loss_receives_nothing():
+    db = debugger()
+    assert "P = the predictions" in answer("until loss.forward.P", "l", db=db)
+    db.until("loss.forward.L")
+    assert answer("s", "l", db=db).splitlines()[0].startswith("   d_each = ")
 
 
 def test_where_shows_the_strip_and_the_next_step():
@@ -226,6 +264,7 @@ def test_an_edit_moves_what_comes_after_it():
     [
         ("p 1/0", "ZeroDivisionError: division by zero"),
         ("p X[9]", "IndexError"),
+        (r"p (_ for _ in ()).throw(ValueError('a\nb'))", "ValueError: a b"),
         ("p X +", "p takes a Python expression, got 'X +'"),
         ("foo", "name 'foo' is not defined: the model has so far X"),
         ("b 7", "'7' is not one of the layers"),
@@ -362,8 +401,9 @@ def test_completion_of_symbols_keys_and_breakpoints():
     }
 
 
-def test_every_key_is_a_place_to_stop_at():
-    db = debugger()
+@pytest.mark.parametrize("make", [debugger, recurrent])
+def test_every_key_is_a_place_to_stop_at(make):
+    db = make()
     assert len(set(db.places())) == len(db.places())
     reached = set()
     for key in db.places():
@@ -391,11 +431,12 @@ def test_colours_only_in_a_terminal(kind, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     out = kind()
-    debugger().prompt(io.StringIO("b 2.backward\nc\ns\np foo\n[1]\nq\n"), out)
+    long = f"b {'7' * 200}"
+    debugger().prompt(io.StringIO(f"b 2.backward\nc\ns\np foo\n[1]\n{long}\nq\n"), out)
     shown = out.getvalue()
     assert ("\x1b[" in shown) == (kind is Terminal)
     plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
-    assert plain == "(phi) ".join(answers("b 2.backward", "c", "s", "p foo", "[1]", "q"))
+    assert plain == "(phi) ".join(answers("b 2.backward", "c", "s", "p foo", "[1]", long, "q"))
 
 
 def test_no_line_is_wider_than_a_terminal():
@@ -405,36 +446,35 @@ def test_no_line_is_wider_than_a_terminal():
 
 
 def test_a_real_terminal_has_history_and_completion():
-    ours, theirs = pty.openpty()
+    pytest.importorskip("readline")
+    ours, theirs = pytest.importorskip("pty").openpty()
     program = (
-        "import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"  # so that Ctrl-C arrives
         "import numpy as np\nfrom phitodeep.model import SequentialBuilder\n"
         "model = SequentialBuilder(2, seed=0).dense(1).loss('mse').build()\n"
         "db = model.debug(np.ones((3, 2)), np.ones((3, 1)))\ndb.prompt()\nprint('left', db.count)"
     )
     env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT)}
     child = subprocess.Popen(
-        [sys.executable, "-c", program],
-        **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
-        env=env,
-        start_new_session=True,
+        [sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=env
     )
     os.close(theirs)
     shown = ""
-    for typed in ("s\n", "\x1b[A\n", "until 0.backward.dW\t\n", "\x03", "\x04"):
-        shown += read_until(ours, "(phi) ")
-        os.write(ours, typed.encode())
-    shown += read_until(ours, "left ")
-    child.wait(30)
-    os.close(ours)
+    try:
+        for typed in ("s\n", "\x1b[A\n", "b 0.b\t\n", "\x04"):  # the second is Up, then Tab
+            shown += read_until(ours, "\n(phi) ")  # readline repeats the prompt, after \r
+            os.write(ours, typed.encode())
+        shown += read_until(ours, "left 2")
+    finally:
+        child.kill()
+        child.wait()
+        os.close(ours)
     assert "Traceback" not in shown
-    assert "0.backward of Dense(2, 1)" in shown
-    assert "Ctrl-C" in shown
+    assert "stops at 0.backward\r\n" in shown
 
 
 def read_until(terminal: int, end: str) -> str:
     shown = ""
-    while end not in shown:
+    while end not in re.sub(r"\x1b\[\?\d+[hl]", "", shown):
         assert select.select([terminal], [], [], 60)[0], shown
         shown += os.read(terminal, 1 << 16).decode(errors="replace")
     return shown
