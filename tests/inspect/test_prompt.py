@@ -89,6 +89,15 @@ def test_a_list_shows_shapes_and_numbers_of_what_has_run_only():
     assert answer("s 2", "l").startswith("   X = the input          (3, 2)    |1.155|\n")
 
 
+def test_columns_are_aligned_below_combining_marks():
+    model = SequentialBuilder(3, seed=0).layer_norm().dense(1).loss("mse").build()
+    db = model.debug(np.ones((20, 3)), np.ones((20, 1)))
+    db.until("0.forward.X_hat")
+    rows = [row.replace("\u0302", "") for row in db.list().splitlines() if " (20, " in row]
+    assert "\u0302" in db.list()
+    assert len({row.index(" (20, ") for row in rows}) == 1
+
+
 def test_next_runs_to_the_end_of_the_pass_and_cont_to_the_end():
     assert arrow(answer("s", "n")) == "Y_0 = layer 0, forward, of X"
     db = debugger()
@@ -104,6 +113,7 @@ def test_until_back_and_restart():
     assert "\n * dX = dY slope" in shown
     assert db.last is not None
     assert db.last.key == "1.backward.dX"
+    assert db.where() == "1.backward of Tanh()\n * dX = dY slope"  # the next step is elsewhere
     count = db.count
     for command, steps in (("back", 1), ("z 2", 3), ("back 4", 7)):
         answer(command, db=db)
@@ -123,6 +133,9 @@ def test_the_strip_grows_and_never_shrinks():
     assert lengths == sorted(lengths)
     assert len(set(lengths)) > 10
     assert re.fullmatch(r"forward ━{18}  loss ━{4}  backward ━{18}", db.progress())
+    db.restart()
+    db.until("loss.backward.d_each")
+    assert re.fullmatch(r"forward ━{18}  loss ━━╸─  backward ─{18}", db.progress())
 
 
 # --- looking -----------------------------------------------------------------------------------
