@@ -28,7 +28,7 @@ from phitodeep.checks import (
 from phitodeep.config import being_written, check_mapping, written
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
-from phitodeep.inspect.attributions import attributions
+from phitodeep.inspect.attributions import attention_maps, attributions
 from phitodeep.inspect.cache import Cache, Patched, run_with_cache
 from phitodeep.inspect.debugger import Debugger, debug
 from phitodeep.inspect.hooks import Hook, Hooks
@@ -74,6 +74,7 @@ FOR_AUTHORS = {  # what authors of layers write and use, but users of models do 
     *("adopt", "buffer", "cache", "check_steps", "compute_mask", "config_kind", "create", "draw"),
     *("gives", "grad_array", "grads", "independent_samples", "kept_as", "known_input", "matrices"),
     *("full", "params", "refers_to", "save_for_backward", "saved", "skips_dX", "state", "steps"),
+    *("time_steps",),
     *("takes_tokens", "tied", "uniform"),
 }
 
@@ -942,6 +943,14 @@ class Sequential(Trainable):
             layer=layer,
             lengths=lengths,
         )
+
+    def attention_maps(self, X: Any, *, lengths: Any = None) -> dict[str, Array]:
+        """Return where each attention layer looks when it predicts X: a map by path.
+
+        A map is (N, heads, T, T): the weight that each position, a row, gives to every position.
+        Each row sums to 1, or to 0 if the position may attend to none.
+        """
+        return attention_maps(self, X, lengths=lengths)
 
     def find_alpha(
         self,

@@ -21,6 +21,8 @@ from phitodeep.errors import (
     NotBuiltError,
     ShapeError,
 )
+from phitodeep.inspect.cache import run_with_cache
+from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.call import Call, Event, current, watching, within
 from phitodeep.layers.resizing import resize
 from phitodeep.training.inputs import model_mask, validate_inputs
@@ -335,3 +337,12 @@ def _chosen_layer(layer: str, images: Shapes, shapes: Shapes) -> str:
         "attributions layer must be the path of a layer that returns images (height, width, C), "
         f"got {layer!r}: {what}.{remedy}"
     )
+
+
+def attention_maps(model: Trainable, X: Any, *, lengths: Any = None) -> dict[str, Array]:
+    """Return the probabilities of all attention layers: see `Sequential.attention_maps`."""
+    layers = [path for path, part in model.walk() if isinstance(part, MultiHeadAttention)]
+    if not layers:
+        raise ArgumentError("attention_maps needs a MultiHeadAttention, and the model has none.")
+    _, cache = run_with_cache(model, X, lengths=lengths)
+    return {path: cache[f"{path}.P"] for path in layers}

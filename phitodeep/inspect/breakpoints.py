@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from phitodeep.errors import ArgumentError, UnknownNameError
 from phitodeep.inspect.hooks import layer_at
@@ -48,10 +50,7 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
     )
     layer = model.loss if path == "loss" else layer_at(model, f"{path}.Y".removeprefix("."))
     if symbol:
-        given = {"forward": ["P" if path == "loss" else "X"], "backward": ["dY"]}[direction]
-        with within(call):
-            steps = getattr(run.derivation_of(layer), direction)
-        names = [*given, *(s.symbol for s in flat(steps) if s.symbol != "t")]
+        names = _names(layer, path, direction, call)
         if symbol not in names:
             what = f"one of the symbols of {kind_of(layer)} in its {direction} pass"
             raise UnknownNameError.of(symbol, names, what)
@@ -61,3 +60,24 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
         except SyntaxError as error:
             raise ArgumentError(f"when={when!r} is not a Python expression: {error.msg}.") from None
     return Breakpoint(str(key), path, direction, symbol, when)
+
+
+def keys(model: Trainable, call: Call) -> Iterator[str]:
+    """Yield every key of a model that a breakpoint takes, from whole layers to single symbols."""
+    for path, layer in [*model.walk(), ("loss", model.loss)]:
+        if path:
+            yield path
+        for direction in ("forward", "backward"):
+            place = f"{path}.{direction}".removeprefix(".")
+            yield place
+            yield from (f"{place}.{name}" for name in _names(layer, path, direction, call))
+
+
+def _names(layer: Any, path: str, direction: str, call: Call) -> list[str]:
+    """The symbols of one pass of a layer, in order: what it receives, then what it computes."""
+    given = {"forward": ["X"], "backward": ["dY"]}[direction]
+    if path == "loss":
+        given = {"forward": ["P"], "backward": []}[direction]
+    with within(call):
+        steps = getattr(run.derivation_of(layer), direction)
+    return list(dict.fromkeys([*given, *(s.symbol for s in flat(steps) if s.symbol != "t")]))

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, OrderError, UnknownNameError
-from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at
-from phitodeep.inspect.entries import Text, rms
+from phitodeep.inspect import places
+from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at, keys
+from phitodeep.inspect.entries import Entry, Text
 from phitodeep.inspect.hooks import active_edit
+from phitodeep.inspect.prompt import Prompt
 from phitodeep.inspect.recording import prepared, updates_of
 from phitodeep.inspect.trace import Change, Difference, far, kind_of
 from phitodeep.layers.call import Call
-from phitodeep.steps import notation, run
+from phitodeep.steps import run
 from phitodeep.steps.run import Edit, Position, Program, Scope
-from phitodeep.steps.step import evaluate, flat
+from phitodeep.steps.step import Given, Step, evaluate
+from phitodeep.steps.terms import Why, why
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
@@ -196,6 +199,11 @@ class Debugger:
         return len(self._values)
 
     @property
+    def last(self) -> Position | None:
+        """The step that ran last."""
+        return self._log[-1] if self._log else None
+
+    @property
     def value(self) -> Any:
         """The value of the step that ran last."""
         return self._values[-1] if self._values else None
@@ -208,22 +216,40 @@ class Debugger:
         return None if value is None else float(value)
 
     def p(self, expression: str) -> Any:
-        """The value of a symbol or an expression of symbols, such as "X_hat" or "abs(dX).max()"."""
-        scope = self._scope()
+        """The value of a symbol or an expression, such as "X_hat", "1.Y" or "abs(dX).max()"."""
+        scope, name = self._named(expression)
+        if name in scope:
+            return scope[name]
+        if scope is not self._scope() and name.isidentifier():
+            raise UnknownNameError(f"there is no {expression!r} yet: {places.so_far(scope)}.")
         try:
-            return self._evaluated(expression, scope)
+            return self._evaluated(expression, self._scope())
         except NameError as error:
-            known = ", ".join(scope.symbols())
-            raise UnknownNameError(
-                f"{error}: {scope.path or 'the model'} has so far {known}."
-            ) from None
+            raise UnknownNameError(f"{error}: {places.so_far(self._scope())}.") from None
         except SyntaxError as error:
             raise ArgumentError(
                 f"p takes a Python expression, got {expression!r}: {error.msg}."
             ) from None
 
+    def why(self, symbol: str, *cell: int) -> Why:
+        """The terms of one cell of a symbol, the largest first: `why("dW", 2, 3)`."""
+        scope, name = self._named(symbol)
+        if name not in scope:
+            raise UnknownNameError(f"there is no {symbol!r} yet: {places.so_far(scope)}.")
+        ran = [p.step for p in self._log if p.scope is scope and p.step.symbol == name]
+        step = ran[-1] if ran else Given(name, "a parameter or a setting", lambda _: None)
+        if scope.t is not None:  # the symbols of this round
+            return why(step, scope, *cell)
+        return Entry(symbol, scope[name], step, scope, scope.layer).why(*cell)
+
     def _evaluated(self, expression: str, scope: Scope) -> Any:
         return evaluate(expression, _Named(scope, self.loss))
+
+    def _named(self, name: str) -> tuple[Scope, str]:
+        """The scope and the symbol of a name, which has a path or belongs to the layer here."""
+        path, _, symbol = name.strip().rpartition(".")
+        scope = self._scopes.get(path) if path else self._scope()
+        return (self._scope(), name.strip()) if scope is None else (scope, symbol)
 
     def _scope(self) -> Scope:
         """The symbols of the layer that runs or where a condition stopped, or else the model's."""
@@ -233,30 +259,56 @@ class Debugger:
 
     def where(self) -> Text:
         """The place: layer, pass, and the step that runs next."""
-        position, lines = self.position, []
+        position, lines, reason = self.position, [], ""
         if self._stopped is not None:
-            position, why = self._stopped
-            lines = [f"   {notation.text(position.step)}", *([f"   {why}"] if why else [])]
+            position, reason = self._stopped
+            lines = [f" * {places.formula(position.step)}"]
         if position is None:
             return Text(f"the end: loss {self.loss:.6g}")
-        if self.position is not None and _heading(self.position) == _heading(position):
-            lines.append(f"-> {notation.text(self.position.step)}")
-        return Text("\n".join([_heading(position), *lines]))
+        arrow = self._arrow(position)
+        if arrow is not None:
+            lines.append(f"-> {places.formula(arrow)}")
+        heading = places.heading(position) + (f": {reason}" if reason else "")
+        return Text("\n".join([heading, *lines]))
 
     __repr__ = where
 
-    def list(self) -> Text:
-        """All steps of this layer's pass, with the size of what has been computed."""
+    def list(self, around: int | None = None) -> Text:
+        """All steps of this layer's pass, with the shape and size of what has been computed.
+
+        around    show only so many steps before and after this one
+        """
         position = self.position if self._stopped is None else self._stopped[0]
         if position is None:
             return self.where()
-        scope, lines = position.scope, []
-        for step in flat(getattr(scope.derivation, position.direction)):
-            mark = "->" if self._stopped is None and step is position.step else "  "
-            value = scope.find(step.symbol) if step.symbol != "t" else None
-            size = "" if value is None else f"  |{rms(value):.4g}|"
-            lines.append(f"{mark} {notation.text(step)}{size}")
-        return Text("\n".join(lines))
+        star = None if self._stopped is None else position.step
+        return Text(places.listing(position, self._arrow(position), star, around))
+
+    def progress(self) -> Text:
+        """How far the whole step has come, as a strip: forward, loss, backward."""
+        return Text(places.strip(self._scopes[""], self.position))
+
+    def _arrow(self, position: Position) -> Step | None:
+        """The step that runs next, if it belongs to the pass that is shown."""
+        now = self.position
+        same = now is not None and places.heading(now) == places.heading(position)
+        return now.step if now is not None and same else None
+
+    def symbols(self) -> tuple[str, ...]:
+        """The names that `p` knows here."""
+        return (*places.known(self._scope()), *(["L"] if self.loss is not None else []))
+
+    def places(self) -> tuple[str, ...]:
+        """All places of the model, such as "2", "2.backward" and "2.backward.dW"."""
+        return tuple(keys(self._model, self._call))
+
+    def prompt(self, stdin: TextIO | None = None, stdout: TextIO | None = None) -> None:
+        """Read commands such as those of Python's debugger: h lists them, and q leaves.
+
+        Nothing is lost on leaving: the debugger stays where it is. By default, it reads from the
+        terminal, with history and completion.
+        """
+        Prompt(self, stdin, stdout).run()
 
     # --- editing ---------------------------------------------------------------------------
 
@@ -267,15 +319,11 @@ class Debugger:
         goes back to just after it was computed, so that all later steps use the new value.
         """
         name, _, rest = place.partition("[")
-        path, _, symbol = name.strip().rpartition(".")
-        scope = self._scopes.get(path) if path else self._scope()
-        here = "the model" if scope is None else scope.path or "the model"
+        scope, symbol = self._named(name)
         found = [k for k, p in enumerate(self._log) if p.scope is scope and p.step.symbol == symbol]
         if not found:
             known = dict.fromkeys(p.step.symbol for p in self._log if p.scope is scope)
-            raise UnknownNameError(
-                f"{name!r} cannot be edited: {here} has so far {', '.join(known)}."
-            )
+            raise UnknownNameError(f"{name!r} cannot be edited: {places.so_far(scope, known)}.")
         old = self._values[found[-1]]
         new = np.array(old, copy=True)
         try:
@@ -332,13 +380,6 @@ def debug(
     """Return a debugger at the start of the model's next step: see `Sequential.debug`."""
     data, twin, call = prepared(model, X, y, sample_weight, lengths)
     return Debugger(twin, data, call)
-
-
-def _heading(position: Position) -> str:
-    """The layer and the pass of a position."""
-    inside = "" if position.t is None else f", t = {position.t}"
-    path = f"{position.scope.path}." if position.scope.path else ""
-    return f"{path}{position.direction} of {kind_of(position.scope.layer)}{inside}"
 
 
 def _gradients(scope: Scope) -> dict[str, Array]:

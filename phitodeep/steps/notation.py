@@ -49,6 +49,11 @@ def latex(step: Step, symbols: Any = None) -> str:
     return _formula(step, symbols, _Latex())
 
 
+def expression(code: str) -> str:
+    """An expression of symbols as plain text, such as "γ X̂ + β"."""
+    return _Writer(_Plain()).write(ast.parse(code, mode="eval").body)
+
+
 class _Plain:
     """How formulas are written in a terminal."""
 

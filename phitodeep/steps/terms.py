@@ -18,6 +18,7 @@ from typing import Any, overload
 import numpy as np
 
 from phitodeep.errors import ShapeError
+from phitodeep.steps.notation import expression
 from phitodeep.steps.step import Arrange, Join, Let, Max, Step, Sum, evaluate, names_in
 from phitodeep.table import as_html
 
@@ -31,18 +32,19 @@ class Term:
     at         the values of the summed indices, such as {"n": 7}
     factors    the numbers that it consists of, by symbol
     value      the term itself
-    code       how it follows from them; "" if it is their product
+    formula    how it follows from them; "" if it is their product
     """
 
     at: dict[str, int]
     factors: dict[str, float]
     value: float
-    code: str = ""
+    formula: str = ""
 
     def __str__(self) -> str:
         numbers = [f"{name} {number:.4g}" for name, number in self.factors.items()]
         place = ", ".join(f"{index} = {k}" for index, k in self.at.items())
-        made = f"{self.code}, with {', '.join(numbers)}" if self.code else " x ".join(numbers)
+        product = " x ".join(numbers)
+        made = f"{self.formula}, with {', '.join(numbers)}" if self.formula else product
         return f"{self.value:+.4g}" + f"  = {made}" * bool(numbers) + f"  ({place})" * bool(place)
 
 
@@ -184,7 +186,8 @@ def _why_let(step: Let, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
     addends = list(_addends(ast.parse(step.code, mode="eval").body, 1))
     values = [sign * float(evaluate(text, scalars)) for sign, text in addends]
     texts = [ast.unparse(ast.parse("-" * (sign < 0) + text)) for sign, text in addends]
-    return Parts(name, values, texts, scalars, f"= {step.code}" * (len(texts) > 1))
+    shown = f"= {expression(step.code)}" if len(texts) > 1 else ""
+    return Parts(name, values, texts, scalars, shown)
 
 
 class Parts(Why):
@@ -199,7 +202,7 @@ class Parts(Why):
     def _term(self, i: Any) -> Term:
         text = self._texts[i]
         factors = {name: float(self._scalars[name]) for name in names_in(text)}
-        return Term({}, factors, float(self._values[i]), text)
+        return Term({}, factors, float(self._values[i]), expression(text))
 
 
 def _addends(node: ast.expr, sign: int) -> Iterator[tuple[int, str]]:

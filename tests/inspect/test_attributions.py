@@ -24,6 +24,7 @@ from phitodeep.layers import (
     Embedding,
     Flatten,
     Layer,
+    MultiHeadAttention,
     Parallel,
     ReLU,
     Residual,
@@ -657,3 +658,31 @@ def test_a_gradient_that_does_not_arrive_is_refused() -> None:
     model.build((3,))
     with pytest.raises(BackwardError, match="does not reach its input"):
         model.attributions(np.ones((2, 3)))
+
+
+# --- attention maps ------------------------------------------------------------------------------
+
+
+def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:
+    model = models.gpt(11, 5, layers=2, heads=2, dim=8).seed(3).dtype("float64").build()
+    X = np.random.default_rng(0).integers(0, 11, (3, 5))
+    maps = model.attention_maps(X)
+    attention = {p: part for p, part in model.walk() if isinstance(part, MultiHeadAttention)}
+    assert maps.keys() == attention.keys()
+    assert len(maps) == 2
+    _, cache = model.run_with_cache(X)
+    for path, P in maps.items():
+        part = attention[path]
+        Q, K, _ = np.split(cache[f"{path}.X"] @ part.Wqkv + part.bqkv, 3, axis=-1)
+        Q, K = (A.reshape(3, 5, 2, 4).swapaxes(1, 2) for A in (Q, K))
+        S = np.where(np.tri(5, dtype=bool), Q @ K.swapaxes(-1, -2) / 2, -np.inf)
+        E = np.exp(S - S.max(axis=-1, keepdims=True))
+        np.testing.assert_allclose(P, E / E.sum(axis=-1, keepdims=True), atol=1e-12)
+    short = model.attention_maps(X, lengths=[5, 2, 4])
+    assert all(not P[1, :, :, 2:].any() for P in short.values())
+
+
+def test_attention_maps_need_attention() -> None:
+    model = Sequential(Dense(3, 2))
+    with pytest.raises(ArgumentError, match="needs a MultiHeadAttention"):
+        model.attention_maps(np.ones((1, 3)))
