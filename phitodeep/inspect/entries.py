@@ -20,6 +20,7 @@ from phitodeep.steps.terms import Replaced, Why, why
 from phitodeep.types import Array, DType, describe
 
 DIRECTIONS = ("forward", "backward", "update")
+PASSED_ON = ("Y", "dX")  # what a layer computes for its neighbours
 KEPT = 8  # layers whose symbols stay in memory
 SMALL = 8  # numbers that `explain` prints in full
 
@@ -135,6 +136,7 @@ class Entries(Mapping[str, Entry]):
         self._passes, self._loss, self._updates = passes, loss, updates or {}
         self._dtype, self._edit = dtype, edit
         self._scopes: dict[str, Scope] = {}  # the last few, the latest last
+        self._replaced: dict[tuple[str, str, str], Any] = {}  # by hooks
 
     # --- keys ------------------------------------------------------------------------------
 
@@ -232,7 +234,11 @@ class Entries(Mapping[str, Entry]):
         owner = f"parameter of {describe(scope.layer)}"
         received = "what the layer receives" if name in ("X", "dY", "P") else owner
         step = steps.get(name) or Given(name, received, lambda _: None)
-        return Entry(key, scope[name], step, scope, scope.layer)
+        if (path, direction, name) not in self._replaced:
+            return Entry(key, scope[name], step, scope, scope.layer)
+        new = self._replaced[path, direction, name] if name in PASSED_ON else scope[name]
+        step = Given(name, "what a hook returned", lambda _: new)
+        return Entry(key, new, step, scope, scope.layer)
 
     def scope(self, path: str) -> Scope:
         """All symbols of a layer, or of the loss."""
@@ -265,9 +271,16 @@ class Entries(Mapping[str, Entry]):
         return scope
 
     def _edited(self, position: run.Position, value: Any) -> Any:
-        """Apply the hooks that were active, except to X and dY, which were recorded after them."""
-        received = isinstance(position.step, run.Input)
-        return value if received or self._edit is None else self._edit(position, value)
+        """Apply the hooks that were active, except to X and dY, which were recorded after them.
+
+        A hook replaces Y and dX outside the layer, whose own steps go on with what they computed.
+        """
+        if self._edit is None or isinstance(position.step, run.Input):
+            return value
+        new, symbol = self._edit(position, value), position.step.symbol
+        if new is not value:
+            self._replaced[position.scope.path, position.direction, symbol] = new
+        return value if symbol in PASSED_ON else new
 
 
 def _names(steps: Any) -> Iterator[str]:

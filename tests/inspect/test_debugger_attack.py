@@ -43,12 +43,12 @@ def assert_gradients(db: Any, trace: Any) -> None:
 def test_an_edit_of_an_activation_is_a_patch() -> None:
     model = dense(L.LayerNorm(), L.Tanh())
     db = model.debug(X, Y)
-    db.until("2.forward.Y")
-    db.edit("2.Y[0, 1]", 5.0)
+    db.until("1.forward.Y")
+    db.edit("1.Y[0, 1]", 5.0)
     db.cont()
-    A = model.trace(X, Y)["2.Y"].array.copy()
+    A = model.trace(X, Y)["1.Y"].array.copy()
     A[0, 1] = 5
-    patched = model.patch({"2.Y": A}).trace(X, Y)
+    patched = model.patch({"1.Y": A}).trace(X, Y)
     assert db.loss == pytest.approx(patched.loss, rel=1e-12)
     assert_gradients(db, patched)
 
@@ -192,6 +192,16 @@ def test_hooks_of_another_model_do_not_apply() -> None:
     assert db.loss == pytest.approx(model.trace(X, Y).loss)
 
 
+@pytest.mark.xfail(strict=True, reason="the layer's own backward pass reads what the hook returned")
+def test_a_hook_of_Y_is_outside_the_layer() -> None:
+    """As in training, where it is a layer of its own: here the tanh' of Tanh is that of its Y."""
+    model = dense()
+    with model.hooks(fwd={"1.Y": lambda A, at: 2 * A}):
+        trace, db = model.trace(X, Y), model.debug(X, Y)
+    db.cont()
+    assert_gradients(db, trace)
+
+
 class Unweighted(Loss):
     """A loss without steps() that leaves weights alone."""
 
@@ -228,6 +238,10 @@ def test_edits_of_no_place(place: Any) -> None:
 @pytest.mark.parametrize("when", ["dX > 0", "dX.foo", "1 / 0", "no_such_name > 1"])
 def test_conditions_that_cannot_be_evaluated(when: str) -> None:
     db = dense().debug(X, Y)
-    with pytest.raises(PhitodeepError):
+
+    def run() -> None:
         db.set_break("2.backward", when=when)
         db.cont()
+
+    with pytest.raises(PhitodeepError):
+        run()

@@ -626,6 +626,38 @@ def test_a_cache_is_the_prediction(name: str) -> None:
 # --- what a trace shows of hooks -----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("between", [L.Tanh, L.Sigmoid, L.Softmax, L.LayerNorm])
+def test_a_hook_of_what_a_layer_passes_on_is_outside_it(between: Any) -> None:
+    """The derivative of Tanh is that of its own Y, in the trace as in training."""
+    model = dense(between())
+    model.build((4,))
+    changed = dense(between(), scaling(2))
+    changed.build((4,))
+    same_weights(model, changed)
+    with model.hooks(fwd={"1.Y": double}, bwd={"1.dY": double, "1.dX": double}):
+        t, g = model.trace(X, Y), model.sample_gradients(X, Y)
+    wanted = changed.trace(X, Y)
+    assert t.loss == pytest.approx(wanted.loss, rel=1e-12)
+    np.testing.assert_allclose(t["1.Y"].array, t["2.X"].array, rtol=1e-12)
+    np.testing.assert_allclose(t["1.dX"].array, t["0.dY"].array, rtol=1e-12)
+    np.testing.assert_allclose(t["1.dX"].array, 2 * wanted["1.dX"].array, rtol=1e-12)
+    np.testing.assert_allclose(g["0.W"].sum(0), t["0.dW"].array, atol=1e-12)
+    for key in ("1.Y", "1.dX"):
+        assert "what a hook returned" in t[key].formula
+        assert t[key].why(1, 2).total == t[key].array[1, 2]
+
+
+def test_a_symbol_that_a_hook_replaced_is_explained_by_it() -> None:
+    model = Sequential(L.LayerNorm(), L.RNN(3), L.Dense(2), seed=0, dtype="float64")
+    model.build((5, 4))
+    with model.hooks(fwd={"0.mu": double, "1.xW": double}, bwd={"2.dW": double}):
+        t = model.trace(S, YS)
+    for key, cell in {"0.mu": (1, 2, 0), "1.xW": (3, 4, 1), "2.dW": (1, 1)}.items():
+        assert "what a hook returned" in t[key].formula
+        assert t[key].why(*cell).total == t[key].array[cell]
+    assert "hook" not in t["0.X_hat"].formula
+
+
 def test_by_sample_keeps_the_hooks_of_its_trace() -> None:
     model = dense(L.LayerNorm(), L.Tanh())
     model.build((4,))

@@ -204,10 +204,11 @@ def test_keys_and_cells() -> None:
     assert g["0.W"].shape == (6, 4, 3)
     with pytest.raises(UnknownNameError, match=r"'0\.w' is not one of the parameters.*'0\.W'"):
         g["0.w"]
+    cell: Any
     for cell in ((9, 9), 2, (1, 2, 3), (0.5, 1), "a", (slice(None), 1), ()):
         says = rf"0\.W has shape \(4, 3\), and {re.escape(repr(cell))} is no cell"
         with pytest.raises(ShapeError, match=says):
-            g.which_samples("0.W", cell)  # type: ignore[arg-type]
+            g.which_samples("0.W", cell)
     why = g.which_samples("0.W", (2, 1))
     assert why[0].at == {"n": int(abs(g["0.W"][:, 2, 1]).argmax())}
     assert str(why).startswith("d0.W[2, 1] = ")
