@@ -839,9 +839,11 @@ class Sequential(Trainable):
                 model.trace(X, y)
 
         A key is a path and a symbol, as in a trace. The function receives the array and `at`, which
-        has the key, path, direction, symbol and layer. An array that it returns replaces the one
-        it received; None leaves it. Hooks reach every symbol: a layer with a hook inside runs by
-        its steps.
+        has the key, path, direction, symbol and layer, and t, the step, for a symbol inside a
+        loop over time. An array that it returns replaces the one it received, which it cannot
+        write to; None leaves it. A new Y or dX is what the layer's neighbours receive, as if a
+        layer were in between. Hooks reach every symbol: a layer with a hook inside runs by its
+        steps. Training overwrites its arrays, so keep copies.
         """
         return Hooks(self, fwd, bwd)
 

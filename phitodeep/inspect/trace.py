@@ -53,7 +53,8 @@ class Trace(Entries):
     rows      one row per layer, which `print` shows as a table
     sample    the sample whose share this is, or None for the whole batch: see `by_sample`
 
-    Arrays are float64, computed from what the layers received in the model's own dtype.
+    Arrays are float64, computed from what the layers received in the model's own dtype. Updates are
+    in that dtype.
     """
 
     def __init__(

@@ -217,11 +217,23 @@ def test_dropout_is_that_of_the_step(accumulate: int) -> None:
     def see(A: Array, at: Any) -> None:
         seen.append(A.copy())
 
+    Z = np.where(np.arange(12) < 6, 0, 1)[:, None] * X  # only the second batch can overflow
     with model.hooks(fwd={"2.Y": see}):
-        found = caught(model, y=np.zeros((12, 8)), batch_size=6, accumulate=accumulate, epochs=9)
+        found = caught(model, Z, np.zeros((12, 8)), batch_size=6, accumulate=accumulate, epochs=9)
     assert where(found)[2:5] == ("2", "forward", "Y")
     bad = next(np.flatnonzero(np.isinf(A).any(axis=1)) for A in seen if np.isinf(A).any())
     assert tuple(np.array(found.samples) % 6) == tuple(bad)
+
+
+def test_the_replay_has_its_own_data_and_the_divisor_of_all_batches() -> None:
+    Z = X.copy()
+    model = dense(Between("X", "dY * 1e200 * 1e200"))
+    found = caught(model, Z, batch_size=4, accumulate=2)
+    Z[:] = 0
+    db = found.replay()
+    check_replay(found)
+    P = model.predict(X[:4])
+    assert db.loss == pytest.approx(((P - Y[:4]) ** 2).sum() / (8 * 2), rel=1e-12)
 
 
 def test_a_step_of_a_sequence() -> None:

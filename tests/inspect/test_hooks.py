@@ -239,6 +239,8 @@ def test_the_first_layer_has_a_dX_only_where_it_is_needed() -> None:
     with norm.hooks(bwd={"0.s": double}):  # runs by its steps, as the first layer
         norm.build((4,))
         norm.train(X, Y, epochs=1, verbose=0)
+    with model.hooks(fwd={"0.XW": double}):
+        model.train(X, Y, epochs=1, verbose=0)
 
 
 # --- nesting, other models, other threads --------------------------------------------------------
@@ -372,7 +374,10 @@ def test_what_a_hook_returned_is_kept_as_it_was() -> None:
     model, mine = dense(), np.ones((6, 5))
     with model.hooks(fwd={"1.Y": lambda A, at: mine}):
         t = model.trace(X, Y)
-        _, cache = model.run_with_cache(X)
+        given = X.copy()
+        _, cache = model.run_with_cache(given)
+        given[:] = 7
+        np.testing.assert_array_equal(cache["0.X"], X)
     patched = model.patch({"1.Y": mine})
     wanted = patched.predict(X)
     mine[:] = 7
@@ -634,9 +639,11 @@ def test_a_hook_of_what_a_layer_passes_on_is_outside_it(between: Any) -> None:
     changed = dense(between(), scaling(2))
     changed.build((4,))
     same_weights(model, changed)
+    wanted = changed.trace(X, Y)
+    with model.hooks(fwd={"1.Y": double}, bwd={"1.dY": double}):
+        np.testing.assert_allclose(model.trace(X, Y)["1.dX"].array, wanted["1.dX"].array)
     with model.hooks(fwd={"1.Y": double}, bwd={"1.dY": double, "1.dX": double}):
         t, g = model.trace(X, Y), model.sample_gradients(X, Y)
-    wanted = changed.trace(X, Y)
     assert t.loss == pytest.approx(wanted.loss, rel=1e-12)
     np.testing.assert_allclose(t["1.Y"].array, t["2.X"].array, rtol=1e-12)
     np.testing.assert_allclose(t["1.dX"].array, t["0.dY"].array, rtol=1e-12)
