@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -218,11 +219,13 @@ def test_dropout_is_that_of_the_step(accumulate: int) -> None:
         seen.append(A.copy())
 
     Z = np.where(np.arange(12) < 6, 0, 1)[:, None] * X  # only the second batch can overflow
-    with model.hooks(fwd={"2.Y": see}):
+    with model.hooks(fwd={"2.X": see, "2.Y": see}):
         found = caught(model, Z, np.zeros((12, 8)), batch_size=6, accumulate=accumulate, epochs=9)
     assert where(found)[2:5] == ("2", "forward", "Y")
     bad = next(np.flatnonzero(np.isinf(A).any(axis=1)) for A in seen if np.isinf(A).any())
     assert tuple(np.array(found.samples) % 6) == tuple(bad)
+    received = next(A for A, Y in itertools.pairwise(seen) if np.isinf(Y).any())
+    np.testing.assert_allclose(found.replay().p("X"), received, rtol=1e-12)
 
 
 def test_the_replay_has_its_own_data_and_the_divisor_of_all_batches() -> None:
