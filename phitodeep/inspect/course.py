@@ -96,7 +96,9 @@ def validation_periodic(course: Course) -> Measures:
     changes -= changes.mean()
     power = float(changes @ changes) or 1.0
     lags = range(1, len(changes) // 3 + 1)
-    r = [float(changes[k:] @ changes[:-k]) / power * len(changes) / (len(changes) - k) for k in lags]
+    r = [
+        float(changes[k:] @ changes[:-k]) / power * len(changes) / (len(changes) - k) for k in lags
+    ]
     peaks = [min(r[i], r[i] - min(r[:i])) for i in range(1, len(r))]
     best = int(np.argmax(peaks))
     text = f"the test loss repeats itself every {best + 2} epochs: its autocorrelation is "

@@ -169,7 +169,7 @@ class Evidence:
         data = self.sound.data
         soft = data.T.dtype.kind == "f" and not np.isin(data.T, (0, 1)).all()
         if type(self.sound.loss) is not MeanSquaredError and (
-            soft or getattr(self.sound.loss, "label_smoothing", 0)
+            soft or getattr(self.sound.loss, "label_smoothing", False)
         ):
             raise NotChecked("the loss of these targets cannot reach 0")
         rows = _spread(len(self.X), FEW)

@@ -57,10 +57,10 @@ class Diagnose(_Resumable):
     def on_batch_end(self, model: Any, step: int, loss: float) -> None:
         optimizer = model.optimizer
         self.course.add_norm(step, length(optimizer._packing.g), optimizer.clip_norm)
+        now = _weights(model) if self.before else {}
         for path, W in self.before.items():
-            moved, whole = size(_weights(model)[path].astype(np.float64) - W), size(W)
-            if whole:
-                self.course.add_ratio(path, moved / whole)
+            if path in now and now[path].shape == W.shape and (whole := size(W)):
+                self.course.add_ratio(path, size(now[path].astype(np.float64) - W) / whole)
         self.before = {}
         if step % self.every == self.every - 1 and not isinstance(optimizer, LBFGS):
             self.before = {path: W.copy() for path, W in _weights(model).items()}
