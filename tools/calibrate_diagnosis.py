@@ -3,11 +3,10 @@
     python tools/calibrate_diagnosis.py            measure all models, and write the results
     python tools/calibrate_diagnosis.py --table    only make the table again, from stored numbers
 
-The models are those of tools/sick_models.py, each with two seeds: one for calibration, one for the
-report, so that both halves hold every sickness and every kind of model. What was measured is kept
-in docs/diagnosis.json, and docs/_diagnosis.md is the table. `thresholds` chooses: it keeps the
-value of the literature (START) if no other has fewer mistakes, else it takes the middle, on a
-logarithmic scale, of the widest gap. phitodeep/inspect/thresholds.py must hold its results.
+The models are those of tools/sick_models.py, each with two seeds. Of each sickness, and of the
+healthy models, every other one belongs to the calibration half, so that the models of the report
+are others. What was measured is kept in docs/diagnosis.json, and docs/_diagnosis.md is the table.
+phitodeep/inspect/thresholds.py must hold what `thresholds` chooses.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ from phitodeep.training.callbacks import Diagnose
 from phitodeep.version import __version__
 
 DOCS = Path(__file__).parent.parent / "docs"
-SEEDS = {"calibration": 11, "report": 23}
+SEEDS = 11, 23
+MARGIN = 1.25  # the factor between a threshold and the nearest measured value
 START = {  # the literature's values (see phitodeep/inspect/thresholds.py), or first guesses
     "not finite": 0,
     "inputs off centre": 3,
@@ -122,17 +122,20 @@ def examined(case: Case, healthy: bool) -> Measured:
         return together(before, course, after)
 
 
-def cases() -> list[tuple[str, str, Any]]:
-    """(expected finding, or "", name, function of a seed) of all cases."""
-    sick = [(name, case, make) for name, spoilt in SICK.items() for case, make in spoilt.items()]
-    return [*sick, *(("", name, make) for name, make in HEALTHY.items())]
+def cases() -> list[tuple[str, str, str, Any]]:
+    """(expected finding, or "", name, half, function of a seed) of all cases."""
+    return [
+        (finding, name, ("calibration", "report")[i % 2], make)
+        for finding, group in {**SICK, "": HEALTHY}.items()
+        for i, (name, make) in enumerate(group.items())
+    ]
 
 
 def run() -> dict[str, Any]:
     """Measure all cases."""
     rows, began = [], time.perf_counter()
-    for finding, name, make in cases():
-        for half, seed in SEEDS.items():
+    for finding, name, half, make in cases():
+        for seed in SEEDS:
             start = time.perf_counter()
             found = examined(make(seed), healthy=not finding)
             found = {key: float(f"{value:.4g}") for key, value in found.items()}
@@ -150,43 +153,34 @@ def thresholds(rows: list[dict[str, Any]]) -> dict[str, float]:
     rows = [row for row in rows if row["half"] == "calibration"]
     chosen = {}
     for name, limit in LIMITS.items():
-        sign = 1 if limit.above else -1
-        healthy = [
-            sign * r["measured"][name] for r in rows if not r["finding"] and name in r["measured"]
-        ]
-        sick = [sign * r["measured"].get(name, 0 if limit.above else math.inf) for r in rows if r["finding"] == name]
-        sick = [value for value in sick if math.isfinite(value)]
-        chosen[name] = abs(best(sign * START[name], sorted(healthy), sorted(sick)))
+        healthy, sick = (
+            [r["measured"][name] for r in rows if r["finding"] == kind and name in r["measured"]]
+            for kind in ("", name)
+        )
+        chosen[name] = best(START[name], healthy, sick, limit.above)
     return chosen
 
 
-def best(start: float, healthy: list[float], sick: list[float]) -> float:
-    """Return the threshold with the fewest mistakes; a finding lies above it."""
+def best(start: float, healthy: list[float], sick: list[float], above: bool) -> float:
+    """Return the threshold with the fewest mistakes, in parts of the healthy and of the sick.
+
+    That is `start`, unless it makes more mistakes than another, or lies too close to a measured
+    value. Otherwise it is in the middle, on a logarithmic scale, of the widest gap between measured
+    values that makes the fewest mistakes.
+    """
 
     def mistakes(limit: float) -> float:
-        missed = sum(value <= limit for value in sick) / max(len(sick), 1)
-        alarms = sum(value > limit for value in healthy) / max(len(healthy), 1)
-        return missed + alarms
+        wrong = [sum((v > limit) == above for v in healthy) / len(healthy) if healthy else 0]
+        wrong += [sum((v > limit) != above for v in sick) / len(sick) if sick else 0]
+        return sum(wrong)
 
-    ends = sorted({*healthy, *sick})
-    middles = [(gap(a, b), middle(a, b)) for a, b in zip(ends, ends[1:], strict=False)]
-    least = min(mistakes(m) for _, m in middles) if middles else math.inf
-    if mistakes(start) <= least:
+    ends = sorted({max(v, 1e-12) for v in (*healthy, *sick)})
+    gaps = [(b / a, float(f"{math.sqrt(a * b):.1e}")) for a, b in zip(ends, ends[1:], strict=False)]
+    least = min((mistakes(m) for _, m in gaps), default=math.inf)
+    close = any(start / MARGIN < v < start * MARGIN for v in ends)
+    if mistakes(start) <= least and not close:
         return start
-    return max((width, m) for width, m in middles if mistakes(m) == least)[1]
-
-
-def gap(a: float, b: float) -> float:
-    """Return the width of the gap between two values on a logarithmic scale."""
-    tiny = 1e-12
-    return abs(math.log(max(abs(b), tiny) / max(abs(a), tiny)))
-
-
-def middle(a: float, b: float) -> float:
-    """Return the geometric mean of two values of the same sign, with two digits."""
-    sign = 1 if a + b > 0 else -1
-    tiny = 1e-12
-    return float(f"{sign * math.sqrt(max(abs(a), tiny) * max(abs(b), tiny)):.1e}")
+    return max((width, m) for width, m in gaps if mistakes(m) == least)[1]
 
 
 def crossed(name: str, value: float, limits: dict[str, float]) -> bool:

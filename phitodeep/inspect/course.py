@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -25,8 +24,7 @@ class Course:
     steps, clipped    optimizer steps, and those whose gradient was longer than clip_norm
     norms             the lengths of the last gradients
     spike, at         the largest length / the median of those before it, and its step
-    ratios            |dW step| / |W| of each weight matrix: how often it was measured, the sum of
-                      its logarithms, and the largest
+    ratios            the largest |dW step| / |W| of each weight matrix
     train, test       the losses of each epoch that was tested
     clips             whether the optimizer clips the gradient by its length
     """
@@ -36,7 +34,7 @@ class Course:
     norms: list[float] = field(default_factory=list)
     spike: float = 0.0
     at: int = 0
-    ratios: dict[str, list[float]] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
     train: list[float] = field(default_factory=list)
     test: list[float] = field(default_factory=list)
     clips: bool = False
@@ -52,9 +50,7 @@ class Course:
         self.norms = [*self.norms[1 - WINDOW :], norm]
 
     def add_ratio(self, path: str, ratio: float) -> None:
-        count, logs, largest = self.ratios.get(path, (0.0, 0.0, 0.0))
-        logs += math.log(max(ratio, 1e-30))
-        self.ratios[path] = [count + 1, logs, max(largest, ratio)]
+        self.ratios[path] = max(self.ratios.get(path, 0.0), ratio)
 
 
 def spikes(course: Course) -> Measures:
@@ -71,21 +67,11 @@ def clipped_too_often(course: Course) -> Measures:
     yield Measure("", share, f"{course.clipped} of {course.steps} steps were clipped, {share:.0%}")
 
 
-def updates_too_large(course: Course) -> Measures:
-    for path, (count, logs, _) in _measured(course).items():
-        ratio = math.exp(logs / count)
-        yield Measure(path, ratio, f"a typical step changes W by {ratio:.2g} of |W|")
-
-
-def updates_too_small(course: Course) -> Measures:
-    for path, (*_, largest) in _measured(course).items():
-        yield Measure(path, largest, f"no step changes W by more than {largest:.2g} of |W|")
-
-
-def _measured(course: Course) -> dict[str, list[float]]:
+def largest_update(course: Course) -> Measures:
     if not course.ratios:
         raise NotChecked("no step was measured")
-    return course.ratios
+    for path, ratio in course.ratios.items():
+        yield Measure(path, ratio, f"the largest step changes W by {ratio:.2g} of |W|")
 
 
 def validation_periodic(course: Course) -> Measures:
@@ -135,14 +121,14 @@ COURSE = (
     ),
     Symptom(
         "updates too large",
-        updates_too_large,
+        largest_update,
         "The learning rate is too high for these weights.",
         "Lower the learning rate until a step changes W by about 1e-3 of its size; warm up.",
         "[C]",
     ),
     Symptom(
         "updates too small",
-        updates_too_small,
+        largest_update,
         "The learning rate is too low, or no gradient reaches these weights.",
         "Raise the learning rate until a step changes W by about 1e-3 of its size: see "
         "model.find_alpha.",

@@ -182,7 +182,8 @@ class Evidence:
             guess = float(np.var(data.T[rows], axis=0, dtype=np.float64).mean())
         show.begin(1, 1, self.overfit)
         done, left = 0, twin.evaluate(X, y, lengths=lengths)["loss"]
-        while done < self.overfit and not left <= LIMITS["cannot overfit"].value * guess:
+        learnt = LIMITS["cannot overfit"].value / 2 * guess
+        while done < self.overfit and not left <= learnt:
             first, steps = twin.epoch, min(CHUNK, self.overfit - done)
             _trained(twin, X, y, steps, lengths=lengths)
             done, left = done + steps, twin.evaluate(X, y, lengths=lengths)["loss"]

@@ -33,7 +33,8 @@ class Diagnose(_Resumable):
     training changes. A loss or gradient that is not finite ends training with a warning in any
     case; `model.diagnose(X, y)` finds where it comes from.
 
-    every      the number of steps from one look at the weights to the next
+    every      the number of steps from one look at the weights to the next; the first step is
+               always looked at
     verbose    0: print nothing
     """
 
@@ -54,6 +55,17 @@ class Diagnose(_Resumable):
         """The findings at the end of the last training; empty before it."""
         return () if self.report is None else self.report.findings
 
+    def on_train_begin(self, model: Any) -> None:
+        resumed = self.resumes
+        super().on_train_begin(model)
+        if not resumed:
+            self.keep(model)
+
+    def keep(self, model: Any) -> None:
+        """Keep the weights, to compare those after the next step with them."""
+        if not isinstance(model.optimizer, LBFGS):  # it chooses its own steps
+            self.before = {path: W.copy() for path, W in _weights(model).items()}
+
     def on_batch_end(self, model: Any, step: int, loss: float) -> None:
         optimizer = model.optimizer
         self.course.add_norm(step, length(optimizer._packing.g), optimizer.clip_norm)
@@ -62,8 +74,8 @@ class Diagnose(_Resumable):
             if path in now and now[path].shape == W.shape and (whole := size(W)):
                 self.course.add_ratio(path, size(now[path].astype(np.float64) - W) / whole)
         self.before = {}
-        if step % self.every == self.every - 1 and not isinstance(optimizer, LBFGS):
-            self.before = {path: W.copy() for path, W in _weights(model).items()}
+        if (step + 1) % self.every == 0:
+            self.keep(model)
 
     def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:
         if "test_loss" in logs and np.isfinite(logs["test_loss"]):
@@ -85,12 +97,10 @@ class Diagnose(_Resumable):
         fresh = asdict(Course())
         course = check_entries(state["course"], fresh, f"{who}: course")
         for name, value in course.items():
-            rows = value.values() if name == "ratios" and isinstance(value, dict) else [value]
-            numbers = [n for row in rows for n in (row if isinstance(row, list) else [row])]
-            bad = type(value) is not type(fresh[name]) or not all(
-                is_number(n) or isinstance(n, bool) for n in numbers
-            )
-            if bad or any(name == "ratios" and len(row) != 3 for row in rows):
+            numbers = value.values() if isinstance(value, dict) else value
+            numbers = numbers if isinstance(value, dict | list) else [value]
+            right = all(is_number(n) or (n is value and isinstance(n, bool)) for n in numbers)
+            if type(value) is not type(fresh[name]) or not right:
                 raise ArgumentTypeError(f"{who}: {name} of the course is {value!r}.")
         state["course"] = Course(**course)
         if not isinstance(state["before"], dict):
