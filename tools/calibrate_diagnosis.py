@@ -195,7 +195,9 @@ def table(results: dict[str, Any]) -> str:
     lines, found, total = [], 0, 0
     for name, value in limits.items():
         sick = [row for row in other if row["finding"] == name]
-        hits = sum(name in r["measured"] and crossed(name, r["measured"][name], limits) for r in sick)
+        hits = sum(
+            name in r["measured"] and crossed(name, r["measured"][name], limits) for r in sick
+        )
         tested = [row for row in healthy if name in row["measured"]]
         alarms = sum(crossed(name, row["measured"][name], limits) for row in tested)
         found, total = found + hits, total + len(sick)
@@ -232,7 +234,9 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="use the stored numbers")
     path = DOCS / "diagnosis.json"
     results = json.loads(path.read_text()) if parser.parse_args().table else run()
-    path.write_text(json.dumps(results, indent=0).replace("\n", " ").replace('}}, {"f', '}},\n{"f') + "\n")
+    path.write_text(
+        json.dumps(results, indent=0).replace("\n", " ").replace('}}, {"f', '}},\n{"f') + "\n"
+    )
     (DOCS / "_diagnosis.md").write_text(table(results))
     print(table(results))
     for name, value in thresholds(results["rows"]).items():

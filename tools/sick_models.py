@@ -320,9 +320,7 @@ def contradictory(case: Case) -> Case:
 
 
 def deep(seed: int, activation: str, std: float, layers: int = 10) -> Case:
-    builder = models.mlp(
-        2, *[24] * layers, 2, activation=activation, initializer=Normal(std)
-    )
+    builder = models.mlp(2, *[24] * layers, 2, activation=activation, initializer=Normal(std))
     return changed(mlp(seed), builder=builder)
 
 
@@ -348,12 +346,14 @@ def looking(seed: int, **options: Any) -> Case:
 
 
 def with_outliers(case: Case) -> Case:
-    """Every 37th batch is in the wrong unit."""
+    """Every 37th batch is in the wrong unit, and its targets are turned around."""
     number = itertools.count(1)
 
     def batches(X: Array, y: Array) -> Iterator[tuple[Array, Array]]:
         for i in range(0, len(X), 8):
-            yield (100 if next(number) % 37 == 0 else 1) * X[i : i + 8], y[i : i + 8]
+            part, target = X[i : i + 8], y[i : i + 8]
+            wrong = next(number) % 37 == 0
+            yield (30 * part, y.max() + y.min() - target) if wrong else (part, target)
 
     return changed(case, watched=True, source=lambda X, y: lambda: batches(X, y), epochs=6)
 
@@ -508,7 +508,7 @@ SICK: dict[str, dict[str, Spoil]] = {  # the expected finding: the cases by name
     "spikes": {
         "MLP": lambda s: with_outliers(mlp(s)),
         "CNN": lambda s: with_outliers(cnn(s)),
-        "MLP tanh": lambda s: with_outliers(changed(sine(s), optimizer=optimizers.SGD(1e-3))),
+        "LSTM": lambda s: with_outliers(lstm(s)),
         "MLP blobs": lambda s: with_outliers(HEALTHY["MLP blobs"](s)),
     },
     "clipped too often": {
@@ -519,8 +519,8 @@ SICK: dict[str, dict[str, Spoil]] = {  # the expected finding: the cases by name
     },
     "validation periodic": {
         "MLP spirals": lambda s: by_class(HEALTHY["MLP spirals"](s)),
-        "MLP blobs": lambda s: by_class(HEALTHY["MLP blobs"](s)),
-        "CNN": lambda s: by_class(cnn(s)),
+        "MLP": lambda s: by_class(rate(mlp(s), optimizers.Adam())),
+        "LSTM": lambda s: by_class(lstm(s)),
         "GPT": lambda s: by_class(gpt(s)),
     },
     "validation rising": {

@@ -75,20 +75,20 @@ def largest_update(course: Course) -> Measures:
 
 
 def validation_periodic(course: Course) -> Measures:
-    """The autocorrelation of the changes at its first peak; a trend alone has no peak."""
+    """The autocorrelation of the changes that one period and two periods have in common."""
     if len(course.test) < EPOCHS or min(course.test) <= 0:
         raise NotChecked(f"there are fewer than {EPOCHS} epochs with test data")
     changes = np.diff(np.log(course.test))
+    changes -= np.median(changes)
+    bound = 3 * float(np.median(np.abs(changes)))  # a few large changes must not decide
+    changes = np.clip(changes, -bound, bound)
     changes -= changes.mean()
-    power = float(changes @ changes) or 1.0
-    lags = range(1, len(changes) // 3 + 1)
-    r = [
-        float(changes[k:] @ changes[:-k]) / power * len(changes) / (len(changes) - k) for k in lags
-    ]
-    peaks = [min(r[i], r[i] - min(r[:i])) for i in range(1, len(r))]
-    best = int(np.argmax(peaks))
-    text = f"the test loss repeats itself every {best + 2} epochs: its autocorrelation is "
-    yield Measure("", peaks[best], f"{text}{peaks[best]:.2f}")
+    n, power = len(changes), float(changes @ changes) or 1.0
+    r = [float(changes[k:] @ changes[: n - k]) / power * n / (n - k) for k in range(n // 2 + 1)]
+    common = {k: min(r[k], r[2 * k], r[k] - min(r[1:k])) for k in range(2, n // 4 + 1)}
+    period = max(common, key=lambda k: common[k])
+    text = f"the test loss repeats itself every {period} epochs: its autocorrelation is "
+    yield Measure("", common[period], f"{text}{common[period]:.2f}")
 
 
 def validation_rising(course: Course) -> Measures:
