@@ -12,6 +12,7 @@ phitodeep/inspect/thresholds.py must hold what `thresholds` chooses.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import platform
@@ -175,7 +176,7 @@ def best(start: float, healthy: list[float], sick: list[float], above: bool) -> 
         return sum(wrong)
 
     ends = sorted({max(v, 1e-12) for v in (*healthy, *sick)})
-    gaps = [(b / a, float(f"{math.sqrt(a * b):.1e}")) for a, b in zip(ends, ends[1:], strict=False)]
+    gaps = [(b / a, float(f"{math.sqrt(a * b):.1e}")) for a, b in itertools.pairwise(ends)]
     least = min((mistakes(m) for _, m in gaps), default=math.inf)
     close = any(start / MARGIN < v < start * MARGIN for v in ends)
     if mistakes(start) <= least and not close:
@@ -199,27 +200,28 @@ def table(results: dict[str, Any]) -> str:
             name in r["measured"] and crossed(name, r["measured"][name], limits) for r in sick
         )
         tested = [row for row in healthy if name in row["measured"]]
-        alarms = sum(crossed(name, row["measured"][name], limits) for row in tested)
+        wrong = sum(crossed(name, row["measured"][name], limits) for row in tested)
         found, total = found + hits, total + len(sick)
+        meaning = LIMITS[name].meaning.replace("|", "\\|")
         side = "above" if LIMITS[name].above else "below"
         lines.append(
-            f"| {name} | {LIMITS[name].meaning} | {side} {value:g} | {START[name]:g} "
-            f"| {hits} of {len(sick)} | {alarms} of {len(tested)} |"
+            f"| {name} | {meaning} | {side} {value:g} | {START[name]:g} "
+            f"| {hits} of {len(sick)} | {wrong} of {len(tested)} |"
         )
-    alarmed = [
+    alarms = [
         row["case"]
         for row in healthy
         if any(crossed(name, value, limits) for name, value in row["measured"].items())
     ]
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    named = f" ({', '.join(alarmed)})" if alarmed else ""
+    named = f" ({', '.join(dict.fromkeys(alarms))})" if alarms else ""
     return "\n".join(
         [
             f"Made by `python tools/calibrate_diagnosis.py` on {results['date']} with {versions}, "
             f"on {len(rows)} models: {sum(bool(row['finding']) for row in rows)} sick ones and "
             f"{sum(not row['finding'] for row in rows)} healthy ones. Thresholds come from half of "
             f"them; of the other half, {found} of {total} sick models got the finding that they "
-            f"should, and {len(alarmed)} of {len(healthy)} healthy models got any finding{named}.",
+            f"should, and {len(alarms)} of {len(healthy)} healthy models got any finding{named}.",
             "",
             "| finding | measured | threshold | literature or first guess | found | false alarms |",
             "| --- | --- | ---: | ---: | ---: | ---: |",

@@ -16,7 +16,7 @@ import numpy as np
 
 from phitodeep import models
 from phitodeep.data import make_blobs, make_moons, make_spirals
-from phitodeep.initialization import Constant, Normal, Zeros
+from phitodeep.initialization import Normal, Zeros
 from phitodeep.layers import (
     LSTM,
     BatchNorm,

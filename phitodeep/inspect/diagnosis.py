@@ -121,6 +121,8 @@ class Diagnosis(Sequence[Finding]):
         return f"<Diagnosis: {', '.join(self.names) or 'healthy'}>"
 
     def _head(self) -> str:
+        if not self.checked:
+            return "nothing was checked"
         if self.healthy:
             return f"healthy: {len(self.checked)} checks found nothing"
         plural = "s" if len(self) > 1 else ""

@@ -139,13 +139,15 @@ class Evidence:
             if p.layer.trainable and name in p.grads
         ]
 
-    @cached_property
-    def guess(self) -> float:
-        """The loss of a guess, such as ln C for C classes."""
-        kind = type(self.sound.loss)
+    def guess(self, rows: Any = slice(None)) -> float:
+        """Return the loss of a guess for these samples, such as ln C for C classes."""
+        kind, data = type(self.sound.loss), self.sound.data
         if kind not in GUESSES:
             raise NotChecked(f"the loss of a guess is not known for {kind.__name__}")
-        return GUESSES[kind](self.sound.data)
+        value = GUESSES[kind](data._replace(T=data.T[rows]))
+        if not value:
+            raise NotChecked("all targets are the same")
+        return value
 
     # --- experiments -----------------------------------------------------------------------
 
@@ -166,32 +168,30 @@ class Evidence:
         """A copy of the model that was trained on 20 samples, until it has learnt them."""
         if not self.overfit:
             raise NotChecked("overfit=0")
-        data = self.sound.data
-        soft = data.T.dtype.kind == "f" and not np.isin(data.T, (0, 1)).all()
-        if type(self.sound.loss) is not MeanSquaredError and (
-            soft or getattr(self.sound.loss, "label_smoothing", False)
+        rows, loss, T = _spread(len(self.X), FEW), self.sound.loss, self.sound.data.T
+        soft = T.dtype.kind == "f" and not np.isin(T, (0, 1)).all()
+        if loss.classes(self.step.P.shape) is not None and (
+            soft or getattr(loss, "label_smoothing", False)
         ):
             raise NotChecked("the loss of these targets cannot reach 0")
-        rows = _spread(len(self.X), FEW)
-        X, y = self.X[rows], self.y[rows]
+        X, y, guess = self.X[rows], self.y[rows], self.guess(rows)
         lengths = None if self.lengths is None else self.lengths[rows]
-        twin = self.copied()
+        twin, show = self.copied(), display(self.verbose)
         twin.optimizer.reset()
-        guess, show = self.guess, display(self.verbose)
-        if type(self.sound.loss) is MeanSquaredError:
-            guess = float(np.var(data.T[rows], axis=0, dtype=np.float64).mean())
-        show.begin(1, 1, self.overfit)
-        done, left = 0, twin.evaluate(X, y, lengths=lengths)["loss"]
         learnt = LIMITS["cannot overfit"].value / 2 * guess
-        while done < self.overfit and not left <= learnt:
-            first, steps = twin.epoch, min(CHUNK, self.overfit - done)
-            _trained(twin, X, y, steps, lengths=lengths)
-            done, left = done + steps, twin.evaluate(X, y, lengths=lengths)["loss"]
-            if show.due():
-                show.batch(done, done * len(X), {"train_loss": left})
-            if twin.epoch - first < steps:  # it diverged
-                break
-        show.end()
+        done, left = 0, twin.evaluate(X, y, lengths=lengths)["loss"]
+        show.begin(1, 1, self.overfit)
+        try:
+            while done < self.overfit and not left <= learnt:
+                steps, end = min(CHUNK, self.overfit - done), twin.epoch + CHUNK
+                _trained(twin, X, y, steps, lengths=lengths)
+                done, left = done + steps, twin.evaluate(X, y, lengths=lengths)["loss"]
+                if twin.epoch < end:  # it diverged, or has come to the end
+                    break
+                if show.due():
+                    show.batch(done, done * len(X), {"train_loss": left})
+        finally:
+            show.end()
         return Overfitted(twin, X, lengths, done, left, guess)
 
     def leaks(self, pick: Callable[[Array], Array]) -> dict[str, tuple[float, float]]:
