@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from sick_models import HEALTHY, SICK, Case
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))  # to run this file as a script
 
 from phitodeep.errors import PhitodeepWarning
 from phitodeep.inspect.course import COURSE
@@ -35,8 +35,9 @@ from phitodeep.inspect.symptoms import SYMPTOMS
 from phitodeep.inspect.thresholds import LIMITS
 from phitodeep.training.callbacks import Diagnose
 from phitodeep.version import __version__
+from tools.sick_models import HEALTHY, SICK, Case
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = ROOT / "docs"
 SEEDS = 11, 23
 MARGIN = 1.25  # the factor between a threshold and the nearest measured value
 START = {  # the literature's values (see phitodeep/inspect/thresholds.py), or first guesses

@@ -139,7 +139,7 @@ class Diagnosis(Sequence[Finding]):
     def __str__(self) -> str:
         checks = {name: textwrap.fill(text, WIDTH - 13) for name, text in self._checks().items()}
         numbered = [f"{i}. {finding}" for i, finding in enumerate(self, 1)]
-        return "\n\n".join([self._head(), *numbered, facts(checks)])
+        return "\n\n".join([self._head(), *numbered, *([facts(checks)] if checks else [])])
 
     def _repr_html_(self) -> str:
         parts = [f"<p><b>{self._head()}</b></p>"]
