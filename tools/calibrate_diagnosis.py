@@ -1,11 +1,12 @@
 """Calibrate the thresholds of `model.diagnose` on half of many models; report on the other half.
 
-    python tools/calibrate_diagnosis.py            measure all models, and write the results
-    python tools/calibrate_diagnosis.py --table    only make the table again, from stored numbers
+    python -m tools.calibrate_diagnosis            measure all models, and write the results
+    python -m tools.calibrate_diagnosis --table    only make the table again, from stored numbers
 
 The models are those of tools/sick_models.py, each with two seeds. Of each sickness, and of the
 healthy models, every other one belongs to the calibration half, so that the models of the report
-are others. What was measured is kept in docs/diagnosis.json, and docs/_diagnosis.md is the table.
+are others. What was measured is kept in docs/diagnosis.json, and docs/_diagnosis.md is the table;
+docs/_findings.md lists the causes and remedies of all findings.
 phitodeep/inspect/thresholds.py must hold what `thresholds` chooses.
 """
 
@@ -16,16 +17,12 @@ import itertools
 import json
 import math
 import platform
-import sys
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))  # to run this file as a script
 
 from phitodeep.errors import PhitodeepWarning
 from phitodeep.inspect.course import COURSE
@@ -37,7 +34,7 @@ from phitodeep.training.callbacks import Diagnose
 from phitodeep.version import __version__
 from tools.sick_models import HEALTHY, SICK, Case
 
-DOCS = ROOT / "docs"
+DOCS = Path(__file__).parent.parent / "docs"
 SEEDS = 11, 23
 MARGIN = 1.25  # the factor between a threshold and the nearest measured value
 START = {  # the literature's values (see phitodeep/inspect/thresholds.py), or first guesses
@@ -218,7 +215,7 @@ def table(results: dict[str, Any]) -> str:
     named = f" ({', '.join(dict.fromkeys(alarms))})" if alarms else ""
     return "\n".join(
         [
-            f"Made by `python tools/calibrate_diagnosis.py` on {results['date']} with {versions}, "
+            f"Made by `python -m tools.calibrate_diagnosis` on {results['date']} with {versions}, "
             f"on {len(rows)} models: {sum(bool(row['finding']) for row in rows)} sick ones and "
             f"{sum(not row['finding'] for row in rows)} healthy ones. Thresholds come from half of "
             f"them; of the other half, {found} of {total} sick models got the finding that they "
@@ -232,6 +229,15 @@ def table(results: dict[str, Any]) -> str:
     )
 
 
+def findings() -> str:
+    """Return docs/_findings.md."""
+    rows = {
+        s.name: f"| {s.name} | {s.cause} | {s.remedy} | {s.source} |" for s in (*SYMPTOMS, *COURSE)
+    }
+    head = ["| finding | usual cause | remedy | source |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *rows.values(), ""])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--table", action="store_true", help="use the stored numbers")
@@ -241,6 +247,7 @@ def main() -> None:
         json.dumps(results, indent=0).replace("\n", " ").replace('}}, {"f', '}},\n{"f') + "\n"
     )
     (DOCS / "_diagnosis.md").write_text(table(results))
+    (DOCS / "_findings.md").write_text(findings())
     print(table(results))
     for name, value in thresholds(results["rows"]).items():
         if value != LIMITS[name].value:

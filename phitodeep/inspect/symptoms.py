@@ -20,7 +20,7 @@ SYMPTOMS = (
         measures.not_finite,
         "Weights or inputs that are too large, or a logarithm, root or division at 0.",
         "Use a loss that takes logits, lower the learning rate, and look at that layer's input.",
-        "TensorBoard debugger v2",
+        "[T]",
     ),
     Symptom(
         "inputs off centre",
@@ -136,7 +136,7 @@ SYMPTOMS = (
         measures.twin_units,
         "The initial weights are equal, so that units compute, and learn, the same.",
         "Draw the initial weights at random: He, Xavier, Normal.",
-        "known widely",
+        "",
     ),
     Symptom(
         "penalty rules",

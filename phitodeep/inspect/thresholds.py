@@ -6,7 +6,7 @@ A test compares this table with the script's output.
 
 Sources: [K] Karpathy 2019, "A recipe for training neural networks"; [C] Stanford CS231n, "Neural
 networks part 3"; [G] Godbole et al. 2023, "Deep learning tuning playbook"; [M] Karpathy 2022,
-"makemore part 3".
+"makemore part 3"; [T] TensorBoard, "Debugger V2".
 """
 
 from __future__ import annotations
