@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -44,7 +45,7 @@ class Course:
         self.clips = clip_norm is not None
         self.clipped += clip_norm is not None and norm > clip_norm
         if len(self.norms) >= ENOUGH:
-            factor = norm / max(float(np.median(self.norms)), 1e-30)
+            factor = norm / max(statistics.median(self.norms), 1e-30)
             if factor > self.spike:
                 self.spike, self.at = factor, step
         self.norms = [*self.norms[1 - WINDOW :], norm]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -142,15 +141,17 @@ class Diagnosis(Sequence[Finding]):
         return "\n\n".join([self._head(), *numbered, *([facts(checks)] if checks else [])])
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         parts = [f"<p><b>{self._head()}</b></p>"]
         for finding in self:
             texts = (finding.name, finding.path, finding.evidence, finding.cause, finding.remedy)
-            name, path, evidence, cause, remedy = map(html.escape, texts)
+            name, path, evidence, cause, remedy = map(escape, texts)
             where = f" at <code>{path}</code>" if path else ""
             rows = {"evidence": evidence, "cause": cause, "remedy": remedy}
             cells = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows.items())
             parts.append(f"<p><b>{name}</b>{where}</p><dl>{cells}</dl>")
-        parts += [f"<p>{name}: {html.escape(text)}</p>" for name, text in self._checks().items()]
+        parts += [f"<p>{name}: {escape(text)}</p>" for name, text in self._checks().items()]
         return "".join(parts)
 
 

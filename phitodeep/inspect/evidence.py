@@ -102,7 +102,7 @@ class Evidence:
         step = self.step
         leaves = [(path, p) for path, p in step.passes.items() if not p.layer.children()]
         for path, layer in step.model.walk():
-            for name, W in layer.params.items():
+            for name, W in {**layer.params, **layer.state}.items():
                 yield path, name, W, None
         for path, p in leaves:
             yield path, "Y", p.Y, p.X
@@ -223,11 +223,6 @@ def decaying(layer: Layer) -> list[str]:
 def size(array: Any) -> float:
     """Return the length |A| of an array as a vector."""
     return float(np.linalg.norm(np.asarray(array, np.float64)))
-
-
-def shuffled(X: Array) -> Array:
-    """Return the samples of X in another order, always the same one."""
-    return X[np.random.default_rng(0).permutation(len(X))]
 
 
 def _share(pick: Callable[[Array], Array], A: Array | None) -> float:

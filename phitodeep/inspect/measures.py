@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from phitodeep.inspect.diagnosis import Measure, NotChecked
-from phitodeep.inspect.evidence import PAIR, Evidence, decaying, shuffled, size
+from phitodeep.inspect.evidence import PAIR, Evidence, decaying, size
 from phitodeep.inspect.thresholds import LIMITS
 from phitodeep.layers.activation import HardSigmoid, HardTanh, Sigmoid, Tanh
 from phitodeep.layers.base import Layer
@@ -98,9 +98,18 @@ def input_cut_off(evidence: Evidence) -> Measures:
         model, X, lengths = found.model, found.X, found.lengths
     except NotChecked:
         model, X, lengths = evidence.copied(), evidence.X, evidence.lengths
-    P, Q = model.predict(X, lengths=lengths), model.predict(shuffled(X), lengths=lengths)
+    others = _others(X)
+    P, Q = model.predict(X, lengths=lengths), model.predict(others, lengths=lengths)
     change = float(np.abs(P - Q).max() / max(float(np.abs(P).max()), 1e-30))
     yield Measure("", change, f"shuffling the samples of X changes predictions by {change:.2g}")
+
+
+def _others(X: Array) -> Array:
+    """Return the samples of X in another order, always the same one."""
+    others = X[np.random.default_rng(0).permutation(len(X))]
+    if np.array_equal(X, others):
+        raise NotChecked("all samples are the same")
+    return others
 
 
 def input_unused(evidence: Evidence) -> Measures:
@@ -111,7 +120,7 @@ def input_unused(evidence: Evidence) -> Measures:
     model = evidence.copied()
     true, other = (
         model.evaluate(X, evidence.y, sample_weight=evidence.sample_weight)["loss"]
-        for X in (evidence.X, shuffled(evidence.X))
+        for X in (evidence.X, _others(evidence.X))
     )
     gain = 1 - true / other if other > 0 else 0.0
     yield Measure("", gain, f"L = {true:.4g}, and {other:.4g} with the samples of X shuffled")

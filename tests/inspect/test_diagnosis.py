@@ -164,6 +164,11 @@ def test_an_input_that_is_cut_off_or_unused() -> None:
     model.layers[2].W *= 0  # a last layer of zeros is no cut: it learns
     assert "input cut off" not in model.diagnose(X, Y, verbose=0).names
 
+    same_samples = np.ones_like(X)
+    report = classifier().diagnose(same_samples, Y, overfit=0, verbose=0)
+    assert report.skipped["input cut off"] == "all samples are the same"
+    assert "input cut off" in classifier().diagnose(X[:1], Y[:1], overfit=0, verbose=0).skipped
+
     labels = np.random.default_rng(0).integers(0, 2, 60)
     model = classifier()
     model.train(X, labels, epochs=5, verbose=0)
