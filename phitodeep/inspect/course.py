@@ -81,7 +81,7 @@ def validation_periodic(course: Course) -> Measures:
         raise NotChecked(f"there are fewer than {EPOCHS} epochs with test data")
     changes = np.diff(np.log(course.test))
     changes -= np.median(changes)
-    bound = 3 * float(np.median(np.abs(changes)))  # a few large changes must not decide
+    bound = 3 * float(np.quantile(np.abs(changes), 0.75))  # a few large ones must not decide
     changes = np.clip(changes, -bound, bound)
     changes -= changes.mean()
     n, power = len(changes), float(changes @ changes) or 1.0
@@ -97,9 +97,8 @@ def validation_rising(course: Course) -> Measures:
     if len(test) <= PATIENCE or min(test) <= 0:
         raise NotChecked("there are too few epochs with test data")
     best = int(np.argmin(test))
-    since = len(test) - 1 - best
-    last = min(test[-PATIENCE:])
-    rise = last / test[best] - 1 if since >= PATIENCE and train[-1] < train[best] else 0.0
+    since, last = len(test) - 1 - best, min(test[-PATIENCE:])
+    rise = last / test[best] - 1 if train[-1] < train[best] else 0.0
     text = f"the test loss was lowest {since} epochs before the end, {test[best]:.4g}; since then "
     yield Measure("", rise, f"{text}the training loss fell, and the test loss is {rise:.0%} higher")
 

@@ -107,6 +107,11 @@ def test_the_first_array_that_is_not_finite() -> None:
     assert "W is the first array" in report[0].evidence
     assert report.skipped["twin units"] == "some values are not finite"
 
+    bad = Lambda(lambda X: 1 * X, lambda dY, X, Y: dY * np.float32(np.nan))
+    report = net(Dense(2, 4), bad, Dense(4, 2)).diagnose(X, Y, verbose=0)
+    assert (report[0].path, report[0].value) == ("1", 60 * 4)
+    assert report[0].evidence.startswith("dX is the first array")
+
     root = Lambda(np.sqrt, lambda dY, X, Y: dY / (2 * Y))
     report = net(root, Dense(2, 2)).diagnose(X, Y, verbose=0)
     assert (report[0].path, report[0].value) == ("0", (X < 0).sum())
@@ -154,6 +159,11 @@ def test_what_is_left_of_the_loss() -> None:
     assert found.value == pytest.approx(left, rel=1e-5)
     assert "after 50 steps on 20 samples" in found.evidence
     assert model.diagnose(X, Y, overfit=0, verbose=0).skipped["cannot overfit"] == "overfit=0"
+    model = classifier(optimizer=Adam(lambda t: 0.03 if t < 520 else 0.0))
+    model.trainable = False
+    model.train(X, Y, epochs=520, verbose=0)  # the rate is 0 from now on, unless it starts over
+    model.trainable = True
+    assert "cannot overfit" not in model.diagnose(X, (X[:, 0] > 0.5).astype(int), verbose=0).names
 
 
 def test_an_input_that_is_cut_off_or_unused() -> None:
@@ -276,8 +286,11 @@ def test_twins_are_counted_but_not_among_outputs() -> None:
     model.layers[2].W = np.tile(model.layers[2].W[:1], (16, 1))
     found = finding(model.diagnose(X, Y, overfit=0, verbose=0), "twin units")
     assert (found.path, found.value) == ("0.W", 6 / 16)
-    model = classifier()
+    model = net(Dense(2, 16), ReLU(), Dense(16, 2), loss="mse")
     model.layers[2].W = np.zeros((16, 2))
+    assert "twin units" not in model.diagnose(X, X[:, [0, 0]], overfit=0, verbose=0).names
+    model = classifier()
+    model.layers[0].W = np.ones((2, 16))  # the next layer tells these units apart
     assert "twin units" not in model.diagnose(X, Y, overfit=0, verbose=0).names
 
 
@@ -470,6 +483,11 @@ def test_a_period_is_found_but_neither_trend_nor_noise() -> None:
         wave = list(noise * (1 + 0.2 * (n % period == 0)))
         found = finding(examine(COURSE, Course(test=wave, train=wave)), "validation periodic")
         assert f"every {period} epochs" in found.evidence
+    wave = [9, 3, 1.5, *(0.5 + 0.05 * (n % 4 < 2))]  # after a steep fall
+    assert "validation periodic" in examine(COURSE, Course(test=wave, train=wave)).names
+    chance = [np.exp(0.1 * np.random.default_rng(seed).standard_normal(30)) for seed in range(200)]
+    reports = [examine(COURSE, Course(test=list(c), train=list(c))) for c in chance]
+    assert sum("validation periodic" in report.names for report in reports) <= 4
     for curve in (noise, np.exp(-n / 8), np.exp(-n / 8) * noise, 1 / (n + 1), np.ones(30)):
         course = Course(test=list(curve), train=list(curve))
         assert "validation periodic" not in examine(COURSE, course).names
@@ -500,6 +518,11 @@ def test_a_resumed_training_ends_with_the_same_report(tmp_path: Path, every_step
     busy().train(X, Y, callbacks=[again, keeper], resume=path, **options)
     assert asdict(again.course) == asdict(whole.course)
     assert again.findings == whole.findings
+
+    watch = Diagnose()
+    watch.load_state_dict({**broken.state_dict(), "training": True, "before": {}})
+    watch.on_train_begin(classifier())
+    assert watch.before == {}  # the next step is not the first
 
 
 def test_threads_change_no_finding() -> None:
