@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 import warnings
-from typing import Self
+from collections.abc import Iterable
+from typing import Any, Self
 
 LONGEST = 2000  # characters of a message: a value in it may have millions
 
@@ -46,6 +48,19 @@ class ArgumentTypeError(PhitodeepError, TypeError):
     """An argument or an array has a type that cannot be used."""
 
 
+class UnknownNameError(PhitodeepError, KeyError):
+    """A name that nothing has; the message lists what there is, and similar names."""
+
+    @classmethod
+    def of(cls, name: object, known: Iterable[str], what: str) -> Self:
+        """Return the error to raise if `name`, which should be `what`, is not in `known`."""
+        names = list(known)
+        near = difflib.get_close_matches(str(name), names, n=3)
+        meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        listed = ", ".join(map(repr, names)) or "none"
+        return cls(f"{name!r} is not {what}, which are {listed}.{meant}")
+
+
 class DataError(PhitodeepError, ValueError, OSError):
     """A file is missing, corrupted or cannot be written."""
 
@@ -80,6 +95,31 @@ class DivergenceError(PhitodeepError, FloatingPointError):
     def __init__(self, message: str, path: str | None = None, name: str | None = None) -> None:
         super().__init__(message)
         self.path, self.name = path, name
+
+
+class AnomalyError(DivergenceError):
+    """Where in a training step the first number arose that is not finite.
+
+    epoch, step    counted from 1; the step is that of the epoch
+    path           of the layer; "loss" for the loss
+    direction      "forward" or "backward"
+    symbol         the step of the derivation whose result is not finite
+    inputs         the symbols that it read and that were not finite already
+    samples        the samples with such a number, by their place in X, or in the batch if X yields
+                   batches; empty if the number belongs to all samples
+    """
+
+    epoch: int
+    step: int
+    direction: str
+    symbol: str
+    inputs: tuple[str, ...]
+    samples: tuple[int, ...]
+    _debugger: Any  # returns a debugger at the place
+
+    def replay(self) -> Any:
+        """Return the debugger of this training step, just before the number arises."""
+        return self._debugger()
 
 
 class PhitodeepWarning(UserWarning):

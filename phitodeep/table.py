@@ -67,3 +67,10 @@ def facts(named: Mapping[str, Any]) -> str:
     width = max(map(len, named))
     shown = {name: str(value).replace("\n", f"\n{'':{width}}  ") for name, value in named.items()}
     return "\n".join(f"{name:{width}}  {value}" for name, value in shown.items())
+
+
+def as_html(shown: object) -> str:
+    """Text for Jupyter, as it is printed in a terminal."""
+    from html import escape
+
+    return f"<pre>{escape(str(shown))}</pre>"

@@ -233,7 +233,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "unknown keyword of train": (
         lambda: model(Dense(3, 1)).train(IMAGES, workers=2),
         ArgumentTypeError,
-        r"takes no workers=: it takes X, y, X_test, .*, resume\.",
+        r"takes no workers=: it takes X, y, X_test, .*, anomaly\.",
     ),
     "loss of Sequential": (
         lambda: Sequential(Dense(3, 1), loss="mse"),

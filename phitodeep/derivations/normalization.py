@@ -1,42 +1,171 @@
-"""The norms: x_hat = (x - mu) r, and the three ways in which x reaches it."""
+"""The norms: x_hat = (x - mu) r, and the three ways in which x reaches it.
+
+They differ in which elements share mu and r; these elements are called a row.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from phitodeep.steps.step import Derivation, Let, Step, Sum, size
+import numpy as np
+
+from phitodeep.layers.call import current
+from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step, Sum, size
+from phitodeep.types import Array
 
 
 def layer_norm(layer: Any) -> Derivation:
     """Each row of D features: directly, through mu, and through r."""
+    row, one = "...d", "...1"
     return Derivation(
         [
             size("D", "X", -1, "the number of features"),
-            Sum("total", "...d->...1", "X"),
-            Let("mu", "total / D"),
+            *_mean("X", row, one, "D"),
             Let("C", "X - mu"),
-            Sum("squares", "...d,...d->...1", "C", "C"),
-            Let("r", "1 / np.sqrt(squares / D + eps)"),
+            *_inverse_size("C", row, one, "D"),
             Let("X_hat", "C * r"),
             Let("Y", "gamma * X_hat + beta"),
         ],
-        [*_scale_and_shift(), *_three_ways()],
+        [
+            *_scale_and_shift("dY"),
+            *_through_mu("g", row, one, "D"),
+            *_through_r("g", "X_hat", row, one, "D"),
+            Let("dX", "r * (g - through_mu - through_r)"),
+        ],
     )
 
 
-def _scale_and_shift() -> list[Step]:
+def rms_norm(layer: Any) -> Derivation:
+    """Nothing is centred, so each row reaches x_hat directly and through r."""
+    row, one = "...d", "...1"
+    return Derivation(
+        [
+            size("D", "X", -1, "the number of features"),
+            *_inverse_size("X", row, one, "D"),
+            Let("X_hat", "X * r"),
+            Let("Y", "gamma * X_hat"),
+        ],
+        [
+            *_scale("dY"),
+            *_through_r("g", "X_hat", row, one, "D"),
+            Let("dX", "r * (g - through_r)"),
+        ],
+    )
+
+
+def group_norm(layer: Any) -> Derivation:
+    """A row is a group of channels c of one sample n, at all positions p."""
+    row, one = "npgc", "n1g1"
+    return Derivation(
+        [
+            size("N", "X", 0, "the number of samples"),
+            size("channels", "X", -1, "the number of channels"),
+            Given("groups", "the number of groups", lambda s: layer._count(s["channels"])),
+            Given("D", "the elements of a group", lambda s: s["X"][0].size // s["groups"]),
+            Arrange("G", "X.reshape(N, -1, groups, channels // groups)", "X", "X in groups"),
+            *_mean("G", row, one, "D"),
+            Let("C", "G - mu"),
+            *_inverse_size("C", row, one, "D"),
+            Let("G_hat", "C * r"),
+            Arrange("X_hat", "G_hat.reshape(X.shape)", "G_hat", "in the shape of X"),
+            Let("Y", "gamma * X_hat + beta"),
+        ],
+        [
+            *_scale_and_shift("dY"),
+            Arrange("dG_hat", "g.reshape(G.shape)", "g", "in groups"),
+            *_through_mu("dG_hat", row, one, "D"),
+            *_through_r("dG_hat", "G_hat", row, one, "D"),
+            Let("dG", "r * (dG_hat - through_mu - through_r)"),
+            Arrange("dX", "dG.reshape(X.shape)", "dG", "in the shape of X"),
+        ],
+    )
+
+
+def batch_norm(layer: Any) -> Derivation:
+    """A row is one feature of the whole batch; outside training, mu and r are constants."""
+    row, one = "...d", "d"
+    X, dY, only, kept, arriving = _masked(current().mask)
+    forward: list[Step] = [
+        *kept,
+        Let("C", f"{X} - running_mean"),
+        Let("r", "1 / np.sqrt(running_var + eps)"),
+    ]
+    back: list[Step] = [Let("dX", "r * g", "the running statistics are constants")]
+    if current().training and layer.trainable:
+        forward = [
+            *kept,
+            *_mean(X, row, one, "n"),
+            Let("C", only.format(f"{X} - mu")),
+            *_inverse_size("C", row, one, "n"),
+        ]
+        back = [
+            *_through_mu("g", row, one, "n"),
+            *_through_r("g", "X_hat", row, one, "n"),
+            Let("dX", only.format("r * (g - through_mu - through_r)")),
+        ]
+    out = [Let("X_hat", "C * r"), Let("Y", only.format("gamma * X_hat + beta"))]
+    return Derivation([*forward, *out], [*arriving, *_scale_and_shift(dY), *back])
+
+
+def _masked(mask: Array | None) -> tuple[str, str, str, list[Step], list[Step]]:
+    """The names of X and dY, how to write that only kept steps count, and the steps for both."""
+
+    def count(symbols: Any) -> int:
+        shape = symbols["X"].shape
+        rows = math.prod(shape[:-1]) if mask is None else mask.sum() * math.prod(shape[2:-1])
+        return max(1, int(rows))
+
+    n = Given("n", "the number of elements in a row", count)
+    if mask is None:
+        return "X", "dY", "{}", [n], []
+    only = "np.where(keep, {}, 0)"
+    keep = Given(
+        "keep",
+        "whether a step counts, or is padding",
+        lambda s: np.expand_dims(mask, tuple(range(2, s["X"].ndim))),
+    )
+    kept, arriving = Let("X_kept", only.format("X")), Let("dY_kept", only.format("dY"))
+    return "X_kept", "dY_kept", only, [keep, n, kept], [arriving]
+
+
+# --- forward -----------------------------------------------------------------------------------
+
+
+def _mean(X: str, row: str, one: str, n: str) -> list[Step]:
+    return [Sum("total", f"{row}->{one}", X), Let("mu", f"total / {n}")]
+
+
+def _inverse_size(C: str, row: str, one: str, n: str) -> list[Step]:
     return [
-        Sum("dgamma", "...d,...d->d", "dY", "X_hat"),
-        Sum("dbeta", "...d->d", "dY"),
-        Let("g", "gamma * dY", "the gradient of x_hat"),
+        Sum("squares", f"{row},{row}->{one}", C, C),
+        Let("r", f"1 / np.sqrt(squares / {n} + eps)"),
     ]
 
 
-def _three_ways() -> list[Step]:
+# --- backward ----------------------------------------------------------------------------------
+
+
+def _scale(dY: str) -> list[Step]:
     return [
-        Sum("sum_g", "...d->...1", "g"),
-        Let("through_mu", "sum_g / D", "what x passes on through the mean"),
-        Sum("s", "...d,...d->...1", "g", "X_hat"),
-        Let("through_r", "X_hat * s / D", "what x passes on through r"),
-        Let("dX", "r * (g - through_mu - through_r)"),
+        Sum("dgamma", "...d,...d->d", dY, "X_hat"),
+        Let("g", f"gamma * {dY}", "the gradient of x_hat"),
+    ]
+
+
+def _scale_and_shift(dY: str) -> list[Step]:
+    return [Sum("dbeta", "...d->d", dY), *_scale(dY)]
+
+
+def _through_mu(g: str, row: str, one: str, n: str) -> list[Step]:
+    return [
+        Sum("sum_g", f"{row}->{one}", g),
+        Let("through_mu", f"sum_g / {n}", "what x passes on through the mean"),
+    ]
+
+
+def _through_r(g: str, X_hat: str, row: str, one: str, n: str) -> list[Step]:
+    return [
+        Sum("s", f"{row},{row}->{one}", g, X_hat),
+        Let("through_r", f"{X_hat} * s / {n}", "what x passes on through r"),
     ]

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import as_real
-from phitodeep.errors import OrderError
+from phitodeep.errors import DivergenceError, OrderError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import Call, Event, Watch, current, watching, within
+from phitodeep.layers.call import Call, Event, Watch, calling, current, watching, within
 from phitodeep.loss import Loss
+from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.training.inputs import Data, validate
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import check_pair
@@ -98,22 +99,29 @@ class Recording:
         return recorder.passes
 
 
-def record(
-    model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
-) -> Recording:
-    """Run forward, loss and backward once on a copy of the model, in training mode, as written.
+def prepared(
+    model: Trainable, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None
+) -> tuple[Data, Trainable, Call]:
+    """Return the checked batch, a copy of the model, and the mode of the model's next step.
 
-    The random numbers are those of the model's next step. Nothing in the model changes; if it is
-    not built yet, it is built for X.
+    If the model is not built yet, it is built for X.
     """
     check_pair(model._last, model.loss)
     if model.input_shape is None:
         model.build(np.shape(as_real(X, "X"))[1:])
     data = validate(model, model.loss, X, y, sample_weight, lengths)
-    twin = model.copy()
-    outer = current().watch
-    recorder = Recorder(outer)
-    call = Call(step=model.optimizer.t, mask=data.mask)
+    return data, model.copy(), Call(step=model.optimizer.t, mask=data.mask)
+
+
+def record(
+    model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
+) -> Recording:
+    """Run forward, loss and backward once on a copy of the model, in training mode, as written.
+
+    The random numbers are those of the model's next step. Nothing in the model changes.
+    """
+    data, twin, call = prepared(model, X, y, sample_weight, lengths)
+    recorder = Recorder(current().watch)
     total = twin.loss.divisor(data.T, data.w, data.outputs)
     with within(call), watching(recorder, root=twin, recomputed=True):
         P = twin.forward(data.X)
@@ -124,3 +132,27 @@ def record(
     return Recording(
         twin, twin.loss, data, total, call, recorder.passes, recorder.P, recorder.dP, value
     )
+
+
+def updates_of(model: Trainable) -> tuple[dict[str, dict[str, Array]], str]:
+    """What the optimizer would add to each parameter, by path, given the gradients of its layers.
+
+    The second result says why there is nothing, if so. The parameters are restored, but not the
+    optimizer's memory, so pass a copy of a model.
+    """
+    if isinstance(model.optimizer, LBFGS):
+        return {}, "no update: L-BFGS measures the loss at several places before it moves"
+    layers = [(path, layer) for path, layer in model.walk() if layer.params]
+    before = {path: {n: a.copy() for n, a in layer.params.items()} for path, layer in layers}
+    try:
+        with calling(watch=None):
+            model.optimizer.step(model.layers)
+    except DivergenceError as error:
+        return {}, f"no update: {error}"
+    updates = {}
+    for path, layer in layers:
+        if layer.trainable:
+            updates[path] = {n: layer.params[n] - a for n, a in before[path].items()}
+        for name, a in before[path].items():
+            layer.params[name][...] = a
+    return updates, ""

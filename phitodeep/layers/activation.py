@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phitodeep.checks import check_number
+from phitodeep.derivations import activation as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sigmoid, softplus, sum_rows, zeros
 from phitodeep.kernels import kernel
@@ -64,6 +65,7 @@ class ReLU(Layer):
 
     independent_samples, time_steps = True, "independent"
     gives = "numbers"
+    steps = derived.relu
 
     def forward(self, X: Array) -> Array:
         Y = self.buffer("Y", X.shape, X.dtype)
@@ -105,6 +107,7 @@ class LeakyReLU(Elementwise):
     """
 
     gives = "numbers"
+    steps = derived.leaky_relu
 
     def __init__(self, alpha: float = 0.01) -> None:
         super().__init__()
@@ -134,6 +137,7 @@ class PReLU(Layer):
     independent_samples, time_steps = True, "independent"
     gives = "numbers"
     alpha = Param()  # never decayed: decay would turn it into ReLU (sec. 2.1 of the paper)
+    steps = derived.prelu
 
     def __init__(self, init: float = 0.25) -> None:
         super().__init__()
@@ -165,6 +169,7 @@ class ELU(Elementwise):
     """
 
     gives = "numbers"
+    steps = derived.elu
 
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
@@ -183,6 +188,8 @@ class CELU(ELU):
     The slope is 1 for x > 0, else exp(x / alpha) = y / alpha + 1.
     Source: Barron 2017, arXiv:1704.07483.
     """
+
+    steps = derived.celu
 
     def value(self, X: Array) -> Array:
         with np.errstate(over="ignore"):  # x / alpha may overflow if alpha < 1; exp(-inf) is right
@@ -204,6 +211,7 @@ class SELU(Elementwise):
 
     gives = "numbers"
     alpha, scale = 1.6732632423543772, 1.0507009873554805
+    steps = derived.selu
 
     def value(self, X: Array) -> Array:
         return self.scale * np.where(X > 0, X, self.alpha * np.expm1(np.minimum(X, 0)))
@@ -220,6 +228,7 @@ class SiLU(Elementwise):
     """
 
     gives = "numbers"
+    steps = derived.silu
 
     def value(self, X: Array) -> Array:
         return X * sigmoid(X)
@@ -236,6 +245,7 @@ class Mish(Elementwise):
     """
 
     gives = "numbers"
+    steps = derived.mish
 
     def value(self, X: Array) -> Array:
         return X * np.tanh(softplus(X))
@@ -252,6 +262,7 @@ class HardSigmoid(Elementwise):
     """
 
     gives = "probabilities"
+    steps = derived.hard_sigmoid
 
     def value(self, X: Array) -> Array:
         return np.clip(X / 6 + 0.5, 0, 1)
@@ -267,6 +278,7 @@ class HardSwish(Elementwise):
     """
 
     gives = "numbers"
+    steps = derived.hard_swish
 
     def value(self, X: Array) -> Array:
         return X * np.clip(X / 6 + 0.5, 0, 1)
@@ -282,6 +294,7 @@ class HardTanh(Elementwise):
     """
 
     gives = "numbers"
+    steps = derived.hard_tanh
 
     def value(self, X: Array) -> Array:
         return np.clip(X, -1, 1, out=self.like("Y", X))
@@ -297,6 +310,7 @@ class Sigmoid(Elementwise):
     """
 
     gives = "probabilities"
+    steps = derived.sigmoid
 
     def value(self, X: Array) -> Array:
         return sigmoid(X, out=self.like("Y", X))
@@ -314,6 +328,7 @@ class Tanh(Elementwise):
     """
 
     gives = "numbers"
+    steps = derived.tanh
 
     def value(self, X: Array) -> Array:
         return np.tanh(X, out=self.like("Y", X))
@@ -331,6 +346,7 @@ class Softplus(Elementwise):
     """
 
     gives = "numbers"
+    steps = derived.softplus
 
     def value(self, X: Array) -> Array:
         return softplus(X)
@@ -347,6 +363,7 @@ class Softsign(Elementwise):
     """
 
     gives = "numbers"
+    steps = derived.softsign
 
     def value(self, X: Array) -> Array:
         return X / (1 + np.abs(X))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from phitodeep.checks import check_flag
+from phitodeep.derivations import random as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
@@ -43,6 +44,8 @@ class RandomFlip(_Image):
     Source: Krizhevsky, Sutskever and Hinton 2012, "ImageNet classification", sec. 4.1.
     """
 
+    steps = derived.random_flip
+
     def __init__(self, *, horizontal: bool = True, vertical: bool = False) -> None:
         super().__init__()
         self.horizontal = check_flag(horizontal, "RandomFlip horizontal")
@@ -52,13 +55,17 @@ class RandomFlip(_Image):
 
     def forward(self, X: Array) -> Array:
         self._check(X.shape[1:])
-        drawn = self.uniform((len(X), 2)) if current().training else np.ones((len(X), 2))
-        flips = drawn < [self.vertical / 2, self.horizontal / 2]
+        flips = self._flips(X)
         self.save_for_backward(flips=flips)
         return self._flipped(X, flips, "Y")
 
     def backward(self, dY: Array) -> Array:
         return self._flipped(dY, self.saved("flips"), "dX")
+
+    def _flips(self, X: Array) -> Array:
+        """Return whether each image is turned upside down and mirrored left to right, (N, 2)."""
+        drawn = self.uniform((len(X), 2)) if current().training else np.ones((len(X), 2))
+        return drawn < [self.vertical / 2, self.horizontal / 2]
 
     def _flipped(self, A: Array, flips: Array, name: str) -> Array:
         out = self.buffer(name, A.shape, A.dtype)
@@ -78,6 +85,8 @@ class RandomCrop(_Image):
     Sources: Krizhevsky, Sutskever and Hinton 2012, sec. 4.1; with padding: He et al. 2016,
     arXiv:1512.03385, sec. 4.2.
     """
+
+    steps = derived.random_crop
 
     def __init__(self, size: int | Sequence[int], *, padding: int | Sequence[int] = 0) -> None:
         super().__init__()
@@ -108,11 +117,7 @@ class RandomCrop(_Image):
     def forward(self, X: Array) -> Array:
         shape = X.shape[1:]
         self._check(shape)
-        largest, size = self._max_offsets(shape), self._window_size(shape)
-        if current().training:
-            offsets = (self.uniform((len(X), 2)) * (largest + 1)).astype(int)
-        else:
-            offsets = np.tile(largest // 2, (len(X), 1))
+        offsets, size = self._offsets(X), self._window_size(shape)
         padded = self.buffer("padded", self._padded_shape(X.shape), X.dtype)
         padded.fill(0)
         self._inside(padded, shape)[...] = X
@@ -129,6 +134,13 @@ class RandomCrop(_Image):
         for dy, window in zip(dY, self._windows(padded, offsets, dY.shape[1:3]), strict=True):
             np.copyto(window, dy)
         return self._inside(padded, shape[1:])
+
+    def _offsets(self, X: Array) -> Array:
+        """Return the offsets of the windows in the padded images, (N, 2)."""
+        largest = self._max_offsets(X.shape[1:])
+        if not current().training:
+            return np.tile(largest // 2, (len(X), 1))
+        return (self.uniform((len(X), 2)) * (largest + 1)).astype(int)
 
     def _padded_shape(self, shape: Shape) -> Shape:
         n, height, width, channels = shape

@@ -78,6 +78,8 @@ class Parallel(Container):
 
     skips_dX = True
 
+    steps = derived.parallel
+
     def __init__(self, *branches: Layer, merge: str = "concat") -> None:
         super().__init__()
         self.merge = check_option(merge, "Parallel merge", ("concat", "add", "multiply"))
@@ -166,6 +168,8 @@ class SkipConcat(Chain):
 
     _ends_with_last = False
 
+    steps = derived.skip_concat
+
     def create(self, shape: Shape) -> Shape:
         out = super().create(shape)
         if out[:-1] != shape[:-1]:
@@ -207,6 +211,8 @@ class TimeDistributed(Container):
     skips_dX = True
     max_steps = None  # the inner layer's limit, if any, applies to its own time axis
     _mask_remedy = "use an inner layer that declares independent_samples = True"
+
+    steps = derived.time_distributed
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()

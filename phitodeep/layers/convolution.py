@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import check_count, check_flag
+from phitodeep.derivations import convolution as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.initialization import He, Initializer, check_initializer
@@ -97,6 +98,10 @@ class _Convolution(Layer):
         name = type(self).__name__
         return cached_windows(sizes, self.kernel, self.strides, self.padding, self.dilations, name)
 
+    def _windows_on(self, X: Array) -> Windows:
+        """Return the windows on X, or in a transposed convolution on Y."""
+        return self._windows(X.shape[1:-1])
+
     def _chunks(
         self, A: Array, windows: Windows, ones: bool = False
     ) -> Iterator[tuple[slice, Array]]:
@@ -173,6 +178,8 @@ class _Conv(_Convolution):
     Neural Computation 1; as a matrix product: Chellapilla, Puri and Simard 2006.
     """
 
+    steps = derived.convolution
+
     def create(self, shape: Shape) -> Shape:
         channels = self._check_channels(shape)
         self.W = self.draw(self.initializer, (*self.kernel, channels // self.groups, self.filters))
@@ -184,7 +191,7 @@ class _Conv(_Convolution):
         self._check(X)
         mask = step_mask(self, X)
         X = X if mask is None else X * mask
-        windows = self._windows(X.shape[1:-1])
+        windows = self._windows_on(X)
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
         if self._in_tiles(len(X), windows):
             X = np.ascontiguousarray(X)
@@ -326,6 +333,8 @@ class _ConvTranspose(_Convolution):
     arXiv:1603.07285, sec. 4.
     """
 
+    steps = derived.transposed_convolution
+
     def __init__(
         self,
         filters: int,
@@ -373,7 +382,7 @@ class _ConvTranspose(_Convolution):
         self._check(X)
         mask = step_mask(self, X)
         X = X if mask is None else X * mask
-        windows = self._windows(self._out(X.shape[1:-1]))
+        windows = self._windows_on(X)
         images = windows.col2im(by_group(X, self.groups), self._taps(), self.buffer)
         self.save_for_backward(X=X, windows=windows, mask=mask)
         Y = self.buffer("Y", images.shape, X.dtype)
@@ -415,6 +424,9 @@ class _ConvTranspose(_Convolution):
 
     def _positions(self) -> int:
         return math.prod(self.input_shape[:-1]) if self.input_shape else 0
+
+    def _windows_on(self, X: Array) -> Windows:
+        return self._windows(self._out(X.shape[1:-1]))
 
     def _out(self, sizes: Shape) -> Shape:
         """Return the spatial sizes of the output, for an input of `sizes`."""

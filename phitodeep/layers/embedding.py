@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from phitodeep.checks import check_count, check_number
+from phitodeep.derivations import embedding as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import all_finite, one_hot
 from phitodeep.initialization import Initializer, Normal, check_initializer
@@ -32,6 +33,8 @@ class Embedding(Layer):
     takes_tokens = True
     independent_samples, time_steps = True, "independent"
     _flops_per_output = 0
+
+    steps = derived.embedding
 
     def __init__(self, vocab_size: int, dim: int, *, initializer: Initializer = Normal()) -> None:
         super().__init__()
@@ -118,6 +121,8 @@ class PositionalEmbedding(_Positional):
 
     W = Param(decay=True)
 
+    steps = derived.positional_embedding
+
     def __init__(self, max_len: int, *, initializer: Initializer = Normal(0.02)) -> None:
         super().__init__()
         self.max_len = check_count(max_len, "PositionalEmbedding max_len")
@@ -160,18 +165,23 @@ class SinusoidalEncoding(_Positional):
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.5.
     """
 
+    steps = derived.sinusoidal_encoding
+
     def forward(self, X: Array) -> Array:
         if X.ndim != 3:
             raise ShapeError(f"{self!r} takes X (N, T, D), got shape {X.shape}.")
-        T, D = X.shape[1:]
-        start = self._start(T)
         self.save_for_backward()
-        angles = position_angles(start, T, (D + 1) // 2, 2 / D)
-        e = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(T, -1)[:, :D]
-        return X + e.astype(X.dtype)
+        return X + self._encoding(self._start(X.shape[1]), X)
 
     def backward(self, dY: Array) -> Array:
         return dY.copy()
+
+    def _encoding(self, start: int, X: Array) -> Array:
+        """Return e (T, D) for X, whose first step has the position `start`."""
+        T, D = X.shape[1:]
+        angles = position_angles(start, T, (D + 1) // 2, 2 / D)
+        e = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(T, -1)[:, :D]
+        return e.astype(X.dtype)
 
 
 class RotaryEmbedding(_Positional):
@@ -184,6 +194,8 @@ class RotaryEmbedding(_Positional):
     Backward. The transpose of a rotation is its inverse: dX is dY rotated by the negative angles.
     Source: Su et al. 2021, "RoFormer", arXiv:2104.09864, eq. 34.
     """
+
+    steps = derived.rotary_embedding
 
     def __init__(self, base: float = 10000.0) -> None:
         super().__init__()
@@ -198,14 +210,18 @@ class RotaryEmbedding(_Positional):
     def forward(self, X: Array) -> Array:
         if X.ndim != 3 or X.shape[-1] % 2:
             raise ShapeError(f"{self!r} takes X (N, T, D) with D even, got shape {X.shape}.")
-        T, D = X.shape[1:]
-        cos, sin = cos_and_sin(self._start(T), T, D, self.base, X.dtype)
+        cos, sin = self._cos_and_sin(self._start(X.shape[1]), X)
         self.save_for_backward(cos=cos, sin=sin)
         return rotate(X, cos, sin)
 
     def backward(self, dY: Array) -> Array:
         cos, sin = self.saved("cos", "sin")
         return rotate(dY, cos, -sin)
+
+    def _cos_and_sin(self, start: int, X: Array) -> tuple[Array, Array]:
+        """Return cos and sin (T, D / 2) for X, whose first step has the position `start`."""
+        T, D = X.shape[1:]
+        return cos_and_sin(start, T, D, self.base, X.dtype)
 
 
 def position_angles(start: int, T: int, pairs: int, step: float, base: float = 10000.0) -> Array:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from phitodeep.checks import check_option
+from phitodeep.derivations import activation as derived
 from phitodeep.functional import erf, gaussian
 from phitodeep.kernels import kernel
 from phitodeep.kernels.blocks import in_blocks
@@ -36,6 +37,8 @@ class GELU(Layer):
     _flops_per_output = 8
     independent_samples, time_steps = True, "independent"
     gives = "numbers"
+
+    steps = derived.gelu
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()

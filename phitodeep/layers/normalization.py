@@ -183,6 +183,8 @@ class GroupNorm(_ScaleAndShift):
     time_steps = "joined"
     _mask_remedy = "use LayerNorm or RMSNorm, which normalise each step separately"
 
+    steps = derived.group_norm
+
     def __init__(self, groups: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.groups = check_count(groups, "GroupNorm groups")
@@ -271,6 +273,8 @@ class RMSNorm(_Scale):
     Source: Zhang and Sennrich 2019, "Root mean square layer normalization", arXiv:1910.07467.
     """
 
+    steps = derived.rms_norm
+
     def __init__(self, eps: float = 1e-5) -> None:
         super().__init__()
         self.eps = check_number(eps, "RMSNorm eps (a row of zeros has mean square 0)", above=0)
@@ -334,6 +338,8 @@ class BatchNorm(_ScaleAndShift):
 
     running_mean = State()
     running_var = State()
+
+    steps = derived.batch_norm
 
     def __init__(self, momentum: float = 0.1, eps: float = 1e-5) -> None:
         super().__init__()

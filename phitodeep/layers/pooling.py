@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.derivations import pooling as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer
@@ -98,6 +99,8 @@ class _MaxPool(_Pool):
     position that is the maximum of several windows receives the sum.
     Source: Zhou and Chellappa 1988, "Computation of optical flow using a neural network".
     """
+
+    steps = derived.max_pool
 
     def forward(self, X: Array) -> Array:
         windows = self._windows_on(X)
@@ -193,6 +196,8 @@ class _AvgPool(_Pool):
     Source: LeCun et al. 1989, "Handwritten digit recognition with a back-propagation network".
     """
 
+    steps = derived.avg_pool
+
     def forward(self, X: Array) -> Array:
         windows = self._windows_on(X)
         padded = windows.pad(X, self.buffer)
@@ -274,6 +279,8 @@ class GlobalAvgPool(_Global):
     Source: Lin, Chen and Yan 2014, "Network in network", arXiv:1312.4400, sec. 3.2.
     """
 
+    steps = derived.global_avg_pool
+
     def forward(self, X: Array) -> Array:
         rows, mask = self._rows(X), self._mask(X)
         if mask is None:
@@ -296,6 +303,8 @@ class GlobalMaxPool(_Global):
     Backward. dy goes to the position of the maximum, the first one if several are equal.
     Source: Oquab et al. 2015, "Is object localization for free?", CVPR.
     """
+
+    steps = derived.global_max_pool
 
     def forward(self, X: Array) -> Array:
         rows, mask = self._rows(X), self._mask(X)

@@ -14,7 +14,7 @@ from phitodeep.errors import ShapeError
 from phitodeep.initialization import Initializer
 from phitodeep.layers.call import current
 from phitodeep.layers.frame import Buffered
-from phitodeep.types import Array, Shape
+from phitodeep.types import Array, DType, Shape
 
 RandomKey = tuple[int, int, int]  # index of the first sample, step, and kind of step
 LARGEST = 1 << 48  # elements of an array: more than any computer holds
@@ -75,6 +75,17 @@ class Seeded(Buffered):
         bits = np.random.Philox(key=seed, counter=counter)
         np.random.Generator(bits).random(out=drawn, dtype=np.float32)
         return drawn[:, :per_sample].reshape(shape)
+
+    def _normal(self, shape: Shape, dtype: DType) -> Array:
+        """Return standard normal values, drawn in float32 like those of `uniform`.
+
+        Each is sqrt(-2 log(1 - u)) cos(2 pi v) of two uniform values u and v, so that every value
+        requires the same number of draws.
+        Source: Box and Muller 1958, Ann. Math. Statist. 29, p. 610.
+        """
+        u, v = np.moveaxis(self.uniform((*shape, 2)), -1, 0)
+        E: Array = np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)
+        return E.astype(dtype, copy=False)
 
     def _random_key(self) -> RandomKey:
         """Return a key under which this forward pass draws values that no other pass draws.

@@ -81,6 +81,8 @@ class LSTM(_Recurrent):
     cell = "lstm"
     gates, states = 4, 2  # S[0] is h, S[1] is c
 
+    steps = derived.lstm
+
     def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:
         A[t] += U
         lstm_step(A[t], S[1, t], S[0, t + 1], S[1, t + 1])
@@ -153,6 +155,8 @@ class GRU(_Recurrent):
     cell = "gru"
     gates, kept, dU_is_dA = 3, 1, False  # K is u_n
 
+    steps = derived.gru
+
     def create(self, shape: Shape) -> Shape:
         self.bh = self.full(3 * self.units, 0)
         return super().create(shape)
@@ -209,6 +213,8 @@ class Bidirectional(Container):
 
     time_steps = "joined"
     skips_dX = True
+
+    steps = derived.bidirectional
 
     def __init__(self, layer: Layer, merge: str = "concat") -> None:
         super().__init__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from phitodeep.checks import check_number
+from phitodeep.derivations import random as derived
 from phitodeep.errors import ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
@@ -25,6 +26,8 @@ class Dropout(Layer):
 
     independent_samples, time_steps = True, "independent"
 
+    steps = derived.dropout
+
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = check_number(rate, "Dropout rate", minimum=0, below=1)
@@ -33,9 +36,7 @@ class Dropout(Layer):
         if not current().training:
             self.save_for_backward(mask=None)
             return X.copy()
-        shape = self._mask_shape(X.shape)
-        mask = self.buffer("mask", shape, X.dtype)
-        np.greater_equal(self.uniform(shape), self.rate, out=mask)
+        mask = self._kept(X)
         mask *= 1 / (1 - self.rate)
         self.save_for_backward(mask=mask)
         return np.multiply(X, mask, out=self.buffer("Y", X.shape, X.dtype))
@@ -45,6 +46,12 @@ class Dropout(Layer):
         if mask is None:
             return dY.copy()
         return np.multiply(dY, mask, out=self.buffer("dX", dY.shape, dY.dtype))
+
+    def _kept(self, X: Array) -> Array:
+        """Return 1 for each element of m that is kept and 0 for the others, as numbers."""
+        shape = self._mask_shape(X.shape)
+        mask = self.buffer("mask", shape, X.dtype)
+        return np.greater_equal(self.uniform(shape), self.rate, out=mask)
 
     def _mask_shape(self, shape: Shape) -> Shape:
         """Return the shape of m for X of this shape: one value for elements that drop together."""
@@ -78,6 +85,8 @@ class GaussianNoise(Layer):
 
     independent_samples, time_steps = True, "independent"
 
+    steps = derived.gaussian_noise
+
     def __init__(self, std: float) -> None:
         super().__init__()
         self.std = check_number(std, "GaussianNoise std", minimum=0)
@@ -85,7 +94,7 @@ class GaussianNoise(Layer):
     def forward(self, X: Array) -> Array:
         if not current().training:
             return X.copy()
-        E = _normal(self, X.shape)
+        E = self._normal(X.shape, X.dtype)
         E *= self.std
         return np.add(X, E, out=self.buffer("Y", X.shape, X.dtype))
 
@@ -109,6 +118,8 @@ class Reparameterize(Layer):
 
     independent_samples, time_steps = True, "independent"
 
+    steps = derived.reparameterize
+
     def create(self, shape: Shape) -> Shape:
         return (*shape[:-1], self._latent(shape))
 
@@ -127,7 +138,7 @@ class Reparameterize(Layer):
         if not current().training:
             self.save_for_backward(slope=0)
             return M.copy()
-        E = np.exp(np.minimum(S, _MAX_LOG_VARIANCE) / 2) * _normal(self, M.shape)
+        E = np.exp(np.minimum(S, _MAX_LOG_VARIANCE) / 2) * self._normal(M.shape, X.dtype)
         self.save_for_backward(slope=E / 2 * (S <= _MAX_LOG_VARIANCE))
         return np.add(M, E, out=self.buffer("Y", M.shape, X.dtype))
 
@@ -140,15 +151,3 @@ class Reparameterize(Layer):
 
 
 _MAX_LOG_VARIANCE = 88.0  # exp(88) is 1.7e38, and the largest float32 is 3.4e38
-
-
-def _normal(layer: Layer, shape: Shape) -> Array:
-    """Return float32 standard normal values, drawn with the layer's seed: see `Layer.uniform`.
-
-    Each is sqrt(-2 log(1 - u)) cos(2 pi v) of two uniform values u and v, so that every value
-    requires the same number of draws.
-    Source: Box and Muller 1958, Ann. Math. Statist. 29, p. 610.
-    """
-    u, v = np.moveaxis(layer.uniform((*shape, 2)), -1, 0)
-    E: Array = np.sqrt(-2 * np.log1p(-u)) * np.cos(2 * np.pi * v)
-    return E

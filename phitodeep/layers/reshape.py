@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from phitodeep.checks import check_count, check_flag, check_shape
+from phitodeep.derivations import reshape as derived
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
@@ -32,6 +33,8 @@ class Flatten(_Rearrangement):
     Y may be a view of X.
     """
 
+    steps = derived.reshape
+
     def create(self, shape: Shape) -> Shape:
         return (math.prod(shape),)
 
@@ -48,6 +51,8 @@ class Reshape(_Rearrangement):
 
     Backward: dX is dY reshaped like X. Y may be a view of X.
     """
+
+    steps = derived.reshape
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -90,6 +95,8 @@ class Permute(_Rearrangement):
     Shapes: X is (N, ...); axis i of Y is axis dims[i - 1] of X.
     Backward: dX is dY, with the axes back in their original order.
     """
+
+    steps = derived.permute
 
     def __init__(self, *dims: int) -> None:
         super().__init__()
@@ -137,6 +144,8 @@ class Select(_Rearrangement):
     """
 
     time_steps = "independent"
+
+    steps = derived.select
 
     def __init__(self, columns: int | Sequence[int], *, tokens: bool = False) -> None:
         super().__init__()

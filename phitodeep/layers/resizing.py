@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from phitodeep.checks import check_option
+from phitodeep.derivations import resizing as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.windows import spread
@@ -29,6 +30,7 @@ class Upsample2D(Layer):
     """
 
     independent_samples = True
+    steps = derived.upsample
 
     def __init__(self, factor: int | Sequence[int], mode: str = "nearest") -> None:
         super().__init__()
@@ -46,10 +48,7 @@ class Upsample2D(Layer):
     def forward(self, X: Array) -> Array:
         if X.ndim != 4:
             raise ShapeError(f"{self!r} takes X (N, height, width, C), got shape {X.shape}.")
-        A, B = (
-            _interpolation_matrix(n, f, self.mode).astype(X.dtype)
-            for n, f in zip(X.shape[1:3], self.factors, strict=True)
-        )
+        A, B = self._matrices(X)
         self.save_for_backward(A=A, B=B)
         return _apply(A, B, X)
 
@@ -57,13 +56,29 @@ class Upsample2D(Layer):
         A, B = self.saved("A", "B")
         return _apply(A.T, B.T, dY)
 
+    def _matrices(self, X: Array) -> list[Array]:
+        """Return A and B, for X."""
+        return [
+            _interpolation_matrix(n, f, self.mode).astype(X.dtype)
+            for n, f in zip(X.shape[1:3], self.factors, strict=True)
+        ]
 
-def _interpolation_matrix(size: int, factor: int, mode: str) -> Array:
+
+def resize(X: Array, height: int, width: int) -> Array:
+    """Return X (N, ..., ..., C) as images (N, height, width, C), by bilinear interpolation."""
+    A, B = (
+        _interpolation_matrix(n, new / n, "bilinear").astype(X.dtype)
+        for n, new in zip(X.shape[1:3], (height, width), strict=True)
+    )
+    return _apply(A, B, X)
+
+
+def _interpolation_matrix(size: int, factor: float, mode: str) -> Array:
     """Return the matrix (size factor, size) that makes a vector `factor` times longer."""
     eye = np.eye(size)
     if mode == "nearest":
-        return np.repeat(eye, factor, axis=0)
-    position = np.clip((np.arange(size * factor) + 0.5) / factor - 0.5, 0, size - 1)
+        return np.repeat(eye, int(factor), axis=0)
+    position = np.clip((np.arange(round(size * factor)) + 0.5) / factor - 0.5, 0, size - 1)
     low = np.minimum(position.astype(int), size - 1)
     share = (position - low)[:, None]
     return (1 - share) * eye[low] + share * eye[np.minimum(low + 1, size - 1)]
@@ -87,6 +102,7 @@ class ZeroPad2D(Layer):
 
     _flops_per_output = 0
     independent_samples = True
+    steps = derived.zero_pad
 
     def __init__(self, padding: int | Sequence[Sequence[int]] = 1) -> None:
         super().__init__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from phitodeep.checks import MOST_AXES, check_count
+from phitodeep.derivations import activation as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import log_softmax, softmax
 from phitodeep.layers.base import Layer
@@ -59,6 +60,8 @@ class Softmax(_AlongAxis):
 
     gives = "probabilities"
 
+    steps = derived.softmax
+
     def forward(self, X: Array) -> Array:
         self._check(X.ndim)
         Y = softmax(X, self.axis, out=self.buffer("Y", X.shape, X.dtype))
@@ -84,6 +87,8 @@ class LogSoftmax(_AlongAxis):
     """
 
     gives = "log-probabilities"
+
+    steps = derived.log_softmax
 
     def forward(self, X: Array) -> Array:
         self._check(X.ndim)

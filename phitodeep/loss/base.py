@@ -38,9 +38,9 @@ class Loss(Buffered, Configurable, registered=False):
         own = {"value", "gradient", "value_and_gradient"} & set(vars(cls))
         if own and "independent_samples" not in vars(cls):
             cls.independent_samples = cls.__module__.startswith("phitodeep.")
-        other = {"value", "gradient", "value_and_gradient", "each", "slope"} & set(vars(cls))
-        if other and "steps" not in vars(cls):
-            cls.steps = Loss.steps  # type: ignore[method-assign]
+        replaced = {"value", "gradient", "value_and_gradient", "each", "slope"} & set(vars(cls))
+        for name in ["steps"] if replaced and "steps" not in vars(cls) else []:
+            setattr(cls, name, getattr(Loss, name))  # a derivation is that of its own class
 
     def __init__(self) -> None:
         self._frame = Frame()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.derivations import losses as derived
 from phitodeep.errors import ArgumentError
 from phitodeep.loss.base import Elementwise, reciprocal
 from phitodeep.types import Array, Shape
@@ -36,6 +37,8 @@ class BinaryCrossEntropy(_Binary):
 
     wants = "probabilities"
 
+    steps = derived.binary_cross_entropy
+
     def each(self, P: Array, T: Array) -> Array:
         tiny = np.finfo(P.dtype).tiny
         log_q = np.full_like(P, np.log(tiny))  # q = 1 - p
@@ -60,6 +63,8 @@ class BinaryCrossEntropyWithLogits(_Binary):
 
     wants = "logits"
     threshold = 0.0
+
+    steps = derived.binary_cross_entropy_with_logits
 
     def each(self, P: Array, T: Array) -> Array:
         size, loss = np.abs(P), np.abs(~np.signbit(P) - T)
@@ -88,6 +93,8 @@ class Hinge(Elementwise):
     threshold = 0.0
     labels = (-1, 1)
 
+    steps = derived.hinge
+
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
         T = super().targets(y, shape, name)
         if not (np.abs(T) == 1).all():
@@ -109,6 +116,8 @@ class SquaredHinge(Hinge):
     Shapes: as for BinaryCrossEntropy.
     Source: Lee and Mangasarian 2001, "SSVM: a smooth support vector machine".
     """
+
+    steps = derived.squared_hinge
 
     def each(self, P: Array, T: Array) -> Array:
         return np.square(super().each(P, T))

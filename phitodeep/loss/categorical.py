@@ -10,6 +10,7 @@ import numpy as np
 
 from phitodeep import functional as F
 from phitodeep.checks import as_float, as_real, check_count, check_finite, check_number
+from phitodeep.derivations import losses as derived
 from phitodeep.errors import LONGEST, ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.loss.base import Loss, missing_flatten_hint, reciprocal
 from phitodeep.types import Array, Shape
@@ -154,6 +155,8 @@ class CategoricalCrossEntropy(_CrossEntropy):
 
     wants = "probabilities"
 
+    steps = derived.categorical_cross_entropy
+
     def __init__(
         self,
         label_smoothing: float = 0.0,
@@ -181,6 +184,8 @@ class SoftmaxCrossEntropy(CategoricalCrossEntropy):
 
     wants = "logits"
 
+    steps = derived.softmax_cross_entropy
+
     def log_probabilities(self, P: Array) -> Array:
         return F.log_softmax(P)
 
@@ -204,6 +209,8 @@ class NegativeLogLikelihood(_CrossEntropy):
     """
 
     wants = "log-probabilities"
+
+    steps = derived.negative_log_likelihood
 
     def log_probabilities(self, P: Array) -> Array:
         return P

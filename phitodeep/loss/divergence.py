@@ -8,6 +8,7 @@ import numpy as np
 
 from phitodeep import functional as F
 from phitodeep.checks import check_count, check_number
+from phitodeep.derivations import losses as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.loss.base import Elementwise, Rowwise
 from phitodeep.loss.binary import BinaryCrossEntropyWithLogits
@@ -23,6 +24,8 @@ class KLDivergence(Elementwise):
     """
 
     wants = "log-probabilities"
+
+    steps = derived.kl_divergence
 
     def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
         T = super().targets(y, shape, name)
@@ -64,6 +67,8 @@ class NegativeELBO(Rowwise, BinaryCrossEntropyWithLogits):
     """
 
     labels = None
+
+    steps = derived.negative_elbo
 
     def __init__(self, latent: int = 2, *, beta: float = 1.0) -> None:
         super().__init__()

@@ -38,6 +38,8 @@ class MeanAbsoluteError(Elementwise):
     machine learning", sec. 1.5.5.
     """
 
+    steps = derived.mean_absolute_error
+
     def each(self, P: Array, T: Array) -> Array:
         return np.abs(P - T)
 
@@ -52,6 +54,8 @@ class Huber(Elementwise):
     Shapes: as for MeanSquaredError.
     Source: Huber 1964, "Robust estimation of a location parameter", Ann. Math. Statist. 35.
     """
+
+    steps = derived.huber
 
     def __init__(self, delta: float = 1.0) -> None:
         super().__init__()
@@ -77,6 +81,8 @@ class LogCosh(Elementwise):
     arXiv:2208.04564, eq. 2.
     """
 
+    steps = derived.log_cosh
+
     def each(self, P: Array, T: Array) -> Array:
         size = np.abs(P - T)
         near = np.log1p(-np.square(np.tanh(np.minimum(size, 1)))) / -2
@@ -95,6 +101,8 @@ class PoissonNLL(Elementwise):
     Shapes: as for MeanSquaredError.
     Source: Cameron and Trivedi 1998, "Regression analysis of count data", eq. 3.4.
     """
+
+    steps = derived.poisson_nll
 
     def __init__(self, log_input: bool = True) -> None:
         super().__init__()
@@ -129,6 +137,8 @@ class CosineSimilarityLoss(Rowwise):
     and a gradient of 0. For unit vectors, 1 - c = |p - t|^2 / 2, which is precise at small angles.
     Source: Salton, Wong and Yang 1975, "A vector space model for automatic indexing".
     """
+
+    steps = derived.cosine_similarity
 
     def each(self, P: Array, T: Array) -> Array:
         P_hat, T_hat = self._unit(P)[0], self._unit(T)[0]

@@ -3,20 +3,19 @@
 A program is a generator. It yields a `Position` before each step and receives the step's value, so
 whoever runs it may compute the value, replace it, or stop. `run` simply computes all of them.
 
-    scope = Scope(layer, X=X)
+    scope = Scope(Dense(3, 2), X=np.ones((4, 3)))
     run(forward(scope))
-    run(backward(scope, dY))
-    scope["Y"], scope["dX"], scope["dW"]
+    run(backward(scope, np.ones((4, 2))))
+    print(scope["Y"], scope["dX"], scope["dW"])
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError
 from phitodeep.layers.call import Call, current, within
 from phitodeep.steps.step import Derivation, Given, Loop, Step, Through
 from phitodeep.types import Array, DType, settings
@@ -54,7 +53,7 @@ class Scope:
     layer     the layer or the loss
     path      its path, or "loss"
     call      the mode of the pass
-    dtype     what arrays are converted to, or None
+    dtype     what arrays are converted to; by default the widest dtype of X and the parameters
     inside    the scopes of the layers inside, by key
     result    a function of (key, name) that replaces running the steps of a layer inside
     """
@@ -70,25 +69,29 @@ class Scope:
         **symbols: Any,
     ) -> None:
         self.layer, self.path, self.dtype, self.result = layer, path, dtype, result
-        self.call = (current() if call is None else call)._replace(watch=None)
+        self.call = (current() if call is None else call)._replace(watch=None, reuse=False)
         self.inside: dict[str, Scope] = {}
         self.t: int | None = None
         self._before: int | None = None  # the previous t of the loop
         self._series: dict[str, dict[int, Any]] = {}  # the symbols of loops
+        if hasattr(layer, "params"):
+            layer._make_parameters()
         with within(self.call):
             self.derivation = derivation_of(layer)
-        numbers = {k: v for k, v in settings(layer).items() if type(v) in (int, float)}
-        symbols = {**numbers, **symbols}
+        read = {name for step in self.derivation.every() for name in step.operands}
+        given = settings(layer).items()
+        symbols = {k: v for k, v in given if k in read and type(v) in (int, float)} | symbols
         if hasattr(layer, "params"):
             lent = {name: owner.params[own] for name, (owner, own) in layer.tied.items()}
             symbols |= {**layer.state, **lent, **layer.params}
+        floats = [v.dtype for v in symbols.values() if _is_float(v)]
+        self._dtype = np.result_type(*floats) if dtype is None and floats else dtype
         self.values: dict[str, Any] = {name: self.cast(v) for name, v in symbols.items()}
 
     def cast(self, value: Any) -> Any:
         """Convert an array of floating-point numbers to the scope's dtype."""
-        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f":
-            return value if self.dtype is None else value.astype(self.dtype, copy=False)
-        return value
+        keep = self._dtype is None or not _is_float(value)
+        return value if keep else value.astype(self._dtype, copy=False)
 
     def __getitem__(self, symbol: str) -> Any:
         if symbol == "t" and self.t is not None:
@@ -145,8 +148,17 @@ class Scope:
         self.t = self._before = None
 
 
-class _Input(Given):
+def _is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind == "f"
+
+
+class Input(Given):
     """What a pass receives: X, dY, or the P of a loss."""
+
+
+def has_steps(layer: Any) -> bool:
+    """Whether a layer or a loss has a derivation."""
+    return layer.steps() is not None
 
 
 def derivation_of(layer: Any) -> Derivation:
@@ -156,8 +168,13 @@ def derivation_of(layer: Any) -> Derivation:
 
 
 def _boundaries(layer: Any) -> Derivation:
-    """The passes of a layer without a derivation, as single steps."""
-    words = "computed by the layer, which has no steps()"
+    """The passes of a layer or a loss without a derivation, as single steps."""
+    words = "computed by a class that has no steps()"
+    if not hasattr(layer, "params"):
+        return Derivation(
+            [Given("L", words, lambda s: np.float64(layer.value(*_of_loss(s))))],
+            [Given("dP", words, lambda s: np.array(layer.gradient(*_of_loss(s))))],
+        )
 
     def forward(symbols: Any) -> Any:
         return np.array(layer.forward(symbols["X"]))
@@ -173,6 +190,11 @@ def _boundaries(layer: Any) -> Derivation:
     return Derivation(
         [Given("Y", words, forward)], [Given("dX", words, backward), *map(gradient, names)]
     )
+
+
+def _of_loss(symbols: Any) -> tuple[Any, ...]:
+    """The arguments of a loss."""
+    return tuple(symbols[name] for name in ("P", "T", "w", "total"))
 
 
 # --- programs ----------------------------------------------------------------------------------
@@ -193,7 +215,7 @@ def backward(scope: Scope, dY: Any = None) -> Program:
 
 def _given(scope: Scope, direction: str, symbol: str, value: Any) -> Program:
     """What a pass receives is a position too, so that it can be replaced."""
-    scope[symbol] = yield Position(scope, direction, _Input(symbol, "given", lambda _: value))
+    scope[symbol] = yield Position(scope, direction, Input(symbol, "given", lambda _: value))
 
 
 def _perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
@@ -202,8 +224,8 @@ def _perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
             for _ in scope.rounds(step):
                 yield from _perform(step.body, scope, direction)
             continue
-        if isinstance(step, Through) and scope[step.of] is None:
-            scope[step.symbol] = None  # the layer after it takes tokens, which have no gradient
+        if any(scope.values.get(name, 0) is None for name in step.operands):
+            scope[step.symbol] = None  # a gradient of tokens, which have none
             continue
         if isinstance(step, Through) and scope.result is None:
             yield from _inside(step, scope)
@@ -217,11 +239,16 @@ def _inside(step: Through, scope: Scope) -> Program:
         return
     mask = scope.call.mask if isinstance(step.mask, str) else step.mask
     layer = scope.layer.children()[step.child]
-    path = f"{scope.path}.{step.child}" if scope.path else step.child.removeprefix("layers.")
-    call = scope.call._replace(mask=mask)
+    first = scope.call.first * (scope[step.each] if step.each else 1)
+    path, call = path_inside(scope.path, step.child), scope.call._replace(mask=mask, first=first)
     inner = Scope(layer, path, call=call, dtype=scope.dtype, X=scope[step.of])
     scope.inside[step.child] = inner
     yield from forward(inner)
+
+
+def path_inside(path: str, key: str) -> str:
+    """The path of a layer inside, given its key in `children()`."""
+    return f"{path}.{key}" if path else key.removeprefix("layers.")
 
 
 Edit = Callable[[Position, Any], Any]
@@ -247,21 +274,19 @@ def passes(layer: Any, X: Array, dY: Array | None = None, **options: Any) -> Sco
     return scope
 
 
-def gradients(scope: Scope) -> Mapping[str, Any]:
+def gradients(scope: Scope) -> dict[str, Any]:
     """The gradients of all parameters of a layer and the layers inside, by path."""
-    found = {}
     names = [*scope.layer.params, *scope.layer.tied]
-    for name in names:
-        if f"d{name}" in scope:
-            found[f"{scope.path}.{name}".removeprefix(".")] = scope[f"d{name}"]
+    own = {name: scope.find(f"d{name}") for name in names}
+    found = {
+        f"{scope.path}.{name}".removeprefix("."): gradient
+        for name, gradient in own.items()
+        if gradient is not None
+    }
     for inner in scope.inside.values():
         found |= gradients(inner)
+    if not has_steps(scope.layer):  # its fast passes ran, with those of the layers inside
+        for path, layer in scope.layer.walk(scope.path):
+            if layer is not scope.layer:
+                found |= {f"{path}.{name}": gradient for name, gradient in layer.grads.items()}
     return found
-
-
-def check_steps(layer: Any) -> None:
-    """Refuse a layer without a derivation."""
-    if layer.steps() is None:
-        raise ArgumentError(
-            f"{layer!r} has no derivation: write steps(self), which returns a Derivation."
-        )

@@ -3,6 +3,7 @@
     Given      a value from outside the mathematics: a size, a drawn mask, one-hot labels
     Let        an elementwise NumPy expression of earlier symbols, which broadcast
     Arrange    the same numbers in other places: windows, slices, transposes, zeros around a border
+    Join       several arrays side by side
     Sum        a sum of products, written as einsum does: it names the indices that it sums over
     Max        the largest element along some indices
     Loop       steps that run once for each t; Carry reads what the previous t computed
@@ -22,21 +23,14 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import CodeType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep.types import Array
 
 LETTERS = "nthwuvzyabcdefgijklmopqrsx"  # names for the axes that "..." stands for
-
-
-class Symbols(Protocol):
-    """The values of a pass, by symbol: see `phitodeep.steps.run.Scope`."""
-
-    def __getitem__(self, symbol: str) -> Any: ...
 
 
 class Step:
@@ -48,13 +42,11 @@ class Step:
     words       what the symbol means, where a formula does not say it
     """
 
-    symbol: str
-    code: str
-    operands: tuple[str, ...]
-    words: str
+    def __init__(self, symbol: str, code: str, operands: Sequence[str], words: str = "") -> None:
+        self.symbol, self.code, self.operands, self.words = symbol, code, tuple(operands), words
 
-    def value(self, symbols: Symbols) -> Any:
-        """Compute the symbol."""
+    def value(self, symbols: Any) -> Any:
+        """Compute the symbol from the values of earlier ones: see `phitodeep.steps.run.Scope`."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -70,27 +62,25 @@ class Derivation(NamedTuple):
     def every(self) -> Iterator[Step]:
         """Yield all steps, those inside loops included."""
         for steps in self:
-            yield from _flat(steps)
+            yield from flat(steps)
 
 
-def _flat(steps: Sequence[Step]) -> Iterator[Step]:
+def flat(steps: Sequence[Step]) -> Iterator[Step]:
+    """Yield the steps, and after each loop the steps of its body."""
     for step in steps:
         yield step
         if isinstance(step, Loop):
-            yield from _flat(step.body)
+            yield from flat(step.body)
 
 
-@dataclass(frozen=True, repr=False)
 class Given(Step):
     """A value from outside the mathematics; `find` computes it from the symbols so far."""
 
-    symbol: str
-    words: str
-    find: Callable[[Symbols], Any]
-    code = ""
-    operands = ()
+    def __init__(self, symbol: str, words: str, find: Callable[[Any], Any]) -> None:
+        super().__init__(symbol, "", (), words)
+        self.find = find
 
-    def value(self, symbols: Symbols) -> Any:
+    def value(self, symbols: Any) -> Any:
         return self.find(symbols)
 
 
@@ -99,59 +89,50 @@ def size(symbol: str, of: str, axis: int, words: str) -> Given:
     return Given(symbol, words, lambda symbols: symbols[of].shape[axis])
 
 
-class _Expression(Step):
-    """A step with a NumPy expression."""
+class Let(Step):
+    """An elementwise expression: each element reads the elements in the same place."""
 
-    def value(self, symbols: Symbols) -> Any:
+    def __init__(self, symbol: str, code: str, words: str = "") -> None:
+        super().__init__(symbol, code, names_in(code), words)
+
+    def value(self, symbols: Any) -> Any:
         return evaluate(self.code, symbols)
 
 
-@dataclass(frozen=True, repr=False)
-class Let(_Expression):
-    """An elementwise expression: each element reads the elements in the same place."""
-
-    symbol: str
-    code: str
-    words: str = ""
-
-    @property
-    def operands(self) -> tuple[str, ...]:  # type: ignore[override]
-        return names_in(self.code)
-
-
-@dataclass(frozen=True, repr=False)
-class Arrange(_Expression):
+class Arrange(Step):
     """The elements of one operand in other places; places that hold none of them are 0.
 
     `of` is the operand whose elements move. The other symbols in the expression say where to.
     """
 
-    symbol: str
-    code: str
-    of: str
-    words: str
+    def __init__(self, symbol: str, code: str, of: str, words: str) -> None:
+        others = [name for name in names_in(code) if name != of]
+        super().__init__(symbol, code, (of, *others), words)
+        self.of = of
 
-    @property
-    def operands(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.of, *(name for name in names_in(self.code) if name != self.of))
+    def value(self, symbols: Any) -> Any:
+        return evaluate(self.code, symbols)
 
 
-@dataclass(frozen=True, repr=False)
+class Join(Step):
+    """The elements of all operands, side by side along the last axis."""
+
+    def __init__(self, symbol: str, *operands: str, words: str = "side by side") -> None:
+        code = f"np.concatenate([{', '.join(operands)}], axis=-1)"
+        super().__init__(symbol, code, operands, words)
+
+    def value(self, symbols: Any) -> Any:
+        return evaluate(self.code, symbols)
+
+
 class _Indexed(Step):
     """A step that names the indices of its operands and of its result.
 
     "..." stands for all axes that have no letter, and "1" in the result for an axis of length 1.
     """
 
-    symbol: str
-    code: str
-    operands: tuple[str, ...]
-    words: str
-
     def __init__(self, symbol: str, code: str, *operands: str, words: str = "") -> None:
-        for name, value in (("symbol", symbol), ("code", code), ("operands", operands)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "words", words)
+        super().__init__(symbol, code, operands, words)
 
     def indices(self, ranks: Sequence[int]) -> tuple[list[str], str]:
         """Return the letters of each operand and of the result (with "1"), given the ranks."""
@@ -160,30 +141,33 @@ class _Indexed(Step):
         more = max(
             (r - len(p) + 3 for p, r in zip(parts, ranks, strict=True) if "..." in p), default=0
         )
-        letters = LETTERS if more < 3 else LETTERS.replace("t", "")  # images: n h w
+        images = more + ("n" in self.code) > 2  # n h w instead of n t
+        letters = LETTERS.replace("t", "") if images else LETTERS
         free = [letter for letter in letters if letter not in self.code]
         stands = "".join(free[:more])
         return [p.replace("...", stands) for p in parts], out.replace("...", stands)
 
-    def letters(self, symbols: Symbols) -> tuple[list[str], str]:
+    def letters(self, symbols: Any) -> tuple[list[str], str]:
         return self.indices([np.ndim(symbols[name]) for name in self.operands])
 
 
 class Sum(_Indexed):
     """The sum of the products of all operands over the indices that the result does not have."""
 
-    def value(self, symbols: Symbols) -> Any:
+    def value(self, symbols: Any) -> Any:
         parts, out = self.letters(symbols)
-        arrays = [symbols[name] for name in self.operands]
+        # in one order, since the last bits of a sum depend on the order of memory
+        arrays = [np.asarray(symbols[name], order="C") for name in self.operands]
         kept = out.replace("1", "")
         total = np.einsum(f"{','.join(parts)}->{kept}", *arrays, optimize=len(arrays) > 1)
-        return np.asarray(total) if "1" not in out else np.expand_dims(total, ones_in(out))
+        total = np.asarray(total, order="C")  # the layout affects how later sums round
+        return total if "1" not in out else np.expand_dims(total, ones_in(out))
 
 
 class Max(_Indexed):
     """The largest element of the operand along the indices that the result does not have."""
 
-    def value(self, symbols: Symbols) -> Any:
+    def value(self, symbols: Any) -> Any:
         (part,), out = self.letters(symbols)
         kept = out.replace("1", "")
         along = "".join(i for i in part if i not in kept)
@@ -197,28 +181,18 @@ def ones_in(out: str) -> tuple[int, ...]:
     return tuple(k for k, i in enumerate(out) if i == "1")
 
 
-@dataclass(frozen=True, repr=False)
 class Carry(Step):
     """What the previous round of the loop computed as `of`, or `start` in the first round."""
 
-    symbol: str
-    of: str
-    start: str
-    words: str = ""
-
-    @property
-    def code(self) -> str:  # type: ignore[override]
-        return f"{self.of} of the previous t, at first {self.start}"
-
-    @property
-    def operands(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.of, self.start
+    def __init__(self, symbol: str, of: str, start: str, words: str = "") -> None:
+        code = f"{of} of the previous round, at first {start}"
+        super().__init__(symbol, code, (of, start), words)
+        self.of, self.start = of, start
 
     def value(self, symbols: Any) -> Any:
         return symbols.carried(self.of, self.start)
 
 
-@dataclass(frozen=True, repr=False)
 class Loop(Step):
     """Steps that run once for each t along the time axis of `along` (N, T, ...).
 
@@ -226,50 +200,49 @@ class Loop(Step):
     loop and of later ones, it stands for the value at the current t.
     """
 
-    along: str
-    body: Sequence[Step]
-    reverse: bool = False
-    symbol = "t"
-    operands = ()
-    words = ""
+    def __init__(self, along: str, body: Sequence[Step], *, reverse: bool = False) -> None:
+        times = "reversed(range(T))" if reverse else "range(T)"
+        super().__init__("t", f"for t in {times}", ())
+        self.along, self.body, self.reverse = along, body, reverse
 
-    @property
-    def code(self) -> str:  # type: ignore[override]
-        return f"for t in {'reversed(range(T))' if self.reverse else 'range(T)'}"
-
-    def times(self, symbols: Symbols) -> list[int]:
+    def times(self, symbols: Any) -> list[int]:
+        """The rounds, in order."""
         T = symbols[self.along].shape[1]
         return list(reversed(range(T))) if self.reverse else list(range(T))
 
 
-@dataclass(frozen=True, repr=False)
 class Through(Step):
     """The forward or backward pass of a layer inside: Y from X, or dX from dY.
 
     child    its key in `children()`, such as "layers.0"
     mask     the mask of its input; "same" is the mask of the call
+    each     how many samples of its input a sample of X is: a symbol, or "" for one
     """
 
-    symbol: str
-    of: str
-    child: str
-    back: bool = False
-    mask: Array | str | None = "same"
-    words: str = ""
-
-    @property
-    def code(self) -> str:  # type: ignore[override]
-        return f"{self.child}.{'backward' if self.back else 'forward'}({self.of})"
-
-    @property
-    def operands(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (self.of,)
+    def __init__(
+        self,
+        symbol: str,
+        of: str,
+        child: str,
+        *,
+        back: bool = False,
+        mask: Array | str | None = "same",
+        each: str = "",
+        words: str = "",
+    ) -> None:
+        code = f"{child}.{'backward' if back else 'forward'}({of})"
+        super().__init__(symbol, code, (of,), words)
+        self.of, self.child, self.back = of, child, back
+        self.mask, self.each = mask, each
 
     def value(self, symbols: Any) -> Any:
         return symbols.result_of(self.child, "dX" if self.back else "Y")
 
 
 # --- expressions -------------------------------------------------------------------------------
+
+
+_NUMPY = {"np": np}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -288,8 +261,9 @@ def names_in(code: str) -> tuple[str, ...]:
 
 
 def evaluate(code: str, symbols: Any) -> Any:
-    """The value of an expression of `np` and the symbols.
+    """The value of an expression of `np` and the symbols; what overflows is infinity.
 
     The text is always part of a derivation or typed by the user, never read from a file.
     """
-    return eval(_compiled(code), {"np": np, "__builtins__": {}}, symbols)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return eval(_compiled(code), _NUMPY, symbols)

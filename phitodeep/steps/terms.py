@@ -9,6 +9,7 @@ print(found)
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from typing import Any, overload
 import numpy as np
 
 from phitodeep.errors import ShapeError
-from phitodeep.steps.step import Arrange, Let, Max, Step, Sum, evaluate, names_in
+from phitodeep.steps.notation import expression
+from phitodeep.steps.step import Arrange, Join, Let, Max, Step, Sum, evaluate, names_in
+from phitodeep.table import as_html
 
 SHOWN = 5  # terms that are printed
 
@@ -27,20 +30,22 @@ class Term:
     """One term of a sum.
 
     at         the values of the summed indices, such as {"n": 7}
-    factors    the numbers that it multiplies, by symbol
+    factors    the numbers that it consists of, by symbol
     value      the term itself
+    formula    how it follows from them; "" if it is their product
     """
 
     at: dict[str, int]
     factors: dict[str, float]
     value: float
+    formula: str = ""
 
     def __str__(self) -> str:
-        product = " x ".join(f"{name} {number:.4g}" for name, number in self.factors.items())
+        numbers = [f"{name} {number:.4g}" for name, number in self.factors.items()]
         place = ", ".join(f"{index} = {k}" for index, k in self.at.items())
-        return (
-            f"{self.value:+.4g}" + f"  = {product}" * bool(product) + f"  ({place})" * bool(place)
-        )
+        product = " x ".join(numbers)
+        made = f"{self.formula}, with {', '.join(numbers)}" if self.formula else product
+        return f"{self.value:+.4g}" + f"  = {made}" * bool(numbers) + f"  ({place})" * bool(place)
 
 
 class Why(Sequence[Term]):
@@ -68,6 +73,11 @@ class Why(Sequence[Term]):
             else float(self._values.sum())
         )
 
+    def renamed(self, name: str) -> Why:
+        """The same terms of a cell that is called otherwise outside its loop."""
+        self.name = name
+        return self
+
     def __len__(self) -> int:
         return len(self._values)
 
@@ -92,19 +102,13 @@ class Why(Sequence[Term]):
         lines += [f"  {term}" for term in self[:SHOWN]]
         rest = self._order[SHOWN:]
         if len(rest):
-            lines.append(
-                f"{self._values[rest].sum():+.4g}".rjust(0).join(
-                    ("  ", f"  ({len(rest):,} others)")
-                )
-            )
+            lines.append(f"  {self._values[rest].sum():+.4g}  ({len(rest):,} others)")
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return as_html(self)
 
 
 def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
@@ -120,6 +124,8 @@ def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
         return _why_let(step, symbols, place, name)
     if isinstance(step, Arrange):
         return _why_arranged(step, symbols, place, name)
+    if isinstance(step, Join):
+        return _moved(name, symbols, *joined_from(step, symbols, place))
     value = float(np.asarray(symbols[step.symbol])[place])
     return Why(name, [value], {}, {}, f"({step.words or step.code})")
 
@@ -147,8 +153,8 @@ def _why_sum(step: Sum, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
     }
     fixed = {i: k for i, k in zip(out, cell, strict=True) if i != "1"}
     summed = [i for i in sizes if i not in fixed]
-    grids = np.indices([sizes[i] for i in summed]).reshape(len(summed), -1)
     count = math.prod(sizes[i] for i in summed)
+    grids = np.indices([sizes[i] for i in summed]).reshape(len(summed), count)
     where = {i: np.full(count, fixed[i]) if i in fixed else grids[summed.index(i)] for i in sizes}
     factors: dict[str, Any] = {}
     for operand, part, A in zip(step.operands, parts, arrays, strict=True):
@@ -179,10 +185,9 @@ def _why_let(step: Let, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
         scalars = {n: kept.type(v) if v.dtype.kind == "f" else v for n, v in scalars.items()}
     addends = list(_addends(ast.parse(step.code, mode="eval").body, 1))
     values = [sign * float(evaluate(text, scalars)) for sign, text in addends]
-    if len(addends) == 1:
-        factors: dict[str, Any] = {n: [float(v)] for n, v in scalars.items()}
-        return Why(name, values, {}, factors, f"= {step.code}")
-    return Parts(name, values, [text for _, text in addends], scalars, f"= {step.code}")
+    texts = [ast.unparse(ast.parse("-" * (sign < 0) + text)) for sign, text in addends]
+    shown = f"= {expression(step.code)}" if len(texts) > 1 else ""
+    return Parts(name, values, texts, scalars, shown)
 
 
 class Parts(Why):
@@ -195,17 +200,24 @@ class Parts(Why):
         self._texts, self._scalars = texts, scalars
 
     def _term(self, i: Any) -> Term:
-        names = names_in(self._texts[i])
-        return Term({}, {n: float(self._scalars[n]) for n in names}, float(self._values[i]))
+        text = self._texts[i]
+        factors = {name: float(self._scalars[name]) for name in names_in(text)}
+        return Term({}, factors, float(self._values[i]), expression(text))
 
 
 def _addends(node: ast.expr, sign: int) -> Iterator[tuple[int, str]]:
-    """The terms of an expression that is a sum or difference, with their signs."""
+    """The terms of an expression with their signs; a product with a sum is multiplied out."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
         yield from _addends(node.left, sign)
         yield from _addends(node.right, sign if isinstance(node.op, ast.Add) else -sign)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         yield from _addends(node.operand, -sign)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+        tops, right = list(_addends(node.left, sign)), ast.unparse(node.right)
+        rights = [(1, right)] if isinstance(node.op, ast.Div) else list(_addends(node.right, 1))
+        op = "/" if isinstance(node.op, ast.Div) else "*"
+        for (s, one), (r, other) in itertools.product(tops, rights):
+            yield s * r, f"({one}) {op} ({other})"
     else:
         yield sign, ast.unparse(node)
 
@@ -239,5 +251,18 @@ def _why_arranged(step: Arrange, symbols: Any, cell: tuple[int, ...], name: str)
     place = origin(step, symbols, cell)
     if place is None:
         return Why(name, [0.0], {}, {}, f"(0: outside {step.of})")
-    value = [float(np.asarray(symbols[step.of])[place])]
-    return Why(name, value, {}, {f"{step.of}[{', '.join(map(str, place))}]": value}, "")
+    return _moved(name, symbols, step.of, place)
+
+
+def joined_from(step: Join, symbols: Any, cell: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The operand whose number is in this cell, and its cell there."""
+    *row, k = cell
+    ends = np.cumsum([np.shape(symbols[name])[-1] for name in step.operands])
+    i = int(np.searchsorted(ends, k, side="right"))
+    return step.operands[i], (*row, k - int(ends[i - 1]) if i else k)
+
+
+def _moved(name: str, symbols: Any, of: str, place: tuple[int, ...]) -> Why:
+    """A cell that is a cell of `of`, unchanged."""
+    value = [float(np.asarray(symbols[of])[place])]
+    return Why(name, value, {}, {f"{of}[{', '.join(map(str, place))}]": value}, "")

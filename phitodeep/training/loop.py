@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.errors import ArgumentError, DivergenceError, warn
+from phitodeep.inspect.anomaly import anomaly
 from phitodeep.kernels import report_compilation
 from phitodeep.layers.call import Call, current, within
 from phitodeep.layers.containers import Chain
@@ -50,6 +51,7 @@ class Training:
     size          samples per batch; None: all samples are one batch
     accumulate    batches per step
     threads       the number of threads that share a large batch
+    locates       whether a number that is not finite raises an AnomalyError
     """
 
     def __init__(
@@ -66,12 +68,13 @@ class Training:
         shuffle: bool,
         callbacks: Sequence[Callback],
         verbose: int | bool,
+        locates: bool = False,
     ) -> None:
         self.model, self.objective, self.data, self.test = model, objective, data, test
         self.where = where
         self.size, self.accumulate, self.shuffle = size, accumulate, shuffle
         self.team = Team(objective.body, objective.loss, threads)
-        self.callbacks, self.display = callbacks, display(verbose)
+        self.callbacks, self.display, self.locates = callbacks, display(verbose), locates
         self.memory = Memory()
         self.pressed: list[int] = []  # an entry for each Ctrl-C
         self.pauses = any(_overrides(callback, "on_pause") for callback in callbacks)
@@ -167,6 +170,8 @@ class Training:
             try:
                 loss = self.step(group, totals)
             except DivergenceError as error:
+                if self.locates:
+                    raise self.anomaly(group, epoch, error) from error
                 warn(f"training stopped: {error}")
                 raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
             samples = sum([len(batch.X) for batch in group])
@@ -180,6 +185,15 @@ class Training:
                 display.batch(where.step, totals.samples, self.logs(totals))
             if where.interrupted:
                 raise self.interrupted()
+
+    def anomaly(
+        self, batches: Sequence[Data], epoch: int, error: DivergenceError
+    ) -> DivergenceError:
+        """Return an error that says where in this step the first number is not finite."""
+        step = self.where.step
+        numbers = range(step * self.accumulate, step * self.accumulate + len(batches))
+        rows = [self.data.rows(self.size, self.rng(epoch), number) for number in numbers]
+        return anomaly(self.model, batches, rows, epoch + 1, step + 1, error)
 
     def step(self, batches: Sequence[Data], totals: Totals) -> float:
         """Take an optimizer step on these batches; return the loss before the step."""

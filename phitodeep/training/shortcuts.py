@@ -93,6 +93,17 @@ def fused(last: Layer | None, loss: Loss) -> Loss | None:
     return make(loss)
 
 
+def logits(chain: Chain, rank: int) -> Chain:
+    """Return the chain without a last layer that turns logits into probabilities, or itself.
+
+    `rank` is the rank of its output (N, ..., K).
+    """
+    last = chain._last
+    known = any(type(last) is kind for kind, _ in FUSED) and _is_ours(chain)
+    along_last = getattr(last, "axis", -1) in (-1, rank - 1)
+    return chain._without_last() if known and along_last else chain
+
+
 def swapped(chain: Chain) -> Chain:
     """Return the chain with its layers in a cheaper order, or the chain itself."""
     return _reordered(chain)[0]

@@ -57,6 +57,13 @@ class Source:
         """
         raise NotImplementedError
 
+    def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
+        """Return the places in the data of the samples in one of the `batches`, if they are known.
+
+        `rng` is in the state in which `batches` received it.
+        """
+        return None
+
     def split(self, kept: int) -> tuple[Source, Source]:
         """Split into the first `kept` samples and the rest."""
         raise NotImplementedError
@@ -87,6 +94,12 @@ class Arrays(Source):
             else:
                 yield self.data.take(order[start : start + size], into or Memory())
 
+    def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
+        n = len(self.data.X)
+        if size is None or size >= n or rng is None:
+            return np.arange(n)[number * (size or n) :][: size or n]
+        return rng.permutation(n)[number * size :][:size]
+
     def split(self, kept: int) -> tuple[Source, Source]:
         parts = slice(kept), slice(kept, len(self.data.X))
         return Arrays(self.data.part(parts[0])), Arrays(self.data.part(parts[1]))
@@ -114,7 +127,7 @@ class Table(Source):
         rows: Array,
         as_data: Callable[..., Data],
     ) -> None:
-        self.read, self.rows, self.as_data, self.count = read, rows, as_data, len(rows)
+        self.read, self.places, self.as_data, self.count = read, rows, as_data, len(rows)
         if not self.count:
             raise ShapeError("the data has no samples.")
         self.sample = np.shape(read(rows[:1])["X"])[1:]
@@ -128,7 +141,7 @@ class Table(Source):
     ) -> Iterator[Data]:
         if size is None:
             raise ArgumentError("data that stays in its file needs a batch_size.")
-        order = self.rows if rng is None else rng.permutation(self.rows)
+        order = self.places if rng is None else rng.permutation(self.places)
         for i, start in enumerate(range(first * size, len(order), size), first + 1):
             try:
                 batch = self.as_data(**self.read(order[start : start + size]))
@@ -137,8 +150,13 @@ class Table(Source):
                 raise
             yield batch
 
+    def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
+        assert size is not None
+        order = self.places if rng is None else rng.permutation(self.places)
+        return order[number * size :][:size]
+
     def split(self, kept: int) -> tuple[Source, Source]:
-        first, second = self.rows[:kept], self.rows[kept:]
+        first, second = self.places[:kept], self.places[kept:]
         return Table(self.read, first, self.as_data), Table(self.read, second, self.as_data)
 
 

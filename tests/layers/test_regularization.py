@@ -14,7 +14,6 @@ from phitodeep.layers import (
     Layer,
     Reparameterize,
     SpatialDropout,
-    regularization,
 )
 from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.testing import check_gradients
@@ -134,11 +133,11 @@ def side_by_side(mean: Any, log_variance: Any, shape: Shape = WIDE) -> Array:
 def test_drawing_equals_pytorch(case: str, dtype: type, rtol: float, monkeypatch: Any) -> None:
     stored = {name: a.astype(dtype) for name, a in NOISE[case].items()}
 
-    def drawn(layer: Any, shape: Shape) -> Array:
-        assert shape == stored["E"].shape
+    def drawn(layer: Any, shape: Shape, dtype: Any) -> Array:
+        assert (shape, dtype) == (stored["E"].shape, stored["E"].dtype)
         return stored["E"]
 
-    monkeypatch.setattr(regularization, "_normal", drawn)
+    monkeypatch.setattr(Reparameterize, "_normal", drawn)
     layer = Reparameterize()
     np.testing.assert_allclose(layer.forward(stored["X"]), stored["Y"], rtol=rtol)
     np.testing.assert_allclose(layer.backward(stored["dY"]), stored["dX"], rtol=rtol)

@@ -21,8 +21,9 @@ from phitodeep.layers import Layer
 from phitodeep.layers.call import calling
 from phitodeep.loss import Loss
 from phitodeep.steps import run as stepwise
+from phitodeep.steps.notation import latex, text
 from phitodeep.steps.run import Position, Scope
-from phitodeep.steps.step import Arrange, Let, Max, Step, Sum, Through, evaluate
+from phitodeep.steps.step import Arrange, Let, Max, Step, Sum, Through
 from phitodeep.steps.terms import why
 from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made, passes
 from phitodeep.types import Array, Shape
@@ -152,8 +153,12 @@ def check_terms(scope: Scope) -> None:
             continue
         for symbols, cell in places(scope, step):
             found, value = why(step, symbols, *cell), np.asarray(symbols[step.symbol])[cell]
+            if np.isinf(value):  # the score of a key that is not visible
+                assert found.total == value, (step, cell)
+                continue
             size = max(1.0, *(abs(term.value) for term in found))
-            assert abs(found.total - value) <= 1e-12 * size, (step, cell)
+            same = found.total == value or abs(found.total - value) <= 1e-12 * size
+            assert same, (step, cell)  # the first for -inf
             assert sum(term.value for term in found) == pytest.approx(found.total, abs=1e-12 * size)
             if isinstance(step, Sum | Max):
                 for term in found[:3]:
@@ -226,6 +231,18 @@ def check_written(steps: list[Step], given: set[str], who: str) -> None:
             check_expression(step, who)
 
 
+def check_formulas(scope: Scope) -> None:
+    """Each step has a formula, as plain text without code, and as balanced LaTeX."""
+    for step in scope.derivation.every():
+        for symbols in (None, scope) if step.symbol != "t" else (None,):
+            plain, typeset = text(step, symbols), latex(step, symbols)
+            assert plain.startswith(text(step)[:1])
+            assert "np." not in plain
+            assert "np." not in typeset
+            assert typeset.count("{") == typeset.count("}")
+            assert typeset.count(r"\left") == typeset.count(r"\right")
+
+
 def check_expression(step: Let | Arrange, who: str) -> None:
     for node in ast.walk(ast.parse(step.code, mode="eval")):
         allowed = (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.NamedExpr, ast.MatMult)
@@ -250,6 +267,7 @@ def test_how_steps_are_written(make: Make, shape: Shape, tokens: int) -> None:
                 own = {*inner.layer.params, *inner.layer.tied, *inner.layer.state, "X", "dY"}
                 numbers = {k for k, v in inner.values.items() if type(v) in (int, float)}
                 with calling(mask=inner.call.mask):
+                    check_formulas(inner)
                     check_written(list(inner.derivation.every()), own | numbers, repr(layer))
 
 
@@ -279,6 +297,7 @@ def test_steps_of_a_loss_equal_its_fast_pass(
         assert_close(scope["L"], loss.value(P, T, checked, total), "L")
         assert_close(scope["dP"], loss.gradient(P, T, checked, total), "dP")
         check_terms(scope)
+        check_formulas(scope)
         known = {"P", "T", "w", "share", "total"} | {
             k for k, v in scope.values.items() if type(v) in (int, float)
         }
@@ -292,8 +311,13 @@ def test_backward_steps_of_a_loss_are_the_derivative(loss: Loss) -> None:
     w = loss.weights(w, T, P.shape)
     along = np.random.default_rng(1).standard_normal(P.shape)
     slope = float((loss_scope(loss, P, T, w, None)["dP"] * along).sum())
-    above, below = (float(loss_scope(loss, P + h * along, T, w, None)["L"]) for h in (1e-6, -1e-6))
-    assert (above - below) / 2e-6 == pytest.approx(slope, rel=1e-6, abs=1e-8)
+
+    def value(step: float) -> float:
+        return float(loss_scope(loss, P + step * along, T, w, None)["L"])
+
+    measured = [(value(h) - value(-h)) / (2 * h) for h in (1e-6, 1e-7)]  # 1 / p may be steep
+    error = min(abs(slope - m) for m in measured)
+    assert error <= max(1e-6 * abs(slope), 1e-8), (slope, measured)
 
 
 def test_every_loss_has_steps() -> None:
@@ -312,8 +336,3 @@ def test_a_through_step_reads_the_layer_inside() -> None:
     step = next(s for s in scope.derivation.forward if isinstance(s, Through))
     np.testing.assert_array_equal(scope["F"], scope.inside["layers.0"]["Y"])
     assert why(step, scope, 1, 2).total == scope["F"][1, 2]
-
-
-def test_expressions_have_no_builtins() -> None:
-    with pytest.raises(NameError):
-        evaluate("open", {})

@@ -1,0 +1,147 @@
+"""Attention: a softmax over products of queries and keys, and a weighted average of the values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from phitodeep.derivations.embedding import angles, rotated
+from phitodeep.layers.call import current
+from phitodeep.steps.step import Arrange, Derivation, Given, Join, Let, Max, Step, Sum, size
+
+# Letters: n sample, t position, h head, q position of a query, k position of a key, d feature.
+
+
+def multi_head_attention(layer: Any) -> Derivation:
+    """For each head: S = Q K^T / sqrt(d), P = softmax(S), O = P V."""
+    drops = bool(layer.dropout) and current().training
+    paths = [_operand(layer, name) for name in "QKV"]
+    A = "A" if drops else "P"  # what the values are multiplied by
+    m = Given("m", "0 for a dropped probability, otherwise 1 / (1 - dropout)", _factors(layer))
+    forward = [
+        size("N", "X", 0, "the number of samples"),
+        size("T", "X", 1, "the number of positions"),
+        size("D", "X", 2, "the number of features"),
+        Given("d", "the number of features of a head", lambda s: s["D"] // layer.heads),
+        *_product("QKV", "nti,ij->ntj", "X", "Wqkv", "bqkv", layer.bias),
+        *(angles(_rotation(layer), "10000^(-2i / d)") if layer.rope else []),
+        *(step for path, _ in paths for step in path),
+        *_softmax(layer),
+        *([m, Let("A", "P * m", "the probabilities after dropout")] if drops else []),
+        Sum("O", "nhqk,nhkd->nhqd", A, "V"),
+        Arrange("Z", "O.transpose(0, 2, 1, 3).reshape(N, T, D)", "O", "the heads side by side"),
+        *_product("Y", "nti,ij->ntj", "Z", "Wo", "bo", layer.bias),
+    ]
+    heads = "dZ.reshape(N, T, heads, d).transpose(0, 2, 1, 3)"
+    backward = [
+        *_product_back("Y", "Z", "Wo", "bo", layer.bias),
+        Arrange("dO", heads, "dZ", "dZ by head"),
+        Sum("dV", "nhqk,nhqd->nhkd", A, "dO"),
+        Sum(f"d{A}", "nhqd,nhkd->nhqk", "dO", "V"),
+        *([Let("dP", "dA * m")] if drops else []),
+        Sum("s", "nhqk,nhqk->nhq1", "dP", "P", words="dP, averaged with the weights P"),
+        Let("dS", "P * (dP - s)", "a larger score takes from the other probabilities"),
+        Let("dQK", "dS / np.sqrt(d)"),
+        Sum("dQ", "nhqk,nhkd->nhqd", "dQK", "K"),
+        Sum("dK", "nhqk,nhqd->nhkd", "dQK", "Q"),
+        *(step for _, back in paths for step in back),
+        Join("dQKV", "dQ_columns", "dK_columns", "dV_columns", words="side by side again"),
+        *_product_back("QKV", "X", "Wqkv", "bqkv", layer.bias),
+    ]
+    return Derivation(forward, backward)
+
+
+def _product(out: str, code: str, X: str, W: str, b: str, bias: bool) -> list[Step]:
+    """X W + b."""
+    if not bias:
+        return [Sum(out, code, X, W)]
+    return [Sum(f"{X}{W}", code, X, W), Let(out, f"{X}{W} + {b}")]
+
+
+def _product_back(out: str, X: str, W: str, b: str, bias: bool) -> list[Step]:
+    """The gradients of X W + b."""
+    return [
+        Sum(f"d{W}", "nti,ntj->ij", X, f"d{out}"),
+        *([Sum(f"d{b}", "ntj->j", f"d{out}")] if bias else []),
+        Sum(f"d{X}", "ntj,ij->nti", f"d{out}", W),
+    ]
+
+
+def _softmax(layer: Any) -> list[Step]:
+    """P = softmax(S) over the keys; with a mask, a query that may attend to none has P = 0."""
+    masked = current().mask is not None
+    hides = masked or layer.causal
+    scores = "np.where(visible, QK / np.sqrt(d), -np.inf)" if hides else "QK / np.sqrt(d)"
+    visible = Given("visible", "which keys a query may attend to", _visible(layer))
+    top = Let("top", "np.where(M > -np.inf, M, 0)", "a query without keys has no maximum")
+    without = "0 for a query without keys"
+    return [
+        *([visible] if hides else []),
+        Sum("QK", "nhqd,nhkd->nhqk", "Q", "K"),
+        Let("S", scores),
+        Max("M", "nhqk->nhq1", "S"),
+        *([top] if masked else []),
+        Let("E", f"np.exp(S - {'top' if masked else 'M'})", "the shift changes no probability"),
+        Sum("E_sum", "nhqk->nhq1", "E"),
+        Let("P", "E / np.where(E_sum > 0, E_sum, 1)", without) if masked else Let("P", "E / E_sum"),
+    ]
+
+
+def _visible(layer: Any) -> Any:
+    def visible(symbols: Any) -> Any:
+        mask, T = current().mask, symbols["T"]
+        before = np.tri(T, dtype=bool)[None, None] if layer.causal else np.ones((1, 1, T, T), bool)
+        return before if mask is None else before & mask[:, None, None, :]
+
+    return visible
+
+
+def _factors(layer: Any) -> Any:
+    """The dropout factors (N, heads, T, T), drawn as the layer draws them."""
+
+    def factors(symbols: Any) -> Any:
+        P, T, k = symbols["P"], symbols["T"], layer.kv_heads or layer.heads
+        m = np.zeros((len(P), k, layer.heads // k, T, T), P.dtype)
+        key = layer._random_key()
+        for i, (queries, keys) in enumerate(layer._blocks(T, T, 0)):
+            block = m[..., queries, keys]
+            block[...] = layer._dropout_factors(block, key, i)
+        return m.reshape(P.shape)
+
+    return factors
+
+
+def _rotation(layer: Any) -> Any:
+    """cos and sin (T, d / 2) for the queries and keys of all positions."""
+    return lambda symbols: layer._rotation(0, symbols["T"], symbols["X"].dtype)
+
+
+def _operand(layer: Any, name: str) -> tuple[list[Step], list[Step]]:
+    """The steps from QKV to Q, K or V (N, heads, T, d), and from its gradient back to columns.
+
+    Before rope, Q is Q_heads. Before kv_heads are repeated, K is K_own.
+    """
+    heads = "kv_heads" if layer.kv_heads and name != "Q" else "heads"
+    rope, shared = layer.rope and name != "V", heads != "heads" and layer.kv_heads != layer.heads
+    own = f"{name}_own" if shared else name  # one for each of `heads`
+    first = f"{name}_heads" if rope else own
+    ends = {"Q": ":D", "K": f"D:D + {heads} * d", "V": f"D + {heads} * d:"}[name]
+    words = {"Q": "the queries, by head", "K": "the keys, by head", "V": "the values, by head"}
+    split = f"QKV[:, :, {ends}].reshape(N, T, {heads}, d).transpose(0, 2, 1, 3)"
+    joined = f"d{first}.transpose(0, 2, 1, 3).reshape(N, T, {heads} * d)"
+    forward: list[Step] = [Arrange(first, split, "QKV", words[name])]
+    back: list[Step] = [Arrange(f"d{name}_columns", joined, f"d{first}", "the heads side by side")]
+    if rope:
+        forward += rotated(first, own)
+        back = [*rotated(f"d{own}", f"d{first}", "-"), *back]
+    if shared:
+        repeated = f"np.repeat({own}, heads // {heads}, axis=1)"
+        grouped = f"d{name}.reshape(N, {heads}, heads // {heads}, T, d)"
+        forward.append(Arrange(name, repeated, own, "each repeated for its group of query heads"))
+        back = [
+            Arrange(f"d{name}_groups", grouped, f"d{name}", "by group of query heads"),
+            Sum(f"d{own}", "ngjtd->ngtd", f"d{name}_groups"),
+            *back,
+        ]
+    return forward, back

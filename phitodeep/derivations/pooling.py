@@ -1,0 +1,164 @@
+"""Pooling: one number for each window, or for all positions, of each channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from phitodeep.derivations.windows import SPACE, TAPS, arranged, covered, covering, places
+from phitodeep.layers.call import current
+from phitodeep.steps.step import Arrange, Derivation, Given, Let, Max, Step, Sum
+from phitodeep.types import Array
+
+U_WORDS = "the cells in each window"
+V_WORDS = "what arrives from each window that covers a cell"
+
+
+def avg_pool(layer: Any) -> Derivation:
+    """y = the sum of a window times 1 / m; each window passes dy / m to each of its cells."""
+    at, taps = f"n{SPACE[layer.rank]}", TAPS[layer.rank]
+    there, back = places(layer, covered), places(layer, covering, "back_")
+    uncounted = ", but not padding" if layer.padding == "same" else ""
+
+    def share(symbols: Any) -> Array:
+        X = symbols["X"]
+        shares: Array = layer._shares(layer._windows_on(X), X.dtype)
+        return shares
+
+    forward = [
+        *there,
+        arranged("U", "X", there, U_WORDS),
+        Sum("total", f"{at}{taps}c->{at}c", "U"),
+        Given("share", f"1 / m, where m counts the cells of the window{uncounted}", share),
+        Let("Y", "total * share"),
+    ]
+    backward = [
+        Let("g", "dY * share", "what a window passes to each of its cells"),
+        *back,
+        arranged("V", "g", back, V_WORDS),
+        Sum("dX", f"{at}{taps}c->{at}c", "V"),
+    ]
+    return Derivation(forward, backward)
+
+
+def max_pool(layer: Any) -> Derivation:
+    """y = the largest x of a window, which receives dy from every window that it wins."""
+    rank, at, taps = layer.rank, f"n{SPACE[layer.rank]}", TAPS[layer.rank]
+    there, back = places(layer, covered), places(layer, covering, "back_")
+    tap_of = [_tap(layer, axis) for axis in range(rank)]
+    padded = layer.padding not in (0, "valid")
+    U = "U_kept" if padded else "U"
+
+    def inside(symbols: Any) -> Array:
+        sizes = symbols["X"].shape[1:-1]
+        on_axis = [symbols[g.symbol] < n for g, n in zip(there, sizes, strict=True)]
+        on_all: Array = reduce(np.logical_and, on_axis)
+        return on_all[..., None]
+
+    padding = [
+        Given("inside", "whether the tap lies on X, not on padding", inside),
+        Let("U_kept", "np.where(inside, U, -np.inf)", "padding is never the largest"),
+    ]
+    forward = [
+        *there,
+        arranged("U", "X", there, U_WORDS),
+        *(padding if padded else ()),
+        Max("Y", f"{at}{taps}c->{at}c", U),
+    ]
+    backward = [
+        _winner(U, 1 + rank, _first_or_last_nan),
+        *back,
+        *tap_of,
+        arranged("V", "dY", back, V_WORDS),
+        arranged("won", "winner", back, "whether the cell is the winner there", rank + 1, tap_of),
+        Let("passed", "np.where(won, V, 0)"),
+        Sum("dX", f"{at}{taps}c->{at}c", "passed"),
+    ]
+    return Derivation(forward, backward)
+
+
+def _tap(layer: Any, axis: int) -> Given:
+    count = layer.pool[axis]
+    later = (1,) * (layer.rank - 1 - axis)
+    tap = np.arange(count).reshape(-1, *later)
+    return Given(TAPS[layer.rank][axis], "the number of each tap along its axis", lambda _: tap)
+
+
+def _winner(of: str, leading: int, choose: Callable[[Array], Array]) -> Given:
+    """Where the largest element is along all axes after the `leading` ones, except the last."""
+
+    def find(symbols: Any) -> Array:
+        A = symbols[of]
+        cells = A.reshape(*A.shape[:leading], -1, A.shape[-1])
+        first = choose(cells)[..., None, :]
+        return (np.arange(cells.shape[-2])[:, None] == first).reshape(A.shape)
+
+    return Given("winner", "whether this is the largest; of equal ones, the first", find)
+
+
+def _first(cells: Array) -> Array:
+    return cells.argmax(axis=-2)
+
+
+def _first_or_last_nan(cells: Array) -> Array:
+    nan = np.isnan(cells)
+    last = cells.shape[-2] - 1 - np.flip(nan, axis=-2).argmax(axis=-2)
+    return np.where(nan.any(axis=-2), last, _first(cells))
+
+
+# --- pools over all positions --------------------------------------------------------------------
+
+
+def global_avg_pool(layer: Any) -> Derivation:
+    """y = the sum over the m positions that count, divided by m, so each receives dy / m."""
+
+    def kept(symbols: Any) -> Array:
+        X = symbols["X"]
+        return _kept(layer, X)[..., 0].astype(X.dtype)
+
+    return Derivation(
+        [
+            Given("kept", "1 for each position, 0 if a mask leaves it out", kept),
+            Sum("m", "n...->n1", "kept"),
+            Sum("total", "n...c,n...->nc", "X", "kept"),
+            Let("Y", "total / np.maximum(m, 1)"),
+        ],
+        [
+            Let("g", "dY / np.maximum(m, 1)", "what each position that counts receives"),
+            Sum("dX", "nc,n...->n...c", "g", "kept"),
+        ],
+    )
+
+
+def global_max_pool(layer: Any) -> Derivation:
+    """y = the largest x of all positions, which receives dy; without a position, y is 0."""
+    if current().mask is None:
+        return Derivation([Max("Y", "n...c->nc", "X")], _to_winner("X", "dY"))
+    forward: list[Step] = [
+        Given("kept", "whether each position counts", lambda s: _kept(layer, s["X"])),
+        Max("some", "n...z->nz", "kept", words="whether any position counts"),
+        Let("X_kept", "np.where(kept, X, -np.inf)"),
+        Max("largest", "n...c->nc", "X_kept"),
+        Let("Y", "np.where(some, largest, 0)"),
+    ]
+    dlargest = Let("dlargest", "np.where(some, dY, 0)")
+    return Derivation(forward, [dlargest, *_to_winner("X_kept", "dlargest")])
+
+
+def _to_winner(X: str, dY: str) -> list[Step]:
+    everywhere = f"np.moveaxis(np.broadcast_to({dY}, (*X.shape[1:-1], *{dY}.shape)), -2, 0)"
+    return [
+        _winner(X, 1, _first),
+        Arrange("V", everywhere, dY, "what arrives for the channel, at each position"),
+        Let("dX", "np.where(winner, V, 0)"),
+    ]
+
+
+def _kept(layer: Any, X: Array) -> Array:
+    """Return which positions count, as (N, *sizes, 1)."""
+    mask: Array | None = layer._mask(X)
+    shape = *X.shape[:-1], 1
+    return np.ones(shape, bool) if mask is None else mask.reshape(shape)

@@ -1,0 +1,358 @@
+"""A step of training that stops where you want: `Sequential.debug`.
+
+The debugger runs the derivations of all layers, one step after another, so it can stop before each
+of them. Going back runs the program again, with the values that are already known.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import check_count
+from phitodeep.derivations.losses import givens
+from phitodeep.errors import ArgumentError, OrderError, UnknownNameError
+from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at
+from phitodeep.inspect.entries import Text, rms
+from phitodeep.inspect.hooks import active_edit
+from phitodeep.inspect.recording import prepared, updates_of
+from phitodeep.inspect.trace import Change, Difference, far, kind_of
+from phitodeep.layers.call import Call
+from phitodeep.steps import notation, run
+from phitodeep.steps.run import Edit, Position, Program, Scope
+from phitodeep.steps.step import evaluate, flat
+from phitodeep.training.inputs import Data
+from phitodeep.training.objective import Trainable
+from phitodeep.types import Array
+
+
+class Debugger:
+    """One step of training on a copy of a model, from X to the gradients, which stops anywhere.
+
+    position    the step that runs next; None at the end
+    loss        the loss, once it is known
+    breaks      the breakpoints
+
+    The methods are named as in Python's debugger: step, next, cont, set_break, where, p and list.
+    Each movement returns the new place.
+    """
+
+    def __init__(
+        self, model: Trainable, data: Data, call: Call, total: float | None = None
+    ) -> None:
+        """Takes a copy of a model, a checked batch, the mode, and the divisor of the loss."""
+        self._model, self._data, self._call, self._total = model, data, call, total
+        self._hooks: Edit | None = active_edit()
+        self.breaks: list[Breakpoint] = []
+        self._true: set[Breakpoint] = set()  # breakpoints whose condition held at the last step
+        self._unedited: list[Any] = []  # the values of a run without edits
+        self._restart(())
+
+    # --- running ---------------------------------------------------------------------------
+
+    def _program(self) -> Program:
+        """The whole step: forward, the loss, and backward."""
+        data, model = self._data, self._model
+        whole = Scope(model, call=self._call, dtype=model.dtype, X=data.X)
+        self._scopes = {"": whole}
+        yield from run.forward(whole)
+        symbols = givens(model.loss, whole["Y"], data.T, data.w, self._total)
+        loss = Scope(model.loss, "loss", call=self._call, dtype=model.dtype, **symbols)
+        yield from run.forward(loss, "P")
+        yield from run.backward(loss)
+        yield from run.backward(whole, loss["dP"])
+
+    def _restart(self, values: Sequence[Any]) -> None:
+        """Start again, and give the first steps these values."""
+        self._values: list[Any] = []  # of the steps that have run
+        self._log: list[Position] = []  # their positions
+        self._stopped: tuple[Position, str] | None = None  # just after this step, and why
+        self._true.clear()
+        self._running = self._program()
+        self.position: Position | None = next(self._running)
+        for value in values:
+            self._next(value)
+
+    def _next(self, value: Any) -> None:
+        """Give the current step its value, and move to the next one."""
+        assert self.position is not None
+        self._log.append(self.position)
+        self._values.append(value)
+        try:
+            self.position = self._running.send(value)
+        except StopIteration:
+            self.position = None
+        else:
+            self._scopes[self.position.scope.path] = self.position.scope
+
+    def advance(self) -> Position:
+        """Run one step, and return its position."""
+        position = self.position
+        if position is None:
+            raise OrderError("the step of training is over: call back() or restart().")
+        value, self._stopped = position.value(), None
+        self._next(value if self._hooks is None else self._hooks(position, value))
+        return position
+
+    # --- moving ----------------------------------------------------------------------------
+
+    def step(self, count: int = 1) -> Text:
+        """Run the next step, or several."""
+        for _ in range(check_count(count, "step: count")):
+            if self.advance() and self.position is None:
+                break
+        return self.where()
+
+    def next(self) -> Text:
+        """Run to the end of this layer's pass."""
+        place = self._place()
+        while self.advance() and self._place() == place:
+            pass
+        return self.where()
+
+    def cont(self) -> Text:
+        """Run to the next breakpoint, or to the end."""
+        while True:
+            before = self.advance()
+            if self.position is None or self._stops(before):
+                return self.where()
+
+    def back(self, count: int = 1) -> Text:
+        """Undo the last step, or several; edits made after that place are forgotten."""
+        count = check_count(count, "back: count")
+        if not self._values:
+            raise OrderError("there is nothing to undo: the debugger is at the start.")
+        self._restart(self._values[: max(0, len(self._values) - count)])
+        return self.where()
+
+    def restart(self) -> Text:
+        """Go back to the start, and forget all edits."""
+        self._restart(())
+        return self.where()
+
+    def until(self, key: str) -> Text:
+        """Run until the symbol of this key, such as "1.backward.dW", has its value."""
+        found = breakpoint_at(self._model, self._call, key, None)
+        if not found.symbol:
+            raise ArgumentError(
+                f"until takes a key with a symbol, such as '1.backward.dW', got {key!r}."
+            )
+        while not found.covers(before := self.advance()):
+            if self.position is None:
+                raise OrderError(f"{key!r} is not computed after this place: call restart() first.")
+        self._stopped = before, ""
+        return self.where()
+
+    def _place(self) -> tuple[str, str] | None:
+        position = self.position
+        return None if position is None else (position.scope.path, position.direction)
+
+    # --- breakpoints -----------------------------------------------------------------------
+
+    def set_break(self, key: str, when: str | None = None) -> Breakpoint:
+        """Stop at a place such as "2", "2.backward" or "2.backward.dW".
+
+        when    a condition on the symbols there, such as "abs(dX).max() > 10": stop right after the
+                step that makes it true
+        """
+        found = breakpoint_at(self._model, self._call, key, when)
+        self.breaks.append(found)
+        return found
+
+    def clear_break(self, key: str | None = None) -> None:
+        """Remove the breakpoints of this key, or all."""
+        if key is not None and all(b.key != key for b in self.breaks):
+            raise UnknownNameError.of(key, [b.key for b in self.breaks], "one of the breakpoints")
+        self.breaks = [b for b in self.breaks if key is not None and b.key != key]
+
+    def _stops(self, before: Position) -> bool:
+        """Whether to stop here, after the step at `before`."""
+        now, stop = self.position, False
+        for found in self.breaks:
+            if found.when is None:
+                entered = now is not None and found.covers(now)
+                stop |= entered and (bool(found.symbol) or not found.covers(before))
+            elif found.covers(before):
+                holds = self._holds(found.when, before.scope)
+                if holds and found not in self._true:
+                    stop, self._stopped = True, (before, f"now {found.when}")
+                (self._true.add if holds else self._true.discard)(found)
+        return stop
+
+    def _holds(self, condition: str, scope: Scope) -> bool:
+        try:
+            return bool(self._evaluated(condition, scope))
+        except NameError:  # not computed yet
+            return False
+
+    # --- looking ---------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """How many steps have run."""
+        return len(self._values)
+
+    @property
+    def value(self) -> Any:
+        """The value of the step that ran last."""
+        return self._values[-1] if self._values else None
+
+    @property
+    def loss(self) -> float | None:
+        """The loss, once it is known."""
+        scope = self._scopes.get("loss")
+        value = None if scope is None else scope.find("L")
+        return None if value is None else float(value)
+
+    def p(self, expression: str) -> Any:
+        """The value of a symbol or an expression of symbols, such as "X_hat" or "abs(dX).max()"."""
+        scope = self._scope()
+        try:
+            return self._evaluated(expression, scope)
+        except NameError as error:
+            known = ", ".join(scope.symbols())
+            raise UnknownNameError(
+                f"{error}: {scope.path or 'the model'} has so far {known}."
+            ) from None
+        except SyntaxError as error:
+            raise ArgumentError(
+                f"p takes a Python expression, got {expression!r}: {error.msg}."
+            ) from None
+
+    def _evaluated(self, expression: str, scope: Scope) -> Any:
+        return evaluate(expression, _Named(scope, self.loss))
+
+    def _scope(self) -> Scope:
+        """The symbols of the layer that runs or where a condition stopped, or else the model's."""
+        if self._stopped is not None:
+            return self._stopped[0].scope
+        return self._scopes[""] if self.position is None else self.position.scope
+
+    def where(self) -> Text:
+        """The place: layer, pass, and the step that runs next."""
+        position, lines = self.position, []
+        if self._stopped is not None:
+            position, why = self._stopped
+            lines = [f"   {notation.text(position.step)}", *([f"   {why}"] if why else [])]
+        if position is None:
+            return Text(f"the end: loss {self.loss:.6g}")
+        if self.position is not None and _heading(self.position) == _heading(position):
+            lines.append(f"-> {notation.text(self.position.step)}")
+        return Text("\n".join([_heading(position), *lines]))
+
+    __repr__ = where
+
+    def list(self) -> Text:
+        """All steps of this layer's pass, with the size of what has been computed."""
+        position = self.position if self._stopped is None else self._stopped[0]
+        if position is None:
+            return self.where()
+        scope, lines = position.scope, []
+        for step in flat(getattr(scope.derivation, position.direction)):
+            mark = "->" if self._stopped is None and step is position.step else "  "
+            value = scope.find(step.symbol) if step.symbol != "t" else None
+            size = "" if value is None else f"  |{rms(value):.4g}|"
+            lines.append(f"{mark} {notation.text(step)}{size}")
+        return Text("\n".join(lines))
+
+    # --- editing ---------------------------------------------------------------------------
+
+    def edit(self, place: str, value: Any) -> Text:
+        """Replace a symbol, or some of its elements: `edit("dY[0, 3]", 0.0)`.
+
+        The symbol belongs to the layer that runs, unless it has a path, as in "1.Y". The debugger
+        goes back to just after it was computed, so that all later steps use the new value.
+        """
+        name, _, rest = place.partition("[")
+        path, _, symbol = name.strip().rpartition(".")
+        scope = self._scopes.get(path) if path else self._scope()
+        here = "the model" if scope is None else scope.path or "the model"
+        found = [k for k, p in enumerate(self._log) if p.scope is scope and p.step.symbol == symbol]
+        if not found:
+            known = dict.fromkeys(p.step.symbol for p in self._log if p.scope is scope)
+            raise UnknownNameError(
+                f"{name!r} cannot be edited: {here} has so far {', '.join(known)}."
+            )
+        old = self._values[found[-1]]
+        new = np.array(old, copy=True)
+        try:
+            cells = evaluate(f"np.s_[{rest.rstrip().removesuffix(']')}]", {}) if rest else ...
+            new[cells] = value
+        except (IndexError, ValueError, TypeError, SyntaxError) as error:
+            raise ArgumentError(
+                f"{place!r} cannot be set to {value!r:.60} ({symbol} has shape {new.shape}): "
+                f"{error}."
+            ) from None
+        position = self._log[found[-1]]
+        self._restart([*self._values[: found[-1]], new])
+        self._stopped = self._log[-1], f"{position.name} is edited"
+        return self.where()
+
+    # --- what moved ------------------------------------------------------------------------
+
+    def diff(self) -> Difference:
+        """What the edits have moved so far, compared with a run without them.
+
+        An edited activation moves the loss; an edited gradient moves only what flows on from it,
+        and in the end the update.
+        """
+        base = copy.copy(self)
+        base._true = set()
+        base._restart(self._unedited[: len(self._values)])
+        while len(base._values) < len(self._values):
+            base.advance()
+        self._unedited = max(self._unedited, base._values, key=len)
+        here, there = self._updates(), base._updates()
+        rows = []
+        for path, layer in self._model.walk():
+            a, b = self._scopes.get(path), base._scopes.get(path)
+            if path and a is not None and b is not None:
+                pairs = [(a.find(n), b.find(n)) for n in ("Y", "dY")]
+                pairs += [(_gradients(a), _gradients(b)), (here.get(path), there.get(path))]
+                rows.append(Change(path, kind_of(layer), *(far(*pair) for pair in pairs)))
+        return Difference(self.loss, base.loss, tuple(rows))
+
+    def _updates(self) -> dict[str, dict[str, Array]]:
+        """What the optimizer would add to each parameter, once all gradients are known."""
+        if self.position is not None:
+            return {}
+        model = self._model.copy()
+        for path, layer in model.walk():
+            scope = self._scopes.get(path)
+            layer._frame.grads = {} if scope is None else _gradients(scope)
+        return updates_of(model)[0]
+
+
+def debug(
+    model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
+) -> Debugger:
+    """Return a debugger at the start of the model's next step: see `Sequential.debug`."""
+    data, twin, call = prepared(model, X, y, sample_weight, lengths)
+    return Debugger(twin, data, call)
+
+
+def _heading(position: Position) -> str:
+    """The layer and the pass of a position."""
+    inside = "" if position.t is None else f", t = {position.t}"
+    path = f"{position.scope.path}." if position.scope.path else ""
+    return f"{path}{position.direction} of {kind_of(position.scope.layer)}{inside}"
+
+
+def _gradients(scope: Scope) -> dict[str, Array]:
+    """The gradients of a layer's own parameters that are known so far."""
+    names = [*scope.layer.params, *scope.layer.tied]
+    found = {name: scope.find(f"d{name}") for name in names}
+    return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+
+class _Named:
+    """The symbols of a scope, and L for the loss."""
+
+    def __init__(self, scope: Scope, loss: float | None) -> None:
+        self.scope, self.loss = scope, loss
+
+    def __getitem__(self, name: str) -> Any:
+        return self.loss if name == "L" and self.loss is not None else self.scope[name]

@@ -1,0 +1,280 @@
+"""The arrays of a recorded step, by key, each with its formula and the origin of its cells."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from phitodeep.errors import UnknownNameError
+from phitodeep.inspect.recording import Passes
+from phitodeep.layers.call import within
+from phitodeep.steps import notation, run
+from phitodeep.steps.run import Edit, Scope
+from phitodeep.steps.step import Given, Step, flat
+from phitodeep.steps.terms import Why, why
+from phitodeep.types import Array, DType, describe
+
+DIRECTIONS = ("forward", "backward", "update")
+KEPT = 8  # layers whose symbols stay in memory
+SMALL = 8  # numbers that `explain` prints in full
+
+
+class Text(str):
+    """Text that an interactive session shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Entry:
+    """One array of a step: what a layer computed under one symbol.
+
+    key        path, direction and symbol, such as "1.backward.dW"
+    array      its values
+    formula    how it follows from other symbols, as plain text; `latex` is the same for typesetting
+    code       the NumPy expression, or the indices of a sum
+    """
+
+    def __init__(self, key: str, array: Any, step: Step, scope: Scope, layer: Any) -> None:
+        self.key, self.array, self.step = key, array, step
+        self._scope, self._layer = scope, layer
+
+    @property
+    def formula(self) -> str:
+        return notation.text(self.step, self._scope)
+
+    @property
+    def latex(self) -> str:
+        return notation.latex(self.step, self._scope)
+
+    @property
+    def code(self) -> str:
+        return self.step.code
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.shape(self.array)
+
+    def why(self, *cell: int) -> Why:
+        """The terms of one cell's sum, the largest first; their `total` is the cell."""
+        step, symbols = self.step, self._scope
+        if step.symbol not in symbols._series:
+            return why(step, symbols, *cell)
+        whole = why(Given(step.symbol, step.words, lambda _: None), symbols, *cell)  # checks it
+        place = tuple(int(k) % n for k, n in zip(cell, self.shape, strict=True))
+        t, inside = place[1], (place[0], *place[2:])
+        return why(step, symbols.at(t), *inside).renamed(whole.name)
+
+    def explain(self) -> Text:
+        """The formula, with the shape and the numbers of each symbol in it."""
+        lines = [self.formula, f"  {self.key} of {self._layer!r}"]
+        if self.step.words and self.step.words not in lines[0]:
+            lines.append(f"  {self.step.words}")
+        if self.code:
+            lines.append(
+                f"  in code: {self.code}"
+                + f"  of {', '.join(self.step.operands)}" * ("->" in self.code)
+            )
+        names = [*dict.fromkeys(n for n in self.step.operands if n != "t"), self.step.symbol]
+        width = max(map(len, names))
+        for name in names:
+            value = self.array if name == self.step.symbol else self._scope.find(name)
+            lines.append(f"  {name:{width}}  {_numbers(value)}")
+        return Text("\n".join(lines))
+
+    def __repr__(self) -> str:
+        return f"{self.key} {self.shape}: {self.formula}"
+
+
+def _numbers(value: Any) -> str:
+    """The shape of an array and its numbers, or their range if there are many."""
+    if value is None:
+        return "no values"
+    A = np.asarray(value)
+    if A.size <= SMALL:
+        shown = np.array2string(A, precision=4, suppress_small=True, separator=", ")
+        return f"{A.shape}  {' '.join(shown.split())}" if A.ndim else f"{A:.6g}"
+    if A.dtype.kind != "f":
+        return f"{A.shape}  from {A.min()} to {A.max()}"
+    return f"{A.shape}  from {A.min():.4g} to {A.max():.4g}, root mean square {rms(A):.4g}"
+
+
+def rms(A: Any) -> float:
+    """The root mean square of all elements."""
+    A = np.asarray(A, np.float64)
+    return float(np.sqrt(np.mean(A * A))) if A.size else 0.0
+
+
+class Entries(Mapping[str, Entry]):
+    """All arrays of a recorded step.
+
+    A key is a path, a direction and a symbol, such as "1.backward.dW"; "loss.backward.dP" belongs
+    to the loss. The direction may be left out if only one direction has the symbol: "1.dW". What a
+    layer receives and returns was recorded; what happens inside it is computed by its steps when
+    it is asked for.
+    """
+
+    def __init__(
+        self,
+        passes: Mapping[str, Passes],
+        *,
+        loss: Scope | None = None,
+        updates: Mapping[str, Mapping[str, Array]] | None = None,
+        dtype: DType = None,
+        edit: Edit | None = None,
+    ) -> None:
+        self._passes, self._loss, self._updates = passes, loss, updates or {}
+        self._dtype, self._edit = dtype, edit
+        self._scopes: dict[str, Scope] = {}  # the last few, the latest last
+
+    # --- keys ------------------------------------------------------------------------------
+
+    @cached_property
+    def _table(self) -> dict[str, dict[str, list[str]]]:
+        """The symbols of each direction, by path."""
+        table = {path: self._symbols(path) for path in self._passes}
+        if self._loss is not None:
+            forward, backward = self._loss.derivation
+            table["loss"] = {
+                "forward": ["P", *_names(forward)],
+                "backward": list(_names(backward)),
+            }
+        return table
+
+    def _symbols(self, path: str) -> dict[str, list[str]]:
+        passes = self._passes[path]
+        with within(passes.call):
+            forward, backward = run.derivation_of(passes.layer)
+        names = [*passes.layer.params, *passes.layer.tied]
+        found = {"forward": ["X", *names, *_names(forward)]}
+        if passes.dY is not None:
+            found["backward"] = [
+                "dY",
+                *(n for n in _names(backward) if n != "dX" or passes.dX is not None),
+            ]
+        if path in self._updates:
+            found["update"] = list(self._updates[path])
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        for path, directions in self._table.items():
+            for direction, names in directions.items():
+                for name in names:
+                    yield _key(path, direction, name)
+
+    def __len__(self) -> int:
+        return sum(
+            len(names) for directions in self._table.values() for names in directions.values()
+        )
+
+    def find(self, key: object) -> tuple[str, str, str]:
+        """The path, direction and symbol of a key."""
+        if not isinstance(key, str):
+            raise UnknownNameError(f"keys are texts such as {next(iter(self))!r}, got {key!r}.")
+        rest, _, name = key.rpartition(".")
+        path, _, direction = rest.rpartition(".")
+        if direction in DIRECTIONS:
+            if name in self._table.get(path, {}).get(direction, ()):
+                return path, direction, name
+        else:
+            directions = self._table.get(rest, {})
+            found = [d for d, names in directions.items() if name in names and d != "update"]
+            if len(found) == 1:
+                return rest, found[0], name
+            if found:
+                both = " or ".join(repr(_key(rest, d, name)) for d in found)
+                raise UnknownNameError(f"{key!r} is ambiguous: write {both}.")
+        raise UnknownNameError(self._unknown(key, path if direction in DIRECTIONS else rest))
+
+    def _unknown(self, key: str, path: str) -> str:
+        keys = list(self)
+        near = difflib.get_close_matches(
+            key,
+            [*keys, *(k.replace(".forward.", ".").replace(".backward.", ".") for k in keys)],
+            n=4,
+            cutoff=0.6,
+        )
+        if path in self._table:
+            listed = "; ".join(f"{d}: {', '.join(names)}" for d, names in self._table[path].items())
+            return f"there is no {key!r}. {path or 'The model'} has {listed}." + _meant(near)
+        paths = ", ".join(map(repr, self._table))
+        return f"there is no {key!r}: the paths are {paths}." + _meant(near)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            self.find(key)
+        except UnknownNameError:
+            return False
+        return True
+
+    # --- values ----------------------------------------------------------------------------
+
+    def __getitem__(self, key: str) -> Entry:
+        return self._entry(*self.find(key))
+
+    def _entry(self, path: str, direction: str, name: str) -> Entry:
+        scope = self.scope(path)
+        key = _key(path, direction, name)
+        if direction == "update":
+            array = self._updates[path][name]
+            step: Step = Given(name, "what the optimizer adds to it", lambda _: array)
+            return Entry(key, array, step, scope, scope.layer)
+        steps = {s.symbol: s for s in flat(getattr(scope.derivation, direction))}
+        owner = f"parameter of {describe(scope.layer)}"
+        received = "what the layer receives" if name in ("X", "dY", "P") else owner
+        step = steps.get(name) or Given(name, received, lambda _: None)
+        return Entry(key, scope[name], step, scope, scope.layer)
+
+    def scope(self, path: str) -> Scope:
+        """All symbols of a layer, or of the loss."""
+        if path == "loss" and self._loss is not None:
+            return self._loss
+        scope = self._scopes.pop(path, None) or self._made(path)
+        self._scopes[path] = scope
+        while len(self._scopes) > KEPT:
+            del self._scopes[next(iter(self._scopes))]
+        return scope
+
+    def _made(self, path: str) -> Scope:
+        passes = self._passes[path]
+
+        def result(child: str, name: str) -> Any:
+            inner = self._passes.get(run.path_inside(path, child))
+            return None if inner is None else scope.cast(getattr(inner, name))
+
+        scope = Scope(
+            passes.layer, path, call=passes.call, dtype=self._dtype, result=result, X=passes.X
+        )
+        if not run.has_steps(passes.layer):
+            recorded = {"Y": passes.Y, "dY": passes.dY, "dX": passes.dX}
+            recorded |= {f"d{name}": grad for name, grad in passes.grads.items()}
+            scope.values |= {name: scope.cast(a) for name, a in recorded.items() if a is not None}
+            return scope
+        run.run(run.forward(scope), self._edited)
+        if passes.dY is not None:
+            run.run(run.backward(scope, passes.dY), self._edited)
+        return scope
+
+    def _edited(self, position: run.Position, value: Any) -> Any:
+        """Apply the hooks that were active, except to X and dY, which were recorded after them."""
+        received = isinstance(position.step, run.Input)
+        return value if received or self._edit is None else self._edit(position, value)
+
+
+def _names(steps: Any) -> Iterator[str]:
+    """The symbols that steps compute, each once."""
+    yield from dict.fromkeys(step.symbol for step in flat(steps) if step.symbol != "t")
+
+
+def _key(path: str, direction: str, name: str) -> str:
+    return ".".join(part for part in (path, direction, name) if part)
+
+
+def _meant(near: list[str]) -> str:
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -1,0 +1,314 @@
+"""A step of training, layer by layer: `Sequential.trace`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import check_count
+from phitodeep.derivations.losses import givens
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.inspect.entries import Entries, rms
+from phitodeep.inspect.hooks import active_edit
+from phitodeep.inspect.recording import Recording, record, updates_of
+from phitodeep.layers.base import Layer
+from phitodeep.layers.call import calling
+from phitodeep.layers.containers import Container
+from phitodeep.steps import run
+from phitodeep.steps.run import Scope
+from phitodeep.table import Table, as_html
+from phitodeep.training.objective import Trainable
+from phitodeep.training.shortcuts import plan
+from phitodeep.types import Array
+
+HEAD = ("path", "layer", "|Y|", "|dY|", "|dW|", "update/W", "zeros", "note")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer in a step; sizes are root mean squares, and None where there is nothing."""
+
+    path: str
+    layer: str
+    Y: float
+    dY: float | None
+    dW: float | None  # of all parameters together
+    update: float | None  # the length of the update, divided by the length of the parameters
+    zeros: float  # the share of the elements of Y that are 0
+    note: str
+
+    def cells(self) -> tuple[str, ...]:
+        sizes = (self.Y, self.dY, self.dW, self.update)
+        shown = ("" if size is None else f"{size:.3g}" for size in sizes)
+        return (self.path, self.layer, *shown, f"{self.zeros:.0%}", self.note)
+
+
+class Trace(Entries):
+    """One step of training: a mapping from keys such as "1.backward.dW" to arrays and formulas.
+
+    loss      the loss
+    rows      one row per layer, which `print` shows as a table
+    sample    the sample whose share this is, or None for the whole batch: see `by_sample`
+
+    Arrays are float64, computed from what the layers received in the model's own dtype.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        *,
+        updates: dict[str, dict[str, Array]],
+        notes: dict[str, str],
+        below: tuple[str, ...] = (),
+        edit: run.Edit | None = None,
+        sample: int | None = None,
+    ) -> None:
+        self._recording, self._notes, self._below = recording, notes, below
+        self.loss, self.sample = recording.value, sample
+        super().__init__(
+            recording.passes,
+            loss=_loss_scope(recording, edit),
+            updates=updates,
+            dtype=np.float64,
+            edit=edit,
+        )
+
+    # --- the table -------------------------------------------------------------------------
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(self._row(path) for path, _ in self._recording.model.walk() if path)
+
+    def _row(self, path: str) -> Row:
+        passes = self._passes.get(path)
+        layer: Layer = dict(self._recording.model.walk())[path]
+        name = kind_of(layer)
+        if passes is None:
+            return Row(path, name, float("nan"), None, None, None, 0.0, "did not run")
+        grads = list(passes.grads.values())
+        return Row(
+            path=path,
+            layer=name,
+            Y=rms(passes.Y),
+            dY=None if passes.dY is None else rms(passes.dY),
+            dW=rms(np.concatenate([g.reshape(-1) for g in grads])) if grads else None,
+            update=self._ratio(path, layer),
+            zeros=float(np.mean(passes.Y == 0)),
+            note=self._notes.get(path, ""),
+        )
+
+    def _ratio(self, path: str, layer: Layer) -> float | None:
+        updates = self._updates.get(path)
+        if not updates:
+            return None
+        moved, size = (
+            np.sqrt(sum(float(np.vdot(a, a)) for a in arrays))
+            for arrays in (updates.values(), (layer.params[name] for name in updates))
+        )
+        return float(moved / size) if size else None
+
+    def table(self) -> Table:
+        n = len(self._recording.data.X)
+        of = f"sample {self.sample} of {n}" if self.sample is not None else f"{n} samples"
+        title = f"loss {self.loss:.6g}, {of}; |A| is the root mean square of A"
+        below = "\n".join(self._below)
+        return Table(title, HEAD, [row.cells() for row in self.rows], below)
+
+    def __str__(self) -> str:
+        return str(self.table()).rstrip()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def show(self) -> None:
+        """Print the table, drawn by rich in a terminal and in Jupyter."""
+        self.table().show()
+
+    # --- shares and differences ------------------------------------------------------------
+
+    def by_sample(self, n: int) -> Trace:
+        """The share of sample n: its term of the loss, and all gradients that come from it.
+
+        Gradients are linear in dP, so the shares of all samples add up to the gradients of the
+        batch. Forward arrays are those of the batch, and updates, which are not linear, are left
+        out.
+        """
+        recording = self._recording
+        count = len(recording.data.X)
+        n = check_count(n, "by_sample: n", minimum=-count, maximum=count - 1) % count
+        P, data, loss = recording.P, recording.data, recording.loss
+        w = np.zeros(loss.positions(P.shape), P.dtype)
+        w[n] = 1 if data.w is None else np.broadcast_to(data.w, w.shape)[n]
+        with calling(watch=None):
+            value, dP = loss.value_and_gradient(P, data.T, w, recording.total)
+        share = replace(
+            recording,
+            data=data._replace(w=w),
+            value=value,
+            dP=dP,
+            passes=recording.backward(dP),
+        )
+        return Trace(share, updates={}, notes=self._notes, edit=self._edit, sample=n)
+
+    def diff(self, other: Trace) -> Difference:
+        """How far this trace is from another one of the same layers."""
+        return difference(self, other)
+
+
+def _loss_scope(recording: Recording, edit: run.Edit | None) -> Scope:
+    """The symbols of the loss, in float64."""
+    loss, data = recording.loss, recording.data
+    P = recording.P.astype(np.float64)
+    symbols = givens(loss, P, data.T, data.w, recording.total)
+    scope = Scope(loss, "loss", call=recording.call, dtype=np.float64, **symbols)
+    run.run(run.forward(scope, "P"), edit)
+    run.run(run.backward(scope), edit)
+    return scope
+
+
+def trace(
+    model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
+) -> Trace:
+    """Record one step of training on a copy of the model: see `Sequential.trace`."""
+    edit = active_edit()
+    recording = record(model, X, y, sample_weight=sample_weight, lengths=lengths)
+    updates, why_not = updates_of(recording.model)
+    notes = plan(model, model.loss).notes
+    below = (f"in training: {note}" for note in notes)
+    return Trace(
+        recording,
+        updates=updates,
+        notes=_notes(recording, notes),
+        below=(*below, *([why_not] if why_not else [])),
+        edit=edit,
+    )
+
+
+def _notes(recording: Recording, shortcuts: tuple[str, ...]) -> dict[str, str]:
+    """What is worth knowing about each layer."""
+    found: dict[str, str] = {}
+    top = recording.model.layers
+    for path, layer in recording.model.walk():
+        passes, notes = recording.passes.get(path), []
+        if path.isdecimal():
+            notes += [
+                "fused in training"
+                for note in shortcuts
+                if f"({path})" in note or (layer is top[-1] and note.startswith(f"{layer!r} and"))
+            ]
+        if not layer.trainable and layer.params:
+            notes.append("frozen")
+        if passes is None:
+            continue
+        if not run.has_steps(layer):
+            notes.append("no steps(): boundaries only")
+        arrays = {"Y": passes.Y, "dY": passes.dY, **{f"d{n}": g for n, g in passes.grads.items()}}
+        notes += [
+            f"{name} is not finite"
+            for name, a in arrays.items()
+            if a is not None and not np.isfinite(a).all()
+        ]
+        if passes.dY is not None and not passes.dY.any():
+            notes.append("no gradient arrives")
+        found[path] = ", ".join(notes)
+    return found
+
+
+# --- differences -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    """How far the arrays of one layer differ, relative to their size; None where there is none."""
+
+    path: str
+    layer: str
+    Y: float | None
+    dY: float | None
+    dW: float | None
+    update: float | None
+
+    def cells(self) -> tuple[str, ...]:
+        numbers = (self.Y, self.dY, self.dW, self.update)
+        shown = ("" if x is None else "same" if x == 0 else f"{x:.2g}" for x in numbers)
+        return (self.path, self.layer, *shown)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two traces of the same layers.
+
+    loss, before    both losses; None before they are known
+    rows            one per layer: |A - B| / |B| for each array
+    """
+
+    loss: float | None
+    before: float | None
+    rows: tuple[Change, ...]
+
+    def table(self) -> Table:
+        if self.loss is None or self.before is None:
+            moved = "the loss is not known yet"
+        elif self.loss == self.before:
+            moved = f"the loss is the same, {self.loss:.6g}"
+        else:
+            moved = f"the loss goes from {self.before:.6g} to {self.loss:.6g}"
+        title = f"{moved}; entries are |A - B| / |B|"
+        head = ("path", "layer", "Y", "dY", "dW", "update")
+        return Table(title, head, [row.cells() for row in self.rows], "")
+
+    def __str__(self) -> str:
+        return str(self.table()).rstrip()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+
+def difference(new: Trace, old: Trace) -> Difference:
+    """Compare two traces layer by layer."""
+    rows = []
+    for row in old.rows:
+        a, b = new._passes.get(row.path), old._passes.get(row.path)
+        if a is None or b is None:
+            raise ArgumentError(
+                f"diff compares traces of the same layers, and only one of them has {row.path!r}."
+            )
+        if a.Y.shape != b.Y.shape:
+            raise ShapeError(
+                f"diff compares traces of batches of the same shape, and the Y of {row.path} has "
+                f"the shapes {a.Y.shape} and {b.Y.shape}."
+            )
+        ups = (new._updates.get(row.path), old._updates.get(row.path))
+        rows.append(
+            Change(
+                row.path,
+                row.layer,
+                far(a.Y, b.Y),
+                far(a.dY, b.dY),
+                far(a.grads, b.grads),
+                far(*ups),
+            )
+        )
+    return Difference(new.loss, old.loss, tuple(rows))
+
+
+def kind_of(layer: Any) -> str:
+    """How tables name a layer: a container without the layers inside, which have rows."""
+    return type(layer).__name__ if isinstance(layer, Container) else repr(layer)
+
+
+def far(A: Any, B: Any) -> float | None:
+    """|A - B| / |B| of two arrays, or of two dicts of arrays; None if one is missing or empty."""
+    if A is None or B is None or len(A) == 0:
+        return None
+    if isinstance(A, dict):
+        A, B = (np.concatenate([a.reshape(-1) for a in D.values()]) for D in (A, B))
+    apart, size = rms(np.subtract(A, B, dtype=np.float64)), rms(B)
+    return apart / size if size else apart

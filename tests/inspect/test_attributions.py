@@ -1,0 +1,688 @@
+"""Attributions agree with differences of the score, and leave the model alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import models
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackwardError,
+    NotBuiltError,
+    ShapeError,
+)
+from phitodeep.layers import (
+    Chain,
+    Conv2D,
+    Dense,
+    Embedding,
+    Flatten,
+    Layer,
+    MultiHeadAttention,
+    Parallel,
+    ReLU,
+    Residual,
+    Select,
+    Softmax,
+    Tanh,
+    Upsample2D,
+)
+from phitodeep.layers.call import Event, inference, watching
+from phitodeep.layers.resizing import resize
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.testing import numeric_gradient
+from phitodeep.types import Array
+
+METHODS = ("gradient", "gradient_x_input", "integrated")
+
+
+def mlp(dtype: str = "float32") -> Sequential:
+    """A model whose prediction mode differs from its training mode, with its own statistics."""
+    builder = SequentialBuilder(5, seed=1).dtype(dtype).dense(8).batch_norm().tanh().dropout(0.5)
+    model = builder.dense(3).build()
+    rng = np.random.default_rng(0)
+    model.train(
+        2 * rng.standard_normal((20, 5)) + 1, rng.standard_normal((20, 3)), epochs=3, verbose=0
+    )
+    return model
+
+
+def cnn(dtype: str = "float32") -> Sequential:
+    builder = SequentialBuilder(7, 6, 2, seed=1).dtype(dtype)
+    return builder.conv2d(4, 3).tanh().avg_pool2d(2).flatten().dense(3).build()
+
+
+def lstm(dtype: str = "float32") -> Sequential:
+    return (
+        SequentialBuilder(4, 3, seed=1)
+        .dtype(dtype)
+        .lstm(5, return_sequences=False)
+        .dense(3)
+        .build()
+    )
+
+
+def sequence(dtype: str = "float32") -> Sequential:
+    builder = SequentialBuilder(4, 6, seed=1).dtype(dtype).dense(6)
+    return stirred(builder.transformer_block(2, causal=True).dense(3).build())
+
+
+def stirred(model: Sequential) -> Sequential:
+    """The model with other weights, so that none is 0 or 1."""
+    rng = np.random.default_rng(2)
+    model.set_weights({k: rng.standard_normal(a.shape) / 2 for k, a in model.get_weights().items()})
+    return model
+
+
+def gpt(dtype: str = "float64", **options: Any) -> Sequential:
+    builder = models.gpt(11, 6, layers=1, heads=2, dim=8, dropout=0.3, **options)
+    return stirred(builder.seed(1).dtype(dtype).build())
+
+
+MODELS: dict[str, Callable[..., Sequential]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "lstm": lstm,
+    "sequence": sequence,
+}
+each = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+
+
+def samples(model: Sequential, n: int = 4) -> Array:
+    shape = model.input_shape or model.known_input() or ()
+    X: Array = np.random.default_rng(3).standard_normal((n, *shape))
+    return X.astype(model.dtype)
+
+
+def scores(P: Array, target: Any, step: int = -1) -> Array:
+    """The outputs of the targets; of a sequence, those of one step."""
+    P = P if P.ndim == 2 else P[:, step]
+    return P[np.arange(len(P)), target]
+
+
+def highest(model: Sequential, X: Array) -> Array:
+    P = model.predict(X)
+    return (P if P.ndim == 2 else P[:, -1]).argmax(-1)
+
+
+# --- gradients -------------------------------------------------------------------------------
+
+
+@each
+@pytest.mark.parametrize("target", [None, 1, [2, 0, 1, 1]])
+def test_the_gradient_is_the_slope_of_the_score(make: Any, target: Any) -> None:
+    model = make(dtype="float64")
+    X = samples(model)
+    chosen = highest(model, X) if target is None else target
+    assert target is not None or len(set(chosen)) > 1
+    expected = numeric_gradient(lambda X: scores(model.predict(X), chosen).sum(), X)
+    found = model.attributions(X, target=target)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+    times = model.attributions(X, "gradient_x_input", target=target)
+    np.testing.assert_array_equal(times, found * X)
+
+
+@pytest.mark.parametrize("step", [0, 2, -2])
+def test_another_step_is_explained(step: int) -> None:
+    model = sequence(dtype="float64")
+    X = samples(model)
+    expected = numeric_gradient(lambda X: scores(model.predict(X), 2, step).sum(), X)
+    found = model.attributions(X, target=2, step=step)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+    assert (found[:, (step + 1) % 4 :] == 0).all()  # the attention is causal
+
+
+def test_a_linear_model_is_explained_exactly() -> None:
+    model = Sequential(Dense(4, 3), seed=0, dtype="float64")
+    X, W = samples(model), model.layers[0].W[:, 1]
+    np.testing.assert_array_equal(model.attributions(X, target=1), np.tile(W, (4, 1)))
+    np.testing.assert_array_equal(model.attributions(X, "gradient_x_input", target=1), X * W)
+    for steps in (1, 2, 7):
+        found = model.attributions(X, "integrated", target=1, baseline=0.5, steps=steps)
+        np.testing.assert_allclose(found, (X - 0.5) * W, rtol=1e-13)
+
+
+@pytest.mark.parametrize("last", ["softmax", "log_softmax", "sigmoid"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_score_is_the_logit(last: str, method: str) -> None:
+    plain = SequentialBuilder(5, seed=1).dense(8).tanh().dense(3).build()
+    model = getattr(SequentialBuilder(5, seed=1).dense(8).tanh().dense(3), last)().build()
+    nested = Sequential(
+        plain.layers[0].copy(), Chain(*(k.copy() for k in model.layers[1:])), seed=1
+    )
+    for each in (plain.layers[2], model.layers[2], nested.layers[1].layers[1]):
+        each.W *= 1000  # probabilities are 0 and 1, and have no slope
+    X = samples(plain)
+    expected = plain.attributions(X, method)
+    assert (expected != 0).any()
+    np.testing.assert_array_equal(model.attributions(X, method), expected)
+    np.testing.assert_array_equal(nested.attributions(X, method), expected)
+
+
+def test_a_softmax_along_another_axis_is_part_of_the_model() -> None:
+    model = SequentialBuilder(4, 3, seed=1).dtype("float64").softmax(axis=1).build()
+    X = samples(model)
+    expected = numeric_gradient(lambda X: scores(model.predict(X), 2).sum(), X)
+    np.testing.assert_allclose(model.attributions(X, target=2), expected, atol=1e-9)
+    by_number = SequentialBuilder(4, 3, seed=1).dtype("float64").softmax(axis=2).build()
+    assert set(by_number.attributions(X, target=2)[:, -1, 2]) == {1.0}
+
+
+def test_a_model_with_its_own_forward_runs_as_written() -> None:
+    class Squared(Sequential):
+        def forward(self, X: Array, **options: Any) -> Array:
+            return super().forward(X, **options) ** 2
+
+        def backward(self, dY: Array) -> Any:
+            return super().backward(2 * np.sqrt(self.seen) * dY)
+
+    model = Squared(Dense(3, 2), Softmax(), seed=0, dtype="float64")
+    X = samples(model)
+    Squared.seen = model.predict(X)
+    expected = numeric_gradient(lambda X: scores(model.predict(X), 1).sum(), X)
+    np.testing.assert_allclose(model.attributions(X, target=1), expected, rtol=1e-6, atol=1e-9)
+
+
+# --- integrated gradients ----------------------------------------------------------------------
+
+
+@each
+@pytest.mark.parametrize("baseline", [None, -0.3, "sample", "all"])
+def test_integrated_gradients_add_up_to_the_difference(make: Any, baseline: Any) -> None:
+    model = make(dtype="float64")
+    X = samples(model)
+    b: Any = {"sample": X[2] + 1, "all": X[::-1] - 1}.get(baseline, baseline)
+    start = np.broadcast_to(0.0 if b is None else b, X.shape)
+    k = highest(model, X)
+    expected = scores(model.predict(X), k) - scores(model.predict(start), k)
+    found = model.attributions(X, "integrated", baseline=b)
+    assert found.shape == X.shape
+    np.testing.assert_allclose(found.reshape(4, -1).sum(1), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_integrated_gradients_equal_the_integral_along_the_path() -> None:
+    model = mlp(dtype="float64")
+    X, n = samples(model), 4000
+    middles = (np.arange(n) + 0.5) / n
+    slopes = sum(model.attributions(a * X, target=1) for a in middles) / n
+    found = model.attributions(X, "integrated", target=1)
+    np.testing.assert_allclose(found, slopes * X, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_more_steps_make_up_for_kinks(dtype: str) -> None:
+    model = (
+        SequentialBuilder(6, seed=0).dtype(dtype).dense(64).relu().dense(64).relu().dense(3).build()
+    )
+    X, b = samples(model, 50), np.linspace(-1, 1, 6)
+    k = highest(model, X)
+    expected = scores(model.predict(X), k) - scores(model.predict(0 * X + b), k)
+    errors = [
+        np.abs(model.attributions(X, "integrated", baseline=b, steps=n).sum(1) - expected).max()
+        for n in (5, 50, 500)
+    ]
+    assert errors[1] < 0.1 * np.abs(expected).mean()
+    assert errors[2] < 0.01 * np.abs(expected).mean()
+    assert errors[0] > 3 * errors[1] > 9 * errors[2]
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+TOKENS = np.array([[3, 1, 4, 0, 5, 9], [2, 6, 10, 7, 8, 3]])  # no token twice in a sample
+
+
+def test_the_gradient_of_tokens_is_that_of_their_vectors() -> None:
+    model = gpt(tied=False)
+    found = model.attributions(TOKENS, target=2)
+    assert found.shape == (2, 6, 8)
+    W = model.layers[0].params["W"]
+    own = W.copy()
+    for i, row in enumerate(TOKENS):
+
+        def score(given: Array, row: Array = row) -> float:
+            W[...] = given
+            return float(model.predict(row[None])[0, -1, 2])
+
+        slope = numeric_gradient(score, own)
+        np.testing.assert_allclose(found[i], slope[row], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("baseline", [None, "vector", "all"])
+def test_each_token_gets_one_number(tied: bool, baseline: Any) -> None:
+    model = gpt(tied=tied)
+    vectors = model.layers[0].params["W"][TOKENS]
+    b: Any = {"vector": vectors[0, 0], "all": vectors[::-1]}.get(baseline, 0)
+
+    def after(vectors: Array) -> Array:
+        with inference():
+            for layer in model.copy().layers[1:]:
+                vectors = layer.forward(vectors)
+        return scores(vectors, 4)
+
+    gradient = model.attributions(TOKENS, target=4)
+    times = model.attributions(TOKENS, "gradient_x_input", target=4)
+    np.testing.assert_allclose(times, (gradient * vectors).sum(-1), rtol=1e-12)
+    found = model.attributions(
+        TOKENS, "integrated", target=4, baseline=None if baseline is None else b, steps=300
+    )
+    assert found.shape == TOKENS.shape
+    expected = after(vectors) - after(np.broadcast_to(b, vectors.shape).copy())
+    np.testing.assert_allclose(found.sum(1), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_tokens_inside_a_checkpoint(method: str) -> None:
+    layers: list[Layer] = [Embedding(7, 4), Dense(4, 6), Tanh(), Dense(6, 3)]
+    plain = Sequential(*layers, seed=0, dtype="float64")
+    plain.build((5,))
+    model = Sequential(Chain(*(k.copy() for k in plain.layers), checkpoint=True), dtype="float64")
+    model.build((5,))
+    X = np.arange(10).reshape(2, 5) % 7
+    expected = plain.attributions(X, method, target=1)
+    assert expected.any()
+    np.testing.assert_array_equal(model.attributions(X, method, target=1), expected)
+
+
+def test_time_distributed_tokens_get_one_number_each() -> None:
+    word = Chain(Embedding(9, 4), Flatten(), Dense(12, 5), Tanh())
+    model = SequentialBuilder(2, 3, seed=0).dtype("float64").time_distributed(word)
+    built = model.lstm(4, return_sequences=False).dense(3).build()
+    X = np.arange(12).reshape(2, 2, 3) % 9
+    P0 = scores(built.predict(X), 1)
+    W = built.layers[0].layer.layers[0].W
+    found = built.attributions(X, "integrated", target=1)
+    W[...] = 0
+    assert found.shape == X.shape
+    np.testing.assert_allclose(
+        found.sum((1, 2)), P0 - scores(built.predict(X), 1), rtol=1e-9, atol=1e-10
+    )
+
+
+# --- padding -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("make", [lstm, sequence, gpt])
+@pytest.mark.parametrize("step", [-1, -2, 1])
+def test_padding_is_as_if_it_were_not_there(make: Any, method: str, step: int) -> None:
+    model = make(dtype="float64")
+    X = TOKENS if make is gpt else samples(model, 3)
+    step = -1 if make is lstm else step
+    lengths = np.array([3, X.shape[1], 2])[: len(X)]
+    found = model.attributions(X, method, target=1, step=step, lengths=lengths)
+    for n, x, a in zip(lengths, X, found, strict=True):
+        alone = model.attributions(x[None, :n], method, target=1, step=step)[0]
+        np.testing.assert_allclose(a[:n], alone, rtol=1e-9, atol=1e-12)
+        assert not a[n:].any()
+
+
+# --- Grad-CAM ------------------------------------------------------------------------------------
+
+
+def by_hand(model: Sequential, X: Array, k: int, end: int) -> Array:
+    """Grad-CAM of the output of layer `end` - 1: slopes by differences, pixels one by one."""
+
+    def run(layers: list[Layer], A: Array) -> Array:
+        with inference():
+            for layer in layers:
+                A = layer.forward(A)
+        return A
+
+    A = run(model.layers[:end], X)
+    dA = numeric_gradient(lambda A: run(model.layers[end:], A)[:, k].sum(), A)
+    maps = np.zeros((len(X), *X.shape[1:3]))
+    for n in range(len(X)):
+        small = sum(dA[n, ..., c].mean() * A[n, ..., c] for c in range(A.shape[-1]))
+        maps[n] = bilinear(np.maximum(small, 0), X.shape[1:3])
+    return maps
+
+
+def bilinear(image: Array, shape: tuple[int, ...]) -> Array:
+    found = np.zeros(shape)
+    for place in np.ndindex(*shape):
+        corners = []
+        for i, old, new in zip(place, image.shape, shape, strict=True):
+            at = min(max((i + 0.5) * old / new - 0.5, 0), old - 1)
+            low = int(at)
+            corners.append([(low, 1 - at + low), (min(low + 1, old - 1), at - low)])
+        found[place] = sum(u * v * image[i, j] for i, u in corners[0] for j, v in corners[1])
+    return found
+
+
+@pytest.mark.parametrize(("layer", "end"), [(None, 3), ("2", 3), ("1", 2), ("0", 1)])
+def test_grad_cam_by_hand(layer: str | None, end: int) -> None:
+    model = cnn(dtype="float64")
+    X = samples(model, 6)
+    found = model.attributions(X, "grad_cam", target=1, layer=layer)
+    assert found.shape == (6, 7, 6)
+    assert (found > 0).any()
+    assert (found == 0).any()
+    np.testing.assert_allclose(found, by_hand(model, X, 1, end), rtol=1e-6, atol=1e-8)
+
+
+def test_grad_cam_takes_the_whole_block() -> None:
+    layers = [Conv2D(3, 3, padding="same"), Residual(Conv2D(3, 3, padding="same"), ReLU())]
+    tail: list[Layer] = [Conv2D(4, (7, 6)), Flatten(), Dense(4, 2)]  # its one pixel says nothing
+    model = Sequential(*layers, *tail, seed=0, dtype="float64")
+    model.build((7, 6, 2))
+    X = samples(model)
+    found = model.attributions(X, "grad_cam", target=0)
+    np.testing.assert_array_equal(found, model.attributions(X, "grad_cam", target=0, layer="1"))
+    inner = model.attributions(X, "grad_cam", target=0, layer="1.layers.0")
+    assert not np.allclose(found, inner)
+    np.testing.assert_allclose(found, by_hand(model, X, 0, 2), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("shape", "reshaped"), [((42,), True), ((7, 6), True), ((7, 6, 1), False)])
+def test_maps_have_the_size_of_the_image(shape: tuple[int, ...], reshaped: bool) -> None:
+    builder = SequentialBuilder(*shape, seed=0)
+    builder = builder.reshape(7, 6, 1) if reshaped else builder
+    model = builder.conv2d(4, 3).relu().max_pool2d(2).flatten().dense(3).build()
+    assert model.attributions(samples(model), "grad_cam").shape == (4, 7, 6)
+
+
+@pytest.mark.parametrize("factor", [2, 3, (4, 1)])
+def test_resize_is_upsample(factor: Any, rng: np.random.Generator) -> None:
+    X = rng.standard_normal((2, 5, 4, 3))
+    Y = Upsample2D(factor, "bilinear").forward(X)
+    np.testing.assert_array_equal(resize(X, *Y.shape[1:3]), Y)
+
+
+def test_resize_gives_any_size() -> None:
+    for old in range(1, 30):
+        for new in range(1, 60):
+            Y = resize(np.ones((1, old, 1, 1)), new, 1)
+            np.testing.assert_allclose(Y, np.ones((1, new, 1, 1)), rtol=1e-12)
+
+
+# --- what stays as it is -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("given", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("method", [*METHODS, "grad_cam"])
+def test_the_dtype_is_the_models(dtype: str, given: str, method: str) -> None:
+    model = cnn(dtype=dtype)
+    found = model.attributions((3 * samples(model)).astype(given), method)
+    assert found.dtype == dtype
+    assert np.isfinite(found).all()
+    if method != "grad_cam":
+        assert gpt(dtype).attributions(TOKENS, method).dtype == dtype
+
+
+@pytest.mark.parametrize("method", [*METHODS, "grad_cam"])
+def test_a_pending_backward_pass_is_not_disturbed(method: str) -> None:
+    def step(between: Callable[[Sequential, Array], Any]) -> list[Array]:
+        builder = SequentialBuilder(7, 6, 2, seed=1).conv2d(4, 3).batch_norm().relu().dropout(0.5)
+        model = builder.flatten().dense(3).softmax().build()
+        X, outputs = samples(model), []
+        for _ in range(2):  # dropout draws a new mask in each pass
+            Y = model.forward(X)
+            before = {k: a.copy() for k, a in model.get_weights().items()}
+            between(model, X)
+            for k, a in model.get_weights().items():
+                np.testing.assert_array_equal(a, before[k], err_msg=k)
+            dX = model.backward(np.cos(Y))
+            assert dX is not None
+            grads = [g for _, layer in model.walk() for g in dict(layer.grads).values()]
+            outputs += [Y, dX, *(g.copy() for g in grads), *model.get_weights().values()]
+        return outputs
+
+    expected = step(lambda model, X: None)
+    found = step(lambda model, X: model.attributions(X[:3] + 1, method))
+    assert len(found) == len(expected) > 10
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_x_and_the_baseline_are_not_written() -> None:
+    model = mlp()
+    X = samples(model)
+    baseline = X + 1
+    kept = X.copy()
+    for array in (X, baseline):
+        array.setflags(write=False)
+    for method in METHODS:
+        options = {"baseline": baseline} if method == "integrated" else {}
+        found = model.attributions(X, method, **options)
+        assert found.flags.writeable
+        assert not np.shares_memory(found, X)
+    np.testing.assert_array_equal(X, kept)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("make", [mlp, sequence, gpt])
+def test_batches_are_bounded_and_change_nothing(
+    make: Any, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make(dtype="float64")
+    X = np.tile(TOKENS, (4, 1))[:7] if make is gpt else samples(model, 7)
+    options: dict[str, Any] = {"target": [0, 1, 2, 0, 1, 2, 0]}
+    if make is not mlp:
+        options["lengths"] = [4, 1, 3, 2, 4, 2, 3]
+    if method == "integrated":
+        options |= {"steps": 20, "baseline": 0.1 if make is gpt else samples(model, 8)[:0:-1]}
+    expected = model.attributions(X, method, **options)
+    sizes = []
+    monkeypatch.setattr(model, "samples_at_once", lambda: 3)
+    with watching(
+        lambda event: sizes.append(len(event.array)) if event.array is not None else None
+    ):
+        found = model.attributions(X, method, **options)
+    assert max(sizes) == 3
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
+
+
+def test_an_active_watcher_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = cnn(dtype="float64")
+    X, seen = samples(model), set()
+
+    def halve(event: Event) -> Array | None:
+        seen.add(event[:3])
+        double = event[:3] in {("forward", "after", "1"), ("backward", "after", "")}
+        return 2 * event.array if double and event.array is not None else None
+
+    expected = 4 * model.attributions(X, target=0)
+    cam = 2 * model.attributions(X, "grad_cam", target=0, layer="1")
+    with watching(halve):
+        found = model.attributions(X, target=0)
+        doubled = model.attributions(X, "grad_cam", target=0, layer="1")
+    assert {("forward", "before", ""), ("backward", "before", "4")} <= seen
+    np.testing.assert_allclose(2 * found, expected, rtol=1e-12)
+    np.testing.assert_allclose(doubled, cam, rtol=1e-12)
+
+
+@pytest.mark.parametrize("what", ["forward", "backward"])
+def test_a_watcher_in_training_may_ask_for_attributions(what: str) -> None:
+    model = sequence("float64")
+    X = samples(model)
+    expected = model.attributions(X, target=1)
+    found: list[Array] = []
+
+    def ask(event: Event) -> None:
+        if event.what == what and event.path == "0" and not found:
+            found.append(model.attributions(X, target=1))
+
+    with watching(ask):  # this pass needs no dX, and has a mask
+        model.train(X, np.zeros((4, 4, 3)), lengths=[4, 2, 1, 3], epochs=1, verbose=0)
+    np.testing.assert_array_equal(found[0], expected)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+class Cut(Layer):
+    """Passes no gradient on."""
+
+    def forward(self, X: Any) -> Any:
+        return X.copy()
+
+    def backward(self, dY: Any) -> Any:
+        return None
+
+
+def table() -> Sequential:
+    tokens = Chain(Select([2], tokens=True), Embedding(7, 3), Flatten())
+    return SequentialBuilder(3, seed=0).parallel(Select([0, 1]), tokens).dense(2).build()
+
+
+def two_embeddings() -> Sequential:
+    model = Sequential(Parallel(Embedding(7, 3), Embedding(7, 2)), Dense(5, 2))
+    model.build((4,))
+    return model
+
+
+def ask(make: Callable[[], Sequential], *args: Any, **options: Any) -> Callable[[], Any]:
+    def call() -> Any:
+        model = make()
+        X = samples(model) if not model.takes_tokens else np.zeros((2, 4), int)
+        return model.attributions(X, *args, **options)
+
+    return call
+
+
+WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "method": (ask(mlp, "gradcam"), ArgumentError, r'method must be "gradient", .*"grad_cam", got'),
+    "option": (ask(mlp, steps=3), ArgumentError, r'steps= is an option of method="integrated"'),
+    "baseline's method": (ask(mlp, "grad_cam", baseline=0), ArgumentError, r"baseline= is .*leave"),
+    "layer's method": (ask(cnn, layer="1"), ArgumentError, r'layer= is an option of method="grad'),
+    "keyword": (ask(mlp, index=3), ArgumentTypeError, r"takes no index=: write target="),
+    "unbuilt": (
+        lambda: Sequential(Conv2D(2, 3)).attributions(np.ones((1, 4, 4, 1))),
+        NotBuiltError,
+        r"call build\(input_shape\)",
+    ),
+    "target": (ask(mlp, target=3), ArgumentError, r"from 0 to 2, .* 3 outputs, got 3"),
+    "targets": (ask(mlp, target=[0, 1, -1, 2]), ArgumentError, r"from 0 to 2, .*got -1"),
+    "target's kind": (
+        ask(mlp, target=1.0),
+        ArgumentTypeError,
+        r"an integer or 4 integers.*float64",
+    ),
+    "target's shape": (ask(mlp, target=[1, 2]), ArgumentTypeError, r"4 integers.*shape \(2,\)"),
+    "step": (ask(sequence, step=4), ArgumentError, r"step must be <= 3, got 4"),
+    "step's kind": (ask(sequence, step=0.5), ArgumentTypeError, r"step must be an integer"),
+    "no steps": (ask(mlp, step=1), ArgumentError, r"step=1 needs outputs .*returns \(N, 3\)"),
+    "padded step": (
+        ask(sequence, step=2, lengths=[4, 3, 2, 4]),
+        ArgumentError,
+        r"sample 2 has no step 2: it has 2 steps",
+    ),
+    "step before the first": (
+        ask(sequence, step=-3, lengths=[4, 3, 2, 4]),
+        ArgumentError,
+        r"sample 2 has no step -3: it has 2 steps",
+    ),
+    "no step at all": (
+        ask(sequence, lengths=[4, 0, 2, 4]),
+        ArgumentError,
+        r"sample 1 has no step -1: it has 0 steps",
+    ),
+    "output": (
+        lambda: SequentialBuilder(4, 4, 1).relu().build().attributions(np.ones((1, 4, 4, 1))),
+        ShapeError,
+        r"\(N, K\) or \(N, T, K\), .* shape \(4, 4, 1\): end it with Flatten",
+    ),
+    "steps": (ask(mlp, "integrated", steps=0), ArgumentError, r"steps must be >= 1, got 0"),
+    "too many steps": (
+        ask(mlp, "integrated", steps=1001),
+        ArgumentError,
+        r"steps must be <= 1000, got 1001",
+    ),
+    "baseline": (
+        ask(mlp, "integrated", baseline=np.ones(4)),
+        ShapeError,
+        r"one sample of shape \(5,\), or an array like X, \(4, 5\), got shape \(4,\)",
+    ),
+    "baseline of tokens": (
+        ask(gpt, "integrated", baseline=np.ones(4)),
+        ShapeError,
+        r"shape \(4, 8\), or an array like the vectors of the tokens, \(2, 4, 8\)",
+    ),
+    "infinite baseline": (
+        ask(mlp, "integrated", baseline=np.full(5, np.nan)),
+        ArgumentError,
+        r"baseline\[0\] is nan",
+    ),
+    "no images": (ask(mlp, "grad_cam"), ArgumentError, r"needs a layer that .*Conv2D"),
+    "unknown layer": (
+        ask(cnn, "grad_cam", layer="conv1"),
+        ArgumentError,
+        r"got 'conv1': the model has no such layer. Similar ones that do: 1, ",
+    ),
+    "layer without images": (
+        ask(cnn, "grad_cam", layer="4"),
+        ArgumentError,
+        r"got '4': it returns samples of shape \(3,\)",
+    ),
+    "layer's type": (ask(cnn, "grad_cam", layer=1), ArgumentError, r"got 1: the model has no such"),
+    "several images per sample": (
+        lambda: (
+            SequentialBuilder(2, 4, 4, 1)
+            .time_distributed(Conv2D(2, 3))
+            .flatten()
+            .dense(2)
+            .build()
+            .attributions(np.ones((3, 2, 4, 4, 1)), "grad_cam")
+        ),
+        ShapeError,
+        r"'0.layer' returns 6 images for 3 samples",
+    ),
+    "columns of tokens": (
+        lambda: table().attributions(np.ones((2, 3))),
+        ArgumentError,
+        r"tokens have no gradient, .* 0.branches.1.layers.1 turn",
+    ),
+    "two embeddings": (ask(two_embeddings), ArgumentError, r"0.branches.0, 0.branches.1 turn"),
+    "X": (lambda: mlp().attributions(np.ones((2, 4))), ShapeError, r"takes 5 features"),
+}
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), WRONG.values(), ids=WRONG)
+def test_errors_say_what_to_do(call: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind) as error:
+        call()
+    assert re.search(message, str(error.value)), str(error.value)
+
+
+def test_a_gradient_that_does_not_arrive_is_refused() -> None:
+    model = Sequential(Cut(), Dense(3, 2))
+    model.build((3,))
+    with pytest.raises(BackwardError, match="does not reach its input"):
+        model.attributions(np.ones((2, 3)))
+
+
+# --- attention maps ------------------------------------------------------------------------------
+
+
+def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:
+    model = models.gpt(11, 5, layers=2, heads=2, dim=8).seed(3).dtype("float64").build()
+    X = np.random.default_rng(0).integers(0, 11, (3, 5))
+    maps = model.attention_maps(X)
+    attention = {p: part for p, part in model.walk() if isinstance(part, MultiHeadAttention)}
+    assert maps.keys() == attention.keys()
+    assert len(maps) == 2
+    _, cache = model.run_with_cache(X)
+    for path, P in maps.items():
+        part = attention[path]
+        Q, K, _ = np.split(cache[f"{path}.X"] @ part.Wqkv + part.bqkv, 3, axis=-1)
+        Q, K = (A.reshape(3, 5, 2, 4).swapaxes(1, 2) for A in (Q, K))
+        S = np.where(np.tri(5, dtype=bool), Q @ K.swapaxes(-1, -2) / 2, -np.inf)
+        E = np.exp(S - S.max(axis=-1, keepdims=True))
+        np.testing.assert_allclose(P, E / E.sum(axis=-1, keepdims=True), atol=1e-12)
+    short = model.attention_maps(X, lengths=[5, 2, 4])
+    assert all(not P[1, :, :, 2:].any() for P in short.values())
+
+
+def test_attention_maps_need_attention() -> None:
+    model = Sequential(Dense(3, 2))
+    with pytest.raises(ArgumentError, match="needs a MultiHeadAttention"):
+        model.attention_maps(np.ones((1, 3)))

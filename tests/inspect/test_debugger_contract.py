@@ -1,0 +1,54 @@
+"""The debugger runs every layer to the same gradients as training, and edits every symbol."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from phitodeep.layers.chain import Chain
+from phitodeep.model import Sequential
+from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made
+from phitodeep.types import Shape
+
+ALL = [*[(make, shape, 0) for make, shape in EXAMPLES], *TOKENS]
+ROWS = {repr(make()): (make, shape, tokens) for make, shape, tokens in reversed(ALL)}
+ROWS = {name: row for name, row in ROWS.items() if not name.startswith("TiedDense")}  # in a chain
+every = pytest.mark.parametrize(("make", "shape", "tokens"), list(ROWS.values()), ids=list(ROWS))
+
+
+def model_of(make: Make, shape: Shape) -> Sequential:
+    layer = made(make, shape)
+    layers = [layer] if type(layer) is not Chain else layer.layers
+    model = Sequential(*layers, dtype="float64", seed=1)
+    model.build(shape[1:])
+    return model
+
+
+@every
+def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> None:
+    model = model_of(make, shape)
+    X, y = data(model, shape, tokens)
+    trace = model.trace(X, y)
+    db = model.debug(X, y)
+    db.cont()
+    assert db.loss == pytest.approx(trace.loss, rel=1e-9)
+    for path, passes in trace._passes.items():
+        for name, gradient in passes.grads.items():
+            np.testing.assert_allclose(db._scopes[path][f"d{name}"], gradient, atol=1e-9)
+    assert not any(row.Y or row.dY or row.dW for row in db.diff().rows)
+    places = dict.fromkeys((p.scope.path, p.direction, p.step.symbol) for p in db._log)
+    rng = np.random.default_rng(0)
+    editable = [place for place in places if place[0]]
+    for k in rng.permutation(len(editable))[:12]:
+        path, direction, symbol = editable[k]
+        where = [p for p in db._log if (p.scope.path, p.step.symbol) == (path, symbol)][-1]
+        value = db._values[db._log.index(where)]
+        if np.asarray(value).dtype.kind != "f" or where.direction != direction:
+            continue
+        db.edit(f"{path}.{symbol}", value + 0.25)
+        db.cont()
+        found = db.diff()
+        if direction == "backward":
+            assert found.loss == found.before
+        db.restart()
+        db.cont()
