@@ -31,10 +31,12 @@ from phitodeep.hints import OF_MODELS, OF_TRAIN
 from phitodeep.inspect.attributions import attention_maps, attributions
 from phitodeep.inspect.cache import Cache, Patched, run_with_cache
 from phitodeep.inspect.debugger import Debugger, debug
+from phitodeep.inspect.diagnosis import Diagnosis
 from phitodeep.inspect.hooks import Hook, Hooks
 from phitodeep.inspect.profile import Profile, profile
 from phitodeep.inspect.samples import SampleGradients, sample_gradients
 from phitodeep.inspect.summary import summarize
+from phitodeep.inspect.symptoms import diagnose
 from phitodeep.inspect.trace import Trace, trace
 from phitodeep.io.model_file import (
     Differences,
@@ -804,6 +806,47 @@ class Sequential(Trainable):
         found = profile(self, X, y, batch_size=size, steps=steps)
         found.show()
         return found
+
+    def diagnose(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        sample_weight: Any = None,
+        lengths: Any = None,
+        overfit: int = 500,
+        verbose: int | bool = 1,
+    ) -> Diagnosis:
+        """Look for what commonly goes wrong, and return the findings; there may be none.
+
+            report = model.diagnose(X, y)
+            print(report)
+            for finding in report:
+                print(finding.name, finding.path, finding.remedy)
+
+        One training step is recorded and compared with thresholds that were calibrated on healthy
+        and sick models; a few steps and predictions are tried. All of it runs on copies of the
+        model, with at most 512 samples of X (N, ...) and y, evenly spaced: no weight, statistic or
+        random stream of the model changes. The start loss is checked only before the first step of
+        training, and whether X is used, only after it. What shows in the course of training, such
+        as spikes, is the task of the callback `Diagnose`.
+
+        overfit      the maximum number of steps in which 20 samples should be learnt, the most
+                     expensive check; 0 leaves it out
+        verbose      0: show no progress of these steps
+
+        X, y, `sample_weight` and `lengths` are as in `train`. The findings are explained in
+        docs/diagnosis.md.
+        """
+        return diagnose(
+            self,
+            X,
+            y,
+            sample_weight=sample_weight,
+            lengths=lengths,
+            overfit=overfit,
+            verbose=verbose,
+        )
 
     # --- see backpropagation ---------------------------------------------------------------
 

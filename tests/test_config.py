@@ -85,6 +85,7 @@ from phitodeep.training import callbacks
 from phitodeep.training.callbacks import (
     Callback,
     CSVLogger,
+    Diagnose,
     EarlyStopping,
     JSONLogger,
     LambdaCallback,
@@ -280,6 +281,7 @@ CALLBACKS: list[Callback] = [
     CSVLogger("log.csv", append=True),
     JSONLogger("log.jsonl", append=True),
     TensorBoard("runs", histograms=10),
+    Diagnose(5, verbose=0),
 ]
 EVERYTHING = [
     *(make() for make, *_ in LAYERS),

@@ -9,11 +9,13 @@ from phitodeep.training.callback import (
     as_callbacks,
 )
 from phitodeep.training.checkpoint import ModelCheckpoint
+from phitodeep.training.diagnose import Diagnose
 from phitodeep.training.logs import CSVLogger, JSONLogger, TensorBoard
 
 __all__ = [
     "CSVLogger",
     "Callback",
+    "Diagnose",
     "EarlyStopping",
     "JSONLogger",
     "LambdaCallback",

@@ -36,6 +36,14 @@ class Trainable(Chain, registered=False):
         """Train the model: see `Sequential.train`."""
         raise NotImplementedError
 
+    def predict(self, X: Any, *args: Any, **options: Any) -> Array:
+        """Return the outputs for X: see `Sequential.predict`."""
+        raise NotImplementedError
+
+    def evaluate(self, X: Any, y: Any = None, *args: Any, **options: Any) -> dict[str, Any]:
+        """Return the loss and the metrics: see `Sequential.evaluate`."""
+        raise NotImplementedError
+
     def samples_at_once(self) -> int:
         """Return how many samples to evaluate at a time."""
         raise NotImplementedError
