@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.derivations.embedding import angles, rotated
+from phitodeep.functional import cos_and_sin
 from phitodeep.layers.call import current
 from phitodeep.steps.step import Arrange, Derivation, Given, Join, Let, Max, Step, Sum, size
 
@@ -114,7 +115,7 @@ def _factors(layer: Any) -> Any:
 
 def _rotation(layer: Any) -> Any:
     """cos and sin (T, d / 2) for the queries and keys of all positions."""
-    return lambda symbols: layer._rotation(0, symbols["T"], symbols["X"].dtype)
+    return lambda s: cos_and_sin(0, s["T"], s["d"], 10000.0, s["X"].dtype)
 
 
 def _operand(layer: Any, name: str) -> tuple[list[Step], list[Step]]:

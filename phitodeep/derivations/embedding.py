@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.functional import one_hot
+from phitodeep.functional import cos_and_sin, one_hot
 from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step, Sum, size
 from phitodeep.types import Array
 
@@ -59,24 +59,24 @@ def sinusoidal_encoding(layer: Any) -> Derivation:
 def rotary_embedding(layer: Any) -> Derivation:
     """Each pair is rotated by its angle, and its gradient by the opposite angle."""
 
-    def cos_and_sin(symbols: Any) -> tuple[Array, Array]:
-        found: tuple[Array, Array] = layer._cos_and_sin(symbols["start"], symbols["X"])
-        return found
+    def turn(symbols: Any) -> tuple[Array, Array]:
+        T, D = symbols["X"].shape[1:]
+        return cos_and_sin(symbols["start"], T, D, layer.base, symbols["X"].dtype)
 
     return Derivation(
-        [*_steps(layer), *angles(cos_and_sin, "base^(-2i / D)"), *rotated("X", "Y")],
+        [*_steps(layer), *angles(turn, "base^(-2i / D)"), *rotated("X", "Y")],
         rotated("dY", "dX", "-"),
     )
 
 
-def angles(cos_and_sin: Callable[[Any], tuple[Array, Array]], w: str) -> list[Step]:
+def angles(turn: Callable[[Any], tuple[Array, Array]], w: str) -> list[Step]:
     """cos and sin of the angles t w_i (T, D), and what else a rotation reads.
 
-    `cos_and_sin` finds them for one feature of each pair, (T, D / 2), from the symbols.
+    `turn` finds them for one feature of each pair, (T, D / 2), from the symbols.
     """
 
     def table(k: int) -> Any:
-        return lambda symbols: np.tile(cos_and_sin(symbols)[k], 2)
+        return lambda symbols: np.tile(turn(symbols)[k], 2)
 
     def sign(symbols: Any) -> Array:
         D = symbols["cos"].shape[-1]

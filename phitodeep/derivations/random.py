@@ -16,9 +16,15 @@ def dropout(layer: Any) -> Derivation:
     if not current().training:
         return _unchanged()
     words = "drawn: 1 for what is kept, 0 for what is dropped"
+
+    def kept(symbols: Any) -> Array:
+        X = symbols["X"]
+        drawn: Array = layer.uniform(layer._mask_shape(X.shape))
+        return (drawn >= layer.rate).astype(X.dtype)
+
     return Derivation(
         [
-            Given("kept", words, lambda symbols: layer._kept(symbols["X"])),
+            Given("kept", words, kept),
             Let("m", "kept / (1 - rate)", "so that the mean of y is x"),
             Let("Y", "m * X"),
         ],
