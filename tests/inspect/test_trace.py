@@ -299,7 +299,7 @@ def test_the_options_of_training(name: str) -> None:
         "rmsprop",
         Adam(lambda step: 0.1 / (1 + step)),
     ],
-    ids=str,
+    ids=lambda optimizer: str(optimizer).partition(" at 0x")[0],
 )
 def test_the_update_is_that_of_the_optimizer(optimizer: Any) -> None:
     model = dense(L.BatchNorm(), L.Tanh(), optimizer=optimizer, alpha=None)
