@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.layers.call import Call, current, within
+from phitodeep.layers.call import Call, calling, current, within
 from phitodeep.steps.step import Derivation, Given, Loop, Step, Through
 from phitodeep.types import Array, DType, settings
 
@@ -177,10 +177,16 @@ def _boundaries(layer: Any) -> Derivation:
         )
 
     def forward(symbols: Any) -> Any:
-        return np.array(layer.forward(symbols["X"]))
+        states = [A for _, part in layer.walk() for A in part.state.values()]
+        before = [A.copy() for A in states]
+        Y = np.array(layer.forward(symbols["X"]))
+        for state, old in zip(states, before, strict=True):  # steps record nothing
+            state[...] = old
+        return Y
 
     def backward(symbols: Any) -> Any:
-        forward(symbols)  # so that nothing else has run between the two passes
+        with calling(again=True):  # so that nothing else has run between the two passes
+            forward(symbols)
         return layer.backward(symbols["dY"])
 
     def gradient(name: str) -> Given:
