@@ -355,7 +355,8 @@ class Debugger:
                 f"{error}."
             ) from None
         position = self._log[found[-1]]
-        self._restart([*self._values[: found[-1]], new])
+        number = type(old) in (bool, int, float)  # it takes the dtype of what it meets
+        self._restart([*self._values[: found[-1]], new.item() if number else new])
         self._stopped = self._log[-1], f"{position.name} is edited"
         return self.where()
 
