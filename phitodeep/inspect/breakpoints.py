@@ -145,4 +145,5 @@ def _known(layer: Any, path: str, call: Call) -> list[str]:
     else:
         own = [*layer.params, *layer.state, *layer.tied]
     passes = [_names(layer, path, direction, call) for direction in ("forward", "backward")]
-    return [*passes[0], *passes[1], *own, *settings(layer)]
+    numbers = [name for name, value in settings(layer).items() if type(value) in (int, float)]
+    return [*passes[0], *passes[1], *own, *numbers]
