@@ -31,7 +31,6 @@ from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
 
-
 FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of expressions
 
 

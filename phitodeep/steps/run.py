@@ -188,18 +188,18 @@ def _boundaries(layer: Any) -> Derivation:
         with calling(again=True):  # so that nothing else has run between the two passes
             forward(symbols)
         dX = layer.backward(symbols["dY"])
-        gradients.update({name: dW.copy() for name, dW in layer.grads.items()})
+        kept.update({name: dW.copy() for name, dW in layer.grads.items()})
         return dX
 
     def gradient(name: str) -> Given:
         def find(symbols: Any) -> Any:
-            if name not in gradients:  # dX was replayed or edited
+            if name not in kept:  # dX was replayed or edited
                 backward(symbols)
-            return gradients[name]
+            return kept[name]
 
         return Given(f"d{name}", words, find)
 
-    gradients: dict[str, Array] = {}
+    kept: dict[str, Array] = {}  # the gradients of the backward pass that ran
     names = [*layer.params, *layer.tied]
     return Derivation(
         [Given("Y", words, forward)], [Given("dX", words, backward), *map(gradient, names)]

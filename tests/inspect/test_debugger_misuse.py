@@ -56,13 +56,13 @@ def test_a_condition_on_the_last_step_of_a_round_holds_in_its_round() -> None:
 
 
 def test_places_after_a_layer_that_ends_the_mask() -> None:
-    """Softmax over the samples' features refuses a mask, but none reaches it."""
-    model = model_of(L.GRU(3, return_sequences=False), L.Reshape(3, 1), L.Softmax(1), L.Flatten())
-    db = model.debug(S, RNG.standard_normal((6, 3)), lengths=LENGTHS)
-    assert "2.backward.dX" in db.places()
-    db.set_break("2.backward")
+    """Softmax over axis 1 refuses a mask, but none reaches it."""
+    model = model_of(L.GRU(3, return_sequences=False), L.Chain(L.Reshape(3, 1), L.Softmax(1)))
+    db = model.debug(S, RNG.standard_normal((6, 3, 1)), lengths=LENGTHS)
+    assert "1.layers.1.backward.dX" in db.places()
+    db.set_break("1.layers.1.backward")
     assert "backward of Softmax" in str(db.cont())
-    assert db.until("2.backward.dX")
+    assert db.until("1.layers.1.backward.dX")
 
 
 # --- edits -------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_an_edited_number_keeps_the_dtype_of_what_it_meets() -> None:
 def test_what_is_no_text(wrong: Any) -> None:
     db = dense().debug(X, Y)
     for call in (db.p, db.why, lambda place: db.edit(place, 1.0)):
-        with pytest.raises(ArgumentTypeError, match="the debugger takes a .* as a text, got"):
+        with pytest.raises(ArgumentTypeError, match=r"the debugger takes a .* as a text, got"):
             call(wrong)
     with pytest.raises(ArgumentTypeError, match="takes a condition as a text"):
         db.set_break("0", when=True)  # type: ignore[arg-type]
