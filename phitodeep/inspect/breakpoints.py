@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from phitodeep.errors import ArgumentError, UnknownNameError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.inspect.hooks import layer_at
 from phitodeep.inspect.trace import kind_of
 from phitodeep.layers.call import Call, within
 from phitodeep.steps import run
 from phitodeep.steps.run import Position
-from phitodeep.steps.step import flat
+from phitodeep.steps.step import Through, flat
 from phitodeep.training.objective import Trainable
+from phitodeep.types import settings
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,15 @@ class Breakpoint:
     when: str | None
 
     def covers(self, position: Position) -> bool:
-        path = position.scope.path
         return (
-            (path == self.path or path.startswith(f"{self.path}.") or not self.path)
+            self.includes(position.scope.path)
             and self.direction in ("", position.direction)
             and self.symbol in ("", position.step.symbol)
         )
+
+    def includes(self, path: str) -> bool:
+        """Whether a layer is here or inside the layer that is here."""
+        return path == self.path or path.startswith(f"{self.path}.") or not self.path
 
     def __str__(self) -> str:
         return self.key + (f" when {self.when}" if self.when else "")
@@ -49,28 +54,49 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
         ".".join(parts[k + 1 :]),
     )
     layer = model.loss if path == "loss" else layer_at(model, f"{path}.Y".removeprefix("."))
+    calls = {place: call for place, _, call in reached(model, call)}
+    if path not in calls:
+        raise ArgumentError(
+            f"the debugger does not stop in {path!r}: a layer around it has no steps(), so both of "
+            "its passes are one step."
+        )
     if symbol:
-        names = _names(layer, path, direction, call)
+        names = _names(layer, path, direction, calls[path])
         if symbol not in names:
             what = f"one of the symbols of {kind_of(layer)} in its {direction} pass"
             raise UnknownNameError.of(symbol, names, what)
+    found = Breakpoint(str(key), path, direction, symbol, when)
     if when is not None:
-        try:
-            ast.parse(when, mode="eval")
-        except SyntaxError as error:
-            raise ArgumentError(f"when={when!r} is not a Python expression: {error.msg}.") from None
-    return Breakpoint(str(key), path, direction, symbol, when)
+        _check_condition(found, model, call)
+    return found
+
+
+def reached(model: Trainable, call: Call) -> Iterator[tuple[str, Any, Call]]:
+    """Yield (path, layer, call) of the layers that run step by step, and of the loss."""
+    yield from _inside("", model, call)
+    yield "loss", model.loss, call
+
+
+def _inside(path: str, layer: Any, call: Call) -> Iterator[tuple[str, Any, Call]]:
+    yield path, layer, call
+    with within(call):
+        steps = list(flat(run.derivation_of(layer).forward))
+    for step in steps:
+        if isinstance(step, Through):
+            mask = call.mask if isinstance(step.mask, str) else step.mask
+            child = layer.children()[step.child]
+            yield from _inside(run.path_inside(path, step.child), child, call._replace(mask=mask))
 
 
 def keys(model: Trainable, call: Call) -> Iterator[str]:
     """Yield every key of a model that a breakpoint takes, from whole layers to single symbols."""
-    for path, layer in [*model.walk(), ("loss", model.loss)]:
+    for path, layer, inside in reached(model, call):
         if path:
             yield path
         for direction in ("forward", "backward"):
             place = f"{path}.{direction}".removeprefix(".")
             yield place
-            yield from (f"{place}.{name}" for name in _names(layer, path, direction, call))
+            yield from (f"{place}.{name}" for name in _names(layer, path, direction, inside))
 
 
 def _names(layer: Any, path: str, direction: str, call: Call) -> list[str]:
@@ -81,3 +107,43 @@ def _names(layer: Any, path: str, direction: str, call: Call) -> list[str]:
     with within(call):
         steps = getattr(run.derivation_of(layer), direction)
     return list(dict.fromkeys([*given, *(s.symbol for s in flat(steps) if s.symbol != "t")]))
+
+
+# --- what the user writes ----------------------------------------------------------------------
+
+
+def checked_text(value: object, what: str) -> str:
+    """Return a text that the user gives; refuse anything else."""
+    if not isinstance(value, str):
+        raise ArgumentTypeError(f"the debugger takes {what} as a text, got {value!r:.80}.")
+    return value
+
+
+def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:
+    """Refuse a condition that is not an expression, or has names that no layer there has."""
+    when = checked_text(found.when, "a condition")
+    try:
+        nodes = list(ast.walk(ast.parse(when, mode="eval")))
+    except (SyntaxError, ValueError) as error:
+        raise ArgumentError(f"when={when!r} is not a Python expression: {error}.") from None
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    known = ["L", "t"]
+    for path, layer, inside in reached(model, call):
+        if found.includes(path):
+            known += _known(layer, path, inside)
+    for node in names:
+        if node.id not in {*known, *own, *vars(builtins), "np"}:
+            raise UnknownNameError.of(node.id, dict.fromkeys(known), "one of the symbols there")
+
+
+def _known(layer: Any, path: str, call: Call) -> list[str]:
+    """All symbols that the scope of a layer or a loss may have."""
+    if path == "loss":
+        own = ["T", "w", "total", "share"]
+    else:
+        own = [*layer.params, *layer.state, *layer.tied]
+    passes = [_names(layer, path, direction, call) for direction in ("forward", "backward")]
+    numbers = [name for name, value in settings(layer).items() if type(value) in (int, float)]
+    return [*passes[0], *passes[1], *own, *numbers]

@@ -77,8 +77,9 @@ def largest_update(course: Course) -> Measures:
 
 def validation_periodic(course: Course) -> Measures:
     """The autocorrelation of the changes that one period and two periods have in common."""
-    if len(course.test) < EPOCHS or min(course.test) <= 0:
+    if len(course.test) < EPOCHS:
         raise NotChecked(f"there are fewer than {EPOCHS} epochs with test data")
+    _check_positive(course)
     changes = np.diff(np.log(course.test))
     changes -= np.median(changes)
     bound = 3 * float(np.quantile(np.abs(changes), 0.75))  # a few large ones must not decide
@@ -92,10 +93,16 @@ def validation_periodic(course: Course) -> Measures:
     yield Measure("", common[period], f"{text}{common[period]:.2f}")
 
 
+def _check_positive(course: Course) -> None:
+    if min(course.test) <= 0:
+        raise NotChecked("the test loss is not always positive")
+
+
 def validation_rising(course: Course) -> Measures:
     test, train = course.test, course.train
-    if len(test) <= PATIENCE or min(test) <= 0:
+    if len(test) <= PATIENCE:
         raise NotChecked("there are too few epochs with test data")
+    _check_positive(course)
     best = int(np.argmin(test))
     since, last = len(test) - 1 - best, min(test[-PATIENCE:])
     rise = last / test[best] - 1 if train[-1] < train[best] else 0.0

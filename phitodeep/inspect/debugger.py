@@ -7,7 +7,7 @@ of them. Going back runs the program again, with the values that are already kno
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 import numpy as np
@@ -16,7 +16,7 @@ from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, OrderError, UnknownNameError
 from phitodeep.inspect import places
-from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at, keys
+from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at, checked_text, keys
 from phitodeep.inspect.entries import Entry, Text
 from phitodeep.inspect.hooks import active_edit
 from phitodeep.inspect.prompt import Prompt
@@ -30,6 +30,8 @@ from phitodeep.steps.terms import Why, why
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
+
+FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of expressions
 
 
 class Debugger:
@@ -62,7 +64,9 @@ class Debugger:
         whole = Scope(model, call=self._call, dtype=model.dtype, X=data.X)
         self._scopes = {"": whole}
         yield from run.forward(whole)
-        symbols = givens(model.loss, whole["Y"], data.T, data.w, self._total)
+        symbols = {"P": whole["Y"], "T": data.T, "w": data.w, "total": self._total}
+        if run.has_steps(model.loss):
+            symbols = givens(model.loss, *symbols.values())
         loss = Scope(model.loss, "loss", call=self._call, dtype=model.dtype, **symbols)
         yield from run.forward(loss, "P")
         yield from run.backward(loss)
@@ -179,17 +183,23 @@ class Debugger:
                 entered = now is not None and found.covers(now)
                 stop |= entered and (bool(found.symbol) or not found.covers(before))
             elif found.covers(before):
-                holds = self._holds(found.when, before.scope)
+                holds = self._holds(found, before)
                 if holds and found not in self._true:
                     stop, self._stopped = True, (before, f"now {found.when}")
                 (self._true.add if holds else self._true.discard)(found)
         return stop
 
-    def _holds(self, condition: str, scope: Scope) -> bool:
+    def _holds(self, found: Breakpoint, before: Position) -> bool:
         try:
-            return bool(self._evaluated(condition, scope))
+            return bool(self._evaluated(str(found.when), _seen(before)))
         except NameError:  # not computed yet
             return False
+        except FAILURES as error:
+            self._stopped = before, "a condition failed"
+            raise ArgumentError(
+                f"the condition of the breakpoint {found} fails at {before.key}: {error}. It must "
+                "be True or False, as abs(dX).max() > 10 is: use .any() or .all() for an array."
+            ) from None
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -220,7 +230,7 @@ class Debugger:
         scope, name = self._named(expression)
         if name in scope:
             return scope[name]
-        if scope is not self._scope() and name.isidentifier():
+        if scope.path != self._scope().path and name.isidentifier():
             raise UnknownNameError(f"there is no {expression!r} yet: {places.so_far(scope)}.")
         try:
             return self._evaluated(expression, self._scope())
@@ -236,25 +246,30 @@ class Debugger:
         scope, name = self._named(symbol)
         if name not in scope:
             raise UnknownNameError(f"there is no {symbol!r} yet: {places.so_far(scope)}.")
-        ran = [p.step for p in self._log if p.scope is scope and p.step.symbol == name]
+        ran = [step for path, step in self._ran() if (path, step.symbol) == (scope.path, name)]
         step = ran[-1] if ran else Given(name, "a parameter or a setting", lambda _: None)
         if scope.t is not None:  # the symbols of this round
             return why(step, scope, *cell)
         return Entry(symbol, scope[name], step, scope, scope.layer).why(*cell)
+
+    def _ran(self) -> Iterator[tuple[str, Step]]:
+        """The paths and the steps that have run."""
+        return ((position.scope.path, position.step) for position in self._log)
 
     def _evaluated(self, expression: str, scope: Scope) -> Any:
         return evaluate(expression, _Named(scope, self.loss))
 
     def _named(self, name: str) -> tuple[Scope, str]:
         """The scope and the symbol of a name, which has a path or belongs to the layer here."""
-        path, _, symbol = name.strip().rpartition(".")
+        name = checked_text(name, "a symbol or an expression").strip()
+        path, _, symbol = name.rpartition(".")
         scope = self._scopes.get(path) if path else self._scope()
-        return (self._scope(), name.strip()) if scope is None else (scope, symbol)
+        return (self._scope(), name) if scope is None else (scope, symbol)
 
     def _scope(self) -> Scope:
         """The symbols of the layer that runs or where a condition stopped, or else the model's."""
         if self._stopped is not None:
-            return self._stopped[0].scope
+            return _seen(self._stopped[0])
         return self._scopes[""] if self.position is None else self.position.scope
 
     def where(self) -> Text:
@@ -281,6 +296,7 @@ class Debugger:
         position = self.position if self._stopped is None else self._stopped[0]
         if position is None:
             return self.where()
+        position = position._replace(scope=_seen(position))
         star = None if self._stopped is None else position.step
         return Text(places.listing(position, self._arrow(position), star, around))
 
@@ -318,24 +334,28 @@ class Debugger:
         The symbol belongs to the layer that runs, unless it has a path, as in "1.Y". The debugger
         goes back to just after it was computed, so that all later steps use the new value.
         """
-        name, _, rest = place.partition("[")
+        name, bracket, rest = checked_text(place, "a place").strip().partition("[")
         scope, symbol = self._named(name)
-        found = [k for k, p in enumerate(self._log) if p.scope is scope and p.step.symbol == symbol]
+        ran = [(k, step.symbol) for k, (path, step) in enumerate(self._ran()) if path == scope.path]
+        found = [k for k, other in ran if other == symbol]
         if not found:
-            known = dict.fromkeys(p.step.symbol for p in self._log if p.scope is scope)
+            known = dict.fromkeys(other for _, other in ran)
             raise UnknownNameError(f"{name!r} cannot be edited: {places.so_far(scope, known)}.")
         old = self._values[found[-1]]
         new = np.array(old, copy=True)
         try:
-            cells = evaluate(f"np.s_[{rest.rstrip().removesuffix(']')}]", {}) if rest else ...
+            cells = evaluate(f"np.s_[{rest}", {}) if bracket else ...
             new[cells] = value
-        except (IndexError, ValueError, TypeError, SyntaxError) as error:
+            if new.dtype.kind != "f" and (new[cells] != value).any():
+                raise ValueError(f"its elements are {new.dtype} numbers")
+        except (*FAILURES, NameError, SyntaxError) as error:
             raise ArgumentError(
                 f"{place!r} cannot be set to {value!r:.60} ({symbol} has shape {new.shape}): "
                 f"{error}."
             ) from None
         position = self._log[found[-1]]
-        self._restart([*self._values[: found[-1]], new])
+        number = type(old) in (bool, int, float)  # it takes the dtype of what it meets
+        self._restart([*self._values[: found[-1]], new.item() if number else new])
         self._stopped = self._log[-1], f"{position.name} is edited"
         return self.where()
 
@@ -367,10 +387,13 @@ class Debugger:
         """What the optimizer would add to each parameter, once all gradients are known."""
         if self.position is not None:
             return {}
-        model = self._model.copy()
+        model, found = self._model.copy(), dict[str, dict[str, Array]]()
+        for path, scope in self._scopes.items():
+            if path != "loss":
+                found[path] = _gradients(scope)
+                found |= {inner: layer.grads for inner, layer in run.below(scope)}
         for path, layer in model.walk():
-            scope = self._scopes.get(path)
-            layer._frame.grads = {} if scope is None else _gradients(scope)
+            layer._frame.grads = found.get(path, {})
         return updates_of(model)[0]
 
 
@@ -387,6 +410,11 @@ def _gradients(scope: Scope) -> dict[str, Array]:
     names = [*scope.layer.params, *scope.layer.tied]
     found = {name: scope.find(f"d{name}") for name in names}
     return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+
+def _seen(position: Position) -> Scope:
+    """The symbols as they are at a position, whose loop may have gone on since."""
+    return position.scope.at(position.t)
 
 
 class _Named:

@@ -88,7 +88,8 @@ class Evidence:
         rows = _spread(len(X), SAMPLES)
         self.X, self.y = X[rows], y[rows]
         self.sample_weight, self.lengths = (
-            None if given is None else np.asarray(given)[rows] for given in (sample_weight, lengths)
+            None if given is None else _for_each(given, name, len(X))[rows]
+            for name, given in (("sample_weight", sample_weight), ("lengths", lengths))
         )
         with np.errstate(all="ignore"):
             self.step = record(
@@ -142,6 +143,8 @@ class Evidence:
     def guess(self, rows: Any = slice(None)) -> float:
         """Return the loss of a guess for these samples, such as ln C for C classes."""
         kind, data = type(self.sound.loss), self.sound.data
+        if not self.step.total:
+            raise NotChecked("nothing counts in the loss: all weights are 0, or labels ignored")
         if kind not in GUESSES:
             raise NotChecked(f"the loss of a guess is not known for {kind.__name__}")
         value = GUESSES[kind](data._replace(T=data.T[rows]))
@@ -231,6 +234,16 @@ def _share(pick: Callable[[Array], Array], A: Array | None) -> float:
         return math.nan
     whole = size(A)
     return size(pick(A)) / whole if whole else 0.0
+
+
+def _for_each(given: Any, name: str, n: int) -> Array:
+    """Return an array with one entry, or row, for each of the n samples; refuse another length."""
+    array = as_real(given, name)
+    if not array.ndim or len(array) != n:
+        raise ShapeError(
+            f"diagnose needs {name} for each of the {n} samples, got shape {array.shape}."
+        )
+    return array
 
 
 def _spread(n: int, count: int) -> Array:

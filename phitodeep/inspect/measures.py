@@ -63,15 +63,23 @@ def inputs_off_centre(evidence: Evidence) -> Measures:
     yield Measure(path, float(means[i]), f"feature {i} has the mean {X[:, i].mean():.3g}")
 
 
-def inputs_too_spread(evidence: Evidence) -> Measures:
+def _several(evidence: Evidence) -> tuple[str, Array]:
+    """The same as `_inputs`, if they are at least two rows, which may differ."""
     path, X = _inputs(evidence)
+    if len(X) < 2:
+        raise NotChecked("there is one row of inputs")
+    return path, X
+
+
+def inputs_too_spread(evidence: Evidence) -> Measures:
+    path, X = _several(evidence)
     stds = X.std(axis=0)
     i = int(stds.argmax())
     yield Measure(path, float(stds[i]), f"feature {i} has the standard deviation {stds[i]:.3g}")
 
 
 def inputs_too_narrow(evidence: Evidence) -> Measures:
-    path, X = _inputs(evidence)
+    path, X = _several(evidence)
     std = float(np.sqrt(X.var(axis=0).mean()))
     yield Measure(path, std, f"the features together have the standard deviation {std:.3g}")
 
@@ -81,6 +89,8 @@ def start_loss(evidence: Evidence) -> Measures:
         raise NotChecked("the model has been trained")
     value, guess = evidence.sound.value, evidence.guess()
     off = abs(value / guess - 1)
+    if value < guess and LIMITS["start loss"].crossed(off):
+        raise NotChecked("the weights are not new: the loss is far below that of a guess")
     yield Measure("", off, f"L = {value:.4g} before training, {off:.0%} off {guess:.4g}, a guess")
 
 
@@ -117,12 +127,16 @@ def input_unused(evidence: Evidence) -> Measures:
         raise NotChecked("the model has not been trained")
     if evidence.lengths is not None:
         raise NotChecked("the samples have different lengths")
-    model = evidence.copied()
+    model, T = evidence.copied(), evidence.step.data.T
+    if (T == T[0]).all():
+        raise NotChecked("all targets are the same")
     true, other = (
         model.evaluate(X, evidence.y, sample_weight=evidence.sample_weight)["loss"]
         for X in (evidence.X, _others(evidence.X))
     )
-    gain = 1 - true / other if other > 0 else 0.0
+    if other <= 0:
+        raise NotChecked("the loss is not positive")
+    gain = 1 - true / other
     yield Measure("", gain, f"L = {true:.4g}, and {other:.4g} with the samples of X shuffled")
 
 

@@ -67,8 +67,11 @@ class Reshape(_Rearrangement):
 
     @property
     def time_steps(self) -> str:
-        """The steps of X (N, T, ...) stay separate if each keeps its number of elements."""
-        if self.input_shape is None or len(self.input_shape) < 2:
+        """The steps of X (N, T, ...) stay separate if each keeps its number of elements.
+
+        In Y (N, T), they would be the features of the next layer.
+        """
+        if self.input_shape is None or min(len(self.input_shape), len(self.shape)) < 2:
             return "joined"
         same = math.prod(self.shape[1:]) == math.prod(self.input_shape[1:])
         return "independent" if same else "joined"

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.layers.call import Call, current, within
+from phitodeep.layers.call import Call, calling, current, within
 from phitodeep.steps.step import Derivation, Given, Loop, Step, Through
 from phitodeep.types import Array, DType, settings
 
@@ -177,15 +177,29 @@ def _boundaries(layer: Any) -> Derivation:
         )
 
     def forward(symbols: Any) -> Any:
-        return np.array(layer.forward(symbols["X"]))
+        states = [A for _, part in layer.walk() for A in part.state.values()]
+        before = [A.copy() for A in states]
+        Y = np.array(layer.forward(symbols["X"]))
+        for state, old in zip(states, before, strict=True):  # steps record nothing
+            state[...] = old
+        return Y
 
     def backward(symbols: Any) -> Any:
-        forward(symbols)  # so that nothing else has run between the two passes
-        return layer.backward(symbols["dY"])
+        with calling(again=True):  # so that nothing else has run between the two passes
+            forward(symbols)
+        dX = layer.backward(symbols["dY"])
+        kept.update({name: dW.copy() for name, dW in layer.grads.items()})
+        return dX
 
     def gradient(name: str) -> Given:
-        return Given(f"d{name}", words, lambda symbols: layer.grads[name].copy())
+        def find(symbols: Any) -> Any:
+            if name not in kept:  # dX was replayed or edited
+                backward(symbols)
+            return kept[name]
 
+        return Given(f"d{name}", words, find)
+
+    kept: dict[str, Array] = {}  # the gradients of the backward pass that ran
     names = [*layer.params, *layer.tied]
     return Derivation(
         [Given("Y", words, forward)], [Given("dX", words, backward), *map(gradient, names)]
@@ -285,8 +299,18 @@ def gradients(scope: Scope) -> dict[str, Any]:
     }
     for inner in scope.inside.values():
         found |= gradients(inner)
-    if not has_steps(scope.layer):  # its fast passes ran, with those of the layers inside
-        for path, layer in scope.layer.walk(scope.path):
-            if layer is not scope.layer:
-                found |= {f"{path}.{name}": gradient for name, gradient in layer.grads.items()}
+    for path, layer in below(scope):
+        found |= {f"{path}.{name}": gradient.copy() for name, gradient in layer.grads.items()}
     return found
+
+
+def below(scope: Scope) -> list[tuple[str, Any]]:
+    """The layers, and their paths, that the fast passes of a layer without steps run inside it.
+
+    The passes run once more, because the layers may have run for other arrays since.
+    """
+    layers = [] if has_steps(scope.layer) else [*scope.layer.walk(scope.path)][1:]
+    if layers and "dY" in scope:
+        with within(scope.call):
+            next(s for s in scope.derivation.backward if s.symbol == "dX").value(scope)
+    return layers

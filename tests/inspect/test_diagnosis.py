@@ -19,6 +19,7 @@ from phitodeep.inspect.diagnosis import examine
 from phitodeep.inspect.symptoms import SYMPTOMS
 from phitodeep.inspect.thresholds import LIMITS
 from phitodeep.layers import BatchNorm, Dense, Dropout, Lambda, ReLU, Tanh
+from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, AdamW
 from phitodeep.optimization.schedules import CosineDecay
@@ -608,3 +609,65 @@ def test_the_best_threshold(start: float, healthy: Any, sick: Any, chosen: float
     assert tool.best(start, healthy, sick, above=True) == chosen
     flip = [[1 / v for v in values] for values in (healthy, sick)]
     assert tool.best(1 / start, *flip, above=False) == pytest.approx(1 / chosen, rel=0.05)
+
+
+# --- rules that do not apply -------------------------------------------------------------------
+
+
+def skipped(model: Sequential, X: Any, y: Any, **options: Any) -> dict[str, str]:
+    """What a diagnosis of a trained model did not look for; the other checks find nothing here."""
+    model.train(X, y, epochs=1, verbose=0)
+    report = model.diagnose(X, y, overfit=0, **options)
+    assert not {"inputs too narrow", "input unused", "start loss"} & {*report.names}
+    return report.skipped
+
+
+def test_one_row_of_inputs_has_no_deviation() -> None:
+    assert skipped(classifier(), X[:1], Y[:1])["inputs too narrow"] == "there is one row of inputs"
+    assert "inputs too narrow" not in skipped(classifier(), X[:2], Y[:2])
+
+
+def test_constant_targets_need_no_input() -> None:
+    model = net(Dense(2, 4), Tanh(), Dense(4, 1), loss="mean_squared_error")
+    assert skipped(model, X, np.ones((60, 1)))["input unused"] == "all targets are the same"
+
+
+def test_weights_of_0_leave_no_loss_to_judge() -> None:
+    report = classifier().diagnose(X, Y, sample_weight=np.zeros(60))
+    assert report.names == ("updates too small",)  # not "100% off a guess"
+    assert report.skipped["start loss"].startswith("nothing counts in the loss")
+    assert "input unused" in skipped(classifier(), X, Y, sample_weight=np.zeros(60))
+
+
+def test_a_model_that_is_better_than_a_guess_is_not_new() -> None:
+    model = classifier(optimizer=Adam(0.05))
+    model.train(X, Y, epochs=300, verbose=0)
+    model.optimizer.reset()
+    report = model.diagnose(X, Y, overfit=0)
+    assert "start loss" not in report.names
+    assert report.skipped["start loss"].startswith("the weights are not new")
+
+
+class Shifted(MeanSquaredError):
+    """A loss that is negative."""
+
+    def value(self, P: Any, T: Any, w: Any, total: Any) -> float:
+        return super().value(P, T, w, total) - 100
+
+
+def test_negative_losses_have_no_ratio() -> None:
+    model = Sequential(Dense(2, 1), loss_class=Shifted(), optimizer=SGD(0.1), seed=1)
+    watch = Diagnose(verbose=0)
+    model.train(X, Y[:, None], X, Y[:, None], epochs=20, verbose=0, callbacks=[watch])
+    assert watch.report is not None
+    for name in ("validation periodic", "validation rising"):
+        assert watch.report.skipped[name] == "the test loss is not always positive"
+    report = model.diagnose(X, Y[:, None])
+    assert report.skipped["input unused"] == "the loss is not positive"
+
+
+@pytest.mark.parametrize("name", ["sample_weight", "lengths"])
+@pytest.mark.parametrize("given", [1, np.ones(3), np.ones(61)])
+def test_one_weight_or_length_for_each_sample(name: str, given: Any) -> None:
+    with pytest.raises(ShapeError, match=f"diagnose needs {name} for each of the 60 samples"):
+        classifier().diagnose(X, Y, **{name: given})

@@ -266,3 +266,17 @@ def test_selected_tokens_have_no_gradient() -> None:
     layer = Select([1, 0], tokens=True)
     np.testing.assert_array_equal(layer.forward(np.array([[3.0, 4.0]])), [[4, 3]])
     assert layer.backward(np.ones((1, 2))) is None
+
+
+def test_reshape_to_features_refuses_lengths() -> None:
+    """Y (N, T) has no features at its steps: the next layer would take the steps for features."""
+    chain = Chain(Dense(2, 1), Reshape(-1), layers.BatchNorm())
+    chain.build((3, 2), seed=1)
+    X = np.ones((4, 3, 2), np.float32)
+    with (
+        calling(mask=np.arange(3) < np.array([1, 2, 3, 3])[:, None]),
+        pytest.raises(ArgumentError, match=r"layer 1 of Chain: Reshape\(-1\) does not accept"),
+    ):
+        chain.forward(X)
+    assert chain.forward(X).shape == (4, 3)
+    assert made(lambda: Reshape(-1, 1, 2), (2, 3, 2)).time_steps == "independent"
