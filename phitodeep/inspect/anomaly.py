@@ -9,7 +9,8 @@ import numpy as np
 
 from phitodeep.errors import AnomalyError, DivergenceError
 from phitodeep.inspect.debugger import Debugger
-from phitodeep.layers.call import Call, calling, current
+from phitodeep.inspect.hooks import active, edit_of
+from phitodeep.layers.call import Call
 from phitodeep.steps import notation
 from phitodeep.steps.run import Position, Scope
 from phitodeep.steps.step import Let, Max, Sum
@@ -35,14 +36,14 @@ def anomaly(
     The step runs again on a copy, by the derivations of its layers and as written, until a value is
     not finite. If all are finite, the original error is returned.
     """
-    twin, first = model.copy(), 0
+    twin, hooks, first = model.copy(), edit_of(active(model)), 0
     total = sum(model.loss.divisor(b.T, b.w, b.outputs) for b in batches)
     for batch, places in zip(batches, rows, strict=True):
         call = Call(step=model.optimizer.t, first=first, mask=batch.mask)
         kept = batch._pick(lambda _, A: A.copy())  # training reuses its memory
 
         def debugger(kept: Data = kept, call: Call = call) -> Debugger:
-            return Debugger(twin, kept, call, total)
+            return Debugger(twin, kept, call, total, hooks)
 
         db = debugger()
         position = _first_bad(db)
@@ -75,7 +76,8 @@ def _arises(position: Position, value: Any) -> bool:
     if A.dtype.kind != "f" or np.isfinite(A).all():
         return False
     step = position.step
-    if np.isnan(A).any() or (((A > 0) & np.isinf(A)).any() and "inf" not in step.code):
+    written = step.code.replace("-np.inf", "")
+    if np.isnan(A).any() or (np.isposinf(A).any() and "np.inf" not in written):
         return True
     before = (np.asarray(position.scope.find(name)) for name in step.operands)
     masked = any(B.dtype.kind == "f" and np.isneginf(B).any() for B in before)
@@ -134,11 +136,10 @@ def _error(
     )
     error.epoch, error.step, error.direction = epoch, step, position.direction
     error.symbol, error.inputs, error.samples = found.symbol, inputs, samples
-    steps, watch = db.count - 1, current().watch
+    steps = db.count - 1
 
     def replay() -> Debugger:
-        with calling(watch=watch):  # the hooks that were active
-            replayed = debugger()
+        replayed = debugger()
         with np.errstate(all="ignore"):
             for _ in range(steps):
                 replayed.advance()

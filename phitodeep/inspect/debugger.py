@@ -18,7 +18,7 @@ from phitodeep.errors import ArgumentError, OrderError, UnknownNameError
 from phitodeep.inspect import places
 from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at, checked_text, keys
 from phitodeep.inspect.entries import Entry, Text
-from phitodeep.inspect.hooks import active_edit
+from phitodeep.inspect.hooks import active, edit_of
 from phitodeep.inspect.prompt import Prompt
 from phitodeep.inspect.recording import prepared, updates_of
 from phitodeep.inspect.trace import Change, Difference, far, kind_of
@@ -46,11 +46,16 @@ class Debugger:
     """
 
     def __init__(
-        self, model: Trainable, data: Data, call: Call, total: float | None = None
+        self,
+        model: Trainable,
+        data: Data,
+        call: Call,
+        total: float | None = None,
+        hooks: Edit | None = None,
     ) -> None:
-        """Takes a copy of a model, a checked batch, the mode, and the divisor of the loss."""
+        """Takes a copy of a model, a checked batch, its mode, the divisor of the loss, and hooks."""
         self._model, self._data, self._call, self._total = model, data, call, total
-        self._hooks: Edit | None = active_edit()
+        self._hooks = hooks
         self.breaks: list[Breakpoint] = []
         self._true: set[Breakpoint] = set()  # breakpoints whose condition held at the last step
         self._unedited: list[Any] = []  # the values of a run without edits
@@ -402,7 +407,7 @@ def debug(
 ) -> Debugger:
     """Return a debugger at the start of the model's next step: see `Sequential.debug`."""
     data, twin, call = prepared(model, X, y, sample_weight, lengths)
-    return Debugger(twin, data, call)
+    return Debugger(twin, data, call, hooks=edit_of(active(model)))
 
 
 def _gradients(scope: Scope) -> dict[str, Array]:

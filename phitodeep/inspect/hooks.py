@@ -16,7 +16,7 @@ from phitodeep.layers.call import Call, Event, Watch, calling, current, within
 from phitodeep.layers.chain import Chain
 from phitodeep.steps import run
 from phitodeep.steps.run import Edit, Position, Scope
-from phitodeep.steps.step import flat
+from phitodeep.steps.step import Through, flat
 from phitodeep.types import Array
 
 Hook = Callable[[Any, "At"], Any]
@@ -172,11 +172,21 @@ class Hooked:
         """Apply the hooks to a value that the interpreter computed."""
         if position.step.symbol in BOUNDARIES:
             return value  # the watcher applies these hooks
-        return self.replay(position, value)
+        return self._changed(_at(position), value, position.scope.layer, position.t)
 
     def replay(self, position: Position, value: Any) -> Any:
-        """Apply all hooks, boundaries included, as an interpreter needs that runs on its own."""
-        return self._changed(_at(position), value, position.scope.layer, position.t)
+        """Apply all hooks, as an interpreter needs that runs on its own.
+
+        What a layer passes on is replaced outside it: its own backward pass does not see that.
+        """
+        key, layer = _at(position), position.scope.layer
+        if isinstance(position.step, Through):
+            child, symbol = position.step.child, "dX" if position.step.back else "Y"
+            inner = run.path_inside(position.scope.path, child), position.direction, symbol
+            value = self._changed(inner, value, layer.children()[child], position.t)
+        if key[0] and key[2] in ("Y", "dX"):
+            return value
+        return self._changed(key, value, layer, position.t)
 
     def replaced(self) -> Edit:
         """Return an edit that puts the arrays that the hooks returned last in their places."""
@@ -234,10 +244,9 @@ def active(model: Chain) -> Watch | None:
     return watch._replace(watcher=watch.watcher.apart())
 
 
-def active_edit() -> Edit | None:
-    """What the hooks that are active here do to the values that the interpreter computes."""
-    watch = current().watch
-    return watch.watcher.replay if watch is not None and isinstance(watch.watcher, Hooked) else None
+def edit_of(watch: Watch | None) -> Edit | None:
+    """What the hooks in this watcher do to the values that an interpreter computes."""
+    return watch.watcher.replay if watch and isinstance(watch.watcher, Hooked) else None
 
 
 def replaced_by(watch: Watch | None) -> Edit | None:
