@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.layers.call import Call, current, within
-from phitodeep.steps.step import Derivation, Given, Loop, Step, Through
+from phitodeep.steps.step import Carry, Derivation, Given, Loop, Step, Through
 from phitodeep.types import Array, DType, settings
 
 
@@ -133,6 +133,13 @@ class Scope:
     def carried(self, of: str, start: str) -> Any:
         """What the previous round of the loop computed as `of`, or `start` in the first round."""
         return self.values[start] if self._before is None else self._series[of][self._before]
+
+    def before(self, carry: Carry) -> int | None:
+        """The round of the loop that a Carry reads in this round; None in the first one."""
+        loops = (step for step in self.derivation.every() if isinstance(step, Loop))
+        times = next(loop.times(self) for loop in loops if carry in loop.body)
+        k = times.index(self.t) if self.t is not None else 0
+        return times[k - 1] if k else None
 
     def result_of(self, child: str, name: str) -> Any:
         """The Y or dX of a layer inside."""

@@ -13,13 +13,13 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 
 from phitodeep.errors import ShapeError
 from phitodeep.steps.notation import expression
-from phitodeep.steps.step import Arrange, Join, Let, Max, Step, Sum, evaluate, names_in
+from phitodeep.steps.step import Arrange, Carry, Join, Let, Max, Step, Sum, evaluate, names_in
 from phitodeep.table import as_html
 
 SHOWN = 5  # terms that are printed
@@ -41,11 +41,13 @@ class Term:
     formula: str = ""
 
     def __str__(self) -> str:
-        numbers = [f"{name} {number:.4g}" for name, number in self.factors.items()]
+        numbers = [f"{name} {number + 0:.4g}" for name, number in self.factors.items()]  # 0, not -0
         place = ", ".join(f"{index} = {k}" for index, k in self.at.items())
         product = " x ".join(numbers)
         made = f"{self.formula}, with {', '.join(numbers)}" if self.formula else product
-        return f"{self.value:+.4g}" + f"  = {made}" * bool(numbers) + f"  ({place})" * bool(place)
+        return (
+            f"{self.value + 0:+.4g}" + f"  = {made}" * bool(numbers) + f"  ({place})" * bool(place)
+        )
 
 
 class Why(Sequence[Term]):
@@ -98,7 +100,7 @@ class Why(Sequence[Term]):
         return Term({k: int(a[i]) for k, a in self._at.items()}, factors, float(self._values[i]))
 
     def __str__(self) -> str:
-        lines = [f"{self.name} = {self.total:.6g}" + f"  {self.words}" * bool(self.words)]
+        lines = [f"{self.name} = {self.total + 0:.6g}" + f"  {self.words}" * bool(self.words)]
         lines += [f"  {term}" for term in self[:SHOWN]]
         rest = self._order[SHOWN:]
         if len(rest):
@@ -126,6 +128,10 @@ def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
         return _why_arranged(step, symbols, place, name)
     if isinstance(step, Join):
         return _moved(name, symbols, *joined_from(step, symbols, place))
+    if isinstance(step, Carry):
+        before = symbols.before(step)
+        of = step.start if before is None else step.of
+        return _moved(name, symbols if before is None else symbols.at(before), of, place)
     value = float(np.asarray(symbols[step.symbol])[place])
     return Why(name, [value], {}, {}, f"({step.words or step.code})")
 
@@ -183,11 +189,32 @@ def _why_let(step: Let, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
     if isinstance(symbols[step.symbol], np.ndarray):
         kept = np.asarray(symbols[step.symbol]).dtype
         scalars = {n: kept.type(v) if v.dtype.kind == "f" else v for n, v in scalars.items()}
-    addends = list(_addends(ast.parse(step.code, mode="eval").body, 1))
+    taken = _Taken(scalars)
+    addends = list(_addends(taken.visit(ast.parse(step.code, mode="eval").body), 1))
     values = [sign * float(evaluate(text, scalars)) for sign, text in addends]
     texts = [ast.unparse(ast.parse("-" * (sign < 0) + text)) for sign, text in addends]
-    shown = f"= {expression(step.code)}" if len(texts) > 1 else ""
-    return Parts(name, values, texts, scalars, shown)
+    shown = [f"= {expression(step.code)}"] * (len(texts) > 1) + taken.reasons
+    return Parts(name, values, texts, scalars, "  ".join(shown))
+
+
+class _Taken(ast.NodeTransformer):
+    """Replaces each choice in an expression by the branch that these numbers take."""
+
+    def __init__(self, scalars: dict[str, Any]) -> None:
+        self.scalars = scalars
+        self.reasons: list[str] = []
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if not (isinstance(node.func, ast.Attribute) and node.func.attr == "where"):
+            return self.generic_visit(node)
+        condition = ast.unparse(node.args[0])
+        holds = bool(evaluate(condition, self.scalars))
+        branch = self.visit(node.args[1 if holds else 2])
+        others = [name for name in names_in(condition) if name not in names_in(ast.unparse(branch))]
+        numbers = ", ".join(f"{name} {float(self.scalars[name]):.4g}" for name in others)
+        reason = f"{'since' if holds else 'since not'} {expression(condition)}"
+        self.reasons.append(f"({reason}{f', with {numbers}' if others else ''})")
+        return cast(ast.AST, branch)
 
 
 class Parts(Why):
@@ -263,6 +290,8 @@ def joined_from(step: Join, symbols: Any, cell: tuple[int, ...]) -> tuple[str, t
 
 
 def _moved(name: str, symbols: Any, of: str, place: tuple[int, ...]) -> Why:
-    """A cell that is a cell of `of`, unchanged."""
+    """A cell that is a cell of `of`, unchanged; in a loop, of the round t."""
     value = [float(np.asarray(symbols[of])[place])]
-    return Why(name, value, {}, {f"{of}[{', '.join(map(str, place))}]": value}, "")
+    t = symbols.t if of in getattr(symbols, "_series", ()) else None
+    at = {} if t is None else {"t": np.array([t])}
+    return Why(name, value, at, {f"{of}[{', '.join(map(str, place))}]": value}, "")

@@ -59,8 +59,8 @@ def test_the_start_shows_the_strip_the_place_and_the_steps_of_the_pass():
     assert "h lists the commands, q leaves" in shown
     assert STRIP.search(shown)
     assert shown.endswith(
-        "forward of Sequential\n-> X = the input\n   Y_0 = layer 0, forward, of X\n"
-        "   Y_1 = layer 1, forward, of Y_0\n   Y = layer 2, forward, of Y_1\n"
+        "forward of Sequential\n-> X = the input\n   Y_0 = 0.forward(X)      Dense(2, 2)\n"
+        "   Y_1 = 1.forward(Y_0)    Tanh()\n   Y = 2.forward(Y_1)      Dense(2, 1)\n"
     )
 
 
@@ -99,7 +99,7 @@ def test_columns_are_aligned_below_combining_marks():
 
 
 def test_next_runs_to_the_end_of_the_pass_and_cont_to_the_end():
-    assert arrow(answer("s", "n")) == "Y_0 = layer 0, forward, of X"
+    assert arrow(answer("s", "n")) == "Y_0 = 0.forward(X)"
     db = debugger()
     shown = answer("c", db=db)
     assert db.position is None
@@ -110,10 +110,10 @@ def test_next_runs_to_the_end_of_the_pass_and_cont_to_the_end():
 def test_until_back_and_restart():
     db = debugger()
     shown = answer("until 1.backward.dX", db=db)
-    assert "\n * dX = dY slope" in shown
+    assert "\n * dX = dY · slope" in shown
     assert db.last is not None
     assert db.last.key == "1.backward.dX"
-    assert db.where() == "1.backward of Tanh()\n * dX = dY slope"  # the next step is elsewhere
+    assert db.where() == "1.backward of Tanh()\n * dX = dY · slope"  # the next step is elsewhere
     count = db.count
     for command, steps in (("back", 1), ("z 2", 3), ("back 4", 7)):
         answer(command, db=db)
@@ -254,7 +254,7 @@ def test_breakpoints_are_set_listed_met_and_cleared():
     shown = answer("c", db=db)
     assert "2.backward of Dense(2, 1): now abs(dX).max() > 1\n" in shown
     assert "\n * dX_ni" in shown
-    assert arrow(answer("c", db=db)) == "slope = 1 - Y Y"
+    assert arrow(answer("c", db=db)) == "slope = 1 - Y²"
     assert answer("cl 2.backward", db=db) == "1.backward.slope\n"
     assert answer("cl", db=db) == "no breakpoints\n"
 
