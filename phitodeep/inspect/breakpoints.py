@@ -48,6 +48,8 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
         "".join(parts[k : k + 1]),
         ".".join(parts[k + 1 :]),
     )
+    if not direction and path != "loss" and path not in dict(model.walk()):
+        path, direction, symbol = _without_direction(model, call, str(key))
     layer = model.loss if path == "loss" else layer_at(model, f"{path}.Y".removeprefix("."))
     if symbol:
         names = _names(layer, path, direction, call)
@@ -60,6 +62,24 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
         except SyntaxError as error:
             raise ArgumentError(f"when={when!r} is not a Python expression: {error.msg}.") from None
     return Breakpoint(str(key), path, direction, symbol, when)
+
+
+def _without_direction(model: Trainable, call: Call, key: str) -> tuple[str, str, str]:
+    """The parts of a key such as "2.dW", which leaves out the direction."""
+    layers = dict([*model.walk(), ("loss", model.loss)])
+    path, _, symbol = key.rpartition(".")
+    if path not in layers:
+        raise UnknownNameError.of(path, layers, f"one of the layers ({key!r})")
+    names = {way: _names(layers[path], path, way, call) for way in ("forward", "backward")}
+    found = [way for way, symbols in names.items() if symbol in symbols]
+    if len(found) > 1:
+        raise UnknownNameError(f"{key!r} is ambiguous: put forward or backward before {symbol}.")
+    if not found and not path:
+        raise UnknownNameError.of(key, layers, "one of the layers")
+    if not found:
+        every = [name for symbols in names.values() for name in symbols]
+        raise UnknownNameError.of(symbol, every, f"one of the symbols of {kind_of(layers[path])}")
+    return path, found[0], symbol
 
 
 def keys(model: Trainable, call: Call) -> Iterator[str]:

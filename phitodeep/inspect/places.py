@@ -82,7 +82,7 @@ def _with_layer(step: Step, scope: Scope) -> str:
     """The formula, and which layer it goes through."""
     if not isinstance(step, Through):
         return formula(step)
-    return f"{formula(step):22}  {kind_of(scope.layer.children()[step.child])}"
+    return f"{formula(step):23}  {kind_of(scope.layer.children()[step.child])}"
 
 
 def _same(step: Step, other: Step | None) -> bool:

@@ -186,7 +186,7 @@ def _formula(step: Step, symbols: Any, style: _Plain) -> str:
         return left + _Writer(style).write(ast.parse(step.code, mode="eval").body)
     if isinstance(step, Carry):
         of, start = style.symbol(step.of), style.symbol(step.start)
-        return left + of + style.words(" of the step before, at first ") + start
+        return left + style.words("the previous ") + of + style.words(", at first ") + start
     if isinstance(step, Through):
         way = "backward" if step.back else "forward"
         return left + style.words(f"{step.child}.{way}") + style.brackets(style.symbol(step.of))
@@ -252,9 +252,15 @@ class _Writer:
         style, op = self.style, type(node.op)
         if op in (ast.Add, ast.Sub):
             sign = "+" if op is ast.Add else "-"
-            return f"{self.write(node.left, 2)} {sign} {self.write(node.right, 3)}", 2
+            right = self.write(node.right, 3)
+            right = style.brackets(right) if right.startswith("-") else right
+            return f"{self.write(node.left, 2)} {sign} {right}", 2
         if op is ast.Mult:
-            return f"{self._first(node, 4)}{style.times}{self.write(node.right, 5)}", 4
+            last = node.right
+            again = isinstance(last, ast.BinOp) and isinstance(last.op, ast.Mult)
+            right = self.write(last, 4 if again else 5)
+            right = style.brackets(right) if right.startswith("-") else right
+            return f"{self._first(node, 4)}{style.times}{right}", 4
         if op is ast.Div:
             above, below = style.over
             return style.fraction(self._first(node, above), self.write(node.right, below)), 4

@@ -176,7 +176,7 @@ def derivation_of(layer: Any) -> Derivation:
 
 def _boundaries(layer: Any) -> Derivation:
     """The passes of a layer or a loss without a derivation, as single steps."""
-    words = "computed by a class that has no steps()"
+    words = f"computed by {type(layer).__name__}, which has no steps()"
     if not hasattr(layer, "params"):
         return Derivation(
             [Given("L", words, lambda s: np.float64(layer.value(*_of_loss(s))))],

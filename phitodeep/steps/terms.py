@@ -101,7 +101,9 @@ class Why(Sequence[Term]):
 
     def __str__(self) -> str:
         lines = [f"{self.name} = {self.total + 0:.6g}" + f"  {self.words}" * bool(self.words)]
-        lines += [f"  {term}" for term in self[:SHOWN]]
+        terms = self[:SHOWN]
+        if len(self) > 1 or (terms and (terms[0].at or terms[0].factors)):  # more than the total
+            lines += [f"  {term}" for term in terms]
         rest = self._order[SHOWN:]
         if len(rest):
             lines.append(f"  {self._values[rest].sum():+.4g}  ({len(rest):,} others)")
@@ -144,7 +146,8 @@ def _checked(cell: Sequence[int], shape: tuple[int, ...], name: str) -> tuple[in
     )
     if wrong:
         raise ShapeError(
-            f"{name} has shape {shape}, so why takes {len(shape)} indices within it, got {cell}."
+            f"{name} has shape {shape}, so why takes {len(shape)} indices within it, got {cell}: "
+            f"for example, why({', '.join('0' * len(shape))})."
         )
     return tuple(int(i) % n for i, n in zip(cell, shape, strict=True))
 
@@ -209,11 +212,12 @@ class _Taken(ast.NodeTransformer):
             return self.generic_visit(node)
         condition = ast.unparse(node.args[0])
         holds = bool(evaluate(condition, self.scalars))
+        place = len(self.reasons)  # before those of choices inside
         branch = self.visit(node.args[1 if holds else 2])
         others = [name for name in names_in(condition) if name not in names_in(ast.unparse(branch))]
         numbers = ", ".join(f"{name} {float(self.scalars[name]):.4g}" for name in others)
         reason = f"{'since' if holds else 'since not'} {expression(condition)}"
-        self.reasons.append(f"({reason}{f', with {numbers}' if others else ''})")
+        self.reasons.insert(place, f"({reason}{f', with {numbers}' if others else ''})")
         return cast(ast.AST, branch)
 
 
