@@ -186,7 +186,8 @@ def check_option(value: Any, who: str, options: Sequence[str]) -> str:
     """Return `value`, which must be one of these texts."""
     if not isinstance(value, str) or value not in options:
         *first, last = (f'"{option}"' for option in options)
-        raise ArgumentError(f"{who} must be {', '.join(first)} or {last}, got {value!r}.")
+        wanted = f"{', '.join(first)} or {last}" if first else last
+        raise ArgumentError(f"{who} must be {wanted}, got {value!r}.")
     return value
 
 

@@ -47,7 +47,7 @@ def covering(windows: Any, axis: int) -> Array:
 
 WORDS: dict[Table, str] = {
     covered: "stride · {h} + dilation · {i} - padding, the {axis} under tap {i} of window {h}",
-    covering: "({h} + padding - dilation · {i}) / stride, the window whose tap {i} covers {axis} {h}",
+    covering: "({h} + padding - dilation · {i}) / stride, the window with tap {i} on {axis} {h}",
 }
 
 
