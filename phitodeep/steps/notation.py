@@ -11,11 +11,22 @@ from __future__ import annotations
 import ast
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from phitodeep.errors import ArgumentError
-from phitodeep.steps.step import Arrange, Carry, Join, Let, Loop, Max, Step, Sum, Through
+from phitodeep.steps.step import (
+    Arrange,
+    Carry,
+    Derivation,
+    Join,
+    Let,
+    Loop,
+    Max,
+    Step,
+    Sum,
+    Through,
+)
 
 LETTERS = ["alpha", "beta", "gamma", "delta", "mu", "sigma", "theta", "pi", "phi", "rho", "tau"]
 GREEK = {name: unicodedata.lookup(f"GREEK SMALL LETTER {name}") for name in LETTERS}
@@ -40,9 +51,24 @@ COMPARISONS = {
 }
 
 
-def text(step: Step, symbols: Any = None) -> str:
-    """The formula as plain text; with the symbols' values, it has an index for every axis."""
+def text(step: Step | Derivation, symbols: Any = None) -> str:
+    """The formula as plain text; with the symbols' values, it has an index for every axis.
+
+    A whole derivation is a list of its formulas.
+    """
+    if isinstance(step, Derivation):
+        forward, backward = (_listed(steps, symbols) for steps in step)
+        return "\n".join(["forward", *forward, "backward", *backward])
     return _formula(step, symbols, _Plain())
+
+
+def _listed(steps: Sequence[Step], symbols: Any, space: str = "  ") -> Iterator[str]:
+    for step in steps:
+        formula = text(step, symbols)
+        said = f"  ({step.words})" if step.words and step.words not in formula else ""
+        yield space + formula + said
+        if isinstance(step, Loop):
+            yield from _listed(step.body, symbols, space + "  ")
 
 
 def latex(step: Step, symbols: Any = None) -> str:

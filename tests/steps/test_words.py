@@ -77,3 +77,17 @@ def test_a_layer_inside_is_written_as_its_call() -> None:
     steps = layers.Residual(layers.Dense(2, 2)).steps()
     assert text(steps.forward[0]) == "F = layers.0.forward(X)"
     assert text(steps.backward[0]) == "dF = layers.0.backward(dY)"
+
+
+def test_a_derivation_is_listed_with_its_loops_and_words() -> None:
+    layer, X, _ = built(layers.RNN(3), (2, 5, 2))
+    layer.forward(X)
+    lines = text(layer.steps()).splitlines()
+    assert lines[0] == "forward"
+    assert lines[2:4] == ["  for t from 0 to T - 1:", "    x_t = step t of X"]
+    assert (
+        "    dh_later = the previous dh_prev, at first dh_end  (what arrives from step t + 1)"
+        in lines
+    )
+    assert lines[-1] == "  dX_ntd = Σ_g da_t,ntg Wx_dg"
+    assert len(lines) == 2 + len([*layer.steps().every()])
