@@ -50,7 +50,7 @@ def sinusoidal_encoding(layer: Any) -> Derivation:
     def encoding(symbols: Any) -> Any:
         return layer._encoding(symbols["start"], symbols["X"])
 
-    words = "e_t,2i = sin(t w_i) and e_t,2i+1 = cos(t w_i), with w_i = 10000^(-2i / D)"
+    words = "sin(t w_i) at [t, 2i] and cos(t w_i) at [t, 2i + 1], with w_i = 10000^(-2i / D)"
     return Derivation(
         [*_steps(layer), Given("e", words, encoding), Let("Y", "X + e")], [Let("dX", "dY")]
     )
@@ -94,7 +94,7 @@ def angles(turn: Callable[[Any], tuple[Array, Array]], w: str) -> list[Step]:
 def rotated(x: str, out: str, sign: str = "+") -> list[Step]:
     """Rotate each pair by its angle or, with sign "-", by the opposite angle."""
     return [
-        Arrange(f"other_{x}", f"np.roll({x}, half, axis=-1)", x, "the other feature of its pair"),
+        Arrange(f"other_{x}", f"np.roll({x}, half, axis=-1)", x, "the other feature of each pair"),
         Let(f"turned_{x}", f"sign * other_{x}", "each pair turned by a right angle"),
         Let(out, f"cos * {x} {sign} sin * turned_{x}"),
     ]

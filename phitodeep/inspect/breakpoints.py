@@ -53,6 +53,8 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
         "".join(parts[k : k + 1]),
         ".".join(parts[k + 1 :]),
     )
+    if not direction and path != "loss" and path not in dict(model.walk()):
+        path, direction, symbol = _without_direction(model, call, str(key))
     layer = model.loss if path == "loss" else layer_at(model, f"{path}.Y".removeprefix("."))
     calls = {place: call for place, _, call in reached(model, call)}
     if path not in calls:
@@ -86,6 +88,24 @@ def _inside(path: str, layer: Any, call: Call) -> Iterator[tuple[str, Any, Call]
             mask = call.mask if isinstance(step.mask, str) else step.mask
             child = layer.children()[step.child]
             yield from _inside(run.path_inside(path, step.child), child, call._replace(mask=mask))
+
+
+def _without_direction(model: Trainable, call: Call, key: str) -> tuple[str, str, str]:
+    """The parts of a key such as "2.dW", which leaves out the direction."""
+    layers = dict([*model.walk(), ("loss", model.loss)])
+    path, _, symbol = key.rpartition(".")
+    if path not in layers:
+        raise UnknownNameError.of(path, layers, f"one of the layers ({key!r})")
+    names = {way: _names(layers[path], path, way, call) for way in ("forward", "backward")}
+    found = [way for way, symbols in names.items() if symbol in symbols]
+    if len(found) > 1:
+        raise UnknownNameError(f"{key!r} is ambiguous: put forward or backward before {symbol}.")
+    if not found and not path:
+        raise UnknownNameError.of(key, layers, "one of the layers")
+    if not found:
+        every = [name for symbols in names.values() for name in symbols]
+        raise UnknownNameError.of(symbol, every, f"one of the symbols of {kind_of(layers[path])}")
+    return path, found[0], symbol
 
 
 def keys(model: Trainable, call: Call) -> Iterator[str]:

@@ -147,13 +147,14 @@ class Debugger:
 
     def until(self, key: str) -> Text:
         """Run until the symbol of this key, such as "1.backward.dW", has its value."""
-        found = breakpoint_at(self._model, self._call, key, None)
+        found, start = breakpoint_at(self._model, self._call, key, None), self._values[:]
         if not found.symbol:
             raise ArgumentError(
                 f"until takes a key with a symbol, such as '1.backward.dW', got {key!r}."
             )
         while not found.covers(before := self.advance()):
             if self.position is None:
+                self._restart(start)
                 raise OrderError(f"{key!r} is not computed after this place: call restart() first.")
         self._stopped = before, ""
         return self.where()

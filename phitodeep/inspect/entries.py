@@ -102,11 +102,12 @@ def _numbers(value: Any) -> str:
         return "no values"
     A = np.asarray(value)
     if A.size <= SMALL:
-        shown = np.array2string(A, precision=4, suppress_small=True, separator=", ")
+        digits: Any = {"float_kind": lambda x: f"{x + 0:.4g}"}  # 0, not -0
+        shown = np.array2string(A, formatter=digits, separator=", ")
         return f"{A.shape}  {' '.join(shown.split())}" if A.ndim else f"{A:.6g}"
     if A.dtype.kind != "f":
         return f"{A.shape}  from {A.min()} to {A.max()}"
-    return f"{A.shape}  from {A.min():.4g} to {A.max():.4g}, root mean square {rms(A):.4g}"
+    return f"{A.shape}  from {A.min() + 0:.4g} to {A.max() + 0:.4g}, root mean square {rms(A):.4g}"
 
 
 def rms(A: Any) -> float:
