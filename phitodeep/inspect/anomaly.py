@@ -11,9 +11,9 @@ from phitodeep.errors import AnomalyError, DivergenceError
 from phitodeep.inspect.debugger import Debugger
 from phitodeep.inspect.hooks import active, edit_of
 from phitodeep.layers.call import Call
-from phitodeep.steps import notation
+from phitodeep.steps import notation, run
 from phitodeep.steps.run import Position, Scope
-from phitodeep.steps.step import Let, Max, Sum
+from phitodeep.steps.step import Let, Max, Sum, Through
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
@@ -117,7 +117,11 @@ def _error(
     if _has_samples(scope, found.symbol, len(places)) and len(value) == len(places):
         bad = ~np.isfinite(value).reshape(len(places), -1).all(axis=1)
         samples = tuple(int(k) for k in places[bad])
-    where = {"loss": "the loss", "": "the model"}.get(scope.path, f"layer {scope.path}")
+    path, layer, symbol, name = scope.path, scope.layer, found.symbol, position.name
+    if isinstance(found, Through):  # what a layer inside passed on, replaced by a hook
+        layer, symbol = layer.children()[found.child], "dX" if found.back else "Y"
+        path, name = run.path_inside(path, found.child), symbol
+    where = {"loss": "the loss", "": "the model"}.get(path, f"layer {path}")
     verb = "was" if len(inputs) == 1 else "were"
     reason = (
         f"{', '.join(inputs)} {verb} not finite already"
@@ -128,14 +132,14 @@ def _error(
     shown = f"; sample{'s' * (len(samples) > 1)} {shown}" if samples else ""
     error = AnomalyError(
         f"epoch {epoch}, step {step}: the first number that is not finite arises in {where}, "
-        f"{scope.layer!r}, {position.direction}, in {position.name}: "
+        f"{layer!r}, {position.direction}, in {name}: "
         f"{notation.text(found, None)}; {reason}{shown}. "
         "No parameter has changed; error.replay() opens the debugger there.",
-        scope.path,
-        position.step.symbol,
+        path,
+        symbol,
     )
     error.epoch, error.step, error.direction = epoch, step, position.direction
-    error.symbol, error.inputs, error.samples = found.symbol, inputs, samples
+    error.symbol, error.inputs, error.samples = symbol, inputs, samples
     steps = db.count - 1
 
     def replay() -> Debugger:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from phitodeep.inspect.hooks import (
 from phitodeep.inspect.recording import Recorder
 from phitodeep.layers.call import Call, Watch, within
 from phitodeep.layers.chain import Chain
+from phitodeep.table import as_html
 from phitodeep.training.inputs import model_mask, validate_inputs
 from phitodeep.types import Array
 
@@ -54,7 +56,17 @@ class Cache(Mapping[str, Array]):
         return key in self._entries
 
     def __repr__(self) -> str:
-        return f"Cache of {len(self)} arrays: {', '.join(self)}"
+        by_path: dict[str, list[str]] = {}
+        for key in self:
+            path, _, symbol = key.rpartition(".")
+            by_path.setdefault(path, []).append(symbol)
+        width = max(map(len, by_path), default=0)
+        lines = [f"{path or 'model':{width}}  {', '.join(n)}" for path, n in by_path.items()]
+        wrapped = [textwrap.fill(x, 88, subsequent_indent=" " * (width + 2)) for x in lines]
+        return "\n".join([f"{len(self)} arrays, by path and symbol", *wrapped])
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
 
 def run_with_cache(model: Chain, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:

@@ -2,6 +2,8 @@
 
 The debugger runs the derivations of all layers, one step after another, so it can stop before each
 of them. Going back runs the program again, with the values that are already known.
+
+Long because each command is a method with its documentation.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class Debugger:
         total: float | None = None,
         hooks: Edit | None = None,
     ) -> None:
-        """Takes a copy of a model, a checked batch, its mode, the divisor of the loss, and hooks."""
+        """Takes a copy of a model, a checked batch, its mode, the loss's divisor, and hooks."""
         self._model, self._data, self._call, self._total = model, data, call, total
         self._hooks = hooks
         self.breaks: list[Breakpoint] = []

@@ -199,6 +199,8 @@ class Entries(Mapping[str, Entry]):
         raise UnknownNameError(self._unknown(key, path if direction in DIRECTIONS else rest))
 
     def _unknown(self, key: str, path: str) -> str:
+        if key in self._table:
+            return f"{key!r} is a path: add a symbol of it, which are {self._listed(key)}."
         keys = list(self)
         near = difflib.get_close_matches(
             key,
@@ -207,10 +209,16 @@ class Entries(Mapping[str, Entry]):
             cutoff=0.6,
         )
         if path in self._table:
-            listed = "; ".join(f"{d}: {', '.join(names)}" for d, names in self._table[path].items())
-            return f"there is no {key!r}. {path or 'The model'} has {listed}." + _meant(near)
-        paths = ", ".join(map(repr, self._table))
-        return f"there is no {key!r}: the paths are {paths}." + _meant(near)
+            near = [k for k in keys if k.rpartition(".")[2] == key][:4] or near
+            return f"there is no {key!r}. {path or 'The model'} has {self._listed(path)}." + _meant(
+                near
+            )
+        paths = [p for p in difflib.get_close_matches(path, self._table, n=8, cutoff=0) if p]
+        more = ", and others" * (len(paths) < len(self._table) - 1)
+        return f"there is no {key!r}: there are {', '.join(map(repr, paths))}{more}." + _meant(near)
+
+    def _listed(self, path: str) -> str:
+        return "; ".join(f"{d}: {', '.join(names)}" for d, names in self._table[path].items())
 
     def __contains__(self, key: object) -> bool:
         try:

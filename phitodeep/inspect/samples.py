@@ -21,6 +21,7 @@ from phitodeep.layers.call import within
 from phitodeep.steps.run import Scope
 from phitodeep.steps.step import Arrange, Sum
 from phitodeep.steps.terms import Replaced, Why
+from phitodeep.table import as_html
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
 
@@ -57,6 +58,9 @@ class SampleGradients(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         return f"gradients of {self.n} samples for {', '.join(self)}"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def _share(self, path: str, name: str) -> Array:
         """The shares in the gradient of one use of a parameter."""

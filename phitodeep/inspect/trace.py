@@ -24,6 +24,7 @@ from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import plan
 from phitodeep.types import Array
 
+WIDEST = 30  # characters of a layer in a table
 HEAD = ("path", "layer", "|Y|", "|dY|", "|dW|", "update/W", "zeros", "note")
 
 
@@ -317,7 +318,12 @@ def difference(new: Trace, old: Trace) -> Difference:
 
 def kind_of(layer: Any) -> str:
     """How tables name a layer: a container without the layers inside, which have rows."""
-    return type(layer).__name__ if isinstance(layer, Container) else repr(layer)
+    kind, whole = type(layer).__name__, repr(layer)
+    if isinstance(layer, Container):
+        return kind
+    head = whole[:WIDEST].rpartition(", ")[0]
+    short = f"{head}, ...)" if head.count("(") == 1 else f"{kind}(...)"
+    return whole if len(whole) <= WIDEST else short
 
 
 def far(A: Any, B: Any) -> float | None:

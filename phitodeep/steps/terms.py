@@ -18,8 +18,20 @@ from typing import Any, cast, overload
 import numpy as np
 
 from phitodeep.errors import ShapeError
+from phitodeep.steps import run
 from phitodeep.steps.notation import expression
-from phitodeep.steps.step import Arrange, Carry, Join, Let, Max, Step, Sum, evaluate, names_in
+from phitodeep.steps.step import (
+    Arrange,
+    Carry,
+    Join,
+    Let,
+    Max,
+    Step,
+    Sum,
+    Through,
+    evaluate,
+    names_in,
+)
 from phitodeep.table import as_html
 
 SHOWN = 5  # terms that are printed
@@ -102,9 +114,11 @@ class Why(Sequence[Term]):
     def __str__(self) -> str:
         lines = [f"{self.name} = {self.total + 0:.6g}" + f"  {self.words}" * bool(self.words)]
         terms = self[:SHOWN]
+        if len(self) > SHOWN:  # zeros are among the others
+            terms = [term for term in terms if term.value] or terms[:1]
         if len(self) > 1 or (terms and (terms[0].at or terms[0].factors)):  # more than the total
             lines += [f"  {term}" for term in terms]
-        rest = self._order[SHOWN:]
+        rest = self._order[len(terms) :]
         if len(rest):
             lines.append(f"  {self._values[rest].sum():+.4g}  ({len(rest):,} others)")
         return "\n".join(lines)
@@ -135,7 +149,12 @@ def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
         of = step.start if before is None else step.of
         return _moved(name, symbols if before is None else symbols.at(before), of, place)
     value = float(np.asarray(symbols[step.symbol])[place])
-    return Why(name, [value], {}, {}, f"({step.words or step.code})")
+    words = step.words or step.code
+    scope = symbols.symbols if isinstance(symbols, Replaced) else symbols
+    if isinstance(step, Through) and isinstance(scope, run.Scope):  # where to ask next
+        key = run.path_inside(scope.path, step.child), "dX" if step.back else "Y"
+        words = f"{'.'.join(key)}[{', '.join(map(str, place))}]"
+    return Why(name, [value], {}, {}, f"({words})")
 
 
 def _checked(cell: Sequence[int], shape: tuple[int, ...], name: str) -> tuple[int, ...]:
