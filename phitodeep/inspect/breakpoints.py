@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from phitodeep.inspect.hooks import layer_at
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, UnknownNameError
 from phitodeep.inspect.trace import kind_of
 from phitodeep.layers.call import Call, within
 from phitodeep.steps import run
@@ -53,15 +53,12 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
         "".join(parts[k : k + 1]),
         ".".join(parts[k + 1 :]),
     )
-    layer = model.loss if path == "loss" else layer_at(model, f"{path}.Y".removeprefix("."))
-    calls = {place: call for place, _, call in reached(model, call)}
-    if path not in calls:
-        raise ArgumentError(
-            f"the debugger does not stop in {path!r}: a layer around it has no steps(), so both of "
-            "its passes are one step."
-        )
+    layers = {place: (layer, inside) for place, layer, inside in reached(model, call)}
+    if path not in layers:
+        raise _unreached(model, call, str(key), path)
+    layer, inside = layers[path]
     if symbol:
-        names = _names(layer, path, direction, calls[path])
+        names = _names(layer, path, direction, inside)
         if symbol not in names:
             what = f"one of the symbols of {kind_of(layer)} in its {direction} pass"
             raise UnknownNameError.of(symbol, names, what)
@@ -69,6 +66,22 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
     if when is not None:
         _check_condition(found, model, call)
     return found
+
+
+def _unreached(model: Trainable, call: Call, key: str, path: str) -> PhitodeepError:
+    """The error to raise for a key whose path is not one of the layers that are `reached`."""
+    if path in dict(model.walk()):
+        return ArgumentError(
+            f"the debugger does not stop in {path!r}: a layer around it has no steps(), so both of "
+            "its passes are one step."
+        )
+    near = difflib.get_close_matches(key, list(keys(model, call)), n=3)
+    meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    paths = ", ".join(repr(place) for place, *_ in reached(model, call) if place)
+    return UnknownNameError(
+        f"there is no place {key!r}: a place is one of {paths}, its pass, such as '0.backward', or "
+        f"a symbol of it, such as '0.backward.dX'.{meant}"
+    )
 
 
 def reached(model: Trainable, call: Call) -> Iterator[tuple[str, Any, Call]]:

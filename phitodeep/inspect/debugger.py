@@ -238,7 +238,8 @@ class Debugger:
             raise UnknownNameError(f"{error}: {places.so_far(self._scope())}.") from None
         except SyntaxError as error:
             raise ArgumentError(
-                f"p takes a Python expression, got {expression!r}: {error.msg}."
+                f"p takes a Python expression, got {expression!r}: {error.msg}. A symbol with a "
+                "path stands alone, as in p('1.Y')."
             ) from None
 
     def why(self, symbol: str, *cell: int) -> Why:
@@ -288,11 +289,13 @@ class Debugger:
 
     __repr__ = where
 
+    @np.errstate(over="ignore", invalid="ignore")
     def list(self, around: int | None = None) -> Text:
         """All steps of this layer's pass, with the shape and size of what has been computed.
 
         around    show only so many steps before and after this one
         """
+        around = None if around is None else check_count(around, "list: around", minimum=0)
         position = self.position if self._stopped is None else self._stopped[0]
         if position is None:
             return self.where()
@@ -344,6 +347,8 @@ class Debugger:
         old = self._values[found[-1]]
         new = np.array(old, copy=True)
         try:
+            if value is None:
+                raise TypeError("None is not a number")
             cells = evaluate(f"np.s_[{rest}", {}) if bracket else ...
             new[cells] = value
             if new.dtype.kind != "f" and (new[cells] != value).any():
@@ -361,6 +366,7 @@ class Debugger:
 
     # --- what moved ------------------------------------------------------------------------
 
+    @np.errstate(over="ignore", invalid="ignore")
     def diff(self) -> Difference:
         """What the edits have moved so far, compared with a run without them.
 
