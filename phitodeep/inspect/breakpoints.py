@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, UnknownNameError
+from phitodeep.errors import ArgumentError, PhitodeepError, UnknownNameError
+from phitodeep.inspect.expressions import checked_text
 from phitodeep.inspect.trace import kind_of
 from phitodeep.layers.call import Call, within
 from phitodeep.steps import run
@@ -123,13 +124,6 @@ def _names(layer: Any, path: str, direction: str, call: Call) -> list[str]:
 
 
 # --- what the user writes ----------------------------------------------------------------------
-
-
-def checked_text(value: object, what: str) -> str:
-    """Return a text that the user gives; refuse anything else."""
-    if not isinstance(value, str):
-        raise ArgumentTypeError(f"the debugger takes {what} as a text, got {value!r:.80}.")
-    return value
 
 
 def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:

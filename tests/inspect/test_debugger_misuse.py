@@ -124,7 +124,17 @@ def test_what_is_no_text(wrong: Any) -> None:
         with pytest.raises(ArgumentTypeError, match=r"the debugger takes a .* as a text, got"):
             call(wrong)
     with pytest.raises(ArgumentTypeError, match="takes a condition as a text"):
-        db.set_break("0", when=True)  # type: ignore[arg-type]
+        db.set_break("0", when=wrong or True)
+
+
+def test_gradients_of_tokens_have_no_elements() -> None:
+    model = model_of(L.Parallel(L.Embedding(4, 2), L.Embedding(4, 2)), L.Flatten(), L.Dense(2))
+    db = model.debug(np.ones((6, 3), int), Y)
+    db.cont()
+    known = zip(db._log, db._values, strict=True)
+    none = next(p.step.symbol for p, value in known if p.scope.path == "0" and value is None)
+    with pytest.raises(ArgumentError, match="it has no elements"):
+        db.edit(f"0.{none}", 1.0)
 
 
 def test_nothing_is_no_value() -> None:
