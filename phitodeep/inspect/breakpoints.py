@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from phitodeep.inspect.hooks import layer_at
+from phitodeep.errors import ArgumentError, PhitodeepError, UnknownNameError
+from phitodeep.inspect.expressions import checked_text
 from phitodeep.inspect.trace import kind_of
 from phitodeep.layers.call import Call, within
 from phitodeep.steps import run
@@ -55,15 +56,12 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
     )
     if not direction and path != "loss" and path not in dict(model.walk()):
         path, direction, symbol = _without_direction(model, call, str(key))
-    layer = model.loss if path == "loss" else layer_at(model, f"{path}.Y".removeprefix("."))
-    calls = {place: call for place, _, call in reached(model, call)}
-    if path not in calls:
-        raise ArgumentError(
-            f"the debugger does not stop in {path!r}: a layer around it has no steps(), so both of "
-            "its passes are one step."
-        )
+    layers = {place: (layer, inside) for place, layer, inside in reached(model, call)}
+    if path not in layers:
+        raise _unreached(model, call, str(key), path)
+    layer, inside = layers[path]
     if symbol:
-        names = _names(layer, path, direction, calls[path])
+        names = _names(layer, path, direction, inside)
         if symbol not in names:
             what = f"one of the symbols of {kind_of(layer)} in its {direction} pass"
             raise UnknownNameError.of(symbol, names, what)
@@ -71,6 +69,22 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
     if when is not None:
         _check_condition(found, model, call)
     return found
+
+
+def _unreached(model: Trainable, call: Call, key: str, path: str) -> PhitodeepError:
+    """The error to raise for a key whose path is not one of the layers that are `reached`."""
+    if path in dict(model.walk()):
+        return ArgumentError(
+            f"the debugger does not stop in {path!r}: a layer around it has no steps(), so both of "
+            "its passes are one step."
+        )
+    near = difflib.get_close_matches(key, list(keys(model, call)), n=3)
+    meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    paths = ", ".join(repr(place) for place, *_ in reached(model, call) if place)
+    return UnknownNameError(
+        f"there is no place {key!r}: a place is one of {paths}, its pass, such as '0.backward', or "
+        f"a symbol of it, such as '0.backward.dX'.{meant}"
+    )
 
 
 def reached(model: Trainable, call: Call) -> Iterator[tuple[str, Any, Call]]:
@@ -95,13 +109,13 @@ def _without_direction(model: Trainable, call: Call, key: str) -> tuple[str, str
     layers = dict([*model.walk(), ("loss", model.loss)])
     path, _, symbol = key.rpartition(".")
     if path not in layers:
-        raise UnknownNameError.of(path, layers, f"one of the layers ({key!r})")
+        raise _unreached(model, call, key, path)
     names = {way: _names(layers[path], path, way, call) for way in ("forward", "backward")}
     found = [way for way, symbols in names.items() if symbol in symbols]
     if len(found) > 1:
         raise UnknownNameError(f"{key!r} is ambiguous: put forward or backward before {symbol}.")
     if not found and not path:
-        raise UnknownNameError.of(key, layers, "one of the layers")
+        raise _unreached(model, call, key, key)
     if not found:
         every = [name for symbols in names.values() for name in symbols]
         raise UnknownNameError.of(symbol, every, f"one of the symbols of {kind_of(layers[path])}")
@@ -130,13 +144,6 @@ def _names(layer: Any, path: str, direction: str, call: Call) -> list[str]:
 
 
 # --- what the user writes ----------------------------------------------------------------------
-
-
-def checked_text(value: object, what: str) -> str:
-    """Return a text that the user gives; refuse anything else."""
-    if not isinstance(value, str):
-        raise ArgumentTypeError(f"the debugger takes {what} as a text, got {value!r:.80}.")
-    return value
 
 
 def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:

@@ -18,8 +18,9 @@ from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, OrderError, UnknownNameError
 from phitodeep.inspect import places
-from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at, checked_text, keys
+from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at, keys
 from phitodeep.inspect.entries import Entry, Text
+from phitodeep.inspect.expressions import FAILURES, Named, checked_text, replaced, value_of
 from phitodeep.inspect.hooks import active, edit_of
 from phitodeep.inspect.prompt import Prompt
 from phitodeep.inspect.recording import prepared, updates_of
@@ -32,8 +33,6 @@ from phitodeep.steps.terms import Why, why
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
-
-FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of expressions
 
 
 class Debugger:
@@ -199,7 +198,7 @@ class Debugger:
 
     def _holds(self, found: Breakpoint, before: Position) -> bool:
         try:
-            return bool(self._evaluated(str(found.when), _seen(before)))
+            return bool(evaluate(str(found.when), Named(_seen(before), self.loss)))
         except NameError:  # not computed yet
             return False
         except FAILURES as error:
@@ -240,14 +239,7 @@ class Debugger:
             return scope[name]
         if scope.path != self._scope().path and name.isidentifier():
             raise UnknownNameError(f"there is no {expression!r} yet: {places.so_far(scope)}.")
-        try:
-            return self._evaluated(expression, self._scope())
-        except NameError as error:
-            raise UnknownNameError(f"{error}: {places.so_far(self._scope())}.") from None
-        except SyntaxError as error:
-            raise ArgumentError(
-                f"p takes a Python expression, got {expression!r}: {error.msg}."
-            ) from None
+        return value_of(expression, self._scope(), self.loss)
 
     def why(self, symbol: str, *cell: int) -> Why:
         """The terms of one cell of a symbol, the largest first: `why("dW", 2, 3)`."""
@@ -263,9 +255,6 @@ class Debugger:
     def _ran(self) -> Iterator[tuple[str, Step]]:
         """The paths and the steps that have run."""
         return ((position.scope.path, position.step) for position in self._log)
-
-    def _evaluated(self, expression: str, scope: Scope) -> Any:
-        return evaluate(expression, _Named(scope, self.loss))
 
     def _named(self, name: str) -> tuple[Scope, str]:
         """The scope and the symbol of a name, which has a path or belongs to the layer here."""
@@ -296,11 +285,13 @@ class Debugger:
 
     __repr__ = where
 
+    @np.errstate(over="ignore", invalid="ignore")
     def list(self, around: int | None = None) -> Text:
         """All steps of this layer's pass, with the shape and size of what has been computed.
 
         around    show only so many steps before and after this one
         """
+        around = None if around is None else check_count(around, "list: around", minimum=0)
         position = self.position if self._stopped is None else self._stopped[0]
         if position is None:
             return self.where()
@@ -342,33 +333,22 @@ class Debugger:
         The symbol belongs to the layer that runs, unless it has a path, as in "1.Y". The debugger
         goes back to just after it was computed, so that all later steps use the new value.
         """
-        name, bracket, rest = checked_text(place, "a place").strip().partition("[")
+        place = checked_text(place, "a place").strip()
+        name, _, _ = place.partition("[")
         scope, symbol = self._named(name)
         ran = [(k, step.symbol) for k, (path, step) in enumerate(self._ran()) if path == scope.path]
         found = [k for k, other in ran if other == symbol]
         if not found:
             known = dict.fromkeys(other for _, other in ran)
             raise UnknownNameError(f"{name!r} cannot be edited: {places.so_far(scope, known)}.")
-        old = self._values[found[-1]]
-        new = np.array(old, copy=True)
-        try:
-            cells = evaluate(f"np.s_[{rest}", {}) if bracket else ...
-            new[cells] = value
-            if new.dtype.kind != "f" and (new[cells] != value).any():
-                raise ValueError(f"its elements are {new.dtype} numbers")
-        except (*FAILURES, NameError, SyntaxError) as error:
-            raise ArgumentError(
-                f"{place!r} cannot be set to {value!r:.60} ({symbol} has shape {new.shape}): "
-                f"{error}."
-            ) from None
-        position = self._log[found[-1]]
-        number = type(old) in (bool, int, float)  # it takes the dtype of what it meets
-        self._restart([*self._values[: found[-1]], new.item() if number else new])
-        self._stopped = self._log[-1], f"{position.name} is edited"
+        new = replaced(self._values[found[-1]], place, value)
+        self._restart([*self._values[: found[-1]], new])
+        self._stopped = self._log[-1], f"{self._log[-1].name} is edited"
         return self.where()
 
     # --- what moved ------------------------------------------------------------------------
 
+    @np.errstate(over="ignore", invalid="ignore")
     def diff(self) -> Difference:
         """What the edits have moved so far, compared with a run without them.
 
@@ -423,13 +403,3 @@ def _gradients(scope: Scope) -> dict[str, Array]:
 def _seen(position: Position) -> Scope:
     """The symbols as they are at a position, whose loop may have gone on since."""
     return position.scope.at(position.t)
-
-
-class _Named:
-    """The symbols of a scope, and L for the loss."""
-
-    def __init__(self, scope: Scope, loss: float | None) -> None:
-        self.scope, self.loss = scope, loss
-
-    def __getitem__(self, name: str) -> Any:
-        return self.loss if name == "L" and self.loss is not None else self.scope[name]

@@ -39,8 +39,8 @@ class Position(NamedTuple):
         return self.step.symbol if self.t is None else f"{self.step.symbol}[{self.t}]"
 
     def value(self) -> Any:
-        """Compute the step, in the mode of its pass."""
-        with within(self.scope.call):
+        """Compute the step, in the mode of its pass; what overflows is infinity."""
+        with within(self.scope.call), np.errstate(over="ignore", invalid="ignore"):
             return self.scope.cast(self.step.value(self.scope))
 
 

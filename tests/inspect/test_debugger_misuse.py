@@ -55,6 +55,20 @@ def test_a_condition_on_the_last_step_of_a_round_holds_in_its_round() -> None:
 # --- places ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("key", ["0.forwrd.Y", "0.Z.Y", "3.forward.Y", "", None])
+def test_places_that_there_are_not_to_run_to(key: Any) -> None:
+    says = "there is no place '" if key != "" else "until takes a key with a symbol"
+    with pytest.raises((UnknownNameError, ArgumentError), match=says) as caught:
+        dense().debug(X, Y).until(key)
+    assert ("Did you mean '0.forward.Y'" in str(caught.value)) == (key == "0.forwrd.Y")
+
+
+@pytest.mark.parametrize("around", [-1, "x", 1.5, True])
+def test_lists_around_a_count(around: Any) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="list: around must be"):
+        dense().debug(X, Y).list(around)
+
+
 def test_places_after_a_layer_that_ends_the_mask() -> None:
     """Softmax over axis 1 refuses a mask, but none reaches it."""
     model = model_of(L.GRU(3, return_sequences=False), L.Chain(L.Reshape(3, 1), L.Softmax(1)))
@@ -110,7 +124,36 @@ def test_what_is_no_text(wrong: Any) -> None:
         with pytest.raises(ArgumentTypeError, match=r"the debugger takes a .* as a text, got"):
             call(wrong)
     with pytest.raises(ArgumentTypeError, match="takes a condition as a text"):
-        db.set_break("0", when=True)  # type: ignore[arg-type]
+        db.set_break("0", when=wrong or True)
+
+
+def test_gradients_of_tokens_have_no_elements() -> None:
+    model = model_of(L.Parallel(L.Embedding(4, 2), L.Embedding(4, 2)), L.Flatten(), L.Dense(2))
+    db = model.debug(np.ones((6, 3), int), Y)
+    db.cont()
+    known = zip(db._log, db._values, strict=True)
+    none = next(p.step.symbol for p, value in known if p.scope.path == "0" and value is None)
+    with pytest.raises(ArgumentError, match="it has no elements"):
+        db.edit(f"0.{none}", 1.0)
+
+
+def test_nothing_is_no_value() -> None:
+    db = dense().debug(X, Y)
+    db.cont()
+    with pytest.raises(ArgumentError, match=r"cannot be set to None .*: None is not a number"):
+        db.edit("0.Y", None)
+
+
+@pytest.mark.parametrize("value", [1e200, np.inf, np.nan])
+@pytest.mark.parametrize("key", ["0.XW[0, 0]", "loss.P[0, 0]", "0.dW[0, 0]"])
+def test_extreme_values_warn_of_nothing(key: str, value: float) -> None:
+    db = dense().debug(X, Y)
+    db.cont()
+    db.edit(key, value)
+    while db.position is not None:
+        assert db.step()
+        assert db.list()
+    assert "1" in str(db.diff())
 
 
 # --- conditions --------------------------------------------------------------------------------

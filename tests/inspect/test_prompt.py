@@ -280,7 +280,7 @@ def test_an_edit_moves_what_comes_after_it():
         (r"p (_ for _ in ()).throw(ValueError('a\nb'))", "ValueError: a b"),
         ("p X +", "p takes a Python expression, got 'X +'"),
         ("foo", "name 'foo' is not defined: the model has so far X"),
-        ("b 7", "'7' is not one of the layers"),
+        ("b 7", "there is no place '7'"),
         ("b 0.backward.dV", "'dV' is not one of the symbols"),
         ("b loss.backward.dY", "'dY' is not one of the symbols"),
         ("b 0, X >", "when='X >' is not a Python expression"),

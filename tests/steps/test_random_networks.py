@@ -44,12 +44,12 @@ def assert_close(found: Any, wanted: Array, tolerance: float, name: str) -> None
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale, err_msg=name)
 
 
-def mask_of(net: Network, rng: np.random.Generator) -> Array | None:
+def mask_of(net: Network, rng: np.random.Generator, least: int) -> Array | None:
     """The mask of random lengths, if all layers of the network take it."""
     if not net.steps or rng.random() < 0.3:
         return None
     N, T = net.X.shape[:2]
-    mask = np.arange(T) < rng.integers(0 if rng.random() < 0.2 else 1, T + 1, N)[:, None]
+    mask = np.arange(T) < rng.integers(least, T + 1, N)[:, None]
     try:
         with calling(training=False, caching=False, mask=mask):
             net.chain.forward(net.X)
@@ -64,7 +64,12 @@ def test_steps_equal_the_fast_passes(net: Network, training: bool, dtype: Any) -
     chain, rng = net.chain, np.random.default_rng(net.seed)
     chain.cast(dtype)
     X = net.X if chain.takes_tokens else net.X.astype(dtype)
-    mode = {"training": training, "step": 3, "first": 2, "mask": mask_of(net, rng)}
+    mode = {
+        "training": training,
+        "step": 3,
+        "first": 2,
+        "mask": mask_of(net, rng, int(rng.random() > 0.2)),
+    }
     state = chain.get_weights()
     with calling(**mode):
         dY = net.dY(chain.forward(X))
@@ -135,9 +140,7 @@ def model_of(net: Network, kind: str) -> tuple[Sequential, Array]:
 
 
 def options_of(net: Network, rng: np.random.Generator) -> dict[str, Any]:
-    mask = mask_of(net, rng)
-    if mask is not None:
-        mask[:, 0] = True  # `lengths` are at least 1
+    mask = mask_of(net, rng, 1)
     options: dict[str, Any] = {} if mask is None else {"lengths": mask}
     return options | (
         {"sample_weight": rng.uniform(0.1, 2, len(net.X))} if rng.random() < 0.3 else {}

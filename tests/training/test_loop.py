@@ -918,6 +918,12 @@ def test_test_data_and_a_share_for_validation_exclude_each_other() -> None:
         train(classifier(), X, LABELS, X, LABELS, validation_split=0.5)
 
 
+@pytest.mark.parametrize("anomaly", ["warn", True, ""])
+def test_anomaly_has_one_option(anomaly: Any) -> None:
+    with pytest.raises(ArgumentError, match=f'anomaly must be "raise", got {anomaly!r}'):
+        train(classifier(), X, LABELS, anomaly=anomaly)
+
+
 def test_without_matplotlib_a_plot_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
