@@ -84,8 +84,8 @@ def test_until_a_place_that_has_passed_leaves_the_debugger_where_it_is() -> None
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("9", "'9' is not one of the layers, which are '', '0', '1', '2', 'loss'"),
-        ("9.dW", "'9' is not one of the layers"),
+        ("9", "there is no place '9': a place is one of '0', '1', '2', 'loss'"),
+        ("9.dW", "there is no place '9.dW'"),
         ("2.dV", "'dV' is not one of the symbols of Dense.*'dW'"),
     ],
 )
