@@ -439,3 +439,17 @@ def maximum_mean_discrepancy(X: Array, Y: Array, bandwidth: float | None = None)
     np.fill_diagonal(K := np.exp(D / (-2 * bandwidth**2)), 0)
     within_X, within_Y = K[:m, :m].sum() / (m * (m - 1)), K[m:, m:].sum() / (n * (n - 1))
     return float(within_X + within_Y - 2 * K[:m, m:].mean())
+
+
+def position_angles(start: int, T: int, pairs: int, step: float, base: float = 10000.0) -> Array:
+    """Return the angles t base^(-i step) of shape (T, pairs), in float64."""
+    frequencies = np.exp(-math.log(base) * step * np.arange(pairs))
+    return np.arange(start, start + T)[:, None] * frequencies
+
+
+def cos_and_sin(
+    start: int, T: int, D: int, base: float, dtype: np.dtype[np.float32]
+) -> tuple[Array, Array]:
+    """Return cos and sin (T, D / 2) of the angles at positions start to start + T - 1."""
+    angles = position_angles(start, T, D // 2, 2 / D, base)
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)

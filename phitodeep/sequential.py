@@ -19,7 +19,6 @@ from phitodeep.checks import (
     check_count,
     check_list,
     check_number,
-    check_option,
     check_shape,
     choose,
     class_hint,
@@ -29,15 +28,7 @@ from phitodeep.checks import (
 from phitodeep.config import being_written, check_mapping, written
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.hints import OF_MODELS, OF_TRAIN
-from phitodeep.inspect.attributions import attention_maps, attributions
-from phitodeep.inspect.debugger import Debugger, debug
-from phitodeep.inspect.diagnosis import Diagnosis
-from phitodeep.inspect.hooks import Cache, Hook, Hooks, Patched, run_with_cache
-from phitodeep.inspect.profile import Profile, profile
-from phitodeep.inspect.samples import SampleGradients, sample_gradients
-from phitodeep.inspect.summary import summarize
-from phitodeep.inspect.symptoms import diagnose
-from phitodeep.inspect.trace import Trace, trace
+from phitodeep.inspect.methods import Inspectable
 from phitodeep.io.model_file import (
     Differences,
     check_tokenizer,
@@ -64,10 +55,10 @@ from phitodeep.training.callback import Callback, as_callbacks
 from phitodeep.training.history import History
 from phitodeep.training.inputs import model_mask, validate_inputs
 from phitodeep.training.loop import Training, held_out
-from phitodeep.training.objective import Objective, Trainable
+from phitodeep.training.objective import Objective
 from phitodeep.training.rate_finder import RateRange, find_alpha
 from phitodeep.training.run import Run, difference, fixed, named_states, paired
-from phitodeep.training.shortcuts import check_pair, plan, rearranged
+from phitodeep.training.shortcuts import check_pair, rearranged
 from phitodeep.training.sources import as_source
 from phitodeep.training.threads import predictions
 from phitodeep.types import Array, DType, Schedule
@@ -81,8 +72,10 @@ FOR_AUTHORS = {  # what authors of layers write and use, but users of models do 
 }
 
 
-class Sequential(Trainable):
+class Sequential(Inspectable):
     """Layers one after another, with a loss, an optimizer and a training loop.
+
+    The methods that look into a model, such as `summary` and `trace`, are those of `Inspectable`.
 
     alpha        the learning rate: a number, or a schedule (a function of the step); by default
                  the optimizer's own
@@ -471,8 +464,8 @@ class Sequential(Trainable):
         for option, value in (("shuffle", shuffle), ("shortcuts", shortcuts)):
             if value not in (True, False):
                 raise ArgumentTypeError(f"{option} must be True or False, got {value!r}.")
-        if anomaly is not None:
-            check_option(anomaly, "anomaly", ("raise",))
+        if anomaly not in (None, "raise"):
+            raise ArgumentError(f'anomaly must be None or "raise", got {anomaly!r}.')
         accumulate = check_count(accumulate, "accumulate")
         threads = check_threads(threads)
         callbacks = [*self.callbacks, *as_callbacks(callbacks)]
@@ -784,216 +777,6 @@ class Sequential(Trainable):
         if pair != self._checked:
             check_pair(*pair)
             self._checked = pair
-
-    def summary(self) -> None:
-        """Print each layer's path, output shape, parameters, bytes and FLOPs.
-
-        A line below the table lists how training differs from these layers, if it does.
-        """
-        batch = "all samples" if self.batch_size is None else f"batch {self.batch_size}"
-        title = f"{self.loss!r}, {self.optimizer!r}, {batch}, {self.epochs} epochs, {self.dtype}"
-        summarize(self, title, plan(self, self.loss).notes).show()
-
-    def profile(self, X: Any, y: Any, *, batch_size: int | None = None, steps: int = 20) -> Profile:
-        """Train a copy for `steps` steps, print where the time goes, and return the table.
-
-        Each layer has a row: the times of forward and backward, their share of the step, FLOPs by
-        the layer's formula (backward counts once for dX and once for parameters), GFLOP/s, bytes
-        cached for backward, and the time that its FLOPs would take at the speed of a large matrix
-        product on this machine. The model itself is not changed.
-        """
-        size = self.batch_size or 64 if batch_size is None else batch_size
-        found = profile(self, X, y, batch_size=size, steps=steps)
-        found.show()
-        return found
-
-    def diagnose(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        sample_weight: Any = None,
-        lengths: Any = None,
-        overfit: int = 500,
-        verbose: int | bool = 1,
-    ) -> Diagnosis:
-        """Look for what commonly goes wrong, and return the findings; there may be none.
-
-            report = model.diagnose(X, y)
-            print(report)
-            for finding in report:
-                print(finding.name, finding.path, finding.remedy)
-
-        One training step is recorded and compared with thresholds that were calibrated on healthy
-        and sick models; a few steps and predictions are tried. All of it runs on copies of the
-        model, with at most 512 samples of X (N, ...) and y, evenly spaced: no weight, statistic or
-        random stream of the model changes. The start loss is checked only before the first step of
-        training, and whether X is used, only after it. What shows in the course of training, such
-        as spikes, is the task of the callback `Diagnose`.
-
-        overfit      the maximum number of steps in which 20 samples should be learnt, the most
-                     expensive check; 0 leaves it out
-        verbose      0: show no progress of these steps
-
-        X, y, `sample_weight` and `lengths` are as in `train`. The findings are explained in
-        docs/diagnosis.md.
-        """
-        return diagnose(
-            self,
-            X,
-            y,
-            sample_weight=sample_weight,
-            lengths=lengths,
-            overfit=overfit,
-            verbose=verbose,
-        )
-
-    # --- see backpropagation ---------------------------------------------------------------
-
-    def trace(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> Trace:
-        """Run one step of training on a copy, and return everything that happened in it.
-
-            t = model.trace(X[:8], y[:8])
-            print(t)                             # layer by layer: sizes, updates, notes
-            t["2.backward.dW"].why(3, 1)         # the terms of this cell's sum, largest first
-
-        The layers run as written, without shortcuts, with the random values of the model's next
-        step. Nothing in the model changes. See `Trace`; the other arguments are as in `train`.
-        """
-        return trace(self, X, y, sample_weight=sample_weight, lengths=lengths)
-
-    def run_with_cache(self, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:
-        """Return the output for X, as `predict` does, and all arrays on the way, by name.
-
-            Y, cache = model.run_with_cache(X)
-            cache["1.Y"]                         # the output of layer 1
-            cache["0.XW"]                        # what happens inside layer 0
-
-        Of a MultiHeadAttention, "P" is the attention map (N, heads, T, T).
-        """
-        return run_with_cache(self, X, lengths=lengths)
-
-    def hooks(
-        self, fwd: Mapping[str, Hook] | None = None, bwd: Mapping[str, Hook] | None = None
-    ) -> Hooks:
-        """Inside the `with` block, call functions on arrays of forward and backward passes.
-
-            with model.hooks(fwd={"1.Y": lambda Y, at: 0 * Y}, bwd={"2.dX": print}):
-                model.trace(X, y)
-
-        A key is a path and a symbol, as in a trace. The function receives the array and `at`, which
-        has the key, path, direction, symbol and layer. An array that it returns replaces the one
-        it received; None leaves it. Hooks reach every symbol: a layer with a hook inside runs by
-        its steps.
-        """
-        return Hooks(self, fwd, bwd)
-
-    def patch(self, values: Mapping[str, Array]) -> Patched:
-        """Return this model with some arrays replaced, for `trace`, `predict` and the like.
-
-            Y, cache = model.run_with_cache(X[:4])
-            t = model.trace(X[4:], y[4:])
-            model.patch({"1.Y": cache["1.Y"]}).trace(X[4:], y[4:]).diff(t)
-
-        Keys and shapes are those of the arrays that they replace.
-        """
-        return Patched(self, values)
-
-    def debug(self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None) -> Debugger:
-        """Return a debugger at the start of a training step, on a copy of the model.
-
-            db = model.debug(X, y)
-            db.set_break("2.backward", when="abs(dX).max() > 0.01")
-            db.cont(); db.where(); db.p("dY"); db.step(); db.back()
-            db.edit("2.dY[0, 1]", 0.0); db.cont(); db.diff()
-
-        `db.prompt()` reads such commands in a terminal. The arguments are as in `train`.
-        """
-        return debug(self, X, y, sample_weight=sample_weight, lengths=lengths)
-
-    def sample_gradients(
-        self, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
-    ) -> SampleGradients:
-        """Return each sample's share of every gradient, by parameter path.
-
-            g = model.sample_gradients(X, y)
-            g["0.W"]                             # (N, *W.shape); its sum over N is the gradient
-            g.norms                              # (N,): whose gradient is the longest
-            g.which_samples("0.W", (2, 1))       # where this cell's gradient comes from
-
-        The step is that of `trace`. There is no loop over samples: every layer's derivation says
-        which sum runs over them. Layers that mix samples, such as BatchNorm, are refused.
-        """
-        return sample_gradients(self, X, y, sample_weight=sample_weight, lengths=lengths)
-
-    @keywords({"index": "write target="})
-    def attributions(
-        self,
-        X: Any,
-        method: str = "gradient",
-        *,
-        target: Any = None,
-        step: int = -1,
-        baseline: Any = None,
-        steps: int | None = None,
-        layer: str | None = None,
-        lengths: Any = None,
-    ) -> Array:
-        """Return how much each input of X (N, ...) contributes to a score of its sample.
-
-        The score is one output of the model in prediction mode: dropout is off, and BatchNorm uses
-        its running statistics. If the model ends with Softmax, LogSoftmax or Sigmoid, the score is
-        the logit, the input of that layer: a probability also rises when the scores of the other
-        classes fall, and its gradient vanishes when the model is certain.
-
-        method      "gradient": the slope of the score S for each input, dS/dX, in the shape of X.
-                    "gradient_x_input": x dS/dx, in the shape of X.
-                    "integrated": (x - b) times the mean of dS/dx on the straight path from a
-                    baseline b to x, in the shape of X; the sum over a sample is S(x) - S(b).
-                    "grad_cam": for networks with images inside, maps (N, height, width) of the
-                    regions that raise the score, in the size of X
-        target      the output to explain: an integer, or (N,) integers; by default the output with
-                    the highest score, separately for each sample
-        step        the step to explain, if the model returns (N, T, K); by default the last one.
-                    Negative steps count from the end of each sample, without its padding
-        baseline    for "integrated": a number, a sample or an array like X; 0 by default
-        steps       for "integrated": the number of points on the path, at most 1000; 50 by default
-        layer       for "grad_cam": the path of a layer that returns images (height, width, C). By
-                    default it is the last such layer; if that is inside a block that returns
-                    images too, such as Residual, it is the block
-        lengths     as in `predict`; padding gets 0
-
-        Tokens (N, T) have no gradient, so their vectors (N, T, D), the output of the Embedding,
-        take the place of X. "gradient" returns (N, T, D). "gradient_x_input" and "integrated" sum
-        over D and return (N, T). The baseline is a vector (D,), or any array like the vectors.
-
-        If X has no image shape, as in a model that starts with Reshape, maps have the size of the
-        first image inside. Everything has the dtype of the model, and the model is not changed.
-        Raises ArgumentError, ArgumentTypeError or ShapeError for arguments that do not fit, and
-        NotBuiltError if the model is not built.
-        Sources: gradient and logit: Simonyan, Vedaldi and Zisserman 2013, arXiv:1312.6034, sec. 3;
-        gradient x input: Shrikumar et al. 2016, arXiv:1605.01713; integrated: Sundararajan, Taly
-        and Yan 2017, arXiv:1703.01365; grad_cam: Selvaraju et al. 2017, arXiv:1610.02391.
-        """
-        return attributions(
-            self,
-            X,
-            method,
-            target=target,
-            step=step,
-            baseline=baseline,
-            steps=steps,
-            layer=layer,
-            lengths=lengths,
-        )
-
-    def attention_maps(self, X: Any, *, lengths: Any = None) -> dict[str, Array]:
-        """Return where each attention layer looks when it predicts X: a map by path.
-
-        A map is (N, heads, T, T): the weight that each position, a row, gives to every position.
-        Each row sums to 1, or to 0 if the position may attend to none.
-        """
-        return attention_maps(self, X, lengths=lengths)
 
     def find_alpha(
         self,

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+NOTE = "note"  # the name of a column of texts after the numbers
 READABLE = 14  # the smallest width of all texts together in a terminal
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text below a header; the first `left` columns are aligned to the left."""
+    """Rows of text below a header; the first `left` columns, and notes, are aligned to the left."""
 
     title: str
     head: Sequence[str]
@@ -26,8 +27,8 @@ class Table:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         aligned = [
             "  ".join(
-                c.ljust(w) if i < self.left else c.rjust(w)
-                for i, (c, w) in enumerate(zip(line, widths, strict=True))
+                c.ljust(w) if i < self.left or name == NOTE else c.rjust(w)
+                for i, (name, c, w) in enumerate(zip(self.head, line, widths, strict=True))
             )
             for line in lines
         ]
@@ -55,7 +56,8 @@ class Table:
             if i < self.left:
                 table.add_column(name, overflow="ellipsis" if readable else "fold")
             else:
-                table.add_column(name, justify="right", overflow="fold", no_wrap=readable)
+                side: Any = "left" if name == NOTE else "right"
+                table.add_column(name, justify=side, overflow="fold", no_wrap=readable)
         for row in self.rows:
             table.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
         # the table itself begins and ends with an empty line

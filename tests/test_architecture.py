@@ -48,6 +48,7 @@ WHOLE = {  # modules that are themselves imported where used, and the command li
     "kernels.compiled.jit": {"numba"},
     "kernels.compiled.scalar": {"numba"},
 }
+LATE = {"inspect.methods", "training.loop"}  # import tools of inspect where they are first used
 OPTIONAL = {
     "threadpoolctl",
     "rich",
@@ -140,7 +141,10 @@ def test_there_are_no_circles() -> None:
 
 @each
 def test_ours_is_never_imported_inside_a_function(name: str) -> None:
-    assert [(target, line) for target, line, inside in ours(name) if inside] == []
+    found = [(target, line) for target, line, inside in ours(name) if inside]
+    if name in LATE:  # so that a program that only trains does not load them
+        found = [(target, line) for target, line in found if not target.startswith("inspect.")]
+    assert found == []
 
 
 @each

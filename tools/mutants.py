@@ -72,6 +72,9 @@ TWIN = "kernels/compiled/scalar.py"
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": ("layers/test_contract.py", ["layers"]),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
+    "steps/*.py": ("steps/test_contract.py", ["steps", "inspect"]),
+    "inspect/attributions.py": ("inspect/test_attributions.py", []),
+    "inspect/recording.py": ("inspect/test_debugger_contract.py", ["inspect"]),
     "functional.py": ("test_functional.py", ["loss", "layers"]),
     "optimization/base.py": (
         "optimization/test_optimizers.py",

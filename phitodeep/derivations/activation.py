@@ -108,8 +108,8 @@ def selu(layer: Any) -> Derivation:
     """A scaled ELU, with constants that keep activations at mean 0 and variance 1."""
     return elementwise(
         [
-            Given("alpha", "a constant from the paper", lambda _: layer.alpha),
-            Given("scale", "a constant from the paper", lambda _: layer.scale),
+            Let("alpha", repr(float(layer.alpha)), "a constant from the paper"),
+            Let("scale", repr(float(layer.scale)), "a constant from the paper"),
             _below("X"),
             Let("Y", "scale * np.where(X > 0, X, alpha * np.expm1(below))"),
         ],
@@ -131,7 +131,7 @@ def sigmoid(layer: Any) -> Derivation:
 
 def tanh(layer: Any) -> Derivation:
     """y = tanh(x): the slope needs only y."""
-    return elementwise([Let("Y", "np.tanh(X)")], [Let("slope", "1 - Y * Y")])
+    return elementwise([Let("Y", "np.tanh(X)")], [Let("slope", "1 - Y ** 2")])
 
 
 def softplus(layer: Any) -> Derivation:
@@ -143,7 +143,7 @@ def softsign(layer: Any) -> Derivation:
     """y = x / (1 + |x|), whose slope is 1 / (1 + |x|)^2."""
     return elementwise(
         [Let("q", "1 / (1 + np.abs(X))"), Let("Y", "X * q")],
-        [Let("slope", "q * q")],
+        [Let("slope", "q ** 2")],
     )
 
 
@@ -161,7 +161,7 @@ def mish(layer: Any) -> Derivation:
         [_softplus("u"), Let("m", "np.tanh(u)"), Let("Y", "X * m")],
         [
             _sigmoid("s"),
-            Let("slope_m", "(1 - m * m) * s", "the slope of tanh times the slope of softplus"),
+            Let("slope_m", "(1 - m ** 2) * s", "the slope of tanh times the slope of softplus"),
             Let("slope", "m + X * slope_m", "the product rule"),
         ],
     )
@@ -175,9 +175,12 @@ def gelu(layer: Any) -> Derivation:
 
 
 def _phi() -> tuple[list[Step], list[Step]]:
-    words = "erf(x / sqrt(2)), the error function, which NumPy does not have"
     return [
-        Given("E", words, lambda symbols: erf(symbols["X"] * math.sqrt(0.5))),
+        Given(
+            "E",
+            "erf(x / sqrt(2)), with the error function erf",
+            lambda symbols: erf(symbols["X"] * math.sqrt(0.5)),
+        ),
         Let("Phi", "(1 + E) / 2", "the probability that a standard normal value is below x"),
     ], [Let("phi", f"np.exp(-{_NEAR} ** 2 / 2) / np.sqrt(2 * np.pi)", "the density at x")]
 
@@ -192,7 +195,9 @@ def _phi_by_tanh() -> tuple[list[Step], list[Step]]:
         Let("Phi", "(1 + m) / 2", "nearly the probability that a standard normal value is below x"),
     ], [
         Let("slope_u", "k * (1 + 3 * c * v ** 2)"),
-        Let("phi", "(1 - m * m) / 2 * slope_u", "the slope of Phi: the chain rule through m and u"),
+        Let(
+            "phi", "(1 - m ** 2) / 2 * slope_u", "the slope of Phi: the chain rule through m and u"
+        ),
     ]
 
 
@@ -218,7 +223,7 @@ def softmax(layer: Any) -> Derivation:
         [*_exponentials(row, one), Let("Y", "E / total")],
         [
             Sum("s", f"{row},{row}->{one}", "dY", "Y", words="dY, averaged with the weights Y"),
-            Let("direct", "Y * dY"),
+            Let("direct", "Y * dY", "what x_k passes on through its own y_k"),
             Let("through_total", "Y * s", "a larger x_k makes the total larger"),
             Let("dX", "direct - through_total"),
         ],

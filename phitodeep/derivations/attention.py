@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.derivations.embedding import angles, rotated
+from phitodeep.functional import cos_and_sin
 from phitodeep.layers.call import current
 from phitodeep.steps.step import Arrange, Derivation, Given, Join, Let, Max, Step, Sum, size
 
@@ -74,17 +75,21 @@ def _softmax(layer: Any) -> list[Step]:
     hides = masked or layer.causal
     scores = "np.where(visible, QK / np.sqrt(d), -np.inf)" if hides else "QK / np.sqrt(d)"
     visible = Given("visible", "which keys a query may attend to", _visible(layer))
-    top = Let("top", "np.where(M > -np.inf, M, 0)", "a query without keys has no maximum")
+    top = Let(
+        "top", "np.where(largest > -np.inf, largest, 0)", "a query without keys has no maximum"
+    )
     without = "0 for a query without keys"
     return [
         *([visible] if hides else []),
         Sum("QK", "nhqd,nhkd->nhqk", "Q", "K"),
         Let("S", scores),
-        Max("M", "nhqk->nhq1", "S"),
+        Max("largest", "nhqk->nhq1", "S"),
         *([top] if masked else []),
-        Let("E", f"np.exp(S - {'top' if masked else 'M'})", "the shift changes no probability"),
-        Sum("E_sum", "nhqk->nhq1", "E"),
-        Let("P", "E / np.where(E_sum > 0, E_sum, 1)", without) if masked else Let("P", "E / E_sum"),
+        Let(
+            "E", f"np.exp(S - {'top' if masked else 'largest'})", "the shift changes no probability"
+        ),
+        Sum("total", "nhqk->nhq1", "E"),
+        Let("P", "E / np.where(total > 0, total, 1)", without) if masked else Let("P", "E / total"),
     ]
 
 
@@ -114,7 +119,7 @@ def _factors(layer: Any) -> Any:
 
 def _rotation(layer: Any) -> Any:
     """cos and sin (T, d / 2) for the queries and keys of all positions."""
-    return lambda symbols: layer._rotation(0, symbols["T"], symbols["X"].dtype)
+    return lambda s: cos_and_sin(0, s["T"], s["d"], 10000.0, s["X"].dtype)
 
 
 def _operand(layer: Any, name: str) -> tuple[list[Step], list[Step]]:
@@ -138,9 +143,11 @@ def _operand(layer: Any, name: str) -> tuple[list[Step], list[Step]]:
     if shared:
         repeated = f"np.repeat({own}, heads // {heads}, axis=1)"
         grouped = f"d{name}.reshape(N, {heads}, heads // {heads}, T, d)"
-        forward.append(Arrange(name, repeated, own, "each repeated for its group of query heads"))
+        forward.append(
+            Arrange(name, repeated, own, f"{own}, each head repeated for its group of queries")
+        )
         back = [
-            Arrange(f"d{name}_groups", grouped, f"d{name}", "by group of query heads"),
+            Arrange(f"d{name}_groups", grouped, f"d{name}", f"d{name} by group of query heads"),
             Sum(f"d{own}", "ngjtd->ngtd", f"d{name}_groups"),
             *back,
         ]

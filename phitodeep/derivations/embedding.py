@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.functional import one_hot
+from phitodeep.functional import cos_and_sin, one_hot
 from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step, Sum, size
 from phitodeep.types import Array
 
@@ -50,7 +50,7 @@ def sinusoidal_encoding(layer: Any) -> Derivation:
     def encoding(symbols: Any) -> Any:
         return layer._encoding(symbols["start"], symbols["X"])
 
-    words = "e_t,2i = sin(t w_i) and e_t,2i+1 = cos(t w_i), with w_i = 10000^(-2i / D)"
+    words = "sin(t w_i) at [t, 2i] and cos(t w_i) at [t, 2i + 1], with w_i = 10000^(-2i / D)"
     return Derivation(
         [*_steps(layer), Given("e", words, encoding), Let("Y", "X + e")], [Let("dX", "dY")]
     )
@@ -59,24 +59,24 @@ def sinusoidal_encoding(layer: Any) -> Derivation:
 def rotary_embedding(layer: Any) -> Derivation:
     """Each pair is rotated by its angle, and its gradient by the opposite angle."""
 
-    def cos_and_sin(symbols: Any) -> tuple[Array, Array]:
-        found: tuple[Array, Array] = layer._cos_and_sin(symbols["start"], symbols["X"])
-        return found
+    def turn(symbols: Any) -> tuple[Array, Array]:
+        T, D = symbols["X"].shape[1:]
+        return cos_and_sin(symbols["start"], T, D, layer.base, symbols["X"].dtype)
 
     return Derivation(
-        [*_steps(layer), *angles(cos_and_sin, "base^(-2i / D)"), *rotated("X", "Y")],
+        [*_steps(layer), *angles(turn, "base^(-2i / D)"), *rotated("X", "Y")],
         rotated("dY", "dX", "-"),
     )
 
 
-def angles(cos_and_sin: Callable[[Any], tuple[Array, Array]], w: str) -> list[Step]:
+def angles(turn: Callable[[Any], tuple[Array, Array]], w: str) -> list[Step]:
     """cos and sin of the angles t w_i (T, D), and what else a rotation reads.
 
-    `cos_and_sin` finds them for one feature of each pair, (T, D / 2), from the symbols.
+    `turn` finds them for one feature of each pair, (T, D / 2), from the symbols.
     """
 
     def table(k: int) -> Any:
-        return lambda symbols: np.tile(cos_and_sin(symbols)[k], 2)
+        return lambda symbols: np.tile(turn(symbols)[k], 2)
 
     def sign(symbols: Any) -> Array:
         D = symbols["cos"].shape[-1]
@@ -94,7 +94,7 @@ def angles(cos_and_sin: Callable[[Any], tuple[Array, Array]], w: str) -> list[St
 def rotated(x: str, out: str, sign: str = "+") -> list[Step]:
     """Rotate each pair by its angle or, with sign "-", by the opposite angle."""
     return [
-        Arrange(f"other_{x}", f"np.roll({x}, half, axis=-1)", x, "the other feature of its pair"),
+        Arrange(f"other_{x}", f"np.roll({x}, half, axis=-1)", x, "the other feature of each pair"),
         Let(f"turned_{x}", f"sign * other_{x}", "each pair turned by a right angle"),
         Let(out, f"cos * {x} {sign} sin * turned_{x}"),
     ]

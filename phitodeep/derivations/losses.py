@@ -235,7 +235,9 @@ def softmax_cross_entropy(loss: Any) -> Derivation:
 
 def negative_log_likelihood(loss: Any) -> Derivation:
     """A row costs -sum_k q_k p_k, for log-probabilities p."""
-    return _cross_entropy(loss, [Let("log_P", "P")], [_DLOG_P, Let("dP", "dlog_P")])
+    return _cross_entropy(
+        loss, [Let("log_P", "P", "P holds log-probabilities")], [_DLOG_P, Let("dP", "dlog_P")]
+    )
 
 
 def _cross_entropy(loss: Any, log_P: list[Step], slope: list[Step]) -> Derivation:
@@ -283,19 +285,19 @@ def _rowwise(each: list[Step], backward: list[Step]) -> Derivation:
 def weighted_mean(w: str) -> list[Step]:
     """L = sum w each / total; terms of weight 0 do not count even if they are infinite."""
     return [
-        Let("counted", f"np.where({w} > 0, each, 0)"),
+        Let("counted", f"np.where({w} > 0, each, 0)", "infinity times 0 would be NaN"),
         Sum("summed", "...,...->", "counted", w),
-        Let("L", "summed * share"),
+        Let("L", "summed * share", "share is 1 / the total weight"),
     ]
 
 
 def _arrives(w: str) -> Step:
-    return Let("d_each", f"{w} * share", "what arrives: the slope of L in each term")
+    return Let("d_each", f"{w} * share", "what arrives at each term: its share of L")
 
 
 def _pass_on(symbol: str, slope: str) -> Step:
     """What arrives times the slope; an infinite slope does not count where nothing arrives."""
-    return Let(symbol, f"np.where(d_each > 0, d_each * {slope}, 0)")
+    return Let(symbol, f"np.where(d_each > 0, d_each * {slope}, 0)", "what arrives times the slope")
 
 
 _DLOG_P = Let("dlog_P", "-q * d_each", "the gradient of log p")
@@ -308,4 +310,8 @@ def _log(A: str) -> Step:
 
 def _reciprocal(A: str) -> Step:
     """The derivative of `_log`."""
-    return Let(f"over_{A}", f"np.where({A} >= tiny, 1 / np.maximum({A}, tiny), 0)")
+    return Let(
+        f"over_{A}",
+        f"np.where({A} >= tiny, 1 / np.maximum({A}, tiny), 0)",
+        f"1 / {A}, the slope of log({A})",
+    )

@@ -22,7 +22,7 @@ def layer_norm(layer: Any) -> Derivation:
         [
             size("D", "X", -1, "the number of features"),
             *_mean("X", row, one, "D"),
-            Let("C", "X - mu"),
+            Let("C", "X - mu", "centred"),
             *_inverse_size("C", row, one, "D"),
             Let("X_hat", "C * r"),
             Let("Y", "gamma * X_hat + beta"),
@@ -62,22 +62,24 @@ def group_norm(layer: Any) -> Derivation:
             size("N", "X", 0, "the number of samples"),
             size("channels", "X", -1, "the number of channels"),
             Given("groups", "the number of groups", lambda s: layer._count(s["channels"])),
-            Given("D", "the elements of a group", lambda s: s["X"][0].size // s["groups"]),
+            Given(
+                "D", "the number of elements of a group", lambda s: s["X"][0].size // s["groups"]
+            ),
             Arrange("G", "X.reshape(N, -1, groups, channels // groups)", "X", "X in groups"),
             *_mean("G", row, one, "D"),
-            Let("C", "G - mu"),
+            Let("C", "G - mu", "centred"),
             *_inverse_size("C", row, one, "D"),
             Let("G_hat", "C * r"),
-            Arrange("X_hat", "G_hat.reshape(X.shape)", "G_hat", "in the shape of X"),
+            Arrange("X_hat", "G_hat.reshape(X.shape)", "G_hat", "G_hat in the shape of X"),
             Let("Y", "gamma * X_hat + beta"),
         ],
         [
             *_scale_and_shift("dY"),
-            Arrange("dG_hat", "g.reshape(G.shape)", "g", "in groups"),
+            Arrange("dG_hat", "g.reshape(G.shape)", "g", "g in groups"),
             *_through_mu("dG_hat", row, one, "D"),
             *_through_r("dG_hat", "G_hat", row, one, "D"),
             Let("dG", "r * (dG_hat - through_mu - through_r)"),
-            Arrange("dX", "dG.reshape(X.shape)", "dG", "in the shape of X"),
+            Arrange("dX", "dG.reshape(X.shape)", "dG", "dG in the shape of X"),
         ],
     )
 
@@ -88,20 +90,20 @@ def batch_norm(layer: Any) -> Derivation:
     X, dY, only, kept, arriving = _masked(current().mask)
     forward: list[Step] = [
         *kept,
-        Let("C", f"{X} - running_mean"),
-        Let("r", "1 / np.sqrt(running_var + eps)"),
+        Let("C", f"{X} - running_mean", "centred"),
+        Let("r", "1 / np.sqrt(running_var + eps)", _R),
     ]
     back: list[Step] = [Let("dX", "r * g", "the running statistics are constants")]
     if current().training and layer.trainable:
         forward = [
             *kept,
-            *_mean(X, row, one, "n"),
-            Let("C", only.format(f"{X} - mu")),
-            *_inverse_size("C", row, one, "n"),
+            *_mean(X, row, one, "m"),
+            Let("C", only.format(f"{X} - mu"), "centred"),
+            *_inverse_size("C", row, one, "m"),
         ]
         back = [
-            *_through_mu("g", row, one, "n"),
-            *_through_r("g", "X_hat", row, one, "n"),
+            *_through_mu("g", row, one, "m"),
+            *_through_r("g", "X_hat", row, one, "m"),
             Let("dX", only.format("r * (g - through_mu - through_r)")),
         ]
     out = [Let("X_hat", "C * r"), Let("Y", only.format("gamma * X_hat + beta"))]
@@ -116,9 +118,9 @@ def _masked(mask: Array | None) -> tuple[str, str, str, list[Step], list[Step]]:
         rows = math.prod(shape[:-1]) if mask is None else mask.sum() * math.prod(shape[2:-1])
         return max(1, int(rows))
 
-    n = Given("n", "the number of elements in a row", count)
+    m = Given("m", "how many elements share a mean", count)
     if mask is None:
-        return "X", "dY", "{}", [n], []
+        return "X", "dY", "{}", [m], []
     only = "np.where(keep, {}, 0)"
     keep = Given(
         "keep",
@@ -126,20 +128,25 @@ def _masked(mask: Array | None) -> tuple[str, str, str, list[Step], list[Step]]:
         lambda s: np.expand_dims(mask, tuple(range(2, s["X"].ndim))),
     )
     kept, arriving = Let("X_kept", only.format("X")), Let("dY_kept", only.format("dY"))
-    return "X_kept", "dY_kept", only, [keep, n, kept], [arriving]
+    return "X_kept", "dY_kept", only, [keep, m, kept], [arriving]
+
+
+_R = "1 / the standard deviation"
 
 
 # --- forward -----------------------------------------------------------------------------------
 
 
 def _mean(X: str, row: str, one: str, n: str) -> list[Step]:
-    return [Sum("total", f"{row}->{one}", X), Let("mu", f"total / {n}")]
+    return [Sum("total", f"{row}->{one}", X), Let("mu", f"total / {n}", "the mean")]
 
 
 def _inverse_size(C: str, row: str, one: str, n: str) -> list[Step]:
     return [
         Sum("squares", f"{row},{row}->{one}", C, C),
-        Let("r", f"1 / np.sqrt(squares / {n} + eps)"),
+        Let(
+            "r", f"1 / np.sqrt(squares / {n} + eps)", _R if C != "X" else "1 / the root mean square"
+        ),
     ]
 
 

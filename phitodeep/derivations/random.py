@@ -16,9 +16,15 @@ def dropout(layer: Any) -> Derivation:
     if not current().training:
         return _unchanged()
     words = "drawn: 1 for what is kept, 0 for what is dropped"
+
+    def kept(symbols: Any) -> Array:
+        X = symbols["X"]
+        drawn: Array = layer.uniform(layer._mask_shape(X.shape))
+        return (drawn >= layer.rate).astype(X.dtype)
+
     return Derivation(
         [
-            Given("kept", words, lambda symbols: layer._kept(symbols["X"])),
+            Given("kept", words, kept),
             Let("m", "kept / (1 - rate)", "so that the mean of y is x"),
             Let("Y", "m * X"),
         ],
@@ -91,9 +97,9 @@ def random_flip(layer: Any) -> Derivation:
         [
             Given("flips", "drawn: (upside down, left to right)", lambda s: layer._flips(s["X"])),
             *_image("row", "column", places),
-            Arrange("Y", "X[n, row, column]", "X", "mirrored where drawn"),
+            Arrange("Y", "X[n, row, column]", "X", "X, mirrored where drawn"),
         ],
-        [Arrange("dX", "dY[n, row, column]", "dY", "mirrored back")],
+        [Arrange("dX", "dY[n, row, column]", "dY", "dY, mirrored back")],
     )
 
 
@@ -118,13 +124,13 @@ def random_crop(layer: Any) -> Derivation:
         [
             Given("shift", "how far each window is moved down and right", shift),
             *_image("row", "column", places),
-            Arrange("framed", frame.format("X"), "X", "with one pixel of zeros around it"),
-            Arrange("Y", "framed[n, row, column]", "framed", "the windows"),
+            Arrange("framed", frame.format("X"), "X", "X with one pixel of zeros around it"),
+            Arrange("Y", "framed[n, row, column]", "framed", "the windows in framed"),
         ],
         [
             *_image("row_back", "column_back", back)[1:],
-            Arrange("framed_dY", frame.format("dY"), "dY", "with one pixel of zeros around it"),
-            Arrange("dX", "framed_dY[n, row_back, column_back]", "framed_dY", "moved back"),
+            Arrange("framed_dY", frame.format("dY"), "dY", "dY with one pixel of zeros around it"),
+            Arrange("dX", "framed_dY[n, row_back, column_back]", "framed_dY", "dY, moved back"),
         ],
     )
 
@@ -132,9 +138,17 @@ def random_crop(layer: Any) -> Derivation:
 def _image(row: str, column: str, places: Any) -> list[Step]:
     """The sample n, and the row and column to read, in the shape of images without channels."""
     return [
-        Given("n", "the sample", lambda symbols: np.arange(len(symbols["X"]))[:, None, None]),
-        Given(row, "the row to read", lambda symbols: places(symbols, 0)[:, :, None]),
-        Given(column, "the column to read", lambda symbols: places(symbols, 1)[:, None, :]),
+        Given(
+            "n",
+            "the number of each sample",
+            lambda symbols: np.arange(len(symbols["X"]))[:, None, None],
+        ),
+        Given(row, "the row that each pixel reads", lambda symbols: places(symbols, 0)[:, :, None]),
+        Given(
+            column,
+            "the column that each pixel reads",
+            lambda symbols: places(symbols, 1)[:, None, :],
+        ),
     ]
 
 

@@ -36,7 +36,7 @@ def rnn(layer: Any) -> Derivation:
     return _through_time(
         layer,
         [Let("a_t", "xW + hW + b"), Let(h, "np.tanh(a_t)")],
-        [Let("da_t", f"d{h} * (1 - {h} * {h})")],
+        [Let("da_t", f"d{h} * (1 - {h} ** 2)")],
     )
 
 
@@ -57,14 +57,14 @@ def lstm(layer: Any) -> Derivation:
             Let(h, "o_t * tanh_c"),
         ],
         [
-            Let(f"d{c}", f"{_kept('dc_later')} + d{h} * o_t * (1 - tanh_c * tanh_c)"),
+            Let(f"d{c}", f"{_kept('dc_later')} + d{h} * o_t * (1 - tanh_c ** 2)"),
             Let("di_t", f"d{c} * g_t"),
             Let("df_t", f"d{c} * c_prev"),
             Let("dg_t", f"d{c} * i_t"),
             Let("do_t", f"d{h} * tanh_c"),
             Let("da_i", "di_t * i_t * (1 - i_t)"),
             Let("da_f", "df_t * f_t * (1 - f_t)"),
-            Let("da_g", "dg_t * (1 - g_t * g_t)"),
+            Let("da_g", "dg_t * (1 - g_t ** 2)"),
             Let("da_o", "do_t * o_t * (1 - o_t)"),
             Join("da_t", "da_i", "da_f", "da_g", "da_o", words=JOINED),
         ],
@@ -90,7 +90,7 @@ def gru(layer: Any) -> Derivation:
         [
             Let("dz_t", f"d{h} * (h_prev - n_t)"),
             Let("dn_t", f"d{h} * (1 - z_t)"),
-            Let("da_n", "dn_t * (1 - n_t * n_t)"),
+            Let("da_n", "dn_t * (1 - n_t ** 2)"),
             Let("dr_t", "da_n * u_n"),
             Let("da_r", "dr_t * r_t * (1 - r_t)", "also the gradient of u_r"),
             Let("da_z", "dz_t * z_t * (1 - z_t)", "also the gradient of u_z"),

@@ -21,11 +21,11 @@ def reshape(layer: Any) -> Derivation:
     return Derivation(
         [
             Given("shape_Y", "the shape of Y", shape),
-            Arrange("Y", "X.reshape(shape_Y)", "X", "in the same order"),
+            Arrange("Y", "X.reshape(shape_Y)", "X", "X in the shape of Y, in the same order"),
         ],
         [
             Given("shape_X", "the shape of X", lambda symbols: symbols["X"].shape),
-            Arrange("dX", "dY.reshape(shape_X)", "dY", "in the same order"),
+            Arrange("dX", "dY.reshape(shape_X)", "dY", "dY in the shape of X, in the same order"),
         ],
     )
 
@@ -36,11 +36,11 @@ def permute(layer: Any) -> Derivation:
     return Derivation(
         [
             Given("axes", "the axis of X that each axis of Y is", lambda _: axes),
-            Arrange("Y", "X.transpose(axes)", "X", "with its axes in another order"),
+            Arrange("Y", "X.transpose(axes)", "X", "X with its axes in another order"),
         ],
         [
             Given("back", "the axis of Y that each axis of X is", lambda _: np.argsort(axes)),
-            Arrange("dX", "dY.transpose(back)", "dY", "with its axes in their first order"),
+            Arrange("dX", "dY.transpose(back)", "dY", "dY with its axes as in X"),
         ],
     )
 
@@ -56,12 +56,12 @@ def select(layer: Any) -> Derivation:
 
     c = Given("c", "the selected columns", columns)
     if layer.tokens:
-        chosen = Arrange("chosen", "X[..., c]", "X", "the columns c")
+        chosen = Arrange("chosen", "X[..., c]", "X", "the columns c of X")
         return Derivation([c, chosen, Let("Y", "np.int64(chosen)", "tokens")], [])
     return Derivation(
-        [c, Arrange("Y", "X[..., c]", "X", "the columns c")],
+        [c, Arrange("Y", "X[..., c]", "X", "the columns c of X")],
         [
-            Given("S", "S_ji = 1 where column j of Y is column i of X, else 0", places),
+            Given("S", "1 at [j, i] where column j of Y is column i of X, else 0", places),
             Sum("dX", "...j,ji->...i", "dY", "S"),
         ],
     )

@@ -46,8 +46,8 @@ def covering(windows: Any, axis: int) -> Array:
 
 
 WORDS: dict[Table, str] = {
-    covered: "the {axis} under tap {i} of window {h}: s {h} + d {i} - p, or none",
-    covering: "the window that covers {axis} {h} with tap {i}: ({h} + p - d {i}) / s, or none",
+    covered: "stride · {h} + dilation · {i} - padding, the {axis} under tap {i} of window {h}",
+    covering: "({h} + padding - dilation · {i}) / stride, the window with tap {i} on {axis} {h}",
 }
 
 

@@ -9,9 +9,11 @@ import numpy as np
 
 from phitodeep.errors import AnomalyError, DivergenceError
 from phitodeep.inspect.debugger import Debugger
+from phitodeep.inspect.hooks import active, edit_of
 from phitodeep.layers.call import Call
 from phitodeep.steps import notation
-from phitodeep.steps.run import Position
+from phitodeep.steps.run import Position, Scope
+from phitodeep.steps.step import Let, Max, Sum
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
@@ -34,14 +36,14 @@ def anomaly(
     The step runs again on a copy, by the derivations of its layers and as written, until a value is
     not finite. If all are finite, the original error is returned.
     """
-    twin, first = model.copy(), 0
+    twin, hooks, first = model.copy(), edit_of(active(model)), 0
     total = sum(model.loss.divisor(b.T, b.w, b.outputs) for b in batches)
     for batch, places in zip(batches, rows, strict=True):
         call = Call(step=model.optimizer.t, first=first, mask=batch.mask)
         kept = batch._pick(lambda _, A: A.copy())  # training reuses its memory
 
         def debugger(kept: Data = kept, call: Call = call) -> Debugger:
-            return Debugger(twin, kept, call, total)
+            return Debugger(twin, kept, call, total, hooks)
 
         db = debugger()
         position = _first_bad(db)
@@ -74,7 +76,8 @@ def _arises(position: Position, value: Any) -> bool:
     if A.dtype.kind != "f" or np.isfinite(A).all():
         return False
     step = position.step
-    if np.isnan(A).any() or (((A > 0) & np.isinf(A)).any() and "inf" not in step.code):
+    written = step.code.replace("-np.inf", "")
+    if np.isnan(A).any() or (np.isposinf(A).any() and "np.inf" not in written):
         return True
     before = (np.asarray(position.scope.find(name)) for name in step.operands)
     masked = any(B.dtype.kind == "f" and np.isneginf(B).any() for B in before)
@@ -86,6 +89,24 @@ def _is_bad(value: Any) -> bool:
     return A.dtype.kind == "f" and not np.isfinite(A).all()
 
 
+def _has_samples(scope: Scope, symbol: str, n: int, seen: tuple[str, ...] = ()) -> bool:
+    """Whether the first axis of a symbol is that of the n samples, as in Y but not in W or dW."""
+    known, value = vars(scope.layer), scope.find(symbol)
+    own = {*known.get("params", ()), *known.get("state", ())}
+    if symbol in seen or symbol in own or not np.ndim(value) or len(value) != n:
+        return False
+    step = next((s for s in scope.derivation.every() if s.symbol == symbol), None)
+    if step is None or not step.operands:  # what a pass receives, or a drawn mask
+        return True
+    reads = list(step.operands)
+    if isinstance(step, Sum | Max):
+        parts, out = step.letters(scope)
+        reads = [name for name, part in zip(reads, parts, strict=True) if part[:1] == out[:1]]
+    elif isinstance(step, Let):  # which broadcasts from the right
+        reads = [name for name in reads if np.ndim(scope.find(name)) == np.ndim(value)]
+    return any(_has_samples(scope, name, n, (*seen, symbol)) for name in reads)
+
+
 def _error(
     db: Debugger, position: Position, epoch: int, step: int, debugger: Any, places: Array
 ) -> AnomalyError:
@@ -93,18 +114,22 @@ def _error(
     value = np.asarray(db.value)
     inputs = tuple(name for name in found.operands if _is_bad(scope.find(name)))
     samples: tuple[int, ...] = ()
-    if value.ndim and len(value) == len(places):
+    if _has_samples(scope, found.symbol, len(places)) and len(value) == len(places):
         bad = ~np.isfinite(value).reshape(len(places), -1).all(axis=1)
         samples = tuple(int(k) for k in places[bad])
-    where = "the loss" if scope.path == "loss" else f"layer {scope.path}"
+    where = {"loss": "the loss", "": "the model"}.get(scope.path, f"layer {scope.path}")
+    verb = "was" if len(inputs) == 1 else "were"
     reason = (
-        f"{', '.join(inputs)} was not finite already" if inputs else "all that it reads is finite"
+        f"{', '.join(inputs)} {verb} not finite already"
+        if inputs
+        else "all that it reads is finite"
     )
     shown = ", ".join(map(str, samples[:LISTED])) + (" and others" if len(samples) > LISTED else "")
+    shown = f"; sample{'s' * (len(samples) > 1)} {shown}" if samples else ""
     error = AnomalyError(
         f"epoch {epoch}, step {step}: the first number that is not finite arises in {where}, "
         f"{scope.layer!r}, {position.direction}, in {position.name}: "
-        f"{notation.text(found, None)}; {reason}{'; samples ' + shown if samples else ''}. "
+        f"{notation.text(found, None)}; {reason}{shown}. "
         "No parameter has changed; error.replay() opens the debugger there.",
         scope.path,
         position.step.symbol,

@@ -21,7 +21,7 @@ from phitodeep.errors import (
     NotBuiltError,
     ShapeError,
 )
-from phitodeep.inspect.hooks import run_with_cache
+from phitodeep.inspect.cache import run_with_cache
 from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.call import Call, Event, current, watching, within
 from phitodeep.layers.resizing import resize

@@ -55,7 +55,11 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
         ".".join(parts[k + 1 :]),
     )
     layers = {place: (layer, inside) for place, layer, inside in reached(model, call)}
-    if path not in layers:
+    unknown = not direction and path not in layers and path not in dict(model.walk())
+    if unknown and ".".join(parts[:-1]) in layers:
+        path, symbol = ".".join(parts[:-1]), parts[-1]
+        direction = _direction(*layers[path], path, symbol, str(key))
+    if path not in layers or (symbol and not direction):
         raise _unreached(model, call, str(key), path)
     layer, inside = layers[path]
     if symbol:
@@ -69,9 +73,22 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
     return found
 
 
+def _direction(layer: Any, call: Call, path: str, symbol: str, key: str) -> str:
+    """The pass of a key such as "2.dW", which leaves it out; "" if the model has no such symbol."""
+    ways = ("forward", "backward")
+    names = {way: _names(layer, path, way, call) for way in ways}
+    found = [way for way in ways if symbol in names[way]]
+    if path and not found:
+        every = [name for way in ways for name in names[way]]
+        raise UnknownNameError.of(symbol, every, f"one of the symbols of {kind_of(layer)}")
+    if len(found) > 1:
+        raise UnknownNameError(f"{key!r} is ambiguous: put forward or backward before {symbol}.")
+    return "".join(found)
+
+
 def _unreached(model: Trainable, call: Call, key: str, path: str) -> PhitodeepError:
-    """The error to raise for a key whose path is not one of the layers that are `reached`."""
-    if path in dict(model.walk()):
+    """The error to raise for a key without a place in the layers that are `reached`."""
+    if path in dict(model.walk()) and path not in [place for place, *_ in reached(model, call)]:
         return ArgumentError(
             f"the debugger does not stop in {path!r}: a layer around it has no steps(), so both of "
             "its passes are one step."

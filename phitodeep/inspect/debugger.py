@@ -19,7 +19,7 @@ from phitodeep.inspect import places
 from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at, keys
 from phitodeep.inspect.entries import Entry, Text
 from phitodeep.inspect.expressions import FAILURES, Named, checked_text, replaced, value_of
-from phitodeep.inspect.hooks import active_edit
+from phitodeep.inspect.hooks import active, edit_of
 from phitodeep.inspect.prompt import Prompt
 from phitodeep.inspect.recording import prepared, updates_of
 from phitodeep.inspect.trace import Change, Difference, far, kind_of
@@ -45,11 +45,16 @@ class Debugger:
     """
 
     def __init__(
-        self, model: Trainable, data: Data, call: Call, total: float | None = None
+        self,
+        model: Trainable,
+        data: Data,
+        call: Call,
+        total: float | None = None,
+        hooks: Edit | None = None,
     ) -> None:
-        """Takes a copy of a model, a checked batch, the mode, and the divisor of the loss."""
+        """Takes a copy of a model, a checked batch, its mode, the loss's divisor, and hooks."""
         self._model, self._data, self._call, self._total = model, data, call, total
-        self._hooks: Edit | None = active_edit()
+        self._hooks = hooks
         self.breaks: list[Breakpoint] = []
         self._true: set[Breakpoint] = set()  # breakpoints whose condition held at the last step
         self._unedited: list[Any] = []  # the values of a run without edits
@@ -141,13 +146,14 @@ class Debugger:
 
     def until(self, key: str) -> Text:
         """Run until the symbol of this key, such as "1.backward.dW", has its value."""
-        found = breakpoint_at(self._model, self._call, key, None)
+        found, start = breakpoint_at(self._model, self._call, key, None), self._values[:]
         if not found.symbol:
             raise ArgumentError(
                 f"until takes a key with a symbol, such as '1.backward.dW', got {key!r}."
             )
         while not found.covers(before := self.advance()):
             if self.position is None:
+                self._restart(start)
                 raise OrderError(f"{key!r} is not computed after this place: call restart() first.")
         self._stopped = before, ""
         return self.where()
@@ -190,7 +196,7 @@ class Debugger:
 
     def _holds(self, found: Breakpoint, before: Position) -> bool:
         try:
-            return bool(evaluate(str(found.when), Named(_seen(before), self.loss)))
+            return bool(evaluate(str(found.when), Named(before.seen, self.loss)))
         except NameError:  # not computed yet
             return False
         except FAILURES as error:
@@ -258,7 +264,7 @@ class Debugger:
     def _scope(self) -> Scope:
         """The symbols of the layer that runs or where a condition stopped, or else the model's."""
         if self._stopped is not None:
-            return _seen(self._stopped[0])
+            return self._stopped[0].seen
         return self._scopes[""] if self.position is None else self.position.scope
 
     def where(self) -> Text:
@@ -287,7 +293,7 @@ class Debugger:
         position = self.position if self._stopped is None else self._stopped[0]
         if position is None:
             return self.where()
-        position = position._replace(scope=_seen(position))
+        position = position._replace(scope=position.seen)
         star = None if self._stopped is None else position.step
         return Text(places.listing(position, self._arrow(position), star, around))
 
@@ -382,7 +388,7 @@ def debug(
 ) -> Debugger:
     """Return a debugger at the start of the model's next step: see `Sequential.debug`."""
     data, twin, call = prepared(model, X, y, sample_weight, lengths)
-    return Debugger(twin, data, call)
+    return Debugger(twin, data, call, hooks=edit_of(active(model)))
 
 
 def _gradients(scope: Scope) -> dict[str, Array]:
@@ -390,8 +396,3 @@ def _gradients(scope: Scope) -> dict[str, Array]:
     names = [*scope.layer.params, *scope.layer.tied]
     found = {name: scope.find(f"d{name}") for name in names}
     return {name: gradient for name, gradient in found.items() if gradient is not None}
-
-
-def _seen(position: Position) -> Scope:
-    """The symbols as they are at a position, whose loop may have gone on since."""
-    return position.scope.at(position.t)

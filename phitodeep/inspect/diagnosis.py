@@ -116,9 +116,6 @@ class Diagnosis(Sequence[Finding]):
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
 
-    def __repr__(self) -> str:
-        return f"<Diagnosis: {', '.join(self.names) or 'healthy'}>"
-
     def _head(self) -> str:
         if not self.checked:
             return "nothing was checked"
@@ -139,6 +136,8 @@ class Diagnosis(Sequence[Finding]):
         checks = {name: textwrap.fill(text, WIDTH - 13) for name, text in self._checks().items()}
         numbered = [f"{i}. {finding}" for i, finding in enumerate(self, 1)]
         return "\n\n".join([self._head(), *numbered, *([facts(checks)] if checks else [])])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         from html import escape

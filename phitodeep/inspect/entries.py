@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from phitodeep.errors import UnknownNameError
+from phitodeep.errors import ShapeError, UnknownNameError
 from phitodeep.inspect.recording import Passes
 from phitodeep.layers.call import within
 from phitodeep.steps import notation, run
 from phitodeep.steps.run import Edit, Scope
 from phitodeep.steps.step import Given, Step, flat
-from phitodeep.steps.terms import Why, why
+from phitodeep.steps.terms import Replaced, Why, why
 from phitodeep.types import Array, DType, describe
 
 DIRECTIONS = ("forward", "backward", "update")
+PASSED_ON = ("Y", "dX")  # what a layer computes for its neighbours
 KEPT = 8  # layers whose symbols stay in memory
 SMALL = 8  # numbers that `explain` prints in full
 
@@ -63,9 +65,11 @@ class Entry:
 
     def why(self, *cell: int) -> Why:
         """The terms of one cell's sum, the largest first; their `total` is the cell."""
+        if self.array is None:
+            raise ShapeError(f"{self.key} has no values: tokens have no gradient.")
         step, symbols = self.step, self._scope
-        if step.symbol not in symbols._series:
-            return why(step, symbols, *cell)
+        if step.symbol not in symbols._series:  # an update has the name of its parameter
+            return why(step, Replaced(symbols, step.symbol, self.array), *cell)
         whole = why(Given(step.symbol, step.words, lambda _: None), symbols, *cell)  # checks it
         place = tuple(int(k) % n for k, n in zip(cell, self.shape, strict=True))
         t, inside = place[1], (place[0], *place[2:])
@@ -98,11 +102,12 @@ def _numbers(value: Any) -> str:
         return "no values"
     A = np.asarray(value)
     if A.size <= SMALL:
-        shown = np.array2string(A, precision=4, suppress_small=True, separator=", ")
+        digits: Any = {"float_kind": lambda x: f"{x + 0:.4g}"}  # 0, not -0
+        shown = np.array2string(A, formatter=digits, separator=", ")
         return f"{A.shape}  {' '.join(shown.split())}" if A.ndim else f"{A:.6g}"
     if A.dtype.kind != "f":
         return f"{A.shape}  from {A.min()} to {A.max()}"
-    return f"{A.shape}  from {A.min():.4g} to {A.max():.4g}, root mean square {rms(A):.4g}"
+    return f"{A.shape}  from {A.min() + 0:.4g} to {A.max() + 0:.4g}, root mean square {rms(A):.4g}"
 
 
 def rms(A: Any) -> float:
@@ -132,6 +137,7 @@ class Entries(Mapping[str, Entry]):
         self._passes, self._loss, self._updates = passes, loss, updates or {}
         self._dtype, self._edit = dtype, edit
         self._scopes: dict[str, Scope] = {}  # the last few, the latest last
+        self._replaced: dict[tuple[str, str, str], Any] = {}  # by hooks
 
     # --- keys ------------------------------------------------------------------------------
 
@@ -196,7 +202,7 @@ class Entries(Mapping[str, Entry]):
         keys = list(self)
         near = difflib.get_close_matches(
             key,
-            [*keys, *(k.replace(".forward.", ".").replace(".backward.", ".") for k in keys)],
+            dict.fromkeys([*keys, *(re.sub(r"(forward|backward)\.", "", k) for k in keys)]),
             n=4,
             cutoff=0.6,
         )
@@ -229,7 +235,11 @@ class Entries(Mapping[str, Entry]):
         owner = f"parameter of {describe(scope.layer)}"
         received = "what the layer receives" if name in ("X", "dY", "P") else owner
         step = steps.get(name) or Given(name, received, lambda _: None)
-        return Entry(key, scope[name], step, scope, scope.layer)
+        if (path, direction, name) not in self._replaced:
+            return Entry(key, scope[name], step, scope, scope.layer)
+        new = self._replaced[path, direction, name] if name in PASSED_ON else scope[name]
+        step = Given(name, "what a hook returned", lambda _: new)
+        return Entry(key, new, step, scope, scope.layer)
 
     def scope(self, path: str) -> Scope:
         """All symbols of a layer, or of the loss."""
@@ -262,9 +272,16 @@ class Entries(Mapping[str, Entry]):
         return scope
 
     def _edited(self, position: run.Position, value: Any) -> Any:
-        """Apply the hooks that were active, except to X and dY, which were recorded after them."""
-        received = isinstance(position.step, run.Input)
-        return value if received or self._edit is None else self._edit(position, value)
+        """Apply the hooks that were active, except to X and dY, which were recorded after them.
+
+        A hook replaces Y and dX outside the layer, whose own steps go on with what they computed.
+        """
+        if self._edit is None or isinstance(position.step, run.Input):
+            return value
+        new, symbol = self._edit(position, value), position.step.symbol
+        if new is not value:
+            self._replaced[position.scope.path, position.direction, symbol] = new
+        return value if symbol in PASSED_ON else new
 
 
 def _names(steps: Any) -> Iterator[str]:

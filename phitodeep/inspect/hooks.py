@@ -1,28 +1,29 @@
-"""Functions that see or replace arrays by name while a model runs, and a cache of all of them."""
+"""Functions that see or replace arrays by name while a model runs: `Sequential.hooks`."""
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.checks import as_float
+from phitodeep.checks import as_float, as_real
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError
-from phitodeep.inspect.entries import Entries
-from phitodeep.inspect.recording import Recorder
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import Call, Event, Watch, calling, current, within
 from phitodeep.layers.chain import Chain
 from phitodeep.steps import run
 from phitodeep.steps.run import Edit, Position, Scope
-from phitodeep.steps.step import flat
-from phitodeep.training.inputs import model_mask, validate_inputs
+from phitodeep.steps.step import Through, flat
 from phitodeep.types import Array
 
 Hook = Callable[[Any, "At"], Any]
+Key = tuple[str, str, str]  # path, direction and symbol
+Visit = tuple[int, str, str, str, int | None]  # the thread, a key, and t in a loop
 BOUNDARIES = {"X", "Y", "dY", "dX"}
+DIRECTIONS = ("forward", "backward")
 
 
 class At(NamedTuple):
@@ -33,10 +34,11 @@ class At(NamedTuple):
     direction: str
     symbol: str
     layer: Layer
+    t: int | None = None  # the step of the sequence, for a symbol inside a loop over time
 
 
 class Hooks:
-    """A context manager, and the watcher that it installs: see `Sequential.hooks`."""
+    """The context manager that `Sequential.hooks` returns."""
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class Hooks:
         bwd: Mapping[str, Hook] | None = None,
     ) -> None:
         self.model = model
-        self.functions: dict[tuple[str, str, str], Hook] = {}
+        self.functions: dict[Key, Hook] = {}
         for direction, given in (("forward", fwd), ("backward", bwd)):
             for key, function in (given or {}).items():
                 if not callable(function):
@@ -53,26 +55,48 @@ class Hooks:
                         f"hooks takes functions of (array, at), got {function!r} for {key!r}."
                     )
                 self.functions[place(model, key, direction)] = function
-        inner = {k[0] for k in self.functions if k[2] not in BOUNDARIES and not _gradient(model, k)}
-        self.slow = inner  # the layers that run by their steps, so that hooks reach inside them
-        self.outer: Watch | None = None
-        self._scopes: dict[tuple[str, int], Scope] = {}
+        self._entered: list[calling] = []
 
     def __enter__(self) -> Chain:
-        self.outer = current().watch
-        watch = Watch(self, True, None).of(self.model)
-        self._within = calling(watch=watch)
-        self._within.__enter__()
+        watcher = Hooked(self.model, self.functions, current().watch)
+        self._entered.append(calling(watch=Watch(watcher, True, None).of(self.model)))
+        self._entered[-1].__enter__()
         return self.model
 
     def __exit__(self, *error: object) -> None:
-        self._within.__exit__(*error)
-        self._scopes.clear()
+        self._entered.pop().__exit__(*error)
 
-    # --- the watcher -----------------------------------------------------------------------
+
+class Hooked:
+    """The watcher that calls the hooks of a model, inside one `with` block.
+
+    The hooks of a block around it belong to it if they are of the same model: they come first.
+    A hook runs once for each array; what it returned is kept for passes that compute it again.
+    """
+
+    def __init__(self, model: Chain, functions: Mapping[Key, Hook], outer: Watch | None) -> None:
+        self.model, self.outer = model, outer
+        self.functions: dict[Key, tuple[Hook, ...]] = {}
+        if outer is not None and isinstance(outer.watcher, Hooked) and outer.watcher.model is model:
+            self.outer, self.functions = outer.watcher.outer, dict(outer.watcher.functions)
+        for key, function in functions.items():
+            self.functions[key] = (*self.functions.get(key, ()), function)
+        # the layers that run by their steps, so that hooks reach inside them
+        self.slow = {
+            k[0] for k in self.functions if k[2] not in BOUNDARIES and not _gradient(model, k)
+        }
+        self._thread = threading.get_ident
+        self._scopes: dict[tuple[str, int], Scope] = {}  # by path and thread
+        self._returned: dict[Visit, Any] = {}
+
+    def apart(self) -> Hooked:
+        """Return the same hooks with their own memory, for one step that any thread may look at."""
+        other = copy.copy(self)
+        other._thread, other._scopes, other._returned = (lambda: 0), {}, {}
+        return other
 
     def __call__(self, event: Event) -> Array | None:
-        array = None if self.outer is None else self.outer.watcher(event)
+        array = self._outside(event)
         if event.what not in ("forward", "backward"):
             return array
         given = event.array if array is None else array
@@ -89,79 +113,152 @@ class Hooks:
             given = self._changed(key, given, event.source)
         return None if given is event.array else given
 
+    def _outside(self, event: Event) -> Array | None:
+        """What the watcher around this one does."""
+        outer = self.outer
+        if outer is None:
+            return None
+        if isinstance(outer.watcher, Hooked) and event.what in ("forward", "backward"):
+            path = (outer.paths or {}).get(id(event.source._original), "?")  # of another model
+            event = event._replace(path=path)
+        return outer.watcher(event)
+
     def _begin(self, event: Event, given: Array) -> None:
         """Prepare to run a layer by its steps, for the hooks inside it."""
-        key = (event.path, threading.get_ident())
+        key = (event.path, self._thread())
         if event.what == "forward":
-            call = current()
-            scope = Scope(event.source, event.path, call=call, dtype=given.dtype, X=given)
-            self._scopes[key] = scope
+            self._scopes[key] = Scope(event.source, event.path, X=given)
         else:
             self._scopes[key].values["dY"] = given
 
     def _by_steps(self, event: Event) -> Any:
         """Return the result of a layer's steps, which replaces that of the fast pass."""
-        scope = self._scopes[event.path, threading.get_ident()]
+        scope = self._scopes[event.path, self._thread()]
         if event.what == "forward":
             run.run(run.forward(scope), self.edit)
             return scope["Y"]
         run.run(run.backward(scope, scope["dY"]), self.edit)
-        for name in [*event.source.params, *event.source.tied]:
-            event.source.grads[name][...] = scope[f"d{name}"]
-        return scope.find("dX")
+        for name in event.source.grads:
+            _set_gradient(event.source, name, scope[f"d{name}"])
+        return None if event.array is None else scope.find("dX")
 
     def _gradients(self, event: Event) -> None:
         """Call the hooks of the gradients of a layer's parameters."""
-        for name, gradient in event.source.grads.items():
+        for name, gradient in [*event.source.grads.items()]:
             found = self._changed((event.path, "backward", f"d{name}"), gradient, event.source)
             if found is not gradient:
-                gradient[...] = found
+                _set_gradient(event.source, name, found)
 
-    def _changed(self, key: tuple[str, str, str], array: Any, layer: Layer) -> Any:
-        function = self.functions.get(key)
-        if function is None or array is None:
+    def _changed(self, key: Key, array: Any, layer: Layer, t: int | None = None) -> Any:
+        """Call the hooks of a key; return the array, or what they returned instead."""
+        functions = self.functions.get(key, ())
+        if not functions or array is None:
             return array
-        at = At(".".join(part for part in key if part), *key, layer)
-        found = function(array, at)
-        if found is None:
-            return array
-        if np.shape(found) != np.shape(array):
-            raise ShapeError(
-                f"the hook of {at.key!r} must return None or an array of shape "
-                f"{np.shape(array)}, got {found!r:.80}."
-            )
-        return (
-            as_float(found, array.dtype, f"the hook of {at.key!r}")
-            if array.dtype.kind == "f"
-            else found
-        )
+        visit = (self._thread(), *key, t)
+        again = current().again and key[1] == "forward"
+        if not again or visit not in self._returned:
+            at = At(".".join(part for part in key if part), *key, layer, t)
+            found = array
+            for function in functions:
+                answer = function(_read_only(found), at)
+                found = found if answer is None else _checked(answer, found, at)
+            self._returned[visit] = None if found is array else found
+        found = self._returned[visit]
+        return array if found is None else found
+
+    # --- for the interpreter ---------------------------------------------------------------
 
     def edit(self, position: Position, value: Any) -> Any:
         """Apply the hooks to a value that the interpreter computed."""
         if position.step.symbol in BOUNDARIES:
             return value  # the watcher applies these hooks
-        key = (position.scope.path, position.direction, position.step.symbol)
-        return self._changed(key, value, position.scope.layer)
+        return self._changed(_at(position), value, position.scope.layer, position.t)
 
     def replay(self, position: Position, value: Any) -> Any:
-        """Apply all hooks, boundaries included, as an interpreter needs that runs on its own."""
-        key = (position.scope.path, position.direction, position.step.symbol)
-        value = self._changed(key, value, position.scope.layer)
-        outer = self.outer.watcher if self.outer is not None else None
-        return outer.replay(position, value) if isinstance(outer, Hooks) else value
+        """Apply all hooks, as an interpreter needs that runs on its own.
+
+        What a layer passes on is replaced outside it: its own backward pass does not see that.
+        """
+        key, layer = _at(position), position.scope.layer
+        if isinstance(position.step, Through):
+            child, symbol = position.step.child, "dX" if position.step.back else "Y"
+            inner = run.path_inside(position.scope.path, child), position.direction, symbol
+            value = self._changed(inner, value, layer.children()[child], position.t)
+        if key[0] and key[2] in ("Y", "dX"):
+            return value
+        return self._changed(key, value, layer, position.t)
+
+    def replaced(self) -> Edit:
+        """Return an edit that puts the arrays that the hooks returned last in their places."""
+        found = {visit[1:]: array for visit, array in self._returned.items()}
+
+        def edit(position: Position, value: Any) -> Any:
+            array = found.get((*_at(position), position.t))
+            return value if array is None else position.scope.cast(array)
+
+        return edit
 
 
-def active_edit() -> Edit | None:
-    """What the hooks that are active here do to the values that the interpreter computes."""
+def _at(position: Position) -> Key:
+    return position.scope.path, position.direction, position.step.symbol
+
+
+def _read_only(array: Any) -> Any:
+    """A view that a hook cannot write to: it returns a new array instead."""
+    if not isinstance(array, np.ndarray):
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _checked(answer: Any, array: Any, at: At) -> Any:
+    """What a hook returned, as a new array of the same kind; refuse another shape."""
+    who, like = f"the hook of {at.key!r}", np.asarray(array)
+    new = as_float(answer, like.dtype, who) if like.dtype.kind == "f" else as_real(answer, who)
+    if not np.can_cast(new.dtype, like.dtype, "same_kind"):
+        raise ArgumentTypeError(f"{who} must return {like.dtype}, got {new.dtype}.")
+    if new.shape != like.shape:
+        raise ShapeError(
+            f"{who} must return None or an array of shape {like.shape}, got shape {new.shape}."
+        )
+    new = new.astype(like.dtype)  # a copy
+    return new if isinstance(array, np.ndarray) else type(array)(new)
+
+
+def _set_gradient(layer: Layer, name: str, value: Any) -> None:
+    """Replace a gradient, in its place in the optimizer's vector if it has one."""
+    if layer.grads[name].flags.writeable:
+        layer.grads[name][...] = value
+    else:  # such as a broadcast array
+        layer.grads[name] = np.array(value)
+
+
+def active(model: Chain) -> Watch | None:
+    """The watcher that applies to this model, for a step of its own; not another model's hooks."""
     watch = current().watch
-    return watch.watcher.replay if watch is not None and isinstance(watch.watcher, Hooks) else None
+    while watch is not None and watch.paths is not None and watch.paths.get(id(model)) != "":
+        watch = watch.watcher.outer if isinstance(watch.watcher, Hooked) else None
+    if watch is None or not isinstance(watch.watcher, Hooked):
+        return watch
+    return watch._replace(watcher=watch.watcher.apart())
+
+
+def edit_of(watch: Watch | None) -> Edit | None:
+    """What the hooks in this watcher do to the values that an interpreter computes."""
+    return watch.watcher.replay if watch and isinstance(watch.watcher, Hooked) else None
+
+
+def replaced_by(watch: Watch | None) -> Edit | None:
+    """What the hooks in this watcher returned in the step that just ran, if there are any."""
+    return watch.watcher.replaced() if watch and isinstance(watch.watcher, Hooked) else None
 
 
 def _boundary(what: str, when: str) -> str:
     return {"forward": ("X", "Y"), "backward": ("dY", "dX")}[what][when == "after"]
 
 
-def _gradient(model: Chain, key: tuple[str, str, str]) -> bool:
+def _gradient(model: Chain, key: Key) -> bool:
     """Whether a key means the gradient of a parameter."""
     path, direction, symbol = key
     layer = dict(model.walk())[path]
@@ -178,14 +275,25 @@ def layer_at(model: Chain, key: str) -> Layer:
 
 def path_of(key: str) -> str:
     """The path in a key, which may have a direction or not."""
-    rest = f".{key}".rpartition(".")[0]
-    return rest.removesuffix(".forward").removesuffix(".backward").removeprefix(".")
+    return parts(key)[0]
 
 
-def place(model: Chain, key: str, direction: str) -> tuple[str, str, str]:
+def parts(key: object) -> Key:
+    """The path, the direction or "", and the symbol in a key."""
+    if not isinstance(key, str):
+        raise ArgumentTypeError(f"keys are texts such as '1.Y', got {key!r}.")
+    *path, symbol = key.split(".")
+    direction = path.pop() if path and path[-1] in DIRECTIONS else ""
+    return ".".join(path), direction, symbol
+
+
+def place(model: Chain, key: str, direction: str) -> Key:
     """The path, direction and symbol that a hook's key means; refuse a key that means nothing."""
-    layer, path, symbol = layer_at(model, key), path_of(key), key.rpartition(".")[2]
+    layer, (path, given, symbol) = layer_at(model, key), parts(key)
     names = symbols_of(layer, direction)
+    other = "backward" if direction == "forward" else "forward"
+    if given == other or (symbol not in names and symbol in symbols_of(layer, other)):
+        raise ArgumentError(f"{key!r} belongs to the {other} pass: give it in {other[0]}wd=.")
     if symbol not in names:
         what = f"one of the symbols of {layer!r} in its {direction} pass"
         raise UnknownNameError.of(symbol, names, what)
@@ -204,88 +312,3 @@ def symbols_of(layer: Layer, direction: str) -> list[str]:
             derivation = run.derivation_of(layer)
         found += [s.symbol for s in flat(getattr(derivation, direction)) if s.symbol != "t"]
     return list(dict.fromkeys(found))
-
-
-# --- a cache of all arrays -----------------------------------------------------------------------
-
-
-class Cache(Mapping[str, Array]):
-    """The arrays of a prediction, by keys such as "1.Y", in the model's dtype.
-
-    Keys are those of a trace without the direction: path and symbol. What happens inside a layer is
-    computed by its steps when it is asked for.
-    """
-
-    def __init__(self, entries: Entries) -> None:
-        self._entries = entries
-
-    def __getitem__(self, key: str) -> Array:
-        path, _, symbol = self._entries.find(key)
-        recorded = self._entries._passes[path]
-        if symbol in ("X", "Y"):
-            return getattr(recorded, symbol)
-        return self._entries[key].array
-
-    def __iter__(self) -> Iterator[str]:
-        return (key.replace("forward.", "") for key in self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._entries
-
-    def __repr__(self) -> str:
-        return f"Cache of {len(self)} arrays: {', '.join(self)}"
-
-
-def run_with_cache(model: Chain, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:
-    """Return the output for X and all arrays on the way: see `Sequential.run_with_cache`."""
-    mask = model_mask(model, X, lengths)
-    X = validate_inputs(model, X, mask=mask)
-    twin, edit = model.copy(), active_edit()
-    recorder = Recorder(current().watch)
-    call = Call(training=False, caching=False, mask=mask, draw=1)
-    watch = Watch(recorder, True, None).of(twin)
-    with within(call._replace(watch=watch)):
-        Y = twin.forward(X)
-    return Y, Cache(Entries(recorder.passes, dtype=twin.dtype, edit=edit))
-
-
-class Patched:
-    """A model that runs with some of its arrays replaced: see `Sequential.patch`."""
-
-    def __init__(self, model: Any, values: Mapping[str, Array]) -> None:
-        self.model, self.values = model, dict(values)
-        fwd, bwd = dict[str, Hook](), dict[str, Hook]()
-        for key, value in self.values.items():
-            forward = key.rpartition(".")[2] in symbols_of(layer_at(model, key), "forward")
-            (fwd if forward else bwd)[key] = _constant(value)
-        self.hooks = Hooks(model, fwd, bwd)
-
-    def trace(self, X: Any, y: Any, **options: Any) -> Any:
-        """`Sequential.trace`, with these arrays replaced."""
-        with self.hooks:
-            return self.model.trace(X, y, **options)
-
-    def predict(self, X: Any, **options: Any) -> Array:
-        """`Sequential.predict`, with these arrays replaced."""
-        with self.hooks:
-            return self.model.predict(X, **options)
-
-    def run_with_cache(self, X: Any, **options: Any) -> tuple[Array, Cache]:
-        """`Sequential.run_with_cache`, with these arrays replaced."""
-        with self.hooks:
-            return self.model.run_with_cache(X, **options)
-
-    def debug(self, X: Any, y: Any, **options: Any) -> Any:
-        """`Sequential.debug`, with these arrays replaced."""
-        with self.hooks:
-            return self.model.debug(X, y, **options)
-
-    def __repr__(self) -> str:
-        return f"{self.model!r} with {', '.join(self.values)} replaced"
-
-
-def _constant(value: Any) -> Hook:
-    return lambda array, at: value

@@ -33,7 +33,7 @@ def heading(position: Position) -> str:
 def formula(step: Step) -> str:
     """A step as plain text."""
     if not isinstance(step, Input):
-        return notation.text(step).replace(" layer layers.", " layer ")
+        return notation.text(step).replace("= layers.", "= ")
     return f"{step.symbol} = {GIVEN[step.symbol]}"
 
 
@@ -50,7 +50,7 @@ def listing(
     at = next((k for k, (_, s) in enumerate(rows) if _same(s, arrow) or _same(s, star)), 0)
     first = 0 if around is None else max(0, min(at - around, len(rows) - 2 * around - 1))
     shown = rows[first:] if around is None else rows[first : first + 2 * around + 1]
-    texts = ["  " * depth + _shortened(formula(step)) for depth, step in shown]
+    texts = ["  " * depth + _shortened(_with_layer(step, scope)) for depth, step in shown]
     width = max(map(_width, texts))
     lines = []
     for text, (_, step) in zip(texts, shown, strict=True):
@@ -76,6 +76,13 @@ def _deep(steps: Sequence[Step], depth: int = 0) -> Iterator[tuple[int, Step]]:
         yield depth, step
         if isinstance(step, Loop):
             yield from _deep(step.body, depth + 1)
+
+
+def _with_layer(step: Step, scope: Scope) -> str:
+    """The formula, and which layer it goes through."""
+    if not isinstance(step, Through):
+        return formula(step)
+    return f"{formula(step):23}  {kind_of(scope.layer.children()[step.child])}"
 
 
 def _same(step: Step, other: Step | None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from phitodeep.errors import PhitodeepError
+from phitodeep.errors import ArgumentError, PhitodeepError
 
 AROUND = 4  # steps before and after the next one that each movement shows
 INTRO = """One step of training: s runs the next step, h lists the commands, q leaves.
@@ -136,7 +136,9 @@ class Prompt(cmd.Cmd):
 
     def do_why(self, rest: str) -> None:
         """why symbol cell: show the terms of one cell's sum: why dW 2 3"""
-        symbol, *cell = rest.replace("[", " ").replace("]", " ").replace(",", " ").split() or [""]
+        if not rest.strip():
+            raise ArgumentError("why takes a symbol and a cell, such as why dW 2 3.")
+        symbol, *cell = rest.replace("[", " ").replace("]", " ").replace(",", " ").split()
         self.say(self.db.why(symbol, *map(int, cell)))
 
     def do_diff(self, rest: str) -> None:

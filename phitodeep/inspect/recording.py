@@ -9,6 +9,7 @@ import numpy as np
 
 from phitodeep.checks import as_real
 from phitodeep.errors import DivergenceError, OrderError
+from phitodeep.inspect.hooks import active
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import Call, Event, Watch, calling, current, watching, within
 from phitodeep.loss import Loss
@@ -88,10 +89,11 @@ class Recording:
     P: Array
     dP: Array
     value: float
+    watch: Watch | None = None  # the watcher that was active
 
     def backward(self, dP: Array) -> dict[str, Passes]:
         """Run only the backward pass again, for another gradient of the predictions."""
-        recorder = Recorder(current().watch)
+        recorder = Recorder(self.watch)
         for path, passes in self.passes.items():
             recorder.passes[path] = Passes(passes.layer, passes.call, passes.X, passes.Y)
         with within(self.call), watching(recorder, root=self.model):
@@ -110,6 +112,7 @@ def prepared(
     if model.input_shape is None:
         model.build(np.shape(as_real(X, "X"))[1:])
     data = validate(model, model.loss, X, y, sample_weight, lengths)
+    data = data._pick(lambda _, A: A.copy())  # the caller may change the arrays later
     return data, model.copy(), Call(step=model.optimizer.t, mask=data.mask)
 
 
@@ -121,7 +124,7 @@ def record(
     The random numbers are those of the model's next step. Nothing in the model changes.
     """
     data, twin, call = prepared(model, X, y, sample_weight, lengths)
-    recorder = Recorder(current().watch)
+    recorder = Recorder(active(model))
     total = twin.loss.divisor(data.T, data.w, data.outputs)
     with within(call), watching(recorder, root=twin, recomputed=True):
         P = twin.forward(data.X)
@@ -130,7 +133,16 @@ def record(
     if recorder.P is None or recorder.dP is None:
         raise OrderError("the loss reported no predictions: it does not call its own passes.")
     return Recording(
-        twin, twin.loss, data, total, call, recorder.passes, recorder.P, recorder.dP, value
+        twin,
+        twin.loss,
+        data,
+        total,
+        call,
+        recorder.passes,
+        recorder.P,
+        recorder.dP,
+        value,
+        recorder.outer,
     )
 
 

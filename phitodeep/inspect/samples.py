@@ -14,13 +14,13 @@ import numpy as np
 
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.inspect.entries import Entries
-from phitodeep.inspect.hooks import active_edit
+from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import within
 from phitodeep.steps.run import Scope
-from phitodeep.steps.step import Sum
-from phitodeep.steps.terms import Why
+from phitodeep.steps.step import Arrange, Sum
+from phitodeep.steps.terms import Replaced, Why
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
 
@@ -61,13 +61,12 @@ class SampleGradients(Mapping[str, Array]):
     def _share(self, path: str, name: str) -> Array:
         """The shares in the gradient of one use of a parameter."""
         scope = self._entries.scope(path)
-        step = next(s for s in scope.derivation.backward if s.symbol == f"d{name}")
-        if not isinstance(step, Sum):
+        shares = _shares(f"d{name}", scope)
+        if shares is None:
             raise ArgumentError(
-                f"layer {path}, {scope.layer!r}: its steps compute {step.symbol} without a Sum, so "
-                "it has no shares of samples."
+                f"layer {path}, {scope.layer!r}: its steps compute d{name} without a Sum, so it "
+                "has no shares of samples."
             )
-        shares = _kept(step, scope)
         if len(shares) != self.n:  # such as the steps of a TimeDistributed layer
             shares = shares.reshape(self.n, -1, *shares.shape[1:]).sum(axis=1)
         return shares
@@ -96,6 +95,17 @@ class SampleGradients(Mapping[str, Array]):
         return Why(f"d{path}[{cell}]", values, {"n": np.arange(self.n)}, {})
 
 
+def _shares(symbol: str, scope: Scope) -> Array | None:
+    """The shares of the samples in a sum, or in a sum whose numbers were moved to other places."""
+    step = next((s for s in scope.derivation.backward if s.symbol == symbol), None)
+    if isinstance(step, Sum):
+        return _kept(step, scope)
+    shares = _shares(step.of, scope) if isinstance(step, Arrange) else None
+    if shares is None or not isinstance(step, Arrange):
+        return None
+    return np.stack([step.value(Replaced(scope, step.of, share)) for share in shares])
+
+
 def _kept(step: Sum, scope: Scope) -> Array:
     """The sum with the index of the samples, the first axis of the operands, left out."""
     parts, out = step.letters(scope)
@@ -109,7 +119,6 @@ def sample_gradients(
     model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
 ) -> SampleGradients:
     """Return the shares of all samples: see `Sequential.sample_gradients`."""
-    edit = active_edit()
     recording = record(model, X, y, sample_weight=sample_weight, lengths=lengths)
     with within(recording.call):
         for path, layer in recording.model.walk():
@@ -120,7 +129,8 @@ def sample_gradients(
             "independent_samples = True in it."
         )
     return SampleGradients(
-        recording, Entries(recording.passes, dtype=recording.model.dtype, edit=edit)
+        recording,
+        Entries(recording.passes, dtype=recording.model.dtype, edit=replaced_by(recording.watch)),
     )
 
 
@@ -128,10 +138,15 @@ def _check(path: str, layer: Layer) -> None:
     """Refuse a layer that mixes samples, or whose derivation is not known."""
     if layer.children():
         return
-    if not layer.independent_samples:
+    if not layer.independent_samples and layer.state:
         raise ArgumentError(
             f"layer {path}, {layer!r}, mixes the samples of a batch, so none of them has a "
             "gradient of its own: freeze it (trainable = False), or use LayerNorm, which does not."
+        )
+    if not layer.independent_samples:
+        raise ArgumentError(
+            f"layer {path}, {layer!r}, does not declare that its samples are independent: if they "
+            "are, set independent_samples = True in its class, or in the call of Lambda."
         )
     if layer.params and layer.steps() is None:
         raise ArgumentError(

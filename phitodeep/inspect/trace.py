@@ -12,7 +12,7 @@ from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.inspect.entries import Entries, rms
-from phitodeep.inspect.hooks import active_edit
+from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record, updates_of
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling
@@ -53,7 +53,8 @@ class Trace(Entries):
     rows      one row per layer, which `print` shows as a table
     sample    the sample whose share this is, or None for the whole batch: see `by_sample`
 
-    Arrays are float64, computed from what the layers received in the model's own dtype.
+    Arrays are float64, computed from what the layers received in the model's own dtype. Updates are
+    in that dtype.
     """
 
     def __init__(
@@ -153,7 +154,18 @@ class Trace(Entries):
             dP=dP,
             passes=recording.backward(dP),
         )
-        return Trace(share, updates={}, notes=self._notes, edit=self._edit, sample=n)
+        return Trace(share, updates={}, notes=self._notes, edit=self._joined(), sample=n)
+
+    def _joined(self) -> run.Edit | None:
+        """The forward hooks of this step, and the backward hooks of the pass that just ran."""
+        step, share = self._edit, replaced_by(self._recording.watch)
+        if step is None or share is None:
+            return step
+
+        def edit(position: run.Position, value: Any) -> Any:
+            return (step if position.direction == "forward" else share)(position, value)
+
+        return edit
 
     def diff(self, other: Trace) -> Difference:
         """How far this trace is from another one of the same layers."""
@@ -166,6 +178,9 @@ def _loss_scope(recording: Recording, edit: run.Edit | None) -> Scope:
     P = recording.P.astype(np.float64)
     symbols = givens(loss, P, data.T, data.w, recording.total)
     scope = Scope(loss, "loss", call=recording.call, dtype=np.float64, **symbols)
+    if not run.has_steps(loss):
+        scope.values |= {"L": np.float64(recording.value), "dP": scope.cast(recording.dP)}
+        return scope
     run.run(run.forward(scope, "P"), edit)
     run.run(run.backward(scope), edit)
     return scope
@@ -175,7 +190,6 @@ def trace(
     model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
 ) -> Trace:
     """Record one step of training on a copy of the model: see `Sequential.trace`."""
-    edit = active_edit()
     recording = record(model, X, y, sample_weight=sample_weight, lengths=lengths)
     updates, why_not = updates_of(recording.model)
     notes = plan(model, model.loss).notes
@@ -185,7 +199,7 @@ def trace(
         updates=updates,
         notes=_notes(recording, notes),
         below=(*below, *([why_not] if why_not else [])),
-        edit=edit,
+        edit=replaced_by(recording.watch),
     )
 
 
@@ -274,12 +288,14 @@ class Difference:
 def difference(new: Trace, old: Trace) -> Difference:
     """Compare two traces layer by layer."""
     rows = []
+    for path in new._passes.keys() ^ old._passes.keys():
+        raise ArgumentError(
+            f"diff compares traces of the same layers, and only one of them has {path!r}."
+        )
     for row in old.rows:
-        a, b = new._passes.get(row.path), old._passes.get(row.path)
-        if a is None or b is None:
-            raise ArgumentError(
-                f"diff compares traces of the same layers, and only one of them has {row.path!r}."
-            )
+        if row.path not in old._passes:
+            continue  # it did not run
+        a, b = new._passes[row.path], old._passes[row.path]
         if a.Y.shape != b.Y.shape:
             raise ShapeError(
                 f"diff compares traces of batches of the same shape, and the Y of {row.path} has "

@@ -93,15 +93,8 @@ FORMS: dict[type[Layer], Form | Choice | None] = {  # None: the layer does nothi
 }
 HARMLESS = {  # what a class may override and still be exported like its base
     *("create", "backward", "known_input", "flops", "compute_mask", "matrices"),
-    *(
-        "get_config",
-        "from_config",
-        "kept_as",
-        "independent_samples",
-        "time_steps",
-        "gives",
-        "max_steps",
-    ),
+    *("get_config", "from_config", "kept_as", "independent_samples", "time_steps", "gives"),
+    *("max_steps", "steps"),
     *("keeps_lock", "skips_dX", "_declared", "_flops_per_output", "_mask_remedy"),
 }
 REMEDY = (

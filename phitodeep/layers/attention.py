@@ -12,7 +12,7 @@ import numpy as np
 from phitodeep.checks import check_count, check_flag, check_number, check_option
 from phitodeep.derivations import attention as derived
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.functional import softmax, softmax_rows_back, sum_rows
+from phitodeep.functional import cos_and_sin, softmax, softmax_rows_back, sum_rows
 from phitodeep.initialization import Initializer, Xavier, check_initializer
 from phitodeep.kernels import kernel
 from phitodeep.layers.activation import GELU, ReLU, SiLU
@@ -21,7 +21,7 @@ from phitodeep.layers.call import current
 from phitodeep.layers.chain import Chain
 from phitodeep.layers.containers import Parallel, Residual
 from phitodeep.layers.dense import Dense
-from phitodeep.layers.embedding import cos_and_sin, rotate
+from phitodeep.layers.embedding import rotate
 from phitodeep.layers.normalization import LayerNorm, RMSNorm
 from phitodeep.layers.regularization import Dropout
 from phitodeep.types import Array, Shape
@@ -120,7 +120,7 @@ class MultiHeadAttention(Layer):
         Q, K, V = self._split(QKV, N)
         past = None if call.memory is None else call.memory.get(self)
         start = 0 if past is None else past[0].shape[-2]  # the position of the first query
-        rotation = self._rotation(start, T, X.dtype) if self.rope else None
+        rotation = cos_and_sin(start, T, Q.shape[-1], 10000.0, X.dtype) if self.rope else None
         if rotation is not None:
             Q, K = rotate(Q, *rotation), rotate(K, *rotation)
         if call.memory is not None:
@@ -201,10 +201,6 @@ class MultiHeadAttention(Layer):
         """Return A (N T, heads d) as a view (N, k, heads / k, T, d), for k heads of keys."""
         k, d = self.kv_heads or self.heads, len(self.Wqkv) // self.heads
         return A.reshape(N, -1, k, A.shape[1] // (k * d), d).transpose(0, 2, 3, 1, 4)
-
-    def _rotation(self, start: int, T: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-        """Return cos and sin (T, d / 2) for queries and keys from position `start` on."""
-        return cos_and_sin(start, T, len(self.Wqkv) // self.heads, 10000.0, dtype)
 
     def _blocks(self, T: int, keys: int, start: int) -> list[tuple[slice, slice]]:
         """Return slices of the T queries, each with the slice of the keys that it may attend to."""

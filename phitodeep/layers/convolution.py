@@ -191,7 +191,7 @@ class _Conv(_Convolution):
         self._check(X)
         mask = step_mask(self, X)
         X = X if mask is None else X * mask
-        windows = self._windows_on(X)
+        windows = self._windows(X.shape[1:-1])
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
         if self._in_tiles(len(X), windows):
             X = np.ascontiguousarray(X)
@@ -382,7 +382,7 @@ class _ConvTranspose(_Convolution):
         self._check(X)
         mask = step_mask(self, X)
         X = X if mask is None else X * mask
-        windows = self._windows_on(X)
+        windows = self._windows(self._out(X.shape[1:-1]))
         images = windows.col2im(by_group(X, self.groups), self._taps(), self.buffer)
         self.save_for_backward(X=X, windows=windows, mask=mask)
         Y = self.buffer("Y", images.shape, X.dtype)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from phitodeep.checks import check_count, check_number
 from phitodeep.derivations import embedding as derived
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.functional import all_finite, one_hot
+from phitodeep.functional import all_finite, cos_and_sin, one_hot, position_angles
 from phitodeep.initialization import Initializer, Normal, check_initializer
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param
@@ -210,32 +208,14 @@ class RotaryEmbedding(_Positional):
     def forward(self, X: Array) -> Array:
         if X.ndim != 3 or X.shape[-1] % 2:
             raise ShapeError(f"{self!r} takes X (N, T, D) with D even, got shape {X.shape}.")
-        cos, sin = self._cos_and_sin(self._start(X.shape[1]), X)
+        T, D = X.shape[1:]
+        cos, sin = cos_and_sin(self._start(T), T, D, self.base, X.dtype)
         self.save_for_backward(cos=cos, sin=sin)
         return rotate(X, cos, sin)
 
     def backward(self, dY: Array) -> Array:
         cos, sin = self.saved("cos", "sin")
         return rotate(dY, cos, -sin)
-
-    def _cos_and_sin(self, start: int, X: Array) -> tuple[Array, Array]:
-        """Return cos and sin (T, D / 2) for X, whose first step has the position `start`."""
-        T, D = X.shape[1:]
-        return cos_and_sin(start, T, D, self.base, X.dtype)
-
-
-def position_angles(start: int, T: int, pairs: int, step: float, base: float = 10000.0) -> Array:
-    """Return the angles t base^(-i step) of shape (T, pairs), in float64."""
-    frequencies = np.exp(-math.log(base) * step * np.arange(pairs))
-    return np.arange(start, start + T)[:, None] * frequencies
-
-
-def cos_and_sin(
-    start: int, T: int, D: int, base: float, dtype: np.dtype[np.float32]
-) -> tuple[Array, Array]:
-    """Return cos and sin (T, D / 2) of the angles at positions start to start + T - 1."""
-    angles = position_angles(start, T, D // 2, 2 / D, base)
-    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
 def rotate(X: Array, cos: Array, sin: Array) -> Array:

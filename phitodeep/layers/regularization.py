@@ -36,7 +36,9 @@ class Dropout(Layer):
         if not current().training:
             self.save_for_backward(mask=None)
             return X.copy()
-        mask = self._kept(X)
+        shape = self._mask_shape(X.shape)
+        mask = self.buffer("mask", shape, X.dtype)
+        np.greater_equal(self.uniform(shape), self.rate, out=mask)
         mask *= 1 / (1 - self.rate)
         self.save_for_backward(mask=mask)
         return np.multiply(X, mask, out=self.buffer("Y", X.shape, X.dtype))
@@ -46,12 +48,6 @@ class Dropout(Layer):
         if mask is None:
             return dY.copy()
         return np.multiply(dY, mask, out=self.buffer("dX", dY.shape, dY.dtype))
-
-    def _kept(self, X: Array) -> Array:
-        """Return 1 for each element of m that is kept and 0 for the others, as numbers."""
-        shape = self._mask_shape(X.shape)
-        mask = self.buffer("mask", shape, X.dtype)
-        return np.greater_equal(self.uniform(shape), self.rate, out=mask)
 
     def _mask_shape(self, shape: Shape) -> Shape:
         """Return the shape of m for X of this shape: one value for elements that drop together."""

@@ -11,15 +11,27 @@ from __future__ import annotations
 import ast
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from phitodeep.errors import ArgumentError
-from phitodeep.steps.step import Arrange, Carry, Join, Let, Loop, Max, Step, Sum, Through
+from phitodeep.steps.step import (
+    Arrange,
+    Carry,
+    Derivation,
+    Join,
+    Let,
+    Loop,
+    Max,
+    Step,
+    Sum,
+    Through,
+)
 
 LETTERS = ["alpha", "beta", "gamma", "delta", "mu", "sigma", "theta", "pi", "phi", "rho", "tau"]
 GREEK = {name: unicodedata.lookup(f"GREEK SMALL LETTER {name}") for name in LETTERS}
 GREEK["eps"] = unicodedata.lookup("GREEK SMALL LETTER EPSILON")
+GREEK["Phi"] = unicodedata.lookup("GREEK CAPITAL LETTER PHI")
 FUNCTIONS = {  # np.name -> name in formulas
     **dict.fromkeys(["exp", "log", "tanh", "sin", "cos", "log1p", "expm1", "sign", "cosh", "sinh"]),
     "clip": "clip",
@@ -39,9 +51,24 @@ COMPARISONS = {
 }
 
 
-def text(step: Step, symbols: Any = None) -> str:
-    """The formula as plain text; with the symbols' values, it has an index for every axis."""
+def text(step: Step | Derivation, symbols: Any = None) -> str:
+    """The formula as plain text; with the symbols' values, it has an index for every axis.
+
+    A whole derivation is a list of its formulas.
+    """
+    if isinstance(step, Derivation):
+        forward, backward = (_listed(steps, symbols) for steps in step)
+        return "\n".join(["forward", *forward, "backward", *backward])
     return _formula(step, symbols, _Plain())
+
+
+def _listed(steps: Sequence[Step], symbols: Any, space: str = "  ") -> Iterator[str]:
+    for step in steps:
+        formula = text(step, symbols)
+        said = f"  ({step.words})" if step.words and step.words not in formula else ""
+        yield space + formula + said
+        if isinstance(step, Loop):
+            yield from _listed(step.body, symbols, space + "  ")
 
 
 def latex(step: Step, symbols: Any = None) -> str:
@@ -57,7 +84,8 @@ def expression(code: str) -> str:
 class _Plain:
     """How formulas are written in a terminal."""
 
-    times = " "
+    times = " \u00b7 "  # without a dot, Y (1 - Y) looks like a call
+    beside = " "  # between factors with indices
     over = 4, 6  # how strongly a fraction binds what is above and below its line
 
     def symbol(self, name: str, indices: str = "") -> str:
@@ -105,7 +133,7 @@ class _Plain:
 class _Latex(_Plain):
     """How formulas are typeset."""
 
-    times = r"\, "
+    times = beside = r"\, "
     over = 0, 0
 
     def symbol(self, name: str, indices: str = "") -> str:
@@ -184,10 +212,10 @@ def _formula(step: Step, symbols: Any, style: _Plain) -> str:
         return left + _Writer(style).write(ast.parse(step.code, mode="eval").body)
     if isinstance(step, Carry):
         of, start = style.symbol(step.of), style.symbol(step.start)
-        return left + of + style.words(" of the step before, at first ") + start
+        return left + style.words("the previous ") + of + style.words(", at first ") + start
     if isinstance(step, Through):
         way = "backward" if step.back else "forward"
-        return left + style.words(f"layer {step.child}, {way}, of ") + style.symbol(step.of)
+        return left + style.words(f"{step.child}.{way}") + style.brackets(style.symbol(step.of))
     if isinstance(step, Join):
         return f"{left}[{', '.join(map(style.symbol, step.operands))}]"
     words = step.words if isinstance(step, Arrange) or step.words else step.code
@@ -202,7 +230,7 @@ def _indexed(step: Sum | Max, symbols: Any, style: _Plain) -> str:
     factors = [style.symbol(n, part) for n, part in zip(step.operands, parts, strict=True)]
     out = out.replace("1", "")
     along = "".join(dict.fromkeys(i for part in parts for i in part if i not in out))
-    body = style.times.join(factors)
+    body = style.beside.join(factors)
     if isinstance(step, Max):
         body = style.max(along, body)
     elif along:
@@ -250,17 +278,27 @@ class _Writer:
         style, op = self.style, type(node.op)
         if op in (ast.Add, ast.Sub):
             sign = "+" if op is ast.Add else "-"
-            return f"{self.write(node.left, 2)} {sign} {self.write(node.right, 3)}", 2
+            right = self.write(node.right, 3)
+            right = style.brackets(right) if right.startswith("-") else right
+            return f"{self.write(node.left, 2)} {sign} {right}", 2
         if op is ast.Mult:
-            return f"{self.write(node.left, 4)}{style.times}{self.write(node.right, 5)}", 4
+            last = node.right
+            again = isinstance(last, ast.BinOp) and isinstance(last.op, ast.Mult)
+            right = self.write(last, 4 if again else 5)
+            right = style.brackets(right) if right.startswith("-") else right
+            return f"{self._first(node, 4)}{style.times}{right}", 4
         if op is ast.Div:
             above, below = style.over
-            return style.fraction(self.write(node.left, above), self.write(node.right, below)), 4
+            return style.fraction(self._first(node, above), self.write(node.right, below)), 4
         if op is ast.Pow:
             return style.power(self.write(node.left, 9), self.write(node.right, 8)), 8
         word = {ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor", ast.Mod: "mod"}[op]
         joined = style.words(f" {word} ")
         return f"{self.write(node.left, 2)}{joined}{self.write(node.right, 2)}", 1
+
+    def _first(self, node: ast.BinOp, above: int) -> str:
+        """The first factor: a minus in front of a product needs no brackets."""
+        return self.write(node.left, min(above, 2) if isinstance(node.left, ast.UnaryOp) else above)
 
     def _Compare(self, node: ast.Compare) -> tuple[str, int]:
         shown = self.write(node.left, 2)
@@ -282,7 +320,7 @@ class _Writer:
         if name == "signbit":
             return f"{self.write(node.args[0], 2)} < 0", 1
         if name == "logaddexp":
-            powers = " + ".join(style.function("exp", a) for a in args)
+            powers = " + ".join("1" if a == "0" else style.function("exp", a) for a in args)
             return style.function("log", powers), 9
         if name == "int64":
             return args[0], 9

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.layers.call import Call, calling, current, within
-from phitodeep.steps.step import Derivation, Given, Loop, Step, Through
+from phitodeep.steps.step import Carry, Derivation, Given, Loop, Step, Through
 from phitodeep.types import Array, DType, settings
 
 
@@ -37,6 +37,11 @@ class Position(NamedTuple):
     @property
     def name(self) -> str:
         return self.step.symbol if self.t is None else f"{self.step.symbol}[{self.t}]"
+
+    @property
+    def seen(self) -> Scope:
+        """The symbols as they are in this round of a loop, which may have gone on since."""
+        return self.scope.at(self.t)
 
     def value(self) -> Any:
         """Compute the step, in the mode of its pass; what overflows is infinity."""
@@ -134,6 +139,13 @@ class Scope:
         """What the previous round of the loop computed as `of`, or `start` in the first round."""
         return self.values[start] if self._before is None else self._series[of][self._before]
 
+    def before(self, carry: Carry) -> int | None:
+        """The round of the loop that a Carry reads in this round; None in the first one."""
+        loops = (step for step in self.derivation.every() if isinstance(step, Loop))
+        times = next(loop.times(self) for loop in loops if carry in loop.body)
+        k = times.index(self.t) if self.t is not None else 0
+        return times[k - 1] if k else None
+
     def result_of(self, child: str, name: str) -> Any:
         """The Y or dX of a layer inside."""
         return self.inside[child].find(name) if self.result is None else self.result(child, name)
@@ -169,7 +181,7 @@ def derivation_of(layer: Any) -> Derivation:
 
 def _boundaries(layer: Any) -> Derivation:
     """The passes of a layer or a loss without a derivation, as single steps."""
-    words = "computed by a class that has no steps()"
+    words = f"computed by {type(layer).__name__}, which has no steps()"
     if not hasattr(layer, "params"):
         return Derivation(
             [Given("L", words, lambda s: np.float64(layer.value(*_of_loss(s))))],

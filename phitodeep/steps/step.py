@@ -185,7 +185,7 @@ class Carry(Step):
     """What the previous round of the loop computed as `of`, or `start` in the first round."""
 
     def __init__(self, symbol: str, of: str, start: str, words: str = "") -> None:
-        code = f"{of} of the previous round, at first {start}"
+        code = f"the previous {of}, at first {start}"
         super().__init__(symbol, code, (of, start), words)
         self.of, self.start = of, start
 

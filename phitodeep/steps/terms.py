@@ -13,13 +13,13 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 
 from phitodeep.errors import ShapeError
 from phitodeep.steps.notation import expression
-from phitodeep.steps.step import Arrange, Join, Let, Max, Step, Sum, evaluate, names_in
+from phitodeep.steps.step import Arrange, Carry, Join, Let, Max, Step, Sum, evaluate, names_in
 from phitodeep.table import as_html
 
 SHOWN = 5  # terms that are printed
@@ -41,11 +41,13 @@ class Term:
     formula: str = ""
 
     def __str__(self) -> str:
-        numbers = [f"{name} {number:.4g}" for name, number in self.factors.items()]
+        numbers = [f"{name} {number + 0:.4g}" for name, number in self.factors.items()]  # 0, not -0
         place = ", ".join(f"{index} = {k}" for index, k in self.at.items())
         product = " x ".join(numbers)
         made = f"{self.formula}, with {', '.join(numbers)}" if self.formula else product
-        return f"{self.value:+.4g}" + f"  = {made}" * bool(numbers) + f"  ({place})" * bool(place)
+        return (
+            f"{self.value + 0:+.4g}" + f"  = {made}" * bool(numbers) + f"  ({place})" * bool(place)
+        )
 
 
 class Why(Sequence[Term]):
@@ -98,8 +100,10 @@ class Why(Sequence[Term]):
         return Term({k: int(a[i]) for k, a in self._at.items()}, factors, float(self._values[i]))
 
     def __str__(self) -> str:
-        lines = [f"{self.name} = {self.total:.6g}" + f"  {self.words}" * bool(self.words)]
-        lines += [f"  {term}" for term in self[:SHOWN]]
+        lines = [f"{self.name} = {self.total + 0:.6g}" + f"  {self.words}" * bool(self.words)]
+        terms = self[:SHOWN]
+        if len(self) > 1 or (terms and (terms[0].at or terms[0].factors)):  # more than the total
+            lines += [f"  {term}" for term in terms]
         rest = self._order[SHOWN:]
         if len(rest):
             lines.append(f"  {self._values[rest].sum():+.4g}  ({len(rest):,} others)")
@@ -126,6 +130,10 @@ def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
         return _why_arranged(step, symbols, place, name)
     if isinstance(step, Join):
         return _moved(name, symbols, *joined_from(step, symbols, place))
+    if isinstance(step, Carry):
+        before = symbols.before(step)
+        of = step.start if before is None else step.of
+        return _moved(name, symbols if before is None else symbols.at(before), of, place)
     value = float(np.asarray(symbols[step.symbol])[place])
     return Why(name, [value], {}, {}, f"({step.words or step.code})")
 
@@ -138,7 +146,8 @@ def _checked(cell: Sequence[int], shape: tuple[int, ...], name: str) -> tuple[in
     )
     if wrong:
         raise ShapeError(
-            f"{name} has shape {shape}, so why takes {len(shape)} indices within it, got {cell}."
+            f"{name} has shape {shape}, so why takes {len(shape)} indices within it, got {cell}: "
+            f"for example, why({', '.join('0' * len(shape))})."
         )
     return tuple(int(i) % n for i, n in zip(cell, shape, strict=True))
 
@@ -183,11 +192,33 @@ def _why_let(step: Let, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
     if isinstance(symbols[step.symbol], np.ndarray):
         kept = np.asarray(symbols[step.symbol]).dtype
         scalars = {n: kept.type(v) if v.dtype.kind == "f" else v for n, v in scalars.items()}
-    addends = list(_addends(ast.parse(step.code, mode="eval").body, 1))
+    taken = _Taken(scalars)
+    addends = list(_addends(taken.visit(ast.parse(step.code, mode="eval").body), 1))
     values = [sign * float(evaluate(text, scalars)) for sign, text in addends]
     texts = [ast.unparse(ast.parse("-" * (sign < 0) + text)) for sign, text in addends]
-    shown = f"= {expression(step.code)}" if len(texts) > 1 else ""
-    return Parts(name, values, texts, scalars, shown)
+    shown = [f"= {expression(step.code)}"] * (len(texts) > 1) + taken.reasons
+    return Parts(name, values, texts, scalars, "  ".join(shown))
+
+
+class _Taken(ast.NodeTransformer):
+    """Replaces each choice in an expression by the branch that these numbers take."""
+
+    def __init__(self, scalars: dict[str, Any]) -> None:
+        self.scalars = scalars
+        self.reasons: list[str] = []
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if not (isinstance(node.func, ast.Attribute) and node.func.attr == "where"):
+            return self.generic_visit(node)
+        condition = ast.unparse(node.args[0])
+        holds = bool(evaluate(condition, self.scalars))
+        place = len(self.reasons)  # before those of choices inside
+        branch = self.visit(node.args[1 if holds else 2])
+        others = [name for name in names_in(condition) if name not in names_in(ast.unparse(branch))]
+        numbers = ", ".join(f"{name} {float(self.scalars[name]):.4g}" for name in others)
+        reason = f"{'since' if holds else 'since not'} {expression(condition)}"
+        self.reasons.insert(place, f"({reason}{f', with {numbers}' if others else ''})")
+        return cast(ast.AST, branch)
 
 
 class Parts(Why):
@@ -233,11 +264,11 @@ def origin(step: Arrange, symbols: Any, cell: tuple[int, ...]) -> tuple[int, ...
     """The cell of `step.of` whose number is in this cell, or None for a 0 that is nobody's."""
     A = np.asarray(symbols[step.of])
     numbered = np.arange(1, A.size + 1).reshape(A.shape)
-    number = int(evaluate(step.code, _Replaced(symbols, step.of, numbered))[cell])
+    number = int(evaluate(step.code, Replaced(symbols, step.of, numbered))[cell])
     return tuple(int(k) for k in np.unravel_index(number - 1, A.shape)) if number else None
 
 
-class _Replaced:
+class Replaced:
     """Symbols with one of them replaced."""
 
     def __init__(self, symbols: Any, name: str, value: Any) -> None:
@@ -263,6 +294,8 @@ def joined_from(step: Join, symbols: Any, cell: tuple[int, ...]) -> tuple[str, t
 
 
 def _moved(name: str, symbols: Any, of: str, place: tuple[int, ...]) -> Why:
-    """A cell that is a cell of `of`, unchanged."""
+    """A cell that is a cell of `of`, unchanged; in a loop, of the round t."""
     value = [float(np.asarray(symbols[of])[place])]
-    return Why(name, value, {}, {f"{of}[{', '.join(map(str, place))}]": value}, "")
+    t = symbols.t if of in getattr(symbols, "_series", ()) else None
+    at = {} if t is None else {"t": np.array([t])}
+    return Why(name, value, at, {f"{of}[{', '.join(map(str, place))}]": value}, "")

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from phitodeep.errors import ArgumentError, DivergenceError, warn
-from phitodeep.inspect.anomaly import anomaly
 from phitodeep.kernels import report_compilation
 from phitodeep.layers.call import Call, current, within
 from phitodeep.layers.containers import Chain
@@ -190,10 +189,12 @@ class Training:
         self, batches: Sequence[Data], epoch: int, error: DivergenceError
     ) -> DivergenceError:
         """Return an error that says where in this step the first number is not finite."""
+        from phitodeep.inspect.anomaly import anomaly
+
         step = self.where.step
         numbers = range(step * self.accumulate, step * self.accumulate + len(batches))
         rows = [self.data.rows(self.size, self.rng(epoch), number) for number in numbers]
-        return anomaly(self.model, batches, rows, epoch + 1, step + 1, error)
+        return anomaly(self.model, batches, rows, epoch, step + 1, error)
 
     def step(self, batches: Sequence[Data], totals: Totals) -> float:
         """Take an optimizer step on these batches; return the loss before the step."""

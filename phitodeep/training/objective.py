@@ -30,6 +30,7 @@ class Trainable(Chain, registered=False):
     callbacks: list[Callback]
     metrics: list[MetricLike]
     batch_size: int | None
+    epochs: int  # per call of `train`
     epoch: int  # epochs trained so far
 
     def train(self, X: Any, y: Any = None, *args: Any, **options: Any) -> History:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from phitodeep import layers
+from phitodeep.errors import OrderError, UnknownNameError
 from phitodeep.layers.chain import Chain
 from phitodeep.model import Sequential
 from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made
@@ -52,3 +54,42 @@ def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> No
             assert found.loss == found.before
         db.restart()
         db.cont()
+
+
+def small() -> Sequential:
+    model = Sequential(layers.Dense(2, 3), layers.Tanh(), layers.Dense(3, 1), seed=0)
+    model.build((2,))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("key", "whole"),
+    [("2.dW", "2.backward.dW"), ("1.slope", "1.backward.slope"), ("loss.dP", "loss.backward.dP")],
+)
+def test_a_key_may_leave_out_the_direction(key: str, whole: str) -> None:
+    here, there = (small().debug(np.ones((4, 2)), np.ones((4, 1))) for _ in range(2))
+    assert here.until(key) == there.until(whole)
+    assert here.count == there.count > 0
+
+
+def test_until_a_place_that_has_passed_leaves_the_debugger_where_it_is() -> None:
+    db = small().debug(np.ones((4, 2)), np.ones((4, 1)))
+    db.until("2.dW")
+    count, arrow = db.count, db.where().splitlines()[-1]
+    with pytest.raises(OrderError, match=r"'2\.XW' is not computed after this place"):
+        db.until("2.XW")
+    assert (db.count, db.where().splitlines()[-1]) == (count, arrow)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("9", "there is no place '9': a place is one of '0', '1', '2', 'loss'"),
+        ("9.dW", "there is no place '9.dW'"),
+        ("2.dV", "'dV' is not one of the symbols of Dense.*'dW'"),
+    ],
+)
+def test_a_place_that_there_is_not_is_refused(key: str, message: str) -> None:
+    db = small().debug(np.ones((4, 2)), np.ones((4, 1)))
+    with pytest.raises(UnknownNameError, match=message):
+        db.set_break(key)

@@ -327,7 +327,7 @@ def test_a_healthy_model_is_called_healthy() -> None:
         assert list(report) == []
         assert str(report).startswith(f"healthy: {len(report.checked)} checks found nothing")
         assert "dead units" in str(report)
-        assert repr(report) == "<Diagnosis: healthy>"
+        assert repr(report) == str(report)
         assert set(report.checked) | set(report.skipped) == {s.name for s in SYMPTOMS}
         model.train(X, Y, epochs=100, verbose=0)
 

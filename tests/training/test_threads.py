@@ -380,7 +380,7 @@ def test_what_a_mixin_declares_holds() -> None:
         pass
 
     for kind in (Doubled, Below):
-        assert (kind(3).independent_samples, kind(3).steps) == (True, "joined")
+        assert (kind(3).independent_samples, kind(3).time_steps) == (True, "joined")
 
 
 def test_declared_layers_of_ones_own_are_split(rng: Any, cut: Cut) -> None:

@@ -1,0 +1,128 @@
+"""All arrays of a prediction, by name, and a model with some of its arrays replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from phitodeep.errors import ShapeError
+from phitodeep.inspect.entries import Entries
+from phitodeep.inspect.hooks import (
+    DIRECTIONS,
+    At,
+    Hook,
+    Hooks,
+    active,
+    layer_at,
+    parts,
+    replaced_by,
+    symbols_of,
+)
+from phitodeep.inspect.recording import Recorder
+from phitodeep.layers.call import Call, Watch, within
+from phitodeep.layers.chain import Chain
+from phitodeep.training.inputs import model_mask, validate_inputs
+from phitodeep.types import Array
+
+
+class Cache(Mapping[str, Array]):
+    """The arrays of a prediction, by keys such as "1.Y", in the model's dtype.
+
+    Keys are those of a trace without the direction: path and symbol. What happens inside a layer is
+    computed by its steps when it is asked for.
+    """
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+
+    def __getitem__(self, key: str) -> Array:
+        path, _, symbol = self._entries.find(key)
+        recorded = self._entries._passes[path]
+        if symbol in ("X", "Y"):
+            return getattr(recorded, symbol)
+        return self._entries[key].array
+
+    def __iter__(self) -> Iterator[str]:
+        return (key.replace("forward.", "") for key in self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __repr__(self) -> str:
+        return f"Cache of {len(self)} arrays: {', '.join(self)}"
+
+
+def run_with_cache(model: Chain, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:
+    """Return the output for X and all arrays on the way: see `Sequential.run_with_cache`."""
+    mask = model_mask(model, X, lengths)
+    X = validate_inputs(model, X, mask=mask).copy()  # the caller may change it later
+    twin, outer = model.copy(), active(model)
+    recorder = Recorder(outer)
+    call = Call(training=False, caching=False, mask=mask, draw=1)
+    watch = Watch(recorder, True, None).of(twin)
+    with within(call._replace(watch=watch)):
+        Y = twin.forward(X)
+    return Y, Cache(Entries(recorder.passes, dtype=twin.dtype, edit=replaced_by(outer)))
+
+
+class Patched:
+    """A model that runs with some of its arrays replaced: see `Sequential.patch`."""
+
+    def __init__(self, model: Any, values: Mapping[str, Array]) -> None:
+        self.model, self.values = model, dict(values)
+        given: dict[str, dict[str, Hook]] = {"forward": {}, "backward": {}}
+        for key, value in self.values.items():
+            layer, (_, direction, symbol) = layer_at(model, key), parts(key)
+            if not direction:
+                direction = DIRECTIONS[symbol not in symbols_of(layer, "forward")]
+            given[direction][key] = _constant(value)
+        self._given = given["forward"], given["backward"]
+        Hooks(model, *self._given)  # refuses keys that mean nothing
+
+    @property
+    def hooks(self) -> Hooks:
+        """The context manager that replaces the arrays."""
+        return Hooks(self.model, *self._given)
+
+    def trace(self, X: Any, y: Any, **options: Any) -> Any:
+        """`Sequential.trace`, with these arrays replaced."""
+        with self.hooks:
+            return self.model.trace(X, y, **options)
+
+    def predict(self, X: Any, **options: Any) -> Array:
+        """`Sequential.predict`, with these arrays replaced."""
+        with self.hooks:
+            return self.model.predict(X, **options)
+
+    def run_with_cache(self, X: Any, **options: Any) -> tuple[Array, Cache]:
+        """`Sequential.run_with_cache`, with these arrays replaced."""
+        with self.hooks:
+            return self.model.run_with_cache(X, **options)
+
+    def debug(self, X: Any, y: Any, **options: Any) -> Any:
+        """`Sequential.debug`, with these arrays replaced."""
+        with self.hooks:
+            return self.model.debug(X, y, **options)
+
+    def __repr__(self) -> str:
+        return f"{self.model!r} with {', '.join(self.values)} replaced"
+
+
+def _constant(value: Any) -> Hook:
+    whole = np.array(value)  # a copy
+
+    def replace(array: Any, at: At) -> Any:
+        found = whole if at.t is None or whole.ndim < 2 else whole[:, at.t]
+        if found.shape != np.shape(array):
+            place = "" if at.t is None else f" for each of the steps in axis 1, at t = {at.t}"
+            raise ShapeError(
+                f"patch: {at.key!r} has shape {np.shape(array)}{place}, got {whole.shape}."
+            )
+        return found
+
+    return replace

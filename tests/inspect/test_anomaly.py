@@ -1,0 +1,337 @@
+"""The anomaly is found exactly where it was put."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import Sequential
+from phitodeep import layers as L
+from phitodeep.errors import AnomalyError, ArgumentError, PhitodeepWarning
+from phitodeep.layers import Layer
+from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.steps.step import Derivation, Let
+from phitodeep.training.callback import Callback
+from phitodeep.types import Array
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((12, 4)), RNG.standard_normal((12, 2))
+WATCHED: Any = {"verbose": 0, "anomaly": "raise"}
+
+
+class Between(Layer):
+    """Any elementwise function; its derivative may overflow where the function does not."""
+
+    independent_samples, time_steps = True, "independent"
+
+    def __init__(self, value: str, slope: str) -> None:
+        super().__init__()
+        self.value, self.slope = value, slope
+
+    def forward(self, X: Array) -> Array:
+        self.save_for_backward(X=X)
+        with np.errstate(all="ignore"):
+            found: Array = eval(self.value, {"np": np, "X": X})
+        return found
+
+    def backward(self, dY: Array) -> Array:
+        with np.errstate(all="ignore"):
+            found: Array = eval(self.slope, {"np": np, "X": self.saved("X"), "dY": dY})
+        return found
+
+    def steps(self) -> Derivation:
+        return Derivation([Let("Y", self.value)], [Let("dX", self.slope)])
+
+
+class At(Callback):
+    """Call a function after so many steps."""
+
+    def __init__(self, step: int, change: Callable[[Any], None]) -> None:
+        self.step, self.change, self.seen = step, change, 0
+
+    def on_batch_end(self, model: Any, *args: Any) -> None:
+        self.seen += 1
+        if self.seen == self.step:
+            self.change(model)
+
+
+def dense(*between: Layer, **options: Any) -> Sequential:
+    options = {"seed": 1, "dtype": "float64"} | options
+    return Sequential(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
+
+
+def spoil(layer: int, name: str = "W", value: float = np.nan) -> Callable[[Any], None]:
+    def change(model: Any) -> None:
+        model.layers[layer].params[name][..., 0] = value
+
+    return change
+
+
+def caught(model: Sequential, X: Any = X, y: Any = Y, **options: Any) -> AnomalyError:
+    with pytest.raises(AnomalyError) as error, np.errstate(divide="ignore"):
+        model.train(X, y, **{"epochs": 1, "shuffle": False} | WATCHED | options)
+    found = error.value
+    check_replay(found)
+    return found
+
+
+def check_replay(found: AnomalyError) -> None:
+    """The debugger stands before the step, and all was finite before it, as the error says."""
+    db = found.replay()
+    assert db.position is not None
+    place = db.position
+    assert (place.scope.path, place.direction, place.step.symbol) == (
+        found.path,
+        found.direction,
+        found.symbol,
+    )
+    with np.errstate(all="ignore"):
+        db.advance()
+    assert not np.isfinite(db.value).all()
+    text = str(found)
+    assert f"epoch {found.epoch}, step {found.step}:" in text
+    assert f"{found.direction}, in {found.symbol}" in text
+
+
+def where(found: AnomalyError) -> tuple[Any, ...]:
+    return found.epoch, found.step, found.path, found.direction, found.symbol, found.inputs
+
+
+# --- places --------------------------------------------------------------------------------------
+
+
+def test_a_layer_overflows_for_one_sample() -> None:
+    Z = X.copy()
+    Z[7] = 1e3
+    found = caught(dense(Between("np.exp(X * 2)", "2 * np.exp(X * 2) * dY")), Z, batch_size=4)
+    assert where(found) == (1, 2, "1", "forward", "Y", ())
+    assert found.samples == (7,)
+    assert "; all that it reads is finite; sample 7. No parameter has changed" in str(found)
+
+
+def test_shuffled_samples_are_named_by_their_row() -> None:
+    Z = X.copy()
+    Z[7] = 1e3
+    found = caught(dense(Between("np.exp(X * 2)", "dY")), Z, batch_size=4, shuffle=True)
+    assert found.samples == (7,)
+    found = caught(dense(Between("np.exp(X * 2)", "dY")), Z, batch_size=2, accumulate=2)
+    assert (found.samples, found.step) == ((7,), 2)
+
+
+def test_no_parameter_and_no_memory_of_the_optimizer_has_changed() -> None:
+    model = dense()
+    model.train(X, Y, epochs=2, verbose=0)
+    t, memory = model.optimizer.t, model.optimizer.state_dict()
+    before = {path: a.copy() for path, a in model.get_weights().items()}
+    caught(model, y=1e200 * Y, batch_size=5)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+    assert model.optimizer.t == t
+    assert repr(model.optimizer.state_dict()) == repr(memory)
+
+
+def test_the_logarithm_of_0() -> None:
+    found = caught(dense(L.ReLU(), Between("np.log(X)", "dY / X")))
+    assert where(found) == (1, 1, "2", "forward", "Y", ())
+    A = X @ dense().layers[0].params["W"]
+    assert found.samples == tuple(np.flatnonzero((A <= 0).any(axis=1)))
+    assert "Y = log(X)" in str(found)
+
+
+def test_the_division_of_a_norm() -> None:
+    model = dense(L.LayerNorm(1e-300), dtype="float32")
+    model.layers[0].params["W"][:] = 0
+    found = caught(model)
+    assert where(found) == (1, 1, "1", "forward", "r", ())
+    assert found.samples == tuple(range(12))
+    assert "samples 0, 1, 2, 3, 4, 5, 6, 7 and others" in str(found)
+
+
+@pytest.mark.parametrize(("step", "place"), [(1, (1, 2)), (2, (1, 3)), (3, (2, 1)), (7, (3, 2))])
+def test_a_weight_that_a_callback_spoils(step: int, place: tuple[int, int]) -> None:
+    found = caught(dense(), epochs=4, batch_size=4, callbacks=[At(step, spoil(2))])
+    assert where(found) == (*place, "2", "forward", "XW", ("W",))
+    assert "; W was not finite already; samples" in str(found)
+    rows = range(4 * (place[1] - 1), 4 * place[1])
+    assert found.samples == tuple(rows)
+
+
+def test_two_bad_inputs() -> None:
+    found = caught(
+        dense(),
+        epochs=2,
+        callbacks=[
+            At(
+                1,
+                lambda m: m.layers[2].params.update(
+                    {"b": np.full(2, np.inf), "W": m.layers[2].params["W"]}
+                ),
+            )
+        ],
+    )
+    assert where(found) == (2, 1, "2", "forward", "Y", ("b",))
+
+
+def test_only_the_backward_pass_overflows() -> None:
+    found = caught(dense(Between("X", "dY * 1e200 * 1e200")))
+    assert where(found) == (1, 1, "1", "backward", "dX", ())
+    assert found.samples == tuple(range(12))
+
+
+def test_a_gradient_has_no_samples_even_if_it_is_as_long_as_the_batch() -> None:
+    model = Sequential(L.Dense(4, 2), seed=0, dtype="float64")
+    model.layers[0].params["W"][:] = 0
+    found = caught(model, np.full((4, 4), 1e200), np.full((4, 2), 1e150))
+    assert where(found) == (1, 1, "0", "backward", "dW", ())
+    assert found.samples == ()
+    assert "sample" not in str(found)
+
+
+def test_the_loss_overflows() -> None:
+    found = caught(dense(dtype="float32"), y=np.where(np.arange(12) == 5, 1e30, 1)[:, None] * Y)
+    assert where(found) == (1, 1, "loss", "forward", "each", ())
+    assert found.samples == (5,)
+    assert "in the loss, MeanSquaredError()" in str(found)
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_accumulated_batches(batch: int) -> None:
+    Z = X.copy()
+    Z[8 + 2 * batch + 1] = 1e3
+    model = dense(L.Dropout(0.0), Between("np.exp(X * 2)", "dY"))
+    found = caught(model, Z, batch_size=2, accumulate=2)
+    assert where(found) == (1, 3, "2", "forward", "Y", ())
+    assert found.samples == (8 + 2 * batch + 1,)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_dropout_is_that_of_the_step(accumulate: int) -> None:
+    """What overflows depends on the mask, so another mask would name other samples."""
+    over = "np.exp(np.where(np.abs(X) > 1.7, 1e4, 0))"
+    model = Sequential(L.Dense(4, 8), L.Dropout(0.5), Between(over, "dY"), seed=0, dtype="float64")
+    seen = list[Array]()
+
+    def see(A: Array, at: Any) -> None:
+        seen.append(A.copy())
+
+    Z = np.where(np.arange(12) < 6, 0, 1)[:, None] * X  # only the second batch can overflow
+    with model.hooks(fwd={"2.X": see, "2.Y": see}):
+        found = caught(model, Z, np.zeros((12, 8)), batch_size=6, accumulate=accumulate, epochs=9)
+    assert where(found)[2:5] == ("2", "forward", "Y")
+    bad = next(np.flatnonzero(np.isinf(A).any(axis=1)) for A in seen if np.isinf(A).any())
+    assert tuple(np.array(found.samples) % 6) == tuple(bad)
+    received = next(A for A, Y in itertools.pairwise(seen) if np.isinf(Y).any())
+    np.testing.assert_allclose(found.replay().p("X"), received, rtol=1e-12)
+
+
+def test_the_replay_has_its_own_data_and_the_divisor_of_all_batches() -> None:
+    Z = X.copy()
+    model = dense(Between("X", "dY * 1e200 * 1e200"))
+    found = caught(model, Z, batch_size=4, accumulate=2)
+    Z[:] = 0
+    db = found.replay()
+    check_replay(found)
+    P = model.predict(X[:4])
+    assert db.loss == pytest.approx(((P - Y[:4]) ** 2).sum() / (8 * 2), rel=1e-12)
+
+
+def test_a_step_of_a_sequence() -> None:
+    model = Sequential(L.LSTM(3), L.Dense(2), seed=0, dtype="float64")
+    model.build((5, 4))
+    model.layers[0].params["Wh"][0, 0] = np.inf
+    found = caught(model, RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2)))
+    assert where(found) == (1, 1, "0", "forward", "hW", ("Wh",))
+    assert "in hW[0]:" in str(found)
+
+
+def test_a_row_of_an_embedding() -> None:
+    model = Sequential(L.Embedding(7, 3), L.GlobalAvgPool(), L.Dense(2), seed=0)
+    model.build((5,))
+    model.layers[0].params["W"][3] = np.nan
+    tokens = np.ones((6, 5), int)
+    tokens[2, 1] = tokens[4, 0] = 3
+    found = caught(model, tokens, Y[:6])
+    assert where(found) == (1, 1, "0", "forward", "Y", ("W",))
+    assert found.samples == (2, 4)
+
+
+def test_masks_of_minus_infinity_are_no_anomaly() -> None:
+    model = Sequential(L.MultiHeadAttention(2, causal=True), L.Dense(2), seed=0)
+    model.build((5, 4))
+    S, y = RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2))
+    model.train(S, y, epochs=1, **WATCHED)
+    found = caught(model, S, y, epochs=2, callbacks=[At(1, spoil(1))])
+    assert where(found) == (3, 1, "1", "forward", "XW", ("W",))
+
+
+def test_the_shortcuts_of_training_are_named_by_their_layers() -> None:
+    model = dense(L.ReLU(), loss_class=SoftmaxCrossEntropy())
+    y = np.arange(12) % 2
+    found = caught(model, y=y, epochs=2, callbacks=[At(1, spoil(0))])
+    assert where(found) == (2, 1, "0", "forward", "XW", ("W",))
+
+
+def test_layers_without_steps() -> None:
+    log = L.Lambda(np.log, lambda dY, X, Y: dY / X)
+    Z = np.where(np.arange(12) == 5, 0, 1)[:, None] * np.abs(X)
+    found = caught(Sequential(log, L.Dense(2), seed=0), Z)
+    assert where(found) == (1, 1, "0", "forward", "Y", ())
+    assert found.samples == (5,)
+
+
+def test_lbfgs() -> None:
+    model = dense(Between("np.exp(X * 400)", "400 * np.exp(X * 400) * dY"), optimizer="lbfgs")
+    assert where(caught(model))[2:] == ("1", "forward", "Y", ())
+
+
+def test_an_iterable_of_batches() -> None:
+    batches = [(X[:4], Y[:4]), (X[4:], np.where(np.arange(8) == 3, 1e30, 1)[:, None] * Y[4:])]
+    found = caught(dense(dtype="float32"), batches, None)
+    assert where(found) == (1, 2, "loss", "forward", "each", ())
+    assert found.samples == (3,)  # of the batch: where it comes from is not known
+
+
+def test_threads_share_the_batch(cut: Callable[[int], None]) -> None:
+    cut(3)
+    Z = X.copy()
+    Z[7] = 1e3
+    found = caught(dense(L.Dropout(0.0), Between("np.exp(X * 2)", "dY")), Z)
+    assert where(found) == (1, 1, "2", "forward", "Y", ())
+    assert found.samples == (7,)
+
+
+def test_hooks_are_active_in_the_replay() -> None:
+    model = dense()
+    with model.hooks(fwd={"1.Y": lambda A, at: np.where(A > 0.8, np.nan, A)}):
+        found = caught(model)
+    assert where(found) == (1, 1, "1", "forward", "Y", ())
+    A = np.tanh(X @ dense().layers[0].params["W"])
+    assert found.samples == tuple(np.flatnonzero((A > 0.8).any(axis=1)))
+
+
+# --- without it ----------------------------------------------------------------------------------
+
+
+def test_without_the_option_training_ends_with_a_warning() -> None:
+    model = dense()
+    with pytest.warns(PhitodeepWarning, match="training stopped: "):
+        model.train(X, Y, epochs=3, verbose=0, callbacks=[At(1, spoil(2))])
+    assert model.epoch <= 2
+
+
+def test_a_healthy_training_is_the_same_bit_for_bit() -> None:
+    a, b = dense(L.Dropout(0.3), L.ReLU()), dense(L.Dropout(0.3), L.ReLU())
+    a.train(X, Y, epochs=3, batch_size=4, **WATCHED)
+    b.train(X, Y, epochs=3, batch_size=4, verbose=0)
+    for path, W in a.get_weights().items():
+        np.testing.assert_array_equal(W, b.get_weights()[path])
+
+
+@pytest.mark.parametrize("value", ["warn", True, 1, ""])
+def test_the_option_is_checked(value: Any) -> None:
+    with pytest.raises(ArgumentError, match='anomaly must be None or "raise", got'):
+        dense().train(X, Y, epochs=1, verbose=0, anomaly=value)

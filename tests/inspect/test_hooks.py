@@ -1,0 +1,704 @@
+"""Hooks and patches do exactly what their functions say, wherever the model runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import Sequential, watching
+from phitodeep import layers as L
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ShapeError,
+    UnknownNameError,
+)
+from phitodeep.inspect.hooks import BOUNDARIES, symbols_of
+from phitodeep.layers import Layer
+from phitodeep.layers.call import calling
+from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.steps import run as stepwise
+from phitodeep.steps.run import Position, Scope
+from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
+from phitodeep.types import Array
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
+S, YS = RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2))
+ROWS, LABELS = RNG.integers(0, 7, (6, 5)), RNG.integers(0, 7, (6, 5))
+
+
+def dense(*between: Layer, **options: Any) -> Sequential:
+    """Dense(4, 5), what is between, Dense(5, 2)."""
+    options = {"seed": 1, "dtype": "float64", "alpha": 0.1} | options
+    return Sequential(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
+
+
+def scaling(k: float) -> Layer:
+    """Y = k X, with its derivative."""
+    return L.Lambda(lambda X: k * X, lambda dY, X, Y: k * dY, independent_samples=True)
+
+
+def double(A: Array, at: Any) -> Array:
+    return 2 * A
+
+
+def kept(model: Sequential) -> dict[str, Array]:
+    return {path: a.copy() for path, a in model.get_weights().items()}
+
+
+def assert_equal(a: dict[str, Array], b: dict[str, Array]) -> None:
+    assert list(a.values())
+    for found, wanted in zip(a.values(), b.values(), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
+
+
+# --- every symbol of every layer -----------------------------------------------------------------
+
+ALL: dict[str, Any] = {
+    f"{make()}": (make, shape, tokens)
+    for make, shape, tokens in [*((make, shape, 0) for make, shape in EXAMPLES), *TOKENS]
+    if not (isinstance(make(), L.TiedDense) and shape)
+}
+
+
+def changed(A: Any) -> Any:
+    return 1.1 * A + 0.01
+
+
+def inner(model: Sequential) -> Iterator[tuple[str, str, str]]:
+    for path, leaf in model.walk():
+        if not leaf.children():
+            for direction in ("forward", "backward"):
+                for symbol in symbols_of(leaf, direction):
+                    if symbol not in BOUNDARIES:
+                        yield path, direction, symbol
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_hook_changes_what_follows_from_any_symbol(name: str) -> None:
+    make, shape, tokens = ALL[name]
+    model = Sequential(made(make, shape), dtype="float64")
+    model.build(shape[1:])
+    given, dY = data(model, shape, tokens)
+    for path, direction, symbol in inner(model):
+        place, calls = (path, direction, symbol), list[str]()
+
+        def edit(position: Position, value: Any, place: Any = place) -> Any:
+            here = (position.scope.path, position.direction, position.step.symbol)
+            floats = value is not None and np.asarray(value).dtype.kind == "f"
+            return changed(value) if here == place and floats else value
+
+        def hook(A: Any, at: Any, calls: Any = calls) -> Any:
+            calls.append(at.key)
+            return changed(A) if np.asarray(A).dtype.kind == "f" else None
+
+        with calling(step=3):
+            wanted = Scope(model, X=given)
+            stepwise.run(stepwise.forward(wanted), edit)
+            stepwise.run(stepwise.backward(wanted, dY), edit)
+        hooks = {"fwd" if direction == "forward" else "bwd": {f"{path}.{symbol}": hook}}
+        with model.hooks(**hooks), calling(step=3):
+            found = model.forward(given)
+            dX = model.backward(dY)
+        assert set(calls) == {".".join(place)} or wanted.find(symbol) is None
+        np.testing.assert_allclose(found, wanted["Y"], rtol=1e-10, atol=1e-11, err_msg=str(place))
+        if dX is not None:
+            np.testing.assert_allclose(dX, wanted["dX"], rtol=1e-10, atol=1e-11)
+        gradients = stepwise.gradients(wanted)
+        for where, layer in model.walk():
+            for n, gradient in layer.grads.items():
+                full = f"{where}.{n}".removeprefix(".")
+                np.testing.assert_allclose(gradient, gradients[full], rtol=1e-10, atol=1e-11)
+
+
+# --- compared with a network that has the change inside ------------------------------------------
+
+
+def networks() -> dict[str, tuple[Sequential, Sequential, dict[str, Any]]]:
+    """A model, the same with a scaling by 2 inside, and the hooks that should do the same."""
+    back = {"fwd": {"1.Y": double}, "bwd": {"1.dY": double}}
+    chain = {"fwd": {"1.layers.0.Y": double}, "bwd": {"1.layers.0.dY": double}}
+
+    def checkpoint(*more: Layer) -> Sequential:
+        return dense(L.Chain(L.Tanh(), *more, L.Dense(5, 5), checkpoint=True))
+
+    return {
+        "plain": (dense(), dense(L.Tanh(), scaling(2)), back),
+        "relu, which training fuses": (dense(L.ReLU()), dense(L.ReLU(), scaling(2)), back),
+        "checkpoint": (checkpoint(), checkpoint(scaling(2)), chain),
+        "loss that training fuses": (
+            dense(L.Tanh(), loss_class=SoftmaxCrossEntropy()),
+            dense(L.Tanh(), scaling(2), loss_class=SoftmaxCrossEntropy()),
+            back,
+        ),
+        "container": (dense(L.Residual(L.Tanh())), dense(L.Residual(L.Tanh()), scaling(2)), back),
+    }
+
+
+def same_weights(model: Sequential, other: Sequential) -> None:
+    weights = dict(zip(other.get_weights(), model.get_weights().values(), strict=True))
+    other.set_weights(weights)
+
+
+@pytest.mark.parametrize("name", networks())
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_training_with_hooks_is_training_of_the_changed_network(name: str, accumulate: int) -> None:
+    model, other, hooks = networks()[name]
+    y: Any = np.arange(6) % 2 if isinstance(model.loss, SoftmaxCrossEntropy) else Y
+    for one in (model, other):
+        one.build((4,))
+    same_weights(model, other)
+    unhooked = model.copy()
+    options: Any = {"epochs": 3, "batch_size": 2, "accumulate": accumulate, "verbose": 0}
+    with model.hooks(**hooks):
+        model.train(X, y, **options)
+        found = model.predict(X), model.evaluate(X, y)["loss"]
+    other.train(X, y, shortcuts=False, **options)
+    assert_equal(kept(model), kept(other))
+    np.testing.assert_allclose(found[0], other.predict(X), rtol=1e-12)
+    assert found[1] == pytest.approx(other.evaluate(X, y)["loss"], rel=1e-12)
+    unhooked.train(X, y, **options)
+    assert not np.allclose(unhooked.predict(X), found[0])
+
+
+def test_threads_that_share_a_batch_call_hooks_too(cut: Callable[[int], None]) -> None:
+    cut(3)
+    norm = dense(L.LayerNorm(), L.Tanh())
+    hooks: Any = {"fwd": {"1.X_hat": double, "2.Y": double}, "bwd": {"0.dW": double}}
+    norm.build((4,))
+    whole = norm.copy()
+    seen = list[int]()
+    hooks["fwd"]["0.Y"] = lambda A, at: seen.append(len(A))
+    with norm.hooks(**hooks):
+        norm.train(X, Y, epochs=2, verbose=0, threads=2)
+        parts = norm.predict(X, threads=2)
+    assert set(seen) == {2}
+    seen.clear()
+    cut(1)
+    with whole.hooks(**hooks):
+        whole.train(X, Y, epochs=2, verbose=0)
+        np.testing.assert_allclose(parts, whole.predict(X), rtol=1e-12)
+    assert set(seen) == {6}
+    assert_equal(kept(norm), kept(whole))
+
+
+def test_a_hook_of_a_gradient_moves_only_the_update() -> None:
+    model, plain = dense(optimizer="sgd"), dense(optimizer="sgd")
+    t0 = plain.trace(X, Y)
+    before = kept(model)
+    with model.hooks(bwd={"2.dW": double, "0.db": lambda A, at: 0 * A}):
+        t = model.trace(X, Y)
+        model.train(X, Y, epochs=1, verbose=0)
+    plain.train(X, Y, epochs=1, verbose=0)
+    for path, factor in {"0.W": 1, "0.b": 0, "2.W": 2, "2.b": 1}.items():
+        moved = kept(model)[path] - before[path]
+        np.testing.assert_allclose(moved, factor * (kept(plain)[path] - before[path]), atol=1e-15)
+        layer, name = path.split(".")
+        np.testing.assert_allclose(t[f"{layer}.update.{name}"].array, moved, atol=1e-15)
+        np.testing.assert_allclose(
+            t[f"{layer}.d{name}"].array, factor * t0[f"{layer}.d{name}"].array, atol=1e-15
+        )
+    assert t.loss == t0.loss
+
+
+def test_tied_and_frozen_parameters() -> None:
+    e = L.Embedding(7, 3)
+    model = Sequential(e, L.Tanh(), L.TiedDense(e), loss_class=SoftmaxCrossEntropy(), seed=0)
+    model.build((5,))
+    t0 = model.trace(ROWS, LABELS)
+    with model.hooks(bwd={"2.dW": lambda A, at: 0 * A}):
+        t = model.trace(ROWS, LABELS)
+    np.testing.assert_array_equal(t["2.dW"].array, 0)
+    np.testing.assert_allclose(t["0.dW"].array, t0["0.dW"].array, rtol=1e-12)
+    assert not np.array_equal(t["0.update.W"].array, t0["0.update.W"].array)
+    model.layers[0].trainable = False
+    before = kept(model)
+    with model.hooks(bwd={"0.dW": double, "0.onehot": lambda A, at: A, "2.dX": double}):
+        model.train(ROWS, LABELS, epochs=1, verbose=0)
+        model.trace(ROWS, LABELS)
+    assert_equal(kept(model), before)
+
+
+def test_the_first_layer_has_a_dX_only_where_it_is_needed() -> None:
+    model, seen = dense(L.LayerNorm()), list[str]()
+
+    def see(A: Array, at: Any) -> None:
+        seen.append(at.key)
+
+    with model.hooks(bwd={"0.dX": see, "0.dY": see}):
+        model.train(X, Y, epochs=1, verbose=0)
+        assert seen == ["0.backward.dY"]
+        model.trace(X, Y)
+        assert seen[1:] == ["0.backward.dY", "0.backward.dX"]
+    norm = Sequential(L.LayerNorm(), L.Dense(2), seed=0, dtype="float64")
+    with norm.hooks(bwd={"0.s": double}):  # runs by its steps, as the first layer
+        norm.build((4,))
+        norm.train(X, Y, epochs=1, verbose=0)
+    with model.hooks(fwd={"0.XW": double}):
+        model.train(X, Y, epochs=1, verbose=0)
+
+
+# --- nesting, other models, other threads --------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["1.Y", "1.X_hat"])
+def test_nested_hooks_run_from_the_outside_in(key: str) -> None:
+    model = dense(L.LayerNorm())
+    model.build((4,))
+    with model.hooks(fwd={key: lambda A, at: A + 1}), model.hooks(fwd={key: double}):
+        both = model.predict(X)
+        loss = model.trace(X, Y).loss
+    with model.hooks(fwd={key: lambda A, at: 2 * (A + 1)}):
+        np.testing.assert_allclose(both, model.predict(X), rtol=1e-12)
+        assert loss == pytest.approx(model.trace(X, Y).loss, rel=1e-12)
+
+
+def test_the_same_hooks_may_be_entered_again() -> None:
+    model = dense()
+    hooks = model.hooks(fwd={"1.Y": double})
+    with hooks:
+        once = model.predict(X)
+        with hooks:
+            twice = model.predict(X)
+        np.testing.assert_array_equal(model.predict(X), once)
+    assert not np.allclose(once, twice)
+    plain = model.predict(X)
+    with hooks:
+        np.testing.assert_array_equal(model.predict(X), once)
+    assert not np.allclose(once, plain)
+
+
+def test_hooks_of_one_model_leave_another_alone() -> None:
+    a, b = dense(), dense()
+    zero: Any = {"0.Y": lambda A, at: 0 * A}
+    with a.hooks(fwd=zero):
+        t, (P, cache) = b.trace(X, Y), b.run_with_cache(X)
+        assert t["0.Y"].array.any()
+        assert cache["0.Y"].any()
+        np.testing.assert_array_equal(P, b.predict(X))
+        b.sample_gradients(X, Y)["0.W"]
+        with b.hooks(fwd={"2.Y": double}):
+            assert not a.trace(X, Y)["0.Y"].array.any()
+            assert not np.allclose(a.predict(X), b.predict(X))
+            np.testing.assert_array_equal(
+                a.predict(X), np.broadcast_to(a.layers[-1].params["b"], (6, 2))
+            )
+            np.testing.assert_allclose(b.trace(X, Y)["2.Y"].array, 2 * P, rtol=1e-12)
+            np.testing.assert_array_equal(b.predict(X), 2 * P)
+
+
+def test_a_watcher_outside_sees_what_the_hooks_leave() -> None:
+    model, seen = dense(), list[Any]()
+    with watching(seen.append), model.hooks(fwd={"1.Y": double}):
+        model.predict(X)
+    assert [e.path for e in seen] == ["", "0", "0", "1", "1", "2", "2", ""]
+
+
+def test_other_threads_are_not_hooked() -> None:
+    model, found = dense(), list[Array]()
+    plain = model.predict(X)
+    with model.hooks(fwd={"1.Y": double}):
+        thread = threading.Thread(target=lambda: found.append(model.predict(X)))
+        thread.start()
+        thread.join()
+        assert not np.array_equal(model.predict(X), plain)
+    np.testing.assert_array_equal(found[0], plain)
+
+
+def test_one_patch_serves_several_threads() -> None:
+    model = dense()
+    model.build((4,))
+    patched = model.patch({"1.Y": np.ones((6, 5))})
+    wanted, errors = patched.predict(X), list[Exception]()
+    gate = threading.Barrier(2, timeout=10)
+
+    def meet(A: Array, at: Any) -> None:
+        gate.wait()
+
+    def work() -> None:
+        try:
+            with model.hooks(fwd={"0.Y": meet}):
+                np.testing.assert_array_equal(patched.predict(X), wanted)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+# --- what a hook receives and returns ------------------------------------------------------------
+
+
+def test_a_hook_is_told_where_it_is() -> None:
+    model, seen = Sequential(L.RNN(3), L.Dense(2), seed=0), list[Any]()
+    model.build((5, 4))
+
+    def see(A: Array, at: Any) -> None:
+        seen.append((at, A.shape))
+
+    with model.hooks(fwd={"0.h_t": see, "X": see}, bwd={"0.dh_t": see, "1.dW": see}):
+        model.trace(S, YS)
+    assert [at.key for at, _ in seen] == [
+        "forward.X",
+        *["0.forward.h_t"] * 5,
+        "1.backward.dW",
+        *["0.backward.dh_t"] * 5,
+    ]
+    assert [at.t for at, _ in seen] == [None, 0, 1, 2, 3, 4, None, 4, 3, 2, 1, 0]
+    assert {shape for at, shape in seen if at.t is not None} == {(6, 3)}
+    assert isinstance(seen[1][0].layer, L.RNN)
+
+
+def test_arrays_are_read_only_so_nobodys_data_changes() -> None:
+    model, mine = dense(), X.copy()
+
+    def in_place(A: Array, at: Any) -> None:
+        A *= 2
+
+    for run in (lambda: model.predict(mine), lambda: model.trace(mine, Y)):
+        with model.hooks(fwd={"0.X": in_place}), pytest.raises(ValueError, match="read-only"):
+            run()
+    np.testing.assert_array_equal(mine, X)
+
+
+def test_what_a_hook_returned_is_kept_as_it_was() -> None:
+    model, mine = dense(), np.ones((6, 5))
+    with model.hooks(fwd={"1.Y": lambda A, at: mine}):
+        t = model.trace(X, Y)
+        given = X.copy()
+        _, cache = model.run_with_cache(given)
+        given[:] = 7
+        np.testing.assert_array_equal(cache["0.X"], X)
+    patched = model.patch({"1.Y": mine})
+    wanted = patched.predict(X)
+    mine[:] = 7
+    for array in (t["1.Y"].array, t["2.X"].array, cache["1.Y"], cache["2.X"]):
+        np.testing.assert_array_equal(array, 1)
+    np.testing.assert_array_equal(patched.predict(X), wanted)
+
+
+def test_a_hook_runs_once_for_each_array_of_a_trace() -> None:
+    """A hook may draw random numbers: what the trace shows later is what was used."""
+    model, rng, calls = dense(L.LayerNorm(), L.Tanh()), np.random.default_rng(1), list[str]()
+
+    def noise(A: Array, at: Any) -> Array:
+        calls.append(at.key)
+        return A + rng.standard_normal(A.shape)
+
+    keys: Any = {"fwd": {"1.X_hat": noise, "2.Y": noise}, "bwd": {"1.g": noise, "2.dX": noise}}
+    with model.hooks(**keys):
+        t = model.trace(X, Y)
+    assert sorted(calls) == ["1.backward.g", "1.forward.X_hat", "2.backward.dX", "2.forward.Y"]
+    np.testing.assert_allclose(t["2.Y"].array, t["3.X"].array, rtol=1e-12)
+    np.testing.assert_allclose(t["1.Y"].array, t["2.X"].array, rtol=1e-12)
+    np.testing.assert_allclose(t["2.dX"].array, t["1.dY"].array, rtol=1e-12)
+    np.testing.assert_allclose(t["1.dX"].array, t["0.dY"].array, rtol=1e-12)
+    assert len(calls) == 4
+
+
+def test_a_checkpoint_recomputes_with_what_the_hook_returned() -> None:
+    model, rng = dense(L.Chain(L.Tanh(), L.Dense(5, 5), checkpoint=True)), np.random.default_rng(1)
+    outputs = list[Array]()
+
+    def noise(A: Array, at: Any) -> Array:
+        return A + rng.standard_normal(A.shape)
+
+    def see(event: Any) -> None:
+        if (event.what, event.when, event.path) == ("forward", "before", "1.layers.1"):
+            outputs.append(event.array.copy())
+
+    with watching(see, recomputed=True), model.hooks(fwd={"1.layers.0.Y": noise}):
+        model.train(X, Y, epochs=1, verbose=0)
+        t = model.trace(X, Y)
+    np.testing.assert_allclose(
+        t["1.layers.1.dW"].array, t["1.layers.0.Y"].array.T @ t["1.layers.1.dY"].array, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "says"),
+    [
+        (
+            lambda A: A[:1],
+            ShapeError,
+            r"0\.forward\.Y.*array of shape \(6, 5\), got.*1, 5",
+        ),
+        (lambda A: 0.0, ShapeError, r"got shape \(\)"),
+        (lambda A: "hello", ArgumentTypeError, "real numbers"),
+        (lambda A: A * 1j, ArgumentTypeError, "complex"),
+        (lambda A: [[1], [1, 2]], ShapeError, "unequal length"),
+        (lambda A: object(), ArgumentTypeError, "real numbers"),
+    ],
+)
+def test_what_a_hook_may_not_return(returned: Any, error: type[Exception], says: str) -> None:
+    model = dense()
+    with model.hooks(fwd={"0.Y": lambda A, at: returned(A)}):
+        with pytest.raises(error, match=says):
+            model.predict(X)
+        with pytest.raises(error, match=says):
+            model.train(X, Y, epochs=1, verbose=0)
+    assert np.isfinite(model.predict(X)).all()
+
+
+def as_list(A: Array, at: Any) -> Any:
+    return A.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_another_dtype_is_cast(dtype: Any) -> None:
+    model = dense(L.LayerNorm(), dtype=dtype)
+    model.build((4,))
+    wanted = model.predict(X)
+    for other in (np.float32, np.float64):
+        keys: Any = {
+            "0.Y": lambda A, at, to=other: A.astype(to),
+            "1.X_hat": lambda A, at: A.tolist(),
+        }
+        with model.hooks(fwd=keys, bwd={"1.dgamma": lambda A, at: A.tolist()}):
+            found = model.predict(X)
+            model.trace(X, Y)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_tokens_stay_tokens() -> None:
+    model = Sequential(L.Embedding(7, 3), L.Dense(2), seed=0)
+    model.build((5,))
+    with model.hooks(fwd={"0.X": lambda A, at: A * 0 + 1}):
+        np.testing.assert_array_equal(model.predict(ROWS), model.predict(ROWS * 0 + 1))
+    with (
+        model.hooks(fwd={"0.X": lambda A, at: A + 0.5}),
+        pytest.raises(ArgumentTypeError, match="must return int64, got float64"),
+    ):
+        model.predict(ROWS)
+
+
+@pytest.mark.parametrize("method", ["train", "trace", "predict"])
+def test_a_hook_that_raises_leaves_the_model_alone(method: str) -> None:
+    model = dense(L.LayerNorm(), L.Tanh())
+    model.build((4,))
+    before = kept(model)
+    args: Any = (X,) if method == "predict" else (X, Y)
+    options: Any = {"epochs": 1, "verbose": 0} if method == "train" else {}
+    for keys in ({"fwd": {"1.X_hat": _fail}}, {"bwd": {"1.g": _fail}}, {"bwd": {"0.dY": _fail}}):
+        with model.hooks(**keys):
+            if method == "predict" and "bwd" in keys:
+                model.predict(X)
+                continue
+            with pytest.raises(RuntimeError, match="mine") as caught:
+                getattr(model, method)(*args, **options)
+            assert "in layer" in "".join(getattr(caught.value, "__notes__", ["in layer"]))
+        assert_equal(kept(model), before)
+    model.train(X, Y, epochs=1, verbose=0)
+    assert np.isfinite(model.predict(X)).all()
+
+
+def _fail(A: Array, at: Any) -> None:
+    raise RuntimeError("mine")
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ({"fwd": {"0.Yy": print}}, UnknownNameError, "'Yy' is not one of the symbols.*mean 'Y'"),
+        ({"fwd": {"5.Y": print}}, UnknownNameError, "'5' is not one of the layers"),
+        ({"fwd": {"": print}}, UnknownNameError, "'' is not one of the symbols"),
+        ({"fwd": {3: print}}, ArgumentTypeError, "keys are texts such as '1.Y', got 3"),
+        ({"fwd": {"0.dX": print}}, ArgumentError, "backward pass: give it in bwd="),
+        ({"bwd": {"0.X": print}}, ArgumentError, "forward pass: give it in fwd="),
+        ({"fwd": {"0.backward.Y": print}}, ArgumentError, "backward pass: give it in bwd="),
+        ({"fwd": {"0.Y": 3}}, ArgumentTypeError, "functions of .array, at., got 3"),
+        ({"fwd": {"Y_0": print}}, ArgumentError, "inside a container"),
+        ({"bwd": {"loss.dP": print}}, UnknownNameError, "'loss' is not one of the layers"),
+    ],
+)
+def test_keys_that_mean_nothing(given: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        dense().hooks(**given)
+
+
+def test_a_key_may_name_its_direction() -> None:
+    model, seen = dense(), list[str]()
+    with model.hooks(
+        fwd={"0.forward.Y": lambda A, at: seen.append(at.key)},
+        bwd={"0.backward.dW": lambda A, at: seen.append(at.key)},
+    ):
+        model.trace(X, Y)
+    assert seen == ["0.forward.Y", "0.backward.dW"]
+
+
+# --- patches and caches --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["0.Y", "1.X_hat", "2.X", "X", "1.r"])
+def test_a_patch_of_all_that_follows_is_the_other_prediction(key: str) -> None:
+    model = dense(L.LayerNorm(), L.Tanh())
+    model.build((4,))
+    X2 = X[::-1] * 2
+    P2, cache = model.run_with_cache(X2)
+    np.testing.assert_array_equal(P2, model.predict(X2))
+    patched = model.patch({key: cache[key]})
+    if key != "1.r":
+        np.testing.assert_allclose(patched.predict(X), P2, rtol=1e-12)
+    else:  # only the scale of each row
+        C = X @ model.layers[0].params["W"] + model.layers[0].params["b"]
+        X_hat = (C - C.mean(-1, keepdims=True)) * cache["1.r"]
+        wanted = model.patch({"1.X_hat": X_hat}).predict(X)
+        np.testing.assert_allclose(patched.predict(X), wanted, rtol=1e-12)
+    t = patched.trace(X, Y)
+    np.testing.assert_allclose(t[key].array, cache[key], rtol=1e-12)
+    assert patched.run_with_cache(X)[1][key] == pytest.approx(cache[key])
+
+
+def test_a_symbol_of_a_loop_is_patched_step_by_step() -> None:
+    model = Sequential(L.LSTM(3), L.Dense(2), seed=0, dtype="float64")
+    model.build((5, 4))
+    P2, cache = model.run_with_cache(2 * S)
+    assert cache["0.c_t"].shape == (6, 5, 3)
+    both = {"0.c_t": cache["0.c_t"], "0.h_t": cache["0.h_t"]}
+    np.testing.assert_allclose(model.patch(both).predict(S), P2, rtol=1e-12)
+    t = model.patch(both).trace(S, YS)
+    np.testing.assert_array_equal(t["0.h_t"].array, cache["0.h_t"])
+    with pytest.raises(ShapeError, match=r"patch: '0\.forward\.h_t' has shape \(6, 3\) for each"):
+        model.patch({"0.h_t": cache["0.h_t"][:3]}).predict(S)
+
+
+def test_patches_of_gradients() -> None:
+    model = dense(optimizer="sgd")
+    t0, G = model.trace(X, Y), RNG.standard_normal((6, 5))
+    t = model.patch({"1.dX": G, "2.backward.dW": np.zeros((5, 2))}).trace(X, Y)
+    np.testing.assert_allclose(t["0.dW"].array, X.T @ G, rtol=1e-12)
+    np.testing.assert_array_equal(t["2.dW"].array, 0)
+    np.testing.assert_array_equal(t["2.update.W"].array, 0)
+    assert t.loss == t0.loss
+    d = {row.path: row for row in t.diff(t0).rows}
+    assert d["2"].Y == d["1"].Y == d["2"].dY == 0
+    assert (d["0"].dY or 0) > 0
+    assert "the loss is the same" in str(t.diff(t0))
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "says"),
+    [
+        ({"0.Yy": X}, UnknownNameError, "Yy"),
+        ({"7.Y": X}, UnknownNameError, "'7'"),
+        ({2: X}, ArgumentTypeError, "keys are texts"),
+        ({"0.W": X}, UnknownNameError, "'W' is not one of the symbols"),
+    ],
+)
+def test_patches_that_mean_nothing(values: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        dense().patch(values)
+
+
+def test_a_patch_of_another_shape_says_so() -> None:
+    with pytest.raises(
+        ShapeError, match=r"patch: '0\.forward\.Y' has shape \(6, 5\), got \(2, 5\)"
+    ):
+        dense().patch({"0.Y": np.ones((2, 5))}).predict(X)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_cache_is_the_prediction(name: str) -> None:
+    make, shape, tokens = ALL[name]
+    model = Sequential(made(make, shape), dtype="float64", seed=1)
+    model.build(shape[1:])
+    given, _ = data(model, shape, tokens)
+    P, cache = model.run_with_cache(given)
+    np.testing.assert_array_equal(P, model.predict(given))
+    np.testing.assert_array_equal(cache["Y"], P)
+    np.testing.assert_array_equal(cache["0.X"], given)
+    assert len(list(cache)) == len(cache)
+    for key in cache:
+        assert key in cache
+        cache[key]
+    for missing in ("0.dX", "update.W", "", None):
+        assert missing not in cache
+
+
+# --- what a trace shows of hooks -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("between", [L.Tanh, L.Sigmoid, L.Softmax, L.LayerNorm])
+def test_a_hook_of_what_a_layer_passes_on_is_outside_it(between: Any) -> None:
+    """The derivative of Tanh is that of its own Y, in the trace as in training."""
+    model = dense(between())
+    model.build((4,))
+    changed = dense(between(), scaling(2))
+    changed.build((4,))
+    same_weights(model, changed)
+    wanted = changed.trace(X, Y)
+    with model.hooks(fwd={"1.Y": double}, bwd={"1.dY": double}):
+        np.testing.assert_allclose(model.trace(X, Y)["1.dX"].array, wanted["1.dX"].array)
+    with model.hooks(fwd={"1.Y": double}, bwd={"1.dY": double, "1.dX": double}):
+        t, g = model.trace(X, Y), model.sample_gradients(X, Y)
+    assert t.loss == pytest.approx(wanted.loss, rel=1e-12)
+    np.testing.assert_allclose(t["1.Y"].array, t["2.X"].array, rtol=1e-12)
+    np.testing.assert_allclose(t["1.dX"].array, t["0.dY"].array, rtol=1e-12)
+    np.testing.assert_allclose(t["1.dX"].array, 2 * wanted["1.dX"].array, rtol=1e-12)
+    np.testing.assert_allclose(g["0.W"].sum(0), t["0.dW"].array, atol=1e-12)
+    for key in ("1.Y", "1.dX"):
+        assert "what a hook returned" in t[key].formula
+        assert t[key].why(1, 2).total == t[key].array[1, 2]
+
+
+def test_a_symbol_that_a_hook_replaced_is_explained_by_it() -> None:
+    model = Sequential(L.LayerNorm(), L.RNN(3), L.Dense(2), seed=0, dtype="float64")
+    model.build((5, 4))
+    with model.hooks(fwd={"0.mu": double, "1.xW": double}, bwd={"2.dW": double}):
+        t = model.trace(S, YS)
+    for key, cell in {"0.mu": (1, 2, 0), "1.xW": (3, 4, 1), "2.dW": (1, 1)}.items():
+        assert "what a hook returned" in t[key].formula
+        assert t[key].why(*cell).total == t[key].array[cell]
+    assert "hook" not in t["0.X_hat"].formula
+
+
+def test_by_sample_keeps_the_hooks_of_its_trace() -> None:
+    model = dense(L.LayerNorm(), L.Tanh())
+    model.build((4,))
+    with model.hooks(fwd={"1.X_hat": double}, bwd={"2.dX": double, "1.g": double}):
+        t = model.trace(X, Y)
+        inside = t.by_sample(1)["0.dW"].array
+        model.trace(3 * X, Y)  # another step must not leave its marks
+    with model.hooks(bwd={"2.dX": lambda A, at: 0 * A}):
+        np.testing.assert_array_equal(t.by_sample(1)["0.dW"].array, inside)
+    found = list[Array]()
+    thread = threading.Thread(target=lambda: found.append(t.by_sample(1)["0.dW"].array))
+    thread.start()
+    thread.join()
+    np.testing.assert_array_equal(found[0], inside)
+    shares = [t.by_sample(n) for n in range(6)]
+    for key in ("0.dW", "1.dgamma", "1.g", "0.dX"):
+        total = sum(share[key].array for share in shares)
+        np.testing.assert_allclose(total, t[key].array, atol=1e-12)
+
+
+def test_sample_gradients_follow_the_hooks() -> None:
+    model = dense(L.LayerNorm())
+    model.build((4,))
+    with model.hooks(fwd={"1.X_hat": double}, bwd={"1.dX": double}):
+        t, g = model.trace(X, Y), model.sample_gradients(X, Y)
+    for key in ("0.W", "1.gamma", "2.W"):
+        path, name = key.split(".")
+        np.testing.assert_allclose(g[key].sum(0), t[f"{path}.d{name}"].array, atol=1e-12)
+
+
+def test_hooks_take_no_part_when_nothing_is_returned() -> None:
+    model, plain = dense(L.Dropout(0.5), L.Tanh()), dense(L.Dropout(0.5), L.Tanh())
+    with model.hooks(fwd={"1.Y": lambda A, at: None}, bwd={"0.dY": lambda A, at: None}):
+        model.train(X, Y, epochs=2, batch_size=3, verbose=0, shortcuts=False)
+    plain.train(X, Y, epochs=2, batch_size=3, verbose=0, shortcuts=False)
+    for a, b in zip(kept(model).values(), kept(plain).values(), strict=True):
+        np.testing.assert_array_equal(a, b)

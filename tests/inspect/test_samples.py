@@ -1,0 +1,235 @@
+"""The share of each sample is its gradient when it is alone, with the divisor of the batch."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import Sequential
+from phitodeep import layers as L
+from phitodeep import loss as losses
+from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
+from phitodeep.layers import Layer, Param
+from phitodeep.layers.call import calling
+from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
+from phitodeep.training.inputs import validate
+from phitodeep.types import Array, Shape
+from tests.loss.test_loss import EXAMPLES as LOSSES
+from tests.loss.test_loss import pair
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
+S, YS = RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2))
+ROWS, LABELS = RNG.integers(0, 7, (6, 5)), RNG.integers(-1, 7, (6, 5))
+WEIGHTS = np.array([0.0, 0.5, 1.0, 2.0, 0.1, 1.0])
+LENGTHS = [5, 1, 2, 3, 4, 5]
+
+
+def alone(model: Sequential, X: Any, y: Any, **options: Any) -> dict[str, Array]:
+    """The gradients of each sample in a batch of its own, (N, *shape), by a loop."""
+    model = model.copy()
+    batch = validate(model, model.loss, X, y, options.get("sample_weight"), options.get("lengths"))
+    total = model.loss.divisor(batch.T, batch.w, batch.outputs)
+    paths = {id(layer): path for path, layer in model.walk()}
+    found: dict[str, list[Array]] = defaultdict(list)
+    for n in range(len(batch.X)):
+        part = batch.part(slice(n, n + 1))
+        with calling(step=model.optimizer.t, first=n, mask=part.mask):
+            P = model.forward(part.X)
+            model.backward(model.loss.value_and_gradient(P, part.T, part.w, total)[1])
+        whole = dict[str, Array]()
+        for layer in (layer for _, layer in model.walk()):
+            for name, gradient in layer.grads.items():
+                owner, own = layer.tied.get(name, (layer, name))
+                path = f"{paths[id(owner)]}.{own}"
+                whole[path] = whole.get(path, 0) + np.array(gradient)
+        for path, gradient in whole.items():
+            found[path].append(gradient)
+    return {path: np.stack(gradients) for path, gradients in found.items()}
+
+
+def assert_shares(model: Sequential, X: Any, y: Any, **options: Any) -> None:
+    g, wanted = model.sample_gradients(X, y, **options), alone(model, X, y, **options)
+    assert set(g) == set(wanted)
+    assert len(g) == len(wanted)
+    t = model.trace(X, y, **options)
+    squares = np.zeros(len(np.asarray(X)))
+    for path, gradients in wanted.items():
+        np.testing.assert_allclose(g[path], gradients, rtol=1e-10, atol=1e-10, err_msg=path)
+        squares += (gradients**2).sum(axis=tuple(range(1, gradients.ndim)))
+        cell = tuple(n // 2 for n in gradients.shape[1:])
+        why = g.which_samples(path, cell)
+        column = gradients[(slice(None), *cell)]
+        np.testing.assert_allclose([term.value for term in why], column[_order(why)], atol=1e-10)
+        assert why.total == pytest.approx(column.sum(), abs=1e-10)
+        where, _, name = path.rpartition(".")
+        if not any(layer.tied for _, layer in model.walk()):
+            total = t[f"{where}.backward.d{name}"].array
+            np.testing.assert_allclose(g[path].sum(axis=0), total, atol=1e-10)
+    np.testing.assert_allclose(g.norms, np.sqrt(squares), rtol=1e-9, atol=1e-12)
+
+
+def _order(why: Any) -> list[int]:
+    assert [abs(t.value) for t in why] == sorted((abs(t.value) for t in why), reverse=True)
+    return [term.at["n"] for term in why]
+
+
+def parts() -> dict[str, Any]:
+    """The examples of layers with parameters whose samples are independent."""
+    found = {}
+    for make, shape, tokens in [*((make, shape, 0) for make, shape in EXAMPLES), *TOKENS]:
+        layer = make()
+        mixes = any(isinstance(part, L.BatchNorm) for _, part in layer.walk())
+        if isinstance(layer, L.TiedDense) or mixes:
+            continue
+        if any(part._declared for _, part in layer.walk()):
+            found[f"{layer} {shape}"] = (make, shape, tokens)
+    return found
+
+
+@pytest.mark.parametrize("name", parts())
+def test_every_layer_with_parameters(name: str) -> None:
+    make, shape, tokens = parts()[name]
+    model = Sequential(made(make, shape), dtype="float64", seed=3)
+    model.build(shape[1:])
+    given, y = data(model, shape, tokens)
+    assert_shares(model, given, y)
+    assert_shares(model, given, y, sample_weight=np.linspace(0.2, 2, shape[0]))
+
+
+def gpt() -> Sequential:
+    e = L.Embedding(7, 4)
+    block = L.TransformerBlock(2, mlp_ratio=2, causal=True, dropout=0.2)
+    loss = SoftmaxCrossEntropy(ignore_index=-1, label_smoothing=0.1)
+    layers = (e, L.PositionalEmbedding(6), block, L.LayerNorm(), L.TiedDense(e))
+    return Sequential(*layers, loss_class=loss, seed=1, dtype="float64")
+
+
+def sequences() -> Sequential:
+    inner = L.TimeDistributed(L.Chain(L.Dense(3), L.Dropout(0.3), L.Dense(2)))
+    layers = (L.LSTM(3), inner, L.Bidirectional(L.GRU(2)), L.Conv1D(2, 3, padding="same"))
+    return Sequential(*layers, seed=0, dtype="float64")
+
+
+@pytest.mark.parametrize("options", [{}, {"sample_weight": WEIGHTS}, {"lengths": LENGTHS}])
+def test_networks(options: dict[str, Any]) -> None:
+    assert_shares(gpt(), ROWS, LABELS if "lengths" not in options else abs(LABELS), **options)
+    assert_shares(sequences(), S, YS, **options)
+    frozen = gpt()
+    frozen.layers[0].trainable = False
+    assert_shares(frozen, ROWS, abs(LABELS), **options)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_every_loss(loss: Any) -> None:
+    P, y = pair(loss, (5, 4))
+    last = {"probabilities": L.Softmax(), "log-probabilities": L.LogSoftmax()}.get(
+        loss.wants, L.Dense(4, 4)
+    )
+    if isinstance(loss, losses.BinaryCrossEntropy) or repr(loss) == "PoissonNLL(False)":
+        last = L.Sigmoid()
+    model = Sequential(L.Dense(4, 4), last, loss_class=loss, seed=2, dtype="float64")
+    assert_shares(model, P, y, sample_weight=np.linspace(0.1, 2, 5))
+
+
+def test_batch_norm_is_refused_unless_it_is_frozen() -> None:
+    norm = L.BatchNorm()
+    model = Sequential(L.Dense(4, 3), L.Chain(norm), L.Dense(2), seed=0, dtype="float64")
+    model.build((4,))
+    says = r"layer 1\.layers\.0, BatchNorm\(\), mixes the samples.*freeze it.*LayerNorm"
+    with pytest.raises(ArgumentError, match=says):
+        model.sample_gradients(X, Y)
+    norm.trainable = False
+    assert_shares(model, X, Y)
+
+
+class Gain(Layer):
+    """Without steps()."""
+
+    g = Param()
+    independent_samples = True
+
+    def create(self, shape: Shape) -> Shape:
+        self.g = np.ones(shape[-1])
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        self.save_for_backward(X=X)
+        return X * self.g
+
+    def backward(self, dY: Array) -> Array:
+        self.grad_array("g")[...] = (dY * self.saved("X")).sum(axis=0)
+        return dY * self.g
+
+
+class Undeclared(losses.Loss):
+    def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
+        return float(((P - T) ** 2).sum())
+
+    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        found: Array = 2 * (P - T)
+        return found
+
+
+def tanh(independent: bool) -> Layer:
+    return L.Lambda(np.tanh, lambda dY, X, Y: dY * (1 - Y * Y), independent_samples=independent)
+
+
+@pytest.mark.parametrize(
+    ("layer", "loss", "says"),
+    [
+        (Gain(), None, r"layer 1, Gain\(\), has no steps\(\)"),
+        (tanh(False), None, "layer 1, Lambda.*set independent_samples = True.*Lambda"),
+        (L.Tanh(), Undeclared(), r"Undeclared\(\) does not declare.*independent_samples = True"),
+    ],
+)
+def test_what_does_not_say_whose_its_gradient_is(layer: Layer, loss: Any, says: str) -> None:
+    model = Sequential(L.Dense(4, 3), layer, L.Dense(3, 2), loss_class=loss, dtype="float64")
+    with pytest.raises(ArgumentError, match=says):
+        model.sample_gradients(X, Y)
+
+
+def test_a_lambda_that_declares_its_samples_independent() -> None:
+    assert_shares(Sequential(L.Dense(4, 3), tanh(True), L.Dense(3, 2), dtype="float64"), X, Y)
+
+
+def test_keys_and_cells() -> None:
+    g = Sequential(L.Dense(4, 3), L.Dense(3, 2), seed=0, dtype="float64").sample_gradients(X, Y)
+    assert list(g) == ["0.W", "0.b", "1.W", "1.b"]
+    assert g["0.W"].shape == (6, 4, 3)
+    with pytest.raises(UnknownNameError, match=r"'0\.w' is not one of the parameters.*'0\.W'"):
+        g["0.w"]
+    cell: Any
+    for cell in ((9, 9), 2, (1, 2, 3), (0.5, 1), "a", (slice(None), 1), ()):
+        says = rf"0\.W has shape \(4, 3\), and {re.escape(repr(cell))} is no cell"
+        with pytest.raises(ShapeError, match=says):
+            g.which_samples("0.W", cell)
+    why = g.which_samples("0.W", (2, 1))
+    assert why[0].at == {"n": int(abs(g["0.W"][:, 2, 1]).argmax())}
+    assert str(why).startswith("d0.W[2, 1] = ")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_one_sample_of_an_unbuilt_model(dtype: Any) -> None:
+    model = Sequential(L.Dense(3), L.Dense(2), seed=1, dtype=dtype)
+    g = model.sample_gradients(X[:1], Y[:1])
+    t = model.trace(X[:1], Y[:1])
+    assert g["0.W"].dtype == dtype
+    np.testing.assert_allclose(g["0.W"][0], t["0.dW"].array, rtol=1e-5)
+
+
+def test_the_model_stays_as_it_is() -> None:
+    model = gpt()
+    model.build((5,))
+    before = {path: a.copy() for path, a in model.get_weights().items()}
+    g = model.sample_gradients(ROWS, LABELS)
+    first = g["0.W"].copy()
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+    model.train(ROWS, LABELS, epochs=2, verbose=0)
+    np.testing.assert_array_equal(g["0.W"], first)

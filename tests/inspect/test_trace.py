@@ -1,0 +1,641 @@
+"""A trace is the next training step, number by number, and leaves no mark on the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep import Sequential
+from phitodeep import layers as L
+from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError, UnknownNameError
+from phitodeep.inspect.trace import Trace
+from phitodeep.layers import Layer, Param
+from phitodeep.layers.containers import Container
+from phitodeep.loss import (
+    BinaryCrossEntropyWithLogits,
+    CategoricalCrossEntropy,
+    Loss,
+    SoftmaxCrossEntropy,
+)
+from phitodeep.optimization.optimizers import SGD, Adam, AdamW
+from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
+from phitodeep.types import Array, Shape
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
+S, YS = RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2))
+ROWS, LABELS = RNG.integers(0, 7, (6, 5)), RNG.integers(0, 7, (6, 5))
+ALL: dict[str, Any] = {
+    f"{make()} {shape}": (make, shape, tokens)
+    for make, shape, tokens in [*((make, shape, 0) for make, shape in EXAMPLES), *TOKENS]
+    if not (isinstance(make(), L.TiedDense) and shape)
+}
+
+
+def dense(*between: Layer, **options: Any) -> Sequential:
+    options = {"seed": 1, "dtype": "float64", "alpha": 0.1} | options
+    return Sequential(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
+
+
+def snapshot(model: Sequential) -> dict[str, Any]:
+    """All that a trace must leave alone."""
+    found: dict[str, Any] = {"t": model.optimizer.t, "epoch": model.epoch}
+    found |= {f"memory {k}": v for k, v in flat(model.optimizer.state_dict()).items()}
+    for path, layer in model.walk():
+        frame = layer._frame
+        generator = layer._generator
+        found[f"{path} frame"] = (sorted(frame.cache), frame.output, frame.passes)
+        found[f"{path} draws"] = generator and repr(generator.bit_generator.state)
+        for kind, arrays in {
+            "param": layer.params,
+            "state": layer.state,
+            "grad": frame.grads,
+            "cache": {k: a for k, a in frame.cache.items() if isinstance(a, np.ndarray)},
+        }.items():
+            found |= {f"{path} {kind} {n}": a.copy() for n, a in arrays.items()}
+    return found
+
+
+def flat(state: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(state, dict):
+        return {path: np.array(state) if isinstance(state, np.ndarray) else state}
+    return {k: v for n, s in state.items() for k, v in flat(s, f"{path}.{n}").items()}
+
+
+def assert_unchanged(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(value, after[name], err_msg=name)
+        else:
+            assert value == after[name], name
+
+
+def next_step(model: Sequential, X: Any, y: Any, **options: Any) -> dict[str, Array]:
+    """The arrays of the model's next step, as training passes them to a watcher, and its update."""
+    twin, found = model.copy(), dict[str, Array]()
+    before = {path: a.copy() for path, a in twin.get_weights().items()}
+    names = {"forwardbefore": "X", "forwardafter": "Y", "backwardbefore": "dY"}
+
+    def watch(event: Any) -> None:
+        if event.what in ("forward", "backward"):
+            name = names.get(event.what + event.when, "dX")
+            if event.array is not None and not (event.what == "forward" and event.path in found):
+                found[f"{event.path}.{name}"] = event.array.copy()
+            if name == "dX":
+                for n, gradient in event.source.grads.items():
+                    found[f"{event.path}.d{n}"] = gradient.copy()
+        elif event.what == "loss" and event.when == "after":
+            found["loss"] = np.array(event.value)
+
+    options = {"epochs": 1, "verbose": 0, "shuffle": False, "shortcuts": False} | options
+    with phitodeep.watching(watch, recomputed=True):
+        twin.train(X, y, **options)
+    for path, layer in twin.walk():
+        for n, a in layer.params.items():
+            full = f"{path}.{n}".removeprefix(".")
+            found[f"{path}.update.{n}"] = a - before[full]
+    return found
+
+
+def recorded(t: Trace) -> dict[str, Any]:
+    found: dict[str, Any] = {"loss": np.array(t.loss)}
+    for path, passes in t._passes.items():
+        for n in ("X", "Y", "dY", "dX"):
+            found[f"{path}.{n}"] = getattr(passes, n)
+        found |= {f"{path}.d{n}": a for n, a in passes.grads.items()}
+        found |= {f"{path}.update.{n}": a for n, a in t._updates.get(path, {}).items()}
+    return found
+
+
+def assert_next_step(
+    model: Sequential, X: Any, y: Any, *, train: dict[str, Any] | None = None, **options: Any
+) -> Trace:
+    t = model.trace(X, y, **options)
+    wanted, found = next_step(model, X, y, **options, **(train or {})), recorded(t)
+    assert wanted.keys() <= found.keys() | {k for k in wanted if ".update." in k}
+    for name, array in wanted.items():
+        moved = found.get(name)
+        if moved is None and ".update." in name:
+            moved = 0 * array  # frozen
+        np.testing.assert_array_equal(moved, array, err_msg=name)
+    check_entries(t, 1e-11 if model.dtype == np.float64 else 2e-3)
+    return t
+
+
+def check_entries(t: Trace, tolerance: float) -> None:
+    """What the steps of the layers compute is what the fast passes computed."""
+    for path, passes in t._passes.items():
+        known = {"forward.Y": passes.Y, "backward.dX": passes.dX, "backward.dY": passes.dY}
+        known |= {f"backward.d{n}": a for n, a in passes.grads.items()}
+        for key, array in known.items():
+            if array is not None:
+                entry = t[f"{path}.{key}".removeprefix(".")]
+                scale = tolerance * max(1.0, np.abs(array).max())
+                np.testing.assert_allclose(entry.array, array, rtol=0, atol=scale, err_msg=key)
+                assert entry.array.dtype == (np.float64 if array.dtype.kind == "f" else np.int64)
+
+
+# --- every layer ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", ALL)
+def test_a_trace_is_the_next_step_and_changes_nothing(name: str, dtype: Any) -> None:
+    make, shape, tokens = ALL[name]
+    model = Sequential(made(make, shape), dtype=dtype, seed=3, alpha=0.1)
+    model.build(shape[1:])
+    given, y = data(model, shape, tokens)
+    model.train(given, y, epochs=1, verbose=0)
+    model.forward(given)  # a backward pass is pending
+    before = snapshot(model)
+    t = assert_next_step(model, given, y)
+    assert_unchanged(before, snapshot(model))
+    model.backward(y)
+    str(t)
+    if dtype == "float64":
+        again = model.trace(given, y)
+        for key, entry in t.items():
+            entry.explain()
+            assert entry.formula in repr(entry)
+            other = again[key]
+            if entry.array is None:
+                assert other.array is None
+                with pytest.raises(ShapeError, match="tokens have no gradient"):
+                    entry.why()
+            else:
+                np.testing.assert_array_equal(entry.array, other.array, err_msg=key)
+        total = {key: np.zeros(()) for key in t if key.endswith((".dX", ".dW", ".db", "dgamma"))}
+        loss = 0.0
+        for n in range(shape[0]):
+            share = t.by_sample(n)
+            loss += share.loss
+            for key in total:
+                if t[key].array is not None:
+                    total[key] = total[key] + share[key].array
+        assert loss == pytest.approx(t.loss, rel=1e-12)
+        for key, array in total.items():
+            if t[key].array is not None:
+                np.testing.assert_allclose(array, t[key].array, atol=1e-11, err_msg=key)
+
+
+# --- the options of training ---------------------------------------------------------------------
+
+
+def classes(**options: Any) -> Sequential:
+    return dense(L.Tanh(), loss_class=SoftmaxCrossEntropy(**options))
+
+
+def gpt(**options: Any) -> Sequential:
+    e = L.Embedding(7, 4)
+    block = L.TransformerBlock(2, mlp_ratio=2, causal=True, dropout=0.2)
+    layers = (e, L.PositionalEmbedding(6), block, L.LayerNorm(), L.TiedDense(e))
+    loss = SoftmaxCrossEntropy(ignore_index=-1, label_smoothing=0.1)
+    return Sequential(*layers, loss_class=loss, seed=1, **{"dtype": "float64"} | options)
+
+
+HOT = np.eye(2)[[0, 1, 0, 1, 1, 0]]
+CASES: dict[str, tuple[Callable[[], Sequential], Any, Any, dict[str, Any]]] = {
+    "weights": (dense, X, Y, {"sample_weight": np.linspace(0, 2, 6)}),
+    "weights of positions": (
+        lambda: Sequential(L.LSTM(3), L.Dense(2), dtype="float64", seed=0),
+        S,
+        YS,
+        {"sample_weight": RNG.random((6, 5, 2))},
+    ),
+    "lengths": (
+        lambda: Sequential(L.GRU(3), L.Dropout(0.3), L.Dense(2), dtype="float64", seed=0),
+        S,
+        YS,
+        {"lengths": [5, 3, 1, 2, 5, 4]},
+    ),
+    "labels": (classes, X, [0, 1, 1, 0, 1, 1], {}),
+    "one-hot": (lambda: classes(label_smoothing=0.2), X, HOT, {}),
+    "ignored": (lambda: classes(ignore_index=-1), X, [0, -1, 1, -1, 1, 1], {}),
+    "all ignored": (lambda: classes(ignore_index=-1), X, [-1] * 6, {}),
+    "softmax": (
+        lambda: dense(L.ReLU(), loss_class="mse").__class__(
+            L.Dense(4, 3), L.Softmax(), loss_class=CategoricalCrossEntropy(), seed=0
+        ),
+        X,
+        [0, 1, 2, 0, 1, 2],
+        {},
+    ),
+    "binary": (
+        lambda: dense(L.ReLU(), loss_class=BinaryCrossEntropyWithLogits()),
+        X,
+        HOT,
+        {},
+    ),
+    "gpt": (gpt, ROWS, np.where(LABELS == 2, -1, LABELS), {}),
+    "gpt in float32": (lambda: gpt(dtype="float32"), ROWS, LABELS, {}),
+    "gpt with lengths": (gpt, ROWS, LABELS, {"lengths": [5, 3, 1, 2, 5, 4]}),
+    "batch of 1": (lambda: dense(L.LayerNorm()), X[:1], Y[:1], {}),
+    "norms and dropout": (
+        lambda: dense(L.BatchNorm(), L.Dropout(0.4), L.ReLU(), dtype="float32"),
+        X,
+        Y,
+        {},
+    ),
+    "checkpoint": (
+        lambda: dense(L.Chain(L.Dropout(0.4), L.Tanh(), L.Dense(5, 5), checkpoint=True)),
+        X,
+        Y,
+        {},
+    ),
+    "nested": (
+        lambda: dense(
+            L.Residual(L.Dense(5, 5), L.Parallel(L.Tanh(), L.Dense(5, 5), merge="add")),
+            Sequential(L.Dense(5, 5), L.GELU()),
+        ),
+        X,
+        Y,
+        {},
+    ),
+    "time distributed": (
+        lambda: Sequential(
+            L.TimeDistributed(L.Chain(L.Dense(3), L.Dropout(0.5))), L.Dense(2), seed=2
+        ),
+        S,
+        YS,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_options_of_training(name: str) -> None:
+    make, given, y, options = CASES[name]
+    model = make()
+    model.build(np.shape(given)[1:])
+    before = snapshot(model)
+    t = assert_next_step(model, given, y, **options)
+    assert_unchanged(before, snapshot(model))
+    shares = [t.by_sample(n) for n in range(len(given))]
+    assert sum(share.loss for share in shares) == pytest.approx(t.loss, rel=1e-5, abs=1e-12)
+    for path, passes in t._passes.items():
+        for n in passes.grads:
+            key = f"{path}.backward.d{n}"
+            total = sum(share[key].array for share in shares)
+            np.testing.assert_allclose(total, t[key].array, atol=1e-6, err_msg=key)
+    assert "loss.forward.L" in t
+    assert float(t["loss.L"].array) == pytest.approx(t.loss, rel=1e-6)
+    np.testing.assert_allclose(t["loss.dP"].array, t["backward.dY"].array, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        SGD(0.1, momentum=0.9),
+        SGD(0.1, clip_norm=1e-3),
+        Adam(0.1, clip_value=1e-3),
+        AdamW(0.1, weight_decay=0.3),
+        "muon",
+        "lion",
+        "rmsprop",
+        Adam(lambda step: 0.1 / (1 + step)),
+    ],
+    ids=lambda optimizer: str(optimizer).partition(" at 0x")[0],
+)
+def test_the_update_is_that_of_the_optimizer(optimizer: Any) -> None:
+    model = dense(L.BatchNorm(), L.Tanh(), optimizer=optimizer, alpha=None)
+    model.train(X, Y, epochs=3, batch_size=2, verbose=0)
+    before = snapshot(model)
+    t = assert_next_step(model, X, Y)
+    assert_unchanged(before, snapshot(model))
+    wanted = np.sqrt(np.mean(t["0.dW"].array ** 2))
+    assert wanted > 1e-3 > 0  # the gradient itself, not what clipping leaves of it
+    row = next(row for row in t.rows if row.path == "3")
+    update, size = (
+        np.linalg.norm(np.concatenate([t[f"3.{kind}.{n}"].array.ravel() for n in "Wb"]))
+        for kind in ("update", "forward")
+    )
+    assert row.update == pytest.approx(update / size)
+
+
+def test_lbfgs_shows_no_update_and_says_why() -> None:
+    model = dense(optimizer="lbfgs", alpha=None)
+    model.build((4,))
+    before = snapshot(model)
+    t = model.trace(X, Y)
+    assert_unchanged(before, snapshot(model))
+    assert "no update: L-BFGS measures the loss at several places" in str(t)
+    assert not [key for key in t if ".update." in key]
+    assert t["0.dW"].array.any()
+
+
+def test_an_unbuilt_model_is_built_for_the_data() -> None:
+    model = Sequential(L.Dense(3), L.ReLU(), L.Dense(2), seed=4)
+    t = model.trace(X, Y)
+    assert model.input_shape == (4,)
+    twin = Sequential(L.Dense(3), L.ReLU(), L.Dense(2), seed=4)
+    twin.build((4,))
+    np.testing.assert_array_equal(twin.trace(X, Y)["0.W"].array, t["0.W"].array)
+
+
+def test_frozen_layers_have_gradients_but_no_update() -> None:
+    model = dense(L.BatchNorm(), L.Dense(5, 5))
+    model.layers[1].trainable = model.layers[2].trainable = False
+    model.build((4,))
+    before = snapshot(model)
+    t = assert_next_step(model, X, Y)
+    assert_unchanged(before, snapshot(model))
+    assert not [key for key in t if key.startswith(("1.update", "2.update"))]
+    notes = {row.path: row.note for row in t.rows}
+    assert notes == {"0": "", "1": "frozen", "2": "frozen", "3": ""}
+
+
+def test_fused_pairs_are_marked_and_nothing_else() -> None:
+    model = Sequential(
+        L.Dense(4, 5),
+        L.ReLU(),
+        L.Dense(5, 3),
+        L.Softmax(),
+        loss_class=CategoricalCrossEntropy(),
+        seed=0,
+    )
+    notes = {row.path: row.note for row in model.trace(X, [0, 1, 2, 0, 1, 2]).rows}
+    assert notes["3"] == "fused in training"
+    assert notes["2"] == ""
+    assert all(row.note == "" for row in dense().trace(X, Y).rows)
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def test_the_numbers_of_the_table() -> None:
+    model = dense(L.ReLU())
+    t = model.trace(X, Y)
+    W, b = (model.layers[0].params[n] for n in "Wb")
+    A = X @ W + b
+    first, second, _ = t.rows
+    assert first.path == "0"
+    assert first.Y == pytest.approx(np.sqrt(np.mean(A**2)))
+    assert second.zeros == pytest.approx(np.mean(A <= 0))
+    assert first.zeros == 0
+    dA = t["1.dX"].array
+    dW = np.concatenate([(X.T @ dA).ravel(), dA.sum(0)])
+    assert first.dW == pytest.approx(np.sqrt(np.mean(dW**2)))
+    assert first.dY == pytest.approx(np.sqrt(np.mean(dA**2)))
+    assert second.dW is second.update is None
+    lines = str(t).splitlines()
+    assert lines[1].split() == ["path", "layer", "|Y|", "|dY|", "|dW|", "update/W", "zeros", "note"]
+    assert f"{second.zeros:.0%}" in lines[3]
+    assert "update/W" in t._repr_html_()
+
+
+def test_nan_weights_are_shown_not_refused() -> None:
+    model = dense(L.Tanh(), L.Dense(5, 5))
+    model.layers[2].params["W"][0, 0] = np.nan
+    with np.errstate(invalid="ignore"):
+        t = model.trace(X, Y)
+    assert np.isnan(t.loss)
+    notes = {row.path: row.note.split(", ") for row in t.rows}
+    assert "Y is not finite" in notes["2"]
+    assert "Y is not finite" not in notes["1"]
+    assert "dW is not finite" in notes["0"]
+    assert "no update" in str(t)
+    assert np.isnan(t["2.dW"].why(0, 0).total)
+    assert np.isnan(t["2.Y"].array[:, 0]).all()
+    assert np.isfinite(t["2.Y"].array[:, 1:]).all()
+
+
+def test_a_trace_keeps_the_old_numbers() -> None:
+    model = dense(L.BatchNorm())
+    mine, wanted = X.copy(), Y.copy()
+    t = model.trace(mine, wanted)
+    copies = {key: np.array(entry.array) for key, entry in model.trace(X, Y).items()}
+    model.train(X, Y, epochs=5, verbose=0)
+    mine[:], wanted[:] = 9, 9
+    for key, array in copies.items():
+        np.testing.assert_array_equal(t[key].array, array, err_msg=key)
+    wanted = dense(L.BatchNorm()).trace(X, Y).by_sample(2)["0.dW"].array
+    np.testing.assert_allclose(t.by_sample(2)["0.dW"].array, wanted, rtol=1e-12)
+
+
+# --- where a cell comes from ---------------------------------------------------------------------
+
+
+def test_the_terms_of_a_weight_are_its_samples() -> None:
+    t = dense().trace(X, Y)
+    dW, A, dY = t["0.backward.dW"], t["0.X"].array, t["0.dY"].array
+    why = dW.why(1, 2)
+    assert why.total == pytest.approx(dW.array[1, 2], rel=1e-12, abs=1e-15)
+    assert [abs(term.value) for term in why] == sorted((abs(A[:, 1] * dY[:, 2])), reverse=True)
+    top = why[0]
+    n = int(np.abs(A[:, 1] * dY[:, 2]).argmax())
+    assert top.at == {"n": n}
+    assert top.factors == {"X": A[n, 1], "dY": dY[n, 2]}
+    assert top.value == A[n, 1] * dY[n, 2]
+    assert dW.formula == "dW_ij = Σ_n X_ni dY_nj"
+    assert dW.why(-3, -3).total == dW.why(1, 2).total
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_total_of_why_is_the_cell(name: str) -> None:
+    make, given, y, options = CASES[name]
+    t, rng = make().trace(given, y, **options), np.random.default_rng(3)
+    for key, entry in t.items():
+        A = np.asarray(entry.array)
+        if entry.array is None or A.size == 0 or A.dtype.kind != "f":
+            continue
+        cell = tuple(int(rng.integers(n)) for n in A.shape)
+        found = entry.why(*cell)
+        scale = max([1.0, *(abs(term.value) for term in found)])
+        assert found.total == pytest.approx(A[cell], rel=1e-12, abs=1e-12 * scale), key
+        values = [abs(term.value) for term in found]
+        assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "cell", [(), (1,), (9, 0), (0, 9), (0.5, 1), (0, 0, 0), ("a", 0), (None, 1)]
+)
+def test_cells_that_there_are_not(cell: Any) -> None:
+    with pytest.raises(ShapeError, match=r"dW has shape \(4, 5\), so why takes 2 indices"):
+        dense().trace(X, Y)["0.dW"].why(*cell)
+
+
+def test_explain_shows_shapes_and_numbers() -> None:
+    t = dense().trace(X[:1], Y[:1])
+    text = str(t["2.backward.db"].explain())
+    assert text.splitlines()[0] == "db_j = Σ_n dY_nj"
+    for word in ("2.backward.db of Dense(5, 2)", "dY  (1, 2)", "db  (2,)"):
+        assert word in text
+    for number in t["2.db"].array:
+        assert f"{number:.4f}".rstrip("0") in text
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("0.dw", r"there is no '0\.dw'.*mean.*'0\.dW'"),
+        ("0.backward.dZ", r"0 has forward: X, W, b, XW, Y; backward: dY, dW, db, dX; update"),
+        ("0.forward.dW", "there is no"),
+        ("9.Y", "the paths are '0', '1', '2', '', 'loss'"),
+        ("", "there is no ''"),
+        (".", "there is no"),
+        ("0", "there is no '0'"),
+        ("0.backward", "there is no"),
+        ("1.update.W", "there is no"),
+        (3, "keys are texts such as '0.forward.X', got 3"),
+        (None, "keys are texts"),
+    ],
+)
+def test_wrong_keys(key: Any, says: str) -> None:
+    t = dense().trace(X, Y)
+    with pytest.raises(UnknownNameError, match=says):
+        t[key]
+    assert key not in t
+
+
+def test_near_keys_are_named_once() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        dense().trace(X, Y)["backward"]
+    named = str(caught.value).partition("Did you mean ")[2].rstrip("?'").split(" or ")
+    assert len(named) == len(set(named))
+
+
+def test_a_trace_is_a_mapping_of_all_keys() -> None:
+    t = dense(L.LayerNorm()).trace(X, Y)
+    assert len(list(t)) == len(t) == len(set(t))
+    for key in t:
+        assert key in t
+        assert t[key].key == key
+        direction = key.split(".")[-2]
+        short = key.replace(f"{direction}.", "")
+        if short in t:
+            assert t[short].key in (key, key.replace("update", "forward"))
+
+
+# --- differences and shares ----------------------------------------------------------------------
+
+
+def test_diff_compares_layers() -> None:
+    model = dense()
+    t = model.trace(X, Y)
+    same = t.diff(model.trace(X, Y))
+    assert all(row.Y == row.dY == 0 for row in same.rows)
+    assert "the loss is the same" in str(same)
+    model.layers[2].params["W"] *= 2
+    moved = model.trace(X, Y).diff(t)
+    first, _, last = moved.rows
+    assert first.Y == 0
+    assert (first.dY or 0) > 0
+    Z = t["2.Y"].array
+    Z2 = 2 * (Z - t["2.b"].array) + t["2.b"].array
+    assert last.Y == pytest.approx(np.linalg.norm(Z2 - Z) / np.linalg.norm(Z))
+    with pytest.raises(ShapeError, match=r"batches of the same shape.*Y of 0 has"):
+        t.diff(model.trace(X[:2], Y[:2]))
+    longer = Sequential(*dense().layers, L.Tanh(), dtype="float64").trace(X, Y)
+    for a, b in ((t, longer), (longer, t)):
+        with pytest.raises(ArgumentError, match="only one of them has '3'"):
+            a.diff(b)
+
+
+@pytest.mark.parametrize("n", [6, -7, 0.5, "a", None, True])
+def test_samples_that_there_are_not(n: Any) -> None:
+    with pytest.raises(PhitodeepError, match="by_sample: n must be"):
+        dense().trace(X, Y).by_sample(n)
+
+
+def test_a_share_is_the_sample_alone() -> None:
+    t = dense().trace(X, Y)
+    share = t.by_sample(-1)
+    assert share.sample == 5
+    assert "sample 5 of 6" in str(share)
+    alone = dense().trace(X[5:], Y[5:])
+    np.testing.assert_allclose(6 * share["0.dW"].array, alone["0.dW"].array, rtol=1e-12)
+    assert 6 * share.loss == pytest.approx(alone.loss)
+    assert not share["loss.dP"].array[:5].any()
+    assert not [key for key in share if ".update." in key]
+    assert not t.by_sample(2).by_sample(3)["0.dW"].array.any()  # it has no part in that share
+
+
+# --- layers and losses of a user's own -----------------------------------------------------------
+
+
+class Gain(Layer):
+    """Y = g X, without steps()."""
+
+    g = Param()
+    independent_samples, time_steps = True, "independent"
+
+    def create(self, shape: Shape) -> Shape:
+        self.g = np.full(shape[-1], 1.5)
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        self.save_for_backward(X=X)
+        return X * self.g
+
+    def backward(self, dY: Array) -> Array:
+        self.grad_array("g")[...] = (dY * self.saved("X")).sum(axis=0)
+        return dY * self.g
+
+
+class Twice(Container):
+    """Y = F(X) + X, without steps()."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def create(self, shape: Shape) -> Shape:
+        return self.layer.build(shape)
+
+    def forward(self, X: Array) -> Array:
+        return self.layer.forward(X) + X
+
+    def backward(self, dY: Array) -> Array:
+        return self.layer.backward(dY) + dY
+
+
+class Quartic(Loss):
+    """The mean of (p - t)^4, without steps()."""
+
+    independent_samples = True
+
+    def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
+        total = self.divisor(T, w, P.shape) if total is None else total
+        return float(((P - T) ** 4 * (1 if w is None else w)).sum() / total)
+
+    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        total = self.divisor(T, w, P.shape) if total is None else total
+        weights = 1.0 if w is None else w
+        found: Array = 4 * (P - T) ** 3 * weights / total
+        return found
+
+
+def test_layers_and_losses_without_steps() -> None:
+    cube = L.Lambda(lambda X: X**3, lambda dY, X, Y: 3 * X * X * dY)
+    model = dense(Gain(), cube, Twice(L.Dense(5, 5)), Gain(), loss_class=Quartic())
+    model.build((4,))
+    before = snapshot(model)
+    t = assert_next_step(model, X, Y)
+    assert_unchanged(before, snapshot(model))
+    notes = {row.path: row.note for row in t.rows}
+    assert [p for p, note in notes.items() if "no steps(): boundaries only" in note] == list("1234")
+    assert set(t["1.dg"].explain().splitlines()[0]) & set("dg")
+    assert t["1.dg"].why(2).total == pytest.approx(t["1.dg"].array[2])
+    assert t["3.layer.dW"].why(1, 1).total == pytest.approx(t["3.layer.dW"].array[1, 1])
+    assert t["loss.dP"].array == pytest.approx(4 * (t["Y"].array - Y) ** 3 / 12, abs=1e-9)
+    shares = [t.by_sample(n) for n in range(6)]
+    for key in ("0.dW", "1.dg", "3.layer.db", "3.dX"):
+        total = sum(share[key].array for share in shares)
+        np.testing.assert_allclose(total, t[key].array, atol=1e-11)
+
+
+def test_traces_stay_small() -> None:
+    """Symbols of a few layers are kept, however many are looked at."""
+    model = Sequential(*[L.Dense(8, 8) for _ in range(30)], seed=0)
+    t = model.trace(np.ones((2, 8)), np.ones((2, 8)))
+    for key in t:
+        t[key]
+    assert len(t._scopes) <= 8
