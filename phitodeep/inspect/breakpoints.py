@@ -54,10 +54,12 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
         "".join(parts[k : k + 1]),
         ".".join(parts[k + 1 :]),
     )
-    if not direction and path != "loss" and path not in dict(model.walk()):
-        path, direction, symbol = _without_direction(model, call, str(key))
     layers = {place: (layer, inside) for place, layer, inside in reached(model, call)}
-    if path not in layers:
+    unknown = not direction and path not in layers and path not in dict(model.walk())
+    if unknown and ".".join(parts[:-1]) in layers:
+        path, symbol = ".".join(parts[:-1]), parts[-1]
+        direction = _direction(*layers[path], path, symbol, str(key))
+    if path not in layers or (symbol and not direction):
         raise _unreached(model, call, str(key), path)
     layer, inside = layers[path]
     if symbol:
@@ -71,9 +73,22 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
     return found
 
 
+def _direction(layer: Any, call: Call, path: str, symbol: str, key: str) -> str:
+    """The pass of a key such as "2.dW", which leaves it out; "" if the model has no such symbol."""
+    ways = ("forward", "backward")
+    names = {way: _names(layer, path, way, call) for way in ways}
+    found = [way for way in ways if symbol in names[way]]
+    if path and not found:
+        every = [name for way in ways for name in names[way]]
+        raise UnknownNameError.of(symbol, every, f"one of the symbols of {kind_of(layer)}")
+    if len(found) > 1:
+        raise UnknownNameError(f"{key!r} is ambiguous: put forward or backward before {symbol}.")
+    return "".join(found)
+
+
 def _unreached(model: Trainable, call: Call, key: str, path: str) -> PhitodeepError:
-    """The error to raise for a key whose path is not one of the layers that are `reached`."""
-    if path in dict(model.walk()):
+    """The error to raise for a key without a place in the layers that are `reached`."""
+    if path in dict(model.walk()) and path not in [place for place, *_ in reached(model, call)]:
         return ArgumentError(
             f"the debugger does not stop in {path!r}: a layer around it has no steps(), so both of "
             "its passes are one step."
@@ -102,24 +117,6 @@ def _inside(path: str, layer: Any, call: Call) -> Iterator[tuple[str, Any, Call]
             mask = call.mask if isinstance(step.mask, str) else step.mask
             child = layer.children()[step.child]
             yield from _inside(run.path_inside(path, step.child), child, call._replace(mask=mask))
-
-
-def _without_direction(model: Trainable, call: Call, key: str) -> tuple[str, str, str]:
-    """The parts of a key such as "2.dW", which leaves out the direction."""
-    layers = dict([*model.walk(), ("loss", model.loss)])
-    path, _, symbol = key.rpartition(".")
-    if path not in layers:
-        raise _unreached(model, call, key, path)
-    names = {way: _names(layers[path], path, way, call) for way in ("forward", "backward")}
-    found = [way for way, symbols in names.items() if symbol in symbols]
-    if len(found) > 1:
-        raise UnknownNameError(f"{key!r} is ambiguous: put forward or backward before {symbol}.")
-    if not found and not path:
-        raise _unreached(model, call, key, key)
-    if not found:
-        every = [name for symbols in names.values() for name in symbols]
-        raise UnknownNameError.of(symbol, every, f"one of the symbols of {kind_of(layers[path])}")
-    return path, found[0], symbol
 
 
 def keys(model: Trainable, call: Call) -> Iterator[str]:

@@ -198,7 +198,7 @@ class Debugger:
 
     def _holds(self, found: Breakpoint, before: Position) -> bool:
         try:
-            return bool(evaluate(str(found.when), Named(_seen(before), self.loss)))
+            return bool(evaluate(str(found.when), Named(before.seen, self.loss)))
         except NameError:  # not computed yet
             return False
         except FAILURES as error:
@@ -266,7 +266,7 @@ class Debugger:
     def _scope(self) -> Scope:
         """The symbols of the layer that runs or where a condition stopped, or else the model's."""
         if self._stopped is not None:
-            return _seen(self._stopped[0])
+            return self._stopped[0].seen
         return self._scopes[""] if self.position is None else self.position.scope
 
     def where(self) -> Text:
@@ -295,7 +295,7 @@ class Debugger:
         position = self.position if self._stopped is None else self._stopped[0]
         if position is None:
             return self.where()
-        position = position._replace(scope=_seen(position))
+        position = position._replace(scope=position.seen)
         star = None if self._stopped is None else position.step
         return Text(places.listing(position, self._arrow(position), star, around))
 
@@ -398,8 +398,3 @@ def _gradients(scope: Scope) -> dict[str, Array]:
     names = [*scope.layer.params, *scope.layer.tied]
     found = {name: scope.find(f"d{name}") for name in names}
     return {name: gradient for name, gradient in found.items() if gradient is not None}
-
-
-def _seen(position: Position) -> Scope:
-    """The symbols as they are at a position, whose loop may have gone on since."""
-    return position.scope.at(position.t)

@@ -47,7 +47,7 @@ def value_of(expression: str, scope: Scope, loss: float | None) -> Any:
 def replaced(old: Any, place: str, value: Any) -> Any:
     """Return the value of a symbol with the elements of a place such as "dY[0, 3]" replaced."""
     new = np.array(old, copy=True)
-    _, bracket, rest = place.partition("[")
+    key, bracket, rest = place.partition("[")
     try:
         if value is None or old is None:
             raise TypeError("None is not a number" if value is None else "it has no elements")
@@ -57,7 +57,8 @@ def replaced(old: Any, place: str, value: Any) -> Any:
             raise ValueError(f"its elements are {new.dtype} numbers")
     except (*FAILURES, NameError, SyntaxError) as error:
         raise ArgumentError(
-            f"{place!r} cannot be set to {value!r:.60} (its symbol has shape {new.shape}): {error}."
+            f"{place!r} cannot be set to {value!r:.60} ({key.rpartition('.')[2]} has shape "
+            f"{new.shape}): {error}."
         ) from None
     number = type(old) in (bool, int, float)  # it takes the dtype of what it meets
     return new.item() if number else new

@@ -38,6 +38,11 @@ class Position(NamedTuple):
     def name(self) -> str:
         return self.step.symbol if self.t is None else f"{self.step.symbol}[{self.t}]"
 
+    @property
+    def seen(self) -> Scope:
+        """The symbols as they are in this round of a loop, which may have gone on since."""
+        return self.scope.at(self.t)
+
     def value(self) -> Any:
         """Compute the step, in the mode of its pass; what overflows is infinity."""
         with within(self.scope.call), np.errstate(over="ignore", invalid="ignore"):

@@ -130,7 +130,7 @@ def test_nan_weights_run_to_the_end() -> None:
 @pytest.mark.parametrize(
     ("place", "value", "error", "says"),
     [
-        ("Y[0, 99]", 1.0, ArgumentError, r"symbol has shape \(6, 5\)\): index 99 is out of bounds"),
+        ("Y[0, 99]", 1.0, ArgumentError, r"Y has shape \(6, 5\)\): index 99 is out of bounds"),
         ("0.Y[0, 0]", "x", ArgumentError, "could not convert"),
         ("0.Y[0, 0]", 1j, ArgumentError, "complex"),
         ("0.Y", np.ones(3), ArgumentError, "could not broadcast"),
