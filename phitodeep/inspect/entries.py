@@ -210,9 +210,8 @@ class Entries(Mapping[str, Entry]):
         )
         if path in self._table:
             near = [k for k in keys if k.rpartition(".")[2] == key][:4] or near
-            return f"there is no {key!r}. {path or 'The model'} has {self._listed(path)}." + _meant(
-                near
-            )
+            owner = f"{path or 'The model'} has {self._listed(path)}."
+            return f"there is no {key!r}. {owner}{_meant(near)}"
         paths = [p for p in difflib.get_close_matches(path, self._table, n=8, cutoff=0) if p]
         more = ", and others" * (len(paths) < len(self._table) - 1)
         return f"there is no {key!r}: there are {', '.join(map(repr, paths))}{more}." + _meant(near)

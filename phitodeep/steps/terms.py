@@ -1,9 +1,10 @@
 """Where a number comes from: the terms of the sum that one cell of an array is.
 
-found = why(step, symbols, 2, 3)
-found.total          the cell
-found[0]             the largest term: its `at`, `factors` and `value`
-print(found)
+    found = why(step, symbols, 2, 3)     about the cell [2, 3]
+    found.total                          the cell
+    found[0]                             the largest term: its `at`, `factors` and `value`
+
+No code here knows any layer: the kinds of steps say where their numbers come from.
 """
 
 from __future__ import annotations
