@@ -11,7 +11,7 @@ from phitodeep.errors import AnomalyError, DivergenceError
 from phitodeep.inspect.debugger import Debugger
 from phitodeep.inspect.hooks import active, edit_of
 from phitodeep.layers.call import Call
-from phitodeep.steps import notation, run
+from phitodeep.steps import run
 from phitodeep.steps.run import Position, Scope
 from phitodeep.steps.step import Let, Max, Sum, Through
 from phitodeep.training.inputs import Data
@@ -133,7 +133,7 @@ def _error(
     error = AnomalyError(
         f"epoch {epoch}, step {step}: the first number that is not finite arises in {where}, "
         f"{layer!r}, {position.direction}, in {name}: "
-        f"{notation.text(found, None)}; {reason}{shown}. "
+        f"{found.formula}; {reason}{shown}. "
         "No parameter has changed; error.replay() opens the debugger there.",
         path,
         symbol,

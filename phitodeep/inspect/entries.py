@@ -13,7 +13,8 @@ import numpy as np
 from phitodeep.errors import ShapeError, UnknownNameError
 from phitodeep.inspect.recording import Passes
 from phitodeep.layers.call import within
-from phitodeep.steps import notation, run
+from phitodeep.steps import run
+from phitodeep.steps.notation import LATEX, PLAIN
 from phitodeep.steps.run import Edit, Scope
 from phitodeep.steps.step import Given, Step, flat
 from phitodeep.steps.terms import Replaced, Why, why
@@ -49,11 +50,11 @@ class Entry:
 
     @property
     def formula(self) -> str:
-        return notation.text(self.step, self._scope)
+        return self.step.written(PLAIN, self._scope)
 
     @property
     def latex(self) -> str:
-        return notation.latex(self.step, self._scope)
+        return self.step.written(LATEX, self._scope)
 
     @property
     def code(self) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 
 from phitodeep.inspect.entries import rms
 from phitodeep.inspect.trace import kind_of
-from phitodeep.steps import notation
 from phitodeep.steps.run import Input, Position, Scope
 from phitodeep.steps.step import Loop, Step, Through
 
@@ -33,7 +32,7 @@ def heading(position: Position) -> str:
 def formula(step: Step) -> str:
     """A step as plain text."""
     if not isinstance(step, Input):
-        return notation.text(step).replace("= layers.", "= ")
+        return step.formula.replace("= layers.", "= ")
     return f"{step.symbol} = {GIVEN[step.symbol]}"
 
 

@@ -3,7 +3,8 @@
     as text     dW_ij = Σ_n X_ni dY_nj
     as LaTeX    dW_{ij} = \\sum_{n} X_{ni}\\, dY_{nj}
 
-Since both come from the code that runs, a formula cannot say anything else.
+Since both come from the code that runs, a formula cannot say anything else. The steps themselves
+put these parts together: see `Step.written`.
 """
 
 from __future__ import annotations
@@ -11,22 +12,9 @@ from __future__ import annotations
 import ast
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from phitodeep.errors import ArgumentError
-from phitodeep.steps.step import (
-    Arrange,
-    Carry,
-    Derivation,
-    Join,
-    Let,
-    Loop,
-    Max,
-    Step,
-    Sum,
-    Through,
-)
 
 LETTERS = ["alpha", "beta", "gamma", "delta", "mu", "sigma", "theta", "pi", "phi", "rho", "tau"]
 GREEK = {name: unicodedata.lookup(f"GREEK SMALL LETTER {name}") for name in LETTERS}
@@ -51,37 +39,7 @@ COMPARISONS = {
 }
 
 
-def text(step: Step | Derivation, symbols: Any = None) -> str:
-    """The formula as plain text; with the symbols' values, it has an index for every axis.
-
-    A whole derivation is a list of its formulas.
-    """
-    if isinstance(step, Derivation):
-        forward, backward = (_listed(steps, symbols) for steps in step)
-        return "\n".join(["forward", *forward, "backward", *backward])
-    return _formula(step, symbols, _Plain())
-
-
-def _listed(steps: Sequence[Step], symbols: Any, space: str = "  ") -> Iterator[str]:
-    for step in steps:
-        formula = text(step, symbols)
-        said = f"  ({step.words})" if step.words and step.words not in formula else ""
-        yield space + formula + said
-        if isinstance(step, Loop):
-            yield from _listed(step.body, symbols, space + "  ")
-
-
-def latex(step: Step, symbols: Any = None) -> str:
-    """The formula as LaTeX; with the symbols' values, it has an index for every axis."""
-    return _formula(step, symbols, _Latex())
-
-
-def expression(code: str) -> str:
-    """An expression of symbols as plain text, such as "γ X̂ + β"."""
-    return _Writer(_Plain()).write(ast.parse(code, mode="eval").body)
-
-
-class _Plain:
+class Plain:
     """How formulas are written in a terminal."""
 
     times = " \u00b7 "  # without a dot, Y (1 - Y) looks like a call
@@ -129,8 +87,12 @@ class _Plain:
     def words(self, words: str) -> str:
         return words
 
+    def expression(self, code: str) -> str:
+        """A NumPy expression of symbols, such as "gamma * X_hat + beta"."""
+        return _Writer(self).write(ast.parse(code, mode="eval").body)
 
-class _Latex(_Plain):
+
+class Latex(Plain):
     """How formulas are typeset."""
 
     times = beside = r"\, "
@@ -202,53 +164,10 @@ def _parts(name: str) -> tuple[str, str]:
     return (base, under.replace("_", " ")) if len(base) <= 2 or base in GREEK else (name, "")
 
 
-def _formula(step: Step, symbols: Any, style: _Plain) -> str:
-    if isinstance(step, Loop):
-        return style.words(f"for t from {'T - 1 to 0' if step.reverse else '0 to T - 1'}:")
-    if isinstance(step, Sum | Max):
-        return _indexed(step, symbols, style)
-    left = f"{style.symbol(step.symbol)} = "
-    if isinstance(step, Let):
-        return left + _Writer(style).write(ast.parse(step.code, mode="eval").body)
-    if isinstance(step, Carry):
-        of, start = style.symbol(step.of), style.symbol(step.start)
-        return left + style.words("the previous ") + of + style.words(", at first ") + start
-    if isinstance(step, Through):
-        way = "backward" if step.back else "forward"
-        return left + style.words(f"{step.child}.{way}") + style.brackets(style.symbol(step.of))
-    if isinstance(step, Join):
-        return f"{left}[{', '.join(map(style.symbol, step.operands))}]"
-    words = step.words if isinstance(step, Arrange) or step.words else step.code
-    return left + style.words(words)
-
-
-def _indexed(step: Sum | Max, symbols: Any, style: _Plain) -> str:
-    if symbols is None:  # "..." stands for the samples
-        parts, out = step.indices([len(p) - 2 for p in _operands(step)])
-    else:
-        parts, out = step.letters(symbols)
-    factors = [style.symbol(n, part) for n, part in zip(step.operands, parts, strict=True)]
-    out = out.replace("1", "")
-    along = "".join(dict.fromkeys(i for part in parts for i in part if i not in out))
-    body = style.beside.join(factors)
-    if isinstance(step, Max):
-        body = style.max(along, body)
-    elif along:
-        body = style.sum(along, body)
-    return f"{style.symbol(step.symbol, out)} = {body}"
-
-
-def _operands(step: Sum | Max) -> list[str]:
-    return [
-        part if "..." in part else f"{part}  "
-        for part in step.code.replace(" ", "").partition("->")[0].split(",")
-    ]
-
-
 class _Writer:
     """Writes a NumPy expression as mathematics."""
 
-    def __init__(self, style: _Plain) -> None:
+    def __init__(self, style: Plain) -> None:
         self.style = style
 
     def write(self, node: ast.expr, above: int = 0) -> str:
@@ -329,3 +248,6 @@ class _Writer:
         if name not in FUNCTIONS:
             raise ArgumentError(f"formulas have no notation for np.{name}: add it to FUNCTIONS.")
         return style.function(FUNCTIONS[name] or name, ", ".join(args)), 9
+
+
+PLAIN, LATEX = Plain(), Latex()

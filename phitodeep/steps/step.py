@@ -11,7 +11,7 @@
 
 A sum is always a `Sum`, never hidden in an expression. The origin of every number can therefore be
 found without knowing the layer: see `phitodeep/steps/terms.py`. `phitodeep/steps/run.py` runs the
-steps, and `phitodeep/steps/notation.py` writes their formulas.
+steps, and `phitodeep/steps/notation.py` says how their formulas look.
 
 A derivation is a list of steps for each direction. The forward steps start from X and the
 parameters, and end with Y. The backward steps start from dY and all of these, and compute dX and
@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phitodeep.steps.notation import LATEX, PLAIN, Plain
 from phitodeep.types import Array
 
 LETTERS = "nthwuvzyabcdefgijklmopqrsx"  # names for the axes that "..." stands for
@@ -40,6 +41,7 @@ class Step:
     code        how: a NumPy expression, or the indices of a sum such as "ni,nj->ij"
     operands    the earlier symbols that it reads
     words       what the symbol means, where a formula does not say it
+    formula     how it follows from the operands, as plain text; `latex` is the same for typesetting
     """
 
     def __init__(self, symbol: str, code: str, operands: Sequence[str], words: str = "") -> None:
@@ -51,6 +53,22 @@ class Step:
 
     def __repr__(self) -> str:
         return f"{self.symbol} = {self.code or self.words}"
+
+    @property
+    def formula(self) -> str:
+        return self.written(PLAIN)
+
+    @property
+    def latex(self) -> str:
+        return self.written(LATEX)
+
+    def written(self, style: Plain, symbols: Any = None) -> str:
+        """The formula in a style; with the symbols' values, it has an index for every axis."""
+        return f"{style.symbol(self.symbol)} = {self._right(style)}"
+
+    def _right(self, style: Plain) -> str:
+        """What stands to the right of the equals sign."""
+        return style.words(self.words or self.code)
 
 
 class Derivation(NamedTuple):
@@ -64,6 +82,11 @@ class Derivation(NamedTuple):
         for steps in self:
             yield from flat(steps)
 
+    def __str__(self) -> str:
+        """A list of all formulas."""
+        forward, backward = map(_listed, self)
+        return "\n".join(["forward", *forward, "backward", *backward])
+
 
 def flat(steps: Sequence[Step]) -> Iterator[Step]:
     """Yield the steps, and after each loop the steps of its body."""
@@ -71,6 +94,15 @@ def flat(steps: Sequence[Step]) -> Iterator[Step]:
         yield step
         if isinstance(step, Loop):
             yield from flat(step.body)
+
+
+def _listed(steps: Sequence[Step], space: str = "  ") -> Iterator[str]:
+    """Yield the formulas, each with the words that it does not contain."""
+    for step in steps:
+        said = f"  ({step.words})" if step.words and step.words not in step.formula else ""
+        yield space + step.formula + said
+        if isinstance(step, Loop):
+            yield from _listed(step.body, space + "  ")
 
 
 class Given(Step):
@@ -98,6 +130,9 @@ class Let(Step):
     def value(self, symbols: Any) -> Any:
         return evaluate(self.code, symbols)
 
+    def _right(self, style: Plain) -> str:
+        return style.expression(self.code)
+
 
 class Arrange(Step):
     """The elements of one operand in other places; places that hold none of them are 0.
@@ -123,6 +158,9 @@ class Join(Step):
 
     def value(self, symbols: Any) -> Any:
         return evaluate(self.code, symbols)
+
+    def _right(self, style: Plain) -> str:
+        return f"[{', '.join(map(style.symbol, self.operands))}]"
 
 
 class _Indexed(Step):
@@ -150,6 +188,22 @@ class _Indexed(Step):
     def letters(self, symbols: Any) -> tuple[list[str], str]:
         return self.indices([np.ndim(symbols[name]) for name in self.operands])
 
+    def written(self, style: Plain, symbols: Any = None) -> str:
+        if symbols is None:  # "..." stands for the samples
+            given = self.code.replace(" ", "").partition("->")[0].split(",")
+            parts, out = self.indices([len(p) - 2 * ("..." in p) for p in given])
+        else:
+            parts, out = self.letters(symbols)
+        out = out.replace("1", "")
+        along = "".join(dict.fromkeys(i for part in parts for i in part if i not in out))
+        factors = [style.symbol(n, part) for n, part in zip(self.operands, parts, strict=True)]
+        body = style.beside.join(factors)
+        return f"{style.symbol(self.symbol, out)} = {self._over(style, along, body)}"
+
+    def _over(self, style: Plain, along: str, body: str) -> str:
+        """What happens to the factors along the indices that the result does not have."""
+        raise NotImplementedError
+
 
 class Sum(_Indexed):
     """The sum of the products of all operands over the indices that the result does not have."""
@@ -163,6 +217,9 @@ class Sum(_Indexed):
         total = np.asarray(total, order="C")  # the layout affects how later sums round
         return total if "1" not in out else np.expand_dims(total, ones_in(out))
 
+    def _over(self, style: Plain, along: str, body: str) -> str:
+        return style.sum(along, body) if along else body
+
 
 class Max(_Indexed):
     """The largest element of the operand along the indices that the result does not have."""
@@ -174,6 +231,9 @@ class Max(_Indexed):
         A = np.einsum(f"{part}->{kept}{along}", symbols[self.operands[0]])
         largest = A.max(axis=tuple(range(len(kept), A.ndim)))
         return largest if "1" not in out else np.expand_dims(largest, ones_in(out))
+
+    def _over(self, style: Plain, along: str, body: str) -> str:
+        return style.max(along, body)
 
 
 def ones_in(out: str) -> tuple[int, ...]:
@@ -192,6 +252,10 @@ class Carry(Step):
     def value(self, symbols: Any) -> Any:
         return symbols.carried(self.of, self.start)
 
+    def _right(self, style: Plain) -> str:
+        of, start = style.symbol(self.of), style.symbol(self.start)
+        return style.words("the previous ") + of + style.words(", at first ") + start
+
 
 class Loop(Step):
     """Steps that run once for each t along the time axis of `along` (N, T, ...).
@@ -209,6 +273,9 @@ class Loop(Step):
         """The rounds, in order."""
         T = symbols[self.along].shape[1]
         return list(reversed(range(T))) if self.reverse else list(range(T))
+
+    def written(self, style: Plain, symbols: Any = None) -> str:
+        return style.words(f"for t from {'T - 1 to 0' if self.reverse else '0 to T - 1'}:")
 
 
 class Through(Step):
@@ -237,6 +304,10 @@ class Through(Step):
 
     def value(self, symbols: Any) -> Any:
         return symbols.result_of(self.child, "dX" if self.back else "Y")
+
+    def _right(self, style: Plain) -> str:
+        way = "backward" if self.back else "forward"
+        return style.words(f"{self.child}.{way}") + style.brackets(style.symbol(self.of))
 
 
 # --- expressions -------------------------------------------------------------------------------

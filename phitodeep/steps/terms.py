@@ -20,7 +20,7 @@ import numpy as np
 
 from phitodeep.errors import ShapeError
 from phitodeep.steps import run
-from phitodeep.steps.notation import expression
+from phitodeep.steps.notation import PLAIN
 from phitodeep.steps.step import (
     Arrange,
     Carry,
@@ -216,7 +216,7 @@ def _why_let(step: Let, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
     addends = list(_addends(taken.visit(ast.parse(step.code, mode="eval").body), 1))
     values = [sign * float(evaluate(text, scalars)) for sign, text in addends]
     texts = [ast.unparse(ast.parse("-" * (sign < 0) + text)) for sign, text in addends]
-    shown = [f"= {expression(step.code)}"] * (len(texts) > 1) + taken.reasons
+    shown = [f"= {PLAIN.expression(step.code)}"] * (len(texts) > 1) + taken.reasons
     return Parts(name, values, texts, scalars, "  ".join(shown))
 
 
@@ -236,7 +236,7 @@ class _Taken(ast.NodeTransformer):
         branch = self.visit(node.args[1 if holds else 2])
         others = [name for name in names_in(condition) if name not in names_in(ast.unparse(branch))]
         numbers = ", ".join(f"{name} {float(self.scalars[name]):.4g}" for name in others)
-        reason = f"{'since' if holds else 'since not'} {expression(condition)}"
+        reason = f"{'since' if holds else 'since not'} {PLAIN.expression(condition)}"
         self.reasons.insert(place, f"({reason}{f', with {numbers}' if others else ''})")
         return cast(ast.AST, branch)
 
@@ -253,7 +253,7 @@ class Parts(Why):
     def _term(self, i: Any) -> Term:
         text = self._texts[i]
         factors = {name: float(self._scalars[name]) for name in names_in(text)}
-        return Term({}, factors, float(self._values[i]), expression(text))
+        return Term({}, factors, float(self._values[i]), PLAIN.expression(text))
 
 
 def _addends(node: ast.expr, sign: int) -> Iterator[tuple[int, str]]:

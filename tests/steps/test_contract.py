@@ -21,7 +21,7 @@ from phitodeep.layers import Layer
 from phitodeep.layers.call import calling
 from phitodeep.loss import Loss
 from phitodeep.steps import run as stepwise
-from phitodeep.steps.notation import latex, text
+from phitodeep.steps.notation import LATEX, PLAIN
 from phitodeep.steps.run import Position, Scope
 from phitodeep.steps.step import Arrange, Let, Max, Step, Sum, Through
 from phitodeep.steps.terms import why
@@ -235,8 +235,8 @@ def check_formulas(scope: Scope) -> None:
     """Each step has a formula, as plain text without code, and as balanced LaTeX."""
     for step in scope.derivation.every():
         for symbols in (None, scope) if step.symbol != "t" else (None,):
-            plain, typeset = text(step, symbols), latex(step, symbols)
-            assert plain.startswith(text(step)[:1])
+            plain, typeset = step.written(PLAIN, symbols), step.written(LATEX, symbols)
+            assert plain.startswith(step.formula[:1])
             assert "np." not in plain
             assert "np." not in typeset
             assert typeset.count("{") == typeset.count("}")

@@ -9,7 +9,7 @@ import pytest
 
 from phitodeep import layers
 from phitodeep.layers import Layer
-from phitodeep.steps.notation import expression, text
+from phitodeep.steps.notation import PLAIN
 from phitodeep.steps.step import Carry, Let
 from phitodeep.steps.terms import why
 from tests.steps.test_contract import by_steps
@@ -70,19 +70,19 @@ def test_a_carried_number_comes_from_the_round_before(layer: Layer, cell: Any) -
     ],
 )
 def test_signs_and_factors(code: str, written: str) -> None:
-    assert expression(code) == written
+    assert PLAIN.expression(code) == written
 
 
 def test_a_layer_inside_is_written_as_its_call() -> None:
     steps = layers.Residual(layers.Dense(2, 2)).steps()
-    assert text(steps.forward[0]) == "F = layers.0.forward(X)"
-    assert text(steps.backward[0]) == "dF = layers.0.backward(dY)"
+    assert steps.forward[0].formula == "F = layers.0.forward(X)"
+    assert steps.backward[0].formula == "dF = layers.0.backward(dY)"
 
 
 def test_a_derivation_is_listed_with_its_loops_and_words() -> None:
     layer, X, _ = built(layers.RNN(3), (2, 5, 2))
     layer.forward(X)
-    lines = text(layer.steps()).splitlines()
+    lines = str(layer.steps()).splitlines()
     assert lines[0] == "forward"
     assert lines[2:4] == ["  for t from 0 to T - 1:", "    x_t = step t of X"]
     assert (

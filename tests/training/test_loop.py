@@ -920,7 +920,7 @@ def test_test_data_and_a_share_for_validation_exclude_each_other() -> None:
 
 @pytest.mark.parametrize("anomaly", ["warn", True, ""])
 def test_anomaly_has_one_option(anomaly: Any) -> None:
-    with pytest.raises(ArgumentError, match=f'anomaly must be "raise", got {anomaly!r}'):
+    with pytest.raises(ArgumentError, match=f'anomaly must be None or "raise", got {anomaly!r}'):
         train(classifier(), X, LABELS, anomaly=anomaly)
 
 
