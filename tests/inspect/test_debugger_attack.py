@@ -9,9 +9,8 @@ import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.errors import ArgumentError, PhitodeepError, UnknownNameError
+from phitodeep.errors import ArgumentError, UnknownNameError
 from phitodeep.layers import Layer
-from phitodeep.loss import Loss
 from phitodeep.types import Array
 
 RNG = np.random.default_rng(0)
@@ -162,25 +161,6 @@ def test_places_that_there_are_not(key: Any) -> None:
 # --- faults ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cell", [L.RNN, L.LSTM])
-def test_after_the_last_step_of_a_round_its_symbols_are_known(cell: Any) -> None:
-    model = Sequential(cell(3), L.Dense(2), seed=0, dtype="float64")
-    db = model.debug(S, YS)
-    db.until("0.forward.h_t")
-    assert "t = 0" in str(db.where())
-    assert db.p("h_t").shape == db.p("h_prev").shape == (6, 3)
-
-
-def test_a_condition_on_the_last_step_of_a_round_stops_in_that_round() -> None:
-    model = Sequential(L.RNN(3), L.Dense(2), seed=0, dtype="float64")
-    H = model.trace(S, YS)["0.h_t"].array
-    bound = float(abs(H[:, 1]).max())
-    first = int(np.argmax(abs(H).max(axis=(0, 2)) >= bound))
-    db = model.debug(S, YS)
-    db.set_break("0.forward.h_t", when=f"abs(h_t).max() >= {bound!r}")
-    assert f"t = {first}" in str(db.cont())
-
-
 def test_hooks_of_another_model_do_not_apply() -> None:
     model, other = dense(), dense()
     with other.hooks(fwd={"1.Y": lambda A, at: 0 * A}):
@@ -196,45 +176,3 @@ def test_a_hook_of_Y_is_outside_the_layer() -> None:
         trace, db = model.trace(X, Y), model.debug(X, Y)
     db.cont()
     assert_gradients(db, trace)
-
-
-class Unweighted(Loss):
-    """A loss without steps() that leaves weights alone."""
-
-    independent_samples = True
-
-    def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
-        assert w is None
-        return float(((P - T) ** 2).sum())
-
-    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
-        found: Array = 2 * (P - T)
-        return found
-
-
-def test_a_loss_without_steps_receives_what_training_passes() -> None:
-    model = dense(loss_class=Unweighted())
-    wanted = model.trace(X, Y).loss
-    db = model.debug(X, Y)
-    db.cont()
-    assert db.loss == pytest.approx(wanted)
-
-
-@pytest.mark.parametrize("place", [3, "0.Y[foo]", "0.Y["])
-def test_edits_of_no_place(place: Any) -> None:
-    db = dense().debug(X, Y)
-    db.until("0.forward.Y")
-    with pytest.raises(PhitodeepError):
-        db.edit(place, 1.0)
-
-
-@pytest.mark.parametrize("when", ["dX > 0", "dX.foo", "1 / 0", "no_such_name > 1"])
-def test_conditions_that_cannot_be_evaluated(when: str) -> None:
-    db = dense().debug(X, Y)
-
-    def run() -> None:
-        db.set_break("2.backward", when=when)
-        db.cont()
-
-    with pytest.raises(PhitodeepError):
-        run()
