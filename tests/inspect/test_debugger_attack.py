@@ -158,7 +158,7 @@ def test_places_that_there_are_not(key: Any) -> None:
     assert db.breaks == []
 
 
-# --- faults ---------------------------------------------------------------------------------------
+# --- hooks ------------------------------------------------------------------------------------
 
 
 def test_hooks_of_another_model_do_not_apply() -> None:
