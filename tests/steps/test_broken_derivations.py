@@ -34,8 +34,8 @@ for row in ALL:
         KINDS.setdefault(type(row[0]()), []).append(row)
 SHIFTS = ("Z", "z", "E")  # softmax gives the same whatever is subtracted from its input
 EQUIVALENT = {  # what was broken -> why it makes no difference
-    "CosineSimilarityLoss: T_scaled = T / top_T, break 0": "the scale of T cancels in its unit vector",
-    "MeanAbsoluteError: dP = np.where(d_each > 0, d_each * slope, 0), break 0": "the slope of |e| is -1 or 1",
+    "CosineSimilarityLoss: T_scaled = T / top_T, break 0": "the scale cancels",
+    "MeanAbsoluteError: dP = np.where(d_each > 0, d_each * slope, 0), break 0": "it is -1 or 1",
     "SquaredHinge: slope = -2 * T * lack, break 1": "the labels of a hinge are -1 and 1",
 }
 Break = tuple[Step, Any]  # a step, and what computes it wrongly
