@@ -72,9 +72,9 @@ TWIN = "kernels/compiled/scalar.py"
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": ("layers/test_contract.py", ["layers"]),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
-    "steps/*.py": ("steps/test_contract.py", ["steps", "inspect"]),
+    "steps/*.py": ("steps/test_contract.py", ["steps"]),
     "inspect/attributions.py": ("inspect/test_attributions.py", []),
-    "inspect/recording.py": ("inspect/test_debugger_contract.py", ["inspect"]),
+    "inspect/recording.py": ("inspect/test_trace.py", ["inspect/test_hooks.py"]),
     "functional.py": ("test_functional.py", ["loss", "layers"]),
     "optimization/base.py": (
         "optimization/test_optimizers.py",

@@ -312,7 +312,7 @@ def gradients(scope: Scope) -> dict[str, Any]:
     for inner in scope.inside.values():
         found |= gradients(inner)
     for path, layer in below(scope):
-        found |= {f"{path}.{name}": gradient.copy() for name, gradient in layer.grads.items()}
+        found |= {f"{path}.{name}": gradient for name, gradient in layer.grads.items()}
     return found
 
 
