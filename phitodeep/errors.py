@@ -100,7 +100,7 @@ class DivergenceError(PhitodeepError, FloatingPointError):
 class AnomalyError(DivergenceError):
     """Where in a training step the first number arose that is not finite.
 
-    epoch, step    counted from 1; the step is that of the epoch
+    epoch, step    both counted from 1; steps are counted within the epoch
     path           of the layer; "loss" for the loss
     direction      "forward" or "backward"
     symbol         the step of the derivation whose result is not finite

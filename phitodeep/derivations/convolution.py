@@ -30,7 +30,7 @@ def _sums(layer: Any, reads: Table, read_by: Table, groups: str, split_W: str) -
     """Y = U W + b, where U holds the cells of X that each cell of Y reads.
 
     A cell of X is read by several cells of Y, at most one for each tap. V holds their dY, and dX is
-    the sum of what they pass back. With groups, the channels c and the filters k are those of
+    the sum of what they pass back. With groups, c and k number the channels and filters within
     group g. Steps that a mask leaves out count as zeros.
     """
     G, at, taps = layer.groups, f"n{SPACE[layer.rank]}", TAPS[layer.rank]

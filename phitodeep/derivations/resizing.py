@@ -35,7 +35,7 @@ def upsample(layer: Any) -> Derivation:
 
 
 def _weights(symbol: str, layer: Any, axis: int) -> Given:
-    words = f"the weights of each {('row', 'column')[axis]} of X in those of Y"
+    words = f"how much each {('row', 'column')[axis]} of X counts in each one of Y"
     return Given(symbol, words, lambda s: layer._matrices(s["X"])[axis])
 
 

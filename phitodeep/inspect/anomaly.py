@@ -90,7 +90,7 @@ def _is_bad(value: Any) -> bool:
 
 
 def _has_samples(scope: Scope, symbol: str, n: int, seen: tuple[str, ...] = ()) -> bool:
-    """Whether the first axis of a symbol is that of the n samples, as in Y but not in W or dW."""
+    """Whether the first axis of a symbol counts the n samples, as in Y but not in W or dW."""
     known, value = vars(scope.layer), scope.find(symbol)
     own = {*known.get("params", ()), *known.get("state", ())}
     if symbol in seen or symbol in own or not np.ndim(value) or len(value) != n:

@@ -323,7 +323,7 @@ def _default_layer(images: Shapes) -> str:
 
 
 def _chosen_layer(layer: str, images: Shapes, shapes: Shapes) -> str:
-    """Return the path, if it is that of a layer that returns images."""
+    """Return the path, if its layer returns images."""
     if layer in images:
         return layer
     what = (

@@ -32,8 +32,8 @@ from phitodeep.types import Array
 class Cache(Mapping[str, Array]):
     """The arrays of a prediction, by keys such as "1.Y", in the model's dtype.
 
-    Keys are those of a trace without the direction: path and symbol. What happens inside a layer is
-    computed by its steps when it is asked for.
+    A key is a path and a symbol, as in a trace but without the direction. What happens inside a
+    layer is computed by its steps when it is asked for.
     """
 
     def __init__(self, entries: Entries) -> None:

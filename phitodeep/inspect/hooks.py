@@ -286,15 +286,10 @@ def _gradient(model: Chain, key: Key) -> bool:
 
 def layer_at(model: Chain, key: str) -> Layer:
     """The layer that a key such as "1.backward.dX" belongs to; refuse a path that no layer has."""
-    layers, path = dict(model.walk()), path_of(key)
+    layers, path = dict(model.walk()), parts(key)[0]
     if path not in layers:
         raise UnknownNameError.of(path, layers, f"one of the layers ({key!r})")
     return layers[path]
-
-
-def path_of(key: str) -> str:
-    """The path in a key, which may have a direction or not."""
-    return parts(key)[0]
 
 
 def parts(key: object) -> Key:

@@ -154,7 +154,7 @@ class Inspectable(Trainable, registered=False):
             t = model.trace(X[4:], y[4:])
             model.patch({"1.Y": cache["1.Y"]}).trace(X[4:], y[4:]).diff(t)
 
-        Keys and shapes are those of the arrays that they replace.
+        Each array must have the shape of the one that it replaces.
         """
         from phitodeep.inspect.cache import Patched
 
@@ -184,8 +184,8 @@ class Inspectable(Trainable, registered=False):
             g.norms                              # (N,): whose gradient is the longest
             g.which_samples("0.W", (2, 1))       # where this cell's gradient comes from
 
-        The step is that of `trace`. There is no loop over samples: every layer's derivation says
-        which sum runs over them. Layers that mix samples, such as BatchNorm, are refused.
+        It is the step that `trace` shows. There is no loop over samples: every layer's derivation
+        says which sum runs over them. Layers that mix samples, such as BatchNorm, are refused.
         """
         from phitodeep.inspect.samples import sample_gradients
 

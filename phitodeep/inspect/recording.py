@@ -81,7 +81,6 @@ class Recording:
     """
 
     model: Trainable
-    loss: Loss
     data: Data
     total: float
     call: Call
@@ -90,6 +89,10 @@ class Recording:
     dP: Array
     value: float
     watch: Watch | None = None  # the watcher that was active
+
+    @property
+    def loss(self) -> Loss:
+        return self.model.loss
 
     def backward(self, dP: Array) -> dict[str, Passes]:
         """Run only the backward pass again, for another gradient of the predictions."""
@@ -121,7 +124,7 @@ def record(
 ) -> Recording:
     """Run forward, loss and backward once on a copy of the model, in training mode, as written.
 
-    The random numbers are those of the model's next step. Nothing in the model changes.
+    It draws the random numbers of the model's next step. Nothing in the model changes.
     """
     data, twin, call = prepared(model, X, y, sample_weight, lengths)
     recorder = Recorder(active(model))
@@ -134,7 +137,6 @@ def record(
         raise OrderError("the loss reported no predictions: it does not call its own passes.")
     return Recording(
         twin,
-        twin.loss,
         data,
         total,
         call,

@@ -137,8 +137,7 @@ class Trace(Entries):
         """The share of sample n: its term of the loss, and all gradients that come from it.
 
         Gradients are linear in dP, so the shares of all samples add up to the gradients of the
-        batch. Forward arrays are those of the batch, and updates, which are not linear, are left
-        out.
+        batch. Forward arrays are not divided, and updates, which are not linear, are left out.
         """
         recording = self._recording
         count = len(recording.data.X)
