@@ -125,10 +125,6 @@ class Scope:
         except KeyError:
             return None
 
-    def symbols(self) -> dict[str, Any]:
-        """All symbols and their values."""
-        return {**self.values, **{name: self[name] for name in self._series}}
-
     def at(self, t: int | None) -> Scope:
         """The same symbols as seen in round t of a loop."""
         other = object.__new__(Scope)

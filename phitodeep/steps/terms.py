@@ -130,11 +130,11 @@ class Why(Sequence[Term]):
         return as_html(self)
 
 
-def why(step: Step, symbols: Any, *cell: int, name: str = "") -> Why:
+def why(step: Step, symbols: Any, *cell: int) -> Why:
     """The terms of one cell of what `step` computes from the symbols."""
     shape = np.shape(symbols[step.symbol])
-    place = _checked(cell, shape, name or step.symbol)
-    name = f"{name or step.symbol}[{', '.join(map(str, place))}]" if place else name or step.symbol
+    place = _checked(cell, shape, step.symbol)
+    name = f"{step.symbol}[{', '.join(map(str, place))}]" if place else step.symbol
     if isinstance(step, Sum):
         return _why_sum(step, symbols, place, name)
     if isinstance(step, Max):

@@ -42,7 +42,7 @@ def test_steps_of_activations_equal_the_fast_pass_at_edges(make: Make) -> None:
 def test_steps_keep_float32(make: Make) -> None:
     layer = made(make, (4, 5), np.float32)
     scope = by_steps(layer, *data(layer, (4, 5)))
-    for name, value in scope.symbols().items():
+    for name, value in ((n, scope[n]) for n in (*scope.values, *scope._series)):
         if np.asarray(value).dtype.kind == "f" and not isinstance(value, float):
             assert value.dtype == np.float32, name
 
