@@ -138,7 +138,7 @@ class Entries(Mapping[str, Entry]):
         self._passes, self._loss, self._updates = passes, loss, updates or {}
         self._dtype, self._edit = dtype, edit
         self._scopes: dict[str, Scope] = {}  # the last few, the latest last
-        self._replaced: dict[tuple[str, str, str], Any] = {}  # by hooks
+        self.replaced: dict[tuple[str, str, str], Any] = {}  # by hooks, in the scopes so far
 
     # --- keys ------------------------------------------------------------------------------
 
@@ -243,9 +243,9 @@ class Entries(Mapping[str, Entry]):
         owner = f"parameter of {describe(scope.layer)}"
         received = "what the layer receives" if name in ("X", "dY", "P") else owner
         step = steps.get(name) or Given(name, received, lambda _: None)
-        if (path, direction, name) not in self._replaced:
+        if (path, direction, name) not in self.replaced:
             return Entry(key, scope[name], step, scope, scope.layer)
-        new = self._replaced[path, direction, name] if name in PASSED_ON else scope[name]
+        new = self.replaced[path, direction, name] if name in PASSED_ON else scope[name]
         step = Given(name, "what a hook returned", lambda _: new)
         return Entry(key, new, step, scope, scope.layer)
 
@@ -288,7 +288,7 @@ class Entries(Mapping[str, Entry]):
             return value
         new, symbol = self._edit(position, value), position.step.symbol
         if new is not value:
-            self._replaced[position.scope.path, position.direction, symbol] = new
+            self.replaced[position.scope.path, position.direction, symbol] = new
         return value if symbol in PASSED_ON else new
 
 

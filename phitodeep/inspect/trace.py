@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from phitodeep.inspect.entries import Entries, rms
 from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record, updates_of
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import calling
+from phitodeep.layers.call import calling, within
 from phitodeep.layers.containers import Container
 from phitodeep.steps import run
 from phitodeep.steps.run import Scope
@@ -77,6 +78,46 @@ class Trace(Entries):
             dtype=np.float64,
             edit=edit,
         )
+
+    # --- what pictures of it read ------------------------------------------------------------
+
+    @property
+    def model(self) -> Trainable:
+        """The copy of the model that took the step, with its parameters before the update."""
+        return self._recording.model
+
+    @property
+    def updates(self) -> Mapping[str, Mapping[str, Array]]:
+        """What the optimizer adds to each parameter, by path and name."""
+        return self._updates
+
+    def name_of(self, path: str) -> str:
+        """How tables name the layer at a path, or the loss."""
+        return kind_of(self.scope(path).layer)
+
+    @property
+    def edited(self) -> bool:
+        """Whether hooks were active, so that arrays may not follow from their formulas."""
+        return self._edit is not None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the lines below the table say."""
+        return self._below
+
+    @cached_property
+    def loss_after(self) -> float | None:
+        """The loss of the same batch after the update, or None without one."""
+        if not self._updates or self.edited:
+            return None
+        recording = self._recording
+        twin, data = recording.model.copy(), recording.data
+        for path, layer in twin.walk():
+            for name, update in self._updates.get(path, {}).items():
+                layer.params[name] += update
+        with within(recording.call):
+            P = twin.forward(data.X)
+            return float(recording.loss.value(P, data.T, data.w, recording.total))
 
     # --- the table -------------------------------------------------------------------------
 

@@ -1,0 +1,1 @@
+"""The explorer: a recorded step of training as one interactive page, and as a picture."""
