@@ -17,13 +17,13 @@ def source_of(kind: type) -> dict[str, Any]:
     """
     found = {}
     for direction, names in PASSES.items():
-        method = next((m for name in names if (m := getattr(kind, name, None)) is not None), None)
+        name = next((name for name in names if hasattr(kind, name)), names[0])
         try:
-            lines, first = inspect.getsourcelines(method)  # type: ignore[arg-type]
-        except (OSError, TypeError):
+            lines, first = inspect.getsourcelines(getattr(kind, name))
+        except (OSError, TypeError, AttributeError):
             continue
         text = textwrap.dedent("".join(lines)).rstrip()
-        found[direction] = {"lines": text.split("\n"), "first": first}
+        found[direction] = {"name": name, "first": first, "lines": text.split("\n")}
     return found
 
 
