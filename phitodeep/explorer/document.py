@@ -30,7 +30,7 @@ from phitodeep.explorer.source import line_of, source_of
 from phitodeep.inspect.entries import Entries
 from phitodeep.layers.call import within
 from phitodeep.steps import run
-from phitodeep.steps.notation import PLAIN as MATHML
+from phitodeep.steps.mathml import MATHML
 from phitodeep.steps.run import Scope
 from phitodeep.steps.step import Arrange, Carry, Given, Join, Let, Loop, Max, Step, Sum, Through
 from phitodeep.types import Array
@@ -219,7 +219,7 @@ class Writer:
             if not ok or new is not None:
                 kept = scope[step.symbol] if new is None else new
                 entry["value"] = self.value(kept)
-                self.live = self.live and (type(step) is Given or new is None and ok)
+                self.live = self.live and (type(step) is Given or (new is None and ok))
                 ok = not isinstance(entry["value"], dict) or "n" not in entry["value"]
             if ok:
                 self.known[path].add(step.symbol)
@@ -260,7 +260,7 @@ class Writer:
     def line(self, path: str, symbol: str, direction: str) -> int | None:
         """The line of the layer's own source that computes a symbol."""
         source = self.sources[self.scopes[path]["source"]].get(direction)
-        return source and line_of(symbol, source["lines"])
+        return source and line_of(symbol, [text for _, text in source["lines"]])
 
     # --- values ----------------------------------------------------------------------------
 

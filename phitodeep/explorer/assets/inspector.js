@@ -65,11 +65,10 @@ export class Inspector {
     const size = terms.reduce((sum, term) => sum + Math.abs(term.value), 0);
     const rows = first.map((term) => this.term(term, top));
     if (rest.length) rows.push(this.row(others, top, [make("span", { class: "soft" }, plural(rest.length, "other"))]));
-    const share = size ? Math.abs(terms[0].value) / size : 0;
-    const against = Math.sign(terms[0].value) !== Math.sign(total) && total !== 0;
+    const share = Math.round((100 * Math.abs(terms[0].value)) / size);
+    const against = terms[0].value * total < 0 ? ", and pulls the other way" : "";
     const who = place(terms[0].at);
-    const sentence = terms.length > 1 && who && share > 0
-      ? make("p", {}, `${who[0].toUpperCase()}${who.slice(1)} alone has ${Math.round(100 * share)} % of the weight in this sum${against ? ", and pulls the other way" : ""}.`) : null;
+    const sentence = terms.length > 1 && who && size > 0 ? make("p", {}, `The largest term, of ${who}, has ${share} % of the weight in this sum${against}.`) : null;
     return make("section", { class: "terms" }, make("h3", {}, kind === "max" ? "It is the largest" : terms.length > 1 ? `The sum of ${plural(terms.length, "term")}` : "Computed from"),
       ...because, make("ol", {}, rows), make("p", { class: "total" }, "total ", make("b", {}, shown(total, 6))), sentence);
   }
@@ -249,9 +248,17 @@ class Nudge {
     Object.assign(this, { app, path, name, key, cell });
     this.W = app.base.parameter(key);
     this.now = this.W.at(cell);
-    this.slope = app.base.get(path).find(`d${name}`)?.at?.(cell) ?? 0;
+    this.slope = this.slopes().reduce((sum, slope) => sum + slope, 0);
     const size = Math.sqrt(this.W.data.reduce((sum, v) => sum + v * v, 0) / this.W.size);
     this.most = 2 * Math.max(Math.abs(this.now), size, 0.05);
+  }
+
+  // The gradient of this weight in each layer that uses it: more than one if it is tied.
+  slopes() {
+    return [...this.app.base.scopes.values()].flatMap((scope) => {
+      const names = Object.entries(scope.data.params).filter(([, key]) => key === this.key).map(([own]) => own);
+      return names.map((own) => scope.find(`d${own}`)?.at?.(this.cell) ?? 0);
+    });
   }
 
   // The loss with this weight moved by delta.
@@ -285,7 +292,7 @@ class Nudge {
       this.out.replaceChildren(
         make("p", {}, `moved by δ = ${signed(delta, 3)}, to ${shown(this.now + delta, 3)}`),
         make("table", {}, make("tbody", {},
-          make("tr", {}, make("th", { scope: "row" }, "predicted: ", symbol(`d${this.name}`), " × δ"), make("td", {}, signed(this.slope * delta, 3))),
+          make("tr", {}, make("th", { scope: "row" }, "predicted: ", symbol(`d${this.name}`), this.slopes().length > 1 ? " of all layers that share it × δ" : " × δ"), make("td", {}, signed(this.slope * delta, 3))),
           make("tr", {}, make("th", { scope: "row" }, "true change of the loss"), make("td", {}, signed(moved - before, 3))))));
       this.dot(delta, moved);
     };

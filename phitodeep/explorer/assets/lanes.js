@@ -26,8 +26,21 @@ export class Lanes {
     const own = scope.data.forward.filter((step) => step.kind !== "through" && step.kind !== "given");
     if (own.length && container) units.push(this.end(container));
     if (!container) units.push(this.loss());
-    this.element.replaceChildren(this.path(container), make("div", { class: "track" }, first, ...units));
+    const pairs = this.joined(inside.map((step) => step.path), units);
+    this.element.replaceChildren(this.path(container), make("div", { class: "track" }, first, ...pairs));
     this.redraw();
+  }
+
+  // Two layers that training runs as one stand under one bracket.
+  joined(paths, units) {
+    const found = [];
+    for (let k = 0; k < units.length; k++) {
+      const note = this.app.fused(paths[k]);
+      const next = k + 1 < paths.length ? this.app.fused(paths[k + 1]) : units[k + 1]?.classList.contains("loss");
+      if (note && next) found.push(make("div", { class: "joined", title: note }, make("span", {}, "one pass in training"), units[k], units[++k]));
+      else found.push(units[k]);
+    }
+    return found;
   }
 
   // The way from the model to this container.
@@ -56,9 +69,8 @@ export class Lanes {
     const head = inside
       ? make("button", { type: "button", class: "head inside", click: () => app.enter(path), title: "Show the layers inside" }, label, " ⤵")
       : make("button", { type: "button", class: "head", click: () => app.layer(path), title: data.name }, label);
-    const fused = app.fused(path) ? make("span", { class: "fused", title: app.fused(path) }, "one with its neighbour in training") : null;
     const block = make("div", { class: "block" },
-      make("div", { class: "arrow there", "aria-hidden": "true" }), head, fused,
+      make("div", { class: "arrow there", "aria-hidden": "true" }), head,
       make("div", { class: "pairs" }, pairs),
       make("div", { class: "arrow back", "aria-hidden": "true" }));
     const unit = make("section", { class: "unit", "aria-label": `Layer ${path}, ${data.name}` }, block,
@@ -140,7 +152,8 @@ export class Lanes {
 
   scrollTo(unit) {
     const track = this.element.querySelector(".track");
-    const [from, to] = [unit.offsetLeft, unit.offsetLeft + unit.offsetWidth];
+    const from = unit.getBoundingClientRect().left - track.getBoundingClientRect().left + track.scrollLeft;
+    const to = from + unit.offsetWidth;
     if (from >= track.scrollLeft && to <= track.scrollLeft + track.clientWidth) return;
     const middle = (from + to - track.clientWidth) / 2;
     track.scrollTo({ left: middle, behavior: this.app.still ? "auto" : "smooth" });

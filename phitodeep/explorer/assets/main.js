@@ -46,7 +46,6 @@ class App {
     this.choices();
     this.scrubber();
     this.listen();
-    this.lanes.show("");
     this.go(this.begin());
   }
 
@@ -118,7 +117,7 @@ class App {
 
   fused(path) {
     const row = this.doc.rows.find(([own]) => own === path);
-    return row?.at(-1).includes("fused") ? this.doc.remarks[0] ?? row.at(-1) : "";
+    return row?.at(-1).includes("fused") ? row.at(-1) : "";
   }
 
   // --- moments ---------------------------------------------------------------------------------
@@ -160,7 +159,6 @@ class App {
   enter(path) {
     const inside = this.doc.scopes[path].forward.find((step) => step.kind === "through");
     const k = this.moments.findIndex((m) => m.path === inside.path || m.path.startsWith(`${inside.path}.`));
-    this.lanes.show(path);
     this.go(k);
   }
 
@@ -238,7 +236,7 @@ class App {
     const marks = ref && !ref.update ? this.marksOf(ref) : new Map();
     if (ref) this.mark(marks, ref, "ring");
     for (const tile of [...this.stage.tiles, ...this.lanes.tiles]) {
-      tile.mark(marks.get(keyOf(tile.ref)) ?? {});
+      tile.mark(marks.get(tileKey(tile.ref)) ?? {});
     }
     this.inspector.show(ref, !this.hovered);
   }
@@ -256,7 +254,7 @@ class App {
   }
 
   mark(marks, ref, how) {
-    const key = keyOf(ref);
+    const key = tileKey(ref);
     if (!marks.has(key)) marks.set(key, { ring: null, strong: [], weak: [] });
     if (how === "ring") marks.get(key).ring = ref.cell;
     else marks.get(key)[how].push(ref.cell);
@@ -471,7 +469,7 @@ class App {
   }
 }
 
-const keyOf = ({ path, symbol, t = null }) => `${path}|${symbol}|${t}`;
+const tileKey = ({ path, symbol, t = null }) => `${path}|${symbol}|${t}`;
 
 // The documents are in the page: this trace, and perhaps another one to compare it with.
 function begin() {

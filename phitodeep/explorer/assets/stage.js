@@ -43,8 +43,7 @@ export class Stage {
     const { moment } = app;
     this.tiles = [];
     const names = this.operands(moment);
-    const single = names.length < 2;
-    const box = single ? BOX : { ...BOX, width: Math.max(180, 640 / (names.length + 1)), height: names.length > 3 ? 150 : 230 };
+    const box = this.box(moment.phase === "update" ? 3 : names.length + 1);
     const parts = moment.phase === "update" ? this.update(moment, box) : this.equation(moment, names, box);
     this.picture.replaceChildren(...parts);
     this.extras();
@@ -55,6 +54,13 @@ export class Stage {
   extras() {
     const { moment } = this.app;
     this.extra.replaceChildren(...[this.strip(moment), this.ways(), this.jacobian(), this.verdict(moment)].filter(Boolean));
+  }
+
+  // How large each of several pictures may be, so that three stand side by side.
+  box(many) {
+    const room = this.picture.clientWidth || 600;
+    const share = (room - 90 * (Math.min(many, 3) - 1)) / Math.min(many, 3);
+    return { ...BOX, width: Math.max(120, Math.min(BOX.width, share)), height: many > 3 ? 170 : BOX.height };
   }
 
   // The arrays that the step reads; instead of windows or columns of an array, the array itself.
@@ -105,8 +111,8 @@ export class Stage {
 
   update({ path, symbol: name }, box) {
     const { app } = this;
-    const figures = [name, `d${name}`].filter((n) => app.tensor(path, n)).map((n) => this.tile(app.moment, n, { ...box, width: 210 }));
-    const change = new Tile({ ref: { path, symbol: `Δ${name}`, t: null }, name: `Δ${name}`, words: "what the optimizer adds", box: { ...box, width: 210 }, hints: app.hints(path, name), listen: app.listener({ path, symbol: name }, "update") });
+    const figures = [name, `d${name}`].filter((n) => app.tensor(path, n)).map((n) => this.tile(app.moment, n, box));
+    const change = new Tile({ ref: { path, symbol: `Δ${name}`, t: null }, name: `Δ${name}`, words: "what the optimizer adds", box: box, hints: app.hints(path, name), listen: app.listener({ path, symbol: name }, "update") });
     this.tiles.push(change);
     return [...figures, change.element];
   }
@@ -243,8 +249,8 @@ export class Stage {
     const lit = step?.line ?? null;
     this.source.replaceChildren(make("h3", {}, `${data.kind}.${source?.name ?? side}`, make("small", {}, source ? " as it runs in training" : " has no source to show")));
     if (!source) return;
-    const lines = source.lines.map((line, k) =>
-      make("span", { class: k === lit ? "line lit" : "line", "data-number": source.first + k, "aria-current": k === lit ? "step" : null }, line || " "));
+    const lines = source.lines.map(([number, line], k) =>
+      make("span", { class: k === lit ? "line lit" : "line", "data-number": number ?? "", "aria-current": k === lit ? "step" : null }, line || " "));
     const pre = make("pre", { tabindex: "0", "aria-label": `Source of ${data.kind}, ${side}` }, make("code", {}, lines));
     this.source.append(pre);
     if (lit === null && step) this.source.append(make("p", { class: "soft" }, symbol(name), " has no line of its own there. As a step: ", make("code", {}, step.code || step.words)));

@@ -5,7 +5,7 @@ import { count, make, shapeOf, shown, symbol } from "./dom.js";
 
 const SIDE = 64; // cells of a block along each axis; beyond it, the largest of several is shown
 const GAP = 4; // pixels between blocks
-const MOST = { across: 12, down: 8 }; // blocks
+const BLOCKS = { across: 12, down: 8 }; // blocks
 
 // Which axes run inside a block, which ones number the blocks from top to bottom, and which across.
 export function axesOf(shape, { parameter = false, images = false } = {}) {
@@ -36,21 +36,30 @@ export class Layout {
     const fit = (space, cells) => Math.max(1, Math.floor((space + GAP) / (cells * least + GAP)));
     this.blocks = { down: product(lengths(down)), across: product(lengths(across)) };
     this.visible = {
-      down: Math.min(this.blocks.down, MOST.down, fit(box.height, this.shownRows)),
-      across: Math.min(this.blocks.across, MOST.across, fit(box.width, this.shownColumns)),
+      down: Math.min(this.blocks.down, BLOCKS.down, fit(box.height, this.shownRows)),
+      across: Math.min(this.blocks.across, BLOCKS.across, fit(box.width, this.shownColumns)),
     };
     this.first = { down: 0, across: 0 };
     if (centre) this.centreOn(centre);
     const room = (space, blocks, cells) => (space - (blocks - 1) * GAP) / (blocks * cells);
-    const size = Math.min(
-      room(box.width, this.visible.across, this.shownColumns),
-      room(box.height, this.visible.down, this.shownRows),
-      box.cell ?? 26,
+    this.measure(
+      Math.min(box.cell, room(box.width, this.visible.across, this.shownColumns)),
+      Math.min(box.cell, room(box.height, this.visible.down, this.shownRows)),
     );
-    this.size = size >= 3 ? Math.floor(size) : Math.max(1, size);
-    this.width = this.visible.across * (this.shownColumns * this.size + GAP) - GAP;
-    this.height = this.visible.down * (this.shownRows * this.size + GAP) - GAP;
+    this.width = this.visible.across * this.step.x - GAP;
+    this.height = this.visible.down * this.step.y - GAP;
     this.scale = flat.data.reduce((top, v) => (Number.isFinite(v) ? Math.max(top, Math.abs(v)) : top), 0);
+  }
+
+  // The size of a cell: a square, but stretched up to three times where squares would be tiny.
+  measure(wide, tall) {
+    const least = Math.min(wide, tall);
+    const most = Math.max(least, Math.min(12, 3 * least));
+    const whole = (size) => (size >= 3 ? Math.floor(size) : Math.max(1, size));
+    this.wide = whole(Math.min(wide, most));
+    this.tall = whole(Math.min(tall, most));
+    this.least = Math.min(this.wide, this.tall);
+    this.step = { x: this.shownColumns * this.wide + GAP, y: this.shownRows * this.tall + GAP }; // of blocks
   }
 
   // Let the block of a cell be visible.
@@ -104,12 +113,11 @@ export class Layout {
   each_(call) {
     for (let down = 0; down < this.visible.down; down++) {
       for (let across = 0; across < this.visible.across; across++) {
-        const x0 = across * (this.shownColumns * this.size + GAP);
-        const y0 = down * (this.shownRows * this.size + GAP);
+        const [x0, y0] = [across * this.step.x, down * this.step.y];
         for (let r = 0; r < this.shownRows; r++) {
           for (let c = 0; c < this.shownColumns; c++) {
             const cell = this.strongest(this.first.down + down, this.first.across + across, r, c);
-            call(x0 + c * this.size, y0 + r * this.size, cell);
+            call(x0 + c * this.wide, y0 + r * this.tall, cell);
           }
         }
       }
@@ -125,17 +133,16 @@ export class Layout {
     const column = inside.length ? Math.floor(cell[inside.at(-1)] / this.each.column) : 0;
     const row = inside.length > 1 ? Math.floor(cell[inside[0]] / this.each.row) : 0;
     return {
-      x: across * (this.shownColumns * this.size + GAP) + column * this.size,
-      y: down * (this.shownRows * this.size + GAP) + row * this.size,
+      x: across * this.step.x + column * this.wide,
+      y: down * this.step.y + row * this.tall,
     };
   }
 
   // The cell under a pixel, or null between blocks.
   cellAt(x, y) {
-    const [wide, tall] = [this.shownColumns * this.size + GAP, this.shownRows * this.size + GAP];
-    const [across, down] = [Math.floor(x / wide), Math.floor(y / tall)];
-    const column = Math.floor((x - across * wide) / this.size);
-    const row = Math.floor((y - down * tall) / this.size);
+    const [across, down] = [Math.floor(x / this.step.x), Math.floor(y / this.step.y)];
+    const column = Math.floor((x - across * this.step.x) / this.wide);
+    const row = Math.floor((y - down * this.step.y) / this.tall);
     const outside = [across, down, row, column].some((k) => k < 0);
     if (outside || column >= this.shownColumns || row >= this.shownRows) return null;
     if (across >= this.visible.across || down >= this.visible.down) return null;
@@ -229,26 +236,28 @@ export class Tile {
   }
 
   drawCells(context) {
-    const { layout, ink } = this;
-    const inset = layout.size >= 5 ? 1 : 0;
-    layout.each_((x, y, cell) => {
-      const value = layout.tensor.at(cell);
-      context.fillStyle = ink.of(value, layout.scale);
-      context.fillRect(x, y, layout.size - inset, layout.size - inset);
-      if (layout.size >= 11) this.drawText(context, x, y, value);
-    });
+    const { layout } = this;
+    layout.each_((x, y, cell) => this.drawCell(context, x, y, layout.tensor.at(cell)));
+  }
+
+  drawCell(context, x, y, value) {
+    const { wide, tall, least, scale } = this.layout;
+    const inset = least >= 5 ? 1 : 0;
+    context.fillStyle = this.ink.of(value, scale);
+    context.fillRect(x, y, wide - inset, tall - inset);
+    if (least >= 11) this.drawText(context, x, y, value);
   }
 
   // The sign, or the number where there is room: colour is never the only difference.
   drawText(context, x, y, value) {
-    const { size, scale } = this.layout;
+    const { wide, tall, least: size, scale } = this.layout;
     const part = Math.abs(value) / (scale || 1);
-    const middle = [x + (size - 1) / 2, y + (size - 1) / 2 + 0.5];
+    const middle = [x + (wide - 1) / 2, y + (tall - 1) / 2 + 0.5];
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.fillStyle = part > 0.55 ? this.ink.paper : this.ink.ink;
     if (size >= 34) {
-      context.font = `${Math.min(13, size / 3.4)}px system-ui, sans-serif`;
+      context.font = `${Math.min(12, size / 3.8)}px system-ui, sans-serif`;
       context.fillText(shown(value, 2), ...middle);
     } else if (part > 0.04) {
       context.font = `${Math.min(14, size * 0.75)}px system-ui, sans-serif`;
@@ -270,7 +279,7 @@ export class Tile {
   drawMarks() {
     const context = this.canvas.getContext("2d");
     context.putImageData(this.plain, 0, 0);
-    const { size } = this.layout;
+    const { least: size, wide, tall } = this.layout;
     const marked = [...this.marks.weak, ...this.marks.strong];
     if (marked.length) this.fade(context, marked);
     const frame = (cell, width) => {
@@ -280,8 +289,7 @@ export class Tile {
       for (const [colour, more] of [[this.ink.paper, 2], [this.ink.ink, 0]]) {
         context.strokeStyle = colour;
         context.lineWidth = width + more;
-        const side = size - 1 + 2 * grow;
-        context.strokeRect(box.x - grow, box.y - grow, side, side);
+        context.strokeRect(box.x - grow, box.y - grow, wide - 1 + 2 * grow, tall - 1 + 2 * grow);
       }
     };
     for (const cell of this.marks.strong) frame(cell, size < 6 ? 1 : 1.5);
@@ -296,14 +304,9 @@ export class Tile {
     context.globalAlpha = 0.6;
     context.fillRect(0, 0, layout.width, layout.height);
     context.globalAlpha = 1;
-    const inset = layout.size >= 5 ? 1 : 0;
     for (const cell of cells) {
       const box = layout.boxOf(cell);
-      if (!box) continue;
-      const value = layout.tensor.at(cell);
-      context.fillStyle = this.ink.of(value, layout.scale);
-      context.fillRect(box.x, box.y, layout.size - inset, layout.size - inset);
-      if (layout.size >= 11) this.drawText(context, box.x, box.y, value);
+      if (box) this.drawCell(context, box.x, box.y, layout.tensor.at(cell));
     }
   }
 

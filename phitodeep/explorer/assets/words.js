@@ -9,13 +9,14 @@ export function roleOf(pass, moment, symbol) {
   if (moment.direction === "update") return "";
   if (symbol === moment.symbol) {
     if (symbol === "dX") return "what it passes on";
-    if (isGradientOfParameter(scope, symbol)) return "what its update needs";
+    if (isGradientOfParameter(scope, symbol)) return `the slope of the loss in ${symbol.slice(1)}`;
     if (symbol === "dP") return "where the way back begins";
     return "";
   }
   if (moment.direction !== "backward" || moment.path === "loss") return "";
   if (symbol === "dY") return "what arrives";
-  return stepOf(scope, symbol, "backward") ? "so far" : "what it did locally";
+  if (stepOf(scope, symbol, "backward")) return "so far";
+  return isGradientOfParameter(scope, moment.symbol) ? "what it had received" : "what it did locally";
 }
 
 export function isGradientOfParameter(scope, symbol) {
