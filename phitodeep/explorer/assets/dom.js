@@ -32,9 +32,16 @@ export const count = (number) => number.toLocaleString("en-US");
 export const shapeOf = (tensor) => (tensor.shape.length ? tensor.shape.join(" × ") : "one number");
 export const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
-// A symbol as it stands in formulas: X̂ for X_hat, d in front of its letter.
-export function symbol(name) {
-  return make("var", { "data-sym": name }, name.replace(/_hat$/, "\u0302").replace("Δ", "Δ"));
-}
+const GREEK = { alpha: "α", beta: "β", gamma: "γ", delta: "δ", mu: "μ", sigma: "σ", theta: "θ", phi: "φ", Phi: "Φ", rho: "ρ", tau: "τ", eps: "ε" };
 
-export const sign = (value) => (value < 0 ? "minus" : "plus");
+// A symbol as formulas write it: X̂ for X_hat, γ for gamma, what follows a short name below the line.
+export function symbol(name) {
+  const [, d, rest] = /^(d(?=[A-Z]|[a-z]+$|._)|Δ)?(.*)$/.exec(name);
+  const known = rest.replace(/_hat$/, "");
+  const [base, ...under] = known.split("_");
+  const short = base.length <= 2 || base in GREEK;
+  const letters = short ? (GREEK[base] ?? base) : known;
+  const hat = rest.endsWith("_hat") ? "\u0302" : "";
+  const below = short && under.length ? make("sub", {}, under.join(" ")) : "";
+  return make("var", { "data-sym": name }, (d ?? "") + letters + hat, below);
+}

@@ -65,7 +65,7 @@ export class Lanes {
         this.tile(path, name, PARAMETER, { parameter: true }, "forward"),
         this.tile(path, `d${name}`, PARAMETER, { parameter: true }, "backward")),
     );
-    const label = make("span", {}, make("b", {}, data.kind), make("span", { class: "number" }, path));
+    const label = make("span", {}, make("b", {}, data.kind), make("span", { class: "number" }, path.split(".").at(-1)));
     const head = inside
       ? make("button", { type: "button", class: "head inside", click: () => app.enter(path), title: "Show the layers inside" }, label, " ⤵")
       : make("button", { type: "button", class: "head", click: () => app.layer(path), title: data.name }, label);

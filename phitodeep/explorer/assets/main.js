@@ -60,7 +60,7 @@ class App {
     const { doc } = this;
     const after = doc.after === null ? "" : ` → ${shown(Number(doc.after))} after it`;
     const layers = doc.scopes[""].forward.filter((s) => s.kind === "through").map((s) => doc.scopes[s.path].kind);
-    this.parts.facts.textContent = `${layers.join(" · ")}. ${count(doc.samples)} samples, loss ${shown(this.base.loss)}${after}`;
+    this.parts.facts.title = this.parts.facts.textContent = `${layers.join(" · ")}. ${count(doc.samples)} samples, loss ${shown(this.base.loss)}${after}`;
   }
 
   // --- arrays ----------------------------------------------------------------------------------
@@ -96,7 +96,8 @@ class App {
   hints(path, symbol) {
     const scope = this.base.get(path);
     const parameter = symbol.replace(/^[dΔ]/, "") in scope.data.params || symbol in scope.data.params;
-    return { parameter, images: scope.find("X")?.shape.length === 4 };
+    const outside = ["X", "Y", "dX", "dY"].includes(symbol);
+    return { parameter, images: outside || scope.find("X")?.shape.length === 4 };
   }
 
   // Whether an array has been computed by this moment.

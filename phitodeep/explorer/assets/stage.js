@@ -85,8 +85,7 @@ export class Stage {
     const operands = arrays.map(({ name, through }) => this.tile(moment, name, box, false, through));
     const equals = operands.length ? [make("span", { class: "equals", "aria-hidden": "true" }, "=")] : [];
     const chips = scalars.map(({ name, value }) => make("span", { class: "chip", "data-array": name }, symbol(name), ` = ${shown(value)}`));
-    const between = operands.flatMap((tile, k) => (k ? [make("span", { class: "with", "aria-hidden": "true" }, "with"), tile] : [tile]));
-    return [result, ...equals, ...between, chips.length ? make("p", { class: "chips" }, chips) : null].filter(Boolean);
+    return [result, ...equals, ...operands, chips.length ? make("p", { class: "chips" }, chips) : null].filter(Boolean);
   }
 
   split({ path, t }, names) {
@@ -232,7 +231,7 @@ export class Stage {
     const row = (step, side, inside) =>
       make("li", { class: inside ? "inside" : null },
         make("button", { type: "button", class: step.symbol === name && side === direction ? "current" : null, "aria-current": step.symbol === name && side === direction ? "step" : null, click: () => app.step(path, side, step) },
-          formulaOf(step), step.words && !step.text.includes(step.words) ? make("small", {}, step.words) : null));
+          formulaOf(step), step.words && !step.text.includes(step.words) && step.kind !== "given" ? make("small", {}, step.words) : null));
     const rows = (steps, side) =>
       steps.flatMap((step) => (step.kind === "loop" ? [make("li", { class: "loop" }, `for each t, ${step.reverse ? "last to first" : "first to last"}:`), ...step.body.map((s) => row(s, side, true))] : [row(step, side, false)]));
     const part = (side, title) => (scope.data[side].length ? [make("h3", {}, title), make("ol", {}, rows(scope.data[side], side))] : []);
@@ -253,16 +252,22 @@ export class Stage {
       make("span", { class: k === lit ? "line lit" : "line", "data-number": number ?? "", "aria-current": k === lit ? "step" : null }, line || " "));
     const pre = make("pre", { tabindex: "0", "aria-label": `Source of ${data.kind}, ${side}` }, make("code", {}, lines));
     this.source.append(pre);
-    if (lit === null && step) this.source.append(make("p", { class: "soft" }, symbol(name), " has no line of its own there. As a step: ", make("code", {}, step.code || step.words)));
+    if (lit === null && step) this.source.append(make("p", { class: "soft" }, symbol(name), " has no line of its own there. As a step: ", make("code", {}, codeOf(step))));
     const line = pre.querySelector(".lit");
     if (line) pre.scrollTo({ top: line.offsetTop - pre.clientHeight / 2 });
   }
 }
 
-// A formula as MathML, which the document holds.
+// A formula as MathML, which the document holds; or what stands for it in words.
 export function formulaOf(step) {
+  if (step.kind === "given" || step.kind === "arrange") {
+    return make("div", { class: "formula words" }, symbol(step.symbol), ` = ${step.words}`);
+  }
   const holder = make("div", { class: "formula" });
   holder.innerHTML = step.formula;
   return holder;
 }
 
+function codeOf({ kind, code, reads, words }) {
+  return kind === "sum" || kind === "max" ? `np.${kind === "sum" ? "einsum" : "max"}("${code}", ${reads.join(", ")})` : code || words;
+}

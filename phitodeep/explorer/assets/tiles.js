@@ -51,10 +51,11 @@ export class Layout {
     this.scale = flat.data.reduce((top, v) => (Number.isFinite(v) ? Math.max(top, Math.abs(v)) : top), 0);
   }
 
-  // The size of a cell: a square, but stretched up to three times where squares would be tiny.
+  // The size of a cell: a square, but stretched up to three times where squares would be tiny, if
+  // the block is not a square itself, as images are.
   measure(wide, tall) {
     const least = Math.min(wide, tall);
-    const most = Math.max(least, Math.min(12, 3 * least));
+    const most = this.rows === this.columns ? least : Math.max(least, Math.min(12, 3 * least));
     const whole = (size) => (size >= 3 ? Math.floor(size) : Math.max(1, size));
     this.wide = whole(Math.min(wide, most));
     this.tall = whole(Math.min(tall, most));

@@ -47,7 +47,7 @@ export function meaning(pass, { path, symbol }, direction) {
 
 // Where a sum's index stands: "sample 7" for n, otherwise "i = 3".
 export function place(at) {
-  return Object.entries(at).map(([index, k]) => (index === "n" ? `sample ${k}` : `${index} = ${k}`)).join(", ");
+  return Object.entries(at).reverse().map(([index, k]) => (index === "n" ? `sample ${k}` : `${index} = ${k}`)).join(", ");
 }
 
 export const nameOf = ({ symbol, cell }) => `${symbol}[${cell.join(", ")}]`;
