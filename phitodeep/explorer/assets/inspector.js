@@ -204,18 +204,17 @@ export class Inspector {
 
   update({ path, symbol: name, cell }) {
     const { app } = this;
-    const W = app.tensor(path, name);
-    const change = app.change(path, name);
-    const ref = { path, symbol: `d${name}`, cell, t: null };
-    if (!W?.at || !change?.at) return this.reduced({ path, symbol: name }, change?.at ? W : change);
-    const [value, step] = [W.at(cell), change.at(cell)];
-    const dW = app.tensor(path, `d${name}`)?.at?.(cell);
+    const [value, dW] = [name, `d${name}`].map((own) => app.tensor(path, own)?.at?.(cell));
+    const step = app.added(path, name, cell);
+    const place = `[${cell.join(", ")}]`;
+    const known = value !== undefined && step !== undefined;
     return this.element.replaceChildren(
       make("p", { class: "where" }, layerName(app.doc, path)),
-      make("h2", {}, symbol(name), `[${cell.join(", ")}]: ${shown(value)} → ${shown(value + step)}`),
-      make("p", {}, "The gradient here is ", make("b", {}, shown(dW ?? NaN)), `, so ${app.doc.optimizer} adds `, make("b", {}, signed(step)), "."),
+      make("h2", {}, symbol(name), known ? `${place}: ${shown(value)} → ${shown(value + step)}` : place),
+      make("p", {}, "The gradient here is ", make("b", {}, dW === undefined ? "not in this file" : shown(dW)),
+        step === undefined ? "; of so large an array, this file has only the 64 largest changes." : `, and ${app.doc.optimizer} adds `, step === undefined ? "" : make("b", {}, signed(step))),
       make("p", {}, this.direction(dW, step)),
-      make("p", {}, make("button", { type: "button", click: () => app.follow({ ...ref, value: dW }) }, "Where the gradient comes from")));
+      make("p", {}, make("button", { type: "button", click: () => app.follow({ path, symbol: `d${name}`, cell, t: null, value: dW }) }, "Where the gradient comes from")));
   }
 
   direction(dW, step) {
@@ -274,7 +273,7 @@ class Nudge {
     this.slider = slider;
     this.out = make("div", { class: "outcome", "aria-live": "polite" });
     this.plot = make("div", { class: "plot" });
-    const step = this.app.change(this.path, this.name)?.at?.(this.cell);
+    const step = this.app.added(this.path, this.name, this.cell);
     const choose = (text, delta) => make("button", { type: "button", click: () => this.set(delta) }, text);
     this.set(0.25 * this.most, true);
     return [

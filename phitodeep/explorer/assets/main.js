@@ -93,6 +93,15 @@ class App {
     return this.changes.get(packed);
   }
 
+  // What the optimizer adds to one number of a parameter, if this file knows it.
+  added(path, name, cell) {
+    const change = this.change(path, name);
+    if (!(change instanceof Reduced)) return change?.at(cell);
+    const place = new Tensor(change.shape, []).place(cell);
+    const known = change.top.find(([k]) => k === place);
+    return known && Number(known[1]);
+  }
+
   hints(path, symbol) {
     const scope = this.base.get(path);
     const parameter = symbol.replace(/^[dΔ]/, "") in scope.data.params || symbol in scope.data.params;
@@ -140,12 +149,12 @@ class App {
   telling() {
     const { path, symbol, t, phase } = this.moment;
     const tensor = phase === "update" ? this.change(path, symbol) : this.tensor(path, symbol, t);
-    if (!(tensor instanceof Tensor) || !tensor.size) return null;
-    let best = 0;
-    tensor.data.forEach((v, k) => {
+    if (!tensor?.size) return null;
+    let best = tensor instanceof Reduced ? tensor.top[0][0] : 0;
+    tensor.data?.forEach((v, k) => {
       if (Math.abs(v) > Math.abs(tensor.data[best])) best = k;
     });
-    return { path, symbol, t, cell: tensor.cell(best), update: phase === "update" };
+    return { path, symbol, t, cell: new Tensor(tensor.shape, []).cell(best), update: phase === "update" };
   }
 
   containerOf(path) {

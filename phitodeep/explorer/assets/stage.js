@@ -213,14 +213,16 @@ export class Stage {
     const scope = app.pass.get("loss");
     const p = ["p", "P"].map((name) => scope.find(name)).find((tensor) => tensor instanceof Tensor);
     const q = ["q", "T"].map((name) => scope.find(name)).find((tensor) => tensor instanceof Tensor && String(tensor.shape) === String(p?.shape));
-    if (!p || !q || p.shape.length !== 2 || p.shape[1] > 20) return null;
-    const n = app.sample ?? app.selected?.cell[0] ?? 0;
-    const K = p.shape[1];
-    const top = Math.max(...Array.from({ length: K }, (_, k) => Math.max(Math.abs(p.at([n, k])), Math.abs(q.at([n, k]))))) || 1;
+    if (!p || !q || p.shape.length < 2 || p.shape.at(-1) > 20) return null;
+    const row = app.selected?.cell.length === p.shape.length ? app.selected.cell.slice(0, -1) : p.shape.slice(0, -1).map(() => 0);
+    if (app.sample !== null) row[0] = app.sample;
+    const classes = Array.from({ length: p.shape.at(-1) }, (_, k) => [p.at([...row, k]), q.at([...row, k])]);
+    const top = Math.max(...classes.flat().map(Math.abs)) || 1;
     const bar = (value) => make("td", {}, make("i", { class: value < 0 ? "minus" : "plus", style: `--part:${Math.min(1, Math.abs(value) / top)}` }), make("span", {}, shown(value, 3)));
-    const rows = Array.from({ length: K }, (_, k) => make("tr", {}, make("th", { scope: "row" }, String(k)), bar(p.at([n, k])), bar(q.at([n, k])), bar(p.at([n, k]) - q.at([n, k]))));
-    const head = make("tr", {}, ...["", "prediction", "target", "difference"].map((name) => make("th", { scope: "col" }, name)));
-    return make("section", { class: "verdict" }, make("p", {}, `Sample ${n}: what the model says, what is true, and the difference.`), make("table", {}, make("thead", {}, head), make("tbody", {}, rows)));
+    const rows = classes.map(([guess, truth], k) => make("tr", {}, make("th", { scope: "row" }, String(k)), bar(guess), bar(truth), bar(guess - truth)));
+    const head = make("tr", {}, ...["class", "prediction", "target", "difference"].map((name) => make("th", { scope: "col" }, name)));
+    const where = `Sample ${row[0]}${row.length > 1 ? `, t = ${row.slice(1).join(", ")}` : ""}`;
+    return make("section", { class: "verdict" }, make("p", {}, `${where}: what the model says, what is true, and the difference.`), make("table", {}, make("thead", {}, head), make("tbody", {}, rows)));
   }
 
   // --- the steps and the source ----------------------------------------------------------------

@@ -228,12 +228,13 @@ export class Tile {
   captioned() {
     const { tensor, layout } = this;
     const left = layout.reduced || layout.drawn < tensor.size;
-    const note = left ? ` · shown ${count(layout.drawn)} of ${count(tensor.size)}` : "";
+    const note = left ? `shown ${count(layout.drawn)} of ${count(tensor.size)}` : "";
+    const size = make("span", { class: "shape" }, shapeOf(tensor));
     const about = this.words ? [make("span", { class: "role" }, this.words)] : [];
-    const size = make("span", { class: "shape" }, shapeOf(tensor) + (this.small ? "" : note));
+    if (note && !this.small) about.unshift(make("span", { class: "note" }, note));
     this.caption.replaceChildren(symbol(this.name), " ", size, ...about);
     const range = `largest size ${shown(layout.scale)}`;
-    this.canvas.setAttribute("aria-label", `${this.name}, ${shapeOf(tensor)}, ${range}${note}`);
+    this.canvas.setAttribute("aria-label", `${this.name}, ${shapeOf(tensor)}, ${range}${note ? `, ${note}` : ""}`);
   }
 
   drawCells(context) {
