@@ -6,11 +6,9 @@ layer did locally (slope = f'(x)), is what it passes on.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from phitodeep.functional import erf
-from phitodeep.steps.step import LETTERS, Derivation, Given, Let, Max, Step, Sum
+from phitodeep.steps.step import LETTERS, Derivation, Let, Max, Step, Sum
 
 
 def elementwise(forward: list[Step], slope: list[Step]) -> Derivation:
@@ -176,11 +174,7 @@ def gelu(layer: Any) -> Derivation:
 
 def _phi() -> tuple[list[Step], list[Step]]:
     return [
-        Given(
-            "E",
-            "erf(x / sqrt(2)), with the error function erf",
-            lambda symbols: erf(symbols["X"] * math.sqrt(0.5)),
-        ),
+        Let("E", "erf(X / np.sqrt(2))", "the error function"),
         Let("Phi", "(1 + E) / 2", "the probability that a standard normal value is below x"),
     ], [Let("phi", f"np.exp(-{_NEAR} ** 2 / 2) / np.sqrt(2 * np.pi)", "the density at x")]
 

@@ -27,24 +27,23 @@ from phitodeep.errors import ArgumentError
 from phitodeep.explorer.expressions import tree
 from phitodeep.explorer.packing import Packed, arrangement, full, number, reduced
 from phitodeep.explorer.source import line_of, source_of
-from phitodeep.inspect.entries import Entries
+from phitodeep.inspect.entries import PASSED_ON
 from phitodeep.layers.call import within
 from phitodeep.steps import run
 from phitodeep.steps.mathml import MATHML
 from phitodeep.steps.run import Scope
 from phitodeep.steps.step import Arrange, Carry, Given, Join, Let, Loop, Max, Step, Sum, Through
-from phitodeep.types import Array
 
-VERSION = 1
+FORMAT, VERSION = "phitodeep.trace", 1
 LARGEST = 2_800_000  # characters of a document
 COUNTS = [1 << k for k in (18, 16, 14, 12, 10)]  # numbers in the largest array stored in full
 UPDATE = 1 << 14  # no other array follows from an update, so fewer numbers are enough
 
 
-def text_of(step: Entries) -> str:
+def text_of(step: Any) -> str:
     """The document of a recorded step as JSON, with as many numbers as fit."""
     for count in COUNTS:
-        found = json.dumps(Writer(step, count).document(), separators=(",", ":"))
+        found = json.dumps(Writer(step, count).document(), separators=(",", ":"), allow_nan=False)
         if len(found) <= LARGEST:
             return found.replace("</", "<\\/").replace("<!--", "<\\u0021--")  # safe in a script
     raise ArgumentError(
@@ -54,31 +53,32 @@ def text_of(step: Entries) -> str:
 
 
 class Writer:
-    """Writes the document of a step; arrays of more than `count` numbers are reduced."""
+    """Writes the document of a step; arrays of more than `count` numbers are reduced.
+
+    `known` has the symbols that the page can compute or read in full, by path.
+    """
 
     def __init__(self, step: Any, count: int) -> None:
         self.step, self.count = step, count
         self.scopes: dict[str, dict[str, Any]] = {}
         self.parameters: dict[str, Packed] = {}
         self.sources: dict[str, Any] = {}
-        self.known: dict[str, set[str]] = {}  # the symbols that the page can compute, by path
-        self.live = not step.edited
-        self.owners = {
-            id(layer): path for path, layer in step.model.walk() if path and layer.params
-        }
+        self.known: dict[str, set[str]] = {}
+        self.live = True  # until something is stored that other weights would change
+        self.owners = {id(layer): path for path, layer in step.model.walk() if path}
 
     def document(self) -> dict[str, Any]:
         step = self.step
-        Y = self.forward("", step.scope(""), self.first(step.scope("")))
-        self.loss(step.scope("loss"), Y)
+        self.forward("", given=False)
+        self.loss("Y" in self.known[""])
         self.backward("", "dP" in self.known["loss"])
         updates = {
-            f"{path}.{name}": full(array) if array.size <= UPDATE else reduced(array)
+            f"{path}.{name}": self.packed(array, min(self.count, UPDATE))
             for path, arrays in step.updates.items()
             for name, array in arrays.items()
         }
         return {
-            "format": "phitodeep.trace",
+            "format": FORMAT,
             "version": VERSION,
             "live": self.live,
             "loss": number(step.loss),
@@ -99,27 +99,26 @@ class Writer:
     def open(self, path: str, scope: Scope) -> dict[str, Any]:
         """Begin the entry of a layer: what its steps read and do not compute."""
         layer, steps = scope.layer, list(scope.derivation.every())
-        computed = {step.symbol for step in steps} | {"X", "dY", "P"}
+        elsewhere = {step.symbol for step in steps} | {"X", "dY", "P", "t"}
         named = dict(self.names(layer, path))
-        self.known[path] = known = {"t"}
+        values = {
+            name: self.value(scope[name])
+            for name in dict.fromkeys(name for step in steps for name in step.operands)
+            if name not in elsewhere and name not in named and name in scope
+        }
+        for name, key in named.items():
+            if key not in self.parameters:
+                self.parameters[key] = self.packed(scope[name])
+        stored = {name: self.parameters[key] for name, key in named.items()} | values
+        self.known[path] = {"t"} | {name for name, value in stored.items() if in_full(value)}
         entry: dict[str, Any] = {
             "path": path,
             "kind": type(layer).__name__,
             "name": self.step.name_of(path),
             "params": named,
-            "values": {},
+            "values": values,
             "source": self.source(layer),
         }
-        for name, key in named.items():
-            if key not in self.parameters:
-                self.parameters[key] = self.packed(scope[name])
-            if "n" not in self.parameters[key]:
-                known.add(name)
-        for name in dict.fromkeys(n for step in steps for n in step.operands):
-            if name in computed or name in named or name == "t" or name not in scope:
-                continue
-            entry["values"][name] = self.value(scope[name])
-            known.add(name)
         self.scopes[path] = entry
         return entry
 
@@ -130,7 +129,8 @@ class Writer:
         for name in layer.params:
             yield name, f"{path}.{name}".removeprefix(".")
         for name, (owner, own) in layer.tied.items():
-            yield name, f"{self.owners[id(owner)]}.{own}"
+            outside = id(owner) not in self.owners  # it is not in this model
+            yield name, f"{path}.{name}" if outside else f"{self.owners[id(owner)]}.{own}"
 
     def source(self, layer: Any) -> str:
         """Store the source of a layer's or a loss's passes, and return its key."""
@@ -140,100 +140,101 @@ class Writer:
             self.sources[key] = source_of(kind)
         return key
 
-    def first(self, scope: Scope) -> bool:
-        """Store the input of the model, and return whether it is stored in full."""
-        self.input = self.packed(scope["X"])
-        return "n" not in self.input
+    # --- passes: `given` is whether the page can compute what the layer receives ---------------
 
-    # --- passes: each returns whether the page can compute what the layer returns ----------------
-
-    def forward(self, path: str, scope: Scope, X: bool) -> bool:
+    def forward(self, path: str, given: bool) -> None:
+        scope = self.step.scope(path)
         entry = self.open(path, scope)
-        edge = self.edge(scope, path, "forward", "X", X)
-        if path == "" and edge is None:
-            edge = self.input
+        self.receive(scope, "X", given)
         with within(scope.call):
-            entry["forward"] = self.steps(scope, path, scope.derivation.forward, "forward")
-        if edge is not None:
-            entry["values"]["X"] = edge
-        return self.passed(path, "forward", "Y")
+            entry["forward"] = self.steps(scope, scope.derivation.forward, "forward")
 
-    def backward(self, path: str, dY: bool) -> bool:
+    def backward(self, path: str, given: bool) -> None:
         scope, entry = self.step.scope(path), self.scopes[path]
+        entry["backward"] = []
         if "dY" not in scope:
-            entry["backward"] = []
-            return False
-        edge = self.edge(scope, path, "backward", "dY", dY)
-        if edge is not None:
-            entry["values"]["dY"] = edge
+            return  # nothing learns before this layer
+        self.receive(scope, "dY", given)
         with within(scope.call):
-            entry["backward"] = self.steps(scope, path, scope.derivation.backward, "backward")
-        return self.passed(path, "backward", "dX")
+            entry["backward"] = self.steps(scope, scope.derivation.backward, "backward")
 
-    def loss(self, scope: Scope, P: bool) -> None:
+    def loss(self, given: bool) -> None:
+        scope = self.step.scope("loss")
         entry = self.open("loss", scope)
-        edge = self.edge(scope, "loss", "forward", "P", P)
-        if edge is not None:
-            entry["values"]["P"] = edge
-        entry["forward"] = self.steps(scope, "loss", scope.derivation.forward, "forward")
-        entry["backward"] = self.steps(scope, "loss", scope.derivation.backward, "backward")
+        self.receive(scope, "P", given)
+        entry["forward"] = self.steps(scope, scope.derivation.forward, "forward")
+        entry["backward"] = self.steps(scope, scope.derivation.backward, "backward")
 
-    def edge(self, scope: Scope, path: str, direction: str, name: str, ok: bool) -> Packed | None:
-        """What a pass receives, if the page does not compute it; hooks may have changed it."""
-        ok = ok and not self.step.edited
-        packed = None if ok else self.packed(scope[name])
-        if ok or (packed is not None and "n" not in packed):
-            self.known[path].add(name)
-        if path and not ok:
-            self.live = False
-        return packed
-
-    def passed(self, path: str, direction: str, name: str) -> bool:
-        return name in self.known[path]
+    def receive(self, scope: Scope, name: str, given: bool) -> None:
+        """Store what a pass receives if the page does not compute it, or if a hook changed it."""
+        given = given and not self.step.edited
+        if not given:
+            packed = self.packed(scope[name])
+            self.scopes[scope.path]["values"][name] = packed
+            given = in_full(packed)
+            self.live = self.live and given and (scope.path, name) == ("", "X")
+        if given:
+            self.known[scope.path].add(name)
 
     # --- steps -----------------------------------------------------------------------------
 
     def steps(
-        self, scope: Scope, path: str, steps: Sequence[Step], direction: str, times: Any = None
+        self, scope: Scope, steps: Sequence[Step], direction: str, times: Sequence[int | None] = ()
     ) -> list[dict[str, Any]]:
+        """The steps of a direction, or of a loop with these rounds."""
         found = []
         for step in steps:
             if isinstance(step, Loop):
-                body = self.steps(scope, path, step.body, direction, step.times(scope))
+                body = self.steps(scope, step.body, direction, step.times(scope))
                 found.append(
                     {"kind": "loop", "reverse": step.reverse, "of": step.along, "body": body}
                 )
                 continue
             if isinstance(step, Through):
-                ok = self.through(step, scope, path)
-            seen = scope if times is None else scope.at(times[0])
-            if seen.find(step.symbol) is None:
-                continue  # a gradient of tokens, which have none
-            if not isinstance(step, Through):
-                reads = (step.of,) if isinstance(step, Arrange) else step.operands
-                ok = not isinstance(step, Given) and self.known[path].issuperset(reads)
-            new = self.step.replaced.get((path, direction, step.symbol))
-            entry = self.described(step, seen) | {"line": self.line(path, step.symbol, direction)}
-            if isinstance(step, Arrange) and ok:
-                entry["from"] = [arrangement(step, scope.at(t)) for t in times or [None]]
-            if not ok or new is not None:
-                kept = scope[step.symbol] if new is None else new
-                entry["value"] = self.value(kept)
-                self.live = self.live and (type(step) is Given or (new is None and ok))
-                ok = not isinstance(entry["value"], dict) or "n" not in entry["value"]
-            if ok:
-                self.known[path].add(step.symbol)
-            found.append(entry)
+                self.through(step, scope)
+            seen = scope.at(times[0]) if times else scope
+            if seen.find(step.symbol) is not None:
+                found.append(self.computed(step, scope, direction, times or [None]))
+            elif isinstance(step, Through):  # tokens have no gradient, but the layer's W has one
+                found.append(self.described(step, scope, direction))
         return found
 
-    def through(self, step: Through, scope: Scope, path: str) -> bool:
-        inner = run.path_inside(path, step.child)
-        given = step.of in self.known[path]
-        if step.back:
-            return self.backward(inner, given)
-        return self.forward(inner, self.step.scope(inner), given)
+    def computed(
+        self, step: Step, scope: Scope, direction: str, times: Sequence[int | None]
+    ) -> dict[str, Any]:
+        """A step, with its value if the page cannot compute it."""
+        path, known = scope.path, self.known[scope.path]
+        entry = self.described(step, scope.at(times[0]), direction)
+        if isinstance(step, Through):
+            inner = run.path_inside(path, step.child)
+            follows = ("dX" if step.back else "Y") in self.known[inner] and not self.step.edited
+        else:
+            reads = (step.of,) if isinstance(step, Arrange) else step.operands
+            follows = not isinstance(step, Given) and known.issuperset(reads)
+        if isinstance(step, Arrange) and follows:
+            entry["from"] = [arrangement(step, scope.at(t)) for t in times]
+        key = (path, direction, step.symbol)
+        if key in self.step.replaced and step.symbol not in PASSED_ON:
+            follows = False
+        if not follows:
+            entry["value"] = self.value(scope[step.symbol])
+            constant = isinstance(step, Given) and run.has_steps(scope.layer)
+            if not constant:
+                entry["recorded"] = True
+                self.live = False
+        if key in self.step.replaced and step.symbol in PASSED_ON:
+            entry["returned"] = self.value(self.step.replaced[key])
+            self.live = False
+        if follows or in_full(entry["value"]):
+            known.add(step.symbol)
+        return entry
 
-    def described(self, step: Step, scope: Scope) -> dict[str, Any]:
+    def through(self, step: Through, scope: Scope) -> None:
+        inner = run.path_inside(scope.path, step.child)
+        given = step.of in self.known[scope.path]
+        (self.backward if step.back else self.forward)(inner, given)
+
+    def described(self, step: Step, scope: Scope, direction: str) -> dict[str, Any]:
         """What a step computes, and how, without its value."""
         entry: dict[str, Any] = {
             "kind": type(step).__name__.lower() if type(step) in KINDS else "given",
@@ -242,7 +243,8 @@ class Writer:
             "text": step.formula,
             "code": step.code,
             "words": step.words,
-            "reads": [n for n in step.operands if n != "t"],
+            "reads": [n for n in step.operands if n != "t" or isinstance(step, Let)],
+            "line": self.line(scope.path, step.symbol, direction),
         }
         if isinstance(step, Let):
             entry["tree"] = tree(step.code)
@@ -264,13 +266,18 @@ class Writer:
 
     # --- values ----------------------------------------------------------------------------
 
-    def packed(self, array: Array) -> Packed:
-        return full(array) if np.size(array) <= self.count else reduced(array)
+    def packed(self, array: Any, count: int | None = None) -> Packed:
+        return full(array) if np.size(array) <= (count or self.count) else reduced(array)
 
     def value(self, value: Any) -> Any:
         """A number, or an array."""
         A = np.asarray(value)
         return number(A) if A.ndim == 0 else self.packed(A)
+
+
+def in_full(value: Any) -> bool:
+    """Whether a stored value has all its numbers."""
+    return not isinstance(value, dict) or "n" not in value
 
 
 KINDS = {Let, Arrange, Join, Sum, Max, Carry, Through}

@@ -33,8 +33,8 @@ COMPARE = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-SAME = {"logical_and": "and", "logical_or": "or", "logical_not": "not", "int64": "plus"}
-CONSTANTS = {"pi": math.pi, "inf": "inf"}  # JSON has no infinity
+SAME = {"logical_and": "and", "logical_or": "or", "logical_not": "not", "int64": "trunc"}
+CONSTANTS = {"pi": math.pi, "inf": "Infinity"}  # JSON has no infinity
 
 
 def tree(code: str) -> Any:

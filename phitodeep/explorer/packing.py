@@ -15,6 +15,8 @@ Packed = dict[str, Any]
 SIDE = 64  # the cells of a thumbnail along each axis
 TOP = 64  # the largest numbers of a reduced array that are stored exactly
 BINS = 40
+EXACT = 1 << 12  # numbers of an array that keep all digits of float64
+MISSING = -128  # in a thumbnail: a number that is not finite
 
 
 def full(array: Any) -> Packed:
@@ -23,22 +25,27 @@ def full(array: Any) -> Packed:
     found: Packed = {"shape": list(A.shape)}
     if A.size and (A == A.flat[0]).all():
         return found | {"all": number(A.flat[0])}
-    if A.dtype.kind in "biu" or (np.isfinite(A).all() and A.max(initial=0) < 256 and _whole(A)):
-        kind = "u1" if A.min(initial=0) >= 0 and A.max(initial=0) < 256 else "i4"
-    else:
-        kind = "f4"
+    kind = _kind(A)
     with np.errstate(over="ignore"):
         return found | {"as": kind, "data": text(A.astype(f"<{kind}"))}
 
 
-def _whole(A: Array) -> bool:
-    return bool(((A >= 0) & (A == np.floor(A))).all())
+def _kind(A: Array) -> str:
+    """The smallest type that holds all numbers exactly; in a large array, float32 is enough."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        for kind in ("u1", "i4", "f4"):
+            if np.array_equal(A.astype(kind), A, equal_nan=kind == "f4"):
+                return kind
+        fits = np.array_equal(np.isinf(A.astype("f4")), np.isinf(A))
+    return "f4" if fits and A.size > EXACT else "f8"
 
 
 def number(value: Any) -> float | str:
-    """A number for JSON, which has no words for infinity and NaN."""
+    """A number for JSON, which has no infinity and no NaN: JavaScript's words stand for them."""
     value = float(value)
-    return value if np.isfinite(value) else str(value)
+    if np.isfinite(value):
+        return value
+    return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def text(A: Array) -> str:
@@ -49,22 +56,25 @@ def reduced(array: Any) -> Packed:
     """A thumbnail of an array with `n` numbers, its largest numbers and its histogram.
 
     A cell of the thumbnail is the number of largest size in its block, since a mean would hide
-    spikes.
+    spikes. Infinity and NaN come before all numbers.
     """
     A = np.asarray(array, np.float64)
     flat = A.reshape(-1)
     finite = np.where(np.isfinite(flat), flat, 0)
+    size = np.where(np.isfinite(flat), np.abs(flat), np.inf)
     scale = float(np.abs(finite).max(initial=0)) or 1.0
-    small = _blocks(finite.reshape(-1, A.shape[-1]))
-    top = np.argsort(-np.abs(finite), kind="stable")[:TOP]
-    counts, edges = np.histogram(finite, BINS)
+    thumb = _blocks(finite.reshape(-1, A.shape[-1]))
+    spoilt = _blocks(np.isinf(size).astype(float).reshape(-1, A.shape[-1]))
+    cells = np.where(spoilt > 0, MISSING, np.round(127 * (thumb / scale)))
+    top = np.argsort(-size, kind="stable")[:TOP]
+    counts, edges = np.histogram(finite[np.isfinite(flat)], BINS)
     return {
         "shape": list(A.shape),
         "n": A.size,
         "thumb": {
-            "shape": list(small.shape),
+            "shape": list(thumb.shape),
             "scale": scale,
-            "data": text(np.round(127 * small / scale).astype(np.int8)),
+            "data": text(cells.astype(np.int8)),
         },
         "top": [[int(i), number(flat[i])] for i in top],
         "histogram": {"counts": counts.tolist(), "from": float(edges[0]), "to": float(edges[-1])},

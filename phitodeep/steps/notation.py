@@ -23,8 +23,9 @@ LETTERS = ["alpha", "beta", "gamma", "delta", "mu", "sigma", "theta", "pi", "phi
 GREEK = {name: unicodedata.lookup(f"GREEK SMALL LETTER {name}") for name in LETTERS}
 GREEK["eps"] = unicodedata.lookup("GREEK SMALL LETTER EPSILON")
 GREEK["Phi"] = unicodedata.lookup("GREEK CAPITAL LETTER PHI")
-FUNCTIONS = {  # np.name -> name in formulas
+FUNCTIONS = {  # name in code -> name in formulas
     **dict.fromkeys(["exp", "log", "tanh", "sin", "cos", "log1p", "expm1", "sign", "cosh", "sinh"]),
+    "erf": "erf",
     "clip": "clip",
     "maximum": "max",
     "minimum": "min",
@@ -261,7 +262,7 @@ class _Writer:
 
     def _Call(self, node: ast.Call) -> tuple[str, int]:
         style = self.style
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else "?"
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
         args = [self.write(a) for a in node.args]
         if name == "where":
             return style.choice(args[0], args[1], args[2]), 0

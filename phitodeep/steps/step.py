@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phitodeep.functional import erf
 from phitodeep.steps.mathml import MATHML
 from phitodeep.steps.notation import LATEX, PLAIN, Plain
 from phitodeep.types import Array
@@ -322,7 +323,7 @@ class Through(Step):
 # --- expressions -------------------------------------------------------------------------------
 
 
-_NUMPY = {"np": np}
+FUNCTIONS = {"np": np, "erf": erf}  # what an expression may use; NumPy has no erf
 
 
 @functools.lru_cache(maxsize=4096)
@@ -337,13 +338,13 @@ def names_in(code: str) -> tuple[str, ...]:
         (n for n in ast.walk(ast.parse(code, mode="eval")) if isinstance(n, ast.Name)),
         key=lambda n: (n.lineno, n.col_offset),
     )
-    return tuple(dict.fromkeys(n.id for n in nodes if n.id != "np"))
+    return tuple(dict.fromkeys(n.id for n in nodes if n.id not in FUNCTIONS))
 
 
 def evaluate(code: str, symbols: Any) -> Any:
-    """The value of an expression of `np` and the symbols; what overflows is infinity.
+    """The value of an expression of `np`, `erf` and the symbols; what overflows is infinity.
 
     The text is always part of a derivation or typed by the user, never read from a file.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        return eval(_compiled(code), _NUMPY, symbols)
+        return eval(_compiled(code), FUNCTIONS, symbols)

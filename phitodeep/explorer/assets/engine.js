@@ -1,7 +1,26 @@
 // Runs the steps of a document: the same step of training, or one with another weight.
+//
+// A value is a Tensor, a Reduced array, or null if the page cannot know it.
 
-import { Reduced, Tensor, einsum, largest, origins, product, unpacked } from "./tensor.js";
+import { Reduced, Tensor, einsum, largest, origins, product, scalar, unpacked } from "./tensor.js";
 import { elementwise } from "./expression.js";
+
+export const FORMAT = "phitodeep.trace";
+export const VERSION = 1;
+
+// The document itself, if this page can read it.
+export function checked(doc) {
+  if (doc?.format !== FORMAT) {
+    throw new Error(`A document of the explorer has the format "${FORMAT}", and this one has not.`);
+  }
+  if (doc.version !== VERSION) {
+    throw new Error(
+      `This page reads version ${VERSION} of the document, and this one has version ` +
+        `${doc.version}: save it and the page with the same version of phitodeep.`,
+    );
+  }
+  return doc;
+}
 
 // A pass through all steps.
 //   given    parameters that replace those of the document, by key
@@ -9,6 +28,8 @@ import { elementwise } from "./expression.js";
 export class Pass {
   constructor(doc, { given = {}, sample = null } = {}) {
     Object.assign(this, { doc, given, sample });
+    this.nudged = Object.keys(given).length > 0;
+    this.clock = 0; // counts the values as they are computed
     this.scopes = new Map();
     for (const [path, scope] of Object.entries(doc.scopes)) {
       this.scopes.set(path, new Scope(this, path, scope));
@@ -27,13 +48,13 @@ export class Pass {
 
   run() {
     this.forward();
-    this.get("loss").run("backward", null);
-    this.get("").run("backward", this.get("loss").find("dP"));
+    const dP = this.get("loss").run("backward", null);
+    this.get("").run("backward", dP);
     return this;
   }
 
   get loss() {
-    return this.get("loss").find("L")?.data[0] ?? NaN;
+    return this.get("loss").find("L")?.data?.[0] ?? NaN;
   }
 
   parameter(key) {
@@ -51,22 +72,50 @@ export function memory(doc, key, packed, make = unpacked) {
   return known.get(key);
 }
 
+const ENDS = { forward: ["X", "Y"], backward: ["dY", "dX"] }; // what a layer receives and returns
+const LOSS_ENDS = { forward: ["P", "L"], backward: [null, "dP"] };
+const WEIGHTS = new Set(["w", "v"]); // of the terms of a loss: by element and by row
+
 // The symbols of one layer, or of the loss. In a loop, a symbol has a value for each t.
 export class Scope {
   constructor(pass, path, data) {
     Object.assign(this, { pass, path, data });
     this.values = new Map();
     this.series = new Map();
+    this.returned = new Map(); // what a hook returned instead of what the layer computed
+    this.order = new Map(); // when a symbol was computed, by symbol and t
     this.t = null;
     this.before = null; // the previous t of the loop
-    for (const [name, key] of Object.entries(data.params)) this.values.set(name, pass.parameter(key));
+    for (const [name, key] of Object.entries(data.params)) {
+      this.values.set(name, pass.parameter(key));
+    }
     for (const [name, value] of Object.entries(data.values)) {
-      this.values.set(name, memory(pass.doc, `${path} ${name}`, value));
+      if (this.changed(name)) continue;
+      this.values.set(name, this.shared(name, memory(pass.doc, `${path} ${name}`, value)));
     }
   }
 
-  // The value of a symbol as seen in round t, or null if there is none.
+  // Whether a layer receives another value in this pass than the one that was recorded.
+  changed(name) {
+    if (name === "dY") return this.pass.nudged || this.pass.sample !== null;
+    return this.pass.nudged && (name === "P" || (name === "X" && this.path !== ""));
+  }
+
+  // Whether what was recorded of a direction is not so in this pass.
+  stale(direction) {
+    const { nudged, sample } = this.pass;
+    return nudged || (sample !== null && (direction === "backward" || this.path === "loss"));
+  }
+
+  // The value of a symbol as seen in round t, or null if there is none: of what a layer returned,
+  // as hooks left it.
   find(symbol, t = this.t) {
+    return this.returned.get(symbol) ?? this.read(symbol, t);
+  }
+
+  // The same for the steps of the layer itself, which go on with what they computed.
+  read(symbol, t = this.t) {
+    if (symbol === "t" && t !== null) return scalar(t);
     const rounds = this.series.get(symbol);
     if (!rounds) return this.values.get(symbol) ?? null;
     if (t !== null) return rounds[t] ?? null;
@@ -75,6 +124,7 @@ export class Scope {
   }
 
   set(symbol, value) {
+    this.order.set(timed(symbol, this.t), this.pass.clock++);
     if (this.t === null) this.values.set(symbol, value);
     else {
       if (!this.series.has(symbol)) this.series.set(symbol, []);
@@ -83,83 +133,100 @@ export class Scope {
     }
   }
 
-  run(direction, given) {
-    const [input, output] = direction === "forward" ? ["X", "Y"] : ["dY", "dX"];
-    const name = this.path === "loss" ? "P" : input;
-    if (given && !(name in this.data.values)) this.values.set(name, given);
-    this.perform(this.data[direction]);
-    return this.find(output);
+  // When a symbol was computed: values have the numbers 0, 1, 2, ...
+  when(symbol, t) {
+    return this.order.get(timed(symbol, t)) ?? -1;
   }
 
-  perform(steps) {
+  // Run the steps of a direction, given what the layer receives; return what it returns.
+  run(direction, given) {
+    const [received, returned] = (this.path === "loss" ? LOSS_ENDS : ENDS)[direction];
+    if (received && !(received in this.data.values)) this.set(received, given);
+    this.perform(this.data[direction], direction);
+    return this.find(returned);
+  }
+
+  perform(steps, direction) {
     for (const step of steps) {
       if (step.kind !== "loop") {
-        this.set(step.symbol, this.result(step));
+        this.set(step.symbol, this.result(step, direction));
+        if ("returned" in step && !this.stale(direction)) {
+          this.returned.set(step.symbol, memory(this.pass.doc, step, step.returned));
+        }
         continue;
       }
       this.before = null;
       for (const t of this.times(step)) {
         this.t = t;
-        this.perform(step.body);
+        this.perform(step.body, direction);
         this.before = t;
       }
       this.t = this.before = null;
     }
   }
 
+  // The values of t in a loop, in order.
   times(loop) {
-    const T = this.find(loop.of, null).shape[1];
+    const T = this.read(loop.of, null)?.shape[1] ?? 0;
     const times = Array.from({ length: T }, (_, t) => t);
     return loop.reverse ? times.reverse() : times;
   }
 
-  result(step) {
+  result(step, direction) {
     const inner = step.kind === "through" ? this.through(step) : null;
-    const value = "value" in step ? this.stored(step) : inner ?? this.computed(step);
-    return this.shared(step.symbol, value);
+    if ("value" in step) return this.stored(step, direction);
+    return inner ?? this.computed(step);
   }
 
   through(step) {
     const direction = step.back ? "backward" : "forward";
-    return this.pass.get(step.path).run(direction, this.find(step.of));
+    return this.pass.get(step.path).run(direction, this.read(step.of));
   }
 
   // A value that the document has; in a loop, of round t.
-  stored(step) {
-    const value = memory(this.pass.doc, `${this.path} ${step.symbol}`, step.value);
-    return this.t === null || value instanceof Reduced ? value : sliced(value, this.t);
+  stored(step, direction) {
+    if (step.recorded && this.stale(direction)) return null;
+    const value = memory(this.pass.doc, step, step.value);
+    return this.t === null || value instanceof Reduced
+      ? this.shared(step.symbol, value)
+      : sliced(value, this.t);
   }
 
   computed(step) {
-    const operands = step.reads.map((name) => this.find(name));
-    if (step.kind === "arrange") return arranged(this.find(step.of), this.origin(step));
-    if (operands.some((value) => !(value instanceof Tensor) && step.kind !== "carry")) return null;
-    if (step.kind === "let") {
-      return elementwise(step.tree, Object.fromEntries(step.reads.map((n, k) => [n, operands[k]])));
-    }
-    if (step.kind === "sum") return einsum(step.letters, step.out, operands);
-    if (step.kind === "max") return largest(step.letters, step.out, operands);
-    if (step.kind === "join") return joined(operands);
+    if (step.kind === "arrange") return arranged(this.read(step.of), this.origin(step));
     if (step.kind === "carry") {
-      return this.before === null ? this.find(step.start, null) : this.find(step.of, this.before);
+      const first = this.before === null;
+      return first ? this.read(step.start, null) : this.read(step.of, this.before);
     }
-    return null;
+    const operands = step.reads.map((name) => this.read(name));
+    if (!operands.every((value) => value instanceof Tensor)) return null;
+    switch (step.kind) {
+      case "let":
+        return elementwise(step.tree, new Map(step.reads.map((name, k) => [name, operands[k]])));
+      case "sum":
+        return einsum(step.letters, step.out, operands);
+      case "max":
+        return largest(step.letters, step.out, operands);
+      case "join":
+        return joined(operands);
+      default:
+        return null;
+    }
   }
 
   // Where the cells of an arranged array come from, as an array with its shape.
   origin(step, t = this.t) {
+    const { doc } = this.pass;
     const [first, ...more] = step.from;
     const from = more.length ? step.from[this.times(this.loopOf(step)).indexOf(t)] : first;
-    const known = memory(this.pass.doc, "origins", null, () => new Map());
-    if (!known.has(from)) known.set(from, { shape: from.shape, cells: origins(from) });
-    return known.get(from);
+    return memory(doc, from, from, () => ({ shape: from.shape, cells: origins(from) }));
   }
 
-  // With one sample, only its share of the loss counts.
+  // With one sample, only its terms of the loss count.
   shared(symbol, value) {
     const { sample, doc } = this.pass;
-    const counts = this.path === "loss" && (symbol === "counted" || /^d(P|_each)$/.test(symbol));
-    if (sample === null || !counts || !(value instanceof Tensor)) return value;
+    if (sample === null || this.path !== "loss" || !WEIGHTS.has(symbol)) return value;
+    if (!(value instanceof Tensor)) return null;
     const share = new Tensor(value.shape);
     const size = value.size / doc.samples;
     const [from, to] = [sample * size, (sample + 1) * size];
@@ -168,7 +235,10 @@ export class Scope {
   }
 
   loopOf(step) {
-    return [...this.data.forward, ...this.data.backward].find((s) => s.body?.includes(step));
+    return memory(this.pass.doc, `loops ${this.path}`, null, () => {
+      const loops = [...this.data.forward, ...this.data.backward].filter((s) => s.body);
+      return new Map(loops.flatMap((loop) => loop.body.map((inner) => [inner, loop])));
+    }).get(step);
   }
 
   // The round of the loop before round t, or null for the first one.
@@ -177,6 +247,8 @@ export class Scope {
     return times[times.indexOf(t) - 1] ?? null;
   }
 }
+
+const timed = (symbol, t) => (t === null ? symbol : `${symbol} ${t}`);
 
 function arranged(tensor, { shape, cells }) {
   if (!(tensor instanceof Tensor)) return null;
@@ -201,6 +273,8 @@ function joined(tensors) {
 
 // The values of all rounds (N, T, ...) of a symbol (N, ...).
 function stacked(rounds) {
+  const other = rounds.find((value) => !(value instanceof Tensor));
+  if (other !== undefined) return other; // unknown, or an array of all rounds that is reduced
   const [N, ...rest] = rounds[0].shape;
   const size = product(rest);
   const result = new Tensor([N, rounds.length, ...rest]);
@@ -213,6 +287,7 @@ function stacked(rounds) {
   return result;
 }
 
+// The value (N, ...) of round t.
 function sliced(tensor, t) {
   const [N, T, ...rest] = tensor.shape;
   const size = product(rest);
@@ -223,7 +298,7 @@ function sliced(tensor, t) {
   return result;
 }
 
-// A symbol, and the step that computes it, if one does.
+// The step that computes a symbol, if one does; in one direction only, if it is given.
 export function stepOf(scope, symbol, direction) {
   for (const side of direction ? [direction] : ["forward", "backward"]) {
     for (const step of scope.data[side]) {

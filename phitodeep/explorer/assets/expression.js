@@ -14,6 +14,7 @@ const CALLS = {
   xor: (a, b) => Number(!a !== !b),
   neg: (a) => -a,
   plus: (a) => a,
+  trunc: Math.trunc,
   not: (a) => Number(!a),
   "<": (a, b) => Number(a < b),
   "<=": (a, b) => Number(a <= b),
@@ -76,21 +77,20 @@ export function symbolsIn(tree) {
 export function evaluated(tree, numberOf) {
   if (typeof tree === "number") return tree;
   if (typeof tree === "string") return numberOf(tree);
-  if (tree[0] === "number") return Number(tree[1] === "inf" ? Infinity : tree[1]);
+  if (tree[0] === "number") return Number(tree[1]);
   return CALLS[tree[0]](...tree.slice(1).map((part) => evaluated(part, numberOf)));
 }
 
-// The value for all cells, given the arrays of its symbols, which broadcast.
+// The value for all cells, given the arrays of its symbols, by name, which broadcast.
 export function elementwise(tree, tensors) {
-  const names = Object.keys(tensors);
-  const result = new Tensor(broadcast(names.map((name) => tensors[name].shape)));
-  const at = names.map(() => 0);
-  const read = closure(
-    tree,
-    Object.fromEntries(names.map((name, k) => [name, () => tensors[name].data[at[k]]])),
-  );
-  visit(result.shape, names.map((name) => stretched(tensors[name], result.shape)), (i, places) => {
-    for (let k = 0; k < at.length; k++) at[k] = places[k];
+  const all = [...tensors.values()];
+  const result = new Tensor(broadcast(all.map((tensor) => tensor.shape)));
+  let at;
+  const reads = [...tensors].map(([name, { data }], k) => [name, () => data[at[k]]]);
+  const read = closure(tree, new Map(reads));
+  const ways = all.map((tensor) => stretched(tensor, result.shape));
+  visit(result.shape, ways, (i, places) => {
+    at = places;
     result.data[i] = read();
   });
   return result;
@@ -98,7 +98,7 @@ export function elementwise(tree, tensors) {
 
 // A function without arguments for each part of an expression.
 function closure(tree, reads) {
-  if (typeof tree === "string") return reads[tree];
+  if (typeof tree === "string") return reads.get(tree);
   if (typeof tree === "number" || tree[0] === "number") {
     const value = evaluated(tree);
     return () => value;
@@ -158,7 +158,7 @@ export function written(tree, above = 0) {
   if (typeof tree === "number") return String(tree);
   if (typeof tree === "string") return tree;
   const [call, a, b] = tree;
-  if (call === "number") return a === "inf" ? "∞" : String(+Number(a).toPrecision(4));
+  if (call === "number") return a === "Infinity" ? "∞" : String(+Number(a).toPrecision(4));
   const binding = BINDING[call] ?? (tree.length === 3 && /\W|and|or/.test(call) ? 1 : 9);
   let text;
   if (call === "neg") text = `−${written(a, 4)}`;

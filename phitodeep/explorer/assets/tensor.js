@@ -49,7 +49,14 @@ export function strides(shape) {
 
 // --- the arrays of a document --------------------------------------------------------------------
 
-const KINDS = { f4: Float32Array, u1: Uint8Array, u2: Uint16Array, i1: Int8Array, i4: Int32Array };
+const KINDS = {
+  f8: Float64Array,
+  f4: Float32Array,
+  u1: Uint8Array,
+  u2: Uint16Array,
+  i1: Int8Array,
+  i4: Int32Array,
+};
 
 export function decoded(text, kind) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -68,14 +75,20 @@ export function unpacked(packed) {
   return new Tensor(packed.shape, Float64Array.from(decoded(packed.data, packed.as)));
 }
 
-// A thumbnail of an array that is too large for the document, and its largest numbers.
+// A thumbnail of an array that is too large for the document, and its largest numbers: pairs of a
+// place and a value.
 export class Reduced {
   constructor({ shape, n, thumb, top, histogram }) {
-    Object.assign(this, { shape, size: n, top, histogram });
-    const data = Float64Array.from(decoded(thumb.data, "i1"), (v) => (v * thumb.scale) / 127);
+    Object.assign(this, { shape, size: n, histogram });
+    this.top = top.map(([place, value]) => [place, Number(value)]);
+    const data = Float64Array.from(decoded(thumb.data, "i1"), (v) =>
+      v === MISSING ? NaN : (v / 127) * thumb.scale,
+    );
     this.thumb = new Tensor(thumb.shape, data);
   }
 }
+
+const MISSING = -128; // a number that is not finite
 
 // --- arrangements ----------------------------------------------------------------------------------
 
@@ -96,21 +109,39 @@ export function origins({ shape, start, strides: steps, each, cells }) {
   return found;
 }
 
-// Calls back for each cell in order, with its number and its place for each of several strides.
-export function visit(shape, steps, call) {
-  const size = product(shape);
-  const cell = new Array(shape.length).fill(0);
-  const at = steps.map(() => 0);
-  for (let i = 0; i < size; i++) {
-    call(i, at);
-    for (let axis = shape.length - 1; axis >= 0; axis--) {
-      const last = ++cell[axis] === shape[axis];
-      if (last) cell[axis] = 0;
-      const move = last ? 1 - shape[axis] : 1;
-      for (let k = 0; k < at.length; k++) at[k] += move * steps[k][axis];
-      if (!last) break;
-    }
+// The same axes in fewer and longer loops, outermost first: without those of size 1, and with two
+// as one where every array goes through both as through one. An axis has its `size`, and `steps`:
+// how far each array moves along it.
+function merged(axes) {
+  const found = [];
+  for (const axis of axes) {
+    if (axis.size === 1) continue;
+    const outer = found.at(-1);
+    if (outer?.steps.every((step, k) => step === axis.size * axis.steps[k])) {
+      found[found.length - 1] = { size: outer.size * axis.size, steps: axis.steps };
+    } else found.push(axis);
   }
+  return found;
+}
+
+// Calls back for each cell in order, with its number and its place for each of several strides.
+export function visit(shape, ways, call) {
+  const axes = merged(shape.map((size, k) => ({ size, steps: ways.map((own) => own[k]) })));
+  const at = ways.map(() => 0);
+  let number = 0;
+  const walk = (level) => {
+    if (level === axes.length) {
+      call(number++, at);
+      return;
+    }
+    const { size, steps } = axes[level];
+    for (let n = 0; n < size; n++) {
+      walk(level + 1);
+      for (let k = 0; k < at.length; k++) at[k] += steps[k];
+    }
+    for (let k = 0; k < at.length; k++) at[k] -= size * steps[k];
+  };
+  walk(0);
 }
 
 // The strides of an array as broadcasting stretches it to a shape.
@@ -150,59 +181,65 @@ export function indexing(letters, tensors) {
   return { sizes, steps };
 }
 
+// An array of zeros for the letters of a result, and its strides by letter.
+function indexed(out, sizes) {
+  const result = new Tensor([...out].map((letter) => sizes[letter] ?? 1));
+  const own = strides(result.shape);
+  return [result, Object.fromEntries([...out].map((letter, axis) => [letter, own[axis]]))];
+}
+
 // The sum of products over the letters that `out` does not have; "1" in `out` is an axis of size 1.
 export function einsum(letters, out, tensors) {
+  if (tensors.length > 2) return einsum(...paired(letters, out, tensors));
   const { sizes, steps } = indexing(letters, tensors);
-  const kept = [...out].filter((letter) => letter !== "1");
-  const along = Object.keys(sizes).filter((letter) => !kept.includes(letter));
-  const result = new Tensor([...out].map((letter) => (letter === "1" ? 1 : sizes[letter])));
-  const lengths = along.map((letter) => sizes[letter]);
-  const moves = steps.map((own) => along.map((letter) => own[letter] ?? 0));
-  const [A, B] = tensors.map((tensor) => tensor.data);
-  const sum = B ? summer(A, B, lengths, ...moves) : summer(A, ONE, lengths, moves[0], ZERO);
-  visit(
-    kept.map((letter) => sizes[letter]),
-    steps.map((own) => kept.map((letter) => own[letter] ?? 0)),
-    (i, [a, b]) => {
-      result.data[i] = sum(a, b ?? 0, 0);
-    },
-  );
+  const [result, own] = indexed(out, sizes);
+  const [left, right = {}] = steps;
+  const axes = Object.entries(sizes).map(([letter, size]) => ({
+    size,
+    steps: [left, right, own].map((by) => by[letter] ?? 0),
+  }));
+  const jump = ({ steps }) => steps.reduce((a, b) => a + b);
+  axes.sort((a, b) => jump(b) - jump(a)); // neighbours in memory in the innermost loop
+  add(merged(axes), 0, tensors[0].data, 0, tensors[1]?.data ?? ONE, 0, result.data, 0);
   return result;
 }
 
 const ONE = Float64Array.of(1);
-const ZERO = new Array(16).fill(0);
 
-// A function that sums products of A and B from two places on, one loop for each summed letter.
-function summer(A, B, lengths, a, b) {
-  const last = lengths.length - 1;
-  if (last < 0) return (i, j) => A[i] * B[j];
-  return function sum(i, j, level) {
-    const [n, di, dj] = [lengths[level], a[level], b[level]];
-    let total = 0;
-    if (level === last) {
-      for (let k = 0; k < n; k++) total += A[i + k * di] * B[j + k * dj];
-    } else {
-      for (let k = 0; k < n; k++) total += sum(i + k * di, j + k * dj, level + 1);
-    }
-    return total;
-  };
+// The same sum with the first two of its tensors multiplied.
+function paired([first, second, ...others], out, [A, B, ...rest]) {
+  const later = out + others.join("");
+  const both = [...new Set(first + second)].filter((letter) => later.includes(letter)).join("");
+  return [[both, ...others], out, [einsum([first, second], both, [A, B]), ...rest]];
 }
 
-export function largest([letters], out, [tensor]) {
-  const { sizes, steps } = indexing([letters], [tensor]);
-  const kept = [...out].filter((letter) => letter !== "1");
-  const along = Object.keys(sizes).filter((letter) => !kept.includes(letter));
-  const result = new Tensor([...out].map((letter) => (letter === "1" ? 1 : sizes[letter])));
-  const [own] = steps;
-  const lengths = along.map((letter) => sizes[letter]);
-  visit(kept.map((l) => sizes[l]), [kept.map((l) => own[l])], (i, [start]) => {
-    let top = -Infinity;
-    visit(lengths, [along.map((l) => own[l])], (_, [at]) => {
-      const value = tensor.data[start + at];
-      if (value > top || Number.isNaN(value)) top = value;
-    });
-    result.data[i] = top;
+// Adds the products of A and B to R, from a place in each on, in the loops from a level on.
+function add(loops, level, A, a, B, b, R, r) {
+  if (level === loops.length) {
+    R[r] += A[a] * B[b];
+    return;
+  }
+  const { size, steps } = loops[level];
+  const [da, db, dr] = steps;
+  if (level < loops.length - 1) {
+    for (let k = 0; k < size; k++) add(loops, level + 1, A, a + k * da, B, b + k * db, R, r + k * dr);
+  } else if (dr === 0) {
+    let total = 0;
+    for (let k = 0; k < size; k++) total += A[a + k * da] * B[b + k * db];
+    R[r] += total;
+  } else {
+    for (let k = 0; k < size; k++) R[r + k * dr] += A[a + k * da] * B[b + k * db];
+  }
+}
+
+// The largest elements along the letters that `out` does not have; NaN is larger than all numbers.
+export function largest(letters, out, [tensor]) {
+  const { sizes, steps } = indexing(letters, [tensor]);
+  const [result, own] = indexed(out, sizes);
+  const [A, R] = [tensor.data, result.data.fill(-Infinity)];
+  const ways = [steps[0], own].map((by) => Object.keys(sizes).map((letter) => by[letter] ?? 0));
+  visit(Object.values(sizes), ways, (_, [a, r]) => {
+    if (A[a] > R[r] || Number.isNaN(A[a])) R[r] = A[a];
   });
   return result;
 }

@@ -4,123 +4,128 @@
 
 import { Tensor, indexing, product } from "./tensor.js";
 import { addends, evaluated, factors, symbolsIn, taken, written } from "./expression.js";
-import { stepOf } from "./engine.js";
+import { memory, stepOf } from "./engine.js";
 
-// The number of an operand that broadcasting puts into a cell of a result.
+// The cell of an operand that broadcasting puts into a cell of a result.
 function under(tensor, cell) {
   const own = cell.slice(cell.length - tensor.shape.length);
   return tensor.shape.map((n, axis) => (n === 1 ? 0 : own[axis]));
 }
 
+// The number in a cell; NaN if it is not known.
 export function valueOf(pass, { path, symbol, cell, t = null }) {
-  return pass.get(path).find(symbol, t).at(cell);
+  const tensor = pass.get(path)?.find(symbol, t);
+  return tensor instanceof Tensor ? tensor.at(cell) : NaN;
 }
 
-// The terms of a cell, largest first: { total, terms, reasons, words }. A term has its value, the
-// values `at` of the summed indices, its factors (cells with values), and the text of an expression.
+// A cell of what a loop computed, as a cell of the round that computed it.
+function inRound(pass, { path, symbol, cell, t = null }) {
+  const inLoop = t === null && pass.get(path)?.series.has(symbol);
+  return inLoop
+    ? { path, symbol, cell: [cell[0], ...cell.slice(2)], t: cell[1] }
+    : { path, symbol, cell, t };
+}
+
+// Whether the step computed its symbol here, and no hook and no recording replaces it.
+function computes(scope, step, symbol) {
+  return Boolean(step) && !("value" in step) && !scope.returned.has(symbol);
+}
+
+// The terms of a cell, largest first: { total, terms, reasons, step, kind }. A term has its value,
+// the values `at` of the summed indices, its factors (cells with values), and the text of an
+// expression.
 export function why(pass, ref) {
   const scope = pass.get(ref.path);
   const step = stepOf(scope, ref.symbol);
-  const terms = step && !("value" in step) ? termsOf(pass, scope, step, ref) : [];
-  terms.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   const total = valueOf(pass, ref);
-  return { total, terms, step, reasons: terms.reasons ?? [], kind: step?.kind ?? "given" };
+  const known = computes(scope, step, ref.symbol) && scope.find(ref.symbol, ref.t) instanceof Tensor;
+  const { terms, reasons = [] } = known ? termsOf(pass, scope, step, inRound(pass, ref)) : { terms: [] };
+  terms.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+  return { total, terms, step, reasons, kind: step?.kind ?? "given" };
 }
 
 function termsOf(pass, scope, step, ref) {
-  if (step.kind === "sum") return summed(scope, step, ref);
-  if (step.kind === "max") return [winner(scope, step, ref)];
   if (step.kind === "let") return parts(scope, step, ref);
+  if (step.kind === "sum") return { terms: summed(scope, step, ref) };
+  if (step.kind === "max") return { terms: [winner(scope, step, ref)] };
   const from = moved(pass, ref);
-  if (!from) return [];
+  if (!from) return { terms: [{ value: 0, at: {}, factors: [] }] }; // an arrangement put a 0 here
   const value = valueOf(pass, from);
-  return [{ value, at: {}, factors: [{ ...from, value }] }];
+  const at = from.t === null ? {} : { t: from.t };
+  return { terms: [{ value, at, factors: [{ ...from, value }] }] };
 }
 
+// The terms of a sum, in the order of its letters.
 function summed(scope, step, { path, cell, t = null }) {
-  const tensors = step.reads.map((name) => scope.find(name, t));
+  const tensors = step.reads.map((name) => scope.read(name, t));
   if (!tensors.every((tensor) => tensor instanceof Tensor)) return [];
   const { sizes } = indexing(step.letters, tensors);
   const fixed = Object.fromEntries([...step.out].map((letter, k) => [letter, cell[k]]));
-  const along = Object.keys(sizes).filter((letter) => letter === "1" || !(letter in fixed));
-  const lengths = along.map((letter) => sizes[letter]);
-  const found = [];
-  for (let i = 0; i < product(lengths); i++) {
-    const at = {};
-    let rest = i;
-    for (let k = along.length - 1; k >= 0; k--) {
-      at[along[k]] = rest % lengths[k];
-      rest = Math.floor(rest / lengths[k]);
-    }
+  const along = Object.keys(sizes).filter((letter) => !(letter in fixed));
+  const grid = new Tensor(along.map((letter) => sizes[letter]));
+  return Array.from(grid.data, (_, i) => {
+    const place = grid.cell(i);
+    const at = Object.fromEntries(along.map((letter, k) => [letter, place[k]]));
     const made = step.reads.map((symbol, k) => {
-      const place = [...step.letters[k]].map((letter) => at[letter] ?? fixed[letter]);
-      return { path, symbol, cell: place, t, value: tensors[k].at(place) };
+      const there = [...step.letters[k]].map((letter) => at[letter] ?? fixed[letter]);
+      const round = own(scope, symbol, t);
+      return { path, symbol, cell: there, t: round, value: tensors[k].at(there) };
     });
-    found.push({ value: product(made.map((f) => f.value)), at, factors: made });
-  }
-  return found;
+    return { value: product(made.map((f) => f.value)), at, factors: made };
+  });
 }
 
-function winner(scope, step, { path, cell, t = null }) {
-  const [symbol] = step.reads;
-  const tensor = scope.find(symbol, t);
-  const fixed = Object.fromEntries([...step.out].map((letter, k) => [letter, cell[k]]));
-  let best = null;
-  for (let i = 0; i < tensor.size; i++) {
-    const place = tensor.cell(i);
-    const inside = [...step.letters[0]].every((l, k) => !(l in fixed) || place[k] === fixed[l]);
-    if (inside && (!best || tensor.data[i] > best.value)) {
-      best = { path, symbol, cell: place, t, value: tensor.data[i] };
-    }
-  }
-  const letters = [...step.letters[0]].filter((l) => !(l in fixed));
-  const at = Object.fromEntries(letters.map((l) => [l, best.cell[step.letters[0].indexOf(l)]]));
-  return { value: best.value, at, factors: [best] };
+// The largest of the elements that a Max compares: the first of equal ones, and NaN before all.
+function winner(scope, step, ref) {
+  const found = summed(scope, step, ref);
+  const size = ({ value }) => (Number.isNaN(value) ? Infinity : value);
+  const best = found.reduce((a, b) => (size(b) > size(a) ? b : a));
+  return found.find(({ value }) => Number.isNaN(value)) ?? best;
 }
 
 function parts(scope, step, { path, cell, t = null }) {
-  const cells = Object.fromEntries(
+  const cells = new Map(
     step.reads.map((symbol) => {
-      const tensor = scope.find(symbol, t);
+      const tensor = scope.read(symbol, t);
       const place = under(tensor, cell);
-      return [symbol, { path, symbol, cell: place, t, value: tensor.at(place) }];
+      return [symbol, { path, symbol, cell: place, t: own(scope, symbol, t), value: tensor.at(place) }];
     }),
   );
-  const numberOf = (symbol) => (symbol === "t" ? t : cells[symbol].value);
+  const numberOf = (symbol) => cells.get(symbol).value;
   const reasons = [];
   const tree = taken(step.tree, numberOf, reasons);
-  const found = addends(tree).map(([sign, part]) => ({
+  const terms = addends(tree).map(([sign, part]) => ({
     value: sign * evaluated(part, numberOf),
     at: {},
     sign,
     text: (sign < 0 ? "−" : "") + written(part, sign < 0 ? 4 : 0),
     plain: factors(part).every(([power, factor]) => power === 1 && typeof factor === "string"),
-    factors: symbolsIn(part).filter((name) => name !== "t").map((name) => cells[name]),
+    factors: symbolsIn(part).map((name) => cells.get(name)),
   }));
-  found.reasons = reasons.map(({ holds, condition }) => {
-    const names = symbolsIn(condition);
-    const numbers = names.map((name) => ({ name, value: numberOf(name) }));
-    return { holds, text: written(condition), numbers };
-  });
-  return found;
+  return {
+    terms,
+    reasons: reasons.map(({ holds, condition }) => {
+      const numbers = symbolsIn(condition).map((name) => ({ name, value: numberOf(name) }));
+      return { holds, text: written(condition), numbers };
+    }),
+  };
 }
 
 // --- cells that only move --------------------------------------------------------------------------
 
 // The cell that this one is a copy of, or null: through arrangements, loops, joins and layers.
 export function moved(pass, ref) {
-  const { path, symbol, cell, t = null } = ref;
+  const { path, symbol, cell, t } = inRound(pass, ref);
   const scope = pass.get(path);
   const step = stepOf(scope, symbol);
-  if (step && "value" in step) return null;
-  if (step && step.kind !== "loop" && t === null && scope.series.has(symbol)) {
-    return { path, symbol, cell: [cell[0], ...cell.slice(2)], t: cell[1] }; // one round of a loop
-  }
-  switch (step?.kind) {
+  if (!step) return entering(pass, ref);
+  if (!computes(scope, step, symbol)) return null;
+  if (t !== (ref.t ?? null)) return { path, symbol, cell, t };
+  switch (step.kind) {
     case "arrange": {
       const { shape, cells } = scope.origin(step, t);
       const from = cells[new Tensor(shape, cells).place(cell)];
-      const tensor = scope.find(step.of, t);
+      const tensor = scope.read(step.of, t);
       if (from < 0 || !(tensor instanceof Tensor)) return null;
       return { path, symbol: step.of, cell: tensor.cell(from), t: own(scope, step.of, t) };
     }
@@ -132,8 +137,9 @@ export function moved(pass, ref) {
     case "join": {
       let k = cell.at(-1);
       for (const name of step.reads) {
-        const n = scope.find(name, t).shape.at(-1);
-        if (k < n) return { path, symbol: name, cell: [...cell.slice(0, -1), k], t };
+        const n = scope.read(name, t)?.shape.at(-1);
+        const there = [...cell.slice(0, -1), k];
+        if (k < n) return { path, symbol: name, cell: there, t: own(scope, name, t) };
         k -= n;
       }
       return null;
@@ -141,7 +147,7 @@ export function moved(pass, ref) {
     case "through":
       return { path: step.path, symbol: step.back ? "dX" : "Y", cell, t: null };
     default:
-      return step ? null : entering(pass, ref);
+      return null;
   }
 }
 
@@ -151,14 +157,23 @@ function entering(pass, { path, symbol, cell }) {
   if (path === "" && symbol === "dY") return { path: "loss", symbol: "dP", cell, t: null };
   if (symbol !== "X" && symbol !== "dY") return null;
   if (symbol in pass.get(path).data.values) return null;
-  const side = symbol === "X" ? "forward" : "backward";
-  for (const [outer, scope] of pass.scopes) {
-    const step = scope.data[side].find((s) => s.kind === "through" && s.path === path);
-    if (step) return { path: outer, symbol: step.of, cell, t: null };
-  }
-  return null;
+  const from = memory(pass.doc, "handed over", pass.doc.scopes, handedOver).get(`${path} ${symbol}`);
+  return from ? { ...from, cell, t: null } : null;
 }
 
+// The symbol of the layer around it that each X and dY is.
+function handedOver(scopes) {
+  const found = new Map();
+  for (const [path, { forward, backward }] of Object.entries(scopes)) {
+    for (const step of [...forward, ...backward]) {
+      if (step.kind !== "through") continue;
+      found.set(`${step.path} ${step.back ? "dY" : "X"}`, { path, symbol: step.of });
+    }
+  }
+  return found;
+}
+
+// The round in which a symbol is read: none if it is not of a loop.
 function own(scope, symbol, t) {
   return scope.series.has(symbol) ? t : null;
 }
@@ -171,48 +186,57 @@ export function source(pass, ref) {
 
 // --- slopes ----------------------------------------------------------------------------------------
 
-// The symbols of a backward pass that are gradients: what follows from dY, or from the loss.
-function gradients(scope) {
-  if (scope.gradients) return scope.gradients;
-  const found = new Set(scope.path === "loss" ? ["d_each"] : ["dY"]);
-  const steps = scope.data.backward.flatMap((s) => (s.kind === "loop" ? s.body : [s]));
-  for (let size = 0; size !== found.size; ) {
-    size = found.size;
-    for (const step of steps) if (step.reads.some((n) => found.has(n))) found.add(step.symbol);
-  }
-  scope.gradients = found;
-  return found;
+// The symbols of a backward pass that are gradients: what follows from dY.
+function gradients(pass, scope) {
+  return memory(pass.doc, `gradients ${scope.path}`, scope.data.backward, (backward) => {
+    const found = new Set(["dY"]);
+    const steps = backward.flatMap((step) => step.body ?? [step]);
+    for (let size = 0; size !== found.size; ) {
+      size = found.size;
+      for (const step of steps) if (step.reads.some((name) => found.has(name))) found.add(step.symbol);
+    }
+    return found;
+  });
 }
 
 // The gradients that a gradient is computed from, each with its slope: what one adds to the other.
 // The product of slope and value, summed over all of them, is the value of the cell.
 export function slopes(pass, ref) {
-  const from = moved(pass, ref);
-  if (from) return [{ ref: from, slope: 1 }];
   const scope = pass.get(ref.path);
+  const linear = ref.path === "loss" ? new Set() : gradients(pass, scope);
+  if (!linear.has(ref.symbol)) return [];
+  const from = moved(pass, ref);
+  if (from) return [{ ref: from, slope: 1, others: [] }];
   const step = stepOf(scope, ref.symbol, "backward");
-  if (!step || "value" in step || ref.path === "loss") return [];
-  const linear = gradients(scope);
+  if (!computes(scope, step, ref.symbol)) return [];
+  if (!(scope.find(ref.symbol, ref.t) instanceof Tensor)) return [];
   if (step.kind === "sum") {
     return summed(scope, step, ref).flatMap(({ factors: made }) => {
-      const k = made.findIndex((f) => linear.has(f.symbol));
-      const others = made.filter((_, i) => i !== k).map((f) => f.value);
-      return k < 0 ? [] : [{ ref: made[k], slope: product(others), others: made.filter((_, i) => i !== k) }];
+      const k = made.findIndex((factor) => linear.has(factor.symbol));
+      if (k < 0) return [];
+      const others = made.filter((_, i) => i !== k);
+      return [{ ref: made[k], slope: product(others.map((f) => f.value)), others }];
     });
   }
-  if (step.kind !== "let") return [];
-  const { cell, path, t = null } = ref;
-  const read = (name) => {
-    const tensor = scope.find(name, t);
-    return { path, symbol: name, cell: under(tensor, cell), t: own(scope, name, t) };
-  };
-  const names = step.reads.filter((name) => linear.has(name));
-  const at = (one) =>
-    evaluated(step.tree, (n) => {
-      if (n === "t") return t;
-      return linear.has(n) && inArithmetic(step.tree, n) ? Number(n === one) : valueOf(pass, read(n));
-    });
-  return names.filter((n) => inArithmetic(step.tree, n)).map((n) => ({ ref: read(n), slope: at(n) }));
+  return step.kind === "let" ? elementSlopes(scope, step, ref, linear) : [];
+}
+
+// An expression is linear in its gradients: the slope of one is the value with it 1 and others 0.
+function elementSlopes(scope, step, { path, cell, t = null }, linear) {
+  const names = step.reads.filter((name) => linear.has(name) && inArithmetic(step.tree, name));
+  const numbers = new Map();
+  const cells = new Map();
+  for (const symbol of step.reads) {
+    const tensor = scope.read(symbol, t);
+    const place = under(tensor, cell);
+    cells.set(symbol, { path, symbol, cell: place, t: own(scope, symbol, t), value: tensor.at(place) });
+    numbers.set(symbol, names.includes(symbol) ? 0 : tensor.at(place));
+  }
+  return names.map((name) => {
+    const slope = evaluated(step.tree, (symbol) => (symbol === name ? 1 : numbers.get(symbol)));
+    const others = [...cells.values()].filter(({ symbol }) => !names.includes(symbol));
+    return { ref: cells.get(name), slope, others };
+  });
 }
 
 // Whether a symbol counts in an expression, and does not only decide a choice.
@@ -223,9 +247,12 @@ function inArithmetic(tree, name) {
 }
 
 // The strongest paths from the cell of a gradient to the loss. Each is a list of the cells of
-// gradients that it goes through, with slopes; its value is the product of the slopes times dP.
+// gradients that it goes through, with slopes; its value is the product of the slopes times the
+// gradient at its end. Only the strongest `width` paths are followed on; `rest` is what the others
+// add to the total.
 export function paths(pass, ref, count = 5, width = 400) {
-  let open = [{ ref, slope: 1, trail: [{ ref, slope: 1 }], value: valueOf(pass, ref) }];
+  const total = valueOf(pass, ref);
+  let open = [{ ref, slope: 1, trail: [{ ref, slope: 1 }], value: total }];
   const done = [];
   while (open.length) {
     const next = [];
@@ -233,62 +260,50 @@ export function paths(pass, ref, count = 5, width = 400) {
       const onward = slopes(pass, way.ref);
       if (!onward.length) done.push(way);
       for (const { ref: to, slope } of onward) {
-        if (slope === 0) continue;
         const value = way.slope * slope * valueOf(pass, to);
-        next.push({ ref: to, slope: way.slope * slope, trail: [...way.trail, { ref: to, slope }], value });
+        if (value !== 0) next.push({ ref: to, slope: way.slope * slope, value, step: slope, way });
       }
     }
-    next.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
-    open = next.slice(0, width);
+    open = strongest(next, width).map(({ way, step, ...made }) => ({
+      ...made,
+      trail: [...way.trail, { ref: made.ref, slope: step }],
+    }));
   }
-  done.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
-  const found = done.slice(0, count);
-  const total = valueOf(pass, ref);
+  const found = strongest(done, count);
   const rest = total - found.reduce((sum, way) => sum + way.value, 0);
   return { total, paths: found, rest };
 }
 
-// What a layer did locally: the slope of each cell of dY in a cell of dX, as an array like dY.
-export function local(pass, { path, symbol, cell, t = null }) {
-  const arriving = pass.get(path).find("dY");
+function strongest(ways, count) {
+  return ways.sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, count);
+}
+
+// What a layer did locally: the slope of each cell of its dY in a gradient's cell, as an array like
+// dY. It goes back through the cells in the reverse order in which they were computed, so that all
+// slopes of a cell are known when its turn comes. Null if dY is not known.
+export function local(pass, ref) {
+  const arriving = pass.get(ref.path).find("dY");
+  if (!(arriving instanceof Tensor)) return null;
   const found = new Tensor(arriving.shape);
-  const open = new Map([[keyOf({ symbol, cell, t }), { ref: { path, symbol, cell, t }, slope: 1 }]]);
-  const order = orderOf(pass.get(path));
-  while (open.size) {
-    const [key, { ref, slope }] = latest(open, order);
-    open.delete(key);
-    if (ref.path !== path) continue;
-    if (ref.symbol === "dY") {
-      found.data[found.place(ref.cell)] += slope;
-      continue;
+  const open = new Map(); // by time: the cells of one array, by place, with their slopes
+  const push = (to, slope) => {
+    const scope = pass.get(to.path);
+    if (to.path === ref.path && to.symbol === "dY") found.data[found.place(to.cell)] += slope;
+    else {
+      const time = scope.when(to.symbol, to.t ?? null);
+      const cells = open.get(time) ?? open.set(time, new Map()).get(time);
+      const before = cells.get(`${to.cell}`)?.slope ?? 0;
+      cells.set(`${to.cell}`, { ref: to, slope: before + slope });
     }
-    for (const next of slopes(pass, ref)) {
-      const k = keyOf(next.ref);
-      const before = open.get(k)?.slope ?? 0;
-      open.set(k, { ref: next.ref, slope: before + slope * next.slope });
+  };
+  push(inRound(pass, ref), 1);
+  while (open.size) {
+    const time = Math.max(...open.keys());
+    const cells = open.get(time);
+    open.delete(time);
+    for (const { ref: from, slope } of cells.values()) {
+      for (const next of slopes(pass, from)) if (next.slope !== 0) push(next.ref, slope * next.slope);
     }
   }
   return found;
 }
-
-const keyOf = ({ symbol, cell, t }) => `${symbol}[${cell}]${t ?? ""}`;
-
-// The place of each symbol of a backward pass in the order in which it runs.
-function orderOf(scope) {
-  const found = new Map([["dY", -1]]);
-  let n = 0;
-  for (const step of scope.data.backward) {
-    const body = step.kind === "loop" ? step.body : [step];
-    const times = step.kind === "loop" ? scope.times(step) : [null];
-    for (const t of times) for (const s of body) found.set(`${s.symbol} ${t ?? ""}`.trim(), n++);
-    for (const s of body) found.set(s.symbol, n);
-  }
-  return (ref) => found.get(`${ref.symbol} ${ref.t ?? ""}`.trim()) ?? -1;
-}
-
-function latest(open, order) {
-  let best = null;
-  for (const entry of open) if (!best || order(entry[1].ref) > order(best[1].ref)) best = entry;
-  return best;
-}
-
