@@ -24,7 +24,7 @@ FLOORS = {
     **dict.fromkeys(["layers", "loss", "metrics"], 3),
     **dict.fromkeys(["optimization", "testing"], 4),
     **dict.fromkeys(["data", "io", "text"], 5),
-    **dict.fromkeys(["training", "inspect"], 6),
+    **dict.fromkeys(["training", "inspect", "explorer"], 6),
     **dict.fromkeys(["sequential", "builder", "model"], 7),
     **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),
 }

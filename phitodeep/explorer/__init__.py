@@ -1,0 +1,1 @@
+"""Pictures and pages that show a step of training."""
