@@ -1,0 +1,71 @@
+"""What conftest.py promises: each fault of a page makes its test fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.browser import conftest
+from tests.browser.conftest import SIZES, axe, opened
+
+PAGES = Path(__file__).parent / "pages"
+FAULTS = {  # page -> what is reported
+    "error": "console error: broken",
+    "warning": "console warning: careful",
+    "assertion": "console assert: unordered",
+    "exception": "exception: thrown",
+    "rejection": "exception: rejected",
+    "file": "request: file://.*/fine.html",
+    "network": "request: http://127.0.0.1:9/",
+    "socket": "request: ws://127.0.0.1:9/",
+}
+PREFERENCES = """() => [
+    innerWidth, innerHeight, navigator.maxTouchPoints > 0,
+    matchMedia("(prefers-color-scheme: dark)").matches,
+    matchMedia("(prefers-reduced-motion)").matches,
+]"""
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_page_without_faults_passes(page_of: Callable[..., Page], size: str) -> None:
+    page = page_of(PAGES / "fine.html", size=size)
+    assert page.evaluate("loading.then((answer) => answer.text())") == "A blob is allowed."
+    assert axe(page) == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_a_page_is_reported(browser: Browser, name: str) -> None:
+    with (
+        pytest.raises(AssertionError, match=FAULTS[name]),
+        opened(browser, PAGES / f"{name}.html"),
+    ):
+        pass
+
+
+def test_a_fault_after_loading_is_reported(browser: Browser) -> None:
+    with pytest.raises(AssertionError, match="late"), opened(browser, PAGES / "fine.html") as page:
+        page.evaluate("console.error('late')")
+
+
+def test_barriers_are_found(page_of: Callable[..., Page]) -> None:
+    rules = {barrier.partition(":")[0] for barrier in axe(page_of(PAGES / "barriers.html"))}
+    assert rules == {"button-name", "color-contrast"}
+
+
+def test_size_and_preferences_reach_the_page(page_of: Callable[..., Page]) -> None:
+    desktop = page_of(PAGES / "fine.html")
+    phone = page_of(PAGES / "fine.html", size="phone", scheme="dark", still=True)
+    assert desktop.evaluate(PREFERENCES) == [1280, 800, False, False, False]
+    assert phone.evaluate(PREFERENCES) == [390, 844, True, True, True]
+
+
+def test_a_missing_browser_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(pytest.exit.Exception, match="but there is none"):
+        conftest.executable()
+    monkeypatch.setenv("PHITODEEP_BROWSER", "/no/browser")
+    with pytest.raises(pytest.exit.Exception, match="PHITODEEP_BROWSER is '/no/browser'"):
+        conftest.executable()
