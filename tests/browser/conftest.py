@@ -76,7 +76,7 @@ def opened(
             wrong.append(f"console {message.type}: {message.text}")
 
     def requested(address: str) -> None:
-        if address.partition("#")[0] != url and not address.startswith(("data:", "blob:")):
+        if address != url and not address.startswith("blob:"):  # data: is never reported
             wrong.append(f"request: {address}")
 
     context.on("console", written)

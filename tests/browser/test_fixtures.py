@@ -23,7 +23,7 @@ FAULTS = {  # page -> what is reported
     "socket": "request: ws://127.0.0.1:9/",
 }
 PREFERENCES = """() => [
-    innerWidth, innerHeight, navigator.maxTouchPoints > 0,
+    innerWidth, innerHeight, devicePixelRatio, navigator.maxTouchPoints > 0,
     matchMedia("(prefers-color-scheme: dark)").matches,
     matchMedia("(prefers-reduced-motion)").matches,
 ]"""
@@ -32,8 +32,10 @@ PREFERENCES = """() => [
 @pytest.mark.parametrize("size", SIZES)
 def test_a_page_without_faults_passes(page_of: Callable[..., Page], size: str) -> None:
     page = page_of(PAGES / "fine.html", size=size)
-    assert page.evaluate("loading.then((answer) => answer.text())") == "A blob is allowed."
+    assert page.evaluate("loading.then((answer) => answer.text())") == "Blobs and data are allowed."
     assert axe(page) == []
+    page.goto(f"{page.url}#part")
+    page.reload()
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -51,6 +53,7 @@ def test_a_fault_after_loading_is_reported(browser: Browser) -> None:
 
 
 def test_barriers_are_found(page_of: Callable[..., Page]) -> None:
+    """But for the moderate one: text outside of main."""
     rules = {barrier.partition(":")[0] for barrier in axe(page_of(PAGES / "barriers.html"))}
     assert rules == {"button-name", "color-contrast"}
 
@@ -58,8 +61,14 @@ def test_barriers_are_found(page_of: Callable[..., Page]) -> None:
 def test_size_and_preferences_reach_the_page(page_of: Callable[..., Page]) -> None:
     desktop = page_of(PAGES / "fine.html")
     phone = page_of(PAGES / "fine.html", size="phone", scheme="dark", still=True)
-    assert desktop.evaluate(PREFERENCES) == [1280, 800, False, False, False]
-    assert phone.evaluate(PREFERENCES) == [390, 844, True, True, True]
+    assert desktop.evaluate(PREFERENCES) == [1280, 800, 1, False, False, False]
+    assert phone.evaluate(PREFERENCES) == [390, 844, 3, True, True, True]
+
+
+def test_a_phone_shows_a_page_that_asks_for_no_width_as_on_a_desktop(
+    page_of: Callable[..., Page],
+) -> None:
+    assert page_of(PAGES / "barriers.html", size="phone").evaluate("innerWidth") == 980
 
 
 def test_a_missing_browser_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
