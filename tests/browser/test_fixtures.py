@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from playwright.sync_api import Browser, Page
 from tests.browser import conftest
 from tests.browser.conftest import SIZES, axe, opened
 
+ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "pages"
 FAULTS = {  # page -> what is reported
     "error": "console error: broken",
@@ -45,6 +48,20 @@ def test_a_fault_of_a_page_is_reported(browser: Browser, name: str) -> None:
         opened(browser, PAGES / f"{name}.html"),
     ):
         pass
+
+
+def test_a_test_that_opens_a_faulty_page_fails(tmp_path: Path) -> None:
+    """The test itself passes; closing its page does not."""
+    test = tmp_path / "test_page.py"
+    test.write_text(
+        "from pathlib import Path\n"
+        f"def test(page_of): page_of(Path({str(PAGES)!r}) / 'error.html')\n"
+    )
+    plugin = ("-p", "tests.browser.conftest", "-p", "no:cacheprovider", "-c", "pyproject.toml")
+    command = [sys.executable, "-m", "pytest", *plugin, str(test)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "1 passed, 1 error" in done.stdout
+    assert FAULTS["error"] in done.stdout
 
 
 def test_a_fault_after_loading_is_reported(browser: Browser) -> None:
