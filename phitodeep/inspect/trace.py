@@ -14,6 +14,7 @@ from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.explorer.page import inline, page
+from phitodeep.explorer.picture import picture
 from phitodeep.files import atomic_write, check_path
 from phitodeep.inspect.entries import Entries, rms
 from phitodeep.inspect.hooks import replaced_by
@@ -190,7 +191,7 @@ class Trace(Entries):
             if kind == ".svg":
                 raise ArgumentError("compare= needs the explorer: save to a .html file.")
             difference(self, compare)  # refuses other layers or shapes
-        text = page(self, compare)
+        text = picture(self) if kind == ".svg" else page(self, compare)
         with atomic_write(path) as file:
             file.write(text.encode())
 
