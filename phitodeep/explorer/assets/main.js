@@ -27,17 +27,41 @@ class App {
     this.sample = null;
     this.moments = moments(this.base);
     this.stretches = stretches(this.moments);
-    this.firsts = new Map(this.moments.map((m, k) => [`${m.direction} ${m.path} ${m.symbol}`, k]).reverse());
+    this.firsts = new Map(
+      this.moments.map((m, k) => [`${m.direction} ${m.path} ${m.symbol}`, k]).reverse(),
+    );
     this.past = [];
     this.selected = this.hovered = null;
     const find = (id) => document.getElementById(id);
-    this.parts = Object.fromEntries(["scrub", "segments", "now", "play", "samples", "views", "table", "search", "help", "say", "title", "facts", "sheet"].map((id) => [id, find(id)]));
+    this.parts = Object.fromEntries(
+      [
+        "scrub",
+        "segments",
+        "now",
+        "play",
+        "samples",
+        "views",
+        "table",
+        "search",
+        "help",
+        "say",
+        "title",
+        "facts",
+        "sheet",
+      ].map((id) => [id, find(id)]),
+    );
     const reduced = window.matchMedia("(prefers-reduced-motion: reduce)");
     this.still = reduced.matches;
     reduced.addEventListener("change", () => (this.still = reduced.matches));
     this.ink = colours();
     this.lanes = new Lanes(this, find("lanes"));
-    this.stage = new Stage(this, { heading: find("heading"), picture: find("picture"), extra: find("extra"), steps: find("steps"), source: find("source") });
+    this.stage = new Stage(this, {
+      heading: find("heading"),
+      picture: find("picture"),
+      extra: find("extra"),
+      steps: find("steps"),
+      source: find("source"),
+    });
     this.inspector = new Inspector(this, find("inspector"));
   }
 
@@ -51,7 +75,10 @@ class App {
 
   // The last gradient of a matrix of weights before the loss: what the page is about.
   begin() {
-    const isStart = ({ phase, path, symbol }) => phase === "backward" && isGradientOfParameter(this.base.get(path), symbol) && this.base.get(path).find(symbol)?.shape.length === 2;
+    const isStart = ({ phase, path, symbol }) =>
+      phase === "backward" &&
+      isGradientOfParameter(this.base.get(path), symbol) &&
+      this.base.get(path).find(symbol)?.shape.length === 2;
     const k = this.moments.findIndex(isStart);
     return k < 0 ? this.moments.length - 1 : k;
   }
@@ -59,8 +86,11 @@ class App {
   introduce() {
     const { doc } = this;
     const after = doc.after === null ? "" : ` → ${shown(Number(doc.after))} after it`;
-    const layers = doc.scopes[""].forward.filter((s) => s.kind === "through").map((s) => doc.scopes[s.path].kind);
-    this.parts.facts.title = this.parts.facts.textContent = `${layers.join(" · ")}. ${count(doc.samples)} samples, loss ${shown(this.base.loss)}${after}`;
+    const layers = doc.scopes[""].forward
+      .filter((s) => s.kind === "through")
+      .map((s) => doc.scopes[s.path].kind);
+    this.parts.facts.title =
+      this.parts.facts.textContent = `${layers.join(" · ")}. ${count(doc.samples)} samples, loss ${shown(this.base.loss)}${after}`;
   }
 
   // --- arrays ----------------------------------------------------------------------------------
@@ -72,12 +102,16 @@ class App {
     const other = this.other.get(path)?.find(symbol, t);
     if (this.view === "other") return other;
     if (!(own instanceof Tensor) || !(other instanceof Tensor)) return own;
-    return new Tensor(own.shape, own.data.map((v, k) => v - other.data[k]));
+    return new Tensor(
+      own.shape,
+      own.data.map((v, k) => v - other.data[k]),
+    );
   }
 
   // With one sample, the activations of the others are left out too.
   shareOf(tensor, path, symbol) {
-    const whole = this.sample === null || !(tensor instanceof Tensor) || tensor.shape[0] !== this.doc.samples;
+    const whole =
+      this.sample === null || !(tensor instanceof Tensor) || tensor.shape[0] !== this.doc.samples;
     if (whole || symbol.replace(/^d/, "") in this.pass.get(path).data.params) return tensor;
     const share = new Tensor(tensor.shape);
     const size = tensor.size / this.doc.samples;
@@ -104,7 +138,8 @@ class App {
 
   hints(path, symbol) {
     const scope = this.base.get(path);
-    const parameter = symbol.replace(/^[dΔ]/, "") in scope.data.params || symbol in scope.data.params;
+    const parameter =
+      symbol.replace(/^[dΔ]/, "") in scope.data.params || symbol in scope.data.params;
     const outside = ["X", "Y", "dX", "dY"].includes(symbol);
     return { parameter, images: outside || scope.find("X")?.shape.length === 4 };
   }
@@ -119,7 +154,9 @@ class App {
     ref.cell = tensor.shape.map(() => 0);
     for (let next = ref; next; next = moved(this.base, next)) {
       ref = next;
-      const at = this.firsts.get(`${ref.path === "loss" && direction === "backward" ? "backward" : direction} ${ref.path} ${ref.symbol}`);
+      const at = this.firsts.get(
+        `${ref.path === "loss" && direction === "backward" ? "backward" : direction} ${ref.path} ${ref.symbol}`,
+      );
       if (at !== undefined) return at <= this.at;
     }
     return true;
@@ -154,7 +191,13 @@ class App {
     tensor.data?.forEach((v, k) => {
       if (Math.abs(v) > Math.abs(tensor.data[best])) best = k;
     });
-    return { path, symbol, t, cell: new Tensor(tensor.shape, []).cell(best), update: phase === "update" };
+    return {
+      path,
+      symbol,
+      t,
+      cell: new Tensor(tensor.shape, []).cell(best),
+      update: phase === "update",
+    };
   }
 
   containerOf(path) {
@@ -168,7 +211,9 @@ class App {
 
   enter(path) {
     const inside = this.doc.scopes[path].forward.find((step) => step.kind === "through");
-    const k = this.moments.findIndex((m) => m.path === inside.path || m.path.startsWith(`${inside.path}.`));
+    const k = this.moments.findIndex(
+      (m) => m.path === inside.path || m.path.startsWith(`${inside.path}.`),
+    );
     this.go(k);
   }
 
@@ -188,7 +233,11 @@ class App {
 
   round(t) {
     const { path, symbol, direction } = this.moment;
-    this.go(this.moments.findIndex((m) => m.path === path && m.direction === direction && m.symbol === symbol && m.t === t));
+    this.go(
+      this.moments.findIndex(
+        (m) => m.path === path && m.direction === direction && m.symbol === symbol && m.t === t,
+      ),
+    );
   }
 
   // Go to the moment that computed a cell, and choose the cell.
@@ -196,7 +245,9 @@ class App {
     this.past.push({ at: this.at, selected: this.selected });
     for (let next = ref; next; next = moved(this.base, next)) {
       const { path, symbol, t = null } = next;
-      const k = this.moments.findIndex((m) => m.path === path && m.symbol === symbol && m.t === t && m.direction !== "update");
+      const k = this.moments.findIndex(
+        (m) => m.path === path && m.symbol === symbol && m.t === t && m.direction !== "update",
+      );
       if (k >= 0) {
         this.selected = { path, symbol, t, cell: next.cell };
         this.go(k, { keep: true });
@@ -227,7 +278,14 @@ class App {
   }
 
   point(ref) {
-    if (ref && this.hovered && String(ref.cell) === String(this.hovered.cell) && ref.symbol === this.hovered.symbol && ref.path === this.hovered.path) return;
+    if (
+      ref &&
+      this.hovered &&
+      String(ref.cell) === String(this.hovered.cell) &&
+      ref.symbol === this.hovered.symbol &&
+      ref.path === this.hovered.path
+    )
+      return;
     this.hovered = ref;
     this.focus();
   }
@@ -255,11 +313,14 @@ class App {
     const marks = new Map();
     const tensor = this.pass.get(ref.path).find(ref.symbol, ref.t ?? null);
     if (!(tensor instanceof Tensor)) return marks;
-    why(this.pass, ref).terms.slice(0, MARKED).forEach((term, k) => {
-      for (const factor of term.factors) {
-        for (let next = factor; next; next = moved(this.pass, next)) this.mark(marks, next, k < STRONG ? "strong" : "weak");
-      }
-    });
+    why(this.pass, ref)
+      .terms.slice(0, MARKED)
+      .forEach((term, k) => {
+        for (const factor of term.factors) {
+          for (let next = factor; next; next = moved(this.pass, next))
+            this.mark(marks, next, k < STRONG ? "strong" : "weak");
+        }
+      });
     return marks;
   }
 
@@ -276,7 +337,18 @@ class App {
     const { segments, scrub } = this.parts;
     const parts = PHASES.map((phase) => {
       const own = this.stretches.map((s, k) => [s, k]).filter(([s]) => s.phase === phase);
-      return make("div", { class: `phase ${phase}`, style: `--many:${own.length}` }, make("span", { class: "label" }, phase), make("div", { class: "ticks" }, own.map(([s, k]) => make("i", { title: layerName(this.doc, s.path), click: () => this.stretch(k) }))));
+      return make(
+        "div",
+        { class: `phase ${phase}`, style: `--many:${own.length}` },
+        make("span", { class: "label" }, phase),
+        make(
+          "div",
+          { class: "ticks" },
+          own.map(([s, k]) =>
+            make("i", { title: layerName(this.doc, s.path), click: () => this.stretch(k) }),
+          ),
+        ),
+      );
     });
     segments.replaceChildren(...parts.filter((p) => p.querySelector("i")));
     this.ticks = [...segments.querySelectorAll("i")];
@@ -336,9 +408,16 @@ class App {
   choices() {
     const { samples, views } = this.parts;
     const { doc } = this;
-    samples.append(make("option", { value: "" }, "all samples"), ...Array.from({ length: Math.min(256, doc.samples) }, (_, n) => make("option", { value: n }, `sample ${n}`)));
+    samples.append(
+      make("option", { value: "" }, "all samples"),
+      ...Array.from({ length: Math.min(256, doc.samples) }, (_, n) =>
+        make("option", { value: n }, `sample ${n}`),
+      ),
+    );
     samples.disabled = !doc.live || doc.samples < 2;
-    samples.addEventListener("change", () => this.choose_(samples.value === "" ? null : Number(samples.value)));
+    samples.addEventListener("change", () =>
+      this.choose_(samples.value === "" ? null : Number(samples.value)),
+    );
     views.closest("label").hidden = !this.other;
     views.addEventListener("change", () => {
       this.view = views.value;
@@ -374,7 +453,9 @@ class App {
     document.addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("pointerover", (event) => this.light(event.target));
     document.addEventListener("focusin", (event) => this.light(event.target));
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    window
+      .matchMedia("(prefers-color-scheme: dark)")
+      .addEventListener("change", () => this.redraw());
   }
 
   key(event) {
@@ -408,7 +489,8 @@ class App {
     const [name] = Object.keys(this.doc.scopes[path]?.params ?? {});
     if (!document.getElementById("nudge") && name) {
       const tensor = this.tensor(path, `d${name}`);
-      if (tensor instanceof Tensor) this.follow({ path, symbol: `d${name}`, cell: tensor.shape.map(() => 0), t: null });
+      if (tensor instanceof Tensor)
+        this.follow({ path, symbol: `d${name}`, cell: tensor.shape.map(() => 0), t: null });
     }
     document.getElementById("nudge")?.focus();
   }
@@ -421,7 +503,9 @@ class App {
     this.lit = name;
     for (const lit of document.querySelectorAll(".alight")) lit.classList.remove("alight");
     if (!name) return;
-    const here = document.querySelectorAll(`#stage [data-array="${CSS.escape(name)}"], main [data-sym="${CSS.escape(name)}"]`);
+    const here = document.querySelectorAll(
+      `#stage [data-array="${CSS.escape(name)}"], main [data-sym="${CSS.escape(name)}"]`,
+    );
     for (const other of here) other.classList.add("alight");
   }
 
@@ -429,7 +513,9 @@ class App {
 
   // The numbers of an array as a table: the rows and columns around a cell.
   table(ref) {
-    const tensor = ref.update ? this.change(ref.path, ref.symbol) : this.tensor(ref.path, ref.symbol, ref.t ?? null);
+    const tensor = ref.update
+      ? this.change(ref.path, ref.symbol)
+      : this.tensor(ref.path, ref.symbol, ref.t ?? null);
     if (tensor instanceof Reduced || !tensor) return;
     const { table } = this.parts;
     const rank = tensor.shape.length;
@@ -437,13 +523,35 @@ class App {
     const start = (n, at) => Math.max(0, Math.min(n - 64, (at ?? 0) - 32));
     const [r0, c0] = [start(rows, ref.cell.at(-2)), start(columns, ref.cell.at(-1))];
     const every = (from, n) => Array.from({ length: Math.min(64, n - from) }, (_, k) => from + k);
-    const cell = (r, c) => [...ref.cell.slice(0, Math.max(0, rank - 2)), ...(rank > 1 ? [r] : []), ...(rank ? [c] : [])];
-    const head = make("tr", {}, make("td", {}), every(c0, columns).map((c) => make("th", { scope: "col" }, String(c))));
-    const body = every(r0, rows).map((r) => make("tr", {}, make("th", { scope: "row" }, String(r)), every(c0, columns).map((c) => make("td", {}, shown(tensor.at(cell(r, c)))))));
+    const cell = (r, c) => [
+      ...ref.cell.slice(0, Math.max(0, rank - 2)),
+      ...(rank > 1 ? [r] : []),
+      ...(rank ? [c] : []),
+    ];
+    const head = make(
+      "tr",
+      {},
+      make("td", {}),
+      every(c0, columns).map((c) => make("th", { scope: "col" }, String(c))),
+    );
+    const body = every(r0, rows).map((r) =>
+      make(
+        "tr",
+        {},
+        make("th", { scope: "row" }, String(r)),
+        every(c0, columns).map((c) => make("td", {}, shown(tensor.at(cell(r, c))))),
+      ),
+    );
     const before = rank > 2 ? ` [${ref.cell.slice(0, -2).join(", ")}, ·, ·]` : "";
-    const part = rows * columns > 4096 ? `, ${count(Math.min(64, rows) * Math.min(64, columns))} of ${count(tensor.size)} numbers` : "";
-    table.querySelector("h2").textContent = `${ref.symbol}${before}: ${layerName(this.doc, ref.path)}${part}`;
-    table.querySelector(".scroll").replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, body)));
+    const part =
+      rows * columns > 4096
+        ? `, ${count(Math.min(64, rows) * Math.min(64, columns))} of ${count(tensor.size)} numbers`
+        : "";
+    table.querySelector("h2").textContent =
+      `${ref.symbol}${before}: ${layerName(this.doc, ref.path)}${part}`;
+    table
+      .querySelector(".scroll")
+      .replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, body)));
     table.showModal();
   }
 
@@ -453,13 +561,30 @@ class App {
     const list = search.querySelector("ul");
     const seen = new Map();
     for (const m of this.moments) {
-      const key = [m.path, m.direction === "update" ? "update" : null, m.symbol].filter(Boolean).join(".");
+      const key = [m.path, m.direction === "update" ? "update" : null, m.symbol]
+        .filter(Boolean)
+        .join(".");
       if (!seen.has(key)) seen.set(key, m);
     }
     const fill = () => {
       const text = input.value.trim().toLowerCase();
-      const hits = [...seen].filter(([key, m]) => `${key} ${layerName(this.doc, m.path)}`.toLowerCase().includes(text)).slice(0, 30);
-      list.replaceChildren(...hits.map(([key, m]) => make("li", {}, make("button", { type: "button", click: () => this.found(m) }, make("code", {}, key), ` ${layerName(this.doc, m.path)}`))));
+      const hits = [...seen]
+        .filter(([key, m]) => `${key} ${layerName(this.doc, m.path)}`.toLowerCase().includes(text))
+        .slice(0, 30);
+      list.replaceChildren(
+        ...hits.map(([key, m]) =>
+          make(
+            "li",
+            {},
+            make(
+              "button",
+              { type: "button", click: () => this.found(m) },
+              make("code", {}, key),
+              ` ${layerName(this.doc, m.path)}`,
+            ),
+          ),
+        ),
+      );
     };
     input.value = "";
     input.oninput = fill;

@@ -48,7 +48,10 @@ export class Layout {
     );
     this.width = this.visible.across * this.step.x - GAP;
     this.height = this.visible.down * this.step.y - GAP;
-    this.scale = flat.data.reduce((top, v) => (Number.isFinite(v) ? Math.max(top, Math.abs(v)) : top), 0);
+    this.scale = flat.data.reduce(
+      (top, v) => (Number.isFinite(v) ? Math.max(top, Math.abs(v)) : top),
+      0,
+    );
   }
 
   // The size of a cell: a square, but stretched up to three times where squares would be tiny, if
@@ -129,7 +132,8 @@ export class Layout {
   boxOf(cell) {
     const block = this.blockOf(cell);
     const [down, across] = [block.down - this.first.down, block.across - this.first.across];
-    if (down < 0 || across < 0 || down >= this.visible.down || across >= this.visible.across) return null;
+    if (down < 0 || across < 0 || down >= this.visible.down || across >= this.visible.across)
+      return null;
     const { inside } = this.axes;
     const column = inside.length ? Math.floor(cell[inside.at(-1)] / this.each.column) : 0;
     const row = inside.length > 1 ? Math.floor(cell[inside[0]] / this.each.row) : 0;
@@ -203,7 +207,12 @@ export class Tile {
     });
     this.caption = make("figcaption");
     this.words = words;
-    this.element = make("figure", { class: "tile", "data-array": ref.symbol }, this.caption, this.canvas);
+    this.element = make(
+      "figure",
+      { class: "tile", "data-array": ref.symbol },
+      this.caption,
+      this.canvas,
+    );
   }
 
   show(tensor, ink) {
@@ -234,7 +243,10 @@ export class Tile {
     if (note && !this.small) about.unshift(make("span", { class: "note" }, note));
     this.caption.replaceChildren(symbol(this.name), " ", size, ...about);
     const range = `largest size ${shown(layout.scale)}`;
-    this.canvas.setAttribute("aria-label", `${this.name}, ${shapeOf(tensor)}, ${range}${note ? `, ${note}` : ""}`);
+    this.canvas.setAttribute(
+      "aria-label",
+      `${this.name}, ${shapeOf(tensor)}, ${range}${note ? `, ${note}` : ""}`,
+    );
   }
 
   drawCells(context) {
@@ -288,7 +300,10 @@ export class Tile {
       const box = this.layout.boxOf(cell);
       if (!box) return;
       const grow = size < 6 ? 2 : 0;
-      for (const [colour, more] of [[this.ink.paper, 2], [this.ink.ink, 0]]) {
+      for (const [colour, more] of [
+        [this.ink.paper, 2],
+        [this.ink.ink, 0],
+      ]) {
         context.strokeStyle = colour;
         context.lineWidth = width + more;
         context.strokeRect(box.x - grow, box.y - grow, wide - 1 + 2 * grow, tall - 1 + 2 * grow);
@@ -324,7 +339,9 @@ export class Tile {
 
   focused() {
     if (!this.canvas.matches(":focus-visible")) return;
-    this.cursor ??= this.marks.ring ?? this.layout.strongest(this.layout.first.down, this.layout.first.across, 0, 0);
+    this.cursor ??=
+      this.marks.ring ??
+      this.layout.strongest(this.layout.first.down, this.layout.first.across, 0, 0);
     this.listen("hover", this.cursor);
     this.drawMarks();
   }
@@ -353,7 +370,8 @@ export class Tile {
     const column = inside.length ? Math.floor(cell[inside.at(-1)] / each.column) : 0;
     const y = block.down * shownRows + row + down;
     const x = block.across * shownColumns + column + across;
-    if (x < 0 || y < 0 || x >= blocks.across * shownColumns || y >= blocks.down * shownRows) return cell;
+    if (x < 0 || y < 0 || x >= blocks.across * shownColumns || y >= blocks.down * shownRows)
+      return cell;
     const [to, left] = [Math.floor(y / shownRows), Math.floor(x / shownColumns)];
     return layout.strongest(to, left, y % shownRows, x % shownColumns);
   }

@@ -4,7 +4,9 @@ export const PHASES = ["forward", "loss", "backward", "update"];
 
 // All moments: { phase, path, direction, symbol, t, step }.
 export function moments(pass) {
-  const found = [{ phase: "forward", path: "", direction: "forward", symbol: "X", t: null, step: null }];
+  const found = [
+    { phase: "forward", path: "", direction: "forward", symbol: "X", t: null, step: null },
+  ];
   const add = (phase, direction, path) => {
     const scope = pass.get(path);
     const visit = (steps, t) => {
@@ -24,7 +26,14 @@ export function moments(pass) {
   add("backward", "backward", "");
   for (const key of Object.keys(pass.doc.updates)) {
     const at = key.lastIndexOf(".");
-    found.push({ phase: "update", path: key.slice(0, at), direction: "update", symbol: key.slice(at + 1), t: null, step: null });
+    found.push({
+      phase: "update",
+      path: key.slice(0, at),
+      direction: "update",
+      symbol: key.slice(at + 1),
+      t: null,
+      step: null,
+    });
   }
   return found;
 }

@@ -16,7 +16,9 @@ export function roleOf(pass, moment, symbol) {
   if (moment.direction !== "backward" || moment.path === "loss") return "";
   if (symbol === "dY") return "what arrives";
   if (stepOf(scope, symbol, "backward")) return "so far";
-  return isGradientOfParameter(scope, moment.symbol) ? "what it had received" : "what it did locally";
+  return isGradientOfParameter(scope, moment.symbol)
+    ? "what it had received"
+    : "what it did locally";
 }
 
 export function isGradientOfParameter(scope, symbol) {
@@ -33,7 +35,10 @@ export function meaning(pass, { path, symbol }, direction) {
   }
   if (symbol in scope.data.params) return `${symbol} is a parameter: training changes it.`;
   const known = {
-    X: path === "" ? "the input of the model: one sample per row or image" : "what the layer receives",
+    X:
+      path === ""
+        ? "the input of the model: one sample per row or image"
+        : "what the layer receives",
     Y: "what the layer returns",
     dY: "what arrives on the way back: the slope of the loss in each number of Y",
     dX: "what the layer passes on: the slope of the loss in each number of X",
@@ -47,7 +52,10 @@ export function meaning(pass, { path, symbol }, direction) {
 
 // Where a sum's index stands: "sample 7" for n, otherwise "i = 3".
 export function place(at) {
-  return Object.entries(at).reverse().map(([index, k]) => (index === "n" ? `sample ${k}` : `${index} = ${k}`)).join(", ");
+  return Object.entries(at)
+    .reverse()
+    .map(([index, k]) => (index === "n" ? `sample ${k}` : `${index} = ${k}`))
+    .join(", ");
 }
 
 export const nameOf = ({ symbol, cell }) => `${symbol}[${cell.join(", ")}]`;
