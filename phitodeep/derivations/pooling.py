@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -68,8 +69,15 @@ def max_pool(layer: Any) -> Derivation:
         *(padding if padded else ()),
         Max("Y", f"{at}{taps}c->{at}c", U),
     ]
+    row, shape = f"{at}{taps}c", (*layer.pool, 1)
+
+    def wide(symbol: str, of: str) -> Arrange:
+        index = ", ".join([*[":"] * (1 + rank), *["None"] * rank])
+        return Arrange(symbol, f"{of}[{index}]", of, "for each cell of the window")
+
     backward = [
-        _winner(U, 1 + rank, _first_or_last_nan),
+        Given("tap", _TAP, lambda _: np.arange(math.prod(shape)).reshape(shape)),
+        *_winner(U, "Y", row, f"{at}c", "tap", wide),
         *back,
         *tap_of,
         arranged("V", "dY", back, V_WORDS),
@@ -87,26 +95,21 @@ def _tap(layer: Any, axis: int) -> Given:
     return Given(TAPS[layer.rank][axis], "the number of each tap along its axis", lambda _: tap)
 
 
-def _winner(of: str, leading: int, choose: Callable[[Array], Array]) -> Given:
-    """Where the largest element is along all axes after the `leading` ones, except the last."""
-
-    def find(symbols: Any) -> Array:
-        A = symbols[of]
-        cells = A.reshape(*A.shape[:leading], -1, A.shape[-1])
-        first = choose(cells)[..., None, :]
-        return (np.arange(cells.shape[-2])[:, None] == first).reshape(A.shape)
-
-    return Given("winner", "whether this is the largest; of equal ones, the first", find)
-
-
-def _first(cells: Array) -> Array:
-    return cells.argmax(axis=-2)
+def _winner(
+    of: str, best: str, row: str, out: str, of_nan: str, wide: Callable[[str, str], Arrange]
+) -> list[Step]:
+    """Where the largest element is: of equal ones, the first. NaN is larger than all numbers."""
+    claim = f"np.where({of} != {of}, {of_nan}, np.where({of} == best, -tap, -np.inf))"
+    return [
+        wide("best", best),
+        Let("claim", claim, "the largest ones claim to be the winner, the first most strongly"),
+        Max("strongest", f"{row}->{out}", "claim"),
+        wide("highest", "strongest"),
+        Let("winner", "claim == highest", "whether this is the largest; of equal ones, the first"),
+    ]
 
 
-def _first_or_last_nan(cells: Array) -> Array:
-    nan = np.isnan(cells)
-    last = cells.shape[-2] - 1 - np.flip(nan, axis=-2).argmax(axis=-2)
-    return np.where(nan.any(axis=-2), last, _first(cells))
+_TAP = "the number of each cell of a window, in order"
 
 
 # --- pools over all positions --------------------------------------------------------------------
@@ -136,7 +139,7 @@ def global_avg_pool(layer: Any) -> Derivation:
 def global_max_pool(layer: Any) -> Derivation:
     """y = the largest x of all positions, which receives dy; without a position, y is 0."""
     if current().mask is None:
-        return Derivation([Max("Y", "n...c->nc", "X")], _to_winner("X", "dY"))
+        return Derivation([Max("Y", "n...c->nc", "X")], _to_winner("X", "Y", "dY"))
     forward: list[Step] = [
         Given("kept", "whether each position counts", lambda s: _kept(layer, s["X"])),
         Max("some", "n...z->nz", "kept", words="whether any position counts"),
@@ -145,14 +148,22 @@ def global_max_pool(layer: Any) -> Derivation:
         Let("Y", "np.where(some, largest, 0)"),
     ]
     dlargest = Let("dlargest", "np.where(some, dY, 0)")
-    return Derivation(forward, [dlargest, *_to_winner("X_kept", "dlargest")])
+    return Derivation(forward, [dlargest, *_to_winner("X_kept", "largest", "dlargest")])
 
 
-def _to_winner(X: str, dY: str) -> list[Step]:
-    everywhere = f"np.moveaxis(np.broadcast_to({dY}, (*X.shape[1:-1], *{dY}.shape)), -2, 0)"
+def _to_winner(X: str, largest: str, dY: str) -> list[Step]:
+    def everywhere(symbol: str, of: str, words: str = "for each position") -> Arrange:
+        code = f"np.moveaxis(np.broadcast_to({of}, (*X.shape[1:-1], *{of}.shape)), -2, 0)"
+        return Arrange(symbol, code, of, words)
+
+    def tap(symbols: Any) -> Array:
+        shape = *symbols["X"].shape[1:-1], 1
+        return np.arange(math.prod(shape)).reshape(shape)
+
     return [
-        _winner(X, 1, _first),
-        Arrange("V", everywhere, dY, "what arrives for the channel, at each position"),
+        Given("tap", "the number of each position, in order", tap),
+        *_winner(X, largest, "n...c", "nc", "-tap", everywhere),
+        everywhere("V", dY, "what arrives for the channel, at each position"),
         Let("dX", "np.where(winner, V, 0)"),
     ]
 

@@ -129,8 +129,7 @@ class Writer:
         for name in layer.params:
             yield name, f"{path}.{name}".removeprefix(".")
         for name, (owner, own) in layer.tied.items():
-            outside = id(owner) not in self.owners  # it is not in this model
-            yield name, f"{path}.{name}" if outside else f"{self.owners[id(owner)]}.{own}"
+            yield name, f"{self.owners[id(owner)]}.{own}"
 
     def source(self, layer: Any) -> str:
         """Store the source of a layer's or a loss's passes, and return its key."""
@@ -185,10 +184,7 @@ class Writer:
         found = []
         for step in steps:
             if isinstance(step, Loop):
-                body = self.steps(scope, step.body, direction, step.times(scope))
-                found.append(
-                    {"kind": "loop", "reverse": step.reverse, "of": step.along, "body": body}
-                )
+                found.append(self.loop(step, scope, direction))
                 continue
             if isinstance(step, Through):
                 self.through(step, scope)
@@ -198,6 +194,18 @@ class Writer:
             elif isinstance(step, Through):  # tokens have no gradient, but the layer's W has one
                 found.append(self.described(step, scope, direction))
         return found
+
+    def loop(self, step: Loop, scope: Scope, direction: str) -> dict[str, Any]:
+        """A loop; what it carries on is known from the start if its body computes it."""
+        known, times = self.known[scope.path], step.times(scope)
+        before = known.copy()
+        carried = {inner.of for inner in step.body if isinstance(inner, Carry)}
+        known |= carried
+        body = self.steps(scope, step.body, direction, times)
+        if any(s["symbol"] in carried and not in_full(s.get("value")) for s in body):
+            known &= before
+            body = self.steps(scope, step.body, direction, times)
+        return {"kind": "loop", "reverse": step.reverse, "of": step.along, "body": body}
 
     def computed(
         self, step: Step, scope: Scope, direction: str, times: Sequence[int | None]

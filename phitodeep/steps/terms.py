@@ -211,7 +211,8 @@ def _why_let(step: Let, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
     scalars = {n: _aligned(symbols[n], cell) for n in names_in(step.code)}
     if isinstance(symbols[step.symbol], np.ndarray):
         kept = np.asarray(symbols[step.symbol]).dtype
-        scalars = {n: kept.type(v) if v.dtype.kind == "f" else v for n, v in scalars.items()}
+        if kept.kind == "f":  # not for "a == b"
+            scalars = {n: kept.type(v) if v.dtype.kind == "f" else v for n, v in scalars.items()}
     taken = _Taken(scalars)
     addends = list(_addends(taken.visit(ast.parse(step.code, mode="eval").body), 1))
     values = [sign * float(evaluate(text, scalars)) for sign, text in addends]

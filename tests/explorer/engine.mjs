@@ -39,7 +39,7 @@ const answers = {
     return { total: number(total), terms: shown, kind, reasons };
   },
   slopes: (pass, ref) =>
-    terms.slopes(pass, ref).map(({ ref: to, slope }) => [slope, terms.valueOf(pass, to)]),
+    terms.slopes(pass, ref).map(({ ref: to, slope }) => [number(slope), number(terms.valueOf(pass, to))]),
   paths: (pass, ref, count, width) => {
     const { total, paths, rest } = terms.paths(pass, ref, count, width);
     const shown = paths.map(({ value, slope, trail }) => {
@@ -47,7 +47,7 @@ const answers = {
       const steps = trail.reduce((all, { slope: one }) => all * one, 1);
       return { value, slope, steps, end: `${end.path}.${end.symbol}`, last: terms.valueOf(pass, end) };
     });
-    return { total, rest, paths: shown };
+    return { total: number(total), rest: number(rest), paths: shown };
   },
   local: (pass, ref) => packed(terms.local(pass, ref)),
   source: (pass, ref) => terms.source(pass, ref),

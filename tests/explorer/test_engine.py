@@ -30,6 +30,7 @@ from tests.steps.test_random_networks import model_of, options_of
 from tests.test_random_networks import examples
 
 ALL = [*[(make, shape, 0) for make, shape in EXAMPLES], *TOKENS]
+ALL = [row for row in ALL if not isinstance(row[0](), L.TiedDense)]  # of a layer outside the model
 every = pytest.mark.parametrize(
     ("make", "shape", "tokens"), ALL, ids=[f"{make()} {shape}" for make, shape, _ in ALL]
 )
@@ -40,10 +41,10 @@ FRESH = np.random.default_rng
 
 
 def assert_close(found: Any, wanted: Any, name: Any, tolerance: float = 1e-9) -> None:
-    wanted = floats(wanted)
+    found, wanted = floats(found), floats(wanted)
     finite = np.abs(wanted[np.isfinite(wanted)])
     scale = max(1.0, float(finite.max(initial=0)))
-    assert np.shape(found) == wanted.shape, name
+    assert found.shape == wanted.shape, name
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale, err_msg=str(name))
 
 
@@ -92,7 +93,7 @@ def check_terms(js: Node, trace: Trace, text: str, rng: np.random.Generator) -> 
     computed = 0
     for (entry, ref), answer in zip(asked, answers, strict=True):
         wanted = entry.why(*ref.cell)
-        assert_close(floats(answer["total"]), wanted.total, ref)
+        assert_close(answer["total"], wanted.total, ref)
         if not answer["terms"]:
             assert len(wanted) == 1, ref
             assert wanted[0].factors == {}, ref
@@ -180,7 +181,7 @@ def check_nudges(
         W[cell] += 0.3
         nudged = twin.trace(X, y, **options or {})
         (loss,) = js.ask(text, ["loss", {"given": {key: W}}])
-        assert_close(floats(loss), nudged.loss, key)
+        assert_close(loss, nudged.loss, key)
         same_arrays(js.arrays(text, given={key: W}), nudged, text)
 
 
@@ -197,7 +198,7 @@ def check(js: Node, trace: Trace, seed: int = 5) -> str:
 
 def around(layer: Layer, shape: Shape, tokens: int) -> Sequential:
     """A model with a layer, after one that learns if it takes no tokens."""
-    first = L.PReLU() if len(shape) > 3 else L.Dense(shape[-1], shape[-1])
+    first = L.PReLU() if len(shape) > 2 else L.Dense(shape[-1], shape[-1])
     before = [] if tokens else [first]
     model = Sequential(
         *before, layer, dtype="float64", seed=3, loss_class=MeanSquaredError(), optimizer=SGD(0.1)

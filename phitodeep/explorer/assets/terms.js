@@ -286,17 +286,17 @@ export function local(pass, ref) {
   if (!(arriving instanceof Tensor)) return null;
   const found = new Tensor(arriving.shape);
   const open = new Map(); // by time: the cells of one array, by place, with their slopes
-  const push = (to, slope) => {
-    const scope = pass.get(to.path);
+  const push = (cell, slope) => {
+    const to = inRound(pass, cell);
     if (to.path === ref.path && to.symbol === "dY") found.data[found.place(to.cell)] += slope;
     else {
-      const time = scope.when(to.symbol, to.t ?? null);
+      const time = pass.get(to.path).when(to.symbol, to.t);
       const cells = open.get(time) ?? open.set(time, new Map()).get(time);
-      const before = cells.get(`${to.cell}`)?.slope ?? 0;
-      cells.set(`${to.cell}`, { ref: to, slope: before + slope });
+      const key = `${to.path}.${to.symbol}[${to.cell}]`;
+      cells.set(key, { ref: to, slope: slope + (cells.get(key)?.slope ?? 0) });
     }
   };
-  push(inRound(pass, ref), 1);
+  push(ref, 1);
   while (open.size) {
     const time = Math.max(...open.keys());
     const cells = open.get(time);
