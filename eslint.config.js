@@ -26,7 +26,7 @@ const strict = {
   "no-unmodified-loop-condition": "error",
   "no-unreachable-loop": "error",
   "no-unused-expressions": "error",
-  "no-use-before-define": ["error", { functions: false }],
+  "no-use-before-define": ["error", { functions: false, classes: false, variables: false }],
   "no-useless-concat": "error",
   "no-useless-return": "error",
   "no-var": "error",

@@ -20,8 +20,14 @@ SCRIPTS = (
     "tiles",
     "timeline",
     "lanes",
+    "extras",
     "stage",
+    "nudge",
+    "panels",
     "inspector",
+    "player",
+    "dialogs",
+    "keys",
     "main",
 )
 

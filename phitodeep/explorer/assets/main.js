@@ -1,17 +1,19 @@
 // The page: which moment is shown, which cell is chosen, and what keys and buttons do.
 
-import { Reduced, Tensor, unpacked } from "./tensor.js";
+import { Reduced, Tensor, cellOf, unpacked } from "./tensor.js";
 import { Pass } from "./engine.js";
 import { moved, why } from "./terms.js";
 import { Lanes } from "./lanes.js";
 import { Stage } from "./stage.js";
 import { Inspector } from "./inspector.js";
 import { colours } from "./tiles.js";
-import { moments, stretches, PHASES } from "./timeline.js";
+import { Player } from "./player.js";
+import { Dialogs } from "./dialogs.js";
+import { Keys } from "./keys.js";
+import { moments, stretches } from "./timeline.js";
 import { count, make, shown } from "./dom.js";
 import { isGradientOfParameter, layerName } from "./words.js";
 
-const WAVE = 250; // milliseconds for a layer
 const MARKED = 4000; // cells that are marked for one cell
 const STRONG = 5;
 
@@ -68,8 +70,9 @@ class App {
   start() {
     this.introduce();
     this.choices();
-    this.scrubber();
-    this.listen();
+    this.player = new Player(this);
+    this.dialogs = new Dialogs(this);
+    this.keys = new Keys(this);
     this.go(this.begin());
   }
 
@@ -178,7 +181,7 @@ class App {
     if (container !== this.lanes.container) this.lanes.show(container);
     this.stage.show();
     this.lanes.now();
-    this.report();
+    this.player.report();
     this.focus();
   }
 
@@ -195,7 +198,7 @@ class App {
       path,
       symbol,
       t,
-      cell: new Tensor(tensor.shape, []).cell(best),
+      cell: cellOf(tensor.shape, best),
       update: phase === "update",
     };
   }
@@ -243,6 +246,7 @@ class App {
   // Go to the moment that computed a cell, and choose the cell.
   follow(ref) {
     this.past.push({ at: this.at, selected: this.selected });
+    let last = ref;
     for (let next = ref; next; next = moved(this.base, next)) {
       const { path, symbol, t = null } = next;
       const k = this.moments.findIndex(
@@ -253,9 +257,9 @@ class App {
         this.go(k, { keep: true });
         return;
       }
-      ref = next;
+      last = next;
     }
-    this.selected = { ...ref, t: ref.t ?? null };
+    this.selected = { ...last, t: last.t ?? null };
     this.focus();
   }
 
@@ -331,78 +335,6 @@ class App {
     else marks.get(key)[how].push(ref.cell);
   }
 
-  // --- the bar above ---------------------------------------------------------------------------
-
-  scrubber() {
-    const { segments, scrub } = this.parts;
-    const parts = PHASES.map((phase) => {
-      const own = this.stretches.map((s, k) => [s, k]).filter(([s]) => s.phase === phase);
-      return make(
-        "div",
-        { class: `phase ${phase}`, style: `--many:${own.length}` },
-        make("span", { class: "label" }, phase),
-        make(
-          "div",
-          { class: "ticks" },
-          own.map(([s, k]) =>
-            make("i", { title: layerName(this.doc, s.path), click: () => this.stretch(k) }),
-          ),
-        ),
-      );
-    });
-    segments.replaceChildren(...parts.filter((p) => p.querySelector("i")));
-    this.ticks = [...segments.querySelectorAll("i")];
-    scrub.max = this.stretches.length - 1;
-    scrub.addEventListener("input", () => this.stretch(Number(scrub.value)));
-  }
-
-  get stretchNow() {
-    return this.stretches.findIndex(({ from, to }) => this.at >= from && this.at <= to);
-  }
-
-  // Go to what a layer passes on, the last moment of its stretch.
-  stretch(k) {
-    const to = Math.max(0, Math.min(this.stretches.length - 1, k));
-    this.go(this.stretches[to].to);
-  }
-
-  report() {
-    const { scrub, now, say } = this.parts;
-    const k = this.stretchNow;
-    const { phase, path, symbol, t } = this.moment;
-    scrub.value = String(k);
-    this.ticks.forEach((tick, i) => {
-      tick.classList.toggle("done", i <= k);
-      tick.classList.toggle("here", i === k);
-    });
-    const words = `${phase}: ${layerName(this.doc, path)}, ${symbol}${t === null ? "" : ` at t = ${t}`}`;
-    scrub.setAttribute("aria-valuetext", words);
-    now.textContent = `${this.at + 1} of ${count(this.moments.length)}`;
-    if (!this.playing) say.textContent = words;
-  }
-
-  play() {
-    if (this.playing) return this.pause();
-    if (this.at === this.moments.length - 1) this.go(0);
-    this.parts.play.textContent = "Pause";
-    const next = () => {
-      const k = this.stretchNow;
-      const { to } = this.stretches[k];
-      if (this.at < to) this.go(to);
-      else if (k + 1 < this.stretches.length) this.stretch(k + 1);
-      if (this.at === this.moments.length - 1) this.pause();
-    };
-    this.playing = setInterval(next, this.still ? 4 * WAVE : WAVE);
-    return next();
-  }
-
-  pause() {
-    clearInterval(this.playing);
-    this.playing = null;
-    this.parts.play.textContent = "Play";
-    this.report();
-  }
-
   // --- which sample, which trace ---------------------------------------------------------------
 
   choices() {
@@ -416,7 +348,7 @@ class App {
     );
     samples.disabled = !doc.live || doc.samples < 2;
     samples.addEventListener("change", () =>
-      this.choose_(samples.value === "" ? null : Number(samples.value)),
+      this.only(samples.value === "" ? null : Number(samples.value)),
     );
     views.closest("label").hidden = !this.other;
     views.addEventListener("change", () => {
@@ -425,7 +357,7 @@ class App {
     });
   }
 
-  choose_(sample) {
+  only(sample) {
     this.sample = sample;
     this.pass = sample === null ? this.base : new Pass(this.doc, { sample }).run();
     this.redraw();
@@ -435,172 +367,6 @@ class App {
     this.ink = colours();
     this.lanes.redraw();
     this.go(this.at, { keep: true });
-  }
-
-  // --- keys ------------------------------------------------------------------------------------
-
-  listen() {
-    const { play, table, search, help, sheet } = this.parts;
-    play.addEventListener("click", () => this.play());
-    document.getElementById("before").addEventListener("click", () => this.go(this.at - 1));
-    document.getElementById("next").addEventListener("click", () => this.go(this.at + 1));
-    document.getElementById("ask").addEventListener("click", () => help.showModal());
-    document.getElementById("lookup").addEventListener("click", () => this.find());
-    sheet.addEventListener("click", () => document.body.classList.toggle("reading"));
-    for (const dialog of [table, search, help]) {
-      dialog.querySelector(".close").addEventListener("click", () => dialog.close());
-    }
-    document.addEventListener("keydown", (event) => this.key(event));
-    document.addEventListener("pointerover", (event) => this.light(event.target));
-    document.addEventListener("focusin", (event) => this.light(event.target));
-    window
-      .matchMedia("(prefers-color-scheme: dark)")
-      .addEventListener("change", () => this.redraw());
-  }
-
-  key(event) {
-    const typing = event.target.closest("input, select, textarea, dialog[open]");
-    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-    const first = (phase) => this.go(this.moments.findIndex((m) => m.phase === phase));
-    const keys = {
-      ArrowRight: () => this.go(this.at + 1),
-      ArrowLeft: () => this.go(this.at - 1),
-      ArrowDown: () => this.stretch(this.stretchNow + 1),
-      ArrowUp: () => this.stretch(this.stretchNow - 1),
-      f: () => first("forward"),
-      l: () => first("loss"),
-      b: () => first("backward"),
-      u: () => first("update"),
-      n: () => this.nudge(),
-      t: () => this.selected && this.table(this.selected),
-      "/": () => this.find(),
-      "?": () => this.parts.help.showModal(),
-      " ": () => !event.target.closest("button, summary, a") && this.play(),
-    };
-    if (!(event.key in keys)) return;
-    if (event.key === " " && event.target.closest("button, summary, a")) return;
-    event.preventDefault();
-    keys[event.key]();
-  }
-
-  // The slider of the chosen weight; for another array, that of the layer's first weight.
-  nudge() {
-    const { path } = this.moment;
-    const [name] = Object.keys(this.doc.scopes[path]?.params ?? {});
-    if (!document.getElementById("nudge") && name) {
-      const tensor = this.tensor(path, `d${name}`);
-      if (tensor instanceof Tensor)
-        this.follow({ path, symbol: `d${name}`, cell: tensor.shape.map(() => 0), t: null });
-    }
-    document.getElementById("nudge")?.focus();
-  }
-
-  // Pointing at a symbol in a formula lights up its array, and the other way round.
-  light(target) {
-    const element = target.closest?.("[data-sym], [data-array]");
-    const name = element?.dataset.sym ?? element?.dataset.array;
-    if (name === this.lit) return;
-    this.lit = name;
-    for (const lit of document.querySelectorAll(".alight")) lit.classList.remove("alight");
-    if (!name) return;
-    const here = document.querySelectorAll(
-      `#stage [data-array="${CSS.escape(name)}"], main [data-sym="${CSS.escape(name)}"]`,
-    );
-    for (const other of here) other.classList.add("alight");
-  }
-
-  // --- dialogs ---------------------------------------------------------------------------------
-
-  // The numbers of an array as a table: the rows and columns around a cell.
-  table(ref) {
-    const tensor = ref.update
-      ? this.change(ref.path, ref.symbol)
-      : this.tensor(ref.path, ref.symbol, ref.t ?? null);
-    if (tensor instanceof Reduced || !tensor) return;
-    const { table } = this.parts;
-    const rank = tensor.shape.length;
-    const [rows, columns] = [rank > 1 ? tensor.shape.at(-2) : 1, rank ? tensor.shape.at(-1) : 1];
-    const start = (n, at) => Math.max(0, Math.min(n - 64, (at ?? 0) - 32));
-    const [r0, c0] = [start(rows, ref.cell.at(-2)), start(columns, ref.cell.at(-1))];
-    const every = (from, n) => Array.from({ length: Math.min(64, n - from) }, (_, k) => from + k);
-    const cell = (r, c) => [
-      ...ref.cell.slice(0, Math.max(0, rank - 2)),
-      ...(rank > 1 ? [r] : []),
-      ...(rank ? [c] : []),
-    ];
-    const head = make(
-      "tr",
-      {},
-      make("td", {}),
-      every(c0, columns).map((c) => make("th", { scope: "col" }, String(c))),
-    );
-    const body = every(r0, rows).map((r) =>
-      make(
-        "tr",
-        {},
-        make("th", { scope: "row" }, String(r)),
-        every(c0, columns).map((c) => make("td", {}, shown(tensor.at(cell(r, c))))),
-      ),
-    );
-    const before = rank > 2 ? ` [${ref.cell.slice(0, -2).join(", ")}, ·, ·]` : "";
-    const part =
-      rows * columns > 4096
-        ? `, ${count(Math.min(64, rows) * Math.min(64, columns))} of ${count(tensor.size)} numbers`
-        : "";
-    table.querySelector("h2").textContent =
-      `${ref.symbol}${before}: ${layerName(this.doc, ref.path)}${part}`;
-    table
-      .querySelector(".scroll")
-      .replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, body)));
-    table.showModal();
-  }
-
-  find() {
-    const { search } = this.parts;
-    const input = search.querySelector("input");
-    const list = search.querySelector("ul");
-    const seen = new Map();
-    for (const m of this.moments) {
-      const key = [m.path, m.direction === "update" ? "update" : null, m.symbol]
-        .filter(Boolean)
-        .join(".");
-      if (!seen.has(key)) seen.set(key, m);
-    }
-    const fill = () => {
-      const text = input.value.trim().toLowerCase();
-      const hits = [...seen]
-        .filter(([key, m]) => `${key} ${layerName(this.doc, m.path)}`.toLowerCase().includes(text))
-        .slice(0, 30);
-      list.replaceChildren(
-        ...hits.map(([key, m]) =>
-          make(
-            "li",
-            {},
-            make(
-              "button",
-              { type: "button", click: () => this.found(m) },
-              make("code", {}, key),
-              ` ${layerName(this.doc, m.path)}`,
-            ),
-          ),
-        ),
-      );
-    };
-    input.value = "";
-    input.oninput = fill;
-    input.onkeydown = (event) => {
-      if (event.key !== "Enter") return;
-      event.preventDefault();
-      list.querySelector("button")?.click();
-    };
-    fill();
-    search.showModal();
-    input.focus();
-  }
-
-  found(moment) {
-    this.parts.search.close();
-    this.go(this.moments.indexOf(moment));
   }
 }
 

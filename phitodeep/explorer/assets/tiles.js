@@ -84,7 +84,8 @@ export class Layout {
   // The cell in a row and a column of a block.
   cellOf(down, across, row, column) {
     const cell = new Array(this.tensor.shape.length).fill(0);
-    const spread = (axes, n) => {
+    const spread = (axes, number) => {
+      let n = number;
       for (const axis of [...axes].reverse()) {
         cell[axis] = n % this.tensor.shape[axis];
         n = Math.floor(n / this.tensor.shape[axis]);

@@ -1,0 +1,117 @@
+// The table of an array's numbers, and the search for an array.
+
+import { Reduced, cellOf } from "./tensor.js";
+import { count, make, shown } from "./dom.js";
+import { layerName } from "./words.js";
+
+export class Dialogs {
+  constructor(app) {
+    this.app = app;
+  }
+
+  // The numbers of an array as a table.
+  table(ref) {
+    const { app } = this;
+    const tensor = ref.update
+      ? app.change(ref.path, ref.symbol)
+      : app.tensor(ref.path, ref.symbol, ref.t ?? null);
+    if (!tensor) return;
+    const { table } = app.parts;
+    const [title, content] = tensor instanceof Reduced ? top(tensor) : part(tensor, ref);
+    table.querySelector("h2").textContent = `${ref.symbol}${title}: ${layerName(app.doc, ref.path)}`;
+    table.querySelector(".scroll").replaceChildren(make("table", {}, content));
+    table.showModal();
+  }
+  find() {
+    const { app } = this;
+    const { search } = app.parts;
+    const input = search.querySelector("input");
+    const list = search.querySelector("ul");
+    const seen = new Map();
+    for (const m of app.moments) {
+      const key = [m.path, m.direction === "update" ? "update" : null, m.symbol]
+        .filter(Boolean)
+        .join(".");
+      if (!seen.has(key)) seen.set(key, m);
+    }
+    const fill = () => {
+      const text = input.value.trim().toLowerCase();
+      const hits = [...seen]
+        .filter(([key, m]) => `${key} ${layerName(app.doc, m.path)}`.toLowerCase().includes(text))
+        .slice(0, 30);
+      list.replaceChildren(
+        ...hits.map(([key, m]) =>
+          make(
+            "li",
+            {},
+            make(
+              "button",
+              { type: "button", click: () => this.found(m) },
+              make("code", {}, key),
+              ` ${layerName(app.doc, m.path)}`,
+            ),
+          ),
+        ),
+      );
+    };
+    input.value = "";
+    input.oninput = fill;
+    input.onkeydown = (event) => {
+      if (event.key !== "Enter") return;
+      event.preventDefault();
+      list.querySelector("button")?.click();
+    };
+    fill();
+    search.showModal();
+    input.focus();
+  }
+
+  found(moment) {
+    const { app } = this;
+    app.parts.search.close();
+    app.go(app.moments.indexOf(moment));
+  }
+}
+
+// The rows and columns around a cell.
+function part(tensor, ref) {
+
+    const rank = tensor.shape.length;
+    const [rows, columns] = [rank > 1 ? tensor.shape.at(-2) : 1, rank ? tensor.shape.at(-1) : 1];
+    const start = (n, at) => Math.max(0, Math.min(n - 64, (at ?? 0) - 32));
+    const [r0, c0] = [start(rows, ref.cell.at(-2)), start(columns, ref.cell.at(-1))];
+    const every = (from, n) => Array.from({ length: Math.min(64, n - from) }, (_, k) => from + k);
+    const cell = (r, c) => [
+      ...ref.cell.slice(0, Math.max(0, rank - 2)),
+      ...(rank > 1 ? [r] : []),
+      ...(rank ? [c] : []),
+    ];
+    const head = make(
+      "tr",
+      {},
+      make("td", {}),
+      every(c0, columns).map((c) => make("th", { scope: "col" }, String(c))),
+    );
+    const body = every(r0, rows).map((r) =>
+      make(
+        "tr",
+        {},
+        make("th", { scope: "row" }, String(r)),
+        every(c0, columns).map((c) => make("td", {}, shown(tensor.at(cell(r, c))))),
+      ),
+    );
+    const before = rank > 2 ? ` [${ref.cell.slice(0, -2).join(", ")}, ·, ·]` : "";
+    const left =
+      rows * columns > 4096
+        ? `, ${count(Math.min(64, rows) * Math.min(64, columns))} of ${count(tensor.size)} numbers`
+        : "";
+    return [before + left, [make("thead", {}, head), make("tbody", {}, body)]];
+  }
+
+// The largest numbers of an array that is not in the file.
+function top(tensor) {
+  const rows = tensor.top.map(([k, value]) =>
+    make("tr", {}, make("th", { scope: "row" }, `[${cellOf(tensor.shape, k).join(", ")}]`), make("td", {}, shown(Number(value)))),
+  );
+  return [`, the ${rows.length} largest of ${count(tensor.size)} numbers`, make("tbody", {}, rows)];
+}

@@ -1,0 +1,82 @@
+// The bar above: where in the step the page is, and playing it as a wave, layer by layer.
+
+import { count, make } from "./dom.js";
+import { PHASES } from "./timeline.js";
+import { layerName } from "./words.js";
+
+const WAVE = 250; // milliseconds for a layer
+
+export class Player {
+  constructor(app) {
+    this.app = app;
+    this.playing = null;
+    const { segments, scrub } = this.app.parts;
+    const parts = PHASES.map((phase) => {
+      const own = this.app.stretches.map((s, k) => [s, k]).filter(([s]) => s.phase === phase);
+      return make(
+        "div",
+        { class: `phase ${phase}`, style: `--many:${own.length}` },
+        make("span", { class: "label" }, phase),
+        make(
+          "div",
+          { class: "ticks" },
+          own.map(([s, k]) =>
+            make("i", { title: layerName(this.app.doc, s.path), click: () => this.stretch(k) }),
+          ),
+        ),
+      );
+    });
+    segments.replaceChildren(...parts.filter((p) => p.querySelector("i")));
+    this.ticks = [...segments.querySelectorAll("i")];
+    scrub.max = this.app.stretches.length - 1;
+    scrub.addEventListener("input", () => this.stretch(Number(scrub.value)));
+  }
+
+  get stretchNow() {
+    return this.app.stretches.findIndex(({ from, to }) => this.app.at >= from && this.app.at <= to);
+  }
+
+  // Go to what a layer passes on, the last moment of its stretch.
+  stretch(k) {
+    const to = Math.max(0, Math.min(this.app.stretches.length - 1, k));
+    this.app.go(this.app.stretches[to].to);
+  }
+
+  report() {
+    const { app } = this;
+    const { scrub, now, say } = app.parts;
+    const k = this.stretchNow;
+    const { phase, path, symbol, t } = this.app.moment;
+    scrub.value = String(k);
+    this.ticks.forEach((tick, i) => {
+      tick.classList.toggle("done", i <= k);
+      tick.classList.toggle("here", i === k);
+    });
+    const words = `${phase}: ${layerName(this.app.doc, path)}, ${symbol}${t === null ? "" : ` at t = ${t}`}`;
+    scrub.setAttribute("aria-valuetext", words);
+    now.textContent = `${this.app.at + 1} of ${count(this.app.moments.length)}`;
+    if (!this.playing) say.textContent = words;
+  }
+
+  play() {
+    if (this.playing) return this.pause();
+    if (this.app.at === this.app.moments.length - 1) this.app.go(0);
+    this.app.parts.play.textContent = "Pause";
+    const next = () => {
+      const k = this.stretchNow;
+      const { to } = this.app.stretches[k];
+      if (this.app.at < to) this.app.go(to);
+      else if (k + 1 < this.app.stretches.length) this.stretch(k + 1);
+      if (this.app.at === this.app.moments.length - 1) this.pause();
+    };
+    this.playing = setInterval(next, this.app.still ? 4 * WAVE : WAVE);
+    return next();
+  }
+
+  pause() {
+    clearInterval(this.playing);
+    this.playing = null;
+    this.app.parts.play.textContent = "Play";
+    this.report();
+  }
+}
