@@ -1,4 +1,5 @@
 # Everything starts here: `make demo`, `make test`, `make check`. Needs Python 3.11+ with venv, and make.
+# `make check` also needs Node.js with npm, and `make test-browser` Chromium as well.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +8,8 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # With another busy process, two BLAS threads wait for each other: one is fast everywhere.
 demo test coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test coverage check check-extras results bench mutants docs clean
+.PHONY: demo test test-browser coverage check check-python check-js check-extras results bench mutants \
+	docs clean
 
 $(BIN)/python:
 	@echo "Creating a virtual environment in $(VENV) and installing the requirements: a minute or so."
@@ -25,11 +27,24 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable ".[dev]"
-	@touch $@ $(VENV)/.test $(VENV)/.demo
+	@touch $@ $(VENV)/.test $(VENV)/.browser $(VENV)/.demo
 
 $(VENV)/.bench: pyproject.toml | $(BIN)/python
 	$(PIP) install --editable ".[bench]"
 	@touch $@ $(VENV)/.test $(VENV)/.demo
+
+$(VENV)/.browser: pyproject.toml | $(BIN)/python
+	$(PIP) install --editable ".[test,browser]"
+	@touch $@ $(VENV)/.test $(VENV)/.demo
+
+# What package-lock.json names, for the explorer's JavaScript. npm writes this file last.
+NODE := node_modules/.package-lock.json
+$(NODE): package.json package-lock.json .npmrc
+	@command -v npm >/dev/null || { echo "The explorer's JavaScript is checked with Node.js 18.18 or" \
+		"newer and npm, but npm is missing. Install both (Debian and Ubuntu: apt-get install nodejs" \
+		"npm). Without them, 'make test' and 'make check-python' run all other checks." >&2; exit 1; }
+	npm ci --loglevel=error
+	@touch $@
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/mnist.py
@@ -43,17 +58,27 @@ test: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 $(NUMERIC)
 	$(BIN)/python -m pytest --numprocesses=2
 
+# The explorer: its JavaScript in Node, then its pages in Chromium.
+test-browser: $(VENV)/.browser $(NODE)
+	npm test --silent
+	$(BIN)/python -m pytest tests/browser
+
 # Show the branches that no test takes, with NumPy kernels; examples that run are not tests.
 coverage: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 --cov --cov-report=term \
 		--ignore-glob="*/test_examples*" --ignore=tests/test_benchmarks.py --ignore=tests/test_mutants.py
 
-check: $(VENV)/.dev
+check: check-python check-js
+
+check-python: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python tools/check_wheel.py
+
+check-js: $(NODE)
+	npm run --silent lint
 
 # Each extra alone, in a clean environment: ONLY picks some, such as ONLY="plot fast".
 check-extras: | $(BIN)/python
@@ -76,4 +101,4 @@ docs: $(VENV)/.dev
 	$(BIN)/mkdocs serve
 
 clean:
-	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants .coverage
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants .coverage node_modules

@@ -15,6 +15,8 @@ from phitodeep.testing.references import read
 from phitodeep.training import threads
 from phitodeep.types import Array
 
+collect_ignore = ["browser"]  # `make test-browser` names this folder, and so runs it
+
 settings.register_profile("phitodeep", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("phitodeep")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-OURS = {"test", "bench", "docs", "dev"}  # for work on phitodeep itself
+OURS = {"test", "bench", "docs", "browser", "dev"}  # for work on phitodeep itself
 
 SETUP = """
 import numpy as np

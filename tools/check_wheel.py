@@ -1,7 +1,8 @@
 """Build the sdist and the wheel, and test the wheel in a new virtual environment.
 
-The wheel must contain the data, the licences and py.typed, but no tests. Installed with only its
-own dependencies, it must be able to train, and `phitodeep verify` must find nothing wrong.
+The wheel, which is built from the sdist, must contain the data, the licences, py.typed and every
+file of the explorer, but no tests. Installed with only its own dependencies, it must be able to
+train, and `phitodeep verify` must find nothing wrong.
 """
 
 import subprocess
@@ -15,6 +16,8 @@ ROOT = Path(__file__).parent.parent
 WANTED = {"phitodeep/data/mnist.xz", "phitodeep/data/LICENSES.md", "phitodeep/py.typed"}
 STORED = ("layers", "catalogue", "losses", "optimizers")
 WANTED |= {f"phitodeep/testing/stored/{name}.npz" for name in STORED}
+ASSETS = ROOT / "phitodeep" / "explorer" / "assets"
+WANTED |= {path.relative_to(ROOT).as_posix() for path in ASSETS.rglob("*") if path.is_file()}
 TRY = """
 import numpy as np, phitodeep
 from phitodeep.data import load_mnist

@@ -30,7 +30,7 @@ from phitodeep.explorer.source import line_of, source_of
 from phitodeep.inspect.entries import PASSED_ON
 from phitodeep.layers.call import within
 from phitodeep.steps import run
-from phitodeep.steps.notation import PLAIN as MATHML
+from phitodeep.steps.mathml import MATHML
 from phitodeep.steps.run import Scope
 from phitodeep.steps.step import Arrange, Carry, Given, Join, Let, Loop, Max, Step, Sum, Through
 
@@ -83,6 +83,7 @@ class Writer:
             "live": self.live,
             "loss": number(step.loss),
             "after": None if step.loss_after is None else number(step.loss_after),
+            "optimizer": repr(step.model.optimizer),
             "samples": len(step.scope("")["X"]),
             "sample": step.sample,
             "parameters": self.parameters,
@@ -269,7 +270,7 @@ class Writer:
     def line(self, path: str, symbol: str, direction: str) -> int | None:
         """The line of the layer's own source that computes a symbol."""
         source = self.sources[self.scopes[path]["source"]].get(direction)
-        return source and line_of(symbol, source["lines"])
+        return source and line_of(symbol, [text for _, text in source["lines"]])
 
     # --- values ----------------------------------------------------------------------------
 

@@ -46,8 +46,8 @@ def _tree(node: ast.expr) -> Any:
     match node:
         case ast.Name():
             return node.id
-        case ast.Constant(value=int() | float()):
-            return float(node.value)
+        case ast.Constant(value=int() | float() as value):
+            return float(value)
         case ast.Attribute() if node.attr in CONSTANTS:
             return ["number", CONSTANTS[node.attr]]
         case ast.BinOp():

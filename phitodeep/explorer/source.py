@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
@@ -11,20 +12,42 @@ PASSES = {"forward": ("forward", "value"), "backward": ("backward", "gradient")}
 
 
 def source_of(kind: type) -> dict[str, Any]:
-    """The source of both passes, by direction: its lines, file and the number of its first line.
+    """The source of both passes, by direction, with the methods of the class that a pass calls.
 
-    A class that was typed in a console has none.
+    A line is its number in the file and its text; a pass of a class that was typed in a console has
+    no source.
     """
     found = {}
     for direction, names in PASSES.items():
-        method = next((m for name in names if (m := getattr(kind, name, None)) is not None), None)
-        try:
-            lines, first = inspect.getsourcelines(method)  # type: ignore[arg-type]
-        except (OSError, TypeError):
-            continue
-        text = textwrap.dedent("".join(lines)).rstrip()
-        found[direction] = {"lines": text.split("\n"), "first": first}
+        name = next((name for name in names if hasattr(kind, name)), names[0])
+        lines = _lines(kind, name)
+        if lines:
+            called = dict.fromkeys(re.findall(r"\bself\.(\w+)\(", "\n".join(t for _, t in lines)))
+            for other in (method for method in called if method in vars(kind) and method != name):
+                lines += [(None, ""), *_lines(kind, other)]
+            found[direction] = {"name": name, "lines": lines}
     return found
+
+
+def _lines(kind: type, name: str) -> list[tuple[int | None, str]]:
+    """The numbered lines of a method, without its docstring."""
+    try:
+        lines, first = inspect.getsourcelines(getattr(kind, name))
+    except (OSError, TypeError, AttributeError):
+        return []
+    text = textwrap.dedent("".join(lines)).rstrip().split("\n")
+    return [
+        (first + k, line) for k, line in enumerate(text) if k not in _docstring("\n".join(text))
+    ]
+
+
+def _docstring(method: str) -> range:
+    """The indices of the lines of a method's docstring."""
+    body = ast.parse(method).body[0].body  # type: ignore[attr-defined]
+    first = body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(body) > 1:
+        return range(first.lineno - 1, first.end_lineno or 0)
+    return range(0)
 
 
 def line_of(symbol: str, lines: list[str]) -> int | None:

@@ -14,6 +14,7 @@ from phitodeep.errors import ShapeError, UnknownNameError
 from phitodeep.inspect.recording import Passes
 from phitodeep.layers.call import within
 from phitodeep.steps import run
+from phitodeep.steps.mathml import MATHML
 from phitodeep.steps.notation import LATEX, PLAIN
 from phitodeep.steps.run import Edit, Scope
 from phitodeep.steps.step import Given, Step, flat
@@ -40,7 +41,8 @@ class Entry:
 
     key        path, direction and symbol, such as "1.backward.dW"
     array      its values
-    formula    how it follows from other symbols, as plain text; `latex` is the same for typesetting
+    formula    how it follows from other symbols, as plain text; `latex` and `mathml` are the same
+               for typesetting
     code       the NumPy expression, or the indices of a sum
     """
 
@@ -55,6 +57,10 @@ class Entry:
     @property
     def latex(self) -> str:
         return self.step.written(LATEX, self._scope)
+
+    @property
+    def mathml(self) -> str:
+        return self.step.written(MATHML, self._scope)
 
     @property
     def code(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ import numpy as np
 from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.explorer.page import inline, page
+from phitodeep.explorer.picture import picture
+from phitodeep.files import atomic_write, check_path
 from phitodeep.inspect.entries import Entries, rms
 from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record, updates_of
@@ -165,12 +169,34 @@ class Trace(Entries):
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
-        return as_html(self)
-
     def show(self) -> None:
         """Print the table, drawn by rich in a terminal and in Jupyter."""
         self.table().show()
+
+    def save(self, path: str | Path, *, compare: Trace | None = None) -> None:
+        """Write the step as a picture or as a page that explains every number in it.
+
+            t.save("step.html")                   # the explorer: open it in any browser
+            t.save("step.html", compare=other)    # two traces of the same layers
+            t.save("step.svg")                    # a picture that plays the step once
+
+        A file needs no network and no server, and is replaced at once or not at all. See
+        docs/explorer.md.
+        """
+        path = check_path(path)
+        kind = path.suffix.lower()
+        if kind not in (".html", ".svg"):
+            raise ArgumentError(f"save writes .html or .svg files, got {str(path)!r}.")
+        if compare is not None:
+            if kind == ".svg":
+                raise ArgumentError("compare= needs the explorer: save to a .html file.")
+            difference(self, compare)  # refuses other layers or shapes
+        text = picture(self) if kind == ".svg" else page(self, compare)
+        with atomic_write(path) as file:
+            file.write(text.encode())
+
+    def _repr_html_(self) -> str:
+        return inline(self)
 
     # --- shares and differences ------------------------------------------------------------
 

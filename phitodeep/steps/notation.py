@@ -4,7 +4,8 @@
     as LaTeX    dW_{ij} = \\sum_{n} X_{ni}\\, dY_{nj}
 
 Since both come from the code that runs, a formula cannot say anything else. The steps themselves
-put these parts together: see `Step.written`.
+put these parts together: see `Step.written`. A third style, MathML for web pages, is in
+`phitodeep/steps/mathml.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import ast
 import re
 import unicodedata
 from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
 
 from phitodeep.errors import ArgumentError
 
@@ -40,6 +43,28 @@ COMPARISONS = {
 }
 
 
+class Name(NamedTuple):
+    """The parts of a symbol's name: dW_prev is d, W, no hat, and "prev" below."""
+
+    d: str  # "d" if the symbol is a gradient
+    base: str
+    hat: bool
+    under: str
+
+
+def parts_of(symbol: str) -> Name:
+    """Take the name of a symbol apart: ("", "h", False, "t") for h_t."""
+    base, _, under = symbol.partition("_")
+    hat = under == "hat" or under.startswith("hat_")
+    if hat:
+        under = under.removeprefix("hat").removeprefix("_")
+    elif len(base) > 2 and base not in GREEK:
+        base, under = symbol, ""
+    rest = base[1:]
+    gradient = base[:1] == "d" and (len(rest) == 1 or rest in GREEK or rest[:1].isupper())
+    return Name("d" * gradient, base[gradient:], hat, under if hat else under.replace("_", " "))
+
+
 class Plain:
     """How formulas are written in a terminal."""
 
@@ -47,12 +72,37 @@ class Plain:
     beside = " "  # between factors with indices
     over = 4, 6  # how strongly a fraction binds what is above and below its line
 
+    def whole(self, formula: str) -> str:
+        """What stands around a finished formula."""
+        return formula
+
     def symbol(self, name: str, indices: str = "") -> str:
-        base, under = _parts(name)
-        base = re.sub(r"_hat$", "\u0302", base)
-        shown = "".join(GREEK.get(part, part) for part in re.split(r"(?<=^d)(?=\w)", base))
+        d, base, hat, under = parts_of(name)
+        shown = d + GREEK.get(base, base) + "\u0302" * hat
         below = ",".join(part for part in (under, indices) if part)
         return f"{shown}_{below}" if below else shown
+
+    def constant(self, name: str) -> str:
+        """A number that has a name, such as pi."""
+        return self.symbol(name)
+
+    def number(self, digits: str) -> str:
+        return digits
+
+    def sign(self, sign: str) -> str:
+        """A sign in front of something."""
+        return sign
+
+    def infix(self, left: str, sign: str, right: str) -> str:
+        """Two sides with a sign between them."""
+        return f"{left} {sign} {right}"
+
+    def listed(self, *parts: str) -> str:
+        return ", ".join(parts)
+
+    def joined(self, *parts: str) -> str:
+        """Arrays side by side."""
+        return f"[{self.listed(*parts)}]"
 
     def sum(self, indices: str, body: str) -> str:
         return f"Σ_{indices} {body}"
@@ -100,11 +150,7 @@ class Latex(Plain):
     over = 0, 0
 
     def symbol(self, name: str, indices: str = "") -> str:
-        base, under = _parts(name)
-        hat = base.endswith("_hat")
-        base = base.removesuffix("_hat")
-        d = "d" if _is_gradient(base) else ""
-        base = base[len(d) :]
+        d, base, hat, under = parts_of(name)
         greek = r"\varepsilon" if base == "eps" else rf"\{base}"
         shown = greek if base in GREEK else base
         if base not in GREEK and len(base) > 1:
@@ -151,20 +197,6 @@ class Latex(Plain):
         return rf"\text{{{escaped}}}"
 
 
-def _is_gradient(base: str) -> bool:
-    """Whether a name such as dW or dgamma means the gradient of W or gamma."""
-    rest = base[1:]
-    return base[:1] == "d" and (len(rest) == 1 or rest in GREEK or rest[:1].isupper())
-
-
-def _parts(name: str) -> tuple[str, str]:
-    """The name and what stands below it: ("h", "t") for h_t, ("X_hat", "") for X_hat."""
-    base, _, under = name.partition("_")
-    if under == "hat" or under.startswith("hat_"):
-        return f"{base}_hat", under.removeprefix("hat").removeprefix("_")
-    return (base, under.replace("_", " ")) if len(base) <= 2 or base in GREEK else (name, "")
-
-
 class _Writer:
     """Writes a NumPy expression as mathematics."""
 
@@ -182,30 +214,26 @@ class _Writer:
 
     def _Constant(self, node: ast.Constant) -> tuple[str, int]:
         value = node.value
-        return f"{value:.10g}" if isinstance(value, float) else str(value), 9
+        digits = f"{value:.10g}" if isinstance(value, float) else str(value)
+        return self.style.number(digits), 9
 
     def _Attribute(self, node: ast.Attribute) -> tuple[str, int]:
-        return self.style.symbol(node.attr), 9  # np.pi
+        return self.style.constant(node.attr), 9  # np.pi
 
     def _UnaryOp(self, node: ast.UnaryOp) -> tuple[str, int]:
         sign = {ast.USub: "-", ast.UAdd: "+", ast.Invert: "not ", ast.Not: "not "}[type(node.op)]
-        return (
-            f"{self.style.words(sign) if len(sign) > 1 else sign}{self.write(node.operand, 3)}",
-            2,
-        )
+        write = self.style.words if len(sign) > 1 else self.style.sign
+        return write(sign) + self.write(node.operand, 3), 2
 
     def _BinOp(self, node: ast.BinOp) -> tuple[str, int]:
         style, op = self.style, type(node.op)
         if op in (ast.Add, ast.Sub):
             sign = "+" if op is ast.Add else "-"
-            right = self.write(node.right, 3)
-            right = style.brackets(right) if right.startswith("-") else right
-            return f"{self.write(node.left, 2)} {sign} {right}", 2
+            return style.infix(self.write(node.left, 2), sign, self._last(node, 3)), 2
         if op is ast.Mult:
             last = node.right
             again = isinstance(last, ast.BinOp) and isinstance(last.op, ast.Mult)
-            right = self.write(last, 4 if again else 5)
-            right = style.brackets(right) if right.startswith("-") else right
+            right = self._last(node, 4 if again else 5)
             return f"{self._first(node, 4)}{style.times}{right}", 4
         if op is ast.Div:
             above, below = style.over
@@ -220,11 +248,16 @@ class _Writer:
         """The first factor: a minus in front of a product needs no brackets."""
         return self.write(node.left, min(above, 2) if isinstance(node.left, ast.UnaryOp) else above)
 
+    def _last(self, node: ast.BinOp, above: int) -> str:
+        """What follows a sign: a minus there needs brackets."""
+        right = self.write(node.right, above)
+        return self.style.brackets(right) if right.startswith(self.style.sign("-")) else right
+
     def _Compare(self, node: ast.Compare) -> tuple[str, int]:
         shown = self.write(node.left, 2)
         for op, other in zip(node.ops, node.comparators, strict=True):
             sign = self.style.comparison(COMPARISONS[type(op)])
-            shown += f" {sign} {self.write(other, 2)}"
+            shown = self.style.infix(shown, sign, self.write(other, 2))
         return shown, 1
 
     def _Call(self, node: ast.Call) -> tuple[str, int]:
@@ -238,17 +271,18 @@ class _Writer:
         if name == "abs":
             return style.bars(args[0]), 9
         if name == "signbit":
-            return f"{self.write(node.args[0], 2)} < 0", 1
+            return style.infix(self.write(node.args[0], 2), "<", style.number("0")), 1
         if name == "logaddexp":
-            powers = " + ".join("1" if a == "0" else style.function("exp", a) for a in args)
-            return style.function("log", powers), 9
+            one, zero = map(style.number, "10")
+            powers = [one if a == zero else style.function("exp", a) for a in args]
+            return style.function("log", reduce(lambda a, b: style.infix(a, "+", b), powers)), 9
         if name == "int64":
             return args[0], 9
         if name == "square":
-            return style.power(self.write(node.args[0], 9), "2"), 8
+            return style.power(self.write(node.args[0], 9), style.number("2")), 8
         if name not in FUNCTIONS:
             raise ArgumentError(f"formulas have no notation for np.{name}: add it to FUNCTIONS.")
-        return style.function(FUNCTIONS[name] or name, ", ".join(args)), 9
+        return style.function(FUNCTIONS[name] or name, style.listed(*args)), 9
 
 
 PLAIN, LATEX = Plain(), Latex()

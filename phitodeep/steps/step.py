@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.functional import erf
+from phitodeep.steps.mathml import MATHML
 from phitodeep.steps.notation import LATEX, PLAIN, Plain
 from phitodeep.types import Array
 
@@ -42,7 +43,8 @@ class Step:
     code        how: a NumPy expression, or the indices of a sum such as "ni,nj->ij"
     operands    the earlier symbols that it reads
     words       what the symbol means, where a formula does not say it
-    formula     how it follows from the operands, as plain text; `latex` is the same for typesetting
+    formula     how it follows from the operands, as plain text; `latex` and `mathml` are the same
+                for typesetting
     """
 
     def __init__(self, symbol: str, code: str, operands: Sequence[str], words: str = "") -> None:
@@ -63,9 +65,16 @@ class Step:
     def latex(self) -> str:
         return self.written(LATEX)
 
+    @property
+    def mathml(self) -> str:
+        return self.written(MATHML)
+
     def written(self, style: Plain, symbols: Any = None) -> str:
         """The formula in a style; with the symbols' values, it has an index for every axis."""
-        return f"{style.symbol(self.symbol)} = {self._right(style)}"
+        return style.whole(self._formula(style, symbols))
+
+    def _formula(self, style: Plain, symbols: Any) -> str:
+        return style.infix(style.symbol(self.symbol), "=", self._right(style))
 
     def _right(self, style: Plain) -> str:
         """What stands to the right of the equals sign."""
@@ -161,7 +170,7 @@ class Join(Step):
         return evaluate(self.code, symbols)
 
     def _right(self, style: Plain) -> str:
-        return f"[{', '.join(map(style.symbol, self.operands))}]"
+        return style.joined(*map(style.symbol, self.operands))
 
 
 class _Indexed(Step):
@@ -189,7 +198,7 @@ class _Indexed(Step):
     def letters(self, symbols: Any) -> tuple[list[str], str]:
         return self.indices([np.ndim(symbols[name]) for name in self.operands])
 
-    def written(self, style: Plain, symbols: Any = None) -> str:
+    def _formula(self, style: Plain, symbols: Any) -> str:
         if symbols is None:  # "..." stands for the samples
             given = self.code.replace(" ", "").partition("->")[0].split(",")
             parts, out = self.indices([len(p) - 2 * ("..." in p) for p in given])
@@ -199,7 +208,7 @@ class _Indexed(Step):
         along = "".join(dict.fromkeys(i for part in parts for i in part if i not in out))
         factors = [style.symbol(n, part) for n, part in zip(self.operands, parts, strict=True)]
         body = style.beside.join(factors)
-        return f"{style.symbol(self.symbol, out)} = {self._over(style, along, body)}"
+        return style.infix(style.symbol(self.symbol, out), "=", self._over(style, along, body))
 
     def _over(self, style: Plain, along: str, body: str) -> str:
         """What happens to the factors along the indices that the result does not have."""
@@ -275,7 +284,7 @@ class Loop(Step):
         T = symbols[self.along].shape[1]
         return list(reversed(range(T))) if self.reverse else list(range(T))
 
-    def written(self, style: Plain, symbols: Any = None) -> str:
+    def _formula(self, style: Plain, symbols: Any) -> str:
         return style.words(f"for t from {'T - 1 to 0' if self.reverse else '0 to T - 1'}:")
 
 

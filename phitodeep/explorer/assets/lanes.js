@@ -1,0 +1,270 @@
+// The lanes: activations run to the right above, gradients to the left below, parameters between.
+
+import { Tile } from "./tiles.js";
+import { make, shown } from "./dom.js";
+
+const ARRAY = { width: 132, height: 96, cell: 16 };
+const PARAMETER = { width: 70, height: 58, cell: 14 };
+
+export class Lanes {
+  constructor(app, element) {
+    Object.assign(this, { app, element, container: null });
+    this.tiles = [];
+    this.units = new Map();
+  }
+
+  // Show the layers inside a container, "" for the model.
+  show(container) {
+    const { app } = this;
+    const scope = app.base.get(container);
+    this.container = container;
+    this.tiles = [];
+    this.units.clear();
+    const inside = scope.data.forward.filter((step) => step.kind === "through");
+    const units = inside.map((step) => this.layer(step.path));
+    const first = this.arrays({
+      path: inside[0]?.path ?? container,
+      symbols: ["X", "dX"],
+      title: "input",
+    });
+    const own = scope.data.forward.filter(
+      (step) => step.kind !== "through" && step.kind !== "given",
+    );
+    if (own.length && container) units.push(this.end(container));
+    if (!container) units.push(this.loss());
+    const pairs = this.joined(
+      inside.map((step) => step.path),
+      units,
+    );
+    this.element.replaceChildren(
+      this.path(container),
+      make("div", { class: "track" }, first, ...pairs),
+    );
+    this.redraw();
+  }
+
+  // Two layers that training runs as one stand under one bracket.
+  joined(paths, units) {
+    const found = [];
+    for (let k = 0; k < units.length; k++) {
+      const note = this.app.fused(paths[k]);
+      const next =
+        k + 1 < paths.length
+          ? this.app.fused(paths[k + 1])
+          : units[k + 1]?.classList.contains("loss");
+      if (note && next)
+        found.push(
+          make(
+            "div",
+            { class: "joined", title: note },
+            make("span", {}, "one pass in training"),
+            units[k],
+            units[++k],
+          ),
+        );
+      else found.push(units[k]);
+    }
+    return found;
+  }
+
+  // The way from the model to this container.
+  path(container) {
+    const parts = container ? container.split(".") : [];
+    const crumbs = parts.map((_, k) => parts.slice(0, k + 1).join("."));
+    const link = (path, text) =>
+      make(
+        "button",
+        { type: "button", click: () => this.app.enter(path), disabled: path === container },
+        text,
+      );
+    const { doc } = this.app;
+    const all = [
+      link("", "model"),
+      ...crumbs.filter((p) => p in doc.scopes).map((p) => link(p, `${p} ${doc.scopes[p].name}`)),
+    ];
+    return make("nav", { class: "crumbs", "aria-label": "Containers", hidden: !container }, all);
+  }
+
+  // One layer: its parameters with their gradients, and what it returns with its gradient.
+  layer(path) {
+    const { app } = this;
+    const data = app.doc.scopes[path];
+    const inside = data.forward.some((step) => step.kind === "through");
+    const params = Object.keys(data.params).slice(0, 2);
+    const pairs = params.map((name) =>
+      make(
+        "div",
+        { class: "pair" },
+        this.tile(path, name, PARAMETER, { parameter: true }, "forward"),
+        this.tile(path, `d${name}`, PARAMETER, { parameter: true }, "backward"),
+      ),
+    );
+    const label = make(
+      "span",
+      {},
+      make("b", {}, data.kind),
+      make("span", { class: "number" }, path.split(".").at(-1)),
+    );
+    const head = inside
+      ? make(
+          "button",
+          {
+            type: "button",
+            class: "head inside",
+            click: () => app.enter(path),
+            title: "Show the layers inside",
+          },
+          label,
+          " ⤵",
+        )
+      : make(
+          "button",
+          { type: "button", class: "head", click: () => app.layer(path), title: data.name },
+          label,
+        );
+    const block = make(
+      "div",
+      { class: "block" },
+      make("div", { class: "arrow there", "aria-hidden": "true" }),
+      head,
+      make("div", { class: "pairs" }, pairs),
+      make("div", { class: "arrow back", "aria-hidden": "true" }),
+    );
+    const unit = make(
+      "section",
+      { class: "unit", "aria-label": `Layer ${path}, ${data.name}` },
+      block,
+      this.arrays({ path, symbols: ["Y", "dY"] }),
+    );
+    this.units.set(path, unit);
+    return unit;
+  }
+
+  arrays({ path, symbols, title = "" }) {
+    const [above, below] = symbols.map((name, k) =>
+      this.tile(path, name, ARRAY, {}, k ? "backward" : "forward"),
+    );
+    return make(
+      "div",
+      { class: "arrays", "aria-label": title || null },
+      make("div", { class: "above" }, above),
+      make("div", { class: "below" }, below),
+    );
+  }
+
+  // What a container does with what the layers inside return, such as Y = X + F.
+  end(path) {
+    const data = this.app.doc.scopes[path];
+    const unit = make(
+      "section",
+      { class: "unit end", "aria-label": data.name },
+      make(
+        "div",
+        { class: "block" },
+        make("div", { class: "arrow there" }),
+        make(
+          "button",
+          { type: "button", class: "head", click: () => this.app.layer(path) },
+          make("b", {}, data.kind),
+        ),
+        make("div", { class: "arrow back" }),
+      ),
+      this.arrays({ path, symbols: ["Y", "dY"] }),
+    );
+    this.units.set(path, unit);
+    return unit;
+  }
+
+  loss() {
+    const { app } = this;
+    const { after } = app.doc;
+    const data = app.doc.scopes.loss;
+    const target = "q" in data.values || data.forward.some((s) => s.symbol === "q") ? "q" : "T";
+    const numbers = make(
+      "p",
+      { class: "numbers" },
+      "loss ",
+      make("b", {}, shown(app.base.loss)),
+      after === null
+        ? null
+        : make("span", {}, " → ", make("b", {}, shown(Number(after))), " after this step"),
+    );
+    const unit = make(
+      "section",
+      { class: "unit loss", "aria-label": "The loss" },
+      make(
+        "div",
+        { class: "block" },
+        make("div", { class: "arrow there" }),
+        make(
+          "button",
+          { type: "button", class: "head", click: () => app.layer("loss"), title: data.name },
+          make("b", {}, data.kind),
+        ),
+        numbers,
+        make("div", { class: "arrow back" }),
+      ),
+      make(
+        "div",
+        { class: "arrays" },
+        make("div", { class: "above" }, this.tile("loss", target, ARRAY, {}, "forward")),
+        make("div", { class: "below" }, this.tile("loss", "dP", ARRAY, {}, "backward")),
+      ),
+    );
+    this.units.set("loss", unit);
+    return unit;
+  }
+
+  tile(path, name, box, hints, direction) {
+    const tensor = this.app.base.get(path).find(name, null);
+    if (!tensor?.shape)
+      return make("p", { class: "none" }, direction === "backward" ? `no ${name}` : "");
+    const ref = { path, symbol: name };
+    const images = this.app.hints(path, name);
+    const tile = new Tile({
+      ref,
+      name,
+      box,
+      small: true,
+      hints: { ...images, ...hints },
+      listen: this.app.listener(ref, direction),
+    });
+    tile.direction = direction;
+    this.tiles.push(tile);
+    return tile.element;
+  }
+
+  redraw() {
+    for (const tile of this.tiles) {
+      const tensor = this.app.tensor(tile.ref.path, tile.ref.symbol);
+      if (tensor) tile.show(tensor, this.app.ink);
+    }
+    this.now();
+  }
+
+  // What has been computed by now, and which layer is at work.
+  now() {
+    const { app } = this;
+    const { moment } = app;
+    for (const [path, unit] of this.units) {
+      const here = path === moment.path || moment.path.startsWith(`${path}.`);
+      unit.classList.toggle("current", here);
+    }
+    for (const tile of this.tiles) {
+      const { path, symbol } = tile.ref;
+      tile.element.classList.toggle("later", !app.known(path, symbol, tile.direction));
+    }
+    const current = [...this.units].find(([, unit]) => unit.classList.contains("current"))?.[1];
+    if (current) this.scrollTo(current);
+  }
+
+  scrollTo(unit) {
+    const track = this.element.querySelector(".track");
+    const from =
+      unit.getBoundingClientRect().left - track.getBoundingClientRect().left + track.scrollLeft;
+    const to = from + unit.offsetWidth;
+    if (from >= track.scrollLeft && to <= track.scrollLeft + track.clientWidth) return;
+    const middle = (from + to - track.clientWidth) / 2;
+    track.scrollTo({ left: middle, behavior: this.app.still ? "auto" : "smooth" });
+  }
+}

@@ -1,0 +1,67 @@
+// What symbols mean, in words.
+
+import { stepOf } from "./engine.js";
+
+// The role of an array in a step, as the chain rule tells it: what arrives times what the layer did
+// locally is what it passes on.
+export function roleOf(pass, moment, symbol) {
+  const scope = pass.get(moment.path);
+  if (moment.direction === "update") return "";
+  if (symbol === moment.symbol) {
+    if (symbol === "dX") return "what it passes on";
+    if (isGradientOfParameter(scope, symbol)) return `the slope of the loss in ${symbol.slice(1)}`;
+    if (symbol === "dP") return "where the way back begins";
+    return "";
+  }
+  if (moment.direction !== "backward" || moment.path === "loss") return "";
+  if (symbol === "dY") return "what arrives";
+  if (stepOf(scope, symbol, "backward")) return "so far";
+  return isGradientOfParameter(scope, moment.symbol)
+    ? "what it had received"
+    : "what it did locally";
+}
+
+export function isGradientOfParameter(scope, symbol) {
+  return symbol.startsWith("d") && symbol.slice(1) in scope.data.params;
+}
+
+export function meaning(pass, { path, symbol }, direction) {
+  const scope = pass.get(path);
+  const step = stepOf(scope, symbol);
+  if (direction === "update") return "what the optimizer adds to the parameter";
+  if (isGradientOfParameter(scope, symbol)) {
+    const W = symbol.slice(1);
+    return `${symbol} is the slope of the loss in each number of ${W}: how fast the loss changes when that number grows. All samples that used it add their share.`;
+  }
+  if (symbol in scope.data.params) return `${symbol} is a parameter: training changes it.`;
+  const known = {
+    X:
+      path === ""
+        ? "the input of the model: one sample per row or image"
+        : "what the layer receives",
+    Y: "what the layer returns",
+    dY: "what arrives on the way back: the slope of the loss in each number of Y",
+    dX: "what the layer passes on: the slope of the loss in each number of X",
+    P: "the predictions of the model",
+    L: "the loss: one number for the whole batch",
+    dP: "the slope of the loss in each prediction. Here the way back begins.",
+    T: "the targets",
+  };
+  return known[symbol] ?? step?.words ?? "";
+}
+
+// Where a sum's index stands: "sample 7" for n, otherwise "i = 3".
+export function place(at) {
+  return Object.entries(at)
+    .reverse()
+    .map(([index, k]) => (index === "n" ? `sample ${k}` : `${index} = ${k}`))
+    .join(", ");
+}
+
+export const nameOf = ({ symbol, cell }) => `${symbol}[${cell.join(", ")}]`;
+
+export function layerName(doc, path) {
+  if (path === "loss") return `the loss, ${doc.scopes.loss.name}`;
+  if (path === "") return "the model";
+  return `layer ${path}, ${doc.scopes[path].name}`;
+}

@@ -1,0 +1,119 @@
+"""Pages in a real browser, for `make test-browser`: the tests need Chromium and axe-core.
+
+A test opens a file with `page_of(path)`. It fails if the page writes an error or a warning to the
+console, raises an exception, or requests anything but its own file. `axe(page)` looks for barriers
+to people with disabilities.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+NAMES = ("chromium", "google-chrome", "chromium-browser")
+QUIET = ("no-first-run", "disable-background-networking", "disable-component-update")
+FLAGS = [f"--{flag}" for flag in ("no-sandbox", "disable-gpu", "disable-sync", *QUIET)]
+SIZES: dict[str, dict[str, Any]] = {
+    "desktop": {"viewport": {"width": 1280, "height": 800}},
+    "phone": {
+        "viewport": {"width": 390, "height": 844},
+        "device_scale_factor": 3,
+        "has_touch": True,
+        "is_mobile": True,
+    },
+}
+SETTLED = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
+AXE = Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"
+
+
+def executable() -> str:
+    """Return the path of the browser, or end the run and say how to install one."""
+    wanted = os.environ.get("PHITODEEP_BROWSER")
+    for name in [wanted] if wanted else NAMES:
+        if path := shutil.which(name):
+            return path
+    found = f"PHITODEEP_BROWSER is {wanted!r}, which cannot be run" if wanted else "there is none"
+    pytest.exit(
+        f"The tests of pages need Chromium, but {found}. Install it (Debian and Ubuntu: apt-get "
+        "install chromium), or set PHITODEEP_BROWSER to the path of Chromium or Chrome.",
+        returncode=1,
+    )
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = executable()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(
+    browser: Browser, path: Path, size: str = "desktop", scheme: str = "light", still: bool = False
+) -> Iterator[Page]:
+    """Open a file in a new context, and raise AssertionError at the end if anything was wrong.
+
+    size      a row of SIZES
+    scheme    the colour scheme that the reader prefers: "light" or "dark"
+    still     whether the reader prefers reduced motion
+    """
+    url, wrong = path.resolve().as_uri(), []
+    motion = "reduce" if still else "no-preference"
+    context = browser.new_context(**SIZES[size], color_scheme=scheme, reduced_motion=motion)
+
+    def written(message: Any) -> None:
+        if message.type in ("assert", "error", "warning"):
+            wrong.append(f"console {message.type}: {message.text}")
+
+    def requested(address: str) -> None:
+        if address != url and not address.startswith("blob:"):  # data: is never reported
+            wrong.append(f"request: {address}")
+
+    context.on("console", written)
+    context.on("weberror", lambda error: wrong.append(f"exception: {error.error}"))
+    context.on("request", lambda request: requested(request.url))
+    page = context.new_page()
+    page.on("websocket", lambda socket: requested(socket.url))
+    try:
+        page.goto(url)
+        yield page
+        page.evaluate(SETTLED)
+    finally:
+        context.close()
+        assert not wrong, f"{path.name}:\n" + "\n".join(wrong)
+
+
+@pytest.fixture
+def page_of(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Call it as `opened`, without the browser; the page closes after the test."""
+    with ExitStack() as stack:
+        yield lambda *place, **options: stack.enter_context(opened(browser, *place, **options))
+
+
+@cache
+def axe_source() -> str:
+    if not AXE.exists():
+        pytest.exit("axe-core is missing: run `npm ci`, or `make test-browser`.", returncode=1)
+    return AXE.read_text(encoding="utf-8")
+
+
+def axe(page: Page) -> list[str]:
+    """Return the barriers that axe-core calls serious or critical: "rule: where: what to do"."""
+    page.evaluate(axe_source())
+    found = page.evaluate("axe.run().then(({violations}) => violations)")
+    return [
+        f"{barrier['id']}: {node['target']}: {node['failureSummary']}"
+        for barrier in found
+        if barrier["impact"] in ("serious", "critical")
+        for node in barrier["nodes"]
+    ]
