@@ -59,7 +59,9 @@ const KINDS = {
 };
 
 export function decoded(text, kind) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = letters.charCodeAt(i);
   return new KINDS[kind](bytes.buffer);
 }
 
