@@ -18,7 +18,8 @@ export class Dialogs {
     if (!tensor) return;
     const { table } = app.parts;
     const [title, content] = tensor instanceof Reduced ? top(tensor) : part(tensor, ref);
-    table.querySelector("h2").textContent = `${ref.symbol}${title}: ${layerName(app.doc, ref.path)}`;
+    table.querySelector("h2").textContent =
+      `${ref.symbol}${title}: ${layerName(app.doc, ref.path)}`;
     table.querySelector(".scroll").replaceChildren(make("table", {}, content));
     table.showModal();
   }
@@ -75,43 +76,47 @@ export class Dialogs {
 
 // The rows and columns around a cell.
 function part(tensor, ref) {
-
-    const rank = tensor.shape.length;
-    const [rows, columns] = [rank > 1 ? tensor.shape.at(-2) : 1, rank ? tensor.shape.at(-1) : 1];
-    const start = (n, at) => Math.max(0, Math.min(n - 64, (at ?? 0) - 32));
-    const [r0, c0] = [start(rows, ref.cell.at(-2)), start(columns, ref.cell.at(-1))];
-    const every = (from, n) => Array.from({ length: Math.min(64, n - from) }, (_, k) => from + k);
-    const cell = (r, c) => [
-      ...ref.cell.slice(0, Math.max(0, rank - 2)),
-      ...(rank > 1 ? [r] : []),
-      ...(rank ? [c] : []),
-    ];
-    const head = make(
+  const rank = tensor.shape.length;
+  const [rows, columns] = [rank > 1 ? tensor.shape.at(-2) : 1, rank ? tensor.shape.at(-1) : 1];
+  const start = (n, at) => Math.max(0, Math.min(n - 64, (at ?? 0) - 32));
+  const [r0, c0] = [start(rows, ref.cell.at(-2)), start(columns, ref.cell.at(-1))];
+  const every = (from, n) => Array.from({ length: Math.min(64, n - from) }, (_, k) => from + k);
+  const cell = (r, c) => [
+    ...ref.cell.slice(0, Math.max(0, rank - 2)),
+    ...(rank > 1 ? [r] : []),
+    ...(rank ? [c] : []),
+  ];
+  const head = make(
+    "tr",
+    {},
+    make("td", {}),
+    every(c0, columns).map((c) => make("th", { scope: "col" }, String(c))),
+  );
+  const body = every(r0, rows).map((r) =>
+    make(
       "tr",
       {},
-      make("td", {}),
-      every(c0, columns).map((c) => make("th", { scope: "col" }, String(c))),
-    );
-    const body = every(r0, rows).map((r) =>
-      make(
-        "tr",
-        {},
-        make("th", { scope: "row" }, String(r)),
-        every(c0, columns).map((c) => make("td", {}, shown(tensor.at(cell(r, c))))),
-      ),
-    );
-    const before = rank > 2 ? ` [${ref.cell.slice(0, -2).join(", ")}, ·, ·]` : "";
-    const left =
-      rows * columns > 4096
-        ? `, ${count(Math.min(64, rows) * Math.min(64, columns))} of ${count(tensor.size)} numbers`
-        : "";
-    return [before + left, [make("thead", {}, head), make("tbody", {}, body)]];
-  }
+      make("th", { scope: "row" }, String(r)),
+      every(c0, columns).map((c) => make("td", {}, shown(tensor.at(cell(r, c))))),
+    ),
+  );
+  const before = rank > 2 ? ` [${ref.cell.slice(0, -2).join(", ")}, ·, ·]` : "";
+  const left =
+    rows * columns > 4096
+      ? `, ${count(Math.min(64, rows) * Math.min(64, columns))} of ${count(tensor.size)} numbers`
+      : "";
+  return [before + left, [make("thead", {}, head), make("tbody", {}, body)]];
+}
 
 // The largest numbers of an array that is not in the file.
 function top(tensor) {
   const rows = tensor.top.map(([k, value]) =>
-    make("tr", {}, make("th", { scope: "row" }, `[${cellOf(tensor.shape, k).join(", ")}]`), make("td", {}, shown(Number(value)))),
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, `[${cellOf(tensor.shape, k).join(", ")}]`),
+      make("td", {}, shown(Number(value))),
+    ),
   );
   return [`, the ${rows.length} largest of ${count(tensor.size)} numbers`, make("tbody", {}, rows)];
 }

@@ -3,7 +3,7 @@
 import { Reduced } from "./tensor.js";
 import { stepOf } from "./engine.js";
 import { local, paths, valueOf, why } from "./terms.js";
-import { count, make, plural, shown, signed, symbol } from "./dom.js";
+import { make, plural, shown, signed, symbol } from "./dom.js";
 import { isGradientOfParameter, layerName, meaning, nameOf, place } from "./words.js";
 import { reducedParts, updateParts } from "./panels.js";
 import { formulaOf } from "./stage.js";
@@ -26,7 +26,8 @@ export class Inspector {
       );
     const tensor = app.pass.get(ref.path).find(ref.symbol, ref.t ?? null);
     if (ref.update) return this.element.replaceChildren(...updateParts(app, ref));
-    if (!tensor || tensor instanceof Reduced) return this.element.replaceChildren(...reducedParts(app, ref, tensor));
+    if (!tensor || tensor instanceof Reduced)
+      return this.element.replaceChildren(...reducedParts(app, ref, tensor));
     const found = why(app.pass, ref);
     const parts = [...this.head(ref, found.total), this.terms(ref, found)];
     if (kept) parts.push(this.chain(ref), this.change(ref), this.ways(ref));

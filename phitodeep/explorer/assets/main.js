@@ -12,7 +12,7 @@ import { Dialogs } from "./dialogs.js";
 import { Keys } from "./keys.js";
 import { moments, stretches } from "./timeline.js";
 import { count, make, shown } from "./dom.js";
-import { isGradientOfParameter, layerName } from "./words.js";
+import { isGradientOfParameter } from "./words.js";
 
 const MARKED = 4000; // cells that are marked for one cell
 const STRONG = 5;
@@ -92,8 +92,9 @@ class App {
     const layers = doc.scopes[""].forward
       .filter((s) => s.kind === "through")
       .map((s) => doc.scopes[s.path].kind);
-    this.parts.facts.title =
-      this.parts.facts.textContent = `${layers.join(" · ")}. ${count(doc.samples)} samples, loss ${shown(this.base.loss)}${after}`;
+    const facts = `${count(doc.samples)} samples, loss ${shown(this.base.loss)}${after}: ${layers.join(" · ")}`;
+    this.parts.facts.textContent = facts;
+    this.parts.facts.title = facts;
   }
 
   // --- arrays ----------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ export class Stage {
       ref: { path, symbol: `Δ${name}`, t: null },
       name: `Δ${name}`,
       words: "what the optimizer adds",
-      box: box,
+      box,
       hints: app.hints(path, name),
       listen: app.listener({ path, symbol: name }, "update"),
     });

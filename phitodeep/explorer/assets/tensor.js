@@ -21,17 +21,23 @@ export class Tensor {
 
   // The cell of a place in `data`.
   cell(place) {
-    const cell = [];
-    for (let axis = this.shape.length - 1; axis >= 0; axis--) {
-      cell.unshift(place % this.shape[axis]);
-      place = Math.floor(place / this.shape[axis]);
-    }
-    return cell;
+    return cellOf(this.shape, place);
   }
 
   copy() {
     return new Tensor(this.shape, this.data.slice());
   }
+}
+
+// The cell of a place in an array of this shape.
+export function cellOf(shape, place) {
+  const cell = new Array(shape.length);
+  let rest = place;
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    cell[axis] = rest % shape[axis];
+    rest = Math.floor(rest / shape[axis]);
+  }
+  return cell;
 }
 
 export const product = (numbers) => numbers.reduce((a, b) => a * b, 1);
@@ -224,7 +230,8 @@ function add(loops, level, A, a, B, b, R, r) {
   const { size, steps } = loops[level];
   const [da, db, dr] = steps;
   if (level < loops.length - 1) {
-    for (let k = 0; k < size; k++) add(loops, level + 1, A, a + k * da, B, b + k * db, R, r + k * dr);
+    for (let k = 0; k < size; k++)
+      add(loops, level + 1, A, a + k * da, B, b + k * db, R, r + k * dr);
   } else if (dr === 0) {
     let total = 0;
     for (let k = 0; k < size; k++) total += A[a + k * da] * B[b + k * db];
