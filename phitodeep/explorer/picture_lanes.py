@@ -161,7 +161,7 @@ class Lanes(Page):
             cell = self._cell(planes[0], room, MIDDLE)
             drawn[k] = planes, cell
             notes = planes[0].note.count("\n") + bool(planes[0].note)
-            tall = max(tall, planes[0].values.shape[0] * cell + 36 + 14 * notes)
+            tall = max(tall, planes[0].values.shape[0] * cell + 39 + 14 * notes)
         for k, slot in enumerate(self.slots):
             x = (self.x[k] + self.x[k + 1]) / 2
             room = self.x[k + 1] - self.x[k] - 8
@@ -186,7 +186,7 @@ class Lanes(Page):
         path, name, A, _, heads = self.pairs[k] or ("", "", None, None, False)
         rows, columns = planes[0].values.shape
         notes = planes[0].note.split("\n") if planes[0].note else []
-        top = y + (tall - 36 - 14 * len(notes) - rows * cell) / 2
+        top = y + (tall - 39 - 14 * len(notes) - rows * cell) / 2
         left, right = x - 7 - columns * cell, x + 7
         most, key = _largest(planes[0]), f"{path}.{name}"
         first = tile(planes[0], left, top, cell, key, most)
@@ -236,7 +236,7 @@ class Lanes(Page):
         )
         self._remember(f"{path}.{name}", planes[0], left, top, cell)
         self._remember(f"{path}.d{name}", planes[1], right, top, cell)
-        under = top + rows * cell + 14
+        under = top + rows * cell + 17
         for side, label in ((-1, name), (1, f"d{name}")):
             self.text(x + side * (7 + columns * cell / 2), under, label, "m x")
         inside = path.removeprefix(slot.path).strip(".")

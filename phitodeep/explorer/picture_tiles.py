@@ -1,8 +1,6 @@
 """Arrays as tiles: blue cells are negative, orange ones positive, and strength is size.
 
-    plane(A, sample)      the cells of an array in two dimensions, at most 64 x 64 of them
-    tile(plane, ...)      the same as SVG
-
+`plane` lays the cells of an array out in two dimensions, at most 64 x 64, and `tile` draws them.
 A larger array is cut into blocks, and each cell shows the element of its block that is farthest
 from 0, since a mean would hide spikes.
 """
