@@ -1,6 +1,6 @@
-"""Draw docs/pictures/step.svg: one training step of a small network, there and back.
+"""Draw docs/pictures/step.svg and step_still.svg: one training step, there and back.
 
-    python tools/make_step_picture.py [file.svg]
+    python tools/make_step_picture.py [folder]
 
 The seed is one of those for which one sample has half of the ringed sum.
 """
@@ -13,7 +13,7 @@ from phitodeep.data import make_moons
 from phitodeep.explorer.picture import picture
 
 ROOT = Path(__file__).parent.parent
-TARGET = ROOT / "docs" / "pictures" / "step.svg"
+PICTURES = ROOT / "docs" / "pictures"
 
 
 def network() -> Sequential:
@@ -33,10 +33,12 @@ def network() -> Sequential:
     )
 
 
-def main(target: Path) -> None:
-    target.write_text(picture(network().trace(*make_moons(n=8, noise=0.1, seed=0))), "utf-8")
-    print(f"wrote {target}")
+def main(folder: Path) -> None:
+    trace = network().trace(*make_moons(n=8, noise=0.1, seed=0))
+    for name, moving in (("step.svg", True), ("step_still.svg", False)):
+        (folder / name).write_text(picture(trace, moving=moving), "utf-8")
+        print(f"wrote {folder / name}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET)
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES)

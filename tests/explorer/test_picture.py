@@ -19,7 +19,7 @@ from phitodeep.explorer.picture import picture
 from phitodeep.explorer.picture_lanes import apart
 from phitodeep.explorer.picture_page import fit, wide, wrapped
 from phitodeep.explorer.picture_ring import Ring, executed, loss_after, ring, source
-from phitodeep.explorer.picture_tiles import SIDE, found, number, plane, tile
+from phitodeep.explorer.picture_tiles import SIDE, Cell, found, number, plane, tile
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
@@ -118,6 +118,14 @@ def test_every_class_of_the_animation_is_defined() -> None:
     moving = {c for c in classes if re.fullmatch(r"[vfqy]\d+|wo|wn", c)}
     assert len(moving) > 12
     assert moving == set(re.findall(r"@keyframes (\w+)", shown))
+
+
+def test_a_still_picture_has_the_same_parts_and_no_animation() -> None:
+    trace = mlp().trace(X, Y)
+    moving, still = picture(trace), picture(trace, moving=False)
+    assert "@keyframes" in moving
+    assert "@keyframes" not in still
+    assert moving.partition("</style>")[2] == still.partition("</style>")[2]
 
 
 def test_no_text_is_smaller_than_11() -> None:
@@ -335,7 +343,7 @@ def test_a_block_shows_the_number_farthest_from_zero() -> None:
 
 def test_an_image_has_the_colours_of_its_numbers() -> None:
     A = np.array([[-2.0, 1.0], [0.0, np.inf]] * 100)
-    shown = tile(plane(A[:60]), 0, 0, 3, "A", 2)
+    shown = tile(plane(A[:60]), 0, 0, Cell(3, 3), "A", 2)
     png = base64.b64decode(re.findall(r"base64,([^\"]+)", shown)[0])
     chunks: dict[bytes, bytes] = {}
     at = 8
@@ -349,7 +357,7 @@ def test_an_image_has_the_colours_of_its_numbers() -> None:
     rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(60, 3)[:, 1:]
     colours = [tuple(chunks[b"PLTE"][3 * k : 3 * k + 3]) for k in rows[:2].reshape(-1).tolist()]
     alphas = [chunks[b"tRNS"][k] for k in rows[:2].reshape(-1).tolist()]
-    assert colours == [(31, 111, 180), (217, 104, 15), (31, 111, 180), (150, 40, 150)]
+    assert colours == [(31, 111, 180), (217, 104, 15), (128, 136, 146), (150, 40, 150)]
     assert alphas[0] == alphas[3] == 255
     assert alphas[2] == 15
     assert 15 + 240 * np.sqrt(0.5) == pytest.approx(alphas[1], abs=2)
