@@ -128,6 +128,37 @@ def test_a_still_picture_has_the_same_parts_and_no_animation() -> None:
     assert moving.partition("</style>")[2] == still.partition("</style>")[2]
 
 
+def group(tree: ET.Element, key: str) -> ET.Element:
+    """The tile of an array."""
+    groups = (node for node in tree.iter(f"{SVG}g") if len(node) and node[0].tag == f"{SVG}rect")
+    return next(node for node in groups if "".join(node[0].itertext()).startswith(f"{key}["))
+
+
+def test_the_wave_goes_forward_and_back() -> None:
+    tree = drawn(mlp().trace(X, Y))
+    order = ["X", "0.Y", "1.Y", "2.Y", "2.dY", "2.dW", "1.dY", "0.dY", "0.dW", "0.dX"]
+    times = [int((group(tree, key).get("class") or "")[1:]) for key in order]
+    assert times == sorted(times)
+    assert len(set(times)) >= 9  # the last dY and dP are one array
+    assert times[3] < 34 < times[4]  # the loss is between them
+    assert group(tree, "0.W").get("class") is None  # the weights are there from the start
+
+
+def test_the_weights_move() -> None:
+    trace = mlp(alpha=50.0).trace(X, Y)
+    tree = drawn(trace)
+    for old in (node for node in tree.iter(f"{SVG}g") if node.get("class") == "wo"):
+        key = re.match(r"[\w.]+", "".join(old[0][0].itertext()))
+        assert key
+        path, _, name = key[0].rpartition(".")
+        new = next(n for n in tree.iter(f"{SVG}g") if n.get("class") == "g wn")
+        new.set("class", "seen")
+        W = trace[key[0]].array + trace._updates[path][name]
+        signs = [rect.get("class") for rect in new.iter(f"{SVG}rect")]
+        assert signs == ["np"[int(w > 0)] for w in W.reshape(-1)]
+        assert signs != [rect.get("class") for rect in old.iter(f"{SVG}rect")]
+
+
 def test_no_text_is_smaller_than_11() -> None:
     assert min(map(float, re.findall(r"font-size:([\d.]+)px", picture(mlp().trace(X, Y))))) >= 11
 
@@ -203,6 +234,15 @@ def test_the_share_is_that_of_the_terms() -> None:
         f"{it.path}.dW[{i}, {j}] = {whole}: {share} of its terms' size came from sample "
         f"{it.sample}. Its term is X \u00d7 dY = {a} \u00d7 {b} = {c}."
     )
+
+
+def test_the_weight_moves_in_words() -> None:
+    trace = mlp(optimizer=SGD(), alpha=3.0).trace(X, Y)
+    it = told(trace)
+    W = trace[f"{it.path}.W"].array[it.cell]
+    a, b = (f"{w:.5g}" for w in (W, W + trace._updates[it.path]["W"][it.cell]))
+    said = texts(drawn(trace)).replace("\n", " ").replace("\u2212", "-")
+    assert f"The optimizer moves W{it.place} from {a} to {b}." in said
 
 
 def test_the_factors_of_a_convolution_are_pixels() -> None:
