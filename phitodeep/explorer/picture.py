@@ -31,16 +31,26 @@ from phitodeep.explorer.picture_tiles import number
 LINES, TERMS = 15, 5  # of code, and of the sum
 
 
-def picture(trace: Any) -> str:
-    """The step as the text of an SVG file; `trace` is a `Trace`."""
-    return str(_Picture(trace))
+def picture(trace: Any, *, moving: bool = True) -> str:
+    """The step as the text of an SVG file; `trace` is a `Trace`.
+
+    moving    False for a still picture. A moving one stands still for readers who prefer less
+              motion, but not all browsers heed that inside <img>.
+    """
+    drawn = _Picture(trace)
+    if not moving:
+        drawn.times.clear()
+    return str(drawn)
 
 
 class _Picture(Lanes):
     """Puts the parts together."""
 
-    def __str__(self) -> str:
+    def __init__(self, trace: Any) -> None:
+        super().__init__(trace)
         self.height = self._below(self.lanes(self._head()) + 12) + 16
+
+    def __str__(self) -> str:
         said = self.ring.sentence() if self.ring else "No gradient is a sum over samples."
         title = f"One step of training, there and back: loss {number(self.trace.loss)}"
         return self.file(title, f"{said} {self._moved()}".strip())
@@ -122,8 +132,8 @@ class _Picture(Lanes):
             )
             self.text(EDGE + 405, y, number(term.value), f"m e {kind}", 11)
             y += 17
-        if len(ring.why) > len(terms):
-            self.text(EDGE, y, f"{len(ring.why) - len(terms):,} others", "s", 11)
+        if others := len(ring.why) - len(terms):
+            self.text(EDGE, y, f"{others:,} other" + "s" * (others > 1), "s", 11)
             self.text(EDGE + 405, y, number(rest), "m s e", 11)
             y += 17
         return y
@@ -153,7 +163,7 @@ class _Picture(Lanes):
             shown = (
                 lines[k] if not cut else " " * (len(lines[k]) - len(lines[k].lstrip())) + "\u2026"
             )
-            self.text(x, y, shown[:91], "m", 11)
+            self.text(x, y, shown if len(shown) < 92 else shown[:90] + "\u2026", "m", 11)
             y += 16
         return y
 

@@ -22,7 +22,7 @@ from phitodeep.explorer.picture_page import (
     wrapped,
 )
 from phitodeep.explorer.picture_ring import loss_after, ring
-from phitodeep.explorer.picture_tiles import Plane, found, plane, tile
+from phitodeep.explorer.picture_tiles import Cell, Plane, found, plane, tile
 from phitodeep.steps import run
 
 LOSS = 176  # the width of the column of the loss
@@ -51,7 +51,7 @@ class Lanes(Page):
         self.after = loss_after(trace)
         self.slots = slots(trace, self.ring)
         super().__init__(len(self.slots))
-        self.cells: dict[str, tuple[Plane, float, float, float]] = {}  # where each array is
+        self.cells: dict[str, tuple[Plane, float, float, Cell]] = {}  # where each array is
         self.paths, self.named = (0.0, 0.0), 0.0
         self._columns()
 
@@ -88,7 +88,7 @@ class Lanes(Page):
         ]
         ups, downs = [column.up for column in columns], [column.down for column in columns]
         sizes = [self._cell(up, self._near(k), HIGH) for k, up in enumerate(ups)]
-        high = max(40, *(up.values.shape[0] * size for up, size in zip(ups, sizes, strict=True)))
+        high = max(40, *(up.values.shape[0] * size.h for up, size in zip(ups, sizes, strict=True)))
         notes = 14 * max(up.note.count("\n") + bool(up.note) for up in ups)
         y = top + 38 + notes  # the tops of the tiles
         middle = y + high + 22
@@ -114,19 +114,21 @@ class Lanes(Page):
         self._threads(columns)
         return low + high + 32 + notes
 
-    def _cell(self, shown: Plane, wide: float, high: float) -> float:
+    def _cell(self, shown: Plane, wide: float, high: float) -> Cell:
         rows, columns = shown.values.shape
-        return min(CELL, wide / max(1, columns), high / max(1, rows))
+        w = min(CELL, wide / max(1, columns), high / max(1, rows))
+        thin = w <= 6 and not shown.blank.any()  # would be a hairline
+        return Cell(w, max(w, min(12, 30 / max(1, rows))) if thin else w)
 
-    def _half(self, shown: Plane | None, cell: float) -> float:
-        return 34 if shown is None else shown.values.shape[1] * cell / 2
+    def _half(self, shown: Plane | None, cell: Cell) -> float:
+        return 34 if shown is None else shown.values.shape[1] * cell.w / 2
 
     def _array(
         self,
         k: int,
         name: str,
         shown: Plane,
-        cell: float,
+        cell: Cell,
         y: float,
         high: float,
         at: float,
@@ -134,7 +136,7 @@ class Lanes(Page):
     ) -> None:
         """One array of a lane, with its name and shape above it, or below it."""
         rows, columns = shown.values.shape
-        x, middle = self.x[k] - columns * cell / 2, y + (high - rows * cell) / 2
+        x, middle = self.x[k] - columns * cell.w / 2, y + (high - rows * cell.h) / 2
         most = _largest(shown)
         self.add(tile(shown, x, middle, cell, name, most, f' class="{self.since(at)}"'))
         self._remember(name, shown, x, middle, cell)
@@ -145,7 +147,7 @@ class Lanes(Page):
         self.text(self.x[k], head, fit(name, room, 12), "m x")
         self.lines(self.x[k], head + 14, [fit(size, room, 11), *notes], "s x", 11)
 
-    def _remember(self, name: str, shown: Plane, x: float, y: float, cell: float) -> None:
+    def _remember(self, name: str, shown: Plane, x: float, y: float, cell: Cell) -> None:
         self.cells[name] = (shown, x, y, cell)
 
     def _between(self, y: float) -> float:
@@ -161,7 +163,7 @@ class Lanes(Page):
             cell = self._cell(planes[0], room, MIDDLE)
             drawn[k] = planes, cell
             notes = planes[0].note.count("\n") + bool(planes[0].note)
-            tall = max(tall, planes[0].values.shape[0] * cell + 36 + 14 * notes)
+            tall = max(tall, planes[0].values.shape[0] * cell.h + 41 + 14 * notes)
         for k, slot in enumerate(self.slots):
             x = (self.x[k] + self.x[k + 1]) / 2
             room = self.x[k + 1] - self.x[k] - 8
@@ -180,14 +182,14 @@ class Lanes(Page):
         return tall
 
     def _weights(
-        self, k: int, slot: Slot, planes: list[Plane], cell: float,
+        self, k: int, slot: Slot, planes: list[Plane], cell: Cell,
         x: float, y: float, tall: float, room: float,
     ) -> None:  # fmt: skip
         path, name, A, _, heads = self.pairs[k] or ("", "", None, None, False)
         rows, columns = planes[0].values.shape
         notes = planes[0].note.split("\n") if planes[0].note else []
-        top = y + (tall - 36 - 14 * len(notes) - rows * cell) / 2
-        left, right = x - 7 - columns * cell, x + 7
+        top = y + (tall - 41 - 14 * len(notes) - rows * cell.h) / 2
+        left, right = x - 7 - columns * cell.w, x + 7
         most, key = _largest(planes[0]), f"{path}.{name}"
         first = tile(planes[0], left, top, cell, key, most)
         update = None if heads else self.trace._updates.get(path, {}).get(name)
@@ -236,15 +238,15 @@ class Lanes(Page):
         )
         self._remember(f"{path}.{name}", planes[0], left, top, cell)
         self._remember(f"{path}.d{name}", planes[1], right, top, cell)
-        under = top + rows * cell + 14
+        under = top + rows * cell.h + 19
         for side, label in ((-1, name), (1, f"d{name}")):
-            self.text(x + side * (7 + columns * cell / 2), under, label, "m x")
+            self.text(x + side * (7 + columns * cell.w / 2), under, label, "m x")
         inside = path.removeprefix(slot.path).strip(".")
         title = called(slot) + (f": {inside}" if inside else "")
         size = 12 if wide(title, 12) <= room else 11
         self.text(x, under + 16, fit(title, room, size), "b x", size)
         if self.ring and self.ring.path == path:
-            self.named = x + wide(fit(title, room, size), size) / 2
+            self.named = x + 0.55 * wide(fit(title, room, size), size)
         self.lines(x, under + 31, notes, "s x", 11)
 
     def _formulas(self, slot: Slot, x: float, y: float, tall: float, room: float) -> None:
@@ -298,29 +300,29 @@ class Lanes(Page):
         ring, at = self.ring, self.since(END + 2)
         shown, x, y, cell = self.cells[f"{ring.path}.d{ring.name}"]
         k, j = found(shown.shape, None, ring.cell) or (0, 0)
-        size = max(cell, 7)
-        cx, cy = x + (j + 0.48) * cell, y + (k + 0.48) * cell
+        w, h = max(cell.w, 7), max(cell.h, 7)
+        cx, cy = x + (j + 0.48) * cell.w, y + (k + 0.48) * cell.h
         self.add(f'<g class="{at}">')
         for name, place in ring.factors() if "." not in ring.path else ():
             slot = next(i for i, s in enumerate(self.slots) if s.path == ring.path)
             key = columns[slot].key if name == "X" else columns[slot + 1].gradient
             if key not in self.cells:
                 continue
-            other, ox, oy, width = self.cells[key]
+            other, ox, oy, size = self.cells[key]
             spot = found(other.shape, self.sample, place)
             if spot is None:
                 continue
-            px, py = ox + (spot[1] + 0.48) * width, oy + (spot[0] + 0.48) * width
+            px, py = ox + (spot[1] + 0.48) * size.w, oy + (spot[0] + 0.48) * size.h
             if other.whole and len(other.shape) < 4:  # the whole column of the sum
-                rows = other.values.shape[0] * width
+                rows = other.values.shape[0] * size.h
                 self.add(
-                    f'<rect class="h" x="{ox + spot[1] * width - 1:.1f}" y="{oy - 1:.1f}" '
-                    f'width="{width + 1:.1f}" height="{rows + 1:.1f}" rx="2"/>'
+                    f'<rect class="h" x="{ox + spot[1] * size.w - 1:.1f}" y="{oy - 1:.1f}" '
+                    f'width="{size.w + 1:.1f}" height="{rows + 1:.1f}" rx="2"/>'
                 )
             if name == "X":
                 points = [(px, py), (px, self.paths[0]), (cx, self.paths[0]), (cx, cy)]
             else:
-                side = max(x + shown.values.shape[1] * cell, self.named) + 4
+                side = max(x + shown.values.shape[1] * cell.w, self.named) + 4
                 points = [
                     (px, py),
                     (px, self.paths[1]),
@@ -333,8 +335,8 @@ class Lanes(Page):
                 f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" style="fill:var(--ink)"/>'
             )
         self.add(
-            f'<rect class="r" x="{cx - size / 2 - 1.5:.1f}" y="{cy - size / 2 - 1.5:.1f}" '
-            f'width="{size + 3:.1f}" height="{size + 3:.1f}" rx="3"/></g>'
+            f'<rect class="r" x="{cx - w / 2 - 1.5:.1f}" y="{cy - h / 2 - 1.5:.1f}" '
+            f'width="{w + 3:.1f}" height="{h + 3:.1f}" rx="3"/></g>'
         )
 
 

@@ -29,7 +29,7 @@ class Ring:
     path      the layer
     name      the parameter, such as "W"
     cell      its place
-    entry     the gradient in the trace
+    entry     the gradient in the trace, and the sum that computes it
     why       the terms of its sum
     sample    the sample with the largest share of the terms' size, and this share
     """
@@ -38,6 +38,7 @@ class Ring:
     name: str
     cell: tuple[int, ...]
     entry: Entry
+    step: Sum
     why: Why
     sample: int
     share: float
@@ -66,9 +67,9 @@ class Ring:
 
     def factors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The numbers of the best term that the layer received: ("X", index) and ("dY", index)."""
-        step, scope = self.entry.step, self.entry._scope
+        step, scope = self.step, self.entry._scope
         steps = {s.symbol: s for s in flat([*scope.derivation.forward, *scope.derivation.backward])}
-        parts, out = step.letters(scope)  # type: ignore[attr-defined]  # a Sum has it
+        parts, out = step.letters(scope)
         where = {**dict(zip(out, self.cell, strict=True)), **self.best.at}
         for name, part in zip(step.operands, parts, strict=True):
             place: tuple[int, ...] | None = tuple(where[i] for i in part)
@@ -103,7 +104,8 @@ def ring(trace: Any) -> Ring | None:
 def _cells(trace: Any, path: str, name: str, grad: Any) -> Iterator[tuple[float, Ring]]:
     """The largest cells of a gradient, each with how telling it is."""
     entry = trace[f"{path}.backward.d{name}"]
-    if not isinstance(entry.step, Sum):
+    step = entry.step
+    if not isinstance(step, Sum):
         return
     size = np.abs(entry.array)
     clear = 2.0 if grad.size <= 160 else 1.0  # its cells can be seen
@@ -121,7 +123,7 @@ def _cells(trace: Any, path: str, name: str, grad: Any) -> Iterator[tuple[float,
         flags = any(np.isin(factor, (0, 1)).all() for factor in why._factors.values())
         score = share**2 * alone * clear * near * (size[cell] / size.max()) ** 0.5
         score *= 0.1 if flags else 1.0  # a product with 0 or 1 only selects
-        yield float(score), Ring(path, name, cell, entry, why, sample, share)
+        yield float(score), Ring(path, name, cell, entry, step, why, sample, share)
 
 
 def loss_after(trace: Any) -> float | None:

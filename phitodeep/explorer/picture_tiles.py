@@ -1,8 +1,6 @@
 """Arrays as tiles: blue cells are negative, orange ones positive, and strength is size.
 
-    plane(A, sample)      the cells of an array in two dimensions, at most 64 x 64 of them
-    tile(plane, ...)      the same as SVG
-
+`plane` lays the cells of an array out in two dimensions, at most 64 x 64, and `tile` draws them.
 A larger array is cut into blocks, and each cell shows the element of its block that is farthest
 from 0, since a mean would hide spikes.
 """
@@ -24,6 +22,13 @@ SIDE = 64  # cells along each side of a tile
 MAPS = 8  # channels along each side of a grid of images
 SINGLE = 160  # cells that are drawn, and described, one by one
 BLUE, ORANGE, GREY, PURPLE = (31, 111, 180), (217, 104, 15), (128, 136, 146), (150, 40, 150)
+
+
+class Cell(NamedTuple):
+    """The size of a cell in units of the page."""
+
+    w: float
+    h: float
 
 
 class Plane(NamedTuple):
@@ -139,14 +144,14 @@ def _strongest(A: Array, rows: int, columns: int) -> Array:
 
 
 def tile(
-    shown: Plane, x: float, y: float, cell: float, name: str, most: float, more: str = ""
+    shown: Plane, x: float, y: float, cell: Cell, name: str, most: float, more: str = ""
 ) -> str:
-    """The cells as SVG at (x, y), each `cell` units wide; `most` has the full colour."""
+    """The cells as SVG at (x, y), of this width and height; `most` has the full colour."""
     rows, columns = shown.values.shape
-    many = (~shown.blank).sum() > SINGLE or not shown.whole or cell < 6
-    where = f'transform="translate({x:.1f} {y:.1f}) scale({cell:.4g})"'
+    many = (~shown.blank).sum() > SINGLE or not shown.whole or min(cell) < 6
+    where = f'transform="translate({x:.1f} {y:.1f}) scale({cell.w:.4g} {cell.h:.4g})"'
     if not many:
-        return f"<g {where}{more}>{_cells(shown, name, most, cell >= 11)}</g>"
+        return f"<g {where}{more}>{_cells(shown, name, most, min(cell) >= 11)}</g>"
     values = shown.values[~shown.blank]
     span = f"{name}, from {values.min(initial=np.inf):.4g} to {values.max(initial=-np.inf):.4g}"
     title = escaped(f"{span}; {shown.note}".replace("\n", " ").removesuffix("; "))
@@ -165,7 +170,13 @@ def _cells(shown: Plane, name: str, most: float, signs: bool) -> str:
     for k, j in np.argwhere(~shown.blank):
         value = shown.values[k, j]
         strength = _strength(value, most)
-        kind = "i" if shown.plain else "w" if not np.isfinite(value) else "np"[int(value > 0)]
+        kind = (
+            "i"
+            if shown.plain or value == 0
+            else "w"
+            if not np.isfinite(value)
+            else "np"[int(value > 0)]
+        )
         place = ", ".join(map(str, shown.place(k, j)))
         cells.append(
             f'<rect class="{kind}" x="{j}" y="{k}" width=".94" height=".94" rx=".1" '
@@ -197,7 +208,7 @@ def _png(shown: Plane, most: float) -> bytes:
     level = np.where(np.isfinite(shown.values), level, 252)
     level = np.where(shown.blank, 0, level).astype(np.uint8)
     pair = (GREY, GREY) if shown.plain else (BLUE, ORANGE)
-    colours = [GREY, *[pair[0]] * 125, *[pair[1]] * 125, PURPLE, PURPLE]
+    colours = [GREY, GREY, *[pair[0]] * 124, GREY, *[pair[1]] * 124, PURPLE, PURPLE]
     alphas = [round(15 + 240 * k / 124) for k in range(125)]
     alpha = bytes([0, *alphas, *alphas, 255, 255])
     rows, columns = level.shape
