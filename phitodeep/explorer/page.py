@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import Any
 
@@ -44,6 +43,8 @@ def page(step: Any, other: Any = None) -> str:
 
 def inline(step: Any) -> str:
     """The page inside another page, such as a Jupyter notebook."""
+    from html import escape
+
     return (
         f'<iframe srcdoc="{escape(page(step))}" title="One step of training, there and back" '
         'style="width: 100%; height: 860px; border: 1px solid #8886; border-radius: 8px"></iframe>'

@@ -25,8 +25,9 @@ from phitodeep.explorer.picture_page import (
     wide,
     wrapped,
 )
-from phitodeep.explorer.picture_ring import Ring, executed
+from phitodeep.explorer.picture_ring import Ring
 from phitodeep.explorer.picture_tiles import number
+from phitodeep.explorer.source import method_with
 
 LINES, TERMS = 15, 5  # of code, and of the sum
 
@@ -142,7 +143,7 @@ class _Picture(Lanes):
         """The method that computes the ringed gradient; its line is lit."""
         assert self.ring is not None
         layer = self.trace._passes[self.ring.path].layer
-        title, lines, lit = executed(self.trace, self.ring.path, layer, self.ring.name)
+        title, lines, lit = method_with(type(layer), f"d{self.ring.name}")
         x, right = 462, WIDTH - EDGE
         self.text(x, y, title, "b")
         if lines and not title.endswith(".backward"):
@@ -150,12 +151,12 @@ class _Picture(Lanes):
         y += 20
         start, end = 0, len(lines)
         if end > LINES:
-            middle = min(lit, default=0)
+            middle = lit or 0
             start = max(0, min(middle - LINES // 2, end - LINES))
             end = start + LINES
         for k in range(start, end):
             cut = (k == start > 0) or (k == end - 1 < len(lines) - 1)
-            if k in lit:
+            if k == lit:
                 self.add(
                     f'<rect x="{x - 6}" y="{y - 12:.1f}" width="{right - x + 6}" height="16" '
                     f'rx="3" style="fill:var(--lit)" class="{self.since(END + 2)}"/>'

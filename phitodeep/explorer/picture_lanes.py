@@ -21,7 +21,7 @@ from phitodeep.explorer.picture_page import (
     wide,
     wrapped,
 )
-from phitodeep.explorer.picture_ring import loss_after, ring
+from phitodeep.explorer.picture_ring import ring
 from phitodeep.explorer.picture_tiles import Cell, Plane, found, plane, tile
 from phitodeep.steps import run
 
@@ -48,7 +48,7 @@ class Lanes(Page):
     def __init__(self, trace: Any) -> None:
         self.trace, self.ring = trace, ring(trace)
         self.sample = self.ring.sample if self.ring else trace.sample or 0
-        self.after = loss_after(trace)
+        self.after = trace.loss_after
         self.slots = slots(trace, self.ring)
         super().__init__(len(self.slots))
         self.cells: dict[str, tuple[Plane, float, float, Cell]] = {}  # where each array is

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +10,6 @@ import numpy as np
 
 from phitodeep.explorer.picture_tiles import number
 from phitodeep.inspect.entries import Entry
-from phitodeep.inspect.recording import Recorder
-from phitodeep.layers.call import watching, within
 from phitodeep.steps.step import Arrange, Sum, flat
 from phitodeep.steps.terms import Term, Why, origin
 
@@ -124,78 +118,3 @@ def _cells(trace: Any, path: str, name: str, grad: Any) -> Iterator[tuple[float,
         score = share**2 * alone * clear * near * (size[cell] / size.max()) ** 0.5
         score *= 0.1 if flags else 1.0  # a product with 0 or 1 only selects
         yield float(score), Ring(path, name, cell, entry, step, why, sample, share)
-
-
-def loss_after(trace: Any) -> float | None:
-    """The loss of the same batch after this update, with the same random numbers."""
-    if not trace._updates:
-        return None
-    recording = trace._recording
-    model = recording.model.copy()
-    layers = dict(model.walk())
-    for path, updates in trace._updates.items():
-        for name, update in updates.items():
-            layers[path].params[name] += update
-    data = recording.data
-    watcher = Recorder(recording.watch)  # applies the hooks of the step
-    with (
-        within(recording.call),
-        watching(watcher, root=model, recomputed=True),
-        np.errstate(all="ignore"),
-    ):
-        return float(model.loss._watched(model.forward(data.X), data.T, data.w, None)[0])
-
-
-def source(layer: Any, name: str) -> tuple[str, list[str], set[int]]:
-    """The method that writes a gradient: its name, its lines, and which of them write it.
-
-    It is `backward`, or a method of the same layer that `backward` calls.
-    """
-    writes = re.compile(rf"""grad(_array\(|s\[)["']{name}["']""")
-    kind, open_, seen = type(layer), ["backward"], set()
-    first: tuple[str, list[str], set[int]] | None = None
-    while open_:
-        method = open_.pop(0)
-        function = getattr(kind, method, None)
-        if method in seen or not inspect.isfunction(function):
-            continue
-        seen.add(method)
-        try:
-            lines = textwrap.dedent(inspect.getsource(function)).rstrip().split("\n")
-        except OSError:  # typed into an interactive session
-            continue
-        lit = {k for k, line in enumerate(lines) if writes.search(line)}
-        called = f"{kind.__name__}.{method}"
-        if lit:
-            return called, lines, lit
-        first = first or (called, lines, lit)
-        open_ += re.findall(r"self\.(\w+)\(", "\n".join(lines))
-    return first or (f"{kind.__name__}.backward", [], set())
-
-
-def executed(trace: Any, path: str, layer: Any, name: str) -> tuple[str, list[str], set[int]]:
-    """The same as `source`, and of several lines that write the gradient only the ones that ran."""
-    title, lines, lit = source(layer, name)
-    if len(lit) < 2:
-        return title, lines, lit
-    recording = trace._recording
-    model = recording.model.copy()
-    method = getattr(type(layer), title.rpartition(".")[2])
-    ran: set[int] = set()
-
-    def watch(frame: Any, event: str, _: Any) -> Any:
-        if frame.f_code is not method.__code__ or frame.f_locals.get("self") is not twin:
-            return None
-        if event == "line":
-            ran.add(frame.f_lineno - method.__code__.co_firstlineno)
-        return watch
-
-    twin, before = dict(model.walk())[path], sys.gettrace()
-    with within(recording.call), np.errstate(all="ignore"):
-        model.forward(recording.data.X)
-        sys.settrace(watch)
-        try:
-            model.backward(recording.dP)
-        finally:
-            sys.settrace(before)
-    return title, lines, lit & ran or lit

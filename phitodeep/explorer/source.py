@@ -29,6 +29,21 @@ def source_of(kind: type) -> dict[str, Any]:
     return found
 
 
+def method_with(kind: type, symbol: str) -> tuple[str, list[str], int | None]:
+    """The method of a backward pass that computes a symbol: its name, lines, and that line's index.
+
+    It is `backward`, or a method of the same class that it calls.
+    """
+    lines = source_of(kind).get("backward", {"lines": []})["lines"]
+    lit = line_of(symbol, [text for _, text in lines])
+    ends = [k for k, (number, _) in enumerate(lines) if number is None]
+    start = max((k + 1 for k in ends if k < (lit or 0)), default=0)
+    end = min((k for k in ends if k >= start), default=len(lines))
+    texts = [text for _, text in lines[start:end]]
+    name = re.match(r"def (\w+)", texts[0])[1] if texts else "backward"  # type: ignore[index]
+    return f"{kind.__name__}.{name}", texts, None if lit is None else lit - start
+
+
 def _lines(kind: type, name: str) -> list[tuple[int | None, str]]:
     """The numbered lines of a method, without its docstring."""
     try:

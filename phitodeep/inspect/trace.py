@@ -119,9 +119,8 @@ class Trace(Entries):
         for path, layer in twin.walk():
             for name, update in self._updates.get(path, {}).items():
                 layer.params[name] += update
-        with within(recording.call):
-            P = twin.forward(data.X)
-            return float(recording.loss.value(P, data.T, data.w, recording.total))
+        with within(recording.call), np.errstate(all="ignore"):
+            return float(twin.loss.value(twin.forward(data.X), data.T, data.w, recording.total))
 
     # --- the table -------------------------------------------------------------------------
 

@@ -8,26 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.explorer.document import text_of
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer
-from phitodeep.layers.call import calling
-from phitodeep.loss import Loss, MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.optimization.optimizers import SGD
 from phitodeep.steps import run as stepwise
 from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made
-from phitodeep.types import Array, Shape
-from tests.explorer.node import JavaScriptError, Node, Ref, floats, unpacked
-from tests.loss.test_loss import BINARY
+from phitodeep.types import Shape
+from tests.explorer.node import Node, Ref, floats, unpacked
+from tests.loss.test_loss import BINARY, pair
 from tests.loss.test_loss import EXAMPLES as LOSSES
-from tests.loss.test_loss import pair
-from tests.random_networks import Network, networks
-from tests.steps.test_random_networks import model_of, options_of
-from tests.test_random_networks import examples
 
 ALL = [*[(make, shape, 0) for make, shape in EXAMPLES], *TOKENS]
 ALL = [row for row in ALL if not isinstance(row[0](), L.TiedDense)]  # of a layer outside the model
@@ -125,7 +119,9 @@ def sorted_terms(terms: Any) -> list[float]:
         + sorted(float(f) for f in term["factors"])
         for term in terms
     ]
-    return [number for row in sorted(rows, key=lambda row: np.round(row, 7).tolist()) for number in row]
+    return [
+        number for row in sorted(rows, key=lambda row: np.round(row, 7).tolist()) for number in row
+    ]
 
 
 def check_slopes(js: Node, trace: Trace, text: str, rng: np.random.Generator) -> None:
@@ -236,9 +232,7 @@ def before_loss(loss: Loss) -> list[Layer]:
 @pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (1, 4)])
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_every_loss(js: Node, loss: Loss, shape: Shape, weights: bool) -> None:
-    model = Sequential(
-        L.Dense(4, 4), *before_loss(loss), loss_class=loss, dtype="float64", seed=2
-    )
+    model = Sequential(L.Dense(4, 4), *before_loss(loss), loss_class=loss, dtype="float64", seed=2)
     model.build(shape[1:])
     X, (_, y) = FRESH(1).standard_normal(shape), pair(loss, shape)
     options = {"sample_weight": np.linspace(0.0, 2, shape[0] + 1)[1:]} if weights else {}
