@@ -144,10 +144,18 @@ def autoencoder() -> dict[str, Any]:
     return {"model": model, "Z": Z, "sigmoid": phitodeep.functional.sigmoid}
 
 
+def traced() -> dict[str, Any]:
+    """Two traces of the usual model."""
+    known = usual()
+    step = known["model"].trace(known["X"], known["y"])
+    return {"t": step, "other": step}
+
+
 PREPARED: dict[str, Callable[[], dict[str, Any]]] = {
     "phitodeep.models.vae": autoencoder,
     "phitodeep.sequential.Sequential.stream": text,
     "phitodeep.sequential.Sequential.generate": text,
+    "phitodeep.inspect.trace.Trace.save": traced,
     "phitodeep.testing": regression,
     "phitodeep.testing.check.check_gradients": regression,
 }

@@ -57,6 +57,7 @@ def test_every_module_of_the_package_is_named_or_a_helper() -> None:
         "builder",
         "checks",
         "derivations",
+        "explorer",
         "files",
         "hints",
         "sequential",

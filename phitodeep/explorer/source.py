@@ -40,7 +40,7 @@ def method_with(kind: type, symbol: str) -> tuple[str, list[str], int | None]:
     start = max((k + 1 for k in ends if k < (lit or 0)), default=0)
     end = min((k for k in ends if k >= start), default=len(lines))
     texts = [text for _, text in lines[start:end]]
-    name = re.match(r"def (\w+)", texts[0])[1] if texts else "backward"  # type: ignore[index]
+    name = texts[0].removeprefix("def ").partition("(")[0] if texts else "backward"
     return f"{kind.__name__}.{name}", texts, None if lit is None else lit - start
 
 
@@ -58,11 +58,11 @@ def _lines(kind: type, name: str) -> list[tuple[int | None, str]]:
 
 def _docstring(method: str) -> range:
     """The indices of the lines of a method's docstring."""
-    body = ast.parse(method).body[0].body  # type: ignore[attr-defined]
-    first = body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(body) > 1:
-        return range(first.lineno - 1, first.end_lineno or 0)
-    return range(0)
+    function = ast.parse(method).body[0]
+    if not isinstance(function, ast.FunctionDef) or ast.get_docstring(function) is None:
+        return range(0)
+    first = function.body[0]
+    return range(first.lineno - 1, first.end_lineno or 0)
 
 
 def line_of(symbol: str, lines: list[str]) -> int | None:

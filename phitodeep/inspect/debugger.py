@@ -19,12 +19,13 @@ from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, OrderError, UnknownNameError
 from phitodeep.inspect import places
 from phitodeep.inspect.breakpoints import Breakpoint, breakpoint_at, keys
+from phitodeep.inspect.difference import Change, Difference, far
 from phitodeep.inspect.entries import Entry, Text
 from phitodeep.inspect.expressions import FAILURES, Named, checked_text, replaced, value_of
 from phitodeep.inspect.hooks import active, edit_of
 from phitodeep.inspect.prompt import Prompt
 from phitodeep.inspect.recording import prepared, updates_of
-from phitodeep.inspect.trace import Change, Difference, far, kind_of
+from phitodeep.inspect.trace import kind_of
 from phitodeep.layers.call import Call
 from phitodeep.steps import run
 from phitodeep.steps.run import Edit, Position, Program, Scope
