@@ -16,7 +16,7 @@ from phitodeep.inspect.trace import kind_of
 from phitodeep.layers.base import Layer
 from phitodeep.plots.svg import Block, Drawing, box, drawing, frame, merged, pill, stack
 from phitodeep.steps import run
-from phitodeep.steps.step import Join, Step, Through
+from phitodeep.steps.step import Arrange, Join, Step, Through
 from phitodeep.types import Shape
 
 WHO = "plots.architecture"
@@ -57,9 +57,10 @@ def architecture(model: Layer) -> Drawing:
         _inside(model, "", rows) if model.children() else _leaf(model, "", rows),
         pill(f"output {_written(model.output_shape)}"),
     ]
-    count = f"{_count(rows.values()):,} parameters"
+    known = model.output_shape is not None
+    count = f"{_count(rows.values()):,} parameters" if known else "not built yet"
     title = f"{type(model).__name__}: {count}"
-    return drawing(frame(stack(parts), title), title)
+    return drawing(frame(stack(parts), title, through=False), title)
 
 
 # --- how layers are connected ------------------------------------------------------------------
@@ -74,7 +75,8 @@ def series_of(layer: Layer) -> Series | None:
         if isinstance(step, Through):
             paths[step.symbol] = (*paths[step.of], step.child)
             continue
-        read = [paths[name] for name in step.operands if name in paths]
+        operands = (step.of,) if isinstance(step, Arrange) else step.operands
+        read = [paths[name] for name in operands if name in paths]
         if len(read) == 1:
             paths[step.symbol] = read[0]
         elif read:
@@ -131,7 +133,7 @@ def _blocks(layer: Layer, path: str, series: Series, rows: dict[str, Row]) -> li
         if times > 1:
             last = series[i + size * times - 1]
             first, last = (run.path_inside(path, str(key)) for key in (series[i], last))
-            parts = [frame(stack(parts), f"{times} times, {first} to {last}; drawn once")]
+            parts = [frame(stack(parts), f"{first} to {last}: {times} times the same, drawn once")]
         found += parts
         i += size * times
     return found
@@ -164,7 +166,7 @@ def _part(layer: Layer, path: str, part: str | Merge, rows: dict[str, Row]) -> B
         return _leaf(child, inner, rows)
     below = (row for p, row in rows.items() if f"{p}.".startswith(f"{inner}."))
     title = f"{inner}  {kind_of(child)}, {_count(below):,} parameters"
-    return frame(_inside(child, inner, rows), title)
+    return frame(_inside(child, inner, rows), title, through=series_of(child) is not None)
 
 
 def _leaf(layer: Layer, path: str, rows: dict[str, Row]) -> Block:

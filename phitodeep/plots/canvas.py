@@ -103,7 +103,7 @@ def diverging(values: Array, cmap: Any = None) -> dict[str, Any]:
 
 def sequential(cmap: Any = None) -> dict[str, Any]:
     """Options of imshow for values that are not negative: from almost white to dark orange."""
-    return {"cmap": _colours([ZERO, POSITIVE, "#6b2f00"], cmap), "vmin": 0}
+    return {"cmap": _colours([ZERO, POSITIVE, "#7a3600"], cmap), "vmin": 0}
 
 
 def _colours(names: Sequence[str], cmap: Any) -> Any:

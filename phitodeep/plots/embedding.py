@@ -69,7 +69,7 @@ def embedding(
         axes.scatter(*at.T, s=14, color=colour, label=label, linewidths=0)
     title = some_of(len(chosen), len(W), "rows")
     if y is not None:
-        axes.legend(title="class", fontsize=8)
+        axes.legend(title="class", fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     for i, side in enumerate(("x", "y")):
         axes.set(**{f"{side}label": f"component {i + 1} ({shares[i]:.0%} of the variance)"})
     if names is not None:

@@ -15,9 +15,12 @@ from phitodeep.plots.canvas import COLOURS, MUTED, POSITIVE, evenly, figure, sav
 WHO = "plots.gradient_flow"
 LAYERS = 60  # that are drawn
 COLUMNS = {  # of the trace's rows
-    "dY": "|dY|, arriving from above",
-    "dW": "|dW|, of the parameters",
-    "update": "|update| / |W|",
+    "dY": ("|dY|", "gradient of the output, root mean square"),
+    "dW": ("|dW|", "gradient of the parameters, root mean square"),
+    "update": (
+        "update / W",
+        "length of the update / length of W\nshaded: the range that diagnose accepts",
+    ),
 }
 
 
@@ -40,12 +43,17 @@ def gradient_flow(trace: Trace, *, path: str | os.PathLike[str] | None = None) -
     rows = [leaves[i] for i in evenly(len(leaves), LAYERS)]
     made = figure(WHO, 10, 1.4 + 0.24 * max(len(rows), 4))
     panels = made.subplots(1, len(COLUMNS), sharey=True)
-    for axes, colour, (name, title) in zip(panels, COLOURS, COLUMNS.items(), strict=False):
+    for axes, colour, (name, (title, meaning)) in zip(
+        panels, COLOURS, COLUMNS.items(), strict=False
+    ):
         _draw(axes, [getattr(row, name) for row in rows], colour)
         axes.set_title(title, fontsize=10)
+        axes.set_xlabel(meaning, fontsize=8)
         axes.grid(axis="y", alpha=0.25)
     low, high = (LIMITS[f"updates too {how}"].value for how in ("small", "large"))
+    limits = panels[-1].get_xlim()
     panels[-1].axvspan(low, high, color=MUTED, alpha=0.15, lw=0, zorder=0)
+    panels[-1].set_xlim(limits)
     panels[0].set_yticks(range(len(rows)), map(_name, rows), fontsize=8)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)  # the first layer at the top
     of = "" if trace.sample is None else f", sample {trace.sample}"
@@ -66,6 +74,10 @@ def _draw(axes: Any, values: list[float | None], colour: str) -> None:
     if drawn:
         axes.plot(*zip(*drawn, strict=True), "o-", color=colour, ms=4, lw=1)
     axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter("")
+    if drawn:  # whole decades, whose ends have labels
+        low, high = (np.log10(end(drawn)[0]) for end in (min, max))
+        axes.set_xlim(10 ** (np.floor(low) - 0.1), 10 ** (max(np.ceil(high), low + 1) + 0.1))
     for v, i in known:
         if (v, i) not in drawn:
             text = "0" if v == 0 else str(v)

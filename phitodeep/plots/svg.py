@@ -34,11 +34,15 @@ class Drawing(str):
 
 
 class Block(NamedTuple):
-    """A part of a drawing. Lines enter it in the middle of the top and leave it at the bottom."""
+    """A part of a drawing. Lines enter it in the middle of the top and leave it at the bottom.
+
+    arrow    whether a line that enters ends there; otherwise it goes on inside
+    """
 
     width: float
     height: float
     elements: tuple[str, ...] = ()
+    arrow: bool = True
 
     def at(self, x: float, y: float) -> str:
         """The elements, with the upper left corner at this place."""
@@ -125,11 +129,11 @@ def stack(blocks: Sequence[Block], *, arrows: bool = True) -> Block:
     for i, block in enumerate(blocks):
         if i:
             if arrows:
-                parts.append(line([(width / 2, y), (width / 2, y + GAP)]))
+                parts.append(line([(width / 2, y), (width / 2, y + GAP)], arrow=block.arrow))
             y += GAP
         parts.append(block.at((width - block.width) / 2, y))
         y += block.height
-    return Block(width, y, tuple(parts))
+    return Block(width, y, tuple(parts), blocks[0].arrow)
 
 
 def merged(blocks: Sequence[Block], sign: str) -> Block:
@@ -151,7 +155,8 @@ def merged(blocks: Sequence[Block], sign: str) -> Block:
     for block in full:
         at = x + block.width / 2
         start = [(middle, 0), (middle, top), (at, top), (at, top + GAP)]
-        parts.append(line([(middle, 0), (middle, top + GAP)] if alone else start))
+        start = [(middle, 0), (middle, top + GAP)] if alone else start
+        parts.append(line(start, arrow=block.arrow))
         parts.append(block.at(x, top + GAP))
         end = top + GAP + block.height
         if alone:
@@ -171,24 +176,24 @@ def merged(blocks: Sequence[Block], sign: str) -> Block:
         f'rx="11" fill="#ffffff" stroke="{POSITIVE}" stroke-width="1.4"/>'
     )
     parts.append(text(middle, meet + 4.5, sign, 14 if len(sign) == 1 else 11))
-    return Block(width, meet + 11, tuple(parts))
+    return Block(width, meet + 11, tuple(parts), arrow=False)
 
 
-def frame(inner: Block, title: str) -> Block:
-    """A border around a block, with a title."""
+def frame(inner: Block, title: str, *, through: bool = True) -> Block:
+    """A border around a block, with a title; lines go through the border to the block inside."""
     width = max(inner.width + 24, width_of(title, 11) + 24)
     border = (
         f'<rect width="{width:.5g}" height="{inner.height + 44:.5g}" rx="8" fill="none" '
         f'stroke="{PALE}" stroke-dasharray="3 3"/>'
     )
-    middle = width / 2
-    return Block(
-        width,
-        inner.height + 44,
-        (
-            border,
-            text(12, 17, title, 11, GREY, "start"),
-            inner.at((width - inner.width) / 2, 32),
-            line([(middle, inner.height + 32), (middle, inner.height + 44)], arrow=False),
-        ),
+    middle, height = width / 2, inner.height + 44
+    lines = (
+        line([(middle, 0), (middle, 32)], arrow=inner.arrow),
+        line([(middle, height - 12), (middle, height)], arrow=False),
     )
+    behind = (
+        f'<rect x="10" y="6" width="{width_of(title, 11) + 4:.5g}" height="16" fill="#ffffff"/>'
+    )
+    words = (behind, text(12, 17, title, 11, GREY, "start"))
+    shown = (border, *(lines if through else ()), *words, inner.at((width - inner.width) / 2, 32))
+    return Block(width, height, shown, arrow=not through)

@@ -59,7 +59,7 @@ class Histograms(_Resumable):
         every: int | None = 1,
         every_steps: int | None = None,
         *,
-        bins: int = 50,
+        bins: int = 40,
         gradients: bool = True,
         activations: Any = None,
     ) -> None:
