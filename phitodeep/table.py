@@ -36,19 +36,17 @@ class Table:
 
     def html(self) -> str:
         """The table in HTML, in the colours of the page around it."""
-        from html import escape
-
         sides = ["left" if i < self.left or n == NOTE else "right" for i, n in enumerate(self.head)]
 
         def row(tag: str, cells: Sequence[str]) -> str:
             styled = (
-                f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>'
+                f'<{tag} style="text-align:{side}">{escaped(cell)}</{tag}>'
                 for side, cell in zip(sides, cells, strict=True)
             )
             return f"<tr>{''.join(styled)}</tr>"
 
         above, below = (
-            f'<div style="white-space:pre-wrap">{escape(text.strip())}</div>'
+            f'<div style="white-space:pre-wrap">{escaped(text.strip())}</div>'
             if text.strip()
             else ""
             for text in (self.title, self.totals)
@@ -96,7 +94,12 @@ def facts(named: Mapping[str, Any]) -> str:
 
 def as_html(shown: Any) -> str:
     """HTML for Jupyter: the table of what has one, and otherwise the text of a terminal."""
+    table = getattr(shown, "table", None)
+    return f"<pre>{escaped(str(shown))}</pre>" if table is None else table().html()
+
+
+def escaped(text: str) -> str:
+    """Text for HTML and SVG."""
     from html import escape
 
-    table = getattr(shown, "table", None)
-    return f"<pre>{escape(str(shown))}</pre>" if table is None else table().html()
+    return escape(text)

@@ -7,7 +7,7 @@ of your own are drawn correctly if they have `steps()`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from phitodeep.errors import ArgumentTypeError, NotBuiltError
@@ -183,8 +183,8 @@ def _leaf(layer: Layer, path: str, rows: dict[str, Row]) -> Block:
     )
 
 
-def _count(rows: object) -> int:
-    return sum(row.trainable + row.frozen for row in rows)  # type: ignore[attr-defined]
+def _count(rows: Iterable[Row]) -> int:
+    return sum(row.trainable + row.frozen for row in rows)
 
 
 def _written(shape: Shape | None) -> str:

@@ -36,7 +36,7 @@ def feature_maps(
 ) -> Any:
     """Draw the output of a layer when the model predicts one sample x: a tile per channel.
 
-        plots.feature_maps(model, X[0], "2")
+        plots.feature_maps(model, X[0], "0")
 
     The layer returns images (h, w, C), or sequences (T, C), which become one picture with a row per
     channel. Positive values are orange, negative ones blue, and 0 is white.

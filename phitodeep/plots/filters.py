@@ -40,7 +40,7 @@ def filters(
     """Draw the weights of a layer: of each filter, the pattern that it looks for.
 
         plots.filters(model, "0")                       # a Conv2D
-        plots.filters(model, "1", shape=(28, 28))       # a Dense after Flatten, unit by unit
+        plots.filters(model, "2", shape=(28, 28))       # a Dense after Flatten, unit by unit
 
     Positive weights are orange, negative ones blue, and 0 is white. Filters of one input channel
     are tiles in a square. Filters of three channels are coloured tiles, in which grey is 0. Of
@@ -99,8 +99,8 @@ def _filters_of(model: Layer, path: str, shape: Shape | None) -> Array:
         raise NotBuiltError(
             f"{WHO}: layer {path!r} has no weights yet: call build(input_shape), or train it first."
         )
-    if W is None or W.ndim < 2 or layer.takes_tokens:
-        others = [p for p, part in model.walk() if "W" in part._declared and not part.takes_tokens]
+    if W is None or not _is_map(layer):
+        others = [p for p, part in model.walk() if _is_map(part)]
         raise ArgumentError(
             f"{WHO} needs a layer with filters, but layer {path!r} is {layer!r}: the layers with "
             f"filters are {', '.join(others) or 'none'}."
@@ -117,3 +117,9 @@ def _filters_of(model: Layer, path: str, shape: Shape | None) -> Array:
             f"they are, (h, w) or (h, w, C){example}; got shape={shape}."
         )
     return W.T.reshape(-1, *sizes, *(1,) * (3 - len(sizes)))
+
+
+def _is_map(layer: Layer) -> bool:
+    """Whether W multiplies the input of a layer, as it declares by `Layer.matrices`."""
+    W = layer.params.get("W")
+    return W is not None and len(layer.matrices("W", W)) > 0

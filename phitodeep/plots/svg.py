@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
 from phitodeep.files import atomic_write
 from phitodeep.plots.canvas import NEGATIVE, POSITIVE
+from phitodeep.table import escaped
 
 WIDE = 0.61  # the width of a character of a monospaced font, as a share of its size
 FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
@@ -54,7 +54,7 @@ def drawing(block: Block, label: str, margin: float = 16) -> Drawing:
     width, height = block.width + 2 * margin, block.height + 2 * margin
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.5g} {height:.5g}" '
-        f'width="{width:.5g}" height="{height:.5g}" role="img" aria-label="{escape(label)}" '
+        f'width="{width:.5g}" height="{height:.5g}" role="img" aria-label="{escaped(label)}" '
         f'style="max-width:100%;height:auto" font-family="{FONT}">'
     )
     ground = f'<rect width="{width:.5g}" height="{height:.5g}" rx="10" fill="#ffffff"/>'
@@ -70,7 +70,7 @@ def text(
 ) -> str:
     return (
         f'<text x="{x:.5g}" y="{y:.5g}" font-size="{size}" fill="{colour}" '
-        f'text-anchor="{anchor}" xml:space="preserve">{escape(words)}</text>'
+        f'text-anchor="{anchor}" xml:space="preserve">{escaped(words)}</text>'
     )
 
 
@@ -97,14 +97,14 @@ def box(first: str, second: str, path: str, hover: str, *, filled: bool, dashed:
     dashes = ' stroke-dasharray="4 3"' if dashed else ""
     words = (
         f'<text x="{width / 2:.5g}" y="18" text-anchor="middle" xml:space="preserve">'
-        f'<tspan font-size="10.5" fill="{GREY}">{escape(head)}</tspan>'
-        f'<tspan font-size="12.5" fill="{DARK}" font-weight="600">{escape(first)}</tspan></text>'
+        f'<tspan font-size="10.5" fill="{GREY}">{escaped(head)}</tspan>'
+        f'<tspan font-size="12.5" fill="{DARK}" font-weight="600">{escaped(first)}</tspan></text>'
     )
     return Block(
         width,
         height,
         (
-            f"<g><title>{escape(hover)}</title>",
+            f"<g><title>{escaped(hover)}</title>",
             f'<rect width="{width:.5g}" height="{height}" rx="6" fill="{fill}" '
             f'stroke="{stroke}"{dashes}/>',
             words,
