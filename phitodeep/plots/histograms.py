@@ -35,7 +35,7 @@ def histograms(
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given.
     """
-    if not recorded.keys():
+    if not [*recorded]:
         raise ArgumentError(
             f"{WHO} has nothing to draw: pass the callback to train first, callbacks=[watch], for "
             "at least as many epochs or steps as lie between two looks."

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import KeysView
+from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_real, check_count, check_flag
+from phitodeep.checks import as_real, check_count, check_flag, check_list
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.layers.call import Event, watching
 from phitodeep.state import StateDict, check_entries, stored_array
 from phitodeep.training.callback import Logs, _Resumable
 from phitodeep.types import Array
+
+HUGE = 1e300  # values beyond it, whose differences may overflow, count as not finite
 
 
 @dataclass
@@ -88,6 +90,12 @@ class Histograms(_Resumable):
             raise UnknownNameError.of(key, self.steps, "one of the arrays that were looked at")
         return Series(np.array(self.steps[key]), self.counts[key], self.edges[key])
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.steps)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.steps
+
     def keys(self) -> KeysView[str]:
         """Return the keys of all arrays that were looked at."""
         return self.steps.keys()
@@ -129,8 +137,7 @@ class Histograms(_Resumable):
     def _add(self, key: str, step: int, A: Any) -> None:
         if self.steps.get(key, [-1])[-1] == step:  # a step that also ends an epoch
             return
-        finite = A[np.isfinite(A)].astype(np.float64)
-        counts, edges = np.histogram(finite, self.bins)
+        counts, edges = histogram(A, self.bins)
         self.steps.setdefault(key, []).append(step)
         for kept, row in ((self.counts, counts), (self.edges, edges)):
             before = kept.get(key, np.empty((0, len(row)), row.dtype))
@@ -141,6 +148,9 @@ class Histograms(_Resumable):
     def check_state(self, state: StateDict, who: str) -> None:
         """Refuse a state with invalid values."""
         steps = check_entries(state["steps"], state["steps"], f"{who}: steps")
+        for key, numbers in steps.items():
+            for number in check_list(numbers, f"{who}: steps of {key}"):
+                check_count(number, f"{who}: steps of {key}", minimum=0)
         for name, width in (("counts", self.bins), ("edges", self.bins + 1)):
             arrays = check_entries(state[name], steps, f"{who}: {name}")
             for key, array in arrays.items():
@@ -150,6 +160,17 @@ class Histograms(_Resumable):
                         f"{who}: {name} of {key} must have shape {(len(steps[key]), width)}, got "
                         f"{found.shape}."
                     )
-        for key, numbers in steps.items():
-            for number in numbers:
-                check_count(number, f"{who}: steps of {key}", minimum=0)
+
+
+def histogram(A: Array, bins: int) -> tuple[Array, Array]:
+    """Return how many values of A are in each of `bins` bins, and their borders.
+
+    Values that are (almost) equal get a range around them, in which the bins differ.
+    """
+    values = A[np.abs(A) < HUGE].astype(np.float64)  # without NaN, too
+    if not len(values):
+        return np.zeros(bins, np.int64), np.linspace(0, 1, bins + 1)
+    low, high = float(values.min()), float(values.max())
+    size = max(abs(low), abs(high))
+    around = size / 2 or 0.5 if high - low <= 1e-9 * size else 0.0
+    return np.histogram(values, bins, (low - around, high + around))
