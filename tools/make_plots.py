@@ -1,6 +1,6 @@
 """Draw docs/pictures/plot_*: run the code of docs/plots.md, and keep the files that it writes.
 
-    python tools/make_plots.py
+python tools/make_plots.py
 """
 
 import contextlib
