@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from phitodeep.errors import ArgumentTypeError, NotBuiltError
+from phitodeep.errors import NotBuiltError
 from phitodeep.inspect.summary import Row, summarize
 from phitodeep.inspect.trace import kind_of
 from phitodeep.layers.base import Layer
+from phitodeep.plots.canvas import check_model
 from phitodeep.plots.svg import Block, Drawing, box, drawing, frame, merged, pill, stack
 from phitodeep.steps import run
 from phitodeep.steps.step import Arrange, Join, Step, Through
@@ -46,8 +47,7 @@ def architecture(model: Layer) -> Drawing:
     shape not yet known are shown as "?". A container without `steps()` is a frame whose layers are
     not connected, because only its code says how they are.
     """
-    if not isinstance(model, Layer):
-        raise ArgumentTypeError(f"{WHO} takes a model or a layer, got {type(model).__name__}.")
+    check_model(model, WHO)
     summary = summarize(model)
     with contextlib.suppress(NotBuiltError):
         model = model if model.output_shape is not None else model._measured()
@@ -133,7 +133,9 @@ def _blocks(layer: Layer, path: str, series: Series, rows: dict[str, Row]) -> li
         if times > 1:
             last = series[i + size * times - 1]
             first, last = (run.path_inside(path, str(key)) for key in (series[i], last))
-            parts = [frame(stack(parts), f"{first} to {last}: {times} times the same, drawn once")]
+            parts = [
+                frame(stack(parts), f"layers {first} to {last}: {times} times the same, drawn once")
+            ]
         found += parts
         i += size * times
     return found

@@ -12,6 +12,7 @@ from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.metrics import as_classes
 from phitodeep.plots.canvas import (
     COLOURS,
+    check_model,
     check_names,
     diverging,
     evenly,
@@ -53,6 +54,7 @@ def decision_boundary(
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given. Of more than 2,000 samples, 2,000 are drawn.
     """
+    check_model(model, WHO)
     points = as_float(X, np.float64, f"{WHO}: X")
     if points.ndim != 2 or points.shape[1] != 2 or not len(points):
         raise ShapeError(f"{WHO} draws points X (N, 2) in the plane, got shape {points.shape}.")

@@ -165,16 +165,25 @@ def evenly(total: int, limit: int) -> Array:
 # --- models ------------------------------------------------------------------------------------
 
 
+def check_model(model: Any, who: str) -> None:
+    """Refuse what is not a model or a layer, such as a builder."""
+    if not isinstance(model, Layer):
+        remedy = ": call its build() first" if hasattr(model, "build") else ""
+        raise ArgumentTypeError(f"{who} takes a model, got {type(model).__name__}{remedy}.")
+
+
 def layer_at(model: Layer, path: Any, who: str) -> Layer:
     """Return the layer at a path such as "3.layers.0"; refuse a path that no layer has."""
-    layers = dict(model.walk())
+    check_model(model, who)
+    layers = {place: part for place, part in model.walk() if place}
     if str(path) not in layers:
-        raise UnknownNameError.of(path, filter(None, layers), f"a layer ({who})")
+        raise UnknownNameError.of(path, layers, f"a layer ({who})")
     return layers[str(path)]
 
 
 def one_sample(model: Layer, x: Any, who: str) -> Array:
     """Return one sample, which may be a batch of one, as a batch (1, ...)."""
+    check_model(model, who)
     if model.input_shape is None:
         raise NotBuiltError(f"{who} needs a model that is built: call build(input_shape) first.")
     X, rank = as_real(x, f"{who}: x"), len(model.input_shape)

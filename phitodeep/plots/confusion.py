@@ -61,10 +61,11 @@ def confusion_matrix(
     size = min(2.5 + 0.45 * K, 9)
     axes = panel(WHO, ax, size + 0.6, size)
     image = axes.imshow(shown, **sequential(cmap))
-    what = "samples" if normalize is None else "share"
+    what = "predictions" if normalize is None else "share"
     axes.figure.colorbar(image, ax=axes, label=what, shrink=0.8)
     step = -(-K // NAMED)
-    slanted = max(map(len, names)) > 3
+    room = 11 * (size - 1.2) / len(names[::step])  # characters below each column, roughly
+    slanted = max(map(len, names)) + 1 > room
     turn = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
     axes.set_xticks(range(0, K, step), names[::step], **turn)
     axes.set_yticks(range(0, K, step), names[::step])
@@ -77,7 +78,9 @@ def confusion_matrix(
             axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=9)
     total, right = counts.sum(), np.trace(counts)
     share = f", {right / total:.1%} correct" if total else ""
-    axes.set(xlabel="predicted class", ylabel="true class", title=f"{total:,.0f} samples{share}")
+    axes.set(
+        xlabel="predicted class", ylabel="true class", title=f"{total:,.0f} predictions{share}"
+    )
     return finished(axes, ax, path)
 
 

@@ -15,11 +15,11 @@ from phitodeep.plots.canvas import COLOURS, MUTED, POSITIVE, evenly, figure, sav
 WHO = "plots.gradient_flow"
 LAYERS = 60  # that are drawn
 COLUMNS = {  # of the trace's rows
-    "dY": ("|dY|", "gradient of the output, root mean square"),
-    "dW": ("|dW|", "gradient of the parameters, root mean square"),
+    "dY": ("|dY|", "gradient of the output,\nroot mean square"),
+    "dW": ("|dW|", "gradient of the parameters,\nroot mean square"),
     "update": (
         "update / W",
-        "length of the update / length of W\nshaded: the range that diagnose accepts",
+        "length of the update / length of W\n(shaded: what diagnose accepts)",
     ),
 }
 

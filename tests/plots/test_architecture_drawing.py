@@ -209,10 +209,12 @@ def test_layers_of_an_own_container_are_not_connected() -> None:
 
 def test_layers_that_are_repeated_are_drawn_once() -> None:
     drawing = plots.architecture(gpt(5))
-    assert "2 to 6: 5 times the same, drawn once" in words(drawing)
+    assert "layers 2 to 6: 5 times the same, drawn once" in words(drawing)
     assert len(boxes(drawing)) == len(boxes(plots.architecture(gpt(1))))
     blocks = [layer for _ in range(3) for layer in (Dense(4, 4), ReLU())]
-    assert "0 to 5: 3 times the same, drawn once" in words(plots.architecture(Sequential(*blocks)))
+    assert "layers 0 to 5: 3 times the same, drawn once" in words(
+        plots.architecture(Sequential(*blocks))
+    )
     assert not any("times" in w for w in words(plots.architecture(gpt(2))))
     frozen = gpt(3)
     frozen.layers[3].trainable = False
@@ -252,7 +254,7 @@ def test_a_drawing_is_shown_and_saved(tmp_path: Path) -> None:
 
 
 def test_only_models_and_layers_are_drawn() -> None:
-    with pytest.raises(ArgumentTypeError, match="takes a model or a layer, got ndarray"):
+    with pytest.raises(ArgumentTypeError, match="takes a model, got ndarray"):
         plots.architecture(np.ones(3))
 
 

@@ -74,7 +74,7 @@ def test_confusion_matrix_of_a_model() -> None:
         counts[t, p] += 1
     np.testing.assert_array_equal(image_of(axes), counts)
     assert texts(axes) == [f"{n:.0f}" for n in counts.ravel()]
-    assert axes.get_title() == f"60 samples, {np.mean(predicted == y):.1%} correct"
+    assert axes.get_title() == f"60 predictions, {np.mean(predicted == y):.1%} correct"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "true class")
 
 
@@ -270,6 +270,8 @@ def test_filters_refuse() -> None:
     model = convolutions()
     with pytest.raises(UnknownNameError, match="'7' is not a layer"):
         plots.filters(model, "7")
+    with pytest.raises(UnknownNameError, match="'' is not a layer"):
+        plots.filters(model, "")
     with pytest.raises(UnknownNameError, match=r"Did you mean '0\.layers\.0'"):
         plots.filters(Sequential(Sequential(Dense(2, 2))), "0.layer.0")
     with pytest.raises(ArgumentError, match=r"layer '1' is ReLU\(\).*filters are 0, 2, 4"):
@@ -489,9 +491,19 @@ def test_a_picture_is_drawn_where_it_is_asked_for(name: str, tmp_path: Path) -> 
         SINGLE[name](ax=np.array([ax]))
 
 
-@pytest.mark.parametrize("name", SINGLE)
+SEVERAL: dict[str, Any] = {
+    "attention": lambda: plots.attention(gpt(), np.arange(5), HEADS, labels=["one"] * 5),
+    "filters in columns": lambda: plots.filters(convolutions(), "2"),
+    "feature maps of a sequence": lambda: plots.feature_maps(gpt(), np.arange(5), "2"),
+    "gradient flow": lambda: plots.gradient_flow(gpt().trace([np.arange(5)], [np.arange(5)])),
+    "long names": lambda: plots.confusion_matrix([0, 1], [0, 1], labels=["elephant", "mouse"]),
+    "many classes": lambda: plots.confusion_matrix(np.arange(150), np.arange(150)),
+}
+
+
+@pytest.mark.parametrize("name", [*SINGLE, *SEVERAL])
 def test_no_text_covers_another_or_leaves_the_picture(name: str) -> None:
-    figure = SINGLE[name]()
+    figure = {**SINGLE, **SEVERAL}[name]()
     figure.savefig(io.BytesIO())  # lays it out
     boxes = [(t.get_text(), t.get_window_extent()) for t in visible(figure)]
     assert len(boxes) > 3
@@ -515,6 +527,23 @@ def visible(figure: Any) -> list[Any]:
             shown = [t for t in axis.get_major_ticks() if low <= t.get_loc() <= high]
             found += [axis.label, *(label for t in shown for label in (t.label1, t.label2))]
     return [text for text in found if text.get_visible() and text.get_text()]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda model: plots.filters(model, "0"),
+        lambda model: plots.feature_maps(model, PLANE[0], "0"),
+        lambda model: plots.attention(model, PLANE[0], "0"),
+        lambda model: plots.decision_boundary(model, PLANE, HALVES),
+        lambda model: plots.architecture(model),
+    ],
+)
+def test_a_builder_is_not_a_model(draw: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"takes a model, got Seq.*: call its build\(\)"):
+        draw(models.mlp(2, 3))
+    with pytest.raises(ArgumentTypeError, match=r"takes a model, got list\."):
+        draw([1])
 
 
 def test_a_wrong_ending_is_refused_before_anything_is_written(tmp_path: Path) -> None:
