@@ -90,7 +90,8 @@ def decision_boundary(
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.12), ncols=5, frameon=False)
     right = np.mean(predicted == true)
     count = some_of(len(drawn), len(points), "samples")
-    axes.set(xlabel="x0", ylabel="x1", title=f"{right:.1%} correct, {count}")
+    axes.set(xlabel="x0", ylabel="x1")
+    axes.set_title(f"{right:.1%} correct, {count}", fontsize=10)
     return finished(axes, ax, path)
 
 

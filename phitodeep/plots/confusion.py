@@ -17,7 +17,7 @@ from phitodeep.types import Array
 WHO = "plots.confusion_matrix"
 WRITTEN = 20  # classes up to which cells have numbers
 MOST = 1000  # classes
-NAMED = 40  # classes up to which all have a name
+NAMED = 30  # classes up to which all have a name
 SHARES = {"true": 1, "pred": 0, "all": None}  # the axis over which shares sum to 1
 
 
@@ -78,9 +78,8 @@ def confusion_matrix(
             axes.text(j, i, text, ha="center", va="center", color=colour, fontsize=9)
     total, right = counts.sum(), np.trace(counts)
     share = f", {right / total:.1%} correct" if total else ""
-    axes.set(
-        xlabel="predicted class", ylabel="true class", title=f"{total:,.0f} predictions{share}"
-    )
+    axes.set(xlabel="predicted class", ylabel="true class")
+    axes.set_title(f"{total:,.0f} predictions{share}", fontsize=10)
     return finished(axes, ax, path)
 
 

@@ -67,6 +67,6 @@ def histograms(
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     count = some_of(n, len(series.steps), "looks")
-    axes.set(xlabel=f"value of {key}", ylabel="step", title=f"{key}: {count}")
-    axes.title.set_fontsize(10)
+    axes.set(xlabel=f"value of {key}", ylabel="step")
+    axes.set_title(f"{key}: {count}", fontsize=10)
     return finished(axes, ax, path)

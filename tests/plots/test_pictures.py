@@ -104,7 +104,7 @@ def test_many_classes_have_no_numbers_and_few_names() -> None:
     y = np.arange(100)
     axes = plots.confusion_matrix(y, y).axes[0]
     assert texts(axes) == []
-    assert ticks(axes.xaxis) == [str(k) for k in range(0, 100, 3)]
+    assert ticks(axes.xaxis) == [str(k) for k in range(0, 100, 4)]
 
 
 @pytest.mark.parametrize(
@@ -507,11 +507,15 @@ def test_no_text_covers_another_or_leaves_the_picture(name: str) -> None:
     figure.savefig(io.BytesIO())  # lays it out
     boxes = [(t.get_text(), t.get_window_extent()) for t in visible(figure)]
     assert len(boxes) > 3
+    # the boxes of slanted texts overlap, although the texts do not
+    slanted = {t.get_text() for t in visible(figure) if t.get_rotation() == 45}
     width, height = figure.bbox.size
     for i, (words, box) in enumerate(boxes):
         assert -1 < box.x0 < box.x1 < width + 1, words
         assert -1 < box.y0 < box.y1 < height + 1, words
         for other, area in boxes[:i]:
+            if slanted >= {words, other}:
+                continue
             overlap = Bbox.intersection(box, area)
             assert overlap is None or overlap.width * overlap.height < 2, (words, other)
 
