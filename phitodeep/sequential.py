@@ -63,6 +63,7 @@ from phitodeep.training.sources import as_source
 from phitodeep.training.threads import predictions
 from phitodeep.types import Array, DType, Schedule
 
+FEWEST, LONGEST = 4, 300  # layers, and characters of them: above both, `repr` leaves some out
 FOR_AUTHORS = {  # what authors of layers write and use, but users of models do not
     *("adopt", "buffer", "cache", "check_steps", "compute_mask", "config_kind", "create", "draw"),
     *("gives", "grad_array", "grads", "independent_samples", "kept_as", "known_input", "matrices"),
@@ -130,7 +131,10 @@ class Sequential(Inspectable):
         self.setoptimizer(Adam() if optimizer is None else optimizer)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self.layers))})"
+        shown = [*map(repr, self.layers)]
+        if len(shown) > FEWEST and sum(map(len, shown)) > LONGEST:
+            shown[2:-1] = [f"... {len(shown) - 3} more ..."]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_plans": None}

@@ -34,6 +34,27 @@ class Table:
         ]
         return "\n".join([self.title, *(line.rstrip() for line in aligned), self.totals])
 
+    def html(self) -> str:
+        """The table in HTML, in the colours of the page around it."""
+        sides = ["left" if i < self.left or n == NOTE else "right" for i, n in enumerate(self.head)]
+
+        def row(tag: str, cells: Sequence[str]) -> str:
+            styled = (
+                f'<{tag} style="text-align:{side}">{escaped(cell)}</{tag}>'
+                for side, cell in zip(sides, cells, strict=True)
+            )
+            return f"<tr>{''.join(styled)}</tr>"
+
+        above, below = (
+            f'<div style="white-space:pre-wrap">{escaped(text.strip())}</div>'
+            if text.strip()
+            else ""
+            for text in (self.title, self.totals)
+        )
+        body = "".join(row("td", cells) for cells in self.rows)
+        head = f"<thead>{row('th', self.head)}</thead>"
+        return f"<div>{above}<table>{head}<tbody>{body}</tbody></table>{below}</div>"
+
     def show(self) -> None:
         """Print the table."""
         if sys.platform == "emscripten":
@@ -71,8 +92,14 @@ def facts(named: Mapping[str, Any]) -> str:
     return "\n".join(f"{name:{width}}  {value}" for name, value in shown.items())
 
 
-def as_html(shown: object) -> str:
-    """Text for Jupyter, as it is printed in a terminal."""
+def as_html(shown: Any) -> str:
+    """HTML for Jupyter: the table of what has one, and otherwise the text of a terminal."""
+    table = getattr(shown, "table", None)
+    return f"<pre>{escaped(str(shown))}</pre>" if table is None else table().html()
+
+
+def escaped(text: str) -> str:
+    """Text for HTML and SVG."""
     from html import escape
 
-    return f"<pre>{escape(str(shown))}</pre>"
+    return escape(text)

@@ -87,6 +87,7 @@ from phitodeep.training.callbacks import (
     CSVLogger,
     Diagnose,
     EarlyStopping,
+    Histograms,
     JSONLogger,
     LambdaCallback,
     ModelCheckpoint,
@@ -282,6 +283,7 @@ CALLBACKS: list[Callback] = [
     JSONLogger("log.jsonl", append=True),
     TensorBoard("runs", histograms=10),
     Diagnose(5, verbose=0),
+    Histograms(2, 5, bins=9, gradients=False, activations=np.ones((2, 3))),
 ]
 EVERYTHING = [
     *(make() for make, *_ in LAYERS),

@@ -25,7 +25,7 @@ import pytest
 import phitodeep
 from phitodeep import config, kernels, models
 from phitodeep.data import CharTokenizer
-from phitodeep.layers import Dense, Embedding, ReLU
+from phitodeep.layers import Conv2D, Dense, Embedding, Flatten, ReLU
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.optimization.optimizers import SGD
@@ -151,8 +151,34 @@ def traced() -> dict[str, Any]:
     return {"t": step, "other": step}
 
 
+def plane() -> dict[str, Any]:
+    """A classifier of points, and what was seen while it trained."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((20, 2)), rng.integers(0, 3, 20)
+    model = Sequential(Dense(2, 4), Dense(4, 3), loss_class=SoftmaxCrossEntropy(), seed=0)
+    watch = phitodeep.training.callbacks.Histograms()
+    model.train(X, y, epochs=2, callbacks=[watch], verbose=0)
+    return {"model": model, "X": X, "y": y, "watch": watch}
+
+
+def images() -> dict[str, Any]:
+    model = Sequential(Conv2D(1, 3, padding="same"), Flatten(), Dense(3), seed=0)
+    model.build((28, 28, 1))
+    return {"model": model, "X": np.zeros((1, 28, 28, 1))}
+
+
+def transformer() -> dict[str, Any]:
+    model = models.gpt(7, 5, layers=1, heads=2, dim=4).build()
+    return {"model": model, "tokens": np.zeros((1, 5), int)}
+
+
 PREPARED: dict[str, Callable[[], dict[str, Any]]] = {
     "phitodeep.models.vae": autoencoder,
+    "phitodeep.plots.attention.attention": transformer,
+    "phitodeep.plots.boundary.decision_boundary": plane,
+    "phitodeep.plots.feature_maps.feature_maps": images,
+    "phitodeep.plots.filters.filters": images,
+    "phitodeep.plots.histograms.histograms": plane,
     "phitodeep.sequential.Sequential.stream": text,
     "phitodeep.sequential.Sequential.generate": text,
     "phitodeep.inspect.trace.Trace.save": traced,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from phitodeep.inspect.hooks import Hook, Hooks
     from phitodeep.inspect.profile import Profile
     from phitodeep.inspect.samples import SampleGradients
+    from phitodeep.inspect.summary import Summary
     from phitodeep.inspect.trace import Trace
 
 
@@ -35,11 +36,17 @@ class Inspectable(Trainable, registered=False):
 
         A line below the table lists how training differs from these layers, if it does.
         """
+        self._summary().show()
+
+    def _summary(self) -> Summary:
         from phitodeep.inspect.summary import summarize
 
         batch = "all samples" if self.batch_size is None else f"batch {self.batch_size}"
         title = f"{self.loss!r}, {self.optimizer!r}, {batch}, {self.epochs} epochs, {self.dtype}"
-        summarize(self, title, plan(self, self.loss).notes).show()
+        return summarize(self, title, plan(self, self.loss).notes)
+
+    def _repr_html_(self) -> str:
+        return self._summary()._repr_html_()
 
     def profile(self, X: Any, y: Any, *, batch_size: int | None = None, steps: int = 20) -> Profile:
         """Train a copy for `steps` steps, print where the time goes, and return the table.

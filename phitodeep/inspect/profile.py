@@ -12,11 +12,13 @@ from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import Event, watching
-from phitodeep.table import Table
+from phitodeep.table import Table, as_html
 from phitodeep.training.callback import LambdaCallback
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array, DType
 
+SHORT = 1e-6  # seconds; less than that is mostly the time of calling the watcher
+FEW = 5000  # FLOPs, which are shown as 0.01 MFLOP
 HEAD = ("path", "layer", "forward", "backward", "share", "MFLOP", "GFLOP/s", "kept", "predicted")
 
 
@@ -34,25 +36,27 @@ class Row:
     predicted: float  # seconds that the FLOPs would take at the peak
 
     @property
-    def speed(self) -> float:
-        """FLOP per second."""
-        return self.flops / max(self.forward + self.backward, 1e-12)
+    def speed(self) -> float | None:
+        """FLOP per second; None if the FLOPs are too few or the time is too short to tell."""
+        seconds = self.forward + self.backward
+        return self.flops / seconds if self.flops >= FEW and seconds > SHORT else None
 
     def cells(self) -> tuple[str, ...]:
+        counts = self.flops >= FEW
         return (
             self.path,
             self.layer,
             f"{1e6 * self.forward:,.0f} us",
             f"{1e6 * self.backward:,.0f} us",
             f"{self.share:.1%}",
-            f"{self.flops / 1e6:,.2f}",
-            f"{self.speed / 1e9:,.1f}",
+            f"{self.flops / 1e6:,.2f}" if counts else "",
+            "" if self.speed is None else f"{self.speed / 1e9:,.1f}",
             f"{self.kept / 1e3:,.0f} kB",
-            f"{1e6 * self.predicted:,.0f} us",
+            f"{1e6 * self.predicted:,.0f} us" if counts else "",
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Profile:
     """A training step, layer by layer."""
 
@@ -87,6 +91,13 @@ class Profile:
 
     def __str__(self) -> str:
         return str(self.table())
+
+    def __repr__(self) -> str:
+        time = f"{1e6 * self.step:,.0f} us"
+        return f"<Profile: {time} for a step of {self.batch} samples, {len(self.rows)} layers>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def show(self) -> None:
         """Print a table, drawn by rich in a terminal and in Jupyter, plain elsewhere."""

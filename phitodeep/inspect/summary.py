@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from phitodeep.errors import NotBuiltError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
-from phitodeep.table import Table
+from phitodeep.table import Table, as_html
 from phitodeep.types import Shape
 
 HEAD = ("path", "layer", "output", "trainable", "frozen", "bytes", "FLOPs")
@@ -34,7 +34,7 @@ class Row:
         return (self.path, self.layer, output, *counts, flops)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Summary:
     """The rows in the order of the tree, and their totals."""
 
@@ -75,6 +75,11 @@ class Summary:
 
     def __str__(self) -> str:
         return str(self.table())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def show(self) -> None:
         """Print the table: with rich in a terminal and in Jupyter, else as plain text."""

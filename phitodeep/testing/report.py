@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phitodeep.errors import PhitodeepError
+from phitodeep.table import Table, as_html
 from phitodeep.testing.slopes import Probe, Probes, Trial
 from phitodeep.types import Array, Shape
 
@@ -34,7 +35,7 @@ class GradientEntry(NamedTuple):
     absolute: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GradientReport:
     """The accuracy of all gradients of one object; `report["0.W"]` is the entry for W."""
 
@@ -49,16 +50,28 @@ class GradientReport:
     def __getitem__(self, name: str) -> GradientEntry:
         return {entry.name: entry for entry in self.entries}[name]
 
-    def __str__(self) -> str:
-        cells = [("", "shape"), *((e.name, str(e.shape)) for e in self.entries)]
-        wide, deep = (max(map(len, column)) for column in zip(*cells, strict=True))
-        head = f"{'':{wide}}  {'shape':{deep}}  probed  skipped  relative  absolute"
+    def table(self) -> Table:
         rows = [
-            f"{e.name:{wide}}  {e.shape!s:{deep}}  {e.probed:6}  {e.skipped:7}"
-            f"  {e.relative:8.1e}  {e.absolute:8.1e}"
+            (
+                e.name,
+                str(e.shape),
+                str(e.probed),
+                str(e.skipped),
+                f"{e.relative:.1e}",
+                f"{e.absolute:.1e}",
+            )
             for e in self.entries
         ]
-        return "\n".join([f"{self.subject}: worst errors of each gradient", head, *rows])
+        head = ("", "shape", "probed", "skipped", "relative", "absolute")
+        return Table(f"{self.subject}: worst errors of each gradient", head, rows, "")
+
+    def __str__(self) -> str:
+        return str(self.table()).rstrip()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
 
 class Finding:

@@ -10,6 +10,7 @@ from phitodeep.training.callback import (
 )
 from phitodeep.training.checkpoint import ModelCheckpoint
 from phitodeep.training.diagnose import Diagnose
+from phitodeep.training.histograms import Histograms
 from phitodeep.training.logs import CSVLogger, JSONLogger, TensorBoard
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Callback",
     "Diagnose",
     "EarlyStopping",
+    "Histograms",
     "JSONLogger",
     "LambdaCallback",
     "Logs",

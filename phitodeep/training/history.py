@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from phitodeep.checks import check_list
-from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.state import StateDict, check_entries, is_number
+from phitodeep.table import Table, as_html
+
+ENDS = 5  # epochs at the start and at the end that the table of many epochs shows
 
 
 class History(list[tuple[float, float]]):
@@ -60,28 +66,48 @@ class History(list[tuple[float, float]]):
         self.metrics = {name: list(values) for name, values in state["metrics"].items()}
         self.seconds, self.rates = list(state["seconds"]), list(state["rates"])
 
-    def plot(self, path: str | None = None) -> Any:
+    # --- shown -----------------------------------------------------------------------------
+
+    def table(self) -> Table:
+        """The results of each epoch; of many epochs, the first and the last ones."""
+        names = ["train_loss", "test_loss", *self.metrics]
+        columns = [*zip(*self, strict=True), *self.metrics.values()]
+        shown = [values for values in columns if not all(map(_missing, values))]
+        names = [n for n, v in zip(names, columns, strict=False) if not all(map(_missing, v))]
+        head = ("epoch", *names, "learning rate", "seconds")
+        rows = [
+            [str(i + 1), *(_written(values, i) for values in (*shown, self.rates, self.seconds))]
+            for i in range(len(self))
+        ]
+        if len(rows) > 2 * ENDS + 1:
+            rows[ENDS:-ENDS] = [["..."] * len(head)]
+        total = f"{len(self)} epochs in {sum(self.seconds):.3g} s"
+        return Table(total + ", interrupted" * self.interrupted, head, rows, "", left=0)
+
+    def __repr__(self) -> str:
+        return str(self.table()).rstrip()
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Plot losses and metrics against epochs; return the figure, saved to `path` if given."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise MissingExtraError.of("matplotlib", "plot", "History.plot") from None
-        names = list(dict.fromkeys(n.split("_", 1)[1] for n in self.metrics))
-        figure = Figure(figsize=(5 * (1 + len(names)), 3.5), layout="constrained")
-        panels = figure.subplots(1, 1 + len(names), squeeze=False)[0]
-        epochs = range(1, len(self) + 1)
-        curves = {"train_loss": [a for a, _ in self], "test_loss": [b for _, b in self]}
-        for panel, name in zip(panels, ["loss", *names], strict=True):
-            for part in ("train", "test"):
-                values = {**curves, **self.metrics}.get(f"{part}_{name}", [math.nan])
-                if not all(map(math.isnan, values)):
-                    panel.plot(epochs[: len(values)], values, label=part)
-            panel.set(xlabel="epoch", ylabel=name)
-            if panel.lines:
-                panel.legend()
-        if path is not None:
-            figure.savefig(path, dpi=120)
-        return figure
+        from phitodeep.plots.curves import history
+
+        return history(self, path, who="History.plot")
+
+
+def _missing(value: Any) -> bool:
+    """Whether a value is NaN; metrics such as ConfusionMatrix are arrays."""
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _written(values: Any, i: int) -> str:
+    """The value of epoch i, if there is one and it is a number."""
+    value = values[i] if i < len(values) else math.nan
+    return f"{value:.4g}" if np.ndim(value) == 0 and not _missing(value) else ""
 
 
 def _values(metrics: Any, who: str) -> list[Any]:

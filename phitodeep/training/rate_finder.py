@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import check_count, check_number
-from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepWarning
+from phitodeep.errors import ArgumentError, PhitodeepWarning
 from phitodeep.optimization.schedules import ExponentialDecay
+from phitodeep.table import as_html, facts
 from phitodeep.training.callback import LambdaCallback, StopTraining
 from phitodeep.training.objective import Trainable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RateRange:
     """The smoothed loss at each tested rate, and a suggested rate."""
 
@@ -23,21 +25,27 @@ class RateRange:
     losses: list[float]
     suggestion: float
 
-    def plot(self, path: str | None = None) -> Any:
-        """Plot loss against rate as a matplotlib figure; save it if `path` is given."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise MissingExtraError.of("matplotlib", "plot", "RateRange.plot") from None
-        figure = Figure(figsize=(5, 3.5), layout="constrained")
-        panel = figure.subplots()
-        panel.plot(self.rates, self.losses)
-        panel.axvline(self.suggestion, ls="--", color="gray", label=f"{self.suggestion:.2g}")
-        panel.set(xlabel="alpha", ylabel="training loss", xscale="log")
-        panel.legend()
-        if path is not None:
-            figure.savefig(path, dpi=120)
-        return figure
+    def __str__(self) -> str:
+        low, high = self.rates[0], self.rates[-1]
+        best = int(np.argmin(self.losses))
+        return facts(
+            {
+                "suggested rate": f"{self.suggestion:.3g}",
+                "tested": f"{len(self.rates)} rates from {low:.3g} to {high:.3g}",
+                "lowest loss": f"{self.losses[best]:.4g} at {self.rates[best]:.3g}",
+            }
+        )
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def plot(self, path: str | os.PathLike[str] | None = None, *, ax: Any = None) -> Any:
+        """Plot loss against rate; return the figure, or `ax` if given, saved to `path` if given."""
+        from phitodeep.plots.curves import rates
+
+        return rates(self, path, ax=ax, who="RateRange.plot")
 
 
 def find_alpha(

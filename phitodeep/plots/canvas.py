@@ -1,0 +1,211 @@
+"""What all pictures share: figures that notebooks show, colours, files, and layers by path."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import as_real
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    MissingExtraError,
+    NotBuiltError,
+    ShapeError,
+    UnknownNameError,
+)
+from phitodeep.files import atomic_write, check_path
+from phitodeep.layers.base import Layer
+from phitodeep.types import Array
+
+POSITIVE, NEGATIVE, ZERO = "#d9680f", "#1f6fb4", "#f7f7f7"
+MUTED = "#767676"  # what explains: readable on white and on black
+# of classes and curves, in an order that colour-blind readers can tell apart
+COLOURS = (
+    *(NEGATIVE, POSITIVE, "#1a9e77", "#8f5fbf", "#b8960c"),
+    *("#56b4e9", "#cc6699", "#6b6b6b", "#8c4a1c", "#0b5d56"),
+)
+DPI = 120  # of files
+VISIBLE = str.maketrans({"\n": "↵", " ": "␣", "\t": "⇥"})
+
+
+def figure(who: str, width: float, height: float) -> Any:
+    """Return an empty figure, in inches, that shows itself as the result of a notebook's cell.
+
+    A figure that pyplot did not make has no picture of its own in Jupyter. This one carries the
+    method that IPython looks for, so no backend is chosen and nothing outside the figure changes.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError.of("matplotlib", "plot", who) from None
+    made: Any = Figure(figsize=(width, height), layout="constrained")
+    made._repr_png_ = partial(_png, made)
+    return made
+
+
+def _png(drawn: Any) -> bytes:
+    stream = io.BytesIO()
+    drawn.savefig(stream, format="png")
+    return stream.getvalue()
+
+
+def panel(who: str, ax: Any, width: float, height: float) -> Any:
+    """Return the Axes to draw on: `ax`, or the only one of a new figure."""
+    made = figure(who, width, height)  # also refuses a missing matplotlib
+    if ax is None:
+        return made.subplots()
+    from matplotlib.axes import Axes
+
+    if not isinstance(ax, Axes):
+        raise ArgumentTypeError(f"{who}: ax must be an Axes of matplotlib, got {ax!r}.")
+    return ax
+
+
+def finished(drawn: Any, ax: Any, path: str | os.PathLike[str] | None) -> Any:
+    """Save the figure of the Axes `drawn` if there is a path; return `ax`, or else the figure."""
+    whole = drawn.figure.canvas.figure  # also of an Axes in a part of a figure
+    save(whole, path)
+    return whole if ax is None else ax
+
+
+def save(drawn: Any, path: str | os.PathLike[str] | None) -> None:
+    """Write a figure to a file, in the format of its name: .png, .svg, .pdf and so on."""
+    if path is None:
+        return
+    suffix = Path(check_path(path)).suffix[1:].lower() or "png"
+    known = drawn.canvas.get_supported_filetypes()
+    if suffix not in known:
+        raise ArgumentError(
+            f"a picture cannot be written as .{suffix}: end the path {os.fspath(path)!r} with "
+            f"one of {', '.join(f'.{name}' for name in known)}."
+        )
+    stream = io.BytesIO()
+    drawn.savefig(stream, format=suffix, dpi=DPI)
+    with atomic_write(path) as file:
+        file.write(stream.getvalue())
+
+
+# --- colours -----------------------------------------------------------------------------------
+
+
+def diverging(values: Array, cmap: Any = None) -> dict[str, Any]:
+    """Options of imshow for signed values: blue below 0, orange above, and 0 in the middle."""
+    limit = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
+    return {"cmap": _colours([NEGATIVE, ZERO, POSITIVE], cmap), "vmin": -limit, "vmax": limit}
+
+
+def sequential(cmap: Any = None) -> dict[str, Any]:
+    """Options of imshow for values that are not negative: from almost white to dark orange."""
+    return {"cmap": _colours([ZERO, POSITIVE, "#7a3600"], cmap), "vmin": 0}
+
+
+def _colours(names: Sequence[str], cmap: Any) -> Any:
+    """The colour map `cmap`, or one through these colours; what is not a number stays empty."""
+    from matplotlib import colormaps
+    from matplotlib.colors import LinearSegmentedColormap
+
+    found: Any = cmap
+    if cmap is None:
+        found = LinearSegmentedColormap.from_list("phitodeep", names)
+    elif isinstance(cmap, str) and cmap not in colormaps:
+        raise UnknownNameError.of(cmap, colormaps, "one of matplotlib's colour maps")
+    elif isinstance(cmap, str):
+        found = colormaps[cmap]
+    return found.with_extremes(bad=(0, 0, 0, 0))
+
+
+# --- tiles -------------------------------------------------------------------------------------
+
+
+def mosaic(tiles: Array, columns: int) -> Array:
+    """Lay tiles (n, h, w, ...) out in rows of `columns`, with gaps of NaN between them."""
+    n, h, w, *colours = tiles.shape
+    rows, gap = -(-n // columns), gap_of(h, w)
+    whole = np.full((rows * (h + gap) - gap, columns * (w + gap) - gap, *colours), np.nan)
+    for i, tile in enumerate(tiles):
+        top, left = i // columns * (h + gap), i % columns * (w + gap)
+        whole[top : top + h, left : left + w] = tile
+    return whole
+
+
+def gap_of(h: int, w: int) -> int:
+    """The pixels between two tiles of this size."""
+    return max(1, round(max(h, w) / 16))
+
+
+def number_tiles(
+    axes: Any, h: int, w: int, across: Sequence[str], down: Sequence[str], names: tuple[str, str]
+) -> None:
+    """Label the columns and rows of a mosaic, instead of its pixels."""
+    gap = gap_of(h, w)
+    axes.set_xticks([j * (w + gap) + (w - 1) / 2 for j in range(len(across))], across)
+    axes.set_yticks([i * (h + gap) + (h - 1) / 2 for i in range(len(down))], down)
+    axes.tick_params(length=0, labelsize=8)
+    axes.spines[:].set_visible(False)
+    axes.set(xlabel=names[0], ylabel=names[1])
+
+
+def some_of(shown: int, total: int, what: str) -> str:
+    """How many of something a picture shows: "64 of 512 filters", or "16 filters"."""
+    return f"{total:,} {what}" if shown == total else f"{shown:,} of {total:,} {what}"
+
+
+def evenly(total: int, limit: int) -> Array:
+    """At most `limit` indices below `total`, evenly spaced, with the first and the last."""
+    return np.linspace(0, total - 1, min(total, limit)).round().astype(int)
+
+
+# --- models ------------------------------------------------------------------------------------
+
+
+def check_model(model: Any, who: str) -> None:
+    """Refuse what is not a model or a layer, such as a builder."""
+    if not isinstance(model, Layer):
+        remedy = ": call its build() first" if hasattr(model, "build") else ""
+        raise ArgumentTypeError(f"{who} takes a model, got {type(model).__name__}{remedy}.")
+
+
+def layer_at(model: Layer, path: Any, who: str) -> Layer:
+    """Return the layer at a path such as "3.layers.0"; refuse a path that no layer has."""
+    check_model(model, who)
+    layers = {place: part for place, part in model.walk() if place}
+    if str(path) not in layers:
+        raise UnknownNameError.of(path, layers, f"a layer ({who})")
+    return layers[str(path)]
+
+
+def one_sample(model: Layer, x: Any, who: str) -> Array:
+    """Return one sample, which may be a batch of one, as a batch (1, ...)."""
+    check_model(model, who)
+    if model.input_shape is None:
+        raise NotBuiltError(f"{who} needs a model that is built: call build(input_shape) first.")
+    X, rank = as_real(x, f"{who}: x"), len(model.input_shape)
+    X = X[None] if X.ndim == rank else X
+    if X.ndim != rank + 1 or len(X) != 1:
+        raise ShapeError(
+            f"{who} shows one sample of shape {model.input_shape}, got x of shape {np.shape(x)}: "
+            "pass one of the samples, such as X[0]."
+        )
+    return X
+
+
+def texts_of(tokenizer: Any, tokens: Iterable[int]) -> list[str]:
+    """The text of each token, with signs for spaces."""
+    return [tokenizer.decode([token]).translate(VISIBLE) for token in tokens]
+
+
+def check_names(labels: Any, count: int, who: str, what: str) -> list[str] | None:
+    """Return the labels as texts, of which there must be `count`, or None."""
+    if labels is None:
+        return None
+    names = [str(label) for label in labels]
+    if len(names) != count:
+        raise ArgumentError(f"{who} needs {count} labels, one per {what}, got {len(names)}.")
+    return names

@@ -1,0 +1,85 @@
+"""What a layer computes from one sample, channel by channel."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from phitodeep.checks import check_count
+from phitodeep.errors import ShapeError
+from phitodeep.inspect.cache import run_with_cache
+from phitodeep.plots.canvas import (
+    diverging,
+    evenly,
+    finished,
+    layer_at,
+    mosaic,
+    number_tiles,
+    one_sample,
+    panel,
+    some_of,
+)
+
+WHO = "plots.feature_maps"
+
+
+def feature_maps(
+    model: Any,
+    x: Any,
+    layer: str,
+    *,
+    limit: int = 64,
+    cmap: Any = None,
+    ax: Any = None,
+    path: str | os.PathLike[str] | None = None,
+) -> Any:
+    """Draw the output of a layer when the model predicts one sample x: a tile per channel.
+
+        plots.feature_maps(model, X[0], "0")
+
+    The layer returns images (h, w, C), or sequences (T, C), which become one picture with a row per
+    channel. Positive values are orange, negative ones blue, and 0 is white.
+
+    layer    the path of a layer, such as "3.layers.0"
+    limit    how many channels are drawn at most; evenly spaced ones, and the title says so
+    cmap     a colour map of matplotlib, whose middle is 0
+
+    Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
+    `path` if given. Raises UnknownNameError for a path that no layer has, and ShapeError for a
+    layer that returns neither images nor sequences, and for several samples.
+    """
+    limit = check_count(limit, f"{WHO} limit")
+    shown = layer_at(model, layer, WHO)
+    _, cache = run_with_cache(model, one_sample(model, x, WHO))
+    Y = cache[f"{layer}.Y"]
+    if Y.ndim not in (3, 4) or len(Y) != 1:
+        raise ShapeError(
+            f"{WHO} draws images (h, w, C) or sequences (T, C), but layer {layer!r}, {shown!r}, "
+            f"returns samples of shape {Y.shape[1:]}."
+        )
+    chosen = evenly(Y.shape[-1], limit)
+    count = some_of(len(chosen), Y.shape[-1], "channels")
+    maps = Y[0][..., chosen]
+    if Y.ndim == 3:
+        axes = panel(WHO, ax, 7, 4)
+        image = axes.imshow(maps.T, aspect="auto", interpolation="nearest", **diverging(maps, cmap))
+        step = -(-len(chosen) // 16)
+        axes.set_yticks(range(0, len(chosen), step), [str(c) for c in chosen[::step]])
+        axes.set(xlabel="step", ylabel="channel")
+    else:
+        tiles = maps.transpose(2, 0, 1)
+        columns = math.ceil(math.sqrt(len(chosen)))
+        whole = mosaic(tiles, columns)
+        scale = 6 / max(whole.shape)
+        height, width = (max(2.2, scale * size + 0.9) for size in whole.shape)
+        axes = panel(WHO, ax, width + 0.8, height)
+        image = axes.imshow(whole, interpolation="nearest", **diverging(tiles, cmap))
+        across = [f"+{j}" for j in range(columns)]
+        across = across if len(chosen) == Y.shape[-1] else [""] * columns
+        down = [str(c) for c in chosen[::columns]]
+        h, w = tiles.shape[1:]
+        number_tiles(axes, h, w, across, down, ("", "first channel of the row"))
+    axes.figure.colorbar(image, ax=axes, label="value", shrink=0.8)
+    axes.set_title(f"output of layer {layer}: {count}", fontsize=10)
+    return finished(axes, ax, path)

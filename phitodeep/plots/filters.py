@@ -1,0 +1,125 @@
+"""The weights of a layer as pictures, one per filter."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import check_count, check_shape
+from phitodeep.errors import ArgumentError, NotBuiltError, ShapeError
+from phitodeep.layers.base import Layer
+from phitodeep.plots.canvas import (
+    diverging,
+    evenly,
+    finished,
+    layer_at,
+    mosaic,
+    number_tiles,
+    panel,
+    some_of,
+)
+from phitodeep.types import Array, Shape
+
+WHO = "plots.filters"
+SIDE = 16  # filters and input channels that are drawn, if a filter has many channels
+
+
+def filters(
+    model: Any,
+    layer: str,
+    *,
+    shape: Shape | None = None,
+    limit: int = 64,
+    cmap: Any = None,
+    ax: Any = None,
+    path: str | os.PathLike[str] | None = None,
+) -> Any:
+    """Draw the weights of a layer: of each filter, the pattern that it looks for.
+
+        plots.filters(model, "0")                       # a Conv2D
+        plots.filters(model, "2", shape=(28, 28))       # a Dense after Flatten, unit by unit
+
+    Positive weights are orange, negative ones blue, and 0 is white. Filters of one input channel
+    are tiles in a square. Filters of three channels are coloured tiles, in which grey is 0. Of
+    other filters, each row is a filter, and each column an input channel. A filter of a Conv1D is
+    one tile, with a row per input channel and a column per step.
+
+    layer    the path of a layer, such as "3.layers.0"
+    shape    for a Dense: the shape of its input as an image, (h, w) or (h, w, C)
+    limit    how many filters are drawn at most; evenly spaced ones, and the title says so
+    cmap     a colour map of matplotlib, whose middle is 0
+
+    Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
+    `path` if given. Raises UnknownNameError for a path that no layer has, ArgumentError for a layer
+    without filters and NotBuiltError for a layer without weights yet.
+    """
+    limit = check_count(limit, f"{WHO} limit")
+    W = _filters_of(model, str(layer), shape)
+    total, h, w, C = W.shape
+    coloured, side = C == 3, C not in (1, 3)
+    chosen = evenly(total, min(limit, SIDE) if side else limit)
+    channels = evenly(C, SIDE)
+    count = some_of(len(chosen), total, "filters")
+    if side:
+        tiles = W[chosen][..., channels].transpose(0, 3, 1, 2)
+        tiles, columns = tiles.reshape(-1, h, w), len(channels)
+        across, down = [str(c) for c in channels], [str(f) for f in chosen]
+        names = ("input channel", "filter")
+        count += f", {some_of(len(channels), C, 'input channels')}"
+    else:
+        columns = math.ceil(math.sqrt(len(chosen)))
+        tiles = W[chosen] if coloured else W[chosen, ..., 0]
+        across = [f"+{j}" for j in range(columns)] if len(chosen) == total else [""] * columns
+        down, names = [str(f) for f in chosen[::columns]], ("", "first filter of the row")
+    whole = mosaic(tiles, columns)
+    height, width = whole.shape[:2]
+    scale = min(6 / width, 6 / height)
+    axes = panel(WHO, ax, max(3.5, scale * width + 1.6), max(2.2, scale * height + 0.9))
+    options = diverging(tiles, cmap)
+    if coloured:
+        shades = 0.5 + whole / (2 * options["vmax"])
+        axes.imshow(np.nan_to_num(np.clip(shades, 0, 1), nan=1.0), interpolation="nearest")
+        count += f"; full colour is ±{options['vmax']:.2g}"
+    else:
+        image = axes.imshow(whole, interpolation="nearest", **options)
+        axes.figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
+    number_tiles(axes, h, w, across, down, names)
+    axes.set_title(f"layer {layer}: {count}", fontsize=10)
+    return finished(axes, ax, path)
+
+
+def _filters_of(model: Layer, path: str, shape: Shape | None) -> Array:
+    """The weights of a layer as filters (n, h, w, C)."""
+    layer = layer_at(model, path, WHO)
+    W = layer.params.get("W")
+    if W is None and "W" in layer._declared:
+        raise NotBuiltError(
+            f"{WHO}: layer {path!r} has no weights yet: call build(input_shape), or train it first."
+        )
+    if W is None or not _is_map(layer):
+        others = [p for p, part in model.walk() if _is_map(part)]
+        raise ArgumentError(
+            f"{WHO} needs a layer with filters, but layer {path!r} is {layer!r}: the layers with "
+            f"filters are {', '.join(others) or 'none'}."
+        )
+    if W.ndim == 4:  # (kh, kw, C, n)
+        return W.transpose(3, 0, 1, 2)
+    if W.ndim == 3:  # (k, C, n)
+        return W.transpose(2, 1, 0)[..., None]
+    sizes = () if shape is None else check_shape(shape, f"{WHO} shape")
+    if len(sizes) not in (2, 3) or math.prod(sizes) != len(W):
+        example = f", such as shape=(28, 28) for {28 * 28} inputs"
+        raise ShapeError(
+            f"{WHO}: layer {path!r} takes {len(W)} features: pass the shape of the image that "
+            f"they are, (h, w) or (h, w, C){example}; got shape={shape}."
+        )
+    return W.T.reshape(-1, *sizes, *(1,) * (3 - len(sizes)))
+
+
+def _is_map(layer: Layer) -> bool:
+    """Whether W multiplies the input of a layer, as it declares by `Layer.matrices`."""
+    W = layer.params.get("W")
+    return W is not None and len(layer.matrices("W", W)) > 0

@@ -1,0 +1,266 @@
+"""The drawing of a model: what it names, how it connects, and that nothing covers anything."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import models, plots
+from phitodeep.errors import ArgumentTypeError
+from phitodeep.inspect.summary import summarize
+from phitodeep.layers import (
+    LSTM,
+    Bidirectional,
+    Chain,
+    Conv2D,
+    Dense,
+    Flatten,
+    Layer,
+    MaxPool2D,
+    Parallel,
+    ReLU,
+    Residual,
+    SkipConcat,
+    TimeDistributed,
+    Upsample2D,
+)
+from phitodeep.layers.containers import Container
+from phitodeep.model import Sequential
+from phitodeep.plots.architecture import Merge, series_of
+from phitodeep.plots.canvas import POSITIVE
+from phitodeep.plots.svg import Drawing
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def inception() -> Sequential:
+    model = Sequential(
+        Conv2D(4, 3, padding="same"),
+        Parallel(Chain(Conv2D(4, 1), ReLU()), Conv2D(2, 3, padding="same")),
+        Residual(Parallel(Conv2D(6, 1), Conv2D(6, 3, padding="same"), merge="add")),
+        SkipConcat(MaxPool2D(2), Conv2D(8, 3, padding="same"), Upsample2D(2)),
+        Flatten(),
+        Dense(10),
+        seed=0,
+    )
+    model.build((8, 8, 1))
+    return model
+
+
+def gpt(layers: int) -> Sequential:
+    return models.gpt(11, 6, layers=layers, heads=2, dim=8).build()
+
+
+def recurrent() -> Sequential:
+    model = Sequential(Bidirectional(LSTM(3)), TimeDistributed(Dense(2)), seed=0)
+    model.build((5, 4))
+    return model
+
+
+MODELS: dict[str, Any] = {
+    "inception": inception,
+    "gpt": lambda: gpt(2),
+    "recurrent": recurrent,
+    "mlp": lambda: models.mlp(5, 4, 3).build(),
+    "resnet": lambda: models.resnet_small(8, 8, 3, blocks=2).build(),
+}
+
+
+def places(drawing: str) -> list[tuple[str, dict[str, str], float, float, str]]:
+    """(tag, attributes, x, y, text) of every element, with x and y of its group in the picture."""
+    found = []
+
+    def visit(element: ET.Element, x: float, y: float) -> None:
+        move = re.match(r"translate\((\S+) (\S+)\)", element.get("transform", ""))
+        if move:
+            x, y = x + float(move[1]), y + float(move[2])
+        words = "".join(element.itertext()) if element.tag == f"{SVG}text" else ""
+        found.append((element.tag.removeprefix(SVG), element.attrib, x, y, words))
+        for child in element:
+            visit(child, x, y)
+
+    visit(ET.fromstring(drawing), 0, 0)
+    return found
+
+
+def boxes(drawing: str) -> list[tuple[float, float, float, float]]:
+    """The rectangles of layers: (left, top, right, bottom)."""
+    return [
+        (x, y, x + float(a["width"]), y + float(a["height"]))
+        for tag, a, x, y, _ in places(drawing)
+        if tag == "rect" and a.get("rx") == "6"
+    ]
+
+
+def words(drawing: str) -> list[str]:
+    return [text for tag, *_, text in places(drawing) if tag == "text"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_layer_is_drawn_with_its_shape_and_parameters(name: str) -> None:
+    model = MODELS[name]()
+    texts = words(plots.architecture(model))
+    rows = summarize(model).rows
+    containers = {path for path, layer in model.walk() if layer.children()}
+    for row in rows:
+        if row.path in containers:
+            assert any(
+                re.match(rf"{re.escape(row.path)}  \w+, [\d,]+ parameters", t) for t in texts
+            )
+            continue
+        (i,) = [k for k, text in enumerate(texts) if text.startswith(f"{row.path}  ")]
+        count = row.trainable + row.frozen
+        expected = f"{row.output}" + (f"  {count:,} parameters" if count else "")
+        assert texts[i + 1] == expected
+    total = sum(row.trainable for row in rows)
+    assert f"{type(model).__name__}: {total:,} parameters" in texts
+    assert f"input {model.input_shape}" in texts
+    assert f"output {model.output_shape}" in texts
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_covers_anything(name: str) -> None:
+    drawing = plots.architecture(MODELS[name]())
+    found = boxes(drawing)
+    assert len(found) > 2
+    for i, (left, top, right, bottom) in enumerate(found):
+        for a, b, c, d in found[:i]:
+            assert left >= c or right <= a or top >= d or bottom <= b
+    root = ET.fromstring(drawing)
+    width, height = float(root.get("width", 0)), float(root.get("height", 0))
+    for left, top, right, bottom in found:
+        assert 0 < left < right < width
+        assert 0 < top < bottom < height
+    # no line runs through a layer, except where it enters or leaves it
+    for tag, a, x, y, _ in places(drawing):
+        if tag != "polyline":
+            continue
+        points = [tuple(map(float, p.split(","))) for p in a["points"].split()]
+        for (x1, y1), (x2, y2) in itertools.pairwise(points):
+            low, high = sorted((y + y1, y + y2))
+            near, far = sorted((x + x1, x + x2))
+            for left, top, right, bottom in found:
+                inside = near < right - 1 and far > left + 1 and low < bottom - 1 and high > top + 1
+                assert not inside, (name, points)
+
+
+def test_text_fits_into_its_box() -> None:
+    drawing = plots.architecture(inception())
+    rects = boxes(drawing)
+    for tag, _, x, y, text in places(drawing):
+        if tag == "text":
+            own = [r for r in rects if r[0] == x and r[1] == y]
+            assert all(0.56 * 11 * len(text) < right - left for left, _, right, _ in own), text
+
+
+def test_how_layers_are_connected_is_read_from_derivations() -> None:
+    model = inception()
+    assert series_of(model) == tuple(f"layers.{i}" for i in range(6))
+    parallel, residual, skip = model.layers[1:4]
+    assert series_of(parallel) == (Merge("concat", (("branches.0",), ("branches.1",))),)
+    assert series_of(residual) == (Merge("+", ((), ("layers.0",))),)
+    assert series_of(residual.layers[0]) == (Merge("+", (("branches.0",), ("branches.1",))),)
+    inner = tuple(f"layers.{i}" for i in range(3))
+    assert series_of(skip) == (Merge("concat", ((), inner)),)
+    product = Parallel(Dense(2, 2), Dense(2, 2), merge="multiply")
+    assert series_of(product) == (Merge("*", (("branches.0",), ("branches.1",))),)
+    both, each = recurrent().layers
+    assert series_of(both) == (Merge("concat", (("layer",), ("reverse",))),)
+    assert series_of(each) == ("layer",)
+
+
+def test_skip_connections_are_orange() -> None:
+    def orange(model: Layer) -> int:
+        found = places(plots.architecture(model))
+        return sum(tag == "polyline" and a["stroke"] == POSITIVE for tag, a, *_ in found)
+
+    assert orange(inception()) == 2
+    assert orange(gpt(2)) == 4
+    assert orange(recurrent()) == 0
+
+
+class Own(Container):
+    """Says nothing about how its layers are connected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = Dense(3, 3), Dense(3, 3)
+
+    def create(self, shape: Any) -> Any:
+        return self.b.build(self.a.build(shape))
+
+    def forward(self, X: Any) -> Any:
+        return self.b.forward(self.a.forward(X))
+
+
+def test_layers_of_an_own_container_are_not_connected() -> None:
+    drawing = plots.architecture(Sequential(Own(), seed=0))
+    assert series_of(Own()) is None
+    assert len(boxes(drawing)) == 2
+    lines = [a for tag, a, *_ in places(drawing) if tag == "polyline"]
+    assert len(lines) == 2  # from the input to the container, and from there to the output
+
+
+def test_layers_that_are_repeated_are_drawn_once() -> None:
+    drawing = plots.architecture(gpt(5))
+    assert "layers 2 to 6: 5 times the same, drawn once" in words(drawing)
+    assert len(boxes(drawing)) == len(boxes(plots.architecture(gpt(1))))
+    blocks = [layer for _ in range(3) for layer in (Dense(4, 4), ReLU())]
+    assert "layers 0 to 5: 3 times the same, drawn once" in words(
+        plots.architecture(Sequential(*blocks))
+    )
+    assert not any("times" in w for w in words(plots.architecture(gpt(2))))
+    frozen = gpt(3)
+    frozen.layers[3].trainable = False
+    assert not any("times" in w for w in words(plots.architecture(frozen)))
+
+
+def test_frozen_layers_are_dashed() -> None:
+    model = models.mlp(5, 4, 3).build()
+    model.layers[0].trainable = False
+    drawing = plots.architecture(model)
+    dashed = [a for tag, a, *_ in places(drawing) if tag == "rect" and a.get("rx") == "6"]
+    assert ["stroke-dasharray" in a for a in dashed] == [True, False, False]
+    assert "(4,)  24 parameters, frozen" in words(drawing)
+
+
+def test_what_is_not_built_has_question_marks() -> None:
+    model = Sequential(Dense(3), ReLU())
+    texts = words(plots.architecture(model))
+    assert {"Sequential: not built yet", "input ?", "output ?", "0  Dense(3)", "?"} <= set(texts)
+    assert not model.layers[0].params
+    shapes = words(plots.architecture(Sequential(Dense(2, 3), ReLU())))
+    assert "(3,)  9 parameters" in shapes
+
+
+def test_a_drawing_is_shown_and_saved(tmp_path: Path) -> None:
+    drawing = plots.architecture(Dense(3, 2))
+    assert isinstance(drawing, Drawing)
+    assert drawing._repr_svg_() == drawing
+    assert drawing.startswith("<svg xmlns=")
+    assert re.fullmatch(
+        r"<Drawing: [\d,]+ characters of SVG; \.save\(path\) writes it>", repr(drawing)
+    )
+    drawing.save(tmp_path / "model.svg")
+    assert (tmp_path / "model.svg").read_text(encoding="utf-8") == drawing
+    hover = [e.text for e in ET.fromstring(drawing).iter(f"{SVG}title")]
+    assert hover == ["Dense(3, 2)"]
+
+
+def test_only_models_and_layers_are_drawn() -> None:
+    with pytest.raises(ArgumentTypeError, match="takes a model, got ndarray"):
+        plots.architecture(np.ones(3))
+
+
+def test_names_are_escaped() -> None:
+    class Less(ReLU):
+        def __repr__(self) -> str:
+            return "Less(a < b & c)"
+
+    assert "0  Less(a < b & c)" in words(plots.architecture(Sequential(Less())))

@@ -1,0 +1,556 @@
+"""The numbers that pictures draw are the numbers that were computed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from phitodeep import models, plots
+from phitodeep.data import CharTokenizer
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NotBuiltError,
+    ShapeError,
+    UnknownNameError,
+)
+from phitodeep.inspect.thresholds import LIMITS
+from phitodeep.layers import Conv1D, Conv2D, Dense, Flatten, ReLU, Sigmoid
+from phitodeep.model import Sequential
+from phitodeep.plots.canvas import evenly, gap_of, mosaic
+from phitodeep.plots.embedding import principal
+
+rng = np.random.default_rng(3)
+PLANE = rng.standard_normal((60, 2))
+HALVES = (PLANE[:, 0] > 0).astype(int)
+
+
+def classifier(K: int = 3, seed: int = 0) -> Sequential:
+    return Sequential(
+        Dense(2, 5), ReLU(), Dense(5, K), loss_class="softmax_cross_entropy", seed=seed
+    )
+
+
+def convolutions(channels: int = 1) -> Sequential:
+    model = Sequential(Conv2D(5, 3), ReLU(), Conv2D(20, 2), Flatten(), Dense(4), seed=0)
+    model.build((8, 7, channels))
+    return model
+
+
+def gpt(layers: int = 2) -> Sequential:
+    model = models.gpt(6, 5, layers=layers, heads=3, dim=6).seed(0).build()
+    model.loss = classifier().loss
+    return model
+
+
+def image_of(axes: Any) -> Any:
+    (image,) = axes.images
+    return np.ma.filled(image.get_array(), np.nan)
+
+
+def texts(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def ticks(axis: Any) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+# --- confusion matrix --------------------------------------------------------------------------
+
+
+def test_confusion_matrix_of_a_model() -> None:
+    model, y = classifier(), rng.integers(0, 3, 60)
+    axes = plots.confusion_matrix(model, PLANE, y).axes[0]
+    predicted = model.predict(PLANE).argmax(axis=1)
+    counts = np.zeros((3, 3))
+    for t, p in zip(y, predicted, strict=True):
+        counts[t, p] += 1
+    np.testing.assert_array_equal(image_of(axes), counts)
+    assert texts(axes) == [f"{n:.0f}" for n in counts.ravel()]
+    assert axes.get_title() == f"60 predictions, {np.mean(predicted == y):.1%} correct"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "true class")
+
+
+@pytest.mark.parametrize(
+    ("normalize", "expected"),
+    [
+        ("true", [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0]]),
+        ("pred", [[1, 1 / 3, 0], [0, 2 / 3, 0], [0, 0, 0]]),
+        ("all", [[0.25, 0.25, 0], [0, 0.5, 0], [0, 0, 0]]),
+    ],
+)
+def test_shares(normalize: str, expected: Any) -> None:
+    scores = np.eye(3)[[0, 1, 1, 1]]
+    axes = plots.confusion_matrix([0, 0, 1, 1], scores, normalize=normalize).axes[0]
+    np.testing.assert_allclose(image_of(axes), expected)
+    assert texts(axes)[1] == f"{expected[0][1]:.2f}"
+
+
+def test_classes_may_be_given_and_named_and_left_out() -> None:
+    given = {"labels": ["cat", "dog", "elk"]}
+    axes = plots.confusion_matrix([0, 2, -1, 1], [0, 1, 1, 1], **given).axes[0]
+    np.testing.assert_array_equal(image_of(axes), [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
+    assert ticks(axes.xaxis) == ticks(axes.yaxis) == ["cat", "dog", "elk"]
+
+
+def test_many_classes_have_no_numbers_and_few_names() -> None:
+    y = np.arange(100)
+    axes = plots.confusion_matrix(y, y).axes[0]
+    assert texts(axes) == []
+    assert ticks(axes.xaxis) == [str(k) for k in range(0, 100, 4)]
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "error", "message"),
+    [
+        (([0, 1], [0, 1, 1]), {}, ShapeError, "one prediction per label"),
+        (([0, 1], [0.5, 1]), {}, ArgumentTypeError, "y_pred must hold classes"),
+        (([0, 1], [0, -1]), {}, ArgumentError, "y_pred holds the class -1"),
+        (([0, 5000], [0, 1]), {}, ArgumentError, "there is a class 5,000"),
+        (([], []), {}, ArgumentError, "at least one sample"),
+        (([0, 1], [0, 1]), {"labels": ["a"]}, ArgumentError, "needs 2 labels.*got 1"),
+        (([0, 1], [0, 1]), {"normalize": "rows"}, ArgumentError, '"true", "pred" or "all"'),
+        (([0, 1], [0, 1]), {"cmap": "virdis"}, UnknownNameError, "viridis"),
+        (([0, 1], [0, 1], [0, 1]), {}, ArgumentTypeError, "no model"),
+        ((classifier(), PLANE), {}, ArgumentTypeError, "needs the true classes"),
+        ((["a"], ["b"]), {}, ArgumentTypeError, "y_true.*real numbers"),
+    ],
+)
+def test_a_confusion_matrix_refuses(given: Any, options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        plots.confusion_matrix(*given, **options)
+
+
+# --- decision boundary -------------------------------------------------------------------------
+
+
+def grid_of(image: Any, R: int) -> np.ndarray:
+    """The points at the middles of an image's pixels."""
+    left, right, bottom, top = image.get_extent()
+    x, y = (
+        low + (np.arange(R) + 0.5) * (high - low) / R
+        for low, high in ((left, right), (bottom, top))
+    )
+    return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+
+
+def test_one_output_is_a_field_around_the_threshold() -> None:
+    layers = Dense(2, 4), ReLU(), Dense(4, 1), Sigmoid()
+    model = Sequential(*layers, loss_class="binary_cross_entropy", seed=1, dtype="float64")
+    model.train(PLANE, HALVES[:, None], epochs=20, verbose=0)
+    axes = plots.decision_boundary(model, PLANE, HALVES, grid_resolution=12).axes[0]
+    (image,) = axes.images
+    drawn = np.asarray(image.get_array())
+    expected = model.predict(grid_of(image, 12)).reshape(12, 12)
+    np.testing.assert_allclose(drawn, expected, rtol=1e-9)
+    low, high = image.get_clim()
+    assert low + high == pytest.approx(1)  # the middle is 0.5
+    assert high - 0.5 == pytest.approx(np.abs(expected - 0.5).max())
+    fine = plots.decision_boundary(model, PLANE, HALVES, grid_resolution=400).axes[0]
+    (line,) = fine.collections[0].get_paths()  # of the contour
+    np.testing.assert_allclose(model.predict(line.vertices), 0.5, atol=0.02)
+    for k, samples in enumerate(axes.collections[1:]):
+        np.testing.assert_allclose(samples.get_offsets(), PLANE[HALVES == k])
+    right = np.mean((model.predict(PLANE).ravel() > 0.5) == HALVES)
+    assert axes.get_title() == f"{right:.1%} correct, 60 samples"
+
+
+def test_several_outputs_are_regions() -> None:
+    model, y = classifier(), rng.integers(0, 3, 60)
+    figure = plots.decision_boundary(model, PLANE, y, grid_resolution=15, labels=list("abc"))
+    axes = figure.axes[0]
+    (image,) = axes.images
+    expected = model.predict(grid_of(image, 15)).argmax(axis=1).reshape(15, 15)
+    np.testing.assert_array_equal(image.get_array(), expected)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b", "c"]
+    for k, drawn in enumerate(axes.collections):
+        np.testing.assert_allclose(drawn.get_offsets(), PLANE[y == k])
+
+
+def test_many_samples_are_reduced_and_the_title_says_so() -> None:
+    X = rng.standard_normal((5000, 2))
+    axes = plots.decision_boundary(classifier(), X, X[:, 0] > 0, grid_resolution=3).axes[0]
+    assert sum(len(c.get_offsets()) for c in axes.collections) == 2000
+    assert "2,000 of 5,000 samples" in axes.get_title()
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "options", "error", "message"),
+    [
+        (np.ones((4, 3)), [0] * 4, {}, ShapeError, r"\(N, 2\) in the plane, got shape \(4, 3\)"),
+        (np.full((4, 2), np.nan), [0] * 4, {}, ArgumentError, "is nan"),
+        (np.ones((4, 2)), [0, 1, 2, -1], {}, ArgumentError, "negative labels"),
+        (np.ones((4, 2)), [0, 1, 2, 3], {}, ArgumentError, "class 3.*3 classes"),
+        (np.ones((4, 2)), [0] * 4, {"grid_resolution": 1}, ArgumentError, "grid_resolution"),
+        (np.ones((4, 2)), [0] * 4, {"labels": "ab"}, ArgumentError, "needs 3 labels"),
+    ],
+)
+def test_a_decision_boundary_refuses(
+    X: Any, y: Any, options: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        plots.decision_boundary(classifier(), X, y, **options)
+
+
+# --- filters and feature maps ------------------------------------------------------------------
+
+
+def tiles_of(whole: np.ndarray, h: int, w: int) -> list[np.ndarray]:
+    """The tiles of a mosaic that are not empty."""
+    gap = gap_of(h, w)
+    rows, columns = range(0, whole.shape[0], h + gap), range(0, whole.shape[1], w + gap)
+    found = [whole[i : i + h, j : j + w] for i in rows for j in columns]
+    return [tile for tile in found if not np.isnan(tile).all()]
+
+
+def test_a_mosaic_keeps_every_tile_and_nothing_else() -> None:
+    tiles = rng.standard_normal((5, 2, 3))
+    whole = mosaic(tiles, 3)
+    assert whole.shape == (2 * 2 + 1, 3 * 3 + 2)
+    np.testing.assert_array_equal(tiles_of(whole, 2, 3), tiles)
+    assert np.isfinite(whole).sum() == tiles.size
+
+
+def test_filters_of_one_channel_are_tiles() -> None:
+    model = convolutions()
+    axes = plots.filters(model, "0").axes[0]
+    W = model.layers[0].W  # (3, 3, 1, 5)
+    np.testing.assert_array_equal(tiles_of(image_of(axes), 3, 3), W[..., 0, :].transpose(2, 0, 1))
+    low, high = axes.images[0].get_clim()
+    assert high == -low == np.abs(W).max()
+    assert axes.get_title() == "layer 0: 5 filters"
+    assert ticks(axes.yaxis) == ["0", "3"]
+
+
+def test_filters_of_many_channels_have_a_column_per_channel() -> None:
+    model = convolutions()
+    axes = plots.filters(model, "2").axes[0]
+    W = model.layers[2].W  # (2, 2, 5, 20)
+    shown = evenly(20, 16)
+    expected = [W[:, :, c, f] for f in shown for c in range(5)]
+    np.testing.assert_array_equal(tiles_of(image_of(axes), 2, 2), expected)
+    assert axes.get_title() == "layer 2: 16 of 20 filters, 5 input channels"
+    assert ticks(axes.yaxis) == [str(f) for f in shown]
+
+
+def test_filters_of_three_channels_are_coloured_and_grey_is_zero() -> None:
+    model = convolutions(3)
+    W = model.layers[0].W
+    W[:, :, :, 1] = 0
+    axes = plots.filters(model, "0", limit=2).axes[0]
+    whole = np.asarray(axes.images[0].get_array())
+    first = 0.5 + W[:, :, :, 0] / (2 * np.abs(W[..., [0, 4]]).max())
+    np.testing.assert_allclose(whole[:3, :3], first, rtol=1e-6)
+    assert axes.get_title().startswith("layer 0: 2 of 5 filters; full colour is ±")
+    axes = plots.filters(model, "0").axes[0]
+    np.testing.assert_allclose(np.asarray(axes.images[0].get_array())[:3, 4:7], 0.5)
+
+
+def test_filters_of_a_dense_layer_and_of_sequences() -> None:
+    model = Sequential(Flatten(), Dense(3), seed=0)
+    model.build((4, 5))
+    axes = plots.filters(model, "1", shape=(4, 5)).axes[0]
+    expected = model.layers[1].W.T.reshape(3, 4, 5)
+    np.testing.assert_array_equal(tiles_of(image_of(axes), 4, 5), expected)
+    model = Sequential(Conv1D(2, 3), seed=0)
+    model.build((9, 4))
+    axes = plots.filters(model, "0").axes[0]
+    expected = model.layers[0].W.transpose(2, 1, 0)  # filter, channel, step
+    np.testing.assert_array_equal(tiles_of(image_of(axes), 4, 3), expected)
+
+
+def test_filters_refuse() -> None:
+    model = convolutions()
+    with pytest.raises(UnknownNameError, match="'7' is not a layer"):
+        plots.filters(model, "7")
+    with pytest.raises(UnknownNameError, match="'' is not a layer"):
+        plots.filters(model, "")
+    with pytest.raises(UnknownNameError, match=r"Did you mean '0\.layers\.0'"):
+        plots.filters(Sequential(Sequential(Dense(2, 2))), "0.layer.0")
+    with pytest.raises(ArgumentError, match=r"layer '1' is ReLU\(\).*filters are 0, 2, 4"):
+        plots.filters(model, "1")
+    with pytest.raises(ArgumentError, match=r"filters are 2\.layers\.1\.layers\.1\.layers\.0, "):
+        plots.filters(gpt(), "0")  # an Embedding
+    with pytest.raises(ShapeError, match=r"takes 400 features.*got shape=None"):
+        plots.filters(model, "4")
+    with pytest.raises(ShapeError, match=r"got shape=\(4, 4\)"):
+        plots.filters(model, "4", shape=(4, 4))
+    with pytest.raises(NotBuiltError, match="no weights yet"):
+        plots.filters(Sequential(Conv2D(2, 3)), "0")
+    with pytest.raises(ArgumentError, match="limit must be >= 1"):
+        plots.filters(model, "0", limit=0)
+
+
+def test_feature_maps_are_the_output_of_the_layer() -> None:
+    model, x = convolutions(), rng.standard_normal((8, 7, 1))
+    axes = plots.feature_maps(model, x, "2", limit=7).axes[0]
+    _, cache = model.run_with_cache(x[None])
+    expected = cache["2.Y"][0].transpose(2, 0, 1)[evenly(20, 7)]
+    np.testing.assert_array_equal(tiles_of(image_of(axes), 5, 4), expected)
+    assert axes.get_title() == "output of layer 2: 7 of 20 channels"
+
+
+def test_feature_maps_of_a_sequence_are_rows() -> None:
+    model, x = gpt(), rng.integers(0, 6, 5)
+    axes = plots.feature_maps(model, x, "2").axes[0]
+    expected = model.run_with_cache(x[None])[1]["2.Y"][0].T  # channels, steps
+    np.testing.assert_array_equal(image_of(axes), expected)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "channel")
+
+
+def test_feature_maps_refuse() -> None:
+    model, x = convolutions(), np.zeros((8, 7, 1))
+    with pytest.raises(UnknownNameError, match="'9' is not a layer"):
+        plots.feature_maps(model, x, "9")
+    with pytest.raises(ShapeError, match=r"returns samples of shape \(4,\)"):
+        plots.feature_maps(model, x, "4")
+    with pytest.raises(ShapeError, match=r"one sample.*X\[0\]"):
+        plots.feature_maps(model, np.zeros((2, 8, 7, 1)), "0")
+    with pytest.raises(NotBuiltError, match="is built"):
+        plots.feature_maps(Sequential(Conv2D(2, 3)), x, "0")
+
+
+# --- attention ---------------------------------------------------------------------------------
+
+HEADS = "3.layers.0.layers.1"
+
+
+def test_attention_has_a_panel_per_head() -> None:
+    model, x = gpt(), rng.integers(0, 6, 5)
+    model.tokenizer = CharTokenizer("ab c\nd")
+    figure = plots.attention(model, x, HEADS)
+    P = model.attention_maps(x[None])[HEADS][0]
+    panels = [axes for axes in figure.axes if axes.get_title().startswith("head")]
+    assert len(panels) == 3
+    for axes, heads in zip(panels, P, strict=True):
+        np.testing.assert_array_equal(image_of(axes), heads)
+    names = [model.tokenizer.decode([t]).replace("\n", "↵").replace(" ", "␣") for t in x]
+    assert ticks(panels[0].yaxis) == names
+
+
+def test_attention_of_one_head_takes_an_axes() -> None:
+    model, x = gpt(), rng.integers(0, 6, 5)
+    ax = Figure().subplots()
+    assert plots.attention(model, x[None], HEADS, head=2, ax=ax, labels="abcde") is ax
+    np.testing.assert_array_equal(image_of(ax), model.attention_maps(x[None])[HEADS][0, 2])
+    assert ticks(ax.xaxis) == list("abcde")
+
+
+def test_attention_refuses() -> None:
+    model, x = gpt(), rng.integers(0, 6, 5)
+    with pytest.raises(UnknownNameError, match=rf"Did you mean.*{HEADS}"):
+        plots.attention(model, x, "3.layers.0.layers.0")
+    with pytest.raises(ArgumentError, match="pass head= along with ax="):
+        plots.attention(model, x, HEADS, ax=Figure().subplots())
+    with pytest.raises(ArgumentError, match="head must be <= 2"):
+        plots.attention(model, x, HEADS, head=3)
+    with pytest.raises(ArgumentError, match="needs 5 labels, one per position, got 2"):
+        plots.attention(model, x, HEADS, labels="ab")
+    with pytest.raises(ArgumentError, match="the model has none"):
+        plots.attention(convolutions(), np.zeros((8, 7, 1)), "0")
+
+
+# --- embedding ---------------------------------------------------------------------------------
+
+
+def test_the_projection_is_that_of_the_covariance() -> None:
+    W = rng.standard_normal((30, 4)) * [3, 2, 1, 0.5] + 5
+    points, shares = principal(W)
+    values, vectors = np.linalg.eigh(np.cov(W.T))
+    np.testing.assert_allclose(points.var(axis=0, ddof=1), values[[3, 2]])
+    np.testing.assert_allclose(shares, values[[3, 2]] / values.sum())
+    for i, vector in enumerate(vectors.T[[3, 2]]):
+        vector = vector * np.sign(vector[np.abs(vector).argmax()])
+        np.testing.assert_allclose(points[:, i], (W - W.mean(axis=0)) @ vector, atol=1e-9)
+
+
+def test_an_embedding_draws_its_rows() -> None:
+    model = gpt()
+    model.tokenizer = CharTokenizer("abcdef")
+    axes = plots.embedding(model).axes[0]
+    points, shares = principal(model.layers[0].W.astype(np.float64))
+    np.testing.assert_allclose(axes.collections[0].get_offsets(), points)
+    assert set(texts(axes)) <= set("abcdef")
+    assert axes.get_title() == (
+        f"6 rows, {len(axes.texts)} of 6 names" if len(axes.texts) < 6 else "6 rows, 6 names"
+    )
+    assert axes.get_xlabel() == f"component 1 ({shares[0]:.0%} of the variance)"
+
+
+def test_names_do_not_cover_each_other() -> None:
+    W = np.repeat(rng.standard_normal((4, 3)), 10, axis=0)  # ten rows at each of four places
+    figure = plots.embedding(W, labels=[f"word {i}" for i in range(40)])
+    axes = figure.axes[0]
+    figure.canvas.draw()
+    assert [t.get_text() for t in axes.texts] == ["word 0", "word 10", "word 20", "word 30"]
+    assert axes.get_title() == "40 rows, 4 of 40 names"
+
+
+def test_rows_of_classes_have_their_colours() -> None:
+    W, y = rng.standard_normal((50, 3)), rng.integers(0, 3, 50)
+    axes = plots.embedding(W, y=y, limit=20).axes[0]
+    points, _ = principal(W)
+    shown = evenly(50, 20)
+    for k, drawn in enumerate(axes.collections):
+        np.testing.assert_allclose(drawn.get_offsets(), points[shown[y[shown] == k]])
+    assert axes.get_title() == "20 of 50 rows"
+
+
+def test_an_embedding_refuses() -> None:
+    W = np.ones((4, 3))
+    with pytest.raises(ArgumentError, match="the model has no Embedding"):
+        plots.embedding(convolutions())
+    with pytest.raises(ArgumentError, match="has no parameter W"):
+        plots.embedding(convolutions(), layer="1")
+    with pytest.raises(NotBuiltError, match="no weights yet"):
+        plots.embedding(Sequential(Conv2D(2, 3)), layer="0")
+    with pytest.raises(ShapeError, match=r"rows W \(n, D\).*got shape \(4,\)"):
+        plots.embedding(W[:, 0])
+    with pytest.raises(ArgumentError, match="needs 4 labels, one per row, got 2"):
+        plots.embedding(W, labels="ab")
+    with pytest.raises(ShapeError, match=r"y must have the shape \(4,\)"):
+        plots.embedding(W, y=[0, 1])
+    with pytest.raises(ArgumentError, match="10 classes, but y has 11"):
+        plots.embedding(np.ones((11, 2)), y=np.arange(11))
+    with pytest.raises(ArgumentError, match="option for a model"):
+        plots.embedding(W, layer="0")
+
+
+# --- gradient flow -----------------------------------------------------------------------------
+
+
+def test_gradient_flow_draws_the_rows_of_the_trace() -> None:
+    model, X = gpt(), rng.integers(0, 6, (4, 5))
+    trace = model.trace(X, X)
+    figure = plots.gradient_flow(trace)
+    rows = [r for r in trace.rows if not any(o.path.startswith(f"{r.path}.") for o in trace.rows)]
+    assert ticks(figure.axes[0].yaxis) == [f"{r.path}  {r.layer}" for r in rows]
+    for axes, name in zip(figure.axes, ("dY", "dW", "update"), strict=True):
+        values = [getattr(row, name) for row in rows]
+        (line,) = axes.lines
+        expected = [(v, i) for i, v in enumerate(values) if v]
+        np.testing.assert_array_equal(line.get_xydata(), expected)
+        assert axes.get_xscale() == "log"
+    (band,) = figure.axes[2].patches
+    x, width = band.get_x(), band.get_width()
+    assert x == LIMITS["updates too small"].value
+    assert x + width == pytest.approx(LIMITS["updates too large"].value)
+    top, bottom = figure.axes[0].get_ylim()[::-1]
+    assert top < bottom  # the first layer is at the top
+    assert figure.get_suptitle() == f"loss {trace.loss:.4g}; {len(rows)} layers"
+
+
+def test_gradients_of_zero_are_written() -> None:
+    model = Sequential(Dense(2, 3), ReLU(), Dense(3, 1), seed=0)
+    model.layers[0].b = [-100.0] * 3  # all units are dead
+    figure = plots.gradient_flow(model.trace(PLANE, HALVES[:, None]))
+    assert texts(figure.axes[1]) == ["0"]
+    assert figure.axes[1].texts[0].get_position()[1] == 0
+
+
+def test_gradient_flow_of_many_layers() -> None:
+    model = Sequential(*(Dense(2, 2) for _ in range(70)), seed=0)
+    figure = plots.gradient_flow(model.trace(PLANE, PLANE))
+    assert figure.get_suptitle().endswith("60 of 70 layers")
+    with pytest.raises(ArgumentTypeError, match=r"takes model\.trace\(X, y\), got Sequential"):
+        plots.gradient_flow(model)
+
+
+# --- what all pictures share -------------------------------------------------------------------
+
+SINGLE: dict[str, Any] = {
+    "confusion_matrix": lambda **o: plots.confusion_matrix([0, 1], [0, 1], **o),
+    "decision_boundary": lambda **o: plots.decision_boundary(
+        classifier(), PLANE, HALVES, grid_resolution=5, **o
+    ),
+    "filters": lambda **o: plots.filters(convolutions(), "0", **o),
+    "feature_maps": lambda **o: plots.feature_maps(convolutions(), np.ones((8, 7, 1)), "0", **o),
+    "attention": lambda **o: plots.attention(gpt(), np.arange(5), HEADS, head=0, **o),
+    "embedding": lambda **o: plots.embedding(rng.standard_normal((9, 3)), **o),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_picture_is_drawn_where_it_is_asked_for(name: str, tmp_path: Path) -> None:
+    whole = Figure(layout="constrained")
+    ax = whole.subfigures(1, 2)[0].subplots()
+    assert SINGLE[name](ax=ax, path=tmp_path / "a.png") is ax
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    made = SINGLE[name](path=str(tmp_path / "b.svg"))
+    assert isinstance(made, Figure)
+    assert b"<svg" in (tmp_path / "b.svg").read_bytes()
+    assert made._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(ArgumentTypeError, match="ax must be an Axes"):
+        SINGLE[name](ax=np.array([ax]))
+
+
+SEVERAL: dict[str, Any] = {
+    "attention": lambda: plots.attention(gpt(), np.arange(5), HEADS, labels=["one"] * 5),
+    "filters in columns": lambda: plots.filters(convolutions(), "2"),
+    "feature maps of a sequence": lambda: plots.feature_maps(gpt(), np.arange(5), "2"),
+    "gradient flow": lambda: plots.gradient_flow(gpt().trace([np.arange(5)], [np.arange(5)])),
+    "long names": lambda: plots.confusion_matrix([0, 1], [0, 1], labels=["elephant", "mouse"]),
+    "many classes": lambda: plots.confusion_matrix(np.arange(150), np.arange(150)),
+}
+
+
+@pytest.mark.parametrize("name", [*SINGLE, *SEVERAL])
+def test_no_text_covers_another_or_leaves_the_picture(name: str) -> None:
+    figure = {**SINGLE, **SEVERAL}[name]()
+    figure.savefig(io.BytesIO())  # lays it out
+    boxes = [(t.get_text(), t.get_window_extent()) for t in visible(figure)]
+    assert len(boxes) > 3
+    # the boxes of slanted texts overlap, although the texts do not
+    slanted = {t.get_text() for t in visible(figure) if t.get_rotation() == 45}
+    width, height = figure.bbox.size
+    for i, (words, box) in enumerate(boxes):
+        assert -1 < box.x0 < box.x1 < width + 1, words
+        assert -1 < box.y0 < box.y1 < height + 1, words
+        for other, area in boxes[:i]:
+            if slanted >= {words, other}:
+                continue
+            overlap = Bbox.intersection(box, area)
+            assert overlap is None or overlap.width * overlap.height < 2, (words, other)
+
+
+def visible(figure: Any) -> list[Any]:
+    """The texts of a figure that are drawn; ticks outside the view are not."""
+    found = []
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        found += [*axes.texts, axes.title, *(legend.get_texts() if legend else ())]
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            shown = [t for t in axis.get_major_ticks() if low <= t.get_loc() <= high]
+            found += [axis.label, *(label for t in shown for label in (t.label1, t.label2))]
+    return [text for text in found if text.get_visible() and text.get_text()]
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda model: plots.filters(model, "0"),
+        lambda model: plots.feature_maps(model, PLANE[0], "0"),
+        lambda model: plots.attention(model, PLANE[0], "0"),
+        lambda model: plots.decision_boundary(model, PLANE, HALVES),
+        lambda model: plots.architecture(model),
+    ],
+)
+def test_a_builder_is_not_a_model(draw: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"takes a model, got Seq.*: call its build\(\)"):
+        draw(models.mlp(2, 3))
+    with pytest.raises(ArgumentTypeError, match=r"takes a model, got list\."):
+        draw([1])
+
+
+def test_a_wrong_ending_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"cannot be written as \.pgn.*\.png"):
+        SINGLE["filters"](path=tmp_path / "a.pgn")
+    assert not list(tmp_path.iterdir())
