@@ -17,6 +17,7 @@ page cannot compute without them is then stored too.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -83,7 +84,10 @@ class Writer:
             "live": self.live,
             "loss": number(step.loss),
             "after": None if step.loss_after is None else number(step.loss_after),
-            "optimizer": repr(step.model.optimizer),
+            "optimizer": {
+                "name": repr(step.model.optimizer),
+                "about": about(step.model.optimizer),
+            },
             "samples": len(step.scope("")["X"]),
             "sample": step.sample,
             "parameters": self.parameters,
@@ -115,6 +119,7 @@ class Writer:
             "path": path,
             "kind": type(layer).__name__,
             "name": self.step.name_of(path),
+            "about": about(layer),
             "params": named,
             "values": values,
             "source": self.source(layer),
@@ -286,6 +291,12 @@ class Writer:
 def in_full(value: Any) -> bool:
     """Whether a stored value has all its numbers."""
     return not isinstance(value, dict) or "n" not in value
+
+
+def about(thing: Any) -> str:
+    """The first sentence of a class's docstring, if it has one of its own."""
+    doc = inspect.cleandoc(vars(type(thing)).get("__doc__") or "")
+    return " ".join(doc.partition("\n\n")[0].split())
 
 
 KINDS = {Let, Arrange, Join, Sum, Max, Carry, Through}

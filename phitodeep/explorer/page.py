@@ -18,6 +18,7 @@ SCRIPTS = (
     "words",
     "tiles",
     "timeline",
+    "gallery",
     "lanes",
     "extras",
     "stage",

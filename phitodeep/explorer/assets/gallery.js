@@ -1,0 +1,74 @@
+// The samples as small pictures, where the input of the model is a picture.
+
+import { Tensor } from "./tensor.js";
+import { make } from "./dom.js";
+
+const MOST = 64; // samples
+
+export class Gallery {
+  constructor(app, element) {
+    Object.assign(this, { app, element });
+    const X = app.base.get("").find("X");
+    this.X = X instanceof Tensor && sides(X.shape) ? X : null;
+    element.hidden = !this.X || !app.doc.live;
+    this.draw();
+  }
+
+  // Draw all samples again, in the colours of now.
+  draw() {
+    if (this.element.hidden) return;
+    const { app } = this;
+    const choose = (n) => app.only(app.sample === n ? null : n);
+    const one = (n) => {
+      const about = `sample ${n}${labelOf(app.base, n)}`;
+      return make(
+        "button",
+        { type: "button", "aria-pressed": String(app.sample === n), title: about, click: () => choose(n) },
+        this.thumb(n, 40),
+        make("span", {}, String(n)),
+      );
+    };
+    const many = Math.min(MOST, app.doc.samples);
+    this.element.replaceChildren(
+      make("p", {}, `The ${app.doc.samples} samples. Choose one to see its share:`),
+      ...Array.from({ length: many }, (_, n) => one(n)),
+    );
+  }
+
+  // A picture of a sample, `side` pixels wide, or null if samples are no pictures.
+  thumb(n, side) {
+    if (!this.X) return null;
+    const [height, width, channels] = sides(this.X.shape);
+    const canvas = make("canvas", { width, height, role: "img", "aria-label": `sample ${n}` });
+    canvas.style.width = `${side}px`;
+    const image = canvas.getContext("2d");
+    const top = this.X.data.reduce((most, v) => Math.max(most, Math.abs(v)), 0) || 1;
+    const size = height * width * channels;
+    const at = (y, x, c) => this.X.data[n * size + (y * width + x) * channels + c];
+    for (let y = 0; y < height; y++) {
+      for (let x = 0; x < width; x++) {
+        const rgb = [0, 1, 2].map((c) => Math.round((255 * at(y, x, c)) / top));
+        image.fillStyle = channels === 3 ? `rgb(${rgb})` : this.app.ink.of(at(y, x, 0), top);
+        image.fillRect(x, y, 1, 1);
+      }
+    }
+    return canvas;
+  }
+}
+
+// Height, width and channels of a sample that is a picture, or null.
+function sides([, ...shape]) {
+  const root = Math.sqrt(shape[0]);
+  if (shape.length === 1) return Number.isInteger(root) && root >= 8 ? [root, root, 1] : null;
+  const [height, width, channels = 1] = shape;
+  if (shape.length > 3 || height < 5 || width < 5 || ![1, 3].includes(channels)) return null;
+  return [height, width, channels];
+}
+
+// What a sample should be, for a model that tells classes.
+function labelOf(pass, n) {
+  const q = pass.get("loss").find("q");
+  if (!(q instanceof Tensor) || q.shape.length !== 2) return "";
+  const row = Array.from({ length: q.shape[1] }, (_, k) => q.at([n, k]));
+  return `: class ${row.indexOf(Math.max(...row))}`;
+}
