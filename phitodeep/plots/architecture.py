@@ -73,6 +73,8 @@ def series_of(layer: Layer) -> Series | None:
     paths: dict[str, Series] = {"X": ()}  # what lies between X and each symbol
     for step in run.derivation_of(layer).forward:
         if isinstance(step, Through):
+            if step.of not in paths:  # it is computed in a loop
+                return None
             paths[step.symbol] = (*paths[step.of], step.child)
             continue
         operands = (step.of,) if isinstance(step, Arrange) else step.operands
@@ -81,7 +83,7 @@ def series_of(layer: Layer) -> Series | None:
             paths[step.symbol] = read[0]
         elif read:
             paths[step.symbol] = _joined(read, _sign(step))
-    whole = paths["Y"]
+    whole = paths.get("Y", ())
     return whole if set(_keys(whole)) == set(layer.children()) else None
 
 

@@ -51,9 +51,7 @@ def gradient_flow(trace: Trace, *, path: str | os.PathLike[str] | None = None) -
         axes.set_xlabel(meaning, fontsize=8)
         axes.grid(axis="y", alpha=0.25)
     low, high = (LIMITS[f"updates too {how}"].value for how in ("small", "large"))
-    limits = panels[-1].get_xlim()
     panels[-1].axvspan(low, high, color=MUTED, alpha=0.15, lw=0, zorder=0)
-    panels[-1].set_xlim(limits)
     panels[0].set_yticks(range(len(rows)), map(_name, rows), fontsize=8)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)  # the first layer at the top
     of = "" if trace.sample is None else f", sample {trace.sample}"

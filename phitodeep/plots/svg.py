@@ -59,7 +59,7 @@ def drawing(block: Block, label: str, margin: float = 16) -> Drawing:
     )
     ground = f'<rect width="{width:.5g}" height="{height:.5g}" rx="10" fill="#ffffff"/>'
     marker = (
-        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        '<defs><marker id="phitodeep-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         f'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8Z" fill="{GREY}"/></marker></defs>'
     )
     return Drawing("".join([head, marker, ground, block.at(margin, margin), "</svg>"]))
@@ -81,7 +81,7 @@ def width_of(words: str, size: float) -> float:
 def line(points: Sequence[tuple[float, float]], *, arrow: bool = True, colour: str = GREY) -> str:
     """A line through these points, with rounded corners."""
     path = " ".join(f"{x:.5g},{y:.5g}" for x, y in points)
-    end = ' marker-end="url(#arrow)"' if arrow else ""
+    end = ' marker-end="url(#phitodeep-arrow)"' if arrow else ""
     return (
         f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.4" '
         f'stroke-linejoin="round"{end}/>'

@@ -83,6 +83,11 @@ class Histograms(_Resumable):
         self.counts: dict[str, Array] = {}
         self.edges: dict[str, Array] = {}
 
+    def __repr__(self) -> str:
+        # without the samples, which may be many
+        when = f"every={self.every}, every_steps={self.every_steps}, bins={self.bins}"
+        return f"{type(self).__name__}({when})"
+
     # --- what was kept ---------------------------------------------------------------------
 
     def __getitem__(self, key: str) -> Series:

@@ -6,7 +6,7 @@ import itertools
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -35,6 +35,7 @@ from phitodeep.model import Sequential
 from phitodeep.plots.architecture import Merge, series_of
 from phitodeep.plots.canvas import POSITIVE
 from phitodeep.plots.svg import Drawing
+from phitodeep.steps.step import Derivation, Let, Loop, Through
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -131,7 +132,7 @@ def test_nothing_covers_anything(name: str) -> None:
     assert len(found) > 2
     for i, (left, top, right, bottom) in enumerate(found):
         for a, b, c, d in found[:i]:
-            assert left >= c or right <= a or top >= d or bottom <= b
+            assert left > c + 8 or right < a - 8 or top > d + 8 or bottom < b - 8
     root = ET.fromstring(drawing)
     width, height = float(root.get("width", 0)), float(root.get("height", 0))
     for left, top, right, bottom in found:
@@ -205,6 +206,52 @@ def test_layers_of_an_own_container_are_not_connected() -> None:
     assert len(boxes(drawing)) == 2
     lines = [a for tag, a, *_ in places(drawing) if tag == "polyline"]
     assert len(lines) == 2  # from the input to the container, and from there to the output
+
+
+class Told(Own):
+    """Layers that are connected as its derivation says."""
+
+    forward_steps: ClassVar[list[Any]] = []
+
+    def steps(self) -> Derivation:
+        return Derivation(self.forward_steps, [Let("dX", "dY")])
+
+
+def test_an_own_container_is_connected_as_its_derivation_says() -> None:
+    class Shared(Told):
+        forward_steps: ClassVar = [
+            Through("A", "X", "a"),
+            Through("B", "A", "b"),
+            Let("Y", "A + B"),
+        ]
+
+    assert series_of(Shared()) == ("a", Merge("+", ((), ("b",))))
+    drawing = plots.architecture(Sequential(Shared()))
+    assert (
+        sum(a.get("stroke") == POSITIVE for tag, a, *_ in places(drawing) if tag == "polyline") == 1
+    )
+
+
+def test_a_derivation_that_does_not_lead_through_all_layers_says_too_little() -> None:
+    class One(Told):
+        forward_steps: ClassVar = [Through("Y", "X", "a")]
+
+    class InLoop(Told):
+        forward_steps: ClassVar = [
+            Loop("X", [Let("A", "2 * X")]),
+            Through("B", "A", "a"),
+            Through("Y", "B", "b"),
+        ]
+
+    class ToLoop(Told):
+        forward_steps: ClassVar = [
+            Through("A", "X", "a"),
+            Through("B", "A", "b"),
+            Loop("B", [Let("Y", "2 * B")]),
+        ]
+
+    assert series_of(One()) is series_of(InLoop()) is series_of(ToLoop()) is None
+    assert len(boxes(plots.architecture(Sequential(ToLoop())))) == 2
 
 
 def test_layers_that_are_repeated_are_drawn_once() -> None:

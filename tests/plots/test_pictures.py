@@ -100,6 +100,13 @@ def test_classes_may_be_given_and_named_and_left_out() -> None:
     assert ticks(axes.xaxis) == ticks(axes.yaxis) == ["cat", "dog", "elk"]
 
 
+def test_numbers_are_white_on_dark_cells_and_black_on_light_ones() -> None:
+    axes = plots.confusion_matrix([0] * 9 + [1], [0] * 9 + [0]).axes[0]
+    colours = [text.get_color() for text in axes.texts]
+    assert texts(axes) == ["9", "0", "1", "0"]
+    assert colours == ["white", "black", "black", "black"]
+
+
 def test_many_classes_have_no_numbers_and_few_names() -> None:
     y = np.arange(100)
     axes = plots.confusion_matrix(y, y).axes[0]
@@ -216,6 +223,12 @@ def test_a_mosaic_keeps_every_tile_and_nothing_else() -> None:
     assert whole.shape == (2 * 2 + 1, 3 * 3 + 2)
     np.testing.assert_array_equal(tiles_of(whole, 2, 3), tiles)
     assert np.isfinite(whole).sum() == tiles.size
+
+
+def test_a_selection_is_evenly_spaced_with_both_ends() -> None:
+    assert evenly(5, 9).tolist() == [0, 1, 2, 3, 4]
+    assert evenly(9, 3).tolist() == [0, 4, 8]
+    assert evenly(1, 4).tolist() == [0]
 
 
 def test_filters_of_one_channel_are_tiles() -> None:

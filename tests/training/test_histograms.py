@@ -179,6 +179,11 @@ def test_settings_are_kept() -> None:
     np.testing.assert_array_equal(other.activations, X[:2])
 
 
+def test_its_repr_is_short() -> None:
+    watch = Histograms(activations=np.ones((1000, 3)))
+    assert repr(watch) == "Histograms(every=1, every_steps=None, bins=40)"
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
