@@ -19,6 +19,8 @@ SCRIPTS = (
     "words",
     "tiles",
     "timeline",
+    "marks",
+    "choices",
     "lanes",
     "extras",
     "stage",
