@@ -44,7 +44,7 @@ export class Dialogs {
       const text = input.value.trim().toLowerCase();
       const far = ([key]) => Number(key.toLowerCase() !== text); // what has this very name is first
       const hits = [...seen]
-        .filter(([key, m]) => nameOf(app, key, m).toLowerCase().includes(text))
+        .filter(([key, m]) => searched(app, key, m).toLowerCase().includes(text))
         .sort((a, b) => far(a) - far(b))
         .slice(0, 30);
       list.replaceChildren(
@@ -60,6 +60,7 @@ export class Dialogs {
             ),
           ),
         ),
+        ...(hits.length ? [] : [make("li", {}, "No array has such a name.")]),
       );
     };
     input.value = "";
@@ -82,7 +83,7 @@ export class Dialogs {
 }
 
 // What a search goes through: 0.dW, 0.backward.dW as Python writes it, and the name of the layer.
-function nameOf(app, key, { path, direction, symbol }) {
+function searched(app, key, { path, direction, symbol }) {
   return `${key} ${path}.${direction}.${symbol} ${layerName(app.doc, path)}`;
 }
 

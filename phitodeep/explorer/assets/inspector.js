@@ -146,7 +146,7 @@ export class Inspector {
       term.text && !term.plain
         ? [
             make("span", { class: "expression" }, term.text),
-            make("span", { class: "soft" }, " with "),
+            term.factors.length ? make("span", { class: "soft" }, " with ") : "",
             ...term.factors.flatMap((f, k) => [k ? ", " : "", this.factor(f)]),
           ]
         : texts;

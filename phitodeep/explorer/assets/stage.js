@@ -38,7 +38,7 @@ export class Stage {
 
   without(phase, name) {
     if (phase === "update")
-      return [symbol(name), " + Δ", symbol(name), make("small", {}, this.app.doc.optimizer)];
+      return [symbol(name), " + Δ", symbol(name), make("small", {}, ` by ${this.app.doc.optimizer}`)];
     return [symbol(name), ": ", meaning(this.app.pass, { path: "", symbol: name })];
   }
 

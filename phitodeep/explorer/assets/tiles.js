@@ -222,19 +222,25 @@ export class Tile {
     this.tensor = tensor;
     this.layout = new Layout(tensor, this.hints, this.box, this.marks.ring ?? centre);
     const { layout } = this;
-    const scale = window.devicePixelRatio || 1;
-    this.canvas.width = Math.ceil(layout.width * scale);
-    this.canvas.height = Math.ceil(layout.height * scale);
+    this.ink = ink;
     this.canvas.style.width = `${layout.width}px`;
     this.canvas.style.height = `${layout.height}px`;
-    const context = this.canvas.getContext("2d");
-    context.scale(scale, scale);
-    this.ink = ink;
-    this.drawCells(context);
-    this.plain = context.getImageData(0, 0, this.canvas.width, this.canvas.height);
+    this.plain = make("canvas"); // the cells without marks
+    this.drawCells(this.scaled(this.plain));
+    this.scaled(this.canvas);
     this.drawMarks();
     this.captioned();
     return this;
+  }
+
+  // Give a canvas the pixels that the screen has for the picture.
+  scaled(canvas) {
+    const scale = window.devicePixelRatio || 1;
+    canvas.width = Math.ceil(this.layout.width * scale);
+    canvas.height = Math.ceil(this.layout.height * scale);
+    const context = canvas.getContext("2d");
+    context.scale(scale, scale);
+    return context;
   }
 
   captioned() {
@@ -295,7 +301,10 @@ export class Tile {
 
   drawMarks() {
     const context = this.canvas.getContext("2d");
-    context.putImageData(this.plain, 0, 0);
+    const scale = window.devicePixelRatio || 1;
+    const { width, height } = this.plain;
+    context.clearRect(0, 0, width, height);
+    context.drawImage(this.plain, 0, 0, width / scale, height / scale);
     const { least: size, wide, tall } = this.layout;
     const marked = [...this.marks.weak, ...this.marks.strong];
     if (marked.length) this.fade(context, marked);
