@@ -18,6 +18,8 @@ SCRIPTS = (
     "words",
     "tiles",
     "timeline",
+    "marks",
+    "choices",
     "gallery",
     "lanes",
     "extras",

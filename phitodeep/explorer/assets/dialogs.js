@@ -16,13 +16,20 @@ export class Dialogs {
       ? app.change(ref.path, ref.symbol)
       : app.tensor(ref.path, ref.symbol, ref.t ?? null);
     if (!tensor) return;
-    const { table } = app.parts;
-    const [title, content] = tensor instanceof Reduced ? top(tensor) : part(tensor, ref);
-    table.querySelector("h2").textContent =
-      `${ref.symbol}${title}: ${layerName(app.doc, ref.path)}`;
+    const round = ref.t === null || ref.t === undefined ? "" : `, at step t = ${ref.t}`;
+    const name = `${ref.update ? "Δ" : ""}${ref.symbol}`;
+    this.numbers(name, tensor, ref.cell, `${round}: ${layerName(app.doc, ref.path)}`);
+  }
+
+  // The numbers of an array that has a name, around a cell.
+  numbers(name, tensor, cell, where = "") {
+    const { table } = this.app.parts;
+    const [title, content] = tensor instanceof Reduced ? top(tensor) : part(tensor, cell);
+    table.querySelector("h2").textContent = `${name}${title}${where}`;
     table.querySelector(".scroll").replaceChildren(make("table", {}, content));
     table.showModal();
   }
+
   find() {
     const { app } = this;
     const { search } = app.parts;
@@ -30,15 +37,15 @@ export class Dialogs {
     const list = search.querySelector("ul");
     const seen = new Map();
     for (const m of app.moments) {
-      const key = [m.path, m.direction === "update" ? "update" : null, m.symbol]
-        .filter(Boolean)
-        .join(".");
+      const key = [m.path, m.symbol].filter(Boolean).join(".");
       if (!seen.has(key)) seen.set(key, m);
     }
     const fill = () => {
       const text = input.value.trim().toLowerCase();
+      const far = ([key]) => Number(key.toLowerCase() !== text); // what has this very name is first
       const hits = [...seen]
-        .filter(([key, m]) => `${key} ${layerName(app.doc, m.path)}`.toLowerCase().includes(text))
+        .filter(([key, m]) => searched(app, key, m).toLowerCase().includes(text))
+        .sort((a, b) => far(a) - far(b))
         .slice(0, 30);
       list.replaceChildren(
         ...hits.map(([key, m]) =>
@@ -53,6 +60,7 @@ export class Dialogs {
             ),
           ),
         ),
+        ...(hits.length ? [] : [make("li", {}, "No array has such a name.")]),
       );
     };
     input.value = "";
@@ -74,15 +82,20 @@ export class Dialogs {
   }
 }
 
+// What a search goes through: 0.dW, 0.backward.dW as Python writes it, and the name of the layer.
+function searched(app, key, { path, direction, symbol }) {
+  return `${key} ${path}.${direction}.${symbol} ${layerName(app.doc, path)}`;
+}
+
 // The rows and columns around a cell.
-function part(tensor, ref) {
+function part(tensor, at) {
   const rank = tensor.shape.length;
   const [rows, columns] = [rank > 1 ? tensor.shape.at(-2) : 1, rank ? tensor.shape.at(-1) : 1];
-  const start = (n, at) => Math.max(0, Math.min(n - 64, (at ?? 0) - 32));
-  const [r0, c0] = [start(rows, ref.cell.at(-2)), start(columns, ref.cell.at(-1))];
+  const start = (n, k) => Math.max(0, Math.min(n - 64, (k ?? 0) - 32));
+  const [r0, c0] = [start(rows, at.at(-2)), start(columns, at.at(-1))];
   const every = (from, n) => Array.from({ length: Math.min(64, n - from) }, (_, k) => from + k);
   const cell = (r, c) => [
-    ...ref.cell.slice(0, Math.max(0, rank - 2)),
+    ...at.slice(0, Math.max(0, rank - 2)),
     ...(rank > 1 ? [r] : []),
     ...(rank ? [c] : []),
   ];
@@ -100,7 +113,7 @@ function part(tensor, ref) {
       every(c0, columns).map((c) => make("td", {}, shown(tensor.at(cell(r, c))))),
     ),
   );
-  const before = rank > 2 ? ` [${ref.cell.slice(0, -2).join(", ")}, ·, ·]` : "";
+  const before = rank > 2 ? ` [${at.slice(0, -2).join(", ")}, ·, ·]` : "";
   const left =
     rows * columns > 4096
       ? `, ${count(Math.min(64, rows) * Math.min(64, columns))} of ${count(tensor.size)} numbers`

@@ -167,7 +167,7 @@ export class Extras {
       words: `${from[0]} = J ${from[1]}, for row [${row}]`,
       box: { width: 200, height: 200, cell: 22 },
       hints: {},
-      listen: () => {},
+      listen: (what, cell) => what === "table" && app.dialogs.numbers("J", found, cell),
     });
     tile.show(found, app.ink);
     const words =

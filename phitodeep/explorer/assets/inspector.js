@@ -10,31 +10,47 @@ import { formulaOf } from "./stage.js";
 import { Nudge } from "./nudge.js";
 
 const MOST = 5; // terms, or paths
+const HINT = () =>
+  window.matchMedia("(hover: none)").matches
+    ? "Tap it again to keep this cell, or to follow it."
+    : "Click to keep this cell.";
 
 export class Inspector {
   constructor(app, element) {
-    Object.assign(this, { app, element });
-    this.open = new Set(); // the parts that the reader has opened
+    Object.assign(this, { app, element, kept: null });
+    this.open = new Set(["change"]); // the parts that are open
+  }
+
+  // Build the panel of the chosen cell again.
+  forget() {
+    this.kept = null;
   }
 
   // Show a cell: the one under the pointer, or the chosen one.
+  // The panel of the chosen cell stays as the reader left it while others are pointed at.
   show(ref, kept) {
+    const panel = this.element.parentElement;
+    if (this.kept?.away === false) Object.assign(this.kept, { top: panel.scrollTop, away: true });
+    if (kept && this.kept?.ref !== ref) this.kept = { ref, parts: this.parts(ref, true), top: 0 };
+    this.element.replaceChildren(...(kept ? this.kept.parts : this.parts(ref, false)));
+    panel.scrollTop = kept ? this.kept.top : 0;
+    if (kept) this.kept.away = false;
+  }
+
+  parts(ref, kept) {
     const { app } = this;
     if (!ref)
-      return this.element.replaceChildren(
-        make("p", { class: "soft" }, "Point at a cell to see where its number comes from."),
-      );
-    const tensor = app.pass.get(ref.path).find(ref.symbol, ref.t ?? null);
-    if (ref.update) return this.element.replaceChildren(...updateParts(app, ref));
-    if (!tensor || tensor instanceof Reduced)
-      return this.element.replaceChildren(...reducedParts(app, ref, tensor));
+      return [make("p", { class: "soft" }, "Point at a cell to see where its number comes from.")];
+    const tensor = ref.update
+      ? app.change(ref.path, ref.symbol)
+      : app.pass.get(ref.path).find(ref.symbol, ref.t ?? null);
+    const foot = kept ? this.foot(ref) : make("p", { class: "soft hint" }, HINT());
+    if (ref.update && !ref.reduced) return [...updateParts(app, ref), foot];
+    if (!tensor || tensor instanceof Reduced) return [...reducedParts(app, ref, tensor), foot];
     const found = why(app.pass, ref);
     const parts = [...this.head(ref, found.total), this.terms(ref, found)];
     if (kept) parts.push(this.chain(ref), this.change(ref), this.ways(ref));
-    parts.push(
-      kept ? this.foot(ref) : make("p", { class: "soft hint" }, "Click to keep this cell."),
-    );
-    return this.element.replaceChildren(...parts.filter(Boolean));
+    return [...parts, foot].filter(Boolean);
   }
 
   head(ref, value) {
@@ -45,7 +61,7 @@ export class Inspector {
       make("p", { class: "where" }, `${layerName(app.doc, ref.path)}${round}`),
       make(
         "h2",
-        {},
+        { tabindex: "-1" },
         symbol(ref.symbol),
         `[${ref.cell.join(", ")}] = `,
         make("b", { class: value < 0 ? "minus" : "plus" }, shown(value)),
@@ -58,10 +74,9 @@ export class Inspector {
 
   compared(ref) {
     const { app } = this;
-    if (!app.other) return null;
-    const other = app.other.get(ref.path)?.find(ref.symbol, ref.t ?? null);
-    if (!other?.at) return null;
-    const [a, b] = [valueOf(app.base, ref), other.at(ref.cell)];
+    const { passes } = app.choices;
+    if (passes.length < 2) return null;
+    const [a, b] = passes.map((pass) => valueOf(pass, ref));
     return make(
       "p",
       { class: "soft" },
@@ -131,13 +146,13 @@ export class Inspector {
       term.text && !term.plain
         ? [
             make("span", { class: "expression" }, term.text),
-            make("span", { class: "soft" }, " with "),
+            term.factors.length ? make("span", { class: "soft" }, " with ") : "",
             ...term.factors.flatMap((f, k) => [k ? ", " : "", this.factor(f)]),
           ]
         : texts;
     const where = place(term.at);
     return this.row(term.value, top, [
-      ...(where ? [make("span", { class: "at" }, `${where}: `)] : []),
+      ...(where ? [make("span", { class: "at" }, where)] : []),
       ...expression,
     ]);
   }
@@ -159,8 +174,8 @@ export class Inspector {
   // A number that leads to its own cell.
   factor(ref) {
     const go = () => this.app.follow(ref);
-    const hover = () => this.app.point(ref);
-    const leave = () => this.app.point(null);
+    const hover = () => this.app.mark(ref);
+    const leave = () => this.app.mark();
     const label = ref.cell.length ? nameOf(ref) : ref.symbol;
     return make(
       "button",
@@ -295,7 +310,6 @@ export class Inspector {
         { class: "soft" },
         "This file cannot try other weights: it does not hold all numbers of the model.",
       );
-    if (!this.open.has("change-closed")) this.open.add("change");
     return this.part("change", "What if this weight were different?", () =>
       new Nudge(app, ref.path, W, key, ref.cell).parts(),
     );
@@ -343,7 +357,11 @@ export class Inspector {
       ),
     ]);
     const { ref } = trail.at(-1);
-    return [...links.flat(), " × ", this.factor({ ...ref, value: valueOf(this.app.pass, ref) })];
+    return [
+      ...links.flat(),
+      links.length ? " × " : "",
+      this.factor({ ...ref, value: valueOf(this.app.pass, ref) }),
+    ];
   }
 
   isContainer(path) {

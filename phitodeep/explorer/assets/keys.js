@@ -11,13 +11,18 @@ export class Keys {
     document.getElementById("next").addEventListener("click", () => app.go(app.at + 1));
     document.getElementById("ask").addEventListener("click", () => help.showModal());
     document.getElementById("lookup").addEventListener("click", () => app.dialogs.find());
-    sheet.addEventListener("click", () => document.body.classList.toggle("reading"));
+    sheet.addEventListener("click", () => this.open(!document.body.classList.contains("reading")));
     for (const dialog of [table, search, help]) {
       dialog.querySelector(".close").addEventListener("click", () => dialog.close());
     }
     document.addEventListener("keydown", (event) => this.key(event));
     document.addEventListener("pointerover", (event) => this.light(event.target));
     document.addEventListener("focusin", (event) => this.light(event.target));
+    let width = window.innerWidth;
+    window.addEventListener("resize", () => {
+      if (width !== window.innerWidth) app.redraw();
+      width = window.innerWidth;
+    });
     window
       .matchMedia("(prefers-color-scheme: dark)")
       .addEventListener("change", () => app.redraw());
@@ -25,9 +30,13 @@ export class Keys {
 
   key(event) {
     const { app } = this;
-    const typing = event.target.closest("input, select, textarea, dialog[open]");
-    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-    const first = (phase) => app.go(app.moments.findIndex((m) => m.phase === phase));
+    const typing = event.target.closest("input:not([type=range]), select, dialog[open]");
+    const sliding = event.target.closest("[type=range]") && event.key.startsWith("Arrow");
+    if (typing || sliding || event.ctrlKey || event.metaKey || event.altKey) return;
+    const first = (phase) => {
+      const k = app.moments.findIndex((m) => m.phase === phase);
+      if (k >= 0) app.go(k);
+    };
     const keys = {
       ArrowRight: () => app.go(app.at + 1),
       ArrowLeft: () => app.go(app.at - 1),
@@ -42,11 +51,18 @@ export class Keys {
       "/": () => app.dialogs.find(),
       "?": () => app.parts.help.showModal(),
       " ": () => app.player.play(),
+      Escape: () => this.open(false),
     };
     if (!(event.key in keys)) return;
     if (event.key === " " && event.target.closest("button, summary, a")) return;
     event.preventDefault();
     keys[event.key]();
+  }
+
+  // Open or close the inspector where it is a sheet.
+  open(whether) {
+    document.body.classList.toggle("reading", whether);
+    this.app.parts.sheet.setAttribute("aria-expanded", whether);
   }
 
   // The slider of the chosen weight; for another array, that of the layer's first weight.

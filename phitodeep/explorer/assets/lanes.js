@@ -4,6 +4,8 @@ import { Tile } from "./tiles.js";
 import { make, shown } from "./dom.js";
 
 const ARRAY = { width: 132, height: 96, cell: 16 };
+const PHONE = "(max-width: 760px)"; // as in the style
+const SETTLED = 120; // milliseconds without scrolling
 const PARAMETER = { width: 70, height: 58, cell: 14 };
 
 export class Lanes {
@@ -18,15 +20,14 @@ export class Lanes {
     const { app } = this;
     const scope = app.base.get(container);
     this.container = container;
+    this.numbers = null;
     this.tiles = [];
     this.units.clear();
     const inside = scope.data.forward.filter((step) => step.kind === "through");
     const units = inside.map((step) => this.layer(step.path));
-    const first = this.arrays({
-      path: inside[0]?.path ?? container,
-      symbols: ["X", "dX"],
-      title: "input",
-    });
+    const from = inside[0]?.path ?? container;
+    const first = this.arrays({ path: from, symbols: ["X", "dX"], title: "input" });
+    if (!container) this.units.set("input", first);
     const own = scope.data.forward.filter(
       (step) => step.kind !== "through" && step.kind !== "given",
     );
@@ -38,7 +39,7 @@ export class Lanes {
     );
     this.element.replaceChildren(
       this.path(container),
-      make("div", { class: "track" }, first, ...pairs),
+      make("div", { class: "track", scroll: () => this.scrolled() }, first, ...pairs),
     );
     this.redraw();
   }
@@ -177,18 +178,9 @@ export class Lanes {
 
   loss() {
     const { app } = this;
-    const { after } = app.doc;
     const data = app.doc.scopes.loss;
     const target = "q" in data.values || data.forward.some((s) => s.symbol === "q") ? "q" : "T";
-    const numbers = make(
-      "p",
-      { class: "numbers" },
-      "loss ",
-      make("b", {}, shown(app.base.loss)),
-      after === null
-        ? null
-        : make("span", {}, " → ", make("b", {}, shown(Number(after))), " after this step"),
-    );
+    this.numbers = make("p", { class: "numbers" });
     const unit = make(
       "section",
       { class: "unit loss", "aria-label": "The loss" },
@@ -201,7 +193,7 @@ export class Lanes {
           { type: "button", class: "head", click: () => app.layer("loss"), title: data.name },
           make("b", {}, data.kind),
         ),
-        numbers,
+        this.numbers,
         make("div", { class: "arrow back" }),
       ),
       make(
@@ -213,6 +205,20 @@ export class Lanes {
     );
     this.units.set("loss", unit);
     return unit;
+  }
+
+  // The loss, or what the chosen sample adds to it.
+  tell() {
+    const { pass, sample } = this.app;
+    const { after } = pass.doc;
+    const loss = make("b", {}, shown(pass.loss));
+    const then =
+      after === null ? [] : [" → ", make("b", {}, shown(Number(after))), " after this step"];
+    this.numbers?.replaceChildren(
+      ...(sample === null
+        ? ["loss ", loss, ...then]
+        : [`sample ${sample} adds `, loss, " to the loss"]),
+    );
   }
 
   tile(path, name, box, hints, direction) {
@@ -237,8 +243,10 @@ export class Lanes {
   redraw() {
     for (const tile of this.tiles) {
       const tensor = this.app.tensor(tile.ref.path, tile.ref.symbol);
-      if (tensor) tile.show(tensor, this.app.ink);
+      const centre = this.app.choices.start(tensor, tile.ref.path, tile.ref.symbol);
+      if (tensor) tile.show(tensor, this.app.ink, centre);
     }
+    this.tell();
     this.now();
   }
 
@@ -247,7 +255,8 @@ export class Lanes {
     const { app } = this;
     const { moment } = app;
     for (const [path, unit] of this.units) {
-      const here = path === moment.path || moment.path.startsWith(`${path}.`);
+      const input = path === "input" && app.at === 0;
+      const here = input || path === moment.path || moment.path.startsWith(`${path}.`);
       unit.classList.toggle("current", here);
     }
     for (const tile of this.tiles) {
@@ -256,6 +265,18 @@ export class Lanes {
     }
     const current = [...this.units].find(([, unit]) => unit.classList.contains("current"))?.[1];
     if (current) this.scrollTo(current);
+  }
+
+  // On a phone, where one layer fills the screen, a swipe leads to the layer in the middle.
+  scrolled() {
+    clearTimeout(this.waiting);
+    if (!window.matchMedia(PHONE).matches) return;
+    this.waiting = setTimeout(() => {
+      const middle = window.innerWidth / 2;
+      const holds = ({ left, right }) => left <= middle && right > middle;
+      const found = [...this.units].find(([, unit]) => holds(unit.getBoundingClientRect()));
+      if (found && !found[1].classList.contains("current")) this.app.layer(found[0]);
+    }, SETTLED);
   }
 
   scrollTo(unit) {

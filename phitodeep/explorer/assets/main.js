@@ -1,8 +1,10 @@
 // The page: which moment is shown, which cell is chosen, and what keys and buttons do.
 
 import { Reduced, Tensor, cellOf, unpacked } from "./tensor.js";
-import { Pass } from "./engine.js";
-import { moved, why } from "./terms.js";
+import { checked } from "./engine.js";
+import { moved } from "./terms.js";
+import { keyOf, marksOf } from "./marks.js";
+import { Choices } from "./choices.js";
 import { Lanes } from "./lanes.js";
 import { Stage } from "./stage.js";
 import { Inspector } from "./inspector.js";
@@ -11,22 +13,21 @@ import { Player } from "./player.js";
 import { Dialogs } from "./dialogs.js";
 import { Keys } from "./keys.js";
 import { moments, stretches } from "./timeline.js";
-import { count, make, shown } from "./dom.js";
+import { plural, shown } from "./dom.js";
 import { isGradientOfParameter } from "./words.js";
 
-const MARKED = 4000; // cells that are marked for one cell
-const STRONG = 5;
+const PARTS = [
+  ...["scrub", "segments", "now", "play", "samples", "views", "table"],
+  ...["search", "help", "say", "title", "facts", "sheet"],
+];
 
 class App {
   constructor(documents) {
     [this.doc] = documents;
-    const began = performance.now();
-    this.base = new Pass(this.doc).run();
-    this.other = documents[1] ? new Pass(documents[1]).run() : null;
-    this.seconds = (performance.now() - began) / 1000;
-    this.pass = this.base;
-    this.view = "this";
-    this.sample = null;
+    const find = (id) => document.getElementById(id);
+    this.parts = Object.fromEntries(PARTS.map((id) => [id, find(id)]));
+    this.choices = new Choices(this, documents);
+    [this.base] = this.choices.whole;
     this.moments = moments(this.base);
     this.stretches = stretches(this.moments);
     this.firsts = new Map(
@@ -34,24 +35,6 @@ class App {
     );
     this.past = [];
     this.selected = this.hovered = null;
-    const find = (id) => document.getElementById(id);
-    this.parts = Object.fromEntries(
-      [
-        "scrub",
-        "segments",
-        "now",
-        "play",
-        "samples",
-        "views",
-        "table",
-        "search",
-        "help",
-        "say",
-        "title",
-        "facts",
-        "sheet",
-      ].map((id) => [id, find(id)]),
-    );
     const reduced = window.matchMedia("(prefers-reduced-motion: reduce)");
     this.still = reduced.matches;
     reduced.addEventListener("change", () => (this.still = reduced.matches));
@@ -69,7 +52,6 @@ class App {
 
   start() {
     this.introduce();
-    this.choices();
     this.player = new Player(this);
     this.dialogs = new Dialogs(this);
     this.keys = new Keys(this);
@@ -92,40 +74,29 @@ class App {
     const layers = doc.scopes[""].forward
       .filter((s) => s.kind === "through")
       .map((s) => doc.scopes[s.path].kind);
-    const facts = `${count(doc.samples)} samples, loss ${shown(this.base.loss)}${after}: ${layers.join(" · ")}`;
+    const share = doc.sample === null ? "" : `the share of sample ${doc.sample} in `;
+    const facts = `${share}${plural(doc.samples, "sample")}, loss ${shown(this.base.loss)}${after}: ${layers.join(" · ")}`;
     this.parts.facts.textContent = facts;
     this.parts.facts.title = facts;
   }
 
   // --- arrays ----------------------------------------------------------------------------------
 
-  // An array as it is shown now: of this trace, of the other one, or their difference.
-  tensor(path, symbol, t = null) {
-    const own = this.pass.get(path)?.find(symbol, t);
-    if (!this.other || this.view === "this") return this.shareOf(own, path, symbol);
-    const other = this.other.get(path)?.find(symbol, t);
-    if (this.view === "other") return other;
-    if (!(own instanceof Tensor) || !(other instanceof Tensor)) return own;
-    return new Tensor(
-      own.shape,
-      own.data.map((v, k) => v - other.data[k]),
-    );
+  get pass() {
+    return this.choices.pass;
   }
 
-  // With one sample, the activations of the others are left out too.
-  shareOf(tensor, path, symbol) {
-    const whole =
-      this.sample === null || !(tensor instanceof Tensor) || tensor.shape[0] !== this.doc.samples;
-    if (whole || symbol.replace(/^d/, "") in this.pass.get(path).data.params) return tensor;
-    const share = new Tensor(tensor.shape);
-    const size = tensor.size / this.doc.samples;
-    const from = this.sample * size;
-    share.data.set(tensor.data.subarray(from, from + size), from);
-    return share;
+  get sample() {
+    return this.choices.sample;
+  }
+
+  // An array as it is shown now: perhaps of one sample, or of another trace.
+  tensor(path, symbol, t = null) {
+    return this.choices.tensor(path, symbol, t);
   }
 
   change(path, name) {
-    const packed = this.doc.updates[`${path}.${name}`];
+    const packed = this.pass.doc.updates[`${path}.${name}`];
     this.changes ??= new Map();
     if (packed && !this.changes.has(packed)) this.changes.set(packed, unpacked(packed));
     return this.changes.get(packed);
@@ -173,7 +144,9 @@ class App {
 
   // --- moments ---------------------------------------------------------------------------------
 
-  go(k, { keep = false } = {}) {
+  go(k, { keep = false, playing = false } = {}) {
+    if (!playing) this.player.pause();
+    this.inspector.forget();
     this.at = Math.max(0, Math.min(this.moments.length - 1, k));
     this.moment = this.moments[this.at];
     this.hovered = null;
@@ -189,19 +162,16 @@ class App {
   // The cell of the largest number of this moment's array.
   telling() {
     const { path, symbol, t, phase } = this.moment;
-    const tensor = phase === "update" ? this.change(path, symbol) : this.tensor(path, symbol, t);
+    const update = phase === "update";
+    const tensor = update ? this.change(path, symbol) : this.tensor(path, symbol, t);
     if (!tensor?.size) return null;
-    let best = tensor instanceof Reduced ? tensor.top[0][0] : 0;
-    tensor.data?.forEach((v, k) => {
-      if (Math.abs(v) > Math.abs(tensor.data[best])) best = k;
+    const reduced = tensor instanceof Reduced && !update;
+    const { shape, data } = reduced ? tensor.thumb : tensor;
+    let best = data ? 0 : tensor.top[0][0];
+    data?.forEach((v, k) => {
+      if (Math.abs(v) > Math.abs(data[best])) best = k;
     });
-    return {
-      path,
-      symbol,
-      t,
-      cell: cellOf(tensor.shape, best),
-      update: phase === "update",
-    };
+    return { path, symbol, t, cell: cellOf(shape, best), update, reduced };
   }
 
   containerOf(path) {
@@ -219,13 +189,19 @@ class App {
       (m) => m.path === inside.path || m.path.startsWith(`${inside.path}.`),
     );
     this.go(k);
+    if (this.lanes.container !== path) {
+      this.lanes.show(path); // its first layer is a container too
+      this.focus();
+    }
   }
 
+  // Go to a layer, in the direction of this moment; "input" is what the model receives.
   layer(path) {
+    if (path === "input") return this.go(0);
     const { direction } = this.moment;
     const own = (m) => m.path === path || m.path.startsWith(`${path}.`);
     const same = this.moments.findIndex((m) => own(m) && m.direction === direction);
-    this.go(same < 0 ? this.moments.findIndex(own) : same);
+    return this.go(same < 0 ? this.moments.findIndex(own) : same);
   }
 
   step(path, direction, step) {
@@ -246,36 +222,44 @@ class App {
 
   // Go to the moment that computed a cell, and choose the cell.
   follow(ref) {
+    const from = document.activeElement.closest("#picture, #inspector")?.id;
     this.past.push({ at: this.at, selected: this.selected });
     let last = ref;
-    for (let next = ref; next; next = moved(this.base, next)) {
+    let at = -1;
+    for (let next = ref; next && at < 0; next = ref.reduced ? null : moved(this.base, next)) {
       const { path, symbol, t = null } = next;
-      const k = this.moments.findIndex(
+      last = next;
+      at = this.moments.findIndex(
         (m) => m.path === path && m.symbol === symbol && m.t === t && m.direction !== "update",
       );
-      if (k >= 0) {
-        this.selected = { path, symbol, t, cell: next.cell };
-        this.go(k, { keep: true });
-        return;
-      }
-      last = next;
     }
     this.selected = { ...last, t: last.t ?? null };
-    this.focus();
+    if (at >= 0) this.go(at, { keep: true });
+    else this.focus();
+    this.land(from);
+  }
+
+  // Keep the focus of the keyboard where it was: in the pictures, or in the inspector.
+  land(from) {
+    if (from === "inspector") this.inspector.element.querySelector("h2")?.focus();
+    if (from === "picture") this.stage.tiles[0]?.canvas.focus();
   }
 
   back() {
     const { at, selected } = this.past.pop();
     this.selected = selected;
     this.go(at, { keep: true });
+    this.land("inspector");
   }
 
   // --- cells -----------------------------------------------------------------------------------
 
+  // What a tile calls: a tap shows a cell as pointing does, and a second one chooses it.
   listener(ref, direction) {
-    return (what, cell) => {
-      const own = cell && { t: null, ...ref, cell, update: direction === "update" };
-      if (what === "hover") this.point(own);
+    return (what, cell, reduced = false) => {
+      const own = cell && { t: null, ...ref, cell, update: direction === "update", reduced };
+      if (what === "table") this.dialogs.table(own);
+      else if (what === "hover" || (what === "tap" && !same(own, this.hovered))) this.point(own);
       else if (what === "leave") this.point(null);
       else if (direction === "result" || direction === "update") this.choose(own);
       else this.follow(own);
@@ -283,14 +267,7 @@ class App {
   }
 
   point(ref) {
-    if (
-      ref &&
-      this.hovered &&
-      String(ref.cell) === String(this.hovered.cell) &&
-      ref.symbol === this.hovered.symbol &&
-      ref.path === this.hovered.path
-    )
-      return;
+    if (same(ref, this.hovered)) return;
     this.hovered = ref;
     this.focus();
   }
@@ -300,68 +277,25 @@ class App {
     this.hovered = null;
     this.stage.extras();
     this.focus();
-    document.body.classList.add("reading");
+    this.keys.open(true);
   }
 
   // Show the cell under the pointer, or else the chosen one, and mark the cells of its terms.
   focus() {
     const ref = this.hovered ?? this.selected;
-    const marks = ref && !ref.update ? this.marksOf(ref) : new Map();
-    if (ref) this.mark(marks, ref, "ring");
-    for (const tile of [...this.stage.tiles, ...this.lanes.tiles]) {
-      tile.mark(marks.get(tileKey(tile.ref)) ?? {});
-    }
+    this.mark();
     this.inspector.show(ref, !this.hovered);
   }
 
-  marksOf(ref) {
-    const marks = new Map();
-    const tensor = this.pass.get(ref.path).find(ref.symbol, ref.t ?? null);
-    if (!(tensor instanceof Tensor)) return marks;
-    why(this.pass, ref)
-      .terms.slice(0, MARKED)
-      .forEach((term, k) => {
-        for (const factor of term.factors) {
-          for (let next = factor; next; next = moved(this.pass, next))
-            this.mark(marks, next, k < STRONG ? "strong" : "weak");
-        }
-      });
-    return marks;
-  }
-
-  mark(marks, ref, how) {
-    const key = tileKey(ref);
-    if (!marks.has(key)) marks.set(key, { ring: null, strong: [], weak: [] });
-    if (how === "ring") marks.get(key).ring = ref.cell;
-    else marks.get(key)[how].push(ref.cell);
-  }
-
-  // --- which sample, which trace ---------------------------------------------------------------
-
-  choices() {
-    const { samples, views } = this.parts;
-    const { doc } = this;
-    samples.append(
-      make("option", { value: "" }, "all samples"),
-      ...Array.from({ length: Math.min(256, doc.samples) }, (_, n) =>
-        make("option", { value: n }, `sample ${n}`),
-      ),
-    );
-    samples.disabled = !doc.live || doc.samples < 2;
-    samples.addEventListener("change", () =>
-      this.only(samples.value === "" ? null : Number(samples.value)),
-    );
-    views.closest("label").hidden = !this.other;
-    views.addEventListener("change", () => {
-      this.view = views.value;
-      this.redraw();
-    });
-  }
-
-  only(sample) {
-    this.sample = sample;
-    this.pass = sample === null ? this.base : new Pass(this.doc, { sample }).run();
-    this.redraw();
+  // Mark the cells of the shown cell, and one more that is pointed at in words.
+  mark(pointed = null) {
+    const ref = this.hovered ?? this.selected;
+    const marks = ref ? marksOf(this.pass, ref, pointed) : new Map();
+    for (const tile of [...this.stage.tiles, ...this.lanes.tiles]) {
+      const found = marks.get(keyOf(tile.ref)) ?? {};
+      const fits = !tile.layout?.reduced || ref.reduced;
+      tile.mark(fits ? found : {});
+    }
   }
 
   redraw() {
@@ -371,12 +305,12 @@ class App {
   }
 }
 
-const tileKey = ({ path, symbol, t = null }) => `${path}|${symbol}|${t}`;
+const same = (a, b) => a === b || (a && b && keyOf(a) === keyOf(b) && `${a.cell}` === `${b.cell}`);
 
 // The documents are in the page: this trace, and perhaps another one to compare it with.
 function begin() {
   const texts = document.querySelectorAll('script[type="application/json"]');
-  const documents = Array.from(texts, (element) => JSON.parse(element.textContent));
+  const documents = Array.from(texts, (element) => checked(JSON.parse(element.textContent)));
   new App(documents).start();
 }
 

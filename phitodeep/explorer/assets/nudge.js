@@ -10,7 +10,8 @@ const HEIGHT = 96;
 export class Nudge {
   constructor(app, path, name, key, cell) {
     Object.assign(this, { app, path, name, key, cell });
-    this.W = app.base.parameter(key);
+    this.W = app.pass.parameter(key);
+    this.before = app.pass.loss;
     this.now = this.W.at(cell);
     this.slope = this.slopes().reduce((sum, slope) => sum + slope, 0);
     const size = Math.sqrt(this.W.data.reduce((sum, v) => sum + v * v, 0) / this.W.size);
@@ -19,7 +20,7 @@ export class Nudge {
 
   // The gradient of this weight in each layer that uses it: more than one if it is tied.
   slopes() {
-    return [...this.app.base.scopes.values()].flatMap((scope) => {
+    return [...this.app.pass.scopes.values()].flatMap((scope) => {
       const names = Object.entries(scope.data.params)
         .filter(([, key]) => key === this.key)
         .map(([own]) => own);
@@ -31,7 +32,8 @@ export class Nudge {
   loss(delta) {
     const W = this.W.copy();
     W.data[W.place(this.cell)] += delta;
-    return new Pass(this.app.doc, { given: { [this.key]: W } }).forward().loss;
+    const { doc, sample } = this.app.pass;
+    return new Pass(doc, { given: { [this.key]: W }, sample }).forward().loss;
   }
 
   parts() {
@@ -72,8 +74,8 @@ export class Nudge {
 
   set(delta, late = false) {
     this.slider.value = String(delta);
+    this.delta = delta;
     const show = () => {
-      const before = this.app.base.loss;
       const moved = this.loss(delta);
       this.out.replaceChildren(
         make("p", {}, `moved by δ = ${signed(delta, 3)}, to ${shown(this.now + delta, 3)}`),
@@ -99,7 +101,7 @@ export class Nudge {
               "tr",
               {},
               make("th", { scope: "row" }, "true change of the loss"),
-              make("td", {}, signed(moved - before, 3)),
+              make("td", {}, signed(moved - this.before, 3)),
             ),
           ),
         ),
@@ -117,7 +119,8 @@ export class Nudge {
   // The true loss for several deltas, and the straight line that the gradient predicts.
   curve() {
     const began = performance.now();
-    const before = this.app.base.loss;
+    const { before } = this;
+    if (!Number.isFinite(before + this.slope)) return;
     const points = [[0, before]];
     for (let k = 1; k <= 8 && performance.now() - began < 400; k++) {
       for (const delta of [(k / 8) * this.most, (-k / 8) * this.most])
@@ -143,8 +146,7 @@ export class Nudge {
         .join(" ");
     const [x, y] = this.at([0, before]);
     this.plot.innerHTML = `<svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="The loss as this weight moves, and the straight line that its gradient predicts"><polyline class="true" points="${draw(points)}"/><polyline class="predicted" points="${draw(line)}"/><circle class="now" cx="${x}" cy="${y}" r="4"/><circle class="moved" r="4"/></svg><p class="soft"><i class="true"></i> true loss <i class="predicted"></i> what the gradient predicts</p>`;
-    const delta = Number(this.slider.value);
-    this.dot(delta, this.loss(delta));
+    this.dot(this.delta, this.loss(this.delta));
   }
 
   dot(delta, L) {

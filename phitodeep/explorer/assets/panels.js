@@ -26,8 +26,9 @@ export function reducedParts(app, ref, tensor) {
       ),
     );
   return [
-    make("h2", {}, symbol(ref.symbol)),
-    make("p", {}, meaning(app.pass, ref)),
+    make("p", { class: "where" }, layerName(app.doc, ref.path)),
+    make("h2", { tabindex: "-1" }, symbol(ref.symbol)),
+    make("p", {}, meaning(app.pass, ref, ref.update ? "update" : undefined)),
     make(
       "p",
       { class: "soft" },
@@ -47,7 +48,7 @@ export function reducedParts(app, ref, tensor) {
 
 // What the update does to one number of a parameter.
 export function updateParts(app, { path, symbol: name, cell }) {
-  const [value, dW] = [name, `d${name}`].map((own) => app.tensor(path, own)?.at?.(cell));
+  const [value, dW] = [name, `d${name}`].map((own) => app.pass.get(path).find(own)?.at?.(cell));
   const step = app.added(path, name, cell);
   const where = `[${cell.join(", ")}]`;
   const known = value !== undefined && step !== undefined;
@@ -55,7 +56,7 @@ export function updateParts(app, { path, symbol: name, cell }) {
     make("p", { class: "where" }, layerName(app.doc, path)),
     make(
       "h2",
-      {},
+      { tabindex: "-1" },
       symbol(name),
       known ? `${where}: ${shown(value)} → ${shown(value + step)}` : where,
     ),

@@ -37,9 +37,9 @@ export class Player {
   }
 
   // Go to what a layer passes on, the last moment of its stretch.
-  stretch(k) {
+  stretch(k, playing = false) {
     const to = Math.max(0, Math.min(this.app.stretches.length - 1, k));
-    this.app.go(this.app.stretches[to].to);
+    this.app.go(this.app.stretches[to].to, { playing });
   }
 
   report() {
@@ -65,8 +65,8 @@ export class Player {
     const next = () => {
       const k = this.stretchNow;
       const { to } = this.app.stretches[k];
-      if (this.app.at < to) this.app.go(to);
-      else if (k + 1 < this.app.stretches.length) this.stretch(k + 1);
+      if (this.app.at < to) this.app.go(to, { playing: true });
+      else if (k + 1 < this.app.stretches.length) this.stretch(k + 1, true);
       if (this.app.at === this.app.moments.length - 1) this.pause();
     };
     this.playing = setInterval(next, this.app.still ? 4 * WAVE : WAVE);
@@ -74,6 +74,7 @@ export class Player {
   }
 
   pause() {
+    if (!this.playing) return;
     clearInterval(this.playing);
     this.playing = null;
     this.app.parts.play.textContent = "Play";

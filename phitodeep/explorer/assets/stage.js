@@ -38,7 +38,7 @@ export class Stage {
 
   without(phase, name) {
     if (phase === "update")
-      return [symbol(name), " + Δ", symbol(name), make("small", {}, this.app.doc.optimizer)];
+      return [symbol(name), " + Δ", symbol(name), make("small", {}, ` by ${this.app.doc.optimizer}`)];
     return [symbol(name), ": ", meaning(this.app.pass, { path: "", symbol: name })];
   }
 
@@ -150,7 +150,9 @@ export class Stage {
     const { app } = this;
     const figures = [name, `d${name}`]
       .filter((n) => app.tensor(path, n))
-      .map((n) => this.tile(app.moment, n, box));
+      .map((n) =>
+        this.tile({ ...app.moment, direction: n === name ? "update" : "backward" }, n, box),
+      );
     const change = new Tile({
       ref: { path, symbol: `Δ${name}`, t: null },
       name: `Δ${name}`,
@@ -169,7 +171,8 @@ export class Stage {
       const tensor = name.startsWith("Δ")
         ? this.app.change(path, name.slice(1))
         : this.app.tensor(path, name, t);
-      if (tensor) tile.show(tensor, this.app.ink);
+      const centre = this.app.choices.start(tensor, path, name);
+      if (tensor) tile.show(tensor, this.app.ink, centre);
     }
   }
 

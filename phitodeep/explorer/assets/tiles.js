@@ -199,9 +199,10 @@ export class Tile {
     this.canvas = make("canvas", {
       tabindex: "0",
       role: "img",
-      pointermove: (event) => this.point(event, "hover"),
-      pointerleave: () => this.listen("leave", null),
-      click: (event) => this.point(event, "choose"),
+      pointermove: (event) => event.pointerType !== "touch" && this.point(event, "hover"),
+      pointerleave: (event) => event.pointerType !== "touch" && this.listen("leave", null),
+      pointerdown: (event) => (this.tapped = event.pointerType === "touch"),
+      click: (event) => this.point(event, this.tapped ? "tap" : "choose"),
       focus: () => this.focused(),
       blur: () => this.listen("leave", null),
       keydown: (event) => this.key(event),
@@ -216,23 +217,30 @@ export class Tile {
     );
   }
 
-  show(tensor, ink) {
+  // Draw an array; the block of `centre` is visible.
+  show(tensor, ink, centre = null) {
     this.tensor = tensor;
-    this.layout = new Layout(tensor, this.hints, this.box, this.marks.ring);
+    this.layout = new Layout(tensor, this.hints, this.box, this.marks.ring ?? centre);
     const { layout } = this;
-    const scale = window.devicePixelRatio || 1;
-    this.canvas.width = Math.ceil(layout.width * scale);
-    this.canvas.height = Math.ceil(layout.height * scale);
+    this.ink = ink;
     this.canvas.style.width = `${layout.width}px`;
     this.canvas.style.height = `${layout.height}px`;
-    const context = this.canvas.getContext("2d");
-    context.scale(scale, scale);
-    this.ink = ink;
-    this.drawCells(context);
-    this.plain = context.getImageData(0, 0, this.canvas.width, this.canvas.height);
+    this.plain = make("canvas"); // the cells without marks
+    this.drawCells(this.scaled(this.plain));
+    this.scaled(this.canvas);
     this.drawMarks();
     this.captioned();
     return this;
+  }
+
+  // Give a canvas the pixels that the screen has for the picture.
+  scaled(canvas) {
+    const scale = window.devicePixelRatio || 1;
+    canvas.width = Math.ceil(this.layout.width * scale);
+    canvas.height = Math.ceil(this.layout.height * scale);
+    const context = canvas.getContext("2d");
+    context.scale(scale, scale);
+    return context;
   }
 
   captioned() {
@@ -272,7 +280,7 @@ export class Tile {
     context.textBaseline = "middle";
     context.fillStyle = part > 0.55 ? this.ink.paper : this.ink.ink;
     if (size >= 34) {
-      context.font = `${Math.min(12, size / 3.8)}px system-ui, sans-serif`;
+      context.font = `${Math.min(12, size / 4.2)}px system-ui, sans-serif`;
       context.fillText(shown(value, 2), ...middle);
     } else if (part > 0.04) {
       context.font = `${Math.min(14, size * 0.75)}px system-ui, sans-serif`;
@@ -293,7 +301,10 @@ export class Tile {
 
   drawMarks() {
     const context = this.canvas.getContext("2d");
-    context.putImageData(this.plain, 0, 0);
+    const scale = window.devicePixelRatio || 1;
+    const { width, height } = this.plain;
+    context.clearRect(0, 0, width, height);
+    context.drawImage(this.plain, 0, 0, width / scale, height / scale);
     const { least: size, wide, tall } = this.layout;
     const marked = [...this.marks.weak, ...this.marks.strong];
     if (marked.length) this.fade(context, marked);
@@ -334,27 +345,35 @@ export class Tile {
     if (!this.layout) return;
     const box = this.canvas.getBoundingClientRect();
     const cell = this.layout.cellAt(event.clientX - box.left, event.clientY - box.top);
-    if (cell) this.cursor = cell;
-    this.listen(cell ? what : "leave", cell);
+    if (cell) this.tell(what, cell); // between blocks, the last cell stays
+  }
+
+  tell(what, cell) {
+    this.cursor = cell;
+    this.listen(what, cell, this.layout.reduced);
   }
 
   focused() {
     if (!this.canvas.matches(":focus-visible")) return;
-    this.cursor ??=
-      this.marks.ring ??
-      this.layout.strongest(this.layout.first.down, this.layout.first.across, 0, 0);
-    this.listen("hover", this.cursor);
+    this.tell("hover", this.cursor ?? this.start());
     this.drawMarks();
+  }
+
+  // The cell where moving begins.
+  start() {
+    const { first } = this.layout;
+    return this.marks.ring ?? this.layout.strongest(first.down, first.across, 0, 0);
   }
 
   key(event) {
     const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.layout) return;
+    this.cursor ??= this.start();
     if (event.key in moves) {
-      this.cursor = this.neighbour(this.cursor, ...moves[event.key]);
-      this.listen("hover", this.cursor);
+      this.tell("hover", this.neighbour(this.cursor, ...moves[event.key]));
       this.drawMarks();
-    } else if (event.key === "Enter" || event.key === " ") this.listen("choose", this.cursor);
+    } else if (event.key === "Enter") this.tell("choose", this.cursor);
+    else if (event.key === "t") this.tell("table", this.cursor);
     else if (event.key === "Escape") this.canvas.blur();
     else return;
     event.preventDefault();

@@ -1,0 +1,225 @@
+"""The explorer's files for the browser's tests, and what a reader sees in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from playwright.sync_api import Locator, Page
+
+from phitodeep import SequentialBuilder
+from phitodeep import models as M
+from phitodeep.inspect.trace import Trace
+from phitodeep.loss import BinaryCrossEntropy, SoftmaxCrossEntropy
+from phitodeep.optimization.optimizers import SGD, Adam
+
+RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+FRESH = np.random.default_rng
+
+
+def number(text: str) -> float:
+    """A number as the page writes it, such as "−1.2 × 10⁻⁵"."""
+    text = text.translate(RAISED).replace("−", "-").replace(" × 10", "e").replace("∞", "inf")
+    return float(text)
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+def moons(samples: int = 8, seed: int = 1) -> Trace:
+    rng = FRESH(0)
+    X, y = rng.standard_normal((samples, 2)), rng.integers(0, 2, (samples, 1)).astype(float)
+    start = SequentialBuilder(2, seed=seed).dtype("float64")
+    model = start.dense(4).tanh().dense(4).tanh().dense(1).sigmoid()
+    return model.loss(BinaryCrossEntropy()).optimizer(Adam(0.05)).build().trace(X, y)
+
+
+def digits() -> Trace:
+    rng = FRESH(1)
+    X, y = rng.random((6, 12, 12)), rng.integers(0, 10, 6)
+    model = SequentialBuilder(12, 12, seed=0).dtype("float64").flatten().dense(20).relu().dense(10)
+    return model.loss(SoftmaxCrossEntropy()).optimizer(SGD(0.1)).build().trace(X, y)
+
+
+def cnn() -> Trace:
+    rng = FRESH(2)
+    X, y = rng.random((3, 12, 12, 1)), rng.integers(0, 4, 3)
+    start = SequentialBuilder(12, 12, 1, seed=0).dtype("float64")
+    model = start.conv2d(3, 3, stride=2).relu().max_pool2d(2).flatten().dense(4).softmax()
+    return model.loss("cce").optimizer(Adam(0.01)).build().trace(X, np.eye(4)[y])
+
+
+def lstm() -> Trace:
+    X = FRESH(3).integers(0, 7, (3, 6))
+    model = SequentialBuilder(6, seed=0).dtype("float64").embedding(7, 4).lstm(3).dense(7)
+    built = model.loss(SoftmaxCrossEntropy()).optimizer(Adam(0.01)).build()
+    return built.trace(X, np.roll(X, -1, 1))
+
+
+def gpt() -> Trace:
+    X = FRESH(4).integers(0, 9, (3, 5))
+    model = M.gpt(9, 5, layers=1, heads=2, dim=8).dtype("float64").optimizer(Adam(0.003))
+    return model.loss(SoftmaxCrossEntropy()).build().trace(X, np.roll(X, -1, 1))
+
+
+MODELS: dict[str, Callable[[], Trace]] = {
+    "moons": moons,
+    "digits": digits,
+    "cnn": cnn,
+    "lstm": lstm,
+    "gpt": gpt,
+}
+
+
+@cache
+def traced(name: str) -> Trace:
+    return MODELS[name]()
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The cell in the inspector."""
+
+    symbol: str
+    cell: tuple[int, ...]
+    value: float
+    t: int | None
+    layer: str
+
+
+class Explorer:
+    """An open explorer, as its reader uses it."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def find(self, key: str) -> None:
+        """Go to the moment that computes an array."""
+        self.press("/")
+        self.page.locator("#search input").fill(key)
+        self.press("Enter")
+
+    @property
+    def result(self) -> Locator:
+        """The array that this moment computes."""
+        return self.page.locator("#picture canvas").first
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).first.text_content() or ""
+
+    @property
+    def moment(self) -> str:
+        """Such as "backward: layer 4, Dense(4, 1), dW"."""
+        return self.page.locator("#scrub").get_attribute("aria-valuetext") or ""
+
+    @property
+    def shown(self) -> Shown:
+        name, cell, value = re.fullmatch(
+            r"(.+)\[([\d, ]*)\] = (\S.*)", self.text("#inspector h2")
+        ).groups()  # type: ignore[union-attr]
+        where = self.text("#inspector .where")
+        layer, _, t = where.partition(", at step t = ")
+        indices = tuple(int(k) for k in cell.split(", ") if k)
+        return Shown(name, indices, number(value), int(t) if t else None, layer)
+
+    @property
+    def total(self) -> float:
+        return number(self.text("#inspector .terms .total b"))
+
+    @property
+    def terms(self) -> list[float]:
+        """The largest terms, and the sum of the others."""
+        return [number(text) for text in self.page.locator(".terms li b").all_text_contents()]
+
+    def hover(self, tile: Locator, x: float, y: float) -> None:
+        """Point at a place of a picture, from 0 to 1 across and down."""
+        tile.scroll_into_view_if_needed()
+        box = tile.bounding_box()
+        assert box is not None
+        at = box["x"] + x * box["width"], box["y"] + y * box["height"]
+        self.page.mouse.move(*at)
+
+    def rows(self) -> Iterator[list[float]]:
+        """The numbers of the open table."""
+        for row in self.page.locator("#table tbody tr").all():
+            yield [number(text) for text in row.locator("td").all_text_contents()]
+
+    def table(self) -> Any:
+        """The numbers of the array that has the focus, or of the chosen cell's array."""
+        self.press("t")
+        found = np.array(list(self.rows()))
+        self.press("Escape")
+        return found
+
+
+def array_of(trace: Trace, shown: Shown, key: str) -> Any:
+    """The number that Python has for a cell of the array with this key."""
+    array = trace[key].array
+    cell = shown.cell
+    if shown.t is not None:
+        array = array[:, shown.t]
+    return array[cell], float(np.abs(array).max())
+
+
+# What overlaps: two elements with text of their own, neither of which contains the other, whose
+# lines share more than 2 x 2 pixels; what is scrolled out of view does not count.
+OVERLAPS = """() => {
+  const visible = (element, box) => {
+    for (let e = element.parentElement; e; e = e.parentElement) {
+      const style = getComputedStyle(e), own = e.getBoundingClientRect();
+      if (style.visibility === "hidden" || e.hidden) return null;
+      if (style.overflowX !== "visible" || style.overflowY !== "visible")
+        box = {left: Math.max(box.left, own.left), right: Math.min(box.right, own.right),
+               top: Math.max(box.top, own.top), bottom: Math.min(box.bottom, own.bottom)};
+    }
+    return box;
+  };
+  const boxes = [];
+  for (const part of ["header", "#lanes", "#stage", "#steps", "#inspector"]) {
+    const walker = document.createTreeWalker(document.querySelector(part), NodeFilter.SHOW_TEXT);
+    for (let node; (node = walker.nextNode()); ) {
+      const element = node.parentElement;
+      if (!node.data.trim() || element.closest("math, .hidden, option, svg, [hidden]")) continue;
+      const range = document.createRange();
+      range.selectNode(node);
+      for (const line of range.getClientRects()) {
+        const box = visible(node, line);
+        if (box && box.right - box.left > 2 && box.bottom - box.top > 2)
+          boxes.push({part, text: node.data.trim(), node, ...box,
+            left: box.left, right: box.right, top: box.top, bottom: box.bottom});
+      }
+    }
+    for (const canvas of document.querySelectorAll(`${part} canvas`)) {
+      const box = visible(canvas, canvas.getBoundingClientRect());
+      if (box && box.right - box.left > 2 && box.bottom - box.top > 2)
+        boxes.push({part, text: canvas.getAttribute("aria-label"), node: canvas,
+          left: box.left, right: box.right, top: box.top, bottom: box.bottom});
+    }
+  }
+  const found = [];
+  boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b) => {
+    if (a.part !== b.part || a.node === b.node) return;
+    const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const tall = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (wide > 2 && tall > 4) found.push(`${a.part}: ${a.text} / ${b.text}: ${wide} x ${tall}`);
+  }));
+  const page = document.documentElement;
+  if (page.scrollWidth > page.clientWidth) found.push(`the page is ${page.scrollWidth} wide`);
+  return found;
+}"""
+
+
+def overlaps(page: Page) -> list[str]:
+    found: list[str] = page.evaluate(OVERLAPS)
+    return found
