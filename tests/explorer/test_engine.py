@@ -112,7 +112,7 @@ def test_the_options_of_training(js: Node, name: str) -> None:
     check_nudges(js, model, given, y, text, options)
 
 
-@examples(60)
+@examples(40)
 @given(
     networks(samples=(1, 2, 3)) | networks(kinds=("sequences", "tokens"), masked=True),
     st.sampled_from(WORDS),
