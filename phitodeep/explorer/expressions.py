@@ -50,11 +50,11 @@ def _tree(node: ast.expr) -> Any:
             return float(value)
         case ast.Attribute() if node.attr in CONSTANTS:
             return ["number", CONSTANTS[node.attr]]
-        case ast.BinOp():
+        case ast.BinOp() if type(node.op) in BINARY:
             return [BINARY[type(node.op)], _tree(node.left), _tree(node.right)]
         case ast.UnaryOp():
             return [UNARY[type(node.op)], _tree(node.operand)]
-        case ast.Compare(ops=[op], comparators=[other]):
+        case ast.Compare(ops=[op], comparators=[other]) if type(op) in COMPARE:
             return [COMPARE[type(op)], _tree(node.left), _tree(other)]
         case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
             return [SAME.get(name, name), *map(_tree, node.args)]

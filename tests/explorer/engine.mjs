@@ -15,7 +15,10 @@ const [{ Reduced, Tensor }, { evaluated }, { Pass, checked }, terms] = await Pro
 const number = (x) => (Number.isFinite(x) ? x : String(x));
 
 function packed(value) {
-  if (value instanceof Reduced) return { n: value.size, top: value.top, thumb: packed(value.thumb) };
+  if (value instanceof Reduced) {
+    const top = value.top.map(([place, x]) => [place, number(x)]);
+    return { n: value.size, top, thumb: packed(value.thumb) };
+  }
   if (!(value instanceof Tensor)) return null;
   const { buffer, byteOffset, byteLength } = value.data;
   return { shape: value.shape, data: Buffer.from(buffer, byteOffset, byteLength).toString("base64") };

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from phitodeep.types import Array
 
+SECONDS = 60  # to wait for an answer
 DRIVER = Path(__file__).with_name("engine.mjs")
 
 
@@ -47,6 +49,10 @@ class Node:
         assert self.process.stdout is not None
         self.process.stdin.write(message + "\n")
         self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], SECONDS)
+        if not ready:
+            self.process.kill()
+            raise JavaScriptError(f"no answer within {SECONDS} seconds")
         answer = json.loads(self.process.stdout.readline())
         if "error" in answer:
             raise JavaScriptError(answer["stack"])

@@ -3,190 +3,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.explorer.document import text_of
-from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer
+from phitodeep.layers.call import calling
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.optimization.optimizers import SGD
 from phitodeep.steps import run as stepwise
 from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made
 from phitodeep.types import Shape
-from tests.explorer.node import Node, Ref, floats, unpacked
+from tests.explorer.checks import (
+    FRESH,
+    assert_close,
+    check,
+    check_nudges,
+    check_shares,
+    check_slopes,
+)
+from tests.explorer.node import Node, Ref, unpacked
+from tests.inspect.test_trace import CASES
 from tests.loss.test_loss import BINARY, pair
 from tests.loss.test_loss import EXAMPLES as LOSSES
+from tests.random_networks import Network, networks
+from tests.steps.test_random_networks import WORDS, model_of, options_of
+from tests.test_random_networks import examples
 
 ALL = [*[(make, shape, 0) for make, shape in EXAMPLES], *TOKENS]
 ALL = [row for row in ALL if not isinstance(row[0](), L.TiedDense)]  # of a layer outside the model
 every = pytest.mark.parametrize(
     ("make", "shape", "tokens"), ALL, ids=[f"{make()} {shape}" for make, shape, _ in ALL]
 )
-FRESH = np.random.default_rng
-
-
-# --- what all tests compare ----------------------------------------------------------------------
-
-
-def assert_close(found: Any, wanted: Any, name: Any, tolerance: float = 1e-9) -> None:
-    found, wanted = floats(found), floats(wanted)
-    finite = np.abs(wanted[np.isfinite(wanted)])
-    scale = max(1.0, float(finite.max(initial=0)))
-    assert found.shape == wanted.shape, name
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale, err_msg=str(name))
-
-
-def arrays_of(trace: Trace) -> Iterator[tuple[str, str, Any]]:
-    """All arrays of a step but its updates: path, symbol, values."""
-    for key, entry in trace.items():
-        path, direction, symbol = trace.find(key)
-        if direction != "update":
-            yield path, symbol, entry.array
-
-
-def same_arrays(
-    found: dict[tuple[str, str], Any], trace: Trace, text: str, *, gaps: bool = False
-) -> None:
-    """With `gaps`, the page may say that it does not know an array."""
-    doc, count = json.loads(text), 0
-    for path, symbol, array in arrays_of(trace):
-        if path not in doc["scopes"]:
-            outer = path.rpartition(".inside")[0]  # a container without steps
-            assert doc["scopes"][outer]["kind"] == "Gate", path
-            continue
-        value = found.get((path, symbol))
-        if array is None:
-            assert value is None, (path, symbol)
-        elif value is not None or not gaps:
-            assert_close(value, array, (path, symbol))
-            count += 1
-    assert count
-
-
-def cells(trace: Trace, rng: np.random.Generator, share: float = 1.0) -> Iterator[tuple[Any, Ref]]:
-    """A random cell of most arrays, with their entries."""
-    for key, entry in trace.items():
-        path, direction, symbol = trace.find(key)
-        if entry.array is None or direction == "update" or np.size(entry.array) == 0:
-            continue
-        if symbol != "t" and rng.random() < share:
-            yield entry, Ref(path, symbol, tuple(int(rng.integers(n)) for n in entry.shape))
-
-
-def check_terms(js: Node, trace: Trace, text: str, rng: np.random.Generator) -> None:
-    """The terms of random cells are Python's."""
-    scopes = json.loads(text)["scopes"]
-    asked = [(entry, ref) for entry, ref in cells(trace, rng) if ref.path in scopes]
-    answers = js.ask(text, *[["why", {}, ref.data()] for _, ref in asked])
-    computed = 0
-    for (entry, ref), answer in zip(asked, answers, strict=True):
-        wanted = entry.why(*ref.cell)
-        assert_close(answer["total"], wanted.total, ref)
-        if not answer["terms"]:
-            assert len(wanted) == 1, ref
-            assert wanted[0].factors == {}, ref
-            continue
-        computed += 1
-        if answer["kind"] == "through":  # the page also says where to go on
-            answer["terms"][0]["factors"] = []
-        assert sorted_terms(answer["terms"]) == pytest.approx(
-            sorted_terms(
-                {"at": term.at, "value": term.value, "factors": [*term.factors.values()]}
-                for term in wanted
-            ),
-            rel=1e-8,
-            abs=1e-10,
-            nan_ok=True,
-        ), ref
-        sizes = [abs(float(term["value"])) for term in answer["terms"]]
-        assert np.isnan(sizes).any() or sizes == sorted(sizes, reverse=True), ref
-        if np.isfinite(wanted.total):
-            total = sum(float(term["value"]) for term in answer["terms"])
-            assert_close(total, wanted.total, ref, 1e-9 * max(1, *sizes))
-    assert computed
-
-
-def sorted_terms(terms: Any) -> list[float]:
-    """The numbers of all terms in an order that equal terms do not change."""
-    rows = [
-        [*[k for _, k in sorted(term["at"].items())], float(term["value"])]
-        + sorted(float(f) for f in term["factors"])
-        for term in terms
-    ]
-    return [
-        number for row in sorted(rows, key=lambda row: np.round(row, 7).tolist()) for number in row
-    ]
-
-
-def check_slopes(js: Node, trace: Trace, text: str, rng: np.random.Generator) -> None:
-    """Slopes times gradients add up to the cell, and so do paths and what a layer did locally."""
-    doc, found, seen = json.loads(text), js.arrays(text), 0
-    scopes, live = doc["scopes"], doc["live"]
-    refs = [ref for _, ref in cells(trace, rng) if ref.path in scopes and ref.path != "loss"]
-    kinds = (["slopes"], ["paths", 10**6, 60], ["local"])
-    asked = [[kind, {}, ref.data(), *more] for ref in refs for kind, *more in kinds]
-    answers = iter(js.ask(text, *asked))
-    for ref in refs:
-        slopes, paths, local = next(answers), next(answers), next(answers)
-        value = found[ref.path, ref.symbol][ref.cell]
-        assert_close(paths["total"], value, ref)
-        if not slopes or value == 0:
-            continue  # it is no gradient
-        assert_close(sum(slope * array for slope, array in slopes), value, ref)
-        for path in paths["paths"]:
-            assert path["value"] == pytest.approx(path["steps"] * path["last"], rel=1e-9), ref
-            assert path["end"] == "loss.dP" or not live, ref
-        if live:
-            seen += 1
-            assert_close((unpacked(local) * found[ref.path, "dY"]).sum(), value, ref)
-    assert seen or not live
-
-
-def check_shares(js: Node, trace: Trace, text: str) -> None:
-    """Each sample's share is Python's, and the shares of a gradient add up to it."""
-    live, total = json.loads(text)["live"], js.arrays(text)
-    shares = [js.arrays(text, sample=n) for n in range(len(trace.scope("")["X"]))]
-    for n, share in enumerate(shares):
-        same_arrays(share, trace.by_sample(n), text, gaps=not live)
-    for path, scope in json.loads(text)["scopes"].items():
-        for symbol in ("dX", *(f"d{name}" for name in scope["params"])):
-            parts = [share.get((path, symbol)) for share in shares]
-            if all(part is not None for part in parts):
-                assert_close(sum(map(floats, parts)), total[path, symbol], (path, symbol))
-
-
-def check_nudges(
-    js: Node, model: Sequential, X: Any, y: Any, text: str, options: dict[str, Any] | None = None
-) -> None:
-    """With another weight, the page has the arrays of a model with that weight."""
-    rng, doc = FRESH(6), json.loads(text)
-    assert doc["live"]
-    for key in doc["parameters"]:
-        path, _, name = key.rpartition(".")
-        twin = model.copy()
-        layer = dict(twin.walk())[path]
-        owner, own = layer.tied.get(name, (layer, name))
-        W = owner.params[own]
-        cell = tuple(int(rng.integers(n)) for n in W.shape)
-        W[cell] += 0.3
-        nudged = twin.trace(X, y, **options or {})
-        (loss,) = js.ask(text, ["loss", {"given": {key: W}}])
-        assert_close(loss, nudged.loss, key)
-        same_arrays(js.arrays(text, given={key: W}), nudged, text)
-
-
-def check(js: Node, trace: Trace, seed: int = 5) -> str:
-    """All arrays and terms; return the document."""
-    text = text_of(trace)
-    same_arrays(js.arrays(text), trace, text)
-    check_terms(js, trace, text, FRESH(seed))
-    return text
 
 
 # --- every layer ---------------------------------------------------------------------------------
@@ -209,7 +61,9 @@ def test_every_layer(js: Node, make: Make, shape: Shape, tokens: int) -> None:
     model, (X, y) = around(layer, shape, tokens), data(layer, shape, tokens)
     trace = model.trace(X, y)
     text = check(js, trace)
-    assert json.loads(text)["live"] == all(map(stepwise.has_steps, [p for _, p in layer.walk()]))
+    assert json.loads(text)["live"] == all(
+        map(stepwise.has_steps, [part for _, part in layer.walk()])
+    )
     check_slopes(js, trace, text, FRESH(8))
     check_shares(js, trace, text)
     if json.loads(text)["live"]:
@@ -240,3 +94,92 @@ def test_every_loss(js: Node, loss: Loss, shape: Shape, weights: bool) -> None:
     text = check(js, trace)
     check_shares(js, trace, text)
     check_nudges(js, model, X, y, text, options)
+
+
+# --- the options of training ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "32" not in name])
+def test_the_options_of_training(js: Node, name: str) -> None:
+    make, given, y, options = CASES[name]
+    model = make()
+    model.cast("float64")
+    trace = model.trace(given, y, **options)
+    text = check(js, trace)
+    assert json.loads(text)["live"]
+    check_slopes(js, trace, text, FRESH(8))
+    check_shares(js, trace, text)
+    check_nudges(js, model, given, y, text, options)
+
+
+@examples(40)
+@given(
+    networks(samples=(1, 2, 3)) | networks(kinds=("sequences", "tokens"), masked=True),
+    st.sampled_from(WORDS),
+)
+def test_random_networks(js: Node, net: Network, kind: str) -> None:
+    (model, y), rng = model_of(net, kind), FRESH(net.seed)
+    options = options_of(net, rng)
+    trace = model.trace(net.X, y, **options)
+    text = check(js, trace, net.seed)
+    check_slopes(js, trace, text, rng)
+    check_shares(js, trace, text)
+    if json.loads(text)["live"]:
+        check_nudges(js, model, net.X, y, text, options)
+
+
+# --- slopes, measured ----------------------------------------------------------------------------
+
+
+MEASURED: list[tuple[Make, Shape]] = [
+    (L.Softmax, (3, 4)),
+    (L.LayerNorm, (3, 4)),
+    (L.BatchNorm, (3, 4)),
+    (lambda: L.LSTM(3), (2, 4, 2)),
+    (lambda: L.GRU(2, return_sequences=False), (2, 3, 2)),
+    (lambda: L.MultiHeadAttention(2, causal=True, rope=True), (2, 3, 4)),
+    (lambda: L.Conv2D(2, 3, stride=2, padding="same"), (2, 4, 3, 2)),
+    (lambda: L.MaxPool2D(2), (1, 4, 4, 2)),
+    (lambda: L.Residual(L.Dense(3), L.GELU()), (3, 3)),
+    (lambda: L.Bidirectional(L.RNN(2)), (2, 3, 2)),
+]
+
+
+@pytest.mark.parametrize(("make", "shape"), MEASURED, ids=[f"{m()}" for m, _ in MEASURED])
+def test_local_slopes_are_differences_of_the_forward_pass(
+    js: Node, make: Make, shape: Shape
+) -> None:
+    """The slope of Y in X at two cells: what the layer did, without what arrives."""
+    model, (X, y) = around(made(make, shape), shape, 0), data(made(make, shape), shape)
+    trace, rng = model.trace(X, y), FRESH(4)
+    layer, given, text = model.layers[1], trace["1.forward.X"].array, check(js, trace)
+    for _ in range(5):
+        cell = tuple(int(rng.integers(n)) for n in shape)
+        (found,) = js.ask(text, ["local", {}, Ref("1", "dX", cell).data()])
+        step = np.zeros(shape)
+        step[cell] = 1e-6
+        with calling(step=0):
+            up, down = layer.forward(given + step).copy(), layer.forward(given - step).copy()
+        assert_close(unpacked(found), (up - down) / 2e-6, cell, 1e-7)
+
+
+def test_with_few_paths_nothing_is_left(js: Node) -> None:
+    """All paths of a small network are found, and a few of them are the strongest."""
+    model = Sequential(
+        L.Dense(2, 3), L.Tanh(), L.Residual(L.Dense(3, 3)), L.Dense(3, 2), dtype="float64", seed=1
+    )
+    rng = FRESH(0)
+    text = check(js, model.trace(rng.standard_normal((3, 2)), rng.standard_normal((3, 2))))
+    at = {}, Ref("0", "dW", (1, 2)).data()
+    whole, part, narrow = js.ask(
+        text, ["paths", *at, 10**6, 10**6], ["paths", *at, 5, 10**6], ["paths", *at, 5, 5]
+    )
+    assert len(whole["paths"]) == 3 * (3 + 1) * 2
+    assert abs(whole["rest"]) < 1e-15
+    assert part["paths"] == whole["paths"][:5]
+    for found in (part, narrow):
+        assert len(found["paths"]) == 5
+        total = sum(path["value"] for path in found["paths"])
+        assert found["rest"] == pytest.approx(found["total"] - total, abs=1e-15)
+    sizes = [abs(path["value"]) for path in whole["paths"]]
+    assert sizes == sorted(sizes, reverse=True)

@@ -228,7 +228,9 @@ function add(loops, level, A, a, B, b, R, r) {
     return;
   }
   const { size, steps } = loops[level];
-  const [da, db, dr] = steps;
+  const da = steps[0];
+  const db = steps[1];
+  const dr = steps[2];
   if (level < loops.length - 1) {
     for (let k = 0; k < size; k++)
       add(loops, level + 1, A, a + k * da, B, b + k * db, R, r + k * dr);

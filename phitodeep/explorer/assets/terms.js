@@ -20,7 +20,7 @@ export function valueOf(pass, { path, symbol, cell, t = null }) {
 
 // A cell of what a loop computed, as a cell of the round that computed it.
 function inRound(pass, { path, symbol, cell, t = null }) {
-  const inLoop = t === null && pass.get(path)?.series.has(symbol);
+  const inLoop = t === null && cell.length > 1 && pass.get(path)?.series.has(symbol);
   return inLoop
     ? { path, symbol, cell: [cell[0], ...cell.slice(2)], t: cell[1] }
     : { path, symbol, cell, t };
@@ -125,7 +125,7 @@ export function moved(pass, ref) {
   const scope = pass.get(path);
   const step = stepOf(scope, symbol);
   if (!step) return entering(pass, ref);
-  if (!computes(scope, step, symbol)) return null;
+  if (!computes(scope, step, symbol) || !(scope.read(symbol, t) instanceof Tensor)) return null;
   if (t !== (ref.t ?? null)) return { path, symbol, cell, t };
   switch (step.kind) {
     case "arrange": {
