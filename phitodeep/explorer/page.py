@@ -16,6 +16,7 @@ SCRIPTS = (
     "terms",
     "dom",
     "words",
+    "layout",
     "tiles",
     "timeline",
     "marks",
@@ -56,9 +57,9 @@ def inline(step: Any) -> str:
 
 @cache
 def _frame() -> str:
-    """The page without documents: its modules become one script, without imports and exports."""
+    """The page without documents: its modules become one script."""
     style, whole = _asset("explorer.css"), _asset("explorer.html")
-    script = "\n".join(_joinable(_asset(f"{name}.js")) for name in SCRIPTS)
+    script = "\n".join(_joinable(name, _asset(f"{name}.js")) for name in SCRIPTS)
     return whole.replace("/* style */", style).replace("/* script */", script)
 
 
@@ -66,6 +67,9 @@ def _asset(name: str) -> str:
     return (files("phitodeep.explorer") / "assets" / name).read_text("utf-8")
 
 
-def _joinable(module: str) -> str:
-    module = re.sub(r"^import [^;]*;\n", "", module, flags=re.M)
-    return re.sub(r"^export (?=const|function|class)", "", module, flags=re.M)
+def _joinable(name: str, module: str) -> str:
+    """A module as a function that returns what it exports, so that its other names are its own."""
+    body = re.sub(r'^import (\{[^}]*\}) from "\./(\w+)\.js";', r"const \1 = \2;", module, flags=re.M)
+    exported = re.findall(r"^export (?:const|function|class) (\w+)", body, flags=re.M)
+    body = re.sub(r"^export ", "", body, flags=re.M)
+    return f"const {name} = (() => {{\n{body}\nreturn {{ {', '.join(exported)} }};\n}})();"

@@ -28,6 +28,7 @@ export class Dialogs {
     table.querySelector("h2").textContent = `${name}${title}${where}`;
     table.querySelector(".scroll").replaceChildren(make("table", {}, content));
     table.showModal();
+    table.querySelector(".here")?.scrollIntoView({ block: "center", inline: "center" });
   }
 
   find() {
@@ -110,7 +111,10 @@ function part(tensor, at) {
       "tr",
       {},
       make("th", { scope: "row" }, String(r)),
-      every(c0, columns).map((c) => make("td", {}, shown(tensor.at(cell(r, c))))),
+      every(c0, columns).map((c) => {
+        const here = String(cell(r, c)) === String(at);
+        return make("td", { class: here ? "here" : null }, shown(tensor.at(cell(r, c))));
+      }),
     ),
   );
   const before = rank > 2 ? ` [${at.slice(0, -2).join(", ")}, ·, ·]` : "";

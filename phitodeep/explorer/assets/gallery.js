@@ -23,7 +23,12 @@ export class Gallery {
       const about = `sample ${n}${labelOf(app.base, n)}`;
       return make(
         "button",
-        { type: "button", "aria-pressed": String(app.sample === n), title: about, click: () => choose(n) },
+        {
+          type: "button",
+          "aria-pressed": String(app.sample === n),
+          title: about,
+          click: () => choose(n),
+        },
         this.thumb(n, 40),
         make("span", {}, String(n)),
       );

@@ -4,7 +4,15 @@ import { Reduced } from "./tensor.js";
 import { stepOf } from "./engine.js";
 import { local, paths, valueOf, why } from "./terms.js";
 import { make, plural, shown, signed, symbol } from "./dom.js";
-import { isGradientOfParameter, layerName, meaning, nameOf, place } from "./words.js";
+import {
+  isContainer,
+  isGradientOfParameter,
+  layerName,
+  meaning,
+  nameOf,
+  neighbour,
+  place,
+} from "./words.js";
 import { reducedParts, updateParts } from "./panels.js";
 import { formulaOf } from "./stage.js";
 import { Nudge } from "./nudge.js";
@@ -57,6 +65,8 @@ export class Inspector {
     const { app } = this;
     const step = stepOf(app.pass.get(ref.path), ref.symbol);
     const round = ref.t === null || ref.t === undefined ? "" : `, at step t = ${ref.t}`;
+    const backward = ref.symbol.startsWith("d") && app.sample !== null;
+    const share = backward ? `Only the share of sample ${app.sample}. ` : "";
     return [
       make("p", { class: "where" }, `${layerName(app.doc, ref.path)}${round}`),
       make(
@@ -67,8 +77,8 @@ export class Inspector {
         make("b", { class: value < 0 ? "minus" : "plus" }, shown(value)),
       ),
       this.compared(ref),
-      make("p", { class: "meaning" }, meaning(app.pass, ref)),
-      step ? formulaOf(step) : null,
+      make("p", { class: "meaning" }, share + meaning(app.pass, ref)),
+      step && !["given", "arrange"].includes(step.kind) ? formulaOf(step) : null,
     ];
   }
 
@@ -101,24 +111,23 @@ export class Inspector {
     if (terms.length === 1 && ["arrange", "carry", "join", "through", "given"].includes(kind))
       return this.same(terms[0], step);
     const top = Math.abs(terms[0].value) || 1;
-    const first = terms.slice(0, MOST);
-    const rest = terms.slice(MOST);
+    const most = Math.min(MOST, Math.max(1, terms.filter(({ value }) => value !== 0).length));
+    const first = terms.slice(0, most);
+    const rest = terms.slice(most);
     const others = rest.reduce((sum, term) => sum + term.value, 0);
-    const size = terms.reduce((sum, term) => sum + Math.abs(term.value), 0);
     const rows = first.map((term) => this.term(term, top));
     if (rest.length)
       rows.push(
         this.row(others, top, [make("span", { class: "soft" }, plural(rest.length, "other"))]),
       );
-    const share = Math.round((100 * Math.abs(terms[0].value)) / size);
     const against = terms[0].value * total < 0 ? ", and pulls the other way" : "";
     const who = place(terms[0].at);
     const sentence =
-      terms.length > 1 && who && size > 0
+      terms.length > 1 && who && total !== 0
         ? make(
             "p",
             {},
-            `The largest term, of ${who}, has ${share} % of the weight in this sum${against}.`,
+            `The largest term is that of ${who}: ${shown(terms[0].value, 3)} of ${shown(total, 3)}${against}.`,
           )
         : null;
     return make(
@@ -152,9 +161,15 @@ export class Inspector {
         : texts;
     const where = place(term.at);
     return this.row(term.value, top, [
-      ...(where ? [make("span", { class: "at" }, where)] : []),
+      ...(where ? [make("span", { class: "at" }, ...this.thumb(term.at.n), where)] : []),
       ...expression,
     ]);
+  }
+
+  // The picture of a sample, if samples are pictures.
+  thumb(n) {
+    const picture = n === undefined ? null : this.app.gallery.thumb(n, 22);
+    return picture ? [make("span", { class: "thumb" }, picture)] : [];
   }
 
   row(value, top, content) {
@@ -212,8 +227,7 @@ export class Inspector {
   }
 
   given(ref, step) {
-    const value = this.app.pass.get(ref.path);
-    if (ref.symbol in value.data.params)
+    if (ref.symbol in this.app.pass.get(ref.path).data.params)
       return make("p", { class: "soft" }, "A weight: the optimizer set it before this step.");
     if (step && "value" in step && step.reads.length)
       return make(
@@ -221,7 +235,12 @@ export class Inspector {
         { class: "soft" },
         "Its terms are not in this file: it reads an array that is too large.",
       );
-    return make("p", { class: "soft" }, step?.words ?? "Given from outside.");
+    const from = step ? null : neighbour(this.app.pass, ref);
+    if (!from) return "";
+    const verb = from.symbol === "Y" ? "returned" : "passed on";
+    const value = valueOf(this.app.pass, from);
+    const name = layerName(this.app.doc, from.path);
+    return make("p", {}, `What ${name}, ${verb}: `, this.factor({ ...from, value }));
   }
 
   // --- the chain rule --------------------------------------------------------------------------
@@ -270,7 +289,7 @@ export class Inspector {
           ]),
         );
       return [
-        make("p", {}, "What arrives × what the layer did locally = what it passes on:"),
+        make("p", {}, "What arrives × the local slope = what it passes on:"),
         make("ol", {}, rows),
       ];
     });
@@ -345,7 +364,7 @@ export class Inspector {
       if (doc.scopes[path]) slopes.set(path, (slopes.get(path) ?? 1) * trail[k].slope);
     }
     const own = [...slopes].filter(
-      ([path, slope]) => path !== "" && path !== "loss" && !(slope === 1 && this.isContainer(path)),
+      ([path, slope]) => path !== "" && path !== "loss" && !(slope === 1 && isContainer(doc, path)),
     );
     const links = own.map(([path, slope], k) => [
       k ? " × " : "",
@@ -357,15 +376,14 @@ export class Inspector {
       ),
     ]);
     const { ref } = trail.at(-1);
+    const sample =
+      ref.path === "loss" ? [...this.thumb(ref.cell[0]), `sample ${ref.cell[0]}: `] : [];
     return [
+      ...sample,
       ...links.flat(),
       links.length ? " × " : "",
       this.factor({ ...ref, value: valueOf(this.app.pass, ref) }),
     ];
-  }
-
-  isContainer(path) {
-    return this.app.doc.scopes[path].forward.some((step) => step.kind === "through");
   }
 
   foot(ref) {

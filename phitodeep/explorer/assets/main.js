@@ -5,6 +5,7 @@ import { checked } from "./engine.js";
 import { moved } from "./terms.js";
 import { keyOf, marksOf } from "./marks.js";
 import { Choices } from "./choices.js";
+import { Gallery } from "./gallery.js";
 import { Lanes } from "./lanes.js";
 import { Stage } from "./stage.js";
 import { Inspector } from "./inspector.js";
@@ -14,10 +15,10 @@ import { Dialogs } from "./dialogs.js";
 import { Keys } from "./keys.js";
 import { moments, stretches } from "./timeline.js";
 import { plural, shown } from "./dom.js";
-import { isGradientOfParameter } from "./words.js";
+import { isContainer, isGradientOfParameter } from "./words.js";
 
 const PARTS = [
-  ...["scrub", "segments", "now", "play", "samples", "views", "table"],
+  ...["scrub", "segments", "now", "play", "pace", "samples", "views", "table"],
   ...["search", "help", "say", "title", "facts", "sheet"],
 ];
 
@@ -40,7 +41,9 @@ class App {
     reduced.addEventListener("change", () => (this.still = reduced.matches));
     this.ink = colours();
     this.lanes = new Lanes(this, find("lanes"));
+    this.gallery = new Gallery(this, find("gallery"));
     this.stage = new Stage(this, {
+      element: find("stage"),
       heading: find("heading"),
       picture: find("picture"),
       extra: find("extra"),
@@ -70,14 +73,17 @@ class App {
 
   introduce() {
     const { doc } = this;
-    const after = doc.after === null ? "" : ` → ${shown(Number(doc.after))} after it`;
-    const layers = doc.scopes[""].forward
-      .filter((s) => s.kind === "through")
-      .map((s) => doc.scopes[s.path].kind);
+    const layers = doc.scopes[""].forward.filter((s) => s.kind === "through");
+    const kinds = layers.map((s) => doc.scopes[s.path].kind).join(" · ");
+    const many = plural(doc.samples, "sample");
     const share = doc.sample === null ? "" : `the share of sample ${doc.sample} in `;
-    const facts = `${share}${plural(doc.samples, "sample")}, loss ${shown(this.base.loss)}${after}: ${layers.join(" · ")}`;
-    this.parts.facts.textContent = facts;
-    this.parts.facts.title = facts;
+    const after =
+      doc.after === null ? "" : ` After the update, the loss is ${shown(Number(doc.after))}.`;
+    const forward = `Forward: ${share}${many} through ${plural(layers.length, "layer")}, to a loss of ${shown(this.base.loss)}: how wrong the model is.`;
+    const backward =
+      "Backward: every weight gets its slope, how fast the loss changes when the weight grows.";
+    this.parts.facts.textContent = `${forward} ${backward}${after}`;
+    this.parts.facts.title = kinds;
   }
 
   // --- arrays ----------------------------------------------------------------------------------
@@ -176,7 +182,7 @@ class App {
 
   containerOf(path) {
     if (path === "loss" || path === "") return "";
-    const has = (p) => this.doc.scopes[p]?.forward.some((step) => step.kind === "through");
+    const has = (p) => isContainer(this.doc, p);
     if (has(path)) return path;
     const parts = path.split(".");
     while (parts.pop() !== undefined) if (has(parts.join("."))) return parts.join(".");
@@ -298,8 +304,15 @@ class App {
     }
   }
 
+  // Show one sample's share, or null for all of them.
+  only(sample) {
+    this.parts.samples.value = sample ?? "";
+    this.choices.choose();
+  }
+
   redraw() {
     this.ink = colours();
+    this.gallery.draw();
     this.lanes.redraw();
     this.go(this.at, { keep: true });
   }

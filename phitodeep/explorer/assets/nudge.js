@@ -5,6 +5,7 @@ import { make, shown, signed, symbol } from "./dom.js";
 
 const WIDTH = 300;
 const HEIGHT = 96;
+const HALF = 8; // points of the curve on either side
 
 // The parts of the panel for one weight.
 export class Nudge {
@@ -53,9 +54,13 @@ export class Nudge {
     const step = this.app.added(this.path, this.name, this.cell);
     const choose = (text, delta) =>
       make("button", { type: "button", click: () => this.set(delta) }, text);
-    this.set(0.25 * this.most, true);
+    this.set(0, true);
     return [
-      make("label", { for: "nudge" }, `${name} is ${shown(this.now)}. Move it:`),
+      make(
+        "label",
+        { for: "nudge" },
+        `${name} is ${shown(this.now)}. Move it to see what happens to the loss:`,
+      ),
       slider,
       make(
         "p",
@@ -78,7 +83,11 @@ export class Nudge {
     const show = () => {
       const moved = this.loss(delta);
       this.out.replaceChildren(
-        make("p", {}, `moved by δ = ${signed(delta, 3)}, to ${shown(this.now + delta, 3)}`),
+        make(
+          "p",
+          {},
+          `${this.name} is ${shown(this.now + delta)}, moved by δ = ${signed(delta, 3)}. The loss is ${shown(moved)}, and was ${shown(this.before)}.`,
+        ),
         make(
           "table",
           {},
@@ -118,12 +127,11 @@ export class Nudge {
 
   // The true loss for several deltas, and the straight line that the gradient predicts.
   curve() {
-    const began = performance.now();
     const { before } = this;
     if (!Number.isFinite(before + this.slope)) return;
     const points = [[0, before]];
-    for (let k = 1; k <= 8 && performance.now() - began < 400; k++) {
-      for (const delta of [(k / 8) * this.most, (-k / 8) * this.most])
+    for (let k = 1; k <= HALF; k++) {
+      for (const delta of [(k / HALF) * this.most, (-k / HALF) * this.most])
         points.push([delta, this.loss(delta)]);
     }
     points.sort((a, b) => a[0] - b[0]);
@@ -145,7 +153,7 @@ export class Nudge {
         )
         .join(" ");
     const [x, y] = this.at([0, before]);
-    this.plot.innerHTML = `<svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="The loss as this weight moves, and the straight line that its gradient predicts"><polyline class="true" points="${draw(points)}"/><polyline class="predicted" points="${draw(line)}"/><circle class="now" cx="${x}" cy="${y}" r="4"/><circle class="moved" r="4"/></svg><p class="soft"><i class="true"></i> true loss <i class="predicted"></i> what the gradient predicts</p>`;
+    this.plot.innerHTML = `<svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="The loss as this weight moves, and the straight line that its gradient predicts"><polyline class="true" points="${draw(points)}"/><polyline class="predicted" points="${draw(line)}"/><circle class="now" cx="${x}" cy="${y}" r="4"/><circle class="moved" r="4"/><text x="2" y="10">${shown(high, 3)}</text><text x="2" y="${HEIGHT - 2}">${shown(low, 3)}</text></svg><p class="soft"><i class="true"></i> the true loss <i class="predicted"></i> what the gradient predicts</p>`;
     this.dot(this.delta, this.loss(this.delta));
   }
 
@@ -160,7 +168,9 @@ export class Nudge {
   doubled(step) {
     const name = `d${this.name}`;
     const moves =
-      step === undefined ? "" : ` In this step, ${this.app.doc.optimizer} adds ${signed(step, 3)}.`;
+      step === undefined
+        ? ""
+        : ` Other optimizers decide for themselves how far: in this step, ${this.app.doc.optimizer.name} adds ${signed(step, 3)}.`;
     return make(
       "p",
       { class: "soft" },

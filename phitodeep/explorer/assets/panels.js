@@ -67,7 +67,7 @@ export function updateParts(app, { path, symbol: name, cell }) {
       make("b", {}, dW === undefined ? "not in this file" : shown(dW)),
       step === undefined
         ? "; of so large an array, this file has only the 64 largest changes."
-        : `, and ${app.doc.optimizer} adds `,
+        : `, and ${app.doc.optimizer.name} adds `,
       step === undefined ? "" : make("b", {}, signed(step)),
     ),
     make("p", {}, direction(dW, step)),

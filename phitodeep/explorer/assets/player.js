@@ -4,8 +4,6 @@ import { count, make } from "./dom.js";
 import { PHASES } from "./timeline.js";
 import { layerName } from "./words.js";
 
-const WAVE = 250; // milliseconds for a layer
-
 export class Player {
   constructor(app) {
     this.app = app;
@@ -69,8 +67,14 @@ export class Player {
       else if (k + 1 < this.app.stretches.length) this.stretch(k + 1, true);
       if (this.app.at === this.app.moments.length - 1) this.pause();
     };
-    this.playing = setInterval(next, this.app.still ? 4 * WAVE : WAVE);
+    this.playing = setInterval(next, this.pace);
     return next();
+  }
+
+  // Milliseconds for a layer; without motion, frames that can be looked at.
+  get pace() {
+    const pace = Number(this.app.parts.pace.value);
+    return this.app.still ? Math.max(1000, pace) : pace;
   }
 
   pause() {

@@ -33,13 +33,19 @@ export class Stage {
     const formula = step
       ? formulaOf(step)
       : make("p", { class: "formula" }, this.without(phase, name));
-    return [make("h2", {}, `${where} ${layerName(doc, path)}`, " ", ...round), formula];
+    const { about } = phase === "update" ? doc.optimizer : doc.scopes[path];
+    const name_ = phase === "update" ? `${doc.optimizer.name}: ` : "";
+    const parts = [make("h2", {}, `${where} ${layerName(doc, path)}`, " ", ...round)];
+    if (path && about) parts.push(make("p", { class: "about" }, name_ + about));
+    if (phase === "backward") parts.push(rule(), formula);
+    else parts.push(formula);
+    return parts;
   }
 
   without(phase, name) {
-    if (phase === "update")
-      return [symbol(name), " + Δ", symbol(name), make("small", {}, ` by ${this.app.doc.optimizer}`)];
-    return [symbol(name), ": ", meaning(this.app.pass, { path: "", symbol: name })];
+    const W = () => symbol(name);
+    if (phase === "update") return [W(), " becomes ", W(), " + ", symbol(`Δ${name}`)];
+    return [W(), ": ", meaning(this.app.pass, { path: "", symbol: name })];
   }
 
   // --- the equation ----------------------------------------------------------------------------
@@ -48,6 +54,7 @@ export class Stage {
     const { app } = this;
     const { moment } = app;
     this.tiles = [];
+    this.element.classList.toggle("loss", moment.path === "loss");
     const names = this.operands(moment);
     const box = this.box(moment.phase === "update" ? 3 : names.length + 1);
     const parts =
@@ -227,7 +234,23 @@ export class Stage {
     const data = app.doc.scopes[path];
     const source = app.doc.sources[data.source]?.[side];
     const lit = step?.line ?? null;
+    const numpy = step && !["given", "through", "carry"].includes(step.kind);
+    const short = numpy
+      ? [
+          make("h3", {}, "In NumPy"),
+          make(
+            "pre",
+            {},
+            make(
+              "code",
+              {},
+              make("span", { class: "line lit plain" }, `${name} = ${codeOf(step)}`),
+            ),
+          ),
+        ]
+      : [];
     this.source.replaceChildren(
+      ...short,
       make(
         "h3",
         {},
@@ -253,18 +276,8 @@ export class Stage {
       make("code", {}, lines),
     );
     this.source.append(pre);
-    if (lit === null && step)
-      this.source.append(
-        make(
-          "p",
-          { class: "soft" },
-          symbol(name),
-          " has no line of its own there. As a step: ",
-          make("code", {}, codeOf(step)),
-        ),
-      );
-    const line = pre.querySelector(".lit");
-    if (line) pre.scrollTo({ top: line.offsetTop - pre.clientHeight / 2 });
+    const above = pre.querySelectorAll(".line")[Math.max(0, lit - 6)];
+    pre.scrollTo({ top: above.offsetTop - 8 }); // whole lines
   }
 }
 
@@ -278,8 +291,20 @@ export function formulaOf(step) {
   return holder;
 }
 
-function codeOf({ kind, code, reads, words }) {
-  return kind === "sum" || kind === "max"
-    ? `np.${kind === "sum" ? "einsum" : "max"}("${code}", ${reads.join(", ")})`
-    : code || words;
+// The chain rule, as every layer applies it.
+function rule() {
+  const end = make("b", {}, "what it passes on");
+  return make(
+    "p",
+    { class: "rule" },
+    "On the way back, each layer: what arrives × its local slope = ",
+    end,
+  );
+}
+
+function codeOf({ kind, code, reads, words, letters, out }) {
+  if (kind !== "sum" && kind !== "max") return code || words;
+  const given = letters.join(", ");
+  if (kind === "max") return `${reads[0]}.max(...)  # ${given} -> ${out}`;
+  return `np.einsum("${letters.join(",")}->${out.replaceAll("1", "")}", ${reads.join(", ")})`;
 }

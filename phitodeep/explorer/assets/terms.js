@@ -196,7 +196,7 @@ export function source(pass, ref) {
 // --- slopes ----------------------------------------------------------------------------------------
 
 // The symbols of a backward pass that are gradients: what follows from dY.
-function gradients(pass, scope) {
+export function gradients(pass, scope) {
   return memory(pass.doc, `gradients ${scope.path}`, scope.data.backward, (backward) => {
     const found = new Set(["dY"]);
     const steps = backward.flatMap((step) => step.body ?? [step]);

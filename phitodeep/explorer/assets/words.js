@@ -1,24 +1,40 @@
 // What symbols mean, in words.
 
 import { stepOf } from "./engine.js";
+import { gradients, moved } from "./terms.js";
 
-// The role of an array in a step, as the chain rule tells it: what arrives times what the layer did
-// locally is what it passes on.
+// The role of an array in a step, as the chain rule tells it: what arrives times the local slope is
+// what the layer passes on.
 export function roleOf(pass, moment, symbol) {
   const scope = pass.get(moment.path);
   if (moment.direction === "update") return "";
   if (symbol === moment.symbol) {
     if (symbol === "dX") return "what it passes on";
-    if (isGradientOfParameter(scope, symbol)) return `the slope of the loss in ${symbol.slice(1)}`;
+    if (isGradientOfParameter(scope, symbol))
+      return `the slopes of the loss for ${symbol.slice(1)}`;
     if (symbol === "dP") return "where the way back begins";
     return "";
   }
   if (moment.direction !== "backward" || moment.path === "loss") return "";
   if (symbol === "dY") return "what arrives";
-  if (stepOf(scope, symbol, "backward")) return "so far";
-  return isGradientOfParameter(scope, moment.symbol)
-    ? "what it had received"
-    : "what it did locally";
+  if (gradients(pass, scope).has(symbol)) return "on the way back";
+  if (stepOf(scope, symbol, "backward")) return "its local slope";
+  return isGradientOfParameter(scope, moment.symbol) ? "what it had received" : "its local slope";
+}
+
+export function isContainer(doc, path) {
+  return doc.scopes[path]?.forward.some((step) => step.kind === "through") ?? false;
+}
+
+// The layer that computed what a layer received, or that passed on what arrives: a cell of its Y
+// or dX; null for the input of the model.
+export function neighbour(pass, ref) {
+  for (let next = moved(pass, ref); next; next = moved(pass, next)) {
+    const { path, symbol } = next;
+    if (["Y", "dX", "dP"].includes(symbol) && path !== "" && !isContainer(pass.doc, path))
+      return next;
+  }
+  return null;
 }
 
 export function isGradientOfParameter(scope, symbol) {
@@ -31,21 +47,18 @@ export function meaning(pass, { path, symbol }, direction) {
   if (direction === "update") return "what the optimizer adds to the parameter";
   if (isGradientOfParameter(scope, symbol)) {
     const W = symbol.slice(1);
-    return `${symbol} is the slope of the loss in each number of ${W}: how fast the loss changes when that number grows. All samples that used it add their share.`;
+    return `${symbol} is the slope of the loss in each number of ${W}: how fast the loss changes when that number grows. Every sample that used it adds its share.`;
   }
   if (symbol in scope.data.params) return `${symbol} is a parameter: training changes it.`;
   const known = {
-    X:
-      path === ""
-        ? "the input of the model: one sample per row or image"
-        : "what the layer receives",
+    X: path === "" ? "the input of the model, sample by sample" : "what the layer receives",
     Y: "what the layer returns",
     dY: "what arrives on the way back: the slope of the loss in each number of Y",
     dX: "what the layer passes on: the slope of the loss in each number of X",
     P: "the predictions of the model",
     L: "the loss: one number for the whole batch",
     dP: "the slope of the loss in each prediction. Here the way back begins.",
-    T: "the targets",
+    T: "the targets: what the model should say",
   };
   return known[symbol] ?? step?.words ?? "";
 }
