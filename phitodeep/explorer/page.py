@@ -27,6 +27,7 @@ SCRIPTS = (
     "stage",
     "nudge",
     "panels",
+    "rows",
     "inspector",
     "player",
     "dialogs",

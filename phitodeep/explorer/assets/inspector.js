@@ -9,13 +9,13 @@ import {
   isGradientOfParameter,
   layerName,
   meaning,
-  nameOf,
   neighbour,
   place,
 } from "./words.js";
 import { reducedParts, updateParts } from "./panels.js";
 import { formulaOf } from "./stage.js";
 import { Nudge } from "./nudge.js";
+import { Rows } from "./rows.js";
 
 const MOST = 5; // terms, or paths
 const HINT = () =>
@@ -25,7 +25,7 @@ const HINT = () =>
 
 export class Inspector {
   constructor(app, element) {
-    Object.assign(this, { app, element, kept: null });
+    Object.assign(this, { app, element, kept: null, rows: new Rows(app) });
     this.open = new Set(["change"]); // the parts that are open
   }
 
@@ -115,10 +115,10 @@ export class Inspector {
     const first = terms.slice(0, most);
     const rest = terms.slice(most);
     const others = rest.reduce((sum, term) => sum + term.value, 0);
-    const rows = first.map((term) => this.term(term, top));
+    const rows = first.map((term) => this.rows.term(term, top));
     if (rest.length)
       rows.push(
-        this.row(others, top, [make("span", { class: "soft" }, plural(rest.length, "other"))]),
+        this.rows.row(others, top, [make("span", { class: "soft" }, plural(rest.length, "other"))]),
       );
     const against = terms[0].value * total < 0 ? ", and pulls the other way" : "";
     const who = place(terms[0].at);
@@ -149,67 +149,6 @@ export class Inspector {
     );
   }
 
-  term(term, top) {
-    const texts = term.factors.flatMap((factor, k) => [k ? " × " : "", this.factor(factor)]);
-    const expression =
-      term.text && !term.plain
-        ? [
-            make("span", { class: "expression" }, term.text),
-            term.factors.length ? make("span", { class: "soft" }, " with ") : "",
-            ...term.factors.flatMap((f, k) => [k ? ", " : "", this.factor(f)]),
-          ]
-        : texts;
-    const where = place(term.at);
-    return this.row(term.value, top, [
-      ...(where ? [make("span", { class: "at" }, ...this.thumb(term.at.n), where)] : []),
-      ...expression,
-    ]);
-  }
-
-  // The picture of a sample, if samples are pictures.
-  thumb(n) {
-    const picture = n === undefined ? null : this.app.gallery.thumb(n, 22);
-    return picture ? [make("span", { class: "thumb" }, picture)] : [];
-  }
-
-  row(value, top, content) {
-    return make(
-      "li",
-      {},
-      make("span", {
-        class: `bar ${value < 0 ? "minus" : "plus"}`,
-        style: `--part:${Math.min(1, Math.abs(value) / top)}`,
-        "aria-hidden": "true",
-      }),
-      make("b", { class: value < 0 ? "minus" : "plus" }, signed(value, 3)),
-      make("span", { class: "made" }, content),
-    );
-  }
-
-  // A number that leads to its own cell.
-  factor(ref) {
-    const go = () => this.app.follow(ref);
-    const hover = () => this.app.mark(ref);
-    const leave = () => this.app.mark();
-    const label = ref.cell.length ? nameOf(ref) : ref.symbol;
-    return make(
-      "button",
-      {
-        type: "button",
-        class: "factor",
-        title: `Where ${label} comes from`,
-        click: go,
-        pointerenter: hover,
-        pointerleave: leave,
-        focus: hover,
-        blur: leave,
-      },
-      symbol(ref.symbol),
-      ref.cell.length ? make("sub", {}, ref.cell.join(",")) : "",
-      ` ${shown(ref.value, 3)}`,
-    );
-  }
-
   same(term, step) {
     const [from] = term.factors;
     return make(
@@ -220,7 +159,7 @@ export class Inspector {
         {},
         step?.words ? `${step.words}: ` : "",
         "the same number as ",
-        this.factor(from),
+        this.rows.factor(from),
         ` of ${layerName(this.app.doc, from.path)}`,
       ),
     );
@@ -240,7 +179,7 @@ export class Inspector {
     const verb = from.symbol === "Y" ? "returned" : "passed on";
     const value = valueOf(this.app.pass, from);
     const name = layerName(this.app.doc, from.path);
-    return make("p", {}, `What ${name}, ${verb}: `, this.factor({ ...from, value }));
+    return make("p", {}, `What ${name}, ${verb}: `, this.rows.factor({ ...from, value }));
   }
 
   // --- the chain rule --------------------------------------------------------------------------
@@ -269,9 +208,9 @@ export class Inspector {
       all.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
       const top = Math.abs(all[0]?.value ?? 1) || 1;
       const rows = all.slice(0, MOST).map(({ slope, k, value }) =>
-        this.row(value, top, [
+        this.rows.row(value, top, [
           "arrives ",
-          this.factor({
+          this.rows.factor({
             path: ref.path,
             symbol: "dY",
             cell: arriving.cell(k),
@@ -284,7 +223,7 @@ export class Inspector {
       const rest = all.slice(MOST).reduce((sum, { value }) => sum + value, 0);
       if (all.length > MOST)
         rows.push(
-          this.row(rest, top, [
+          this.rows.row(rest, top, [
             make("span", { class: "soft" }, plural(all.length - MOST, "other")),
           ]),
         );
@@ -345,8 +284,10 @@ export class Inspector {
     return this.part("paths", "The strongest paths to the loss", () => {
       const { paths: found, rest, total } = paths(app.pass, { ...ref, symbol: W }, MOST);
       const top = Math.abs(found[0]?.value ?? 1) || 1;
-      const rows = found.map((way) => this.row(way.value, top, this.trail(way)));
-      rows.push(this.row(rest, top, [make("span", { class: "soft" }, "all other paths together")]));
+      const rows = found.map((way) => this.rows.row(way.value, top, this.trail(way)));
+      rows.push(
+        this.rows.row(rest, top, [make("span", { class: "soft" }, "all other paths together")]),
+      );
       return [
         make("p", {}, "Slopes multiply along a path, and paths add up:"),
         make("ol", { class: "paths" }, rows),
@@ -377,12 +318,12 @@ export class Inspector {
     ]);
     const { ref } = trail.at(-1);
     const sample =
-      ref.path === "loss" ? [...this.thumb(ref.cell[0]), `sample ${ref.cell[0]}: `] : [];
+      ref.path === "loss" ? [...this.rows.thumb(ref.cell[0]), `sample ${ref.cell[0]}: `] : [];
     return [
       ...sample,
       ...links.flat(),
       links.length ? " × " : "",
-      this.factor({ ...ref, value: valueOf(this.app.pass, ref) }),
+      this.rows.factor({ ...ref, value: valueOf(this.app.pass, ref) }),
     ];
   }
 
