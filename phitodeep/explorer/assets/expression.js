@@ -134,7 +134,9 @@ export function addends(tree, sign = 1) {
   if (call === "neg") return addends(a, -sign);
   if (call === "*" || call === "/") {
     const rights = call === "/" ? [[1, b]] : addends(b);
-    return addends(a, sign).flatMap(([s, one]) => rights.map(([r, other]) => [s * r, [call, one, other]]));
+    return addends(a, sign).flatMap(([s, one]) =>
+      rights.map(([r, other]) => [s * r, [call, one, other]]),
+    );
   }
   return [[sign, tree]];
 }
@@ -168,7 +170,10 @@ export function written(tree, above = 0) {
     const closer = call === "-" || call === "/" || call === "**";
     text = `${written(a, call === "**" ? 9 : binding)}${sign}${written(b, binding + closer)}`;
   } else {
-    text = `${call}(${tree.slice(1).map((part) => written(part)).join(", ")})`;
+    text = `${call}(${tree
+      .slice(1)
+      .map((part) => written(part))
+      .join(", ")})`;
   }
   return binding < above ? `(${text})` : text;
 }

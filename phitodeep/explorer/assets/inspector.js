@@ -274,21 +274,19 @@ export class Inspector {
       })).filter(({ slope }) => slope !== 0);
       all.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
       const top = Math.abs(all[0]?.value ?? 1) || 1;
-      const rows = all
-        .slice(0, MOST)
-        .map(({ slope, k, value }) =>
-          this.row(value, top, [
-            "arrives ",
-            this.factor({
-              path: ref.path,
-              symbol: "dY",
-              cell: arriving.cell(k),
-              t: null,
-              value: arriving.data[k],
-            }),
-            ` × slope ${shown(slope, 3)}`,
-          ]),
-        );
+      const rows = all.slice(0, MOST).map(({ slope, k, value }) =>
+        this.row(value, top, [
+          "arrives ",
+          this.factor({
+            path: ref.path,
+            symbol: "dY",
+            cell: arriving.cell(k),
+            t: null,
+            value: arriving.data[k],
+          }),
+          ` × slope ${shown(slope, 3)}`,
+        ]),
+      );
       const rest = all.slice(MOST).reduce((sum, { value }) => sum + value, 0);
       if (all.length > MOST)
         rows.push(

@@ -226,7 +226,8 @@ function add(loops, level, A, a, B, b, R, r) {
   const db = steps[1];
   const dr = steps[2];
   if (level < loops.length - 1) {
-    for (let k = 0; k < size; k++) add(loops, level + 1, A, a + k * da, B, b + k * db, R, r + k * dr);
+    for (let k = 0; k < size; k++)
+      add(loops, level + 1, A, a + k * da, B, b + k * db, R, r + k * dr);
   } else if (dr === 0) {
     let total = 0;
     for (let k = 0; k < size; k++) total += A[a + k * da] * B[b + k * db];

@@ -38,8 +38,11 @@ export function why(pass, ref) {
   const scope = pass.get(ref.path);
   const step = stepOf(scope, ref.symbol);
   const total = valueOf(pass, ref);
-  const known = computes(scope, step, ref.symbol) && scope.find(ref.symbol, ref.t) instanceof Tensor;
-  const { terms, reasons = [] } = known ? termsOf(pass, scope, step, inRound(pass, ref)) : { terms: [] };
+  const known =
+    computes(scope, step, ref.symbol) && scope.find(ref.symbol, ref.t) instanceof Tensor;
+  const { terms, reasons = [] } = known
+    ? termsOf(pass, scope, step, inRound(pass, ref))
+    : { terms: [] };
   terms.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
   return { total, terms, step, reasons, kind: step?.kind ?? "given" };
 }
@@ -88,7 +91,10 @@ function parts(scope, step, { path, cell, t = null }) {
     step.reads.map((symbol) => {
       const tensor = scope.read(symbol, t);
       const place = under(tensor, cell);
-      return [symbol, { path, symbol, cell: place, t: own(scope, symbol, t), value: tensor.at(place) }];
+      return [
+        symbol,
+        { path, symbol, cell: place, t: own(scope, symbol, t), value: tensor.at(place) },
+      ];
     }),
   );
   const numberOf = (symbol) => cells.get(symbol).value;
@@ -157,7 +163,9 @@ function entering(pass, { path, symbol, cell }) {
   if (path === "" && symbol === "dY") return { path: "loss", symbol: "dP", cell, t: null };
   if (symbol !== "X" && symbol !== "dY") return null;
   if (symbol in pass.get(path).data.values) return null;
-  const from = memory(pass.doc, "handed over", pass.doc.scopes, handedOver).get(`${path} ${symbol}`);
+  const from = memory(pass.doc, "handed over", pass.doc.scopes, handedOver).get(
+    `${path} ${symbol}`,
+  );
   return from ? { ...from, cell, t: null } : null;
 }
 
@@ -191,9 +199,10 @@ function gradients(pass, scope) {
   return memory(pass.doc, `gradients ${scope.path}`, scope.data.backward, (backward) => {
     const found = new Set(["dY"]);
     const steps = backward.flatMap((step) => step.body ?? [step]);
-    for (let size = 0; size !== found.size; ) {
+    for (let size = 0; size !== found.size;) {
       size = found.size;
-      for (const step of steps) if (step.reads.some((name) => found.has(name))) found.add(step.symbol);
+      for (const step of steps)
+        if (step.reads.some((name) => found.has(name))) found.add(step.symbol);
     }
     return found;
   });
@@ -229,7 +238,13 @@ function elementSlopes(scope, step, { path, cell, t = null }, linear) {
   for (const symbol of step.reads) {
     const tensor = scope.read(symbol, t);
     const place = under(tensor, cell);
-    cells.set(symbol, { path, symbol, cell: place, t: own(scope, symbol, t), value: tensor.at(place) });
+    cells.set(symbol, {
+      path,
+      symbol,
+      cell: place,
+      t: own(scope, symbol, t),
+      value: tensor.at(place),
+    });
     numbers.set(symbol, names.includes(symbol) ? 0 : tensor.at(place));
   }
   return names.map((name) => {
@@ -302,7 +317,8 @@ export function local(pass, ref) {
     const cells = open.get(time);
     open.delete(time);
     for (const { ref: from, slope } of cells.values()) {
-      for (const next of slopes(pass, from)) if (next.slope !== 0) push(next.ref, slope * next.slope);
+      for (const next of slopes(pass, from))
+        if (next.slope !== 0) push(next.ref, slope * next.slope);
     }
   }
   return found;
