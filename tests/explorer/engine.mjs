@@ -119,5 +119,5 @@ for await (const line of createInterface({ input: process.stdin })) {
   } catch (error) {
     answer = { error: error.message, stack: error.stack };
   }
-  console.log(JSON.stringify(answer));
+  process.stdout.write(`${JSON.stringify(answer)}\n`);
 }

@@ -160,7 +160,7 @@ export function written(tree, above = 0) {
   if (typeof tree === "number") return String(tree);
   if (typeof tree === "string") return tree;
   const [call, a, b] = tree;
-  if (call === "number") return a === "Infinity" ? "∞" : String(+Number(a).toPrecision(4));
+  if (call === "number") return a === "Infinity" ? "∞" : String(Number(Number(a).toPrecision(4)));
   const binding = BINDING[call] ?? (tree.length === 3 && /\W|and|or/.test(call) ? 1 : 9);
   let text;
   if (call === "neg") text = `−${written(a, 4)}`;

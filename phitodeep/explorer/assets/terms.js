@@ -8,8 +8,8 @@ import { memory, stepOf } from "./engine.js";
 
 // The cell of an operand that broadcasting puts into a cell of a result.
 function under(tensor, cell) {
-  const own = cell.slice(cell.length - tensor.shape.length);
-  return tensor.shape.map((n, axis) => (n === 1 ? 0 : own[axis]));
+  const last = cell.slice(cell.length - tensor.shape.length);
+  return tensor.shape.map((n, axis) => (n === 1 ? 0 : last[axis]));
 }
 
 // The number in a cell; NaN if it is not known.
@@ -188,8 +188,9 @@ function own(scope, symbol, t) {
 
 // The first cell on the way back that was computed, or that was there from the start.
 export function source(pass, ref) {
-  for (let next = ref; next; next = moved(pass, next)) ref = next;
-  return ref;
+  let first = ref;
+  for (let next = ref; next; next = moved(pass, next)) first = next;
+  return first;
 }
 
 // --- slopes ----------------------------------------------------------------------------------------
