@@ -1,6 +1,6 @@
 """NumPy expressions of derivations as nested lists, which the explorer evaluates cell by cell.
 
-    gamma * X_hat + 1    is    ["+", ["*", "gamma", "X_hat"], 1.0]
+The tree of "gamma * X_hat + 1" is ["+", ["*", "gamma", "X_hat"], 1.0].
 
 A text is a symbol and a number is itself; a list is an operation and what it takes.
 """

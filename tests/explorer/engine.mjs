@@ -21,7 +21,10 @@ function packed(value) {
   }
   if (!(value instanceof Tensor)) return null;
   const { buffer, byteOffset, byteLength } = value.data;
-  return { shape: value.shape, data: Buffer.from(buffer, byteOffset, byteLength).toString("base64") };
+  return {
+    shape: value.shape,
+    data: Buffer.from(buffer, byteOffset, byteLength).toString("base64"),
+  };
 }
 
 const symbolsOf = (scope) => [...new Set([...scope.values.keys(), ...scope.series.keys()])];
@@ -42,13 +45,21 @@ const answers = {
     return { total: number(total), terms: shown, kind, reasons };
   },
   slopes: (pass, ref) =>
-    terms.slopes(pass, ref).map(({ ref: to, slope }) => [number(slope), number(terms.valueOf(pass, to))]),
+    terms
+      .slopes(pass, ref)
+      .map(({ ref: to, slope }) => [number(slope), number(terms.valueOf(pass, to))]),
   paths: (pass, ref, count, width) => {
     const { total, paths, rest } = terms.paths(pass, ref, count, width);
     const shown = paths.map(({ value, slope, trail }) => {
       const { ref: end } = trail.at(-1);
       const steps = trail.reduce((all, { slope: one }) => all * one, 1);
-      return { value, slope, steps, end: `${end.path}.${end.symbol}`, last: terms.valueOf(pass, end) };
+      return {
+        value,
+        slope,
+        steps,
+        end: `${end.path}.${end.symbol}`,
+        last: terms.valueOf(pass, end),
+      };
     });
     return { total: number(total), rest: number(rest), paths: shown };
   },
@@ -84,7 +95,8 @@ const answers = {
 };
 
 function answered({ doc, ask, refuse, trees }) {
-  if (trees) return trees.map(([tree, numbers]) => number(evaluated(tree, (name) => numbers[name])));
+  if (trees)
+    return trees.map(([tree, numbers]) => number(evaluated(tree, (name) => numbers[name])));
   if (refuse) return checked(refuse).version;
   const passes = new Map();
   const passOf = ({ given = {}, sample = null }) => {
@@ -107,5 +119,5 @@ for await (const line of createInterface({ input: process.stdin })) {
   } catch (error) {
     answer = { error: error.message, stack: error.stack };
   }
-  console.log(JSON.stringify(answer));
+  process.stdout.write(`${JSON.stringify(answer)}\n`);
 }

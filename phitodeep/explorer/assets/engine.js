@@ -22,46 +22,6 @@ export function checked(doc) {
   return doc;
 }
 
-// A pass through all steps.
-//   given    parameters that replace those of the document, by key
-//   sample   the only sample whose share of the loss counts
-export class Pass {
-  constructor(doc, { given = {}, sample = null } = {}) {
-    Object.assign(this, { doc, given, sample });
-    this.nudged = Object.keys(given).length > 0;
-    this.clock = 0; // counts the values as they are computed
-    this.scopes = new Map();
-    for (const [path, scope] of Object.entries(doc.scopes)) {
-      this.scopes.set(path, new Scope(this, path, scope));
-    }
-  }
-
-  get(path) {
-    return this.scopes.get(path);
-  }
-
-  forward() {
-    const Y = this.get("").run("forward", null);
-    this.get("loss").run("forward", Y);
-    return this;
-  }
-
-  run() {
-    this.forward();
-    const dP = this.get("loss").run("backward", null);
-    this.get("").run("backward", dP);
-    return this;
-  }
-
-  get loss() {
-    return this.get("loss").find("L")?.data?.[0] ?? NaN;
-  }
-
-  parameter(key) {
-    return this.given[key] ?? memory(this.doc, `parameter ${key}`, this.doc.parameters[key]);
-  }
-}
-
 // What is made from a document once: its arrays, by key.
 const memories = new WeakMap();
 
@@ -75,6 +35,8 @@ export function memory(doc, key, packed, make = unpacked) {
 const ENDS = { forward: ["X", "Y"], backward: ["dY", "dX"] }; // what a layer receives and returns
 const LOSS_ENDS = { forward: ["P", "L"], backward: [null, "dP"] };
 const WEIGHTS = new Set(["w", "v"]); // of the terms of a loss: by element and by row
+
+const timed = (symbol, t) => (t === null ? symbol : `${symbol} ${t}`);
 
 // The symbols of one layer, or of the loss. In a loop, a symbol has a value for each t.
 export class Scope {
@@ -248,7 +210,45 @@ export class Scope {
   }
 }
 
-const timed = (symbol, t) => (t === null ? symbol : `${symbol} ${t}`);
+// A pass through all steps.
+//   given    parameters that replace those of the document, by key
+//   sample   the only sample whose share of the loss counts
+export class Pass {
+  constructor(doc, { given = {}, sample = null } = {}) {
+    Object.assign(this, { doc, given, sample });
+    this.nudged = Object.keys(given).length > 0;
+    this.clock = 0; // counts the values as they are computed
+    this.scopes = new Map();
+    for (const [path, scope] of Object.entries(doc.scopes)) {
+      this.scopes.set(path, new Scope(this, path, scope));
+    }
+  }
+
+  get(path) {
+    return this.scopes.get(path);
+  }
+
+  forward() {
+    const Y = this.get("").run("forward", null);
+    this.get("loss").run("forward", Y);
+    return this;
+  }
+
+  run() {
+    this.forward();
+    const dP = this.get("loss").run("backward", null);
+    this.get("").run("backward", dP);
+    return this;
+  }
+
+  get loss() {
+    return this.get("loss").find("L")?.data?.[0] ?? NaN;
+  }
+
+  parameter(key) {
+    return this.given[key] ?? memory(this.doc, `parameter ${key}`, this.doc.parameters[key]);
+  }
+}
 
 function arranged(tensor, { shape, cells }) {
   if (!(tensor instanceof Tensor)) return null;

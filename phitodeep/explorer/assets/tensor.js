@@ -1,5 +1,18 @@
 // Arrays of numbers, sums of products as einsum writes them, and the arrays of a document.
 
+// The cell of a place in an array of this shape.
+export function cellOf(shape, place) {
+  const cell = new Array(shape.length);
+  let rest = place;
+  for (let axis = shape.length - 1; axis >= 0; axis--) {
+    cell[axis] = rest % shape[axis];
+    rest = Math.floor(rest / shape[axis]);
+  }
+  return cell;
+}
+
+export const product = (numbers) => numbers.reduce((a, b) => a * b, 1);
+
 export class Tensor {
   constructor(shape, data) {
     this.shape = shape;
@@ -29,18 +42,6 @@ export class Tensor {
   }
 }
 
-// The cell of a place in an array of this shape.
-export function cellOf(shape, place) {
-  const cell = new Array(shape.length);
-  let rest = place;
-  for (let axis = shape.length - 1; axis >= 0; axis--) {
-    cell[axis] = rest % shape[axis];
-    rest = Math.floor(rest / shape[axis]);
-  }
-  return cell;
-}
-
-export const product = (numbers) => numbers.reduce((a, b) => a * b, 1);
 export const scalar = (value) => new Tensor([], Float64Array.of(value));
 
 export function strides(shape) {
@@ -71,17 +72,7 @@ export function decoded(text, kind) {
   return new KINDS[kind](bytes.buffer);
 }
 
-// An array of the document: a Tensor, or what is left of a large one.
-export function unpacked(packed) {
-  if (typeof packed !== "object") return scalar(Number(packed));
-  if ("n" in packed) return new Reduced(packed);
-  if ("all" in packed) {
-    const found = new Tensor(packed.shape);
-    found.data.fill(Number(packed.all));
-    return found;
-  }
-  return new Tensor(packed.shape, Float64Array.from(decoded(packed.data, packed.as)));
-}
+const MISSING = -128; // in a thumbnail: a number that is not finite
 
 // A thumbnail of an array that is too large for the document, and its largest numbers: pairs of a
 // place and a value.
@@ -96,7 +87,17 @@ export class Reduced {
   }
 }
 
-const MISSING = -128; // a number that is not finite
+// An array of the document: a Tensor, or what is left of a large one.
+export function unpacked(packed) {
+  if (typeof packed !== "object") return scalar(Number(packed));
+  if ("n" in packed) return new Reduced(packed);
+  if ("all" in packed) {
+    const found = new Tensor(packed.shape);
+    found.data.fill(Number(packed.all));
+    return found;
+  }
+  return new Tensor(packed.shape, Float64Array.from(decoded(packed.data, packed.as)));
+}
 
 // --- arrangements ----------------------------------------------------------------------------------
 
@@ -196,12 +197,14 @@ function indexed(out, sizes) {
   return [result, Object.fromEntries([...out].map((letter, axis) => [letter, own[axis]]))];
 }
 
+const ONE = Float64Array.of(1);
+
 // The sum of products over the letters that `out` does not have; "1" in `out` is an axis of size 1.
 export function einsum(letters, out, tensors) {
   if (tensors.length > 2) return einsum(...paired(letters, out, tensors));
-  const { sizes, steps } = indexing(letters, tensors);
+  const { sizes, steps: each } = indexing(letters, tensors);
   const [result, own] = indexed(out, sizes);
-  const [left, right = {}] = steps;
+  const [left, right = {}] = each;
   const axes = Object.entries(sizes).map(([letter, size]) => ({
     size,
     steps: [left, right, own].map((by) => by[letter] ?? 0),
@@ -211,8 +214,6 @@ export function einsum(letters, out, tensors) {
   add(merged(axes), 0, tensors[0].data, 0, tensors[1]?.data ?? ONE, 0, result.data, 0);
   return result;
 }
-
-const ONE = Float64Array.of(1);
 
 // The same sum with the first two of its tensors multiplied.
 function paired([first, second, ...others], out, [A, B, ...rest]) {

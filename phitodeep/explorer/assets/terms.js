@@ -188,9 +188,9 @@ function own(scope, symbol, t) {
 
 // The first cell on the way back that was computed, or that was there from the start.
 export function source(pass, ref) {
-  let last = ref;
-  for (let next = ref; next; next = moved(pass, next)) last = next;
-  return last;
+  let first = ref;
+  for (let next = ref; next; next = moved(pass, next)) first = next;
+  return first;
 }
 
 // --- slopes ----------------------------------------------------------------------------------------
