@@ -78,6 +78,7 @@ export class Dialogs {
   found(moment) {
     const { app } = this;
     app.parts.search.close();
+    document.activeElement.blur();
     app.go(app.moments.indexOf(moment));
   }
 }

@@ -60,7 +60,8 @@ export class Player {
 
   play() {
     if (this.playing) return this.pause();
-    if (this.app.at === this.app.moments.length - 1) this.app.go(0);
+    const again = this.app.at === this.app.moments.length - 1;
+    if (again) this.app.go(0);
     this.app.parts.play.textContent = "Pause";
     const next = () => {
       const k = this.stretchNow;
@@ -70,7 +71,7 @@ export class Player {
       if (this.app.at === this.app.moments.length - 1) this.pause();
     };
     this.playing = setInterval(next, this.app.still ? 4 * WAVE : WAVE);
-    return next();
+    return again || next();
   }
 
   pause() {

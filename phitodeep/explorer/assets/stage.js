@@ -38,7 +38,12 @@ export class Stage {
 
   without(phase, name) {
     if (phase === "update")
-      return [symbol(name), " + Δ", symbol(name), make("small", {}, ` by ${this.app.doc.optimizer}`)];
+      return [
+        symbol(name),
+        " + Δ",
+        symbol(name),
+        make("small", {}, ` by ${this.app.doc.optimizer}`),
+      ];
     return [symbol(name), ": ", meaning(this.app.pass, { path: "", symbol: name })];
   }
 
@@ -193,7 +198,8 @@ export class Stage {
             "aria-current": step.symbol === name && side === direction ? "step" : null,
             click: () => app.step(path, side, step),
           },
-          formulaOf(step),
+          make("span", { class: "hidden" }, step.text),
+          make("div", { "aria-hidden": "true" }, formulaOf(step)),
           step.words && !step.text.includes(step.words) && step.kind !== "given"
             ? make("small", {}, step.words)
             : null,
