@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -50,7 +50,7 @@ def cnn() -> Trace:
     X, y = rng.random((3, 12, 12, 1)), rng.integers(0, 4, 3)
     start = SequentialBuilder(12, 12, 1, seed=0).dtype("float64")
     model = start.conv2d(3, 3, stride=2).relu().max_pool2d(2).flatten().dense(4).softmax()
-    return model.loss("cce").optimizer(Adam(0.01)).build().trace(X, np.eye(4)[y])
+    return model.loss("categorical_cross_entropy").optimizer(Adam(0.01)).build().trace(X, np.eye(4)[y])
 
 
 def lstm() -> Trace:
@@ -150,17 +150,15 @@ class Explorer:
         at = box["x"] + x * box["width"], box["y"] + y * box["height"]
         self.page.mouse.move(*at)
 
-    def rows(self) -> Iterator[list[float]]:
-        """The numbers of the open table."""
-        for row in self.page.locator("#table tbody tr").all():
-            yield [number(text) for text in row.locator("td").all_text_contents()]
-
-    def table(self) -> Any:
-        """The numbers of the array that has the focus, or of the chosen cell's array."""
+    def table(self) -> tuple[list[int], list[int], Any]:
+        """The rows, columns and numbers in the table of the array that has the focus, or else of
+        the chosen cell's array."""
         self.press("t")
-        found = np.array(list(self.rows()))
+        found = self.page.locator("#table table").evaluate(TABLE)
         self.press("Escape")
-        return found
+        rows, columns, texts = found
+        numbers = [[number(text) for text in row] for row in texts]
+        return [int(k) for k in rows], [int(k) for k in columns], np.array(numbers)
 
 
 def array_of(trace: Trace, shown: Shown, key: str) -> Any:
@@ -171,6 +169,12 @@ def array_of(trace: Trace, shown: Shown, key: str) -> Any:
         array = array[:, shown.t]
     return array[cell], float(np.abs(array).max())
 
+
+TABLE = """(table) => {
+  const texts = (place, kind) => Array.from(place.querySelectorAll(kind), (e) => e.textContent);
+  return [texts(table, "tbody th"), texts(table, "thead th"),
+    Array.from(table.querySelectorAll("tbody tr"), (row) => texts(row, "td"))];
+}"""
 
 # What overlaps: two elements with text of their own, neither of which contains the other, whose
 # lines share more than 2 x 2 pixels; what is scrolled out of view does not count.

@@ -79,6 +79,7 @@ export class Dialogs {
   found(moment) {
     const { app } = this;
     app.parts.search.close();
+    document.activeElement.blur();
     app.go(app.moments.indexOf(moment));
   }
 }

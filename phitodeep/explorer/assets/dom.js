@@ -21,7 +21,7 @@ export function shown(value, digits = 4) {
   const text =
     size >= 1e5 || size < 1e-4
       ? size
-          .toExponential(digits - 2)
+          .toExponential(digits - 1)
           .replace("e", " × 10^")
           .replace("^+", "^")
       : String(Number(size.toPrecision(digits)));

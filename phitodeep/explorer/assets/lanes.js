@@ -256,7 +256,8 @@ export class Lanes {
     const { moment } = app;
     for (const [path, unit] of this.units) {
       const input = path === "input" && app.at === 0;
-      const here = input || path === moment.path || moment.path.startsWith(`${path}.`);
+      const inside = path !== this.container && moment.path.startsWith(`${path}.`);
+      const here = input || path === moment.path || inside;
       unit.classList.toggle("current", here);
     }
     for (const tile of this.tiles) {

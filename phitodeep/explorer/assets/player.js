@@ -58,7 +58,8 @@ export class Player {
 
   play() {
     if (this.playing) return this.pause();
-    if (this.app.at === this.app.moments.length - 1) this.app.go(0);
+    const again = this.app.at === this.app.moments.length - 1;
+    if (again) this.app.go(0);
     this.app.parts.play.textContent = "Pause";
     const next = () => {
       const k = this.stretchNow;
@@ -68,7 +69,7 @@ export class Player {
       if (this.app.at === this.app.moments.length - 1) this.pause();
     };
     this.playing = setInterval(next, this.pace);
-    return next();
+    return again || next();
   }
 
   // Milliseconds for a layer; without motion, frames that can be looked at.

@@ -200,7 +200,8 @@ export class Stage {
             "aria-current": step.symbol === name && side === direction ? "step" : null,
             click: () => app.step(path, side, step),
           },
-          formulaOf(step),
+          make("span", { class: "hidden" }, step.text),
+          make("div", { "aria-hidden": "true" }, formulaOf(step)),
           step.words && !step.text.includes(step.words) && step.kind !== "given"
             ? make("small", {}, step.words)
             : null,

@@ -146,9 +146,10 @@ export class Tile {
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.fillStyle = part > 0.55 ? this.ink.paper : this.ink.ink;
-    if (size >= 34) {
-      context.font = `${Math.min(12, size / 4.2)}px system-ui, sans-serif`;
-      context.fillText(shown(value, 2), ...middle);
+    context.font = `${Math.min(12, size / 3.8)}px system-ui, sans-serif`;
+    const text = shown(value, 2);
+    if (size >= 34 && context.measureText(text).width < wide - 4) {
+      context.fillText(text, ...middle);
     } else if (part > 0.04) {
       context.font = `${Math.min(14, size * 0.75)}px system-ui, sans-serif`;
       context.globalAlpha = 0.75;
@@ -170,9 +171,9 @@ export class Tile {
   drawMarks() {
     const context = this.canvas.getContext("2d");
     const scale = window.devicePixelRatio || 1;
-    const { plain } = this;
-    context.clearRect(0, 0, plain.width, plain.height);
-    context.drawImage(plain, 0, 0, plain.width / scale, plain.height / scale);
+    const [across, down] = [this.plain.width / scale, this.plain.height / scale];
+    context.clearRect(0, 0, across, down);
+    context.drawImage(this.plain, 0, 0, across, down);
     const { least: size, wide, tall } = this.layout;
     const marked = [...this.marks.weak, ...this.marks.strong];
     if (marked.length) this.fade(context, marked);

@@ -1,0 +1,249 @@
+"""The explorer of unusual models and places, and on a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page
+
+from phitodeep import SequentialBuilder
+from phitodeep import layers as L
+from phitodeep.inspect.trace import Trace
+from phitodeep.layers import Dense
+from phitodeep.loss import MeanSquaredError
+from phitodeep.optimization.optimizers import SGD
+from tests.browser.conftest import axe
+from tests.browser.explorer import Explorer, array_of, moons, number, overlaps, traced
+
+FRESH = np.random.default_rng
+ALL = ["f", "l", "b", "u"]
+
+
+class Nasty(Dense):
+    """A layer whose name would end the script that holds the document."""
+
+
+Nasty.__name__ = Nasty.__qualname__ = "</script><script>throw 1</script><!--"
+
+
+def trained(shape: tuple[int, ...], *layers: Any, samples: int = 3) -> Trace:
+    builder = SequentialBuilder(*shape, seed=0).dtype("float64")
+    for layer in layers:
+        builder.add(layer)
+    model = builder.loss(MeanSquaredError()).optimizer(SGD(0.1)).build()
+    X = FRESH(0).standard_normal((samples, *shape))
+    return model.trace(X, np.zeros_like(model.predict(X)))
+
+
+def not_finite() -> Trace:
+    model = SequentialBuilder(2, seed=0).dtype("float64").dense(3).dense(1).build()
+    model.layers[0].params["W"][0, 0] = np.inf
+    model.layers[0].params["W"][1, 1] = np.nan
+    with np.errstate(all="ignore"):
+        return model.trace(np.ones((2, 2)), np.zeros((2, 1)))
+
+
+def hooked() -> Trace:
+    model = SequentialBuilder(2, seed=0).dtype("float64").dense(3).tanh().dense(1).build()
+    with model.hooks(bwd={"1.dX": lambda array, at: 2 * array}):
+        return model.trace(FRESH(0).standard_normal((3, 2)), np.zeros((3, 1)))
+
+
+def steps_unknown() -> Trace:
+    """A layer without steps."""
+
+    class Plain(L.Layer):
+        def forward(self, X: Any) -> Any:
+            return 2 * X
+
+        def backward(self, dY: Any) -> Any:
+            return 2 * dY
+
+    return trained((4,), L.Dense(3), Plain(), L.Dense(2))
+
+
+CASES: dict[str, Callable[[], Trace]] = {
+    "a name that ends a script": lambda: trained((3,), Nasty(2)),
+    "NaN and infinity": not_finite,
+    "hooks": hooked,
+    "a layer without steps": steps_unknown,
+    "one layer": lambda: trained((3,), L.Dense(2)),
+    "one layer without parameters": lambda: trained((3,), L.Tanh()),
+    "a batch of 1": lambda: moons(1),
+    "300 samples": lambda: moons(300),
+    "one cell": lambda: trained((1,), L.Dense(1), samples=1),
+    "arrays too large for the file": lambda: trained(
+        (700,), L.Dense(900), L.ReLU(), L.Dense(600), L.ReLU(), L.Dense(2)
+    ),
+    "a container first": lambda: trained((4,), L.Residual(L.Dense(4), L.Tanh()), L.Dense(2)),
+    "deep containers": lambda: trained(
+        (3, 4), L.TimeDistributed(L.Parallel(L.Residual(L.Dense(4)), L.Dense(2))), L.Dense(2)
+    ),
+    "both directions": lambda: trained((2, 3), L.Bidirectional(L.GRU(2)), L.Dense(2)),
+    "a share": lambda: moons().by_sample(3),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_works(page_of: Callable[..., Page], tmp_path: Path, name: str) -> None:
+    """Each moment can be shown, and its largest cell is Python's."""
+    trace = CASES[name]()
+    file = tmp_path / "step.html"
+    trace.save(file)
+    seen = Explorer(page_of(file))
+    page = seen.page
+    seen.press("f")
+    assert seen.moment.startswith("forward")
+    last = None
+    while (moment := seen.moment) != last:
+        last = moment
+        assert page.locator("#picture canvas").count()
+        seen.press("ArrowRight")
+    for key in ALL:
+        seen.press(key)
+        seen.hover(seen.result, 0.4, 0.6)
+        assert overlaps(page) == [], key
+    assert axe(page) == []
+
+
+def test_the_share_of_a_sample_says_so(page_of: Callable[..., Page], tmp_path: Path) -> None:
+    moons().by_sample(3).save(tmp_path / "step.html")
+    seen = Explorer(page_of(tmp_path / "step.html"))
+    assert seen.text("#facts").startswith("the share of sample 3 in 8 samples")
+    assert seen.page.locator("#samples").is_disabled()
+    assert seen.text("#samples option") == "sample 3"
+
+
+def test_the_last_of_many_samples(page_of: Callable[..., Page], tmp_path: Path) -> None:
+    trace = moons(300)
+    trace.save(tmp_path / "step.html")
+    seen = Explorer(page_of(tmp_path / "step.html"))
+    seen.page.select_option("#samples", "299")
+    wanted, _ = array_of(trace.by_sample(299), seen.shown, "4.backward.dW")
+    assert seen.total == pytest.approx(wanted, rel=6e-6)
+
+
+def test_one_sample_is_in_view(page_of: Callable[..., Page], tmp_path: Path) -> None:
+    """Of many images, too many to draw."""
+    trace = trained((6, 6, 1), L.Conv2D(2, 3), L.Flatten(), L.Dense(2), samples=40)
+    trace.save(tmp_path / "step.html")
+    seen = Explorer(page_of(tmp_path / "step.html"))
+    seen.page.select_option("#samples", "33")
+    seen.find("0.forward.Y")
+    cells = set()
+    for k in range(16):
+        seen.hover(seen.result, 0.4, (k + 0.5) / 16)
+        cells.add(seen.shown.cell[0])
+    assert 33 in cells
+
+
+def test_a_reduced_array_says_what_is_left_out(page_of: Callable[..., Page], tmp_path: Path) -> None:
+    trace = CASES["arrays too large for the file"]()
+    trace.save(tmp_path / "step.html")
+    seen = Explorer(page_of(tmp_path / "step.html"))
+    page = seen.page
+    seen.find("2.W")  # its update
+    tiles = page.locator("#picture canvas")
+    for tile in (tiles.first, tiles.last):  # W and its change
+        seen.hover(tile, 0.3, 0.7)
+        assert "540,000 numbers: too many for this file" in seen.text("#inspector")
+    array = trace["2.forward.W"].array
+    seen.press("Tab")
+    tiles.first.focus()
+    seen.press("t")
+    assert "the 64 largest of 540,000 numbers" in seen.text("#table h2")
+    rows = page.locator("#table tbody tr").all_text_contents()
+    assert len(rows) == 64
+    for row in rows:
+        cell, _, value = row.removeprefix("[").partition("]")
+        wanted = array[tuple(int(k) for k in cell.split(", "))]
+        assert number(value) == pytest.approx(wanted, rel=6e-4)
+    seen.press("Escape")
+    key = "2.backward.dW"  # the page computes it, and the largest update is one of 64
+    seen.find(key)
+    shown = seen.shown
+    assert shown.value == pytest.approx(trace[key].array[shown.cell], rel=6e-4)
+    assert "cannot try other weights" in seen.text("#inspector")
+
+
+def test_containers_open_and_close(page_of: Callable[..., Page], tmp_path: Path) -> None:
+    CASES["a container first"]().save(tmp_path / "step.html")
+    seen = Explorer(page_of(tmp_path / "step.html"))
+    page = seen.page
+    page.locator(".head.inside").click()
+    heads = page.locator(".unit .head b")
+    assert heads.all_text_contents() == ["Dense", "Tanh", "Residual"]
+    page.locator(".crumbs button").first.click()
+    assert heads.all_text_contents() == ["Residual", "Dense", "MeanSquaredError"]
+
+
+def test_it_works_inside_a_notebook(page_of: Callable[..., Page], tmp_path: Path) -> None:
+    file = tmp_path / "notebook.html"
+    file.write_text(f"<!doctype html><title>Notebook</title>{traced('moons')._repr_html_()}")
+    page = page_of(file)
+    frame = page.frame_locator("iframe")
+    assert "dW" in (frame.locator("#inspector h2").text_content() or "")
+    frame.locator("#next").click()
+    assert "db" in (frame.locator("#scrub").get_attribute("aria-valuetext") or "")
+    frame.locator("#picture canvas").first.hover()
+    assert "db[0]" in (frame.locator("#inspector h2").text_content() or "")
+
+
+# --- on a phone ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def phone(page_of: Callable[..., Page], tmp_path: Path) -> Explorer:
+    traced("moons").save(tmp_path / "step.html")
+    return Explorer(page_of(tmp_path / "step.html", size="phone"))
+
+
+def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone: Explorer) -> None:
+    page, moment = phone.page, phone.moment
+    tile = page.locator("#picture [data-array=X] canvas")
+    tile.scroll_into_view_if_needed()
+    spot = {"x": 10, "y": 10}
+    page.evaluate("window.scrollBy(0, 200)")
+    tile.tap(position=spot)
+    assert phone.moment == moment
+    assert phone.shown.symbol == "X"
+    assert "Tap it again" in phone.text("#inspector .hint")
+    cell = phone.shown.cell
+    tile.tap(position=spot)
+    assert phone.moment == "forward: layer 3, Tanh(), Y"
+    assert phone.shown.cell == cell
+
+
+def test_the_sheet_opens_and_closes(phone: Explorer) -> None:
+    page = phone.page
+    height = "document.querySelector('aside').getBoundingClientRect().height"
+    low = page.evaluate(height)
+    page.locator("#sheet").tap()
+    assert page.evaluate(height) > 1.5 * low
+    assert page.locator("#sheet").get_attribute("aria-expanded") == "true"
+    phone.press("Escape")
+    assert page.evaluate(height) == low
+    page.locator("#sheet").focus()
+    phone.press("Enter")
+    assert page.evaluate(height) > 1.5 * low
+    phone.press("Enter")
+    assert page.evaluate(height) == low
+
+
+def test_a_swipe_changes_the_layer(phone: Explorer) -> None:
+    page = phone.page
+    page.wait_for_timeout(500)  # the first scroll
+    swipe = "document.querySelector('.track').scrollBy({left: %d * innerWidth, behavior: 'smooth'})"
+    page.evaluate(swipe % -1)
+    page.wait_for_function("document.querySelector('.unit.current b')?.textContent === 'Tanh'")
+    assert phone.moment.startswith("backward: layer 3, Tanh()")
+    page.evaluate(swipe % -9)
+    page.wait_for_function("document.getElementById('scrub').value === '0'")
+    assert phone.moment == "forward: the model, X"
+    page.evaluate(swipe % 9)
+    page.wait_for_function("document.querySelector('.unit.current b')?.textContent.startsWith('Binary')")
+    assert phone.moment.startswith("loss")
