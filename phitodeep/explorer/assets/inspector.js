@@ -116,7 +116,7 @@ export class Inspector {
     const rest = terms.slice(most);
     const others = rest.reduce((sum, term) => sum + term.value, 0);
     const rows = first.map((term) => this.rows.term(term, top));
-    if (rest.length)
+    if (others !== 0)
       rows.push(
         this.rows.row(others, top, [make("span", { class: "soft" }, plural(rest.length, "other"))]),
       );

@@ -24,7 +24,8 @@ export function marksOf(pass, ref, pointed = null) {
   }
   if (tensor instanceof Tensor) {
     why(pass, ref)
-      .terms.slice(0, MARKED)
+      .terms.filter(({ value }) => value !== 0)
+      .slice(0, MARKED)
       .forEach((term, k) => {
         for (const factor of term.factors) {
           for (let next = factor; next; next = moved(pass, next))

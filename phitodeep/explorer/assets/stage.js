@@ -278,7 +278,7 @@ export class Stage {
     );
     this.source.append(pre);
     const above = pre.querySelectorAll(".line")[Math.max(0, lit - 6)];
-    pre.scrollTo({ top: above.offsetTop - 8 }); // whole lines
+    pre.scrollTo({ top: above.offsetTop }); // whole lines
   }
 }
 
