@@ -1,0 +1,122 @@
+"""What grading returns: verdicts, points, and hints of several levels."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from phitodeep.checks import check_count
+from phitodeep.errors import ArgumentError
+
+LEVELS = (
+    "only what is right and what is wrong",
+    "what is wrong: the worst cell, and the likely mistake",
+    "also the formula",
+    "also the line of code",
+)
+WIDTH = 88
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of one check.
+
+    part      what was checked: "forward", a gradient such as "dW", or "a batch of 1"
+    passed    whether it is right
+    points    what it counts
+    words     what was expected, what came, where, and by how much
+    hints     what helps, one text for each hint level from 1 on; "" adds nothing
+    """
+
+    part: str
+    passed: bool
+    points: int
+    words: str
+    hints: tuple[str, str, str] = ("", "", "")
+
+    def lines(self, level: int) -> list[str]:
+        """The lines that are shown at a hint level."""
+        said = [self.words] if level else []
+        return [line for text in (*said, *self.hints[:level]) for line in text.splitlines()]
+
+
+@dataclass(frozen=True)
+class Grade:
+    """A graded class: `score` from 0 to 1, `passed`, and one verdict per check.
+
+    Printing it shows hints up to `level`; `hint(level)` returns the same text at another level.
+    """
+
+    name: str
+    exercise: str
+    seed: int
+    verdicts: tuple[Verdict, ...]
+    level: int = 1
+
+    @property
+    def points(self) -> int:
+        return sum(verdict.points for verdict in self.verdicts if verdict.passed)
+
+    @property
+    def possible(self) -> int:
+        return sum(verdict.points for verdict in self.verdicts)
+
+    @property
+    def score(self) -> float:
+        """The share of all points, from 0 to 1."""
+        return self.points / self.possible
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything is right."""
+        return all(verdict.passed for verdict in self.verdicts)
+
+    def __getitem__(self, part: str) -> Verdict:
+        found = {verdict.part: verdict for verdict in self.verdicts}
+        if part not in found:
+            raise ArgumentError(f"nothing called {part!r} was checked: there are {[*found]}.")
+        return found[part]
+
+    def hint(self, level: int) -> str:
+        """The verdicts with hints up to a level from 0 to 3.
+
+        0 shows only what is right and what is wrong; 1 adds the worst cell and the likely mistake,
+        2 the formula, and 3 the line of code.
+        """
+        level = check_count(level, "the hint level", minimum=0)
+        if level >= len(LEVELS):
+            shown = ", ".join(f"{k} ({words})" for k, words in enumerate(LEVELS))
+            raise ArgumentError(f"the hint level must be one of {shown}, got {level}.")
+        width = max(len(verdict.part) for verdict in self.verdicts)
+        rows = [f"{self.name}: {self.points} of {self.possible} points ({self.exercise})"]
+        for verdict in self.verdicts:
+            word = "right" if verdict.passed else "wrong"
+            rows.append(f"  {word}  {verdict.part:{width}}".rstrip())
+            lines = [] if verdict.passed and not verdict.words else verdict.lines(level)
+            for line in lines:
+                folded = line if line.startswith("  ") else textwrap.fill(line, WIDTH - 9)
+                rows.append(textwrap.indent(folded, " " * 9))
+        return "\n".join(rows)
+
+    def __str__(self) -> str:
+        return self.hint(self.level)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        rows = []
+        for verdict in self.verdicts:
+            mark, colour = ("right", "#1a7f37") if verdict.passed else ("wrong", "#b35900")
+            words = "<br>".join(
+                f"<code>{escape(line.strip())}</code>" if line.startswith("  ") else escape(line)
+                for line in verdict.lines(self.level)
+            )
+            rows.append(
+                f'<tr><td style="color:{colour};text-align:left"><b>{mark}</b></td>'
+                f'<td style="text-align:left"><b>{escape(verdict.part)}</b></td>'
+                f'<td style="text-align:left;white-space:normal">{words}</td></tr>'
+            )
+        title = f"{escape(self.name)}: {self.points} of {self.possible} points"
+        return f'<b>{title}</b><table style="max-width:52em">{"".join(rows)}</table>'
