@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import sys
 import time
 import traceback
@@ -28,7 +29,9 @@ from phitodeep.loss import Loss
 from phitodeep.teach.exercises import Case
 from phitodeep.types import Array, DType
 
-LIMIT = 20.0  # seconds for one pass
+LIMIT = 10.0  # seconds for one pass
+UNREADABLE = re.compile(r"^matmul: Input operand.*\(size (\d+) is different from (\d+)\)")
+PLAINER = r"in a matrix product, \2 columns meet \1 rows (is a .T or a reshape missing?)"
 
 
 class OutOfTime(BaseException):
@@ -63,24 +66,29 @@ class Answer:
     arrays    results by symbol: Y, dX and dW of a layer; L and dP of a loss
     faults    why a symbol has no array, in words
     written   the arguments that were overwritten, such as "dY, in backward"
+    out_of_time    whether a pass took too long; the next batches then get less time
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
+    out_of_time: bool = False
 
 
 def answer(subject: Layer | Loss, question: Question, seconds: float = LIMIT) -> Answer:
     """Run both passes of a built object for one question."""
     run = _run_layer if isinstance(subject, Layer) else _run_loss
-    return run(subject, question, Runner(type(subject), question, seconds))
+    runner = Runner(type(subject), seconds)
+    found = run(subject, question, runner)
+    found.out_of_time = runner.out_of_time
+    return found
 
 
 def built(
     kind: type[Any], question: Question, dtype: DType = np.float64, seconds: float = LIMIT
 ) -> tuple[Any, str]:
     """Return a new object with the question's parameters, or None and what went wrong."""
-    runner = Runner(kind, question, seconds)
+    runner = Runner(kind, seconds)
     options = ", ".join(f"{k}={v!r}" for k, v in question.case.options.items())
     subject = runner(f"{kind.__name__}({options})", lambda: kind(**question.case.options))
     if isinstance(subject, Layer):
@@ -152,11 +160,13 @@ def _keep(found: Answer, symbol: str, result: Any, who: str) -> None:
 class Runner:
     """Calls the student's code; `fault` says in words why the last call did not return."""
 
-    def __init__(self, kind: type[Any], question: Question, seconds: float) -> None:
-        self.seconds, self.fault = seconds, ""
+    def __init__(self, kind: type[Any], seconds: float) -> None:
+        self.seconds, self.fault, self.out_of_time = seconds, "", False
         self.files = {
             code.co_filename
-            for value in vars(kind).values()
+            for part in kind.__mro__
+            if not part.__module__.startswith(("phitodeep.", "builtins"))
+            for value in vars(part).values()
             if (code := getattr(inspect.unwrap(value), "__code__", None)) is not None
             if callable(value)
         }
@@ -182,13 +192,14 @@ class Runner:
                 warnings.simplefilter("ignore")
                 return call()
         except OutOfTime:
+            self.out_of_time = True
             self.fault = (
-                f"{who} did not end within {self.seconds:g} seconds: does a loop run forever?"
+                f"{who} took more than {self.seconds:g} seconds: does a loop run forever?"
             )
         except NotImplementedError:
             self.fault = f"{who} is not written yet: it raised NotImplementedError."
         except (Exception, SystemExit) as error:  # whatever a student's code may raise
-            text = str(error).strip().partition("\n")[0]
+            text = UNREADABLE.sub(PLAINER, str(error).strip().partition("\n")[0])
             self.fault = f"{who} raised {type(error).__name__}: {text}".rstrip(": ")
             self.fault = f"{self.fault.rstrip('.')}{self._place(error)}."
         return None

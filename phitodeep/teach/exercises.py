@@ -96,7 +96,7 @@ def _layer_norm(rng: np.random.Generator) -> list[Case]:
         *(Case((N, D), scale=2.0, shift=3.0) for N, D in rows),
         Case((1, D), part=ONE, scale=2.0, shift=3.0),
         Case((N, T, D), part="rank 3", scale=2.0, shift=3.0),
-        Case((N, D), {"eps": eps}, f"eps = {eps}"),
+        Case((N, D), {"eps": eps}, "a larger eps"),
     ]
 
 
@@ -118,7 +118,7 @@ def _conv2d(rng: np.random.Generator) -> list[Case]:
 
 def _lstm(rng: np.random.Generator) -> list[Case]:
     def drawn(part: str = "") -> Case:
-        N, T, D, H = _sizes(rng, 4, 2, 6)
+        N, T, D, H = _sizes(rng, 4, 3, 7)
         return Case((1 if part == ONE else N, 1 if part == "one step" else T, D), {"units": H}, part)
 
     return [drawn(), drawn(), drawn(), drawn(ONE), drawn("one step")]
@@ -126,7 +126,7 @@ def _lstm(rng: np.random.Generator) -> list[Case]:
 
 def _attention(rng: np.random.Generator) -> list[Case]:
     def drawn(part: str = "", **options: Any) -> Case:
-        N, T, D = _sizes(rng, 3, 2, 6)
+        N, T, D = _sizes(rng, 3, 3, 7)
         return Case((1 if part == ONE else N, 1 if part == "one position" else T, D), options, part)
 
     return [

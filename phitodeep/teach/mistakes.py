@@ -51,7 +51,7 @@ def _explains(symbol: str, draws: Sequence[Draw], other: Callable[[Draw], Any]) 
         found = other(draw)
         if found is None or np.shape(found) != draw.array(symbol).shape:
             return False
-        if not alike(draw.answer.arrays[symbol], np.asarray(found)):
+        if not np.isfinite(found).all() or not alike(draw.answer.arrays[symbol], np.asarray(found)):
             return False
     return True
 
@@ -61,9 +61,9 @@ def _explains(symbol: str, draws: Sequence[Draw], other: Callable[[Draw], Any]) 
 SIZES: dict[str, Callable[[Draw], int]] = {
     "the batch size": lambda d: d.case.shape[0],
     "the number of rows": lambda d: int(np.prod(d.case.shape[:-1])),
-    "the number of features of X": lambda d: d.case.shape[-1],
-    "the number of numbers in a sample": lambda d: int(np.prod(d.case.shape[1:])),
-    "the number of numbers in X": lambda d: int(np.prod(d.case.shape)),
+    "the size of the last axis": lambda d: d.case.shape[-1],
+    "the number of elements of a sample": lambda d: int(np.prod(d.case.shape[1:])),
+    "the number of elements of X": lambda d: int(np.prod(d.case.shape)),
 }
 
 
@@ -85,7 +85,7 @@ def _anywhere(symbol: str, draws: Sequence[Draw], wrong: Sequence[Draw]) -> Iter
         for times, power in (("small", -1), ("large", 1)):
             if explains(lambda d, c=count, p=power: d.array(symbol) * float(c(d)) ** p):
                 seen = _listed(count(d) for d in wrong)
-                why = _advice(times) if backward else ""
+                why = ADVICE.get((times, symbol == "dP"), "") if backward else ""
                 yield (
                     f"{symbol} has the right direction, but is too {times} by a factor that is "
                     f"{name} ({seen} here).{why}"
@@ -93,19 +93,46 @@ def _anywhere(symbol: str, draws: Sequence[Draw], wrong: Sequence[Draw]) -> Iter
     factors = [factor(d.answer.arrays[symbol].ravel(), d.array(symbol).ravel()) for d in draws]
     if min(factors) and np.ptp(factors) <= 1e-5 * abs(factors[0]) and np.size(draws) > 1:
         yield f"{symbol} is {factors[0]:.4g} times what it should be, on every batch."
+    for name in draws[0].question.params:
+        params = [_fitting(d.question.params[name], d.array(symbol)) for d in draws]
+        if all(A is not None for A in params):
+            times = {id(d): d.array(symbol) * A for d, A in zip(draws, params, strict=True)}
+            if explains(lambda d, times=times: times[id(d)]):
+                yield f"{symbol} has the factor {name} once too often."
     if backward and "dY" in draws[0].question.given:
-        ones = [solve(d.reference, d.question, dY=np.ones_like(d.question.given["dY"])) for d in draws]
-        shaped = dict(zip(map(id, draws), ones, strict=True))
-        if explains(lambda d: shaped[id(d)].find(symbol)):
-            yield f"{symbol} ignores dY: it is right only if dY is 1 everywhere."
+        for other, words in UPSTREAM:
+            if explains(lambda d, other=other: _with_upstream(d, other).get(symbol)):
+                yield f"{symbol} {words}"
     if symbol == "dX" and all(map(_reordered, draws)):
         yield "dX holds the right rows, but in another order: they must be in the order of X."
 
 
-def _advice(times: str) -> str:
-    if times == "small":
-        return " The loss already divides by the batch size: a layer sums and never divides."
-    return " Is a mean replaced by a sum?"
+UPSTREAM: tuple[tuple[Callable[[Draw], Any], str], ...] = (
+    (lambda d: np.ones_like(d.question.given["dY"]), "ignores dY: it is right only if dY is 1."),
+    (lambda d: d.question.given["X"], "is what comes out with X in place of dY."),
+    (lambda d: d.array("Y"), "is what comes out with Y in place of dY."),
+)
+
+
+def _with_upstream(draw: Draw, other: Callable[[Draw], Any]) -> dict[str, Any]:
+    """The right arrays if another array arrived, provided that it has the shape of dY."""
+    dY = other(draw)
+    if dY.shape != draw.question.given["dY"].shape:
+        return {}
+    return solve(draw.reference, draw.question, dY=dY).values
+
+
+def _fitting(param: Array, right: Array) -> Array | None:
+    """The parameter, if a product with it keeps the shape."""
+    return param if param.shape == right.shape[right.ndim - param.ndim :] else None
+
+
+ADVICE = {  # by the direction, and whether the gradient is that of a loss
+    ("small", False): " The loss already divides by the batch size: a layer sums, and divides by nothing.",
+    ("large", False): " Was a sum used instead of a mean?",
+    ("small", True): " A loss divides once, by the batch size.",
+    ("large", True): " If the loss is a mean, its gradient has the same divisor.",
+}
 
 
 def _listed(numbers: Any) -> str:
@@ -142,6 +169,8 @@ def _misshapen(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
         for d in draws
         if (A := _got(d, symbol)) is not None and A.shape != d.array(symbol).shape
     ]
+    if symbol == "dX" and all(np.array_equal(d.answer.arrays["dX"], d.question.given["dY"]) for d in draws):
+        return Mistake("It is dY unchanged.")
     for fits, words in RESHAPED:
         if all(fits(*pair) for pair in pairs):
             return Mistake(words)
@@ -155,16 +184,18 @@ def _mutated(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
     """Find the mutation of the derivation that gives the student's arrays."""
     first, *others = draws
     derivation = first.right.derivation
-    for step in reversed(chain(symbol, derivation)):
-        for sentence, wrong in mutations(step, derivation):
-            if _matches(symbol, first, step, wrong) and all(
-                _again(symbol, draw, step.symbol, sentence) for draw in others
-            ):
-                where = "it" if step.symbol == symbol else f"`{step.symbol}`"
-                return Mistake(
-                    f"{symbol} is exactly what comes out if {where} is computed {sentence}.",
-                    step.symbol,
-                )
+    ways = [
+        (step, sentence, wrong)
+        for step in reversed(chain(symbol, derivation))
+        for sentence, wrong in mutations(step, derivation)
+    ]
+    ways.sort(key=lambda way: " instead of `" in way[1])  # a lost part is likelier than a mix-up
+    for step, sentence, wrong in ways:
+        if _matches(symbol, first, step, wrong) and all(
+            _again(symbol, draw, step.symbol, sentence) for draw in others
+        ):
+            words = f"This is exactly what comes out if `{step.symbol}` is computed {sentence}."
+            return Mistake(words, step.symbol)
     return None
 
 
@@ -176,7 +207,13 @@ def _matches(symbol: str, draw: Draw, step: Step, wrong: Wrong) -> bool:
         target = [*derivation.every()][steps.index(step)]  # the same place in a new derivation
 
         def edited(position: Position, value: Any) -> Any:
-            return position.scope.cast(wrong(position.scope)) if position.step is target else value
+            if position.step is not target:
+                return value
+            try:
+                other = position.scope.cast(np.asarray(wrong(position.scope)))
+            except (ValueError, LookupError, NameError):  # other shapes, or a symbol of a later step
+                return value
+            return other if other.shape == np.shape(value) else value  # else it cannot go on
 
         return edited
 

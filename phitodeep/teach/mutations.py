@@ -9,13 +9,14 @@ mistakes there are follows from the kinds of steps, so no code here knows any la
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from phitodeep.steps.notation import PLAIN
-from phitodeep.steps.step import Carry, Derivation, Let, Step, Sum, evaluate
+from phitodeep.steps.step import Carry, Derivation, Join, Let, Step, Sum, evaluate
 from phitodeep.types import Array
 
 Wrong = Callable[[Any], Any]  # computes a step from the symbols, wrongly
@@ -26,11 +27,15 @@ SUMS, PRODUCTS = (ast.Add, ast.Sub), (ast.Mult, ast.Div)
 def mutations(step: Step, derivation: Derivation) -> Iterator[Mutation]:
     """Yield the ways to get one step wrong, the likeliest first."""
     if isinstance(step, Let):
-        known = [other.symbol for other in derivation.every()]
-        for sentence, code in _expressions(step.code, derivation, known):
+        for sentence, code in _expressions(step.code, derivation, _known(derivation)):
             yield sentence, lambda symbols, code=code: evaluate(code, symbols)
     elif isinstance(step, Sum):
         yield from _sums(step, derivation)
+    elif isinstance(step, Join):
+        for a, b in itertools.combinations(step.operands, 2):
+            swapped = [{a: b, b: a}.get(name, name) for name in step.operands]
+            other = Join(step.symbol, *swapped)
+            yield f"with `{_symbol(a)}` and `{_symbol(b)}` swapped", other.value
     elif isinstance(step, Carry):
         yield (
             f"starting from 0 in every round, without {_said(step.symbol, derivation)}",
@@ -122,34 +127,59 @@ def _rebuilt(node: Any, target: ast.AST, other: ast.expr) -> Any:
     return type(node)(**{k: _rebuilt(v, target, other) for k, v in ast.iter_fields(node)})
 
 
+def _known(of: Derivation) -> list[str]:
+    """All symbols: what the steps compute, and what they read."""
+    return list(dict.fromkeys(n for step in of.every() for n in (step.symbol, *step.operands)))
+
+
 def _siblings(name: str, known: list[str]) -> list[str]:
-    """Other symbols for the same quantity, such as c_t for c_prev, or W_x for W."""
-    base, _, under = name.partition("_")
-    if not under or under == "hat":
-        return []
+    """Symbols that are easily taken for this one: c_t for c_prev, P for p, Q for K, dc_t for dh_t."""
     return [
         other
-        for other in dict.fromkeys(known)
-        if other != name and other.partition("_")[0] == base and "_" in other
+        for other in known
+        if other != name and not other.endswith(("_start", "_end"))
+        if any(alike(name, other) for alike in CONFUSED)
     ]
+
+
+CONFUSED: tuple[Callable[[str, str], bool], ...] = (
+    lambda a, b: "_" in a and "_" in b and a.partition("_")[0] == b.partition("_")[0],
+    lambda a, b: b.lower() == a,
+    lambda a, b: len(a) == len(b) == 1 and a.isupper() and b.isupper(),
+    lambda a, b: a[0] == b[0] == "d" and len(a) > 1 and len(b) > 1,  # two gradients
+)
 
 
 # --- sums --------------------------------------------------------------------------------------
 
 
 def _sums(step: Sum, of: Derivation) -> Iterator[Mutation]:
-    known = [other.symbol for other in of.every()]
+    known = _known(of)
     for k, name in enumerate(step.operands):
         if len(step.operands) > 1:
             yield (
                 f"without the factor `{_symbol(name)}`{_why(ast.Name(name), of)}",
                 _with(step, k, np.ones_like),
             )
+        yield (
+            f"with `{_symbol(name)}` transposed",
+            lambda symbols, k=k, name=name: _sum(step, symbols, k, symbols[name].swapaxes(-1, -2)),
+        )
         for other in _siblings(name, known):
             sentence = f"with `{_symbol(other)}` instead of `{_symbol(name)}`"
             yield sentence, lambda symbols, k=k, other=other: _sum(step, symbols, k, symbols[other])
     yield "as a mean instead of a sum", lambda symbols: step.value(symbols) / _terms(step, symbols)
-    for k, name in enumerate(step.operands):
+    if "1" in step.code:
+        yield (
+            "as one mean of the whole batch, instead of one for each row",
+            lambda symbols: np.full_like(v := step.value(symbols), v.mean()),
+        )
+    if "ij" in step.code and "ij" not in step.code.partition("->")[2]:
+        yield (
+            "with = instead of +=, so that only the last term of the sum over i and j is left",
+            lambda symbols: _last(step, symbols),
+        )
+    for k, name in reversed([*enumerate(step.operands)]):
         for letters in ("ij", "i", "j", "t", "q", "k"):
             if all(letter in step.code.partition("->")[0].split(",")[k] for letter in letters):
                 yield (
@@ -179,6 +209,15 @@ def _terms(step: Sum, symbols: Any) -> int:
         for letter, n in zip(part, np.shape(symbols[name]), strict=True)
     }
     return int(np.prod([n for letter, n in sizes.items() if letter not in out] or [1]))
+
+
+def _last(step: Sum, symbols: Any) -> Any:
+    """The last term along i and j that is not 0, where results overwrite each other."""
+    parts, out = step.letters(symbols)
+    terms = np.einsum(f"{','.join(parts)}->{out}ij", *(symbols[name] for name in step.operands))
+    terms = terms.reshape(*terms.shape[:-2], -1)
+    last = terms.shape[-1] - 1 - (terms[..., ::-1] != 0).argmax(axis=-1)
+    return np.take_along_axis(terms, last[..., None], axis=-1)[..., 0]
 
 
 def _flipped(step: Sum, symbols: Any, k: int, letters: str) -> Any:

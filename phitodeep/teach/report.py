@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from phitodeep.checks import check_count
@@ -34,10 +35,9 @@ class Verdict:
     words: str
     hints: tuple[str, str, str] = ("", "", "")
 
-    def lines(self, level: int) -> list[str]:
-        """The lines that are shown at a hint level."""
-        said = [self.words] if level else []
-        return [line for text in (*said, *self.hints[:level]) for line in text.splitlines()]
+    def texts(self, level: int) -> list[str]:
+        """The texts that are shown at a hint level."""
+        return [text for text in ((self.words, *self.hints[:level]) if level else ()) if text]
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,24 @@ class Grade:
         if level >= len(LEVELS):
             shown = ", ".join(f"{k} ({words})" for k, words in enumerate(LEVELS))
             raise ArgumentError(f"the hint level must be one of {shown}, got {level}.")
-        width = max(len(verdict.part) for verdict in self.verdicts)
         rows = [f"{self.name}: {self.points} of {self.possible} points ({self.exercise})"]
-        for verdict in self.verdicts:
+        for verdict, lines in self._told(level):
             word = "right" if verdict.passed else "wrong"
-            rows.append(f"  {word}  {verdict.part:{width}}".rstrip())
-            lines = [] if verdict.passed and not verdict.words else verdict.lines(level)
+            rows.append(f"  {word}  {verdict.part}")
             for line in lines:
                 folded = line if line.startswith("  ") else textwrap.fill(line, WIDTH - 9)
                 rows.append(textwrap.indent(folded, " " * 9))
         return "\n".join(rows)
+
+    def _told(self, level: int) -> Iterator[tuple[Verdict, list[str]]]:
+        """Yield each verdict and its lines; a text that was shown already is not repeated."""
+        shown: dict[str, str] = {}
+        for verdict in self.verdicts:
+            lines: list[str] = []
+            for text in verdict.texts(level):
+                first = shown.setdefault(text, verdict.part)
+                lines += text.splitlines() if first == verdict.part else [f"As for {first}."]
+            yield verdict, list(dict.fromkeys(lines))
 
     def __str__(self) -> str:
         return self.hint(self.level)
@@ -107,11 +115,11 @@ class Grade:
         from html import escape
 
         rows = []
-        for verdict in self.verdicts:
+        for verdict, lines in self._told(self.level):
             mark, colour = ("right", "#1a7f37") if verdict.passed else ("wrong", "#b35900")
             words = "<br>".join(
                 f"<code>{escape(line.strip())}</code>" if line.startswith("  ") else escape(line)
-                for line in verdict.lines(self.level)
+                for line in lines
             )
             rows.append(
                 f'<tr><td style="color:{colour};text-align:left"><b>{mark}</b></td>'
