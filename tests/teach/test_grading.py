@@ -163,15 +163,16 @@ def test_a_constant_forward_earns_nothing_by_a_gradient_of_0() -> None:
 
 def test_hints_grow_with_their_level() -> None:
     found = grade(changed("layer_norm", "g - through_mean", "g"), "layer_norm")
-    texts = [found.hint(level) for level in range(4)]
+    texts = [" ".join(found.hint(level).split()) for level in range(4)]
     assert "should be" not in texts[0]
-    assert "wrong  dX" in texts[0]
+    assert "wrong dX" in texts[0]
     assert "without the term `- through_mu`" in texts[1]
     assert "dX = r · (g - through_mu - through_r)" in texts[2]
-    assert "  dX = r * (g - through_mu - through_r)" in texts[3]
+    assert "In NumPy: dX = r * (g - through_mu - through_r)" in texts[3]
     assert [len(text) for text in texts] == sorted(len(text) for text in texts)
-    assert str(found) == repr(found) == texts[1]
-    assert str(grade(changed("layer_norm", "g - through_mean", "g"), "layer_norm", hints=3)) == texts[3]
+    assert str(found) == repr(found) == found.hint(1)
+    same = grade(changed("layer_norm", "g - through_mean", "g"), "layer_norm", hints=3)
+    assert str(same) == found.hint(3)
     with pytest.raises(ArgumentError, match="hint level must be one of 0"):
         found.hint(4)
 

@@ -133,13 +133,12 @@ print("the average value is", (P @ V).round(3))
 
 # %%
 from phitodeep.model import SequentialBuilder
-from phitodeep.optimization.optimizers import Adam
 
 rng = np.random.default_rng(0)
 X_train = rng.uniform(0, 1, (500, 6, 1))
 y_train = X_train.max(axis=1)
-builder = SequentialBuilder(6, 1, seed=0).dense(8).add(Attention()).global_avg_pool().dense(1)
-model = builder.optimizer(Adam()).alpha(0.02).epochs(40).build()
+builder = SequentialBuilder(6, 1, seed=0).dense(16).add(Attention()).global_avg_pool().dense(1)
+model = builder.alpha(0.01).batch(32).epochs(60).build()
 model.train(X_train, y_train, verbose=0)
 error = np.abs(model.predict(X_train) - y_train).mean()
 print(f"the largest number is off by {error:.3f} on average; guessing is off by", end=" ")

@@ -132,8 +132,9 @@ from phitodeep.model import SequentialBuilder
 
 X_train, y_train, X_test, y_test = load_mnist()
 builder = SequentialBuilder(28, 28, 1, seed=0).add(Conv2D(8, 5, stride=3)).relu().flatten()
-model = builder.dense(10).softmax().loss("categorical_cross_entropy").alpha(0.1).epochs(3).build()
-model.train(X_train[:1000].reshape(-1, 28, 28, 1), y_train[:1000], verbose=0)
+builder = builder.dense(10).softmax().loss("categorical_cross_entropy")
+model = builder.alpha(0.005).batch(32).epochs(4).build()
+model.train(X_train[:1500].reshape(-1, 28, 28, 1), y_train[:1500], verbose=0)
 P = model.predict(X_test[:500].reshape(-1, 28, 28, 1))
 print(f"{np.mean(P.argmax(axis=1) == y_test[:500]):.0%} of 500 new digits are read correctly")
 

@@ -122,7 +122,7 @@ from phitodeep.model import SequentialBuilder
 X_train, y_train = make_moons(n=200, noise=0.1, seed=0)
 builder = SequentialBuilder(2, seed=0).dense(16).add(LayerNorm()).tanh().dense(16)
 builder = builder.add(LayerNorm()).tanh().dense(1).sigmoid()
-model = builder.loss("binary_cross_entropy").alpha(0.3).epochs(60).build()
+model = builder.loss("binary_cross_entropy").alpha(0.01).batch(32).epochs(40).build()
 model.train(50 * X_train, y_train, verbose=0)
 accuracy = np.mean((model.predict(50 * X_train)[:, 0] > 0.5) == y_train)
 print(f"{accuracy:.0%} of the points are on the right side")

@@ -140,8 +140,8 @@ for bias in (-1.0, 0.0, 4.0):
     print(f"forget gate about {sigmoid(bias):.2f}: step 19 {size[19]:.1e}, step 0 {size[0]:.1e}")
 
 # %% [markdown]
-# At each step, `dc` is multiplied by `f`. With `f` about 0.27, twenty steps leave about one part in a
-# hundred thousand million. With `f` about 0.98, they leave a good part of it. A deep network loses its
+# At each step, `dc` is multiplied by `f`. With `f` about 0.27, twenty steps leave less than a
+# billionth of the gradient. With `f` about 0.98, they leave most of it. A deep network loses its
 # gradient layer by layer; a recurrent one loses it step by step, and the cell state is the way around.
 # This is why people start the bias of the forget gate at 1 or more.
 #
@@ -151,12 +151,12 @@ for bias in (-1.0, 0.0, 4.0):
 
 # %%
 from phitodeep.model import SequentialBuilder
-from phitodeep.optimization.optimizers import Adam
 
 X_train = rng.standard_normal((400, 10, 1))
 y_train = (X_train[:, 0, 0] > 0).astype(int)
-builder = SequentialBuilder(10, 1, seed=0).add(LSTM(8)).select(-1).dense(1).sigmoid()
-model = builder.loss("binary_cross_entropy").optimizer(Adam()).alpha(0.02).epochs(12).build()
+builder = SequentialBuilder(10, 1, seed=0).add(LSTM(8))
+builder = builder.permute(2, 1).select(-1).flatten().dense(1).sigmoid()  # only the last step
+model = builder.loss("binary_cross_entropy").alpha(0.02).batch(32).epochs(30).build()
 model.train(X_train, y_train, verbose=0)
 accuracy = np.mean((model.predict(X_train)[:, 0] > 0.5) == y_train)
 print(f"{accuracy:.0%} of the sequences are remembered")

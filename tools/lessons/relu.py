@@ -95,10 +95,10 @@ from phitodeep.model import SequentialBuilder
 
 X_train, y_train = make_moons(n=200, noise=0.1, seed=0)
 builder = SequentialBuilder(2, seed=0).dense(16).add(ReLU()).dense(16).add(ReLU()).dense(1)
-model = builder.sigmoid().loss("binary_cross_entropy").alpha(0.5).epochs(60).build()
+model = builder.sigmoid().loss("binary_cross_entropy").alpha(0.01).batch(32).epochs(40).build()
 model.train(X_train, y_train, verbose=0)
 accuracy = np.mean((model.predict(X_train)[:, 0] > 0.5) == y_train)
 print(f"{accuracy:.0%} of the points are on the right side")
 
 # %% [markdown]
-# **One more question.** Train with `.alpha(5.0)`. How many units of each layer are dead afterwards?
+# **One more question.** Train with `.alpha(1.0)`. Is anything left to learn afterwards? Look at the gates.
