@@ -32,16 +32,17 @@ ROOT = Path(__file__).parent.parent
 LESSONS = ROOT / "tools" / "lessons"
 COURSE = ROOT / "examples" / "course"
 BLANK = "# YOUR CODE HERE\nraise NotImplementedError"
-SOLUTION = re.compile(r"^( *)# BEGIN SOLUTION\n(.*?)^ *# END SOLUTION\n?", re.MULTILINE | re.DOTALL)
+SOLUTION = re.compile(r"^( *)# BEGIN SOLUTION\n(.*?)^ *# END SOLUTION\n?", re.M | re.S)
 FOOT = (
-    "---\n*Made by `tools/make_notebooks.py` from the lesson in `tools/lessons/{0}.py` and from the "
-    "derivation of the layer. Text: CC BY 4.0. Code: Apache-2.0.*"
+    "---\n*Made by `tools/make_notebooks.py` from `tools/lessons/{0}.py` and the derivation of the "
+    "layer. Text: CC BY 4.0. Code: Apache-2.0.*"
 )
 STUCK = (
-    "Wrong anywhere? Read the first line that is wrong, repair it, and run the cell again. If you are "
-    'stuck, `print(grade({0}, "{1}", hints=2))` adds the formula, and `hints=3` the line of code. '
+    "Is anything wrong? Repair the first thing that is, and run the cell again. If you are stuck, "
+    '`print(grade({0}, "{1}", hints=2))` adds the formula, and `hints=3` the line of code. '
     "Another `seed` draws other batches."
 )
+TEST_CONFIG = '""" # BEGIN TEST CONFIG\nhidden: true\npoints: {}\n""" # END TEST CONFIG'
 NOTEBOOK = {
     "metadata": {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -124,29 +125,25 @@ def path(scope: Scope, symbols: list[str], *_: Any) -> str:
 
 def shapes(scope: Scope, symbols: list[str], question: Any, results: Any) -> str:
     """A table of what arrives and what is returned, for the first batch of the exercise."""
-    result, gradients = results
+    gradients = results[1]
     given = [name for name in question.given if name != "y"]
     options = "".join(f", {k} = {v}" for k, v in question.case.options.items())
     rows = [f"For a batch of shape {question.case.shape}{options}:", ""]
     rows += ["| symbol | shape | what it is |", "|---|---|---|"]
-    parameters = [(name, "a parameter") for name in question.params]
-    known = {
-        "X": "the input",
-        "dY": "what arrives",
-        "P": "the predictions, here logits",
-        "dX": "what you return",
-        "dP": "what you return",
-    }
-    names = [(name, known[name]) for name in given]
-    names += [*parameters, *((d, known.get(d, f"the gradient of {d[1:]}")) for d in gradients)]
-    names = [n for n in names if n[0] != "dY"] + [n for n in names if n[0] == "dY"]
-    order = [n for n in names if not n[0].startswith("d")] + [n for n in names if n[0][0] == "d"]
-    order.sort(key=lambda n: (n[0].startswith("d"), n[0] != "dY"))
-    for name, words in order:
+    names = [*given, *question.params, *gradients]
+    for name in sorted(names, key=lambda n: (n.startswith("d"), n != "dY")):
+        words = KNOWN.get(name, f"the gradient of {name[1:]}" if name[0] == "d" else "a parameter")
         rows.append(f"| `{name}` | {np.shape(scope[name])} | {words} |")
     return "\n".join(rows)
 
 
+KNOWN = {
+    "X": "the input",
+    "P": "the predictions, here logits",
+    "dY": "what arrives",
+    "dX": "what you return",
+    "dP": "what you return",
+}
 INSERTS: dict[str, Callable[..., str]] = {"forward": forward, "path": path, "shapes": shapes}
 
 
@@ -227,9 +224,8 @@ def for_otter(name: str, seed: int) -> list[Cell]:
             made += [Cell("raw", "# BEGIN SOLUTION"), cell, Cell("raw", "# END SOLUTION")]
             made.append(Cell("raw", "# BEGIN TESTS"))
             for part, points in [("forward", 1), *parts, ("float32", 1), ("side effects", 1)]:
-                config = f'""" # BEGIN TEST CONFIG\nhidden: true\npoints: {points}\n""" # END TEST CONFIG'
                 test = f'assert grade({kind}, "{name}", seed={seed})["{part}"].passed'
-                made.append(Cell("", f"{config}\n{test}"))
+                made.append(Cell("", f"{TEST_CONFIG.format(points)}\n{test}"))
             made += [Cell("raw", "# END TESTS"), Cell("raw", "# END QUESTION")]
         else:
             made.append(cell)

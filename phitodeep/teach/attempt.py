@@ -1,10 +1,10 @@
 """Running code that students wrote: whatever it does, the result is arrays and sentences.
 
 The code runs in this process and this thread. A loop that never ends is stopped by a trace function
-that looks at the clock at every line of the student's file, so it works in Jupyter, on Windows and
-in a browser. It cannot stop a single call that hangs, such as time.sleep(10**9), and it is off while
-a debugger traces the same thread. Code that must not be trusted needs a container around all of
-Python; otter and nbgrader can run in one.
+that looks at the clock at every instruction of the student's file, so it works in Jupyter, on
+Windows and in a browser. It cannot stop a single call that hangs, such as time.sleep(10**9), and it
+is off while a debugger traces the same thread. Code that must not be trusted needs a container
+around all of Python; otter and nbgrader can run in one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -77,9 +78,11 @@ class Answer:
 
 def answer(subject: Layer | Loss, question: Question, seconds: float = LIMIT) -> Answer:
     """Run both passes of a built object for one question."""
-    run = _run_layer if isinstance(subject, Layer) else _run_loss
     runner = Runner(type(subject), seconds)
-    found = run(subject, question, runner)
+    if isinstance(subject, Layer):
+        found = _run_layer(subject, question, runner)
+    else:
+        found = _run_loss(subject, question, runner)
     found.out_of_time = runner.out_of_time
     return found
 
@@ -135,9 +138,9 @@ def _run_loss(loss: Loss, question: Question, runner: Runner) -> Answer:
     found, (P, y) = Answer(), (question.given[name] for name in ("P", "y"))
     P = P.copy()
     given = {"P": P, "y": y}
-    for symbol, name in (("L", "loss_func"), ("dP", "loss_gradient")):
-        method, who = getattr(loss, name), {"L": "value", "dP": "gradient"}[symbol]
-        result = runner.watched(who, lambda method=method: method(P, y), given, found)
+    calls = (("L", "value", loss.loss_func), ("dP", "gradient", loss.loss_gradient))
+    for symbol, who, method in calls:
+        result = runner.watched(who, partial(method, P, y), given, found)
         if runner.fault:
             found.faults[symbol] = runner.fault
         else:
@@ -193,9 +196,7 @@ class Runner:
                 return call()
         except OutOfTime:
             self.out_of_time = True
-            self.fault = (
-                f"{who} took more than {self.seconds:g} seconds: does a loop run forever?"
-            )
+            self.fault = f"{who} took more than {self.seconds:g} seconds: does a loop run forever?"
         except NotImplementedError:
             self.fault = f"{who} is not written yet: it raised NotImplementedError."
         except (Exception, SystemExit) as error:  # whatever a student's code may raise

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.layers import LSTM, Conv2D, Dense, LayerNorm, Layer, MultiHeadAttention, ReLU
+from phitodeep.layers import LSTM, Conv2D, Dense, Layer, LayerNorm, MultiHeadAttention, ReLU
 from phitodeep.loss import Loss, SoftmaxCrossEntropy
 from phitodeep.types import Shape
 
@@ -119,7 +119,9 @@ def _conv2d(rng: np.random.Generator) -> list[Case]:
 def _lstm(rng: np.random.Generator) -> list[Case]:
     def drawn(part: str = "") -> Case:
         N, T, D, H = _sizes(rng, 4, 3, 7)
-        return Case((1 if part == ONE else N, 1 if part == "one step" else T, D), {"units": H}, part)
+        return Case(
+            (1 if part == ONE else N, 1 if part == "one step" else T, D), {"units": H}, part
+        )
 
     return [drawn(), drawn(), drawn(), drawn(ONE), drawn("one step")]
 
@@ -145,7 +147,9 @@ EXERCISES = {
     exercise.name: exercise
     for exercise in (
         Exercise(
-            "dense", "Dense(units): the backward pass of Y = X W + b.", lambda units: Dense(units),
+            "dense",
+            "Dense(units): the backward pass of Y = X W + b.",
+            lambda units: Dense(units),
             _dense,
         ),
         Exercise("relu", "ReLU(): the backward pass of Y = max(X, 0).", ReLU, _relu),
@@ -156,19 +160,25 @@ EXERCISES = {
             _softmax_cross_entropy,
         ),
         Exercise(
-            "layer_norm", "LayerNorm(eps=1e-5): the backward pass, through mean and deviation.",
-            LayerNorm, _layer_norm,
+            "layer_norm",
+            "LayerNorm(eps=1e-5): the backward pass, through mean and deviation.",
+            LayerNorm,
+            _layer_norm,
         ),
         Exercise(
-            "conv2d", "Conv2D(filters, kernel_size, stride=1, padding=0): the backward pass.",
-            Conv2D, _conv2d,
+            "conv2d",
+            "Conv2D(filters, kernel_size, stride=1, padding=0): the backward pass.",
+            Conv2D,
+            _conv2d,
         ),
         Exercise(
             "lstm", "LSTM(units): one step back in time, which a given loop repeats.", LSTM, _lstm
         ),
         Exercise(
-            "attention", "Attention(causal=False): back through scores, softmax and average.",
-            _one_head, _attention,
+            "attention",
+            "Attention(causal=False): back through scores, softmax and average.",
+            _one_head,
+            _attention,
         ),
     )
 }

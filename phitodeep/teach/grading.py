@@ -59,7 +59,11 @@ def grade(
     exercise = _exercise(spec)
     check_count(hints, "hints", minimum=0)
     check_number(seconds, "seconds", above=0)
-    kind = Loss if isinstance(exercise.reference, type) and issubclass(exercise.reference, Loss) else Layer
+    kind = (
+        Loss
+        if isinstance(exercise.reference, type) and issubclass(exercise.reference, Loss)
+        else Layer
+    )
     if not isinstance(layer_class, type) or not issubclass(layer_class, kind):
         raise ArgumentTypeError(
             f"grade takes the class itself, derived from {kind.__name__}, as in "
@@ -215,12 +219,14 @@ class _Grading:
         return finding is not None and not finding.wrong and bool(finding.smooth)
 
 
-def _finding(symbol: str, claim: Array, subject: Layer | Loss, question: Question) -> Finding | None:
+def _finding(
+    symbol: str, claim: Array, subject: Layer | Loss, question: Question
+) -> Finding | None:
     """Compare a gradient with central differences of the function that it should belong to."""
     given = question.given
     if isinstance(subject, Loss):
-        P, dY = given["P"].copy(), np.float64(1)
-        arrays = {"dP": P}
+        P = given["P"].copy()
+        dY, arrays = np.ones(()), {"dP": P}
 
         def run() -> Any:
             return np.float64(subject.loss_func(P, given["y"]))
@@ -246,8 +252,7 @@ def _wrong(symbol: str, draw: Draw) -> str:
     if symbol in draw.answer.faults:
         return draw.answer.faults[symbol]
     got, right = draw.answer.arrays[symbol], draw.array(symbol)
-    X = draw.question.given.get("X", draw.question.given.get("P"))
-    where = f"for {'X' if 'X' in draw.question.given else 'P'} of shape {np.shape(X)}"
+    where = f"for {'X' if 'X' in draw.question.given else 'P'} of shape {draw.case.shape}"
     options = ", ".join(f"{k}={v!r}" for k, v in draw.case.options.items())
     where += f" and {options}" if options else ""
     if got.shape != right.shape:

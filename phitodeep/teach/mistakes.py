@@ -7,7 +7,9 @@ are the mutations of the layer's own derivation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,112 +29,120 @@ class Mistake(NamedTuple):
     step: str = ""
 
 
+Other = Callable[[Draw, str], Any]  # what a symbol would be after a mistake, or None
+
+
 def mistake(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
     """Name the mistake that explains a symbol on all batches that returned it, if one is known."""
-    shaped = [d for d in draws if np.shape(_got(d, symbol)) == d.array(symbol).shape]
-    if len(shaped) < len([d for d in draws if symbol in d.answer.arrays]):
-        return _misshapen(symbol, draws)
-    shaped = [d for d in shaped if np.isfinite(_got(d, symbol)).all()]
-    wrong = [d for d in shaped if not alike(_got(d, symbol), d.array(symbol))]
+    returned = [d for d in draws if symbol in d.answer.arrays]
+    if any(_got(d, symbol).shape != d.array(symbol).shape for d in returned):
+        return _misshapen(symbol, returned)
+    finite = [d for d in returned if np.isfinite(_got(d, symbol)).all()]
+    right = [alike(_got(d, symbol), d.array(symbol)) for d in finite]
+    wrong = [d for d, is_right in zip(finite, right, strict=True) if not is_right]
     if not wrong:
         return None
-    for words in _anywhere(symbol, shaped, wrong):
-        return Mistake(words)
-    return _mutated(symbol, wrong[:1] + [d for d in shaped if d is not wrong[0]])
+    words = next(_anywhere(symbol, finite, wrong), "")
+    others = [d for d, is_right in zip(finite, right, strict=True) if is_right]
+    return Mistake(words) if words else _mutated(symbol, [*wrong, *others])
 
 
-def _got(draw: Draw, symbol: str) -> Array | None:
-    return draw.answer.arrays.get(symbol)
+def _got(draw: Draw, symbol: str) -> Array:
+    return draw.answer.arrays[symbol]
 
 
-def _explains(symbol: str, draws: Sequence[Draw], other: Callable[[Draw], Any]) -> bool:
+def _explains(symbol: str, draws: Sequence[Draw], other: Other) -> bool:
     """Whether the student's arrays equal other ones on all batches."""
     for draw in draws:
-        found = other(draw)
+        found = other(draw, symbol)
         if found is None or np.shape(found) != draw.array(symbol).shape:
             return False
-        if not np.isfinite(found).all() or not alike(draw.answer.arrays[symbol], np.asarray(found)):
+        if not np.isfinite(found).all() or not alike(_got(draw, symbol), np.asarray(found)):
             return False
     return True
 
 
 # --- in every layer ----------------------------------------------------------------------------
 
+
+def _arriving(upstream: Callable[[Draw], Array]) -> Other:
+    """The right array if another one arrived instead of dY, provided that the shapes agree."""
+
+    def other(draw: Draw, symbol: str) -> Any:
+        given = draw.question.given
+        if symbol == "Y" or "dY" not in given or upstream(draw).shape != given["dY"].shape:
+            return None
+        return solve(draw.reference, draw.question, dY=upstream(draw)).find(symbol)
+
+    return other
+
+
+ANYWHERE: tuple[tuple[Other, str], ...] = (
+    (lambda d, s: 0 * d.array(s), "{} is 0 everywhere: is it computed at all?"),
+    (
+        lambda d, s: d.question.given.get("dY"),
+        "{} is dY unchanged: what arrives must still be multiplied by the local slope.",
+    ),
+    (lambda d, s: -d.array(s), "{} has the right size, but its sign is wrong everywhere."),
+    (
+        _arriving(lambda d: np.ones_like(d.question.given["dY"])),
+        "{} ignores dY: it is right only if dY is 1 everywhere.",
+    ),
+    (_arriving(lambda d: d.question.given["X"]), "{} is what comes out with X in place of dY."),
+    (_arriving(lambda d: d.array("Y")), "{} is what comes out with Y in place of dY."),
+)
 SIZES: dict[str, Callable[[Draw], int]] = {
     "the batch size": lambda d: d.case.shape[0],
-    "the number of rows": lambda d: int(np.prod(d.case.shape[:-1])),
+    "the number of rows": lambda d: math.prod(d.case.shape[:-1]),
     "the size of the last axis": lambda d: d.case.shape[-1],
-    "the number of elements of a sample": lambda d: int(np.prod(d.case.shape[1:])),
-    "the number of elements of X": lambda d: int(np.prod(d.case.shape)),
+    "the number of elements of a sample": lambda d: math.prod(d.case.shape[1:]),
+    "the number of elements of X": lambda d: math.prod(d.case.shape),
+}
+ADVICE = {  # by the kind of the symbol, for one that is too small and one that is too large
+    "gradient": (
+        " The loss already divides by the batch size: a layer sums, and divides by nothing.",
+        " Was a sum used instead of a mean?",
+    ),
+    "dP": (
+        " A loss divides once, by the batch size.",
+        " If the loss is a mean, its gradient has the same divisor.",
+    ),
+    "forward": ("", ""),
 }
 
 
 def _anywhere(symbol: str, draws: Sequence[Draw], wrong: Sequence[Draw]) -> Iterator[str]:
     """Yield mistakes that do not depend on the layer."""
-
-    def explains(other: Callable[[Draw], Any]) -> bool:
-        return _explains(symbol, draws, other)
-
-    if not any(d.answer.arrays[symbol].any() for d in draws):
-        yield f"{symbol} is 0 everywhere: is it computed at all?"
-        return
-    if explains(lambda d: d.question.given.get("dY")):
-        yield f"{symbol} is dY unchanged: what arrives must still be multiplied by the local slope."
-    if explains(lambda d: -d.array(symbol)):
-        yield f"{symbol} has the right size, but its sign is wrong everywhere."
-    backward = symbol not in ("Y", "L")
+    for other, words in ANYWHERE:
+        if _explains(symbol, draws, other):
+            yield words.format(symbol)
+    kind = "forward" if symbol in ("Y", "L") else "dP" if symbol == "dP" else "gradient"
     for name, count in SIZES.items():
-        for times, power in (("small", -1), ("large", 1)):
-            if explains(lambda d, c=count, p=power: d.array(symbol) * float(c(d)) ** p):
+        for times, power, advice in zip(("small", "large"), (-1.0, 1.0), ADVICE[kind], strict=True):
+            if _explains(symbol, draws, partial(_scaled, count, power)):
                 seen = _listed(count(d) for d in wrong)
-                why = ADVICE.get((times, symbol == "dP"), "") if backward else ""
                 yield (
                     f"{symbol} has the right direction, but is too {times} by a factor that is "
-                    f"{name} ({seen} here).{why}"
+                    f"{name} ({seen} here).{advice}"
                 )
-    factors = [factor(d.answer.arrays[symbol].ravel(), d.array(symbol).ravel()) for d in draws]
-    if min(factors) and np.ptp(factors) <= 1e-5 * abs(factors[0]) and np.size(draws) > 1:
+    factors = [factor(_got(d, symbol).ravel(), d.array(symbol).ravel()) for d in draws]
+    if len(draws) > 1 and all(factors) and np.ptp(factors) <= 1e-5 * abs(factors[0]):
         yield f"{symbol} is {factors[0]:.4g} times what it should be, on every batch."
     for name in draws[0].question.params:
-        params = [_fitting(d.question.params[name], d.array(symbol)) for d in draws]
-        if all(A is not None for A in params):
-            times = {id(d): d.array(symbol) * A for d, A in zip(draws, params, strict=True)}
-            if explains(lambda d, times=times: times[id(d)]):
-                yield f"{symbol} has the factor {name} once too often."
-    if backward and "dY" in draws[0].question.given:
-        for other, words in UPSTREAM:
-            if explains(lambda d, other=other: _with_upstream(d, other).get(symbol)):
-                yield f"{symbol} {words}"
+        if _explains(symbol, draws, partial(_times, name)):
+            yield f"{symbol} has the factor {name} once too often."
     if symbol == "dX" and all(map(_reordered, draws)):
         yield "dX holds the right rows, but in another order: they must be in the order of X."
 
 
-UPSTREAM: tuple[tuple[Callable[[Draw], Any], str], ...] = (
-    (lambda d: np.ones_like(d.question.given["dY"]), "ignores dY: it is right only if dY is 1."),
-    (lambda d: d.question.given["X"], "is what comes out with X in place of dY."),
-    (lambda d: d.array("Y"), "is what comes out with Y in place of dY."),
-)
+def _scaled(count: Callable[[Draw], int], power: float, draw: Draw, symbol: str) -> Array:
+    return draw.array(symbol) * float(count(draw)) ** power
 
 
-def _with_upstream(draw: Draw, other: Callable[[Draw], Any]) -> dict[str, Any]:
-    """The right arrays if another array arrived, provided that it has the shape of dY."""
-    dY = other(draw)
-    if dY.shape != draw.question.given["dY"].shape:
-        return {}
-    return solve(draw.reference, draw.question, dY=dY).values
-
-
-def _fitting(param: Array, right: Array) -> Array | None:
-    """The parameter, if a product with it keeps the shape."""
-    return param if param.shape == right.shape[right.ndim - param.ndim :] else None
-
-
-ADVICE = {  # by the direction, and whether the gradient is that of a loss
-    ("small", False): " The loss already divides by the batch size: a layer sums, and divides by nothing.",
-    ("large", False): " Was a sum used instead of a mean?",
-    ("small", True): " A loss divides once, by the batch size.",
-    ("large", True): " If the loss is a mean, its gradient has the same divisor.",
-}
+def _times(name: str, draw: Draw, symbol: str) -> Array | None:
+    """The right array times a parameter, if that keeps its shape."""
+    right, param = draw.array(symbol), draw.question.params[name]
+    return right * param if right.shape[-param.ndim :] == param.shape else None
 
 
 def _listed(numbers: Any) -> str:
@@ -141,9 +151,9 @@ def _listed(numbers: Any) -> str:
 
 
 def _reordered(draw: Draw) -> bool:
-    got, right = (A.reshape(len(A), -1) for A in (draw.answer.arrays["dX"], draw.array("dX")))
-    order = [A[np.lexsort(np.round(A.T, 6))] for A in (got, right)]
-    return alike(*order)
+    got, right = (A.reshape(len(A), -1) for A in (_got(draw, "dX"), draw.array("dX")))
+    first, second = (A[np.lexsort(np.round(A.T, 6))] for A in (got, right))
+    return alike(first, second)
 
 
 # --- shapes ------------------------------------------------------------------------------------
@@ -155,24 +165,21 @@ RESHAPED: tuple[tuple[Callable[[Array, Array], bool], str], ...] = (
         "Its numbers are right: it only needs a reshape (was keepdims left on?).",
     ),
     (
-        lambda A, R: A.shape[-R.ndim :] == R.shape
-        and alike(A.sum(axis=tuple(range(A.ndim - R.ndim))), R),
+        lambda A, R: (
+            A.shape[-R.ndim :] == R.shape and alike(A.sum(axis=tuple(range(A.ndim - R.ndim))), R)
+        ),
         "Its sum over the rows is right: sum over all axes except the last.",
     ),
 )
 
 
 def _misshapen(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
-    """Name what turns an array of another shape into the right one."""
-    pairs = [
-        (A, d.array(symbol))
-        for d in draws
-        if (A := _got(d, symbol)) is not None and A.shape != d.array(symbol).shape
-    ]
-    if symbol == "dX" and all(np.array_equal(d.answer.arrays["dX"], d.question.given["dY"]) for d in draws):
+    """Name what turns arrays of other shapes into the right ones."""
+    wrong = [d for d in draws if _got(d, symbol).shape != d.array(symbol).shape]
+    if symbol == "dX" and all(np.array_equal(_got(d, "dX"), d.question.given["dY"]) for d in wrong):
         return Mistake("It is dY unchanged.")
     for fits, words in RESHAPED:
-        if all(fits(*pair) for pair in pairs):
+        if all(fits(_got(d, symbol), d.array(symbol)) for d in wrong):
             return Mistake(words)
     return None
 
@@ -211,7 +218,11 @@ def _matches(symbol: str, draw: Draw, step: Step, wrong: Wrong) -> bool:
                 return value
             try:
                 other = position.scope.cast(np.asarray(wrong(position.scope)))
-            except (ValueError, LookupError, NameError):  # other shapes, or a symbol of a later step
+            except (
+                ValueError,
+                LookupError,
+                NameError,
+            ):  # other shapes, or a symbol of a later step
                 return value
             return other if other.shape == np.shape(value) else value  # else it cannot go on
 
@@ -219,7 +230,7 @@ def _matches(symbol: str, draw: Draw, step: Step, wrong: Wrong) -> bool:
 
     with np.errstate(all="ignore"):
         found = solve(draw.reference, draw.question, edit).find(symbol)
-        return _explains(symbol, [draw], lambda _: found)
+        return _explains(symbol, [draw], lambda *_: found)
 
 
 def _again(symbol: str, draw: Draw, broken: str, sentence: str) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def mutations(step: Step, derivation: Derivation) -> Iterator[Mutation]:
     """Yield the ways to get one step wrong, the likeliest first."""
     if isinstance(step, Let):
         for sentence, code in _expressions(step.code, derivation, _known(derivation)):
-            yield sentence, lambda symbols, code=code: evaluate(code, symbols)
+            yield sentence, partial(evaluate, code)
     elif isinstance(step, Sum):
         yield from _sums(step, derivation)
     elif isinstance(step, Join):
@@ -133,7 +134,7 @@ def _known(of: Derivation) -> list[str]:
 
 
 def _siblings(name: str, known: list[str]) -> list[str]:
-    """Symbols that are easily taken for this one: c_t for c_prev, P for p, Q for K, dc_t for dh_t."""
+    """Symbols that are easily mixed up with this one, such as c_t with c_prev, or Q with K."""
     return [
         other
         for other in known
@@ -156,40 +157,47 @@ CONFUSED: tuple[Callable[[str, str], bool], ...] = (
 def _sums(step: Sum, of: Derivation) -> Iterator[Mutation]:
     known = _known(of)
     for k, name in enumerate(step.operands):
+        shown = _symbol(name)
         if len(step.operands) > 1:
-            yield (
-                f"without the factor `{_symbol(name)}`{_why(ast.Name(name), of)}",
-                _with(step, k, np.ones_like),
-            )
-        yield (
-            f"with `{_symbol(name)}` transposed",
-            lambda symbols, k=k, name=name: _sum(step, symbols, k, symbols[name].swapaxes(-1, -2)),
-        )
+            yield f"without the factor `{shown}`{_why(ast.Name(name), of)}", _with(step, k, _ones)
+        yield f"with `{shown}` transposed", _with(step, k, _transposed)
         for other in _siblings(name, known):
-            sentence = f"with `{_symbol(other)}` instead of `{_symbol(name)}`"
-            yield sentence, lambda symbols, k=k, other=other: _sum(step, symbols, k, symbols[other])
+            sentence = f"with `{_symbol(other)}` instead of `{shown}`"
+            yield sentence, partial(_swapped, step, k, other)
     yield "as a mean instead of a sum", lambda symbols: step.value(symbols) / _terms(step, symbols)
     if "1" in step.code:
         yield (
             "as one mean of the whole batch, instead of one for each row",
             lambda symbols: np.full_like(v := step.value(symbols), v.mean()),
         )
-    if "ij" in step.code and "ij" not in step.code.partition("->")[2]:
+    inputs, _, out = step.code.partition("->")
+    if "ij" in inputs and "ij" not in out:
         yield (
             "with = instead of +=, so that only the last term of the sum over i and j is left",
-            lambda symbols: _last(step, symbols),
+            partial(_last, step),
         )
     for k, name in reversed([*enumerate(step.operands)]):
         for letters in ("ij", "i", "j", "t", "q", "k"):
-            if all(letter in step.code.partition("->")[0].split(",")[k] for letter in letters):
-                yield (
-                    f"with `{_symbol(name)}` reversed along {' and '.join(letters)}",
-                    lambda symbols, k=k, letters=letters: _flipped(step, symbols, k, letters),
-                )
+            if all(letter in inputs.split(",")[k] for letter in letters):
+                sentence = f"with `{_symbol(name)}` reversed along {' and '.join(letters)}"
+                yield sentence, partial(_flipped, step, k, letters)
+
+
+def _ones(A: Array) -> Array:
+    return np.ones_like(A)
+
+
+def _transposed(A: Array) -> Array:
+    return A.swapaxes(-1, -2)
 
 
 def _with(step: Sum, k: int, change: Callable[[Array], Array]) -> Wrong:
+    """The sum with operand k changed."""
     return lambda symbols: _sum(step, symbols, k, change(symbols[step.operands[k]]))
+
+
+def _swapped(step: Sum, k: int, other: str, symbols: Any) -> Any:
+    return _sum(step, symbols, k, symbols[other])
 
 
 def _sum(step: Sum, symbols: Any, k: int, A: Array) -> Any:
@@ -220,9 +228,9 @@ def _last(step: Sum, symbols: Any) -> Any:
     return np.take_along_axis(terms, last[..., None], axis=-1)[..., 0]
 
 
-def _flipped(step: Sum, symbols: Any, k: int, letters: str) -> Any:
+def _flipped(step: Sum, k: int, letters: str, symbols: Any) -> Any:
     A, part = symbols[step.operands[k]], step.letters(symbols)[0][k]
-    return _sum(step, symbols, k, np.flip(A, [part.index(letter) for letter in letters]))
+    return _sum(step, symbols, k, np.flip(A, tuple(part.index(letter) for letter in letters)))
 
 
 # --- words -------------------------------------------------------------------------------------

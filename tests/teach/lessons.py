@@ -14,7 +14,9 @@ NUMBER = itertools.count()
 
 
 def _tool() -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location("make_notebooks", ROOT / "tools/make_notebooks.py")
+    spec = importlib.util.spec_from_file_location(
+        "make_notebooks", ROOT / "tools/make_notebooks.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -88,7 +88,9 @@ BEHAVIOUR = [  # a body, the check that fails, and what it says
 ]
 
 
-@pytest.mark.parametrize(("body", "part", "words"), BEHAVIOUR, ids=[row[0][-40:] for row in BEHAVIOUR])
+@pytest.mark.parametrize(
+    ("body", "part", "words"), BEHAVIOUR, ids=[row[0][-40:] for row in BEHAVIOUR]
+)
 def test_bad_behaviour_gets_a_verdict(body: str, part: str, words: str) -> None:
     import re
 
@@ -122,8 +124,16 @@ def test_a_class_that_cannot_be_made_gets_verdicts() -> None:
 
 def test_state_that_is_kept_between_batches_is_noticed() -> None:
     for name, old, new in (
-        ("relu", "return np.where(X > 0, dY, 0)", "self.n = getattr(self, 'n', 0) + 1; return np.where(X > 0, dY, 0) * self.n"),
-        ("layer_norm", "through_r = X_hat", "self.kept = getattr(self, 'kept', 0) + 1\n        through_r = X_hat * self.kept"),
+        (
+            "relu",
+            "return np.where(X > 0, dY, 0)",
+            "self.n = getattr(self, 'n', 0) + 1; return np.where(X > 0, dY, 0) * self.n",
+        ),
+        (
+            "layer_norm",
+            "through_r = X_hat",
+            "self.kept = getattr(self, 'kept', 0) + 1\n        through_r = X_hat * self.kept",
+        ),
     ):
         found = grade(changed(name, old, new), name)
         assert found["dX"].passed
@@ -136,7 +146,9 @@ def test_a_wrong_forward_with_its_own_backward_is_told_apart() -> None:
     assert not found["forward"].passed
     assert found["dW"].passed  # of the exercise's forward pass
     source = cell("dense", "solution").replace("X @ self.W + self.b", "3 * (X @ self.W) + self.b")
-    source = source.replace("dW[...] = rows.T", "dW[...] = 3 * rows.T").replace("return dY", "return 3 * dY")
+    source = source.replace("dW[...] = rows.T", "dW[...] = 3 * rows.T").replace(
+        "return dY", "return 3 * dY"
+    )
     found = grade(made("dense", source), "dense")
     assert not found["forward"].passed
     assert found["dX"].passed
@@ -158,7 +170,7 @@ def test_a_constant_forward_earns_nothing_by_a_gradient_of_0() -> None:
     assert grade(made("relu", source), "relu").score == 0
 
 
-# --- what is returned ------------------------------------------------------------------------------
+# --- what is returned ----------------------------------------------------------------------------
 
 
 def test_hints_grow_with_their_level() -> None:
@@ -193,7 +205,11 @@ def test_the_lines_of_code_of_the_last_hint_are_right(name: str) -> None:
     for symbol in symbols_of(reference)[1]:
         for step in chain(symbol, scope.derivation):
             names = {n: scope.find(n) for n in step.operands}
-            if isinstance(step, Sum) and scope.find("t") is None and "t" not in Scope.at(scope, None).values:
+            if (
+                isinstance(step, Sum)
+                and scope.find("t") is None
+                and "t" not in Scope.at(scope, None).values
+            ):
                 if np.ndim(scope.find(step.symbol)) != len(step.letters(scope)[1]):
                     continue  # inside a loop
                 values = {**names, "np": np}
@@ -240,7 +256,9 @@ def test_an_exercise_of_your_own() -> None:
 def test_what_cannot_be_graded_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="layer_norm"):
         grade(Layer, "layernorm")
-    with pytest.raises(ArgumentTypeError, match=r"takes the class itself, derived from Layer, as in"):
+    with pytest.raises(
+        ArgumentTypeError, match=r"takes the class itself, derived from Layer, as in"
+    ):
         grade(Softplus(), "relu")  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="derived from Loss"):
         grade(Softplus, "softmax_cross_entropy")

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Attention: gradients choose where to look
 #
-# Each position of a sequence asks a question (a query), compares it with a key at every position, and
-# takes the average of the values, weighted by how well they match. Nobody tells the layer where to
-# look. In this notebook you write the backward pass of scores, softmax and average, and then you see
-# how a gradient moves the attention.
+# Each position of a sequence asks a question (a query), compares it with a key at every position,
+# and takes the average of the values, weighted by how well they match. Nobody tells the layer
+# where to look. In this notebook you write the backward pass of scores, softmax and average, and
+# then you see how a gradient moves the attention.
 
 # %%
 import numpy as np
@@ -30,19 +30,20 @@ print("P =", P.round(3), " O =", (P @ V).round(3))
 #
 # ## What arrives, and what you return
 #
-# The frame of the layer is given: it computes Q, K and V from X, and it turns `dQ`, `dK` and `dV` into
-# the gradients below. You write the middle, from `dO` to `dQ`, `dK` and `dV`.
+# The frame of the layer is given: it computes Q, K and V from X, and it turns `dQ`, `dK` and `dV`
+# into the gradients below. You write the middle, from `dO` to `dQ`, `dK` and `dV`.
 #
 # {{shapes}}
 #
-# **Predict first.** In the numbers above, the output is to become larger. Value 2 is the largest, but gets little attention.
-# Value 0 gets most of it. Which of the three scores should rise?
+# **Predict first.** In the numbers above, the output is to become larger. Value 2 is the largest,
+# but gets little attention. Value 0 gets most of it. Which of the three scores should rise?
 #
 # ## The path
 #
 # {{path dV dP s dS dQK dQ dK}}
 #
 # ## Your turn
+
 
 # %% solution
 class Attention(Layer):
@@ -112,7 +113,8 @@ grade(Attention, "attention", seed=0)
 # %% [markdown]
 # ## The aha: better than the average
 #
-# Back to the numbers of the beginning. `dO = 1` asks for a larger output. What does each score hear?
+# Back to the numbers of the beginning. `dO = 1` asks for a larger output. What does each score
+# hear?
 
 # %%
 dP = 1.0 * V
@@ -122,10 +124,10 @@ print("the average value is", (P @ V).round(3))
 
 # %% [markdown]
 # A score rises if its value is better than the average that the query gets now, and falls if it is
-# worse: that is all that `dP - s` says. The factor `P` decides how fast: a key that is hardly looked
-# at hardly learns. So key 0, a little better than the average and with most of the attention, gets
-# the same push as key 2, which is far better but hardly looked at. Key 1 pays for both: the scores
-# compete, so their gradients sum to 0.
+# worse: that is all that `dP - s` says. The factor `P` decides how fast: a key that is hardly
+# looked at hardly learns. So key 0, a little better than the average and with most of the
+# attention, gets the same push as key 2, which is far better but hardly looked at. Key 1 pays for
+# both: the scores compete, so their gradients sum to 0.
 #
 # ## Train with your layer
 #
@@ -145,5 +147,5 @@ print(f"the largest number is off by {error:.3f} on average; guessing is off by"
 print(f"{np.abs(y_train - y_train.mean()).mean():.3f}")
 
 # %% [markdown]
-# **One more question.** Leave out `- s` in your backward pass. Do the gradients of a row still sum to
-# 0? What would happen to the scores of a query whose values are all good?
+# **One more question.** Leave out `- s` in your backward pass. Do the gradients of a row still sum
+# to 0? What would happen to the scores of a query whose values are all good?

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Conv2D: one weight, many windows
 #
-# A convolution slides a small kernel over an image. Each weight of the kernel is used once in every
-# window, and each pixel is seen by many windows. In this notebook you follow gradients in both
-# directions, and the two loops turn out to be the same.
+# A convolution slides a small kernel over an image. Each weight of the kernel is used once in
+# every window, and each pixel is seen by many windows. In this notebook you follow gradients in
+# both directions, and the two loops turn out to be the same.
 
 # %%
 import numpy as np
@@ -22,10 +22,10 @@ kernel = np.array([-1.0, 1.0])
 print([float(image[w : w + 2] @ kernel) for w in range(4)])
 
 # %% [markdown]
-# Images have the layout (N, H, W, C), and the kernel is (kh, kw, C, filters). There are two ways to write the sum. One
-# visits each window. The other visits each *tap* `(i, j)` of the kernel: it takes the pixels under
-# that tap in all windows at once, which is a slice of `X`, and multiplies them by `W[i, j]`. The
-# code below does the second, because it needs only kh * kw rounds.
+# Images have the layout (N, H, W, C), and the kernel is (kh, kw, C, filters). There are two ways
+# to write the sum. One visits each window. The other visits each *tap* `(i, j)` of the kernel: it
+# takes the pixels under that tap in all windows at once, which is a slice of `X`, and multiplies
+# them by `W[i, j]`. The code below does the second, because it needs only kh * kw rounds.
 #
 # {{forward U UW Y}}
 #
@@ -38,9 +38,9 @@ print([float(image[w : w + 2] @ kernel) for w in range(4)])
 #
 # ## The path
 #
-# For one tap, the forward pass is a dense layer: `pixels @ W[i, j]`. You know its backward pass. The
-# only new thing is where the results go: back into the slice that the pixels came from. Windows
-# overlap, so slices overlap. What must happen where they do?
+# For one tap, the forward pass is a dense layer: `pixels @ W[i, j]`. You know its backward pass.
+# The only new thing is where the results go: back into the slice that the pixels came from.
+# Windows overlap, so slices overlap. What must happen where they do?
 #
 # {{path}}
 #
@@ -48,6 +48,7 @@ print([float(image[w : w + 2] @ kernel) for w in range(4)])
 #
 # `self.under(i, j, A)` is the slice of an image A under tap (i, j), as a view: you can read it and
 # add to it.
+
 
 # %% solution
 class Conv2D(Layer):
@@ -108,8 +109,8 @@ grade(Conv2D, "conv2d", seed=0)
 # %% [markdown]
 # ## The aha: every pixel counts its windows
 #
-# Let all weights be 1 and all of `dY` be 1. Then each cell of `dX` is simply the number of windows that
-# see this pixel, and each cell of `dW` is the sum of all pixels under that tap.
+# Let all weights be 1 and all of `dY` be 1. Then each cell of `dX` is simply the number of windows
+# that see this pixel, and each cell of `dW` is the sum of all pixels under that tap.
 
 # %%
 layer = Conv2D(1, 3)
@@ -121,8 +122,9 @@ print("each weight collects from", layer.grads["W"][0, 0, 0, 0], "windows")
 
 # %% [markdown]
 # 1 in the corner, 9 in the middle. The forward pass gathers nine pixels into one output, and the
-# backward pass scatters one gradient over nine pixels. A weight is used in every window, so it hears
-# from every window. This is why a convolution learns from few images: one image is already a batch.
+# backward pass scatters one gradient over nine pixels. A weight is used in every window, so it
+# hears from every window. This is why a convolution learns from few images: one image is already a
+# batch.
 #
 # ## Train with your layer
 
@@ -139,5 +141,5 @@ P = model.predict(X_test[:500].reshape(-1, 28, 28, 1))
 print(f"{np.mean(P.argmax(axis=1) == y_test[:500]):.0%} of 500 new digits are read correctly")
 
 # %% [markdown]
-# **One more question.** With `stride=3` and a 2 x 2 kernel, some pixels are in no window at all. What is
-# `dX` there? What does that say about the choice?
+# **One more question.** With `stride=3` and a 2 x 2 kernel, some pixels are in no window at all.
+# What is `dX` there? What does that say about the choice?

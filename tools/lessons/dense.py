@@ -51,8 +51,9 @@ print(X @ W + b)
 #
 # Write `backward`. Three rules hold for every layer: never write into `X` or `dY`; never divide by
 # the batch size, because the loss has done that already; and write each gradient into the array
-# that `self.grad_array` returns. Rank 3 counts too: `X` may have the shape `(N, T, D)`, so think of
-# all its rows as one long list.
+# that `self.grad_array` returns. Rank 3 counts too: `X` may have the shape `(N, T, D)`, so think
+# of all its rows as one long list.
+
 
 # %% solution
 class Dense(Layer):
@@ -112,10 +113,10 @@ print(f"both together:\n{layer.grads['W']}")
 assert np.allclose(sum(opinions), layer.grads["W"])
 
 # %% [markdown]
-# `dW` of a batch is exactly the sum of what its samples say on their own. Each opinion is a product:
-# what went in (`X`) times what came back (`dY`). A weight whose input was 0 gets no blame, however
-# loud `dY` is. And if the learning rate should not depend on the batch size, dividing is the job of
-# the loss, which does it once, for all layers.
+# `dW` of a batch is exactly the sum of what its samples say on their own. Each opinion is a
+# product: what went in (`X`) times what came back (`dY`). A weight whose input was 0 gets no
+# blame, however loud `dY` is. And if the learning rate should not depend on the batch size,
+# dividing is the job of the loss, which does it once, for all layers.
 #
 # ## Train with your layer
 #
@@ -145,5 +146,5 @@ accuracy = np.mean(model.predict(X_test[:500]).argmax(axis=1) == y_test[:500])
 print(f"{accuracy:.0%} of 500 new digits are read correctly")
 
 # %% [markdown]
-# **One more question.** Delete `db` from your layer, or let it be 0. What can the network no longer
-# learn? Try it, and look at the accuracy.
+# **One more question.** Delete `db` from your layer, or let it be 0. What can the network no
+# longer learn? Try it, and look at the accuracy.

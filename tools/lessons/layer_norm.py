@@ -1,11 +1,11 @@
 # %% [markdown]
 # # LayerNorm: one number, three ways
 #
-# Why does shifting a row change nothing? LayerNorm subtracts the mean of each row and divides by its
-# standard deviation. So each `x` reaches the output in three ways: directly, through the mean that it
-# is part of, and through the deviation that it is part of. In this notebook you find all three.
-# Forget one of them and the network still trains, only worse: this is the kind of mistake that
-# nobody notices without a check.
+# Why does shifting a row change nothing? LayerNorm subtracts the mean of each row and divides by
+# its standard deviation. So each `x` reaches the output in three ways: directly, through the mean
+# that it is part of, and through the deviation that it is part of. In this notebook you find all
+# three. Forget one of them and the network still trains, only worse: this is the kind of mistake
+# that nobody notices without a check.
 
 # %%
 import numpy as np
@@ -34,8 +34,8 @@ for x in (row, row + 100):
 #
 # {{shapes}}
 #
-# **Predict first.** Shifting a row changes nothing. So what must each row of `dX` sum to? Keep your
-# answer: it is a test that you can run by eye.
+# **Predict first.** Shifting a row changes nothing. So what must each row of `dX` sum to? Keep
+# your answer: it is a test that you can run by eye.
 #
 # ## The path
 #
@@ -45,6 +45,7 @@ for x in (row, row + 100):
 # {{path}}
 #
 # ## Your turn
+
 
 # %% solution
 class LayerNorm(Layer):
@@ -90,8 +91,8 @@ grade(LayerNorm, "layer_norm", seed=0)
 # %% [markdown]
 # ## The aha: what changes nothing has no gradient
 #
-# A shift of the row changes nothing, and neither does making all centred numbers twice as large. So
-# along these two directions the slope must be 0.
+# A shift of the row changes nothing, and neither does making all centred numbers twice as large.
+# So along these two directions the slope must be 0.
 
 # %%
 rng = np.random.default_rng(0)
@@ -106,10 +107,10 @@ assert np.allclose(dX.sum(axis=-1), 0)
 assert np.allclose((dX * X_hat).sum(axis=-1), 0, atol=1e-3)
 
 # %% [markdown]
-# The two terms that are subtracted are there for exactly this: `through_mean` removes the part of the
-# gradient that would shift the row, and `through_r` removes the part that would stretch it. What is
-# left is the part that the layer lets through. You did not only compute a derivative. You removed from `g` what
-# cannot matter.
+# The two terms that are subtracted are there for exactly this: `through_mean` removes the part of
+# the gradient that would shift the row, and `through_r` removes the part that would stretch it.
+# What is left is the part that the layer lets through. You did not only compute a derivative. You
+# removed from `g` what cannot matter.
 #
 # ## Train with your layer
 #
@@ -128,5 +129,5 @@ accuracy = np.mean((model.predict(50 * X_train)[:, 0] > 0.5) == y_train)
 print(f"{accuracy:.0%} of the points are on the right side")
 
 # %% [markdown]
-# **One more question.** Delete `through_mean` and run the grader again. What does it say? Then train.
-# Would you have noticed?
+# **One more question.** Delete `through_mean` and run the grader again. What does it say? Then
+# train. Would you have noticed?

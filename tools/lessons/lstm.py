@@ -1,10 +1,10 @@
 # %% [markdown]
 # # LSTM: time is depth
 #
-# A recurrent layer uses the same weights at every step. Unrolled over T steps, it is a network of T
-# layers, and the gradient has to pass through all of them. In this notebook you write one step back
-# in time. A loop that is given repeats it. Then you see why the cell state `c` exists: it is a road
-# on which gradients survive.
+# A recurrent layer uses the same weights at every step. Unrolled over T steps, it is a network of
+# T layers, and the gradient has to pass through all of them. In this notebook you write one step
+# back in time. A loop that is given repeats it. Then you see why the cell state `c` exists: it is
+# a road on which gradients survive.
 
 # %%
 import numpy as np
@@ -15,8 +15,8 @@ from phitodeep.teach import grade
 # %% [markdown]
 # ## The forward pass, with numbers
 #
-# Three gates between 0 and 1 decide what happens to the cell: `f` how much of the old `c` is kept, `i`
-# how much of the candidate `g` is written, and `o` how much of it is shown as `h`.
+# Three gates between 0 and 1 decide what happens to the cell: `f` how much of the old `c` is kept,
+# `i` how much of the candidate `g` is written, and `o` how much of it is shown as `h`.
 
 # %%
 c_prev, i, f, g, o = 2.0, 0.5, 0.9, -1.0, 0.8
@@ -30,15 +30,15 @@ print("c =", c, " h =", round(o * np.tanh(c), 3))
 #
 # ## What arrives, and what you return
 #
-# At step t, `dh` arrives from two sides: from the output at this step, and from the next step. `dc`
-# arrives only from the next step. You return the gradient of the numbers before the gates (`da`, all four
-# gates side by side), and what the step before will receive: `dh_prev` and `dc_prev`. The loop
-# around it turns `da` into the gradients of the layer:
+# At step t, `dh` arrives from two sides: from the output at this step, and from the next step.
+# `dc` arrives only from the next step. You return the gradient of the numbers before the gates
+# (`da`, all four gates side by side), and what the step before will receive: `dh_prev` and
+# `dc_prev`. The loop around it turns `da` into the gradients of the layer:
 #
 # {{shapes}}
 #
-# **Predict first.** `c` reaches the loss in two ways: through `h` at this step, and through the next
-# step. So `dc` at this step is a sum of two terms. Which of them has already arrived?
+# **Predict first.** `c` reaches the loss in two ways: through `h` at this step, and through the
+# next step. So `dc` at this step is a sum of two terms. Which of them has already arrived?
 #
 # ## The path
 #
@@ -46,13 +46,14 @@ print("c =", c, " h =", round(o * np.tanh(c), 3))
 #
 # ## Your turn
 
+
 # %% solution
 def sigmoid(a):
     return 1 / (1 + np.exp(-a))
 
 
 class LSTM(Layer):
-    """c = f c_prev + i g and h = o tanh(c), at each step of X (N, T, D); Y (N, T, H) holds all h."""
+    """c = f c_prev + i g and h = o tanh(c), at each step of X (N, T, D); Y (N, T, H) is all h."""
 
     Wx = Param(decay=True)
     Wh = Param(decay=True)
@@ -142,8 +143,8 @@ for bias in (-1.0, 0.0, 4.0):
 # %% [markdown]
 # At each step, `dc` is multiplied by `f`. With `f` about 0.27, twenty steps leave less than a
 # billionth of the gradient. With `f` about 0.98, they leave most of it. A deep network loses its
-# gradient layer by layer; a recurrent one loses it step by step, and the cell state is the way around.
-# This is why people start the bias of the forget gate at 1 or more.
+# gradient layer by layer; a recurrent one loses it step by step, and the cell state is the way
+# around. This is why people start the bias of the forget gate at 1 or more.
 #
 # ## Train with your layer
 #
@@ -162,5 +163,5 @@ accuracy = np.mean((model.predict(X_train)[:, 0] > 0.5) == y_train)
 print(f"{accuracy:.0%} of the sequences are remembered")
 
 # %% [markdown]
-# **One more question.** Return `np.zeros_like(dc)` for `dc_prev`. The grader knows what you did. How
-# far back can the layer still learn?
+# **One more question.** Return `np.zeros_like(dc)` for `dc_prev`. The grader knows what you did.
+# How far back can the layer still learn?

@@ -2,8 +2,8 @@
 # # ReLU: a gate for gradients
 #
 # `Y = max(X, 0)` is the smallest layer there is. It has no weights, and its backward pass fits on
-# one line. Nevertheless it decides which parts of a network learn at all. In this notebook you write
-# that line, and then you watch a unit die.
+# one line. Nevertheless it decides which parts of a network learn at all. In this notebook you
+# write that line, and then you watch a unit die.
 
 # %%
 import numpy as np
@@ -32,8 +32,8 @@ print(np.maximum(X, 0))
 #
 # ## The path
 #
-# The chain rule is the same in every layer: what arrives, times what the layer did locally, is what
-# it passes on.
+# The chain rule is the same in every layer: what arrives, times what the layer did locally, is
+# what it passes on.
 #
 # {{path}}
 #
@@ -41,6 +41,7 @@ print(np.maximum(X, 0))
 #
 # Which array do you need to remember from the forward pass: `X`, `Y`, or either? At `x = 0` there
 # are two one-sided slopes, 0 and 1. Everybody agrees to use 0.
+
 
 # %% solution
 class ReLU(Layer):
@@ -63,8 +64,8 @@ grade(ReLU, "relu", seed=0)
 # %% [markdown]
 # ## The aha: a closed gate stays closed
 #
-# Four units see the same 200 points. Their biases are 1, 0, -2 and -6. We count for how many points
-# the gate of each unit is open, and how much gradient reaches it.
+# Four units see the same 200 points. Their biases are 1, 0, -2 and -6. We count for how many
+# points the gate of each unit is open, and how much gradient reaches it.
 
 # %%
 rng = np.random.default_rng(0)
@@ -80,14 +81,15 @@ print("length of dW", np.linalg.norm(dW, axis=0).round(2))
 assert not dW[:, 3].any()
 
 # %% [markdown]
-# The last unit is dead. Its gate is closed for every point, so `dW` is exactly 0, so the weights never
-# move, so the gate stays closed. It will not recover, however long you train. A gradient of 0 is not
-# a small gradient: nothing that comes after can make it larger. A learning rate that is too high can do this to a
-# healthy unit in one step.
+# The last unit is dead. Its gate is closed for every point, so `dW` is exactly 0, so the weights
+# never move, so the gate stays closed. It will not recover, however long you train. A gradient of
+# 0 is not a small gradient: nothing that comes after can make it larger. A learning rate that is
+# too high can do this to a healthy unit in one step.
 #
 # ## Train with your layer
 #
-# Two moons, which no straight line can separate: without the gates, this network could only draw one.
+# Two moons, which no straight line can separate: without the gates, this network could only draw
+# one.
 
 # %%
 from phitodeep.data import make_moons
@@ -101,4 +103,5 @@ accuracy = np.mean((model.predict(X_train)[:, 0] > 0.5) == y_train)
 print(f"{accuracy:.0%} of the points are on the right side")
 
 # %% [markdown]
-# **One more question.** Train with `.alpha(1.0)`. Is anything left to learn afterwards? Look at the gates.
+# **One more question.** Train with `.alpha(1.0)`. Is anything left to learn afterwards? Look at
+# the gates.

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Softmax with cross-entropy: p - t
 #
-# A network that names one of K classes ends with K numbers, the logits `z`. Softmax turns them into
-# probabilities, and the loss is the surprise at the true class, `-log p`. Exponentials, a division,
-# a logarithm: the derivative looks frightening. In this notebook you find out that nearly all of it
-# cancels.
+# A network that names one of K classes ends with K numbers, the logits `z`. Softmax turns them
+# into probabilities, and the loss is the surprise at the true class, `-log p`. Exponentials, a
+# division, a logarithm: the derivative looks frightening. In this notebook you find out that
+# nearly all of it cancels.
 
 # %%
 import numpy as np
@@ -35,8 +35,8 @@ print("p =", p.round(3), " loss =", -np.log(p[0]).round(3))
 #
 # {{shapes}}
 #
-# **Predict first.** Raise all three logits by 1. Which probabilities change? So what must the sum of
-# each row of `dP` be?
+# **Predict first.** Raise all three logits by 1. Which probabilities change? So what must the sum
+# of each row of `dP` be?
 #
 # ## The path
 #
@@ -47,9 +47,10 @@ print("p =", p.round(3), " loss =", -np.log(p[0]).round(3))
 #
 # ## Your turn
 #
-# `T` holds the targets as rows. `N` is what the loss divides by: this is the only place in the whole
-# network where the batch size appears. Logits can be as large as 1000, so use `log_softmax`, which
-# subtracts the maximum first.
+# `T` holds the targets as rows. `N` is what the loss divides by: this is the only place in the
+# whole network where the batch size appears. Logits can be as large as 1000, so use `log_softmax`,
+# which subtracts the maximum first.
+
 
 # %% solution
 class SoftmaxCrossEntropy(Loss):
@@ -96,10 +97,10 @@ print("p - t  ", (p - [1, 0, 0]).round(3))
 assert np.allclose(dP, p - [1, 0, 0])
 
 # %% [markdown]
-# What you predicted, minus what was true: nothing else is left. A confident, correct sample teaches
-# almost nothing, because p - t is nearly 0. A confident, wrong sample pulls with a force of nearly 1,
-# and never more than that, even if its loss is enormous. And each row sums to 0: whatever is given to
-# one class is taken from the others.
+# What you predicted, minus what was true: nothing else is left. A confident, correct sample
+# teaches almost nothing, because p - t is nearly 0. A confident, wrong sample pulls with a force
+# of nearly 1, and never more than that, even if its loss is enormous. And each row sums to 0:
+# whatever is given to one class is taken from the others.
 #
 # ## Train with your loss
 
@@ -125,5 +126,5 @@ accuracy = np.mean(model.predict(X_test[:500]).argmax(axis=1) == y_test[:500])
 print(f"{accuracy:.0%} of 500 new digits are read correctly")
 
 # %% [markdown]
-# **One more question.** Leave out `/ N` in `gradient`, but not in `value`. The grader notices. Would
-# training notice? Which setting would you have to change to get the same result?
+# **One more question.** Leave out `/ N` in `gradient`, but not in `value`. The grader notices.
+# Would training notice? Which setting would you have to change to get the same result?
