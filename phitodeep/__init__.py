@@ -87,6 +87,7 @@ _MODULES = (
     "model",
     "models",
     "optimization",
+    "teach",
     "testing",
     "text",
     "threads",

@@ -17,8 +17,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ class Cell(NamedTuple):
 
     kind: str
     source: str
-    metadata: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    metadata: Mapping[str, Any] = MappingProxyType({})
 
 
 # --- lessons -----------------------------------------------------------------------------------
@@ -238,7 +239,7 @@ def notebook(cells: list[Cell]) -> str:
     for number, cell in enumerate(cells):
         kind = cell.kind if cell.kind in ("markdown", "raw") else "code"
         lines = cell.source.splitlines(keepends=True)
-        found = {"cell_type": kind, "id": f"cell-{number}", "metadata": cell.metadata}
+        found = {"cell_type": kind, "id": f"cell-{number}", "metadata": dict(cell.metadata)}
         if kind == "code":
             found |= {"execution_count": None, "outputs": []}
         made.append({**found, "source": lines})

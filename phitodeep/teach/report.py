@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,15 @@ LEVELS = (
     "also the line of code",
 )
 WIDTH = 88
+
+
+def _folded(line: str) -> str:
+    """A line in several; code is left whole."""
+    if line.startswith("  "):
+        return line
+    whole = re.sub("`[^`]*`", lambda code: code[0].replace(" ", "\0"), line)
+    folded = textwrap.fill(whole, WIDTH - 9, break_long_words=False, break_on_hyphens=False)
+    return folded.replace("\0", " ")
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,7 @@ class Grade:
             word = "right" if verdict.passed else "wrong"
             rows.append(f"  {word}  {verdict.part}")
             for line in lines:
-                folded = line if line.startswith("  ") else textwrap.fill(line, WIDTH - 9)
-                rows.append(textwrap.indent(folded, " " * 9))
+                rows.append(textwrap.indent(_folded(line), " " * 9))
         return "\n".join(rows)
 
     def _told(self, level: int) -> Iterator[tuple[Verdict, list[str]]]:

@@ -259,7 +259,7 @@ def test_what_cannot_be_graded_is_refused() -> None:
     with pytest.raises(
         ArgumentTypeError, match=r"takes the class itself, derived from Layer, as in"
     ):
-        grade(Softplus(), "relu")  # type: ignore[arg-type]
+        grade(Softplus(), "relu")
     with pytest.raises(ArgumentTypeError, match="derived from Loss"):
         grade(Softplus, "softmax_cross_entropy")
     with pytest.raises(ArgumentTypeError, match="derived from Layer"):
