@@ -1,7 +1,8 @@
 """Derivations with one mistake: each term, factor, sign and sum of a step is broken in turn.
 
 `mutations(step, derivation)` yields a sentence that says what is missing or different, and a
-function of the symbols that computes the step that way. Which mistakes there are follows from the kinds of steps, so no code here knows any layer.
+function of the symbols that computes the step that way. Which mistakes there are follows from the
+kinds of steps, so no code here knows any layer.
 """
 
 from __future__ import annotations

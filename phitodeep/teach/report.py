@@ -101,8 +101,7 @@ class Grade:
         for verdict, lines in self._told(level):
             word = "right" if verdict.passed else "wrong"
             rows.append(f"  {word}  {verdict.part}")
-            for line in lines:
-                rows.append(textwrap.indent(_folded(line), " " * 9))
+            rows += [textwrap.indent(_folded(line), " " * 9) for line in lines]
         return "\n".join(rows)
 
     def _told(self, level: int) -> Iterator[tuple[Verdict, list[str]]]:
