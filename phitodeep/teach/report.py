@@ -120,19 +120,23 @@ class Grade:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from html import escape
-
         rows = []
         for verdict, lines in self._told(self.level):
             mark, colour = ("right", "#1a7f37") if verdict.passed else ("wrong", "#b35900")
-            words = "<br>".join(
-                f"<code>{escape(line.strip())}</code>" if line.startswith("  ") else escape(line)
-                for line in lines
-            )
             rows.append(
-                f'<tr><td style="color:{colour};text-align:left"><b>{mark}</b></td>'
-                f'<td style="text-align:left"><b>{escape(verdict.part)}</b></td>'
-                f'<td style="text-align:left;white-space:normal">{words}</td></tr>'
+                f'<tr style="text-align:left;vertical-align:top">'
+                f'<td style="color:{colour}"><b>{mark}</b></td>'
+                f'<td style="white-space:nowrap;text-align:left"><b>{verdict.part}</b></td>'
+                f'<td style="text-align:left">{"<br>".join(map(_page_line, lines))}</td></tr>'
             )
-        title = f"{escape(self.name)}: {self.points} of {self.possible} points"
+        title = f"{self.name}: {self.points} of {self.possible} points"
         return f'<b>{title}</b><table style="max-width:52em">{"".join(rows)}</table>'
+
+
+def _page_line(line: str) -> str:
+    """A line as HTML: indented lines, and what stands between backticks, are code."""
+    from html import escape
+
+    if line.startswith("  "):
+        return f"<code>{escape(line.strip())}</code>"
+    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(line))
