@@ -216,7 +216,7 @@ class _Grading:
             return False
         run = Runner(self.kind, self.seconds)
         finding = run("forward", lambda: _finding(symbol, claim, subject, draw.question))
-        return finding is not None and not finding.wrong and bool(finding.smooth)
+        return finding is not None and not finding.wrong
 
 
 def _finding(

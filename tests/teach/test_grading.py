@@ -113,6 +113,21 @@ def test_an_endless_loop_is_stopped(loop: str) -> None:
     assert sys.gettrace() is None or "coverage" in sys.modules
 
 
+def test_after_a_loop_that_was_stopped_the_other_batches_get_less_time() -> None:
+    start = time.monotonic()
+    grade(blank("dense", "while True: pass"), "dense", seconds=1.0)
+    assert time.monotonic() - start < 3  # five batches
+
+
+def test_an_array_that_was_overwritten_does_not_spoil_the_other_checks() -> None:
+    old = "return X @ self.W + self.b"
+    found = grade(
+        changed("dense", old, f"Y = {old[7:]}\n        X[...] = 0\n        return Y"), "dense"
+    )
+    assert not found["side effects"].passed
+    assert all(verdict.passed for verdict in found.verdicts if verdict.part != "side effects")
+
+
 def test_a_class_that_cannot_be_made_gets_verdicts() -> None:
     for old, new, words in (
         ("self.units = units", "raise ValueError('no')", r"ValueError: no"),
@@ -210,6 +225,12 @@ def test_the_lines_of_code_of_the_last_hint_are_right(name: str) -> None:
                 assert np.allclose(values[step.symbol], seen[step.symbol])
                 sums += 1
     assert sums or name == "relu"
+
+
+def test_a_text_is_not_repeated() -> None:
+    found = grade(blank("dense"), "dense", hints=3)
+    assert str(found).count("is not written yet") == 1
+    assert str(found).count("As for dX.") == 2
 
 
 def test_a_page_shows_the_verdicts_and_escapes_them() -> None:

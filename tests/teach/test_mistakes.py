@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from phitodeep.teach import EXERCISES, grade
@@ -204,6 +205,14 @@ def test_an_unknown_mistake_gets_no_name(name: str, right: str, wrong: str) -> N
     verdict = grade(changed(name, right, wrong), name, 5)["dX"]
     assert not verdict.passed
     assert "should be" in verdict.words
+    assert verdict.hints[0] == ""
+
+
+def test_a_mistake_that_explains_only_one_batch_is_not_named() -> None:
+    first = EXERCISES["layer_norm"].cases(np.random.default_rng(3))[0].shape
+    wrong = f"r * (g - (through_r if dY.shape == {first} else through_mean))"
+    verdict = grade(changed("layer_norm", NORM, wrong), "layer_norm", 3)["dX"]
+    assert not verdict.passed
     assert verdict.hints[0] == ""
 
 
