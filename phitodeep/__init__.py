@@ -88,6 +88,7 @@ _MODULES = (
     "models",
     "optimization",
     "plots",
+    "teach",
     "testing",
     "text",
     "threads",

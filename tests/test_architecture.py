@@ -23,7 +23,7 @@ FLOORS = {
     **dict.fromkeys(["steps", "derivations"], 2),
     **dict.fromkeys(["layers", "loss", "metrics"], 3),
     **dict.fromkeys(["optimization", "testing"], 4),
-    **dict.fromkeys(["data", "io", "text"], 5),
+    **dict.fromkeys(["data", "io", "teach", "text"], 5),
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
     **dict.fromkeys(["sequential", "builder", "model"], 7),
     **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),

@@ -1,0 +1,184 @@
+"""The exercises: what students write, what it is compared with, and the hidden batches.
+
+Every exercise draws its batches from a seed, so that nobody can write the answers down. The sizes
+of a batch differ from each other, which makes a wrong factor easy to name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from phitodeep.layers import LSTM, Conv2D, Dense, Layer, LayerNorm, MultiHeadAttention, ReLU
+from phitodeep.loss import Loss, SoftmaxCrossEntropy
+from phitodeep.types import Shape
+
+ONE = "a batch of 1"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One hidden batch.
+
+    shape      the shape of X, or of the predictions P of a loss
+    options    the arguments of the class
+    part       what the batch tests on its own, such as "a batch of 1"; "" for an ordinary batch
+    scale      what the random numbers in X are multiplied by
+    shift      what is added to them
+    """
+
+    shape: Shape
+    options: dict[str, Any] = field(default_factory=dict)
+    part: str = ""
+    scale: float = 1.0
+    shift: float = 0.0
+
+
+Draw = Callable[[np.random.Generator], list[Case]]
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What students write, and how it is graded.
+
+    name         the `spec` of `phitodeep.teach.grade`
+    task         one sentence: what to write
+    reference    makes the right layer or loss from the same arguments; it must have `steps()`
+    cases        draws the hidden batches; at least two of them are ordinary ones
+    """
+
+    name: str
+    task: str
+    reference: Callable[..., Layer | Loss]
+    cases: Draw
+
+
+def _sizes(rng: np.random.Generator, count: int, low: int = 2, high: int = 9) -> list[int]:
+    """Return sizes that all differ, in random order."""
+    return [int(n) for n in rng.choice(np.arange(low, high + 1), count, replace=False)]
+
+
+def _dense(rng: np.random.Generator) -> list[Case]:
+    rows = [_sizes(rng, 3) for _ in range(3)]
+    ordinary = [Case((N, D), {"units": K}) for N, D, K in rows]
+    N, T, D, K = _sizes(rng, 4)
+    return [
+        *ordinary,
+        Case((1, D), {"units": K}, ONE),
+        Case((N, T, D), {"units": K}, "rank 3"),
+    ]
+
+
+def _relu(rng: np.random.Generator) -> list[Case]:
+    ordinary = [Case((N, D)) for N, D in (_sizes(rng, 2) for _ in range(3))]
+    N, H, W, C = _sizes(rng, 4)
+    return [*ordinary, Case((1, 7), part=ONE), Case((N, H, W, C), part="rank 4")]
+
+
+def _softmax_cross_entropy(rng: np.random.Generator) -> list[Case]:
+    rows = [_sizes(rng, 2, 3) for _ in range(3)]
+    N, K = _sizes(rng, 2, 3)
+    return [
+        *(Case((N, K), scale=2.0) for N, K in rows),
+        Case((1, K), part=ONE),
+        Case((N, K), part="large logits", scale=1000.0),
+    ]
+
+
+def _layer_norm(rng: np.random.Generator) -> list[Case]:
+    rows = [_sizes(rng, 2, 3) for _ in range(3)]
+    N, T, D = _sizes(rng, 3, 3)
+    eps = round(float(rng.uniform(0.2, 0.9)), 2)
+    return [
+        *(Case((N, D), scale=2.0, shift=3.0) for N, D in rows),
+        Case((1, D), part=ONE, scale=2.0, shift=3.0),
+        Case((N, T, D), part="rank 3", scale=2.0, shift=3.0),
+        Case((N, D), {"eps": eps}, "a larger eps"),
+    ]
+
+
+def _conv2d(rng: np.random.Generator) -> list[Case]:
+    def drawn(part: str = "", **more: Any) -> Case:
+        N, C, K = _sizes(rng, 3, 2, 5)
+        h, w = _sizes(rng, 2, 2, 4)
+        H, W = _sizes(rng, 2, 6, 9)
+        options = {"filters": K, "kernel_size": (h, w), **more}
+        return Case((1 if part == ONE else N, H, W, C), options, part)
+
+    return [
+        *(drawn() for _ in range(3)),
+        drawn(ONE),
+        drawn("stride", stride=(2, 3)),
+        drawn("padding", padding=1),
+    ]
+
+
+def _lstm(rng: np.random.Generator) -> list[Case]:
+    def drawn(part: str = "") -> Case:
+        N, T, D, H = _sizes(rng, 4, 3, 7)
+        return Case(
+            (1 if part == ONE else N, 1 if part == "one step" else T, D), {"units": H}, part
+        )
+
+    return [drawn(), drawn(), drawn(), drawn(ONE), drawn("one step")]
+
+
+def _attention(rng: np.random.Generator) -> list[Case]:
+    def drawn(part: str = "", **options: Any) -> Case:
+        N, T, D = _sizes(rng, 3, 3, 7)
+        return Case((1 if part == ONE else N, 1 if part == "one position" else T, D), options, part)
+
+    return [
+        *(drawn() for _ in range(3)),
+        drawn(ONE),
+        drawn("one position"),
+        drawn("causal", causal=True),
+    ]
+
+
+def _one_head(causal: bool = False) -> MultiHeadAttention:
+    return MultiHeadAttention(1, causal=causal)
+
+
+EXERCISES = {
+    exercise.name: exercise
+    for exercise in (
+        Exercise(
+            "dense",
+            "Dense(units): the backward pass of Y = X W + b.",
+            lambda units: Dense(units),
+            _dense,
+        ),
+        Exercise("relu", "ReLU(): the backward pass of Y = max(X, 0).", ReLU, _relu),
+        Exercise(
+            "softmax_cross_entropy",
+            "SoftmaxCrossEntropy(): the gradient of the mean of -log softmax(z)[label].",
+            SoftmaxCrossEntropy,
+            _softmax_cross_entropy,
+        ),
+        Exercise(
+            "layer_norm",
+            "LayerNorm(eps=1e-5): the backward pass, through mean and deviation.",
+            LayerNorm,
+            _layer_norm,
+        ),
+        Exercise(
+            "conv2d",
+            "Conv2D(filters, kernel_size, stride=1, padding=0): the backward pass.",
+            Conv2D,
+            _conv2d,
+        ),
+        Exercise(
+            "lstm", "LSTM(units): one step back in time, which a given loop repeats.", LSTM, _lstm
+        ),
+        Exercise(
+            "attention",
+            "Attention(causal=False): back through scores, softmax and average.",
+            _one_head,
+            _attention,
+        ),
+    )
+}

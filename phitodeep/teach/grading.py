@@ -1,0 +1,297 @@
+"""Grading: hidden batches, what a student's class makes of them, and one verdict per check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from phitodeep.checks import check_count, check_number
+from phitodeep.errors import ArgumentTypeError, UnknownNameError
+from phitodeep.layers import Layer
+from phitodeep.layers.call import calling
+from phitodeep.loss import Loss
+from phitodeep.teach.attempt import LIMIT, Answer, Question, Runner, answer, built
+from phitodeep.teach.exercises import EXERCISES, Exercise
+from phitodeep.teach.hints import code_hint, formula_hint
+from phitodeep.teach.mistakes import mistake
+from phitodeep.teach.report import LEVELS, Grade, Verdict
+from phitodeep.teach.truth import Draw, ask, solve, symbols_of
+from phitodeep.testing.report import Finding
+from phitodeep.testing.slopes import Trial, probes_of
+from phitodeep.types import Array
+
+NOT_YET = "Not checked yet: no gradient is right so far."
+CLOSE = {np.dtype(np.float64): 1e-7, np.dtype(np.float32): 2e-3}  # of the largest right number
+
+
+def grade(
+    layer_class: type[Any],
+    spec: str | Exercise = "dense",
+    seed: int = 0,
+    *,
+    hints: int = 1,
+    seconds: float = LIMIT,
+) -> Grade:
+    """Grade a layer or a loss that a student wrote.
+
+    `spec` names one of `EXERCISES`, or is an Exercise. The class is built with other arguments,
+    other parameters and batches of other shapes for every `seed`: an ordinary batch, a batch of 1,
+    rank 3, and whatever else belongs to the exercise. What it returns is compared with the
+    derivation of the reference layer.
+
+    Points: 1 for the forward pass, 2 for each gradient on ordinary batches, 1 for each special
+    batch, 1 for staying in float32, and 1 for having no side effects. Each wrong check has a
+    verdict in words. A mistake is named only if it explains what came back on all batches. If the
+    forward pass is wrong, the gradients are also compared with its own slopes, and count if they
+    agree.
+
+    `hints` is the level of the hints that printing shows, from 0 to 3: see `Grade.hint`.
+
+    An exception in the student's code, a wrong shape, NaN, or an endless loop never raises an
+    error here: the verdict says what happened, and the other checks go on. A pass may take
+    `seconds`; `phitodeep/teach/attempt.py` says which loops that cannot stop.
+
+    Raises ArgumentTypeError if `layer_class` is not a class of layers or losses, and
+    UnknownNameError for an unknown `spec`.
+    """
+    exercise = _exercise(spec)
+    check_count(hints, "hints", minimum=0)
+    check_number(seconds, "seconds", above=0)
+    kind = (
+        Loss
+        if isinstance(exercise.reference, type) and issubclass(exercise.reference, Loss)
+        else Layer
+    )
+    if not isinstance(layer_class, type) or not issubclass(layer_class, kind):
+        raise ArgumentTypeError(
+            f"grade takes the class itself, derived from {kind.__name__}, as in "
+            f"grade(Dense, {exercise.name!r}), got {layer_class!r}."
+        )
+    rng = np.random.default_rng(check_count(seed, "seed", minimum=0))
+    draws: list[Draw] = []
+    for case in exercise.cases(rng):
+        question, reference = ask(exercise, case, rng)
+        stuck = any(draw.answer.out_of_time for draw in draws)
+        found = _ask(layer_class, question, np.float64, seconds / 10 if stuck else seconds)
+        draws.append(Draw(question, reference, solve(reference, question), found))
+    verdicts = tuple(_Grading(layer_class, draws, seconds).verdicts())
+    return Grade(layer_class.__name__, exercise.name, seed, verdicts, min(hints, len(LEVELS) - 1))
+
+
+def _exercise(spec: str | Exercise) -> Exercise:
+    if isinstance(spec, Exercise):
+        return spec
+    if spec not in EXERCISES:
+        raise UnknownNameError.of(spec, EXERCISES, "one of the exercises")
+    return EXERCISES[spec]
+
+
+def _ask(kind: type[Any], question: Question, dtype: Any, seconds: float) -> Answer:
+    """Ask a new object; if it cannot be made, that is the fault of every symbol."""
+    subject, fault = built(kind, question, dtype, seconds)
+    if subject is None:
+        every = ["Y", "dX", *(f"d{name}" for name in question.params), "L", "dP"]
+        return Answer(faults=dict.fromkeys(every, fault))
+    return answer(subject, question.cast(dtype), seconds)
+
+
+class _Grading:
+    """The checks of one class, after all hidden batches ran."""
+
+    def __init__(self, kind: type[Any], draws: Sequence[Draw], seconds: float) -> None:
+        self.kind, self.draws, self.seconds = kind, draws, seconds
+        self.ordinary = [draw for draw in draws if not draw.case.part]
+        self.result, self.gradients = symbols_of(draws[0].reference)
+
+    def verdicts(self) -> list[Verdict]:
+        first = [self.forward(), *map(self.gradient, self.gradients)]
+        parts = dict.fromkeys(draw.case.part for draw in self.draws if draw.case.part)
+        special = [self.special(part) for part in parts]
+        return [*first, *special, self.float32(), self.side_effects()]
+
+    def forward(self) -> Verdict:
+        return self._compared("forward", self.result, 1)
+
+    def gradient(self, symbol: str) -> Verdict:
+        found = self._compared(symbol, symbol, 2)
+        if found.passed or self._right(self.result) or not self._own_slope(symbol):
+            return found
+        words = (
+            f"{symbol} is the derivative of your own forward pass, so it counts. It differs from "
+            "the exercise because the forward pass does: repair that first."
+        )
+        return Verdict(symbol, True, 2, words)
+
+    def special(self, part: str) -> Verdict:
+        """Everything that is right on ordinary batches, on the batches of one part."""
+        draws = [draw for draw in self.draws if draw.case.part == part]
+        ready = [s for s in (self.result, *self.gradients) if self._right(s)]
+        if not set(ready) & set(self.gradients):
+            return Verdict(part, False, 1, NOT_YET)
+        for symbol in ready:
+            for draw in draws:
+                if words := _wrong(symbol, draw):
+                    return Verdict(part, False, 1, words, self._hints(symbol, [draw]))
+        left = [s for s in self.gradients if s not in ready]
+        return Verdict(part, True, 1, f"Compared without {_and(left)}." if left else "")
+
+    def float32(self) -> Verdict:
+        """In float32, every result stays float32."""
+        part, draw = "float32", self.ordinary[0]
+        if not any(map(self._right, self.gradients)):
+            return Verdict(part, False, 1, NOT_YET)
+        found = _ask(self.kind, draw.question, np.float32, self.seconds)
+        for symbol in (self.result, *self.gradients):
+            A = found.arrays.get(symbol)
+            if A is None and symbol in draw.answer.arrays:
+                return Verdict(part, False, 1, f"In float32, {found.faults[symbol]}")
+            if A is not None and A.ndim and A.dtype != np.float32:
+                words = f"{symbol} is {A.dtype}, although X is float32: a result keeps X's dtype."
+                hint = "Is there an np.zeros or np.ones without dtype=X.dtype?"
+                return Verdict(part, False, 1, words, (hint, "", ""))
+            close = A is None or _difference(A, draw.array(symbol), np.float32) is None
+            if not close and self._right(symbol):
+                return Verdict(part, False, 1, f"{symbol} is right in float64, but not in float32.")
+        return Verdict(part, True, 1, "")
+
+    def side_effects(self) -> Verdict:
+        """Arguments are left alone, and earlier batches leave no trace."""
+        part = "side effects"
+        written = dict.fromkeys(w for draw in self.draws for w in draw.answer.written)
+        if written:
+            words = f"These arrays belong to others, but were overwritten: {'; '.join(written)}."
+            hint = "Operators such as += and *= write into their array: make a new one or a copy."
+            return Verdict(part, False, 1, words, (hint, "", ""))
+        if not any(map(self._right, self.gradients)):
+            return Verdict(part, False, 1, NOT_YET)
+        draw = self.ordinary[0]
+        subject, _ = built(self.kind, draw.question, np.float64, self.seconds)
+        other = self._other_batch(draw.question)
+        for question in (other, draw.question):
+            again = answer(subject, question, self.seconds)
+        for symbol in (self.result, *self.gradients):
+            if self._right(symbol) and _wrong(symbol, draw._replace(answer=again)):
+                words = f"After another batch, the same object returns another {symbol}."
+                hint = "Does an attribute keep something of earlier batches, or does += add to it?"
+                return Verdict(part, False, 1, words, (hint, "", ""))
+        return Verdict(part, True, 1, "")
+
+    # --- what the checks share -----------------------------------------------------------------
+
+    def _right(self, symbol: str) -> bool:
+        return not any(_wrong(symbol, draw) for draw in self.ordinary)
+
+    def _compared(self, part: str, symbol: str, points: int) -> Verdict:
+        """Compare a symbol on all ordinary batches."""
+        for draw in self.ordinary:
+            if words := _wrong(symbol, draw):
+                return Verdict(part, False, points, words, self._hints(symbol))
+        return Verdict(part, True, points, "")
+
+    def _hints(self, symbol: str, special: Sequence[Draw] = ()) -> tuple[str, str, str]:
+        """The likely mistake, the formula, and the code."""
+        draw, found = self.ordinary[0], mistake(symbol, [*self.ordinary, *special])
+        step = found.step if found else ""
+        scope = draw.right
+        formula, code = formula_hint(symbol, scope, step), code_hint(symbol, scope, step)
+        return found.words if found else "", formula, code
+
+    def _other_batch(self, question: Question) -> Question:
+        """A batch with the same options and parameters, and other numbers; its first half."""
+        rows = max(1, question.case.shape[0] // 2)
+        given = {
+            k: (0.5 - A[:rows] if A.dtype.kind == "f" else A[:rows])
+            for k, A in question.given.items()
+        }
+        return Question(question.case, given, question.params)
+
+    def _own_slope(self, symbol: str) -> bool:
+        """Whether a gradient agrees with central differences of the student's own forward pass."""
+        draw = self.ordinary[0]
+        claim = draw.answer.arrays.get(symbol)
+        subject, _ = built(self.kind, draw.question, np.float64, self.seconds)
+        if claim is None or not claim.any() or subject is None:
+            return False
+        run = Runner(self.kind, self.seconds)
+        finding = run("forward", lambda: _finding(symbol, claim, subject, draw.question))
+        return finding is not None and not finding.wrong
+
+
+def _finding(
+    symbol: str, claim: Array, subject: Layer | Loss, question: Question
+) -> Finding | None:
+    """Compare a gradient with central differences of the function that it should belong to."""
+    given = question.given
+    if isinstance(subject, Loss):
+        P = given["P"].copy()
+        dY, arrays = np.ones(()), {"dP": P}
+
+        def run() -> Any:
+            return np.float64(subject.loss_func(P, given["y"]))
+
+    else:
+        X, dY = given["X"].copy(), given["dY"]
+        arrays = {"dX": X, **{f"d{name}": A for name, A in subject.params.items()}}
+
+        def run() -> Any:
+            return np.array(subject.forward(X))
+
+    with calling(training=True, step=0):
+        if claim.shape != arrays[symbol].shape:
+            return None
+        Y = run()
+        trial = Trial(run, Y, dY, arrays, {symbol: claim}, {"": Y.shape}, None, None)
+        probes = probes_of(trial, symbol, np.random.default_rng(0), 12, rtol=1e-6, atol=0.0)
+        return Finding(symbol, trial, [], *probes)
+
+
+def _wrong(symbol: str, draw: Draw) -> str:
+    """What is wrong with a symbol on one batch, in words; "" if it is right."""
+    if symbol in draw.answer.faults:
+        return draw.answer.faults[symbol]
+    got, right = draw.answer.arrays[symbol], draw.array(symbol)
+    where = f"for {'X' if 'X' in draw.question.given else 'P'} of shape {draw.case.shape}"
+    options = ", ".join(f"{k}={v!r}" for k, v in draw.case.options.items())
+    where += f" and {options}" if options else ""
+    if got.shape != right.shape:
+        return f"{symbol} should have shape {right.shape}, but has {got.shape}, {where}."
+    if not np.isfinite(got).all():
+        first = [int(i) for i in np.argwhere(~np.isfinite(got))[0]]
+        whole = np.isnan(got).all() and symbol[1:] in draw.question.params
+        return f"{symbol} contains NaN or infinity, first at {first}, {where}." + (
+            f' All of it is NaN: self.grad_array("{symbol[1:]}") holds arbitrary numbers until you '
+            "write into it with [...] = and not +=."
+            if whole
+            else " Did an exp overflow, or was something divided by 0?"
+        )
+    worst = _difference(got, right, np.float64)
+    if worst is None:
+        return ""
+    index = np.unravel_index(worst, right.shape)
+    place = f"{symbol}{[int(i) for i in index]}" if index else symbol
+    wrong = int((np.abs(got - right) > CLOSE[np.dtype(np.float64)] * _size(right)).sum())
+    cells = f" {wrong} of {right.size} cells are wrong, this one most" if right.ndim else ""
+    return (
+        f"{place} should be {right[index]:.6g}, but is {got[index]:.6g}:"
+        f"{cells or ' it is a number'}, {where}."
+    )
+
+
+def _difference(got: Array, right: Array, dtype: Any) -> int | None:
+    """The flat index of the worst cell, or None if all are close."""
+    if got.shape != right.shape or not np.isfinite(got).all():
+        return 0
+    error = np.abs(got - right)
+    return int(error.argmax()) if (error > CLOSE[np.dtype(dtype)] * _size(right)).any() else None
+
+
+def _size(right: Array) -> float:
+    """The number that differences are relative to."""
+    return max(1e-3, float(np.abs(right).max(initial=0)))
+
+
+def _and(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

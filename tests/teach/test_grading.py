@@ -1,0 +1,280 @@
+"""Grading: solutions pass, blanks do not, and whatever a class does, there is a verdict."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
+from phitodeep.layers import Layer, Softplus
+from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.steps.step import Loop, Sum
+from phitodeep.teach import EXERCISES, Case, Exercise, grade
+from phitodeep.teach.hints import code_of
+from phitodeep.teach.mutations import chain
+from phitodeep.teach.truth import ask, solve, symbols_of
+from tests.teach.lessons import blank, cell, changed, made, solved
+
+each = pytest.mark.parametrize("name", EXERCISES)
+PASS, SEEDS = 0.5, range(12)
+
+
+@each
+def test_a_solution_scores_1_for_every_seed(name: str) -> None:
+    kind = solved(name)
+    for seed in SEEDS:
+        found = grade(kind, name, seed)
+        assert found.score == 1.0, str(found)
+        assert found.passed
+
+
+@each
+@pytest.mark.parametrize("body", ["raise NotImplementedError", "...", "return None", "1 / 0"])
+def test_a_blank_body_fails(name: str, body: str) -> None:
+    found = grade(blank(name, body), name)
+    assert found.score < PASS
+    assert not found.passed
+    assert found["forward"].passed
+
+
+@each
+def test_our_own_layer_passes(name: str) -> None:
+    reference = EXERCISES[name].reference
+    if isinstance(reference, type):
+        assert grade(reference, name, 3).passed
+
+
+@each
+def test_hidden_batches_differ_between_seeds_and_contain_awkward_ones(name: str) -> None:
+    draw = EXERCISES[name].cases
+    drawn = [draw(np.random.default_rng(seed)) for seed in range(8)]
+    assert len({tuple(case.shape for case in cases) for cases in drawn}) > 6
+    for cases in drawn:
+        assert sum(not case.part for case in cases) >= 2
+        assert any(case.shape[0] == 1 for case in cases)
+        for case in cases:
+            assert len(set(case.shape)) == len(case.shape) or 1 in case.shape or case.part
+
+
+@each
+def test_the_same_seed_asks_the_same(name: str) -> None:
+    kind = blank(name, "raise ValueError")
+    assert str(grade(kind, name, 4)) == str(grade(kind, name, 4))
+
+
+def test_answers_learnt_by_heart_fail_with_another_seed() -> None:
+    body = "dW[...] = self.W + 1; db[...] = 0.25; return np.full(X.shape, -0.5, X.dtype)"
+    for seed in SEEDS:
+        assert grade(blank("dense", body), "dense", seed).score < PASS
+
+
+# --- whatever the code does ----------------------------------------------------------------------
+
+RIGHT = "dW[...] = X.reshape(-1, X.shape[-1]).T @ dY.reshape(-1, self.units)"
+RIGHT += "; db[...] = dY.reshape(-1, self.units).sum(axis=0)"
+BEHAVIOUR = [  # a body, the check that fails, and what it says
+    ("return dY @ self.missing", "dX", "AttributeError.*`return dY @ self.missing`"),
+    (f"{RIGHT}", "dX", "returned None: it must end with `return dX`"),
+    (f"{RIGHT}; return 'dX'", "dX", "should be an array of numbers, but is str"),
+    (f"{RIGHT}; return [[1.0]]", "dX", "should be an array of numbers, but is list"),
+    (f"{RIGHT}; return dY @ self.W.T * np.nan", "dX", "contains NaN or infinity"),
+    (f"{RIGHT}; return (dY @ self.W.T)[:, :1]", "dX", "should have shape"),
+    (f"{RIGHT}; self.grads.pop('b'); return dY @ self.W.T", "db", "db is missing"),
+    (f"{RIGHT}; X[...] = 0; return dY @ self.W.T", "side effects", "X, in backward"),
+    (f"{RIGHT}; self.W = self.W * 2; return dY @ self.W.T / 2", "side effects", "W, in backward"),
+    ("import sys; sys.exit('bye')", "dX", "SystemExit: bye"),
+    ("raise KeyError", "dX", "raised KeyError, at the line `raise KeyError`"),
+    ("raise RecursionError('deep')", "dX", "RecursionError: deep"),
+]
+
+
+@pytest.mark.parametrize(
+    ("body", "part", "words"), BEHAVIOUR, ids=[row[0][-40:] for row in BEHAVIOUR]
+)
+def test_bad_behaviour_gets_a_verdict(body: str, part: str, words: str) -> None:
+    found = grade(blank("dense", body), "dense", 1)
+    assert not found[part].passed
+    assert re.search(words, found[part].words), found[part].words
+    assert found["forward"].passed
+
+
+@pytest.mark.parametrize("loop", ["while True: pass", "while True:\n            dW[...] += 1"])
+def test_an_endless_loop_is_stopped(loop: str) -> None:
+    start = time.monotonic()
+    found = grade(blank("dense", loop), "dense", seconds=0.2)
+    assert time.monotonic() - start < 5
+    assert "took more than 0.2 seconds" in found["dX"].words
+    assert found["forward"].passed
+    assert sys.gettrace() is None or "coverage" in sys.modules
+
+
+def test_after_a_loop_that_was_stopped_the_other_batches_get_less_time() -> None:
+    start = time.monotonic()
+    grade(blank("dense", "while True: pass"), "dense", seconds=1.0)
+    assert time.monotonic() - start < 3  # five batches
+
+
+def test_an_array_that_was_overwritten_does_not_spoil_the_other_checks() -> None:
+    old = "return X @ self.W + self.b"
+    found = grade(
+        changed("dense", old, f"Y = {old[7:]}\n        X[...] = 0\n        return Y"), "dense"
+    )
+    assert not found["side effects"].passed
+    assert all(verdict.passed for verdict in found.verdicts if verdict.part != "side effects")
+
+
+def test_a_class_that_cannot_be_made_gets_verdicts() -> None:
+    for old, new, words in (
+        ("self.units = units", "raise ValueError('no')", r"ValueError: no"),
+        ("self.b = np.zeros(self.units)", "self.b = np.zeros(1)", "should have the shapes"),
+        ("return (*shape[:-1], self.units)", "return None", "create"),
+        ("def __init__(self, units):", "def __init__(self, size, more):", "TypeError"),
+    ):
+        found = grade(changed("dense", old, new), "dense")
+        assert found.score == 0
+        assert words in found["forward"].words
+
+
+def test_state_that_is_kept_between_batches_is_noticed() -> None:
+    for name, old, new in (
+        (
+            "relu",
+            "return np.where(X > 0, dY, 0)",
+            "self.n = getattr(self, 'n', 0) + 1; return np.where(X > 0, dY, 0) * self.n",
+        ),
+        (
+            "layer_norm",
+            "through_r = X_hat",
+            "self.kept = getattr(self, 'kept', 0) + 1\n        through_r = X_hat * self.kept",
+        ),
+    ):
+        found = grade(changed(name, old, new), name)
+        assert found["dX"].passed
+        assert "After another batch" in found["side effects"].words
+
+
+def test_a_wrong_forward_with_its_own_backward_is_told_apart() -> None:
+    kind = changed("dense", "X @ self.W + self.b", "3 * (X @ self.W) + self.b")
+    found = grade(kind, "dense")
+    assert not found["forward"].passed
+    assert found["dW"].passed  # of the exercise's forward pass
+    source = cell("dense", "solution").replace("X @ self.W + self.b", "3 * (X @ self.W) + self.b")
+    source = source.replace("dW[...] = rows.T", "dW[...] = 3 * rows.T").replace(
+        "return dY", "return 3 * dY"
+    )
+    found = grade(made("dense", source), "dense")
+    assert not found["forward"].passed
+    assert found["dX"].passed
+    assert "the derivative of your own forward pass" in found["dX"].words
+    assert not found.passed
+
+
+def test_a_loss_with_a_wrong_value_and_its_own_gradient_is_told_apart() -> None:
+    source = cell("softmax_cross_entropy", "solution").replace("P.shape[-1]", "P.shape[-1]")
+    source = source.replace(".sum() / N)", ".sum() / N / 2)").replace("- T) / N", "- T) / N / 2")
+    found = grade(made("softmax_cross_entropy", source), "softmax_cross_entropy")
+    assert not found["forward"].passed
+    assert "your own forward pass" in found["dP"].words
+
+
+def test_a_constant_forward_earns_nothing_by_a_gradient_of_0() -> None:
+    source = cell("relu", "solution").replace("np.maximum(X, 0)", "0 * X")
+    source = source.replace("np.where(X > 0, dY, 0)", "0 * dY")
+    assert grade(made("relu", source), "relu").score == 0
+
+
+# --- what is returned ----------------------------------------------------------------------------
+
+
+def test_hints_grow_with_their_level() -> None:
+    found = grade(changed("layer_norm", "g - through_mean", "g"), "layer_norm")
+    texts = [" ".join(found.hint(level).split()) for level in range(4)]
+    assert "should be" not in texts[0]
+    assert "wrong dX" in texts[0]
+    assert "without the term `- through_mu`" in texts[1]
+    assert "dX = r · (g - through_mu - through_r)" in texts[2]
+    assert "In NumPy: dX = r * (g - through_mu - through_r)" in texts[3]
+    assert [len(text) for text in texts] == sorted(len(text) for text in texts)
+    assert str(found) == repr(found) == found.hint(1)
+    same = grade(changed("layer_norm", "g - through_mean", "g"), "layer_norm", hints=3)
+    assert str(same) == found.hint(3)
+    with pytest.raises(ArgumentError, match="hint level must be one of 0"):
+        found.hint(4)
+
+
+@each
+def test_the_lines_of_code_of_the_last_hint_are_right(name: str) -> None:
+    """Hint 3 is code: run on the symbols of a batch, each sum gives the right array."""
+    rng = np.random.default_rng(0)
+    question, reference = ask(EXERCISES[name], EXERCISES[name].cases(rng)[0], rng)
+    scope = solve(reference, question)
+    loops = [step for step in scope.derivation.every() if isinstance(step, Loop)]
+    sums = 0
+    for symbol in symbols_of(reference)[1]:
+        for step in chain(symbol, scope.derivation):
+            inside = any(step in loop.body for loop in loops)
+            seen = scope.at(0) if inside else scope
+            if isinstance(step, Sum):
+                values: dict[str, Any] = {"np": np, **{n: seen[n] for n in step.operands}}
+                exec(code_of(step, scope), values)
+                assert np.allclose(values[step.symbol], seen[step.symbol])
+                sums += 1
+    assert sums or name == "relu"
+
+
+def test_a_text_is_not_repeated() -> None:
+    found = grade(blank("dense"), "dense", hints=3)
+    assert str(found).count("is not written yet") == 1
+    assert str(found).count("As for dX.") == 2
+
+
+def test_a_page_shows_the_verdicts_and_escapes_them() -> None:
+    found = grade(changed("dense", "return dY @ self.W.T", "return dY"), "dense", hints=3)
+    page = found._repr_html_()
+    assert "11 points" in page
+    assert "<b>dX</b>" in page
+    assert page.count("<tr ") == page.count("</tr>") == len(found.verdicts)
+    assert "<code>dX = np.einsum(&quot;nj,ij-&gt;ni&quot;, dY, W)</code>" in page
+    raised = grade(changed("dense", "return dY @ self.W.T", "raise KeyError('<b>')"), "dense")
+    assert "&lt;b&gt;" in raised._repr_html_()
+
+
+def test_an_exercise_of_your_own() -> None:
+    class Mine(Layer):
+        def forward(self, X: Any) -> Any:
+            self.save_for_backward(X=X)
+            return np.logaddexp(0, X)
+
+        def backward(self, dY: Any) -> Any:
+            return dY / (1 + np.exp(-self.saved("X")))
+
+    class Wrong(Mine):
+        def backward(self, dY: Any) -> Any:
+            return 1 / (1 + np.exp(-self.saved("X")))
+
+    def cases(rng: np.random.Generator) -> list[Case]:
+        return [Case((int(rng.integers(2, 5)), 6)), Case((5, 3)), Case((1, 4), part="a batch of 1")]
+
+    softplus = Exercise("softplus", "Softplus()", Softplus, cases)
+    assert grade(Mine, softplus, 1).passed
+    assert "ignores dY" in grade(Wrong, softplus, 1)["dX"].hints[0]
+
+
+def test_what_cannot_be_graded_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="layer_norm"):
+        grade(Layer, "layernorm")
+    with pytest.raises(
+        ArgumentTypeError, match=r"takes the class itself, derived from Layer, as in"
+    ):
+        grade(Softplus(), "relu")
+    with pytest.raises(ArgumentTypeError, match="derived from Loss"):
+        grade(Softplus, "softmax_cross_entropy")
+    with pytest.raises(ArgumentTypeError, match="derived from Layer"):
+        grade(SoftmaxCrossEntropy, "dense")
+    with pytest.raises(ArgumentError, match="hints"):
+        grade(Softplus, "relu", hints=-1)

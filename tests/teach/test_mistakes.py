@@ -1,0 +1,225 @@
+"""Classic mistakes, made in the solution of each lesson, are named in the right words."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from phitodeep.teach import EXERCISES, grade
+from tests.teach.lessons import changed
+
+DW, DB, DX = "dW[...] = rows.T @ d_rows", "d_rows.sum(axis=0)", "return dY @ self.W.T"
+GATE = "return np.where(X > 0, dY, 0)"
+P_T = "(np.exp(self.log_softmax(P)) - T) / N"
+NORM = "r * (g - through_mean - through_r)"
+TAPS = "self.under(i, j, dX)[...] += dY @ self.W[i, j].T"
+CELL = "dc = dc_later + dh * o * (1 - tanh_c**2)"
+BACK = "return da, da @ self.Wh.T, dc * f"
+SOFT = "dS = P * (dP - (dP * P).sum(axis=-1, keepdims=True))"
+MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, and what it says
+    ("dense", DW, f"{DW} / len(X)", "dW", "too small by a factor that is the batch size"),
+    ("dense", DW, f"{DW} / len(rows)", "dW", r"batch size \(\d.* and \d here\)\. The loss already"),
+    ("dense", DW, "self.grads['W'] = d_rows.T @ rows", "dW", "right array, transposed"),
+    ("dense", DW, "dW += rows.T @ d_rows", "dW", r"with \[\.\.\.\] = and not \+="),
+    ("dense", DW, "dW[...] = -rows.T @ d_rows", "dW", "its sign is wrong"),
+    ("dense", DW, "dW[...] = 2 * rows.T @ d_rows", "dW", "is 2 times what it should be"),
+    ("dense", DW, "dW[...] = rows.T @ np.ones_like(d_rows)", "dW", "ignores dY"),
+    ("dense", DW, "dW[...] = 0", "dW", "is 0 everywhere"),
+    ("dense", DW, "pass", "dW", "All of it is NaN"),
+    ("dense", DB, "d_rows.mean(axis=0)", "db", "too small by a factor that is the batch size"),
+    ("dense", f"db[...] = {DB}", "self.grads['b'] = d_rows", "db", "sum over the rows is right"),
+    (
+        "dense",
+        f"db[...] = {DB}",
+        "self.grads['b'] = d_rows.sum(axis=0, keepdims=True)",
+        "db",
+        "was keepdims left on",
+    ),
+    ("dense", DX, "return dY", "dX", "It is dY unchanged"),
+    (
+        "dense",
+        DX,
+        "return dY @ self.W",
+        "dX",
+        r"matrix product.*\.T.*at the line `return dY @ self\.W`",
+    ),
+    ("dense", DX, "return (dY @ self.W.T)[::-1]", "dX", "another order"),
+    ("dense", DX, "dY *= 2\n        return dY @ self.W.T / 2", "side effects", "dY, in backward"),
+    ("dense", DX, "return dY.astype(np.float64) @ self.W.T", "float32", "dX is float64"),
+    ("dense", "rows = X.reshape(-1, X.shape[-1])", "rows = X", "rank 3", "matrix product"),
+    ("relu", GATE, "return dY", "dX", "dY unchanged"),
+    ("relu", GATE, "return np.where(X < 0, dY, 0)", "dX", "`X > 0` the wrong way round"),
+    ("relu", GATE, "return (X > 0).astype(X.dtype)", "dX", "ignores dY"),
+    ("relu", GATE, "return np.where(X > 0, X, 0)", "dX", "with X in place of dY"),
+    ("relu", GATE, "dY[X <= 0] = 0\n        return dY", "side effects", "dY, in backward"),
+    (
+        "softmax_cross_entropy",
+        P_T,
+        P_T.removesuffix(" / N"),
+        "dP",
+        "too large by .* the batch size",
+    ),
+    ("softmax_cross_entropy", P_T, f"-{P_T}", "dP", "its sign is wrong"),
+    ("softmax_cross_entropy", P_T, P_T.replace(" - T", ""), "dP", "without the term `- q`"),
+    ("softmax_cross_entropy", P_T, "(P - T) / N", "dP", "with `P` instead of `p`"),
+    ("softmax_cross_entropy", P_T, f"{P_T} / N", "dP", "too small by .* the batch size"),
+    ("softmax_cross_entropy", P_T, f"{P_T} / P.shape[-1]", "dP", "the size of the last axis"),
+    (
+        "softmax_cross_entropy",
+        P_T,
+        "(np.exp(P) / np.exp(P).sum(axis=-1, keepdims=True) - T) / N",
+        "large logits",
+        "Did an exp overflow",
+    ),
+    ("layer_norm", NORM, "r * (g - through_r)", "dX", "`- through_mu`.*through the mean"),
+    ("layer_norm", NORM, "r * (g - through_mean)", "dX", "`- through_r`"),
+    ("layer_norm", NORM, "r * g", "dX", "as `g` alone, without the terms after it"),
+    ("layer_norm", NORM, NORM[4:], "dX", r"factor `r` \(1 / the standard deviation\)"),
+    ("layer_norm", NORM, "r * (g - through_mean + through_r)", "dX", r"`\+ through_r` instead"),
+    (
+        "layer_norm",
+        "g = self.gamma * dY",
+        "g = dY",
+        "dX",
+        "without the factor `\N{GREEK SMALL LETTER GAMMA}`",
+    ),
+    ("layer_norm", "(dY * X_hat).sum", "dY.sum", "dgamma", "without the factor `X\u0302`"),
+    ("layer_norm", "(dY * X_hat).sum", "(self.gamma * dY * X_hat).sum", "dgamma", "gamma once too"),
+    (
+        "layer_norm",
+        "g.mean(axis=-1, keepdims=True)",
+        "g.sum(axis=-1, keepdims=True)",
+        "dX",
+        "by `D`",
+    ),
+    (
+        "layer_norm",
+        "g.mean(axis=-1, keepdims=True)",
+        "g.mean()",
+        "dX",
+        "one mean of the whole batch",
+    ),
+    ("layer_norm", "rows = tuple(range(dY.ndim - 1))", "rows = 0", "rank 3", "could not broadcast"),
+    ("layer_norm", "+ self.eps", "+ 1e-5", "a larger eps", "should be"),
+    ("conv2d", TAPS, TAPS.replace("+=", "="), "dX", r"with = instead of \+="),
+    (
+        "conv2d",
+        TAPS,
+        TAPS.replace("W[i, j]", "W[-1 - i, -1 - j]"),
+        "dX",
+        "`W` reversed along i and j",
+    ),
+    (
+        "conv2d",
+        "return dX[:, p : dX.shape[1] - p, p : dX.shape[2] - p]",
+        "return dX",
+        "padding",
+        "shape",
+    ),
+    (
+        "conv2d",
+        "dY.sum(axis=(0, 1, 2))",
+        "dY.mean(axis=(0, 1, 2))",
+        "db",
+        "a mean instead of a sum",
+    ),
+    (
+        "lstm",
+        CELL,
+        "dc = dh * o * (1 - tanh_c**2)",
+        "dX",
+        "without the term `dc_later`.*step t . 1",
+    ),
+    ("lstm", CELL, "dc = dc_later + dh * o", "dWx", "`dc_t` .* without the factor `1 - tanh_c²`"),
+    ("lstm", CELL, CELL.replace("**2", ""), "dX", "`tanh_c` instead of `tanh_c²`"),
+    ("lstm", BACK, BACK.replace("dc * f", "dc"), "dX", "without the factor `f_t`.*forget gate"),
+    ("lstm", BACK, "return da, 0 * dh, dc * f", "dWh", r"without the term `\+ dh_later`"),
+    (
+        "lstm",
+        "da_f = dc * c_prev",
+        "da_f = dc * (f * c_prev + i * g)",
+        "dX",
+        "`c_t` instead of `c_prev`",
+    ),
+    ("lstm", "c_prev * f * (1 - f)", "c_prev * f", "dX", "without the factor `1 - f_t`"),
+    ("lstm", "da_o = dh", "da_o = dc", "db", "`dc_t` instead of `dh_t`"),
+    (
+        "lstm",
+        "[da_i, da_f, da_g, da_o]",
+        "[da_i, da_f, da_o, da_g]",
+        "dX",
+        "`da_g` and `da_o` swapped",
+    ),
+    ("attention", "(dS / np.sqrt(D))", "dS", "dX", "without the division by `√"),
+    ("attention", SOFT, "dS = P * dP", "dX", "without the term `- s`"),
+    (
+        "attention",
+        SOFT,
+        SOFT.replace("P * (dP -", "(dP -"),
+        "dWqkv",
+        "`dS` .* without the factor `P`",
+    ),
+    (
+        "attention",
+        SOFT,
+        SOFT.replace("(dP * P)", "dP"),
+        "dX",
+        "`s` is computed without the factor `P`",
+    ),
+    ("attention", "dS.swapaxes(1, 2) @ Q", "dS @ Q", "dWqkv", "`dK` .* with `dQK` transposed"),
+    ("attention", "dV = P.swapaxes(1, 2)", "dV = P", "dX", "`dV` .* with `P` transposed"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong", "part", "words"),
+    MISTAKES,
+    ids=[f"{name}: {wrong.strip()[:60]}" for name, _, wrong, *_ in MISTAKES],
+)
+def test_a_mistake_is_named(name: str, right: str, wrong: str, part: str, words: str) -> None:
+    kind = changed(name, right, wrong)
+    for seed in (0, 11):
+        found = grade(kind, name, seed, hints=1)
+        assert not found.passed
+        verdict = next(v for v in found.verdicts if v.part.startswith(part))
+        assert not verdict.passed
+        assert re.search(words, " ".join([verdict.words, verdict.hints[0]])), verdict
+        assert found["forward"].passed
+
+
+def test_every_exercise_has_classic_mistakes() -> None:
+    assert {name for name, *_ in MISTAKES} == set(EXERCISES)
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("attention", SOFT, "dS = P * (1 - P) * dP"),
+        ("layer_norm", NORM, "r * (g - np.sin(through_mean))"),
+        ("dense", DX, "return dY @ (self.W.T + 0.1)"),
+    ],
+)
+def test_an_unknown_mistake_gets_no_name(name: str, right: str, wrong: str) -> None:
+    verdict = grade(changed(name, right, wrong), name, 5)["dX"]
+    assert not verdict.passed
+    assert "should be" in verdict.words
+    assert verdict.hints[0] == ""
+
+
+def test_a_mistake_that_explains_only_one_batch_is_not_named() -> None:
+    first = EXERCISES["layer_norm"].cases(np.random.default_rng(3))[0].shape
+    wrong = f"r * (g - (through_r if dY.shape == {first} else through_mean))"
+    verdict = grade(changed("layer_norm", NORM, wrong), "layer_norm", 3)["dX"]
+    assert not verdict.passed
+    assert verdict.hints[0] == ""
+
+
+def test_two_mistakes_in_two_gradients_are_both_named() -> None:
+    source = f"{DW} / len(X)"
+    kind = changed("dense", f"{DW}\n        db[...] = {DB}", f"{source}\n        db[...] = -{DB}")
+    found = grade(kind, "dense", 2)
+    assert "the batch size" in found["dW"].hints[0]
+    assert "its sign is wrong" in found["db"].hints[0]
+    assert found["dX"].passed

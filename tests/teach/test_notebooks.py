@@ -1,0 +1,118 @@
+"""The notebooks: up to date, blank for students, and the solutions run and pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phitodeep.teach import EXERCISES, Grade
+from tests.teach.lessons import ROOT, cell, tool
+
+each = pytest.mark.parametrize("name", EXERCISES)
+
+
+def sources(text: str, kind: str = "code") -> list[str]:
+    return ["".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == kind]
+
+
+def test_the_notebooks_are_what_the_tool_makes() -> None:
+    made = tool.course()
+    found = {path: path.read_text(encoding="utf-8") for path in tool.COURSE.rglob("*.ipynb")}
+    stale = "out of date: run python tools/make_notebooks.py"
+    assert found.keys() == made.keys(), stale
+    for path, text in made.items():
+        assert found[path] == text, f"{path.name} is {stale}"
+
+
+@each
+def test_students_do_not_see_the_solution(name: str) -> None:
+    text = tool.notebook(tool.student(name))
+    solution = tool.SOLUTION.search(cell(name, "solution") + "\n")
+    assert solution is not None
+    given = tool.blank(cell(name, "solution"))
+    own = [line for line in solution[2].splitlines() if line.strip() not in given]
+    assert own
+    for line in own:
+        assert line.strip() not in "".join(sources(text)), line
+    assert text.count("YOUR CODE HERE") == 1
+    assert "SOLUTION" not in text
+
+
+@each
+def test_a_solution_runs_from_top_to_bottom_and_passes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scope: dict[str, Any] = {"__name__": "notebook"}
+    grades = []
+    for number, source in enumerate(sources(tool.notebook(tool.solution(name)))):
+        path = f"<{name} cell {number}>"
+        if source.startswith("grade("):
+            grades.append(eval(compile(source, path, "eval"), scope))
+        else:
+            exec(compile(source, path, "exec"), scope)
+    assert [type(found) for found in grades] == [Grade]
+    assert grades[0].passed
+    shown = capsys.readouterr().out.strip().splitlines()[-1]
+    assert float(REACHED[name](shown)) > LEAST[name], shown
+
+
+REACHED = dict.fromkeys(EXERCISES, lambda line: int(line.partition("%")[0]) / 100) | {
+    "attention": lambda line: float(line.rpartition(" ")[2]) / float(line.split()[6])
+}
+LEAST = dict.fromkeys(EXERCISES, 0.8) | {"attention": 3.0}
+
+
+@each
+def test_each_lesson_has_its_parts(name: str) -> None:
+    cells = tool.lesson(name)
+    text = "\n".join(c.source for c in cells if c.kind == "markdown")
+    for heading in (
+        "# ",
+        "## The forward pass, with numbers",
+        "**Predict first.**",
+        "## The path",
+        "## Your turn",
+        "## The aha",
+        "## Train with your",
+        "**One more question.**",
+    ):
+        assert heading in text, heading
+    assert "<details>" in text
+    assert "{{" not in text
+    assert "CC BY 4.0" in text
+    assert [c.kind for c in cells].count("solution") == [c.kind for c in cells].count("grade") == 1
+
+
+@each
+def test_sources_for_nbgrader_and_otter_hold_the_hidden_checks(name: str) -> None:
+    nbgrader = json.loads(tool.notebook(tool.for_nbgrader(name, 7)))
+    marked = [c for c in nbgrader["cells"] if "nbgrader" in c["metadata"]]
+    assert [c["metadata"]["nbgrader"]["solution"] for c in marked] == [True, False]
+    hidden = "".join(marked[1]["source"])
+    assert "### BEGIN HIDDEN TESTS\nround(10 * grade(" in hidden
+    assert "seed=7" in hidden
+    otter = tool.notebook(tool.for_otter(name, 7))
+    raw = sources(otter, "raw")
+    assert [r.splitlines()[0] for r in raw][:2] == ["# ASSIGNMENT CONFIG", "# BEGIN QUESTION"]
+    tests = [source for source in sources(otter) if "BEGIN TEST CONFIG" in source]
+    total = sum(int(source.partition("points: ")[2].split()[0]) for source in tests)
+    scope: dict[str, Any] = {}
+    exec(f"{cell(name, '')}\n{cell(name, 'solution')}", scope)
+    for source in tests:
+        exec(source, scope)
+    kind = scope[tool.class_name(tool.solution(name))]
+    assert scope["grade"](kind, name, 7).possible == total
+
+
+def test_a_stale_notebook_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "COURSE", tmp_path)
+    monkeypatch.setattr("sys.argv", ["make_notebooks.py", "--check"])
+    assert tool.main() == 1
+    monkeypatch.setattr("sys.argv", ["make_notebooks.py"])
+    assert tool.main() == 0
+    monkeypatch.setattr("sys.argv", ["make_notebooks.py", "--check"])
+    assert tool.main() == 0
+    assert (ROOT / "tools" / "lessons").is_dir()

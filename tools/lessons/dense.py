@@ -1,0 +1,150 @@
+# %% [markdown]
+# # Dense: who moved this weight?
+#
+# A dense layer computes `Y = X W + b`. The loss is far away, at the end of the network, and yet
+# every weight must learn in which direction to move. In this notebook you write the backward pass
+# that tells it. At the end you will be able to say which sample pushed a weight, and how hard.
+
+# %%
+import numpy as np
+
+from phitodeep.layers import Layer, Param
+from phitodeep.teach import grade
+
+# %% [markdown]
+# ## The forward pass, with numbers
+#
+# Two samples with three features each enter, and two outputs leave. Each row is one sample, and
+# every row meets the same `W` and `b`.
+
+# %%
+X = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 3.0]])
+W = np.array([[1.0, 0.0], [2.0, -1.0], [0.0, 1.0]])
+b = np.array([0.5, 0.0])
+print(X @ W + b)
+
+# %% [markdown]
+# As formulas:
+#
+# {{forward}}
+#
+# ## What arrives, and what you return
+#
+# The layer after this one hands you `dY`. It has the shape of `Y`, and each of its numbers says
+# how much the loss grows if that number of `Y` grows by 1. From it, you compute three arrays:
+#
+# {{shapes}}
+#
+# **Predict first.** Suppose that the second sample has `dY[1] = [0, 0]`: nobody cares about its
+# output. Which rows of `dX` are 0? Does sample 1 still have a say in `dW`?
+#
+# ## The path
+#
+# One weight `W[i, j]` takes part in one product per sample: `X[n, i] * W[i, j]`, which is added to
+# `Y[n, j]`. Move the weight a little. By how much does `Y[n, j]` move? What arrives there? What do
+# you get if you add this up over all samples? Try it on paper, then open a line only if you need
+# it.
+#
+# {{path}}
+#
+# ## Your turn
+#
+# Write `backward`. Three rules hold for every layer: never write into `X` or `dY`; never divide by
+# the batch size, because the loss has done that already; and write each gradient into the array
+# that `self.grad_array` returns. Rank 3 counts too: `X` may have the shape `(N, T, D)`, so think
+# of all its rows as one long list.
+
+
+# %% solution
+class Dense(Layer):
+    """Y = X W + b on the last axis."""
+
+    W = Param(decay=True)
+    b = Param()
+
+    def __init__(self, units):
+        super().__init__()
+        self.units = units
+
+    def create(self, shape):
+        rng = np.random.default_rng(0)
+        self.W = rng.standard_normal((shape[-1], self.units)) * np.sqrt(2 / shape[-1])
+        self.b = np.zeros(self.units)
+        return (*shape[:-1], self.units)
+
+    def forward(self, X):
+        self.save_for_backward(X=X)
+        return X @ self.W + self.b
+
+    def backward(self, dY):
+        X = self.saved("X")
+        dW, db = self.grad_array("W"), self.grad_array("b")
+        # BEGIN SOLUTION
+        rows = X.reshape(-1, X.shape[-1])
+        d_rows = dY.reshape(-1, self.units)
+        dW[...] = rows.T @ d_rows
+        db[...] = d_rows.sum(axis=0)
+        return dY @ self.W.T
+        # END SOLUTION
+
+
+# %% grade
+grade(Dense, "dense", seed=0)
+
+# %% [markdown]
+# ## The aha: a batch is a sum of opinions
+#
+# Run one sample at a time and look at what each of them wants to do to `W`. Then compare the sum
+# with what the whole batch gives.
+
+# %%
+layer = Dense(2)
+layer.build((3,), dtype="float64")
+dY = np.array([[1.0, 0.0], [0.5, -1.0]])
+opinions = []
+for n in range(2):
+    layer.forward(X[n : n + 1])
+    layer.backward(dY[n : n + 1])
+    opinions.append(layer.grads["W"].copy())
+    print(f"sample {n} alone:\n{opinions[-1]}")
+layer.forward(X)
+layer.backward(dY)
+print(f"both together:\n{layer.grads['W']}")
+assert np.allclose(sum(opinions), layer.grads["W"])
+
+# %% [markdown]
+# `dW` of a batch is exactly the sum of what its samples say on their own. Each opinion is a
+# product: what went in (`X`) times what came back (`dY`). A weight whose input was 0 gets no
+# blame, however loud `dY` is. And if the learning rate should not depend on the batch size,
+# dividing is the job of the loss, which does it once, for all layers.
+#
+# ## Train with your layer
+#
+# Handwritten digits, and both dense layers are yours.
+
+# %%
+from phitodeep.data import load_mnist
+from phitodeep.layers import ReLU
+from phitodeep.model import SequentialBuilder
+
+X_train, y_train, X_test, y_test = load_mnist()
+X_train, X_test = X_train.reshape(len(X_train), -1), X_test.reshape(len(X_test), -1)
+model = (
+    SequentialBuilder(784, seed=0)
+    .add(Dense(32))
+    .add(ReLU())
+    .add(Dense(10))
+    .softmax()
+    .loss("categorical_cross_entropy")
+    .alpha(0.003)
+    .batch(32)
+    .epochs(3)
+    .build()
+)
+model.train(X_train[:2000], y_train[:2000], verbose=0)
+accuracy = np.mean(model.predict(X_test[:500]).argmax(axis=1) == y_test[:500])
+print(f"{accuracy:.0%} of 500 new digits are read correctly")
+
+# %% [markdown]
+# **One more question.** Delete `db` from your layer, or let it be 0. What can the network no
+# longer learn? Try it, and look at the accuracy.

@@ -1,0 +1,167 @@
+# %% [markdown]
+# # LSTM: time is depth
+#
+# A recurrent layer uses the same weights at every step. Unrolled over T steps, it is a network of
+# T layers, and the gradient has to pass through all of them. In this notebook you write one step
+# back in time. A loop that is given repeats it. Then you see why the cell state `c` exists: it is
+# a road on which gradients survive.
+
+# %%
+import numpy as np
+
+from phitodeep.layers import Layer, Param
+from phitodeep.teach import grade
+
+# %% [markdown]
+# ## The forward pass, with numbers
+#
+# Three gates between 0 and 1 decide what happens to the cell: `f` how much of the old `c` is kept,
+# `i` how much of the candidate `g` is written, and `o` how much of it is shown as `h`.
+
+# %%
+c_prev, i, f, g, o = 2.0, 0.5, 0.9, -1.0, 0.8
+c = f * c_prev + i * g
+print("c =", c, " h =", round(o * np.tanh(c), 3))
+
+# %% [markdown]
+# As formulas:
+#
+# {{forward a_t i_t f_t g_t o_t c_t h_t}}
+#
+# ## What arrives, and what you return
+#
+# At step t, `dh` arrives from two sides: from the output at this step, and from the next step.
+# `dc` arrives only from the next step. You return the gradient of the numbers before the gates
+# (`da`, all four gates side by side), and what the step before will receive: `dh_prev` and
+# `dc_prev`. The loop around it turns `da` into the gradients of the layer:
+#
+# {{shapes}}
+#
+# **Predict first.** `c` reaches the loss in two ways: through `h` at this step, and through the
+# next step. So `dc` at this step is a sum of two terms. Which of them has already arrived?
+#
+# ## The path
+#
+# {{path dc_t di_t df_t dg_t do_t da_i da_f da_g da_o da_t dh_prev dc_prev}}
+#
+# ## Your turn
+
+
+# %% solution
+def sigmoid(a):
+    return 1 / (1 + np.exp(-a))
+
+
+class LSTM(Layer):
+    """c = f c_prev + i g and h = o tanh(c), at each step of X (N, T, D); Y (N, T, H) is all h."""
+
+    Wx = Param(decay=True)
+    Wh = Param(decay=True)
+    b = Param()
+
+    def __init__(self, units):
+        super().__init__()
+        self.units = units
+
+    def create(self, shape):
+        T, D = shape
+        H, rng = self.units, np.random.default_rng(0)
+        self.Wx = rng.standard_normal((D, 4 * H)) / np.sqrt(D)
+        self.Wh = rng.standard_normal((H, 4 * H)) / np.sqrt(H)
+        self.b = np.zeros(4 * H)
+        return (T, H)
+
+    def forward(self, X):
+        N, T, _ = X.shape
+        h = c = np.zeros((N, self.units), X.dtype)
+        states, kept = [h], []
+        for t in range(T):
+            h, c, values = self.step(X[:, t], h, c)
+            states.append(h)
+            kept.append(values)
+        self.save_for_backward(X=X, states=states, kept=kept)
+        return np.stack(states[1:], axis=1)
+
+    def backward(self, dY):
+        X, states, kept = self.saved("X", "states", "kept")
+        N, T, D = X.shape
+        dh = dc = np.zeros((N, self.units), X.dtype)
+        da = np.zeros((N, T, 4 * self.units), X.dtype)
+        for t in reversed(range(T)):
+            da[:, t], dh, dc = self.step_back(dY[:, t] + dh, dc, kept[t])
+        rows = da.reshape(-1, 4 * self.units)
+        before = np.stack(states[:-1], axis=1).reshape(-1, self.units)
+        self.grad_array("Wx")[...] = X.reshape(-1, D).T @ rows
+        self.grad_array("Wh")[...] = before.T @ rows
+        self.grad_array("b")[...] = rows.sum(axis=0)
+        return da @ self.Wx.T
+
+    def step(self, x, h_prev, c_prev):
+        a_i, a_f, a_g, a_o = np.split(x @ self.Wx + h_prev @ self.Wh + self.b, 4, axis=-1)
+        i, f, g, o = sigmoid(a_i), sigmoid(a_f), np.tanh(a_g), sigmoid(a_o)
+        c = f * c_prev + i * g
+        tanh_c = np.tanh(c)
+        return o * tanh_c, c, (i, f, g, o, c_prev, tanh_c)
+
+    def step_back(self, dh, dc_later, values):
+        """Return da (N, 4H), dh_prev and dc_prev (N, H)."""
+        i, f, g, o, c_prev, tanh_c = values
+        # BEGIN SOLUTION
+        dc = dc_later + dh * o * (1 - tanh_c**2)
+        da_i = dc * g * i * (1 - i)
+        da_f = dc * c_prev * f * (1 - f)
+        da_g = dc * i * (1 - g**2)
+        da_o = dh * tanh_c * o * (1 - o)
+        da = np.concatenate([da_i, da_f, da_g, da_o], axis=-1)
+        return da, da @ self.Wh.T, dc * f
+        # END SOLUTION
+
+
+# %% grade
+grade(LSTM, "lstm", seed=0)
+
+# %% [markdown]
+# ## The aha: the forget gate is the length of the memory
+#
+# The gradient arrives only at the last of 20 steps. How much of it is left at the first step? We
+# compare a forget gate that is mostly closed with one that is open.
+
+# %%
+rng = np.random.default_rng(0)
+X = rng.standard_normal((1, 20, 3))
+for bias in (-1.0, 0.0, 4.0):
+    layer = LSTM(4)
+    layer.build((20, 3), dtype="float64")
+    layer.Wh = 0.1 * layer.Wh
+    layer.b[4:8] = bias  # the columns of the forget gate
+    Y = layer.forward(X)
+    dY = np.zeros_like(Y)
+    dY[:, -1] = 1
+    size = np.linalg.norm(layer.backward(dY)[0], axis=-1)
+    print(f"forget gate about {sigmoid(bias):.2f}: step 19 {size[19]:.1e}, step 0 {size[0]:.1e}")
+
+# %% [markdown]
+# At each step, `dc` is multiplied by `f`. With `f` about 0.27, twenty steps leave less than a
+# billionth of the gradient. With `f` about 0.98, they leave most of it. A deep network loses its
+# gradient layer by layer; a recurrent one loses it step by step, and the cell state is the way
+# around. This is why people start the bias of the forget gate at 1 or more.
+#
+# ## Train with your layer
+#
+# Did the first number of a sequence lie above 0? The answer is asked for only after 10 steps.
+
+# %%
+from phitodeep.model import SequentialBuilder
+
+X_train = rng.standard_normal((400, 10, 1))
+y_train = (X_train[:, 0, 0] > 0).astype(int)
+builder = SequentialBuilder(10, 1, seed=0).add(LSTM(8))
+builder = builder.permute(2, 1).select(-1).flatten().dense(1).sigmoid()  # only the last step
+model = builder.loss("binary_cross_entropy").alpha(0.02).batch(32).epochs(30).build()
+model.train(X_train, y_train, verbose=0)
+accuracy = np.mean((model.predict(X_train)[:, 0] > 0.5) == y_train)
+print(f"{accuracy:.0%} of the sequences are remembered")
+
+# %% [markdown]
+# **One more question.** Return `np.zeros_like(dc)` for `dc_prev`. The grader knows what you did.
+# How far back can the layer still learn?

@@ -1,0 +1,107 @@
+# %% [markdown]
+# # ReLU: a gate for gradients
+#
+# `Y = max(X, 0)` is the smallest layer there is. It has no weights, and its backward pass fits on
+# one line. Nevertheless it decides which parts of a network learn at all. In this notebook you
+# write that line, and then you watch a unit die.
+
+# %%
+import numpy as np
+
+from phitodeep.layers import Layer
+from phitodeep.teach import grade
+
+# %% [markdown]
+# ## The forward pass, with numbers
+
+# %%
+X = np.array([[2.0, -1.0, 0.5], [-3.0, 4.0, 0.0]])
+print(np.maximum(X, 0))
+
+# %% [markdown]
+# As a formula:
+#
+# {{forward}}
+#
+# ## What arrives, and what you return
+#
+# {{shapes}}
+#
+# **Predict first.** Take `x = -1`. Move it to -0.999: does `y` move? Take `x = 2` and move it to
+# 2.001: by how much does `y` move? The answer to these two questions is the whole backward pass.
+#
+# ## The path
+#
+# The chain rule is the same in every layer: what arrives, times what the layer did locally, is
+# what it passes on.
+#
+# {{path}}
+#
+# ## Your turn
+#
+# Which array do you need to remember from the forward pass: `X`, `Y`, or either? At `x = 0` there
+# are two one-sided slopes, 0 and 1. Everybody agrees to use 0.
+
+
+# %% solution
+class ReLU(Layer):
+    """Y = max(X, 0)."""
+
+    def forward(self, X):
+        self.save_for_backward(X=X)
+        return np.maximum(X, 0)
+
+    def backward(self, dY):
+        X = self.saved("X")
+        # BEGIN SOLUTION
+        return np.where(X > 0, dY, 0)
+        # END SOLUTION
+
+
+# %% grade
+grade(ReLU, "relu", seed=0)
+
+# %% [markdown]
+# ## The aha: a closed gate stays closed
+#
+# Four units see the same 200 points. Their biases are 1, 0, -2 and -6. We count for how many
+# points the gate of each unit is open, and how much gradient reaches it.
+
+# %%
+rng = np.random.default_rng(0)
+points = rng.standard_normal((200, 2))
+W = rng.standard_normal((2, 4)) * 0.8
+bias = np.array([1.0, 0.0, -2.0, -6.0])
+layer = ReLU()
+Y = layer.forward(points @ W + bias)
+dA = layer.backward(np.ones_like(Y))
+dW = points.T @ dA
+print("open for", (Y > 0).sum(axis=0), "of 200 points")
+print("length of dW", np.linalg.norm(dW, axis=0).round(2))
+assert not dW[:, 3].any()
+
+# %% [markdown]
+# The last unit is dead. Its gate is closed for every point, so `dW` is exactly 0, so the weights
+# never move, so the gate stays closed. It will not recover, however long you train. A gradient of
+# 0 is not a small gradient: nothing that comes after can make it larger. A learning rate that is
+# too high can do this to a healthy unit in one step.
+#
+# ## Train with your layer
+#
+# Two moons, which no straight line can separate: without the gates, this network could only draw
+# one.
+
+# %%
+from phitodeep.data import make_moons
+from phitodeep.model import SequentialBuilder
+
+X_train, y_train = make_moons(n=200, noise=0.1, seed=0)
+builder = SequentialBuilder(2, seed=0).dense(16).add(ReLU()).dense(16).add(ReLU()).dense(1)
+model = builder.sigmoid().loss("binary_cross_entropy").alpha(0.01).batch(32).epochs(40).build()
+model.train(X_train, y_train, verbose=0)
+accuracy = np.mean((model.predict(X_train)[:, 0] > 0.5) == y_train)
+print(f"{accuracy:.0%} of the points are on the right side")
+
+# %% [markdown]
+# **One more question.** Train with `.alpha(1.0)`. Is anything left to learn afterwards? Look at
+# the gates.
