@@ -17,6 +17,7 @@ SCRIPTS = (
     "terms",
     "dom",
     "words",
+    "colours",
     "tiles",
     "timeline",
     "marks",

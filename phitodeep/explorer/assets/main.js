@@ -8,7 +8,7 @@ import { Choices } from "./choices.js";
 import { Lanes } from "./lanes.js";
 import { Stage } from "./stage.js";
 import { Inspector } from "./inspector.js";
-import { colours } from "./tiles.js";
+import { colours } from "./colours.js";
 import { Player } from "./player.js";
 import { Dialogs } from "./dialogs.js";
 import { Keys } from "./keys.js";

@@ -3,6 +3,7 @@
 import { Reduced, product } from "./tensor.js";
 import { count, make, shapeOf, shown, symbol } from "./dom.js";
 
+const EDGE = 3; // pixels around a picture, for the frames of cells at its edge
 const SIDE = 64; // cells of a block along each axis; beyond it, the largest of several is shown
 const GAP = 4; // pixels between blocks
 const BLOCKS = { across: 12, down: 8 }; // blocks
@@ -161,32 +162,6 @@ export class Layout {
   }
 }
 
-// --- colours ---------------------------------------------------------------------------------------
-
-// Orange for positive numbers and blue for negative ones, stronger for larger ones.
-export function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const read = (name) => rgb(style.getPropertyValue(name));
-  const [zero, plus, minus, odd] = ["--zero", "--plus", "--minus", "--odd"].map(read);
-  const ink = style.getPropertyValue("--ink").trim();
-  const paper = style.getPropertyValue("--paper").trim();
-  return {
-    ink,
-    paper,
-    of(value, scale) {
-      if (!Number.isFinite(value)) return `rgb(${odd})`;
-      const part = scale > 0 ? Math.min(1, Math.abs(value) / scale) ** 0.7 : 0;
-      const end = value < 0 ? minus : plus;
-      return `rgb(${zero.map((from, k) => Math.round(from + (end[k] - from) * part))})`;
-    },
-  };
-}
-
-function rgb(hex) {
-  const digits = hex.trim().slice(1);
-  return [0, 2, 4].map((k) => Number.parseInt(digits.slice(k, k + 2), 16));
-}
-
 // --- the picture -----------------------------------------------------------------------------------
 
 // A figure of one array, with a caption. `listen` receives (what, cell) for "hover", "choose" and
@@ -223,8 +198,8 @@ export class Tile {
     this.layout = new Layout(tensor, this.hints, this.box, this.marks.ring ?? centre);
     const { layout } = this;
     this.ink = ink;
-    this.canvas.style.width = `${layout.width}px`;
-    this.canvas.style.height = `${layout.height}px`;
+    this.canvas.style.width = `${layout.width + 2 * EDGE}px`;
+    this.canvas.style.height = `${layout.height + 2 * EDGE}px`;
     this.plain = make("canvas"); // the cells without marks
     this.drawCells(this.scaled(this.plain));
     this.scaled(this.canvas);
@@ -236,10 +211,10 @@ export class Tile {
   // Give a canvas the pixels that the screen has for the picture.
   scaled(canvas) {
     const scale = window.devicePixelRatio || 1;
-    canvas.width = Math.ceil(this.layout.width * scale);
-    canvas.height = Math.ceil(this.layout.height * scale);
+    canvas.width = Math.ceil((this.layout.width + 2 * EDGE) * scale);
+    canvas.height = Math.ceil((this.layout.height + 2 * EDGE) * scale);
     const context = canvas.getContext("2d");
-    context.scale(scale, scale);
+    context.setTransform(scale, 0, 0, scale, EDGE * scale, EDGE * scale);
     return context;
   }
 
@@ -304,8 +279,8 @@ export class Tile {
     const context = this.canvas.getContext("2d");
     const scale = window.devicePixelRatio || 1;
     const [across, down] = [this.plain.width / scale, this.plain.height / scale];
-    context.clearRect(0, 0, across, down);
-    context.drawImage(this.plain, 0, 0, across, down);
+    context.clearRect(-EDGE, -EDGE, across, down);
+    context.drawImage(this.plain, -EDGE, -EDGE, across, down);
     const { least: size, wide, tall } = this.layout;
     const marked = [...this.marks.weak, ...this.marks.strong];
     if (marked.length) this.fade(context, marked);
@@ -345,7 +320,8 @@ export class Tile {
   point(event, what) {
     if (!this.layout) return;
     const box = this.canvas.getBoundingClientRect();
-    const cell = this.layout.cellAt(event.clientX - box.left, event.clientY - box.top);
+    const [x, y] = [event.clientX - box.left - EDGE, event.clientY - box.top - EDGE];
+    const cell = this.layout.cellAt(x, y);
     if (cell) this.tell(what, cell); // between blocks, the last cell stays
   }
 
