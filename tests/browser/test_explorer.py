@@ -17,7 +17,7 @@ Open = Callable[..., Explorer]
 
 ARRAYS = {
     "moons": ["0.forward.Y", "4.backward.dW", "2.backward.dX", "loss.backward.dP"],
-    "digits": ["1.backward.dW", "3.forward.Y", "2.backward.dX", "loss.backward.dP"],
+    "digits": ["1.backward.dW", "1.forward.XW", "3.forward.Y", "3.backward.dX", "loss.backward.dP"],
     "cnn": ["0.forward.Y", "0.backward.dW", "5.forward.Y", "5.backward.dX", "2.backward.dX"],
     "lstm": [
         "1.backward.dWh",

@@ -254,9 +254,11 @@ export class Tile {
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.fillStyle = part > 0.55 ? this.ink.paper : this.ink.ink;
-    context.font = `${Math.min(12, size / 3.8)}px system-ui, sans-serif`;
     const text = shown(value, 2);
-    if (size >= 34 && context.measureText(text).width < wide - 4) {
+    context.font = "12px system-ui, sans-serif";
+    const height = Math.min(12, (12 * (wide - 6)) / context.measureText(text).width);
+    if (size >= 34 && height >= 8) {
+      context.font = `${height}px system-ui, sans-serif`;
       context.fillText(text, ...middle);
     } else if (part > 0.04) {
       context.font = `${Math.min(14, size * 0.75)}px system-ui, sans-serif`;
