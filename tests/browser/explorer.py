@@ -129,9 +129,9 @@ class Explorer:
 
     @property
     def shown(self) -> Shown:
-        name, cell, value = re.fullmatch(
-            r"(.+)\[([\d, ]*)\] = (\S.*)", self.text("#inspector h2")
-        ).groups()  # type: ignore[union-attr]
+        match = re.fullmatch(r"(.+)\[([\d, ]*)\] = (\S.*)", self.text("#inspector h2"))
+        assert match, self.text("#inspector")
+        name, cell, value = match.groups()
         where = self.text("#inspector .where")
         layer, _, t = where.partition(", at step t = ")
         indices = tuple(int(k) for k in cell.split(", ") if k)

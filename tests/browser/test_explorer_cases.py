@@ -208,7 +208,7 @@ def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone: Explorer) -> None
     page, moment = phone.page, phone.moment
     tile = page.locator("#picture [data-array=X] canvas")
     tile.scroll_into_view_if_needed()
-    spot = {"x": 10, "y": 10}
+    spot: Any = {"x": 10, "y": 10}
     page.evaluate("window.scrollBy(0, 200)")
     tile.tap(position=spot)
     assert phone.moment == moment
