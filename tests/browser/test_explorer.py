@@ -1,4 +1,7 @@
-"""The explorer in a real browser: what it shows is what Python has, by mouse, keys and touch."""
+"""The explorer in a real browser: what it shows is what Python has, by mouse, keys and touch.
+
+Long because all tests share the files of five models, which take seconds to make.
+"""
 
 from __future__ import annotations
 
