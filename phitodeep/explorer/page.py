@@ -17,6 +17,7 @@ SCRIPTS = (
     "dom",
     "words",
     "layout",
+    "colours",
     "tiles",
     "timeline",
     "marks",

@@ -23,7 +23,9 @@ FRESH = np.random.default_rng
 
 def number(text: str) -> float:
     """A number as the page writes it, such as "−1.2 × 10⁻⁵"."""
-    text = text.translate(RAISED).replace("−", "-").replace(" × 10", "e").replace("∞", "inf")
+    text = (
+        text.translate(RAISED).replace("\u2212", "-").replace(" \u00d7 10", "e").replace("∞", "inf")
+    )
     return float(text)
 
 
@@ -50,7 +52,9 @@ def cnn() -> Trace:
     X, y = rng.random((3, 12, 12, 1)), rng.integers(0, 4, 3)
     start = SequentialBuilder(12, 12, 1, seed=0).dtype("float64")
     model = start.conv2d(3, 3, stride=2).relu().max_pool2d(2).flatten().dense(4).softmax()
-    return model.loss("categorical_cross_entropy").optimizer(Adam(0.01)).build().trace(X, np.eye(4)[y])
+    return (
+        model.loss("categorical_cross_entropy").optimizer(Adam(0.01)).build().trace(X, np.eye(4)[y])
+    )
 
 
 def lstm() -> Trace:
@@ -125,9 +129,9 @@ class Explorer:
 
     @property
     def shown(self) -> Shown:
-        name, cell, value = re.fullmatch(
-            r"(.+)\[([\d, ]*)\] = (\S.*)", self.text("#inspector h2")
-        ).groups()  # type: ignore[union-attr]
+        match = re.fullmatch(r"(.+)\[([\d, ]*)\] = (\S.*)", self.text("#inspector h2"))
+        assert match, self.text("#inspector")
+        name, cell, value = match.groups()
         where = self.text("#inspector .where")
         layer, _, t = where.partition(", at step t = ")
         indices = tuple(int(k) for k in cell.split(", ") if k)

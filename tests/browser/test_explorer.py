@@ -1,4 +1,7 @@
-"""The explorer in a real browser: what it shows is what Python has, by mouse, keys and touch."""
+"""The explorer in a real browser: what it shows is what Python has, by mouse, keys and touch.
+
+Long because all tests share the files of five models, which take seconds to make.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,15 @@ Open = Callable[..., Explorer]
 
 ARRAYS = {
     "moons": ["0.forward.Y", "4.backward.dW", "2.backward.dX", "loss.backward.dP"],
-    "digits": ["1.backward.dW", "3.forward.Y", "2.backward.dX", "loss.backward.dP"],
+    "digits": ["1.backward.dW", "1.forward.XW", "3.forward.Y", "3.backward.dX", "loss.backward.dP"],
     "cnn": ["0.forward.Y", "0.backward.dW", "5.forward.Y", "5.backward.dX", "2.backward.dX"],
-    "lstm": ["1.backward.dWh", "1.forward.c_t", "1.backward.dh_t", "1.backward.dX", "0.backward.dW"],
+    "lstm": [
+        "1.backward.dWh",
+        "1.forward.c_t",
+        "1.backward.dh_t",
+        "1.backward.dX",
+        "0.backward.dW",
+    ],
     "gpt": [
         "2.layers.0.layers.1.backward.dWqkv",
         "2.layers.0.layers.1.backward.dS",
@@ -181,15 +190,13 @@ def order(name: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "still"), [("moons", False), ("digits", True)])
-def test_play_goes_through_all_layers_in_true_order(
-    explorer: Open, name: str, still: bool
-) -> None:
+def test_play_goes_through_all_layers_in_true_order(explorer: Open, name: str, still: bool) -> None:
     seen = explorer(name, still=still)
     page = seen.page
     page.clock.install()
     seen.press("f")
     page.locator("#play").click()
-    met = []
+    met: list[str] = []
     for _ in range(60):
         if not met or met[-1] != seen.moment:
             met.append(seen.moment)
@@ -336,17 +343,24 @@ def test_another_weight_changes_the_loss_as_it_says(explorer: Open, name: str, k
         assert true == pytest.approx(moved, rel=6e-3, abs=1e-9)
 
 
-@pytest.mark.parametrize(("name", "key"), [("moons", "0.dW"), ("cnn", "0.dW"), ("gpt", "3.dX")])
+@pytest.mark.parametrize(
+    ("name", "key"), [("moons", "0.dW"), ("cnn", "0.dW"), ("gpt", "2.layers.0.layers.1.dWqkv")]
+)
 def test_paths_add_up(explorer: Open, name: str, key: str) -> None:
     seen = explorer(name)
     seen.find(key)
-    path, symbol = key.split(".")
+    path, _, symbol = key.rpartition(".")
     seen.page.get_by_text("The strongest paths to the loss").click()
     shown = [number(t) for t in seen.page.locator(".paths > li > b").all_text_contents()]
     total = number(seen.page.locator(".paths + .total b").text_content() or "")
     wanted = traced(name)[f"{path}.backward.{symbol}"].array[seen.shown.cell]
     assert total == pytest.approx(wanted, rel=6e-6)
     assert sum(shown) == pytest.approx(wanted, rel=0, abs=6e-3 * sum(map(abs, shown)))
+    assert seen.page.evaluate("aside => aside.scrollWidth <= aside.clientWidth", aside(seen))
+
+
+def aside(seen: Explorer) -> Any:
+    return seen.page.locator("aside").element_handle()
 
 
 def test_two_traces(explorer: Open, tmp_path: Path) -> None:
@@ -406,6 +420,13 @@ def test_nothing_overlaps_and_nothing_is_a_barrier(
         assert overlaps(page) == [], key
         if k in (1, 5):
             assert axe(page) == [], key
+    if size == "desktop":
+        page.set_viewport_size({"width": 820, "height": 800})
+        page.wait_for_timeout(50)
+        assert overlaps(page) == []
+        assert page.locator("h1").evaluate("(title) => title.offsetHeight") < 40
     if still:
-        durations = "[...document.querySelectorAll('*')].map(e => getComputedStyle(e).transitionDuration)"
+        durations = (
+            "[...document.querySelectorAll('*')].map(e => getComputedStyle(e).transitionDuration)"
+        )
         assert set(page.evaluate(durations)) == {"0s"}

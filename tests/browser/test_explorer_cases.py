@@ -83,7 +83,7 @@ CASES: dict[str, Callable[[], Trace]] = {
     "deep containers": lambda: trained(
         (3, 4), L.TimeDistributed(L.Parallel(L.Residual(L.Dense(4)), L.Dense(2))), L.Dense(2)
     ),
-    "both directions": lambda: trained((2, 3), L.Bidirectional(L.GRU(2)), L.Dense(2)),
+    "both directions": lambda: trained((2, 3), L.Bidirectional(L.RNN(2)), L.Dense(2)),
     "a share": lambda: moons().by_sample(3),
 }
 
@@ -141,7 +141,9 @@ def test_one_sample_is_in_view(page_of: Callable[..., Page], tmp_path: Path) -> 
     assert 33 in cells
 
 
-def test_a_reduced_array_says_what_is_left_out(page_of: Callable[..., Page], tmp_path: Path) -> None:
+def test_a_reduced_array_says_what_is_left_out(
+    page_of: Callable[..., Page], tmp_path: Path
+) -> None:
     trace = CASES["arrays too large for the file"]()
     trace.save(tmp_path / "step.html")
     seen = Explorer(page_of(tmp_path / "step.html"))
@@ -206,7 +208,7 @@ def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone: Explorer) -> None
     page, moment = phone.page, phone.moment
     tile = page.locator("#picture [data-array=X] canvas")
     tile.scroll_into_view_if_needed()
-    spot = {"x": 10, "y": 10}
+    spot: Any = {"x": 10, "y": 10}
     page.evaluate("window.scrollBy(0, 200)")
     tile.tap(position=spot)
     assert phone.moment == moment
@@ -245,5 +247,7 @@ def test_a_swipe_changes_the_layer(phone: Explorer) -> None:
     page.wait_for_function("document.getElementById('scrub').value === '0'")
     assert phone.moment == "forward: the model, X"
     page.evaluate(swipe % 9)
-    page.wait_for_function("document.querySelector('.unit.current b')?.textContent.startsWith('Binary')")
+    page.wait_for_function(
+        "document.querySelector('.unit.current b')?.textContent.startsWith('Binary')"
+    )
     assert phone.moment.startswith("loss")

@@ -12,12 +12,12 @@ export class Dialogs {
   // The numbers of an array as a table.
   table(ref) {
     const { app } = this;
-    const tensor = ref.update
+    const tensor = ref.change
       ? app.change(ref.path, ref.symbol)
       : app.tensor(ref.path, ref.symbol, ref.t ?? null);
     if (!tensor) return;
     const round = ref.t === null || ref.t === undefined ? "" : `, at step t = ${ref.t}`;
-    const name = `${ref.update ? "Δ" : ""}${ref.symbol}`;
+    const name = `${ref.change ? "Δ" : ""}${ref.symbol}`;
     this.numbers(name, tensor, ref.cell, `${round}: ${layerName(app.doc, ref.path)}`);
   }
 

@@ -161,6 +161,7 @@ export class Extras {
       );
       for (let j = 0; j < n; j++) found.data[i * n + j] = slopes.at([...row, j]);
     }
+    if (!found.data.every(Number.isFinite)) return null;
     const tile = new Tile({
       ref: { path: moment.path, symbol: "J", t: null },
       name: "J",

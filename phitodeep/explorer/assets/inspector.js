@@ -49,7 +49,7 @@ export class Inspector {
     const { app } = this;
     if (!ref)
       return [make("p", { class: "soft" }, "Point at a cell to see where its number comes from.")];
-    const tensor = ref.update
+    const tensor = ref.change
       ? app.change(ref.path, ref.symbol)
       : app.pass.get(ref.path).find(ref.symbol, ref.t ?? null);
     const foot = kept ? this.foot(ref) : make("p", { class: "soft hint" }, HINT());
@@ -336,7 +336,7 @@ export class Inspector {
         "button",
         { type: "button", click: () => app.dialogs.table(ref) },
         "Table of ",
-        symbol(ref.symbol),
+        symbol(ref.change ? `Δ${ref.symbol}` : ref.symbol),
       ),
       " ",
       app.past.length ? make("button", { type: "button", click: () => app.back() }, "Back") : null,

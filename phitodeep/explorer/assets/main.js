@@ -9,7 +9,7 @@ import { Gallery } from "./gallery.js";
 import { Lanes } from "./lanes.js";
 import { Stage } from "./stage.js";
 import { Inspector } from "./inspector.js";
-import { colours } from "./tiles.js";
+import { colours } from "./colours.js";
 import { Player } from "./player.js";
 import { Dialogs } from "./dialogs.js";
 import { Keys } from "./keys.js";
@@ -58,6 +58,10 @@ class App {
     this.player = new Player(this);
     this.dialogs = new Dialogs(this);
     this.keys = new Keys(this);
+    const header = document.querySelector("header");
+    const room = () =>
+      document.documentElement.style.setProperty("--header", `${header.offsetHeight}px`);
+    new ResizeObserver(room).observe(header);
     this.go(this.begin());
   }
 
@@ -177,7 +181,7 @@ class App {
     data?.forEach((v, k) => {
       if (Math.abs(v) > Math.abs(data[best])) best = k;
     });
-    return { path, symbol, t, cell: cellOf(shape, best), update, reduced };
+    return { path, symbol, t, cell: cellOf(shape, best), update, change: update, reduced };
   }
 
   containerOf(path) {
@@ -262,12 +266,14 @@ class App {
 
   // What a tile calls: a tap shows a cell as pointing does, and a second one chooses it.
   listener(ref, direction) {
+    const change = direction === "change"; // and not the parameter that it changes
+    const kind = { change, update: change || direction === "update" };
     return (what, cell, reduced = false) => {
-      const own = cell && { t: null, ...ref, cell, update: direction === "update", reduced };
+      const own = cell && { t: null, ...ref, cell, ...kind, reduced };
       if (what === "table") this.dialogs.table(own);
       else if (what === "hover" || (what === "tap" && !same(own, this.hovered))) this.point(own);
       else if (what === "leave") this.point(null);
-      else if (direction === "result" || direction === "update") this.choose(own);
+      else if (direction === "result" || kind.update) this.choose(own);
       else this.follow(own);
     };
   }

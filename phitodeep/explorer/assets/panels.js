@@ -27,8 +27,8 @@ export function reducedParts(app, ref, tensor) {
     );
   return [
     make("p", { class: "where" }, layerName(app.doc, ref.path)),
-    make("h2", { tabindex: "-1" }, symbol(ref.symbol)),
-    make("p", {}, meaning(app.pass, ref, ref.update ? "update" : undefined)),
+    make("h2", { tabindex: "-1" }, symbol(ref.change ? `Δ${ref.symbol}` : ref.symbol)),
+    make("p", {}, meaning(app.pass, ref, ref.change ? "update" : undefined)),
     make(
       "p",
       { class: "soft" },

@@ -166,7 +166,7 @@ export class Stage {
       words: "what the optimizer adds",
       box,
       hints: app.hints(path, name),
-      listen: app.listener({ path, symbol: name }, "update"),
+      listen: app.listener({ path, symbol: name }, "change"),
     });
     this.tiles.push(change);
     return [...figures, change.element];

@@ -3,33 +3,7 @@
 import { Layout } from "./layout.js";
 import { count, make, shapeOf, shown, symbol } from "./dom.js";
 
-// --- colours ---------------------------------------------------------------------------------------
-
-// Orange for positive numbers and blue for negative ones, stronger for larger ones.
-export function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const read = (name) => rgb(style.getPropertyValue(name));
-  const [zero, plus, minus, odd] = ["--zero", "--plus", "--minus", "--odd"].map(read);
-  const ink = style.getPropertyValue("--ink").trim();
-  const paper = style.getPropertyValue("--paper").trim();
-  return {
-    ink,
-    paper,
-    of(value, scale) {
-      if (!Number.isFinite(value)) return `rgb(${odd})`;
-      const part = scale > 0 ? Math.min(1, Math.abs(value) / scale) ** 0.7 : 0;
-      const end = value < 0 ? minus : plus;
-      return `rgb(${zero.map((from, k) => Math.round(from + (end[k] - from) * part))})`;
-    },
-  };
-}
-
-function rgb(hex) {
-  const digits = hex.trim().slice(1);
-  return [0, 2, 4].map((k) => Number.parseInt(digits.slice(k, k + 2), 16));
-}
-
-// --- the picture -----------------------------------------------------------------------------------
+const EDGE = 3; // pixels around a picture, for the frames of cells at its edge
 
 // A figure of one array, with a caption. `listen` receives (what, cell) for "hover", "choose" and
 // "leave"; the figure has one place in the order of Tab, and the arrow keys move between its cells.
@@ -65,8 +39,8 @@ export class Tile {
     this.layout = new Layout(tensor, this.hints, this.box, this.marks.ring ?? centre);
     const { layout } = this;
     this.ink = ink;
-    this.canvas.style.width = `${layout.width}px`;
-    this.canvas.style.height = `${layout.height}px`;
+    this.canvas.style.width = `${layout.width + 2 * EDGE}px`;
+    this.canvas.style.height = `${layout.height + 2 * EDGE}px`;
     this.plain = make("canvas"); // the cells without marks
     this.drawCells(this.scaled(this.plain));
     this.scaled(this.canvas);
@@ -78,10 +52,10 @@ export class Tile {
   // Give a canvas the pixels that the screen has for the picture.
   scaled(canvas) {
     const scale = window.devicePixelRatio || 1;
-    canvas.width = Math.ceil(this.layout.width * scale);
-    canvas.height = Math.ceil(this.layout.height * scale);
+    canvas.width = Math.ceil((this.layout.width + 2 * EDGE) * scale);
+    canvas.height = Math.ceil((this.layout.height + 2 * EDGE) * scale);
     const context = canvas.getContext("2d");
-    context.scale(scale, scale);
+    context.setTransform(scale, 0, 0, scale, EDGE * scale, EDGE * scale);
     return context;
   }
 
@@ -146,9 +120,11 @@ export class Tile {
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.fillStyle = part > 0.55 ? this.ink.paper : this.ink.ink;
-    context.font = `${Math.min(12, size / 3.8)}px system-ui, sans-serif`;
     const text = shown(value, 2);
-    if (size >= 34 && context.measureText(text).width < wide - 4) {
+    context.font = "12px system-ui, sans-serif";
+    const height = Math.min(12, (12 * (wide - 6)) / context.measureText(text).width);
+    if (size >= 34 && height >= 8) {
+      context.font = `${height}px system-ui, sans-serif`;
       context.fillText(text, ...middle);
     } else if (part > 0.04) {
       context.font = `${Math.min(14, size * 0.75)}px system-ui, sans-serif`;
@@ -172,8 +148,8 @@ export class Tile {
     const context = this.canvas.getContext("2d");
     const scale = window.devicePixelRatio || 1;
     const [across, down] = [this.plain.width / scale, this.plain.height / scale];
-    context.clearRect(0, 0, across, down);
-    context.drawImage(this.plain, 0, 0, across, down);
+    context.clearRect(-EDGE, -EDGE, across, down);
+    context.drawImage(this.plain, -EDGE, -EDGE, across, down);
     const { least: size, wide, tall } = this.layout;
     const marked = [...this.marks.weak, ...this.marks.strong];
     if (marked.length) this.fade(context, marked);
@@ -213,7 +189,8 @@ export class Tile {
   point(event, what) {
     if (!this.layout) return;
     const box = this.canvas.getBoundingClientRect();
-    const cell = this.layout.cellAt(event.clientX - box.left, event.clientY - box.top);
+    const [x, y] = [event.clientX - box.left - EDGE, event.clientY - box.top - EDGE];
+    const cell = this.layout.cellAt(x, y);
     if (cell) this.tell(what, cell); // between blocks, the last cell stays
   }
 
