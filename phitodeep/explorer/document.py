@@ -296,7 +296,7 @@ def in_full(value: Any) -> bool:
 def about(thing: Any) -> str:
     """The first sentence of a class's docstring, if it has one of its own."""
     doc = inspect.cleandoc(vars(type(thing)).get("__doc__") or "")
-    return " ".join(doc.partition("\n\n")[0].split())
+    return " ".join(doc.partition("\n\n")[0].replace("`", "").split())
 
 
 KINDS = {Let, Arrange, Join, Sum, Max, Carry, Through}

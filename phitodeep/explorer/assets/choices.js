@@ -25,6 +25,7 @@ export class Choices {
 
   choose() {
     const { samples, views } = this.app.parts;
+    document.activeElement.closest("select")?.blur(); // so that the keys work
     this.view = views.value;
     this.sample = samples.value === "" ? null : Number(samples.value);
     const { sample } = this;

@@ -9,6 +9,7 @@ import {
   isGradientOfParameter,
   layerName,
   meaning,
+  nameOf,
   neighbour,
   place,
 } from "./words.js";
@@ -73,10 +74,17 @@ export class Inspector {
         "h2",
         { tabindex: "-1" },
         symbol(ref.symbol),
-        `[${ref.cell.join(", ")}] = `,
+        ref.cell.length ? `[${ref.cell.join(", ")}] = ` : " = ",
         make("b", { class: value < 0 ? "minus" : "plus" }, shown(value)),
       ),
       this.compared(ref),
+      ref.from
+        ? make(
+            "p",
+            { class: "soft" },
+            `the same number as ${nameOf(ref.from)} of ${layerName(app.doc, ref.from.path)}, where you came from`,
+          )
+        : null,
       make("p", { class: "meaning" }, share + meaning(app.pass, ref)),
       step && !["given", "arrange"].includes(step.kind) ? formulaOf(step) : null,
     ];
@@ -110,8 +118,10 @@ export class Inspector {
     if (!terms.length) return make("div", {}, this.given(ref, step));
     if (terms.length === 1 && ["arrange", "carry", "join", "through", "given"].includes(kind))
       return this.same(terms[0], step);
+    if (terms.length > 1 && terms.every(({ value }) => value === 0))
+      return make("p", {}, `All ${terms.length} terms are 0.`);
     const top = Math.abs(terms[0].value) || 1;
-    const most = Math.min(MOST, Math.max(1, terms.filter(({ value }) => value !== 0).length));
+    const most = Math.min(MOST, terms.filter(({ value }) => value !== 0).length || 1);
     const first = terms.slice(0, most);
     const rest = terms.slice(most);
     const others = rest.reduce((sum, term) => sum + term.value, 0);
@@ -123,7 +133,7 @@ export class Inspector {
     const against = terms[0].value * total < 0 ? ", and pulls the other way" : "";
     const who = place(terms[0].at);
     const sentence =
-      terms.length > 1 && who && total !== 0
+      terms.length > 1 && who && total !== 0 && this.app.sample === null
         ? make(
             "p",
             {},

@@ -58,7 +58,7 @@ export class Lanes {
           make(
             "div",
             { class: "joined", title: note },
-            make("span", {}, "one pass in training"),
+            make("span", {}, "joined in training"),
             units[k],
             units[++k],
           ),

@@ -63,6 +63,7 @@ class App {
       document.documentElement.style.setProperty("--header", `${header.offsetHeight}px`);
     new ResizeObserver(room).observe(header);
     this.go(this.begin());
+    this.player.fresh = true;
   }
 
   // The last gradient of a matrix of weights before the loss: what the page is about.
@@ -155,7 +156,7 @@ class App {
   // --- moments ---------------------------------------------------------------------------------
 
   go(k, { keep = false, playing = false } = {}) {
-    if (!playing) this.player.pause();
+    if (!playing) this.player.moved();
     this.inspector.forget();
     this.at = Math.max(0, Math.min(this.moments.length - 1, k));
     this.moment = this.moments[this.at];
@@ -243,7 +244,7 @@ class App {
         (m) => m.path === path && m.symbol === symbol && m.t === t && m.direction !== "update",
       );
     }
-    this.selected = { ...last, t: last.t ?? null };
+    this.selected = { ...last, t: last.t ?? null, from: last === ref ? null : ref };
     if (at >= 0) this.go(at, { keep: true });
     else this.focus();
     this.land(from);

@@ -153,7 +153,7 @@ export class Nudge {
         )
         .join(" ");
     const [x, y] = this.at([0, before]);
-    this.plot.innerHTML = `<svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="The loss as this weight moves, and the straight line that its gradient predicts"><polyline class="true" points="${draw(points)}"/><polyline class="predicted" points="${draw(line)}"/><circle class="now" cx="${x}" cy="${y}" r="4"/><circle class="moved" r="4"/><text x="2" y="10">${shown(high, 3)}</text><text x="2" y="${HEIGHT - 2}">${shown(low, 3)}</text></svg><p class="soft"><i class="true"></i> the true loss <i class="predicted"></i> what the gradient predicts</p>`;
+    this.plot.innerHTML = `<svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="The loss as this weight moves, and the straight line that its gradient predicts"><polyline class="true" points="${draw(points)}"/><polyline class="predicted" points="${draw(line)}"/><circle class="now" cx="${x}" cy="${y}" r="4"/><circle class="moved" r="4"/><text x="${WIDTH - 2}" y="10">${shown(high, 5)}</text><text x="${WIDTH - 2}" y="${HEIGHT - 2}">${shown(low, 5)}</text></svg><p class="soft"><i class="true"></i> the true loss <i class="predicted"></i> what the gradient predicts</p>`;
     this.dot(this.delta, this.loss(this.delta));
   }
 
@@ -169,7 +169,7 @@ export class Nudge {
     const name = `d${this.name}`;
     const moves =
       step === undefined
-        ? ""
+        ? " What this step adds is not in this file: of so large an array, it has only the largest changes."
         : ` Other optimizers decide for themselves how far: in this step, ${this.app.doc.optimizer.name} adds ${signed(step, 3)}.`;
     return make(
       "p",

@@ -8,6 +8,8 @@ export class Player {
   constructor(app) {
     this.app = app;
     this.playing = null;
+    this.fresh = true; // nobody has moved yet
+    app.parts.pace.addEventListener("change", () => app.parts.pace.blur()); // so that the keys work
     const { segments, scrub } = this.app.parts;
     const parts = PHASES.map((phase) => {
       const own = this.app.stretches.map((s, k) => [s, k]).filter(([s]) => s.phase === phase);
@@ -58,7 +60,7 @@ export class Player {
 
   play() {
     if (this.playing) return this.pause();
-    const again = this.app.at === this.app.moments.length - 1;
+    const again = this.fresh || this.app.at === this.app.moments.length - 1;
     if (again) this.app.go(0);
     this.app.parts.play.textContent = "Pause";
     const next = () => {
@@ -76,6 +78,12 @@ export class Player {
   get pace() {
     const pace = Number(this.app.parts.pace.value);
     return this.app.still ? Math.max(1000, pace) : pace;
+  }
+
+  // The reader went somewhere: playing goes on from there, not from the beginning.
+  moved() {
+    this.fresh = false;
+    this.pause();
   }
 
   pause() {

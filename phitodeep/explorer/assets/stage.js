@@ -3,7 +3,7 @@
 import { Tile } from "./tiles.js";
 import { Extras } from "./extras.js";
 import { make, shown, symbol } from "./dom.js";
-import { layerName, meaning, roleOf } from "./words.js";
+import { isGradientOfParameter, layerName, meaning, roleOf } from "./words.js";
 
 const BOX = { width: 330, height: 250, cell: 44 };
 
@@ -37,9 +37,18 @@ export class Stage {
     const name_ = phase === "update" ? `${doc.optimizer.name}: ` : "";
     const parts = [make("h2", {}, `${where} ${layerName(doc, path)}`, " ", ...round)];
     if (path && about) parts.push(make("p", { class: "about" }, name_ + about));
-    if (phase === "backward") parts.push(rule(), formula);
+    if (phase === "backward") parts.push(this.rule(path, name), formula);
     else parts.push(formula);
     return parts;
+  }
+
+  // The chain rule, as every layer applies it.
+  rule(path, name) {
+    const own = isGradientOfParameter(this.app.pass.get(path), name);
+    const [text, end] = own
+      ? ["For its own weights: what arrives × what it had received = ", "their slopes"]
+      : ["On the way back, each layer: what arrives × its local slope = ", "what it passes on"];
+    return make("p", { class: "rule" }, text, make("b", {}, end));
   }
 
   without(phase, name) {
@@ -72,6 +81,7 @@ export class Stage {
   // How large each of several pictures may be, so that three stand side by side.
   box(many) {
     const room = this.picture.clientWidth || 600;
+    if (many === 1) return { ...BOX, width: room - 20 };
     const share = (room - 90 * (Math.min(many, 3) - 1)) / Math.min(many, 3);
     return {
       ...BOX,
@@ -229,9 +239,9 @@ export class Stage {
     if (current) this.steps.scrollTo({ top: current.offsetTop - this.steps.clientHeight / 2 });
   }
 
-  code({ path, direction, step, symbol: name }) {
+  code({ path, direction: side, step, symbol: name }) {
     const { app } = this;
-    const side = direction === "update" ? "backward" : direction;
+    if (side === "update") return this.source.replaceChildren();
     const data = app.doc.scopes[path];
     const source = app.doc.sources[data.source]?.[side];
     const lit = step?.line ?? null;
@@ -259,7 +269,7 @@ export class Stage {
         make("small", {}, source ? " as it runs in training" : " has no source to show"),
       ),
     );
-    if (!source) return;
+    if (!source) return null;
     const lines = source.lines.map(([number, line], k) =>
       make(
         "span",
@@ -278,7 +288,7 @@ export class Stage {
     );
     this.source.append(pre);
     const above = pre.querySelectorAll(".line")[Math.max(0, lit - 6)];
-    pre.scrollTo({ top: above.offsetTop }); // whole lines
+    return pre.scrollTo({ top: above.offsetTop }); // whole lines
   }
 }
 
@@ -290,17 +300,6 @@ export function formulaOf(step) {
   const holder = make("div", { class: "formula" });
   holder.innerHTML = step.formula;
   return holder;
-}
-
-// The chain rule, as every layer applies it.
-function rule() {
-  const end = make("b", {}, "what it passes on");
-  return make(
-    "p",
-    { class: "rule" },
-    "On the way back, each layer: what arrives × its local slope = ",
-    end,
-  );
 }
 
 function codeOf({ kind, code, reads, words, letters, out }) {

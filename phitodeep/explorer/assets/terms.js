@@ -294,17 +294,17 @@ function strongest(ways, count) {
   return ways.sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, count);
 }
 
-// What a layer did locally: the slope of each cell of its dY in a gradient's cell, as an array like
-// dY. It goes back through the cells in the reverse order in which they were computed, so that all
-// slopes of a cell are known when its turn comes. Null if dY is not known.
-export function local(pass, ref) {
-  const arriving = pass.get(ref.path).find("dY");
+// What a layer did locally: the slope of each cell of its dY, or of another gradient, in a cell, as an
+// array like dY. It goes back through the cells in the reverse order in which they were computed, so
+// that all slopes of a cell are known when its turn comes. Null if dY is not known.
+export function local(pass, ref, from = "dY") {
+  const arriving = pass.get(ref.path).find(from);
   if (!(arriving instanceof Tensor)) return null;
   const found = new Tensor(arriving.shape);
   const open = new Map(); // by time: the cells of one array, by place, with their slopes
   const push = (cell, slope) => {
     const to = inRound(pass, cell);
-    if (to.path === ref.path && to.symbol === "dY") found.data[found.place(to.cell)] += slope;
+    if (to.path === ref.path && to.symbol === from) found.data[found.place(to.cell)] += slope;
     else {
       const time = pass.get(to.path).when(to.symbol, to.t);
       const cells = open.get(time) ?? open.set(time, new Map()).get(time);
@@ -317,8 +317,8 @@ export function local(pass, ref) {
     const time = Math.max(...open.keys());
     const cells = open.get(time);
     open.delete(time);
-    for (const { ref: from, slope } of cells.values()) {
-      for (const next of slopes(pass, from))
+    for (const { ref: cell, slope } of cells.values()) {
+      for (const next of slopes(pass, cell))
         if (next.slope !== 0) push(next.ref, slope * next.slope);
     }
   }
