@@ -163,6 +163,24 @@ def test_local_slopes_are_differences_of_the_forward_pass(
         assert_close(unpacked(found), (up - down) / 2e-6, cell, 1e-7)
 
 
+def test_the_slopes_of_a_softmax_inside_attention(js: Node) -> None:
+    """The Jacobian that the page draws: a row of dS is the slopes in dP, times the row of dP."""
+    model = Sequential(L.MultiHeadAttention(2, causal=True), dtype="float64", seed=3)
+    X, y = FRESH(5).standard_normal((2, 2, 4, 6))
+    trace = model.trace(X, y)
+    P, dP, dS = (trace[f"0.{name}"].array[1, 0, 2] for name in ("P", "dP", "dS"))
+    text, rows = check(js, trace), []
+    for k in range(4):
+        ref = {**Ref("0", "dS", (1, 0, 2, k)).data(), "from": "dP"}
+        (found,) = js.ask(text, ["local", {}, ref])
+        slopes = unpacked(found).copy()
+        rows.append(slopes[1, 0, 2].copy())
+        slopes[1, 0, 2] = 0
+        assert not slopes.any()  # no other row
+    np.testing.assert_allclose(rows, np.diag(P) - np.outer(P, P), atol=1e-12)
+    np.testing.assert_allclose(rows @ dP, dS, atol=1e-12)
+
+
 def test_with_few_paths_nothing_is_left(js: Node) -> None:
     """All paths of a small network are found, and a few of them are the strongest."""
     model = Sequential(
