@@ -25,7 +25,7 @@ from phitodeep.layers.call import calling, within
 from phitodeep.layers.containers import Container
 from phitodeep.steps import run
 from phitodeep.steps.run import Scope
-from phitodeep.table import Table
+from phitodeep.table import Table, as_html
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import plan
 from phitodeep.types import Array
@@ -196,7 +196,10 @@ class Trace(Entries):
             file.write(text.encode())
 
     def _repr_html_(self) -> str:
-        return inline(self)
+        try:
+            return inline(self)
+        except ArgumentError:  # too large for a page
+            return as_html(self)
 
     # --- shares and differences ------------------------------------------------------------
 
