@@ -73,6 +73,8 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "layers/*.py": ("layers/test_contract.py", ["layers"]),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
     "steps/*.py": ("steps/test_contract.py", ["steps"]),
+    "explorer/picture*.py": ("explorer/test_picture.py", ["explorer/test_picture_tiles.py"]),
+    "explorer/*.py": ("explorer/test_document.py", ["explorer/test_engine_edges.py"]),
     "inspect/attributions.py": ("inspect/test_attributions.py", []),
     "inspect/recording.py": ("inspect/test_trace.py", ["inspect/test_hooks.py"]),
     "functional.py": ("test_functional.py", ["loss", "layers"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from typing import Any
 
 import numpy as np
@@ -63,8 +64,8 @@ def reduced(array: Any) -> Packed:
     finite = np.where(np.isfinite(flat), flat, 0)
     size = np.where(np.isfinite(flat), np.abs(flat), np.inf)
     scale = float(np.abs(finite).max(initial=0)) or 1.0
-    thumb = _blocks(finite.reshape(-1, A.shape[-1]))
-    spoilt = _blocks(np.isinf(size).astype(float).reshape(-1, A.shape[-1]))
+    thumb = strongest(finite.reshape(-1, A.shape[-1]), SIDE, SIDE)
+    spoilt = strongest(np.isinf(size).astype(float).reshape(-1, A.shape[-1]), SIDE, SIDE)
     cells = np.where(spoilt > 0, MISSING, np.round(127 * (thumb / scale)))
     top = np.argsort(-size, kind="stable")[:TOP]
     counts, edges = np.histogram(finite[np.isfinite(flat)], BINS)
@@ -81,13 +82,16 @@ def reduced(array: Any) -> Packed:
     }
 
 
-def _blocks(A: Array) -> Array:
-    """The number of largest size in each of at most SIDE x SIDE blocks of a matrix."""
-    for axis in (0, 1):
-        n = A.shape[axis]
-        starts = np.arange(0, n, -(-n // SIDE))
-        low, high = (f.reduceat(A, starts, axis=axis) for f in (np.minimum, np.maximum))
-        A = np.where(-low > high, low, high)
+def strongest(A: Array, rows: int, columns: int) -> Array:
+    """Cut the last two axes into at most rows x columns blocks; keep the largest |a| of each."""
+    for axis, most in ((-2, rows), (-1, columns)):
+        block = math.ceil(A.shape[axis] / most) if A.shape[axis] else 1
+        if block > 1:
+            A = np.moveaxis(A, axis, -1)
+            ends = [(0, 0)] * (A.ndim - 1) + [(0, -A.shape[-1] % block)]
+            cut = np.pad(A, ends).reshape(*A.shape[:-1], -1, block)
+            best = np.abs(cut).argmax(axis=-1)
+            A = np.moveaxis(np.take_along_axis(cut, best[..., None], -1)[..., 0], -1, axis)
     return A
 
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phitodeep.explorer.packing import SIDE, strongest
 from phitodeep.steps.mathml import escaped
 from phitodeep.types import Array
 
-SIDE = 64  # cells along each side of a tile
 MAPS = 8  # channels along each side of a grid of images
 SINGLE = 160  # cells that are drawn, and described, one by one
 BLUE, ORANGE, GREY, PURPLE = (31, 111, 180), (217, 104, 15), (128, 136, 146), (150, 40, 150)
@@ -107,7 +107,7 @@ def _laid_out(A: Array, sample: int | None, heads: bool = False) -> tuple[Array,
             A, more = A[: rows * columns], rows * columns - len(A)
             full = np.concatenate([A, np.full((more, *A.shape[1:]), np.inf)])
             return _grid(full.reshape(rows, columns, *A.shape[1:]), len(A))
-    A = _strongest(A, SIDE, SIDE)
+    A = strongest(A, SIDE, SIDE)
     return A, np.zeros(A.shape, bool)
 
 
@@ -117,7 +117,7 @@ def _grid(maps: Array, count: int | None = None) -> tuple[Array, Array]:
     real = (np.arange(maps.shape[0] * maps.shape[1]) < count).reshape(maps.shape[:2])
     maps, real = maps[:MAPS, :MAPS], real[:MAPS, :MAPS]
     rows, columns = maps.shape[:2]
-    small = _strongest(maps, max(1, (SIDE + 1) // rows - 1), max(1, (SIDE + 1) // columns - 1))
+    small = strongest(maps, max(1, (SIDE + 1) // rows - 1), max(1, (SIDE + 1) // columns - 1))
     h, w = small.shape[2:]
     values = np.zeros((rows, h + 1, columns, w + 1))
     blank = np.ones(values.shape, bool)
@@ -125,19 +125,6 @@ def _grid(maps: Array, count: int | None = None) -> tuple[Array, Array]:
     blank[:, :h, :, :w] = ~real[:, None, :, None]
     shape = rows * (h + 1), columns * (w + 1)
     return values.reshape(shape)[:-1, :-1], blank.reshape(shape)[:-1, :-1]
-
-
-def _strongest(A: Array, rows: int, columns: int) -> Array:
-    """Cut the last two axes into at most rows x columns blocks; keep the largest |a| of each."""
-    for axis, most in ((-2, rows), (-1, columns)):
-        block = math.ceil(A.shape[axis] / most) if A.shape[axis] else 1
-        if block > 1:
-            A = np.moveaxis(A, axis, -1)
-            ends = [(0, 0)] * (A.ndim - 1) + [(0, -A.shape[-1] % block)]
-            cut = np.pad(A, ends).reshape(*A.shape[:-1], -1, block)
-            best = np.abs(cut).argmax(axis=-1)
-            A = np.moveaxis(np.take_along_axis(cut, best[..., None], -1)[..., 0], -1, axis)
-    return A
 
 
 # --- as SVG ------------------------------------------------------------------------------------
