@@ -75,6 +75,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "steps/*.py": ("steps/test_contract.py", ["steps"]),
     "explorer/picture*.py": ("explorer/test_picture.py", ["explorer/test_picture_tiles.py"]),
     "explorer/*.py": ("explorer/test_document.py", ["explorer/test_engine_edges.py"]),
+    "teach/*.py": ("teach/test_mistakes.py", ["teach/test_grading.py"]),
     "inspect/attributions.py": ("inspect/test_attributions.py", []),
     "inspect/recording.py": ("inspect/test_trace.py", ["inspect/test_hooks.py"]),
     "functional.py": ("test_functional.py", ["loss", "layers"]),

@@ -65,7 +65,7 @@ class Writer:
         self.parameters: dict[str, Packed] = {}
         self.sources: dict[str, Any] = {}
         self.known: dict[str, set[str]] = {}
-        self.live = True  # until something is stored that other weights would change
+        self.live = not step.edited  # until something is stored that other weights would change
         self.owners = {id(layer): path for path, layer in step.model.walk() if path}
 
     def document(self) -> dict[str, Any]:
@@ -176,7 +176,6 @@ class Writer:
             packed = self.packed(scope[name])
             self.scopes[scope.path]["values"][name] = packed
             given = in_full(packed)
-            self.live = self.live and given and (scope.path, name) == ("", "X")
         if given:
             self.known[scope.path].add(name)
 
