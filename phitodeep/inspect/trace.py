@@ -181,7 +181,8 @@ class Trace(Entries):
             t.save("step.svg")                    # a picture that plays the step once
 
         A file needs no network and no server, and is replaced at once or not at all. See
-        docs/explorer.md.
+        docs/explorer.md. Raises ArgumentError for another suffix, for `compare` with a picture or
+        with a trace of other layers, and if the step is too large for a page.
         """
         path = check_path(path)
         kind = path.suffix.lower()
@@ -195,8 +196,12 @@ class Trace(Entries):
         with atomic_write(path) as file:
             file.write(text.encode())
 
-    def _repr_html_(self) -> str:
-        return inline(self)
+    def _repr_html_(self) -> str | None:
+        """The explorer; None, so that a notebook shows the table, if the step is too large for it."""
+        try:
+            return inline(self)
+        except ArgumentError:
+            return None
 
     # --- shares and differences ------------------------------------------------------------
 

@@ -269,12 +269,12 @@ def test_what_cannot_be_graded_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="layer_norm"):
         grade(Layer, "layernorm")
     with pytest.raises(
-        ArgumentTypeError, match=r"takes the class itself, derived from Layer, as in"
+        ArgumentTypeError, match=r"takes a class itself, a subclass of Layer, as in"
     ):
         grade(Softplus(), "relu")
-    with pytest.raises(ArgumentTypeError, match="derived from Loss"):
+    with pytest.raises(ArgumentTypeError, match="subclass of Loss"):
         grade(Softplus, "softmax_cross_entropy")
-    with pytest.raises(ArgumentTypeError, match="derived from Layer"):
+    with pytest.raises(ArgumentTypeError, match="subclass of Layer"):
         grade(SoftmaxCrossEntropy, "dense")
     with pytest.raises(ArgumentError, match="hints"):
         grade(Softplus, "relu", hints=-1)
