@@ -12,7 +12,7 @@ import numpy as np
 
 from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
-from phitodeep.errors import ArgumentError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.explorer.page import inline, page
 from phitodeep.explorer.picture import picture
 from phitodeep.files import atomic_write, check_path
@@ -191,13 +191,13 @@ class Trace(Entries):
         if compare is not None:
             if kind == ".svg":
                 raise ArgumentError("compare= needs the explorer: save to a .html file.")
-            difference(self, compare)  # refuses other layers or shapes
+            self.diff(compare)  # refuses other layers or shapes
         text = picture(self) if kind == ".svg" else page(self, compare)
         with atomic_write(path) as file:
             file.write(text.encode())
 
     def _repr_html_(self) -> str | None:
-        """The explorer; None, so that a notebook shows the table, if the step is too large for it."""
+        """The explorer; None if the step is too large for it, and a notebook shows the table."""
         try:
             return inline(self)
         except ArgumentError:
@@ -241,6 +241,10 @@ class Trace(Entries):
 
     def diff(self, other: Trace) -> Difference:
         """How far this trace is from another one of the same layers."""
+        if not isinstance(other, Trace):
+            raise ArgumentTypeError(
+                f"a trace is compared with another one, model.trace(X, y), got {other!r:.80}."
+            )
         return difference(self, other)
 
 

@@ -135,7 +135,9 @@ class _Grading:
                 if words := _wrong(symbol, draw):
                     return Verdict(part, False, 1, words, self._hints(symbol, [draw]))
         left = [s for s in self.gradients if s not in ready]
-        return Verdict(part, True, 1, f"Checked without {_and(left)}, which {'is' if len(left) == 1 else 'are'} already wrong." if left else "")
+        are = "are" if len(left) > 1 else "is"
+        words = f"Checked without {_and(left)}, which {are} already wrong." if left else ""
+        return Verdict(part, True, 1, words)
 
     def float32(self) -> Verdict:
         """In float32, every result stays float32."""
@@ -161,7 +163,9 @@ class _Grading:
         part = "side effects"
         written = dict.fromkeys(w for draw in self.draws for w in draw.answer.written)
         if written:
-            words = f"These arrays must stay as they are, but were overwritten: {'; '.join(written)}."
+            words = (
+                f"These arrays must stay as they are, but were overwritten: {'; '.join(written)}."
+            )
             hint = "Operators such as += and *= write into their array: make a new one or a copy."
             return Verdict(part, False, 1, words, (hint, "", ""))
         if not any(map(self._right, self.gradients)):
@@ -174,7 +178,7 @@ class _Grading:
         for symbol in (self.result, *self.gradients):
             if self._right(symbol) and _wrong(symbol, draw._replace(answer=again)):
                 words = f"After another batch, the same object returns a different {symbol}."
-                hint = "Does an attribute keep something from earlier batches, or does += add to it?"
+                hint = "Does an attribute keep numbers from earlier batches, or does += add to it?"
                 return Verdict(part, False, 1, words, (hint, "", ""))
         return Verdict(part, True, 1, "")
 
@@ -273,9 +277,7 @@ def _wrong(symbol: str, draw: Draw) -> str:
     place = f"{symbol}{[int(i) for i in index]}" if index else symbol
     wrong = int((np.abs(got - right) > CLOSE[np.dtype(np.float64)] * _size(right)).sum())
     cells = f": {wrong} of {right.size} cells are wrong, this one most" if right.ndim else ""
-    return (
-        f"{place} should be {right[index]:.6g}, but is {got[index]:.6g}{cells}, {where}."
-    )
+    return f"{place} should be {right[index]:.6g}, but is {got[index]:.6g}{cells}, {where}."
 
 
 def _difference(got: Array, right: Array, dtype: Any) -> int | None:

@@ -395,6 +395,7 @@ def test_a_step_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(document, "LARGEST", 5000)
     with pytest.raises(ArgumentError, match=r"holds at most 5,000 characters.*trace fewer samples"):
         text_of(dense().trace(X, Y))
+    assert dense().trace(X, Y)._repr_html_() is None  # the notebook then shows the table
 
 
 def test_a_reduced_array_shows_what_is_not_finite(

@@ -179,6 +179,7 @@ def test_a_loss_with_a_wrong_value_and_its_own_gradient_is_told_apart() -> None:
     source = source.replace(".sum() / N)", ".sum() / N / 2)").replace("- T) / N", "- T) / N / 2")
     found = grade(made("softmax_cross_entropy", source), "softmax_cross_entropy")
     assert not found["forward"].passed
+    assert re.match(r"L should be \S+, but is \S+, for P of shape", found["forward"].words)
     assert "your own forward pass" in found["dP"].words
 
 

@@ -234,7 +234,7 @@ def test_many_looks_are_reduced_and_the_title_says_so() -> None:
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     watch = Histograms()
-    with pytest.raises(ArgumentError, match="pass the callback to train first"):
+    with pytest.raises(ArgumentError, match="nothing was recorded yet: first train"):
         plots.histograms(watch, "0.W")
     net().train(X, Y, epochs=1, callbacks=[watch], verbose=0)
     with pytest.raises(UnknownNameError, match=r"'0\.w' is not one of.*Did you mean.*'0\.W'"):

@@ -39,10 +39,8 @@ for x in (row, row + 100):
 #
 # ## The path
 #
-# Let `g` be what arrives at `X_hat`. Follow it back along each of the three ways. Each way through a
-# mean has a `1 / D` in it, because every `x` is one `D`-th of the mean.
-#
-# {{path}}
+# Let `g` be what arrives at `X_hat`. Follow it back along each of the three ways. Each way through
+# a mean has a `1 / D` in it, because every `x` is one `D`-th of the mean. # {{path}}
 #
 # ## Your turn
 
