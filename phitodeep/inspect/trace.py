@@ -243,7 +243,8 @@ class Trace(Entries):
         """How far this trace is from another one of the same layers."""
         if not isinstance(other, Trace):
             raise ArgumentTypeError(
-                f"a trace is compared with another one, model.trace(X, y), got {other!r:.80}."
+                f"a trace is compared with another one, model.trace(X, y), got "
+                f"{type(other).__name__}."
             )
         return difference(self, other)
 
