@@ -39,7 +39,7 @@ FOOT = (
     "layer. Text: CC BY 4.0. Code: Apache-2.0.*"
 )
 STUCK = (
-    "Is anything wrong? Repair the first thing that is, and run the cell again. If you are stuck, "
+    "Is anything wrong? Fix the first problem, and run the cell again. If you are stuck, "
     '`print(grade({0}, "{1}", hints=2))` adds the formula, and `hints=3` the line of code. '
     "Another `seed` draws other batches."
 )

@@ -49,7 +49,7 @@ def text_of(step: Any) -> str:
             return found.replace("</", "<\\/").replace("<!--", "<\\u0021--")  # safe in a script
     raise ArgumentError(
         f"the explorer holds at most {LARGEST:,} characters, and this step needs {len(found):,}: "
-        "trace fewer samples, shorter sequences or fewer layers."
+        "trace fewer samples, shorter sequences or a smaller model."
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from phitodeep.checks import check_count
 from phitodeep.derivations.losses import givens
-from phitodeep.errors import ArgumentError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.explorer.page import inline, page
 from phitodeep.explorer.picture import picture
 from phitodeep.files import atomic_write, check_path
@@ -181,7 +181,8 @@ class Trace(Entries):
             t.save("step.svg")                    # a picture that plays the step once
 
         A file needs no network and no server, and is replaced at once or not at all. See
-        docs/explorer.md.
+        docs/explorer.md. Raises ArgumentError for another suffix, for `compare` with a picture or
+        with a trace of other layers, and if the step is too large for a page.
         """
         path = check_path(path)
         kind = path.suffix.lower()
@@ -190,7 +191,7 @@ class Trace(Entries):
         if compare is not None:
             if kind == ".svg":
                 raise ArgumentError("compare= needs the explorer: save to a .html file.")
-            difference(self, compare)  # refuses other layers or shapes
+            self.diff(compare)  # refuses other layers or shapes
         text = picture(self) if kind == ".svg" else page(self, compare)
         with atomic_write(path) as file:
             file.write(text.encode())
@@ -239,6 +240,11 @@ class Trace(Entries):
 
     def diff(self, other: Trace) -> Difference:
         """How far this trace is from another one of the same layers."""
+        if not isinstance(other, Trace):
+            raise ArgumentTypeError(
+                f"a trace is compared with another one, model.trace(X, y), got "
+                f"{type(other).__name__}."
+            )
         return difference(self, other)
 
 

@@ -177,7 +177,7 @@ def layer_at(model: Layer, path: Any, who: str) -> Layer:
     check_model(model, who)
     layers = {place: part for place, part in model.walk() if place}
     if str(path) not in layers:
-        raise UnknownNameError.of(path, layers, f"a layer ({who})")
+        raise UnknownNameError.of(path, layers, f"one of the layers ({who})")
     return layers[str(path)]
 
 

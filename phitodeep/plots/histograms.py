@@ -12,7 +12,7 @@ from phitodeep.plots.canvas import MUTED, evenly, finished, panel, sequential, s
 
 WHO = "plots.histograms"
 RIDGES = 20  # histograms that are drawn
-TAIL = 0.002  # the share of the values of a look that may lie outside the picture, at each end
+TAIL = 0.002  # the share of a histogram's values that may lie outside the picture, at each end
 TALL = 2.2  # the height of a histogram, in distances from one to the next
 
 
@@ -24,21 +24,22 @@ def histograms(
     ax: Any = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Draw the histograms of one array as ridges, from the first look at the back to the last.
+    """Draw the histograms of one array as ridges, from the first at the back to the last.
 
         plots.histograms(watch, "0.W")
 
     `recorded` is a `Histograms` callback after training, and `key` one of its arrays: "0.W" is a
     parameter, "0.dW" its gradient, "1.Y" the output of a layer. Every ridge has the same height,
-    because the ranges differ; its step is written at the left. Of more than 20 looks, 20 are drawn.
+    because the ranges differ; its step is written at the left. Of more than 20 histograms, 20 are
+    drawn.
 
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given.
     """
     if not [*recorded]:
         raise ArgumentError(
-            f"{WHO} has nothing to draw: pass the callback to train first, callbacks=[watch], for "
-            "at least as many epochs or steps as lie between two looks."
+            f"{WHO} has nothing to draw, because nothing was recorded yet: first train with "
+            "callbacks=[watch], until at least one histogram is due."
         )
     series = recorded[key]
     chosen = evenly(len(series.steps), RIDGES)
@@ -66,7 +67,7 @@ def histograms(
     axes.set_ylim(-0.3, n - 1 + TALL + 0.3)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    count = some_of(n, len(series.steps), "looks")
+    count = some_of(n, len(series.steps), "histograms")
     axes.set(xlabel=f"value of {key}", ylabel="step")
     axes.set_title(f"{key}: {count}", fontsize=10)
     return finished(axes, ax, path)

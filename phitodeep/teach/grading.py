@@ -51,7 +51,7 @@ def grade(
 
     An exception in the student's code, a wrong shape, NaN, or an endless loop never raises an
     error here: the verdict says what happened, and the other checks go on. A pass may take
-    `seconds`; `phitodeep/teach/attempt.py` says which loops that cannot stop.
+    `seconds`; `phitodeep/teach/attempt.py` says which loops cannot be stopped.
 
     Raises ArgumentTypeError if `layer_class` is not a class of layers or losses, and
     UnknownNameError for an unknown `spec`.
@@ -66,7 +66,7 @@ def grade(
     )
     if not isinstance(layer_class, type) or not issubclass(layer_class, kind):
         raise ArgumentTypeError(
-            f"grade takes the class itself, derived from {kind.__name__}, as in "
+            f"grade takes a class itself, a subclass of {kind.__name__}, as in "
             f"grade(Dense, {exercise.name!r}), got {layer_class!r}."
         )
     rng = np.random.default_rng(check_count(seed, "seed", minimum=0))
@@ -120,7 +120,7 @@ class _Grading:
             return found
         words = (
             f"{symbol} is the derivative of your own forward pass, so it counts. It differs from "
-            "the exercise because the forward pass does: repair that first."
+            "the exercise because the forward pass does: fix that first."
         )
         return Verdict(symbol, True, 2, words)
 
@@ -135,7 +135,9 @@ class _Grading:
                 if words := _wrong(symbol, draw):
                     return Verdict(part, False, 1, words, self._hints(symbol, [draw]))
         left = [s for s in self.gradients if s not in ready]
-        return Verdict(part, True, 1, f"Compared without {_and(left)}." if left else "")
+        are = "are" if len(left) > 1 else "is"
+        words = f"Checked without {_and(left)}, which {are} already wrong." if left else ""
+        return Verdict(part, True, 1, words)
 
     def float32(self) -> Verdict:
         """In float32, every result stays float32."""
@@ -161,7 +163,9 @@ class _Grading:
         part = "side effects"
         written = dict.fromkeys(w for draw in self.draws for w in draw.answer.written)
         if written:
-            words = f"These arrays belong to others, but were overwritten: {'; '.join(written)}."
+            words = (
+                f"These arrays must stay as they are, but were overwritten: {'; '.join(written)}."
+            )
             hint = "Operators such as += and *= write into their array: make a new one or a copy."
             return Verdict(part, False, 1, words, (hint, "", ""))
         if not any(map(self._right, self.gradients)):
@@ -173,8 +177,8 @@ class _Grading:
             again = answer(subject, question, self.seconds)
         for symbol in (self.result, *self.gradients):
             if self._right(symbol) and _wrong(symbol, draw._replace(answer=again)):
-                words = f"After another batch, the same object returns another {symbol}."
-                hint = "Does an attribute keep something of earlier batches, or does += add to it?"
+                words = f"After another batch, the same object returns a different {symbol}."
+                hint = "Does an attribute keep numbers from earlier batches, or does += add to it?"
                 return Verdict(part, False, 1, words, (hint, "", ""))
         return Verdict(part, True, 1, "")
 
@@ -272,11 +276,8 @@ def _wrong(symbol: str, draw: Draw) -> str:
     index = np.unravel_index(worst, right.shape)
     place = f"{symbol}{[int(i) for i in index]}" if index else symbol
     wrong = int((np.abs(got - right) > CLOSE[np.dtype(np.float64)] * _size(right)).sum())
-    cells = f" {wrong} of {right.size} cells are wrong, this one most" if right.ndim else ""
-    return (
-        f"{place} should be {right[index]:.6g}, but is {got[index]:.6g}:"
-        f"{cells or ' it is a number'}, {where}."
-    )
+    cells = f": {wrong} of {right.size} cells are wrong, this one most" if right.ndim else ""
+    return f"{place} should be {right[index]:.6g}, but is {got[index]:.6g}{cells}, {where}."
 
 
 def _difference(got: Array, right: Array, dtype: Any) -> int | None:

@@ -88,8 +88,8 @@ ANYWHERE: tuple[tuple[Other, str], ...] = (
         _arriving(lambda d: np.ones_like(d.question.given["dY"])),
         "{} ignores dY: it is right only if dY is 1 everywhere.",
     ),
-    (_arriving(lambda d: d.question.given["X"]), "{} is what comes out with X in place of dY."),
-    (_arriving(lambda d: d.array("Y")), "{} is what comes out with Y in place of dY."),
+    (_arriving(lambda d: d.question.given["X"]), "{} is what comes out with X instead of dY."),
+    (_arriving(lambda d: d.array("Y")), "{} is what comes out with Y instead of dY."),
 )
 SIZES: dict[str, Callable[[Draw], int]] = {
     "the batch size": lambda d: d.case.shape[0],

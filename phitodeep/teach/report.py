@@ -84,7 +84,9 @@ class Grade:
     def __getitem__(self, part: str) -> Verdict:
         found = {verdict.part: verdict for verdict in self.verdicts}
         if part not in found:
-            raise ArgumentError(f"nothing called {part!r} was checked: there are {[*found]}.")
+            raise ArgumentError(
+                f"no check is called {part!r}: the checks are {', '.join(map(repr, found))}."
+            )
         return found[part]
 
     def hint(self, level: int) -> str:

@@ -23,7 +23,7 @@ HUGE = 1e300  # values beyond it, whose differences may overflow, count as not f
 class Series:
     """Histograms of one array in the course of training.
 
-    steps     the optimizer steps after which it was looked at, (k,) integers
+    steps     the optimizer steps after which the histograms were made, (k,) integers
     counts    how many values are in each bin, (k, bins) integers
     edges     the borders of the bins, (k, bins + 1); each histogram has its own range
     """
@@ -38,14 +38,14 @@ class Histograms(_Resumable):
 
         watch = Histograms(activations=X[:100])
         model.train(X, y, callbacks=[watch])
-        watch["0.dW"].counts                    # (looks, bins)
+        watch["0.dW"].counts                    # (histograms, bins)
 
     Its keys are those of a trace: "0.W" is a parameter, "0.dW" its gradient, as the
     optimizer received it, and "1.Y" the output of a layer. `plots.histograms(watch, "0.dW")` draws
     them. Nothing in training changes. Values that are not finite are left out.
 
-    every          epochs from one look to the next; None: only `every_steps` counts
-    every_steps    optimizer steps from one look to the next; None: only `every` counts
+    every          epochs from one histogram to the next; None: only `every_steps` counts
+    every_steps    optimizer steps from one histogram to the next; None: only `every` counts
     bins           the number of bins
     gradients      whether to keep gradients too
     activations    samples X (n, ...), for which to keep the outputs of all layers, in prediction
@@ -92,7 +92,7 @@ class Histograms(_Resumable):
 
     def __getitem__(self, key: str) -> Series:
         if key not in self.steps:
-            raise UnknownNameError.of(key, self.steps, "one of the arrays that were looked at")
+            raise UnknownNameError.of(key, self.steps, "one of the recorded arrays")
         return Series(np.array(self.steps[key]), self.counts[key], self.edges[key])
 
     def __iter__(self) -> Iterator[str]:
@@ -102,7 +102,7 @@ class Histograms(_Resumable):
         return key in self.steps
 
     def keys(self) -> KeysView[str]:
-        """Return the keys of all arrays that were looked at."""
+        """Return the keys of all recorded arrays."""
         return self.steps.keys()
 
     def plot(self, key: str, path: str | os.PathLike[str] | None = None, *, ax: Any = None) -> Any:

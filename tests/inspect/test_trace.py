@@ -11,7 +11,13 @@ import pytest
 import phitodeep
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError, UnknownNameError
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    PhitodeepError,
+    ShapeError,
+    UnknownNameError,
+)
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer, Param
 from phitodeep.layers.containers import Container
@@ -537,6 +543,8 @@ def test_diff_compares_layers() -> None:
     for a, b in ((t, longer), (longer, t)):
         with pytest.raises(ArgumentError, match="only one of them has '3'"):
             a.diff(b)
+    with pytest.raises(ArgumentTypeError, match="compared with another one"):
+        t.diff(model)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [6, -7, 0.5, "a", None, True])

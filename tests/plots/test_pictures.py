@@ -281,9 +281,9 @@ def test_filters_of_a_dense_layer_and_of_sequences() -> None:
 
 def test_filters_refuse() -> None:
     model = convolutions()
-    with pytest.raises(UnknownNameError, match="'7' is not a layer"):
+    with pytest.raises(UnknownNameError, match="'7' is not one of the layers"):
         plots.filters(model, "7")
-    with pytest.raises(UnknownNameError, match="'' is not a layer"):
+    with pytest.raises(UnknownNameError, match="'' is not one of the layers"):
         plots.filters(model, "")
     with pytest.raises(UnknownNameError, match=r"Did you mean '0\.layers\.0'"):
         plots.filters(Sequential(Sequential(Dense(2, 2))), "0.layer.0")
@@ -320,7 +320,7 @@ def test_feature_maps_of_a_sequence_are_rows() -> None:
 
 def test_feature_maps_refuse() -> None:
     model, x = convolutions(), np.zeros((8, 7, 1))
-    with pytest.raises(UnknownNameError, match="'9' is not a layer"):
+    with pytest.raises(UnknownNameError, match="'9' is not one of the layers"):
         plots.feature_maps(model, x, "9")
     with pytest.raises(ShapeError, match=r"returns samples of shape \(4,\)"):
         plots.feature_maps(model, x, "4")

@@ -179,6 +179,7 @@ def test_a_loss_with_a_wrong_value_and_its_own_gradient_is_told_apart() -> None:
     source = source.replace(".sum() / N)", ".sum() / N / 2)").replace("- T) / N", "- T) / N / 2")
     found = grade(made("softmax_cross_entropy", source), "softmax_cross_entropy")
     assert not found["forward"].passed
+    assert re.match(r"L should be \S+, but is \S+, for P of shape", found["forward"].words)
     assert "your own forward pass" in found["dP"].words
 
 
@@ -269,12 +270,12 @@ def test_what_cannot_be_graded_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="layer_norm"):
         grade(Layer, "layernorm")
     with pytest.raises(
-        ArgumentTypeError, match=r"takes the class itself, derived from Layer, as in"
+        ArgumentTypeError, match=r"takes a class itself, a subclass of Layer, as in"
     ):
         grade(Softplus(), "relu")
-    with pytest.raises(ArgumentTypeError, match="derived from Loss"):
+    with pytest.raises(ArgumentTypeError, match="subclass of Loss"):
         grade(Softplus, "softmax_cross_entropy")
-    with pytest.raises(ArgumentTypeError, match="derived from Layer"):
+    with pytest.raises(ArgumentTypeError, match="subclass of Layer"):
         grade(SoftmaxCrossEntropy, "dense")
     with pytest.raises(ArgumentError, match="hints"):
         grade(Softplus, "relu", hints=-1)

@@ -52,7 +52,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
     ("relu", GATE, "return dY", "dX", "dY unchanged"),
     ("relu", GATE, "return np.where(X < 0, dY, 0)", "dX", "`X > 0` the wrong way round"),
     ("relu", GATE, "return (X > 0).astype(X.dtype)", "dX", "ignores dY"),
-    ("relu", GATE, "return np.where(X > 0, X, 0)", "dX", "with X in place of dY"),
+    ("relu", GATE, "return np.where(X > 0, X, 0)", "dX", "with X instead of dY"),
     ("relu", GATE, "dY[X <= 0] = 0\n        return dY", "side effects", "dY, in backward"),
     (
         "softmax_cross_entropy",

@@ -218,7 +218,7 @@ def test_ridges_are_the_densities(tmp_path: Path) -> None:
         np.testing.assert_allclose(above[1:-1] / above.max(), counts / counts.max())
     labels = [t.get_text() for t in axes.get_yticklabels()]
     assert labels == ["4", "8", "12"]
-    assert axes.get_title() == "0.W: 3 looks"
+    assert axes.get_title() == "0.W: 3 histograms"
     assert axes.get_xlim()[0] <= series.edges.min()
 
 
@@ -228,13 +228,13 @@ def test_many_looks_are_reduced_and_the_title_says_so() -> None:
     watch, ax = Histograms(None, 1), Figure().subplots()
     net().train(X, Y, epochs=20, callbacks=[watch], verbose=0)
     assert plots.histograms(watch, "0.b", ax=ax) is ax
-    assert ax.get_title() == "0.b: 20 of 80 looks"
+    assert ax.get_title() == "0.b: 20 of 80 histograms"
     assert len(ax.lines) == 21  # and the line at 0
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     watch = Histograms()
-    with pytest.raises(ArgumentError, match="pass the callback to train first"):
+    with pytest.raises(ArgumentError, match="nothing was recorded yet: first train"):
         plots.histograms(watch, "0.W")
     net().train(X, Y, epochs=1, callbacks=[watch], verbose=0)
     with pytest.raises(UnknownNameError, match=r"'0\.w' is not one of.*Did you mean.*'0\.W'"):

@@ -30,12 +30,12 @@ print("P =", P.round(3), " O =", (P @ V).round(3))
 #
 # ## What arrives, and what you return
 #
-# The frame of the layer is given: it computes Q, K and V from X, and it turns `dQ`, `dK` and `dV`
+# The rest of the layer is given: it computes Q, K and V from X, and it turns `dQ`, `dK` and `dV`
 # into the gradients below. You write the middle, from `dO` to `dQ`, `dK` and `dV`.
 #
 # {{shapes}}
 #
-# **Predict first.** In the numbers above, the output is to become larger. Value 2 is the largest,
+# **Predict first.** Suppose that the output above should become larger. Value 2 is the largest,
 # but gets little attention. Value 0 gets most of it. Which of the three scores should rise?
 #
 # ## The path
@@ -113,8 +113,8 @@ grade(Attention, "attention", seed=0)
 # %% [markdown]
 # ## The aha: better than the average
 #
-# Back to the numbers of the beginning. `dO = 1` asks for a larger output. What does each score
-# hear?
+# Back to the numbers from the beginning. `dO = 1` asks for a larger output. Which gradient does
+# each score get?
 
 # %%
 dP = 1.0 * V

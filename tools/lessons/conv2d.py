@@ -123,8 +123,8 @@ print("each weight collects from", layer.grads["W"][0, 0, 0, 0], "windows")
 # %% [markdown]
 # 1 in the corner, 9 in the middle. The forward pass gathers nine pixels into one output, and the
 # backward pass scatters one gradient over nine pixels. A weight is used in every window, so it
-# hears from every window. This is why a convolution learns from few images: one image is already a
-# batch.
+# collects a gradient from every window. This is why a convolution learns from few images: one
+# image is already a batch.
 #
 # ## Train with your layer
 

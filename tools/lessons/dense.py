@@ -115,8 +115,8 @@ assert np.allclose(sum(opinions), layer.grads["W"])
 # %% [markdown]
 # `dW` of a batch is exactly the sum of what its samples say on their own. Each opinion is a
 # product: what went in (`X`) times what came back (`dY`). A weight whose input was 0 gets no
-# blame, however loud `dY` is. And if the learning rate should not depend on the batch size,
-# dividing is the job of the loss, which does it once, for all layers.
+# blame, however large `dY` is. Dividing by the batch size is the job of the loss, which does it
+# once, for all layers, so that the learning rate need not depend on the batch size.
 #
 # ## Train with your layer
 #
@@ -146,5 +146,5 @@ accuracy = np.mean(model.predict(X_test[:500]).argmax(axis=1) == y_test[:500])
 print(f"{accuracy:.0%} of 500 new digits are read correctly")
 
 # %% [markdown]
-# **One more question.** Delete `db` from your layer, or let it be 0. What can the network no
+# **One more question.** Delete `db` from your layer, or set it to 0. What can the network no
 # longer learn? Try it, and look at the accuracy.

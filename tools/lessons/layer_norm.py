@@ -39,10 +39,8 @@ for x in (row, row + 100):
 #
 # ## The path
 #
-# Call what arrives at `X_hat` `g`. Follow it back along each of the three ways. Each way through a
-# mean has a `1 / D` in it, because every `x` is one `D`-th of the mean.
-#
-# {{path}}
+# Let `g` be what arrives at `X_hat`. Follow it back along each of the three ways. Each way through
+# a mean has a `1 / D` in it, because every `x` is one `D`-th of the mean. # {{path}}
 #
 # ## Your turn
 
@@ -109,8 +107,8 @@ assert np.allclose((dX * X_hat).sum(axis=-1), 0, atol=1e-3)
 # %% [markdown]
 # The two terms that are subtracted are there for exactly this: `through_mean` removes the part of
 # the gradient that would shift the row, and `through_r` removes the part that would stretch it.
-# What is left is the part that the layer lets through. You did not only compute a derivative. You
-# removed from `g` what cannot matter.
+# What is left is the part that the layer lets through. So you did more than compute a derivative:
+# you removed from `g` what cannot matter.
 #
 # ## Train with your layer
 #

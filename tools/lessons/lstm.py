@@ -3,8 +3,8 @@
 #
 # A recurrent layer uses the same weights at every step. Unrolled over T steps, it is a network of
 # T layers, and the gradient has to pass through all of them. In this notebook you write one step
-# back in time. A loop that is given repeats it. Then you see why the cell state `c` exists: it is
-# a road on which gradients survive.
+# back in time, and the loop that repeats it is given. Then you see why the cell state `c` exists:
+# it is a path on which gradients survive.
 
 # %%
 import numpy as np
@@ -15,8 +15,8 @@ from phitodeep.teach import grade
 # %% [markdown]
 # ## The forward pass, with numbers
 #
-# Three gates between 0 and 1 decide what happens to the cell: `f` how much of the old `c` is kept,
-# `i` how much of the candidate `g` is written, and `o` how much of it is shown as `h`.
+# Three gates between 0 and 1 decide what happens to the cell: `f` sets how much of the old `c` is
+# kept, `i` how much of the candidate `g` is added, and `o` how much of `c` is shown as `h`.
 
 # %%
 c_prev, i, f, g, o = 2.0, 0.5, 0.9, -1.0, 0.8
@@ -148,7 +148,7 @@ for bias in (-1.0, 0.0, 4.0):
 #
 # ## Train with your layer
 #
-# Did the first number of a sequence lie above 0? The answer is asked for only after 10 steps.
+# Was the first number of a sequence above 0? The answer is due only after 10 steps.
 
 # %%
 from phitodeep.model import SequentialBuilder

@@ -61,7 +61,7 @@ export class Dialogs {
             ),
           ),
         ),
-        ...(hits.length ? [] : [make("li", {}, "No array has such a name.")]),
+        ...(hits.length ? [] : [make("li", {}, "No array has this name.")]),
       );
     };
     input.value = "";

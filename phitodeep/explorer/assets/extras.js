@@ -172,7 +172,7 @@ export class Extras {
     });
     tile.show(found, app.ink);
     const words =
-      "The softmax's slopes: raising one score lifts its own probability (the diagonal) and takes from all others.";
+      "The slopes of the softmax: raising one score raises its own probability (the diagonal) and lowers all others.";
     return make("section", { class: "jacobian" }, make("p", {}, words), tile.element);
   }
 
@@ -227,7 +227,7 @@ export class Extras {
     return make(
       "section",
       { class: "verdict" },
-      make("p", {}, `${where}: what the model says, what is true, and the difference.`),
+      make("p", {}, `${where}: what the model predicts, what is true, and the difference.`),
       make("table", {}, make("thead", {}, head), make("tbody", {}, rows)),
     );
   }

@@ -130,14 +130,14 @@ export class Inspector {
       rows.push(
         this.rows.row(others, top, [make("span", { class: "soft" }, plural(rest.length, "other"))]),
       );
-    const against = terms[0].value * total < 0 ? ", and pulls the other way" : "";
+    const against = terms[0].value * total < 0 ? ", in the other direction" : "";
     const who = place(terms[0].at);
     const sentence =
       terms.length > 1 && who && total !== 0 && this.app.sample === null
         ? make(
             "p",
             {},
-            `The largest term is that of ${who}: ${shown(terms[0].value, 3)} of ${shown(total, 3)}${against}.`,
+            `The largest term comes from ${who}: ${shown(terms[0].value, 3)} of ${shown(total, 3)}${against}.`,
           )
         : null;
     return make(
@@ -177,7 +177,7 @@ export class Inspector {
 
   given(ref, step) {
     if (ref.symbol in this.app.pass.get(ref.path).data.params)
-      return make("p", { class: "soft" }, "A weight: the optimizer set it before this step.");
+      return make("p", { class: "soft" }, "A parameter: initialization and earlier steps gave it this value.");
     if (step && "value" in step && step.reads.length)
       return make(
         "p",

@@ -89,6 +89,6 @@ export function updateParts(app, { path, symbol: name, cell }) {
 function direction(dW, step) {
   if (!dW || !step) return "";
   return Math.sign(dW) === Math.sign(step)
-    ? "The optimizer moves along the gradient here: it also remembers earlier steps, or decays weights."
+    ? "Here the optimizer moves with the gradient instead of against it, because it also remembers earlier steps or decays weights."
     : `The loss ${dW > 0 ? "rises" : "falls"} when this weight grows, so the step moves it ${step > 0 ? "up" : "down"}.`;
 }

@@ -58,7 +58,7 @@ export function meaning(pass, { path, symbol }, direction) {
     P: "the predictions of the model",
     L: "the loss: one number for the whole batch",
     dP: "the slope of the loss in each prediction. Here the way back begins.",
-    T: "the targets: what the model should say",
+    T: "the targets: what the model should predict",
   };
   return known[symbol] ?? step?.words ?? "";
 }
