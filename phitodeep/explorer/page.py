@@ -71,9 +71,7 @@ def _asset(name: str) -> str:
 
 def _joinable(name: str, module: str) -> str:
     """A module as a function that returns what it exports, so that its other names are its own."""
-    body = re.sub(
-        r'^import (\{[^}]*\}) from "\./(\w+)\.js";', r"const \1 = \2_js;", module, flags=re.M
-    )
+    body = re.sub(r'^import (\{[^}]*\}) from "\./(\w+)\.js";', r"const \1 = \2_js;", module, flags=re.M)
     exported = re.findall(r"^export (?:const|function|class) (\w+)", body, flags=re.M)
     body = re.sub(r"^export ", "", body, flags=re.M)
     return f"const {name}_js = (() => {{\n{body}\nreturn {{ {', '.join(exported)} }};\n}})();"
