@@ -83,11 +83,16 @@ def test_a_table_in_html_has_the_cells_of_the_text() -> None:
 
 SHOWN: dict[str, Any] = {
     "summary": lambda: summarize(net()),
-    "profile": lambda: net().profile(X, Y, steps=2),
     "gradient report": lambda: check_gradients(Dense(3, 2), X),
     "difference": lambda: net().trace(X, Y).diff(net().trace(X, Y)),
     "history": lambda: history(3),
 }
+
+
+def test_a_profile_that_has_printed_its_table_does_not_show_it_twice() -> None:
+    found = net().profile(X, Y, steps=2)
+    assert not hasattr(found, "_repr_html_")
+    assert "\n" not in repr(found)
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -12,7 +12,7 @@ from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import Event, watching
-from phitodeep.table import Table, as_html
+from phitodeep.table import Table
 from phitodeep.training.callback import LambdaCallback
 from phitodeep.training.objective import Trainable
 from phitodeep.types import Array, DType
@@ -92,12 +92,9 @@ class Profile:
     def __str__(self) -> str:
         return str(self.table())
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # no table, because `model.profile` has printed it
         time = f"{1e6 * self.step:,.0f} us"
         return f"<Profile: {time} for a step of {self.batch} samples, {len(self.rows)} layers>"
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
     def show(self) -> None:
         """Print a table, drawn by rich in a terminal and in Jupyter, plain elsewhere."""

@@ -20,6 +20,7 @@ from phitodeep.plots.canvas import (
     sequential,
     some_of,
     texts_of,
+    the_path,
 )
 from phitodeep.types import Array
 
@@ -31,7 +32,7 @@ NAMED = 40  # positions up to which each has a name
 def attention(
     model: Any,
     x: Any,
-    layer: str,
+    layer: str | None = None,
     *,
     head: int | None = None,
     labels: Any = None,
@@ -46,7 +47,7 @@ def attention(
     Each row is a position, and the columns are the positions that it looks at; a row sums to 1.
     There is one panel per head.
 
-    layer     the path of an attention layer: see `model.attention_maps`
+    layer     the path of an attention layer: see `model.attention_maps`; by default the only one
     head      the only head to draw, from 0
     labels    the names of the positions; by default, the tokens' texts, if the model has a
               tokenizer
@@ -59,9 +60,10 @@ def attention(
         raise ArgumentError(f"{WHO} draws one panel per head: pass head= along with ax=.")
     X = one_sample(model, x, WHO)
     maps = attention_maps(model, X)
-    if str(layer) not in maps:
+    layer = the_path(layer, [*maps], WHO, "the path of an attention layer")
+    if layer not in maps:
         raise UnknownNameError.of(layer, maps, "one of the attention layers")
-    P = maps[str(layer)][0]  # (heads, T, T)
+    P = maps[layer][0]  # (heads, T, T)
     if labels is None and model.tokenizer is not None and X.dtype.kind in "iu":
         labels = texts_of(model.tokenizer, X[0])
     names = check_names(labels, P.shape[1], WHO, "position")

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_float, check_count, check_finite
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.checks import as_float, as_real, check_count, check_finite
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.metrics import as_classes
 from phitodeep.plots.canvas import (
     COLOURS,
@@ -20,6 +20,7 @@ from phitodeep.plots.canvas import (
     panel,
     some_of,
 )
+from phitodeep.training.objective import Trainable
 from phitodeep.types import Array
 
 WHO = "plots.decision_boundary"
@@ -55,13 +56,15 @@ def decision_boundary(
     `path` if given. Of more than 2,000 samples, 2,000 are drawn.
     """
     check_model(model, WHO)
+    if not isinstance(model, Trainable):
+        raise ArgumentTypeError(f"{WHO} takes a whole model, with a loss, got {model!r}.")
     points = as_float(X, np.float64, f"{WHO}: X")
     if points.ndim != 2 or points.shape[1] != 2 or not len(points):
         raise ShapeError(f"{WHO} draws points X (N, 2) in the plane, got shape {points.shape}.")
     check_finite(points, f"{WHO}: X")
     R = check_count(grid_resolution, f"{WHO} grid_resolution", minimum=2, maximum=2000)
     threshold = model.loss.threshold
-    predicted, true, K = as_classes(model.predict(X), np.asarray(y), threshold)
+    predicted, true, K = as_classes(model.predict(X), as_real(y, f"{WHO}: y"), threshold)
     if len(true) != len(points):
         raise ArgumentError(f"{WHO}: y has negative labels: leave out those samples.")
     names = check_names(labels, K, WHO, "class") or [f"class {k}" for k in range(K)]

@@ -181,6 +181,14 @@ def layer_at(model: Layer, path: Any, who: str) -> Layer:
     return layers[str(path)]
 
 
+def the_path(given: Any, paths: Sequence[str], who: str, what: str) -> str:
+    """Return the path that was given, or else the only one; refuse None if there are several."""
+    if given is None and len(paths) != 1:
+        listed = f"name one of {', '.join(map(repr, paths))}" if paths else "there is none"
+        raise ArgumentError(f"{who} needs {what}: {listed}.")
+    return paths[0] if given is None else str(given)
+
+
 def one_sample(model: Layer, x: Any, who: str) -> Array:
     """Return one sample, which may be a batch of one, as a batch (1, ...)."""
     check_model(model, who)
@@ -202,10 +210,16 @@ def texts_of(tokenizer: Any, tokens: Iterable[int]) -> list[str]:
 
 
 def check_names(labels: Any, count: int, who: str, what: str) -> list[str] | None:
-    """Return the labels as texts, of which there must be `count`, or None."""
+    """Return the labels as texts, of which there must be `count`, or None.
+
+    Matplotlib would read what stands between two dollar signs as a formula.
+    """
     if labels is None:
         return None
+    if not isinstance(labels, Iterable):
+        raise ArgumentTypeError(f"{who}: labels must be a list of texts, got {labels!r}.")
     names = [str(label) for label in labels]
+    names = [name.replace("$", r"\$") if name.count("$") > 1 else name for name in names]
     if len(names) != count:
         raise ArgumentError(f"{who} needs {count} labels, one per {what}, got {len(names)}.")
     return names

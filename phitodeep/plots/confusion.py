@@ -17,6 +17,7 @@ from phitodeep.types import Array
 WHO = "plots.confusion_matrix"
 WRITTEN = 20  # classes up to which cells have numbers
 MOST = 1000  # classes
+HUGE = 2**53  # from here on, floats skip whole numbers
 NAMED = 30  # classes up to which all have a name
 SHARES = {"true": 1, "pred": 0, "all": None}  # the axis over which shares sum to 1
 
@@ -99,7 +100,7 @@ def _counts(first: Any, second: Any, y: Any) -> Array:
         return np.asarray(ConfusionMatrix()(P, T))
     T, P = T.reshape(-1), P.reshape(-1)
     for name, classes in (("y_true", T), ("y_pred", P)):
-        if (classes != np.floor(classes)).any():
+        if not ((classes == np.floor(classes)) & (np.abs(classes) < HUGE)).all():
             raise ArgumentTypeError(
                 f"{WHO}: {name} must hold classes, which are whole numbers; pass scores as (N, K)."
             )

@@ -19,6 +19,7 @@ from phitodeep.plots.canvas import (
     one_sample,
     panel,
     some_of,
+    the_path,
 )
 
 WHO = "plots.feature_maps"
@@ -27,7 +28,7 @@ WHO = "plots.feature_maps"
 def feature_maps(
     model: Any,
     x: Any,
-    layer: str,
+    layer: str | None = None,
     *,
     limit: int = 64,
     cmap: Any = None,
@@ -41,7 +42,7 @@ def feature_maps(
     The layer returns images (h, w, C), or sequences (T, C), which become one picture with a row per
     channel. Positive values are orange, negative ones blue, and 0 is white.
 
-    layer    the path of a layer, such as "3.layers.0"
+    layer    the path of a layer, such as "3.layers.0"; by default the only one that fits
     limit    how many channels are drawn at most; evenly spaced ones, and the title says so
     cmap     a colour map of matplotlib, whose middle is 0
 
@@ -50,8 +51,11 @@ def feature_maps(
     layer that returns neither images nor sequences, and for several samples.
     """
     limit = check_count(limit, f"{WHO} limit")
+    X = one_sample(model, x, WHO)
+    fitting = [p for p, part in model.walk() if p and len(part.output_shape or ()) in (2, 3)]
+    layer = the_path(layer, fitting, WHO, "the path of a layer that returns images or sequences")
     shown = layer_at(model, layer, WHO)
-    _, cache = run_with_cache(model, one_sample(model, x, WHO))
+    _, cache = run_with_cache(model, X)
     Y = cache[f"{layer}.Y"]
     if Y.ndim not in (3, 4) or len(Y) != 1:
         raise ShapeError(

@@ -12,6 +12,7 @@ from phitodeep.checks import check_count, check_shape
 from phitodeep.errors import ArgumentError, NotBuiltError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.plots.canvas import (
+    check_model,
     diverging,
     evenly,
     finished,
@@ -20,6 +21,7 @@ from phitodeep.plots.canvas import (
     number_tiles,
     panel,
     some_of,
+    the_path,
 )
 from phitodeep.types import Array, Shape
 
@@ -29,7 +31,7 @@ SIDE = 16  # filters and input channels that are drawn, if a filter has many cha
 
 def filters(
     model: Any,
-    layer: str,
+    layer: str | None = None,
     *,
     shape: Shape | None = None,
     limit: int = 64,
@@ -47,7 +49,8 @@ def filters(
     other filters, each row is a filter, and each column an input channel. A filter of a Conv1D is
     one tile, with a row per input channel and a column per step.
 
-    layer    the path of a layer, such as "3.layers.0"
+    layer    the path of a layer, such as "3.layers.0"; by default the only convolution, or the
+             only Dense if there is a `shape`
     shape    for a Dense: the shape of its input as an image, (h, w) or (h, w, C)
     limit    how many filters are drawn at most; evenly spaced ones, and the title says so
     cmap     a colour map of matplotlib, whose middle is 0
@@ -57,7 +60,10 @@ def filters(
     without filters and NotBuiltError for a layer without weights yet.
     """
     limit = check_count(limit, f"{WHO} limit")
-    W = _filters_of(model, str(layer), shape)
+    check_model(model, WHO)
+    fitting = [p for p, part in model.walk() if _is_map(part) and _is_flat(part) == bool(shape)]
+    layer = the_path(layer, fitting, WHO, "the path of a built layer with filters")
+    W = _filters_of(model, layer, shape)
     total, h, w, C = W.shape
     coloured, side = C == 3, C not in (1, 3)
     chosen = evenly(total, min(limit, SIDE) if side else limit)
@@ -117,6 +123,11 @@ def _filters_of(model: Layer, path: str, shape: Shape | None) -> Array:
             f"they are, (h, w) or (h, w, C){example}; got shape={shape}."
         )
     return W.T.reshape(-1, *sizes, *(1,) * (3 - len(sizes)))
+
+
+def _is_flat(layer: Layer) -> bool:
+    """Whether W is a matrix, so that only `shape` says how to draw its columns."""
+    return layer.params["W"].ndim == 2
 
 
 def _is_map(layer: Layer) -> bool:

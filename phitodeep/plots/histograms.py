@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError
-from phitodeep.plots.canvas import MUTED, evenly, finished, panel, sequential, some_of
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.plots.canvas import MUTED, evenly, finished, panel, sequential, some_of, the_path
+from phitodeep.training.histograms import Histograms
 
 WHO = "plots.histograms"
 RIDGES = 20  # histograms that are drawn
@@ -18,7 +19,7 @@ TALL = 2.2  # the height of a histogram, in distances from one to the next
 
 def histograms(
     recorded: Any,
-    key: str,
+    key: str | None = None,
     *,
     cmap: Any = None,
     ax: Any = None,
@@ -29,18 +30,21 @@ def histograms(
         plots.histograms(watch, "0.W")
 
     `recorded` is a `Histograms` callback after training, and `key` one of its arrays: "0.W" is a
-    parameter, "0.dW" its gradient, "1.Y" the output of a layer. Every ridge has the same height,
-    because the ranges differ; its step is written at the left. Of more than 20 histograms, 20 are
-    drawn.
+    parameter, "0.dW" its gradient, "1.Y" the output of a layer; it may be left out if there is only
+    one. Every ridge has the same height, because the ranges differ; its step is written at the
+    left. Of more than 20 histograms, 20 are drawn.
 
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given.
     """
+    if not isinstance(recorded, Histograms):
+        raise ArgumentTypeError(f"{WHO} takes the callback Histograms, got {recorded!r}.")
     if not [*recorded]:
         raise ArgumentError(
             f"{WHO} has nothing to draw, because nothing was recorded yet: first train with "
             "callbacks=[watch], until at least one histogram is due."
         )
+    key = the_path(key, [*recorded], WHO, "the key of an array")
     series = recorded[key]
     chosen = evenly(len(series.steps), RIDGES)
     n = len(chosen)

@@ -1,9 +1,10 @@
 """Running code that students wrote: whatever it does, the result is arrays and sentences.
 
 The code runs in this process and this thread. A loop that never ends is stopped by a trace function
-that looks at the clock at every instruction of the student's file, so it works in Jupyter, on
-Windows and in a browser. It cannot stop a single call that hangs, such as time.sleep(10**9), and it
-is off while a debugger traces the same thread. Code that must not be trusted needs a container
+that looks at the clock at every instruction of the student's module or notebook, so it works in
+Jupyter, on Windows and in a browser. It cannot stop a single call that hangs, such as
+time.sleep(10**9), nor a loop in which a bare `except:` catches whatever stops it, and it is off
+while a debugger traces the same thread. Code that must not be trusted needs a container
 around all of Python; otter and nbgrader can run in one.
 """
 
@@ -31,6 +32,7 @@ from phitodeep.teach.exercises import Case
 from phitodeep.types import Array, DType
 
 LIMIT = 10.0  # seconds for one pass
+LONGEST = 300  # characters of an error message
 UNREADABLE = re.compile(r"^matmul: Input operand.*\(size (\d+) is different from (\d+)\)")
 PLAINER = r"in a matrix product, \2 columns meet \1 rows (is a .T or a reshape missing?)"
 
@@ -113,12 +115,14 @@ def _run_layer(layer: Layer, question: Question, runner: Runner) -> Answer:
     }
     with calling(training=True, caching=True, needs_dX=True, reuse=True, step=0):
         given = {"X": X, **layer.params}
-        Y = runner.watched("forward", lambda: layer.forward(X), given, found)
+        Y = runner.watched("forward", lambda: layer.forward(X.view()), given, found)
         if runner.fault:
             found.faults = dict.fromkeys(["Y", "dX", *names], runner.fault)
             return found
         _keep(found, "Y", Y, "forward")
-        dX = runner.watched("backward", lambda: layer.backward(dY), {"dY": dY, **given}, found)
+        dX = runner.watched(
+            "backward", lambda: layer.backward(dY.view()), {"dY": dY, **given}, found
+        )
     if runner.fault:
         found.faults |= dict.fromkeys(["dX", *names], runner.fault)
         return found
@@ -140,7 +144,7 @@ def _run_loss(loss: Loss, question: Question, runner: Runner) -> Answer:
     given = {"P": P, "y": y}
     calls = (("L", "value", loss.loss_func), ("dP", "gradient", loss.loss_gradient))
     for symbol, who, method in calls:
-        result = runner.watched(who, partial(method, P, y), given, found)
+        result = runner.watched(who, partial(method, P.view(), y.view()), given, found)
         if runner.fault:
             found.faults[symbol] = runner.fault
         else:
@@ -154,10 +158,16 @@ def _keep(found: Answer, symbol: str, result: Any, who: str) -> None:
         found.faults[symbol] = f"{who} returned None: it must end with `return {symbol}`."
     elif not isinstance(result, np.ndarray | np.generic) or result.dtype.kind not in "fiub":
         found.faults[symbol] = (
-            f"{symbol} should be an array of numbers, but is {type(result).__name__}."
+            f"{symbol} should be an array of numbers, but is {type(result).__name__}"
+            f"{f' of dtype {result.dtype}' if hasattr(result, 'dtype') else ''}."
         )
     else:
         found.arrays[symbol] = np.array(result)
+
+
+def _is_ours(scope: dict[str, Any]) -> bool:
+    """Whether a function with these globals is not the student's."""
+    return not scope or str(scope.get("__name__")).startswith("phitodeep.")
 
 
 class Runner:
@@ -165,14 +175,9 @@ class Runner:
 
     def __init__(self, kind: type[Any], seconds: float) -> None:
         self.seconds, self.fault, self.out_of_time = seconds, "", False
-        self.files = {
-            code.co_filename
-            for part in kind.__mro__
-            if not part.__module__.startswith(("phitodeep.", "builtins"))
-            for value in vars(part).values()
-            if (code := getattr(inspect.unwrap(value), "__code__", None)) is not None
-            if callable(value)
-        }
+        methods = (value for part in kind.__mro__ for value in vars(part).values())
+        scopes = (getattr(inspect.unwrap(m), "__globals__", {}) for m in methods if callable(m))
+        self.scopes = {id(s) for s in scopes if not _is_ours(s)}  # shared by a notebook's cells
 
     def watched(
         self, who: str, call: Callable[[], Any], given: dict[str, Array], found: Answer
@@ -200,20 +205,22 @@ class Runner:
         except NotImplementedError:
             self.fault = f"{who} is not written yet: it raised NotImplementedError."
         except (Exception, SystemExit) as error:  # whatever a student's code may raise
-            text = UNREADABLE.sub(PLAINER, str(error).strip().partition("\n")[0])
+            said = traceback.format_exception_only(error)[0].partition(": ")[2]
+            text = UNREADABLE.sub(PLAINER, said.strip().partition("\n")[0][:LONGEST])
             self.fault = f"{who} raised {type(error).__name__}: {text}".rstrip(": ")
             self.fault = f"{self.fault.rstrip('.')}{self._place(error)}."
         return None
 
     def _place(self, error: BaseException) -> str:
-        """The last line of the student's file that the error passed through."""
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if frame.filename in self.files]
-        return f", at the line `{own[-1].line}`" if own and own[-1].line else ""
+        """The last line of the student's code that the error passed through."""
+        frames = traceback.walk_tb(error.__traceback__)
+        own = [(frame, n) for frame, n in frames if id(frame.f_globals) in self.scopes]
+        line = traceback.StackSummary.extract(iter(own[-1:]))[0].line if own else ""
+        return f", at the line `{line}`" if line else ""
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """Raise OutOfTime in the student's file once the time is over."""
+        """Raise OutOfTime in the student's code once the time is over."""
         if sys.gettrace() is not None:
             yield
             return
@@ -225,7 +232,7 @@ class Runner:
             return inside
 
         def at_call(frame: FrameType, event: str, _: Any) -> Any:
-            if frame.f_code.co_filename not in self.files:
+            if id(frame.f_globals) not in self.scopes:
                 return None
             frame.f_trace_opcodes = True  # `while True: pass` has no lines to stop at
             return inside

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import check_count, check_number
-from phitodeep.errors import ArgumentTypeError, UnknownNameError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.layers import Layer
 from phitodeep.layers.call import calling
 from phitodeep.loss import Loss
@@ -22,6 +22,7 @@ from phitodeep.testing.report import Finding
 from phitodeep.testing.slopes import Trial, probes_of
 from phitodeep.types import Array
 
+ORDINARY = 2  # the fewest ordinary batches
 NOT_YET = "Not checked yet: no gradient is right so far."
 CLOSE = {np.dtype(np.float64): 1e-7, np.dtype(np.float32): 2e-3}  # of the largest right number
 
@@ -47,6 +48,9 @@ def grade(
     forward pass is wrong, the gradients are also compared with its own slopes, and count if they
     agree.
 
+    What counts is what the class computes, not how: one that derives from phitodeep's own layer, or
+    calls it, passes. Whether that is allowed is for you to say, and to check by reading.
+
     `hints` is the level of the hints that printing shows, from 0 to 3: see `Grade.hint`.
 
     An exception in the student's code, a wrong shape, NaN, or an endless loop never raises an
@@ -57,7 +61,7 @@ def grade(
     UnknownNameError for an unknown `spec`.
     """
     exercise = _exercise(spec)
-    check_count(hints, "hints", minimum=0)
+    check_count(hints, "hints", minimum=0, maximum=len(LEVELS) - 1)
     check_number(seconds, "seconds", above=0)
     kind = (
         Loss
@@ -70,20 +74,25 @@ def grade(
             f"grade(Dense, {exercise.name!r}), got {layer_class!r}."
         )
     rng = np.random.default_rng(check_count(seed, "seed", minimum=0))
-    draws: list[Draw] = []
-    for case in exercise.cases(rng):
+    draws, cases = list[Draw](), exercise.cases(rng)
+    if sum(not case.part for case in cases) < ORDINARY:
+        raise ArgumentError(
+            f"the exercise {exercise.name!r} needs at least {ORDINARY} ordinary batches, which are "
+            f"cases without a part, got {cases}."
+        )
+    for case in cases:
         question, reference = ask(exercise, case, rng)
         stuck = any(draw.answer.out_of_time for draw in draws)
         found = _ask(layer_class, question, np.float64, seconds / 10 if stuck else seconds)
         draws.append(Draw(question, reference, solve(reference, question), found))
     verdicts = tuple(_Grading(layer_class, draws, seconds).verdicts())
-    return Grade(layer_class.__name__, exercise.name, seed, verdicts, min(hints, len(LEVELS) - 1))
+    return Grade(layer_class.__name__, exercise.name, seed, verdicts, hints)
 
 
 def _exercise(spec: str | Exercise) -> Exercise:
     if isinstance(spec, Exercise):
         return spec
-    if spec not in EXERCISES:
+    if not isinstance(spec, str) or spec not in EXERCISES:
         raise UnknownNameError.of(spec, EXERCISES, "one of the exercises")
     return EXERCISES[spec]
 
@@ -151,7 +160,7 @@ class _Grading:
                 return Verdict(part, False, 1, f"In float32, {found.faults[symbol]}")
             if A is not None and A.ndim and A.dtype != np.float32:
                 words = f"{symbol} is {A.dtype}, although X is float32: a result keeps X's dtype."
-                hint = "Is there an np.zeros or np.ones without dtype=X.dtype?"
+                hint = "Is there an integer array, or an np.zeros or np.ones without dtype=X.dtype?"
                 return Verdict(part, False, 1, words, (hint, "", ""))
             close = A is None or _difference(A, draw.array(symbol), np.float32) is None
             if not close and self._right(symbol):
@@ -277,7 +286,9 @@ def _wrong(symbol: str, draw: Draw) -> str:
     place = f"{symbol}{[int(i) for i in index]}" if index else symbol
     wrong = int((np.abs(got - right) > CLOSE[np.dtype(np.float64)] * _size(right)).sum())
     cells = f": {wrong} of {right.size} cells are wrong, this one most" if right.ndim else ""
-    return f"{place} should be {right[index]:.6g}, but is {got[index]:.6g}{cells}, {where}."
+    pairs = ((f"{right[index]:.{n}g}", f"{got[index]:.{n}g}") for n in range(6, 18))
+    expected, came = next(pair for pair in pairs if pair[0] != pair[1])
+    return f"{place} should be {expected}, but is {came}{cells}, {where}."
 
 
 def _difference(got: Array, right: Array, dtype: Any) -> int | None:

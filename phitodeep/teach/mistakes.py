@@ -32,6 +32,7 @@ class Mistake(NamedTuple):
 Other = Callable[[Draw, str], Any]  # what a symbol would be after a mistake, or None
 
 
+@np.errstate(all="ignore")  # students return any numbers
 def mistake(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
     """Name the mistake that explains a symbol on all batches that returned it, if one is known."""
     returned = [d for d in draws if symbol in d.answer.arrays]
@@ -48,7 +49,7 @@ def mistake(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
 
 
 def _got(draw: Draw, symbol: str) -> Array:
-    return draw.answer.arrays[symbol]
+    return np.asarray(draw.answer.arrays[symbol], np.float64)  # float16 would overflow
 
 
 def _explains(symbol: str, draws: Sequence[Draw], other: Other) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError
+from phitodeep.table import escaped
 
 LEVELS = (
     "only what is right and what is wrong",
@@ -124,21 +125,20 @@ class Grade:
     def _repr_html_(self) -> str:
         rows = []
         for verdict, lines in self._told(self.level):
+            part = escaped(verdict.part)
             mark, colour = ("right", "#1a7f37") if verdict.passed else ("wrong", "#b35900")
             rows.append(
                 f'<tr style="text-align:left;vertical-align:top">'
                 f'<td style="color:{colour}"><b>{mark}</b></td>'
-                f'<td style="white-space:nowrap;text-align:left"><b>{verdict.part}</b></td>'
+                f'<td style="white-space:nowrap;text-align:left"><b>{part}</b></td>'
                 f'<td style="text-align:left">{"<br>".join(map(_page_line, lines))}</td></tr>'
             )
-        title = f"{self.name}: {self.points} of {self.possible} points"
+        title = escaped(f"{self.name}: {self.points} of {self.possible} points")
         return f'<b>{title}</b><table style="max-width:52em">{"".join(rows)}</table>'
 
 
 def _page_line(line: str) -> str:
     """A line as HTML: indented lines, and what stands between backticks, are code."""
-    from html import escape
-
     if line.startswith("  "):
-        return f"<code>{escape(line.strip())}</code>"
-    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(line))
+        return f"<code>{escaped(line.strip())}</code>"
+    return re.sub("`([^`]*)`", r"<code>\1</code>", escaped(line))

@@ -16,6 +16,7 @@ from phitodeep.state import StateDict, check_entries, stored_array
 from phitodeep.training.callback import Logs, _Resumable
 from phitodeep.types import Array
 
+TINY = 1e-300  # between smaller values, there may be too few numbers for the bins
 HUGE = 1e300  # values beyond it, whose differences may overflow, count as not finite
 
 
@@ -76,6 +77,9 @@ class Histograms(_Resumable):
         self.activations = activations
         if activations is not None:
             self.activations = as_real(activations, "Histograms activations")
+            if not self.activations.size:
+                shape = self.activations.shape
+                raise ShapeError(f"Histograms activations needs samples, got shape {shape}.")
         self.forget()
 
     def forget(self) -> None:
@@ -105,7 +109,13 @@ class Histograms(_Resumable):
         """Return the keys of all recorded arrays."""
         return self.steps.keys()
 
-    def plot(self, key: str, path: str | os.PathLike[str] | None = None, *, ax: Any = None) -> Any:
+    def plot(
+        self,
+        key: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        ax: Any = None,
+    ) -> Any:
         """Draw the histograms of one array: see `phitodeep.plots.histograms`."""
         from phitodeep.plots.histograms import histograms
 
@@ -177,5 +187,6 @@ def histogram(A: Array, bins: int) -> tuple[Array, Array]:
         return np.zeros(bins, np.int64), np.linspace(0, 1, bins + 1)
     low, high = float(values.min()), float(values.max())
     size = max(abs(low), abs(high))
-    around = size / 2 or 0.5 if high - low <= 1e-9 * size else 0.0
+    alike = high - low <= max(1e-9 * size, TINY)
+    around = (size / 2 if size > TINY else 0.5) if alike else 0.0
     return np.histogram(values, bins, (low - around, high + around))

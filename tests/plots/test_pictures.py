@@ -119,6 +119,9 @@ def test_many_classes_have_no_numbers_and_few_names() -> None:
     [
         (([0, 1], [0, 1, 1]), {}, ShapeError, "one prediction per label"),
         (([0, 1], [0.5, 1]), {}, ArgumentTypeError, "y_pred must hold classes"),
+        (([0, 1], [0, np.inf]), {}, ArgumentTypeError, "y_pred must hold classes"),
+        (([0, 1], [0, 1e30]), {}, ArgumentTypeError, "y_pred must hold classes"),
+        (([0, 1], [0, 1]), {"labels": 2}, ArgumentTypeError, "a list of texts, got 2"),
         (([0, 1], [0, -1]), {}, ArgumentError, "y_pred holds the class -1"),
         (([0, 5000], [0, 1]), {}, ArgumentError, "there is a class 5,000"),
         (([], []), {}, ArgumentError, "at least one sample"),
@@ -196,6 +199,7 @@ def test_many_samples_are_reduced_and_the_title_says_so() -> None:
         (np.ones((4, 2)), [0, 1, 2, -1], {}, ArgumentError, "negative labels"),
         (np.ones((4, 2)), [0, 1, 2, 3], {}, ArgumentError, "class 3.*3 classes"),
         (np.ones((4, 2)), [0] * 4, {"grid_resolution": 1}, ArgumentError, "grid_resolution"),
+        (np.ones((4, 2)), list("abca"), {}, ArgumentTypeError, "y takes real numbers"),
         (np.ones((4, 2)), [0] * 4, {"labels": "ab"}, ArgumentError, "needs 3 labels"),
     ],
 )
@@ -204,6 +208,11 @@ def test_a_decision_boundary_refuses(
 ) -> None:
     with pytest.raises(error, match=message):
         plots.decision_boundary(classifier(), X, y, **options)
+
+
+def test_a_layer_has_no_decision_boundary() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"takes a whole model, with a loss, got Dense"):
+        plots.decision_boundary(Dense(2, 3), PLANE, HALVES)
 
 
 # --- filters and feature maps ------------------------------------------------------------------
@@ -354,6 +363,37 @@ def test_attention_of_one_head_takes_an_axes() -> None:
     assert plots.attention(model, x[None], HEADS, head=2, ax=ax, labels="abcde") is ax
     np.testing.assert_array_equal(image_of(ax), model.attention_maps(x[None])[HEADS][0, 2])
     assert ticks(ax.xaxis) == list("abcde")
+
+
+def test_the_only_layer_that_fits_needs_no_path() -> None:
+    x = rng.integers(0, 6, 5)
+    assert "layer 2.layers.0.layers.1:" in plots.attention(gpt(1), x).get_suptitle()
+    with pytest.raises(ArgumentError, match=rf"name one of '2\.layers\.0\.layers\.1', '{HEADS}'"):
+        plots.attention(gpt(2), x)
+    net = Sequential(Conv2D(5, 3), Flatten(), Dense(4), seed=0)
+    net.build((8, 7, 1))
+    assert "layer 0:" in plots.filters(net).axes[0].get_title()
+    assert "layer 2:" in plots.filters(net, shape=(6, 5, 5)).axes[0].get_title()
+    assert "layer 0:" in plots.feature_maps(net, np.zeros((8, 7, 1))).axes[0].get_title()
+    with pytest.raises(ArgumentError, match="name one of '0', '2'"):
+        plots.filters(convolutions())
+    with pytest.raises(ArgumentError, match="name one of '0', '1', '2'"):
+        plots.feature_maps(convolutions(), np.zeros((8, 7, 1)))
+    with pytest.raises(ArgumentError, match="built layer with filters: there is none"):
+        plots.filters(Sequential(ReLU()))
+
+
+def test_dollar_signs_in_names_are_not_formulas() -> None:
+    names = ["$a$", "$", r"$\no$", "d", "e"]
+    figure = plots.attention(gpt(1), rng.integers(0, 6, 5), labels=names)
+    figure.savefig(io.BytesIO())
+    assert ticks(figure.axes[0].yaxis) == [r"\$a\$", "$", r"\$\no\$", "d", "e"]
+
+
+@pytest.mark.parametrize("draw", [plots.history, plots.rates, plots.histograms])
+def test_what_training_did_not_return_is_refused(draw: Any) -> None:
+    with pytest.raises(ArgumentTypeError, match="takes .*, got"):
+        draw(classifier())
 
 
 def test_attention_refuses() -> None:

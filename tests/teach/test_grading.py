@@ -113,6 +113,46 @@ def test_an_endless_loop_is_stopped(loop: str) -> None:
     assert sys.gettrace() is None or "coverage" in sys.modules
 
 
+@pytest.mark.parametrize("name", ["notebook", None])
+def test_an_endless_loop_in_another_cell_is_stopped(name: str | None) -> None:
+    scope: dict[str, Any] = {"__name__": name} if name else {}
+    exec("def helper():\n    while True: pass", scope)
+    source = cell("dense", "solution").replace("return dY @", "helper()\n        return dY @")
+    exec(compile(f"{cell('dense', '')}\n{source}", "<another cell>", "exec"), scope)
+    found = grade(scope["Dense"], "dense", seconds=0.2)
+    assert "took more than 0.2 seconds" in found["dX"].words
+
+
+ODD = [  # what backward ends with, the check that fails (if any), what it says
+    ("return (dY @ self.W.T).astype(np.float16)", "dX", "cells are wrong"),
+    ("return (dY @ self.W.T) + 0j", "dX", "is ndarray of dtype complex128"),
+    ("dX = dY @ self.W.T\n        dY.resize(dY.size)\n        return dX", "", ""),
+    ("raise ValueError('x' * 9999)", "dX", r"raised ValueError: x{300}, at the line"),
+    (
+        "class E(Exception):\n            __str__ = None\n        raise E",
+        "dX",
+        "raised E: <exception str.. failed>",
+    ),
+    ("return self.backward(dY)", "dX", r"RecursionError: .*, at the line `(X|d|rows|return)"),
+    ("return (dY @ self.W.T) * (1 + 1e-6)", "dX", "cells are wrong"),
+]
+
+
+@pytest.mark.parametrize(("end", "part", "words"), ODD, ids=range(len(ODD)))
+def test_whatever_a_class_does_there_is_a_verdict(end: str, part: str, words: str) -> None:
+    found = grade(changed("dense", "return dY @ self.W.T", end), "dense", 1)
+    assert found.passed == (not part)
+    if part:
+        assert re.search(words, found[part].words), found[part].words
+        numbers = re.search(r"should be (\S+), but is (\S+):", found[part].words)
+        assert numbers is None or numbers[1] != numbers[2]
+
+
+def test_an_error_of_our_own_code_shows_no_line_of_it() -> None:
+    found = grade(changed("dense", "super().__init__()", "pass"), "dense")
+    assert found["forward"].words.endswith("no attribute 'dtype'.")
+
+
 def test_after_a_loop_that_was_stopped_the_other_batches_get_less_time() -> None:
     start = time.monotonic()
     grade(blank("dense", "while True: pass"), "dense", seconds=1.0)
@@ -261,6 +301,8 @@ def test_an_exercise_of_your_own() -> None:
     def cases(rng: np.random.Generator) -> list[Case]:
         return [Case((int(rng.integers(2, 5)), 6)), Case((5, 3)), Case((1, 4), part="a batch of 1")]
 
+    odd = Exercise("odd", "", Softplus, lambda r: [*cases(r), Case((2, 2), part="<i>")])
+    assert "<b>&lt;i&gt;</b>" in grade(Mine, odd)._repr_html_()
     softplus = Exercise("softplus", "Softplus()", Softplus, cases)
     assert grade(Mine, softplus, 1).passed
     assert "ignores dY" in grade(Wrong, softplus, 1)["dX"].hints[0]
@@ -279,3 +321,10 @@ def test_what_cannot_be_graded_is_refused() -> None:
         grade(SoftmaxCrossEntropy, "dense")
     with pytest.raises(ArgumentError, match="hints"):
         grade(Softplus, "relu", hints=-1)
+    with pytest.raises(ArgumentError, match="hints must be <= 3"):
+        grade(Softplus, "relu", hints=4)
+    with pytest.raises(UnknownNameError, match="is not one of the exercises"):
+        grade(Softplus, ["relu"])  # type: ignore[arg-type]
+    lonely = Exercise("lonely", "Softplus()", Softplus, lambda rng: [Case((2, 3))])
+    with pytest.raises(ArgumentError, match="at least 2 ordinary batches"):
+        grade(Softplus, lonely)

@@ -122,6 +122,24 @@ def test_values_that_are_almost_equal_have_bins_too(
     assert (np.diff(edges) > 0).all()
 
 
+def test_the_smallest_numbers_have_bins_too() -> None:
+    for smallest in ([0, 5e-324], [1e-322, 1e-322], [-1e-310, 1e-310]):
+        counts, edges = histogram(np.array(smallest), 10)
+        assert counts.sum() == 2
+        assert len(np.unique(edges)) == 11
+
+
+def test_a_picture_of_one_of_several_arrays_needs_its_key() -> None:
+    watch = Histograms(gradients=False)
+    net().train(X, X[:, :2], epochs=1, callbacks=[watch], verbose=0)
+    with pytest.raises(
+        ArgumentError, match=r"needs the key of an array: name one of '0\.W', '0\.b'"
+    ):
+        watch.plot()
+    with pytest.raises(PhitodeepError, match=r"needs samples, got shape \(0, 3\)"):
+        Histograms(activations=X[:0])
+
+
 def test_each_training_starts_afresh_and_a_resumed_one_goes_on(tmp_path: Path) -> None:
     whole = Histograms(None, 1)
     net().train(X, Y, epochs=3, callbacks=[whole], verbose=0)
