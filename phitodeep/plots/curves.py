@@ -6,10 +6,7 @@ import math
 import os
 from typing import Any
 
-from phitodeep.errors import ArgumentTypeError
 from phitodeep.plots.canvas import COLOURS, MUTED, figure, finished, panel, save
-from phitodeep.training.history import History
-from phitodeep.training.rate_finder import RateRange
 
 FEW = 30  # epochs that are marked one by one
 
@@ -21,8 +18,6 @@ def history(
 
     `history` is what `train` returned. The figure is saved to `path` if given.
     """
-    if not isinstance(history, History):
-        raise ArgumentTypeError(f"{who} takes what train returned, got {type(history).__name__}.")
     names = list(dict.fromkeys(n.split("_", 1)[1] for n in history.metrics))
     made = figure(who, 5 * (1 + len(names)), 3.5)
     panels = made.subplots(1, 1 + len(names), squeeze=False)[0]
@@ -54,8 +49,6 @@ def rates(
     `found` is what `find_alpha` returned. Draws on the Axes `ax` and returns it if given, and
     otherwise returns the figure; saved to `path` if given.
     """
-    if not isinstance(found, RateRange):
-        raise ArgumentTypeError(f"{who} takes what find_alpha returned, got {found!r}.")
     axes = panel(who, ax, 5, 3.5)
     axes.plot(found.rates, found.losses, color=COLOURS[0])
     label = f"suggested: {found.suggestion:.2g}"

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.errors import ArgumentError
 from phitodeep.plots.canvas import MUTED, evenly, finished, panel, sequential, some_of, the_path
-from phitodeep.training.histograms import Histograms
 
 WHO = "plots.histograms"
 RIDGES = 20  # histograms that are drawn
@@ -37,8 +36,6 @@ def histograms(
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given.
     """
-    if not isinstance(recorded, Histograms):
-        raise ArgumentTypeError(f"{WHO} takes the callback Histograms, got {recorded!r}.")
     if not [*recorded]:
         raise ArgumentError(
             f"{WHO} has nothing to draw, because nothing was recorded yet: first train with "

@@ -390,12 +390,6 @@ def test_dollar_signs_in_names_are_not_formulas() -> None:
     assert ticks(figure.axes[0].yaxis) == [r"\$a\$", "$", r"\$\no\$", "d", "e"]
 
 
-@pytest.mark.parametrize("draw", [plots.history, plots.rates, plots.histograms])
-def test_what_training_did_not_return_is_refused(draw: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match="takes .*, got"):
-        draw(classifier())
-
-
 def test_attention_refuses() -> None:
     model, x = gpt(), rng.integers(0, 6, 5)
     with pytest.raises(UnknownNameError, match=rf"Did you mean.*{HEADS}"):

@@ -323,8 +323,9 @@ def test_what_cannot_be_graded_is_refused() -> None:
         grade(Softplus, "relu", hints=-1)
     with pytest.raises(ArgumentError, match="hints must be <= 3"):
         grade(Softplus, "relu", hints=4)
+    several: Any = ["relu"]
     with pytest.raises(UnknownNameError, match="is not one of the exercises"):
-        grade(Softplus, ["relu"])  # type: ignore[arg-type]
+        grade(Softplus, several)
     lonely = Exercise("lonely", "Softplus()", Softplus, lambda rng: [Case((2, 3))])
     with pytest.raises(ArgumentError, match="at least 2 ordinary batches"):
         grade(Softplus, lonely)
