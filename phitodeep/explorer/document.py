@@ -26,7 +26,7 @@ import numpy as np
 
 from phitodeep.errors import ArgumentError
 from phitodeep.explorer.expressions import tree
-from phitodeep.explorer.packing import Packed, arrangement, full, number, reduced
+from phitodeep.explorer.packing import SIDE, Packed, arrangement, full, number, reduced
 from phitodeep.explorer.source import line_of, source_of
 from phitodeep.inspect.entries import PASSED_ON
 from phitodeep.layers.call import within
@@ -37,14 +37,19 @@ from phitodeep.steps.step import Arrange, Carry, Given, Join, Let, Loop, Max, St
 
 FORMAT, VERSION = "phitodeep.trace", 1
 LARGEST = 2_800_000  # characters of a document
-COUNTS = [1 << k for k in (18, 16, 14, 12, 10)]  # numbers in the largest array stored in full
+SIZES = [  # numbers in the largest array stored in full, and the side of a thumbnail
+    *((1 << k, SIDE) for k in (18, 16, 14, 12, 10)),
+    *((1 << 10, side) for side in (SIDE // 2, SIDE // 4)),
+]
 UPDATE = 1 << 14  # no other array follows from an update, so fewer numbers are enough
 
 
 def text_of(step: Any) -> str:
     """The document of a recorded step as JSON, with as many numbers as fit."""
-    for count in COUNTS:
-        found = json.dumps(Writer(step, count).document(), separators=(",", ":"), allow_nan=False)
+    for count, side in SIZES:
+        found = json.dumps(
+            Writer(step, count, side).document(), separators=(",", ":"), allow_nan=False
+        )
         if len(found) <= LARGEST:
             return found.replace("</", "<\\/").replace("<!--", "<\\u0021--")  # safe in a script
     raise ArgumentError(
@@ -59,8 +64,8 @@ class Writer:
     `known` has the symbols that the page can compute or read in full, by path.
     """
 
-    def __init__(self, step: Any, count: int) -> None:
-        self.step, self.count = step, count
+    def __init__(self, step: Any, count: int, side: int = SIDE) -> None:
+        self.step, self.count, self.side = step, count, side
         self.scopes: dict[str, dict[str, Any]] = {}
         self.parameters: dict[str, Packed] = {}
         self.sources: dict[str, Any] = {}
@@ -279,7 +284,8 @@ class Writer:
     # --- values ----------------------------------------------------------------------------
 
     def packed(self, array: Any, count: int | None = None) -> Packed:
-        return full(array) if np.size(array) <= (count or self.count) else reduced(array)
+        small = np.size(array) <= (count or self.count)
+        return full(array) if small else reduced(array, self.side)
 
     def value(self, value: Any) -> Any:
         """A number, or an array."""

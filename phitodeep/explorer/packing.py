@@ -14,7 +14,6 @@ from phitodeep.types import Array
 
 Packed = dict[str, Any]
 SIDE = 64  # the cells of a thumbnail along each axis
-TOP = 64  # the largest numbers of a reduced array that are stored exactly
 BINS = 40
 EXACT = 1 << 12  # numbers of an array that keep all digits of float64
 MISSING = -128  # in a thumbnail: a number that is not finite
@@ -53,7 +52,7 @@ def text(A: Array) -> str:
     return base64.b64encode(np.ascontiguousarray(A).tobytes()).decode()
 
 
-def reduced(array: Any) -> Packed:
+def reduced(array: Any, side: int = SIDE) -> Packed:
     """A thumbnail of an array with `n` numbers, its largest numbers and its histogram.
 
     A cell of the thumbnail is the number of largest size in its block, since a mean would hide
@@ -64,10 +63,10 @@ def reduced(array: Any) -> Packed:
     finite = np.where(np.isfinite(flat), flat, 0)
     size = np.where(np.isfinite(flat), np.abs(flat), np.inf)
     scale = float(np.abs(finite).max(initial=0)) or 1.0
-    thumb = strongest(finite.reshape(-1, A.shape[-1]), SIDE, SIDE)
-    spoilt = strongest(np.isinf(size).astype(float).reshape(-1, A.shape[-1]), SIDE, SIDE)
+    thumb = strongest(finite.reshape(-1, A.shape[-1]), side, side)
+    spoilt = strongest(np.isinf(size).astype(float).reshape(-1, A.shape[-1]), side, side)
     cells = np.where(spoilt > 0, MISSING, np.round(127 * (thumb / scale)))
-    top = np.argsort(-size, kind="stable")[:TOP]
+    top = np.argsort(-size, kind="stable")[:side]
     counts, edges = np.histogram(finite[np.isfinite(flat)], BINS)
     return {
         "shape": list(A.shape),

@@ -32,7 +32,7 @@ def test_every_layer(make: Make, shape: Shape, tokens: int) -> None:
 
 
 def test_reduced_recorded_and_returned_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "COUNTS", [3])
+    monkeypatch.setattr(document, "SIZES", [(3, 64)])
     model = dense(L.Tanh())
     with model.hooks(fwd={"1.Y": more}):
         doc = json.loads(text_of(model.trace(X, Y)))

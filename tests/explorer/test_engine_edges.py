@@ -345,7 +345,7 @@ def test_reduced_arrays(
     js: Node, model: Sequential, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not reduced is right, what is has its largest number, and nothing fails."""
-    monkeypatch.setattr(document, "COUNTS", [count])
+    monkeypatch.setattr(document, "SIZES", [(count, 64)])
     given = X if model.layers[0].__class__ is L.Dense else S
     model.build(given.shape[1:])
     y = RNG.standard_normal((len(given), *(model.output_shape or ())))
@@ -401,7 +401,7 @@ def test_a_step_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_reduced_array_shows_what_is_not_finite(
     js: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(document, "COUNTS", [3])
+    monkeypatch.setattr(document, "SIZES", [(3, 64)])
     model = dense()
     model.build((3,))
     model.layers[0].params["W"][1, 2] = np.nan

@@ -132,8 +132,9 @@ export class Inspector {
       );
     const against = terms[0].value * total < 0 ? ", in the other direction" : "";
     const who = place(terms[0].at);
+    const several = terms.filter(({ value }) => value !== 0).length > 1;
     const sentence =
-      terms.length > 1 && who && total !== 0 && this.app.sample === null
+      several && who && total !== 0 && this.app.sample === null
         ? make(
             "p",
             {},
@@ -177,7 +178,11 @@ export class Inspector {
 
   given(ref, step) {
     if (ref.symbol in this.app.pass.get(ref.path).data.params)
-      return make("p", { class: "soft" }, "A parameter: initialization and earlier steps gave it this value.");
+      return make(
+        "p",
+        { class: "soft" },
+        "A parameter: initialization and earlier steps gave it this value.",
+      );
     if (step && "value" in step && step.reads.length)
       return make(
         "p",
