@@ -5,8 +5,8 @@
 import { Reduced, Tensor, einsum, largest, origins, product, scalar, unpacked } from "./tensor.js";
 import { elementwise } from "./expression.js";
 
-export const FORMAT = "phitodeep.trace";
-export const VERSION = 1;
+const FORMAT = "phitodeep.trace";
+const VERSION = 1;
 
 // The document itself, if this page can read it.
 export function checked(doc) {
@@ -39,7 +39,7 @@ const WEIGHTS = new Set(["w", "v"]); // of the terms of a loss: by element and b
 const timed = (symbol, t) => (t === null ? symbol : `${symbol} ${t}`);
 
 // The symbols of one layer, or of the loss. In a loop, a symbol has a value for each t.
-export class Scope {
+class Scope {
   constructor(pass, path, data) {
     Object.assign(this, { pass, path, data });
     this.values = new Map();

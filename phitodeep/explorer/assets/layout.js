@@ -7,7 +7,7 @@ const GAP = 4; // pixels between blocks
 const BLOCKS = { across: 12, down: 8 }; // at most
 
 // Which axes run inside a block, which ones number the blocks from top to bottom, and which across.
-export function axesOf(shape, { parameter = false, images = false } = {}) {
+function axesOf(shape, { parameter = false, images = false } = {}) {
   const rank = shape.length;
   const every = shape.map((_, axis) => axis);
   if (rank < 3) return { inside: every, down: [], across: [] };

@@ -84,9 +84,9 @@ class App {
     const share = doc.sample === null ? "" : `the share of sample ${doc.sample} in `;
     const after =
       doc.after === null ? "" : ` After the update, the loss is ${shown(Number(doc.after))}.`;
-    const forward = `Forward: ${share}${many} through ${plural(layers.length, "layer")}, to a loss of ${shown(this.base.loss)}, which says how wrong the model is.`;
+    const forward = `Forward: ${share}${many} through ${plural(layers.length, "layer")}, to a loss of ${shown(this.base.loss)} (how wrong the model is).`;
     const backward =
-      "Backward: every weight gets its slope, which says how fast the loss changes when the weight grows.";
+      "Backward: a slope for every weight (how fast the loss changes when it grows).";
     this.parts.facts.textContent = `${forward} ${backward}${after}`;
     this.parts.facts.title = kinds;
   }

@@ -44,7 +44,7 @@ export class Tensor {
 
 export const scalar = (value) => new Tensor([], Float64Array.of(value));
 
-export function strides(shape) {
+function strides(shape) {
   const found = new Array(shape.length);
   let step = 1;
   for (let axis = shape.length - 1; axis >= 0; axis--) {
@@ -65,7 +65,7 @@ const KINDS = {
   i4: Int32Array,
 };
 
-export function decoded(text, kind) {
+function decoded(text, kind) {
   const letters = atob(text);
   const bytes = new Uint8Array(letters.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = letters.charCodeAt(i);
