@@ -50,10 +50,9 @@ def _lines(kind: type, name: str) -> list[tuple[int | None, str]]:
         lines, first = inspect.getsourcelines(getattr(kind, name))
     except (OSError, TypeError, AttributeError):
         return []
-    text = textwrap.dedent("".join(lines)).rstrip().split("\n")
-    return [
-        (first + k, line) for k, line in enumerate(text) if k not in _docstring("\n".join(text))
-    ]
+    text = textwrap.dedent("".join(lines)).rstrip()
+    doc = _docstring(text)
+    return [(first + k, line) for k, line in enumerate(text.split("\n")) if k not in doc]
 
 
 def _docstring(method: str) -> range:
