@@ -76,7 +76,7 @@ FOR_AUTHORS = {  # what authors of layers write and use, but users of models do 
 class Sequential(Inspectable):
     """Layers one after another, with a loss, an optimizer and a training loop.
 
-    The methods that look into a model, such as `summary` and `trace`, are those of `Inspectable`.
+    The methods that look into a model, such as `summary` and `trace`, come from `Inspectable`.
 
     alpha        the learning rate: a number, or a schedule (a function of the step); by default
                  the optimizer's own

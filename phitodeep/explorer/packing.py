@@ -98,7 +98,7 @@ def arrangement(step: Arrange, scope: Any) -> Packed:
     """From which cell of `step.of` each cell comes: its number in memory, or -1 for a 0.
 
     Most arrangements are regular: the number is `start` plus `strides` times the indices. Otherwise
-    `cells` has all numbers, or those of the first sample if each later one adds `each`.
+    `cells` lists all numbers, or only the first sample's if each later sample adds `each`.
     """
     A = np.asarray(scope[step.of])
     numbered = np.arange(1, A.size + 1).reshape(A.shape)

@@ -90,7 +90,7 @@ def start_loss(evidence: Evidence) -> Measures:
     value, guess = evidence.sound.value, evidence.guess()
     off = abs(value / guess - 1)
     if value < guess and LIMITS["start loss"].crossed(off):
-        raise NotChecked("the weights are not new: the loss is far below that of a guess")
+        raise NotChecked("the weights are not new: the loss is far below what a guess would give")
     yield Measure("", off, f"L = {value:.4g} before training, {off:.0%} off {guess:.4g}, a guess")
 
 

@@ -26,7 +26,7 @@ from phitodeep.types import Array
 WHO = "plots.decision_boundary"
 POINTS = 2000  # samples that are drawn
 MARGIN = 0.1  # around the samples, as a share of their range
-LIGHT = 0.65  # how far the colours of regions are from those of the samples, toward white
+LIGHT = 0.65  # how much lighter regions are than samples
 
 
 def decision_boundary(

@@ -210,7 +210,7 @@ def texts_of(tokenizer: Any, tokens: Iterable[int]) -> list[str]:
 
 
 def check_names(labels: Any, count: int, who: str, what: str) -> list[str] | None:
-    """Return the labels as texts, of which there must be `count`, or None.
+    """Return `count` labels as texts, or None.
 
     Matplotlib would read what stands between two dollar signs as a formula.
     """

@@ -37,7 +37,7 @@ def _steps(symbol: str, scope: Scope, broken: str) -> list[Step]:
 
 
 def _at_some_time(step: Step, scope: Scope) -> Scope:
-    """The symbols as the step sees them: inside a loop, those of one round."""
+    """The symbols as the step sees them: inside a loop, the values of one round."""
     for loop in scope.derivation.every():
         if isinstance(loop, Loop) and step in loop.body:
             return scope.at(loop.times(scope)[-1])

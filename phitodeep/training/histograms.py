@@ -41,7 +41,7 @@ class Histograms(_Resumable):
         model.train(X, y, callbacks=[watch])
         watch["0.dW"].counts                    # (histograms, bins)
 
-    Its keys are those of a trace: "0.W" is a parameter, "0.dW" its gradient, as the
+    Keys are as in a trace: "0.W" is a parameter, "0.dW" its gradient, as the
     optimizer received it, and "1.Y" the output of a layer. `plots.histograms(watch, "0.dW")` draws
     them. Nothing in training changes. Values that are not finite are left out.
 

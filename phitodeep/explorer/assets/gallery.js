@@ -10,6 +10,7 @@ export class Gallery {
     Object.assign(this, { app, element });
     const X = app.base.get("").find("X");
     this.X = X instanceof Tensor && sides(X.shape) ? X : null;
+    this.top = this.X?.data.reduce((most, v) => Math.max(most, Math.abs(v)), 0) || 1;
     element.hidden = !this.X || !app.doc.live;
     this.draw();
   }
@@ -47,13 +48,12 @@ export class Gallery {
     const canvas = make("canvas", { width, height, role: "img", "aria-label": `sample ${n}` });
     canvas.style.width = `${side}px`;
     const image = canvas.getContext("2d");
-    const top = this.X.data.reduce((most, v) => Math.max(most, Math.abs(v)), 0) || 1;
     const size = height * width * channels;
     const at = (y, x, c) => this.X.data[n * size + (y * width + x) * channels + c];
     for (let y = 0; y < height; y++) {
       for (let x = 0; x < width; x++) {
-        const rgb = [0, 1, 2].map((c) => Math.round((255 * at(y, x, c)) / top));
-        image.fillStyle = channels === 3 ? `rgb(${rgb})` : this.app.ink.of(at(y, x, 0), top);
+        const rgb = [0, 1, 2].map((c) => Math.round((255 * at(y, x, c)) / this.top));
+        image.fillStyle = channels === 3 ? `rgb(${rgb})` : this.app.ink.of(at(y, x, 0), this.top);
         image.fillRect(x, y, 1, 1);
       }
     }
@@ -63,10 +63,9 @@ export class Gallery {
 
 // Height, width and channels of a sample that is a picture, or null.
 function sides([, ...shape]) {
-  const root = Math.sqrt(shape[0]);
-  if (shape.length === 1) return Number.isInteger(root) && root >= 8 ? [root, root, 1] : null;
   const [height, width, channels = 1] = shape;
-  if (shape.length > 3 || height < 5 || width < 5 || ![1, 3].includes(channels)) return null;
+  if (shape.length < 2 || shape.length > 3 || height < 5 || width < 5 || ![1, 3].includes(channels))
+    return null;
   return [height, width, channels];
 }
 

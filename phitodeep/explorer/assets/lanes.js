@@ -2,6 +2,7 @@
 
 import { Tile } from "./tiles.js";
 import { make, shown } from "./dom.js";
+import { isContainer } from "./words.js";
 
 const ARRAY = { width: 132, height: 96, cell: 16 };
 const PHONE = "(max-width: 760px)"; // as in the style
@@ -90,7 +91,7 @@ export class Lanes {
   layer(path) {
     const { app } = this;
     const data = app.doc.scopes[path];
-    const inside = data.forward.some((step) => step.kind === "through");
+    const inside = isContainer(app.doc, path);
     const params = Object.keys(data.params).slice(0, 2);
     const pairs = params.map((name) =>
       make(

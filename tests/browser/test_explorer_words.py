@@ -1,0 +1,123 @@
+"""What the explorer says to a newcomer: samples as pictures, where numbers come from, the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page
+
+from phitodeep import SequentialBuilder
+from phitodeep.inspect.trace import Trace
+from tests.browser.explorer import Explorer, number, traced
+
+Open = Callable[[Trace], Explorer]
+
+PIXEL = """(canvas) => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  let best = 0;
+  const strength = (k) => Math.abs(data[4 * k] - data[4 * k + 2]);  // orange is far from grey
+  for (let k = 0; k < data.length / 4; k++) if (strength(k) > strength(best)) best = k;
+  return [Math.floor(best / canvas.width), best % canvas.width];
+}"""
+
+
+@pytest.fixture
+def explorer(page_of: Callable[..., Page], tmp_path: Path) -> Open:
+    def opened(trace: Trace) -> Explorer:
+        trace.save(tmp_path / "step.html")
+        return Explorer(page_of(tmp_path / "step.html"))
+
+    return opened
+
+
+def test_samples_that_are_pictures_are_shown_and_chosen(explorer: Open) -> None:
+    trace = traced("digits")
+    X, seen = trace["X"].array, explorer(trace)
+    buttons = seen.page.locator("#gallery button")
+    assert buttons.count() == len(X)
+    for n, picture in enumerate(X):
+        brightest = buttons.nth(n).locator("canvas").evaluate(PIXEL)
+        assert picture[tuple(brightest)] > 0.97 * picture.max()  # colours are rounded
+    buttons.nth(3).click()
+    assert buttons.nth(3).get_attribute("aria-pressed") == "true"
+    assert "Only the share of sample 3" in seen.text("#inspector .meaning")
+    cell = seen.shown
+    assert cell.value == pytest.approx(trace.by_sample(3)["3.dW"].array[cell.cell], rel=6e-4)
+    buttons.nth(3).click()
+    assert seen.shown.value == pytest.approx(trace["3.dW"].array[cell.cell], rel=6e-4)
+    first = seen.page.locator(".terms li").first
+    n = int((first.locator(".at").text_content() or "").rpartition(" ")[2])
+    assert X[n][tuple(first.locator("canvas").evaluate(PIXEL))] > 0.97 * X[n].max()
+
+
+def test_samples_that_are_rows_of_numbers_are_no_pictures(explorer: Open) -> None:
+    X = np.random.default_rng(0).standard_normal((4, 64))  # 64 is a square
+    model = SequentialBuilder(64, seed=0).dense(2).build()
+    seen = explorer(model.trace(X, np.ones((4, 2))))
+    assert not seen.page.locator("#gallery").is_visible()
+    assert seen.page.locator("#inspector canvas").count() == 0
+
+
+def test_a_number_that_is_followed_says_where_it_came_from(explorer: Open) -> None:
+    seen = explorer(traced("moons"))
+    factor = seen.page.locator(".factor").nth(1)  # dY of the last Dense
+    value = number((factor.text_content() or "").rpartition(" ")[2])
+    factor.click()
+    assert seen.shown.symbol == "dX"
+    assert seen.shown.value == pytest.approx(value, rel=6e-3)
+    text = seen.text("#inspector")
+    assert "the same number as dY[" in text
+    assert "of layer 4, Dense(4, 1), where you came from" in text
+
+
+def test_what_a_layer_received_names_the_layer_that_returned_it(explorer: Open) -> None:
+    trace = traced("moons")
+    seen = explorer(trace)
+    seen.hover(seen.page.locator("#picture canvas").nth(1), 0.6, 0.4)  # X of the last Dense
+    assert seen.shown.symbol == "X"
+    assert "layer 3, Tanh(), returned" in seen.text("#inspector")
+    wanted = trace["3.Y"].array[seen.shown.cell]
+    assert seen.shown.value == pytest.approx(wanted, rel=6e-4)
+
+
+def test_the_captions_tell_the_chain_rule(explorer: Open) -> None:
+    seen = explorer(traced("moons"))
+    seen.find("3.dX")  # Tanh: dX = dY slope
+    captions = " ".join(seen.page.locator("#picture figcaption").all_text_contents())
+    for words in ("what it passes on", "what arrives", "its local slope"):
+        assert captions.count(words) == 1, captions
+    assert seen.text("#stage .rule").endswith("what it passes on")
+    seen.find("4.dW")
+    assert seen.text("#stage .rule").endswith("their slopes")
+    assert "what it had received" in seen.text("#picture")
+
+
+def test_a_sum_of_zeros_says_so(explorer: Open) -> None:
+    model = SequentialBuilder(2, seed=0).dense(3).tanh().dense(1).build()
+    seen = explorer(model.trace(np.zeros((5, 2)), np.ones((5, 1))))
+    seen.find("0.dW")
+    assert "All 5 terms are 0." in seen.text("#inspector")
+
+
+def test_the_table_marks_the_chosen_cell(explorer: Open) -> None:
+    seen = explorer(traced("digits"))
+    value = seen.text("#inspector h2 b")
+    seen.press("t")
+    marked = seen.page.locator("#table td.here")
+    assert marked.count() == 1
+    assert marked.text_content() == value
+    assert marked.is_visible()
+
+
+def test_the_first_play_begins_at_the_beginning_and_a_later_one_goes_on(explorer: Open) -> None:
+    seen = explorer(traced("moons"))
+    seen.page.select_option("#pace", "1500")
+    seen.press("Space", "Space")
+    assert seen.moment.startswith("forward")
+    seen.press("b", "Space", "Space")
+    assert seen.moment.startswith("backward")
+    seen.press("l")
+    assert seen.moment.endswith(", L")
