@@ -31,7 +31,7 @@ def gradient_flow(trace: Trace, *, path: str | os.PathLike[str] | None = None) -
 
     The three panels share their layers, the first at the top. They show the root mean square of dY,
     the gradient that arrives at a layer, and of dW, the gradients of all its parameters together,
-    and the length of the update divided by the length of the parameters. The scales are logarithmic;
+    and the length of the update divided by the length of the parameters. Scales are logarithmic;
     a value that is 0 or not finite is written at the left edge. The shaded range of updates is the
     one that `model.diagnose` accepts. Containers are left out, because the layers inside have rows.
     Of more than 60 layers, 60 are drawn. Saved to `path` if given.
