@@ -1,0 +1,126 @@
+"""From a graph of operations to a tree of layers.
+
+Other libraries describe a network as a graph: each operation names the values that it reads and the
+value that it computes. A chain of operations becomes layers one after another. Where several values
+are merged, the paths to them begin at the last value that all of them pass through (the immediate
+dominator of the merge). They become the branches of a container: Residual, SkipConcat or Parallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from phitodeep.errors import ArgumentError
+from phitodeep.layers.base import Layer
+from phitodeep.layers.containers import Chain, Parallel, Residual, SkipConcat
+
+DEEPEST = 100  # containers inside each other
+
+
+class Operation(NamedTuple):
+    """One step of a graph.
+
+    name      for error messages
+    inputs    the names of the values that it reads, without constants
+    output    the name of the value that it computes
+    does      a layer, which reads one value, or the way to merge several, as in Parallel: "add",
+              "multiply" or "concat" (on the last axis)
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    output: str
+    does: Layer | str
+
+
+def as_layers(operations: Iterable[Operation], start: str, end: str) -> list[Layer]:
+    """Return layers that compute the value `end` from the value `start`.
+
+    The operations are in an order in which they can run. Those that `end` does not depend on are
+    left out. A graph that is not a tree of containers is refused with the name of an operation.
+    """
+    made = {operation.output: operation for operation in operations}
+    needed = _needed(made, start, end)
+    return _Tree([made[value] for value in made if value in needed], start).layers(start, end)
+
+
+def _needed(made: dict[str, Operation], start: str, end: str) -> set[str]:
+    """Return the values that `end` depends on."""
+    needed, todo = {start}, [(end, "the output")]
+    while todo:
+        value, reader = todo.pop()
+        if value in needed:
+            continue
+        if value not in made:
+            raise ArgumentError(f"{reader} reads {value!r}, which no operation computes.")
+        needed.add(value)
+        todo += [(v, f"the operation {made[value].name!r}") for v in made[value].inputs]
+    return needed
+
+
+class _Tree:
+    """The layers between any two values of a graph.
+
+    made      the operation that computes each value
+    forks     for each value, the last other value that all paths to it pass through
+    depths    how many such values lie before each value
+    """
+
+    def __init__(self, operations: list[Operation], start: str) -> None:
+        self.made = {operation.output: operation for operation in operations}
+        self.forks: dict[str, str] = {}
+        self.depths = {start: 0}
+        taken: dict[str, str] = {}  # values inside branches, and the merge of those branches
+        for operation in operations:
+            if not operation.inputs:
+                raise ArgumentError(
+                    f"the operation {operation.name!r} does not depend on the input."
+                )
+            paths = [self._check(value, operation, taken) for value in operation.inputs]
+            while len(set(paths)) > 1:  # step back from the deepest until the paths meet
+                i = max(range(len(paths)), key=lambda i: self.depths[paths[i]])
+                taken[self._check(paths[i], operation, taken)] = operation.name
+                paths[i] = self.forks[paths[i]]
+            self.forks[operation.output] = paths[0]
+            self.depths[operation.output] = self.depths[paths[0]] + 1
+
+    def _check(self, value: str, reader: Operation, taken: dict[str, str]) -> str:
+        """Return the value; refuse it if it lies in a branch of an earlier merge."""
+        if value in taken:
+            raise ArgumentError(
+                f"the operation {reader.name!r} reads {value!r}, which is inside a branch that "
+                f"ends at {taken[value]!r}: branches of a tree of layers share no values."
+            )
+        return value
+
+    def layers(self, start: str, end: str, depth: int = 0) -> list[Layer]:
+        """Return the layers from one value to another."""
+        found: list[Layer] = []
+        while end != start:
+            operation, fork = self.made[end], self.forks[end]
+            if isinstance(operation.does, Layer):
+                found.append(operation.does)
+            elif depth == DEEPEST:
+                raise ArgumentError(
+                    f"the operation {operation.name!r} is inside {DEEPEST} other branches: "
+                    "fewer are supported."
+                )
+            else:
+                branches = [self.layers(fork, value, depth + 1) for value in operation.inputs]
+                found.append(merged(branches, operation.does))
+            end = fork
+        return found[::-1]
+
+
+def merged(branches: list[list[Layer]], merge: str) -> Layer:
+    """Return the container that merges branches; a branch without layers is its input itself."""
+    if len(branches) == 2:
+        first, second = branches
+        if merge == "add" and not (first and second):
+            return Residual(*first, *second)
+        if merge == "concat" and not first:
+            return SkipConcat(*second)
+    return Parallel(
+        *(layers[0] if len(layers) == 1 else Chain(*layers) for layers in branches), merge=merge
+    )
