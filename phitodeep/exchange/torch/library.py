@@ -8,10 +8,11 @@ from typing import Any
 from phitodeep.errors import MissingExtraError
 
 
-def load(purpose: str) -> tuple[Any, Any]:
-    """Return the modules `torch` and `phitodeep.exchange.torch.modules`, which imports it."""
+def load(purpose: str) -> tuple[Any, Any, Any]:
+    """Return torch, and the modules `modules` and `tracing` of this package, which import it."""
     try:
         import torch
     except ImportError:
         raise MissingExtraError.of("torch", "torch", purpose) from None
-    return torch, importlib.import_module("phitodeep.exchange.torch.modules")
+    own, tracing = (importlib.import_module(f"{__package__}.{n}") for n in ("modules", "tracing"))
+    return torch, own, tracing

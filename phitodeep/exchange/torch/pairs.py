@@ -165,30 +165,33 @@ PAIRS: list[Pair] = [
         needs={"padding_idx": None, "max_norm": None, "scale_grad_by_freq": False},
     ),
     *(
-        Pair(kind, f"{kind_name}#d", "first", _WINDOW, _conv, {"W": ("weight", move), "b": bias})
-        for kinds, name, move in (
-            ((L.Conv1D, L.Conv2D), "Conv", CONV),
-            ((L.ConvTranspose1D, L.ConvTranspose2D), "ConvTranspose", ADJOINT),
-        )
-        for kind in kinds
-        for kind_name in (name, f"own.Same{name}")
-        for bias in (("bias", SAME),)
-    ),
-    *(
         Pair(
             kind,
-            f"{name}#d",
+            f"{prefix}{kind.__name__.lower().replace('conv', 'Conv').replace('trans', 'Trans')}",
             "first",
-            {} if name.startswith("own") else _POOL,
-            _same_pool if name.startswith("own") else _pool,
-            needs={} if name.startswith("own") else {"ceil_mode": False, **needs},
+            _WINDOW,
+            _conv,
+            {"W": ("weight", move), "b": ("bias", SAME)},
+            {"padding_mode": "zeros"},
         )
-        for kinds, which, needs in (
-            ((L.MaxPool1D, L.MaxPool2D), "MaxPool", {"return_indices": False, "dilation": 1}),
-            ((L.AvgPool1D, L.AvgPool2D), "AvgPool", {"divisor_override": None}),
+        for kinds, move in (
+            ((L.Conv1D, L.Conv2D), CONV),
+            ((L.ConvTranspose1D, L.ConvTranspose2D), ADJOINT),
         )
         for kind in kinds
-        for name in (which, f"own.Same{which}")
+        for prefix in ("", "own.Same")
+    ),
+    *(
+        Pair(kind, f"{prefix}{kind.__name__[:-1]}d", "first", _POOL, sizes, {}, needs)
+        for kinds, needs in (
+            ((L.MaxPool1D, L.MaxPool2D), {"return_indices": False, "dilation": 1}),
+            ((L.AvgPool1D, L.AvgPool2D), {"divisor_override": None}),
+        )
+        for kind in kinds
+        for prefix, sizes, needs in (
+            ("", _pool, {"ceil_mode": False, **needs}),
+            ("own.Same", _same_pool, {}),
+        )
     ),
     Pair(
         L.Upsample2D,
@@ -267,8 +270,8 @@ PAIRS: list[Pair] = [
         L.PositionalEmbedding,
         "own.PositionalEmbedding",
         "last",
-        {"max_len": "max_len"},
-        lambda layer: {"dim": _width(layer)},
+        {},
+        lambda layer: {"max_len": layer.max_len, "dim": _width(layer)},
         {"W": ("weight", SAME)},
     ),
     Pair(L.RotaryEmbedding, "own.RotaryEmbedding", "last", {"base": "base"}),

@@ -64,7 +64,7 @@ class Written(NamedTuple):
 
 def write(model: Layer) -> Written:
     """Return the module for a model, after checking that there is one for each layer."""
-    torch, own = load("to_torch")
+    torch, own, _ = load("to_torch")
     if not isinstance(model, Layer):
         raise ArgumentTypeError(f"to_torch takes a model or a layer, got {model!r}.")
     if model.input_shape is None or model.output_shape is None:
@@ -285,7 +285,7 @@ SPECIAL: dict[type[Layer], Any] = {
 
 
 def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    return f"{path}.{name}" if path else name.removeprefix("layers.")
 
 
 def _channel(layer: Layer, layout: Layout) -> int:
