@@ -269,7 +269,7 @@ Settings = dict[str, Any]
 
 
 def _linear(module: Any, settings: Settings) -> list[Layer]:
-    return [L.Dense(module.in_features, module.out_features, bias=module.bias is not None)]
+    return [L.Dense(module.out_features, bias=module.bias is not None)]
 
 
 def _conv(kind: Any) -> Callable[[Any, Settings], list[Layer]]:

@@ -60,7 +60,7 @@ WRONG_INPUT = (RuntimeError, ValueError, TypeError, IndexError, AssertionError) 
 def _read(module: Any, shape: Shape, dtype: str) -> Sequential:
     torch, own, tracing = load("from_torch")
     declared = getattr(module, "input_layout", None)
-    first_error: Exception | None = None
+    errors: list[Exception] = []
     for start, tokens in _inputs(shape, declared):
         sizes = [shape[a - 1] for a in start]
         example = torch.zeros(
@@ -78,7 +78,7 @@ def _read(module: Any, shape: Shape, dtype: str) -> Sequential:
         except PhitodeepError:
             raise
         except WRONG_INPUT as error:
-            first_error = first_error or error
+            errors.append(error)
             continue
         if declared is None and start == (1, 2) and reader.begins_channels_first():
             continue
@@ -86,7 +86,7 @@ def _read(module: Any, shape: Shape, dtype: str) -> Sequential:
         return _loaded(layers, reader.leaves, shape, dtype)
     raise ArgumentError(
         f"from_torch: the module does not take samples of shape {shape}, with the channels last: "
-        f"{first_error}"
+        f"{errors[-1] if 'indices' in str(errors[0]) else errors[0]}"
     )
 
 

@@ -93,10 +93,15 @@ class Tracer(fx.Tracer):
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
         return attr_val if self.computing else super().getattr(attr, attr_val, parameter_proxy_cache)
 
+    def _known(self, node: fx.Node) -> Any:
+        if "value" not in node.meta:  # a tensor that forward made of none of its inputs
+            node.meta["value"] = _attribute(self.root, node.target)
+        return node.meta["value"]
+
     def _value(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
             return self.example
-        known = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["value"])
+        known = fx.node.map_arg((node.args, node.kwargs), self._known)
         args, kwargs = known
         if node.op == "get_attr":
             return _attribute(self.root, node.target)
