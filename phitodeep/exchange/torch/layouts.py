@@ -34,14 +34,14 @@ def flat_order(shape: Shape) -> Array:
     return np.moveaxis(np.arange(math.prod(shape)).reshape(shape), -1, 0).ravel()
 
 
-def there(A: Array, layout: Layout) -> Array:
+def to_theirs(A: Array, layout: Layout) -> Array:
     """Return a batch of ours as PyTorch has it."""
     if isinstance(layout, str):
         return np.moveaxis(A, -1, 1) if layout == FIRST else A
     return A[:, layout]
 
 
-def back(A: Array, layout: Layout) -> Array:
+def to_ours(A: Array, layout: Layout) -> Array:
     """Return a batch from PyTorch as ours."""
     if isinstance(layout, str):
         return np.moveaxis(A, 1, -1) if layout == FIRST else A

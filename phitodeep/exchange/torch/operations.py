@@ -224,9 +224,9 @@ class Reader:
         if name is None:
             self.fail(node, "has no counterpart in phitodeep")
         try:
-            return getattr(self, f"_{name}")(node, *node.args, **node.kwargs)
+            return getattr(self, f"do_{name}")(node, *node.args, **node.kwargs)
         except TypeError as wrong:
-            if "_" + str(name) not in str(wrong):
+            if f"do_{name}()" not in str(wrong):
                 raise
             return self.fail(node, f"has arguments that are not supported: {wrong}")
 
@@ -389,7 +389,7 @@ class Reader:
             arrays["W"], value = W, value._replace(order=None)
         return self.chain(node, value, layers, value.axes)
 
-    def _linear(self, node: Any, X: Any, weight: Any, bias: Any = None) -> Value:
+    def do_linear(self, node: Any, X: Any, weight: Any, bias: Any = None) -> Value:
         value = self.value(node, X)
         value = self.channels_at(node, value, len(value.axes))
         embedding = self.embeddings.get(weight.meta["value"]) if _is_node(weight) else None
@@ -579,10 +579,10 @@ class Reader:
 
     # --- functions that move elements ------------------------------------------------------------
 
-    def _contiguous(self, node: Any, X: Any) -> Any:
+    def do_contiguous(self, node: Any, X: Any) -> Any:
         return self.value(node, X)
 
-    def _permute(self, node: Any, X: Any, *dims: Any) -> Value:
+    def do_permute(self, node: Any, X: Any, *dims: Any) -> Value:
         value = self.value(node, X)
         dims = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
         return self._moved(node, value, [d % (len(value.axes) + 1) for d in dims])
@@ -592,32 +592,32 @@ class Reader:
             self.fail(node, "moves the batch axis")
         return value._replace(axes=tuple(value.axes[d - 1] for d in dims[1:]))
 
-    def _transpose(self, node: Any, X: Any, dim0: int, dim1: int) -> Value:
+    def do_transpose(self, node: Any, X: Any, dim0: int, dim1: int) -> Value:
         dims = list(range(len(self.value(node, X).axes) + 1))
         dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
         return self._moved(node, self.value(node, X), dims)
 
-    def _movedim(self, node: Any, X: Any, source: Any, destination: Any) -> Value:
+    def do_movedim(self, node: Any, X: Any, source: Any, destination: Any) -> Value:
         rank = len(self.value(node, X).axes) + 1
         dims = np.moveaxis(np.empty(range(1, rank + 1)), source, destination).shape
         return self._moved(node, self.value(node, X), [d - 1 for d in dims])
 
-    def _squeeze(self, node: Any, X: Any, dim: Any = None) -> Value:
-        return self._reshape(node, X, tuple(node.meta["value"].shape))
+    def do_squeeze(self, node: Any, X: Any, dim: Any = None) -> Value:
+        return self.do_reshape(node, X, tuple(node.meta["value"].shape))
 
-    def _unsqueeze(self, node: Any, X: Any, dim: int) -> Value:
-        return self._reshape(node, X, tuple(node.meta["value"].shape))
+    def do_unsqueeze(self, node: Any, X: Any, dim: int) -> Value:
+        return self.do_reshape(node, X, tuple(node.meta["value"].shape))
 
     def _unflatten(self, node: Any, module: Any, X: Any) -> Value:
-        return self._reshape(node, X, tuple(node.meta["value"].shape))
+        return self.do_reshape(node, X, tuple(node.meta["value"].shape))
 
     def _flatten(self, node: Any, module: Any, X: Any) -> Value:
-        return self._reshape(node, X, tuple(node.meta["value"].shape))
+        return self.do_reshape(node, X, tuple(node.meta["value"].shape))
 
-    def _view(self, node: Any, X: Any, *shape: Any) -> Value:
-        return self._reshape(node, X, tuple(node.meta["value"].shape))
+    def do_view(self, node: Any, X: Any, *shape: Any) -> Value:
+        return self.do_reshape(node, X, tuple(node.meta["value"].shape))
 
-    def _reshape(self, node: Any, X: Any, *_: Any) -> Value:
+    def do_reshape(self, node: Any, X: Any, *_: Any) -> Value:
         value, after = self.value(node, X), tuple(node.meta["value"].shape)
         before = tuple(X.meta["value"].shape)
         if not after or after[0] != before[0]:
@@ -686,7 +686,7 @@ class Reader:
 
     # --- functions that select and merge ---------------------------------------------------------
 
-    def _getitem(self, node: Any, X: Any, at: Any) -> Any:
+    def do_getitem(self, node: Any, X: Any, at: Any) -> Any:
         known = self.values.get(X)
         if isinstance(known, list):
             return known[at]
@@ -729,10 +729,10 @@ class Reader:
             self.slices[name] = (source, columns[0], columns[-1] + 1)
         return Value(name, value.axes)
 
-    def _chunk(self, node: Any, X: Any, chunks: int, dim: int = 0) -> Any:
+    def do_chunk(self, node: Any, X: Any, chunks: int, dim: int = 0) -> Any:
         return self._parts(node, X, dim)
 
-    def _split(self, node: Any, X: Any, size: Any, dim: int = 0) -> Any:
+    def do_split(self, node: Any, X: Any, size: Any, dim: int = 0) -> Any:
         return self._parts(node, X, dim)
 
     def _parts(self, node: Any, X: Any, dim: int) -> Any:
@@ -746,7 +746,7 @@ class Reader:
             start += n
         return parts
 
-    def _cat(self, node: Any, tensors: Any, dim: int = 0, *, axis: int | None = None) -> Value:
+    def do_cat(self, node: Any, tensors: Any, dim: int = 0, *, axis: int | None = None) -> Value:
         values = [self.value(node, X) for X in tensors]
         dim = (dim if axis is None else axis) % (len(values[0].axes) + 1)
         if dim == 0:
@@ -772,7 +772,7 @@ class Reader:
             at = stop
         return source if source and (at,) == self.shapes[source] else None
 
-    def _add(self, node: Any, A: Any, B: Any, *, alpha: float = 1) -> Any:
+    def do_add(self, node: Any, A: Any, B: Any, *, alpha: float = 1) -> Any:
         if alpha != 1:
             self.fail(node, f"has alpha={alpha}, which is not supported")
         for X, other in ((A, B), (B, A)):
@@ -782,7 +782,7 @@ class Reader:
                 return self._plus_positions(node, X, other)
         return self._merge(node, A, B, "add")
 
-    def _mul(self, node: Any, A: Any, B: Any) -> Any:
+    def do_mul(self, node: Any, A: Any, B: Any) -> Any:
         return self._merge(node, A, B, "multiply")
 
     def _merge(self, node: Any, A: Any, B: Any, merge: str) -> Value:
@@ -833,22 +833,22 @@ class Reader:
         sources = [self._table(n) for n in node.all_input_nodes]
         return sources[0] if len(sources) == 1 and self.function(node) is not None else None
 
-    def _mean(self, node: Any, X: Any, dim: Any, keepdim: bool = False) -> Value:
+    def do_mean(self, node: Any, X: Any, dim: Any, keepdim: bool = False) -> Value:
         dims = (dim,) if isinstance(dim, int) else dim
         return self._pooled(node, self.value(node, X), L.GlobalAvgPool, dims, keepdim)
 
-    def _amax(self, node: Any, X: Any, dim: Any, keepdim: bool = False) -> Value:
+    def do_amax(self, node: Any, X: Any, dim: Any, keepdim: bool = False) -> Value:
         dims = (dim,) if isinstance(dim, int) else dim
         return self._pooled(node, self.value(node, X), L.GlobalMaxPool, dims, keepdim)
 
-    def _max(self, node: Any, X: Any, dim: int, keepdim: bool = False) -> Any:
+    def do_max(self, node: Any, X: Any, dim: int, keepdim: bool = False) -> Any:
         value = self.value(node, X)
         return [self._pooled(node, value, L.GlobalMaxPool, (dim,), keepdim), None]
 
-    def _sum(self, node: Any, *_: Any, **__: Any) -> Any:
+    def do_sum(self, node: Any, *_: Any, **__: Any) -> Any:
         return self.fail(node, "has no counterpart in phitodeep")
 
-    _flip = _sum
+    do_flip = do_sum
 
 
 def _plain(count: int) -> Axes:

@@ -61,7 +61,7 @@ class Pair(NamedTuple):
     needs: Mapping[str, Any] = {}
 
 
-def _rows(*names: str, layout: str = "any") -> list[Pair]:
+def _unset(*names: str, layout: str = "any") -> list[Pair]:
     """Return rows of layers without any settings, given as "ours:theirs"."""
     split = [name.split(":") for name in names]
     return [Pair(getattr(L, ours), theirs, layout) for ours, theirs in split]
@@ -128,10 +128,10 @@ def _crop(layer: Any) -> dict[str, Any]:
 
 
 PAIRS: list[Pair] = [
-    *_rows("ReLU:ReLU", "SELU:SELU", "SiLU:SiLU", "Mish:Mish", "HardSigmoid:Hardsigmoid"),
-    *_rows("HardSwish:Hardswish", "Sigmoid:Sigmoid", "Tanh:Tanh", "Softsign:Softsign"),
-    *_rows("SinusoidalEncoding:own.SinusoidalEncoding", layout="last"),
-    *_rows("Reparameterize:own.Reparameterize", "Flatten:Flatten", layout="last"),
+    *_unset("ReLU:ReLU", "SELU:SELU", "SiLU:SiLU", "Mish:Mish", "HardSigmoid:Hardsigmoid"),
+    *_unset("HardSwish:Hardswish", "Sigmoid:Sigmoid", "Tanh:Tanh", "Softsign:Softsign"),
+    *_unset("SinusoidalEncoding:own.SinusoidalEncoding", layout="last"),
+    *_unset("Reparameterize:own.Reparameterize", "Flatten:Flatten", layout="last"),
     Pair(L.HardTanh, "Hardtanh", needs={"min_val": -1.0, "max_val": 1.0}),
     # PyTorch's threshold, above which y = x, is 20; ours has none
     Pair(L.Softplus, "Softplus", sizes=lambda _: {"threshold": 40.0}, needs={"beta": 1}),

@@ -208,7 +208,7 @@ class _Writer:
             if not isinstance(layout, str) and name == "W":
                 array = array[layout]
             array = np.ascontiguousarray(move.there(array))
-            _tensor(module, place).data.copy_(self.torch.from_numpy(array))
+            tensor_of(module, place).data.copy_(self.torch.from_numpy(array))
         if arrays and not layer.trainable:
             module.requires_grad_(False)
         if isinstance(layer, L.RNN | L.LSTM):
@@ -310,7 +310,7 @@ def _dtype(torch: Any, layer: Layer) -> Any:
     return torch.float64 if layer.dtype == np.float64 else torch.float32
 
 
-def _tensor(module: Any, name: str) -> Any:
+def tensor_of(module: Any, name: str) -> Any:
     """Return the parameter or buffer of a module with this name, such as "qkv.weight"."""
     for part in name.split("."):
         module = getattr(module, part)
