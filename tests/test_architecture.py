@@ -51,6 +51,7 @@ WHOLE = {  # modules that are themselves imported where used, and the command li
     "kernels.compiled.blas": {"numba", "llvmlite"},
     "kernels.compiled.jit": {"numba"},
     "kernels.compiled.scalar": {"numba"},
+    **{f"exchange.torch.{name}": {"torch"} for name in ("modules", "tracing")},
 }
 LATE = {  # import tools where they are first used
     **dict.fromkeys(["inspect.methods", "training.loop"], "inspect."),

@@ -18,8 +18,6 @@ from phitodeep.layers.base import Layer
 from phitodeep.types import Array
 
 
-
-
 class Move(NamedTuple):
     """How the elements of a parameter are rearranged, from ours to theirs and back."""
 
@@ -94,7 +92,7 @@ _DROPOUT = {"rate": "p"}
 
 
 def _conv(layer: Any) -> dict[str, Any]:
-    own = {} if layer.padding == "same" else {"padding": _zeros(layer)}
+    own: dict[str, Any] = {} if layer.padding == "same" else {"padding": _zeros(layer)}
     own |= {"output_padding": layer.output_padding} if hasattr(layer, "output_padding") else {}
     if hasattr(layer, "extra") and layer.padding == "same":  # windows that do not touch
         reach = zip(layer.kernel, layer.strides, layer.dilations, strict=True)
@@ -183,13 +181,13 @@ PAIRS: list[Pair] = [
     ),
     *(
         Pair(kind, f"{prefix}{kind.__name__[:-1]}d", "first", _POOL, sizes, {}, needs)
-        for kinds, needs in (
+        for kinds, only in (
             ((L.MaxPool1D, L.MaxPool2D), {"return_indices": False, "dilation": 1}),
             ((L.AvgPool1D, L.AvgPool2D), {"divisor_override": None}),
         )
         for kind in kinds
         for prefix, sizes, needs in (
-            ("", _pool, {"ceil_mode": False, **needs}),
+            ("", _pool, {"ceil_mode": False, **only}),
             ("own.Same", _same_pool, {}),
         )
     ),

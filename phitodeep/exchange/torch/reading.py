@@ -11,14 +11,13 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from phitodeep.checks import check_shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
+from phitodeep.exchange.torch.graph import canonical
 from phitodeep.exchange.torch.layouts import IMAGE
 from phitodeep.exchange.torch.leaves import Leaves
 from phitodeep.exchange.torch.library import load
-from phitodeep.exchange.torch.operations import Reader, canonical
+from phitodeep.exchange.torch.operations import Reader
 from phitodeep.layers.base import Layer
 from phitodeep.sequential import Sequential
 from phitodeep.types import Shape
@@ -116,7 +115,7 @@ def _loaded(layers: list[Layer], leaves: Leaves, shape: Shape, dtype: str) -> Se
             if name not in store or store[name].shape != array.shape:
                 raise ArgumentError(
                     f"from_torch: the module at {path!r} has a {name} of shape {array.shape}, and "
-                    f"{layer!r} has one of shape {np.shape(store.get(name))}."
+                    f"{layer!r} has one of shape {store[name].shape if name in store else None}."
                 )
             store[name][...] = array
     return model

@@ -88,10 +88,16 @@ class Tracer(fx.Tracer):
         return made
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        return forward(*args, **kwargs) if self.computing else super().call_module(m, forward, args, kwargs)
+        return (
+            forward(*args, **kwargs)
+            if self.computing
+            else super().call_module(m, forward, args, kwargs)
+        )
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
-        return attr_val if self.computing else super().getattr(attr, attr_val, parameter_proxy_cache)
+        return (
+            attr_val if self.computing else super().getattr(attr, attr_val, parameter_proxy_cache)
+        )
 
     def _known(self, node: fx.Node) -> Any:
         if "value" not in node.meta:  # a tensor that forward made of none of its inputs
@@ -109,7 +115,7 @@ class Tracer(fx.Tracer):
             return self.root.get_submodule(str(node.target))(*args, **kwargs)
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+        return node.target(*args, **kwargs)
 
 
 def _attribute(root: Any, target: Any) -> Any:
