@@ -157,7 +157,7 @@ class _Writer:
         if len(layer.input_shape or ()) < 2:
             return layout
         pair, special = pair_of(layer), _special(layer)
-        if registered(layer) is not None or special == "apart":
+        if registered(layer) is not None or special in ("apart", "scores"):
             return LAST
         if pair is not None and pair.ours is L.Flatten:
             return layout if _absorbs(after) else LAST
