@@ -121,8 +121,9 @@ class Graph:
         self.functions: dict[Any, str] = {operator.getitem: "getitem"}
         for name in (*FUNCTIONS, *OPERATIONS, *ALIASES):
             for home in (operator, torch, torch.nn.functional, torch.Tensor):
-                if hasattr(home, name):
-                    self.functions[getattr(home, name)] = ALIASES.get(name, name)
+                for written in (name, f"{name}_"):
+                    if hasattr(home, written):
+                        self.functions[getattr(home, written)] = ALIASES.get(name, name)
         self.modules: dict[type, Callable[..., Any]] = {}  # what is read in a way of its own
         self.embeddings: dict[Any, L.Embedding] = {}  # by their weights
         self.used: dict[Any, str] = {}  # parameters that have become those of a layer
@@ -187,7 +188,10 @@ class Graph:
                 if not isinstance(found, Value):
                     self.fail(node, "must be a single value that depends on the input")
                 result = found
-                if end is not None and result is not None:
+                if 0 in result.axes:
+                    channel = result.axes.index(max(result.axes)) + 1
+                    result = self.ordered(node, result, canonical(len(result.axes), channel))
+                if end is not None:
                     result = self.ordered(node, result, end(len(result.axes)))
             elif node.op != "get_attr" and self._depends(node):
                 self.values[node] = self._step(node)
@@ -203,6 +207,8 @@ class Graph:
             self._check_parameters(node, module)
             return self._module(node, module, *node.args, **node.kwargs)
         name = self.function(node)
+        if str(getattr(node.target, "__name__", node.target)).endswith("_"):
+            self.check_in_place(node, node.args[0])
         if name in FUNCTIONS:
             return self._as_module(node, name, *node.args, **node.kwargs)
         if name is None:
@@ -213,6 +219,11 @@ class Graph:
             if f"do_{name}()" not in str(wrong):
                 raise
             return self.fail(node, f"has arguments that are not supported: {wrong}")
+
+    def check_in_place(self, node: Any, X: Any) -> None:
+        """Refuse a step that overwrites a value which is read again."""
+        if any(self.place[user] > self.place[node] for user in X.users):
+            self.fail(node, "overwrites a value in place that is used again")
 
     def _module(self, node: Any, module: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
         """Return what stands for the output of a module."""

@@ -27,11 +27,12 @@ def array(tensor: Any) -> Array:
 class Leaves:
     """Makes layers from modules.
 
+    eps      what a norm with eps=None adds: the precision of the dtype
     loads    each layer with parameters, the path of its module, and the arrays to copy into it
     """
 
-    def __init__(self, torch: Any, own: Any) -> None:
-        self.torch, self.nn = torch, torch.nn
+    def __init__(self, torch: Any, own: Any, eps: float) -> None:
+        self.torch, self.nn, self.eps = torch, torch.nn, eps
         self.loads: list[tuple[Layer, str, Arrays]] = []
         self.rows: dict[type, Pair] = {}
         for pair in PAIRS:
@@ -126,6 +127,8 @@ class Leaves:
             if found != value and set(as_tuple(found)) != {value}:
                 raise Refused(f"has {name}={found!r}, which is not supported")
         settings = {ours: short(getattr(module, n)) for ours, n in pair.settings.items()}
+        if settings.get("eps", 0) is None:
+            settings["eps"] = self.eps
         layers = MAKE[pair.ours](module, settings) if pair.ours in MAKE else [pair.ours(**settings)]
         if pair.moves:
             self.load(layers[-1], module, pair.moves)

@@ -123,13 +123,8 @@ def _softplus(module: Any, settings: Settings) -> list[Layer]:
 
 
 def _rms_norm(module: Any, settings: Settings) -> list[Layer]:
-    eps = module.eps
-    if eps is None:
-        import torch
-
-        eps = torch.finfo(torch.get_default_dtype()).eps
     _one_axis(module)
-    return [L.RMSNorm(eps)]
+    return [L.RMSNorm(**settings)]
 
 
 def _layer_norm(module: Any, settings: Settings) -> list[Layer]:

@@ -51,7 +51,7 @@ class Reader(Moving):
 
     def _module(self, node: Any, module: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(module, "inplace", False):
-            self._check_in_place(node, X)
+            self.check_in_place(node, X)
         special = self.modules.get(type(module))
         if special is not None:
             return special(node, module, X, *args, **kwargs)
@@ -74,11 +74,6 @@ class Reader(Moving):
             axes = plain(k + 1)
         return self.chain(node, value, layers, axes[: node.meta["value"].ndim - 1])
 
-    def _check_in_place(self, node: Any, X: Any) -> None:
-        """Refuse a step that overwrites a value which is read again."""
-        if any(self.place[user] > self.place[node] for user in X.users):
-            self.fail(node, "overwrites a value in place that is used again: use inplace=False")
-
     def _as_module(self, node: Any, name: str, X: Any, *args: Any, **kwargs: Any) -> Any:
         """A function that does what a module without parameters does."""
         kind, parameters = FUNCTIONS[name]
@@ -94,8 +89,6 @@ class Reader(Moving):
         given.pop("training", None)
         if node in self.dropped and not self.dropped[node]:
             return self.value(node, X)
-        if node.op == "call_method" and str(node.target).endswith("_"):
-            given["inplace"] = True
         if name == "flatten":
             given = {"start_dim": 0, **given}
         return self._module(node, getattr(self.torch.nn, kind)(**given), X)

@@ -11,6 +11,8 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from phitodeep.checks import check_shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.exchange.torch.graph import canonical
@@ -65,7 +67,7 @@ def _read(module: Any, shape: Shape, dtype: str) -> Sequential:
         example = torch.zeros(
             tracing.BATCH, *sizes, dtype=torch.long if tokens else getattr(torch, dtype)
         )
-        reader = Reader(torch, own, tracing, Leaves(torch, own))
+        reader = Reader(torch, own, tracing, Leaves(torch, own, float(np.finfo(dtype).eps)))
         try:
             reader.trace(module, example)
         except torch.fx.proxy.TraceError as error:
