@@ -11,7 +11,7 @@ import numpy as np
 from phitodeep import layers as L
 from phitodeep.exchange.torch.graph import Graph, Value, canonical, is_node, plain
 from phitodeep.exchange.torch.leaves import array
-from phitodeep.types import Array, Shape
+from phitodeep.types import Shape
 
 ALL = slice(None)
 

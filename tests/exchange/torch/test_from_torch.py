@@ -41,7 +41,7 @@ def assert_same(
     if moved is not None:
         given = moved(given)
     elif len(shape) == 3:
-        given = given.movedim(-1, 1).contiguous()
+        given = torch.from_numpy(np.moveaxis(X, -1, 1).copy())
     state = {name: t.clone() for name, t in module.state_dict().items()}
     ours = from_torch(module, shape)
     for name, t in module.state_dict().items():
@@ -292,7 +292,7 @@ def test_a_flatten_before_something_else_gets_a_permute() -> None:
     assert [type(layer) for layer in model.layers[1:3]] == [Permute, Flatten]
 
 
-# --- what comes along ------------------------------------------------------------------------------
+# --- what comes along -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_the_module_is_left_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), random_state)
 
 
-# --- refusals --------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 class Calls(nn.Module):
@@ -379,9 +379,9 @@ def half_frozen() -> Any:
 
 ATTEND = {"a": nn.MultiheadAttention(4, 2, batch_first=True)}
 WRONG: list[tuple[Callable[[], Any], Shape, str]] = [
-    (lambda: nn.Sequential(nn.Linear(3, 3), nn.Hardshrink()), (3,), r"Hardshrink.*\(path '1'\) has no"),
+    (lambda: nn.Sequential(nn.Linear(3, 3), nn.Hardshrink()), (3,), r"path '1'\) has no"),
     (lambda: nn.Sequential(nn.Sequential(nn.RReLU())), (3,), r"path '0.0'\) has no counterpart"),
-    (lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), (5, 5, 2), "padding_mode='reflect'"),
+    (lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), (5, 5, 2), "padding_mode"),
     (lambda: nn.Conv3d(2, 1, 1), (2, 2, 2, 2), "Conv3d.*has no counterpart"),
     (lambda: nn.MaxPool2d(2, ceil_mode=True), (5, 5, 2), "has ceil_mode=True"),
     (lambda: nn.MaxPool2d(2, return_indices=True), (5, 5, 2), "return_indices=True"),
@@ -419,7 +419,7 @@ WRONG: list[tuple[Callable[[], Any], Shape, str]] = [
      "not the last layer's"),
     (lambda: Calls(lambda s, x: s.a(x, x, x)[1], **ATTEND), (3, 4), "must be a single value"),
     (lambda: Calls(lambda s, x: s.a(x, x, x.tanh())[0], **ATTEND), (3, 4), "another value"),
-    (lambda: Calls(lambda s, x: s.a(x, x, x, attn_mask=torch.eye(3, dtype=torch.bool))[0], **ATTEND),
+    (lambda: Calls(lambda s, x: s.a(x, x, x, attn_mask=torch.eye(3) > 0)[0], **ATTEND),
      (3, 4), "not the causal one"),
     (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=False), (3, 4), "batch_first=False"),
     (lambda: Calls(lambda s, x: x.cumsum(1)), (3,), r"path 'cumsum'\) has no counterpart"),

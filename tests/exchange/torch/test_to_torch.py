@@ -139,10 +139,10 @@ def their_passes_or_none(chain: Any, X: Any, dY: Any, training: bool) -> Any:
     """The passes; None if PyTorch refuses a batch norm of one row, or nothing has a gradient."""
     try:
         return their_passes(chain, X, dY, training)
-    except ValueError as error:
-        assert "more than 1 value per channel" in str(error)
-    except RuntimeError as error:
-        assert "does not require grad" in str(error)
+    except (ValueError, RuntimeError) as error:
+        known = ("more than 1 value per channel", "does not require grad")
+        if not any(text in str(error) for text in known):
+            raise
     return None
 
 

@@ -30,7 +30,5 @@ def test_names_are_forwarded() -> None:
     names = {"to_torch", "from_torch", "compare_with_torch"}
     assert names <= set(dir(phitodeep.io))
     assert all(callable(getattr(phitodeep.io, name)) for name in names)
-    with pytest.raises(
-        AttributeError, match="module 'phitodeep.io' has no attribute 'from_tensor'"
-    ):
+    with pytest.raises(AttributeError, match=r"'phitodeep.io' has no attribute 'from_tensor'"):
         _ = phitodeep.io.from_tensor
