@@ -145,11 +145,10 @@ def same_padding(X: Tensor, kernel: Any, stride: Any, dilation: Any) -> list[int
     return pads
 
 
-class _SameConv:
+class _SameConv(nn.Module):
     def forward(self, X: Tensor) -> Tensor:
-        self_: Any = self
-        pads = same_padding(X, self_.kernel_size, self_.stride, self_.dilation)
-        return super().forward(F.pad(X, pads))  # type: ignore[misc]
+        pads = same_padding(X, self.kernel_size, self.stride, self.dilation)
+        return super().forward(F.pad(X, pads))
 
 
 class SameConv1d(_SameConv, nn.Conv1d):
@@ -160,13 +159,12 @@ class SameConv2d(_SameConv, nn.Conv2d):
     pass
 
 
-class _SameConvTranspose:
+class _SameConvTranspose(nn.Module):
     """The output is `stride` times as long as the input: the rest is cut off on both sides."""
 
     def forward(self, X: Tensor) -> Tensor:
-        self_: Any = self
-        Y = super().forward(X)  # type: ignore[misc]
-        axes = zip(self_.kernel_size, self_.stride, self_.dilation, strict=True)
+        Y = super().forward(X)
+        axes = zip(self.kernel_size, self.stride, self.dilation, strict=True)
         for axis, (k, s, d) in enumerate(axes, 2):
             start = max((k - 1) * d + 1 - s, 0) // 2
             Y = Y.narrow(axis, start, X.shape[axis] * s)
@@ -224,11 +222,11 @@ class SameAvgPool2d(_SameAvgPool):
 # --- norms ---------------------------------------------------------------------------------------
 
 
-class _Frozen:
+class _Frozen(nn.Module):
     """A batch norm that always uses its running statistics, as a frozen BatchNorm does."""
 
     def train(self, mode: bool = True) -> Any:
-        return super().train(False)  # type: ignore[misc]
+        return super().train(False)
 
 
 class FrozenBatchNorm1d(_Frozen, nn.BatchNorm1d):
@@ -299,13 +297,13 @@ class RandomCrop(nn.Module):
 # --- sequences -----------------------------------------------------------------------------------
 
 
-class _Last:
+class _Last(nn.Module):
     """A recurrent module that returns its outputs (N, T, H), or only its last state (N, H)."""
 
     return_sequences: bool
 
     def forward(self, X: Tensor) -> Tensor:
-        Y, _ = super().forward(X)  # type: ignore[misc]
+        Y, _ = super().forward(X)
         return Y if self.return_sequences else Y[:, -1]
 
 

@@ -9,11 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from phitodeep import loss as losses  # noqa: E402
-from phitodeep.errors import ArgumentError, ArgumentTypeError  # noqa: E402
-from phitodeep.exchange.torch.losses import LOSSES  # noqa: E402
-from phitodeep.io import compare_with_torch  # noqa: E402
-from phitodeep.layers import (  # noqa: E402
+from phitodeep import loss as losses
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.exchange.torch.losses import LOSSES
+from phitodeep.io import compare_with_torch
+from phitodeep.layers import (
     GRU,
     LSTM,
     BatchNorm,
@@ -39,8 +39,8 @@ from phitodeep.layers import (  # noqa: E402
     TimeDistributed,
     TransformerBlock,
 )
-from phitodeep.loss import Loss  # noqa: E402
-from phitodeep.model import Sequential  # noqa: E402
+from phitodeep.loss import Loss
+from phitodeep.model import Sequential
 
 SMALL = {"float32": 2e-5, "float64": 1e-13}
 

@@ -11,16 +11,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
+import torch.nn.functional as F
+from torch import nn
 
-from phitodeep import Flatten, Permute  # noqa: E402
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError  # noqa: E402
-from phitodeep.io import from_torch  # noqa: E402
-from phitodeep.layers import GRU, Chain, RandomCrop  # noqa: E402
-from phitodeep.layers.call import calling  # noqa: E402
-from tests.exchange.torch import networks as N  # noqa: E402
-from tests.exchange.torch.support import quiet, randomised  # noqa: E402
+from phitodeep import Flatten, Permute
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
+from phitodeep.io import from_torch
+from phitodeep.layers import GRU, Chain, RandomCrop
+from phitodeep.layers.call import calling
+from tests.exchange.torch import networks as N
+from tests.exchange.torch.support import quiet, randomised
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}
 Shape = tuple[int, ...]

@@ -6,14 +6,14 @@ import copy
 import io
 import pickle
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from phitodeep import (  # noqa: E402
+from phitodeep import (
     BatchNorm,
     Chain,
     Conv2D,
@@ -31,17 +31,17 @@ from phitodeep import (  # noqa: E402
     TiedDense,
     TransformerBlock,
 )
-from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError  # noqa: E402
-from phitodeep.exchange.torch.layouts import outer, to_ours  # noqa: E402
-from phitodeep.exchange.torch.pairs import REGISTERED, counterpart  # noqa: E402
-from phitodeep.io import from_torch, to_torch  # noqa: E402
-from phitodeep.layers.call import inference  # noqa: E402
-from phitodeep.optimization.optimizers import SGD  # noqa: E402
-from phitodeep.testing.examples import EXAMPLES, TOKENS, cube, cube_gradient, data, made  # noqa: E402
-from phitodeep.testing.examples import passes as our_passes  # noqa: E402
-from tests import random_networks  # noqa: E402
-from tests.exchange.torch.support import draws, tensor, their_passes  # noqa: E402
-from tests.random_networks import Centred, Gate, Ladder, Maker, Scale  # noqa: E402
+from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
+from phitodeep.exchange.torch.layouts import outer, to_ours
+from phitodeep.exchange.torch.pairs import REGISTERED, counterpart
+from phitodeep.io import from_torch, to_torch
+from phitodeep.layers.call import inference
+from phitodeep.optimization.optimizers import SGD
+from phitodeep.testing.examples import EXAMPLES, TOKENS, cube, cube_gradient, data, made
+from phitodeep.testing.examples import passes as our_passes
+from tests import random_networks
+from tests.exchange.torch.support import draws, tensor, their_passes
+from tests.random_networks import Centred, Gate, Ladder, Maker, Scale
 
 ROWS = [(*row, 0)[:3] for row in [*EXAMPLES, *TOKENS]]
 ROWS = [row for row in ROWS if not isinstance(row[0](), Lambda)]
@@ -318,7 +318,7 @@ class Gain(Layer):
 
 
 class TorchGain(torch.nn.Module):
-    moves = {"s": "s"}  # noqa: RUF012
+    moves: ClassVar = {"s": "s"}
 
     def __init__(self, layer: Gain) -> None:
         super().__init__()
