@@ -111,12 +111,14 @@ assert b"loss/train" in file.read_bytes()
     ),
     "torch": Feature(
         """
-module = phitodeep.io.to_torch(model())
+net = model()
+net.build((3,))
+module = phitodeep.io.to_torch(net)
 """,
         """
 import torch
 found = module(torch.from_numpy(X)).detach().numpy()
-np.testing.assert_allclose(found, model().predict(X), rtol=1e-5, atol=1e-6)
+np.testing.assert_allclose(found, net.predict(X), rtol=1e-5, atol=1e-6)
 again = phitodeep.io.from_torch(module, (3,))
 np.testing.assert_allclose(found, again.predict(X), rtol=1e-5, atol=1e-6)
 """,

@@ -125,7 +125,7 @@ class Graph:
                     if hasattr(home, written):
                         self.functions[getattr(home, written)] = ALIASES.get(name, name)
         self.modules: dict[type, Callable[..., Any]] = {}  # what is read in a way of its own
-        self.embeddings: dict[Any, L.Embedding] = {}  # by their weights
+        self.embeddings: dict[Any, Any] = {}  # by their weights
         self.used: dict[Any, str] = {}  # parameters that have become those of a layer
         self.prefix = ""  # of paths
         self.operations: list[Operation] = []

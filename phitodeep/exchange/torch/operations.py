@@ -70,7 +70,7 @@ class Reader(Moving):
             value = self.channels_at(node, value, k)
         axes = value.axes
         if L.Embedding in kinds:
-            self.embeddings[module.weight] = layers[0]  # type: ignore[assignment]
+            self.embeddings[module.weight] = layers[0]
             axes = plain(k + 1)
         return self.chain(node, value, layers, axes[: node.meta["value"].ndim - 1])
 

@@ -13,13 +13,14 @@ class LeNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv1, self.conv2 = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 4, 3)
+        self.p = 0.3
         self.fc1, self.fc2, self.drop = nn.Linear(4 * 3, 12), nn.Linear(12, 5), nn.Dropout(0.2)
 
     def forward(self, x: Any) -> Any:
         x = F.max_pool2d(torch.relu(self.conv1(x)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), (1, 2))
         x = self.drop(x.view(x.size(0), -1))
-        return self.fc2(F.dropout(self.fc1(x).relu(), 0.3, self.training))
+        return self.fc2(F.dropout(self.fc1(x).relu(), self.p, self.training))
 
 
 class Block(nn.Module):

@@ -457,7 +457,7 @@ def test_wrong_arguments() -> None:
     with pytest.raises(ArgumentTypeError, match=r"takes a torch.nn.Module, got 3"):
         from_torch(3, (3,))
     with pytest.raises(PhitodeepError, match="input_shape"):
-        from_torch(nn.Linear(3, 2), "x")  # type: ignore[arg-type]
+        from_torch(nn.Linear(3, 2), (3, -1))
 
 
 def test_nested_steps_are_named_by_their_module() -> None:

@@ -346,7 +346,7 @@ def test_authors_may_declare_a_counterpart(monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         REGISTERED.pop(Gain)
     with pytest.raises(ArgumentTypeError, match="takes a class of layers"):
-        counterpart(3)  # type: ignore[arg-type]
+        counterpart(TorchGain)
 
 
 def test_images_of_any_network_come_back_channels_last() -> None:
