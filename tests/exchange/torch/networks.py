@@ -90,7 +90,7 @@ class Recurrent(nn.Module):
             "last, all features": lambda: out[:, -1, :],
             "h": lambda: h[-1],
             "both h": lambda: torch.cat([h[-2], h[-1]], dim=1),
-            "both h, swapped": lambda: torch.cat([h[-1], h[-2]], dim=1),
+            "both h are the same": lambda: torch.cat([h[-1], h[-1]], dim=1),
             "all": lambda: out,
             "mean": lambda: out.mean(dim=1),
             "max": lambda: out.max(dim=1)[0],

@@ -220,7 +220,7 @@ USES = ["last", "last, all features", "h", "all", "mean", "max", "last and mean"
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("use", [*USES, "both h", "both h, swapped", "both h and mean"])
+@pytest.mark.parametrize("use", [*USES, "both h", "both h are the same", "both h and mean"])
 def test_what_is_read_of_a_recurrent_module(kind: Any, use: str, bidirectional: bool) -> None:
     if use.startswith("both") and not bidirectional:
         return
