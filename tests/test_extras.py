@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools import check_extras as tool
-from tools.check_extras import FEATURES, OURS, features, problems, refused, works
+from tools.check_extras import FEATURES, HEAVY, OURS, features, pins, problems, refused, works
 
 LIBRARIES = {  # the library without which a feature is refused
     "data": "datasets",
@@ -21,6 +21,7 @@ LIBRARIES = {  # the library without which a feature is refused
     "lbfgs": "scipy",
     "fast": "numba",
     "tensorboard": "tensorboardX",
+    "torch": "torch",
 }
 
 
@@ -40,12 +41,32 @@ def test_tests_install_every_feature() -> None:
     extras = tomllib.loads((tool.ROOT / "pyproject.toml").read_text())["project"]
     extras = extras["optional-dependencies"]
     assert OURS <= extras.keys()
-    assert f"phitodeep[{','.join(features())}]" in extras["test"]
+    light = [extra for extra in features() if extra not in HEAVY]
+    assert f"phitodeep[{','.join(light)}]" in extras["test"]
+
+
+def test_heavy_features_are_pinned_and_have_tests_of_their_own() -> None:
+    assert set(features()) > HEAVY
+    for extra in HEAVY:
+        assert FEATURES[extra].tests
+        for name in FEATURES[extra].tests:
+            assert (tool.ROOT / name).exists(), name
+    assert [pin.split("==")[0] for pin in pins()] == ["torch"]
+
+
+def test_pages_are_run_as_tests_of_their_blocks() -> None:
+    assert tool.pytest_arguments(("tests/exchange/torch", "docs/pytorch.md")) == [
+        "tests/exchange/torch",
+        "tests/test_docs.py::test_blocks_run_and_print_what_the_page_shows[docs/pytorch.md]",
+    ]
+    assert tool.wanted_by_tests()[0].startswith("pytest>")
 
 
 @pytest.mark.parametrize("extra", FEATURES)
 def test_the_code_of_each_check_runs(extra: str, tmp_path: Path) -> None:
     """It works with the library, and is refused with an error that names the extra without it."""
+    if extra in HEAVY:
+        pytest.importorskip(LIBRARIES[extra])
     missing = f"import sys; sys.modules[{LIBRARIES[extra]!r}] = None\n"
     for code in (works(extra), missing + refused(extra)):
         command = [sys.executable, "-W", "error", "-c", code]

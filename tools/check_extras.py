@@ -2,12 +2,16 @@
 
 First, phitodeep is installed without any extra: it must bring exactly its declared requirements,
 train, predict and save a model, and each feature must fail with an error that names its extra.
+Last, all extras are installed together, and each feature must still work.
+
+Tests and pages of the docs that need an extra run against the installed wheel.
 
     python tools/check_extras.py             all extras
     python tools/check_extras.py plot fast   only these
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +24,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 OURS = {"test", "bench", "docs", "browser", "dev"}  # for work on phitodeep itself
+HEAVY = {"torch"}  # features that the extra "test" leaves out: their tests run here
 
 SETUP = """
 import numpy as np
@@ -39,10 +44,12 @@ class Feature(NamedTuple):
 
     needs    code that raises MissingExtraError without the extra
     works    more code, which runs after it with the extra
+    tests    folders and files of tests, and pages of the docs, that are skipped without the extra
     """
 
     needs: str
     works: str = ""
+    tests: tuple[str, ...] = ()
 
 
 FEATURES = {
@@ -101,6 +108,21 @@ model().train(X, y, epochs=2, callbacks=[TensorBoard("runs", histograms=1)], ver
 (file,) = Path("runs").iterdir()
 assert b"loss/train" in file.read_bytes()
 """,
+    ),
+    "torch": Feature(
+        """
+net = model()
+net.build((3,))
+module = phitodeep.io.to_torch(net)
+""",
+        """
+import torch
+found = module(torch.from_numpy(X)).detach().numpy()
+np.testing.assert_allclose(found, net.predict(X), rtol=1e-5, atol=1e-6)
+again = phitodeep.io.from_torch(module, (3,))
+np.testing.assert_allclose(found, again.predict(X), rtol=1e-5, atol=1e-6)
+""",
+        tests=("tests/exchange/torch", "docs/pytorch.md"),
     ),
 }
 
@@ -180,20 +202,55 @@ def problems(extras: Iterable[str]) -> list[str]:
     ]
 
 
+def pins() -> list[str]:
+    """Return the versions that pyproject.toml fixes: on some machines, no other has a CPU build."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [r for r in project["optional-dependencies"]["bench"] if "==" in r]
+
+
+def wanted_by_tests() -> list[str]:
+    """Return what the tests need, apart from features."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["optional-dependencies"]["test"]
+    return [r for r in wanted if not r.startswith(("phitodeep[", "pytest-cov", "pytest-xdist"))]
+
+
+def pytest_arguments(tests: Iterable[str]) -> list[str]:
+    """Return the arguments of pytest that run tests, and the blocks of pages."""
+    page = "tests/test_docs.py::test_blocks_run_and_print_what_the_page_shows[{}]"
+    return [page.format(name) if name.endswith(".md") else name for name in tests]
+
+
 class Environment:
-    """A clean virtual environment with phitodeep and perhaps an extra."""
+    """A clean virtual environment with phitodeep and perhaps extras, "one" or "one,two"."""
 
     def __init__(self, folder: Path, wheel: Path, extra: str = "") -> None:
-        self.folder = folder / (extra or "base")
+        self.folder = folder / (extra.replace(",", "-") or "base")
         venv.create(self.folder, symlinks=sys.platform != "win32")
         self.python = str(next(self.folder.glob("[bS]*/python*")))  # bin or Scripts
-        pip = (sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet")
-        run(*pip, "--disable-pip-version-check", f"{wheel}[{extra}]" if extra else str(wheel))
+        constraint = folder / "constraints.txt"
+        constraint.write_text("\n".join(pins()), encoding="utf-8")
+        self.pip = (sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet")
+        self.pip += ("--disable-pip-version-check", "--constraint", str(constraint))
+        run(*self.pip, f"{wheel}[{extra}]" if extra else str(wheel))
 
     def run(self, code: str) -> str:
         """Run code in an empty folder, with warnings as errors."""
         with tempfile.TemporaryDirectory() as empty:
             return run(self.python, "-I", "-W", "error", "-c", code, cwd=Path(empty))
+
+    def run_tests(self, tests: tuple[str, ...]) -> None:
+        """Run tests from a copy of the checkout without the package, which is installed."""
+        run(*self.pip, *wanted_by_tests())
+        with tempfile.TemporaryDirectory() as empty:
+            for name in ("tests", "tools", "docs", "examples", "benchmarks"):
+                shutil.copytree(ROOT / name, Path(empty) / name)
+            for name in ("pyproject.toml", "README.md"):
+                shutil.copy(ROOT / name, empty)
+            command = (self.python, "-m", "pytest", "-rs", *pytest_arguments(tests))
+            printed = run(*command, cwd=Path(empty))
+        if "passed" not in printed or "could not import" in printed:
+            raise Failure(f"tests were skipped:\n{printed}")
 
     def size(self) -> float:
         """Return its size in MB."""
@@ -233,21 +290,25 @@ def main(chosen: list[str]) -> int:
         pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
         run(*pip, "wheel", "--no-deps", "--wheel-dir", name, str(ROOT))
         (wheel,) = folder.glob("*.whl")
-        for i, extra in enumerate(["", *extras]):
-            print(f"[{i + 1}/{len(extras) + 1}] {extra or 'no extra'} ...", flush=True)
+        rounds = ["", *extras, *([",".join(extras)] if len(extras) > 1 else [])]
+        for i, extra in enumerate(rounds):
+            print(f"[{i + 1}/{len(rounds)}] {extra or 'no extra'} ...", flush=True)
             began, result, megabytes = time.perf_counter(), "works", ""
             try:
                 environment = Environment(folder, wheel, extra)
                 megabytes = f"{environment.size():.0f}"
-                if extra:
-                    environment.run(works(extra))
-                else:
+                for name in extra.split(",") if extra else ():
+                    environment.run(works(name))
+                if tests := sum((FEATURES[n].tests for n in extra.split(",") if n), ()):
+                    environment.run_tests(tests)
+                if not extra:
                     check_base(environment, extras)
             except Failure as failure:
                 print(failure)
                 result = "fails"
             seconds = f"{time.perf_counter() - began:.0f}"
-            table.append((extra or "(none)", result, seconds, megabytes))
+            name = "(all)" if "," in extra else extra or "(none)"
+            table.append((name, result, seconds, megabytes))
     print()
     for row in table:
         print("{:<14}{:<8}{:>8}{:>7}".format(*row))
