@@ -16,7 +16,7 @@ import numpy as np
 from phitodeep.checks import check_count
 from phitodeep.errors import ArgumentError, MissingExtraError, NotBuiltError
 from phitodeep.exchange.onnx.forms import FORMS
-from phitodeep.exchange.onnx.graph import Graph, UnknownSizeError, Value, type_of
+from phitodeep.exchange.onnx.graph import Graph, UnknownSizeError, type_of
 from phitodeep.files import atomic_write, check_path
 from phitodeep.io.forms import find
 from phitodeep.io.network import one_line

@@ -23,7 +23,7 @@ from phitodeep.exchange.onnx import forms_general as general
 from phitodeep.exchange.onnx import forms_images as images
 from phitodeep.exchange.onnx import forms_sequences as sequences
 from phitodeep.exchange.onnx.forms_general import elementwise, nothing
-from phitodeep.exchange.onnx.graph import Form, Graph, Value, rank
+from phitodeep.exchange.onnx.graph import Form, Graph, Value
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain, Parallel, Residual, SkipConcat, TimeDistributed
 
@@ -66,12 +66,12 @@ def alike(g: Graph, values: list[Value]) -> list[Value]:
 
 def time_distributed(g: Graph, layer: Any, x: Value) -> Value:
     x = g.ordered(x)
-    (T, *inside), (_, *outside) = g.sizes(layer)
-    flat = g.node("Reshape", x, [-1, *inside])
+    T = g.sizes(layer)[0][0]
+    flat = g.node("Reshape", x, [-1, *layer.input_shape[1:]])
     y = g.ordered(g.add(layer.layer, flat._replace(tokens=x.tokens)))
     if T is not None:
-        return g.node("Reshape", y, [-1, T, *outside])
-    parts = [g.constant([-1]), g.length(layer, x), g.constant([*outside])]
+        return g.node("Reshape", y, [-1, T, *layer.output_shape[1:]])
+    parts = [g.constant([-1]), g.length(layer, x), g.constant(layer.output_shape[1:])]
     return g.node("Reshape", y, g.node("Concat", *parts, axis=0))
 
 

@@ -1,32 +1,34 @@
 """How embeddings, attention and recurrent layers are written in ONNX.
 
-Three values are written once for all layers whose sequences have the same number of steps T:
+These values are written once for all layers whose sequences have the same number of steps:
 
-    T           Shape(X, start=1, end=2), as (1,) integers
-    column      Unsqueeze(Range(0, Squeeze(T, [0]), 1), [1]): the positions (T, 1)
-    angles      Mod(Mul(Cast(column, float64), frequencies), 2 pi), fmod=1, (T, pairs) in float64:
-                float32 has too few digits for the angles of late positions
+    T            Shape(X, start=1, end=2), one integer (1,)
+    positions    Range(0, Squeeze(T, [0]), 1), (T,)
+    column       Unsqueeze(positions, [1]), (T, 1)
+    angles       Cast(Mod(Mul(Cast(column, float64), frequencies), 2 pi)), with fmod=1, (T, pairs):
+                 float32 has too few digits for the angles of late positions
 
     Embedding             Gather(W, X)
     PositionalEmbedding   Add(X, Slice(W, [0], T, [0]))
-    SinusoidalEncoding    Add(X, Sin(Cast(Mod(Add(Mul(Cast(column, float64), frequencies), phases),
-                          2 pi)))), with two equal frequencies and the phases 0 and pi / 2 for each
-                          pair of features
-    RotaryEmbedding       x, y = Split(X, 2 halves); cos, sin = Cos(Cast(angles)), Sin(Cast(angles))
-                          Concat(Sub(Mul(x, cos), Mul(y, sin)), Add(Mul(x, sin), Mul(y, cos)))
-    MultiHeadAttention    QKV = MatMul(X, Wqkv), then Add bqkv
-                          Q, K, V = Split(QKV, [h d, k d, k d]), each then Reshape to
-                          [0, 0, h, d] and Transpose to (N, h, T, d); with rope, Q and K are then
-                          rotated as in RotaryEmbedding
-                          S = MatMul(Mul(Q, scale), Transpose(K)); if causal, then
-                          Where(GreaterOrEqual(column, Squeeze(column, [1])), S, -inf)
-                          MatMul(Softmax(S), V), Transpose, Reshape to [0, 0, h d], MatMul Wo, Add
-                          bo. With k < h heads of keys, the heads are two axes (k, h / k), and
-                          those of keys and values (k, 1)
-    RNN, LSTM, GRU        RNN, LSTM, GRU(X, W, R, B) with steps first (T, N, D), then Squeeze the
-                          axis of directions; the last state is the second output
-    Bidirectional         the same with direction="bidirectional"; "concat" is then
-                          Reshape(Transpose(Y), [0, 0, -1]), and "add" is ReduceSum
+    SinusoidalEncoding    Add(X, Sin(angles)), where Add(., phases) precedes Mod. Each pair of
+                          features has the same frequency twice, and the phases 0 and pi / 2
+    RotaryEmbedding       x, y = Split(X, [D / 2, D / 2])    c, s = Cos(angles), Sin(angles)
+                          Concat(Sub(Mul(x, c), Mul(y, s)), Add(Mul(x, s), Mul(y, c)))
+    MultiHeadAttention    Q, K, V = Split(Add(MatMul(X, Wqkv), bqkv), [h d, k d, k d]), without
+                          Add if there is no bias; each is reshaped to [0, 0, h or k, d]
+                          rope: Q and K are rotated as in RotaryEmbedding, with Unsqueeze(c, [1])
+                          Q, V = Transpose(., [0, 2, 1, 3])    K = Transpose(K, [0, 2, 3, 1])
+                          S = MatMul(Mul(Q, scale), K)
+                          causal: S = Where(GreaterOrEqual(column, positions), S, -inf)
+                          Z = Transpose(MatMul(Softmax(S), V), [0, 2, 1, 3])
+                          Add(MatMul(Reshape(Z, [0, 0, h d]), Wo), bo)
+                          With fewer heads of keys (k) than of queries (h), two axes stand for the
+                          heads: (k, h / k) in Q and Z, and (k, 1) in K and V
+    RNN, LSTM, GRU        RNN, LSTM or GRU(X, W, R, B), where X is (T, N, D), then Squeeze(Y, [1]);
+                          with return_sequences=False, Squeeze(Y_h, [0]). B holds b, and then bh or
+                          zeros; the GRU has linear_before_reset=1
+    Bidirectional         the same with direction="bidirectional", then ReduceSum over the
+                          directions for "add", or Reshape(Transpose(.), [0, 0, -1]) for "concat"
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.exchange.onnx.forms_general import product, reduced
-from phitodeep.exchange.onnx.graph import Graph, Value, rank, type_of
+from phitodeep.exchange.onnx.graph import Graph, Value, type_of
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array
 
@@ -59,21 +61,20 @@ def positional_embedding(g: Graph, layer: Any, x: Value) -> Value:
     return g.node("Add", x, W)
 
 
-def angles(g: Graph, layer: Layer, x: Value, frequencies: Array, phases: Array | None) -> Value:
-    """Return position times frequency plus phase, modulo 2 pi, as (T, pairs) in the model's dtype."""
-    column = g.positions(layer, x)
+def angles(g: Graph, layer: Layer, x: Value, w: Array, phases: Array | None = None) -> Value:
+    """Write t w + phase modulo 2 pi for the positions t, as (T, len(w)) in the model's dtype."""
+    column = g.column(layer, x)
+    float64 = type_of(np.float64)
 
     def written() -> Value:
-        positions = g.shared(
-            ("float64", column.name), lambda: g.node("Cast", column, to=type_of(np.float64))
-        )
-        a = g.node("Mul", positions, frequencies)
-        a = a if phases is None else g.node("Add", a, phases)
-        a = g.node("Mod", a, np.array(2 * math.pi), fmod=1)
+        t = g.shared(("float64", column.name), lambda: g.node("Cast", column, to=float64))
+        a = g.node("Mul", t, g.constant(w, "frequencies"))
+        a = a if phases is None else g.node("Add", a, g.constant(phases, "phases"))
+        a = g.node("Mod", a, g.constant(np.array(2 * math.pi), "2pi"), fmod=1)
         return a if g.dtype == np.float64 else g.node("Cast", a, to=type_of(g.dtype))
 
     phase = b"" if phases is None else phases.tobytes()
-    return g.shared(("angles", column.name, frequencies.tobytes(), phase), written)
+    return g.shared(("angles", column.name, w.tobytes(), phase), written)
 
 
 def frequencies(pairs: int, step: float, base: float = 10000.0) -> Array:
@@ -90,19 +91,24 @@ def sinusoidal_encoding(g: Graph, layer: Any, x: Value) -> Value:
 
 def rotary_embedding(g: Graph, layer: Any, x: Value) -> Value:
     x, D = g.ordered(x), layer.input_shape[-1]
-    return rotated(g, x, *cos_and_sin(g, layer, x, D, layer.base), D)
+    return rotated(g, x, D // 2, *cos_and_sin(g, layer, x, frequencies(D // 2, 2 / D, layer.base)))
 
 
-def cos_and_sin(g: Graph, layer: Layer, x: Value, D: int, base: float) -> tuple[Value, Value]:
-    """Return the cosines and sines (T, D / 2) of the angles by which D features are rotated."""
-    a = angles(g, layer, x, frequencies(D // 2, 2 / D, base), None)
-    cos = g.shared(("cos", a.name), lambda: g.node("Cos", a))
-    return cos, g.shared(("sin", a.name), lambda: g.node("Sin", a))
+def cos_and_sin(g: Graph, layer: Layer, x: Value, w: Array, axes: int = 0) -> list[Value]:
+    """Return the cosines and sines of the angles (T, *axes of size 1, pairs) of a rotation."""
+    a = angles(g, layer, x, w)
+
+    def written(op: str) -> Value:
+        y = g.shared((op, a.name), lambda: g.node(op, a))
+        between = [*range(1, axes + 1)]
+        return g.shared((op, a.name, axes), lambda: g.node("Unsqueeze", y, between) if axes else y)
+
+    return [written("Cos"), written("Sin")]
 
 
-def rotated(g: Graph, x: Value, cos: Value, sin: Value, D: int) -> Value:
-    """Write x (..., T, D) with each pair of features (i, i + D / 2) rotated."""
-    a, b = g.several("Split", x, [D // 2, D // 2], outputs=2, axis=-1)
+def rotated(g: Graph, x: Value, half: int, cos: Value, sin: Value) -> Value:
+    """Write x (..., 2 half) with each pair of features (i, i + half) rotated."""
+    a, b = g.several("Split", x, [half, half], outputs=2, axis=-1)
     first = g.node("Sub", g.node("Mul", a, cos), g.node("Mul", b, sin))
     second = g.node("Add", g.node("Mul", a, sin), g.node("Mul", b, cos))
     return g.node("Concat", first, second, axis=-1)
@@ -114,50 +120,33 @@ def rotated(g: Graph, x: Value, cos: Value, sin: Value, D: int) -> Value:
 def attention(g: Graph, layer: Any, x: Value) -> Value:
     x, h, k = g.ordered(x), layer.heads, layer.kv_heads or layer.heads
     d = layer.input_shape[-1] // h
-    biases = [g.param(layer, n) if layer.bias else None for n in ("bqkv", "bo")]
-    QKV = product(g, x, g.param(layer, "Wqkv"), biases[0])
+    bqkv, bo = (g.param(layer, n) if layer.bias else None for n in ("bqkv", "bo"))
+    QKV = product(g, x, g.param(layer, "Wqkv"), bqkv)
     parts = g.several("Split", QKV, [h * d, k * d, k * d], outputs=3, axis=-1)
-    shared = [(k, h // k), (k, 1), (k, 1)] if k < h else [(h,)] * 3
-    Q, K, V = (by_head(g, part, heads, d) for part, heads in zip(parts, shared, strict=True))
+    heads = [(k, h // k), (k, 1), (k, 1)] if k < h else [(h,)] * 3
+    n = len(heads[0])
+    Q, K, V = (
+        g.node("Reshape", part, [0, 0, *sizes, d]) for part, sizes in zip(parts, heads, strict=True)
+    )
     if layer.rope:
-        cos, sin = cos_and_sin(g, layer, x, d, 10000.0)
-        Q, K = rotated(g, Q, cos, sin, d), rotated(g, K, cos, sin, d)
-    Z = attend(g, layer, x, (Q, K, V), len(shared[0]), 1 / math.sqrt(d), layer.causal)
-    Z = g.node("Reshape", Z, [0, 0, h * d])
-    return product(g, Z, g.param(layer, "Wo"), biases[1])
-
-
-def by_head(g: Graph, x: Value, heads: tuple[int, ...], d: int) -> Value:
-    """Write x (N, T, heads d) as (N, *heads, T, d)."""
-    x = g.node("Reshape", x, [0, 0, *heads, d])
-    n = len(heads)
-    return g.node("Transpose", x, perm=[0, *range(2, n + 2), 1, n + 2])
-
-
-def attend(
-    g: Graph,
-    layer: Layer,
-    x: Value,
-    QKV: tuple[Value, Value, Value],
-    n: int,
-    scale: float,
-    causal: bool,
-) -> Value:
-    """Write softmax(Q K^T scale) V as (N, T, *heads, d); there are n axes of heads."""
-    Q, K, V = QKV
-    K_T = g.node("Transpose", K, perm=[*range(n + 1), n + 2, n + 1])
-    S = g.node("MatMul", g.node("Mul", Q, scale), K_T)
-    if causal:
+        rotation = cos_and_sin(g, layer, x, frequencies(d // 2, 2 / d), axes=n)
+        Q, K = (rotated(g, A, d // 2, *rotation) for A in (Q, K))
+    of_heads = [0, *range(2, n + 2)]  # the axes N and heads; 1 is T, and n + 2 is d
+    Q, V = (g.node("Transpose", A, perm=[*of_heads, 1, n + 2]) for A in (Q, V))
+    K_T = g.node("Transpose", K, perm=[*of_heads, n + 2, 1])
+    S = g.node("MatMul", g.node("Mul", Q, 1 / math.sqrt(d)), K_T)
+    if layer.causal:
         S = g.node("Where", visible(g, layer, x), S, -math.inf)
     Z = g.node("MatMul", g.node("Softmax", S, axis=-1), V)
-    return g.node("Transpose", Z, perm=[0, n + 1, *range(1, n + 1), n + 2])
+    Z = g.node("Transpose", Z, perm=[0, n + 1, *range(1, n + 1), n + 2])
+    Z = g.node("Reshape", Z, [0, 0, h * d])
+    return product(g, Z, g.param(layer, "Wo"), bo)
 
 
 def visible(g: Graph, layer: Layer, x: Value) -> Value:
-    """Return whether position t may attend to position s, (T, T): s <= t."""
-    column = g.positions(layer, x)
-    row = g.shared(("row", column.name), lambda: g.node("Squeeze", column, [1]))
-    return g.shared(("visible", column.name), lambda: g.node("GreaterOrEqual", column, row))
+    """Return whether position t may attend to position s, (T, T): t >= s."""
+    row, column = g.positions(layer, x), g.column(layer, x)
+    return g.shared(("visible", row.name), lambda: g.node("GreaterOrEqual", column, row))
 
 
 # --- recurrent layers -----------------------------------------------------------------------------
@@ -191,7 +180,7 @@ def bidirectional(g: Graph, layer: Any, x: Value) -> Value:
 def directions(
     g: Graph, layer: Layer, cells: list[Any], x: Value, direction: str
 ) -> tuple[Value, Value]:
-    """Write the operator; return all states (T, directions, N, H) and the last (directions, N, H)."""
+    """Write the operator; return all states (T, directions, N, H), and the last (.., N, H)."""
     op, gates, attributes = GATES[cells[0].cell]
 
     def rows(A: Array) -> Array:

@@ -19,7 +19,6 @@ from phitodeep.types import Array, Shape
 
 Order = tuple[int, ...]
 Sizes = tuple[int | None, ...]  # of one sample; None: any
-SHORT = 8  # elements: shorter constants are named by their values
 
 
 class Value(NamedTuple):
@@ -94,6 +93,8 @@ class Graph:
             node.inputs[:] = ["Y" if name == y.name else name for name in node.inputs]
             known = [name if name in used else "" for name in node.outputs]
             node.outputs[:] = ["Y" if name == y.name else name for name in known]
+            while not node.outputs[-1]:
+                node.outputs.pop()
 
     # --- nodes -----------------------------------------------------------------------------
 
@@ -165,19 +166,20 @@ class Graph:
             self.arrays[full] = a.astype(self.dtype, copy=False)
         return Value(full)
 
-    def constant(self, value: Array | float | Sequence[int]) -> Value:
-        """Return a constant: an array, a number (in the model's dtype) or a list of integers."""
+    def constant(self, value: Array | float | Sequence[int], name: str = "") -> Value:
+        """Return a constant: an array, a number (in the model's dtype) or a list of integers.
+
+        Equal constants are written once. Without a name, their values are their name.
+        """
         if isinstance(value, np.ndarray):
             a = value
         else:
             a = np.array(value, np.int64 if isinstance(value, Sequence) else self.dtype)
 
         def added() -> Value:
-            text = str(a.tolist()).replace(" ", "") if a.size <= SHORT else "constant"
-            suffix = "" if a.dtype in (self.dtype, np.int64) else f":{a.dtype}"
-            name = self._free(text + suffix)
-            self.arrays[name] = a
-            return Value(name)
+            free = self._free(name or np.array2string(a, separator=",").replace(" ", ""))
+            self.arrays[free] = a
+            return Value(free)
 
         return self.shared(("constant", str(a.dtype), a.shape, a.tobytes()), added)
 
@@ -211,15 +213,19 @@ class Graph:
         )
 
     def positions(self, layer: Layer, x: Value) -> Value:
-        """Return the integers 0 to T - 1 as a column (T, 1): `Unsqueeze(Range(0, T, 1), [1])`."""
+        """Return the positions 0 to T - 1, (T,): `Range(0, Squeeze(T, [0]), 1)`."""
         length = self.length(layer, x)
 
-        def column() -> Value:
-            T = self.node("Squeeze", length, [0])
-            row = self.node("Range", self.constant(np.array(0)), T, self.constant(np.array(1)))
-            return self.node("Unsqueeze", row, [1])
+        def counted() -> Value:
+            zero, one = (self.constant(np.array(i)) for i in (0, 1))
+            return self.node("Range", zero, self.node("Squeeze", length, [0]), one)
 
-        return self.shared(("positions", length.name), column)
+        return self.shared(("positions", length.name), counted)
+
+    def column(self, layer: Layer, x: Value) -> Value:
+        """Return the positions as a column (T, 1): `Unsqueeze(positions, [1])`."""
+        row = self.positions(layer, x)
+        return self.shared(("column", row.name), lambda: self.node("Unsqueeze", row, [1]))
 
 
 def type_of(dtype: Any) -> int:
