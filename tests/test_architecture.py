@@ -16,7 +16,7 @@ ROOT = Path(phitodeep.__file__).parent
 FLOORS = {
     **dict.fromkeys(["errors", "types", "version"], 0),
     **dict.fromkeys(["checks", "config", "files", "functional", "hints", "kernels", "state"], 1),
-    **dict.fromkeys(["initialization", "table", "threads"], 1),
+    **dict.fromkeys(["initialization", "rotary", "table", "threads"], 1),
     **dict.fromkeys(
         [f"layers.{n}" for n in ("call", "frame", "param", "random", "weights", "base")], 2
     ),
