@@ -107,6 +107,7 @@ FORMS: dict[type[Layer], Form] = {
     layers.SinusoidalEncoding: sequences.sinusoidal_encoding,
     layers.RotaryEmbedding: sequences.rotary_embedding,
     layers.MultiHeadAttention: sequences.attention,
+    layers.ScaledDotProductAttention: sequences.dot_product_attention,
     layers.RNN: sequences.recurrent,
     layers.LSTM: sequences.recurrent,
     layers.GRU: sequences.recurrent,

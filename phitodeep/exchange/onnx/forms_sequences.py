@@ -14,14 +14,16 @@ These values are written once for all layers whose sequences have the same numbe
                           features has the same frequency twice, and the phases 0 and pi / 2
     RotaryEmbedding       x, y = Split(X, [D / 2, D / 2])    c, s = Cos(angles), Sin(angles)
                           Concat(Sub(Mul(x, c), Mul(y, s)), Add(Mul(x, s), Mul(y, c)))
-    MultiHeadAttention    Q, K, V = Split(Add(MatMul(X, Wqkv), bqkv), [h d, k d, k d]), without
-                          Add if there is no bias; each is reshaped to [0, 0, h or k, d]
-                          rope: Q and K are rotated as in RotaryEmbedding, with Unsqueeze(c, [1])
+    MultiHeadAttention    QKV = Add(MatMul(X, Wqkv), bqkv), then Z as below for X = QKV, then
+                          Add(MatMul(Z, Wo), bo); without biases there is no Add
+    ScaledDotProductAttention
+                          Q, K, V = Split(X, [h d, k d, k d]), each Reshape(., [0, 0, h or k, d])
+                          rope: Q and K are rotated as in RotaryEmbedding, with Unsqueeze(c, [1]);
+                          if its amplitude is not 1, c is Mul(Cos(angles), amplitude)
                           Q, V = Transpose(., [0, 2, 1, 3])    K = Transpose(K, [0, 2, 3, 1])
                           S = MatMul(Mul(Q, scale), K)
                           causal: S = Where(GreaterOrEqual(column, positions), S, -inf)
-                          Z = Transpose(MatMul(Softmax(S), V), [0, 2, 1, 3])
-                          Add(MatMul(Reshape(Z, [0, 0, h d]), Wo), bo)
+                          Z = Reshape(Transpose(MatMul(Softmax(S), V), [0, 2, 1, 3]), [0, 0, h d])
                           With fewer heads of keys (k) than of queries (h), two axes stand for the
                           heads: (k, h / k) in Q and Z, and (k, 1) in K and V
     RNN, LSTM, GRU        RNN, LSTM or GRU(X, W, R, B), where X is (T, N, D), then Squeeze(Y, [1]);
@@ -34,13 +36,15 @@ These values are written once for all layers whose sequences have the same numbe
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from phitodeep.exchange.onnx.forms_general import product, reduced
-from phitodeep.exchange.onnx.graph import Graph, Value, type_of
+from phitodeep.exchange.onnx.graph import Graph, UnknownSizeError, Value, type_of
 from phitodeep.layers.base import Layer
+from phitodeep.rotary import Rope
 from phitodeep.types import Array
 
 STEPS_FIRST = (1, 0, 2)
@@ -77,33 +81,33 @@ def angles(g: Graph, layer: Layer, x: Value, w: Array, phases: Array | None = No
     return g.shared(("angles", column.name, w.tobytes(), phase), written)
 
 
-def frequencies(pairs: int, step: float, base: float = 10000.0) -> Array:
-    """Return base^(-i step) for the pairs i."""
-    return np.exp(-math.log(base) * step * np.arange(pairs))
-
-
 def sinusoidal_encoding(g: Graph, layer: Any, x: Value) -> Value:
     x, D = g.ordered(x), layer.input_shape[-1]
-    w = np.repeat(frequencies((D + 1) // 2, 2 / D), 2)[:D]
+    w = np.exp(-math.log(10000) * (2 / D) * (np.arange(D) // 2))
     phases = np.where(np.arange(D) % 2, math.pi / 2, 0)  # a cosine is a sine a quarter later
     return g.node("Add", x, g.node("Sin", angles(g, layer, x, w, phases)))
 
 
 def rotary_embedding(g: Graph, layer: Any, x: Value) -> Value:
     x, D = g.ordered(x), layer.input_shape[-1]
-    return rotated(g, x, D // 2, *cos_and_sin(g, layer, x, frequencies(D // 2, 2 / D, layer.base)))
+    return rotated(g, x, D // 2, *cos_and_sin(g, layer, x, Rope(layer.base), D))
 
 
-def cos_and_sin(g: Graph, layer: Layer, x: Value, w: Array, axes: int = 0) -> list[Value]:
-    """Return the cosines and sines of the angles (T, *axes of size 1, pairs) of a rotation."""
-    a = angles(g, layer, x, w)
+def cos_and_sin(g: Graph, layer: Layer, x: Value, rope: Rope, d: int, axes: int = 0) -> list[Value]:
+    """Return cos and sin of the angles of d features, (T, *axes of size 1, d / 2)."""
+    T = g.sizes(layer)[0][0]
+    if rope.by_length and T is None:
+        raise UnknownSizeError
+    a = angles(g, layer, x, rope.frequencies(d, T or 1))
 
     def written(op: str) -> Value:
-        y = g.shared((op, a.name), lambda: g.node(op, a))
-        between = [*range(1, axes + 1)]
-        return g.shared((op, a.name, axes), lambda: g.node("Unsqueeze", y, between) if axes else y)
+        y = g.node(op, a)
+        y = y if rope.amplitude == 1 else g.node("Mul", y, rope.amplitude)
+        return g.node("Unsqueeze", y, [*range(1, axes + 1)]) if axes else y
 
-    return [written("Cos"), written("Sin")]
+    return [
+        g.shared((op, a.name, rope.amplitude, axes), partial(written, op)) for op in ("Cos", "Sin")
+    ]
 
 
 def rotated(g: Graph, x: Value, half: int, cos: Value, sin: Value) -> Value:
@@ -118,18 +122,21 @@ def rotated(g: Graph, x: Value, half: int, cos: Value, sin: Value) -> Value:
 
 
 def attention(g: Graph, layer: Any, x: Value) -> Value:
-    x, h, k = g.ordered(x), layer.heads, layer.kv_heads or layer.heads
-    d = layer.input_shape[-1] // h
     bqkv, bo = (g.param(layer, n) if layer.bias else None for n in ("bqkv", "bo"))
-    QKV = product(g, x, g.param(layer, "Wqkv"), bqkv)
-    parts = g.several("Split", QKV, [h * d, k * d, k * d], outputs=3, axis=-1)
+    QKV = product(g, g.ordered(x), g.param(layer, "Wqkv"), bqkv)
+    return product(g, dot_product_attention(g, layer, QKV), g.param(layer, "Wo"), bo)
+
+
+def dot_product_attention(g: Graph, layer: Any, x: Value) -> Value:
+    x, h, k, d = g.ordered(x), layer.heads, layer.kv_heads or layer.heads, layer._head_size()
+    parts = g.several("Split", x, [h * d, k * d, k * d], outputs=3, axis=-1)
     heads = [(k, h // k), (k, 1), (k, 1)] if k < h else [(h,)] * 3
     n = len(heads[0])
     Q, K, V = (
         g.node("Reshape", part, [0, 0, *sizes, d]) for part, sizes in zip(parts, heads, strict=True)
     )
-    if layer.rope:
-        rotation = cos_and_sin(g, layer, x, frequencies(d // 2, 2 / d), axes=n)
+    if layer.rotary is not None:
+        rotation = cos_and_sin(g, layer, x, layer.rotary, d, axes=n)
         Q, K = (rotated(g, A, d // 2, *rotation) for A in (Q, K))
     of_heads = [0, *range(2, n + 2)]  # the axes N and heads; 1 is T, and n + 2 is d
     Q, V = (g.node("Transpose", A, perm=[*of_heads, 1, n + 2]) for A in (Q, V))
@@ -139,8 +146,7 @@ def attention(g: Graph, layer: Any, x: Value) -> Value:
         S = g.node("Where", visible(g, layer, x), S, -math.inf)
     Z = g.node("MatMul", g.node("Softmax", S, axis=-1), V)
     Z = g.node("Transpose", Z, perm=[0, n + 1, *range(1, n + 1), n + 2])
-    Z = g.node("Reshape", Z, [0, 0, h * d])
-    return product(g, Z, g.param(layer, "Wo"), bo)
+    return g.node("Reshape", Z, [0, 0, h * d])
 
 
 def visible(g: Graph, layer: Layer, x: Value) -> Value:
