@@ -3,7 +3,7 @@
 These values are written once for all layers whose sequences have the same number of steps:
 
     T            Shape(X, start=1, end=2), one integer (1,)
-    positions    Range(0, Squeeze(T, [0]), 1), (T,)
+    positions    Range(0, Gather(T, 0), 1), (T,)
     column       Unsqueeze(positions, [1]), (T, 1)
     angles       Cast(Mod(Mul(Cast(column, float64), frequencies), 2 pi)), with fmod=1, (T, pairs):
                  float32 has too few digits for the angles of late positions

@@ -213,12 +213,15 @@ class Graph:
         )
 
     def positions(self, layer: Layer, x: Value) -> Value:
-        """Return the positions 0 to T - 1, (T,): `Range(0, Squeeze(T, [0]), 1)`."""
+        """Return the positions 0 to T - 1, (T,): `Range(0, Gather(T, 0), 1)`.
+
+        Gather makes T a number. After Squeeze, onnxruntime refuses the Range if T is known.
+        """
         length = self.length(layer, x)
 
         def counted() -> Value:
             zero, one = (self.constant(np.array(i)) for i in (0, 1))
-            return self.node("Range", zero, self.node("Squeeze", length, [0]), one)
+            return self.node("Range", zero, self.node("Gather", length, zero), one)
 
         return self.shared(("positions", length.name), counted)
 
