@@ -134,7 +134,7 @@ def message(
     tensors = []
     for name, a in graph.arrays.items():
         if name not in outside:
-            tensors.append(numpy_helper.from_array(np.ascontiguousarray(a), name))
+            tensors.append(numpy_helper.from_array(a, name))
         elif location:
             tensors.append(external(name, a, location, outside[name]))
         else:
