@@ -7,6 +7,7 @@ containers `forms.py`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +26,6 @@ from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
 from phitodeep.version import __version__
 
-OPSET = 20  # the newest that onnxruntime 1.17, of January 2024, reads
 OPSETS = range(17, 29)  # before 17, there is no LayerNormalization; after 28, nothing was tested
 LARGEST = 2_000_000_000  # bytes of constants in an ONNX file: protobuf's limit is 2^31 for all
 SMALL = 1024  # bytes: constants up to this size are always in the ONNX file
@@ -37,7 +37,7 @@ EMPTY: Mapping[str, int] = MappingProxyType({})
 Shapes = dict[int, list[tuple[Shape, Shape]]]  # see `Graph`
 
 
-def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int = OPSET) -> None:
+def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int) -> None:
     """Write `path`, and if the weights are large, `path`.data: see `Sequential.export_onnx`."""
     try:
         import onnx
@@ -47,7 +47,8 @@ def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int = OPSET) 
     if target.suffix != ".onnx":
         raise ArgumentError(f'export_onnx: path must end in .onnx, as in "net.onnx", got {path!r}.')
     newest = min(OPSETS[-1], onnx.defs.onnx_opset_version())
-    if check_count(opset, "export_onnx opset") not in range(OPSETS[0], newest + 1):
+    check_count(opset, "export_onnx opset", minimum=-sys.maxsize)
+    if not OPSETS[0] <= opset <= newest:
         raise ArgumentError(
             f"export_onnx: opset must be from {OPSETS[0]} to {newest}, got {opset}."
         )
