@@ -1,8 +1,9 @@
 """How convolutions, pools and what else works on images or windows is written in ONNX.
 
 These operators take channels first. `pads` holds the zeros before all axes and then those after
-them, also for "same". Only if the number of steps is free and the stride is more than 1, "same" is
-`auto_pad="SAME_UPPER"`, because the zeros then depend on the number of steps.
+them, also for "same". Only where the zeros depend on a free number of steps, because the stride is
+more than 1, "same" is `auto_pad="SAME_UPPER"`. The number of steps is fixed if there are dilations
+or if windows are shorter than the stride.
 
     Conv1D, Conv2D, DepthwiseConv2D   Conv(X, W, b), W (filters, C / groups, *kernel_size)
     ConvTranspose1D, ConvTranspose2D  ConvTranspose(X, W, b), W (C, filters / groups, *kernel_size)
@@ -40,10 +41,10 @@ def windows(g: Graph, layer: Any, kernel: tuple[int, ...], dilations: tuple[int,
     """Return the attributes of an operator that slides windows over its input."""
     sizes, strides = g.sizes(layer)[0][:-1], layer.strides
     attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": strides}
-    depends = any(n is None and s > 1 for n, s in zip(sizes, strides, strict=True))
-    if layer.padding == "same" and depends:
-        if max(dilations) > 1:  # not every runtime has SAME_UPPER with dilations
-            raise UnknownSizeError
+    axes = [*zip(sizes, kernel, strides, strict=True)]
+    if layer.padding == "same" and any(n is None and s > 1 < k for n, k, s in axes):
+        if max(dilations) > 1 or any(k < s for _, k, s in axes):
+            raise UnknownSizeError  # of SAME_UPPER, onnxruntime knows only the usual cases
         return {**attributes, "auto_pad": "SAME_UPPER"}
     shape, who = layer.input_shape[:-1], type(layer).__name__
     pads = Windows(shape, kernel, strides, layer.padding, dilations, who).pads

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from phitodeep import inference, models
+from phitodeep import inference, layers, models
 from phitodeep.errors import ShapeError
 from phitodeep.exchange.onnx import export, forms
 from phitodeep.exchange.onnx.export import OPSETS, export_onnx
@@ -30,6 +30,7 @@ from phitodeep.layers import (
     LogSoftmax,
     MaxPool1D,
     MultiHeadAttention,
+    RandomCrop,
     RMSNorm,
     RotaryEmbedding,
     Sigmoid,
@@ -182,6 +183,50 @@ def test_late_positions(opset: int, tmp_path: Path) -> None:
             tmp_path / "net.onnx",
             opset,
         )
+
+
+# --- random settings ------------------------------------------------------------------------------
+
+
+def random_window_layer(rng: random.Random) -> tuple[Layer, tuple[int, ...]]:
+    """A convolution or pool of random settings, and a shape that may be too small for it."""
+    pick, rank = rng.choice, rng.choice((1, 2))
+    size, stride, dilation = ([rng.randint(1, n) for _ in range(rank)] for n in (4, 4, 3))
+    shape = (*(rng.randint(1, 9) for _ in range(rank)), pick((2, 4)))
+    kind = pick(("Conv", "ConvTranspose", "MaxPool", "AvgPool"))
+    padding = pick(("valid", "same", 1, 2))
+    if "Pool" in kind:
+        padding = padding if isinstance(padding, str) else min(size) // 2
+        return getattr(layers, f"{kind}{rank}D")(size, pick((stride, None)), padding), shape
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": pick((1, 2))}
+    if kind == "ConvTranspose" and padding != "same":
+        settings["output_padding"] = [rng.randint(0, s - 1) for s in stride]
+    return getattr(layers, f"{kind}{rank}D")(4, size, **settings, bias=pick((True, False))), shape
+
+
+def test_random_windows(tmp_path: Path) -> None:
+    checked = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        with suppress(ShapeError):
+            layer, shape = random_window_layer(rng)
+            layer.build(shape, seed=seed)
+            X = np.random.default_rng(seed).standard_normal((2, *shape)).astype("f")
+            check(layer, X, tmp_path / "net.onnx", rng.choice((17, 20, NEWEST)))
+            checked += 1
+    assert checked > 300
+
+
+def test_random_crops(tmp_path: Path) -> None:
+    for seed in range(40):
+        rng = random.Random(seed)
+        size, pads = ([rng.randint(low, 4) for _ in range(2)] for low in (1, 0))
+        layer = RandomCrop(size, padding=pads)
+        shape = (rng.randint(1, 5), rng.randint(1, 5), 2)
+        with suppress(ShapeError):
+            layer.build(shape)
+            X = np.random.default_rng(seed).standard_normal((2, *shape)).astype("f")
+            check(layer, X, tmp_path / "net.onnx")
 
 
 # --- whole models ---------------------------------------------------------------------------------
