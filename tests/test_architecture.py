@@ -23,9 +23,12 @@ FLOORS = {
     **dict.fromkeys(["steps", "derivations"], 2),
     **dict.fromkeys(["layers", "loss", "metrics"], 3),
     **dict.fromkeys(["optimization", "testing"], 4),
-    **dict.fromkeys(["data", "io", "teach", "text"], 5),
+    **dict.fromkeys(["data", "teach", "text"], 5),
+    **{f"io.{path.stem}": 5 for path in (ROOT / "io").glob("[!_]*.py")},
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
-    "exchange": 6,
+    **dict.fromkeys(["exchange", "exchange.torch"], 6),
+    "exchange.torch.reading": 8,  # it returns a Sequential
+    "io": 8,  # it forwards names from exchange
     **dict.fromkeys(["sequential", "builder", "model"], 7),
     **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),
 }
