@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
 from phitodeep.version import __version__
 
+OPSET = 20  # the newest that onnxruntime 1.17, of January 2024, reads
 OPSETS = range(17, 29)  # before 17, there is no LayerNormalization; after 28, nothing was tested
 LARGEST = 2_000_000_000  # bytes of constants in an ONNX file: protobuf's limit is 2^31 for all
 SMALL = 1024  # bytes: constants up to this size are always in the ONNX file
@@ -59,7 +61,8 @@ def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int) -> None:
         )
     refuse_unknown(model)
     graph = written(model, opset)
-    if sum(a.nbytes for a in graph.arrays.values()) <= LARGEST:
+    target, *weights = files_of(model, target)
+    if not weights:
         proto = message(model, graph)
         check(proto)
         with atomic_write(target) as file:
@@ -70,11 +73,16 @@ def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int) -> None:
         if a.nbytes > SMALL:
             outside[name], offset = offset, offset + a.nbytes
     check(message(model, graph, outside))
-    weights = target.with_name(f"{target.name}.data")
-    with atomic_write(target) as file, atomic_write(weights) as data:
+    with atomic_write(target) as file, atomic_write(weights[0]) as data:
         for name in outside:
             data.write(np.ascontiguousarray(graph.arrays[name]).data)
-        file.write(message(model, graph, outside, weights.name).SerializeToString())
+        file.write(message(model, graph, outside, weights[0].name).SerializeToString())
+
+
+def files_of(model: Layer, path: Path) -> list[Path]:
+    """Return the files that `export_onnx` writes: `path`, and `path`.data for large weights."""
+    large = model.count_params() * model.dtype.itemsize > LARGEST
+    return [path, *([path.with_name(f"{path.name}.data")] if large else [])]
 
 
 def refuse_unknown(model: Layer) -> None:
