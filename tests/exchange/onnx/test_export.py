@@ -442,9 +442,10 @@ def test_a_wrong_form_is_found_before_anything_is_written(form: Any, tmp_path: P
 
 
 def test_exports_takes_a_class_of_layers() -> None:
-    for wrong in (Scale(), int, "Scale"):
+    wrong: list[Any] = [Scale(), int, "Scale"]
+    for kind in wrong:
         with pytest.raises(ArgumentTypeError, match="exports takes a class of layers"):
-            exports(wrong)  # type: ignore[arg-type]
+            exports(kind)
 
 
 # --- what is refused ------------------------------------------------------------------------------
