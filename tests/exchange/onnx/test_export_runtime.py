@@ -215,6 +215,7 @@ BEHIND_STEPS: list[Callable[[], Layer]] = [
     *(PReLU, Softmax, LayerNorm, RMSNorm, BatchNorm, Reparameterize, SinusoidalEncoding),
     *(layers.GlobalMaxPool, layers.GlobalAvgPool, layers.InstanceNorm, RotaryEmbedding),
     *(lambda: Softmax(1), lambda: GroupNorm(2), lambda: Dense(3), lambda: Select([2, 0])),
+    lambda: Chain(Permute(2, 1), layers.GlobalMaxPool()),
     *(lambda: Permute(2, 1), lambda: MultiHeadAttention(2), lambda: Conv1D(2, 2), Tanh),
     *(lambda: layers.PositionalEmbedding(20), lambda: layers.TimeDistributed(Dense(2))),
     *(lambda: Parallel(Tanh(), Conv1D(3, 1)), lambda: Residual(layers.GRU(4), Tanh())),
