@@ -213,10 +213,7 @@ class Graph:
         )
 
     def positions(self, layer: Layer, x: Value) -> Value:
-        """Return the positions 0 to T - 1, (T,): `Range(0, Gather(T, 0), 1)`.
-
-        Gather makes T a number. After Squeeze, onnxruntime refuses the Range if T is known.
-        """
+        """Return the positions 0 to T - 1, (T,): `Range(0, Gather(T, 0), 1)`."""
         length = self.length(layer, x)
 
         def counted() -> Value:
