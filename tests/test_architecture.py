@@ -55,6 +55,7 @@ WHOLE = {  # modules that are themselves imported where used, and the command li
 }
 LATE = {  # import tools where they are first used
     **dict.fromkeys(["inspect.methods", "training.loop"], "inspect."),
+    "sequential": "exchange.",
     **dict.fromkeys([f"training.{n}" for n in ("history", "histograms", "rate_finder")], "plots."),
 }
 OPTIONAL = {

@@ -22,6 +22,7 @@ LIBRARIES = {  # the library without which a feature is refused
     "fast": "numba",
     "tensorboard": "tensorboardX",
     "torch": "torch",
+    "onnx": "onnx",
 }
 
 

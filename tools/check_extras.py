@@ -124,6 +124,20 @@ np.testing.assert_allclose(found, again.predict(X), rtol=1e-5, atol=1e-6)
 """,
         tests=("tests/exchange/torch", "docs/pytorch.md"),
     ),
+    "onnx": Feature(
+        """
+net = model()
+net.build((3,))
+net.export_onnx("net.onnx")
+""",
+        """
+import onnx
+from onnx.reference import ReferenceEvaluator
+(Y,) = ReferenceEvaluator(onnx.load("net.onnx")).run(None, {"X": X})
+np.testing.assert_allclose(Y, net.predict(X), rtol=1e-5, atol=1e-6)
+""",
+        tests=("tests/exchange/onnx", "docs/onnx.md"),
+    ),
 }
 
 BASE = (
