@@ -88,6 +88,7 @@ _MODULES = (
     "models",
     "optimization",
     "plots",
+    "sklearn",
     "teach",
     "testing",
     "text",
