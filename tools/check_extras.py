@@ -102,6 +102,15 @@ model().train(X, y, epochs=2, callbacks=[TensorBoard("runs", histograms=1)], ver
 assert b"loss/train" in file.read_bytes()
 """,
     ),
+    "sklearn": Feature(
+        """
+from phitodeep.sklearn import PhitoClassifier
+""",
+        """
+est = PhitoClassifier(early_stopping=True, random_state=0).fit(X, y)
+assert est.score(X, y) > 0.9 and est.predict_proba(X).shape == (60, 2)
+""",
+    ),
 }
 
 BASE = (

@@ -11,7 +11,7 @@ from scipy.sparse import issparse
 from phitodeep.sequential import Sequential
 from phitodeep.types import Array
 
-SMALLEST, LARGEST, STEPS = 16, 256, 32  # batches by default: their sizes, and how many per epoch
+SMALLEST, LARGEST, STEPS = 4, 256, 32  # batches by default: their sizes, and how many per epoch
 
 
 def automatic_size(n: int) -> int:
@@ -42,6 +42,13 @@ class SparseBatches:
 
     def __len__(self) -> int:
         return -(-self.X.shape[0] // self.size)
+
+
+def as_batches(X: Any, y: Array, w: Array | None) -> SparseBatches | list[tuple[Array, ...]]:
+    """Return test data for `Sequential.train`: one batch if X is dense, several if it is sparse."""
+    if issparse(X):
+        return SparseBatches(X, y, w, LARGEST)
+    return [(X, y) if w is None else (X, y, w)]
 
 
 def outputs(model: Sequential, X: Any, threads: int | str) -> Array:

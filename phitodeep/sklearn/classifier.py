@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -12,7 +13,11 @@ from sklearn.metrics import accuracy_score
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import column_or_1d
 from sklearn.utils.class_weight import compute_sample_weight
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import (
+    _check_partial_fit_first_call,
+    check_classification_targets,
+    type_of_target,
+)
 
 from phitodeep import functional as F
 from phitodeep.errors import ArgumentError
@@ -23,15 +28,64 @@ from phitodeep.types import Array
 
 @dataclass(eq=False, repr=False)
 class PhitoClassifier(ClassifierMixin, PhitoEstimator):
-    """A network for classification, with the interface of scikit-learn."""
+    """A network for classification, with the interface of scikit-learn.
 
-    class_weight: Any = field(default=None, kw_only=True)
+        est = PhitoClassifier((64, 32), dropout=0.1, random_state=0).fit(X, y)
+        est.score(X_test, y_test)
+
+    y is (n,) classes, numbers or texts, or (n, L) with 0 or 1 for each of L labels (multilabel).
+
+    hidden          the number of units of each hidden layer; () for a linear model
+    activation      the name of an activation, such as "relu", "gelu" or "tanh"
+    model           a SequentialBuilder instead of the hidden layers, such as
+                    `SequentialBuilder().dense(64).gelu()`. If its last layer is not a Dense with as
+                    many units as there are outputs, such a layer is appended. If it has an input
+                    shape with several axes, such as (8, 8, 1), each row is reshaped to it. It may
+                    set a loss for logits and callbacks, but none of the settings below
+    dropout         the fraction of values that are dropped after each hidden layer
+    optimizer       an Optimizer, which is copied, or its name; None: AdamW with strong weight
+                    decay, `AdamW(0.01, weight_decay=0.5)`, which suits tables
+    learning_rate   a number, or a schedule (a function of the step); None: the optimizer's own. A
+                    number falls to 0 along half a cosine over the epochs of `fit`
+    batch_size      samples per step; "auto": from 4 to 256, near a 32nd of the samples; None: all
+    epochs          the number of epochs, or its maximum if training stops early
+    early_stopping  hold out a part of the samples, stratified by class, and stop when its loss has
+                    not improved for `n_iter_no_change` epochs; keep the weights of the best epoch
+    validation_fraction   the fraction of the samples that are held out
+    categories      columns whose values are categories, by name or index: they go through an
+                    embedding. "auto": the columns of a pandas DataFrame that hold categories or
+                    texts; None: no columns. Missing values are a category of their own. A category
+                    that `fit` did not see counts as the average of those that it saw
+    scale           subtract the mean of each column of numbers in the training part, and divide by
+                    its standard deviation. Sparse X is not scaled
+    dtype           "float32", which is faster, or "float64"; None: that of X
+    class_weight    a weight for each class, as a dict; "balanced": the inverse frequencies
+    random_state    an integer makes results reproducible bit for bit; see scikit-learn's glossary
+    warm_start      continue with the network of the previous call of `fit`
+    threads         see `Sequential.train`
+    verbose         1 shows progress
+
+    X may be an array, a DataFrame or sparse; the rows of sparse X become dense batch by batch.
+
+    model_          the trained Sequential, for every tool that looks into networks; its input is
+                    `encode(X)`. `model_.save("net.safetensors")` saves it
+    encoder_        the fitted TableEncoder
+    classes_        the classes in the order of the outputs
+    n_iter_         the epochs of the last call
+    loss_curve_     the training loss of each epoch since the network was built
+    best_loss_      the lowest one; with early stopping, the lowest validation loss
+    validation_scores_, best_validation_score_   with early stopping: the validation part's
+                    accuracy in each epoch, and in the best one; otherwise None
+    n_features_in_, feature_names_in_, n_outputs_   as in scikit-learn
+
+    Source of the interface: scikit-learn's MLPClassifier.
+    """
+
+    class_weight: Mapping[Any, float] | str | None = field(default=None, kw_only=True)
 
     _numeric: ClassVar[bool] = False
 
-    def partial_fit(
-        self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None
-    ) -> Self:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Self:
         """Train for one epoch on X (n, features) and y, with a constant rate.
 
         The first call builds the network and needs all `classes`, except for multilabel targets.
@@ -39,6 +93,8 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
         not see stay unknown.
         """
         first = not hasattr(self, "model_")
+        if not type_of_target(y, input_name="y").startswith("multilabel"):
+            _check_partial_fit_first_call(self, classes)
         return self._learn(X, y, sample_weight, first=first, partial=True, classes=classes)
 
     def predict(self, X: Any) -> Array:
@@ -48,8 +104,8 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
     def decision_function(self, X: Any) -> Array:
         """Return the logits (n, K) for X (n, features).
 
-        With two classes: (n,), the logit of the second class minus that of the first. For multilabel
-        targets: (n, L), positive for the labels that are predicted.
+        With two classes: (n,), the logit of the second class minus the logit of the first. For
+        multilabel targets: (n, L), positive for the labels that are predicted.
         """
         Z = self._logits(X)
         return Z[:, 1] - Z[:, 0] if self._binary else Z
@@ -103,7 +159,8 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
             self.classes_ = self._labels.classes_
         if len(self.classes_) < 2:
             raise ArgumentError(
-                f"y has only one class, {self.classes_.tolist()[0]!r}: a classifier needs at least 2."
+                f"y has only one class, {self.classes_.tolist()[0]!r}, and a classifier needs at "
+                "least 2."
             )
         return self._labels.transform(y)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -12,16 +14,19 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from phitodeep.builder import SequentialBuilder
 from phitodeep.checks import check_count, check_flag, check_number, choose, class_hint
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.loss import Loss
-from phitodeep.optimization.optimizers import OPTIMIZERS, Optimizer
+from phitodeep.optimization.optimizers import OPTIMIZERS, AdamW, Optimizer
 from phitodeep.optimization.schedules import CosineDecay
-from phitodeep.sklearn.batches import SparseBatches, automatic_size, outputs
+from phitodeep.sklearn.batches import SparseBatches, as_batches, automatic_size, outputs
 from phitodeep.sklearn.network import average_unknown, network
 from phitodeep.sklearn.table import TableEncoder, category_columns
 from phitodeep.training.callbacks import EarlyStopping, LambdaCallback
-from phitodeep.types import Array
+from phitodeep.types import Array, DType, Schedule
+
+RATE, DECAY = 0.01, 0.5  # of AdamW, the default optimizer
 
 
 class Part(NamedTuple):
@@ -36,25 +41,25 @@ class Part(NamedTuple):
 class PhitoEstimator(BaseEstimator):
     """The base class of `PhitoClassifier`, which documents the parameters, and `PhitoRegressor`."""
 
-    hidden: Any = (100,)
-    activation: Any = "relu"
+    hidden: int | Sequence[int] = (100,)
+    activation: str = "relu"
     _: KW_ONLY
-    model: Any = None
-    dropout: Any = 0.0
-    optimizer: Any = "adamw"
-    learning_rate: Any = None
-    batch_size: Any = "auto"
-    epochs: Any = 40
-    early_stopping: Any = False
-    validation_fraction: Any = 0.1
-    n_iter_no_change: Any = 10
-    categories: Any = "auto"
-    scale: Any = True
-    dtype: Any = "float32"
+    model: SequentialBuilder | None = None
+    dropout: float = 0.0
+    optimizer: Optimizer | str | None = None
+    learning_rate: float | Schedule | None = None
+    batch_size: int | str | None = "auto"
+    epochs: int = 20
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    categories: Sequence[str | int] | str | None = "auto"
+    scale: bool = True
+    dtype: DType = None
     random_state: Any = None
-    warm_start: Any = False
-    threads: Any = "auto"
-    verbose: Any = 0
+    warm_start: bool = False
+    threads: int | str = "auto"
+    verbose: int | bool = 0
 
     _numeric: ClassVar[bool]  # whether y holds numbers
 
@@ -125,10 +130,9 @@ class PhitoEstimator(BaseEstimator):
         part = part._replace(X=self.encoder_.transform(part.X))
         if first:
             self._build(part, rng)
-        size = automatic_size(len(y)) if self.batch_size == "auto" else self.batch_size
-        size = min(size or part.X.shape[0], part.X.shape[0])
-        epochs = 1 if partial else self.epochs
-        rule = self._rule(None if partial else epochs * -(-part.X.shape[0] // size))
+        n, epochs = part.X.shape[0], 1 if partial else self.epochs
+        size = self._size(n)
+        rule = self._rule(None if partial else epochs * -(-n // size))
         if first or not partial:
             self.model_.setoptimizer(rule)
         else:  # which keeps the moments of earlier calls
@@ -163,15 +167,24 @@ class PhitoEstimator(BaseEstimator):
             outputs=self.n_outputs_,
             loss=loss,
             seed=int(rng.integers(1 << 31)),
-            dtype=self.dtype,
+            dtype=self.dtype or part.X.dtype,
         )
         self.loss_curve_: list[float] = []
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
 
+    def _size(self, n: int) -> int:
+        """Return the number of samples per batch, given n samples."""
+        if self.batch_size is None:
+            return n
+        return min(n, automatic_size(n) if self.batch_size == "auto" else int(self.batch_size))
+
     def _rule(self, steps: int | None) -> Optimizer:
         """Return a new optimizer whose rate, if it is a number, decays to 0 over these steps."""
-        if isinstance(self.optimizer, str):
+        rule: Optimizer
+        if self.optimizer is None:
+            rule = AdamW(RATE, weight_decay=DECAY)
+        elif isinstance(self.optimizer, str):
             rule = choose(self.optimizer, OPTIMIZERS, "optimizer")()
         elif isinstance(self.optimizer, Optimizer):
             rule = self.optimizer.copy()
@@ -202,10 +215,11 @@ class PhitoEstimator(BaseEstimator):
             Z, y, w = self.encoder_.transform(held.X), held.y, held.w
 
             def score(*_: Any) -> None:
-                scores.append(self._score(outputs(model, Z, self.threads), y, w))
+                P = outputs(model, Z, self.threads)
+                scores.append(self._score(P, y, w) if np.isfinite(P).all() else math.nan)
 
             options["callbacks"] = [LambdaCallback(on_epoch_end=score), stop]
-            options["X_test"] = SparseBatches(Z, self._targets(y), w, max(size, 1024))
+            options["X_test"] = as_batches(Z, self._targets(y), w)
         X, T = part.X, self._targets(part.y)
         if issparse(X):
             history = model.train(SparseBatches(X, T, part.w, size, rng), **options)
@@ -213,11 +227,12 @@ class PhitoEstimator(BaseEstimator):
             history = model.train(X, T, sample_weight=part.w, **options)
         self.n_iter_ = len(history)
         self.loss_curve_ += [loss for loss, _ in history]
-        self.best_loss_ = min(self.loss_curve_, default=np.nan)
+        self.best_loss_ = min(self.loss_curve_, default=math.nan)
         if held is not None:
+            best = stop.best_epoch - began - 1  # negative if every loss was NaN
             self.best_loss_ = stop.best
             self.validation_scores_ = [*(self.validation_scores_ or []), *scores]
-            self.best_validation_score_ = scores[stop.best_epoch - began - 1]
+            self.best_validation_score_ = scores[best] if best >= 0 else math.nan
 
     # --- predicting ------------------------------------------------------------------------
 
@@ -270,9 +285,7 @@ class PhitoEstimator(BaseEstimator):
         factors = self._class_weights(y, partial=partial)
         if sample_weight is None:
             return factors
-        w = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        if not w.any():
-            raise ArgumentError("sample_weight is zero for all samples: leave out none but a few.")
+        w: Array = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         return w if factors is None else w * factors
 
     def _rng(self) -> np.random.Generator:
@@ -297,6 +310,9 @@ class PhitoEstimator(BaseEstimator):
                 "partial_fit trains for one epoch, so it cannot stop early: set "
                 "early_stopping=False, or call fit."
             )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.builder import SequentialBuilder, method_name
-from phitodeep.checks import check_count, choose, class_hint
+from phitodeep.checks import choose, class_hint
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers import Chain, Dense, Embedding, Flatten, Layer, Parallel, Reshape, Select
 from phitodeep.layers.random import shapes_only
@@ -64,7 +64,11 @@ def network(
     options: dict[str, Any] = {}
     if builder is None:
         name = choose(activation, ACTIVATIONS, "activation")
-        sizes = [hidden] if isinstance(hidden, int | np.integer) else list(hidden)
+        sizes = [hidden] if isinstance(hidden, int | np.integer) else hidden
+        if isinstance(sizes, str) or not isinstance(sizes, Sequence | np.ndarray):
+            raise ArgumentTypeError(
+                f"hidden takes the sizes of the hidden layers, such as (64, 32), got {hidden!r}."
+            )
         layers = mlp(width, *sizes, outputs, activation=name, dropout=dropout).layers
     else:
         layers, options = own_layers(builder, width, outputs)

@@ -20,16 +20,18 @@ from phitodeep.types import Array
 class PhitoRegressor(RegressorMixin, PhitoEstimator):
     """A network for regression, with the interface of scikit-learn.
 
-    The parameters and attributes are those of `PhitoClassifier`, except for `class_weight` and the
-    classes. y is (n,), or (n, outputs) for several outputs at once, and predictions have the same
-    shape.
+        est = PhitoRegressor((64, 32), early_stopping=True, random_state=0).fit(X, y)
+        est.score(X_test, y_test)
 
-    The network learns targets with mean 0 and standard deviation 1, so `loss_curve_` does not depend
-    on the unit of y: `target_scaler_` converts between the two. The loss is the mean squared error,
-    or the loss of a builder that is given as `model`, such as
-    `SequentialBuilder().dense(64).relu().loss("huber")`.
+    y is (n,), or (n, outputs) for several outputs at once; predictions have the same shape. The
+    parameters and attributes are those of `PhitoClassifier`, without `class_weight` and `classes_`.
 
-    Validation scores are R^2. Source of the interface: scikit-learn's MLPRegressor.
+    The network learns targets with mean 0 and standard deviation 1, so `loss_curve_` does not
+    depend on the unit of y: `target_scaler_` converts between the two. The loss is the mean squared
+    error, unless a builder given as `model` has its own, such as `.loss("huber")`. Validation
+    scores are R^2.
+
+    Source of the interface: scikit-learn's MLPRegressor.
     """
 
     _numeric: ClassVar[bool] = True

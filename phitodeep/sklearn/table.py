@@ -1,4 +1,4 @@
-"""The columns of a table as the input of a network: standardised numbers and numbered categories."""
+"""A table as the input of a network: numbers standardised, categories as tokens."""
 
 from __future__ import annotations
 
