@@ -11,7 +11,7 @@ from scipy.sparse import issparse
 from phitodeep.sequential import Sequential
 from phitodeep.types import Array
 
-SMALLEST, LARGEST, STEPS = 4, 256, 32  # batches by default: their sizes, and how many per epoch
+SMALLEST, LARGEST, STEPS = 4, 256, 24  # batches by default: their sizes, and how many per epoch
 
 
 def automatic_size(n: int) -> int:

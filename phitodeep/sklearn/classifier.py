@@ -43,11 +43,11 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
                     shape with several axes, such as (8, 8, 1), each row is reshaped to it. It may
                     set a loss for logits and callbacks, but none of the settings below
     dropout         the fraction of values that are dropped after each hidden layer
-    optimizer       an Optimizer, which is copied, or its name; None: AdamW with strong weight
-                    decay, `AdamW(0.01, weight_decay=0.5)`, which suits tables
+    optimizer       an Optimizer, which is copied, or its name; None: AdamW(0.015) with a strong
+                    weight decay: 0.5, or less if an epoch has more than 24 steps
     learning_rate   a number, or a schedule (a function of the step); None: the optimizer's own. A
                     number falls to 0 along half a cosine over the epochs of `fit`
-    batch_size      samples per step; "auto": from 4 to 256, near a 32nd of the samples; None: all
+    batch_size      samples per step; "auto": from 4 to 256, near a 24th of the samples; None: all
     epochs          the number of epochs, or its maximum if training stops early
     early_stopping  hold out a part of the samples, stratified by class, and stop when its loss has
                     not improved for `n_iter_no_change` epochs; keep the weights of the best epoch

@@ -20,13 +20,13 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.loss import Loss
 from phitodeep.optimization.optimizers import OPTIMIZERS, AdamW, Optimizer
 from phitodeep.optimization.schedules import CosineDecay
-from phitodeep.sklearn.batches import SparseBatches, as_batches, automatic_size, outputs
+from phitodeep.sklearn.batches import STEPS, SparseBatches, as_batches, automatic_size, outputs
 from phitodeep.sklearn.network import average_unknown, network
 from phitodeep.sklearn.table import TableEncoder, category_columns
 from phitodeep.training.callbacks import EarlyStopping, LambdaCallback
 from phitodeep.types import Array, DType, Schedule
 
-RATE, DECAY = 0.01, 0.5  # of AdamW, the default optimizer
+RATE, DECAY = 0.015, 0.5  # of AdamW, the default optimizer
 
 
 class Part(NamedTuple):
@@ -132,7 +132,7 @@ class PhitoEstimator(BaseEstimator):
             self._build(part, rng)
         n, epochs = part.X.shape[0], 1 if partial else self.epochs
         size = self._size(n)
-        rule = self._rule(None if partial else epochs * -(-n // size))
+        rule = self._rule(-(-n // size), None if partial else epochs)
         if first or not partial:
             self.model_.setoptimizer(rule)
         else:  # which keeps the moments of earlier calls
@@ -179,11 +179,17 @@ class PhitoEstimator(BaseEstimator):
             return n
         return min(n, automatic_size(n) if self.batch_size == "auto" else int(self.batch_size))
 
-    def _rule(self, steps: int | None) -> Optimizer:
-        """Return a new optimizer whose rate, if it is a number, decays to 0 over these steps."""
+    def _rule(self, steps: int, epochs: int | None) -> Optimizer:
+        """Return a new optimizer, for `steps` per epoch.
+
+        Its rate, if it is a number, decays to 0 over the epochs; None: it stays constant. The
+        default is AdamW. In an epoch, its decay shrinks weights by the same factor for all tables
+        with at least STEPS steps, since more data need less regularisation.
+        Source: Wang and Aitchison 2024, arXiv:2405.13698, sec. 3 (decay over a number of epochs).
+        """
         rule: Optimizer
         if self.optimizer is None:
-            rule = AdamW(RATE, weight_decay=DECAY)
+            rule = AdamW(RATE, weight_decay=DECAY * min(1.0, STEPS / steps))
         elif isinstance(self.optimizer, str):
             rule = choose(self.optimizer, OPTIMIZERS, "optimizer")()
         elif isinstance(self.optimizer, Optimizer):
@@ -195,8 +201,8 @@ class PhitoEstimator(BaseEstimator):
             )
         if self.learning_rate is not None:
             rule.alpha = self.learning_rate
-        if steps is not None and not callable(rule.alpha):
-            rule.alpha = CosineDecay(rule.alpha, steps)
+        if epochs is not None and not callable(rule.alpha):
+            rule.alpha = CosineDecay(rule.alpha, epochs * steps)
         return rule
 
     def _train(

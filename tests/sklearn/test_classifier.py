@@ -181,6 +181,8 @@ def test_an_optimizer_is_copied_and_its_rate_decays() -> None:
     assert by_name.model_.optimizer.alpha == CosineDecay(0.2, 3)
     usual = PhitoClassifier(batch_size=50, epochs=3).fit(X, y).model_.optimizer
     assert (usual.alpha, usual.weight_decay) == (CosineDecay(RATE, 9), DECAY)
+    longer = PhitoClassifier(batch_size=2, epochs=1).fit(X, y).model_.optimizer
+    assert longer.weight_decay == DECAY * 24 / 75
     constant = PhitoClassifier(learning_rate=Constant(0.01), epochs=1).fit(X, y)
     assert constant.model_.optimizer.alpha == Constant(0.01)
 

@@ -218,7 +218,7 @@ def test_one_hot_columns_may_be_sparse() -> None:
 
 def test_the_size_of_batches_grows_with_the_table() -> None:
     sizes = [automatic_size(n) for n in (1, 100, 1000, 2000, 5000, 10**6)]
-    assert sizes == [4, 4, 32, 64, 128, 256]
+    assert sizes == [4, 4, 32, 64, 256, 256]
     est = PhitoRegressor(random_state=0, epochs=1).fit(FRAME[["length"]], VALUE)
     assert est.model_.optimizer.t == -(-N // 16)
     assert any(isinstance(layer, Dense) for layer in est.model_.layers)
