@@ -75,7 +75,8 @@ def by_time(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def machine(found: Found) -> list[str]:
-    machines = found.get("machines", {})
+    every = found.get("machines", {})  # the part `sklearn`, on another page, names its own
+    machines = {m: own for m, keys in every.items() if (own := [k for k in keys if k != "sklearn"])}
     if len(machines) == 1:
         return [f"Created by `make bench` on: {next(iter(machines))}."]
     return [f"{', '.join(keys)}: created by `make bench` on: {m}." for m, keys in machines.items()]
@@ -210,7 +211,10 @@ def growth(found: Found) -> list[str]:
 
 
 def estimators(found: Found) -> list[str]:
-    parts = []
+    machines = found.get("machines", {})
+    parts = [
+        f"Created by `make bench` on: {m}." for m, keys in machines.items() if "sklearn" in keys
+    ]
     titles = {"classes": "Classification: accuracy", "numbers": "Regression: R^2"}
     for kind, title in titles.items():
         every: Found = found.get("sklearn", {}).get(kind, {})

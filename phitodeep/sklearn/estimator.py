@@ -151,6 +151,11 @@ class PhitoEstimator(BaseEstimator):
             random_state=int(rng.integers(1 << 31)),
             stratify=self._strata(part.y),
         )
+        if len(halves[3]) < 2:
+            raise ArgumentError(
+                f"validation_fraction={self.validation_fraction} of {len(part.y)} samples leaves "
+                "one to validate on: make it larger, or set early_stopping=False."
+            )
         without = [None] * (3 - len(arrays))
         return Part(*halves[0::2], *without), Part(*halves[1::2], *without)
 
@@ -185,7 +190,7 @@ class PhitoEstimator(BaseEstimator):
         Its rate, if it is a number, decays to 0 over the epochs; None: it stays constant. The
         default is AdamW. In an epoch, its decay shrinks weights by the same factor for all tables
         with at least STEPS steps, since more data need less regularisation.
-        Source: Wang and Aitchison 2024, arXiv:2405.13698, sec. 3 (decay over a number of epochs).
+        Source: Wang and Aitchison 2024, "How to set AdamW's weight decay", arXiv:2405.13698.
         """
         rule: Optimizer
         if self.optimizer is None:

@@ -20,7 +20,7 @@ from phitodeep.types import Array
 class PhitoRegressor(RegressorMixin, PhitoEstimator):
     """A network for regression, with the interface of scikit-learn.
 
-        est = PhitoRegressor((64, 32), early_stopping=True, random_state=0).fit(X, y)
+        est = PhitoRegressor((64, 32), random_state=0).fit(X, y)
         est.score(X_test, y_test)
 
     y is (n,), or (n, outputs) for several outputs at once; predictions have the same shape. The

@@ -11,6 +11,7 @@ from sklearn.datasets import make_regression
 from sklearn.metrics import r2_score
 
 from phitodeep import SequentialBuilder
+from phitodeep.errors import ArgumentError
 from phitodeep.loss import Huber, MeanSquaredError
 from phitodeep.sklearn import PhitoRegressor
 
@@ -99,3 +100,8 @@ def test_a_warm_start_goes_on() -> None:
     est.fit(X, y + 1)
     assert est.loss_curve_[3] < first
     assert est.target_scaler_.mean_ == mean  # the scaling stays that of the first call
+
+
+def test_a_single_sample_is_too_few_to_validate_on() -> None:
+    with pytest.raises(ArgumentError, match=r"validation_fraction=0\.1 of 10 samples leaves one"):
+        PhitoRegressor(early_stopping=True).fit(X[:10], y[:10])
