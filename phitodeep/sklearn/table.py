@@ -19,7 +19,7 @@ MISSING, UNKNOWN, KNOWN = 0, 1, 2  # tokens of a column: KNOWN is its first know
 
 
 def category_columns(X: Any, categories: Any) -> list[Any]:
-    """Return the columns of X that `categories` names: "auto", None, or names or indices."""
+    """Return the columns of X that `categories` gives: "auto", None, or names or indices."""
     if categories is None:
         return []
     if isinstance(categories, str):
@@ -28,8 +28,10 @@ def category_columns(X: Any, categories: Any) -> list[Any]:
                 f'categories must be "auto", None or a list of columns, got {categories!r}: '
                 f"write [{categories!r}] for a single column."
             )
-        of_text = make_column_selector(dtype_include=["category", "object", "string"])
-        return list(of_text(X)) if hasattr(X, "iloc") else []
+        if not hasattr(X, "iloc"):
+            return []
+        names = make_column_selector(dtype_include=["category", "object", "string"])(X)
+        return [i for i, name in enumerate(X.columns) if name in names]
     return list(categories)
 
 

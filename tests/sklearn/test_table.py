@@ -78,9 +78,16 @@ def test_categories_are_named_numbered_or_found(categories: Any, expected: int) 
 def test_all_types_of_text_columns_are_found(kind: Any) -> None:
     frame = FRAME.astype({"colour": kind})
     est = PhitoRegressor(random_state=0).fit(frame, VALUE)
-    assert est.encoder_.columns == ["colour"]
+    assert est.encoder_.columns == [1]
     reference = PhitoRegressor(random_state=0, categories=["colour"]).fit(FRAME, VALUE)
     np.testing.assert_array_equal(est.predict(frame), reference.predict(FRAME))
+
+
+def test_names_that_are_numbers_are_not_taken_for_places() -> None:
+    frame = FRAME.set_axis([7, 2, 0], axis="columns")
+    est = PhitoRegressor(random_state=0).fit(frame, VALUE)
+    named = PhitoRegressor(random_state=0).fit(FRAME, VALUE)
+    np.testing.assert_array_equal(est.predict(frame), named.predict(FRAME))
 
 
 def test_categories_are_learnt() -> None:
@@ -167,6 +174,11 @@ def test_columns_behind_a_column_transformer() -> None:
 
 
 # --- sparse matrices --------------------------------------------------------------------------
+
+
+def test_sparse_rows_have_no_categories() -> None:
+    with pytest.raises(TypeError, match=r"Sparse data was passed, but dense data is required"):
+        PhitoRegressor(categories=[0]).fit(csr_matrix(np.eye(20)), np.arange(20))
 
 
 def test_sparse_rows_give_what_dense_rows_give() -> None:
