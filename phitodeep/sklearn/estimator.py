@@ -296,7 +296,7 @@ class PhitoEstimator(BaseEstimator):
         factors = self._class_weights(y, partial=partial)
         if sample_weight is None:
             return factors
-        if not np.any(sample_weight):  # which releases of scikit-learn before 1.8 accept
+        if not np.asarray(sample_weight).any():  # which scikit-learn 1.6 accepts
             raise ArgumentError("sample_weight is zero for every sample: at least one must count.")
         w: Array = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         return w if factors is None else w * factors
