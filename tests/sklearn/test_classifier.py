@@ -319,6 +319,24 @@ def test_the_validation_part_is_weighted_too() -> None:
     assert est.best_validation_score_ == 1  # of class 0 alone, which the network predicts
 
 
+def test_the_validation_loss_is_weighted_too() -> None:
+    w = np.where(TWO_Y == 0, 1.0, 5.0)
+    est = PhitoClassifier(early_stopping=True, random_state=0).fit(TWO_X, TWO_Y, sample_weight=w)
+    _, held, _, labels = split_of(est)
+    settings = {"sample_weight": np.where(labels == 0, 1.0, 5.0)}
+    loss = est.model_.evaluate(est.encode(held), labels, **settings)["loss"]
+    assert est.best_loss_ == pytest.approx(loss)
+    assert est.best_loss_ != pytest.approx(est.model_.evaluate(est.encode(held), labels)["loss"])
+
+
+def test_early_stopping_in_a_warm_start_looks_at_its_own_epochs() -> None:
+    est = PhitoClassifier(early_stopping=True, warm_start=True, epochs=5, random_state=0)
+    est.fit(TWO_X, TWO_Y).fit(TWO_X, TWO_Y)
+    assert len(est.validation_scores_) == len(est.loss_curve_) == 10
+    _, held, _, labels = split_of(est)
+    assert est.best_validation_score_ == est.score(held, labels)
+
+
 # --- call by call -----------------------------------------------------------------------------
 
 

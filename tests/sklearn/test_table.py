@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from phitodeep.layers import Dense, Embedding, Parallel
-from phitodeep.sklearn import PhitoClassifier, PhitoRegressor
+from phitodeep.sklearn import PhitoClassifier, PhitoRegressor, estimator
 from phitodeep.sklearn.batches import SparseBatches, automatic_size
 from phitodeep.sklearn.table import TableEncoder
 
@@ -196,6 +196,23 @@ def test_a_network_that_scales_also_predicts_from_sparse_rows() -> None:
     dense = random_array((200, 30), density=0.2, rng=0).toarray()
     est = PhitoRegressor(random_state=0).fit(dense, dense.sum(axis=1))
     np.testing.assert_array_equal(est.predict(csr_matrix(dense)), est.predict(dense))
+
+
+def test_sparse_rows_are_weighted_and_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+
+    class Recorded(SparseBatches):
+        def __call__(self) -> Any:
+            for batch in super().__call__():
+                orders.append(batch[1].tolist())
+                yield batch
+
+    monkeypatch.setattr(estimator, "SparseBatches", Recorded)
+    y = np.repeat([0, 1], 20)
+    est = PhitoClassifier(random_state=0, batch_size=40, epochs=3)
+    est.fit(csr_matrix(np.eye(40)), y, sample_weight=1.0 - y)
+    assert set(est.predict(csr_matrix(np.eye(40)))) == {0}
+    assert len({tuple(order) for order in orders}) == 3
 
 
 def test_sparse_batches_hold_every_row_once() -> None:
