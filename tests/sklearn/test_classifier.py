@@ -103,6 +103,12 @@ def test_several_outputs_with_several_classes_are_refused() -> None:
         PhitoClassifier().fit(X, ["a"] * 150)
 
 
+def test_probabilities_of_float32_networks_are_exact() -> None:
+    P = PhitoClassifier(random_state=0).fit(X.astype(np.float32), y).predict_proba(X)
+    assert P.dtype == np.float64
+    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-12)
+
+
 # --- random numbers ---------------------------------------------------------------------------
 
 

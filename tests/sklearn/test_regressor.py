@@ -9,6 +9,7 @@ pytest.importorskip("sklearn")
 
 from sklearn.datasets import make_regression
 from sklearn.metrics import r2_score
+from sklearn.model_selection import train_test_split
 
 from phitodeep import SequentialBuilder
 from phitodeep.errors import ArgumentError
@@ -75,6 +76,15 @@ def test_early_stopping_scores_the_validation_part() -> None:
     assert est.best_validation_score_ in est.validation_scores_
     assert 0.8 < est.best_validation_score_ < 1
     assert est.target_scaler_.n_samples_seen_ == 270
+
+
+def test_validation_scores_are_weighted() -> None:
+    w = np.random.default_rng(0).uniform(0, 5, 300)
+    est = PhitoRegressor(early_stopping=True, random_state=0).fit(X, y, sample_weight=w)
+    seed = int(est._rng().integers(1 << 31))
+    _, held, _, targets, _, weights = train_test_split(X, y, w, test_size=0.1, random_state=seed)
+    assert est.best_validation_score_ == est.score(held, targets, weights)
+    assert est.best_validation_score_ != est.score(held, targets)
 
 
 def test_the_loss_of_a_builder_is_used() -> None:
