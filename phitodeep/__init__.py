@@ -89,6 +89,7 @@ _MODULES = (
     "optimization",
     "plots",
     "rotary",
+    "sklearn",
     "teach",
     "testing",
     "text",

@@ -48,6 +48,9 @@ PYTHONS_OWN = {
 }
 WHOLE = {  # modules that are themselves imported where used, and the command line
     **{f"cli.{path.stem}": {"click", "rich"} for path in (ROOT / "cli").glob("[!_]*.py")},
+    **{
+        f"sklearn.{path.stem}": {"sklearn", "scipy"} for path in (ROOT / "sklearn").glob("[!_]*.py")
+    },
     "kernels.compiled.blas": {"numba", "llvmlite"},
     "kernels.compiled.jit": {"numba"},
     "kernels.compiled.scalar": {"numba"},

@@ -23,6 +23,7 @@ LIBRARIES = {  # the library without which a feature is refused
     "tensorboard": "tensorboardX",
     "torch": "torch",
     "onnx": "onnx",
+    "sklearn": "sklearn",
 }
 
 

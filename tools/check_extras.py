@@ -2,9 +2,9 @@
 
 First, phitodeep is installed without any extra: it must bring exactly its declared requirements,
 train, predict and save a model, and each feature must fail with an error that names its extra.
-Last, all extras are installed together, and each feature must still work.
-
-Tests and pages of the docs that need an extra run against the installed wheel.
+The pages of the docs that need an extra run, too. Last, all extras are installed together, with the
+libraries that tests compare phitodeep with: each feature must still work, and the tests that are
+skipped elsewhere run. All this is about the installed wheel, not the checkout.
 
     python tools/check_extras.py             all extras
     python tools/check_extras.py plot fast   only these
@@ -25,6 +25,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 OURS = {"test", "bench", "docs", "browser", "dev"}  # for work on phitodeep itself
 HEAVY = {"torch"}  # features that the extra "test" leaves out: their tests run here
+PEERS = ("onnxruntime", "onnxscript", "pandas", "skl2onnx", "transformers")  # what tests compare with
 
 SETUP = """
 import numpy as np
@@ -44,12 +45,14 @@ class Feature(NamedTuple):
 
     needs    code that raises MissingExtraError without the extra
     works    more code, which runs after it with the extra
-    tests    folders and files of tests, and pages of the docs, that are skipped without the extra
+    page     of the docs, with blocks that need the extra
+    tests    a folder of tests that are skipped without the extra, or without one of PEERS
     """
 
     needs: str
     works: str = ""
-    tests: tuple[str, ...] = ()
+    page: str = ""
+    tests: str = ""
 
 
 FEATURES = {
@@ -122,7 +125,8 @@ np.testing.assert_allclose(found, net.predict(X), rtol=1e-5, atol=1e-6)
 again = phitodeep.io.from_torch(module, (3,))
 np.testing.assert_allclose(found, again.predict(X), rtol=1e-5, atol=1e-6)
 """,
-        tests=("tests/exchange/torch", "docs/pytorch.md"),
+        "docs/pytorch.md",
+        "tests/exchange/torch",
     ),
     "onnx": Feature(
         """
@@ -136,7 +140,19 @@ from onnx.reference import ReferenceEvaluator
 (Y,) = ReferenceEvaluator(onnx.load("net.onnx")).run(None, {"X": X})
 np.testing.assert_allclose(Y, net.predict(X), rtol=1e-5, atol=1e-6)
 """,
-        tests=("tests/exchange/onnx", "docs/onnx.md"),
+        "docs/onnx.md",
+        "tests/exchange/onnx",
+    ),
+    "sklearn": Feature(
+        """
+from phitodeep.sklearn import PhitoClassifier
+""",
+        """
+est = PhitoClassifier(early_stopping=True, random_state=0).fit(X, y)
+assert est.score(X, y) > 0.9 and est.predict_proba(X).shape == (60, 2)
+""",
+        "docs/sklearn.md",
+        "tests/sklearn",
     ),
 }
 
@@ -229,10 +245,9 @@ def wanted_by_tests() -> list[str]:
     return [r for r in wanted if not r.startswith(("phitodeep[", "pytest-cov", "pytest-xdist"))]
 
 
-def pytest_arguments(tests: Iterable[str]) -> list[str]:
-    """Return the arguments of pytest that run tests, and the blocks of pages."""
-    page = "tests/test_docs.py::test_blocks_run_and_print_what_the_page_shows[{}]"
-    return [page.format(name) if name.endswith(".md") else name for name in tests]
+def blocks_of(page: str) -> str:
+    """Return the argument of pytest that runs the blocks of a page."""
+    return f"tests/test_docs.py::test_blocks_run_and_print_what_the_page_shows[{page}]"
 
 
 class Environment:
@@ -253,15 +268,15 @@ class Environment:
         with tempfile.TemporaryDirectory() as empty:
             return run(self.python, "-I", "-W", "error", "-c", code, cwd=Path(empty))
 
-    def run_tests(self, tests: tuple[str, ...]) -> None:
-        """Run tests from a copy of the checkout without the package, which is installed."""
-        run(*self.pip, *wanted_by_tests())
+    def run_tests(self, tests: list[str], libraries: Iterable[str] = ()) -> None:
+        """Install libraries, and run tests from a copy of the checkout without the package."""
+        run(*self.pip, *wanted_by_tests(), *libraries)
         with tempfile.TemporaryDirectory() as empty:
             for name in ("tests", "tools", "docs", "examples", "benchmarks"):
                 shutil.copytree(ROOT / name, Path(empty) / name)
             for name in ("pyproject.toml", "README.md"):
                 shutil.copy(ROOT / name, empty)
-            command = (self.python, "-m", "pytest", "-rs", *pytest_arguments(tests))
+            command = (self.python, "-m", "pytest", "-rs", *tests)
             printed = run(*command, cwd=Path(empty))
         if "passed" not in printed or "could not import" in printed:
             raise Failure(f"tests were skipped:\n{printed}")
@@ -311,12 +326,17 @@ def main(chosen: list[str]) -> int:
             try:
                 environment = Environment(folder, wheel, extra)
                 megabytes = f"{environment.size():.0f}"
-                for name in extra.split(",") if extra else ():
-                    environment.run(works(name))
-                if tests := sum((FEATURES[n].tests for n in extra.split(",") if n), ()):
-                    environment.run_tests(tests)
                 if not extra:
                     check_base(environment, extras)
+                elif extra in FEATURES:
+                    environment.run(works(extra))
+                    if page := FEATURES[extra].page:
+                        environment.run_tests([blocks_of(page)])
+                else:
+                    for one in extras:
+                        environment.run(works(one))
+                    tests = [FEATURES[one].tests for one in extras if FEATURES[one].tests]
+                    environment.run_tests(tests, PEERS)
             except Failure as failure:
                 print(failure)
                 result = "fails"
