@@ -49,18 +49,22 @@ def test_tests_install_every_feature() -> None:
 
 def test_heavy_features_are_pinned_and_have_tests_of_their_own() -> None:
     assert set(features()) > HEAVY
-    for extra in HEAVY:
-        assert FEATURES[extra].tests
-        for name in FEATURES[extra].tests:
-            assert (tool.ROOT / name).exists(), name
+    assert all(FEATURES[extra].tests for extra in HEAVY)
     assert [pin.split("==")[0] for pin in pins()] == ["torch"]
 
 
-def test_pages_are_run_as_tests_of_their_blocks() -> None:
-    assert tool.pytest_arguments(("tests/exchange/torch", "docs/pytorch.md")) == [
-        "tests/exchange/torch",
-        "tests/test_docs.py::test_blocks_run_and_print_what_the_page_shows[docs/pytorch.md]",
-    ]
+@pytest.mark.parametrize("extra", FEATURES)
+def test_pages_and_tests_of_a_feature_exist(extra: str) -> None:
+    feature = FEATURES[extra]
+    assert (tool.ROOT / feature.page).is_file() or not feature.page
+    assert (tool.ROOT / feature.tests).is_dir()
+    if feature.page:
+        command = [sys.executable, "-m", "pytest", "--collect-only", tool.blocks_of(feature.page)]
+        done = subprocess.run(command, cwd=tool.ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_tests_bring_their_own_tools() -> None:
     assert tool.wanted_by_tests()[0].startswith("pytest>")
 
 

@@ -25,7 +25,13 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 OURS = {"test", "bench", "docs", "browser", "dev"}  # for work on phitodeep itself
 HEAVY = {"torch"}  # features that the extra "test" leaves out: their tests run here
-PEERS = ("onnxruntime", "onnxscript", "pandas", "skl2onnx", "transformers")  # what tests compare with
+PEERS = (
+    "onnxruntime",
+    "onnxscript",
+    "pandas",
+    "skl2onnx",
+    "transformers",
+)  # what tests compare with
 
 SETUP = """
 import numpy as np
