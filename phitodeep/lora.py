@@ -223,7 +223,9 @@ class Adaptable(Trainable, registered=False):
 
     def _share(self) -> Share:
         arrays = {
-            id(a): (a.size, layer.trainable) for _, layer in self.walk() for a in layer.params.values()
+            id(a): (a.size, layer.trainable)
+            for _, layer in self.walk()
+            for a in layer.params.values()
         }
         learning = sum(size for size, learns in arrays.values() if learns)
         return Share(tuple(self._updates()), learning, sum(size for size, _ in arrays.values()))
@@ -343,7 +345,9 @@ class Adaptable(Trainable, registered=False):
         entries = check_entries(written, ("weights", "frozen"), "the config: lora")
         weights = entries["weights"]
         if not isinstance(weights, Mapping) or not weights:
-            raise ArgumentTypeError(f"the config: the weights of lora must be a dict, got {weights!r}.")
+            raise ArgumentTypeError(
+                f"the config: the weights of lora must be a dict, got {weights!r}."
+            )
         able, plan = self._shapes(), dict[str, Update]()
         for weight, given in weights.items():
             who = f"the config: lora of {weight!r}"

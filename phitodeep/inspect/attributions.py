@@ -343,6 +343,8 @@ def attention_maps(model: Trainable, X: Any, *, lengths: Any = None) -> dict[str
     """Return the probabilities of all attention layers: see `Sequential.attention_maps`."""
     layers = [path for path, part in model.walk() if isinstance(part, Attention)]
     if not layers:
-        raise ArgumentError("attention_maps needs a MultiHeadAttention or ScaledDotProductAttention: there is none.")
+        raise ArgumentError(
+            "attention_maps needs a MultiHeadAttention or ScaledDotProductAttention: there is none."
+        )
     _, cache = run_with_cache(model, X, lengths=lengths)
     return {path: cache[f"{path}.P"] for path in layers}
