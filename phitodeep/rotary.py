@@ -25,7 +25,7 @@ class Rope(Configurable):
     """
 
     amplitude = 1.0  # cos and sin are multiplied by it
-    by_length = False  # whether the frequencies depend on the length of the sequence
+    by_length = False  # whether w depends on T: then generation keeps the keys' earlier angles
 
     def __init__(self, base: float = 10000.0) -> None:
         self.base = check_number(base, f"{type(self).__name__} base", above=1)

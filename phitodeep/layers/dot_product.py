@@ -31,6 +31,7 @@ class Attention(Layer):
     """
 
     independent_samples = True
+    _mask_remedy = "use a Rope whose angles do not depend on the length of the sequence"
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class Attention(Layer):
         return "remembered" if self.causal else "joined"
 
     def compute_mask(self, mask: Array) -> Array | None:
-        return mask
+        return super().compute_mask(mask) if self.rotation == "by length" else mask
 
     @property
     def rotation(self) -> str:
@@ -231,7 +232,7 @@ class ScaledDotProductAttention(Attention):
     rope      Q and K are rotated by angles that depend on the position: True for those of Rope(),
               or one of the classes in phitodeep.rotary
     dropout   applied to P
-    mask      padding is never attended to
+    mask      padding is never attended to; refused if the angles of `rope` depend on the length
 
     A position that is not attended to has P = 0, whatever its score. A query that may attend to no
     position, or only to scores of -inf, has Y = 0 and no gradient.
