@@ -31,7 +31,7 @@ from phitodeep.layers.lora import ADAPTED, Adapted, LowRank, Update
 from phitodeep.optimization.groups import first_matches, matching
 from phitodeep.state import check_entries
 from phitodeep.training.objective import Trainable
-from phitodeep.types import Shape
+from phitodeep.types import Array, Shape
 from phitodeep.version import __version__
 
 FORMAT, VERSION = "phitodeep-lora", "1"  # of the files of updates
@@ -62,7 +62,7 @@ class Adaptable(Trainable, registered=False):
     def add_lora(
         self, pattern: str | Sequence[str] | None = None, rank: int = 8, alpha: float = 16.0
     ) -> Share:
-        """Freeze the model, and add to some weights W an update that learns: W + (alpha / rank) A B.
+        """Freeze the model, and give some weights W an update that learns, (alpha / rank) A B.
 
             print(model.add_lora("*.Wqkv"))
             model.train(X, y)
@@ -126,7 +126,7 @@ class Adaptable(Trainable, registered=False):
         Raises OrderError if there are no updates.
         """
         self._adapted("save_lora")
-        arrays = {}
+        arrays: dict[str, Array] = {}
         for weight, low in self._updates().items():
             parts = {"A": low.A, "B": low.B, "alpha": np.float64(low.alpha)}
             arrays |= {f"{weight}.{name}": np.asarray(a) for name, a in parts.items()}
@@ -168,7 +168,7 @@ class Adaptable(Trainable, registered=False):
 
     def _shapes(self) -> dict[str, Shape]:
         """Return the shapes of the weights that have updates or, if none has, that can."""
-        shapes = {}
+        shapes: dict[str, Shape] = {}
         for path, layer in self.walk():
             if isinstance(layer, Adapted):
                 shapes |= {f"{path}.{name}": layer.weight(name).shape for name in layer.updates()}
@@ -264,7 +264,7 @@ class Adaptable(Trainable, registered=False):
         self.optimizer._check_not_averaged(f"call {what}")
         if merge:
             for layer in adapted:
-                layer.merge()
+                layer.add_updates()
         self._exchange({layer: layer.restored() for layer in adapted})
         if self._frozen_before is not None:
             for path, part in self.walk():
@@ -289,7 +289,7 @@ class Adaptable(Trainable, registered=False):
                 parent._replace(by_id)
 
     def _start_afresh(self, what: str) -> None:
-        """Forget what belongs to the layers as they were: caches, gradients, the optimizer's memory."""
+        """Forget caches, gradients and the optimizer's memory, which belong to other layers."""
         self.optimizer._check_not_averaged(what)
         for _, layer in self.walk():
             layer._frame = Frame()
@@ -336,7 +336,7 @@ class Adaptable(Trainable, registered=False):
         }
 
     def _written_lora(self) -> dict[str, Any]:
-        """Return the updates for a config: the rank and alpha of each weight, and what was frozen."""
+        """Return what a config holds: rank and alpha by weight, and what was frozen before."""
         weights = {weight: [low.rank, low.alpha] for weight, low in self._updates().items()}
         return {"weights": weights, "frozen": list(self._frozen_before or ())}
 

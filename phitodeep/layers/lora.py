@@ -137,7 +137,7 @@ class Adapted(Container, registered=False):
         """Return the original's weight of this name."""
         raise NotImplementedError
 
-    def merge(self) -> None:
+    def add_updates(self) -> None:
         """Add the updates to the weights."""
         for name, update in self.updates().items():
             W = self.weight(name)
@@ -187,7 +187,7 @@ class AdaptedDense(Adapted, Parallel, registered=False):
         self._build_like(original)
 
     @property
-    def original(self) -> Any:  # type: ignore[override]
+    def original(self) -> Any:
         return self.branches[0]
 
     def _set_seed(self, seed: Any) -> None:
