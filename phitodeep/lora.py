@@ -147,7 +147,7 @@ class Adaptable(Trainable, registered=False):
                 weight: [tensors.read(f"{weight}.{name}") for name in ("A", "B")] for weight in plan
             }
         if updates:
-            self._start_afresh("load_lora")
+            self._start_afresh("call load_lora")
         else:
             self._adapt(plan)
         for weight, low in self._updates().items():

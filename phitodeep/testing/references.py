@@ -90,7 +90,7 @@ def _trajectories() -> dict[str, Arrays]:
 
 
 def construct(case: str, module: ModuleType) -> Any:
-    """Return the object that a case is named after; its classes are those of the module, or angles."""
+    """Return the object that a case is named after, made of classes of the module and Ropes."""
 
     def value(node: ast.expr) -> Any:
         if isinstance(node, ast.Call):
