@@ -49,7 +49,7 @@ class Share(NamedTuple):
         percent = 100 * self.learning / self.parameters
         return (
             f"{self.learning:,} of {self.parameters:,} parameters learn ({percent:.2f} %): "
-            f"updates of {', '.join(self.weights)}"
+            f"updates of {_few(self.weights, 3)}"
         )
 
 
@@ -64,7 +64,7 @@ class Adaptable(Trainable, registered=False):
     ) -> Share:
         """Freeze the model, and give some weights W an update that learns, (alpha / rank) A B.
 
-            print(model.add_lora("*.Wqkv"))
+            print(model.add_lora("*.W", rank=2))
             model.train(X, y)
             model.merge_lora()
 
@@ -363,6 +363,6 @@ class Adaptable(Trainable, registered=False):
         self._frozen_before = [str(path) for path in frozen]
 
 
-def _few(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - 8} more" if len(paths) > 8 else ""
-    return f"{', '.join(paths[:8])}{more}"
+def _few(paths: Sequence[str], most: int = 8) -> str:
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return f"{', '.join(paths[:most])}{more}"

@@ -208,8 +208,8 @@ def test_a_watched_step_a_trace_and_a_plain_backward_have_all_gradients() -> Non
 
 def test_a_tied_weight_that_learns_gets_the_gradient_of_its_frozen_use() -> None:
     def net() -> Sequential:
-        made = Sequential(Embedding(VOCABULARY, 4), Dense(4), seed=1, epochs=1)
-        made.add(TiedDense(made.layers[0]))  # type: ignore[arg-type]
+        table = Embedding(VOCABULARY, 4)
+        made = Sequential(table, Dense(4), TiedDense(table), seed=1, epochs=1)
         made.setloss("softmax_cross_entropy")
         made.build((T,), dtype="float64")
         return made
@@ -618,9 +618,10 @@ def test_what_cannot_be_updated_is_named() -> None:
         made.add_lora("5.W")  # a TiedDense
     with pytest.raises(ArgumentError, match=r"'\*.wqkv' matches no parameter.*Wqkv"):
         made.add_lora(["*.Wo", "*.wqkv"])
+    wrong: Any
     for wrong in (3, [], {"*": 2}, [3]):
         with pytest.raises(ArgumentTypeError, match="pattern must be text"):
-            made.add_lora(wrong)  # type: ignore[arg-type]
+            made.add_lora(wrong)
     assert not made._updates()
     assert made.layers[0].trainable
 
