@@ -2,10 +2,10 @@
 
     python examples/lora.py [--steps 500] [--tuning 300] [--rank 4]
 
-The model has 3 layers, 4 heads, width 96 and context 64. `add_lora` freezes it and gives
-both products of each attention layer an update of low rank, which alone learns to write names. The updates are
-saved alone, in a small file; merged into the weights, they cost nothing. The losses are those of
-held-out text: the last tenth of the plays, and a tenth of the names.
+The model has 3 layers, 4 heads, width 96 and context 64. `add_lora` freezes it and gives both
+products of each attention layer an update of low rank, which alone learns to write names. The
+updates are saved alone, in a small file; merged into the weights, they cost nothing. The losses are
+those of held-out text: the last tenth of the plays, and a tenth of the names.
 """
 
 import argparse

@@ -265,7 +265,7 @@ SEQUENCES: list[tuple[Make, Shape]] = [
     (lambda: GEGLU(5), (2, 3, 4)),
     (lambda: GEGLU(3, approximate="tanh", bias=True), (4, 5)),
     (lambda: LowRank(3, 2), (4, 5)),
-    (lambda: LowRank(4, 1, alpha=0.5), (2, 3, 7)),
+    (lambda: LowRank(4, 1, alpha=0.5, initializer=Xavier()), (2, 3, 7)),
     (lambda: LowRank(1, 1), (1, 1)),
     (lambda: ScaledDotProductAttention(2), (2, 3, 12)),
     (lambda: ScaledDotProductAttention(4, causal=True, kv_heads=2, rope=True), (2, 4, 16)),
