@@ -337,7 +337,9 @@ def main(chosen: list[str]) -> int:
                 elif extra in FEATURES:
                     environment.run(works(extra))
                     if page := FEATURES[extra].page:
-                        environment.run_tests([blocks_of(page)])
+                        first, _ = (ROOT / page).read_text(encoding="utf-8").split("\n", 1)
+                        peers = [name for name in PEERS if name in first.split()]
+                        environment.run_tests([blocks_of(page)], peers)
                 else:
                     for one in extras:
                         environment.run(works(one))
