@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 _LAYERS = (
     "AvgPool1D AvgPool2D BatchNorm Bidirectional CELU Chain Conv1D Conv2D ConvTranspose1D "
     "ConvTranspose2D Dense DepthwiseConv2D Dropout ELU Embedding FeedForward Flatten GELU "
-    "GRU GaussianNoise GlobalAvgPool GlobalMaxPool GroupNorm HardSigmoid HardSwish "
+    "GEGLU GRU GaussianNoise GlobalAvgPool GlobalMaxPool GroupNorm HardSigmoid HardSwish "
     "HardTanh InstanceNorm LSTM Lambda LayerNorm LeakyReLU LogSoftmax MaxPool1D MaxPool2D "
     "Mish MultiHeadAttention PReLU Parallel Permute PositionalEmbedding RMSNorm RNN "
     "RandomCrop RandomFlip RandomShift ReLU Reparameterize Reshape Residual "
-    "RotaryEmbedding SELU Select SiLU Sigmoid SinusoidalEncoding SkipConcat Softmax "
-    "Softplus Softsign SpatialDropout Swish Tanh TiedDense TimeDistributed "
-    "TransformerBlock Upsample2D ZeroPad2D"
+    "RotaryEmbedding SELU ScaledDotProductAttention Select SiLU Sigmoid SinusoidalEncoding "
+    "SkipConcat Softmax Softplus Softsign SpatialDropout SwiGLU Swish Tanh TiedDense "
+    "TimeDistributed TransformerBlock Upsample2D ZeroPad2D"
 )
 _LOSSES = (
     "BinaryCrossEntropy BinaryCrossEntropyWithLogits CategoricalCrossEntropy "
@@ -88,6 +88,7 @@ _MODULES = (
     "models",
     "optimization",
     "plots",
+    "rotary",
     "teach",
     "testing",
     "text",

@@ -271,5 +271,5 @@ def _plain(name: str) -> str:
 
 def snake_case(name: str) -> str:
     """Return `LeakyReLU` as `leaky_relu` and `Conv2D` as `conv2d`; acronyms are not split."""
-    name = re.sub(r"P?ReLU|SiLU", lambda acronym: acronym[0].capitalize(), name)
+    name = re.sub(r"P?ReLU|SiLU|SwiGLU", lambda acronym: acronym[0].capitalize(), name)
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

@@ -445,11 +445,3 @@ def position_angles(start: int, T: int, pairs: int, step: float, base: float = 1
     """Return the angles t base^(-i step) of shape (T, pairs), in float64."""
     frequencies = np.exp(-math.log(base) * step * np.arange(pairs))
     return np.arange(start, start + T)[:, None] * frequencies
-
-
-def cos_and_sin(
-    start: int, T: int, D: int, base: float, dtype: np.dtype[np.float32]
-) -> tuple[Array, Array]:
-    """Return cos and sin (T, D / 2) of the angles at positions start to start + T - 1."""
-    angles = position_angles(start, T, D // 2, 2 / D, base)
-    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)

@@ -687,6 +687,28 @@ class Sequential(Inspectable):
         """
         export_numpy(self, path, max(1, self.samples_at_once() // 4))
 
+    def export_onnx(self, path: str | os.PathLike[str], opset: int = 20) -> None:
+        """Write the model as an ONNX file, which many programs run, such as onnxruntime.
+
+        The file computes Y from X in the layout of `predict`: images (N, height, width, C),
+        sequences (N, T, D) and tokens (N, T), which are int64. N is free, and so is T if the layers
+        allow it. Dropout does nothing, and there are no `lengths`: every step counts. A tokenizer
+        is not included.
+
+        opset    the version of ONNX's operators, from 17; a newer one has operators for more
+                 layers, but older programs cannot read it. onnxruntime reads 20 from 1.17 on
+
+        The graph consists of standard operators and is checked by ONNX's own checker before
+        anything is written. The file is replaced if it exists. More than 2 GB of weights are
+        written to a second file, path.data, which must stay next to the first.
+
+        Requires the extra `onnx`. Raises an ArgumentError that names each layer without an
+        operator, such as a Lambda: see `phitodeep.exchange.onnx.forms.exports`.
+        """
+        from phitodeep.exchange.onnx.export import export_onnx
+
+        export_onnx(self, path, opset)
+
     def _entries(self) -> dict[str, Entry]:
         """Return the shape and dtype of every parameter and state, by path."""
         return {name: Entry(store[key].shape, self.dtype) for name, store, key in self._stored()}

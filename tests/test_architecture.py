@@ -16,16 +16,19 @@ ROOT = Path(phitodeep.__file__).parent
 FLOORS = {
     **dict.fromkeys(["errors", "types", "version"], 0),
     **dict.fromkeys(["checks", "config", "files", "functional", "hints", "kernels", "state"], 1),
-    **dict.fromkeys(["initialization", "table", "threads"], 1),
+    **dict.fromkeys(["initialization", "rotary", "table", "threads"], 1),
     **dict.fromkeys(
         [f"layers.{n}" for n in ("call", "frame", "param", "random", "weights", "base")], 2
     ),
     **dict.fromkeys(["steps", "derivations"], 2),
     **dict.fromkeys(["layers", "loss", "metrics"], 3),
     **dict.fromkeys(["optimization", "testing"], 4),
-    **dict.fromkeys(["data", "io", "teach", "text"], 5),
+    **dict.fromkeys(["data", "teach", "text"], 5),
+    **{f"io.{path.stem}": 5 for path in (ROOT / "io").glob("[!_]*.py")},
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
-    "exchange": 6,
+    **dict.fromkeys(["exchange", "exchange.torch"], 6),
+    "exchange.torch.reading": 8,  # it returns a Sequential
+    "io": 8,  # it forwards names from exchange
     **dict.fromkeys(["sequential", "builder", "model"], 7),
     **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),
 }
@@ -51,6 +54,7 @@ WHOLE = {  # modules that are themselves imported where used, and the command li
 }
 LATE = {  # import tools where they are first used
     **dict.fromkeys(["inspect.methods", "training.loop"], "inspect."),
+    "sequential": "exchange.",
     **dict.fromkeys([f"training.{n}" for n in ("history", "histograms", "rate_finder")], "plots."),
 }
 OPTIONAL = {

@@ -57,6 +57,7 @@ def test_every_module_of_the_package_is_named_or_a_helper() -> None:
         "builder",
         "checks",
         "derivations",
+        "exchange",
         "explorer",
         "files",
         "hints",
@@ -177,7 +178,7 @@ DOCUMENTED = [
 RENAMED = {  # helpers that the reference showed, but that nobody was meant to call
     "phitodeep.layers.activation.in_parts": "phitodeep.kernels.blocks.in_blocks",
     "phitodeep.layers.embedding.place_angles": "phitodeep.layers.embedding.position_angles",
-    "phitodeep.layers.embedding.turning": "phitodeep.layers.embedding.cos_and_sin",
+    "phitodeep.layers.embedding.turning": "phitodeep.layers.embedding.Rope",
     "phitodeep.layers.normalization.go_back": "phitodeep.layers.normalization.normalise_back",
     "phitodeep.layers.pooling.spreading": "phitodeep.layers.resizing._interpolation_matrix",
     "phitodeep.layers.windows.places": "phitodeep.layers.windows.output_size",

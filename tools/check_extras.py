@@ -102,6 +102,19 @@ model().train(X, y, epochs=2, callbacks=[TensorBoard("runs", histograms=1)], ver
 assert b"loss/train" in file.read_bytes()
 """,
     ),
+    "onnx": Feature(
+        """
+net = model()
+net.build((3,))
+net.export_onnx("net.onnx")
+""",
+        """
+import onnx
+from onnx.reference import ReferenceEvaluator
+(Y,) = ReferenceEvaluator(onnx.load("net.onnx")).run(None, {"X": X})
+np.testing.assert_allclose(Y, net.predict(X), rtol=1e-5, atol=1e-6)
+""",
+    ),
 }
 
 BASE = (

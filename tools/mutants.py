@@ -152,8 +152,8 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "bits >>= -1",
     ): "NumPy takes it for a shift by more than the width",
     (
-        "layers/attention.py",
-        "MultiHeadAttention.backward",
+        "layers/dot_product.py",
+        "Attention._attend_back",
         "P = self._probabilities(Q_q, K_k, q.start, mask)",
     ): "what was kept is computed again, to the same bits",
     (

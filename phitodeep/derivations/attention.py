@@ -7,37 +7,62 @@ from typing import Any
 import numpy as np
 
 from phitodeep.derivations.embedding import angles, rotated
-from phitodeep.functional import cos_and_sin
 from phitodeep.layers.call import current
+from phitodeep.rotary import Rope
 from phitodeep.steps.step import Arrange, Derivation, Given, Join, Let, Max, Step, Sum, size
 
 # Letters: n sample, t position, h head, q position of a query, k position of a key, d feature.
 
 
 def multi_head_attention(layer: Any) -> Derivation:
-    """For each head: S = Q K^T / sqrt(d), P = softmax(S), O = P V."""
+    """QKV = X Wqkv + bqkv, the attention of each head, and Y = Z Wo + bo."""
+    inner, back = _attention(layer, "QKV", "Z")
+    forward = [
+        *_sizes("X"),
+        size("D", "X", 2, "the number of features"),
+        *_product("QKV", "nti,ij->ntj", "X", "Wqkv", "bqkv", layer.bias),
+        *inner,
+        *_product("Y", "nti,ij->ntj", "Z", "Wo", "bo", layer.bias),
+    ]
+    backward = [
+        *_product_back("Y", "Z", "Wo", "bo", layer.bias),
+        *back,
+        *_product_back("QKV", "X", "Wqkv", "bqkv", layer.bias),
+    ]
+    return Derivation(forward, backward)
+
+
+def scaled_dot_product_attention(layer: Any) -> Derivation:
+    """The attention of each head, for X that holds queries, keys and values."""
+    inner, back = _attention(layer, "X", "Y")
+    return Derivation([*_sizes("X"), *inner], back)
+
+
+def _sizes(X: str) -> list[Step]:
+    return [size("N", X, 0, "the number of samples"), size("T", X, 1, "the number of positions")]
+
+
+def _attention(layer: Any, QKV: str, Z: str) -> tuple[list[Step], list[Step]]:
+    """For each head: S = Q K^T / sqrt(d), P = softmax(S), O = P V; from QKV to Z, and back."""
     drops = bool(layer.dropout) and current().training
-    paths = [_operand(layer, name) for name in "QKV"]
+    parts = layer.heads + 2 * (layer.kv_heads or layer.heads)
+    paths = [_operand(layer, name, QKV) for name in "QKV"]
     A = "A" if drops else "P"  # what the values are multiplied by
     m = Given("m", "0 for a dropped probability, otherwise 1 / (1 - dropout)", _factors(layer))
     forward = [
-        size("N", "X", 0, "the number of samples"),
-        size("T", "X", 1, "the number of positions"),
-        size("D", "X", 2, "the number of features"),
-        Given("d", "the number of features of a head", lambda s: s["D"] // layer.heads),
-        *_product("QKV", "nti,ij->ntj", "X", "Wqkv", "bqkv", layer.bias),
-        *(angles(_rotation(layer), "10000^(-2i / d)") if layer.rope else []),
+        Given("d", "the number of features of a head", lambda s: s[QKV].shape[2] // parts),
+        *(angles(_rotation(layer), _frequencies(layer)) if layer.rope else []),
         *(step for path, _ in paths for step in path),
         *_softmax(layer),
         *([m, Let("A", "P * m", "the probabilities after dropout")] if drops else []),
         Sum("O", "nhqk,nhkd->nhqd", A, "V"),
-        Arrange("Z", "O.transpose(0, 2, 1, 3).reshape(N, T, D)", "O", "the heads side by side"),
-        *_product("Y", "nti,ij->ntj", "Z", "Wo", "bo", layer.bias),
+        Arrange(
+            Z, "O.transpose(0, 2, 1, 3).reshape(N, T, heads * d)", "O", "the heads side by side"
+        ),
     ]
-    heads = "dZ.reshape(N, T, heads, d).transpose(0, 2, 1, 3)"
+    by_head = f"d{Z}.reshape(N, T, heads, d).transpose(0, 2, 1, 3)"
     backward = [
-        *_product_back("Y", "Z", "Wo", "bo", layer.bias),
-        Arrange("dO", heads, "dZ", "dZ by head"),
+        Arrange("dO", by_head, f"d{Z}", f"d{Z} by head"),
         Sum("dV", "nhqk,nhqd->nhkd", A, "dO"),
         Sum(f"d{A}", "nhqd,nhkd->nhqk", "dO", "V"),
         *([Let("dP", "dA * m")] if drops else []),
@@ -47,10 +72,9 @@ def multi_head_attention(layer: Any) -> Derivation:
         Sum("dQ", "nhqk,nhkd->nhqd", "dQK", "K"),
         Sum("dK", "nhqk,nhqd->nhkd", "dQK", "Q"),
         *(step for _, back in paths for step in back),
-        Join("dQKV", "dQ_columns", "dK_columns", "dV_columns", words="side by side again"),
-        *_product_back("QKV", "X", "Wqkv", "bqkv", layer.bias),
+        Join(f"d{QKV}", "dQ_columns", "dK_columns", "dV_columns", words="side by side again"),
     ]
-    return Derivation(forward, backward)
+    return forward, backward
 
 
 def _product(out: str, code: str, X: str, W: str, b: str, bias: bool) -> list[Step]:
@@ -119,10 +143,17 @@ def _factors(layer: Any) -> Any:
 
 def _rotation(layer: Any) -> Any:
     """cos and sin (T, d / 2) for the queries and keys of all positions."""
-    return lambda s: cos_and_sin(0, s["T"], s["d"], 10000.0, s["X"].dtype)
+    return lambda s: layer.rotary.cos_and_sin(0, s["T"], s["d"], s["X"].dtype)
 
 
-def _operand(layer: Any, name: str) -> tuple[list[Step], list[Step]]:
+def _frequencies(layer: Any) -> str:
+    """The frequencies w_i in words."""
+    if type(layer.rotary) is Rope:
+        return f"{layer.rotary.base:g}^(-2i / d)"
+    return f"those of {layer.rotary!r}"
+
+
+def _operand(layer: Any, name: str, QKV: str) -> tuple[list[Step], list[Step]]:
     """The steps from QKV to Q, K or V (N, heads, T, d), and from its gradient back to columns.
 
     Before rope, Q is Q_heads. Before kv_heads are repeated, K is K_own.
@@ -131,11 +162,12 @@ def _operand(layer: Any, name: str) -> tuple[list[Step], list[Step]]:
     rope, shared = layer.rope and name != "V", heads != "heads" and layer.kv_heads != layer.heads
     own = f"{name}_own" if shared else name  # one for each of `heads`
     first = f"{name}_heads" if rope else own
-    ends = {"Q": ":D", "K": f"D:D + {heads} * d", "V": f"D + {heads} * d:"}[name]
+    first_key, first_value = "heads * d", f"heads * d + {heads} * d"
+    ends = {"Q": f":{first_key}", "K": f"{first_key}:{first_value}", "V": f"{first_value}:"}[name]
     words = {"Q": "the queries, by head", "K": "the keys, by head", "V": "the values, by head"}
-    split = f"QKV[:, :, {ends}].reshape(N, T, {heads}, d).transpose(0, 2, 1, 3)"
+    split = f"{QKV}[:, :, {ends}].reshape(N, T, {heads}, d).transpose(0, 2, 1, 3)"
     joined = f"d{first}.transpose(0, 2, 1, 3).reshape(N, T, {heads} * d)"
-    forward: list[Step] = [Arrange(first, split, "QKV", words[name])]
+    forward: list[Step] = [Arrange(first, split, QKV, words[name])]
     back: list[Step] = [Arrange(f"d{name}_columns", joined, f"d{first}", "the heads side by side")]
     if rope:
         forward += rotated(first, own)

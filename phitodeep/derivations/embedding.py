@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.functional import cos_and_sin, one_hot
+from phitodeep.functional import one_hot
+from phitodeep.rotary import Rope
 from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step, Sum, size
 from phitodeep.types import Array
 
@@ -59,9 +60,9 @@ def sinusoidal_encoding(layer: Any) -> Derivation:
 def rotary_embedding(layer: Any) -> Derivation:
     """Each pair is rotated by its angle, and its gradient by the opposite angle."""
 
-    def turn(symbols: Any) -> tuple[Array, Array]:
+    def turn(symbols: Any) -> list[Array]:
         T, D = symbols["X"].shape[1:]
-        return cos_and_sin(symbols["start"], T, D, layer.base, symbols["X"].dtype)
+        return Rope(layer.base).cos_and_sin(symbols["start"], T, D, symbols["X"].dtype)
 
     return Derivation(
         [*_steps(layer), *angles(turn, "base^(-2i / D)"), *rotated("X", "Y")],
@@ -69,7 +70,7 @@ def rotary_embedding(layer: Any) -> Derivation:
     )
 
 
-def angles(turn: Callable[[Any], tuple[Array, Array]], w: str) -> list[Step]:
+def angles(turn: Callable[[Any], list[Array]], w: str) -> list[Step]:
     """cos and sin of the angles t w_i (T, D), and what else a rotation reads.
 
     `turn` finds them for one feature of each pair, (T, D / 2), from the symbols.

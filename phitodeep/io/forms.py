@@ -55,7 +55,12 @@ FORMS: dict[type[Layer], Form | Choice | None] = {  # None: the layer does nothi
     layers.SinusoidalEncoding: plain.sinusoidal_encoding,
     layers.RotaryEmbedding: plain.rotary_embedding,
     layers.MultiHeadAttention: Choice(
-        "rope", {False: plain.attention, True: plain.rotary_attention}
+        "rotation",
+        {"none": plain.attention, "fixed": plain.rotary_attention},
+    ),
+    layers.ScaledDotProductAttention: Choice(
+        "rotation",
+        {"none": plain.dot_product_attention, "fixed": plain.rotary_dot_product_attention},
     ),
     layers.RNN: plain.rnn,
     layers.LSTM: plain.lstm,

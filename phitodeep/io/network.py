@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from phitodeep.types import Array, Shape
 
 WIDTH = 99  # of a line of source
 SAVED = 4  # lines that a loop must save
+NUMBERS = re.compile(r"\w+=\([-\d.e, ]+\)").fullmatch  # it may be broken into lines
 LOOPS = "ijklmnopqrstuvw"  # names of loop variables
 
 
@@ -68,7 +70,8 @@ class Line(NamedTuple):
         if len(line) <= WIDTH:
             return line
         rows = [f"{start}   "]
-        for part in parts:
+        pieces = (part.split(", ") if NUMBERS(part) else [part] for part in parts)
+        for part in itertools.chain.from_iterable(pieces):
             if len(rows[-1]) + len(part) + 2 > WIDTH:
                 rows.append(f"{start}   ")
             rows[-1] += f" {part},"

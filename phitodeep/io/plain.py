@@ -155,11 +155,18 @@ def sinusoidal_encoding(X: Array) -> Array:
     return X + waves.astype(X.dtype)
 
 
-def rotary_embedding(X: Array, base: float = 10000.0) -> Array:
+def rotary_embedding(
+    X: Array,
+    base: float = 10000.0,
+    frequencies: tuple[float, ...] | None = None,
+    amplitude: float = 1.0,
+) -> Array:
     """Rotate each pair (x_i, x_{i + D/2}) of X (..., T, D) by an angle that grows with t."""
     T, D = X.shape[-2:]
     tw = angles(T, D // 2, 2 / D, base)
-    cos, sin = np.cos(tw).astype(X.dtype), np.sin(tw).astype(X.dtype)
+    if frequencies is not None:
+        tw = np.arange(T)[:, None] * np.array(frequencies)
+    cos, sin = (amplitude * np.cos(tw)).astype(X.dtype), (amplitude * np.sin(tw)).astype(X.dtype)
     x, y = np.split(X, 2, axis=-1)
     return np.concatenate([x * cos - y * sin, x * sin + y * cos], axis=-1)
 
@@ -167,18 +174,17 @@ def rotary_embedding(X: Array, base: float = 10000.0) -> Array:
 # --- attention ------------------------------------------------------------------------------------
 
 
-def split_heads(
-    X: Array, Wqkv: Array, bqkv: Array | None, heads: int, kv_heads: int | None
-) -> list[Array]:
-    """Queries, keys and values, each (N, k, heads per group, T, d): X (N, T, D), d = D / heads.
+def split_heads(QKV: Array, heads: int, kv_heads: int | None) -> list[Array]:
+    """Queries, keys and values, each (N, k, heads per group, T, d): QKV (N, T, (heads + 2 k) d).
 
-    The columns of Wqkv are all queries, then all keys, then all values, head by head. There are k
-    heads of keys and values, and each serves a group of query heads; k is `heads` by default.
+    QKV holds all queries, then all keys, then all values, head by head. There are k heads of keys
+    and values, and each serves a group of query heads; k is `heads` by default.
     """
-    N, T, D = X.shape
-    d, k = D // heads, kv_heads or heads
-    QKV = np.split(dense(X, Wqkv, bqkv), [D, D + k * d], axis=-1)
-    return [A.reshape(N, T, k, -1, d).transpose(0, 2, 3, 1, 4) for A in QKV]
+    N, T, width = QKV.shape
+    k = kv_heads or heads
+    d = width // (heads + 2 * k)
+    parts = np.split(QKV, [heads * d, (heads + k) * d], axis=-1)
+    return [A.reshape(N, T, k, -1, d).transpose(0, 2, 3, 1, 4) for A in parts]
 
 
 def attend(Q: Array, K: Array, V: Array, causal: bool) -> Array:
@@ -193,6 +199,30 @@ def attend(Q: Array, K: Array, V: Array, causal: bool) -> Array:
     return Z.reshape(*Z.shape[:2], -1)
 
 
+def dot_product_attention(
+    QKV: Array, *, heads: int, kv_heads: int | None = None, causal: bool = False
+) -> Array:
+    """The attention of all heads: QKV (N, T, (heads + 2 k) d) -> (N, T, heads d)."""
+    Q, K, V = split_heads(QKV, heads, kv_heads)
+    return attend(Q, K, V, causal)
+
+
+def rotary_dot_product_attention(
+    QKV: Array,
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+    causal: bool = False,
+    base: float = 10000.0,
+    frequencies: tuple[float, ...] | None = None,
+    amplitude: float = 1.0,
+) -> Array:
+    """The same, where queries and keys are rotated by angles that depend on their positions."""
+    Q, K, V = split_heads(QKV, heads, kv_heads)
+    Q, K = (rotary_embedding(A, base, frequencies, amplitude) for A in (Q, K))
+    return attend(Q, K, V, causal)
+
+
 def attention(
     X: Array,
     Wqkv: Array,
@@ -205,7 +235,7 @@ def attention(
     causal: bool = False,
 ) -> Array:
     """Attention with several heads: X (N, T, D) -> (N, T, D)."""
-    Q, K, V = split_heads(X, Wqkv, bqkv, heads, kv_heads)
+    Q, K, V = split_heads(dense(X, Wqkv, bqkv), heads, kv_heads)
     return dense(attend(Q, K, V, causal), Wo, bo)
 
 
@@ -219,10 +249,14 @@ def rotary_attention(
     heads: int,
     kv_heads: int | None = None,
     causal: bool = False,
+    base: float = 10000.0,
+    frequencies: tuple[float, ...] | None = None,
+    amplitude: float = 1.0,
 ) -> Array:
     """Attention whose queries and keys are rotated by their positions: X (N, T, D) -> (N, T, D)."""
-    Q, K, V = split_heads(X, Wqkv, bqkv, heads, kv_heads)
-    return dense(attend(rotary_embedding(Q), rotary_embedding(K), V, causal), Wo, bo)
+    Q, K, V = split_heads(dense(X, Wqkv, bqkv), heads, kv_heads)
+    Q, K = (rotary_embedding(A, base, frequencies, amplitude) for A in (Q, K))
+    return dense(attend(Q, K, V, causal), Wo, bo)
 
 
 # --- recurrent layers -----------------------------------------------------------------------------

@@ -23,7 +23,13 @@ from phitodeep.layers.activation import (
     Swish,
     Tanh,
 )
-from phitodeep.layers.attention import FeedForward, MultiHeadAttention, TransformerBlock
+from phitodeep.layers.attention import (
+    GEGLU,
+    FeedForward,
+    MultiHeadAttention,
+    SwiGLU,
+    TransformerBlock,
+)
 from phitodeep.layers.augmentation import RandomCrop, RandomFlip, RandomShift
 from phitodeep.layers.base import Layer, Param, State
 from phitodeep.layers.containers import Chain, Parallel, Residual, SkipConcat, TimeDistributed
@@ -35,6 +41,7 @@ from phitodeep.layers.convolution import (
     DepthwiseConv2D,
 )
 from phitodeep.layers.dense import Dense
+from phitodeep.layers.dot_product import ScaledDotProductAttention
 from phitodeep.layers.embedding import (
     Embedding,
     PositionalEmbedding,
@@ -65,6 +72,7 @@ from phitodeep.layers.tying import Lambda, TiedDense
 __all__ = [
     "CELU",
     "ELU",
+    "GEGLU",
     "GELU",
     "GRU",
     "LSTM",
@@ -116,6 +124,7 @@ __all__ = [
     "Reshape",
     "Residual",
     "RotaryEmbedding",
+    "ScaledDotProductAttention",
     "Select",
     "SiLU",
     "Sigmoid",
@@ -126,6 +135,7 @@ __all__ = [
     "Softsign",
     "SpatialDropout",
     "State",
+    "SwiGLU",
     "Swish",
     "Tanh",
     "TiedDense",

@@ -1,63 +1,52 @@
-"""Attention, and the transformer block built from it."""
+"""Multi-head attention, feed-forward networks, and the transformer block built from them."""
 
 from __future__ import annotations
 
-import functools
-import math
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 
 from phitodeep.checks import check_count, check_flag, check_number, check_option
 from phitodeep.derivations import attention as derived
-from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.functional import cos_and_sin, softmax, softmax_rows_back, sum_rows
+from phitodeep.errors import ShapeError
+from phitodeep.functional import sum_rows
 from phitodeep.initialization import Initializer, Xavier, check_initializer
-from phitodeep.kernels import kernel
 from phitodeep.layers.activation import GELU, ReLU, SiLU
-from phitodeep.layers.base import Layer, Param, RandomKey
+from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
 from phitodeep.layers.chain import Chain
 from phitodeep.layers.containers import Parallel, Residual
 from phitodeep.layers.dense import Dense
-from phitodeep.layers.embedding import rotate
+from phitodeep.layers.dot_product import Attention
+from phitodeep.layers.dot_product import causal_softmax as causal_softmax
 from phitodeep.layers.normalization import LayerNorm, RMSNorm
 from phitodeep.layers.regularization import Dropout
+from phitodeep.rotary import Rope
 from phitodeep.types import Array, Shape
 
-SCORES = 2**18  # scores per head in memory: a longer sequence is processed in blocks of queries
 
-
-class MultiHeadAttention(Layer):
+class MultiHeadAttention(Attention):
     """A weighted average of the values at all positions, with weights from queries and keys.
 
-    Shapes: X, Y, dX, dY are (N, T, D). There are h = `heads` heads of size d = D / h, and
-    k = `kv_heads` heads of keys and values (h by default), each shared by h / k query heads. Wqkv
-    is (D, D + 2 k d): all queries, then keys, then values, head by head; bqkv is (D + 2 k d,), Wo
-    is (D, D), and bo is (D,).
+    Shapes: X, Y, dX, dY are (N, T, D). There are h = `heads` heads of size d = `head_dim` (D / h by
+    default), and k = `kv_heads` heads of keys and values (h by default), each shared by h / k query
+    heads. Wqkv is (D, (h + 2 k) d): all queries, then keys, then values, head by head; bqkv is
+    ((h + 2 k) d,), Wo is (h d, D), and bo is (D,).
 
-    Forward, for one head:
+    Forward:
 
-        Q, K, V = X Wqkv + bqkv        S = Q K^T / sqrt(d)        P = softmax(S)
-        Z = P V                        Y = (Z of all heads) Wo + bo
+        QKV = X Wqkv + bqkv        Z = attention(QKV)        Y = Z Wo + bo
 
-    causal    position t attends only to positions up to t
-    rope      Q and K are rotated by angles that depend on the position
-    dropout   applied to P
-    mask      padding is never attended to
+    where the attention, its options and its backward pass are those of ScaledDotProductAttention.
+    Backward, as in Dense:
 
-    A position that is not attended to has P = 0, whatever its score. A query that may attend to no
-    position, or only to scores of -inf, has Z = 0 and no gradient.
+        dWo = Z^T dY        dZ = dY Wo^T        dWqkv = X^T dQKV        dX = dQKV Wqkv^T
 
-    Backward. Through the products and the softmax (see Softmax), with m the dropout factors:
+    and dbo and dbqkv are the sums of dY and dQKV over all positions.
 
-        dV = (P m)^T dZ        dP = (dZ V^T) m        dS = P (dP - sum_j dP_j P_j)
-        dQ = dS K / sqrt(d)    dK = dS^T Q / sqrt(d)
-
-    For long sequences P is not kept: backward computes it again, for a block of queries at a time.
-
-    Sources: Vaswani et al. 2017, arXiv:1706.03762, eq. 1; kv_heads: Ainslie et al. 2023,
+    Sources: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.2; kv_heads: Ainslie et al. 2023,
     arXiv:2305.13245.
     """
 
@@ -65,7 +54,6 @@ class MultiHeadAttention(Layer):
     bqkv = Param()
     Wo = Param(decay=True)
     bo = Param()
-    independent_samples = True
 
     steps = derived.multi_head_attention
 
@@ -75,34 +63,30 @@ class MultiHeadAttention(Layer):
         *,
         causal: bool = False,
         kv_heads: int | None = None,
-        rope: bool = False,
+        rope: bool | Rope = False,
         dropout: float = 0.0,
         bias: bool = True,
+        head_dim: int | None = None,
         initializer: Initializer = Xavier(),
     ) -> None:
-        super().__init__()
-        self.heads = check_count(heads, "MultiHeadAttention heads")
-        if kv_heads is not None and heads % check_count(kv_heads, "MultiHeadAttention kv_heads"):
-            raise ArgumentError(
-                f"MultiHeadAttention: {heads} heads are not divisible by {kv_heads} kv_heads."
-            )
-        self.kv_heads = kv_heads
-        self.causal = check_flag(causal, "MultiHeadAttention causal")
-        self.rope = check_flag(rope, "MultiHeadAttention rope")
+        super().__init__(heads, causal=causal, kv_heads=kv_heads, rope=rope, dropout=dropout)
+        if head_dim is not None:
+            check_count(head_dim, "MultiHeadAttention head_dim")
+        self.head_dim = head_dim
         self.bias = check_flag(bias, "MultiHeadAttention bias")
-        self.dropout = check_number(dropout, "MultiHeadAttention dropout", minimum=0, below=1)
         self.initializer = check_initializer(initializer, "MultiHeadAttention")
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != 2:
             raise ShapeError(f"{self!r} takes samples of shape (T, D), got {shape}.")
         D = shape[-1]
-        if D % self.heads or (self.rope and D // self.heads % 2):
-            even = " of even size, which rope requires" if self.rope else ""
-            raise ShapeError(f"{self!r}: D = {D} cannot be divided into {self.heads} heads{even}.")
-        width = D + 2 * (self.kv_heads or self.heads) * (D // self.heads)
+        if self.head_dim is None and D % self.heads:
+            raise ShapeError(f"{self!r}: D = {D} cannot be divided into {self.heads} heads.")
+        d = self.head_dim or D // self.heads
+        self._check_size(d)
+        width = (self.heads + 2 * (self.kv_heads or self.heads)) * d
         self.Wqkv = self.draw(self.initializer, (D, width))
-        self.Wo = self.draw(self.initializer, (D, D))
+        self.Wo = self.draw(self.initializer, (self.heads * d, D))
         if self.bias:
             self.bqkv, self.bo = self.full(width, 0), self.full(D, 0)
         return shape
@@ -111,70 +95,25 @@ class MultiHeadAttention(Layer):
         D = len(self.Wqkv)
         if X.ndim != 3 or X.shape[-1] != D:
             raise ShapeError(f"{self!r} takes X (N, T, {D}), got shape {X.shape}.")
-        call, mask = current(), self.check_steps(X)
+        mask = self.check_steps(X)
         (N, T, _), width = X.shape, self.Wqkv.shape[1]
         X = X.reshape(N * T, D)
         QKV = np.matmul(X, self.Wqkv, out=self.buffer("QKV", (N * T, width), X.dtype))
         if self.bias:
             QKV += self.bqkv
-        Q, K, V = self._split(QKV, N)
-        past = None if call.memory is None else call.memory.get(self)
-        start = 0 if past is None else past[0].shape[-2]  # the position of the first query
-        rotation = cos_and_sin(start, T, Q.shape[-1], 10000.0, X.dtype) if self.rope else None
-        if rotation is not None:
-            Q, K = rotate(Q, *rotation), rotate(K, *rotation)
-        if call.memory is not None:
-            if past is not None:
-                K, V = np.concatenate([past[0], K], -2), np.concatenate([past[1], V], -2)
-            call.memory[self] = K, V
-        scale = 1 / math.sqrt(Q.shape[-1])  # applied to Q, which is smaller than S
-        Q = np.multiply(Q, scale, out=self.buffer("Q", Q.shape, X.dtype))
-        Z = self.buffer("Z", (N * T, D), X.dtype)
-        Z_h = self._heads(Z, N)
-        random_key = self._random_key() if self.dropout and call.training else None
-        blocks = self._blocks(T, K.shape[-2], start)
-        for i, (q, k) in enumerate(blocks):
-            P = self._probabilities(Q[..., q, :], K[..., k, :], start + q.start, mask)
-            m = None if random_key is None else self._dropout_factors(P, random_key, i)
-            np.matmul(P if m is None else P * m, V[..., k, :], out=Z_h[..., q, :])
-        kept = P if len(blocks) == 1 else None
-        self.save_for_backward(
-            X=X, Q=Q, K=K, V=V, P=kept, Z=Z, rotation=rotation, random_key=random_key, mask=mask
-        )
+        Z, kept = self._attend(QKV, N, mask)
+        self.save_for_backward(X=X, Z=Z, **kept)
         Y = np.matmul(Z, self.Wo, out=self.buffer("Y", (N * T, D), X.dtype))
         if self.bias:
             Y += self.bo
         return Y.reshape(N, T, D)
 
     def backward(self, dY: Array) -> Array | None:
-        X, Q, K, V, kept, Z = self.saved("X", "Q", "K", "V", "P", "Z")
-        rotation, random_key, mask = self.saved("rotation", "random_key", "mask")
+        X, Z = self.saved("X", "Z")
         N, T, D = dY.shape
         dY = dY.reshape(N * T, D)
-        dZ = np.matmul(dY, self.Wo.T, out=self.buffer("dZ", (N * T, D), dY.dtype))
-        dQKV = self.buffer("dQKV", (N * T, self.Wqkv.shape[1]), dY.dtype)
-        dZ_h, (dQ, dK, dV) = self._heads(dZ, N), self._split(dQKV, N)
-        blocks = self._blocks(T, T, 0)  # no backward pass follows generation
-        add = len(blocks) > 1  # dK and dV are sums over the blocks
-        if add:
-            dQKV.fill(0)
-        for i, (q, k) in enumerate(blocks):
-            Q_q, dZ_q, K_k = Q[..., q, :], dZ_h[..., q, :], K[..., k, :]
-            P = self._probabilities(Q_q, K_k, q.start, mask) if kept is None else kept
-            m = None if random_key is None else self._dropout_factors(P, random_key, i)
-            dP = self.buffer("dP", P.shape, dY.dtype)
-            np.matmul(dZ_q, V[..., k, :].swapaxes(-1, -2), out=dP)
-            if m is not None:
-                dP *= m
-            self._transposed_product(P if m is None else P * m, dZ_q, dV[..., k, :], add)
-            keys = P.shape[-1]
-            softmax_rows_back(dP.reshape(-1, keys), P.reshape(-1, keys))  # dP is now dS
-            np.matmul(dP, K_k, out=dQ[..., q, :])
-            self._transposed_product(dP, Q_q, dK[..., k, :], add)
-        dQ *= 1 / math.sqrt(Q.shape[-1])  # dK has this factor already, from the scaled Q
-        if rotation is not None:
-            cos, sin = rotation
-            dQ[...], dK[...] = rotate(dQ, cos, -sin), rotate(dK, cos, -sin)
+        dZ = np.matmul(dY, self.Wo.T, out=self.buffer("dZ", Z.shape, dY.dtype))
+        dQKV = self._attend_back(dZ, N)
         np.matmul(X.T, dQKV, out=self.grad_array("Wqkv"))
         np.matmul(Z.T, dY, out=self.grad_array("Wo"))
         if self.bias:
@@ -185,100 +124,82 @@ class MultiHeadAttention(Layer):
         dX = np.matmul(dQKV, self.Wqkv.T, out=self.buffer("dX", (N * T, D), dY.dtype))
         return dX.reshape(N, T, D)
 
-    # --- the parts of both passes, in order ----------------------------------------------
-
-    def _split(self, QKV: Array, N: int) -> tuple[Array, Array, Array]:
-        """Return queries, keys and values as views (N, k, heads / k or 1, T, d)."""
-        D = len(self.Wqkv)
-        end = (QKV.shape[1] + D) // 2  # of the keys' columns
-        return (
-            self._heads(QKV[:, :D], N),
-            self._heads(QKV[:, D:end], N),
-            self._heads(QKV[:, end:], N),
-        )
-
-    def _heads(self, A: Array, N: int) -> Array:
-        """Return A (N T, heads d) as a view (N, k, heads / k, T, d), for k heads of keys."""
-        k, d = self.kv_heads or self.heads, len(self.Wqkv) // self.heads
-        return A.reshape(N, -1, k, A.shape[1] // (k * d), d).transpose(0, 2, 3, 1, 4)
-
-    def _blocks(self, T: int, keys: int, start: int) -> list[tuple[slice, slice]]:
-        """Return slices of the T queries, each with the slice of the keys that it may attend to."""
-        size = max(1, SCORES // keys)
-        ends = [(first, min(first + size, T)) for first in range(0, T, size)]
-        return [(slice(a, b), slice(0, start + b if self.causal else keys)) for a, b in ends]
-
-    def _probabilities(self, Q: Array, K: Array, start: int, mask: Array | None) -> Array:
-        """Return P = softmax(Q K^T) for scaled queries Q, the first one at position `start`."""
-        queries, keys = Q.shape[-2], K.shape[-2]
-        S = self.buffer("S", (*Q.shape[:-1], keys), Q.dtype)
-        np.matmul(Q, K.swapaxes(-1, -2), out=S)
-        if self.causal and mask is None:
-            causal_softmax(S.reshape(-1, queries, keys), start)
-            return S
-        if mask is None:
-            return softmax(S, out=S)
-        visible = np.broadcast_to(mask[:, None, :keys], (len(mask), queries, keys))
-        if self.causal:
-            visible = visible & (np.arange(keys) <= np.arange(start, start + queries)[:, None])
-        visible = visible[:, None, None]
-        np.copyto(S, -np.inf, where=~visible)
-        return softmax(S, out=S)
-
-    def _dropout_factors(self, P: Array, random_key: RandomKey, block: int) -> Array:
-        """Return m, with P's shape: 0 with probability `dropout`, otherwise 1 / (1 - dropout)."""
-        m = (self.uniform(P.shape, random_key, block) >= self.dropout).astype(P.dtype)
-        m *= 1 / (1 - self.dropout)
-        return m
-
-    def _transposed_product(self, A: Array, B: Array, out: Array, add: bool) -> None:
-        """Write or add to `out` the product A^T B, summed over the query heads of each key head."""
-        if A.shape[2] == 1 and not add:
-            np.matmul(A.swapaxes(-1, -2), B, out=out)
-            return
-        product = np.matmul(A.swapaxes(-1, -2), B).sum(axis=2, keepdims=True)
-        np.add(out, product, out=out) if add else np.copyto(out, product)
-
     # --- declarations --------------------------------------------------------------------------
-
-    @property
-    def time_steps(self) -> str:
-        return "remembered" if self.causal else "joined"
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        return mask
 
     def matrices(self, name: str, W: Array) -> list[Array]:
         """Return one matrix each for queries, keys and values."""
         (whole,) = super().matrices(name, W)
         if name != "Wqkv":
             return [whole]
-        Q, KV = np.split(whole, [whole.shape[1]], axis=-1)
-        return [Q, *np.split(KV, 2, axis=-1)]
+        queries = len(self.Wo)
+        keys = (whole.shape[-1] - queries) // 2
+        return np.split(whole, [queries, queries + keys], axis=-1)
+
+    def _head_size(self) -> int:
+        return len(self.Wo) // self.heads
 
     def flops(self) -> int:
         """Count the projections, and for each head the two products with a matrix (T, T)."""
-        T, D = self.input_shape or (0, 0)
-        return T * (2 * (self.Wqkv.size + self.Wo.size) + 4 * T * D)
+        T, _ = self.input_shape or (0, 0)
+        return T * (2 * (self.Wqkv.size + self.Wo.size) + 4 * T * len(self.Wo))
 
 
-@kernel
-def causal_softmax(S: Array, start: int) -> None:
-    """Replace S (n, queries, keys) by its softmax over the keys up to each query's position.
+class _Gated(Chain):
+    """Base class of feed-forward networks in which one product gates another."""
 
-    `start` is the position of the first query.
+    def __init__(self, hidden: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.hidden = check_count(hidden, f"{type(self).__name__} hidden")
+        self.bias = check_flag(bias, f"{type(self).__name__} bias")
+
+    def _gate(self) -> Layer:
+        """Return the activation of the gate."""
+        raise NotImplementedError
+
+    def create(self, shape: Shape) -> Shape:
+        if not self.layers:
+            product = _gated(self.hidden, self._gate(), self.bias)
+            self.layers = self.adopt([product, Dense(shape[-1], bias=self.bias)])
+        return super().create(shape)
+
+
+def _gated(hidden: int, gate: Layer, bias: bool) -> Layer:
+    """Return the layer gate(X W1) (X W3)."""
+    W1, W3 = (Dense(hidden, bias=bias) for _ in range(2))
+    return Parallel(Chain(W1, gate), W3, merge="multiply")
+
+
+class SwiGLU(_Gated):
+    """A feed-forward network with a SiLU gate, Y = (silu(X W1) (X W3)) W2, at each position.
+
+    Shapes: X, Y, dX, dY are (N, ..., D); W1 and W3 are (D, hidden), W2 is (hidden, D). With
+    bias=True, each product has a bias.
+
+    Backward is the chain rule through the layers inside: layers.0 is the product of the two
+    branches (Chain(Dense, SiLU), Dense), and layers.1 is the last Dense.
+    Source: Shazeer 2020, "GLU variants improve transformer", arXiv:2002.05202, eq. 6.
     """
-    last = S[..., start:]  # the keys that may come after a query
-    np.fmin(last, _causal_limit(S.shape[1], S.dtype), out=last)  # fmin replaces NaN too
-    softmax(S, out=S)
+
+    def _gate(self) -> Layer:
+        return SiLU()
 
 
-@functools.lru_cache(maxsize=64)
-def _causal_limit(queries: int, dtype: np.dtype[Any]) -> Array:
-    """Upper limits of the scores: -inf where the key comes after the query, inf elsewhere."""
-    limit = np.where(np.tri(queries, dtype=bool), np.inf, -np.inf).astype(dtype)
-    limit.flags.writeable = False
-    return limit
+class GEGLU(_Gated):
+    """A feed-forward network with a GELU gate, Y = (gelu(X W1) (X W3)) W2, at each position.
+
+    Shapes: X, Y, dX, dY are (N, ..., D); W1 and W3 are (D, hidden), W2 is (hidden, D). With
+    bias=True, each product has a bias. `approximate` is GELU's: "none" or "tanh".
+
+    Backward is the chain rule through the layers inside, as in SwiGLU.
+    Source: Shazeer 2020, "GLU variants improve transformer", arXiv:2002.05202, eq. 6.
+    """
+
+    def __init__(self, hidden: int, *, approximate: str = "none", bias: bool = False) -> None:
+        super().__init__(hidden, bias=bias)
+        self.approximate = GELU(approximate).approximate
+
+    def _gate(self) -> Layer:
+        return GELU(self.approximate)
 
 
 class FeedForward(Chain):
@@ -286,30 +207,34 @@ class FeedForward(Chain):
 
     Shapes: X, Y, dX, dY are (N, T, D).
 
-    activation    "gelu", "gelu_tanh" (the approximation that GPT-2 uses), "relu", or "swiglu":
-                  Y = (silu(X W1) (X W3)) W2, plus a bias after each product
+    activation    "gelu", "gelu_tanh" (the approximation that GPT-2 uses), "relu", "silu", or
+                  "swiglu" or "geglu": the networks SwiGLU and GEGLU with biases
 
     Backward is the chain rule through the layers inside.
-    Sources: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.3; swiglu: Shazeer 2020,
-    arXiv:2002.05202.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.3.
     """
+
+    ACTIVATIONS: ClassVar[dict[str, Callable[[], Layer]]] = {
+        "gelu": GELU,
+        "gelu_tanh": lambda: GELU("tanh"),
+        "relu": ReLU,
+        "silu": SiLU,
+    }
+    GATES: ClassVar[dict[str, Callable[[], Layer]]] = {"swiglu": SiLU, "geglu": GELU}
 
     def __init__(self, hidden: int, activation: str = "gelu") -> None:
         super().__init__()
         self.hidden = check_count(hidden, "FeedForward hidden")
-        kinds = ("gelu", "gelu_tanh", "relu", "swiglu")
+        kinds = (*self.ACTIVATIONS, *self.GATES)
         self.activation = check_option(activation, "FeedForward activation", kinds)
 
     def create(self, shape: Shape) -> Shape:
         if not self.layers:
-            widen, narrow = Dense(self.hidden), Dense(shape[-1])
-            if self.activation == "swiglu":
-                gate = Chain(widen, SiLU())
-                first: list[Layer] = [Parallel(gate, Dense(self.hidden), merge="multiply")]
+            if self.activation in self.GATES:
+                first = [_gated(self.hidden, self.GATES[self.activation](), bias=True)]
             else:
-                kinds = {"gelu": GELU(), "gelu_tanh": GELU("tanh"), "relu": ReLU()}
-                first = [widen, kinds[self.activation]]
-            self.layers = self.adopt([*first, narrow])
+                first = [Dense(self.hidden), self.ACTIVATIONS[self.activation]()]
+            self.layers = self.adopt([*first, Dense(shape[-1])])
         return super().create(shape)
 
 
@@ -337,7 +262,7 @@ class TransformerBlock(Chain):
         norm: str = "layer",
         pre_norm: bool = True,
         dropout: float = 0.0,
-        rope: bool = False,
+        rope: bool | Rope = False,
         checkpoint: bool = False,
     ) -> None:
         super().__init__(checkpoint=checkpoint)

@@ -7,11 +7,12 @@ import numpy as np
 from phitodeep.checks import check_count, check_number
 from phitodeep.derivations import embedding as derived
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.functional import all_finite, cos_and_sin, one_hot, position_angles
+from phitodeep.functional import all_finite, one_hot, position_angles
 from phitodeep.initialization import Initializer, Normal, check_initializer
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.call import current
+from phitodeep.rotary import Rope as Rope
 from phitodeep.types import Array, Shape
 
 ONE_HOT = 512  # up to this vocabulary size, dW is a product with one-hot rows
@@ -209,7 +210,7 @@ class RotaryEmbedding(_Positional):
         if X.ndim != 3 or X.shape[-1] % 2:
             raise ShapeError(f"{self!r} takes X (N, T, D) with D even, got shape {X.shape}.")
         T, D = X.shape[1:]
-        cos, sin = cos_and_sin(self._start(T), T, D, self.base, X.dtype)
+        cos, sin = Rope(self.base).cos_and_sin(self._start(T), T, D, X.dtype)
         self.save_for_backward(cos=cos, sin=sin)
         return rotate(X, cos, sin)
 

@@ -18,6 +18,7 @@ from phitodeep.initialization import InitType, Orthogonal, Xavier
 from phitodeep.layers import (
     CELU,
     ELU,
+    GEGLU,
     GELU,
     GRU,
     LSTM,
@@ -68,6 +69,7 @@ from phitodeep.layers import (
     Residual,
     RMSNorm,
     RotaryEmbedding,
+    ScaledDotProductAttention,
     Select,
     Sigmoid,
     SiLU,
@@ -77,6 +79,7 @@ from phitodeep.layers import (
     Softplus,
     Softsign,
     SpatialDropout,
+    SwiGLU,
     Tanh,
     TiedDense,
     TimeDistributed,
@@ -85,6 +88,7 @@ from phitodeep.layers import (
     ZeroPad2D,
 )
 from phitodeep.layers.call import calling
+from phitodeep.rotary import DynamicRope, LinearRope, Llama3Rope, LongRope, Rope, YarnRope
 from phitodeep.types import Array, Shape
 
 Make = Callable[[], Layer]
@@ -242,9 +246,25 @@ SEQUENCES: list[tuple[Make, Shape]] = [
     (lambda: MultiHeadAttention(4, causal=True, kv_heads=2, rope=True), (2, 4, 8)),
     (lambda: MultiHeadAttention(2, dropout=0.3, bias=False), (3, 4, 4)),
     (lambda: MultiHeadAttention(1, causal=True), (1, 1, 3)),
+    (lambda: MultiHeadAttention(3, kv_heads=1, head_dim=2), (2, 3, 4)),
+    (lambda: MultiHeadAttention(2, rope=Rope(50.0), head_dim=4), (2, 4, 3)),
+    (lambda: MultiHeadAttention(1, causal=True, rope=LinearRope(4.0)), (2, 4, 4)),
+    (lambda: MultiHeadAttention(1, rope=DynamicRope(2.0, max_positions=3)), (2, 5, 4)),
+    (lambda: MultiHeadAttention(1, rope=Llama3Rope(max_positions=20, base=9.0)), (2, 4, 8)),
+    (lambda: MultiHeadAttention(1, rope=YarnRope(4.0, max_positions=64)), (2, 4, 8)),
+    (lambda: MultiHeadAttention(1, rope=LongRope([1.0, 2.0], [3.0, 4.0], 3)), (2, 4, 4)),
     (lambda: FeedForward(5), (2, 3, 4)),
     (lambda: FeedForward(3, "relu"), (2, 3, 4)),
     (lambda: FeedForward(3, "swiglu"), (2, 3, 4)),
+    (lambda: FeedForward(3, "geglu"), (2, 3, 4)),
+    (lambda: FeedForward(3, "silu"), (2, 3, 4)),
+    (lambda: SwiGLU(5), (2, 3, 4)),
+    (lambda: SwiGLU(3, bias=True), (4, 5)),
+    (lambda: GEGLU(5), (2, 3, 4)),
+    (lambda: GEGLU(3, approximate="tanh", bias=True), (4, 5)),
+    (lambda: ScaledDotProductAttention(2), (2, 3, 12)),
+    (lambda: ScaledDotProductAttention(4, causal=True, kv_heads=2, rope=True), (2, 4, 16)),
+    (lambda: ScaledDotProductAttention(2, kv_heads=1, dropout=0.3), (2, 3, 12)),
     (lambda: TransformerBlock(2, mlp_ratio=1.5, causal=True), (2, 3, 4)),
     (lambda: TransformerBlock(2, mlp_ratio=1, norm="rms", pre_norm=False, rope=True), (2, 3, 4)),
     (lambda: TransformerBlock(2, mlp_ratio=1, dropout=0.3), (2, 3, 4)),

@@ -60,6 +60,7 @@ from phitodeep.layers import (
 from phitodeep.layers.containers import Container
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
+from phitodeep.rotary import DynamicRope
 from phitodeep.testing.examples import EXAMPLES, TOKENS
 from phitodeep.types import Array, Shape
 
@@ -205,7 +206,10 @@ def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
     for dtype in PRECISION:
         single = [*((m, s, 0) for m, s in [*EXAMPLES, *OTHERS]), *TOKENS]
         for n, (make, shape, tokens) in enumerate(single):
-            if not any(isinstance(part, Lambda) for _, part in make().walk()):
+            if not any(
+                isinstance(part, Lambda) or getattr(part, "rotation", "") == "by length"
+                for _, part in make().walk()
+            ):
                 yield (
                     f"layer_{n}_{dtype}",
                     lambda m=make, s=shape, d=dtype, t=tokens: build(m(), s, d, t),
@@ -945,6 +949,13 @@ def test_a_name_that_is_not_defined_is_reported(
     model = Sequential(Dense(3, 3), Undefined())
     model.build((3,))
     with pytest.raises(ArgumentError, match="undefined uses 'ABSENT', which is not defined"):
+        model.export_numpy(tmp_path / "net.py")
+
+
+def test_angles_that_depend_on_the_length_are_refused(tmp_path: Path) -> None:
+    model = Sequential(MultiHeadAttention(1, rope=DynamicRope(2.0, 4)))
+    model.build((3, 4))
+    with pytest.raises(ArgumentError, match="layer 0, MultiHeadAttention"):
         model.export_numpy(tmp_path / "net.py")
 
 

@@ -22,11 +22,12 @@ from phitodeep.layers import (
     Residual,
     RMSNorm,
     TransformerBlock,
-    attention,
+    dot_product,
 )
 from phitodeep.layers.call import calling, inference, saliency
-from phitodeep.layers.embedding import cos_and_sin, rotate
+from phitodeep.layers.embedding import rotate
 from phitodeep.model import Sequential
+from phitodeep.rotary import Rope
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from phitodeep.types import Array, Shape
@@ -58,7 +59,7 @@ BLOCKS = {"whole": 2**18, "of one": 1, "of two": 10, "of three": 19}
 @pytest.fixture(params=BLOCKS.values(), ids=BLOCKS)
 def blocks(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries at once: all five, one, two or three."""
-    monkeypatch.setattr(attention, "SCORES", request.param)
+    monkeypatch.setattr(dot_product, "SCORES", request.param)
 
 
 def heads(given: dict[str, Any], shape: Shape = (3, 5, 8), dtype: Any = np.float64) -> Layer:
@@ -72,7 +73,7 @@ def by_hand(layer: Any, X: Array, mask: Array | None) -> Array:
     d = D // h
     QKV = X @ p["Wqkv"] + p.get("bqkv", 0)
     Z = np.zeros((N, T, D))
-    turn = cos_and_sin(0, T, d, 10000.0, X.dtype)
+    turn = Rope().cos_and_sin(0, T, d, X.dtype)
     for n, i in itertools.product(range(N), range(h)):
         j = i // (h // k)
         Q = QKV[n, :, i * d : (i + 1) * d]
@@ -121,7 +122,7 @@ def test_blocks_are_the_whole(
     layer, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
     wanted = passes(layer, X, dY, mask=mask, training=False)
     for size in BLOCKS.values():
-        monkeypatch.setattr(attention, "SCORES", size)
+        monkeypatch.setattr(dot_product, "SCORES", size)
         found = passes(layer, X, dY, mask=mask, training=False)
         assert_same(found, wanted, rtol=1e-10, atol=1e-12)
         assert (layer.cache["P"] is None) == (size < 25)
@@ -230,7 +231,7 @@ def test_order_means_nothing_without_places(rng: Any) -> None:
 def test_dropout_drops_its_share_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """With values of 1 and no key better than another, Y is the sum of what stayed."""
     for size in (2**18, 64 * 8):
-        monkeypatch.setattr(attention, "SCORES", size)
+        monkeypatch.setattr(dot_product, "SCORES", size)
         layer = MultiHeadAttention(2, dropout=0.3, bias=True)
         layer.build((64, 4), seed=1, dtype=np.float64)
         layer.Wqkv = np.zeros((4, 12))
@@ -487,7 +488,8 @@ def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) ->
         (lambda: FeedForward(0), "FeedForward hidden must be >= 1"),
         (
             lambda: FeedForward(4, "tanh"),
-            'FeedForward activation must be "gelu", "gelu_tanh", "relu" or "swiglu", got \'tanh\'',
+            'FeedForward activation must be "gelu", "gelu_tanh", "relu", "silu", "swiglu" or '
+            "\"geglu\", got 'tanh'",
         ),
         (lambda: TransformerBlock(0), "heads must be >= 1"),
         (lambda: TransformerBlock(2, norm="batch"), "TransformerBlock norm must be"),

@@ -40,7 +40,7 @@ TABLE = [(*row, 0) for row in [*contract.EXAMPLES, *MORE]] + examples.TOKENS
 REFUSED = re.compile(  # under lengths; all other layers of the table accept them
     r"(?!TimeDistributed).*("
     r"2D\(|Flatten|GroupNorm|InstanceNorm|RandomCrop|RandomFlip|RandomShift"
-    r"|Reshape\(12|Permute\([23]|Softmax\((1|-2)|Pool1D\(.*(same|padding))"
+    r"|Reshape\(12|Permute\([23]|Softmax\((1|-2)|Pool1D\(.*(same|padding)|DynamicRope|LongRope)"
 )
 
 

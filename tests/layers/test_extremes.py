@@ -44,7 +44,7 @@ from phitodeep.layers import (
     Softsign,
     Tanh,
     activation,
-    attention,
+    dot_product,
 )
 from phitodeep.layers.call import calling, inference
 from phitodeep.testing.examples import TOKENS, Make, made, passes
@@ -211,7 +211,7 @@ def test_very_low_scores_hide_no_better_than_masks(
     dtype: Any, causal: bool, scores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All scores are -1e34 and less, in float32 near its end."""
-    monkeypatch.setattr(attention, "SCORES", scores)
+    monkeypatch.setattr(dot_product, "SCORES", scores)
     layer = MultiHeadAttention(1, causal=causal, bias=False)
     layer.build((4, 2), seed=0, dtype=dtype)
     layer.Wqkv = np.concatenate([1e17 * np.eye(2), -1e17 * np.eye(2), np.eye(2)], axis=1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phitodeep import Sequential, layers
-from phitodeep.layers import Layer, attention
+from phitodeep.layers import Layer, dot_product
 from phitodeep.layers.call import calling
 from phitodeep.steps import run as stepwise
 from phitodeep.steps.run import Scope
@@ -95,7 +95,7 @@ def test_scores_may_be_large() -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_dropout_of_probabilities_in_blocks(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "SCORES", 10)
+    monkeypatch.setattr(dot_product, "SCORES", 10)
 
     def make() -> Layer:
         return layers.MultiHeadAttention(4, causal=causal, kv_heads=2, dropout=0.4)
