@@ -27,6 +27,7 @@ FLOORS = {
     **{f"io.{path.stem}": 5 for path in (ROOT / "io").glob("[!_]*.py")},
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
     **dict.fromkeys(["exchange", "exchange.torch"], 6),
+    "exchange.onnx.from_onnx": 8,  # it returns a Sequential
     "exchange.torch.reading": 8,  # it returns a Sequential
     "io": 8,  # it forwards names from exchange
     **dict.fromkeys(["sequential", "builder", "model"], 7),

@@ -81,6 +81,11 @@ def number(group: Group, what: str) -> int:
     return first
 
 
+def count(group: Group) -> int:
+    """Return the number of features along a group."""
+    return number(group, "its number of features")
+
+
 def leaves(group: Group) -> Group:
     """Return the group with its axes replaced by what they consist of."""
     return tuple(leaf for axis in group for leaf in axis.leaves())

@@ -55,16 +55,19 @@ def folded(node: Node, inputs: list[Constant | None], budget: Budget, opset: int
                 outs.append(fold(node, arrays, budget))
         except WRONG as error:
             raise DataError(f"it cannot be computed: {error}") from None
-    return Constant((outs[0],)) if fixed else constant(outs, _table(node, inputs))
+    return Constant((outs[0],)) if fixed else constant(outs, _sources(given))
 
 
-def _table(node: Node, inputs: list[Constant | None]) -> Array | None:
-    """Return the array whose first rows the output holds, if that may be so: see `Constant`."""
-    first = inputs[0] if inputs else None
-    if node.op in ("Slice", "Gather") and first is not None and first.fixed:
-        return first.arrays[0]
-    carried = {id(i.table): i.table for i in inputs if i is not None and i.table is not None}
-    return carried.popitem()[1] if node.op in ("Unsqueeze", "Identity") and carried else None
+def _sources(inputs: list[Constant]) -> tuple[Array, ...]:
+    """Return the arrays that a constant of an unknown shape is computed from: see `Constant`."""
+    found: list[Array] = []
+    for given in inputs:
+        own = given.arrays if given.fixed else given.sources
+        found += [a for a in own if a.dtype.kind == "f" and a.size > 1]
+    return tuple({id(a): a for a in found}.values())[:MOST_SOURCES]
+
+
+MOST_SOURCES = 8
 
 
 Arrays = list[Any]

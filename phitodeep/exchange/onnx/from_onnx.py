@@ -16,8 +16,10 @@ import numpy as np
 
 from phitodeep.errors import DataError, PhitodeepError, locate
 from phitodeep.exchange.onnx import operators as operators
+from phitodeep.exchange.onnx import rules_attention as attention
 from phitodeep.exchange.onnx import rules_general as general
 from phitodeep.exchange.onnx import rules_images as images
+from phitodeep.exchange.onnx import rules_rotary as rotary
 from phitodeep.exchange.onnx import rules_sequences as sequences
 from phitodeep.exchange.onnx.agreement import check_agreement
 from phitodeep.exchange.onnx.axes import ONE, Size, expanded, size_of
@@ -41,9 +43,9 @@ RULES: dict[str, list[Rule]] = {
     "Softmax": [general.softmax],
     "LogSoftmax": [general.softmax],
     "Where": [general.guarded_softplus],
-    "MatMul": [sequences.attention, general.dense],
+    "MatMul": [attention.multi_head_attention, general.dense],
     "Add": [
-        sequences.attention,
+        attention.multi_head_attention,
         general.dense,
         general.written_norm,
         sequences.position,
@@ -71,9 +73,10 @@ RULES: dict[str, list[Rule]] = {
     "GroupNormalization": [general.channel_norm],
     "Embedding": [general.embedding],
     "Tokens": [general.tokens],
+    "Product": [attention.dot_product_attention],
     "Take": [sequences.last_state, general.take],
     "Reshape": [general.reshape],
-    "Concat": [sequences.rotary, general.two_classes, general.concat],
+    "Concat": [rotary.rotary, general.two_classes, general.concat],
     "Conv": [images.conv],
     "ConvTranspose": [images.conv_transpose],
     "MaxPool": [images.pool],

@@ -21,7 +21,6 @@ from phitodeep.exchange.onnx.axes import (
     expanded,
     flat,
     leaves,
-    number,
     positions,
     size_of,
 )
@@ -266,10 +265,6 @@ def applied(step: Step, x: View, layer: Layer, **weights: Array) -> Plan:
         return w.layer(layer, placed[0], placed[0].layout, **weights)
 
     return Plan((x,), write)
-
-
-def count(group: Group) -> int:
-    return number(group, "its number of features")
 
 
 def on_features(

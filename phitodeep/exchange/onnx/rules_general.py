@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from phitodeep.errors import DataError
-from phitodeep.exchange.onnx.axes import Group, expanded, flat, leaves, size_of
+from phitodeep.exchange.onnx.axes import Group, count, expanded, flat, leaves, size_of
 from phitodeep.exchange.onnx.expressions import (
     Affine,
     affine,
@@ -27,7 +27,6 @@ from phitodeep.exchange.onnx.placing import (
     Writer,
     applied,
     concatenated,
-    count,
     merged,
     on_features,
 )
@@ -535,7 +534,7 @@ def _cropped(
     before = made.does if made and made.output == placed.value else None
     if made and isinstance(before, RandomCrop):  # one crop along both axes
         placed = Placed(made.inputs[0], layout)
-    return w.layer(RandomCrop((sizes[0], sizes[1])), placed, out)
+    return w.layer(RandomCrop(tuple(sizes)), placed, out)
 
 
 def tokens(step: Step) -> Plan | None:

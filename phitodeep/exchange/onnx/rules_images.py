@@ -32,6 +32,11 @@ from phitodeep.layers.windows import extent
 Pads = list[tuple[int, int]]
 
 
+def short(values: list[int]) -> int | tuple[int, ...]:
+    """Return one integer if all are equal."""
+    return values[0] if len(set(values)) == 1 else tuple(values)
+
+
 def padding(step: Step) -> tuple[str | int, Pads | None]:
     """Return the padding of a layer with windows, or zeros to add before it."""
     s = step.settings
@@ -72,15 +77,17 @@ def conv(step: Step) -> Plan:
     bias = {} if step.const(2) is None else {"b": step.array(2)}
     rank, groups = W.ndim - 2, s["group"]
     pad, zeros = padding(step)
-    settings = {"stride": s["strides"], "padding": pad, "dilation": s["dilations"]}
+    settings = {"stride": short(s["strides"]), "padding": pad}
+    settings |= {"dilation": short(s["dilations"])}
     settings |= {"bias": bool(bias)}
+    kernel = short(s["kernel"])
     depthwise = rank == 2 and W.shape[1] == 1 and groups > 1
 
     def made() -> Layer:
         if depthwise:
-            return DepthwiseConv2D(s["kernel"], multiplier=W.shape[0] // groups, **settings)
+            return DepthwiseConv2D(kernel, multiplier=W.shape[0] // groups, **settings)
         kind = Conv1D if rank == 1 else Conv2D
-        return kind(W.shape[0], s["kernel"], groups=groups, **settings)
+        return kind(W.shape[0], kernel, groups=groups, **settings)
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         p, lead = w.channels_last(placed[0], x)
@@ -115,11 +122,11 @@ def conv_transpose(step: Step) -> Plan:
         p, lead = w.channels_last(placed[0], x)
         made = kind(
             W.shape[1] * groups,
-            s["kernel"],
-            stride=s["strides"],
+            short(s["kernel"]),
+            stride=short(s["strides"]),
             padding=pad,
-            output_padding=0 if pad == "same" else extra,
-            dilation=s["dilations"],
+            output_padding=0 if pad == "same" else short(extra),
+            dilation=short(s["dilations"]),
             groups=groups,
             bias=bool(bias),
         )
@@ -156,12 +163,13 @@ def pool(step: Step) -> Plan:
         raise DataError(f"{step.name}: its pads {s['pads']} are not supported.")
     one_axis: Any = AvgPool1D if average else MaxPool1D
     two_axes: Any = AvgPool2D if average else MaxPool2D
+    strides = None if s["strides"] == s["kernel"] else short(s["strides"])
     kind = one_axis if len(s["kernel"]) == 1 else two_axes
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         p, lead = w.channels_last(placed[0], x)
         p = padded(w, p, zeros, lead)
-        made = kind(s["kernel"], s["strides"], pad)
+        made = kind(short(s["kernel"]), strides, pad)
         return w.layer_in(lead, made, p, _layout(w, step, lead))
 
     return Plan((x,), write)
@@ -209,7 +217,7 @@ def resize(step: Step) -> Plan:
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         p, lead = w.channels_last(placed[0], x)
-        made = Upsample2D((s["factors"][2], s["factors"][3]), mode)
+        made = Upsample2D(short(s["factors"][2:]), mode)
         return w.layer_in(lead, made, p, _layout(w, step, lead))
 
     return Plan((x,), write)

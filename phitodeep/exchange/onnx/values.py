@@ -19,12 +19,12 @@ class Constant(NamedTuple):
     """A value that does not depend on the elements of the input, but possibly on its shape.
 
     arrays    one, or if it depends on the shape, one for each probe
-    table     the constant of the file that it is the beginning of, such as all vectors of a
-              positional embedding, if it depends on the number of steps
+    sources   if it depends on the shape: arrays that it was computed from, such as all vectors of
+              a positional embedding, or the frequencies of an encoding
     """
 
     arrays: tuple[Array, ...]
-    table: Array | None = None
+    sources: tuple[Array, ...] = ()
 
     @property
     def fixed(self) -> bool:
@@ -50,12 +50,12 @@ class Constant(NamedTuple):
         return float(self.arrays[0].reshape(()))
 
 
-def constant(arrays: list[Array], table: Array | None = None) -> Constant:
+def constant(arrays: list[Array], sources: tuple[Array, ...] = ()) -> Constant:
     """Return a constant, given its value for each probe."""
     first, *others = arrays
     if all(_identical(first, a) for a in others):
         return Constant((first,))
-    return Constant(tuple(arrays), table)
+    return Constant(tuple(arrays), sources)
 
 
 def _identical(a: Array, b: Array) -> bool:
