@@ -32,12 +32,14 @@ MOST_NODES = 2000
 TOLERANCE = 1e-4  # relative to the largest element
 CANNOT = (  # what the evaluator raises on an operator, or a setting, that it does not have
     *(NotImplementedError, RuntimeError, ValueError, TypeError, KeyError, IndexError),
-    *(AttributeError, AssertionError),
+    *(AttributeError, AssertionError, OverflowError),
 )
 
 
 def check_agreement(file: File, it: Interpreter, w: Writer, out: View) -> None:
     """Raise a DataError that names the first node whose output the layers compute differently."""
+    if any(s.op == "ConvTranspose" and s.settings["group"] > 1 for s in it.steps):
+        return  # with groups, the evaluator of ONNX 1.23 computes something else than onnxruntime
     nodes = _needed(file, it, out)
     sizes = [size_of(flat(step.groups))[0] for step in it.steps]
     layers = [op.does for op in w.operations if isinstance(op.does, Layer)]
@@ -97,7 +99,7 @@ def _run(w: Writer, X: Array) -> Mapping[str, Array]:
     """Return the values of all layers and merges."""
     start = X if w.order is None else X.transpose(w.order)
     values = {"input": np.ascontiguousarray(start)}
-    with inference(), np.errstate(all="ignore"):
+    with inference():
         for op in w.operations:
             values[op.output] = _computed(op, [values[name] for name in op.inputs])
     return values
@@ -150,8 +152,7 @@ def _evaluated(
     model = onnx.ModelProto(graph=graph, ir_version=file.proto.ir_version)
     model.opset_import.extend(file.proto.opset_import)
     try:
-        with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(model).run(wanted, {file.inputs[0].name: X})
+        found = ReferenceEvaluator(model).run(wanted, {file.inputs[0].name: X})
     except CANNOT:
         return {}
     return dict(zip(wanted, found, strict=True))

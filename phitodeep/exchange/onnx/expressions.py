@@ -31,14 +31,20 @@ def scalar(value: object) -> float | None:
     return value.scalar() if isinstance(value, Constant) else None
 
 
-def product(view: View) -> tuple[float, list[View]]:
-    """Return a number and the factors that the view is the product of."""
+def product(view: View, keep: View | None = None) -> tuple[float, list[View]]:
+    """Return a number and the factors that the view is the product of.
+
+    A factor equal to `keep` stays whole; otherwise factors are products no longer.
+    """
     number, factors, todo = 1.0, list[View](), [view]
     for _ in range(MOST):
         if not todo:
             break
         x = todo.pop()
         step = x.step
+        if keep is not None and x.is_(keep):
+            factors.append(x)
+            continue
         a, b = step.inputs if len(step.inputs) == 2 else (None, None)
         if step.op == "Neg":
             number, todo = -number, [*todo, View(step.view().step, x.groups)]
@@ -57,14 +63,46 @@ def product(view: View) -> tuple[float, list[View]]:
     return number, factors + todo
 
 
-def total(view: View) -> tuple[float, list[View]]:
-    """Return a number and the terms that the view is the sum of."""
+def parts(view: View) -> list[View]:
+    """Return the views inside a product: its factors, their factors, and so on."""
+    found, todo = list[View](), [view]
+    while todo and len(found) < MOST:
+        step = todo.pop().step
+        if step.op in ("Mul", "Div", "Neg"):
+            inside = [i for i in step.inputs if isinstance(i, View)]
+            found += inside
+            todo += inside
+    return found
+
+
+def square(view: View) -> View | None:
+    """Return x for x * x, also written as a power."""
+    if (step := op(view, "Mul")) and all(isinstance(i, View) for i in step.inputs):
+        return step.view() if step.view(0).is_(step.view(1)) else None
+    step = op(view, "Pow")
+    return step.view() if step and scalar(step.inputs[1]) == 2 else None
+
+
+def plus(view: View, number: float) -> View | None:
+    """Return x for x + number."""
+    step = op(view, "Add")
+    for i in (0, 1) if step else ():
+        if step and isinstance(step.inputs[i], View) and scalar(step.inputs[1 - i]) == number:
+            return step.view(i)
+    return None
+
+
+def total(view: View, keep: View | None = None) -> tuple[float, list[View]]:
+    """Return a number and the terms that the view is the sum of; `keep` stays whole."""
     number, terms, todo = 0.0, list[View](), [view]
     for _ in range(MOST):
         if not todo:
             break
         x = todo.pop()
         step = x.step
+        if keep is not None and x.is_(keep):
+            terms.append(x)
+            continue
         a, b = step.inputs if len(step.inputs) == 2 else (None, None)
         if step.op == "Add" and (c := scalar(b)) is not None:
             number, todo = number + c, [*todo, View(step.view(0).step, x.groups)]

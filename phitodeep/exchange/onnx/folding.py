@@ -51,8 +51,7 @@ def folded(node: Node, inputs: list[Constant | None], budget: Budget, opset: int
     for probe in range(1 if fixed else PROBES):
         arrays = [None if i is None else i.at(probe) for i in inputs]
         try:
-            with np.errstate(all="ignore"):
-                outs.append(fold(node, arrays, budget))
+            outs.append(fold(node, arrays, budget))
         except WRONG as error:
             raise DataError(f"it cannot be computed: {error}") from None
     return Constant((outs[0],)) if fixed else constant(outs, _sources(given))
@@ -162,6 +161,8 @@ def sizes_after(node: Node, sizes: Any, target: list[int] | None) -> list[int]:
     if target is None or len(target) > MOST_AXES:
         raise DataError("its shape is missing or has too many axes")
     if not node.attributes.get("allowzero"):
+        if any(n == 0 and i >= len(sizes) for i, n in enumerate(target)):
+            raise DataError(f"its shape {target} keeps an axis that its input does not have")
         target = [sizes[i] if n == 0 else n for i, n in enumerate(target)]
     if target.count(-1) == 1:
         known = math.prod(n for n in target if n != -1)

@@ -16,6 +16,7 @@ import numpy as np
 
 from phitodeep.errors import DataError, PhitodeepError, locate
 from phitodeep.exchange.onnx import operators as operators
+from phitodeep.exchange.onnx import placing
 from phitodeep.exchange.onnx import rules_attention as attention
 from phitodeep.exchange.onnx import rules_general as general
 from phitodeep.exchange.onnx import rules_images as images
@@ -76,6 +77,7 @@ RULES: dict[str, list[Rule]] = {
     "Product": [attention.dot_product_attention],
     "Take": [sequences.last_state, general.take],
     "Reshape": [general.reshape],
+    "Join": [placing.joined],
     "Concat": [rotary.rotary, general.two_classes, general.concat],
     "Conv": [images.conv],
     "ConvTranspose": [images.conv_transpose],
@@ -121,27 +123,31 @@ def from_onnx(path: str | os.PathLike[str]) -> Sequential:
     """
     file = File(path)
     unknown = sum(n is None for n in file.inputs[0].sizes[1:]) if len(file.inputs) == 1 else 0
-    refused: PhitodeepError | None = None
+    refused: list[tuple[int, PhitodeepError]] = []
     for steps in STEPS if unknown else STEPS[:1]:
+        attempt = _Import(file, steps)
         try:
-            return _Import(file, steps).model()
+            return attempt.model()
         except PhitodeepError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
+            refused.append((attempt.progress, error))
+    raise max(refused, key=lambda pair: pair[0])[1]
 
 
 class _Import:
-    """One attempt to understand a file, with certain probes for axes of unknown size."""
+    """One attempt to understand a file, with certain probes for axes of unknown size.
+
+    progress    how many stages it has completed: the error of the most successful attempt is shown
+    """
 
     def __init__(self, file: File, steps: Sequence[Size]) -> None:
-        self.file, self.steps = file, steps
+        self.file, self.steps, self.progress = file, steps, 0
 
     def model(self) -> Sequential:
         order: tuple[int, ...] | None = None
         while True:
             try:
-                return self._model(order)
+                with np.errstate(all="ignore"):
+                    return self._model(order)
             except RelayoutError as wanted:  # at most once: then the order is known
                 order = wanted.order
 
@@ -157,9 +163,11 @@ class _Import:
         batch_at = 0 if order is None else order[0]
         it = Interpreter(self.file, list(self._sizes(batch_at)), batch_at)
         out = self._output(it)
+        self.progress = 1
         plans = _plans(out.step)
+        self.progress = 2
         dtype = np.float64 if self._is_double(plans) else np.float32
-        with shapes_only(), np.errstate(all="ignore"):
+        with shapes_only():
             w = Writer(it, order)
             for step in sorted(plans, key=lambda s: s.index):
                 w.at = step
@@ -171,6 +179,7 @@ class _Import:
             layers = as_layers(w.operations, "input", end.value)
             model = Sequential(*layers, dtype=dtype)
             model.build(_sample_shape(w, model))
+        self.progress = 3
         _install(model, w)
         check_agreement(self.file, it, w, out)
         return model

@@ -131,6 +131,8 @@ class Interpreter:
             raise DataError("control flow is not supported: export the network without it")
         if node.op in LABELS:
             raise LabelError("labels are not supported: a model returns numbers")
+        if not inputs and node.op != "Constant":
+            raise DataError("it has no inputs")
         if node.op == "Shape" and isinstance(inputs[0], View):
             return self._shape(node, inputs[0])
         if all(i is None or isinstance(i, Constant) for i in inputs):
@@ -247,11 +249,24 @@ def reshape(it: Interpreter, node: Node, inputs: Inputs) -> Value:
 def regroup(it: Interpreter, node: Node, x: View, sizes: list[Size]) -> View:
     """Return x with these sizes."""
     groups = regrouped(x.groups, sizes)
+    if groups is None and any(len(leaves(g)) > 1 and it.batch not in g for g in x.groups):
+        x = joined(it, node, x)  # an axis that was split in another way, elsewhere
+        groups = regrouped(x.groups, sizes)
     if groups is not None:
         return View(x.step, groups)
     if x.groups[0] != (it.batch,) or not sizes or sizes[0] != it.batch.size:
         raise DataError("it cuts across the samples of the batch")
     return it.step(node, "Reshape", [x], [(it.batch,), *map(new, sizes[1:])])
+
+
+def joined(it: Interpreter, node: Node, x: View) -> View:
+    """Return x with one new axis for each group of several axes."""
+    old = [leaves(g) for g in x.groups]
+    fresh = [
+        (Axis(size_of(g)),) if len(g) > 1 and it.batch not in g else g for g in old
+    ]
+    pairs = [(g, f[0]) for g, f in zip(old, fresh, strict=True) if f is not g]
+    return it.step(node, "Join", [x], fresh, x.step.integers, pairs=pairs)
 
 
 @handles("Flatten")

@@ -213,14 +213,22 @@ def _runs(have: Groups, want: Groups) -> list[Group]:
 
 def translated(layout: Groups, a: View, b: View) -> Groups:
     """Return the layout of `a` in the axes that `b` has at the same places."""
-    found: dict[Axis, Axis] = {}
+    whole: dict[Group, Group] = {}
     for mine, other in zip(a.groups, b.groups, strict=True):
-        pairs = aligned(mine, other)
-        if pairs is None:
+        if size_of(mine) != size_of(other):
             raise DataError("its inputs have different sizes")
-        found |= {x: y for y, x in pairs.items()}
+        whole[leaves(mine)] = leaves(other)
+    layout = expanded(layout)
+    found: dict[Axis, Axis] = {}
+    for mine, other in whole.items():
+        if mine not in layout:  # parts of a group are needed: both must consist of the same
+            pairs = aligned(mine, other)
+            if pairs is None:
+                raise DataError("its inputs have different sizes")
+            found |= {x: y for y, x in pairs.items()}
     return tuple(
-        tuple(found[axis] for axis in group) for group in expanded(layout)
+        leaves(whole[group]) if group in whole else tuple(found[axis] for axis in leaves(group))
+        for group in layout
     )
 
 
@@ -256,6 +264,23 @@ def concatenated(step: Step) -> Plan:
         return w.merge("concat", arranged, (*expanded(first.layout)[:-1], step.groups[axis]))
 
     return Plan(tuple(views), write)
+
+
+def joined(step: Step) -> Plan:
+    """Return the plan of new names for axes: one for each group of several axes."""
+    x, pairs = step.view(), step.settings["pairs"]
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        groups = [leaves(group) for group, _ in pairs]
+        p = placed[0]
+        if any(group not in expanded(p.layout) for group in groups):
+            lead = w.lead(x.groups[0])
+            p = w.arranged(p, ((w.batch,), *((axis,) for axis in lead), *x.groups[1:]))
+        names = {group: axis for group, (_, axis) in zip(groups, pairs, strict=True)}
+        layout = expanded(p.layout)
+        return Placed(p.value, tuple((names[g],) if g in names else g for g in layout))
+
+    return Plan((x,), write)
 
 
 def applied(step: Step, x: View, layer: Layer, **weights: Array) -> Plan:

@@ -33,6 +33,24 @@ FLOATS, INTEGERS = {1, 11}, {6, 7}
 CONVERT = "convert the file to float32"
 
 
+KINDS: dict[str, int] = {  # ONNX's number of the type of each attribute that is read
+    **dict.fromkeys(["alpha", "beta", "clip", "epsilon", "gamma", "momentum", "value_float"], 1),
+    **dict.fromkeys(["axis", "keepdims", "to", "group", "allowzero", "start", "end", "targets"], 2),
+    **dict.fromkeys(["transA", "transB", "ceil_mode", "count_include_pad", "training_mode"], 2),
+    **dict.fromkeys(["linear_before_reset", "layout", "input_forget", "num_groups", "fmod"], 2),
+    **dict.fromkeys(["upper", "noop_with_empty_axes", "antialias", "num_outputs", "value_int"], 2),
+    **dict.fromkeys(["auto_pad", "mode", "direction", "post_transform", "norm", "approximate"], 3),
+    **dict.fromkeys(["coordinate_transformation_mode", "nearest_mode"], 3),
+    "keep_aspect_ratio_policy": 3,
+    **dict.fromkeys(["coefficients", "intercepts", "offset", "scale", "value_floats"], 6),
+    **dict.fromkeys(["activation_alpha", "activation_beta"], 6),
+    **dict.fromkeys(["kernel_shape", "strides", "dilations", "pads", "perm", "axes"], 7),
+    **dict.fromkeys(["output_padding", "output_shape", "value_ints", "classlabels_ints"], 7),
+    **dict.fromkeys(["split", "starts", "ends"], 7),
+    **dict.fromkeys(["activations", "classlabels_strings"], 8),
+}
+
+
 class Node(NamedTuple):
     """An operation; `name` is for error messages."""
 
@@ -96,7 +114,8 @@ class File:
             raise DataError(f"{self.path} cannot be read: {error}.") from None
         try:
             proto = onnx.load_model_from_string(content)
-            onnx.checker.check_model(proto)
+            outside = any(t.data_location == t.EXTERNAL for t in proto.graph.initializer)
+            onnx.checker.check_model(os.fspath(self.path) if outside else proto)
         except DecodeError as error:
             raise DataError(f"{self.path} is not an ONNX file: {error}.") from None
         except (onnx.checker.ValidationError, ValueError, UnicodeDecodeError) as error:
@@ -141,13 +160,17 @@ class File:
     def _attribute(self, a: Any, name: str) -> Any:
         """Return the value of an attribute; a graph, which only control flow has, is None."""
         where = f"the attribute {a.name!r} of {name}"
+        if a.type != KINDS.get(a.name, a.type):
+            raise DataError(f"{self.path} is damaged: {where} has a wrong type.")
         single = {1: "f", 2: "i", 3: "s"}.get(a.type)
         if single:
             value = getattr(a, single)
             return value.decode("utf-8", "replace") if single == "s" else value
         if a.type == 4:
             return self.array(a.t, where)
-        several = {6: "floats", 7: "ints", 8: "strings"}.get(a.type)
+        if a.type == 8:
+            return [text.decode("utf-8", "replace") for text in a.strings]
+        several = {6: "floats", 7: "ints"}.get(a.type)
         return None if several is None else list(getattr(a, several))
 
     def _check_names(self) -> None:

@@ -73,9 +73,9 @@ def columns(view: View, dense: bool) -> Columns | None:
         rest = tuple(a for a in axes if a not in along)
         sizes = [count((a,)) for a in rest]
         places = places.transpose([axes.index(a) for a in (*rest, *along)])
-        places = places.reshape(*sizes, -1)[..., s["places"][0]]
+        places = places.reshape([*sizes, -1])[..., s["places"][0]]
         axes = (*rest, *kept)
-        places = places.reshape(*sizes, *(count((a,)) for a in kept))
+        places = places.reshape([*sizes, *(count((a,)) for a in kept)])
     return Columns(x, W, b, places, axes)
 
 

@@ -16,8 +16,11 @@ from phitodeep.exchange.onnx.expressions import (
     only,
     op,
     other,
+    parts,
+    plus,
     product,
     reflected,
+    square,
     total,
     vector,
 )
@@ -118,19 +121,26 @@ def clip(step: Step) -> Plan | None:
 
 def compound(step: Step) -> Plan | None:
     """SiLU, Mish, HardSwish, HardSigmoid, GELU and CELU, written with simpler operators."""
+    for x in parts(step.output):
+        number, factors = product(step.output, keep=x)
+        gate = other(factors, x)
+        layer = None if gate is None else _gate(number, x, gate)
+        if layer is not None:
+            return applied(step, x, layer)
     number, factors = product(step.output)
-    found: tuple[View, Layer] | None = None
-    if len(factors) == 2:
-        for x, gate in (factors, factors[::-1]):
-            layer = _gate(number, x, gate)
-            found = (x, layer) if layer else found
-    elif len(factors) == 1 and (elu := op(factors[0], "Elu")):
-        alpha, inner = product(elu.view())
-        if near(elu.settings.get("alpha", 1.0), 1) and near(number * alpha, 1) and number > 0:
-            found = (inner[0], CELU(_short(number))) if len(inner) == 1 else None
-    elif len(factors) == 1 and (x6 := _relu6(factors[0])) and near(number, 1 / 6):
-        found = x6, HardSigmoid()
-    return None if found is None else applied(step, *found)
+    if len(factors) != 1:
+        return None
+    if elu := op(factors[0], "Elu"):
+        alpha = elu.settings.get("alpha", 1.0)
+        for x in parts(elu.view()):
+            inverse, inner = product(elu.view(), keep=x)
+            fits = near(alpha, 1) and near(number * inverse, 1) and number > 0
+            if fits and len(inner) == 1 and inner[0].is_(x):
+                return applied(step, x, CELU(_short(number)))
+    inside = _relu6(factors[0])
+    if inside is not None and near(number, 1 / 6):
+        return applied(step, inside, HardSigmoid())
+    return None
 
 
 def _relu6(view: View) -> View | None:
@@ -138,7 +148,7 @@ def _relu6(view: View) -> View | None:
     step = op(view, "Clip")
     if step is None or (step.settings["low"], step.settings["high"]) != (0, 6):
         return None
-    return only(*total(step.view()), 3)
+    return plus(step.view(), 3)
 
 
 def _gate(number: float, x: View, gate: View) -> Layer | None:
@@ -153,11 +163,11 @@ def _gate(number: float, x: View, gate: View) -> Layer | None:
         return HardSwish() if near(alpha, 1 / 6) and near(beta, 0.5) else None
     if near(number, 1 / 6) and (inside := _relu6(gate)):
         return HardSwish() if inside.is_(x) else None
-    inner_view = only(*total(gate), 1) if near(number, 0.5) else None
+    inner_view = plus(gate, 1) if near(number, 0.5) else None
     if inner_view is None:
         return None
     if erf := op(inner_view, "Erf"):
-        argument = only(*product(erf.view()), math.sqrt(0.5))
+        argument = only(*product(erf.view(), keep=x), math.sqrt(0.5))
         return GELU() if argument and argument.is_(x) else None
     if (tanh := op(inner_view, "Tanh")) and _is_gelu_argument(tanh.view(), x):
         return GELU("tanh")
@@ -166,22 +176,24 @@ def _gate(number: float, x: View, gate: View) -> Layer | None:
 
 def _is_gelu_argument(view: View, x: View) -> bool:
     """Return whether a view is sqrt(2 / pi) (x + 0.044715 x^3)."""
-    inside = only(*product(view), math.sqrt(2 / math.pi))
-    if inside is None:
-        return False
-    number, terms = total(inside)
-    cubic = other(terms, x) if number == 0 else None
-    if cubic is None:  # x (1 + 0.044715 x^2)
-        number, factors = product(inside)
+    for inside in parts(view):
+        if only(*product(view, keep=inside), math.sqrt(2 / math.pi)) is None:
+            continue
+        number, terms = total(inside, keep=x)
+        cubic = other(terms, x) if number == 0 else None
+        if cubic is not None:
+            return _is_power(cubic, x, 3)
+        number, factors = product(inside, keep=x)  # x (1 + 0.044715 x^2)
         rest = other(factors, x) if number == 1 else None
-        square = only(*total(rest), 1) if rest else None
-        return square is not None and _is_power(square, x, 2)
-    return _is_power(cubic, x, 3)
+        squared = plus(rest, 1) if rest is not None else None
+        if squared is not None:
+            return _is_power(squared, x, 2)
+    return False
 
 
 def _is_power(view: View, x: View, n: int) -> bool:
     """Return whether a view is 0.044715 x^n."""
-    number, factors = product(view)
+    number, factors = product(view, keep=x)
     return near(number, 0.044715) and len(factors) == n and all(f.is_(x) for f in factors)
 
 
@@ -189,7 +201,7 @@ def softsign(step: Step) -> Plan | None:
     x, below = step.inputs
     if not isinstance(x, View) or not isinstance(below, View):
         return None
-    inner = only(*total(below), 1)
+    inner = plus(below, 1)
     absolute = inner and op(inner, "Abs")
     if absolute and absolute.view().is_(x):
         return applied(step, x, Softsign())
@@ -253,7 +265,7 @@ def dense(step: Step) -> Plan | None:
                     table_of(w, table).T, W
                 ):
                     return w.layer(TiedDense(table), p, (*p.layout[:-1], out))
-        made = Dense(*W.shape, bias=b is not None)
+        made = Dense(W.shape[1], bias=b is not None)
         return w.layer(made, p, (*p.layout[:-1], out), W=rows, **bias)
 
     return Plan((x,), write)
@@ -321,7 +333,7 @@ EPS = 2.0**-10  # 1 minus this, plus this, is exactly 1
 
 def _per_feature(
     x: View,
-    parts: Affine,
+    given: Affine,
     make: Callable[[], Layer],
     names: dict[str, tuple[str, float]],
     **constants: float,
@@ -329,10 +341,10 @@ def _per_feature(
     """Return the plan of a layer whose parameters are parts of an affine map of x."""
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
-        along = parts.along or w_last(placed[0])
+        along = given.along or w_last(placed[0])
         w.it.budget.take([count(along)], 64)
         size = count(along)
-        arrays = {name: parts.filled(part, size, value) for name, (part, value) in names.items()}
+        arrays = {name: given.filled(part, size, value) for name, (part, value) in names.items()}
         arrays |= {name: np.full(size, value) for name, value in constants.items()}
         return on_features(x, along, make, **arrays).write(w, placed)
 
@@ -388,8 +400,8 @@ def _normalised(view: View) -> tuple[View, Group, float, bool] | None:
     mean = op(means[0], "ReduceMean") if len(means) == 1 else None
     if mean is None or eps <= 0:
         return None
-    number, factors = product(mean.view())
-    if number != 1 or len(factors) != 2 or not all(f.is_(d) for f in factors):
+    squared = square(mean.view())
+    if squared is None or not squared.is_(d):
         return None
     along = leaves(mean.settings["reduced"])
     if along != leaves(d.groups[-1]):
@@ -458,15 +470,17 @@ def _by_group(
     """Return the plan of a GroupNorm with this number of groups of the features `along`."""
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
-        if w.lead(x.groups[0]):
-            raise DataError(f"{w.at.name} normalises samples inside samples.")
+        lead = w.lead(x.groups[0])
         w.vote(placed[0], out, (0, *range(2, len(out.groups)), 1))
         p, _ = w.features(placed[0], along or w_last(placed[0]), exact=True)
-        size = count(p.layout[-1])
+        inside = [g for g in expanded(p.layout)[1:] if not (g and set(g) <= set(lead))]
+        layout = ((w.batch,), *((axis,) for axis in lead), *inside)
+        p = w.arranged(p, layout)
+        size = count(layout[-1])
         w.it.budget.take([size])
         filled = {name: np.broadcast_to(a, (size,)) for name, a in arrays.items()}
         made = InstanceNorm(eps) if number == size else GroupNorm(number, eps)
-        return w.layer(made, p, p.layout, **filled)
+        return w.layer_in(lead, made, p, layout, **filled)
 
     return Plan((x,), write)
 
@@ -595,7 +609,7 @@ def two_classes(step: Step) -> Plan | None:
         x, _ = w.features(placed[0], ())
         layout = (*x.layout[:-1], step.groups[-1])
         W = np.array([[0.0, 1.0]])
-        return w.layer(Softmax(), w.layer(Dense(1, 2, bias=False), x, layout, W=W), layout)
+        return w.layer(Softmax(), w.layer(Dense(2, bias=False), x, layout, W=W), layout)
 
     return Plan((p.view(),), write)
 
