@@ -87,8 +87,11 @@ class Interpreter:
                 f"the input {given.name!r} of {self.file.path} holds elements of type "
                 f"{given.type}: float32, float64, int32 and int64 are supported."
             )
-        if not given.sizes:
-            raise DataError(f"the input {given.name!r} of {self.file.path} has no axes.")
+        if len(given.sizes) < 1 + (given.type in FLOATS):
+            raise DataError(
+                f"the input {given.name!r} of {self.file.path} must have the batch as its first "
+                f"axis, followed by features, got {len(given.sizes)} axes."
+            )
         rest = iter(unknown)
         sizes = [next(rest) if n is None else same(n) for n in given.sizes]
         groups: list[Group] = [new(size) for size in sizes]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.errors import DataError, MissingExtraError
+from phitodeep.exchange.onnx.values import LabelError
 from phitodeep.files import check_path
 from phitodeep.types import Array
 
@@ -191,6 +192,8 @@ class File:
         if tensor.data_type not in TYPES:
             from onnx import TensorProto
 
+            if tensor.data_type == TensorProto.STRING:
+                return LabelError(f"{where} in {self.path} holds text, such as labels of classes.")
             known = tensor.data_type in TensorProto.DataType.values()
             kind = TensorProto.DataType.Name(tensor.data_type) if known else tensor.data_type
             return DataError(f"{where} in {self.path} has the type {kind}: {CONVERT}.")
