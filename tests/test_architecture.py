@@ -65,6 +65,7 @@ OPTIONAL = {
     "matplotlib",
     "datasets",
     "IPython",
+    "google",  # protobuf, which onnx brings
     "numba",
     "huggingface_hub",
     "onnx",

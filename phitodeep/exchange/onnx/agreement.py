@@ -91,7 +91,9 @@ def _random(it: Interpreter) -> Array:
     if integers or any(s.op == "Tokens" for s in it.steps):
         tables = [s.array(1) for s in it.steps if s.op == "Embedding"]
         X = rng.integers(0, min((len(W) for W in tables), default=2), shape)
-        return X.astype({6: np.int32, 7: np.int64, 1: np.float32, 11: np.float64}[it.file.inputs[0].type])
+        return X.astype(
+            {6: np.int32, 7: np.int64, 1: np.float32, 11: np.float64}[it.file.inputs[0].type]
+        )
     return rng.standard_normal(shape).astype(np.float64 if double else np.float32)
 
 
@@ -156,5 +158,3 @@ def _evaluated(
     except CANNOT:
         return {}
     return dict(zip(wanted, found, strict=True))
-
-

@@ -36,7 +36,7 @@ class Axis:
         return [leaf for part in self.parts for leaf in part.leaves()]
 
     def split(self, outer: Size) -> bool:
-        """Split into an outer part of this size and an inner part; return whether it is possible."""
+        """Split into an outer part of this size and an inner part, if possible."""
         if any(a < 1 or n % a for n, a in zip(self.size, outer, strict=True)):
             return False
         inner = tuple(n // a for n, a in zip(self.size, outer, strict=True))
@@ -154,9 +154,7 @@ def positions(axes: Group, inside: Group) -> list[int]:
     """
     shape = [number((axis,), "an axis of features") for axis in inside]
     places: list[int] = [0]
-    strides = {
-        axis: math.prod(shape[i + 1 :]) for i, axis in enumerate(inside)
-    }
+    strides = {axis: math.prod(shape[i + 1 :]) for i, axis in enumerate(inside)}
     for axis in axes:
         places = [p + i * strides[axis] for p in places for i in range(axis.size[0])]
     return places

@@ -1,7 +1,7 @@
 """Operators on constants, as exporters use them: mostly arithmetic with shapes.
 
-Every result counts towards a budget that depends on the size of the file, so that neither the memory
-nor the time that a hostile file takes is more than a small multiple of its size.
+Every result counts towards a budget that depends on the size of the file, so that neither the
+memory nor the time that a hostile file takes is more than a small multiple of its size.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Budget:
             raise DataError("its constants are much larger than the file")
 
 
-def folded(node: Node, inputs: list[Constant | None], budget: Budget, opset: int) -> Constant:
+def folded(node: Node, inputs: list[Constant | None], budget: Budget) -> Constant:
     """Return the output of an operator whose inputs are constants."""
     fold = FOLDS.get(node.op)
     if fold is None:
@@ -80,7 +80,9 @@ def ints(node: Node, name: str, inputs: Arrays, i: int) -> list[int] | None:
             raise DataError(f"its {name} must be a few integers")
         return [int(n) for n in inputs[i].ravel()]
     value = node.attributes.get(name)
-    if value is not None and not (isinstance(value, list) and all(isinstance(n, int) for n in value)):
+    if value is not None and not (
+        isinstance(value, list) and all(isinstance(n, int) for n in value)
+    ):
         raise DataError(f"its {name} must be integers")
     return value
 
@@ -115,7 +117,16 @@ def mod(node: Node, arrays: Arrays, budget: Budget) -> Array:
     return elementwise(f)(node, arrays, budget)
 
 
-OPTIONAL = {"Slice", "Squeeze", "Trilu", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"}
+OPTIONAL = {
+    "Dropout",
+    "Slice",
+    "Squeeze",
+    "Trilu",
+    "ReduceSum",
+    "ReduceProd",
+    "ReduceMax",
+    "ReduceMin",
+}
 
 
 def cast(node: Node, arrays: Arrays, budget: Budget) -> Array:
@@ -264,7 +275,8 @@ def constant_of_shape(node: Node, arrays: Arrays, budget: Budget) -> Array:
 def range_(node: Node, arrays: Arrays, budget: Budget) -> Array:
     start, limit, delta = (a.reshape(()).item() for a in arrays)
     budget.take([max(0, math.ceil((limit - start) / delta))])
-    return np.arange(start, limit, delta, arrays[0].dtype)
+    found: Array = np.arange(start, limit, delta).astype(arrays[0].dtype)
+    return found
 
 
 def trilu(node: Node, arrays: Arrays, budget: Budget) -> Array:
@@ -318,7 +330,7 @@ UFUNCS: Mapping[int, Mapping[str, Callable[..., Array]]] = {  # by their number 
 FOLDS: dict[str, Fold] = {
     **{op: elementwise(f, n) for n, table in UFUNCS.items() for op, f in table.items()},
     "Mod": mod,
-    "Identity": lambda node, arrays, budget: arrays[0],
+    **dict.fromkeys(["Identity", "Dropout"], lambda node, arrays, budget: arrays[0]),
     "Cast": cast,
     "Constant": value,
     "Shape": shape,

@@ -1,9 +1,9 @@
 """`phitodeep.io.from_onnx`: from an ONNX file to a model.
 
-The file is read by `reading.py`. `interpreting.py` and `operators.py` turn its nodes into steps,
-without rearrangements. The rules, one list for each kind of step, recognise the layers, and
-`placing.py` adds them. `as_layers` makes a tree of them. At last, `agreement.py` compares the model
-with the graph.
+The file is read by `reading.py`. `interpreting.py` turns its nodes into steps, without constants
+and rearrangements. Rules, one list for each kind of step, recognise the layers, and `placing.py`
+adds them. `as_layers` makes a tree of them. At last, `agreement.py` compares the model with the
+graph.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from itertools import chain, repeat
 import numpy as np
 
 from phitodeep.errors import DataError, PhitodeepError, locate
+from phitodeep.exchange.onnx import combining as combining
 from phitodeep.exchange.onnx import operators as operators
 from phitodeep.exchange.onnx import placing
+from phitodeep.exchange.onnx import rearranging as rearranging
+from phitodeep.exchange.onnx import rules_activations as activations
 from phitodeep.exchange.onnx import rules_attention as attention
 from phitodeep.exchange.onnx import rules_general as general
 from phitodeep.exchange.onnx import rules_images as images
+from phitodeep.exchange.onnx import rules_norms as norms
 from phitodeep.exchange.onnx import rules_rotary as rotary
 from phitodeep.exchange.onnx import rules_sequences as sequences
 from phitodeep.exchange.onnx.agreement import check_agreement
@@ -35,43 +39,41 @@ from phitodeep.types import Shape
 
 Rule = Callable[[Step], Plan | None]
 RULES: dict[str, list[Rule]] = {
-    **dict.fromkeys(general.SIMPLE, [general.simple]),
-    **dict.fromkeys(
-        ["LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "Gelu"], [general.with_settings]
-    ),
-    "Clip": [general.clip],
-    "PRelu": [general.prelu],
-    "Softmax": [general.softmax],
-    "LogSoftmax": [general.softmax],
-    "Where": [general.guarded_softplus],
+    **{op: [activations.simple] for op in activations.SIMPLE},
+    **{op: [activations.with_settings] for op in activations.WITH_SETTINGS},
+    "Clip": [activations.clip],
+    "PRelu": [norms.prelu],
+    "Softmax": [activations.softmax],
+    "LogSoftmax": [activations.softmax],
+    "Where": [activations.guarded_softplus],
     "MatMul": [attention.multi_head_attention, general.dense],
     "Add": [
         attention.multi_head_attention,
         general.dense,
-        general.written_norm,
+        norms.written_norm,
         sequences.position,
-        general.scale_and_shift,
+        norms.scale_and_shift,
         general.add,
     ],
-    "Sub": [general.scale_and_shift],
+    "Sub": [norms.scale_and_shift],
     "Mul": [
-        general.compound,
-        general.written_norm,
-        general.scale_and_shift,
+        activations.compound,
+        norms.written_norm,
+        norms.scale_and_shift,
         general.multiply,
     ],
     "Div": [
-        general.compound,
-        general.softsign,
-        general.written_norm,
-        general.scale_and_shift,
+        activations.compound,
+        activations.softsign,
+        norms.written_norm,
+        norms.scale_and_shift,
     ],
     "Neg": [],
-    "LayerNormalization": [general.layer_norm],
-    "RMSNormalization": [general.layer_norm],
-    "BatchNormalization": [general.channel_norm],
-    "InstanceNormalization": [general.channel_norm],
-    "GroupNormalization": [general.channel_norm],
+    "LayerNormalization": [norms.layer_norm],
+    "RMSNormalization": [norms.layer_norm],
+    "BatchNormalization": [norms.channel_norm],
+    "InstanceNormalization": [norms.channel_norm],
+    "GroupNormalization": [norms.channel_norm],
     "Embedding": [general.embedding],
     "Tokens": [general.tokens],
     "Product": [attention.dot_product_attention],
@@ -88,7 +90,7 @@ RULES: dict[str, list[Rule]] = {
     "ReduceMean": [images.global_avg_pool],
     "ReduceMax": [images.global_max_pool],
     "ReduceSum": [sequences.sum_of_directions],
-    **dict.fromkeys(sequences.CELLS, [sequences.recurrent]),
+    **{op: [sequences.recurrent] for op in sequences.CELLS},
 }
 BATCHES: Size = (2, 3, 5)
 STEPS: list[list[Size]] = [  # of axes with an unknown size, other than the batch
@@ -115,7 +117,7 @@ def from_onnx(path: str | os.PathLike[str]) -> Sequential:
     last. `model.input_shape` shows the result. An axis of unknown size, other than the batch, gets
     some size in `input_shape`; the model takes others too.
 
-    **Outputs.** A graph of a classifier may also return labels. The model returns the probabilities.
+    **Outputs.** A graph of a classifier may also return labels; the model returns probabilities.
 
     Nothing in the file is run, except that small graphs that were understood are evaluated once to
     compare their results with those of the model. An operator or a combination of operators that
@@ -196,9 +198,8 @@ class _Import:
             elif isinstance(value, Refused):
                 refused.append(value.error)
             elif value is None or not isinstance(value, View):
-                refused.append(
-                    DataError(f"the output {name!r} of {self.file.path} does not depend on its input.")
-                )
+                where = f"the output {name!r} of {self.file.path}"
+                refused.append(DataError(f"{where} does not depend on its input."))
         serious = [error for error in refused if not isinstance(error, LabelError)]
         if serious or (refused and not found):
             raise (serious or refused)[0]
@@ -212,7 +213,7 @@ class _Import:
         return view
 
     def _is_double(self, plans: dict[Step, Plan]) -> bool:
-        """Return whether the model is float64: its input is, or the embeddings of its tokens are."""
+        """Return whether the model is float64: its input is, or the vectors of its tokens are."""
         given = self.file.inputs[0].type
         tables = [step.array(1).dtype for step in plans if step.op == "Embedding"]
         return given == 11 or (given != 1 and np.dtype(np.float64) in tables)
@@ -239,8 +240,8 @@ def _plan(step: Step) -> Plan:
             if plan is not None:
                 return plan
     raise DataError(
-        f"{step.name}: no layer computes this operator here. Use operators of the layers that the "
-        "documentation of from_onnx lists."
+        f"{step.name}: no layer computes this operator here. Export the network with another "
+        "operator, or leave this part out."
     )
 
 

@@ -17,17 +17,16 @@ from phitodeep.exchange.onnx.axes import (
     size_of,
     times,
 )
+from phitodeep.exchange.onnx.combining import broadcast, product
 from phitodeep.exchange.onnx.folding import axis_of
 from phitodeep.exchange.onnx.interpreting import (
     Inputs,
     Interpreter,
     array,
-    broadcast,
     data,
     fixed_ints,
     handles,
     parameter,
-    product,
 )
 from phitodeep.exchange.onnx.reading import Node
 from phitodeep.exchange.onnx.values import Constant, LabelError, Refused, Value, View
@@ -166,7 +165,11 @@ def pad(it: Interpreter, node: Node, inputs: Inputs) -> Value:
 def resize(it: Interpreter, node: Node, inputs: Inputs) -> Value:
     x, scales, sizes = data(inputs), parameter(inputs, 2), parameter(inputs, 3)
     a, rank = node.attributes, len(x.groups)
-    if a.get("axes") or a.get("antialias") or a.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+    if (
+        a.get("axes")
+        or a.get("antialias")
+        or a.get("keep_aspect_ratio_policy", "stretch") != "stretch"
+    ):
         raise DataError("axes, antialias and aspect ratios are not supported")
     factors: list[int] = []
     for i, group in enumerate(x.groups):
@@ -301,13 +304,17 @@ def recurrent(it: Interpreter, node: Node, inputs: Inputs) -> list[Value | Refus
         raise DataError("peepholes, clip and input_forget are not supported")
     usual = {"RNN": ["Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
     given = [f.capitalize() for f in a.get("activations", usual[node.op] * directions)]
-    if given != usual[node.op] * directions or a.get("activation_alpha") or a.get("activation_beta"):
+    if (
+        given != usual[node.op] * directions
+        or a.get("activation_alpha")
+        or a.get("activation_beta")
+    ):
         raise DataError(f"the activations {given[:9]} are not supported")
     if node.op == "GRU" and not a.get("linear_before_reset"):
         raise DataError("only linear_before_reset=1, which PyTorch has too, is supported")
     both, units = new(same(directions)), new(same(H))
     T, N, _ = x.groups
-    weights = {"W": W, "R": R, "B": bias}
+    weights: dict[str, Any] = {"W": W, "R": R, "B": bias}
     return [
         it.step(node, node.op, [x], groups, last=last, both=both, units=units, **weights)
         for last, groups in ((False, [T, both, N, units]), (True, [both, N, units]))
@@ -379,7 +386,7 @@ def linear_classifier(it: Interpreter, node: Node, inputs: Inputs) -> list[Value
 def normalizer(it: Interpreter, node: Node, inputs: Inputs) -> Value:
     """Probabilities add up to 1 already."""
     x = data(inputs)
-    if node.attributes.get("norm") == "L1" and x.step.op == "Softmax":
-        if x.groups[-1] == x.step.settings["along"]:
-            return x
+    after = x.step.op == "Softmax" and x.groups[-1] == x.step.settings["along"]
+    if node.attributes.get("norm") == "L1" and after:
+        return x
     raise DataError("it is supported only after a softmax, where it changes nothing")

@@ -1,14 +1,14 @@
 """From steps to layers: where the values of the layers are, and in which order their axes are.
 
-A layer's output is a `Placed` value, whose `layout` names the axes of our array: the batch first, the
-features last. `Writer` adds layers, and Permute, Reshape and Flatten where a layer needs its axes in
-another order than the one in which they come.
+A layer's output is a `Placed` value, whose `layout` names the axes of our array: the batch first,
+the features last. `Writer` adds layers, and Permute, Reshape and Flatten where a layer needs its
+axes in another order than the one in which they come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -293,11 +293,11 @@ def applied(step: Step, x: View, layer: Layer, **weights: Array) -> Plan:
 
 
 def on_features(
-    x: View, along: Group, make: Callable[[], Layer], out: Group | None = None, **weights: Any
+    x: View, along: Group, make: Callable[[], Layer], weights: Mapping[str, Array]
 ) -> Plan:
     """Return the plan of a layer on the last axis, which `along` becomes.
 
-    The first axis of each array runs along these features. The output has `out` in their place.
+    The first axis of each array runs along these features.
     """
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
@@ -306,7 +306,6 @@ def on_features(
             name: a if order is None else np.ascontiguousarray(a[order])
             for name, a in weights.items()
         }
-        layout = p.layout if out is None else (*p.layout[:-1], out)
-        return w.layer(make(), p, layout, **arrays)
+        return w.layer(make(), p, p.layout, **arrays)
 
     return Plan((x,), write)

@@ -90,9 +90,7 @@ class File:
             self.constants[tensor.name] = self.array(tensor, f"the constant {tensor.name!r}")
         if len(graph.sparse_initializer):
             raise DataError(f"{self.path} has sparse constants: convert them to dense ones.")
-        self.inputs = [
-            self._input(i) for i in graph.input if i.name not in self.constants
-        ]
+        self.inputs = [self._input(i) for i in graph.input if i.name not in self.constants]
         self.outputs = [o.name for o in graph.output]
         self.nodes = [self._node(n) for n in graph.node]
         self._check_names()
@@ -246,5 +244,3 @@ class File:
                 return file.read(size)
         except OSError as error:
             raise DataError(f"{where} in {self.path}: {name} cannot be read: {error}.") from None
-
-

@@ -347,5 +347,3 @@ def dot_product_attention(step: Step) -> Plan | None:
         return w.layer_in(lead, layer, p, (*before, (*heads.heads, *step.groups[-1])))
 
     return Plan((source,), write)
-
-

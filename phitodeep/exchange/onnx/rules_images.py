@@ -77,7 +77,7 @@ def conv(step: Step) -> Plan:
     bias = {} if step.const(2) is None else {"b": step.array(2)}
     rank, groups = W.ndim - 2, s["group"]
     pad, zeros = padding(step)
-    settings = {"stride": short(s["strides"]), "padding": pad}
+    settings: dict[str, Any] = {"stride": short(s["strides"]), "padding": pad}
     settings |= {"dilation": short(s["dilations"])}
     settings |= {"bias": bool(bias)}
     kernel = short(s["kernel"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -116,7 +116,9 @@ def _time(c: Constant, x: View) -> Group | None:
 
 def _rope_of(cos: Constant, sin: Constant, steps: Sequence[int], d: int) -> Rope | None:
     """Return the angles of cos and sin (T, d / 2), or None if no Rope has them."""
-    if any(a.size != T * (d // 2) for c in (cos, sin) for a, T in zip(c.each(), steps, strict=True)):
+    if any(
+        a.size != T * (d // 2) for c in (cos, sin) for a, T in zip(c.each(), steps, strict=True)
+    ):
         return None
     arrays = [
         (c.reshape(T, -1), s.reshape(T, -1), T)
@@ -137,7 +139,9 @@ def _rope_of(cos: Constant, sin: Constant, steps: Sequence[int], d: int) -> Rope
     )
 
 
-def _candidates(cos: Constant, arrays: Sequence[tuple[Array, Array, int]], d: int) -> Iterator[Array]:
+def _candidates(
+    cos: Constant, arrays: Sequence[tuple[Array, Array, int]], d: int
+) -> Iterator[Array]:
     """Yield frequencies that may be the ones: those in the file, and those of the first angle."""
     for source in cos.sources:
         if source.size == d // 2:
@@ -155,7 +159,10 @@ def _ropes(w: Array, d: int, amplitude: float) -> Iterator[Rope]:
         return
     if amplitude == 1:
         exact = float(w[1] / w[0]) ** (-d / 2) if len(w) > 1 else 10000.0
-        for base, factor in ((_rounded(exact), _rounded(1 / float(w[0]))), (exact, 1 / float(w[0]))):
+        for base, factor in (
+            (_rounded(exact), _rounded(1 / float(w[0]))),
+            (exact, 1 / float(w[0])),
+        ):
             if 1 < base < 1e30:
                 yield Rope(base) if factor == 1 else LinearRope(factor, base)
     factors = (original(d, 10000.0) / w).tolist()
@@ -170,5 +177,6 @@ def _rounded(value: float) -> float:
 
 def _fits(rope: Rope, cos: Array, sin: Array, T: int, d: int) -> bool:
     """Return whether a Rope has these cosines and sines (T, d / 2)."""
-    wanted = rope.cos_and_sin(0, T, d, np.dtype(np.float64))  # type: ignore[arg-type]
+    double: Any = np.dtype(np.float64)
+    wanted = rope.cos_and_sin(0, T, d, double)
     return all(equal(a, b) for a, b in zip((cos, sin), wanted, strict=True))

@@ -1,4 +1,4 @@
-"""What a name in a graph stands for: a constant, a view of a step's output, or something refused."""
+"""What a name in a graph stands for: a constant, a view of a step's output, or an error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def constant(arrays: list[Array], sources: tuple[Array, ...] = ()) -> Constant:
 
 def _identical(a: Array, b: Array) -> bool:
     return a is b or (
-        a.dtype == b.dtype and a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
     )
 
 

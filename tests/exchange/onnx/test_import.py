@@ -1,4 +1,4 @@
-"""What `export_onnx` wrote comes back as the same network: from the graph alone, without metadata."""
+"""What `export_onnx` wrote comes back as the same network, from the graph alone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import inference
+from phitodeep import inference, models
 from phitodeep import layers as L
-from phitodeep import models
 from phitodeep.exchange.onnx.export import export_onnx
 from phitodeep.io import from_onnx
 from phitodeep.layers.base import Layer

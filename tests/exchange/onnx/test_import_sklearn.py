@@ -14,27 +14,21 @@ from phitodeep.io import from_onnx
 from phitodeep.layers import BatchNorm, Dense, Sigmoid, Softmax
 
 pytest.importorskip("onnx")
-pytest.importorskip("sklearn")
 skl2onnx = pytest.importorskip("skl2onnx")
 
-from sklearn.linear_model import (  # noqa: E402
-    Lasso,
-    LinearRegression,
-    LogisticRegression,
-    Ridge,
-)
-from sklearn.neural_network import MLPClassifier, MLPRegressor  # noqa: E402
-from sklearn.pipeline import make_pipeline  # noqa: E402
-from sklearn.preprocessing import (  # noqa: E402
-    Binarizer,
-    MaxAbsScaler,
-    MinMaxScaler,
-    RobustScaler,
-    StandardScaler,
-)
+linear = pytest.importorskip("sklearn.linear_model")
+neural = pytest.importorskip("sklearn.neural_network")
+pipeline = pytest.importorskip("sklearn.pipeline")
+scaling = pytest.importorskip("sklearn.preprocessing")
 
 PRECISION = 2e-6
-SCALERS = [None, StandardScaler, MinMaxScaler, RobustScaler, MaxAbsScaler]
+SCALERS = [
+    None,
+    scaling.StandardScaler,
+    scaling.MinMaxScaler,
+    scaling.RobustScaler,
+    scaling.MaxAbsScaler,
+]
 
 
 def written(estimator: Any, X: Any, path: Path, **options: Any) -> None:
@@ -49,7 +43,7 @@ def table(seed: int, classes: int) -> tuple[Any, Any]:
 
 
 def fitted(estimator: Any, scaler: Any, X: Any, y: Any) -> Any:
-    model = estimator if scaler is None else make_pipeline(scaler(), estimator)
+    model = estimator if scaler is None else pipeline.make_pipeline(scaler(), estimator)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a few epochs are enough here
         return model.fit(X, y)
@@ -62,11 +56,13 @@ def test_classifiers(kind: str, classes: int, zipmap: bool, tmp_path: Path) -> N
     for seed, scaler in enumerate(SCALERS):
         X, y = table(seed, classes)
         labels = np.array(["no", "yes", "maybe"])[y] if seed % 2 else y
-        estimator: Any = LogisticRegression()
+        estimator: Any = linear.LogisticRegression()
         if kind == "mlp":
             activation = ("relu", "tanh", "logistic", "identity", "relu")[seed]
             sizes = (5,) if seed % 2 else (4, 3)
-            estimator = MLPClassifier(sizes, activation=activation, max_iter=20, random_state=seed)
+            estimator = neural.MLPClassifier(
+                sizes, activation=activation, max_iter=20, random_state=seed
+            )
         model = fitted(estimator, scaler, X, labels)
         written(model, X, tmp_path / "a.onnx", zipmap=zipmap)
         found = from_onnx(tmp_path / "a.onnx")
@@ -81,10 +77,10 @@ def test_regressors(kind: str, tmp_path: Path) -> None:
         X, _ = table(seed, 2)
         y = X @ [1.0, 0.1, -2.0] + 1
         estimators = {
-            "mlp": MLPRegressor(hidden_layer_sizes=(5,), max_iter=20, random_state=seed),
-            "linear": LinearRegression(),
-            "ridge": Ridge(),
-            "lasso": Lasso(0.01),
+            "mlp": neural.MLPRegressor(hidden_layer_sizes=(5,), max_iter=20, random_state=seed),
+            "linear": linear.LinearRegression(),
+            "ridge": linear.Ridge(),
+            "lasso": linear.Lasso(0.01),
         }
         model = fitted(estimators[kind], scaler, X, y)
         written(model, X, tmp_path / "a.onnx")
@@ -95,15 +91,17 @@ def test_regressors(kind: str, tmp_path: Path) -> None:
 
 def test_several_targets(tmp_path: Path) -> None:
     X, _ = table(0, 2)
-    model = LinearRegression().fit(X, X[:, ::-1])
+    model = linear.LinearRegression().fit(X, X[:, ::-1])
     written(model, X, tmp_path / "a.onnx")
-    np.testing.assert_allclose(from_onnx(tmp_path / "a.onnx").predict(X), model.predict(X), atol=1e-5)
+    np.testing.assert_allclose(
+        from_onnx(tmp_path / "a.onnx").predict(X), model.predict(X), atol=1e-5
+    )
 
 
 def test_a_scaler_is_a_norm_that_does_not_learn(tmp_path: Path) -> None:
     X, y = table(1, 2)
     X = X + np.float32(1000)  # where x scale - offset scale would lose digits
-    model = fitted(LogisticRegression(), StandardScaler, X, y)
+    model = fitted(linear.LogisticRegression(), scaling.StandardScaler, X, y)
     written(model, X, tmp_path / "a.onnx")
     found = from_onnx(tmp_path / "a.onnx")
     norm, dense, _ = found.layers
@@ -121,7 +119,9 @@ def test_a_scaler_is_a_norm_that_does_not_learn(tmp_path: Path) -> None:
 
 def test_a_model_goes_on_learning(tmp_path: Path) -> None:
     X, y = table(2, 3)
-    model = fitted(MLPClassifier((4,), max_iter=5, random_state=0), StandardScaler, X, y)
+    model = fitted(
+        neural.MLPClassifier((4,), max_iter=5, random_state=0), scaling.StandardScaler, X, y
+    )
     written(model, X, tmp_path / "a.onnx")
     found = from_onnx(tmp_path / "a.onnx")
     found.setloss("categorical_cross_entropy")
@@ -131,7 +131,7 @@ def test_a_model_goes_on_learning(tmp_path: Path) -> None:
 
 def test_what_no_layer_computes_is_named(tmp_path: Path) -> None:
     X, y = table(3, 2)
-    model = fitted(LogisticRegression(), lambda: Binarizer(threshold=0.5), X, y)
+    model = fitted(linear.LogisticRegression(), lambda: scaling.Binarizer(threshold=0.5), X, y)
     written(model, X, tmp_path / "a.onnx")
-    with pytest.raises(DataError, match="Binarizer|Greater|Not"):
+    with pytest.raises(DataError, match=r"Binarizer|Greater|Not"):
         from_onnx(tmp_path / "a.onnx")

@@ -7,6 +7,7 @@ import io
 import random
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,9 @@ class Block(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        conv = lambda: nn.Conv2d(channels, channels, 3, padding=1, bias=False)  # noqa: E731
-        norm = lambda: nn.BatchNorm2d(channels)  # noqa: E731
-        self.inside = nn.Sequential(conv(), norm(), nn.ReLU(), conv(), norm())
+        first, last = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
+        norms = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+        self.inside = nn.Sequential(first, norms[0], nn.ReLU(), last, norms[1])
 
     def forward(self, x: Any) -> Any:
         return torch.relu(x + self.inside(x))
@@ -142,7 +143,7 @@ Net = tuple[Any, tuple[int, ...], bool]  # the module, a shape, and whether chan
 def mlp(rng: random.Random) -> Net:
     sizes = [rng.choice((2, 3, 5, 8)) for _ in range(rng.choice((2, 3, 4)))]
     layers: list[Any] = []
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b, bias=rng.random() < 0.8), rng.choice(ACTIVATIONS)()]
         layers += [nn.Dropout(0.5)] if rng.random() < 0.3 else []
         layers += [nn.LayerNorm(b)] if rng.random() < 0.4 else []
@@ -211,7 +212,11 @@ def test_random_modules(
         torch.manual_seed(seed)
         module, shape, first = make(random.Random(f"{make.__name__} {opset} {dynamo} {seed}"))
         module = randomised(module, seed)
-        X = torch.randint(0, 7, shape) if len(shape) == 2 and make is decoder else torch.randn(shape)
+        X = (
+            torch.randint(0, 7, shape)
+            if len(shape) == 2 and make is decoder
+            else torch.randn(shape)
+        )
         export(module, X, path, dynamo, opset)
         try:
             check(module, X, path, first)
@@ -221,7 +226,9 @@ def test_random_modules(
 
 
 def test_an_encoder_layer(tmp_path: Path) -> None:
-    module = randomised(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu"), 1)
+    module = randomised(
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu"), 1
+    )
     X = torch.randn(2, 5, 8)
     export(module, X, tmp_path / "a.onnx", True, 18)
     assert check(module, X, tmp_path / "a.onnx") == ["Residual", "LayerNorm"] * 2
