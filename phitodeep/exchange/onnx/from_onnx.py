@@ -103,8 +103,8 @@ STEPS: list[list[Size]] = [  # of axes with an unknown size, other than the batc
 def from_onnx(path: str | os.PathLike[str]) -> Sequential:
     """Return the model that an ONNX file describes, with its weights.
 
-        model = phitodeep.io.from_onnx("net.onnx")
-        model.predict(X)
+        model.export_onnx("net.onnx")
+        again = phitodeep.io.from_onnx("net.onnx")
 
     The file may come from any exporter, such as `Sequential.export_onnx`, `torch.onnx.export` or
     skl2onnx: the layers are recognised in the graph itself. The model is float64 if the graph takes

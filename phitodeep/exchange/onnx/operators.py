@@ -234,7 +234,7 @@ def layer_norm(it: Interpreter, node: Node, inputs: Inputs) -> list[Value | Refu
     axis = axis_of(node.attributes.get("axis", -1), len(x.groups))
     along = flat(x.groups[axis:])
     sizes = tuple(number(group, "what it normalises") for group in x.groups[axis:])
-    shift = np.zeros(sizes, gamma.dtype) if beta is None else beta.array("its bias")
+    shift = np.zeros(gamma.shape, gamma.dtype) if beta is None else beta.array("its bias")
     if gamma.shape != sizes or shift.shape != sizes:
         raise DataError(f"its parameters of shape {gamma.shape} do not fit the sizes {sizes}")
     eps = decimal(node.attributes.get("epsilon", 1e-5))

@@ -30,7 +30,7 @@ from phitodeep.io import from_onnx
 from phitodeep.model import Sequential
 
 onnx = pytest.importorskip("onnx")
-CASES = int(os.environ.get("PHITODEEP_ONNX_FUZZ", "3000"))
+CASES = int(os.environ.get("PHITODEEP_ONNX_FUZZ", "5000"))
 SECONDS = 5  # the most that one file may take
 SHM = Path("/dev/shm")  # files in memory, on Linux
 Maker = Callable[[], tuple[Sequential, tuple[int, ...]]]
