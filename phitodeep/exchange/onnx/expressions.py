@@ -6,11 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.axes import Group, expanded, flat
 from phitodeep.exchange.onnx.values import Constant, Step, View
 from phitodeep.types import Array
 
 MOST = 16  # operations of one expression
+MOST_FEATURES = 1 << 20  # for which a constant of the file is repeated
 TOLERANCE = 5e-7  # relative: a few roundings of float32
 
 
@@ -164,6 +166,8 @@ class Affine(NamedTuple):
     def filled(self, name: str, size: int, default: float) -> Array:
         """Return a part as an array of this size."""
         part = getattr(self, name)
+        if size > MOST_FEATURES and (part is None or part.values.size < size):
+            raise DataError(f"one number for each of {size} features would take too much memory")
         values = np.array([default]) if part is None else part.values
         return np.broadcast_to(values, (size,)).copy()
 

@@ -22,7 +22,7 @@ from phitodeep.exchange.onnx.axes import (
     positions,
     size_of,
 )
-from phitodeep.exchange.onnx.expressions import near, op, product, scalar
+from phitodeep.exchange.onnx.expressions import MOST_FEATURES, near, op, product, scalar
 from phitodeep.exchange.onnx.placing import Placed, Plan, Writer
 from phitodeep.exchange.onnx.rules_general import dense_parts
 from phitodeep.exchange.onnx.rules_rotary import rotation
@@ -63,6 +63,8 @@ def columns(view: View, dense: bool) -> Columns | None:
     if x is None or (dense and W is None) or not step.groups:
         return None
     axes = leaves(step.groups[-1])
+    if count(axes) > MOST_FEATURES:
+        return None
     places = np.arange(count(axes)).reshape([count((a,)) for a in axes])
     for take in reversed(takes):
         s, inner = take.settings, take.view()

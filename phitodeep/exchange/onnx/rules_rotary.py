@@ -94,7 +94,8 @@ def _half(view: View) -> tuple[View, int] | None:
     x, places = step.view(), step.settings["places"]
     n = count(x.groups[-1])
     for i in (0, 1):
-        if n % 2 == 0 and places == [list(range(i * n // 2, (i + 1) * n // 2))] * PROBES:
+        half = n % 2 == 0 and all(2 * len(p) == n for p in places)
+        if half and places == [list(range(i * n // 2, (i + 1) * n // 2))] * PROBES:
             return x, i
     return None
 

@@ -297,20 +297,39 @@ def test_constants_do_not_explode(name: str, tmp_path: Path) -> None:
     assert peak < 20 * path.stat().st_size + (1 << 26)
 
 
-@pytest.mark.parametrize("op", ["Mul", "Relu", "LayerNormalization", "Slice", "Gather", "Split"])
+@pytest.mark.parametrize(
+    "op", ["Mul", "Relu", "Attention", "RMS", "LayerNormalization", "Slice", "Gather", "Split"]
+)
 def test_sizes_that_no_array_has_take_no_memory(op: str, tmp_path: Path) -> None:
     huge = 1 << 45
     arrays = {"c": np.full(1, 2, np.float32), "i": np.array([0]), "e": np.array([huge - 1])}
     arrays["one"] = np.array([1])
-    nodes = {
+    nodes: dict[str, Any] = {
         "Mul": node("Mul", "x c"),
         "Relu": node("Relu", "x"),
         "LayerNormalization": node("LayerNormalization", "x c"),
         "Slice": node("Slice", "x i e one"),
+        "Attention": [
+            node("Transpose", "x", "t", perm=[0, 2, 1]),
+            node("MatMul", "x t", "s"),
+            node("Mul", "s root", "r"),
+            node("Softmax", "r", "p"),
+            node("MatMul", "p x"),
+        ],
+        "RMS": [
+            node("Mul", "x x", "a"),
+            node("ReduceMean", "a one", "b"),
+            node("Add", "b eps", "d"),
+            node("Sqrt", "d", "f"),
+            node("Div", "x f"),
+        ],
         "Gather": node("Gather", "x e", axis=1),
         "Split": node("Split", "x", "y z", axis=1, num_outputs=2),
     }
-    path = write(tmp_path / "a.onnx", [nodes[op]], [None, huge], arrays)
+    found = nodes[op] if isinstance(nodes[op], list) else [nodes[op]]
+    arrays |= {"eps": np.float32(1e-5), "root": np.float32(huge**-0.5)}
+    shape = [None, 4, huge] if op == "Attention" else [None, huge]
+    path = write(tmp_path / "a.onnx", found, shape, arrays)
     tracemalloc.start()
     try:
         if op in ("Relu", "Gather"):
