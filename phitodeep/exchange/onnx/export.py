@@ -61,22 +61,21 @@ def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int) -> None:
         )
     refuse_unknown(model)
     graph = written(model, opset)
-    target, *weights = files_of(model, target)
-    if not weights:
-        proto = message(model, graph)
-        check(proto)
-        with atomic_write(target) as file:
-            file.write(proto.SerializeToString())
-        return
     outside, offset = dict[str, int](), 0
     for name, a in graph.arrays.items():
         if a.nbytes > SMALL:
             outside[name], offset = offset, offset + a.nbytes
     check(message(model, graph, outside))
-    with atomic_write(target) as file, atomic_write(weights[0]) as data:
+    target, *others = files_of(model, target)
+    if not others:
+        with atomic_write(target) as file:
+            file.write(message(model, graph).SerializeToString())
+        return
+    (weights,) = others
+    with atomic_write(target) as file, atomic_write(weights) as data:
         for name in outside:
             data.write(np.ascontiguousarray(graph.arrays[name]).data)
-        file.write(message(model, graph, outside, weights[0].name).SerializeToString())
+        file.write(message(model, graph, outside, weights.name).SerializeToString())
 
 
 def files_of(model: Layer, path: Path) -> list[Path]:

@@ -43,7 +43,6 @@ import numpy as np
 from phitodeep.exchange.onnx.graph import (
     Form,
     Graph,
-    UnknownSizeError,
     Value,
     channels_first,
     rank,
@@ -214,9 +213,7 @@ def flatten(g: Graph, layer: Layer, x: Value) -> Value:
 
 
 def reshape(g: Graph, layer: Layer, x: Value) -> Value:
-    shape = [-1 if n is None else n for n in g.sizes(layer)[1]]
-    if shape.count(-1) > 1:
-        raise UnknownSizeError
+    shape = [-1 if n is None else n for n in g.sizes(layer)[1]]  # only where layer.shape has -1
     return g.node("Reshape", g.ordered(x), [0, *shape])
 
 

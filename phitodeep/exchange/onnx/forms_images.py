@@ -59,10 +59,8 @@ def both_ends(pads: list[tuple[int, int]]) -> list[int]:
 def conv(g: Graph, layer: Any, x: Value) -> Value:
     attributes = windows(g, layer, layer.kernel, layer.dilations)
     attributes |= {"dilations": layer.dilations, "group": layer.groups}
-    x, W = (
-        g.ordered(x, channels_first(rank(layer))),
-        g.param(layer, "W", lambda W: moved(W, -1, -2)),
-    )
+    W = g.param(layer, "W", lambda W: moved(W, -1, -2))
+    x = g.ordered(x, channels_first(rank(layer)))
     return g.node("Conv", x, W, *bias(g, layer), **attributes)
 
 
@@ -143,21 +141,18 @@ def padded(g: Graph, x: Value, pads: list[tuple[int, int]]) -> Value:
 
 
 def random_crop(g: Graph, layer: Any, x: Value) -> Value:
-    shape, size = layer.input_shape[:2], layer._window_size(layer.input_shape)
-    first = [
-        offset - p
-        for offset, p in zip(layer._max_offsets(layer.input_shape) // 2, layer.pads, strict=True)
-    ]
-    ends = [(int(a), int(a) + n) for a, n in zip(first, size, strict=True)]  # in the image
-    pads = [(max(-a, 0), max(b - n, 0)) for (a, b), n in zip(ends, shape, strict=True)]
+    pads, cuts = [(0, 0)], []
+    offsets = (layer._max_offsets(layer.input_shape) // 2).tolist()  # of the padded image
+    sides = zip(layer.input_shape, layer.pads, offsets, layer.window, strict=False)
+    for ours, (n, padding, offset, size) in enumerate(sides, 1):
+        start = offset - padding
+        before, after = max(-start, 0), max(start + size - n, 0)
+        pads.append((before, after))
+        if before + n + after > size:
+            cuts.append((start + before, start + before + size, x.axis(ours)))
     if any(map(any, pads)):
-        x = padded(g, x, [(0, 0), *pads, (0, 0)])
-    cut = [
-        (i, a + before, b + before)
-        for i, ((a, b), (before, after), n) in enumerate(zip(ends, pads, shape, strict=True), 1)
-        if (a + before, b + before) != (0, n + before + after)
-    ]
-    if not cut:
+        x = padded(g, x, [*pads, (0, 0)])
+    if not cuts:
         return x
-    axes, starts, stops = ([*column] for column in zip(*cut, strict=True))
-    return g.node("Slice", x, starts, stops, [x.axis(ours) for ours in axes])
+    starts, ends, axes = ([*column] for column in zip(*cuts, strict=True))
+    return g.node("Slice", x, starts, ends, axes)

@@ -265,6 +265,13 @@ def test_an_operator_is_used_from_the_version_that_has_it(
         assert (operator in used) == (opset >= since)
 
 
+def test_settings_that_predictions_do_not_need_are_kept(tmp_path: Path) -> None:
+    """ONNX's momentum is the weight of the running statistics, and ours that of the batch."""
+    proto = exported(built(BatchNorm(momentum=0.3, eps=0.2), shape=(3,)), tmp_path / "net.onnx")
+    found = {a.name: a.f for a in proto.graph.node[0].attribute}
+    assert found == {"momentum": pytest.approx(0.7), "epsilon": pytest.approx(0.2)}
+
+
 def test_the_default_is_opset_20(tmp_path: Path) -> None:
     built(Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx")
     proto = onnx.load(tmp_path / "net.onnx")
@@ -442,9 +449,10 @@ def test_a_wrong_form_is_found_before_anything_is_written(form: Any, tmp_path: P
 
 
 def test_exports_takes_a_class_of_layers() -> None:
-    for wrong in (Scale(), int, "Scale"):
+    wrong: list[Any] = [Scale(), int, "Scale"]
+    for kind in wrong:
         with pytest.raises(ArgumentTypeError, match="exports takes a class of layers"):
-            exports(wrong)  # type: ignore[arg-type]
+            exports(kind)
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from phitodeep.exchange.onnx.forms import exports
 from phitodeep.layers import (
     GELU,
     BatchNorm,
+    Chain,
     Conv1D,
     Dense,
     Embedding,
+    Flatten,
     GroupNorm,
     Lambda,
     Layer,
@@ -30,12 +33,20 @@ from phitodeep.layers import (
     LogSoftmax,
     MaxPool1D,
     MultiHeadAttention,
+    Parallel,
+    Permute,
+    PReLU,
     RandomCrop,
+    Reparameterize,
+    Reshape,
+    Residual,
     RMSNorm,
     RotaryEmbedding,
+    Select,
     Sigmoid,
     SiLU,
     SinusoidalEncoding,
+    SkipConcat,
     Softmax,
     Softplus,
     Tanh,
@@ -183,6 +194,49 @@ def test_late_positions(opset: int, tmp_path: Path) -> None:
             tmp_path / "net.onnx",
             opset,
         )
+
+
+# --- orders of axes -------------------------------------------------------------------------------
+
+BEHIND_IMAGES: list[Callable[[], Layer]] = [
+    *(PReLU, Softmax, LogSoftmax, LayerNorm, RMSNorm, BatchNorm, Flatten, Reparameterize),
+    *(layers.GlobalMaxPool, layers.GlobalAvgPool, layers.InstanceNorm),
+    *(lambda: Softmax(1), lambda: Softmax(-2), lambda: GroupNorm(2), lambda: Dense(3)),
+    *(lambda: Select([2, 0]), lambda: layers.ZeroPad2D(((0, 1), (2, 0))), lambda: RandomCrop(2)),
+    *(lambda: RandomCrop((2, 6), padding=(0, 2)), lambda: Reshape(-1, 2)),
+    *(lambda: Permute(2, 3, 1), lambda: Chain(Permute(3, 1, 2), Softmax(1), Permute(2, 3, 1))),
+    *(
+        lambda: Parallel(Tanh(), Dense(3)),
+        lambda: SkipConcat(Select([0])),
+        lambda: Residual(Tanh()),
+    ),
+]
+BEHIND_STEPS: list[Callable[[], Layer]] = [
+    *(PReLU, Softmax, LayerNorm, RMSNorm, BatchNorm, Reparameterize, SinusoidalEncoding),
+    *(layers.GlobalMaxPool, layers.GlobalAvgPool, layers.InstanceNorm, RotaryEmbedding),
+    *(lambda: Softmax(1), lambda: GroupNorm(2), lambda: Dense(3), lambda: Select([2, 0])),
+    lambda: Chain(Permute(2, 1), layers.GlobalMaxPool()),
+    *(lambda: Permute(2, 1), lambda: MultiHeadAttention(2), lambda: Conv1D(2, 2), Tanh),
+    *(lambda: layers.PositionalEmbedding(20), lambda: layers.TimeDistributed(Dense(2))),
+    *(lambda: Parallel(Tanh(), Conv1D(3, 1)), lambda: Residual(layers.GRU(4), Tanh())),
+]
+
+
+def behind(first: Callable[[], Layer], second: Callable[[], Layer]) -> Layer:
+    return Chain(first(), second())
+
+
+@pytest.mark.parametrize("opset", [17, 20, NEWEST])
+def test_layers_behind_others_that_move_the_axes(opset: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    for first, shape, makers in (
+        (lambda: layers.Conv2D(4, 2), (5, 4, 3), BEHIND_IMAGES),
+        (lambda: layers.LSTM(4), (5, 3), BEHIND_STEPS),
+        (lambda: layers.Bidirectional(layers.GRU(2)), (5, 3), BEHIND_STEPS),
+    ):
+        for make in makers:
+            layer = made(partial(behind, first, make), (2, *shape), np.float32)
+            check(layer, rng.standard_normal((2, *shape)).astype("f"), tmp_path / "net.onnx", opset)
 
 
 # --- random settings ------------------------------------------------------------------------------
