@@ -267,7 +267,7 @@ def channel_norm(it: Interpreter, node: Node, inputs: Inputs) -> list[Value | Re
         it.step(
             node, node.op, [x], x.groups,
             channels=x.groups[1], arrays=arrays, eps=decimal(a.get("epsilon", 1e-5)),
-            momentum=decimal(1 - a.get("momentum", 0.9)), count=a.get("num_groups", 1),
+            momentum=round(1 - decimal(a.get("momentum", 0.9)), 7), count=a.get("num_groups", 1),
         )
     ]  # fmt: skip
 

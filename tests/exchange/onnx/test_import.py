@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import phitodeep
 from phitodeep import inference, models
 from phitodeep import layers as L
+from phitodeep.exchange.onnx import export
 from phitodeep.exchange.onnx.export import export_onnx
 from phitodeep.io import from_onnx
 from phitodeep.layers.base import Layer
@@ -119,3 +121,34 @@ def test_random_networks_come_back(tmp_path: Path) -> None:
         except Exception as error:
             error.add_note(f"seed {seed}: {net.chain!r} on {net.X.shape}")
             raise
+
+
+def test_weights_in_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "LARGEST", 0)
+    monkeypatch.setattr(export, "SMALL", 16)
+    model = models.gpt(9, 12, layers=1, heads=2, dim=8).seed(3).build()
+    model.build((12,))
+    model.export_onnx(tmp_path / "a.onnx")
+    assert (tmp_path / "a.onnx.data").stat().st_size > 1000
+    X = np.random.default_rng(3).integers(0, 9, (2, 6))
+    assert_same(model.predict(X), from_onnx(tmp_path / "a.onnx").predict(X))
+
+
+def test_an_imported_model_can_do_all_that_others_can(tmp_path: Path) -> None:
+    model = models.gpt(9, 12, layers=1, heads=2, dim=8).seed(3).build()
+    model.build((12,))
+    model.export_onnx(tmp_path / "a.onnx")
+    again = from_onnx(tmp_path / "a.onnx")
+    X = np.random.default_rng(3).integers(0, 9, (4, 6))
+    again.setloss("softmax_cross_entropy")
+    before = again.predict(X)
+    again.train(X, X, epochs=2, verbose=0)
+    assert np.abs(again.predict(X) - before).max() > 1e-4
+    again.save(tmp_path / "a.safetensors")
+    loaded = phitodeep.load(tmp_path / "a.safetensors")
+    np.testing.assert_array_equal(loaded.predict(X), again.predict(X))
+    again.export_onnx(tmp_path / "b.onnx")
+    assert_same(again.predict(X), from_onnx(tmp_path / "b.onnx").predict(X))
+    assert again.generate(X[:1, :3], 4, temperature=0).shape[-1] >= 4
+    copied = again.copy()
+    np.testing.assert_array_equal(copied.predict(X), again.predict(X))
