@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,11 @@ import pytest
 from phitodeep.errors import DataError, MissingExtraError, PhitodeepError
 from phitodeep.exchange.onnx import agreement, rules_activations, rules_general
 from phitodeep.io import from_onnx
-from phitodeep.layers import BatchNorm, Conv2D, Dense, Permute, Reshape, Select
+from phitodeep.layers import BatchNorm, Conv2D, Dense, MultiHeadAttention, Permute, Reshape, Select
 from phitodeep.model import Sequential
 
 onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx.reference")
 helper = onnx.helper
 Arrays = dict[str, Any]
 
@@ -58,6 +59,7 @@ def floats(*shape: int) -> Any:
 
 # --- by name --------------------------------------------------------------------------------------
 
+BEYOND = {"i": np.array([-4])}
 LIMITS = {"a": np.float32(0), "b": np.float32(6)}
 EMPTY = onnx.GraphProto(name="empty")
 REFUSED: dict[str, tuple[list[Any], list[Any], Arrays, str]] = {
@@ -75,6 +77,25 @@ REFUSED: dict[str, tuple[list[Any], list[Any], Arrays, str]] = {
         {"c": np.float32(1.4), "one": np.float32(1), "half": np.float32(0.5)},
         "Add|Erf",
     ),
+    "a wrong cubic": (
+        [
+            node("Pow", "x three", "a"),
+            node("Mul", "a c", "b"),
+            node("Add", "x b", "d"),
+            node("Mul", "d k", "e"),
+            node("Tanh", "e", "f"),
+            node("Add", "f one", "g"),
+            node("Mul", "x g", "h"),
+            node("Mul", "h half", name="gelu"),
+        ],
+        [None, 3],
+        {
+            "three": np.float32(3), "c": np.float32(0.05), "one": np.float32(1),
+            "k": np.float32((2 / np.pi) ** 0.5), "half": np.float32(0.5),
+        },
+        "Add|Mul|Tanh|Pow",
+    ),
+    "an index out of range": ([node("Gather", "x i", axis=1)], [None, 3], BEYOND, "0 to 2"),
     "ReLU6": ([node("Clip", "x a b", name="six")], [None, 3], LIMITS, "six"),
     "another GRU": (
         [node("GRU", "x W R", hidden_size=4)],
@@ -246,6 +267,98 @@ def test_constants_that_scale_and_shift(tmp_path: Path) -> None:
     X = floats(2, 3, 2, 2)
     wanted = 1 - (X - arrays["m"]) / arrays["s"]
     np.testing.assert_allclose(model.predict(X), wanted, atol=1e-6)
+
+
+def evaluated(path: Path, X: Any) -> Any:
+    return onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": X})[0]
+
+
+def test_columns_of_channels_first(tmp_path: Path) -> None:
+    nodes = [
+        node("MaxPool", "x", "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", "p", "f"),
+        node("Gather", "f i", axis=1),
+    ]
+    path = write(tmp_path / "a.onnx", nodes, [None, 3, 4, 4], {"i": np.array([1, 11, 4])})
+    X = floats(2, 3, 4, 4)
+    found = from_onnx(path).predict(X.transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(found, evaluated(path, X))
+
+
+@pytest.mark.parametrize("counted", [0, 1])
+def test_a_mean_with_zeros_at_the_end(counted: int, tmp_path: Path) -> None:
+    pool = node(
+        "AveragePool", "x", kernel_shape=[2, 2], pads=[0, 0, 1, 1], count_include_pad=counted
+    )
+    path = write(tmp_path / "a.onnx", [pool], [None, 3, 4, 4], {}, opset=19)
+    X = floats(2, 3, 4, 4)
+    wanted = np.pad(X, ((0, 0), (0, 0), (0, 1), (0, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(wanted, (2, 2), (2, 3))
+    ones = np.lib.stride_tricks.sliding_window_view(
+        np.pad(np.ones((4, 4)), ((0, 1), (0, 1))), (2, 2)
+    )
+    total = windows.sum((-1, -2)) / (4 if counted else ones.sum((-1, -2)))
+    found = from_onnx(path).predict(X.transpose(0, 2, 3, 1))
+    np.testing.assert_allclose(found, total.transpose(0, 2, 3, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize("whole", [1, 2])
+def test_a_probability_and_its_rest(whole: int, tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x W", "z"),
+        node("Sigmoid", "z", "p"),
+        node("Sub", "c p", "q"),
+        node("Concat", "q p", axis=1),
+    ]
+    arrays = {"W": floats(3, 1), "c": np.float32(whole)}
+    path = write(tmp_path / "a.onnx", nodes, [None, 3], arrays)
+    model = from_onnx(path)
+    assert (type(model.layers[-1]).__name__ == "Softmax") == (whole == 1)
+    X = floats(4, 3)
+    np.testing.assert_allclose(model.predict(X), evaluated(path, X), atol=1e-6)
+
+
+def test_both_biases_of_an_lstm(tmp_path: Path) -> None:
+    arrays = {"W": floats(1, 16, 2), "R": floats(1, 16, 4), "B": floats(1, 32)}
+    nodes = [node("LSTM", "x W R B", "a", hidden_size=4), node("Squeeze", "a one")]
+    path = write(tmp_path / "a.onnx", nodes, [5, 3, 2], {**arrays, "one": np.array([1])})
+    X = floats(5, 3, 2)
+    found = from_onnx(path).predict(X.swapaxes(0, 1))
+    np.testing.assert_allclose(found.swapaxes(0, 1), evaluated(path, X), atol=1e-6)
+
+
+def attention(path: Path, change: Callable[[Any], Any], **settings: Any) -> Path:
+    """Write an attention, with some of its constants changed."""
+    model = Sequential(MultiHeadAttention(4, **settings), seed=1)
+    model.build((3, 8))
+    model.export_onnx(path)
+    proto = onnx.load(path)
+    changed = 0
+    for tensor in proto.graph.initializer:
+        a = onnx.numpy_helper.to_array(tensor)
+        new = change(a)
+        if new is not None:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.asarray(new, a.dtype), tensor.name))
+            changed += 1
+    assert changed
+    onnx.save(proto, path)
+    return path
+
+
+def test_attention_with_another_scale_is_refused(tmp_path: Path) -> None:
+    scale = np.float32(1 / np.sqrt(2))
+    path = attention(tmp_path / "a.onnx", lambda a: 0.5 if a.shape == () and a == scale else None)
+    with pytest.raises(DataError, match="no layer"):
+        from_onnx(path)
+
+
+def test_keys_for_queries_that_are_not_neighbours_are_refused(tmp_path: Path) -> None:
+    def apart(a: Any) -> Any:
+        return [0, 0, 1, 2, 2] if a.tolist() == [0, 0, 2, 1, 2] else None
+
+    path = attention(tmp_path / "a.onnx", apart, kv_heads=2)
+    with pytest.raises(DataError, match="no layer"):
+        from_onnx(path)
 
 
 # --- harm -----------------------------------------------------------------------------------------
