@@ -196,13 +196,14 @@ class File:
             kind = TensorProto.DataType.Name(tensor.data_type) if known else tensor.data_type
             return DataError(f"{where} in {self.path} has the type {kind}: {CONVERT}.")
         field, code = TYPES[tensor.data_type]
+        native = np.dtype(code).newbyteorder("=")
         dtype, shape = np.dtype(code), tuple(tensor.dims)
         if len(shape) > MOST_AXES or min(shape, default=0) < 0:
             raise DataError(f"{where} in {self.path} has the shape {shape[:MOST_AXES]}.")
         size = math.prod(shape)
         if tensor.data_location == tensor.EXTERNAL:
             data = self._outside(tensor, size * dtype.itemsize, where)
-            return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="))
+            return np.frombuffer(data, dtype).astype(native, copy=False).reshape(shape)
         values = tensor.raw_data if tensor.HasField("raw_data") else getattr(tensor, field)
         count = len(values) / (dtype.itemsize if tensor.HasField("raw_data") else 1)
         if count != size:
@@ -214,7 +215,7 @@ class File:
             found = np.frombuffer(values, np.uint8 if code == "|b1" else dtype)
         else:
             found = np.array(values, np.int64 if code == "|b1" else dtype)
-        return found.astype(dtype.newbyteorder("=")).reshape(shape)
+        return found.astype(native, copy=False).reshape(shape)
 
     def _outside(self, tensor: Any, size: int, where: str) -> bytes:
         """Return the bytes of a tensor that another file in the same folder holds."""
