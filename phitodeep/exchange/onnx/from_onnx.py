@@ -174,7 +174,7 @@ class _Import:
             for step in sorted(plans, key=lambda s: s.index):
                 w.at = step
                 plan = plans[step]
-                with _at(step):
+                with _Named(step):
                     w.placed[step] = plan.write(w, [w.placed[x.step] for x in plan.inputs])
             w.at = out.step
             end = _last(w, out, w.placed[out.step])
@@ -234,7 +234,7 @@ def _plans(end: Step) -> dict[Step, Plan]:
 
 def _plan(step: Step) -> Plan:
     """Return the plan of the first rule that recognises a step."""
-    with _at(step):
+    with _Named(step):
         for rule in RULES.get(step.op, []):
             plan = rule(step)
             if plan is not None:
@@ -245,7 +245,7 @@ def _plan(step: Step) -> Plan:
     )
 
 
-class _at:
+class _Named:
     """Adds the name of a step to errors that do not have it."""
 
     def __init__(self, step: Step) -> None:

@@ -135,3 +135,11 @@ def test_what_no_layer_computes_is_named(tmp_path: Path) -> None:
     written(model, X, tmp_path / "a.onnx")
     with pytest.raises(DataError, match=r"Binarizer|Greater|Not"):
         from_onnx(tmp_path / "a.onnx")
+
+
+def test_targets_that_skl2onnx_mixes_with_samples_are_refused(tmp_path: Path) -> None:
+    X, _ = table(4, 2)
+    model = fitted(neural.MLPRegressor(hidden_layer_sizes=(4,), max_iter=5), None, X, X[:, :2])
+    written(model, X, tmp_path / "a.onnx")
+    with pytest.raises(DataError, match="batch"):
+        from_onnx(tmp_path / "a.onnx")

@@ -307,3 +307,26 @@ def test_what_no_layer_computes_is_named(
     export(module.eval(), X, tmp_path / "a.onnx", False, 18, free=len(shape) > 1)
     with pytest.raises(DataError, match=named):
         from_onnx(tmp_path / "a.onnx")
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.parametrize("kind", ["decoder", "attention", "lstm"])
+def test_a_free_number_of_steps(kind: str, dynamo: bool, tmp_path: Path) -> None:
+    modules = {
+        "decoder": (Decoder(7, 12, 8), torch.randint(0, 7, (2, 5))),
+        "attention": (Attention(8, 2, causal=True), torch.randn(2, 5, 8)),
+        "lstm": (Outputs(nn.LSTM(3, 4, batch_first=True)), torch.randn(2, 5, 3)),
+    }
+    module, X = modules[kind]
+    module, path = randomised(module, 6), tmp_path / "a.onnx"
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        free: dict[str, Any] = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n", 1: "t"}}}
+        if dynamo:
+            shapes = ({0: torch.export.Dim("n"), 1: torch.export.Dim("t", max=12)},)
+            free = {"dynamic_shapes": shapes, "external_data": False, "verbose": False}
+        torch.onnx.export(module, (X,), path, dynamo=dynamo, opset_version=18, **free)
+    for steps in (5, 3):
+        check(module, X[:, :steps], path)
+    if kind == "decoder":
+        assert from_onnx(path).input_shape == (12,)
