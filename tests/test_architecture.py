@@ -27,6 +27,7 @@ FLOORS = {
     **dict.fromkeys(["data", "io", "teach", "text"], 5),
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
     **dict.fromkeys(["exchange", "exchange.torch", "lora"], 6),
+    "exchange.onnx.from_onnx": 8,  # it returns a Sequential
     "exchange.torch.reading": 8,  # it returns a Sequential
     **dict.fromkeys(["sequential", "builder", "model"], 7),
     **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),
@@ -68,6 +69,7 @@ OPTIONAL = {
     "matplotlib",
     "datasets",
     "IPython",
+    "google",  # protobuf, which onnx brings
     "numba",
     "huggingface_hub",
     "onnx",

@@ -6,12 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from phitodeep.exchange.onnx.from_onnx import from_onnx as from_onnx
     from phitodeep.exchange.torch.compare import compare_with_torch as compare_with_torch
     from phitodeep.exchange.torch.reading import from_torch as from_torch
     from phitodeep.exchange.torch.writing import to_torch as to_torch
 
 _HOME = {
     "compare_with_torch": "exchange.torch.compare",
+    "from_onnx": "exchange.onnx.from_onnx",
     "from_torch": "exchange.torch.reading",
     "to_torch": "exchange.torch.writing",
 }
