@@ -193,7 +193,7 @@ def test_threads_from_one_to_all_cores(suite, monkeypatch, cores, counts):
 @pytest.mark.parametrize(
     ("only", "parts", "workloads"),
     [
-        ([], 11, 6),
+        ([], 12, 6),
         (["busy"], 1, 6),
         (["busy", "W3"], 1, 1),
         (["W1", "W6"], 7, 2),
