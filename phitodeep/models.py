@@ -1,7 +1,13 @@
-"""Common models: functions that return a builder, which you may extend before `build()`."""
+"""Common models: functions that return a builder, which you may extend before `build()`.
+
+`from_pretrained` returns a trained model from a file instead.
+"""
 
 from __future__ import annotations
 
+import os
+
+from phitodeep.exchange.hub import pretrained
 from phitodeep.initialization import He, Initializer, Normal, Xavier
 from phitodeep.layers import (
     BatchNorm,
@@ -14,7 +20,7 @@ from phitodeep.layers import (
     TiedDense,
 )
 from phitodeep.loss import NegativeELBO
-from phitodeep.model import SequentialBuilder
+from phitodeep.model import Sequential, SequentialBuilder
 
 
 def mlp(
@@ -139,3 +145,38 @@ def vae(*sizes: int, latent: int, activation: str = "relu") -> SequentialBuilder
     decoder = mlp(latent, *reversed(sizes), activation=activation, initializer=Xavier()).layers
     builder = mlp(*sizes, 2 * latent, activation=activation, initializer=Xavier())
     return builder.skip_concat(Reparameterize(), *decoder).loss(NegativeELBO(latent))
+
+
+def from_pretrained(
+    folder_or_name: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    checkpoint: bool = False,
+    seed: int | None = None,
+) -> Sequential:
+    """Return a language model of the GPT-2 or the Llama family, in the format of Hugging Face.
+
+        model = from_pretrained("models/gpt2")                 # a folder on the disk
+        model = from_pretrained("openai-community/gpt2")       # a name on the hub
+
+    The folder has config.json, model.safetensors (or several files and their index) and perhaps
+    tokenizer.json, which becomes `model.tokenizer`. A folder on the disk is read offline, even if
+    its path looks like a name. A name on the hub is downloaded, once, by huggingface_hub.
+
+    revision      a branch, tag or commit on the hub; by default the newest
+    checkpoint    True: training keeps only the input of each block, and computes the rest again in
+                  the backward pass, for less memory and more time
+    seed          makes dropout reproducible
+
+    The model takes tokens (N, T) and returns scores (N, T, vocabulary) for the next token; its loss
+    is softmax cross-entropy. Its parameters are float32. Those that the files hold in the same form
+    are used where they are in the file, and are read when they are needed; training copies them.
+    So the files must not be changed while the model exists. See docs/huggingface.md for the memory,
+    and for what is not covered.
+
+    A folder that is damaged, or that describes something else, is refused with a DataError or an
+    ArgumentError before memory is allocated for the weights. Nothing in it is ever run.
+    """
+    return pretrained.from_pretrained(
+        folder_or_name, revision=revision, checkpoint=checkpoint, seed=seed
+    )

@@ -11,6 +11,7 @@ import numpy as np
 from phitodeep.checks import check_flag, check_number
 from phitodeep.errors import ArgumentError
 from phitodeep.kernels import kernel
+from phitodeep.kernels.blocks import in_blocks
 from phitodeep.optimization.base import Common, Optimizer
 from phitodeep.types import Array, Schedule
 
@@ -98,29 +99,34 @@ class Adam(Optimizer):
         self.eps = check_number(eps, f"{name} eps", above=0)
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
-        M, V, s = self.slot("M"), self.slot("V"), self.scratch()
+        M, V = self.slot("M"), self.slot("V")
         t = self.own["t"] = self.own["t"] + 1
         c = math.sqrt((1 - self.beta2) / (1 - self.beta2**t))
         rate = lr * (1 - self.beta1) / (1 - self.beta1**t) / c
-        adam(theta, g, M, V, s, self.beta1, self.beta2, rate, self.eps / c)
+        adam(theta, g, M, V, self.beta1, self.beta2, rate, self.eps / c)
 
 
 @kernel
 def adam(
-    theta: Array, g: Array, M: Array, V: Array, s: Array,
+    theta: Array, g: Array, M: Array, V: Array,
     beta1: float, beta2: float, rate: float, eps: float,
 ) -> None:  # fmt: skip
     """M <- beta1 M + g; V <- beta2 V + g^2; theta <- theta - rate M / (sqrt(V) + eps)."""
-    M *= beta1
-    M += g
-    np.square(g, out=s)
-    V *= beta2
-    V += s
-    np.sqrt(V, out=s)
-    s += eps
-    np.divide(M, s, out=s)
-    s *= rate
-    theta -= s
+
+    @in_blocks  # so that a large model needs no other vector of its size
+    def step(theta: Array, g: Array, M: Array, V: Array) -> None:
+        M *= beta1
+        M += g
+        s = np.square(g)
+        V *= beta2
+        V += s
+        np.sqrt(V, out=s)
+        s += eps
+        np.divide(M, s, out=s)
+        s *= rate
+        theta -= s
+
+    step(theta, g, M, V)
 
 
 class AdamW(Adam):
