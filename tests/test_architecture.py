@@ -25,7 +25,8 @@ FLOORS = {
     **dict.fromkeys(["optimization", "testing"], 4),
     **dict.fromkeys(["data", "io", "teach", "text"], 5),
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
-    **{"exchange": 6, "exchange.hub.pretrained": 8},  # which returns a Sequential
+    "exchange": 6,
+    "exchange.hub.pretrained": 8,  # it returns a Sequential
     **dict.fromkeys(["sequential", "builder", "model"], 7),
     **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),
 }

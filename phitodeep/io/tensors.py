@@ -105,9 +105,7 @@ class Tensors:
 
 
 @contextmanager
-def open_tensors(
-    path: str | os.PathLike[str], *, bfloat16: bool = False
-) -> Iterator[Tensors]:
+def open_tensors(path: str | os.PathLike[str], *, bfloat16: bool = False) -> Iterator[Tensors]:
     """Open a file of arrays; refuse one that is missing, damaged or not of this format.
 
     bfloat16    True: arrays of this type are accepted, for `Tensors.mapped`

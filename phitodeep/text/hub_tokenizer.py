@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,22 +17,39 @@ from phitodeep.types import Array
 class HubTokenizer(Configurable):
     """Encodes text as the content of a tokenizer.json says, by the `tokenizers` library.
 
-    json    the content of the file; truncation and padding in it are switched off
+    json      the content of the file; truncation and padding in it are switched off
+    around    None, or the special tokens before and after a text, "" for none, instead of those
+              that the file says
 
     `phitodeep.models.from_pretrained` creates it, and a model's file keeps it.
     """
 
-    def __init__(self, json: str) -> None:
+    def __init__(self, json: str, around: Sequence[str] | None = None) -> None:
         if not isinstance(json, str):
-            raise ArgumentTypeError(f"HubTokenizer takes the text of a tokenizer.json, got {json!r}.")
-        self.json = json
-        self._tokenizer = _parsed(json)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
+            raise ArgumentTypeError(
+                f"HubTokenizer takes the text of a tokenizer.json, got a {type(json).__name__}."
+            )
+        self.json, self.around = json, None if around is None else list(around)
+        with _refusing("the text is not a tokenizer.json"):
+            self._tokenizer = _library().Tokenizer.from_str(json)
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+        self._frame = None if around is None else self._numbers(self.around)
+
+    def _numbers(self, around: Any) -> tuple[list[int], list[int]]:
+        """Return the tokens before and after a text."""
+        if len(around) != 2 or not all(isinstance(token, str) for token in around):
+            raise ArgumentError(f"HubTokenizer around must be two texts, got {around!r}.")
+        numbers = [self._tokenizer.token_to_id(token) if token else None for token in around]
+        for token, number in zip(around, numbers, strict=True):
+            if token and number is None:
+                raise ArgumentError(f"the tokenizer has no token {token!r}.")
+        before, after = ([] if number is None else [number] for number in numbers)
+        return before, after
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens, with the special ones."""
+        """The number of tokens, including special ones."""
         size: int = self._tokenizer.get_vocab_size()
         return size
 
@@ -40,19 +59,23 @@ class HubTokenizer(Configurable):
     def encode(self, text: str, *, special: bool = True) -> Array:
         """Return the tokens (T,), int64, of a text.
 
-        special    True: with the special tokens that the tokenizer puts around a text, such as the
-                   first token of Llama's
+        special    True: put the tokenizer's special tokens around the text, such as the first token
+                   of Llama's
         """
         if not isinstance(text, str):
             raise ArgumentTypeError(f"encode takes a text, got {text!r}.")
-        return np.array(self._tokenizer.encode(text, add_special_tokens=special).ids, np.int64)
+        own = special and self._frame is None
+        with _refusing("the text cannot be encoded"):
+            tokens = self._tokenizer.encode(text, add_special_tokens=own).ids
+        before, after = self._frame if special and self._frame is not None else ([], [])
+        return np.array([*before, *tokens, *after], np.int64)
 
     def decode(self, tokens: Array | int, *, special: bool = False) -> str:
         """Return the text of tokens (T,) or of a single token.
 
-        Tokens that the vocabulary lacks have no text: a model's embedding may have more rows.
+        Tokens that the vocabulary lacks have no text: the embedding of a model may have more rows.
 
-        special    True: with the text of special tokens
+        special    True: include the text of special tokens
         """
         tokens = np.atleast_1d(as_tokens(tokens, "tokens"))
         if tokens.ndim != 1:
@@ -63,19 +86,31 @@ class HubTokenizer(Configurable):
         wrong = np.flatnonzero((tokens < 0) | (tokens >= 1 << 32))
         if len(wrong):
             i = int(wrong[0])
-            raise ArgumentError(f"tokens[{i}] is {tokens[i]}, which no tokenizer has.")
-        text: str = self._tokenizer.decode(tokens.tolist(), skip_special_tokens=not special)
+            raise ArgumentError(f"tokens[{i}] is {tokens[i]}: tokens go from 0 to 2^32 - 1.")
+        with _refusing("the tokens cannot be decoded"):
+            text: str = self._tokenizer.decode(tokens.tolist(), skip_special_tokens=not special)
         return text
 
 
-def _parsed(json: str) -> Any:
+def _library() -> Any:
     try:
         import tokenizers
     except ImportError:
         raise MissingExtraError.of("tokenizers", "hub", "tokenizer.json") from None
+    return tokenizers
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Turn an error of the library into an ArgumentError.
+
+    The library raises Exception itself, not a class derived from it. Where a damaged file makes its
+    code panic, it raises a class that cannot be imported, and that is not derived from Exception.
+    All other errors pass.
+    """
     try:
-        return tokenizers.Tokenizer.from_str(json)
-    except Exception as error:
-        if type(error) is not Exception:
-            raise
-        raise ArgumentError(f"the text is not a tokenizer.json: {error}.") from error
+        yield
+    except BaseException as error:
+        if type(error) is Exception or type(error).__name__ == "PanicException":
+            raise ArgumentError(f"{what}: {error}.") from error
+        raise

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from phitodeep.errors import DataError
 from phitodeep.exchange.hub import gpt2, llama
 from phitodeep.exchange.hub.family import Plan
 from phitodeep.exchange.hub.folder import find_folder, read_json

@@ -35,9 +35,7 @@ class Settings:
     def count(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
         return check_count(self.get(key, default), self._name(key), minimum=minimum)
 
-    def number(
-        self, key: str, default: float | None = None, *, above: float = -math.inf
-    ) -> float:
+    def number(self, key: str, default: float | None = None, *, above: float = -math.inf) -> float:
         return check_number(self.get(key, default), self._name(key), above=above)
 
     def rate(self, key: str, default: float) -> float:
@@ -49,6 +47,12 @@ class Settings:
 
     def option(self, key: str, options: Sequence[str], default: str | None = None) -> str:
         return check_option(self.get(key, default), self._name(key), options)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.get(key, default)
+        if not isinstance(value, str):
+            raise DataError(f"{self._name(key)} must be text, got {value!r}.")
+        return value
 
     def numbers(self, key: str, length: int) -> list[float]:
         """Return a list of this many numbers above 0."""
