@@ -4,12 +4,12 @@ Run `python tools/make_hub_references.py` with torch, transformers and tokenizer
 stored folders were created with torch 2.13.0+cpu and transformers 5.23.0. The tests need neither.
 
 gpt2/    float32 in one file, with a tied head, and a byte-level tokenizer
-llama/   bfloat16 in several files, with grouped queries, scaled rotary angles, an untied head, and a
-         tokenizer that puts <s> before a text
+llama/   bfloat16 in several files, with grouped queries, scaled rotary angles, an untied head, and
+         a tokenizer that puts <s> before a text
 
-Each folder also holds reference.npz: tokens (2, 12), the logits, the mean cross-entropy of predicting
-the tokens in reverse order, the gradient of the embedding, and the tokens that greedy generation
-appends to `prompt`, which is the text `text`.
+Each folder also holds reference.npz: tokens (2, 12), the logits, the mean cross-entropy of
+predicting the tokens in reverse order, the gradient of the embedding, and the tokens that greedy
+generation appends to `prompt`, which is the text `text`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,35 +17,21 @@ from phitodeep.types import Array
 class HubTokenizer(Configurable):
     """Encodes text as the content of a tokenizer.json says, by the `tokenizers` library.
 
-    json      the content of the file; truncation and padding in it are switched off
-    around    None, or the special tokens before and after a text, "" for none, instead of those
-              that the file says
+    json    the content of the file; truncation and padding in it are switched off
 
     `phitodeep.models.from_pretrained` creates it, and a model's file keeps it.
     """
 
-    def __init__(self, json: str, around: Sequence[str] | None = None) -> None:
+    def __init__(self, json: str) -> None:
         if not isinstance(json, str):
             raise ArgumentTypeError(
                 f"HubTokenizer takes the text of a tokenizer.json, got a {type(json).__name__}."
             )
-        self.json, self.around = json, None if around is None else list(around)
+        self.json = json
         with _refusing("the text is not a tokenizer.json"):
             self._tokenizer = _library().Tokenizer.from_str(json)
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
-        self._frame = None if around is None else self._numbers(self.around)
-
-    def _numbers(self, around: Any) -> tuple[list[int], list[int]]:
-        """Return the tokens before and after a text."""
-        if len(around) != 2 or not all(isinstance(token, str) for token in around):
-            raise ArgumentError(f"HubTokenizer around must be two texts, got {around!r}.")
-        numbers = [self._tokenizer.token_to_id(token) if token else None for token in around]
-        for token, number in zip(around, numbers, strict=True):
-            if token and number is None:
-                raise ArgumentError(f"the tokenizer has no token {token!r}.")
-        before, after = ([] if number is None else [number] for number in numbers)
-        return before, after
 
     @property
     def vocab_size(self) -> int:
@@ -64,11 +50,9 @@ class HubTokenizer(Configurable):
         """
         if not isinstance(text, str):
             raise ArgumentTypeError(f"encode takes a text, got {text!r}.")
-        own = special and self._frame is None
         with _refusing("the text cannot be encoded"):
-            tokens = self._tokenizer.encode(text, add_special_tokens=own).ids
-        before, after = self._frame if special and self._frame is not None else ([], [])
-        return np.array([*before, *tokens, *after], np.int64)
+            tokens = self._tokenizer.encode(text, add_special_tokens=special).ids
+        return np.array(tokens, np.int64)
 
     def decode(self, tokens: Array | int, *, special: bool = False) -> str:
         """Return the text of tokens (T,) or of a single token.

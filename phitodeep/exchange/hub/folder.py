@@ -13,7 +13,7 @@ from phitodeep.io.json_text import parsed
 
 NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)  # organisation/name
 WANTED = [  # all that is downloaded
-    *("config.json", "tokenizer.json", "tokenizer_config.json"),
+    *("config.json", "tokenizer.json"),
     *("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"),
 ]
 
@@ -25,6 +25,8 @@ def find_folder(folder_or_name: str | os.PathLike[str], revision: str | None) ->
         if revision is not None:
             raise ArgumentError(f"{folder} is a folder, but revision= is for names on the hub.")
         return folder
+    if folder.is_file():
+        raise DataError(f"{folder} is a file: phitodeep.load reads what `model.save` wrote.")
     if not isinstance(folder_or_name, str) or not NAME.fullmatch(folder_or_name):
         raise DataError(
             f"{folder} is not a folder with a model. A model on the hub has a name such as "
@@ -40,9 +42,12 @@ def _download(name: str, revision: str | None) -> Path:
     except ImportError:
         purpose = f"{name} is not a folder, and reading a model from the hub"
         raise MissingExtraError.of("huggingface_hub", "hub", purpose) from None
+    known = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    theirs = [kind for kind in known if issubclass(kind, Exception)]
+    failures: tuple[type[Exception], ...] = (OSError, ValueError, *theirs)
     try:
         found = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=WANTED)
-    except (OSError, ValueError, errors.HfHubHTTPError) as error:
+    except failures as error:
         raise DataError(
             f"cannot get {name} from the hub: {type(error).__name__}: {error} Remedy: connect to "
             "the internet, and check the name and the revision; private models need `hf auth "

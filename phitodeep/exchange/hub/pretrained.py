@@ -6,14 +6,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from phitodeep.errors import PhitodeepError
 from phitodeep.exchange.hub import gpt2, llama
 from phitodeep.exchange.hub.family import Plan
-from phitodeep.exchange.hub.folder import find_folder, read_json
+from phitodeep.exchange.hub.folder import find_folder, read_json, read_text
 from phitodeep.exchange.hub.settings import Settings
-from phitodeep.exchange.hub.tokenizer import read_tokenizer
 from phitodeep.exchange.hub.weights import Checkpoint
 from phitodeep.layers.random import shapes_only
 from phitodeep.sequential import Sequential
+from phitodeep.text.hub_tokenizer import HubTokenizer
 
 FAMILIES: dict[str, Callable[[Settings], Plan]] = {
     "gpt2": gpt2.plan,
@@ -52,3 +53,19 @@ def read_plan(folder: Path) -> Plan:
     config = Settings(read_json(path), str(path))
     config.require(quantization_config=None)
     return FAMILIES[config.option("model_type", list(FAMILIES))](config)
+
+
+def read_tokenizer(folder: Path) -> HubTokenizer | None:
+    """Return the tokenizer of a folder, or None if it has no tokenizer.json.
+
+    The special tokens around a text are those that tokenizer.json says, as in transformers.
+    """
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        return None
+    text = read_text(path)
+    try:
+        return HubTokenizer(text)
+    except PhitodeepError as error:
+        error.at(str(path))
+        raise

@@ -48,12 +48,6 @@ class Settings:
     def option(self, key: str, options: Sequence[str], default: str | None = None) -> str:
         return check_option(self.get(key, default), self._name(key), options)
 
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self.get(key, default)
-        if not isinstance(value, str):
-            raise DataError(f"{self._name(key)} must be text, got {value!r}.")
-        return value
-
     def numbers(self, key: str, length: int) -> list[float]:
         """Return a list of this many numbers above 0."""
         values = check_list(self.get(key), self._name(key))

@@ -157,7 +157,10 @@ def test_llama_is_loaded_with_one_copy_of_its_weights(tmp_path: Path) -> None:
 
 def test_what_is_not_aligned_is_copied(tmp_path: Path) -> None:
     """Old writers did not align the arrays."""
-    path, header = tmp_path / "a.safetensors", b'{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+    path, header = (
+        tmp_path / "a.safetensors",
+        b'{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}',
+    )
     header += b" " * (1 - len(header) % 2)
     content = np.array([1.5, -2.0], "<f4").tobytes()
     path.write_bytes(len(header).to_bytes(8, "little") + header + content)
@@ -180,7 +183,10 @@ def test_a_file_that_changes_while_it_is_opened_is_refused(folder: Path) -> None
 
 
 def test_bfloat16_needs_to_be_asked_for(tmp_path: Path) -> None:
-    path, header = tmp_path / "a.safetensors", b'{"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
+    path, header = (
+        tmp_path / "a.safetensors",
+        b'{"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}',
+    )
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\x80\x3f\x00\xc0")
     with pytest.raises(DataError, match="BF16, which NumPy does not have"), open_tensors(path):
         pass
