@@ -14,13 +14,18 @@ from phitodeep.layers import (
     Chain,
     Conv2D,
     Embedding,
+    MultiHeadAttention,
     PositionalEmbedding,
     ReLU,
     Reparameterize,
+    Residual,
+    RMSNorm,
+    SwiGLU,
     TiedDense,
 )
 from phitodeep.loss import NegativeELBO
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.rotary import Rope
 
 
 def mlp(
@@ -119,6 +124,42 @@ def gpt(
     return builder.dense(vocab_size, initializer=Normal(0.02), bias=False)
 
 
+def llama(
+    vocab_size: int,
+    context: int,
+    *,
+    layers: int = 4,
+    heads: int = 4,
+    kv_heads: int | None = None,
+    dim: int = 128,
+    hidden: int | None = None,
+    rope: bool | Rope = True,
+    dropout: float = 0.0,
+    tied: bool = True,
+) -> SequentialBuilder:
+    """A decoder as in Llama: rotary positions, RMSNorm, grouped queries, and SwiGLU networks.
+
+    hidden    units of each network; by default 8/3 of `dim`, rounded up to a multiple of 8, which
+              gives it as many parameters as GPT's network of 4 `dim` units has
+
+    Sources: Touvron et al. 2023, arXiv:2302.13971, sec. 2.2; kv_heads: arXiv:2307.09288, sec. 2.2.
+    """
+    hidden = -(-dim // 3) * 8 if hidden is None else hidden
+    embedding = Embedding(vocab_size, dim, initializer=Normal(0.02))
+    builder = SequentialBuilder(context).add(embedding)
+    for _ in range(layers):
+        attention = MultiHeadAttention(
+            heads, causal=True, kv_heads=kv_heads, rope=rope, dropout=dropout, bias=False
+        )
+        builder = builder.add(
+            Chain(Residual(RMSNorm(), attention), Residual(RMSNorm(), SwiGLU(hidden)))
+        )
+    builder = builder.rms_norm()
+    if tied:
+        return builder.add(TiedDense(embedding))
+    return builder.dense(vocab_size, initializer=Normal(0.02), bias=False)
+
+
 def autoencoder(*sizes: int, activation: str = "relu") -> SequentialBuilder:
     """An encoder of dense layers down to the last size, then a decoder back to the first."""
     encoder = mlp(*sizes, activation=activation).layers
@@ -156,12 +197,10 @@ def from_pretrained(
 ) -> Sequential:
     """Return a language model of the GPT-2 or the Llama family, in the format of Hugging Face.
 
-        model = from_pretrained("models/gpt2")                 # a folder on the disk
-        model = from_pretrained("openai-community/gpt2")       # a name on the hub
-
-    The folder has config.json, model.safetensors (or several files and their index) and perhaps
-    tokenizer.json, which becomes `model.tokenizer`. A folder on the disk is read offline, even if
-    its path looks like a name. A name on the hub is downloaded, once, by huggingface_hub.
+    `from_pretrained("openai-community/gpt2")` downloads this model from the hub, unless there is a
+    folder with this path: then it reads the folder, offline. A folder has config.json,
+    model.safetensors (or several files and their index) and perhaps tokenizer.json, which becomes
+    `model.tokenizer`. Downloads are kept by huggingface_hub and happen only once.
 
     revision      a branch, tag or commit on the hub; by default the newest
     checkpoint    True: training keeps only the input of each block, and computes the rest again in

@@ -21,6 +21,7 @@ LIBRARIES = {  # the library without which a feature is refused
     "lbfgs": "scipy",
     "fast": "numba",
     "tensorboard": "tensorboardX",
+    "hub": "tokenizers",
 }
 
 

@@ -86,9 +86,9 @@ def test_refusals() -> None:
     with pytest.raises(ArgumentError, match="high must be > 4"):
         Llama3Rope(low=4.0, high=4.0)
     with pytest.raises(ArgumentTypeError, match=r"got 'yes'"):
-        check_rope("yes", "x")  # type: ignore[arg-type]
+        check_rope("yes", "x")
     with pytest.raises(ArgumentTypeError, match=r"write Rope\(\)"):
-        MultiHeadAttention(2, rope=Rope)  # type: ignore[arg-type]
+        MultiHeadAttention(2, rope=Rope)
 
 
 # --- against transformers -------------------------------------------------------------------------

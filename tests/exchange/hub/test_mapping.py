@@ -34,7 +34,7 @@ def is_mapped(a: Array) -> bool:
     while isinstance(a, np.ndarray):
         if isinstance(a.base, mmap.mmap):
             return True
-        a = a.base  # type: ignore[assignment]
+        a = a.base
     return False
 
 
@@ -102,7 +102,7 @@ def test_what_changes_the_model_does_not_change_the_file(use: object, folder: Pa
     path = folder / "model.safetensors"
     before, model = path.read_bytes(), from_pretrained(folder)
     weights = model.get_weights()
-    use(model, folder)  # type: ignore[operator]
+    use(model, folder)
     assert path.read_bytes() == before
     changed = model.get_weights()
     assert use is cast or any(not np.array_equal(weights[key], changed[key]) for key in weights)
@@ -118,7 +118,7 @@ def test_saving_over_the_file(folder: Path) -> None:
 def test_copies_are_independent_of_the_file(copied: object, folder: Path) -> None:
     model = from_pretrained(folder)
     wanted = model.predict(TOKENS)
-    twin = copied(model)  # type: ignore[operator]
+    twin = copied(model)
     assert not any(is_mapped(a) for _, layer in twin.walk() for a in layer.params.values())
     np.testing.assert_array_equal(twin.predict(TOKENS), wanted)
 

@@ -181,7 +181,7 @@ def test_refusals_that_ask_nobody(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="NUL"):
         from_pretrained("a\0/b")
     with pytest.raises(ArgumentTypeError, match="must be text or a Path"):
-        from_pretrained(3)  # type: ignore[arg-type]
+        from_pretrained(3)
     with pytest.raises(ArgumentError, match="revision= is for names on the hub"):
         from_pretrained(written(tmp_path, GPT2), revision="main")
     path = tmp_path / "model.safetensors"

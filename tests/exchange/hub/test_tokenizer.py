@@ -84,9 +84,9 @@ def test_refusals() -> None:
         with pytest.raises(ArgumentError, match=r"the text is not a tokenizer\.json"):
             HubTokenizer(json_text)
     with pytest.raises(ArgumentTypeError, match="got a int"):
-        HubTokenizer(3)  # type: ignore[arg-type]
+        HubTokenizer(3)
     with pytest.raises(ArgumentTypeError, match="encode takes a text"):
-        WITH.encode(3)  # type: ignore[arg-type]
+        WITH.encode(3)
     with pytest.raises(ShapeError, match="decode each row"):
         WITH.decode(np.zeros((2, 2), int))
     for token in (-1, 1 << 32):
