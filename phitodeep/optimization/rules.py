@@ -11,9 +11,10 @@ import numpy as np
 from phitodeep.checks import check_flag, check_number
 from phitodeep.errors import ArgumentError
 from phitodeep.kernels import kernel
-from phitodeep.kernels.blocks import in_blocks
 from phitodeep.optimization.base import Common, Optimizer
 from phitodeep.types import Array, Schedule
+
+BLOCK = 1 << 16  # parameters: their vectors stay in the processor's cache
 
 
 class SGD(Optimizer):
@@ -112,21 +113,19 @@ def adam(
     beta1: float, beta2: float, rate: float, eps: float,
 ) -> None:  # fmt: skip
     """M <- beta1 M + g; V <- beta2 V + g^2; theta <- theta - rate M / (sqrt(V) + eps)."""
-
-    @in_blocks  # so that a large model needs no other vector of its size
-    def step(theta: Array, g: Array, M: Array, V: Array) -> None:
-        M *= beta1
-        M += g
-        s = np.square(g)
-        V *= beta2
-        V += s
-        np.sqrt(V, out=s)
+    for i in range(0, theta.size, BLOCK):  # a large model needs no other vector of its size
+        block = slice(i, i + BLOCK)
+        d, m, v = g[block], M[block], V[block]
+        m *= beta1
+        m += d
+        s = np.square(d)
+        v *= beta2
+        v += s
+        np.sqrt(v, out=s)
         s += eps
-        np.divide(M, s, out=s)
+        np.divide(m, s, out=s)
         s *= rate
-        theta -= s
-
-    step(theta, g, M, V)
+        theta[block] -= s
 
 
 class AdamW(Adam):
