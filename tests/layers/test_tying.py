@@ -169,11 +169,13 @@ class Looks(Callback):
         self.gradients.append(model.gradients())
 
 
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_a_training_step_has_one_array_for_the_gradient(
-    checkpoint: bool, rng: np.random.Generator
+    checkpoint: bool, parts: int, rng: np.random.Generator, cut: Callable[[int], None]
 ) -> None:
     model, (X, y) = tied_model(), batch(rng)
+    cut(parts)
     model.checkpoint = checkpoint
     twin, looks = model.copy(), Looks()
     twin.backward(twin.loss.loss_gradient(twin.forward(X), y))
@@ -184,6 +186,31 @@ def test_a_training_step_has_one_array_for_the_gradient(
     before, total = uses(model)[0].W.copy(), model.gradients()["0.W"]
     model.optimizer.step(model.layers)
     np.testing.assert_allclose(uses(model)[0].W, before - RATE * total, rtol=1e-12)
+
+
+def test_a_product_that_no_step_used_does_not_count(rng: np.random.Generator) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    twin = model.copy()
+    model.train(X, y, epochs=0, verbose=0)
+    head = uses(model)[1]
+    with calling(reuse=True, step=0):
+        model.backward(model.loss.loss_gradient(model.forward(X), y))
+    assert "W" in head._frame.products
+    for each in (model, twin):
+        each.backward(each.loss.loss_gradient(each.forward(X), y))
+        each.optimizer.step(each.layers)
+    assert_same(model.get_weights(), twin.get_weights(), rtol=1e-12)
+
+
+def test_a_frozen_embedding_leaves_no_product(rng: np.random.Generator) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    model.train(X, y, epochs=1, verbose=0)
+    embedding, head = uses(model)
+    embedding.trainable = False
+    before = embedding.W.copy()
+    model.train(X, y, epochs=1, verbose=0)
+    assert not head._frame.products
+    np.testing.assert_array_equal(embedding.W, before)
 
 
 @pytest.mark.parametrize("parts", [1, 2])

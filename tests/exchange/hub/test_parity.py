@@ -263,6 +263,18 @@ def test_a_checkpoint_without_a_head(family: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(ours.predict(X), wanted.detach().numpy(), **NEAR)
 
 
+@pytest.mark.parametrize("kind", ["yarn", "longrope", "llama3"])
+def test_the_first_context_may_be_written_outside(kind: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    saved(theirs("Llama", rng, head_dim=8, rope_parameters=rope(rng, 8, kind)), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["original_max_position_embeddings"] = 7
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again = transformers.LlamaForCausalLM.from_pretrained(tmp_path).eval()
+    assert again.config.rope_parameters["original_max_position_embeddings"] == 7
+    assert_same_logits(from_pretrained(tmp_path), again, rng)
+
+
 def test_mistral_without_a_sliding_window(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     torch.manual_seed(4)
