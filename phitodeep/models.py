@@ -1,20 +1,31 @@
-"""Common models: functions that return a builder, which you may extend before `build()`."""
+"""Common models: functions that return a builder, which you may extend before `build()`.
+
+`from_pretrained` returns a trained model from a file instead.
+"""
 
 from __future__ import annotations
 
+import os
+
+from phitodeep.exchange.hub import pretrained
 from phitodeep.initialization import He, Initializer, Normal, Xavier
 from phitodeep.layers import (
     BatchNorm,
     Chain,
     Conv2D,
     Embedding,
+    MultiHeadAttention,
     PositionalEmbedding,
     ReLU,
     Reparameterize,
+    Residual,
+    RMSNorm,
+    SwiGLU,
     TiedDense,
 )
 from phitodeep.loss import NegativeELBO
-from phitodeep.model import SequentialBuilder
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.rotary import Rope
 
 
 def mlp(
@@ -113,6 +124,42 @@ def gpt(
     return builder.dense(vocab_size, initializer=Normal(0.02), bias=False)
 
 
+def llama(
+    vocab_size: int,
+    context: int,
+    *,
+    layers: int = 4,
+    heads: int = 4,
+    kv_heads: int | None = None,
+    dim: int = 128,
+    hidden: int | None = None,
+    rope: bool | Rope = True,
+    dropout: float = 0.0,
+    tied: bool = True,
+) -> SequentialBuilder:
+    """A decoder as in Llama: rotary positions, RMSNorm, grouped queries, and SwiGLU networks.
+
+    hidden    units of each network; by default 8/3 of `dim`, rounded up to a multiple of 8, which
+              gives it as many parameters as GPT's network of 4 `dim` units has
+
+    Sources: Touvron et al. 2023, arXiv:2302.13971, sec. 2.2; kv_heads: arXiv:2307.09288, sec. 2.2.
+    """
+    hidden = -(-dim // 3) * 8 if hidden is None else hidden
+    embedding = Embedding(vocab_size, dim, initializer=Normal(0.02))
+    builder = SequentialBuilder(context).add(embedding)
+    for _ in range(layers):
+        attention = MultiHeadAttention(
+            heads, causal=True, kv_heads=kv_heads, rope=rope, dropout=dropout, bias=False
+        )
+        builder = builder.add(
+            Chain(Residual(RMSNorm(), attention), Residual(RMSNorm(), SwiGLU(hidden)))
+        )
+    builder = builder.rms_norm()
+    if tied:
+        return builder.add(TiedDense(embedding))
+    return builder.dense(vocab_size, initializer=Normal(0.02), bias=False)
+
+
 def autoencoder(*sizes: int, activation: str = "relu") -> SequentialBuilder:
     """An encoder of dense layers down to the last size, then a decoder back to the first."""
     encoder = mlp(*sizes, activation=activation).layers
@@ -139,3 +186,36 @@ def vae(*sizes: int, latent: int, activation: str = "relu") -> SequentialBuilder
     decoder = mlp(latent, *reversed(sizes), activation=activation, initializer=Xavier()).layers
     builder = mlp(*sizes, 2 * latent, activation=activation, initializer=Xavier())
     return builder.skip_concat(Reparameterize(), *decoder).loss(NegativeELBO(latent))
+
+
+def from_pretrained(
+    folder_or_name: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    checkpoint: bool = False,
+    seed: int | None = None,
+) -> Sequential:
+    """Return a language model of the GPT-2 or the Llama family, in the format of Hugging Face.
+
+    `from_pretrained("openai-community/gpt2")` downloads this model from the hub, unless there is a
+    folder with this path: then it reads the folder, offline. A folder has config.json,
+    model.safetensors (or several files and their index) and perhaps tokenizer.json, which becomes
+    `model.tokenizer`. Downloads are kept by huggingface_hub and happen only once.
+
+    revision      a branch, tag or commit on the hub; by default the newest
+    checkpoint    True: training keeps only the input of each block, and computes the rest again in
+                  the backward pass, for less memory and more time
+    seed          makes dropout reproducible
+
+    The model takes tokens (N, T) and returns scores (N, T, vocabulary) for the next token; its loss
+    is softmax cross-entropy. Its parameters are float32. Those that the files hold in the same form
+    are used where they are in the file, and are read when they are needed; training copies them.
+    So the files must not be changed while the model exists. See docs/huggingface.md for the memory,
+    and for what is not covered.
+
+    A folder that is damaged, or that describes something else, is refused with a DataError or an
+    ArgumentError before memory is allocated for the weights. Nothing in it is ever run.
+    """
+    return pretrained.from_pretrained(
+        folder_or_name, revision=revision, checkpoint=checkpoint, seed=seed
+    )

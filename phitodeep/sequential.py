@@ -540,8 +540,10 @@ class Sequential(Inspectable, Adaptable):
         seed: int | None = None,
         stop: int | Sequence[int] | None = None,
         cache: bool | None = None,
-    ) -> Array:
+    ) -> Any:
         """Return tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and its continuation.
+
+        The prompt may also be text if `model.tokenizer` is set: then the result is text.
 
         temperature    divides the scores: below 1 is more certain, above 1 more random, and 0
                        always picks the token with the highest score
@@ -583,7 +585,7 @@ class Sequential(Inspectable, Adaptable):
         stop: int | Sequence[int] | None = None,
         cache: bool | None = None,
     ) -> Iterator[Any]:
-        """Yield the new tokens of `generate`: an int for a prompt (T,), (N,) for (N, T).
+        """Yield the new tokens of `generate`: an int for a prompt (T,) or text, (N,) for (N, T).
 
             for token in model.stream(tokenizer.encode("To be"), 200):
                 print(tokenizer.decode(token), end="", flush=True)

@@ -28,6 +28,7 @@ FLOORS = {
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
     **dict.fromkeys(["exchange", "exchange.torch", "lora"], 6),
     "exchange.onnx.from_onnx": 8,  # it returns a Sequential
+    "exchange.hub.pretrained": 8,
     "exchange.torch.reading": 8,  # it returns a Sequential
     **dict.fromkeys(["sequential", "builder", "model"], 7),
     **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),

@@ -22,6 +22,7 @@ from click.testing import CliRunner, Result
 from onnx.reference import ReferenceEvaluator
 
 from phitodeep import cli
+from phitodeep.cli.generate import _pieces
 from phitodeep.cli.predict import _write_csv
 from phitodeep.config import register
 from phitodeep.data import CharTokenizer
@@ -837,6 +838,16 @@ def test_generate_continues_a_text(writer: Path) -> None:
     likeliest = phitodeep("generate", writer, *options[:4], "--top-k", 1).stdout
     for option in (("--temperature", 0), ("--top-p", 1e-9)):
         assert phitodeep("generate", writer, *options[:4], *option).stdout == likeliest
+
+
+def test_generate_shows_characters_when_they_are_complete() -> None:
+    text = "a\u00e9\u20ac, " * 9
+    tokens = list(text.encode())
+    pieces = [*_pieces(tokens, lambda tokens: bytes(tokens).decode(errors="replace"))]
+    assert "".join(pieces) == text
+    assert pieces[:4] == ["a", "\u00e9", "\u20ac", ","]
+    cut = [*_pieces(tokens[:2], lambda tokens: bytes(tokens).decode(errors="replace"))]
+    assert "".join(cut) == "a\ufffd"
 
 
 def test_generate_without_a_tokenizer_takes_numbers(writer: Path) -> None:

@@ -24,6 +24,7 @@ LIBRARIES = {  # the library without which a feature is refused
     "torch": "torch",
     "onnx": "onnx",
     "sklearn": "sklearn",
+    "hub": "tokenizers",
 }
 
 

@@ -8,7 +8,7 @@ from phitodeep.functional import sigmoid
 from phitodeep.layers import Chain
 from phitodeep.layers.call import calling, inference
 from phitodeep.loss import NegativeELBO
-from phitodeep.models import autoencoder, char_lstm, gpt, lenet, mlp, resnet_small, vae
+from phitodeep.models import autoencoder, char_lstm, gpt, lenet, llama, mlp, resnet_small, vae
 from phitodeep.testing import check_gradients
 
 rng = np.random.default_rng(0)
@@ -32,6 +32,11 @@ MODELS = {
         rng.integers(0, 7, (2, 5)),
         (2, 5, 7),
     ),
+    "llama, untied": (
+        lambda: llama(7, 5, layers=2, heads=2, kv_heads=1, dim=4, tied=False),
+        rng.integers(0, 7, (2, 5)),
+        (2, 5, 7),
+    ),
 }
 
 
@@ -46,13 +51,17 @@ def test_shapes_and_gradients(name):
 def test_sizes():
     assert gpt(65, 64).build().count_params() == 809_856
     assert gpt(65, 64, tied=False).build().count_params() == 809_856 + 65 * 128
+    assert llama(65, 64, layers=1, kv_heads=2).build().count_params() == (
+        65 * 128 + 128 * (128 + 2 * 64 + 128) + 3 * 128 * 344 + 3 * 128
+    )
     assert lenet(28, 28, 1).build().count_params() == 61_706  # LeNet-5 with all connections
     assert mlp(2, 16, 16, 1).build().count_params() == 337
 
 
-def test_a_tied_gpt_learns_to_count():
+@pytest.mark.parametrize("make", [gpt, llama])
+def test_a_tied_model_learns_to_count(make):
     X = rng.integers(0, 9, (300, 6))
-    builder = gpt(9, 6, layers=1, heads=2, dim=16).loss("softmax_cross_entropy").seed(0)
+    builder = make(9, 6, layers=1, heads=2, dim=16).loss("softmax_cross_entropy").seed(0)
     model = builder.optimizer("adamw").alpha(0.01).batch(20).epochs(8).build()
     model.train(X, (X + 1) % 9, verbose=0)
     assert (model.predict(X).argmax(axis=-1) == (X + 1) % 9).mean() > 0.99

@@ -160,6 +160,33 @@ assert est.score(X, y) > 0.9 and est.predict_proba(X).shape == (60, 2)
         "docs/sklearn.md",
         "tests/sklearn",
     ),
+    "hub": Feature(
+        """
+from pathlib import Path
+from phitodeep.text import HubTokenizer
+words = '{"type": "WordLevel", "vocab": {"to": 0, "be": 1}, "unk_token": "to"}'
+split = '{"type": "Whitespace"}'
+tokenizer = HubTokenizer(f'{{"version": "1.0", "pre_tokenizer": {split}, "model": {words}}}')
+""",
+        """
+from huggingface_hub import constants
+from phitodeep.models import from_pretrained, llama
+net = llama(2, 16, layers=1, heads=2, kv_heads=1, dim=8, hidden=8).seed(0).build()
+net.tokenizer = tokenizer
+net.save("net.safetensors")
+again = phitodeep.load("net.safetensors")
+assert again.generate("to be", 3, seed=1) == net.generate("to be", 3, seed=1)
+constants.HF_HUB_OFFLINE = True
+try:
+    from_pretrained("no/model")
+except phitodeep.errors.DataError as error:
+    assert "cannot get no/model from the hub" in str(error)
+else:
+    raise AssertionError("a model without files was read")
+""",
+        "docs/huggingface.md",
+        "tests/exchange/hub",
+    ),
 }
 
 BASE = (

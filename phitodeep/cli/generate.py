@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import click
 from phitodeep.cli.app import model_file
 from phitodeep.errors import ArgumentError
 from phitodeep.sequential import load
+
+BEFORE = 16  # tokens before a new one that are decoded with it
+INCOMPLETE = "\ufffd"  # stands for the first bytes of a character
 
 
 @click.command()
@@ -66,14 +70,31 @@ def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
             "encode and decode: set model.tokenizer to such an object before model.save."
         )
     if model.tokenizer is None:
-        tokens, shown = _numbers(prompt), _shown_number
+        tokens, decode = _numbers(prompt), _decode_numbers
     else:
-        tokens, shown = model.tokenizer.encode(prompt), model.tokenizer.decode
+        tokens, decode = model.tokenizer.encode(prompt), model.tokenizer.decode
     stream = model.stream(tokens, count, **options)  # refuses what it cannot use
-    click.echo("".join(map(shown, tokens)), nl=False)
-    for token in stream:
-        click.echo(shown(token), nl=False)
+    for piece in _pieces(itertools.chain(tokens, stream), decode):
+        click.echo(piece, nl=False)
     click.echo()
+
+
+def _pieces(tokens: Iterable[int], decode: Callable[[list[int]], str]) -> Iterator[str]:
+    """Yield the text of tokens, piece by piece.
+
+    The text of a token may depend on those before it, such as the space between two words, and a
+    character may consist of several tokens.
+    """
+    last: list[int] = []
+    shown = ""  # the text of `last` so far
+    for token in tokens:
+        last.append(token)
+        text = decode(last)
+        if not text.endswith(INCOMPLETE):
+            yield text[len(shown) :]
+            last = last[-BEFORE:]
+            shown = decode(last)
+    yield decode(last)[len(shown) :] if last else ""
 
 
 def _is_tokenizer(value: Any) -> bool:
@@ -92,4 +113,5 @@ def _numbers(prompt: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-_shown_number: Callable[[int], str] = "{} ".format
+def _decode_numbers(tokens: list[int]) -> str:
+    return "".join(f"{token} " for token in tokens)

@@ -22,12 +22,13 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep.config import Configurable, restored
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
+from phitodeep.io.json_text import parsed
 from phitodeep.io.tensors import Entry, Tensors, open_tensors
 from phitodeep.state import StateDict
 from phitodeep.types import Array
@@ -107,21 +108,9 @@ class ModelFile:
 
     def _json(self, key: str) -> Any:
         """Return a text of the metadata as JSON."""
-
-        def refuse(constant: str) -> NoReturn:
-            raise DataError(f"{self.path} is damaged: {constant} in {key!r} is not JSON.")
-
-        too_deep = DataError(f"{self.path} is damaged: {key!r} is nested too deeply.")
-        try:
-            found = json.loads(self.tensors.metadata[key], parse_constant=refuse)
-        except RecursionError:
-            raise too_deep from None
-        except ValueError as error:  # not JSON, or a number with thousands of digits
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{self.path} is damaged: {key!r} cannot be read: {error}.") from error
+        found = parsed(self.tensors.metadata[key], self.path, repr(key))
         if _deeper(found, DEEPEST):
-            raise too_deep
+            raise DataError(f"{self.path} is damaged: {key!r} is nested too deeply.")
         return found if key == "state" else without_callbacks(found)
 
     def _read(self, value: Any) -> Any:

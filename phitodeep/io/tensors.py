@@ -9,7 +9,9 @@ Source: https://github.com/huggingface/safetensors (format).
 from __future__ import annotations
 
 import errno
+import json
 import math
+import mmap
 import os
 import stat
 import sys
@@ -22,7 +24,7 @@ import numpy as np
 
 from phitodeep.errors import ArgumentTypeError, DataError, MissingExtraError
 from phitodeep.files import atomic_write, check_path
-from phitodeep.types import Array, Shape
+from phitodeep.types import Array, DType, Shape
 
 DTYPES = {  # the types that NumPy and the format have in common
     "BOOL": "bool",
@@ -39,6 +41,8 @@ DTYPES = {  # the types that NumPy and the format have in common
     "U64": "uint64",
 }
 
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])  # the first two bytes of a float32
+
 
 class Entry(NamedTuple):
     """What the header says about an array."""
@@ -50,20 +54,20 @@ class Entry(NamedTuple):
 class Tensors:
     """An open file of arrays: what its header says, and the arrays when they are asked for."""
 
-    def __init__(self, path: Path, file: Any) -> None:
-        self.path, self._file = path, file
+    def __init__(self, path: Path, file: Any, dtypes: Mapping[str, DType] = DTYPES) -> None:
+        self.path, self._file, self._dtypes = path, file, dtypes
         self.metadata: dict[str, str] = file.metadata() or {}
         self.entries = {name: self._entry(name) for name in file.keys()}  # noqa: SIM118
 
     def _entry(self, name: str) -> Entry:
         header = self._file.get_slice(name)
         dtype = header.get_dtype()
-        if dtype not in DTYPES:
+        if dtype not in self._dtypes:
             raise DataError(
                 f"{self.path}: the array {name!r} has the type {dtype}, which NumPy does not have; "
-                f"supported: {', '.join(DTYPES)}."
+                f"supported: {', '.join(self._dtypes)}."
             )
-        entry = Entry(tuple(header.get_shape()), np.dtype(DTYPES[dtype]))
+        entry = Entry(tuple(header.get_shape()), np.dtype(self._dtypes[dtype]))
         # Sizes that are multiplied by 0 do not make the file larger, but NumPy limits them too.
         axes = [n for n in entry.shape if n]
         if len(entry.shape) > 64 or math.prod(axes) * entry.dtype.itemsize > sys.maxsize:
@@ -76,10 +80,36 @@ class Tensors:
         """Return the array with this name, in memory of its own."""
         return np.array(self._file.get_tensor(name))
 
+    def mapped(self) -> dict[str, Array]:
+        """Return all arrays as parts of the file, which are read into memory when they are used.
+
+        They may be written to: the process then has its own copy of what it wrote, and the file
+        stays as it is. It must not be changed while they exist. Arrays of bfloat16 have the dtype
+        `BFLOAT16`. An array that is not aligned in the file is copied.
+        """
+        with self.path.open("rb") as stream:
+            whole = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+        begin = 8 + int.from_bytes(whole[:8], "little")
+        try:
+            header = json.loads(whole[8:begin])  # which the library has accepted
+            places = {name: header[name]["data_offsets"] for name in self.entries}
+            found = {
+                name: np.ndarray(
+                    entry.shape, entry.dtype.newbyteorder("<"), whole, begin + places[name][0]
+                )
+                for name, entry in self.entries.items()
+            }
+        except (ValueError, TypeError, LookupError) as error:  # it has changed since
+            raise DataError(f"{self.path} is damaged: {error}.") from error
+        return {name: a if a.flags.aligned else a.copy() for name, a in found.items()}
+
 
 @contextmanager
-def open_tensors(path: str | os.PathLike[str]) -> Iterator[Tensors]:
-    """Open a file of arrays; refuse one that is missing, damaged or not of this format."""
+def open_tensors(path: str | os.PathLike[str], *, bfloat16: bool = False) -> Iterator[Tensors]:
+    """Open a file of arrays; refuse one that is missing, damaged or not of this format.
+
+    bfloat16    True: arrays of this type are accepted, for `Tensors.mapped`
+    """
     safetensors, _ = _library("reading")
     target = check_path(path)
     try:
@@ -102,7 +132,7 @@ def open_tensors(path: str | os.PathLike[str]) -> Iterator[Tensors]:
     except OSError as error:
         raise DataError(f"cannot read {target}: {error.strerror or error}.") from error
     with opened as file:
-        yield Tensors(target, file)
+        yield Tensors(target, file, {**DTYPES, "BF16": BFLOAT16} if bfloat16 else DTYPES)
 
 
 def write_tensors(

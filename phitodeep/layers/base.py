@@ -312,6 +312,19 @@ class Layer(Weights, Configurable, registered=False):
         dtype = self.dtype if output is None else output[1]
         return self.buffer(f"gradient of {name}", owner.params[own_name].shape, dtype)
 
+    def grad_product(self, name: str, A: Array, B: Array) -> None:
+        """Register A^T B as dL/dparameter, for A (n, rows) and B (n, columns).
+
+        In a training step, the product for a tied parameter is not an array: the optimizer adds it
+        to the owner's gradient, block by block, so A and B must stay as they are until then.
+        """
+        frame, call = self._frame, current()
+        if name in frame.later and call.reuse and call.watch is None:
+            frame.products[name] = A, B
+            return
+        frame.products.pop(name, None)
+        np.matmul(A.T, B, out=self.grad_array(name))
+
     def check_steps(self, X: Array) -> Array | None:
         """Return the call's mask (N, T) or None; X (N, T, ...) must match it and not be empty."""
         if X.size == 0:

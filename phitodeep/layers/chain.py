@@ -87,7 +87,7 @@ class Chain(Container):
             return self._backward(dF)
         X, call = self._frame.start
         now = current()
-        replay = call._replace(needs_dX=now.needs_dX, reuse=False, again=True, watch=now.watch)
+        replay = call._replace(needs_dX=now.needs_dX, again=True, watch=now.watch)
         with within(replay):
             self._forward(X)
             dX = self._backward(dF)

@@ -25,6 +25,8 @@ class Frame:
         self.cache: dict[str, Any] = {}
         self.grads: dict[str, Array] = _NoGrads()
         self.grad_arrays: dict[str, Array] = {}  # where a training step writes gradients
+        self.later: set[str] = set()  # tied parameters, whose gradient the optimizer computes
+        self.products: dict[str, tuple[Array, Array]] = {}  # (A, B) for such a gradient A^T B
         self.buffers: dict[str, Array] = {}
         self.output: tuple[Shape, np.dtype[Any]] | None = None  # shape and dtype of cached Y
         self.passes = 0  # forward passes outside training that drew random numbers
@@ -40,8 +42,12 @@ class Buffered:
         """Return an uninitialised array: a new one or, in training, the previous step's.
 
         A shorter last batch uses the first rows of the longer array, so an epoch allocates once.
+        A checkpoint that computes its forward pass again keeps nothing between steps.
         """
-        return self._reused(name, shape, dtype) if current().reuse else np.empty(shape, dtype)
+        call = current()
+        if call.reuse and not call.again:
+            return self._reused(name, shape, dtype)
+        return np.empty(shape, dtype)
 
     def _reused(self, name: str, shape: Shape, dtype: DType) -> Array:
         """Return the frame's array of this name, or a new one if it does not fit."""

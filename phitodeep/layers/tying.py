@@ -62,7 +62,7 @@ class TiedDense(Layer):
         W, rows = self.embedding.W, self.saved("rows")
         dY_rows = dY.reshape(-1, len(W))
         if self.needs_grad("W"):
-            np.matmul(dY_rows.T, rows, out=self.grad_array("W"))
+            self.grad_product("W", dY_rows, rows)
         if not current().needs_dX:
             return None
         dX = np.matmul(dY_rows, W, out=self.buffer("dX", rows.shape, dY.dtype))

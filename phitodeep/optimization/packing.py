@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from phitodeep.types import Array, Shape
 
 Slot = tuple[str, Layer, str]  # path, layer, parameter name
 Key = tuple[str, Hashable]  # the pattern of a parameter's group ("" for none), and its kind
+PRODUCT = 1 << 20  # elements of a product in memory at a time
 Own = dict[str, Any]  # scalar state of a parameter, such as its number of steps
 
 
@@ -82,7 +83,7 @@ class Packing:
             (id(layer), name): g for (_, layer, name), (_, g) in zip(slots, self.views, strict=True)
         }
         self.ties = [
-            (f"{path}.{name}", user, name, g_of[id(owner), param])
+            (f"{path}.{name}", user, name, (owner, param), g_of[id(owner), param])
             for path, user in walk
             for name, (owner, param) in user.tied.items()
             if (id(owner), param) in g_of
@@ -123,18 +124,18 @@ class Packing:
     def receive(self) -> None:
         """Let backward passes of training write their gradients directly into g."""
         self.received = True
-        shared = {
-            id(g) for *_, g in self.ties
-        }  # g sums the gradients of several uses, so no layer may overwrite it
         for (_, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
-            if id(g) not in shared:
-                layer._frame.grad_arrays[name] = g
+            layer._frame.grad_arrays[name] = g
+        for _, user, name, *_ in self.ties:
+            user._frame.later.add(name)
 
     def replace(self, old: Packing | None) -> None:
         """Replace `old`: if backward passes wrote into its g, they now write into this one."""
         if old is not None and old.received:
             for _, layer, name in old.slots:
                 layer._frame.grad_arrays.pop(name, None)
+            for _, user, name, *_ in old.ties:
+                user._frame.later.discard(name)
             self.receive()
 
     def gather(self) -> None:
@@ -145,10 +146,22 @@ class Packing:
                 if type(grad) is not np.ndarray or grad.shape != g.shape or grad.dtype != g.dtype:
                     _check_gradient(grad, path, layer, name, g.shape)
                 g[...] = grad
-        for path, user, name, g in self.ties:
-            grad = user._frame.grads.get(name)
-            _check_gradient(grad, path, user, name, g.shape)
-            g += cast(Array, grad)
+        for path, user, name, (owner, param), g in self.ties:
+            grads, product = user._frame.grads, user._frame.products.pop(name, None)
+            if product is not None:
+                _add_product(g, *product)
+            if product is None or name in grads:  # with a product, those of other threads
+                _check_gradient(grads.get(name), path, user, name, g.shape)
+                g += grads[name]
+            if owner._frame.grads.get(param) is g:  # it holds the sum now
+                grads.pop(name, None)
+
+
+def _add_product(g: Array, A: Array, B: Array) -> None:
+    """Add A^T B to g (rows, columns), block by block."""
+    size = max(1, PRODUCT // B.shape[1])
+    for i in range(0, len(g), size):
+        g[i : i + size] += A[:, i : i + size].T @ B
 
 
 def _check_gradient(grad: Any, path: str, layer: Layer, name: str, shape: Shape) -> None:

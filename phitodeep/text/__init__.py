@@ -1,17 +1,18 @@
-"""Text: a character tokenizer, and generation of tokens one after another."""
+"""Text: tokenizers, and generation of tokens one after another."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from phitodeep.text.hub_tokenizer import HubTokenizer
 from phitodeep.text.tokenizer import CharTokenizer
 
 if TYPE_CHECKING:
     from phitodeep.text.generation import generate as generate
     from phitodeep.text.generation import stream as stream
 
-__all__ = ["CharTokenizer", "generate", "stream"]
+__all__ = ["CharTokenizer", "HubTokenizer", "generate", "stream"]
 
 
 def __getattr__(name: str) -> Any:  # generation needs all layers; phitodeep.data does not

@@ -17,11 +17,27 @@ from phitodeep.layers.containers import Chain
 from phitodeep.types import Array
 
 
-def generate(model: Chain, prompt: Any, max_new_tokens: int, **options: Any) -> Array:
+def generate(model: Chain, prompt: Any, max_new_tokens: int, **options: Any) -> Any:
     """Extend a prompt with new tokens and return both: see `Sequential.generate`."""
-    chosen = list(stream(model, prompt, max_new_tokens, **options))
+    ids = _tokens(model, prompt)
+    chosen = list(stream(model, ids, max_new_tokens, **options))
     columns = [np.reshape(tokens, (-1, 1)) for tokens in chosen]
-    return np.concatenate([np.atleast_2d(as_tokens(prompt, "prompt")), *columns], axis=1)
+    found = np.concatenate([np.atleast_2d(ids), *columns], axis=1)
+    return _tokenizer(model).decode(found[0]) if isinstance(prompt, str) else found
+
+
+def _tokens(model: Chain, prompt: Any) -> Array:
+    """Return a prompt as tokens; text is encoded by the model's tokenizer."""
+    ids = _tokenizer(model).encode(prompt) if isinstance(prompt, str) else prompt
+    return as_tokens(ids, "prompt")
+
+
+def _tokenizer(model: Chain) -> Any:
+    """Return the model's tokenizer, for a prompt that is text."""
+    tokenizer = getattr(model, "tokenizer", None)
+    if tokenizer is None:
+        raise ArgumentError("the prompt is text, but model.tokenizer is not set: pass tokens.")
+    return tokenizer
 
 
 def stream(
@@ -37,7 +53,7 @@ def stream(
     cache: bool | None = None,
 ) -> Iterator[Any]:
     """Yield new tokens one after another: see `Sequential.stream`."""
-    ids = as_tokens(prompt, "prompt")
+    ids = _tokens(model, prompt)
     if ids.ndim not in (1, 2) or ids.size == 0:
         raise ShapeError(f"prompt takes at least one token, (T,) or (N, T), got shape {ids.shape}.")
     count = check_count(max_new_tokens, "max_new_tokens", minimum=0)

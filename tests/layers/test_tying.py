@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,13 @@ from phitodeep.layers import (
 from phitodeep.layers.call import calling, inference
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.optimization import packing
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.testing import check_gradients, numeric_gradient
 from phitodeep.testing.examples import cube, cube_gradient, made, outer, outer_gradient
+from phitodeep.training.callbacks import Callback
 from phitodeep.types import Array
+from tests.conftest import assert_same
 
 RATE = 0.5
 
@@ -104,9 +108,9 @@ def test_the_summed_gradient_is_the_slope_of_the_whole_loss(rng: np.random.Gener
     model.backward(model.loss.loss_gradient(model.forward(X), y))
     parts = [embedding.grads["W"].copy(), head.grads["W"].copy()]
     assert all(np.abs(part).max() > 1e-3 for part in parts)
-    packing = model.optimizer._pack(model.layers)
-    packing.gather()
-    found = packing.g[packing.pieces["0.W"]].reshape(7, 4)
+    packed = model.optimizer._pack(model.layers)
+    packed.gather()
+    found = packed.g[packed.pieces["0.W"]].reshape(7, 4)
     np.testing.assert_allclose(found, sum(parts), rtol=1e-13)
 
     numeric = numeric_gradient(lambda W: loss_of(model, X, y), embedding.W)
@@ -149,6 +153,110 @@ def test_many_steps_of_training_are_many_steps_by_hand(rng: np.random.Generator)
         np.testing.assert_allclose(a, twin.get_weights()[path], rtol=1e-8, atol=1e-10)
 
 
+class Looks(Callback):
+    """Look at the gradients after each step."""
+
+    def __init__(self) -> None:
+        self.gradients: list[dict[str, Array]] = []
+
+    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+        embedding, head = uses(model)
+        assert np.shares_memory(embedding.grads["W"], model.optimizer._packing.g)
+        for layer in (embedding, head):
+            assert "gradient of W" not in layer._frame.buffers
+        assert not head.grads
+        assert not head._frame.products
+        self.gradients.append(model.gradients())
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_training_step_has_one_array_for_the_gradient(
+    checkpoint: bool, parts: int, rng: np.random.Generator, cut: Callable[[int], None]
+) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    cut(parts)
+    model.checkpoint = checkpoint
+    twin, looks = model.copy(), Looks()
+    twin.backward(twin.loss.loss_gradient(twin.forward(X), y))
+    model.train(X, y, epochs=1, verbose=0, callbacks=[looks])
+    assert_same(looks.gradients[0], twin.gradients(), rtol=1e-12, atol=1e-15)
+    model.backward(model.loss.loss_gradient(model.forward(X), y))  # by hand, both are arrays again
+    assert all("W" in layer.grads for layer in uses(model))
+    before, total = uses(model)[0].W.copy(), model.gradients()["0.W"]
+    model.optimizer.step(model.layers)
+    np.testing.assert_allclose(uses(model)[0].W, before - RATE * total, rtol=1e-12)
+
+
+def test_a_product_that_no_step_used_does_not_count(rng: np.random.Generator) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    twin = model.copy()
+    model.train(X, y, epochs=0, verbose=0)
+    head = uses(model)[1]
+    with calling(reuse=True, step=0):
+        model.backward(model.loss.loss_gradient(model.forward(X), y))
+    assert "W" in head._frame.products
+    for each in (model, twin):
+        each.backward(each.loss.loss_gradient(each.forward(X), y))
+        each.optimizer.step(each.layers)
+    assert_same(model.get_weights(), twin.get_weights(), rtol=1e-12)
+
+
+def test_a_frozen_embedding_leaves_no_product(rng: np.random.Generator) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    model.train(X, y, epochs=1, verbose=0)
+    embedding, head = uses(model)
+    embedding.trainable = False
+    before = embedding.W.copy()
+    model.train(X, y, epochs=1, verbose=0)
+    assert not head._frame.products
+    np.testing.assert_array_equal(embedding.W, before)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("size", [1, 8, 12, 1000])
+def test_the_gradient_is_added_in_blocks_and_in_parts(
+    size: int,
+    parts: int,
+    rng: np.random.Generator,
+    cut: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, (X, y) = tied_model(optimizer=Adam(), alpha=0.01), batch(rng)
+    twin = model.copy()
+    for _ in range(3):
+        twin.backward(twin.loss.loss_gradient(twin.forward(X), y))
+        twin.optimizer.step(twin.layers)
+    monkeypatch.setattr(packing, "PRODUCT", size)
+    cut(parts)
+    model.train(X, y, epochs=3, verbose=0, shuffle=False)
+    assert_same(model.get_weights(), twin.get_weights(), rtol=1e-9, atol=1e-11)
+
+
+def test_who_watches_training_sees_the_gradient_of_each_use(rng: np.random.Generator) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    twin, seen = model.copy(), {}
+    twin.backward(twin.loss.loss_gradient(twin.forward(X), y))
+
+    class Gradients:
+        def of(self, model: Any) -> Gradients:
+            return self
+
+        def run(self, when: str, layer: Any, method: Any, A: Array, more: dict[str, Any]) -> Any:
+            result = method(layer, A, **more)
+            if when == "backward" and "W" in layer.grads:
+                seen[type(layer).__name__] = layer.grads["W"].copy()
+            return result
+
+        def notify(self, what: str, when: str, source: Any, A: Any, *more: Any) -> Any:
+            return A
+
+    with calling(watch=Gradients()):
+        model.train(X, y, epochs=1, verbose=0)
+    for layer in uses(twin):
+        np.testing.assert_allclose(seen[type(layer).__name__], layer.grads["W"], rtol=1e-12)
+
+
 def test_two_heads_on_one_embedding(rng: np.random.Generator) -> None:
     embedding = Embedding(4, 4)
     model = Sequential(
@@ -158,11 +266,11 @@ def test_two_heads_on_one_embedding(rng: np.random.Generator) -> None:
     model.build((3,))
     X, y = rng.integers(0, 4, (2, 3)), rng.integers(0, 4, (2, 3))
     model.backward(model.loss.loss_gradient(model.forward(X), y))
-    packing = model.optimizer._pack(model.layers)
-    packing.gather()
+    packed = model.optimizer._pack(model.layers)
+    packed.gather()
 
     numeric = numeric_gradient(lambda W: loss_of(model, X, y), embedding.W)
-    np.testing.assert_allclose(packing.g.reshape(4, 4), numeric, rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(packed.g.reshape(4, 4), numeric, rtol=1e-7, atol=1e-10)
 
 
 # --- counted, saved and copied once ------------------------------------------------------------

@@ -20,10 +20,11 @@ from phitodeep.errors import (
     PhitodeepError,
     ShapeError,
 )
+from phitodeep.kernels import KERNELS
 from phitodeep.layers import BatchNorm, Chain, Dense, Layer, LayerNorm, PReLU, Residual, Tanh
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
-from phitodeep.optimization import optimizers
+from phitodeep.optimization import optimizers, rules
 from phitodeep.optimization.optimizers import (
     LBFGS,
     OPTIMIZERS,
@@ -884,3 +885,13 @@ def test_a_model_lends_its_averages() -> None:
         with other.averaged():
             assert other.evaluate(X, y) == mean
         other.train(X, y, epochs=1, batch_size=8, verbose=0)
+
+
+def test_adam_in_blocks_is_adam(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [rng.standard_normal(11).astype(np.float32) ** 2 for _ in range(4)]
+    parts, plain = [a.copy() for a in whole], KERNELS["adam"].plain
+    plain(*whole, 0.9, 0.999, 0.1, 1e-8)
+    monkeypatch.setattr(rules, "BLOCK", 4)
+    plain(*parts, 0.9, 0.999, 0.1, 1e-8)
+    for a, b in zip(whole, parts, strict=True):
+        np.testing.assert_array_equal(a, b)

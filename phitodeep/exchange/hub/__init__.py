@@ -1,0 +1,1 @@
+"""Language models of the Hugging Face hub: their folders, configs, weights and tokenizers."""

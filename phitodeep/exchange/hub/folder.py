@@ -1,0 +1,71 @@
+"""Find the folder of a model, on the disk or on the hub, and read its JSON files."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from phitodeep.errors import ArgumentError, DataError, MissingExtraError
+from phitodeep.files import check_path
+from phitodeep.io.json_text import parsed
+
+NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)  # organisation/name
+WANTED = [  # all that is downloaded
+    *("config.json", "tokenizer.json"),
+    *("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"),
+]
+
+
+def find_folder(folder_or_name: str | os.PathLike[str], revision: str | None) -> Path:
+    """Return a folder on the disk, or the folder to which a model of the hub was downloaded."""
+    folder = check_path(folder_or_name)
+    if folder.is_dir():
+        if revision is not None:
+            raise ArgumentError(f"{folder} is a folder, but revision= is for names on the hub.")
+        return folder
+    if folder.is_file():
+        raise DataError(f"{folder} is a file: phitodeep.load reads what `model.save` wrote.")
+    if not isinstance(folder_or_name, str) or not NAME.fullmatch(folder_or_name):
+        raise DataError(
+            f"{folder} is not a folder with a model. A model on the hub has a name such as "
+            '"openai-community/gpt2".'
+        )
+    return _download(folder_or_name, revision)
+
+
+def _download(name: str, revision: str | None) -> Path:
+    try:
+        import huggingface_hub
+        from huggingface_hub import errors
+    except ImportError:
+        purpose = f"{name} is not a folder, and reading a model from the hub"
+        raise MissingExtraError.of("huggingface_hub", "hub", purpose) from None
+    known = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    theirs = [kind for kind in known if issubclass(kind, Exception)]
+    failures: tuple[type[Exception], ...] = (OSError, ValueError, *theirs)
+    try:
+        found = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=WANTED)
+    except failures as error:
+        raise DataError(
+            f"cannot get {name} from the hub: {type(error).__name__}: {error} Remedy: connect to "
+            "the internet, and check the name and the revision; private models need `hf auth "
+            "login`. Offline, pass the path of a folder with config.json and model.safetensors."
+        ) from error
+    return Path(found)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is damaged: it is not text in UTF-8.") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file."""
+    return parsed(read_text(path), path, "the file")

@@ -1,0 +1,71 @@
+"""A model from a folder in the format of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from phitodeep.errors import PhitodeepError
+from phitodeep.exchange.hub import gpt2, llama
+from phitodeep.exchange.hub.family import Plan
+from phitodeep.exchange.hub.folder import find_folder, read_json, read_text
+from phitodeep.exchange.hub.settings import Settings
+from phitodeep.exchange.hub.weights import Checkpoint
+from phitodeep.layers.random import shapes_only
+from phitodeep.sequential import Sequential
+from phitodeep.text.hub_tokenizer import HubTokenizer
+
+FAMILIES: dict[str, Callable[[Settings], Plan]] = {
+    "gpt2": gpt2.plan,
+    "llama": llama.plan,
+    "mistral": llama.mistral,
+}
+
+
+def from_pretrained(
+    folder_or_name: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    checkpoint: bool = False,
+    seed: int | None = None,
+) -> Sequential:
+    """Return the language model in a folder, or on the Hugging Face hub: see `phitodeep.models`."""
+    folder = find_folder(folder_or_name, revision)
+    plan = read_plan(folder)
+    tokenizer = read_tokenizer(folder)
+    weights = Checkpoint(folder)
+    sources = weights.fit(plan)
+    with shapes_only():
+        model = Sequential(*plan.layers(checkpoint), loss_class="softmax_cross_entropy", seed=seed)
+        model.build((plan.steps,))
+    for path, store, key in model._stored():
+        store[key] = weights.parameter(sources[path])
+    for _, layer in model.walk():
+        layer._shapes_only = False
+    model.tokenizer = tokenizer
+    return model
+
+
+def read_plan(folder: Path) -> Plan:
+    """Return the plan of the model that the folder's config.json describes."""
+    path = folder / "config.json"
+    config = Settings(read_json(path), str(path))
+    config.require(quantization_config=None)
+    return FAMILIES[config.option("model_type", list(FAMILIES))](config)
+
+
+def read_tokenizer(folder: Path) -> HubTokenizer | None:
+    """Return the tokenizer of a folder, or None if it has no tokenizer.json.
+
+    The special tokens around a text are those that tokenizer.json says, as in transformers.
+    """
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        return None
+    text = read_text(path)
+    try:
+        return HubTokenizer(text)
+    except PhitodeepError as error:
+        error.at(str(path))
+        raise

@@ -1,0 +1,204 @@
+"""Parameters that are parts of a file: the file never changes, and the model can do anything."""
+
+from __future__ import annotations
+
+import copy
+import mmap
+import os
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep.errors import DataError
+from phitodeep.io.tensors import open_tensors, write_tensors
+from phitodeep.model import Sequential
+from phitodeep.models import from_pretrained
+from phitodeep.types import Array
+from tests.exchange.hub.folders import GPT2, LLAMA, arrays_of, written
+
+TOKENS = np.arange(8).reshape(2, 4)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return written(tmp_path / "gpt2", GPT2)
+
+
+def is_mapped(a: Array) -> bool:
+    while isinstance(a, np.ndarray):
+        if isinstance(a.base, mmap.mmap):
+            return True
+        a = a.base
+    return False
+
+
+def test_every_parameter_of_gpt2_is_part_of_the_file(folder: Path) -> None:
+    model = from_pretrained(folder)
+    arrays = [a for _, layer in model.walk() for a in layer.params.values()]
+    assert len(arrays) == 28
+    assert all(is_mapped(a) and type(a) is np.ndarray and a.flags.writeable for a in arrays)
+    assert all(a.dtype == np.float32 and a.flags.aligned for a in arrays)
+
+
+def test_llama_keeps_only_what_it_needs_not_transpose(tmp_path: Path) -> None:
+    model = from_pretrained(written(tmp_path / "llama", LLAMA))
+    mapped = {name for name, store, key in model._stored() if is_mapped(store[key])}
+    assert mapped == {
+        *("0.W", "3.gamma"),
+        *(f"{i}.layers.{k}.layers.0.gamma" for i in (1, 2) for k in (0, 1)),
+    }
+
+
+def change_a_parameter(model: Sequential, folder: Path) -> None:
+    model.layers[0].W = np.zeros((11, 6))
+    model.layers[0].W[0] = 1
+
+
+def set_weights(model: Sequential, folder: Path) -> None:
+    model.set_weights({name: a + 1 for name, a in model.get_weights().items()})
+
+
+def load_weights(model: Sequential, folder: Path) -> None:
+    other = folder / "other.safetensors"
+    write_tensors(other, {name: a + 1 for name, a in model.get_weights().items()}, {})
+    model.load_weights(other)
+
+
+def train(model: Sequential, folder: Path) -> None:
+    model.train(TOKENS, TOKENS, epochs=2, verbose=0)
+    assert not any(is_mapped(a) for _, layer in model.walk() for a in layer.params.values())
+
+
+def train_in_part(model: Sequential, folder: Path) -> None:
+    model.layers[0].trainable = False
+    model.train(TOKENS, TOKENS, epochs=2, verbose=0)
+    assert is_mapped(model.layers[0].W)
+
+
+def cast(model: Sequential, folder: Path) -> None:
+    model.cast("float64")
+    assert model.predict(TOKENS).dtype == np.float64
+
+
+def over_itself(model: Sequential, folder: Path) -> None:
+    """The new file replaces the old one, whose content the model keeps."""
+    before = model.predict(TOKENS)
+    model.save(folder / "model.safetensors")
+    np.testing.assert_array_equal(model.predict(TOKENS), before)
+    again = phitodeep.load(folder / "model.safetensors")
+    np.testing.assert_array_equal(again.predict(TOKENS), before)
+
+
+@pytest.mark.parametrize(
+    "use", [change_a_parameter, set_weights, load_weights, train, train_in_part, cast]
+)
+def test_what_changes_the_model_does_not_change_the_file(use: object, folder: Path) -> None:
+    path = folder / "model.safetensors"
+    before, model = path.read_bytes(), from_pretrained(folder)
+    weights = model.get_weights()
+    use(model, folder)
+    assert path.read_bytes() == before
+    changed = model.get_weights()
+    assert use is cast or any(not np.array_equal(weights[key], changed[key]) for key in weights)
+    again = from_pretrained(folder).get_weights()
+    assert all(np.array_equal(weights[key], again[key]) for key in weights)
+
+
+def test_saving_over_the_file(folder: Path) -> None:
+    over_itself(from_pretrained(folder), folder)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_are_independent_of_the_file(copied: object, folder: Path) -> None:
+    model = from_pretrained(folder)
+    wanted = model.predict(TOKENS)
+    twin = copied(model)
+    assert not any(is_mapped(a) for _, layer in twin.walk() for a in layer.params.values())
+    np.testing.assert_array_equal(twin.predict(TOKENS), wanted)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="open files cannot be deleted there")
+def test_a_deleted_file_stays_readable(folder: Path) -> None:
+    model = from_pretrained(folder)
+    wanted = {name: a + 1 for name, a in arrays_of(folder).items()}
+    (folder / "model.safetensors").unlink()
+    found = model.get_weights()["0.W"] + 1
+    np.testing.assert_array_equal(found, wanted["transformer.wte.weight"])
+
+
+def test_loading_allocates_nothing_for_the_weights(tmp_path: Path) -> None:
+    """About 50 MB of weights, with a memory of less than 2 MB besides."""
+    folder = written(tmp_path / "large", GPT2 | {"n_embd": 512, "vocab_size": 9000, "n_head": 8})
+    assert (folder / "model.safetensors").stat().st_size > 40e6
+    tracemalloc.start()
+    model = from_pretrained(folder)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2e6
+    assert model.count_params() > 10e6
+
+
+def test_llama_is_loaded_with_one_copy_of_its_weights(tmp_path: Path) -> None:
+    config = LLAMA | {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6}
+    folder = written(tmp_path / "large", config)
+    size = (folder / "model.safetensors").stat().st_size
+    tracemalloc.start()
+    from_pretrained(folder)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.15 * size
+
+
+def test_what_is_not_aligned_is_copied(tmp_path: Path) -> None:
+    """Old writers did not align the arrays."""
+    path, header = (
+        tmp_path / "a.safetensors",
+        b'{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}',
+    )
+    header += b" " * (1 - len(header) % 2)
+    content = np.array([1.5, -2.0], "<f4").tobytes()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content)
+    assert (8 + len(header)) % 4
+    with open_tensors(path) as tensors:
+        x = tensors.mapped()["x"]
+    assert x.tolist() == [1.5, -2.0]
+    assert x.flags.aligned
+    assert not is_mapped(x)
+
+
+def test_a_file_that_changes_while_it_is_opened_is_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    with open_tensors(path) as tensors:
+        other = folder / "other.safetensors"
+        write_tensors(other, {"x": np.zeros(3, np.float32)}, {})
+        os.replace(other, path)
+        with pytest.raises(DataError, match="is damaged"):
+            tensors.mapped()
+
+
+def test_bfloat16_needs_to_be_asked_for(tmp_path: Path) -> None:
+    path, header = (
+        tmp_path / "a.safetensors",
+        b'{"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}',
+    )
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\x80\x3f\x00\xc0")
+    with pytest.raises(DataError, match="BF16, which NumPy does not have"), open_tensors(path):
+        pass
+    with open_tensors(path, bfloat16=True) as tensors:
+        assert tensors.mapped()["x"].tolist() == [(0x3F80,), (0xC000,)]
+
+
+def test_a_folder_needs_neither_of_the_libraries(folder: Path) -> None:
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(['tokenizers', 'huggingface_hub', 'torch'])\n"
+        "from phitodeep.models import from_pretrained\n"
+        f"model = from_pretrained({str(folder)!r})\n"
+        "assert model.tokenizer is None and model.predict([[1, 2]]).shape == (1, 2, 11)\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

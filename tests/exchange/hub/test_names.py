@@ -1,0 +1,189 @@
+"""Names on the hub: a stub of it on this machine, and what is refused."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
+from phitodeep.models import from_pretrained
+from tests.exchange.hub.folders import GPT2, STORED, written
+
+COMMITS = {"main": "a" * 40, "old": "b" * 40}
+FOLDERS = {"a" * 40: STORED / "gpt2", "b" * 40: STORED / "llama"}
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """Serves the model tiny/model with two revisions, and remembers what was asked for."""
+
+    asked: list[str]
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        parts = self.path.strip("/").partition("?")[0].split("/")
+        if parts[:5] == ["api", "models", "tiny", "model", "tree"]:
+            files = sorted(FOLDERS[parts[5]].iterdir())
+            tree = [{"type": "file", "path": p.name, "size": p.stat().st_size, "oid": "c" * 40}
+                    for p in files]  # fmt: skip
+            self.answer(json.dumps(tree).encode())
+        elif parts[:4] == ["api", "models", "tiny", "model"]:
+            self.answer(json.dumps(self.info(parts)).encode() if self.info(parts) else None)
+        elif parts[:3] == ["tiny", "model", "resolve"] and parts[3] in FOLDERS:
+            path = FOLDERS[parts[3]] / parts[4]
+            self.answer(path.read_bytes() if path.exists() else None, parts[3])
+        elif parts[:3] == ["api", "models", "broken"]:
+            self.answer(b"<html>")
+        else:
+            self.answer(None)
+
+    def info(self, parts: list[str]) -> dict[str, object]:
+        revision = parts[5] if len(parts) > 5 else "main"
+        commit = COMMITS.get(revision)
+        if commit is None:
+            return {}
+        files = [path.name for path in FOLDERS[commit].iterdir()] + ["pytorch_model.bin"]
+        siblings = [{"rfilename": name} for name in sorted(files)]
+        return {"id": "tiny/model", "modelId": "tiny/model", "sha": commit, "siblings": siblings}
+
+    def answer(self, content: bytes | None, commit: str = "") -> None:
+        self.send_response(404 if content is None else 200)
+        if content is None:
+            wrong = "RevisionNotFound" if "tiny/model" in self.path else "RepoNotFound"
+            self.send_header("X-Error-Code", wrong)
+        if commit:
+            self.send_header("X-Repo-Commit", commit)
+            self.send_header("ETag", f'"{hash(content) & (1 << 60) - 1:x}"')
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content or b"")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    Hub.asked = []
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def run(code: str, folder: Path, endpoint: str, **more: str) -> str:
+    """Run code in another process, whose hub is at `endpoint`; return what it prints."""
+    env = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(folder / "home"),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        **more,
+    }
+    code = (
+        "from phitodeep.models import from_pretrained\n"
+        "from phitodeep.errors import PhitodeepError\n"
+        f"{code}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+SHOW = "model = from_pretrained({})\nprint(type(model.layers[-1]).__name__, model.tokenizer)\n"
+REFUSED = """
+try:
+    from_pretrained({})
+except PhitodeepError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_name_is_downloaded_once_and_then_works_offline(hub: str, tmp_path: Path) -> None:
+    shown = run(SHOW.format('"tiny/model"'), tmp_path, hub)
+    assert shown.split() == ["TiedDense", "HubTokenizer(<64", "tokens>)"]
+    fetched = {path.rpartition("/")[2] for path in Hub.asked if "/resolve/" in path}
+    assert fetched == {"config.json", "model.safetensors", "tokenizer.json"}  # no reference.npz
+    offline = run(SHOW.format('"tiny/model"'), tmp_path, hub, HF_HUB_OFFLINE="1")
+    assert offline == shown
+
+
+def test_a_revision_in_several_files(hub: str, tmp_path: Path) -> None:
+    shown = run(SHOW.format('"tiny/model", revision="old"'), tmp_path, hub)
+    assert shown.startswith("Dense ")
+
+
+def test_a_folder_is_taken_before_a_name(hub: str, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    written(tmp_path / "tiny" / "model", GPT2)
+    assert run(SHOW.format('"tiny/model"'), tmp_path, hub).split() == ["TiedDense", "None"]
+    assert Hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ('"tiny/other"', "RepositoryNotFoundError"),
+        ('"broken/model"', "Error"),
+        ('"tiny/model", revision="lost"', "RevisionNotFoundError"),
+        ('"../model"', "HFValidationError"),
+        ('"a--b/model"', "HFValidationError"),
+    ],
+)
+def test_what_the_hub_does_not_have(call: str, why: str, hub: str, tmp_path: Path) -> None:
+    shown = run(REFUSED.format(call), tmp_path, hub)
+    assert shown.startswith("DataError cannot get")
+    assert why in shown
+    assert "check the name and the revision" in shown
+
+
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_without_a_connection_the_error_says_what_to_do(offline: str, tmp_path: Path) -> None:
+    nowhere = "http://127.0.0.1:9"  # no server listens there
+    code = REFUSED.format('"tiny/model"')
+    shown = run(code, tmp_path, nowhere, HF_HUB_OFFLINE=offline)
+    assert shown.startswith("DataError cannot get tiny/model from the hub: ")
+    assert "Offline, pass the path of a folder with config.json and model.safetensors." in shown
+
+
+def test_a_name_without_the_library(tmp_path: Path) -> None:
+    missing = "import sys\nsys.modules['huggingface_hub'] = None\n"
+    code = missing + REFUSED.format('"a/b"')
+    shown = run(code, tmp_path, "http://127.0.0.1:9")
+    assert shown.startswith("MissingExtraError a/b is not a folder")
+    assert 'pip install "phitodeep[hub]"' in shown
+
+
+def test_refusals_that_ask_nobody(tmp_path: Path) -> None:
+    for name in ("gpt2", "a/b/c", "a b/c", "/no/such", "org/name\n", Path("a/b")):
+        with pytest.raises(DataError, match="not a folder with a model"):
+            from_pretrained(name)
+    with pytest.raises(ArgumentError, match="NUL"):
+        from_pretrained("a\0/b")
+    with pytest.raises(ArgumentTypeError, match="must be text or a Path"):
+        from_pretrained(3)
+    with pytest.raises(ArgumentError, match="revision= is for names on the hub"):
+        from_pretrained(written(tmp_path, GPT2), revision="main")
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(DataError, match=r"is a file: phitodeep\.load"):
+        from_pretrained(path)

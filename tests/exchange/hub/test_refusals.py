@@ -1,0 +1,228 @@
+"""Folders that do not fit: each is refused by the name of what is wrong, before it costs memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import ArgumentError, DataError, PhitodeepError
+from phitodeep.io.tensors import write_tensors
+from phitodeep.models import from_pretrained
+from tests.exchange.hub.folders import GPT2, LLAMA, STORED, arrays_of, write_config, written
+
+YARN = {"rope_type": "yarn", "factor": 2.0}
+LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [1.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model_type": "bert"}, 'model_type must be "gpt2", "llama" or "mistral", got \'bert\''),
+        ({"model_type": None}, "lacks 'model_type'"),
+        ({"scale_attn_weights": False}, "scale_attn_weights is False, which is not supported"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+        ({"add_cross_attention": True}, "add_cross_attention is True"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is"),
+        ({"activation_function": "quick_gelu"}, "activation_function must be"),
+        ({"n_head": 4}, "cannot be divided into 4 heads"),
+        ({"n_embd": 8}, "the weights do not fit config.json"),
+        ({"n_layer": 3}, "lacks transformer.h.2.ln_1.weight"),
+        ({"n_layer": 1}, "has the unknown transformer.h.1."),
+        ({"n_layer": 10**9}, "describes 1000000000 blocks, but the weights are only 28 arrays"),
+        ({"n_layer": "2"}, "n_layer must be an integer"),
+        ({"n_layer": True}, "n_layer must be an integer"),
+        ({"vocab_size": 10**12}, "the weights do not fit config.json"),
+        ({"vocab_size": 10**30}, "vocab_size must be <="),
+        ({"vocab_size": 0}, "vocab_size must be >= 1"),
+        ({"n_positions": 10**12}, "transformer.wpe.weight (float32 (9, 6) instead of float32 (10"),
+        ({"layer_norm_epsilon": 0}, "eps"),
+        ({"attn_pdrop": 1.0}, "attn_pdrop must be >= 0 and < 1"),
+        ({"tie_word_embeddings": False}, "lacks lm_head.weight"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings must be True or False"),
+    ],
+)
+def test_configs_of_gpt2(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = written(tmp_path, GPT2, **changed)
+    with pytest.raises(PhitodeepError) as caught:
+        from_pretrained(folder)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.25}}, "partial_rotary_factor is 0.25"),
+        ({"rope_parameters": {"full_attention": {}}}, "differs between layers ('full_attention')"),
+        ({"rope_scaling": {"type": "su", "factor": 2}}, "rope_scaling: type must be"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling lacks 'factor'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 0.5}}, "factor must be >= 1"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2}}, "lacks 'low_freq_factor'"),
+        ({"rope_scaling": YARN | {"attention_factor": "a"}}, "attention_factor must be a number"),
+        ({"rope_scaling": LONG | {"long_factor": [1.0]}}, "long_factor must have 2 numbers"),
+        ({"rope_scaling": LONG | {"short_factor": [1.0, -1.0]}}, "short_factor must be > 0"),
+        ({"rope_scaling": 3}, "rope_scaling must be a dict"),
+        ({"rope_theta": 0.5}, "base must be > 1"),
+        ({"head_dim": 3}, "model.layers.0.self_attn.q_proj.weight (float32 (16, 8) instead of"),
+        ({"num_key_value_heads": 1}, "model.layers.0.self_attn.k_proj.weight"),
+        ({"hidden_act": "relu"}, "hidden_act must be"),
+        ({"attention_bias": True}, "lacks model.layers.0.self_attn.q_proj.bias"),
+        ({"mlp_bias": True}, "lacks model.layers.0.mlp.gate_proj.bias"),
+        ({"model_type": "mistral"}, "lacks 'sliding_window'"),
+        ({"model_type": "mistral", "sliding_window": 9}, "sliding_window is 9, which is not"),
+        ({"tie_word_embeddings": True}, "has the unknown lm_head.weight"),
+        ({"max_position_embeddings": 2**62}, "too large for any computer"),
+    ],
+)
+def test_configs_of_llama(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = written(tmp_path, LLAMA | {"head_dim": 4}, **changed)
+    with pytest.raises(PhitodeepError) as caught:
+        from_pretrained(folder)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (GPT2 | {"n_embd": 7}, "7 cannot be divided into 2 heads"),
+        (LLAMA | {"head_dim": 3}, "heads of 3 features, not of even size"),
+        (LLAMA | {"num_key_value_heads": 3}, "4 heads are not divisible by 3 kv_heads"),
+        (LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2}}, "more than 2 features, got 2"),
+    ],
+)
+def test_sizes_that_no_layer_accepts(config: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Even if the weights have the sizes that the config says."""
+    with pytest.raises(PhitodeepError, match=message):
+        from_pretrained(written(tmp_path, {**config, "rope_scaling": None}, **config))
+
+
+def test_a_tied_head_may_be_stored_as_a_copy(tmp_path: Path) -> None:
+    folder = written(tmp_path, GPT2)
+    arrays = arrays_of(folder)
+    wanted = from_pretrained(folder).get_weights()
+    arrays["lm_head.weight"] = arrays["transformer.wte.weight"].copy()
+    write_tensors(folder / "model.safetensors", arrays, {})
+    found = from_pretrained(folder).get_weights()
+    assert all(np.array_equal(wanted[key], found[key]) for key in wanted | found)
+    arrays["lm_head.weight"][3, 2] += 1
+    write_tensors(folder / "model.safetensors", arrays, {})
+    with pytest.raises(DataError, match=r"has the unknown lm_head\.weight"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize("bare", [True, False])
+@pytest.mark.parametrize("config", [GPT2, LLAMA | {"tie_word_embeddings": True}])
+def test_buffers_are_ignored_and_a_base_model_has_no_prefix(
+    config: dict[str, Any], bare: bool, tmp_path: Path
+) -> None:
+    folder = written(tmp_path, config)
+    wanted = from_pretrained(folder).get_weights()
+    prefix = {"gpt2": "transformer.", "llama": "model."}[config["model_type"]]
+    arrays = arrays_of(folder)
+    for i in range(2):
+        arrays[f"{prefix}h.{i}.attn.bias"] = np.tri(9, dtype=bool)[None, None]
+        arrays[f"{prefix}h.{i}.attn.masked_bias"] = np.float32([-1e4])
+        arrays[f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq"] = np.float32([1])
+    wrong = {"gpt2": "layers", "llama": "h."}[config["model_type"]]
+    kept = {name: a for name, a in arrays.items() if not name.startswith(prefix + wrong)}
+    if bare:
+        kept = {name.removeprefix(prefix): a for name, a in kept.items()}
+    write_tensors(folder / "model.safetensors", kept, {})
+    found = from_pretrained(folder).get_weights()
+    assert all(np.array_equal(wanted[key], found[key]) for key in wanted | found)
+    write_tensors(folder / "model.safetensors", arrays, {})
+    with pytest.raises(DataError, match="has the unknown"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int8"])
+def test_types_that_no_weight_has(dtype: str, tmp_path: Path) -> None:
+    folder = written(tmp_path, GPT2)
+    arrays = arrays_of(folder)
+    arrays["transformer.ln_f.bias"] = arrays["transformer.ln_f.bias"].astype(dtype)
+    write_tensors(folder / "model.safetensors", arrays, {})
+    with pytest.raises(DataError, match=rf"ln_f.bias \({dtype} \(6,\) instead of float32 \(6,\)"):
+        from_pretrained(folder)
+
+
+def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cannot read .*config\.json: No such file"):
+        from_pretrained(tmp_path)
+    written(tmp_path, GPT2)
+    for text, message in (
+        (b"{", "is damaged: the file cannot be read"),
+        (b"[1]", "must be a dict"),
+        (b"\xff", "is not text in UTF-8"),
+        (b'{"model_type": NaN}', "NaN in the file is not JSON"),
+        (b'{"n_embd": ' + b"9" * 5000 + b"}", "cannot be read"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested too deeply"),
+    ):
+        (tmp_path / "config.json").write_bytes(text)
+        with pytest.raises(DataError, match=message):
+            from_pretrained(tmp_path)
+    write_config(tmp_path, GPT2)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(DataError, match=r"has neither model\.safetensors nor"):
+        from_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch bad'\ntR.")
+    with pytest.raises(DataError, match="a pickle, which can run any code") as caught:
+        from_pretrained(tmp_path)
+    assert "save_pretrained" in str(caught.value)
+    assert not Path("bad").exists()
+
+
+def index(folder: Path, change: Any) -> Path:
+    """Copy the stored Llama, and change the weight_map of its index."""
+    shutil.copytree(STORED / "llama", folder)
+    path = folder / "model.safetensors.index.json"
+    content = json.loads(path.read_text())
+    content = change(content["weight_map"]) or content
+    path.write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "../model.safetensors", "/etc/model.safetensors", "a/b.safetensors", "..\\m.safetensors",
+        "C:m.safetensors", "..", "", "m.bin", "a\0.safetensors", 3, None, ["m.safetensors"],
+    ],
+)  # fmt: skip
+def test_an_index_names_only_files_of_its_folder(file: object, tmp_path: Path) -> None:
+    write_tensors(tmp_path / "model.safetensors", {"x": np.zeros(1)}, {})
+    folder = index(tmp_path / "llama", lambda names: names.update({"lm_head.weight": file}))
+    with pytest.raises(DataError, match=r"not the name of a safetensors file in the same folder"):
+        from_pretrained(folder)
+
+
+def test_an_index_that_does_not_fit_its_files(tmp_path: Path) -> None:
+    first = "model-00001-of-00003.safetensors"
+    with pytest.raises(
+        DataError, match=r"lacks 'other', which model\.safetensors\.index\.json names"
+    ):
+        from_pretrained(index(tmp_path / "a", lambda names: names.update({"other": first})))
+    missing = "model-00009-of-00009.safetensors"
+    with pytest.raises(DataError, match=f"cannot read .*{missing}: there is no such file"):
+        from_pretrained(index(tmp_path / "b", lambda names: names.update({"other": missing})))
+    with pytest.raises(DataError, match="it has no 'weight_map'"):
+        from_pretrained(index(tmp_path / "c", lambda names: {"weight_map": {}}))
+    with pytest.raises(DataError, match="it has no 'weight_map'"):
+        from_pretrained(index(tmp_path / "d", lambda names: [1]))
+    folder = index(tmp_path / "e", lambda names: names.update({"more": "x.safetensors"}))
+    more = {"more": np.zeros(1, np.float32), "lm_head.weight": np.zeros((64, 8), np.float32)}
+    write_tensors(folder / "x.safetensors", more, {})
+    with pytest.raises(DataError, match=r"two files have the array 'lm_head\.weight'"):
+        from_pretrained(folder)
+
+
+def test_tokenizers_that_are_damaged(tmp_path: Path) -> None:
+    folder = shutil.copytree(STORED / "gpt2", tmp_path / "gpt2")
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ArgumentError, match=r"the text is not a tokenizer\.json") as caught:
+        from_pretrained(folder)
+    assert "tokenizer.json" in str(caught.value).partition(":")[0]  # the path

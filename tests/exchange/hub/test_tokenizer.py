@@ -1,0 +1,123 @@
+"""Tokenizers from files, against the library that reads them, and what transformers does."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+
+from phitodeep.config import Configurable
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.layers import Dense, Embedding
+from phitodeep.model import Sequential
+from phitodeep.models import from_pretrained
+from phitodeep.text import HubTokenizer
+from tests.exchange.hub.folders import STORED
+
+TEXT = "the question, that is"
+WITHOUT, WITH = (
+    HubTokenizer((STORED / name / "tokenizer.json").read_text()) for name in ("gpt2", "llama")
+)
+
+
+def test_a_text_and_its_tokens() -> None:
+    tokens = WITHOUT.encode(TEXT)
+    assert tokens.dtype == np.int64
+    assert WITHOUT.decode(tokens) == TEXT
+    assert "".join(WITHOUT.decode(int(token)) for token in tokens) == TEXT
+    assert WITHOUT.vocab_size == 64
+    assert WITHOUT.encode("").shape == (0,)
+    assert repr(WITHOUT) == "HubTokenizer(<64 tokens>)"
+
+
+def test_special_tokens() -> None:
+    tokens = WITH.encode(TEXT)
+    assert tokens[0] == 0
+    np.testing.assert_array_equal(WITH.encode(TEXT, special=False), tokens[1:])
+    assert WITH.decode(tokens) == TEXT
+    assert WITH.decode(tokens, special=True) == f"<s>{TEXT}"
+    np.testing.assert_array_equal(WITHOUT.encode("<|endoftext|>"), [0])
+
+
+def test_truncation_and_padding_are_off() -> None:
+    theirs = tokenizers.Tokenizer.from_str(WITHOUT.json)
+    theirs.enable_truncation(3)
+    theirs.enable_padding(length=50)
+    ours = HubTokenizer(theirs.to_str())
+    np.testing.assert_array_equal(ours.encode(TEXT), WITHOUT.encode(TEXT))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])
+def test_copies(copied: Any) -> None:
+    twin = copied(WITH)
+    assert isinstance(twin, Configurable)
+    np.testing.assert_array_equal(twin.encode(TEXT), WITH.encode(TEXT))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("own", [{}, {"add_bos_token": True}, {"add_bos_token": False}])
+def test_the_tokens_of_transformers(name: str, own: dict[str, Any], tmp_path: Path) -> None:
+    """Its settings for special tokens have no effect where there is a tokenizer.json."""
+    transformers = pytest.importorskip("transformers")
+    folder = shutil.copytree(STORED / name, tmp_path / name)
+    config = own | {"bos_token": {"gpt2": "<|endoftext|>", "llama": "<s>"}[name]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = from_pretrained(folder).tokenizer
+    for text in (TEXT, "", " to  be\n", "<s>or"):
+        tokens = ours.encode(text)
+        assert tokens.tolist() == theirs(text)["input_ids"]
+        assert ours.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True)
+
+
+def test_refusals() -> None:
+    for json_text in ("", "{}", "[", '{"model": {"type": "BPE", "vocab": {}, "merges": [1]}}'):
+        with pytest.raises(ArgumentError, match=r"the text is not a tokenizer\.json"):
+            HubTokenizer(json_text)
+    with pytest.raises(ArgumentTypeError, match="got a int"):
+        HubTokenizer(3)
+    with pytest.raises(ArgumentTypeError, match="encode takes a text"):
+        WITH.encode(3)
+    with pytest.raises(ShapeError, match="decode each row"):
+        WITH.decode(np.zeros((2, 2), int))
+    for token in (-1, 1 << 32):
+        with pytest.raises(ArgumentError, match=r"tokens\[1\] is"):
+            WITH.decode(np.array([1, token]))
+    assert WITH.decode([1 << 31]) == ""
+
+
+def test_a_panic_of_the_library_is_an_error() -> None:
+    """Which code panics is up to the library: this damage makes version 0.23 do it."""
+    damaged = json.loads(WITHOUT.json)
+    damaged["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
+    with pytest.raises(ArgumentError, match=r"the text is not a tokenizer\.json"):
+        HubTokenizer(json.dumps(damaged))
+
+
+def test_generation_from_text_needs_a_tokenizer() -> None:
+    model = Sequential(Embedding(64, 2), Dense(2, 64), seed=1)
+    for call in (model.generate, model.stream):
+        with pytest.raises(ArgumentError, match=r"model\.tokenizer is not set"):
+            call("to be", 3)
+    model.tokenizer = WITHOUT
+    text = model.generate("to be", 5, seed=1)
+    assert text.startswith("to be")
+
+
+def test_the_error_without_the_library_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['tokenizers'] = None\n"
+        "from phitodeep.models import from_pretrained\n"
+        f"from_pretrained({str(STORED / 'gpt2')!r})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert 'tokenizer.json needs tokenizers: pip install "phitodeep[hub]"' in done.stderr
