@@ -112,6 +112,15 @@ def test_a_warm_start_goes_on() -> None:
     assert est.target_scaler_.mean_ == mean  # the scaling stays that of the first call
 
 
+def test_other_outputs_than_those_of_the_network_are_refused() -> None:
+    est = PhitoRegressor(epochs=1, warm_start=True).fit(X, y)
+    with pytest.raises(ArgumentError, match="y has 2 outputs, but the network has 1: to build"):
+        est.fit(X, TWO)
+    with pytest.raises(ArgumentError, match="y has 2 outputs, but the network has 1"):
+        est.partial_fit(X, TWO)
+    assert est.predict(X).shape == (300,)
+
+
 def test_a_single_sample_is_too_few_to_validate_on() -> None:
     with pytest.raises(ArgumentError, match=r"validation_fraction=0\.1 of 10 samples leaves one"):
         PhitoRegressor(early_stopping=True).fit(X[:10], y[:10])
