@@ -55,11 +55,13 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
     validation_fraction   the fraction of the samples that are held out
     categories      columns whose values are categories, by name or index: they go through an
                     embedding. "auto": the columns of a pandas DataFrame that hold categories or
-                    texts; None: no columns. Missing values are a category of their own. A category
-                    that `fit` did not see counts as the average of those that it saw
+                    texts; None: no columns. Missing values (None, NaN or pandas.NA) are a category
+                    of their own. A category that `fit` did not see counts as the average of those
+                    that it saw
     scale           subtract the mean of each column of numbers in the training part, and divide by
                     its standard deviation. Sparse X is not scaled
-    dtype           "float32", which is faster, or "float64"; None: that of X
+    dtype           "float32", which is faster, or "float64"; None: that of X, or "float64" for
+                    tables with columns of categories
     class_weight    a weight for each class, as a dict; "balanced": the inverse frequencies
     random_state    an integer makes results reproducible bit for bit; see scikit-learn's glossary
     warm_start      continue with the network of the previous call of `fit`

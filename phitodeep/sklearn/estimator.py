@@ -98,7 +98,8 @@ class PhitoEstimator(BaseEstimator):
         """Learn from X (n, features) and y (n,) or (n, outputs), and return the estimator.
 
         sample_weight (n,) weights the samples in the loss. With warm_start=True, a second call
-        continues with the network, the scaling, the classes and the categories of the first.
+        continues with the network, the scaling, the classes and the categories of the first;
+        parameters that shape the network, such as `hidden`, count in the first call only.
         """
         first = not (self.warm_start and hasattr(self, "model_"))
         return self._learn(X, y, sample_weight, first=first)
@@ -153,12 +154,19 @@ class PhitoEstimator(BaseEstimator):
     def _split(self, part: Part, rng: np.random.Generator) -> tuple[Part, Part]:
         """Return the part to train on, and the validation part of early stopping."""
         arrays = [a for a in part if a is not None]
-        halves = train_test_split(
-            *arrays,
-            test_size=self.validation_fraction,
-            random_state=int(rng.integers(1 << 31)),
-            stratify=self._strata(part.y),
-        )
+        try:
+            halves = train_test_split(
+                *arrays,
+                test_size=self.validation_fraction,
+                random_state=int(rng.integers(1 << 31)),
+                stratify=self._strata(part.y),
+            )
+        except ValueError as error:  # a class with one sample, or fewer samples than classes
+            raise ArgumentError(
+                f"early_stopping=True cannot hold out validation_fraction="
+                f"{self.validation_fraction} of {len(part.y)} samples: {error} "
+                "Change validation_fraction, or set early_stopping=False."
+            ) from None
         if len(halves[3]) < 2:
             raise ArgumentError(
                 f"validation_fraction={self.validation_fraction} of {len(part.y)} samples leaves "

@@ -49,6 +49,12 @@ def nan_for_missing(X: Any) -> Any:
     return np.where(X == np.array(None), np.nan, X) if X.dtype == object else X
 
 
+def observe(scaler: StandardScaler, numbers: Any, w: Array | None) -> None:
+    """Update the means and standard deviations of a scaler with numbers (n, D) and weights (n,)."""
+    with np.errstate(invalid="ignore"):  # the variance of a constant is rounded, perhaps below 0
+        scaler.partial_fit(numbers, sample_weight=w)
+
+
 class TableEncoder(TransformerMixin, BaseEstimator):
     """Standardises the numbers of a table and numbers its categories.
 
@@ -95,7 +101,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         tokens, numbers = self._parts(X)
         self.counts_ += np.bincount(tokens.astype(int).ravel(), minlength=len(self.counts_))
         if self.scaler_ is not None and numbers.shape[1]:
-            self.scaler_.partial_fit(numbers, sample_weight=sample_weight)
+            observe(self.scaler_, numbers, sample_weight)
         return self
 
     def transform(self, X: Any) -> Any:

@@ -340,6 +340,16 @@ def split_of(est: PhitoClassifier) -> Any:
     )
 
 
+def test_classes_that_cannot_be_held_out_are_explained() -> None:
+    rare = np.where(np.arange(200) == 0, 2, TWO_Y)
+    with pytest.raises(
+        ArgumentError, match=r"of 200 samples: .* only 1 member.*early_stopping=Fal"
+    ):
+        PhitoClassifier(early_stopping=True).fit(TWO_X, rare)
+    with pytest.raises(ArgumentError, match=r"0\.1 of 9 samples: .* number of classes = 3"):
+        PhitoClassifier(early_stopping=True).fit(X[::17], y[::17])
+
+
 def test_the_scaling_knows_nothing_of_the_validation_part() -> None:
     est = PhitoClassifier(early_stopping=True, epochs=1, random_state=0).fit(TWO_X, TWO_Y)
     part = split_of(est)[0]
@@ -481,12 +491,15 @@ def test_a_training_that_diverges_is_told_of() -> None:
 
 
 @pytest.mark.parametrize("fitted_before", [False, True])
-def test_an_estimator_whose_fit_failed_is_not_fitted(fitted_before: bool) -> None:
-    est = PhitoClassifier()
+@pytest.mark.parametrize(("settings", "labels"), [({}, 0 * y), ({"dropout": 2.0}, y)])
+def test_an_estimator_whose_fit_failed_is_not_fitted(
+    fitted_before: bool, settings: dict[str, Any], labels: Any
+) -> None:
+    est = PhitoClassifier(epochs=1)
     if fitted_before:
-        est.set_params(epochs=1).fit(X[:, :2], y)
+        est.fit(X[:, :2], y)
     with pytest.raises(ArgumentError):
-        est.fit(X, np.zeros(150))
+        est.set_params(**settings).fit(X, labels)
     with pytest.raises(NotFittedError):
         est.predict(X)
     with pytest.raises(NotFittedError):
