@@ -97,7 +97,7 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
         """
         first = not hasattr(self, "model_")
         if first:
-            vars(self).pop("classes_", None)  # which a call that failed may have left
+            self.__dict__.pop("classes_", None)  # which a call that failed may have left
         if not type_of_target(y, input_name="y").startswith("multilabel"):
             _check_partial_fit_first_call(self, classes)
         return self._learn(X, y, sample_weight, first=first, partial=True, classes=classes)

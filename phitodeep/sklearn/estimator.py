@@ -117,7 +117,9 @@ class PhitoEstimator(BaseEstimator):
         """Train as `fit` does, or for the single epoch of `partial_fit`."""
         self._check_settings(partial)
         if first:
-            vars(self).pop("model_", None)  # so that a call that fails leaves no half-new estimator
+            self.__dict__.pop(
+                "model_", None
+            )  # so that a call that fails leaves no half-new estimator
         X, y = self._validated(X, y, first=first)
         y = self._read(y, first=first, classes=classes)
         if not first and (count := self._objective(y)[0]) != self.n_outputs_:
@@ -145,7 +147,7 @@ class PhitoEstimator(BaseEstimator):
             self.model_.setoptimizer(rule)
         else:  # which keeps the moments of earlier calls
             self.model_.optimizer.alpha = rule.alpha
-        self._optimizer = self.optimizer
+        self._optimizer: Optimizer | str | None = self.optimizer
         self._train(part, held, epochs, size, rng)
         if self.encoder_.columns:
             average_unknown(self.model_, self.encoder_.offsets_, self.encoder_.counts_)
@@ -174,7 +176,7 @@ class PhitoEstimator(BaseEstimator):
             )
         without = [None] * (3 - len(arrays))
         parts = Part(*halves[0::2], *without), Part(*halves[1::2], *without)
-        if part.w is not None and not all(each.w.any() for each in parts):
+        if any(each.w is not None and not each.w.any() for each in parts):
             raise ArgumentError(
                 "all samples in the training part or in the validation part have weight 0: change "
                 "validation_fraction, or set early_stopping=False."
