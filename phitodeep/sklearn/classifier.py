@@ -12,7 +12,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import column_or_1d
-from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 from sklearn.utils.multiclass import (
     _check_partial_fit_first_call,
     check_classification_targets,
@@ -20,7 +20,8 @@ from sklearn.utils.multiclass import (
 )
 
 from phitodeep import functional as F
-from phitodeep.errors import ArgumentError
+from phitodeep.checks import check_number
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.loss import BinaryCrossEntropyWithLogits, Loss, SoftmaxCrossEntropy
 from phitodeep.sklearn.estimator import PhitoEstimator
 from phitodeep.types import Array
@@ -54,11 +55,13 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
     validation_fraction   the fraction of the samples that are held out
     categories      columns whose values are categories, by name or index: they go through an
                     embedding. "auto": the columns of a pandas DataFrame that hold categories or
-                    texts; None: no columns. Missing values are a category of their own. A category
-                    that `fit` did not see counts as the average of those that it saw
+                    texts; None: no columns. Missing values (None, NaN or pandas.NA) are a category
+                    of their own. A category that `fit` did not see counts as the average of those
+                    that it saw
     scale           subtract the mean of each column of numbers in the training part, and divide by
                     its standard deviation. Sparse X is not scaled
-    dtype           "float32", which is faster, or "float64"; None: that of X
+    dtype           "float32", which is faster, or "float64"; None: that of X, or "float64" for
+                    tables with columns of categories
     class_weight    a weight for each class, as a dict; "balanced": the inverse frequencies
     random_state    an integer makes results reproducible bit for bit; see scikit-learn's glossary
     warm_start      continue with the network of the previous call of `fit`
@@ -93,6 +96,8 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
         not see stay unknown.
         """
         first = not hasattr(self, "model_")
+        if first:
+            self.__dict__.pop("classes_", None)  # which a call that failed may have left
         if not type_of_target(y, input_name="y").startswith("multilabel"):
             _check_partial_fit_first_call(self, classes)
         return self._learn(X, y, sample_weight, first=first, partial=True, classes=classes)
@@ -151,7 +156,8 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
             )
         if multilabel:
             y = y.toarray() if issparse(y) else y
-            self.classes_ = np.arange(y.shape[1])
+            if first:
+                self.classes_ = np.arange(y.shape[1])
             return y.astype(np.float32)
         y = column_or_1d(y, warn=True)
         if first:
@@ -165,25 +171,35 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
         return self._labels.transform(y)
 
     def _class_weights(self, y: Array, *, partial: bool) -> Array | None:
-        if self.class_weight is None:
+        weights = self.class_weight
+        if weights is None:
             return None
         if self.multilabel_:
             raise ArgumentError(
                 "class_weight needs one class per sample, but y is multilabel: pass sample_weight."
             )
-        if partial and self.class_weight == "balanced":
+        if isinstance(weights, Mapping):
+            for label, value in weights.items():
+                check_number(value, f"class_weight[{label!r}]", minimum=0)
+            return compute_class_weight(dict(weights), classes=self.classes_, y=self.classes_)[y]
+        if weights != "balanced":
+            raise ArgumentTypeError(
+                f'class_weight must be "balanced", None or a dict such as {{0: 1.0, 1: 5.0}}, got '
+                f"{weights!r}."
+            )
+        if partial:
             raise ArgumentError(
                 'class_weight="balanced" needs all labels at once, but partial_fit sees a part: '
                 "give the weights by class, such as {0: 1.0, 1: 5.0}."
             )
-        return compute_sample_weight(self.class_weight, self.classes_[y])
+        return compute_sample_weight("balanced", y)
 
     def _strata(self, y: Array) -> Array | None:
         return None if self.multilabel_ else y
 
     def _objective(self, y: Array) -> tuple[int, Loss]:
         loss = BinaryCrossEntropyWithLogits() if self.multilabel_ else SoftmaxCrossEntropy()
-        return len(self.classes_), loss
+        return (y.shape[1] if self.multilabel_ else len(self.classes_)), loss
 
     def _score(self, P: Array, y: Array, w: Array | None) -> float:
         labels = y if self.multilabel_ else self.classes_[y]

@@ -98,7 +98,8 @@ class PhitoEstimator(BaseEstimator):
         """Learn from X (n, features) and y (n,) or (n, outputs), and return the estimator.
 
         sample_weight (n,) weights the samples in the loss. With warm_start=True, a second call
-        continues with the network, the scaling, the classes and the categories of the first.
+        continues with the network, the scaling, the classes and the categories of the first;
+        parameters that shape the network, such as `hidden`, count in the first call only.
         """
         first = not (self.warm_start and hasattr(self, "model_"))
         return self._learn(X, y, sample_weight, first=first)
@@ -115,8 +116,17 @@ class PhitoEstimator(BaseEstimator):
     ) -> Self:
         """Train as `fit` does, or for the single epoch of `partial_fit`."""
         self._check_settings(partial)
+        if first:
+            self.__dict__.pop(
+                "model_", None
+            )  # so that a call that fails leaves no half-new estimator
         X, y = self._validated(X, y, first=first)
         y = self._read(y, first=first, classes=classes)
+        if not first and (count := self._objective(y)[0]) != self.n_outputs_:
+            raise ArgumentError(
+                f"y has {count} outputs, but the network has {self.n_outputs_}: to build a new "
+                "one, call fit with warm_start=False."
+            )
         rng, held = self._rng(), None
         part = Part(X, y, self._weights(X, y, sample_weight, partial))
         if self.early_stopping:
@@ -133,31 +143,45 @@ class PhitoEstimator(BaseEstimator):
         n, epochs = part.X.shape[0], 1 if partial else self.epochs
         size = self._size(n)
         rule = self._rule(-(-n // size), None if partial else epochs)
-        if first or not partial:
+        if first or not partial or self.optimizer != self._optimizer:
             self.model_.setoptimizer(rule)
         else:  # which keeps the moments of earlier calls
             self.model_.optimizer.alpha = rule.alpha
+        self._optimizer: Optimizer | str | None = self.optimizer
         self._train(part, held, epochs, size, rng)
-        if tokens := len(self.encoder_.offsets_) - 1:
-            average_unknown(self.model_, part.X[:, :tokens], self.encoder_.offsets_)
+        if self.encoder_.columns:
+            average_unknown(self.model_, self.encoder_.offsets_, self.encoder_.counts_)
         return self
 
     def _split(self, part: Part, rng: np.random.Generator) -> tuple[Part, Part]:
         """Return the part to train on, and the validation part of early stopping."""
         arrays = [a for a in part if a is not None]
-        halves = train_test_split(
-            *arrays,
-            test_size=self.validation_fraction,
-            random_state=int(rng.integers(1 << 31)),
-            stratify=self._strata(part.y),
-        )
+        try:
+            halves = train_test_split(
+                *arrays,
+                test_size=self.validation_fraction,
+                random_state=int(rng.integers(1 << 31)),
+                stratify=self._strata(part.y),
+            )
+        except ValueError as error:  # a class with one sample, or fewer samples than classes
+            raise ArgumentError(
+                f"early_stopping=True cannot hold out validation_fraction="
+                f"{self.validation_fraction} of {len(part.y)} samples: {error} "
+                "Change validation_fraction, or set early_stopping=False."
+            ) from None
         if len(halves[3]) < 2:
             raise ArgumentError(
                 f"validation_fraction={self.validation_fraction} of {len(part.y)} samples leaves "
                 "one to validate on: make it larger, or set early_stopping=False."
             )
         without = [None] * (3 - len(arrays))
-        return Part(*halves[0::2], *without), Part(*halves[1::2], *without)
+        parts = Part(*halves[0::2], *without), Part(*halves[1::2], *without)
+        if any(each.w is not None and not each.w.any() for each in parts):
+            raise ArgumentError(
+                "all samples in the training part or in the validation part have weight 0: change "
+                "validation_fraction, or set early_stopping=False."
+            )
+        return parts
 
     def _build(self, part: Part, rng: np.random.Generator) -> None:
         """Build the network, and forget what an earlier one left."""
@@ -233,7 +257,8 @@ class PhitoEstimator(BaseEstimator):
             options["X_test"] = as_batches(Z, self._targets(y), w)
         X, T = part.X, self._targets(part.y)
         if issparse(X):
-            history = model.train(SparseBatches(X, T, part.w, size, rng), **options)
+            shuffle = np.random.default_rng([int(rng.integers(1 << 31)), began])
+            history = model.train(SparseBatches(X, T, part.w, size, shuffle), **options)
         else:
             history = model.train(X, T, sample_weight=part.w, **options)
         self.n_iter_ = len(history)
@@ -278,6 +303,9 @@ class PhitoEstimator(BaseEstimator):
                 reset=first,
                 **options,
             )
+        if not hasattr(X, "columns"):  # it is not a DataFrame
+            kind = None if hasattr(X, "dtype") else object  # mixed lists keep their numbers
+            X = check_array(X, dtype=kind, ensure_all_finite=False, input_name="X")
         found = validate_data(self, X, y, skip_check_array=True, reset=first)
         if not learning:
             return found
@@ -293,13 +321,19 @@ class PhitoEstimator(BaseEstimator):
 
     def _weights(self, X: Any, y: Array, sample_weight: Any, partial: bool) -> Array | None:
         """Return the weight (n,) of each sample, or None if all are 1."""
-        factors = self._class_weights(y, partial=partial)
-        if sample_weight is None:
-            return factors
-        if not np.asarray(sample_weight).any():  # which scikit-learn 1.6 accepts
-            raise ArgumentError("sample_weight is zero for every sample: at least one must count.")
-        w: Array = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
-        return w if factors is None else w * factors
+        w = self._class_weights(y, partial=partial)
+        if sample_weight is not None:
+            if not np.asarray(sample_weight).any():  # which scikit-learn 1.6 accepts
+                raise ArgumentError(
+                    "sample_weight is zero for every sample: at least one must count."
+                )
+            given: Array = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            w = given if w is None else given * w
+        if w is not None and not w.any():
+            raise ArgumentError(
+                "class_weight gives every sample the weight 0: at least one must count."
+            )
+        return w
 
     def _rng(self) -> np.random.Generator:
         """Return a generator with the seed that random_state gives, as in scikit-learn.

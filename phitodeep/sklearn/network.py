@@ -63,6 +63,10 @@ def network(
     first, width = embeddings(features, offsets)
     options: dict[str, Any] = {}
     if builder is None:
+        if not isinstance(activation, str):
+            raise ArgumentTypeError(
+                f'activation must be a name, such as "relu", got {activation!r}.'
+            )
         name = choose(activation, ACTIVATIONS, "activation")
         sizes = [hidden] if isinstance(hidden, int | np.integer) else hidden
         if isinstance(sizes, str) or not isinstance(sizes, Sequence | np.ndarray):
@@ -141,12 +145,11 @@ def own_layers(
     return layers, given
 
 
-def average_unknown(model: Sequential, tokens: Array, offsets: Array) -> None:
+def average_unknown(model: Sequential, offsets: Array, counts: Array) -> None:
     """Give unknown categories the mean vector of their column's categories, by their frequency.
 
-    tokens    (n, C), those of the training part
+    counts    (vocabulary,): how often each token occurred in training
     """
     W = next(layer for _, layer in model.walk() if isinstance(layer, Embedding)).W
-    counts = np.bincount(tokens.astype(np.int64).ravel(), minlength=len(W))
     for start, end in itertools.pairwise(offsets):
         W[start + UNKNOWN] = np.average(W[start:end], axis=0, weights=counts[start:end])

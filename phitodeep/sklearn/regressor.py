@@ -13,6 +13,7 @@ from sklearn.utils import column_or_1d
 
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.sklearn.estimator import Part, PhitoEstimator
+from phitodeep.sklearn.table import observe
 from phitodeep.types import Array
 
 
@@ -60,8 +61,7 @@ class PhitoRegressor(RegressorMixin, PhitoEstimator):
     def _observe(self, part: Part, *, first: bool) -> None:
         if first:
             self.target_scaler_ = StandardScaler().set_output(transform="default")
-        y = part.y.reshape(len(part.y), -1)
-        self.target_scaler_.partial_fit(y, sample_weight=part.w)
+        observe(self.target_scaler_, part.y.reshape(len(part.y), -1), part.w)
 
     def _targets(self, y: Array) -> Array:
         return self.target_scaler_.transform(y.reshape(len(y), -1))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import ColumnTransformer, make_column_selector
-from sklearn.preprocessing import OrdinalEncoder, StandardScaler
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder, StandardScaler
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from phitodeep.errors import ArgumentError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.types import Array
 
 MISSING, UNKNOWN, KNOWN = 0, 1, 2  # tokens of a column: KNOWN is its first known category
@@ -28,11 +30,29 @@ def category_columns(X: Any, categories: Any) -> list[Any]:
                 f'categories must be "auto", None or a list of columns, got {categories!r}: '
                 f"write [{categories!r}] for a single column."
             )
-        if not hasattr(X, "iloc"):
+        if not hasattr(X, "columns") or not hasattr(X, "iloc"):  # X is not a pandas DataFrame
             return []
         names = make_column_selector(dtype_include=["category", "object", "string"])(X)
         return [i for i, name in enumerate(X.columns) if name in names]
-    return list(categories)
+    if not isinstance(categories, Iterable):
+        raise ArgumentTypeError(
+            f'categories must be "auto", None or a list of columns, got {categories!r}: write '
+            f"[{categories!r}] for a single column."
+        )
+    return categories.tolist() if hasattr(categories, "tolist") else list(categories)
+
+
+def nan_for_missing(X: Any) -> Any:
+    """Return a table (n, C) whose missing values, which may be None or pandas.NA, are all NaN."""
+    if hasattr(X, "iloc"):
+        return X.to_numpy(object, na_value=np.nan)
+    return np.where(X == np.array(None), np.nan, X) if X.dtype == object else X
+
+
+def observe(scaler: StandardScaler, numbers: Any, w: Array | None) -> None:
+    """Update the means and standard deviations of a scaler with numbers (n, D) and weights (n,)."""
+    with np.errstate(invalid="ignore"):  # the variance of a constant is rounded, perhaps below 0
+        scaler.partial_fit(numbers, sample_weight=w)
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
@@ -47,6 +67,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     All columns share one vocabulary. Column j owns the tokens from offsets_[j] to offsets_[j + 1]:
     one for missing values, one for unknown categories, then one for each category of `fit`.
+    counts_ holds how often each token occurred in all calls of `fit` and `partial_fit`.
     """
 
     def __init__(self, columns: Any = (), *, scale: bool = True) -> None:
@@ -61,23 +82,26 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 unknown_value=UNKNOWN - KNOWN,
                 encoded_missing_value=MISSING - KNOWN,
             )
+            steps = make_pipeline(FunctionTransformer(nan_for_missing), numbered)
             self.split_ = ColumnTransformer(
-                [("categories", numbered, list(self.columns))],
+                [("categories", steps, list(self.columns))],
                 remainder="passthrough",
                 sparse_threshold=0,
             )
             self.split_.set_output(transform="default").fit(X)
-            found = self.split_.named_transformers_["categories"].categories_
+            found = self.split_.named_transformers_["categories"][-1].categories_
             self.offsets_ = np.cumsum([0, *(KNOWN + len(known) for known in found)])
+        self.counts_ = np.zeros(self.offsets_[-1], int)
         scaled = self.scale and not issparse(X)
         self.scaler_ = StandardScaler().set_output(transform="default") if scaled else None
         return self.partial_fit(X, sample_weight=sample_weight)
 
     def partial_fit(self, X: Any, y: None = None, sample_weight: Any = None) -> Self:
         """Update the means and the standard deviations; the categories stay those of `fit`."""
-        numbers = self._parts(X)[1]
+        tokens, numbers = self._parts(X)
+        self.counts_ += np.bincount(tokens.astype(int).ravel(), minlength=len(self.counts_))
         if self.scaler_ is not None and numbers.shape[1]:
-            self.scaler_.partial_fit(numbers, sample_weight=sample_weight)
+            observe(self.scaler_, numbers, sample_weight)
         return self
 
     def transform(self, X: Any) -> Any:

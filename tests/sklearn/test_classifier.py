@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,40 @@ def test_class_weights_are_sample_weights_by_class() -> None:
     assert same(times, PhitoClassifier(random_state=0).fit(X[rare], y[rare], sample_weight=both))
 
 
+def test_a_part_need_not_have_the_classes_that_have_weights() -> None:
+    by_class = PhitoClassifier(class_weight={0: 2.0, 2: 5.0}, random_state=0)
+    by_sample = PhitoClassifier(random_state=0)
+    for rows in (np.r_[0:100], np.r_[50:150], np.r_[50:100]):
+        by_class.partial_fit(X[rows], y[rows], classes=[0, 1, 2])
+        w = np.array([2.0, 1.0, 5.0])[y[rows]]
+        by_sample.partial_fit(X[rows], y[rows], sample_weight=w, classes=[0, 1, 2])
+    assert same(by_class, by_sample)
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "says"),
+    [
+        ({0: -1.0}, ArgumentError, r"class_weight\[0\] must be >= 0, got -1\.0"),
+        ({0: np.nan}, ArgumentError, r"class_weight\[0\] must be >= 0, got nan"),
+        ({0: "two"}, ArgumentTypeError, r"class_weight\[0\] must be a number, got 'two'"),
+        ({0: 0, 1: 0, 2: 0}, ArgumentError, "class_weight gives every sample the weight 0"),
+        ({0: 1.0, 7: 2.0}, ValueError, r"The classes, \[1, 2\], are not in class_weight"),
+        ("balance", ArgumentTypeError, 'class_weight must be "balanced", None or a dict'),
+        ([1, 2, 3], ArgumentTypeError, r"a dict such as .*, got \[1, 2, 3\]"),
+    ],
+)
+def test_wrong_class_weights_are_named(weights: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        PhitoClassifier(class_weight=weights).fit(X, y)
+
+
+def test_both_parts_of_early_stopping_need_weights() -> None:
+    w = np.zeros(200)
+    w[0] = 1  # so that one of the two parts has no weight
+    with pytest.raises(ArgumentError, match="training part or in the validation part have weight"):
+        PhitoClassifier(early_stopping=True).fit(TWO_X, TWO_Y, sample_weight=w)
+
+
 def test_class_weights_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ArgumentError, match="y is multilabel: pass sample_weight"):
         PhitoClassifier(class_weight="balanced").fit(MANY_X, MANY_Y)
@@ -253,6 +288,7 @@ def test_wrong_settings_are_named(settings: dict[str, Any], says: str) -> None:
         ({"model": Sequential(Dense(4, 3))}, "a SequentialBuilder that has not been built"),
         ({"model": Softmax}, r"That is the class: write Softmax\(\)"),
         ({"optimizer": AdamW}, r"That is the class: write AdamW\(\)"),
+        ({"activation": None}, 'activation must be a name, such as "relu", got None'),
         ({"hidden": 0.5}, r"sizes of the hidden layers, such as \(64, 32\), got 0\.5"),
         ({"early_stopping": 1}, "early_stopping must be True or False"),
         ({"scale": "yes"}, "scale must be True or False"),
@@ -302,6 +338,16 @@ def split_of(est: PhitoClassifier) -> Any:
     return train_test_split(
         TWO_X, TWO_Y, test_size=est.validation_fraction, random_state=seed, stratify=TWO_Y
     )
+
+
+def test_classes_that_cannot_be_held_out_are_explained() -> None:
+    rare = np.where(np.arange(200) == 0, 2, TWO_Y)
+    with pytest.raises(
+        ArgumentError, match=r"of 200 samples: .* only 1 member.*early_stopping=Fal"
+    ):
+        PhitoClassifier(early_stopping=True).fit(TWO_X, rare)
+    with pytest.raises(ArgumentError, match=r"0\.1 of 9 samples: .* number of classes = 3"):
+        PhitoClassifier(early_stopping=True).fit(X[::17], y[::17])
 
 
 def test_the_scaling_knows_nothing_of_the_validation_part() -> None:
@@ -397,6 +443,37 @@ def test_partial_fit_after_fit_learns_at_a_rate_above_zero() -> None:
     assert not np.array_equal(before, est.model_.get_weights()["0.W"])
 
 
+def test_another_optimizer_begins_with_the_next_part() -> None:
+    est = PhitoClassifier(random_state=0, batch_size=50).fit(X, y)
+    est.set_params(optimizer=SGD(0.1, momentum=0.9)).partial_fit(X, y)
+    assert isinstance(est.model_.optimizer, SGD)
+    assert (est.model_.optimizer.rate, est.model_.optimizer.t) == (0.1, 3)
+    assert est.partial_fit(X, y).model_.optimizer.t == 6
+    copy = pickle.loads(pickle.dumps(est))
+    assert copy.partial_fit(X, y).model_.optimizer.t == 9
+
+
+def test_a_first_part_that_fails_leaves_no_classes() -> None:
+    for fail in (
+        lambda est: est.partial_fit(np.full((150, 4), np.nan), y, classes=[0, 1, 2]),
+        lambda est: est.set_params(dropout=2.0).fit(X, y),
+    ):
+        est = PhitoClassifier(random_state=0)
+        with pytest.raises(ValueError, match=r"NaN|Dropout"):
+            fail(est)
+        est.set_params(dropout=0.0)
+        with pytest.raises(ValueError, match="classes must be passed on the first call"):
+            est.partial_fit(X[:100], y[:100])
+        assert est.partial_fit(X[:100], y[:100], classes=[0, 1, 2, 3]).n_outputs_ == 4
+
+
+def test_other_labels_than_those_of_the_network_are_refused() -> None:
+    est = PhitoClassifier(random_state=0, warm_start=True, epochs=1).fit(MANY_X, MANY_Y)
+    with pytest.raises(ArgumentError, match="y has 3 outputs, but the network has 4"):
+        est.fit(MANY_X, MANY_Y[:, :3])
+    assert est.classes_.tolist() == [0, 1, 2, 3]
+
+
 def test_multilabel_targets_in_parts() -> None:
     est = PhitoClassifier(random_state=0)
     for _ in range(20):
@@ -413,10 +490,16 @@ def test_a_training_that_diverges_is_told_of() -> None:
     assert est.n_iter_ == len(est.validation_scores_) <= 1
 
 
-def test_an_estimator_whose_fit_failed_is_not_fitted() -> None:
-    est = PhitoClassifier()
+@pytest.mark.parametrize("fitted_before", [False, True])
+@pytest.mark.parametrize(("settings", "labels"), [({}, 0 * y), ({"dropout": 2.0}, y)])
+def test_an_estimator_whose_fit_failed_is_not_fitted(
+    fitted_before: bool, settings: dict[str, Any], labels: Any
+) -> None:
+    est = PhitoClassifier(epochs=1)
+    if fitted_before:
+        est.fit(X[:, :2], y)
     with pytest.raises(ArgumentError):
-        est.fit(X, np.zeros(150))
+        est.set_params(**settings).fit(X, labels)
     with pytest.raises(NotFittedError):
         est.predict(X)
     with pytest.raises(NotFittedError):

@@ -69,6 +69,15 @@ def test_weights_count_in_the_loss_and_in_the_scaling() -> None:
     assert est.encoder_.scaler_.mean_ == pytest.approx(X[:150].mean(axis=0))
 
 
+def test_weighted_constants_give_no_warning() -> None:
+    rng = np.random.default_rng(0)
+    for constant in (0.1, 7.0, 123.456):
+        for _ in range(5):
+            w, c = rng.uniform(size=20), np.full(20, constant)
+            est = PhitoRegressor(epochs=1, random_state=0).fit(c[:, None], c, sample_weight=w)
+            assert est.encoder_.scaler_.scale_ == est.target_scaler_.scale_ == 1
+
+
 def test_early_stopping_scores_the_validation_part() -> None:
     est = PhitoRegressor(early_stopping=True, random_state=0, n_iter_no_change=2, epochs=100)
     est.fit(X, y)
@@ -110,6 +119,15 @@ def test_a_warm_start_goes_on() -> None:
     est.fit(X, y + 1)
     assert est.loss_curve_[3] < first
     assert est.target_scaler_.mean_ == mean  # the scaling stays that of the first call
+
+
+def test_other_outputs_than_those_of_the_network_are_refused() -> None:
+    est = PhitoRegressor(epochs=1, warm_start=True).fit(X, y)
+    with pytest.raises(ArgumentError, match="y has 2 outputs, but the network has 1: to build"):
+        est.fit(X, TWO)
+    with pytest.raises(ArgumentError, match="y has 2 outputs, but the network has 1"):
+        est.partial_fit(X, TWO)
+    assert est.predict(X).shape == (300,)
 
 
 def test_a_single_sample_is_too_few_to_validate_on() -> None:

@@ -17,6 +17,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
+from phitodeep.errors import ArgumentTypeError
 from phitodeep.layers import Dense, Embedding, Parallel
 from phitodeep.sklearn import PhitoClassifier, PhitoRegressor, estimator
 from phitodeep.sklearn.batches import SparseBatches, automatic_size
@@ -57,6 +58,34 @@ def test_missing_and_unknown_categories_have_tokens_of_their_own() -> None:
     Z = TableEncoder(["a", "b"]).fit(seen).transform(new)
     assert Z[:, 0].tolist() == [0, 1, 3]
     assert Z[:, 1].tolist() == [6, 6, 8]  # missing values that fit did not see are unknown
+
+
+@pytest.mark.parametrize("known", [("x", "y"), (1, 2), (True, False)])
+def test_all_kinds_of_missing_values_are_one(known: tuple[Any, Any]) -> None:
+    a, b = known
+    kinds = [None, float("nan"), pd.NA]
+    for seen in kinds:
+        column = np.array([a, b, seen, a], object)
+        encoder = TableEncoder(["c"]).fit(pd.DataFrame({"c": column}))
+        assert encoder.offsets_.tolist() == [0, 5]
+        new = pd.DataFrame({"c": np.array([*kinds, a], object)})
+        assert encoder.transform(new)[:3, 0].tolist() == [0, 0, 0]
+    array = np.array([[a], [None], [float("nan")], [b]], object)
+    Z = TableEncoder([0]).fit(array).transform(array)
+    assert Z[1:3, 0].tolist() == [0, 0]
+    assert min(Z[0, 0], Z[3, 0]) == 2
+
+
+def test_nullable_columns_may_have_missing_values() -> None:
+    texts = pd.array([None if s == 10 else c for c, s in zip(COLOUR, SIZE, strict=True)], "string")
+    sizes = pd.array(
+        [None if c == "red" else s for c, s in zip(COLOUR, SIZE, strict=True)], "Int64"
+    )
+    frame = FRAME.assign(colour=texts, size=sizes)
+    est = PhitoRegressor(categories=["colour", "size"], random_state=0).fit(frame, VALUE)
+    tokens = est.encoder_.transform(frame)[:, :2]
+    np.testing.assert_array_equal(tokens[:, 0] == 0, SIZE == 10)
+    np.testing.assert_array_equal(tokens[:, 1] == est.encoder_.offsets_[1], COLOUR == "red")
 
 
 # --- category columns -------------------------------------------------------------------------
@@ -110,6 +139,31 @@ def test_an_array_has_categories_by_index() -> None:
         PhitoRegressor(categories=["colour"]).fit(codes, VALUE)
 
 
+def test_categories_may_be_any_list_of_columns() -> None:
+    expected = PhitoRegressor(categories=["colour"], random_state=0, epochs=1).fit(FRAME, VALUE)
+    for columns in (np.array(["colour"]), np.array([1]), ("colour",), pd.Index(["colour"])):
+        est = PhitoRegressor(categories=columns, random_state=0, epochs=1).fit(FRAME, VALUE)
+        np.testing.assert_array_equal(est.predict(FRAME), expected.predict(FRAME))
+    with pytest.raises(ArgumentTypeError, match=r"got 1: write \[1\] for a single column"):
+        PhitoRegressor(categories=1).fit(FRAME, VALUE)
+
+
+def test_tables_of_a_wrong_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
+        PhitoRegressor(categories=[0]).fit(COLOUR, VALUE)
+    with pytest.raises(ValueError, match="Found array with dim 3"):
+        PhitoRegressor(categories=[0]).fit(COLOUR[:, None, None], VALUE)
+    with pytest.raises(ValueError, match=r"Expected a 2-dimensional container but got .*Series"):
+        PhitoRegressor().fit(pd.Series(LENGTH), VALUE)
+
+
+def test_a_table_may_be_a_list_of_lists() -> None:
+    rows = FRAME[["length", "colour"]].to_numpy(object)
+    array = PhitoRegressor(categories=[1], random_state=0, epochs=1).fit(rows, VALUE)
+    lists = PhitoRegressor(categories=[1], random_state=0, epochs=1).fit(rows.tolist(), VALUE)
+    np.testing.assert_array_equal(lists.predict(rows.tolist()), array.predict(rows))
+
+
 def test_a_table_of_categories_alone() -> None:
     names = np.array(["a", "b"])[(SIZE > 15).astype(int)]
     est = PhitoClassifier(random_state=0).fit(FRAME[["colour"]].assign(s=SIZE.astype(str)), names)
@@ -123,8 +177,9 @@ def test_an_unknown_category_counts_as_the_average_one() -> None:
     np.testing.assert_allclose(W[1], share @ W[2:6], rtol=1e-6)
     new = FRAME.assign(colour="violet")
     assert np.isfinite(est.predict(new)).all()
-    est.partial_fit(FRAME[:200], VALUE[:200])
-    share = [np.mean(COLOUR[:200] == c) for c in sorted(EFFECT)]
+    est.partial_fit(FRAME[:1], VALUE[:1])  # whose category alone would be no average
+    counted = np.r_[COLOUR, COLOUR[:1]]
+    share = [np.mean(counted == c) for c in sorted(EFFECT)]
     np.testing.assert_allclose(embedding(est).W[1], share @ embedding(est).W[2:6], rtol=1e-6)
 
 
@@ -177,7 +232,7 @@ def test_columns_behind_a_column_transformer() -> None:
 
 
 def test_sparse_rows_have_no_categories() -> None:
-    with pytest.raises(TypeError, match=r"Sparse data was passed, but dense data is required"):
+    with pytest.raises(TypeError, match="Sparse data was passed for X, but dense data is required"):
         PhitoRegressor(categories=[0]).fit(csr_matrix(np.eye(20)), np.arange(20))
 
 
@@ -213,6 +268,22 @@ def test_sparse_rows_are_weighted_and_shuffled(monkeypatch: pytest.MonkeyPatch) 
     est.fit(csr_matrix(np.eye(40)), y, sample_weight=1.0 - y)
     assert set(est.predict(csr_matrix(np.eye(40)))) == {0}
     assert len({tuple(order) for order in orders}) == 3
+
+
+def test_sparse_parts_are_shuffled_again_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+
+    class Recorded(SparseBatches):
+        def __call__(self) -> Any:
+            for batch in super().__call__():
+                orders.append(batch[1].tolist())
+                yield batch
+
+    monkeypatch.setattr(estimator, "SparseBatches", Recorded)
+    est = PhitoRegressor(random_state=0, batch_size=40)
+    for _ in range(3):
+        est.partial_fit(csr_matrix(np.eye(40)), np.arange(40.0))
+    assert len({tuple(np.argsort(np.ravel(order))) for order in orders}) == 3
 
 
 def test_sparse_batches_hold_every_row_once() -> None:
