@@ -11,6 +11,7 @@ The parts, all of which run by default:
     error                   rounding errors of a float32 step
     memory, import, size    what a process and an installation take
     growth                  how time and memory of phitodeep's step grow
+    sklearn                 tables, learnt by phitodeep's and scikit-learn's estimators
 
 --only names parts, workloads, or both: `busy W3` measures only W3 next to a busy process, and W3
 measures everything about W3. `--only tables` only writes the tables and pictures again.
@@ -51,7 +52,7 @@ EPOCHS = [("W1", 64, 12_800), ("W3", 64, 2560)]
 PREDICTIONS = [("W1", 1), ("W1", 1000), ("W3", 1), ("W3", 100)]
 THREADED = [("W1", 512), ("W3", 64), ("W4", 16), ("W5", 32)]
 PARTS = ("step", "epoch", "predict", "busy", "threads", "cold", "error", "memory", "import")
-PARTS += ("size", "growth")
+PARTS += ("size", "growth", "sklearn")
 START, BLOCK, BUSY_ROUND = 4.0, 0.6, 3.0  # rough seconds, for the estimate of the time left
 
 
@@ -106,7 +107,18 @@ def tasks(rounds: int, data: str | None) -> list[Task]:
     found.append(Task("import", partial(imports, rounds), 8.0 * rounds))
     found.append(Task("size", sizes, 10))
     found.append(Task("growth", growth, 150))
+    found.append(Task("sklearn", estimators, 120))
     return found
+
+
+def estimators() -> dict[str, Any]:
+    """The results of sklearn_tables.py, or nothing without scikit-learn and pandas."""
+    try:
+        from sklearn_tables import tables
+    except ModuleNotFoundError as missing:
+        print(f"  skipped, because {missing.name} is not installed")
+        return {}
+    return tables()
 
 
 def timed(asked: list[Entry], of: Work, rounds: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ def tables(found: Found) -> str:
         "size": size,
         "error": error,
         "growth": growth,
+        "sklearn": estimators,
     }
     parts = []
     for name, section in sections.items():
@@ -74,7 +75,8 @@ def by_time(result: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def machine(found: Found) -> list[str]:
-    machines = found.get("machines", {})
+    every = found.get("machines", {})  # the part `sklearn`, on another page, names its own
+    machines = {m: own for m, keys in every.items() if (own := [k for k in keys if k != "sklearn"])}
     if len(machines) == 1:
         return [f"Created by `make bench` on: {next(iter(machines))}."]
     return [f"{', '.join(keys)}: created by `make bench` on: {m}." for m, keys in machines.items()]
@@ -206,3 +208,40 @@ def growth(found: Found) -> list[str]:
     picture = "![How the time and memory of a step grow](pictures/growth.png)"
     head = ["in", "from, to", "time", "memory"]
     return [table(head, rows), picture] if "growth" in found else []
+
+
+def estimators(found: Found) -> list[str]:
+    machines = found.get("machines", {})
+    parts = [
+        f"Created by `make bench` on: {m}." for m, keys in machines.items() if "sklearn" in keys
+    ]
+    titles = {"classes": "Classification: accuracy", "numbers": "Regression: R^2"}
+    for kind, title in titles.items():
+        every: Found = found.get("sklearn", {}).get(kind, {})
+        if not every:
+            continue
+        models = list(next(iter(every.values()))["rows"])
+        rows = [
+            [
+                key.rpartition("/")[2],
+                f"{result['samples']} x {result['features']}",
+                *(f"{r['score']:.3f}, {r['seconds']:.2f} s" for r in result["rows"].values()),
+            ]
+            for key, result in every.items()
+        ]
+        ranks = [mean_rank(every, model) for model in models]
+        rows.append(["**mean rank**", "", *(f"**{rank:.2f}**" for rank in ranks)])
+        parts.append(f"**{title}, and seconds of `fit`**")
+        parts.append(table(["", "size", *models], rows))
+    return parts
+
+
+def mean_rank(every: Found, model: str) -> float:
+    """The mean place of a model among all models, by score; 1 is the best."""
+    places = []
+    for result in every.values():
+        scores = [r["score"] for r in result["rows"].values()]
+        own = result["rows"][model]["score"]
+        better = sum(score > own for score in scores)
+        places.append(better + (1 + scores.count(own)) / 2)
+    return sum(places) / len(places)

@@ -43,6 +43,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, current
 from phitodeep.layers.chain import Chain
 from phitodeep.layers.random import shapes_only
+from phitodeep.lora import Adaptable
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.loss.names import LOSSES
 from phitodeep.metrics import MetricLike, as_metrics
@@ -67,16 +68,18 @@ FEWEST, LONGEST = 4, 300  # layers, and characters of them: above both, `repr` l
 FOR_AUTHORS = {  # what authors of layers write and use, but users of models do not
     *("adopt", "buffer", "cache", "check_steps", "compute_mask", "config_kind", "create", "draw"),
     *("gives", "grad_array", "grads", "independent_samples", "kept_as", "known_input", "matrices"),
+    *("needs_grad", "described"),
     *("full", "params", "refers_to", "save_for_backward", "saved", "skips_dX", "state", "steps"),
     *("time_steps",),
     *("takes_tokens", "tied", "uniform"),
 }
 
 
-class Sequential(Inspectable):
+class Sequential(Inspectable, Adaptable):
     """Layers one after another, with a loss, an optimizer and a training loop.
 
-    The methods that look into a model, such as `summary` and `trace`, come from `Inspectable`.
+    The methods that look into a model, such as `summary` and `trace`, come from `Inspectable`, and
+    those for fine-tuning by LoRA, such as `add_lora`, from `Adaptable`.
 
     alpha        the learning rate: a number, or a schedule (a function of the step); by default
                  the optimizer's own
@@ -162,7 +165,8 @@ class Sequential(Inspectable):
     def get_config(self) -> dict[str, Any]:
         """Return the layers and all settings as plain JSON values: see `phitodeep.config`.
 
-        The settings include the input shape, if it is known, and the paths of frozen layers.
+        The settings include the input shape, if it is known, the paths of frozen layers, and the
+        updates of LoRA.
         """
         config = super().get_config()
         outer = [o for o in being_written() if isinstance(o, Sequential) and o is not self]
@@ -171,6 +175,9 @@ class Sequential(Inspectable):
         frozen = [path for path, layer in self.walk() if not layer.trainable]
         if frozen and not outer:
             config["frozen"] = frozen
+        lora = self._written_lora()
+        if lora["weights"] and not outer:
+            config["lora"] = lora
         return config
 
     @classmethod
@@ -182,9 +189,13 @@ class Sequential(Inspectable):
         """
         config = dict(check_mapping(config, cls.__name__))
         shape, frozen = config.pop("input_shape", None), config.pop("frozen", [])
+        lora = config.pop("lora", None)
         model = super().from_config(config)
         if shape is not None:
             model.build(check_shape(shape, "input_shape"))
+        if lora is not None:
+            model._adapt_as_written(lora)
+            model.trainable = True
         layers = dict(model.walk())
         for path in check_list(frozen, "frozen"):
             if not isinstance(path, str) or path not in layers:
@@ -688,6 +699,28 @@ class Sequential(Inspectable):
         see `phitodeep.io.forms.exports`.
         """
         export_numpy(self, path, max(1, self.samples_at_once() // 4))
+
+    def export_onnx(self, path: str | os.PathLike[str], opset: int = 20) -> None:
+        """Write the model as an ONNX file, which many programs run, such as onnxruntime.
+
+        The file computes Y from X in the layout of `predict`: images (N, height, width, C),
+        sequences (N, T, D) and tokens (N, T), which are int64. N is free, and so is T if the layers
+        allow it. Dropout does nothing, and there are no `lengths`: every step counts. A tokenizer
+        is not included.
+
+        opset    the version of ONNX's operators, from 17; a newer one has operators for more
+                 layers, but older programs cannot read it. onnxruntime reads 20 from 1.17 on
+
+        The graph consists of standard operators and is checked by ONNX's own checker before
+        anything is written. The file is replaced if it exists. More than 2 GB of weights are
+        written to a second file, path.data, which must stay next to the first.
+
+        Requires the extra `onnx`. Raises an ArgumentError that names each layer without an
+        operator, such as a Lambda: see `phitodeep.exchange.onnx.forms.exports`.
+        """
+        from phitodeep.exchange.onnx.export import export_onnx
+
+        export_onnx(self, path, opset)
 
     def _entries(self) -> dict[str, Entry]:
         """Return the shape and dtype of every parameter and state, by path."""

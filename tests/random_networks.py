@@ -181,6 +181,7 @@ class Maker:
         pick, D, places = self.pick, shape[-1], math.prod(shape[:-1])
         found: list[Make] = [
             lambda: L.Dense(D, bias=pick(True, False)),
+            lambda: L.LowRank(D, min(D, pick(1, 2)), pick(1.0, 3.0)),
             lambda: L.LayerNorm(pick(0.05, 0.3)),
             lambda: L.RMSNorm(pick(0.05, 0.3)),
             lambda: L.BatchNorm(pick(0.1, 0.7), pick(0.05, 0.3)),
@@ -251,6 +252,11 @@ class Maker:
             lambda: self.conv1d(D, D),
             lambda: self.attention(D),
             lambda: L.FeedForward(pick(2, 5), pick("gelu", "gelu_tanh", "relu", "swiglu")),
+            lambda: pick(L.SwiGLU, L.GEGLU)(pick(2, 5), bias=pick(True, False)),
+            lambda: L.Chain(
+                L.Dense(3 * D),
+                L.ScaledDotProductAttention(self.heads(D), causal=pick(False, True)),
+            ),
             lambda: self.block(D),
             lambda: pick(L.MaxPool1D, L.AvgPool1D)(3, 1, pick("same", 1)),
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -25,8 +26,10 @@ FLOORS = {
     **dict.fromkeys(["optimization", "testing"], 4),
     **dict.fromkeys(["data", "io", "teach", "text"], 5),
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
-    "exchange": 6,
-    "exchange.hub.pretrained": 8,  # it returns a Sequential
+    **dict.fromkeys(["exchange", "exchange.torch", "lora"], 6),
+    "exchange.onnx.from_onnx": 8,  # it returns a Sequential
+    "exchange.hub.pretrained": 8,
+    "exchange.torch.reading": 8,  # it returns a Sequential
     **dict.fromkeys(["sequential", "builder", "model"], 7),
     **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),
 }
@@ -39,6 +42,7 @@ FACES = {  # old paths of what has moved: they only import it, and nothing here 
     "optimization.rate_finder": {"training.rate_finder"},
     "optimization.training": {"training.history", "training.objective"},
 }
+FORWARDING = {"io"}  # imports names of higher floors when they are first used, as phitodeep does
 REQUIRED = {"numpy"}  # with Python's own, all that may be imported at the top of a file
 PYTHONS_OWN = {
     "lzma",  # may be missing from a Python built without it
@@ -46,12 +50,17 @@ PYTHONS_OWN = {
 }
 WHOLE = {  # modules that are themselves imported where used, and the command line
     **{f"cli.{path.stem}": {"click", "rich"} for path in (ROOT / "cli").glob("[!_]*.py")},
+    **{
+        f"sklearn.{path.stem}": {"sklearn", "scipy"} for path in (ROOT / "sklearn").glob("[!_]*.py")
+    },
     "kernels.compiled.blas": {"numba", "llvmlite"},
     "kernels.compiled.jit": {"numba"},
     "kernels.compiled.scalar": {"numba"},
+    **{f"exchange.torch.{name}": {"torch"} for name in ("modules", "tracing")},
 }
 LATE = {  # import tools where they are first used
     **dict.fromkeys(["inspect.methods", "training.loop"], "inspect."),
+    "sequential": "exchange.",
     **dict.fromkeys([f"training.{n}" for n in ("history", "histograms", "rate_finder")], "plots."),
 }
 OPTIONAL = {
@@ -61,6 +70,7 @@ OPTIONAL = {
     "matplotlib",
     "datasets",
     "IPython",
+    "google",  # protobuf, which onnx brings
     "numba",
     "huggingface_hub",
     "onnx",
@@ -111,6 +121,8 @@ def imports(name: str) -> Iterator[tuple[str, int, bool]]:
 
 def ours(name: str) -> Iterator[tuple[str, int, bool]]:
     """What a module imports of phitodeep, by its name there."""
+    if name in FORWARDING:
+        return
     for target, line, inside in imports(name):
         if target.split(".")[0] == "phitodeep":
             yield target.removeprefix("phitodeep").removeprefix("."), line, inside
@@ -167,6 +179,21 @@ def test_optional_libraries_are_imported_where_they_are_used(name: str) -> None:
             allowed = REQUIRED | set(sys.stdlib_module_names) - PYTHONS_OWN
             allowed |= WHOLE.get(name, set())
             assert library in allowed, f"{name}:{line} needs {library} for all it does"
+
+
+@pytest.mark.parametrize("name", FORWARDING)
+def test_what_is_forwarded_is_imported_for_type_checkers_alone(name: str) -> None:
+    (block,) = [node for node in TREES[name].body if isinstance(node, ast.If)]
+    assert ast.unparse(block.test) == "TYPE_CHECKING"
+    told = {
+        alias.name: str(node.module).removeprefix("phitodeep.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert told == importlib.import_module(f"phitodeep.{name}")._HOME
+    rest = [node for node in ast.walk(TREES[name]) if isinstance(node, ast.ImportFrom)]
+    assert {node.module for node in rest if node not in block.body} == {"__future__", "typing"}
 
 
 @pytest.mark.parametrize("name", FACES)

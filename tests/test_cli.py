@@ -16,16 +16,30 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner, Result
+from onnx.reference import ReferenceEvaluator
 
 from phitodeep import cli
 from phitodeep.cli.generate import _pieces
 from phitodeep.cli.predict import _write_csv
+from phitodeep.config import register
 from phitodeep.data import CharTokenizer
 from phitodeep.errors import warn
+from phitodeep.exchange.onnx import export as onnx_export
 from phitodeep.initialization import He
-from phitodeep.layers import BatchNorm, Chain, Dense, Embedding, Flatten, Parallel, Select, Tanh
+from phitodeep.layers import (
+    BatchNorm,
+    Chain,
+    Dense,
+    Embedding,
+    Flatten,
+    Layer,
+    Parallel,
+    Select,
+    Tanh,
+)
 from phitodeep.loss import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Loss
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.models import gpt
@@ -721,6 +735,91 @@ def test_export_of_a_model_without_an_input_shape() -> None:
     Sequential(Tanh()).save("m.safetensors")
     message = mistake("export", "m.safetensors", "--to", "numpy")
     assert message.startswith("m.safetensors does not determine the model's input shape")
+
+
+def test_export_to_onnx(digits: Path) -> None:
+    shown = phitodeep("export", digits, "--to", "onnx").stdout
+    assert shown == f"Wrote digits.onnx, {Path('digits.onnx').stat().st_size:,} bytes.\n"
+    phitodeep("export", digits, "--to", "onnx", "--output", "net.onnx", "--opset", "17")
+    versions = [onnx.load(f"{name}.onnx").opset_import[0].version for name in ("digits", "net")]
+    assert versions == [20, 17]
+    np.save("x.npy", images(2))
+    expected = read_csv(phitodeep("predict", digits, "x.npy").stdout)
+    X = images(2).astype(np.float32)
+    (Y,) = ReferenceEvaluator("net.onnx").run(None, {"X": X})
+    np.testing.assert_allclose(Y, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_exports_to_one_file_have_the_same_checks(form: str, digits: Path) -> None:
+    ending = {"onnx": ".onnx", "torch": ".pt2"}[form]
+    message = mistake("export", digits, "--to", form, "--output", "net.py")
+    assert message == (
+        f"--output net.py: the name must have the ending {ending}: try --output net{ending}."
+    )
+    Path(f"digits{ending}").write_text("mine")
+    message = mistake("export", digits, "--to", form)
+    assert message == f"digits{ending} exists: pass --output OTHER, or --force to replace it."
+    assert Path(f"digits{ending}").read_text() == "mine"
+    digits.rename(f"own{ending}")
+    assert "this command reads" in mistake("export", f"own{ending}", "--to", form, "--force")
+
+
+def test_weights_of_a_large_onnx_file_replace_nothing_unasked(
+    digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_export, "LARGEST", 100)
+    Path("digits.onnx.data").write_text("mine")
+    assert "digits.onnx.data exists" in mistake("export", digits, "--to", "onnx")
+    assert not Path("digits.onnx").exists()
+    shown = phitodeep("export", digits, "--to", "onnx", "--force").stdout
+    assert [line.split(",")[0] for line in shown.splitlines()] == [
+        "Wrote digits.onnx",
+        "Wrote digits.onnx.data",
+    ]
+
+
+def test_an_opset_is_for_onnx_only_and_in_a_range(digits: Path) -> None:
+    shown = phitodeep("export", digits, "--to", "numpy", "--opset", "20", code=2).stderr
+    assert "--opset is for --to onnx, not for --to numpy." in shown
+    assert "opset must be from 17 to" in mistake("export", digits, "--to", "onnx", "--opset", "1")
+    assert sorted(p.name for p in Path().iterdir()) == ["digits.safetensors"]
+
+
+@register
+class Doubled(Layer):
+    """A layer that no format knows."""
+
+    def forward(self, X: Array) -> Array:
+        return 2 * X
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_an_export_names_the_layer_that_it_cannot_write(form: str) -> None:
+    pytest.importorskip(form)
+    model = Sequential(Dense(3, 2), Doubled())
+    model.build((3,))
+    model.save("m.safetensors")
+    assert "Doubled()" in mistake("export", "m.safetensors", "--to", form)
+    assert sorted(p.name for p in Path().iterdir()) == ["m.safetensors"]
+
+
+def test_export_to_torch(digits: Path) -> None:
+    torch = pytest.importorskip("torch")
+    phitodeep("export", digits, "--to", "torch")
+    np.save("x.npy", images(3))
+    expected = read_csv(phitodeep("predict", digits, "x.npy").stdout)
+    np.save("x32.npy", images(3).astype(np.float32))
+    script = """
+import sys
+sys.modules["phitodeep"] = None
+import numpy as np, torch
+module = torch.export.load("digits.pt2").module()
+np.save("y.npy", module(torch.tensor(np.load("x32.npy"))).detach().numpy())
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    np.testing.assert_allclose(np.load("y.npy"), expected, rtol=1e-4, atol=1e-6)
+    assert torch.export.load("digits.pt2").state_dict
 
 
 def test_export_to_something_unknown(digits: Path) -> None:

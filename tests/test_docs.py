@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
 PACKAGE, API = ROOT / "phitodeep", sorted((ROOT / "docs" / "api").glob("*.md"))
+NEEDS = re.compile(r"\A<!-- needs: (.*?) -->")  # libraries without which a page's blocks do not run
 UNSHOWN = {  # what only exports or looks up names, old paths, and displays
     "loss.names",
     "optimization.optimizers",
@@ -31,17 +32,39 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+def needs(page: str) -> list[str]:
+    """The libraries that a page declares in a comment on its first line, by their import names.
+
+    `make check-extras` installs them; elsewhere its blocks are skipped if one is missing.
+    """
+    found = NEEDS.match(page)
+    return found[1].split() if found else []
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=name)
 def test_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
+    text = page.read_text()
+    for library in needs(text):
+        pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     names: dict[str, object] = {}
-    for i, (code, shown) in enumerate(BLOCK.findall(page.read_text()), 1):
+    for i, (code, shown) in enumerate(BLOCK.findall(text), 1):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             exec(compile(code, f"{name(page)}, block {i}", "exec"), names)
         if shown and not CHANGING.search(shown):
             assert out.getvalue().split() == shown.split(), f"{name(page)}, block {i}"
+
+
+def test_a_page_declares_the_libraries_that_it_needs():
+    assert needs("<!-- needs: torch -->\n# PyTorch\n") == ["torch"]
+    assert needs("<!-- needs: transformers torch -->\n") == ["transformers", "torch"]
+    assert needs("# PyTorch\n\n<!-- needs: torch -->\n") == []
+    declared = {library for page in PAGES for library in needs(page.read_text())}
+    assert declared <= {"torch", "transformers", "onnx", "onnxruntime", "skl2onnx", "sklearn"} | {
+        *("tokenizers", "huggingface_hub", "pandas")
+    }
 
 
 def test_there_are_blocks_to_run():

@@ -172,7 +172,17 @@ def transformer() -> dict[str, Any]:
     return {"model": model, "tokens": np.zeros((1, 5), int)}
 
 
+def with_torch() -> dict[str, Any]:
+    """The usual model, and a module of PyTorch."""
+    torch = pytest.importorskip("torch")
+    return {**usual(), "torch": torch, "module": torch.nn.Conv2d(1, 3, 3)}
+
+
 PREPARED: dict[str, Callable[[], dict[str, Any]]] = {
+    "phitodeep.exchange.torch.compare.compare_with_torch": with_torch,
+    "phitodeep.exchange.torch.pairs.counterpart": with_torch,
+    "phitodeep.exchange.torch.reading.from_torch": with_torch,
+    "phitodeep.exchange.torch.writing.to_torch": with_torch,
     "phitodeep.models.vae": autoencoder,
     "phitodeep.plots.attention.attention": transformer,
     "phitodeep.plots.boundary.decision_boundary": plane,

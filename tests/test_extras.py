@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools import check_extras as tool
-from tools.check_extras import FEATURES, OURS, features, problems, refused, works
+from tools.check_extras import FEATURES, HEAVY, OURS, features, pins, problems, refused, works
 
 LIBRARIES = {  # the library without which a feature is refused
     "data": "datasets",
@@ -21,6 +21,9 @@ LIBRARIES = {  # the library without which a feature is refused
     "lbfgs": "scipy",
     "fast": "numba",
     "tensorboard": "tensorboardX",
+    "torch": "torch",
+    "onnx": "onnx",
+    "sklearn": "sklearn",
     "hub": "tokenizers",
 }
 
@@ -41,12 +44,36 @@ def test_tests_install_every_feature() -> None:
     extras = tomllib.loads((tool.ROOT / "pyproject.toml").read_text())["project"]
     extras = extras["optional-dependencies"]
     assert OURS <= extras.keys()
-    assert f"phitodeep[{','.join(features())}]" in extras["test"]
+    light = [extra for extra in features() if extra not in HEAVY]
+    assert f"phitodeep[{','.join(light)}]" in extras["test"]
+
+
+def test_heavy_features_are_pinned_and_have_tests_of_their_own() -> None:
+    assert set(features()) > HEAVY
+    assert all(FEATURES[extra].tests for extra in HEAVY)
+    assert [pin.split("==")[0] for pin in pins()] == ["torch"]
+
+
+@pytest.mark.parametrize("extra", FEATURES)
+def test_pages_and_tests_of_a_feature_exist(extra: str) -> None:
+    feature = FEATURES[extra]
+    assert (tool.ROOT / feature.page).is_file() or not feature.page
+    assert (tool.ROOT / feature.tests).is_dir()
+    if feature.page:
+        command = [sys.executable, "-m", "pytest", "--collect-only", tool.blocks_of(feature.page)]
+        done = subprocess.run(command, cwd=tool.ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_tests_bring_their_own_tools() -> None:
+    assert tool.wanted_by_tests()[0].startswith("pytest>")
 
 
 @pytest.mark.parametrize("extra", FEATURES)
 def test_the_code_of_each_check_runs(extra: str, tmp_path: Path) -> None:
     """It works with the library, and is refused with an error that names the extra without it."""
+    if extra in HEAVY:
+        pytest.importorskip(LIBRARIES[extra])
     missing = f"import sys; sys.modules[{LIBRARIES[extra]!r}] = None\n"
     for code in (works(extra), missing + refused(extra)):
         command = [sys.executable, "-W", "error", "-c", code]

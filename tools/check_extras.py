@@ -2,12 +2,16 @@
 
 First, phitodeep is installed without any extra: it must bring exactly its declared requirements,
 train, predict and save a model, and each feature must fail with an error that names its extra.
+The pages of the docs that need an extra run, too. Last, all extras are installed together, with the
+libraries that tests compare phitodeep with: each feature must still work, and the tests that are
+skipped elsewhere run. All this is about the installed wheel, not the checkout.
 
     python tools/check_extras.py             all extras
     python tools/check_extras.py plot fast   only these
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +24,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 OURS = {"test", "bench", "docs", "browser", "dev"}  # for work on phitodeep itself
+HEAVY = {"torch"}  # features that the extra "test" leaves out: their tests run here
+PEERS = (
+    "onnxruntime",
+    "onnxscript",
+    "pandas",
+    "skl2onnx",
+    "transformers",
+)  # what tests compare with
 
 SETUP = """
 import numpy as np
@@ -39,10 +51,14 @@ class Feature(NamedTuple):
 
     needs    code that raises MissingExtraError without the extra
     works    more code, which runs after it with the extra
+    page     of the docs, with blocks that need the extra
+    tests    a folder of tests that are skipped without the extra, or without one of PEERS
     """
 
     needs: str
     works: str = ""
+    page: str = ""
+    tests: str = ""
 
 
 FEATURES = {
@@ -102,6 +118,48 @@ model().train(X, y, epochs=2, callbacks=[TensorBoard("runs", histograms=1)], ver
 assert b"loss/train" in file.read_bytes()
 """,
     ),
+    "torch": Feature(
+        """
+net = model()
+net.build((3,))
+module = phitodeep.io.to_torch(net)
+""",
+        """
+import torch
+found = module(torch.from_numpy(X)).detach().numpy()
+np.testing.assert_allclose(found, net.predict(X), rtol=1e-5, atol=1e-6)
+again = phitodeep.io.from_torch(module, (3,))
+np.testing.assert_allclose(found, again.predict(X), rtol=1e-5, atol=1e-6)
+""",
+        "docs/pytorch.md",
+        "tests/exchange/torch",
+    ),
+    "onnx": Feature(
+        """
+net = model()
+net.build((3,))
+net.export_onnx("net.onnx")
+""",
+        """
+import onnx
+from onnx.reference import ReferenceEvaluator
+(Y,) = ReferenceEvaluator(onnx.load("net.onnx")).run(None, {"X": X})
+np.testing.assert_allclose(Y, net.predict(X), rtol=1e-5, atol=1e-6)
+""",
+        "docs/onnx.md",
+        "tests/exchange/onnx",
+    ),
+    "sklearn": Feature(
+        """
+from phitodeep.sklearn import PhitoClassifier
+""",
+        """
+est = PhitoClassifier(early_stopping=True, random_state=0).fit(X, y)
+assert est.score(X, y) > 0.9 and est.predict_proba(X).shape == (60, 2)
+""",
+        "docs/sklearn.md",
+        "tests/sklearn",
+    ),
     "hub": Feature(
         """
 from pathlib import Path
@@ -126,6 +184,8 @@ except phitodeep.errors.DataError as error:
 else:
     raise AssertionError("a model without files was read")
 """,
+        "docs/huggingface.md",
+        "tests/exchange/hub",
     ),
 }
 
@@ -205,20 +265,54 @@ def problems(extras: Iterable[str]) -> list[str]:
     ]
 
 
+def pins() -> list[str]:
+    """Return the versions that pyproject.toml fixes: on some machines, no other has a CPU build."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [r for r in project["optional-dependencies"]["bench"] if "==" in r]
+
+
+def wanted_by_tests() -> list[str]:
+    """Return what the tests need, apart from features."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["optional-dependencies"]["test"]
+    return [r for r in wanted if not r.startswith(("phitodeep[", "pytest-cov", "pytest-xdist"))]
+
+
+def blocks_of(page: str) -> str:
+    """Return the argument of pytest that runs the blocks of a page."""
+    return f"tests/test_docs.py::test_blocks_run_and_print_what_the_page_shows[{page}]"
+
+
 class Environment:
-    """A clean virtual environment with phitodeep and perhaps an extra."""
+    """A clean virtual environment with phitodeep and perhaps extras, "one" or "one,two"."""
 
     def __init__(self, folder: Path, wheel: Path, extra: str = "") -> None:
-        self.folder = folder / (extra or "base")
+        self.folder = folder / (extra.replace(",", "-") or "base")
         venv.create(self.folder, symlinks=sys.platform != "win32")
         self.python = str(next(self.folder.glob("[bS]*/python*")))  # bin or Scripts
-        pip = (sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet")
-        run(*pip, "--disable-pip-version-check", f"{wheel}[{extra}]" if extra else str(wheel))
+        constraint = folder / "constraints.txt"
+        constraint.write_text("\n".join(pins()), encoding="utf-8")
+        self.pip = (sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet")
+        self.pip += ("--disable-pip-version-check", "--constraint", str(constraint))
+        run(*self.pip, f"{wheel}[{extra}]" if extra else str(wheel))
 
     def run(self, code: str) -> str:
         """Run code in an empty folder, with warnings as errors."""
         with tempfile.TemporaryDirectory() as empty:
             return run(self.python, "-I", "-W", "error", "-c", code, cwd=Path(empty))
+
+    def run_tests(self, tests: list[str], libraries: Iterable[str] = ()) -> None:
+        """Install libraries, and run tests from a copy of the checkout without the package."""
+        run(*self.pip, *wanted_by_tests(), *libraries)
+        with tempfile.TemporaryDirectory() as empty:
+            for name in ("tests", "tools", "docs", "examples", "benchmarks"):
+                shutil.copytree(ROOT / name, Path(empty) / name)
+            for name in ("pyproject.toml", "README.md"):
+                shutil.copy(ROOT / name, empty)
+            command = (self.python, "-m", "pytest", "-rs", *tests)
+            printed = run(*command, cwd=Path(empty))
+        if "passed" not in printed or "could not import" in printed:
+            raise Failure(f"tests were skipped:\n{printed}")
 
     def size(self) -> float:
         """Return its size in MB."""
@@ -258,21 +352,32 @@ def main(chosen: list[str]) -> int:
         pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
         run(*pip, "wheel", "--no-deps", "--wheel-dir", name, str(ROOT))
         (wheel,) = folder.glob("*.whl")
-        for i, extra in enumerate(["", *extras]):
-            print(f"[{i + 1}/{len(extras) + 1}] {extra or 'no extra'} ...", flush=True)
+        rounds = ["", *extras, *([",".join(extras)] if len(extras) > 1 else [])]
+        for i, extra in enumerate(rounds):
+            print(f"[{i + 1}/{len(rounds)}] {extra or 'no extra'} ...", flush=True)
             began, result, megabytes = time.perf_counter(), "works", ""
             try:
                 environment = Environment(folder, wheel, extra)
                 megabytes = f"{environment.size():.0f}"
-                if extra:
-                    environment.run(works(extra))
-                else:
+                if not extra:
                     check_base(environment, extras)
+                elif extra in FEATURES:
+                    environment.run(works(extra))
+                    if page := FEATURES[extra].page:
+                        first, _ = (ROOT / page).read_text(encoding="utf-8").split("\n", 1)
+                        peers = [name for name in PEERS if name in first.split()]
+                        environment.run_tests([blocks_of(page)], peers)
+                else:
+                    for one in extras:
+                        environment.run(works(one))
+                    tests = [FEATURES[one].tests for one in extras if FEATURES[one].tests]
+                    environment.run_tests(tests, PEERS)
             except Failure as failure:
                 print(failure)
                 result = "fails"
             seconds = f"{time.perf_counter() - began:.0f}"
-            table.append((extra or "(none)", result, seconds, megabytes))
+            name = "(all)" if "," in extra else extra or "(none)"
+            table.append((name, result, seconds, megabytes))
     print()
     for row in table:
         print("{:<14}{:<8}{:>8}{:>7}".format(*row))

@@ -4,18 +4,46 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from keyword import iskeyword
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from phitodeep.cli.app import FilePath, model_file, refuse_overwriting, refuse_own
 from phitodeep.cli.inputs import sample_shape
 from phitodeep.errors import ArgumentError, NotBuiltError
+from phitodeep.exchange.onnx.export import OPSET, files_of
+from phitodeep.exchange.torch.program import export_torch
 from phitodeep.sequential import Sequential, load
 
-EXPORTS = {  # format -> the method that writes it, and the endings of its files
-    "numpy": ("export_numpy", (".py", ".npz")),
+
+class Format(NamedTuple):
+    """A format of exports.
+
+    ending    of the file
+    write     writes a model to a path, with operators of ONNX of a version
+    written   returns the files that it writes
+    """
+
+    ending: str
+    write: Callable[[Sequential, Path, int], None]
+    written: Callable[[Sequential, Path], list[Path]]
+
+
+EXPORTS = {
+    "numpy": Format(
+        ".py",
+        lambda model, path, opset: model.export_numpy(path),
+        lambda model, path: [path, path.with_suffix(".npz")],
+    ),
+    "onnx": Format(".onnx", lambda model, path, opset: model.export_onnx(path, opset), files_of),
+    "torch": Format(
+        ".pt2",
+        lambda model, path, opset: export_torch(model, path),
+        lambda model, path: [path],
+    ),
 }
 
 
@@ -27,32 +55,38 @@ EXPORTS = {  # format -> the method that writes it, and the endings of its files
     "-o",
     metavar="FILE",
     type=FilePath(),
-    help="The file to write; by default FILE with the ending .py.",
+    help="The file to write; by default FILE with the ending of the format.",
+)
+@click.option(
+    "--opset",
+    type=int,
+    help=f"For onnx: the version of its operators, by default {OPSET}.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
-def export(file: Path, form: str, output: Path | None, force: bool) -> None:
+def export(file: Path, form: str, output: Path | None, opset: int | None, force: bool) -> None:
     """Write a model in another format.
 
     \b
     Formats:
-      numpy    a Python file that needs nothing but NumPy, and its weights (.npz)
+      numpy    a Python file that needs nothing but NumPy, and its weights (.py, .npz)
+      onnx     a graph of standard operators, for onnxruntime and other programs (.onnx)
+      torch    a program for torch.export.load, without phitodeep (.pt2)
 
     \b
     Example:
       phitodeep export digits.safetensors --to numpy --output net.py
     """
-    method, (first, *others) = EXPORTS[form]
-    target = _default(file, first) if output is None else output
-    if not _is_module(target):
-        raise ArgumentError(
-            f"--output {target}: the file is a Python module, so its name must be an identifier "
-            "with the ending .py, which no module of Python or NumPy has: try --output net.py."
-        )
-    written = [target, *(_ending(target, other) for other in others)]
+    if opset is not None and form != "onnx":
+        raise click.UsageError(f"--opset is for --to onnx, not for --to {form}.")
+    chosen = EXPORTS[form]
+    target = _default(file, chosen.ending) if output is None else output
+    _check_name(target, chosen.ending)
+    model = _built(file)
+    written = chosen.written(model, target)
     for path in written:
         refuse_own(path, file)
         refuse_overwriting(path, force)
-    getattr(_built(file), method)(target)
+    chosen.write(model, target, OPSET if opset is None else opset)
     for path in written:
         click.echo(f"Wrote {path}, {path.stat().st_size:,} bytes.")
 
@@ -71,10 +105,24 @@ def _built(file: Path) -> Sequential:
     return model
 
 
-def _default(file: Path, suffix: str) -> Path:
-    """Return the name of the file with this ending, changed where it could not be imported."""
-    name = file.with_name(re.sub(r"\W", "_", file.stem) + suffix)
+def _default(file: Path, ending: str) -> Path:
+    """Return the name of the file with this ending; a module's name is changed to be importable."""
+    if ending != ".py":
+        return file.with_name(f"{file.stem}{ending}")
+    name = file.with_name(re.sub(r"\W", "_", file.stem) + ending)
     return name if _is_module(name) else name.with_name(f"model_{name.name}")
+
+
+def _check_name(path: Path, ending: str) -> None:
+    if ending == ".py" and not _is_module(path):
+        raise ArgumentError(
+            f"--output {path}: the file is a Python module, so its name must be an identifier "
+            "with the ending .py, which no module of Python or NumPy has: try --output net.py."
+        )
+    if path.suffix != ending:
+        raise ArgumentError(
+            f"--output {path}: the name must have the ending {ending}: try --output net{ending}."
+        )
 
 
 def _is_module(path: Path) -> bool:
@@ -82,7 +130,3 @@ def _is_module(path: Path) -> bool:
     name = path.stem
     taken = iskeyword(name) or name in {"numpy", *sys.stdlib_module_names}
     return path.suffix == ".py" and name.isidentifier() and not taken
-
-
-def _ending(path: Path, suffix: str) -> Path:
-    return path.with_name(f"{path.stem}{suffix}")

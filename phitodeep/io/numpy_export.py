@@ -178,18 +178,26 @@ def free_shapes(model: Layer) -> tuple[Sizes, Sizes]:
     shape, output = model.input_shape or (), model.output_shape or ()
     free: list[int | None] = list(shape)
     found: list[int | None] = list(output)
-    for axis, n in enumerate(shape):
-        limit = most_steps(model) if axis == 0 else None
-        sizes = {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {limit // 2, limit - 1, limit}
-        tries = [
-            _output(model, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes - {0, n}
-        ]
-        outputs = [other for other in tries if other is not None]
-        if outputs and len(outputs) == len(tries):
+    for axis in range(len(shape)):
+        for twin in resized(model, axis):
             free[axis] = None
-            for other in outputs:
-                found = [a if a == b else None for a, b in zip(found, other, strict=True)]
+            pairs = zip(found, twin.output_shape or (), strict=True)
+            found = [a if a == b else None for a, b in pairs]
     return tuple(free), tuple(found)
+
+
+def resized(model: Layer, axis: int) -> list[Layer]:
+    """Return copies of the model that are built for other sizes of an axis of X, without arrays.
+
+    There are none if its weights do not fit one of these sizes: the axis is then not free.
+    """
+    shape = model.input_shape or ()
+    n = shape[axis]
+    limit = most_steps(model) if axis == 0 else None
+    sizes = {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {limit // 2, limit - 1, limit}
+    found = [_fitting(model, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes - {0, n}]
+    twins = [twin for twin in found if twin is not None]
+    return twins if len(twins) == len(found) else []
 
 
 def most_steps(model: Layer) -> int | None:
@@ -201,21 +209,21 @@ def most_steps(model: Layer) -> int | None:
         return None
     n, *rest = model.input_shape
     low = high = n
-    while _output(model, (high, *rest)) is not None:
+    while _fitting(model, (high, *rest)) is not None:
         low, high = high, 2 * high
         if high > MANY * n:
             return None
     while high - low > 1:
         middle = (low + high) // 2
-        if _output(model, (middle, *rest)) is None:
+        if _fitting(model, (middle, *rest)) is None:
             high = middle
         else:
             low = middle
     return low
 
 
-def _output(model: Layer, shape: Shape) -> Shape | None:
-    """Return the output shape for samples of this shape, or None if the weights do not fit them."""
+def _fitting(model: Layer, shape: Shape) -> Layer | None:
+    """Return a copy that is built for samples of this shape, or None if the weights do not fit."""
     try:
         twin = model._measured(shape)
     except ValueError:
@@ -226,4 +234,4 @@ def _output(model: Layer, shape: Shape) -> Shape | None:
         for (_, layer), (_, other) in pairs
         for name, a in layer.params.items()
     )
-    return twin.output_shape if fits else None
+    return twin if fits else None

@@ -82,7 +82,7 @@ class Both(Container):
 
 
 def test_call_is_a_value_with_defaults() -> None:
-    assert current() == Call(True, True, True, False, None, 0)
+    assert current() == Call(True, True, True, True, False, None, 0)
     with pytest.raises(AttributeError):
         current().training = False
 

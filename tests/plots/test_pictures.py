@@ -400,7 +400,7 @@ def test_attention_refuses() -> None:
         plots.attention(model, x, HEADS, head=3)
     with pytest.raises(ArgumentError, match="needs 5 labels, one per position, got 2"):
         plots.attention(model, x, HEADS, labels="ab")
-    with pytest.raises(ArgumentError, match="the model has none"):
+    with pytest.raises(ArgumentError, match="there is none"):
         plots.attention(convolutions(), np.zeros((8, 7, 1)), "0")
 
 

@@ -1,0 +1,1 @@
+"""Models from PyTorch and for it."""

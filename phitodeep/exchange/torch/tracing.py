@@ -1,0 +1,139 @@
+"""The graph of a PyTorch module, traced by torch.fx; this file is imported with torch.
+
+A plain trace knows no sizes, and stops where forward asks for one. This one computes each value for
+an example as well, so that sizes are numbers; control flow that depends on values is still refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+BATCH = 3  # samples of the example
+
+
+class Root(nn.Module):
+    """The module to trace, with a single argument."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, X: Any) -> Any:
+        return self.module(X)
+
+
+class Sized(fx.Proxy):
+    """A stand-in for a value that knows its sizes."""
+
+    @property
+    def value(self) -> Any:
+        return self.node.meta["value"]
+
+    @property
+    def shape(self) -> Any:
+        return self.value.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.value.ndim
+
+    @property
+    def dtype(self) -> Any:
+        return self.value.dtype
+
+    @property
+    def device(self) -> Any:
+        return self.value.device
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.value.shape if dim is None else self.value.shape[dim]
+
+    def dim(self) -> int:
+        return self.value.ndim
+
+    def numel(self) -> int:
+        return self.value.numel()
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+
+class Tracer(fx.Tracer):
+    """Traces a module for an example; `leaf` says which modules are not looked into."""
+
+    def __init__(self, example: torch.Tensor, leaf: Callable[[nn.Module], bool]) -> None:
+        super().__init__(autowrap_modules=())
+        self.example, self.leaf = example, leaf
+        self.computing = False  # the value of a step: nothing is traced meanwhile
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return self.leaf(m)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return Sized(node, self)
+
+    def create_proxy(self, kind: str, *args: Any, **kwargs: Any) -> fx.Proxy:
+        made = super().create_proxy(kind, *args, **kwargs)
+        if kind != "output":
+            self.computing = True
+            try:
+                made.node.meta["value"] = self._value(made.node)
+            finally:
+                self.computing = False
+        return made
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        return (
+            forward(*args, **kwargs)
+            if self.computing
+            else super().call_module(m, forward, args, kwargs)
+        )
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
+        return (
+            attr_val if self.computing else super().getattr(attr, attr_val, parameter_proxy_cache)
+        )
+
+    def _known(self, node: fx.Node) -> Any:
+        if "value" not in node.meta:  # a tensor that forward made of none of its inputs
+            node.meta["value"] = _attribute(self.root, node.target)
+        return node.meta["value"]
+
+    def _value(self, node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            return self.example
+        known = fx.node.map_arg((node.args, node.kwargs), self._known)
+        args, kwargs = known
+        if node.op == "get_attr":
+            return _attribute(self.root, node.target)
+        if node.op == "call_module":
+            return self.root.get_submodule(str(node.target))(*args, **kwargs)
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        return node.target(*args, **kwargs)
+
+
+def _attribute(root: Any, target: Any) -> Any:
+    for name in str(target).split("."):
+        root = getattr(root, name)
+    return root
+
+
+def graph_of(
+    module: nn.Module, example: torch.Tensor, leaf: Callable[[nn.Module], bool], training: bool
+) -> tuple[fx.Graph, Root]:
+    """Return the graph of a module in training or evaluation mode, and what it was traced on.
+
+    Leaves run in evaluation mode, so that no running statistics change.
+    """
+    root = Root(module)
+    for part in root.modules():
+        part.training = training and not leaf(part)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Tracer(example, leaf).trace(root), root

@@ -1,0 +1,529 @@
+"""ONNX files: what is in them, how they are checked, and what is refused.
+
+Here, ONNX's own reference evaluator runs them; `test_export_runtime.py` does with onnxruntime.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from phitodeep import layers, models
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DataError,
+    MissingExtraError,
+    NotBuiltError,
+)
+from phitodeep.exchange.onnx import export, forms
+from phitodeep.exchange.onnx.forms import FORMS, exports
+from phitodeep.layers import (
+    GELU,
+    GRU,
+    LSTM,
+    BatchNorm,
+    Bidirectional,
+    Chain,
+    Conv1D,
+    Conv2D,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    GlobalAvgPool,
+    GroupNorm,
+    Lambda,
+    Layer,
+    MaxPool2D,
+    Mish,
+    MultiHeadAttention,
+    Parallel,
+    Param,
+    Permute,
+    PReLU,
+    ReLU,
+    Reshape,
+    Residual,
+    RMSNorm,
+    Select,
+    SinusoidalEncoding,
+    SkipConcat,
+    Tanh,
+    TiedDense,
+    TimeDistributed,
+    TransformerBlock,
+)
+from phitodeep.layers.containers import Container
+from phitodeep.model import Sequential
+from phitodeep.rotary import DynamicRope
+from phitodeep.types import Array, Shape
+from phitodeep.version import __version__
+
+NOT_EXPORTED = {
+    "Lambda": "its functions may do anything",
+    "Layer": "the base class",
+    "Param": "a descriptor",
+    "State": "a descriptor",
+}
+
+
+def built(*parts: Layer, shape: Shape, **settings: Any) -> Sequential:
+    """A model with random parameters and state: 1 and 0 would hide a lost factor."""
+    model, rng = Sequential(*parts, seed=1, **settings), np.random.default_rng(1)
+    model.build(shape)
+    return randomized(model, rng)
+
+
+def randomized(model: Sequential, rng: np.random.Generator) -> Sequential:
+    weights = model.get_weights()
+    for path, a in weights.items():
+        new = rng.uniform(0.5, 2, a.shape) if "var" in path else 0.5 * rng.standard_normal(a.shape)
+        weights[path] = new.astype(a.dtype)
+    model.set_weights(weights)
+    return model
+
+
+def exported(model: Sequential, path: Path, opset: int = 20) -> Any:
+    model.export_onnx(path, opset)
+    return onnx.load(path)
+
+
+def operators(proto: Any) -> Counter[str]:
+    return Counter(node.op_type for node in proto.graph.node)
+
+
+def shapes(proto: Any) -> list[list[int | str]]:
+    values = (proto.graph.input[0], proto.graph.output[0])
+    return [[d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in values]
+
+
+def gpt(**settings: Any) -> Sequential:
+    model = models.gpt(11, 8, layers=2, heads=2, dim=8, **settings).build()
+    return randomized(model, np.random.default_rng(2))
+
+
+def cnn() -> Sequential:
+    return built(
+        *(Conv2D(4, 3, padding="same"), BatchNorm(), ReLU(), MaxPool2D(2)),
+        *(Residual(Conv2D(4, 3, padding="same"), PReLU()), SkipConcat(Dropout(0.5), GroupNorm(2))),
+        *(Flatten(), Dense(3)),
+        shape=(6, 6, 2),
+    )
+
+
+SOME: dict[str, Callable[[], Sequential]] = {
+    "cnn": cnn,
+    "gpt": gpt,
+    "rotary": lambda: built(
+        Embedding(5, 8),
+        TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu"),
+        SinusoidalEncoding(),
+        shape=(6,),
+    ),
+    "shared keys": lambda: built(
+        MultiHeadAttention(4, kv_heads=2, causal=True, rope=True), shape=(5, 8)
+    ),
+    "lstm": lambda: built(LSTM(3), LSTM(4, return_sequences=False), Dense(2), shape=(5, 3)),
+    "gru": lambda: built(Bidirectional(GRU(3), merge="add"), Tanh(), shape=(5, 3)),
+    "table": lambda: built(
+        Parallel(Select([0, 1]), Chain(Select([2], tokens=True), Embedding(7, 3), Flatten())),
+        Dense(2),
+        shape=(3,),
+    ),
+    "video": lambda: built(
+        TimeDistributed(Chain(Conv2D(2, 2), Flatten())), LSTM(3), shape=(4, 3, 3, 1)
+    ),
+}
+
+
+def sample(model: Sequential, n: int, steps: int | None = None) -> Array:
+    shape = model.input_shape or ()
+    if steps is not None:
+        shape = (steps, *shape[1:])
+    rng = np.random.default_rng(3)
+    if model.takes_tokens:
+        return rng.integers(0, 5, (n, *shape))
+    X = rng.standard_normal((n, *shape)).astype(model.dtype)
+    if isinstance(model.layers[0], Parallel):
+        X[:, 2] = rng.integers(0, 7, n)
+    return X
+
+
+@pytest.mark.parametrize("opset", [17, 20, 26])
+@pytest.mark.parametrize("name", SOME)
+def test_the_reference_evaluator_predicts_the_same(name: str, opset: int, tmp_path: Path) -> None:
+    model = SOME[name]()
+    proto = exported(model, tmp_path / "net.onnx", opset)
+    for n, steps in ((3, None), (1, 2 if "T" in shapes(proto)[0] else None)):
+        X = sample(model, n, steps)
+        (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
+        wanted = model.predict(X)
+        assert Y.dtype == wanted.dtype
+        np.testing.assert_allclose(Y, wanted, rtol=0, atol=1e-5 * max(1, np.abs(wanted).max()))
+
+
+# --- what is in a file ----------------------------------------------------------------------------
+
+
+def test_every_public_layer_has_a_form() -> None:
+    without = {name for name in layers.__all__ if not has_form(getattr(layers, name))}
+    assert without == NOT_EXPORTED.keys()
+
+
+def has_form(kind: type) -> bool:
+    return any(base in FORMS for base in kind.__mro__)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_file_consists_of_standard_operators_and_our_parameters(
+    name: str, tmp_path: Path
+) -> None:
+    model = SOME[name]()
+    proto = exported(model, tmp_path / "net.onnx")
+    assert {node.domain for node in proto.graph.node} == {""}
+    assert [(o.domain, o.version) for o in proto.opset_import] == [("", 20)]
+    assert (proto.producer_name, proto.producer_version) == ("phitodeep", __version__)
+    assert not proto.functions
+    assert not proto.metadata_props
+    assert "no mask" in proto.doc_string
+    assert "channels are on the last axis" in proto.doc_string
+    paths = [path for path, _ in model.walk()]
+    for node in proto.graph.node:
+        path, slash, _ = node.name.rpartition("/")
+        assert (path in paths) if slash else node is proto.graph.node[-1], node.name
+    names = {a.name for a in proto.graph.initializer}
+    joined = (".bh", ".layer", ".reverse")  # in b, and in one array for both directions
+    assert {path for path in model.get_weights() if not any(j in path for j in joined)} <= names
+    largest = sum(a.nbytes for a in model.get_weights().values())
+    assert (tmp_path / "net.onnx").stat().st_size < largest + 12_000  # stored once
+
+
+def test_a_tied_weight_is_stored_once(tmp_path: Path) -> None:
+    embedding = Embedding(2000, 16)
+    model = built(embedding, Tanh(), TiedDense(embedding), shape=(4,))
+    exported(model, tmp_path / "net.onnx")
+    assert (tmp_path / "net.onnx").stat().st_size < 2000 * 16 * 4 + 2000
+
+
+def test_the_names_say_which_layer_a_node_belongs_to(tmp_path: Path) -> None:
+    proto = exported(gpt(), tmp_path / "net.onnx")
+    names = {node.name for node in proto.graph.node}
+    assert {"0/Gather", "2.layers.0.layers.1/Softmax", "2.layers.0/Add"} <= names
+    assert {"0.W", "2.layers.0.layers.1.Wqkv"} <= {a.name for a in proto.graph.initializer}
+
+
+def test_axes_are_moved_only_where_the_layout_changes(tmp_path: Path) -> None:
+    def count(model: Sequential) -> int:
+        return operators(exported(model, tmp_path / "net.onnx"))["Transpose"]
+
+    assert count(cnn()) == 2  # at the start, and before the Flatten
+    images = (8, 8, 3)
+    assert count(built(Conv2D(4, 3), BatchNorm(), ReLU(), GlobalAvgPool(), shape=images)) == 1
+    assert count(built(Conv2D(4, 3), Permute(3, 1, 2), Flatten(), shape=images)) == 1
+    inception = Parallel(Conv2D(2, 3, padding="same"), Chain(MaxPool2D(1), ReLU()), Tanh())
+    assert count(built(inception, MaxPool2D(2), shape=images)) == 3
+    assert count(built(LSTM(3), Tanh(), Dense(4), LSTM(2), shape=(5, 3))) == 2
+    assert count(built(LSTM(3), LSTM(2, return_sequences=False), Dense(1), shape=(5, 3))) == 1
+    assert count(built(Bidirectional(GRU(3), merge="add"), GRU(2), shape=(5, 3))) == 2
+    assert count(built(Permute(2, 1), Permute(2, 1), Dense(2), shape=(5, 3))) == 0
+    assert count(built(Conv1D(3, 2), ReLU(), Conv1D(3, 2), shape=(9, 3))) == 2
+
+
+def test_positions_are_computed_once(tmp_path: Path) -> None:
+    block = {"causal": True, "rope": True}
+    model = built(*(TransformerBlock(2, **block) for _ in range(3)), shape=(5, 8))
+    found = operators(exported(model, tmp_path / "net.onnx"))
+    assert [found[op] for op in ("Shape", "Range", "Cos", "Sin", "GreaterOrEqual")] == [1] * 5
+    assert found["Where"] == 3
+
+
+@pytest.mark.parametrize(
+    ("layer", "operator", "since"),
+    [
+        (GELU(), "Gelu", 20),
+        (GELU("tanh"), "Gelu", 20),
+        (Mish(), "Mish", 18),
+        (RMSNorm(), "RMSNormalization", 23),
+        (GroupNorm(2), "GroupNormalization", 21),
+    ],
+)
+def test_an_operator_is_used_from_the_version_that_has_it(
+    layer: Layer, operator: str, since: int, tmp_path: Path
+) -> None:
+    model = built(layer, shape=(3, 4))
+    for opset in (since - 1, since):
+        used = operators(exported(model, tmp_path / "net.onnx", opset))
+        assert (operator in used) == (opset >= since)
+
+
+def test_settings_that_predictions_do_not_need_are_kept(tmp_path: Path) -> None:
+    """ONNX's momentum is the weight of the running statistics, and ours that of the batch."""
+    proto = exported(built(BatchNorm(momentum=0.3, eps=0.2), shape=(3,)), tmp_path / "net.onnx")
+    found = {a.name: a.f for a in proto.graph.node[0].attribute}
+    assert found == {"momentum": pytest.approx(0.7), "epsilon": pytest.approx(0.2)}
+
+
+def test_the_default_is_opset_20(tmp_path: Path) -> None:
+    built(Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx")
+    proto = onnx.load(tmp_path / "net.onnx")
+    assert (proto.opset_import[0].version, proto.ir_version) == (20, 9)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (cnn, [["N", 6, 6, 2], ["N", 3]]),
+        (gpt, [["N", "T"], ["N", "T", 11]]),
+        (SOME["lstm"], [["N", "T", 3], ["N", 2]]),
+        (SOME["video"], [["N", "T", 3, 3, 1], ["N", "T", 3]]),
+        (SOME["table"], [["N", 3], ["N", 2]]),
+        (lambda: built(Conv1D(2, 3), shape=(9, 2)), [["N", "T", 2], ["N", "Y1", 2]]),
+        (lambda: built(Conv1D(2, 3), Flatten(), Dense(1), shape=(9, 2)), [["N", 9, 2], ["N", 1]]),
+        (lambda: built(Flatten(), Tanh(), shape=(3, 2)), [["N", "T", 2], ["N", "Y1"]]),
+        (lambda: built(Permute(2, 1), shape=(3, 2)), [["N", "T", 2], ["N", 2, "T"]]),
+        (lambda: built(Tanh(), shape=(3,)), [["N", 3], ["N", 3]]),
+        (  # zeros that depend on the number of steps, in a way that not all programs know
+            lambda: built(Conv1D(2, 3, stride=2, dilation=2, padding="same"), shape=(9, 2)),
+            [["N", 9, 2], ["N", 5, 2]],
+        ),
+        (
+            lambda: built(MultiHeadAttention(1, rope=DynamicRope(2.0, 4)), shape=(6, 4)),
+            [["N", 6, 4], ["N", 6, 4]],
+        ),
+        (lambda: built(Reshape(-1, 2, 1), shape=(6, 2)), [["N", "T", 2], ["N", "T", 2, 1]]),
+    ],
+)
+def test_sizes_that_may_differ_have_names(
+    model: Callable[[], Sequential], expected: Any, tmp_path: Path
+) -> None:
+    assert shapes(exported(model(), tmp_path / "net.onnx")) == expected
+
+
+def test_a_model_that_does_nothing(tmp_path: Path) -> None:
+    model = built(Dropout(0.5), shape=(3,))
+    proto = exported(model, tmp_path / "net.onnx")
+    assert operators(proto) == {"Identity": 1}
+
+
+def test_tokens_come_in_and_go_out_as_integers(tmp_path: Path) -> None:
+    proto = exported(built(Select([1, 0], tokens=True), shape=(3,)), tmp_path / "net.onnx")
+    (Y,) = ReferenceEvaluator(proto).run(None, {"X": np.array([[1, 2, 3.0]], np.float32)})
+    assert Y.dtype == np.int64
+    assert Y.tolist() == [[2, 1]]
+    model = built(Select([1, 0], tokens=True), Tanh(), shape=(3,))
+    (Y,) = ReferenceEvaluator(exported(model, tmp_path / "net.onnx")).run(
+        None, {"X": np.array([[1, 2, 3.0]], np.float32)}
+    )
+    np.testing.assert_allclose(Y, np.tanh([[2, 1]]), rtol=1e-6)
+
+
+# --- large models ---------------------------------------------------------------------------------
+
+
+def test_large_weights_are_in_a_file_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = gpt()
+    small = exported(model, tmp_path / "net.onnx")
+    monkeypatch.setattr(export, "LARGEST", 1000)
+    monkeypatch.setattr(export, "SMALL", 100)
+    large = exported(model, tmp_path / "big.onnx")  # with its weights
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["big.onnx", "big.onnx.data", "net.onnx"]
+    assert (tmp_path / "big.onnx.data").stat().st_size > 3000
+    raw = onnx.load(tmp_path / "big.onnx", load_external_data=False)
+    outside = [a.name for a in raw.graph.initializer if a.external_data]
+    assert "0.W" in outside
+    assert "2.layers.0.layers.0.gamma" not in outside
+    onnx.checker.check_model(str(tmp_path / "big.onnx"), full_check=True)
+    X = sample(model, 2)
+    found = [ReferenceEvaluator(p).run(None, {"X": X})[0] for p in (small, large)]
+    np.testing.assert_array_equal(found[0], found[1])
+
+
+def test_a_large_graph_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "LARGEST", 10)
+    monkeypatch.setattr(export, "SMALL", 10)
+    monkeypatch.setattr(forms, "FORMS", {**FORMS})
+    monkeypatch.setattr(export, "FORMS", forms.FORMS)
+    exports(Scale)(
+        lambda graph, layer, x: graph.node("Mul", x, graph.constant(np.ones((7, 9), "f")))
+    )
+    with pytest.raises(ArgumentError, match="not valid ONNX"):
+        built(Scale(), shape=(3,)).export_onnx(tmp_path / "net.onnx")
+    assert not [*tmp_path.iterdir()]
+
+
+# --- layers of one's own --------------------------------------------------------------------------
+
+
+class Scale(Layer):
+    """A layer of a user's own."""
+
+    s = Param()
+
+    def create(self, shape: Shape) -> Shape:
+        self.s = np.ones(shape[-1])
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        return X * self.s
+
+
+class Twice(Container):
+    """A container of a user's own."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def create(self, shape: Shape) -> Shape:
+        return self.layer.build(shape)
+
+    def forward(self, X: Array) -> Array:
+        return 2 * self.layer.forward(X)
+
+
+class MyDense(Dense):
+    """A layer that computes something else than its base class."""
+
+    def forward(self, X: Array) -> Array:
+        return 2 * super().forward(X)
+
+
+class Named(Dense):
+    """A layer that computes what its base class does."""
+
+    def flops(self) -> int:
+        return 1
+
+
+@pytest.fixture
+def own_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "FORMS", {**FORMS})
+    monkeypatch.setattr(export, "FORMS", forms.FORMS)
+
+
+@pytest.mark.usefixtures("own_forms")
+def test_a_layer_of_ones_own(tmp_path: Path) -> None:
+    @exports(Scale)
+    def scale(graph: Any, layer: Any, x: Any) -> Any:
+        return graph.node("Mul", x, graph.param(layer, "s"))
+
+    @exports(Twice)
+    def twice(graph: Any, layer: Any, x: Any) -> Any:
+        return graph.node("Mul", graph.add(layer.layer, x), 2.0)
+
+    assert scale.__name__ == "scale"
+    model = built(Conv2D(2, 2), Twice(Chain(Scale(), Dense(3))), Named(2), shape=(4, 4, 1))
+    proto = exported(model, tmp_path / "net.onnx")
+    X = sample(model, 2)
+    (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
+    np.testing.assert_allclose(Y, model.predict(X), rtol=1e-4, atol=1e-5)
+    assert "1.layer.layers.0.s" in {a.name for a in proto.graph.initializer}
+
+
+@pytest.mark.usefixtures("own_forms")
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda graph, layer, x: graph.node("Multiply", x, 2.0),
+        lambda graph, layer, x: graph.node("Mul", x, np.ones((5, 7), np.float32)),
+        lambda graph, layer, x: graph.node("Mul", x, np.ones(3)),  # float64
+        lambda graph, layer, x: graph.node("Softmax", x, axes=3),
+    ],
+)
+def test_a_wrong_form_is_found_before_anything_is_written(form: Any, tmp_path: Path) -> None:
+    exports(Scale)(form)
+    with pytest.raises(ArgumentError, match="the graph is not valid ONNX"):
+        built(Scale(), shape=(3,)).export_onnx(tmp_path / "net.onnx")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_exports_takes_a_class_of_layers() -> None:
+    wrong: list[Any] = [Scale(), int, "Scale"]
+    for kind in wrong:
+        with pytest.raises(ArgumentTypeError, match="exports takes a class of layers"):
+            exports(kind)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def square() -> Layer:
+    return Lambda(np.square, lambda dY, X, Y: 2 * X * dY)
+
+
+def test_layers_without_an_operator_are_named_by_their_paths(tmp_path: Path) -> None:
+    model = built(Dense(2), Residual(Tanh(), square()), Twice(MyDense(2)), shape=(3,))
+    with pytest.raises(ArgumentError) as error:
+        model.export_onnx(tmp_path / "net.onnx")
+    message = str(error.value)
+    assert message.startswith(
+        "export_onnx cannot export layer 1.layers.1, Lambda(square, <lambda>), layer 2, Twice("
+    )
+    assert "layer 2.layer, MyDense(2" in message
+    assert "ONNX has no operator for them" in message
+    assert "@phitodeep.exchange.onnx.forms.exports(YourLayer)" in message
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(ArgumentError, match="no operator for it"):
+        built(square(), shape=(3,)).export_onnx(tmp_path / "net.onnx")
+
+
+@pytest.mark.parametrize("opset", [-1, 0, 16, 29, 10**9])
+def test_an_opset_outside_the_range_is_refused(opset: int, tmp_path: Path) -> None:
+    newest = min(28, onnx.defs.onnx_opset_version())
+    with pytest.raises(ArgumentError, match=rf"from 17 to {newest}, got {opset}\."):
+        built(Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx", opset=opset)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("opset", [True, 20.0, "20", None])
+def test_an_opset_that_is_no_integer_is_refused(opset: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentTypeError, match="opset must be an integer"):
+        built(Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx", opset=opset)
+
+
+def test_a_wrong_path_is_refused(tmp_path: Path) -> None:
+    model = built(Dense(2), shape=(3,))
+    for path in ("net", "net.onnx.txt", ".onnx"):
+        with pytest.raises(ArgumentError, match=r"must end in \.onnx"):
+            model.export_onnx(tmp_path / path)
+    with pytest.raises(DataError, match="cannot write"):
+        model.export_onnx(tmp_path / "no" / "net.onnx")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_model_that_is_not_built_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotBuiltError, match="does not know its input shape"):
+        Sequential(Dense(2)).export_onnx(tmp_path / "net.onnx")
+
+
+def test_without_onnx_the_error_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = built(Dense(2), shape=(3,))
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtraError, match=r"phitodeep\[onnx\]"):
+        model.export_onnx(tmp_path / "net.onnx")
+
+
+def test_an_export_changes_nothing_in_the_model(tmp_path: Path) -> None:
+    model = cnn()
+    before = model.get_weights()
+    layer = model.layers[0]
+    layer.W.flags.writeable = False
+    model.export_onnx(tmp_path / "net.onnx")
+    first = (tmp_path / "net.onnx").read_bytes()
+    model.export_onnx(tmp_path / "net.onnx")  # replaces it
+    assert (tmp_path / "net.onnx").read_bytes() == first
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])

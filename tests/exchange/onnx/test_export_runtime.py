@@ -1,0 +1,372 @@
+"""onnxruntime predicts from ONNX files what the models predict: all layers, and random networks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from phitodeep import inference, layers, models
+from phitodeep.errors import ShapeError
+from phitodeep.exchange.onnx import export, forms
+from phitodeep.exchange.onnx.export import OPSETS, export_onnx
+from phitodeep.exchange.onnx.forms import exports
+from phitodeep.layers import (
+    GELU,
+    BatchNorm,
+    Chain,
+    Conv1D,
+    Dense,
+    Embedding,
+    Flatten,
+    GroupNorm,
+    Lambda,
+    Layer,
+    LayerNorm,
+    LogSoftmax,
+    MaxPool1D,
+    MultiHeadAttention,
+    Parallel,
+    Permute,
+    PReLU,
+    RandomCrop,
+    Reparameterize,
+    Reshape,
+    Residual,
+    RMSNorm,
+    RotaryEmbedding,
+    Select,
+    Sigmoid,
+    SiLU,
+    SinusoidalEncoding,
+    SkipConcat,
+    Softmax,
+    Softplus,
+    Tanh,
+    TransformerBlock,
+)
+from phitodeep.model import Sequential
+from phitodeep.rotary import YarnRope
+from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS, data, made
+from phitodeep.types import Array
+from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
+
+ort = pytest.importorskip("onnxruntime")
+failures = ort.capi.onnxruntime_pybind11_state
+
+NEWEST = min(OPSETS[-1], onnx.defs.onnx_opset_version())
+PRECISION = 1e-5  # compared with the largest output
+CASES = [
+    (i, make, shape, *tokens)
+    for i, (make, shape, *tokens) in enumerate([*EXAMPLES, *TOKENS])
+    if not any(isinstance(part, Lambda) for _, part in make().walk())
+]
+NO_DOUBLE = (  # what onnxruntime says of operators that it has in float32 only
+    "NOT_IMPLEMENTED",
+    "does not support double yet",
+)
+
+
+def session(path: Path) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def check(layer: Layer, X: Array, path: Path, opset: int = 20, precision: float = PRECISION) -> Any:
+    """Export the layer, and compare the predictions for X and for other sizes; return Y of X."""
+    export_onnx(layer, path, opset)
+    running = session(path)
+    (source,) = running.get_inputs()
+    inputs = [X, np.concatenate([X, X[::-1], X])]
+    if source.shape[1:2] == ["T"]:
+        longer = np.concatenate([X, X[:, ::-1]], axis=1)
+        inputs += [longer[:, : layer.max_steps], *shorter(layer, X)]
+    for A in inputs:
+        with inference():
+            wanted = layer.forward(A)
+        (Y,) = running.run(None, {"X": A if layer.takes_tokens else A.astype(layer.dtype)})
+        assert Y.shape == wanted.shape
+        assert Y.dtype == wanted.dtype
+        limit = precision * max(1, np.abs(wanted).max())
+        np.testing.assert_allclose(Y, wanted, rtol=0, atol=limit, err_msg=f"{layer!r}, {opset}")
+    return running
+
+
+def shorter(layer: Layer, X: Array) -> Iterator[Array]:
+    """X without its last steps, if the layer takes it."""
+    for steps in {1, X.shape[1] - 1} - {0}:
+        with suppress(ShapeError), inference():
+            layer.forward(X[:, :steps])
+            yield X[:, :steps]
+
+
+@pytest.mark.parametrize("opset", [17, 18, 20, 21, 23, NEWEST])
+def test_every_layer(opset: int, tmp_path: Path) -> None:
+    for _, make, shape, *tokens in CASES:
+        layer = made(make, shape, np.float32)
+        X, _ = data(layer, shape, *tokens)
+        check(layer, X, tmp_path / "net.onnx", opset)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_every_opset(opset: int, tmp_path: Path) -> None:
+    if opset > NEWEST:
+        pytest.skip("the installed onnx does not know it")
+    for _, make, shape, *tokens in CASES[opset % 5 :: 5]:
+        layer = made(make, shape, np.float32, seed=opset)
+        X, _ = data(layer, shape, *tokens, seed=opset)
+        check(layer, X, tmp_path / "net.onnx", opset)
+
+
+@pytest.mark.parametrize("opset", [17, 20, NEWEST])
+def test_in_float64_where_onnxruntime_has_it(opset: int, tmp_path: Path) -> None:
+    checked = 0
+    for _, make, shape, *tokens in CASES:
+        layer = made(make, shape, np.float64)
+        X, _ = data(layer, shape, *tokens)
+        export_onnx(layer, tmp_path / "net.onnx", opset)
+        if has_kernels(tmp_path / "net.onnx", X, layer):
+            check(layer, X, tmp_path / "net.onnx", opset, precision=1e-7)
+            checked += 1
+    assert checked > 90
+
+
+def has_kernels(path: Path, X: Array, layer: Layer) -> bool:
+    """Whether onnxruntime can run a model in float64."""
+    try:
+        session(path).run(None, {"X": X if layer.takes_tokens else X.astype(layer.dtype)})
+    except (failures.NotImplemented, failures.RuntimeException) as error:
+        if any(said in str(error) for said in NO_DOUBLE):
+            return False
+        raise
+    return True
+
+
+def test_sequences_of_a_fixed_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime computes with lengths when it loads such a graph, and must like what it finds."""
+    monkeypatch.setattr(export, "resized", lambda model, axis: [])
+    for _, make, shape, *tokens in CASES:
+        if len(shape) == 3 or tokens:
+            layer = made(make, shape, np.float32)
+            X, _ = data(layer, shape, *tokens)
+            running = check(layer, X, tmp_path / "net.onnx")
+            assert "T" not in running.get_inputs()[0].shape
+
+
+@pytest.mark.parametrize("size", [1e2, 1e4, 1e6])
+def test_large_inputs(size: float, tmp_path: Path) -> None:
+    makers: list[Callable[[], Layer]] = [
+        *ELEMENTWISE,
+        *(GELU, SiLU, Softplus, Sigmoid, Tanh, Softmax, LogSoftmax, LayerNorm, RMSNorm, BatchNorm),
+        *(lambda: GELU("tanh"), lambda: MultiHeadAttention(1, causal=True), lambda: GroupNorm(2)),
+    ]
+    rng = np.random.default_rng(4)
+    for make in makers:
+        layer = make()
+        layer.build((5, 4), seed=1)
+        X = (size * rng.standard_normal((3, 5, 4))).astype(np.float32)
+        for opset in (17, 20):
+            check(layer, X, tmp_path / "net.onnx", opset)
+
+
+@pytest.mark.parametrize("opset", [17, NEWEST])
+def test_late_positions(opset: int, tmp_path: Path) -> None:
+    """Their angles, such as 2999.123, have few digits after the point in float32."""
+    rng = np.random.default_rng(5)
+    for layer in (
+        RotaryEmbedding(),
+        SinusoidalEncoding(),
+        MultiHeadAttention(1, causal=True, rope=True),
+        MultiHeadAttention(2, kv_heads=1, rope=YarnRope(4.0, max_positions=64)),
+    ):
+        layer.build((7, 8), seed=1)
+        check(
+            layer,
+            rng.standard_normal((1, 3000, 8)).astype(np.float32),
+            tmp_path / "net.onnx",
+            opset,
+        )
+
+
+# --- orders of axes -------------------------------------------------------------------------------
+
+BEHIND_IMAGES: list[Callable[[], Layer]] = [
+    *(PReLU, Softmax, LogSoftmax, LayerNorm, RMSNorm, BatchNorm, Flatten, Reparameterize),
+    *(layers.GlobalMaxPool, layers.GlobalAvgPool, layers.InstanceNorm),
+    *(lambda: Softmax(1), lambda: Softmax(-2), lambda: GroupNorm(2), lambda: Dense(3)),
+    *(lambda: Select([2, 0]), lambda: layers.ZeroPad2D(((0, 1), (2, 0))), lambda: RandomCrop(2)),
+    *(lambda: RandomCrop((2, 6), padding=(0, 2)), lambda: Reshape(-1, 2)),
+    *(lambda: Permute(2, 3, 1), lambda: Chain(Permute(3, 1, 2), Softmax(1), Permute(2, 3, 1))),
+    *(
+        lambda: Parallel(Tanh(), Dense(3)),
+        lambda: SkipConcat(Select([0])),
+        lambda: Residual(Tanh()),
+    ),
+]
+BEHIND_STEPS: list[Callable[[], Layer]] = [
+    *(PReLU, Softmax, LayerNorm, RMSNorm, BatchNorm, Reparameterize, SinusoidalEncoding),
+    *(layers.GlobalMaxPool, layers.GlobalAvgPool, layers.InstanceNorm, RotaryEmbedding),
+    *(lambda: Softmax(1), lambda: GroupNorm(2), lambda: Dense(3), lambda: Select([2, 0])),
+    lambda: Chain(Permute(2, 1), layers.GlobalMaxPool()),
+    *(lambda: Permute(2, 1), lambda: MultiHeadAttention(2), lambda: Conv1D(2, 2), Tanh),
+    *(lambda: layers.PositionalEmbedding(20), lambda: layers.TimeDistributed(Dense(2))),
+    *(lambda: Parallel(Tanh(), Conv1D(3, 1)), lambda: Residual(layers.GRU(4), Tanh())),
+]
+
+
+def behind(first: Callable[[], Layer], second: Callable[[], Layer]) -> Layer:
+    return Chain(first(), second())
+
+
+@pytest.mark.parametrize("opset", [17, 20, NEWEST])
+def test_layers_behind_others_that_move_the_axes(opset: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    for first, shape, makers in (
+        (lambda: layers.Conv2D(4, 2), (5, 4, 3), BEHIND_IMAGES),
+        (lambda: layers.LSTM(4), (5, 3), BEHIND_STEPS),
+        (lambda: layers.Bidirectional(layers.GRU(2)), (5, 3), BEHIND_STEPS),
+    ):
+        for make in makers:
+            layer = made(partial(behind, first, make), (2, *shape), np.float32)
+            check(layer, rng.standard_normal((2, *shape)).astype("f"), tmp_path / "net.onnx", opset)
+
+
+# --- random settings ------------------------------------------------------------------------------
+
+
+def random_window_layer(rng: random.Random) -> tuple[Layer, tuple[int, ...]]:
+    """A convolution or pool of random settings, and a shape that may be too small for it."""
+    pick, rank = rng.choice, rng.choice((1, 2))
+    size, stride, dilation = ([rng.randint(1, n) for _ in range(rank)] for n in (4, 4, 3))
+    shape = (*(rng.randint(1, 9) for _ in range(rank)), pick((2, 4)))
+    kind = pick(("Conv", "ConvTranspose", "MaxPool", "AvgPool"))
+    padding = pick(("valid", "same", 1, 2))
+    if "Pool" in kind:
+        padding = padding if isinstance(padding, str) else min(size) // 2
+        return getattr(layers, f"{kind}{rank}D")(size, pick((stride, None)), padding), shape
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": pick((1, 2))}
+    if kind == "ConvTranspose" and padding != "same":
+        settings["output_padding"] = [rng.randint(0, s - 1) for s in stride]
+    return getattr(layers, f"{kind}{rank}D")(4, size, **settings, bias=pick((True, False))), shape
+
+
+def test_random_windows(tmp_path: Path) -> None:
+    checked = 0
+    for seed in range(400):
+        rng = random.Random(seed)
+        with suppress(ShapeError):
+            layer, shape = random_window_layer(rng)
+            layer.build(shape, seed=seed)
+            X = np.random.default_rng(seed).standard_normal((2, *shape)).astype("f")
+            check(layer, X, tmp_path / "net.onnx", rng.choice((17, 20, NEWEST)))
+            checked += 1
+    assert checked > 300
+
+
+def test_random_crops(tmp_path: Path) -> None:
+    for seed in range(40):
+        rng = random.Random(seed)
+        size, pads = ([rng.randint(low, 4) for _ in range(2)] for low in (1, 0))
+        layer = RandomCrop(size, padding=pads)
+        shape = (rng.randint(1, 5), rng.randint(1, 5), 2)
+        with suppress(ShapeError):
+            layer.build(shape)
+            X = np.random.default_rng(seed).standard_normal((2, *shape)).astype("f")
+            check(layer, X, tmp_path / "net.onnx")
+
+
+# --- whole models ---------------------------------------------------------------------------------
+
+MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "mlp": (lambda: models.mlp(6, 12, 3, activation="gelu", dropout=0.3), (6,)),
+    "lenet": (lambda: models.lenet(12, 12, 1), (12, 12, 1)),
+    "resnet": (lambda: models.resnet_small(12, 8, 3, blocks=1), (12, 8, 3)),
+    "char_lstm": (lambda: models.char_lstm(7, dim=4, units=5, layers=2), (6,)),
+    "gpt": (lambda: models.gpt(9, 12, layers=2, heads=2, dim=8, dropout=0.1), (12,)),
+    "gpt untied": (lambda: models.gpt(9, 12, layers=1, tied=False, activation="swiglu"), (12,)),
+    "autoencoder": (lambda: models.autoencoder(8, 5, 2), (8,)),
+    "vae": (lambda: models.vae(8, 6, latent=2), (8,)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("opset", [17, 20, NEWEST])
+def test_models(name: str, opset: int, tmp_path: Path) -> None:
+    build, shape = MODELS[name]
+    model, rng = build().build(), np.random.default_rng(6)
+    if model.input_shape is None:
+        model.build(shape)
+    model.set_weights(
+        {
+            path: rng.uniform(0.5, 2, a.shape) if "var" in path else a + 0.1 * rng.random(a.shape)
+            for path, a in model.get_weights().items()
+        }
+    )
+    X = rng.integers(0, 7, (4, *shape)) if model.takes_tokens else rng.standard_normal((4, *shape))
+    running = check(model, X if model.takes_tokens else X.astype("f"), tmp_path / "net.onnx", opset)
+    (Y,) = running.run(None, {"X": X if model.takes_tokens else X.astype("f")})
+    np.testing.assert_allclose(Y, model.predict(X), rtol=0, atol=1e-5 * np.abs(Y).max())
+
+
+def test_a_causal_model_does_not_see_later_tokens(tmp_path: Path) -> None:
+    model = Sequential(Embedding(5, 8), TransformerBlock(2, causal=True, rope=True), Dense(5))
+    model.build((6,), seed=1)
+    model.export_onnx(tmp_path / "net.onnx")
+    X = np.array([[1, 2, 3, 4, 0, 1]])
+    running = session(tmp_path / "net.onnx")
+    whole, start = (running.run(None, {"X": A})[0] for A in (X, X[:, :3]))
+    np.testing.assert_allclose(whole[:, :3], start, rtol=0, atol=1e-6)
+
+
+def test_steps_of_every_length_with_padding_that_depends_on_it(tmp_path: Path) -> None:
+    model = Sequential(Conv1D(2, 4, stride=3, padding="same"), MaxPool1D(3, 2, "same"))
+    model.build((9, 2), seed=1)
+    rng = np.random.default_rng(7)
+    for steps in range(1, 20):
+        check(model, rng.standard_normal((2, steps, 2)).astype("f"), tmp_path / "net.onnx")
+
+
+def test_large_weights_in_a_file_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "LARGEST", 1000)
+    model = models.mlp(6, 40, 3).build()
+    model.build((6,))
+    check(model, np.random.default_rng(8).random((3, 6), "f"), tmp_path / "net.onnx")
+    assert (tmp_path / "net.onnx.data").exists()
+
+
+# --- random networks ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "FORMS", {**forms.FORMS})
+    monkeypatch.setattr(export, "FORMS", forms.FORMS)
+
+    @exports(Scale)
+    def scale(graph: Any, layer: Any, x: Any) -> Any:
+        product = graph.node("Mul", x, graph.param(layer, "gain"))
+        return graph.node("Add", product, graph.param(layer, "shift"))
+
+
+@pytest.mark.usefixtures("own_form")
+@pytest.mark.parametrize("start", range(0, 300, 50))
+def test_random_networks(start: int, tmp_path: Path) -> None:
+    for seed in range(start, start + 50):
+        rng = random.Random(seed)
+        size, depth = rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 2))
+        maker = Maker(rng, (Lambda, Centred, Gate, Ladder), masked=False)
+        network = drawn(maker, KINDS, (1, 2, 5), size, depth, seed)
+        network.chain.cast("float32")
+        opset = rng.choice([17, 18, 20, 21, 23, NEWEST])
+        X = network.X if network.X.dtype.kind == "i" else network.X.astype("f")
+        check(network.chain, X, tmp_path / "net.onnx", opset, precision=3e-5)

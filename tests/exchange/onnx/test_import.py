@@ -1,0 +1,154 @@
+"""What `export_onnx` wrote comes back as the same network, from the graph alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep import inference, models
+from phitodeep import layers as L
+from phitodeep.exchange.onnx import export
+from phitodeep.exchange.onnx.export import export_onnx
+from phitodeep.io import from_onnx
+from phitodeep.layers.base import Layer
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
+from phitodeep.types import Array
+from tests.exchange.onnx.mangling import mangled
+from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
+
+onnx = pytest.importorskip("onnx")
+
+PRECISION = 1e-6  # relative to the largest output
+CASES = [
+    (i, *row)
+    for i, row in enumerate([*EXAMPLES, *TOKENS])
+    if not any(isinstance(part, L.Lambda) for _, part in row[0]().walk())
+]
+NOTHING = (  # layers that only matter in training, or only group others
+    *(L.Chain, L.Dropout, L.GaussianNoise, L.SpatialDropout, L.RandomFlip, L.RandomShift),
+    *(L.FeedForward, L.TransformerBlock),
+)
+OTHERWISE = (  # layers that come back as others that compute the same
+    *(L.Reparameterize, L.SwiGLU, L.GEGLU, L.RandomCrop, L.TimeDistributed, L.TiedDense),
+    *(L.Flatten, L.Reshape, L.Permute, L.Parallel),
+)
+
+
+def kinds(layer: Layer) -> list[str]:
+    """The classes of the layers inside."""
+    parts = [part for path, part in layer.walk() if path]
+    return [type(part).__name__ for part in parts if not isinstance(part, NOTHING)]
+
+
+def assert_same(a: Array, b: Array, precision: float = PRECISION) -> None:
+    assert a.dtype == b.dtype
+    assert a.shape == b.shape
+    assert np.abs(a - b).max(initial=0) <= precision * (np.abs(a).max(initial=0) + 1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("opset", [17, 20, 23])
+def test_every_layer_comes_back(opset: int, dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.onnx"
+    for i, make, shape, *tokens in CASES:
+        layer = made(make, shape, dtype=dtype)
+        model = Sequential(layer, dtype=dtype)
+        model.build(shape[1:])
+        model.export_onnx(path, opset=opset)
+        mangled(path, seed=i)
+        X, _ = data(layer, shape, *tokens)
+        try:
+            again = from_onnx(path)
+            assert_same(model.predict(X), again.predict(X))
+            if not any(isinstance(part, OTHERWISE) for _, part in layer.walk()):
+                assert kinds(again) == kinds(model)
+        except Exception as error:
+            error.add_note(f"row {i}: {layer!r} on {shape}")
+            raise
+
+
+MODELS: dict[str, tuple[Callable[[], SequentialBuilder], tuple[int, ...], int]] = {
+    "mlp": (lambda: models.mlp(6, 5, 3, activation="tanh", dropout=0.5), (6,), 0),
+    "lenet": (lambda: models.lenet(28, 28, 1), (28, 28, 1), 0),
+    "resnet": (lambda: models.resnet_small(8, 8, 3, blocks=1), (8, 8, 3), 0),
+    "char_lstm": (lambda: models.char_lstm(9, dim=4, units=5, layers=2), (7,), 9),
+    "gpt": (lambda: models.gpt(9, 12, layers=2, heads=2, dim=8, activation="gelu_tanh"), (12,), 9),
+    "untied": (lambda: models.gpt(9, 12, layers=1, heads=2, dim=8, tied=False), (12,), 9),
+    "autoencoder": (lambda: models.autoencoder(8, 4, 2), (8,), 0),
+    "vae": (lambda: models.vae(8, 6, latent=2), (8,), 0),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_come_back(name: str, tmp_path: Path) -> None:
+    make, shape, tokens = MODELS[name]
+    model = make().seed(3).build()
+    model.build(shape)
+    rng = np.random.default_rng(3)
+    X: Any = rng.integers(0, tokens, (3, *shape)) if tokens else rng.standard_normal((3, *shape))
+    path = tmp_path / "a.onnx"
+    model.export_onnx(path)
+    mangled(path, seed=3)
+    again = from_onnx(path)
+    assert_same(model.predict(X), again.predict(X), 2e-6)
+    assert again.count_params() == model.count_params()
+    if tokens:  # any number of steps
+        assert_same(model.predict(X[:, :5]), again.predict(X[:, :5]), 2e-6)
+    mapped = kinds(again) == kinds(model)
+    assert mapped or name in ("vae", "untied")
+
+
+def test_random_networks_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.onnx"
+    without = (L.Lambda, Centred, Gate, Ladder, Scale)
+    for seed in range(60):
+        rng = random.Random(seed)
+        size, depth = rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 2))
+        net = drawn(Maker(rng, without, masked=False), KINDS, (2, 3), size, depth, seed)
+        export_onnx(net.chain, path, 20)
+        mangled(path, seed)
+        with inference():
+            wanted = net.chain.forward(net.X)
+        try:
+            assert_same(wanted, from_onnx(path).predict(net.X), 1e-9)
+        except Exception as error:
+            error.add_note(f"seed {seed}: {net.chain!r} on {net.X.shape}")
+            raise
+
+
+def test_weights_in_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "LARGEST", 0)
+    monkeypatch.setattr(export, "SMALL", 16)
+    model = models.gpt(9, 12, layers=1, heads=2, dim=8).seed(3).build()
+    model.build((12,))
+    model.export_onnx(tmp_path / "a.onnx")
+    assert (tmp_path / "a.onnx.data").stat().st_size > 1000
+    X = np.random.default_rng(3).integers(0, 9, (2, 6))
+    assert_same(model.predict(X), from_onnx(tmp_path / "a.onnx").predict(X))
+
+
+def test_an_imported_model_can_do_all_that_others_can(tmp_path: Path) -> None:
+    model = models.gpt(9, 12, layers=1, heads=2, dim=8).seed(3).build()
+    model.build((12,))
+    model.export_onnx(tmp_path / "a.onnx")
+    again = from_onnx(tmp_path / "a.onnx")
+    X = np.random.default_rng(3).integers(0, 9, (4, 6))
+    again.setloss("softmax_cross_entropy")
+    before = again.predict(X)
+    again.train(X, X, epochs=2, verbose=0)
+    assert np.abs(again.predict(X) - before).max() > 1e-4
+    again.save(tmp_path / "a.safetensors")
+    loaded = phitodeep.load(tmp_path / "a.safetensors")
+    np.testing.assert_array_equal(loaded.predict(X), again.predict(X))
+    again.export_onnx(tmp_path / "b.onnx")
+    assert_same(again.predict(X), from_onnx(tmp_path / "b.onnx").predict(X))
+    assert again.generate(X[:1, :3], 4, temperature=0).shape[-1] >= 4
+    copied = again.copy()
+    np.testing.assert_array_equal(copied.predict(X), again.predict(X))

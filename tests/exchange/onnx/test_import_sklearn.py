@@ -1,0 +1,145 @@
+"""Models that skl2onnx wrote come in right: they predict the probabilities of scikit-learn."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.errors import DataError
+from phitodeep.io import from_onnx
+from phitodeep.layers import BatchNorm, Dense, Sigmoid, Softmax
+
+pytest.importorskip("onnx")
+skl2onnx = pytest.importorskip("skl2onnx")
+
+linear = pytest.importorskip("sklearn.linear_model")
+neural = pytest.importorskip("sklearn.neural_network")
+pipeline = pytest.importorskip("sklearn.pipeline")
+scaling = pytest.importorskip("sklearn.preprocessing")
+
+PRECISION = 2e-6
+SCALERS = [
+    None,
+    scaling.StandardScaler,
+    scaling.MinMaxScaler,
+    scaling.RobustScaler,
+    scaling.MaxAbsScaler,
+]
+
+
+def written(estimator: Any, X: Any, path: Path, **options: Any) -> None:
+    proto = skl2onnx.to_onnx(estimator, X[:1], options=options or None)
+    path.write_bytes(proto.SerializeToString())
+
+
+def table(seed: int, classes: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    X = (rng.standard_normal((60, 3)) * [1, 5, 0.2] + [0, 3, 1]).astype(np.float32)
+    return X, rng.permutation(np.arange(60) % classes)
+
+
+def fitted(estimator: Any, scaler: Any, X: Any, y: Any) -> Any:
+    model = estimator if scaler is None else pipeline.make_pipeline(scaler(), estimator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a few epochs are enough here
+        return model.fit(X, y)
+
+
+@pytest.mark.parametrize("zipmap", [True, False])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("kind", ["mlp", "logistic"])
+def test_classifiers(kind: str, classes: int, zipmap: bool, tmp_path: Path) -> None:
+    for seed, scaler in enumerate(SCALERS):
+        X, y = table(seed, classes)
+        labels = np.array(["no", "yes", "maybe"])[y] if seed % 2 else y
+        estimator: Any = linear.LogisticRegression()
+        if kind == "mlp":
+            activation = ("relu", "tanh", "logistic", "identity", "relu")[seed]
+            sizes = (5,) if seed % 2 else (4, 3)
+            estimator = neural.MLPClassifier(
+                sizes, activation=activation, max_iter=20, random_state=seed
+            )
+        model = fitted(estimator, scaler, X, labels)
+        written(model, X, tmp_path / "a.onnx", zipmap=zipmap)
+        found = from_onnx(tmp_path / "a.onnx")
+        assert np.abs(found.predict(X) - model.predict_proba(X)).max() <= PRECISION
+        last = found.layers[-1]
+        assert isinstance(last, Sigmoid if (kind, classes) == ("logistic", 2) else Softmax)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "linear", "ridge", "lasso"])
+def test_regressors(kind: str, tmp_path: Path) -> None:
+    for seed, scaler in enumerate(SCALERS):
+        X, _ = table(seed, 2)
+        y = X @ [1.0, 0.1, -2.0] + 1
+        estimators = {
+            "mlp": neural.MLPRegressor(hidden_layer_sizes=(5,), max_iter=20, random_state=seed),
+            "linear": linear.LinearRegression(),
+            "ridge": linear.Ridge(),
+            "lasso": linear.Lasso(0.01),
+        }
+        model = fitted(estimators[kind], scaler, X, y)
+        written(model, X, tmp_path / "a.onnx")
+        found = from_onnx(tmp_path / "a.onnx").predict(X)
+        wanted = model.predict(X)
+        assert np.abs(found[:, 0] - wanted).max() <= PRECISION * max(1, np.abs(wanted).max())
+
+
+def test_several_targets(tmp_path: Path) -> None:
+    X, _ = table(0, 2)
+    model = linear.LinearRegression().fit(X, X[:, ::-1])
+    written(model, X, tmp_path / "a.onnx")
+    np.testing.assert_allclose(
+        from_onnx(tmp_path / "a.onnx").predict(X), model.predict(X), atol=1e-5
+    )
+
+
+def test_a_scaler_is_a_norm_that_does_not_learn(tmp_path: Path) -> None:
+    X, y = table(1, 2)
+    X = X + np.float32(1000)  # where x scale - offset scale would lose digits
+    model = fitted(linear.LogisticRegression(), scaling.StandardScaler, X, y)
+    written(model, X, tmp_path / "a.onnx")
+    found = from_onnx(tmp_path / "a.onnx")
+    norm, dense, _ = found.layers
+    assert isinstance(norm, BatchNorm)
+    assert not norm.trainable
+    assert isinstance(dense, Dense)
+    scaler = model[0]
+    np.testing.assert_allclose(norm.state["running_mean"], scaler.mean_, rtol=1e-6)
+    np.testing.assert_allclose(norm.params["gamma"], 1 / scaler.scale_, rtol=1e-6)
+    assert np.abs(found.predict(X) - model.predict_proba(X)).max() <= 1e-5
+    before = found.predict(X)
+    norm.forward(X)  # training leaves it as it is
+    np.testing.assert_array_equal(found.predict(X), before)
+
+
+def test_a_model_goes_on_learning(tmp_path: Path) -> None:
+    X, y = table(2, 3)
+    model = fitted(
+        neural.MLPClassifier((4,), max_iter=5, random_state=0), scaling.StandardScaler, X, y
+    )
+    written(model, X, tmp_path / "a.onnx")
+    found = from_onnx(tmp_path / "a.onnx")
+    found.setloss("categorical_cross_entropy")
+    losses = found.train(X, y, epochs=30, verbose=0)
+    assert losses[-1][0] < losses[0][0]
+
+
+def test_what_no_layer_computes_is_named(tmp_path: Path) -> None:
+    X, y = table(3, 2)
+    model = fitted(linear.LogisticRegression(), lambda: scaling.Binarizer(threshold=0.5), X, y)
+    written(model, X, tmp_path / "a.onnx")
+    with pytest.raises(DataError, match=r"Binarizer|Greater|Not"):
+        from_onnx(tmp_path / "a.onnx")
+
+
+def test_targets_that_skl2onnx_mixes_with_samples_are_refused(tmp_path: Path) -> None:
+    X, _ = table(4, 2)
+    model = fitted(neural.MLPRegressor(hidden_layer_sizes=(4,), max_iter=5), None, X, X[:, :2])
+    written(model, X, tmp_path / "a.onnx")
+    with pytest.raises(DataError, match="batch"):
+        from_onnx(tmp_path / "a.onnx")

@@ -1,0 +1,222 @@
+"""PyTorch modules as people write them: classes with a forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class LeNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 4, 3)
+        self.p = 0.3
+        self.fc1, self.fc2, self.drop = nn.Linear(4 * 3, 12), nn.Linear(12, 5), nn.Dropout(0.2)
+
+    def forward(self, x: Any) -> Any:
+        x = F.max_pool2d(torch.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), (1, 2))
+        x = self.drop(x.view(x.size(0), -1))
+        return self.fc2(F.dropout(self.fc1(x).relu(), self.p, self.training))
+
+
+class Block(nn.Module):
+    def __init__(self, inner: int, outer: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inner, outer, 3, stride, 1, bias=False)
+        self.bn1, self.bn2 = nn.BatchNorm2d(outer), nn.BatchNorm2d(outer)
+        self.conv2 = nn.Conv2d(outer, outer, 3, 1, 1, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+        self.down = None
+        if stride != 1 or inner != outer:
+            self.down = nn.Sequential(
+                nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer)
+            )
+
+    def forward(self, x: Any) -> Any:
+        identity = x if self.down is None else self.down(x)
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out += identity
+        return self.relu(out)
+
+
+class ResNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 4, 3, 1, 1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
+        )
+        self.layers = nn.Sequential(Block(4, 4, 1), Block(4, 6, 2), Block(6, 6, 1))
+        self.pool, self.fc = nn.AdaptiveAvgPool2d((1, 1)), nn.Linear(6, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(torch.flatten(self.pool(self.layers(self.stem(x))), 1))
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
+        self.up, self.c = nn.ConvTranspose2d(4, 3, 2, 2), nn.Conv2d(6, 3, 3, padding=1)
+        self.out = nn.Conv2d(3, 2, 1)
+
+    def forward(self, x: Any) -> Any:
+        a = F.silu(self.a(x))
+        b = F.silu(self.b(F.avg_pool2d(a, 2)))
+        return self.out(F.silu(self.c(torch.cat([self.up(b), a], dim=1))))
+
+
+class Recurrent(nn.Module):
+    """`use` says what is read of a recurrent module of two layers."""
+
+    def __init__(self, kind: Any, use: str, bidirectional: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 4)
+        self.rnn = kind(4, 3, 2, batch_first=True, bidirectional=bidirectional, dropout=0.1)
+        self.head = nn.Linear(3 * (1 + (bidirectional and use != "h")), 2)
+        self.use, self.cells = use, kind is nn.LSTM
+
+    def forward(self, x: Any) -> Any:
+        out, h = self.rnn(self.embed(x))
+        h = h[0] if self.cells else h
+        read = {
+            "last": lambda: out[:, -1],
+            "last, all features": lambda: out[:, -1, :],
+            "h": lambda: h[-1],
+            "both h": lambda: torch.cat([h[-2], h[-1]], dim=1),
+            "both h are the same": lambda: torch.cat([h[-1], h[-1]], dim=1),
+            "all": lambda: out,
+            "mean": lambda: out.mean(dim=1),
+            "max": lambda: out.max(dim=1)[0],
+            "last and mean": lambda: out[:, -1] + out.mean(1),
+            "both h and mean": lambda: torch.cat([h[-2], h[-1]], dim=-1) * out.mean(1),
+        }
+        return self.head(read[self.use]())
+
+
+class Encoder(nn.Module):
+    def __init__(self, norm_first: bool, activation: str) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(
+            4, 2, 6, batch_first=True, norm_first=norm_first, activation=activation
+        )
+        self.embed, self.positions = nn.Embedding(9, 4), nn.Parameter(torch.randn(1, 8, 4))
+        self.encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(4), enable_nested_tensor=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.embed(x) + self.positions[:, : x.size(1)]
+        return self.head(self.encoder(x).mean(dim=1)).log_softmax(-1)
+
+
+class GPT(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.positions, self.drop = (
+            nn.Embedding(9, 4),
+            nn.Embedding(8, 4),
+            nn.Dropout(0.1),
+        )
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(4, 2, 8, 0.1, F.gelu, batch_first=True, norm_first=True)
+            for _ in range(2)
+        )
+        self.norm, self.head = nn.LayerNorm(4), nn.Linear(4, 9, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, x: Any) -> Any:
+        _, T = x.size()
+        assert T <= 8, "too long"
+        x = self.drop(self.tokens(x) + self.positions(torch.arange(T, device=x.device)))
+        mask = nn.Transformer.generate_square_subsequent_mask(T).to(x.dtype)
+        for block in self.blocks:
+            x = block(x, src_mask=mask, is_causal=True)
+        return self.head(self.norm(x))
+
+
+class Attention(nn.Module):
+    def __init__(self, causal: bool) -> None:
+        super().__init__()
+        self.norm, self.attend = nn.LayerNorm(6), nn.MultiheadAttention(6, 3, batch_first=True)
+        self.causal, self.head = causal, nn.Linear(6, 2)
+
+    def forward(self, x: Any) -> Any:
+        T = x.shape[1]
+        mask = torch.triu(torch.ones(T, T, dtype=torch.bool), 1) if self.causal else None
+        h = self.norm(x)
+        y, _ = self.attend(h, h, h, need_weights=False, attn_mask=mask)
+        return self.head(x + y)[:, 0]
+
+
+class TextCNN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(9, 4), nn.Linear(6, 2)
+        self.convs = nn.ModuleList(nn.Conv1d(4, 3, k) for k in (2, 3))
+
+    def forward(self, x: Any) -> Any:
+        x = self.embed(x).transpose(1, 2)
+        parts = [torch.tanh(conv(x)) for conv in self.convs]
+        return self.head(torch.cat([F.max_pool1d(p, p.size(2)).squeeze(2) for p in parts], 1))
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 6), nn.Linear(3, 2)
+
+    def forward(self, x: Any) -> Any:
+        a, b = self.inner(x).chunk(2, -1)
+        return self.head(a * torch.sigmoid(b)).softmax(-1)
+
+
+class Moved(nn.Module):
+    """Channels last in the middle, as in a ConvNeXt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear, self.norm = nn.Conv2d(3, 4, 3), nn.Linear(4, 5), nn.LayerNorm(5)
+
+    def forward(self, x: Any) -> Any:
+        x = self.norm(self.linear(self.conv(x).permute(0, 2, 3, 1)))
+        return x.movedim(-1, 1).mean([2, 3])
+
+
+class Mixer(nn.Module):
+    """A Linear over positions: the axes are really exchanged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(12, 5)
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(self.conv(x).flatten(2)).tanh().reshape(x.shape[0], -1)
+
+
+class Squeezed(nn.Module):
+    """Axes of size 1 come and go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.one, self.head = nn.Conv2d(2, 3, 3), nn.Conv2d(3, 3, 1), nn.Linear(3, 2)
+
+    def forward(self, x: Any) -> Any:
+        x = self.one(self.conv(x).mean(dim=(2, 3), keepdim=True)).squeeze(-1).unsqueeze(1)
+        return self.head(x.flatten(1))
+
+
+class Slices(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(2, 4)
+
+    def forward(self, x: Any) -> Any:
+        first, rest = x.split([3, 2], dim=-1)
+        y = self.a(first) + self.b(rest)
+        return torch.cat([y[:, ::2], y[:, -1:]], dim=1)[..., 1:3]

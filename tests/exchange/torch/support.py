@@ -1,0 +1,72 @@
+"""What the tests of the exchange with PyTorch share: both passes of a layer and of its module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from phitodeep import layers as L
+from phitodeep.exchange.torch.layouts import outer, to_ours, to_theirs
+from phitodeep.exchange.torch.pairs import moves_of
+from phitodeep.exchange.torch.writing import tensor_of, write
+from phitodeep.layers import Layer
+from phitodeep.types import Array
+
+DRAWS = (L.Dropout, L.GaussianNoise, L.Reparameterize, L.RandomFlip, L.RandomCrop)
+
+
+def draws(layer: Layer) -> bool:
+    """Whether a layer has random numbers in training."""
+    parts = [part for _, part in layer.walk()]
+    return any(isinstance(part, DRAWS) or getattr(part, "dropout", 0) for part in parts)
+
+
+def tensor(A: Array, layout: Any = None) -> Any:
+    A = A if layout is None else to_theirs(A, layout)
+    made = torch.from_numpy(np.array(A))
+    return made.requires_grad_(True) if made.dtype.is_floating_point else made
+
+
+def their_passes(layer: Layer, X: Array, dY: Array, training: bool) -> dict[str, Array]:
+    """Y, dX and all gradients of the layer's module, by our paths, as ours."""
+    written = write(layer)
+    start, end = outer(layer.input_shape), outer(layer.output_shape)
+    given = tensor(X, start)
+    Y = written.module.train(training).requires_grad_(True)(given)
+    Y.backward(tensor(dY, end).detach())
+    found = {"Y": to_ours(Y.detach().numpy(), end)}
+    if given.requires_grad:
+        found["dX"] = to_ours(given.grad.numpy(), start)
+    for path, part in layer.walk():
+        for name, (there, move) in moves_of(part).items() if path in written.places else ():
+            place = written.places[path]
+            if name in part.params:
+                array = move.back(tensor_of(place.module, there).grad.numpy())
+                if name == "W" and not isinstance(place.takes, str):
+                    array = array[np.argsort(place.takes)]
+                found[f"{path}.{name}".removeprefix(".")] = array
+    return found
+
+
+def quiet(module: Any) -> Any:
+    """The module without dropout."""
+    for part in module.modules():
+        if hasattr(part, "p"):
+            part.p = 0.0
+        if isinstance(part, torch.nn.MultiheadAttention | torch.nn.RNNBase):
+            part.dropout = 0.0
+    return module
+
+
+def randomised(module: Any, seed: int) -> Any:
+    """The module in float64 with random parameters and running statistics."""
+    generator = torch.Generator().manual_seed(seed)
+    module = module.double()
+    for p in module.parameters():
+        p.data.copy_(0.5 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+    for name, b in module.named_buffers():
+        if b.dtype.is_floating_point and "running" in name:
+            b.copy_(0.5 + torch.rand(b.shape, generator=generator, dtype=b.dtype))
+    return module

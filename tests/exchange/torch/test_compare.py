@@ -1,0 +1,231 @@
+"""The table of differences: small if all is well, and large in the row of a fault alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from phitodeep import loss as losses
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.exchange.torch.losses import LOSSES
+from phitodeep.io import compare_with_torch
+from phitodeep.layers import (
+    GRU,
+    LSTM,
+    BatchNorm,
+    Bidirectional,
+    Chain,
+    Conv2D,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    LayerNorm,
+    LogSoftmax,
+    MaxPool2D,
+    Parallel,
+    PositionalEmbedding,
+    RandomFlip,
+    ReLU,
+    Residual,
+    Sigmoid,
+    SkipConcat,
+    Softmax,
+    TiedDense,
+    TimeDistributed,
+    TransformerBlock,
+)
+from phitodeep.loss import Loss
+from phitodeep.model import Sequential
+
+SMALL = {"float32": 2e-5, "float64": 1e-13}
+
+
+def images(**settings: Any) -> tuple[Sequential, Any, Any]:
+    model = Sequential(
+        Conv2D(4, 3, padding="same"),
+        BatchNorm(),
+        ReLU(),
+        Residual(Conv2D(4, 3, padding="same"), Dropout(0.5)),
+        SkipConcat(Conv2D(2, 1)),
+        MaxPool2D(2),
+        Flatten(),
+        Dense(3),
+        loss_class="softmax_cross_entropy",
+        seed=0,
+        **settings,
+    )
+    model.build((8, 6, 2))
+    rng = np.random.default_rng(0)
+    return model, rng.standard_normal((6, 8, 6, 2)), rng.integers(0, 3, 6)
+
+
+def tokens(**settings: Any) -> tuple[Sequential, Any, Any]:
+    embedding = Embedding(7, 4)
+    model = Sequential(
+        embedding,
+        PositionalEmbedding(6),
+        TransformerBlock(2, causal=True, dropout=0.2, checkpoint=True),
+        Parallel(Bidirectional(LSTM(2)), GRU(4), merge="add"),
+        TimeDistributed(Chain(LayerNorm(), Dense(4))),
+        TiedDense(embedding),
+        loss_class="softmax_cross_entropy",
+        seed=0,
+        **settings,
+    )
+    model.build((5,))
+    rng = np.random.default_rng(1)
+    return model, rng.integers(0, 7, (3, 5)), rng.integers(0, 7, (3, 5))
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+@pytest.mark.parametrize("make", [images, tokens])
+def test_all_is_well(make: Any, dtype: str) -> None:
+    model, X, y = make(dtype=dtype)
+    before = model.get_weights()
+    found = compare_with_torch(model, X, y)
+    assert found.worst.relative < SMALL[dtype], found
+    assert found.training
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+    gradients = {f"{row.path}.{row.array[1:]}" for row in found.rows if row.array[1:] != "X"}
+    parameters = {f"{p}.{n}" for p, layer in model.walk() for n in layer.params}
+    assert parameters <= gradients
+    outputs = {row.path for row in found.rows if row.array == "Y"}
+    assert outputs == {path for path, _ in model.walk() if path}
+    assert [row.array for row in found.rows[-2:]] == ["L", "dP"]
+
+
+class LeakyPool(MaxPool2D):
+    def backward(self, dY: Any) -> Any:
+        return super().backward(dY) * 1.001
+
+
+class LostBias(Dense):
+    def backward(self, dY: Any) -> Any:
+        dX = super().backward(dY)
+        self.grads["b"][0] = 0
+        return dX
+
+
+@pytest.mark.parametrize(
+    ("place", "layer", "array"), [(5, LeakyPool(2), "dX"), (7, LostBias(3), "db")]
+)
+def test_a_fault_shows_in_its_own_row_alone(place: int, layer: Any, array: str) -> None:
+    model, X, y = images(dtype="float64")
+    model.layers[place] = layer
+    model.build((8, 6, 2))
+    found = compare_with_torch(model, X, y)
+    assert (found.worst.path, found.worst.array) == (f"{place}", array)
+    assert found.worst.layer == type(layer).__name__
+    assert found.worst.relative > 5e-4
+    assert all(row.relative < 1e-12 for row in found.rows if row != found.worst), found
+    assert f"({array} of {place})" in str(found)
+
+
+def test_a_fault_inside_a_container() -> None:
+    model, X, y = images(dtype="float64")
+    model.layers[3] = Residual(LeakyPool(1), LeakyPool(1))
+    model.build((8, 6, 2))
+    found = compare_with_torch(model, X, y)
+    wrong = [(row.path, row.array) for row in found.rows if row.relative > 1e-12]
+    assert wrong == [("3.layers.0", "dX"), ("3.layers.1", "dX")]
+
+
+CASES: list[tuple[Loss, Any, Any]] = [
+    (losses.MeanSquaredError(), None, "numbers"),
+    (losses.MeanAbsoluteError(), None, "numbers"),
+    (losses.Huber(0.3), None, "numbers"),
+    (losses.LogCosh(), None, "numbers"),
+    (losses.PoissonNLL(), None, "counts"),
+    (losses.CosineSimilarityLoss(), None, "numbers"),
+    (losses.BinaryCrossEntropy(), Sigmoid, "binary"),
+    (losses.BinaryCrossEntropyWithLogits(), None, "binary"),
+    (losses.Hinge(), None, "signs"),
+    (losses.SquaredHinge(), None, "signs"),
+    (losses.KLDivergence(), LogSoftmax, "rows"),
+    (losses.CategoricalCrossEntropy(), Softmax, "labels"),
+    (losses.CategoricalCrossEntropy(0.1), Softmax, "labels"),
+    (losses.NegativeLogLikelihood(ignore_index=1), LogSoftmax, "labels"),
+    (losses.SoftmaxCrossEntropy(), None, "rows"),
+    (losses.SoftmaxCrossEntropy(0.2, 1, [0.5, 2, 1]), None, "labels"),
+    (losses.SoftmaxCrossEntropy(class_weight=[0.5, 2, 1]), None, "rows"),
+]
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["vectors", "sequences"])
+@pytest.mark.parametrize(("loss", "last", "kind"), CASES, ids=lambda case: repr(case))
+def test_losses(loss: Loss, last: Any, kind: str, steps: bool) -> None:
+    rng = np.random.default_rng(3)
+    shape = (5, 4, 3) if steps else (5, 3)
+    rows = rng.random(shape)
+    y = {
+        "numbers": rng.standard_normal(shape),
+        "counts": rng.integers(0, 4, shape),
+        "binary": rng.integers(0, 2, shape),
+        "signs": 2 * rng.integers(0, 2, shape) - 1,
+        "rows": rows / rows.sum(axis=-1, keepdims=True),
+        "labels": rng.integers(0, 3, shape[:-1]),
+    }[kind]
+    layers = [Dense(3), *([last()] if last else [])]
+    model = Sequential(*layers, loss_class=loss, dtype="float64", seed=0)
+    model.build((*shape[1:-1], 2))
+    X = rng.standard_normal((*shape[:-1], 2))
+    found = compare_with_torch(model, X, y)
+    assert found.worst.relative < 1e-10, found
+    fed = {(losses.LogCosh, "numbers"), (losses.SoftmaxCrossEntropy, "rows")}
+    known = any(row.path == "loss" for row in found.rows)
+    if type(loss) is losses.CategoricalCrossEntropy:
+        assert known == (not loss.label_smoothing)
+    elif (type(loss), kind) in fed:
+        weighted = getattr(loss, "class_weight", None) is not None
+        assert known == (type(loss) in LOSSES and not weighted)
+    else:
+        assert known
+
+
+def test_a_loss_that_differs_shows() -> None:
+    class Wrong(losses.MeanSquaredError):
+        pass
+
+    LOSSES[Wrong] = LOSSES[losses.MeanAbsoluteError]
+    try:
+        model = Sequential(Dense(3), loss_class=Wrong(), dtype="float64")
+        model.build((2,))
+        found = compare_with_torch(model, np.ones((4, 2)), np.zeros((4, 3)))
+    finally:
+        del LOSSES[Wrong]
+    assert found.worst.path == "loss"
+    assert found.worst.relative > 0.1
+
+
+def test_layers_that_always_draw_are_compared_in_prediction_mode() -> None:
+    model, X, y = images(dtype="float64")
+    assert compare_with_torch(model, X, y).training
+    model.layers[2] = RandomFlip()
+    model.build((8, 6, 2))
+    found = compare_with_torch(model, X, y)
+    assert not found.training
+    assert "in prediction mode" in str(found)
+    assert found.worst.relative < 1e-12
+
+
+def test_how_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    found = compare_with_torch(*images())
+    assert "phitodeep and PyTorch, in training mode, without dropout" in str(found)
+    assert str(found) == repr(found)
+    assert "<table>" in found._repr_html_()
+    found.show()
+    assert "SoftmaxCrossEntropy" in capsys.readouterr().out
+
+
+def test_refusals() -> None:
+    with pytest.raises(ArgumentTypeError, match="a model with a loss"):
+        compare_with_torch(Dense(3), np.ones((2, 3)), np.ones((2, 3)))
+    model, X, y = images()
+    with pytest.raises(ArgumentError):
+        compare_with_torch(model, X, y + 10)

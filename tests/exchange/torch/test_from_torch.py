@@ -1,0 +1,474 @@
+"""Modules of PyTorch become models that compute and learn the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F
+from torch import nn
+
+from phitodeep import Flatten, Permute
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
+from phitodeep.io import from_torch
+from phitodeep.layers import GRU, Chain, RandomCrop
+from phitodeep.layers.call import calling
+from tests.exchange.torch import networks as N
+from tests.exchange.torch.support import quiet, randomised
+
+CLOSE = {"rtol": 1e-8, "atol": 1e-10}
+Shape = tuple[int, ...]
+
+
+def assert_same(
+    module: Any,
+    shape: Shape,
+    tokens: int = 0,
+    seed: int = 0,
+    moved: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Predictions, dX and the parameters after a step of gradient descent are the same."""
+    module = quiet(randomised(module, seed))
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, tokens, (4, *shape)) if tokens else rng.standard_normal((4, *shape))
+    given = torch.from_numpy(X)
+    if moved is not None:
+        given = moved(given)
+    elif len(shape) == 3:
+        given = torch.from_numpy(np.moveaxis(X, -1, 1).copy())
+    state = {name: t.clone() for name, t in module.state_dict().items()}
+    ours = from_torch(module, shape)
+    for name, t in module.state_dict().items():
+        assert torch.equal(t, state[name]), name
+
+    def as_ours(Y: Any) -> Any:
+        return Y if tuple(Y.shape[1:]) == ours.output_shape else Y.movedim(1, -1)
+
+    module.eval()
+    np.testing.assert_allclose(ours.predict(X), as_ours(module(given)).detach().numpy(), **CLOSE)
+    module.train()
+    given = given.detach().requires_grad_(not tokens)
+    Y = as_ours(module(given))
+    dY = rng.standard_normal(Y.shape)
+    Y.backward(torch.from_numpy(dY))
+    with calling(training=True):
+        np.testing.assert_allclose(ours.forward(X), Y.detach().numpy(), **CLOSE)
+        dX = ours.backward(dY)
+    if not tokens:
+        their_dX = given.grad.movedim(1, -1) if given.shape[1:] != shape else given.grad
+        np.testing.assert_allclose(dX, their_dX.numpy(), **CLOSE)
+    with torch.no_grad():
+        for p in module.parameters():
+            p -= 0.1 * p.grad if p.grad is not None else 0
+    trained, weights = from_torch(module, shape), ours.get_weights()
+    layers = dict(ours.walk())
+    for path, gradient in ours.gradients().items():
+        layer = layers[path.rpartition(".")[0]]
+        if not layer.trainable:
+            continue
+        twice = path.endswith(".b") and hasattr(layer, "Wx") and not isinstance(layer, GRU)
+        weights[path] -= (0.2 if twice else 0.1) * gradient  # PyTorch has two such biases
+    for path, a in trained.get_weights().items():
+        np.testing.assert_allclose(a, weights[path], **CLOSE, err_msg=path)
+    return ours
+
+
+# --- modules that stand alone --------------------------------------------------------------------
+
+Pick = Callable[..., Any]
+VECTORS: dict[str, Callable[[Pick], Any]] = {
+    "Linear": lambda pick: nn.Linear(4, pick(1, 3), bias=pick(True, False)),
+    "BatchNorm1d": lambda pick: nn.BatchNorm1d(4, eps=pick(1e-5, 0.1), momentum=pick(0.1, 0.6)),
+    "LayerNorm": lambda pick: nn.LayerNorm(
+        4, eps=pick(1e-5, 0.1), elementwise_affine=pick(True, False)
+    ),
+    "RMSNorm": lambda pick: nn.RMSNorm(
+        4, eps=pick(None, 0.1), elementwise_affine=pick(True, False)
+    ),
+    "GroupNorm": lambda pick: nn.GroupNorm(pick(1, 2), 4, affine=pick(True, False)),
+    "PReLU": lambda pick: nn.PReLU(4),
+    "LeakyReLU": lambda pick: nn.LeakyReLU(pick(0.1, 0.4)),
+    "ELU": lambda pick: nn.ELU(pick(0.7, 1.0)),
+    "GELU": lambda pick: nn.GELU(pick("none", "tanh")),
+    "others": lambda pick: pick(nn.ReLU, nn.SELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Tanh)(),
+    "more": lambda pick: pick(nn.Sigmoid, nn.Softsign, nn.Softplus, nn.Hardtanh, nn.Identity)(),
+    "Softmax": lambda pick: pick(nn.Softmax, nn.LogSoftmax)(dim=pick(1, -1)),
+}
+
+
+def picking(seed: int) -> Pick:
+    rng = np.random.default_rng(seed)
+    return lambda *options: options[rng.integers(len(options))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", VECTORS)
+def test_vectors(kind: str, seed: int) -> None:
+    assert_same(nn.Sequential(nn.Linear(3, 4), VECTORS[kind](picking(seed))), (3,), seed=seed)
+
+
+def conv2d(pick: Pick) -> Any:
+    padding = pick(0, 1, (1, 0), "same", "valid")
+    stride = 1 if padding == "same" else pick(1, 2, (2, 1))
+    return nn.Conv2d(
+        4,
+        pick(2, 6),
+        pick(1, 3, (2, 3)),
+        stride,
+        padding,
+        pick(1, 2),
+        pick(1, 2),
+        pick(True, False),
+    )
+
+
+def conv_transpose2d(pick: Pick) -> Any:
+    stride, groups = pick(2, 3), pick(1, 2)
+    return nn.ConvTranspose2d(
+        4,
+        pick(2, 4),
+        pick(2, 3),
+        stride,
+        pick(0, 1),
+        pick(0, 1),
+        groups,
+        pick(True, False),
+        pick(1, 2),
+    )
+
+
+IMAGES: dict[str, Callable[[Pick], Any]] = {
+    "Conv2d": conv2d,
+    "ConvTranspose2d": conv_transpose2d,
+    "MaxPool2d": lambda pick: nn.MaxPool2d(pick(2, (3, 2)), pick(None, 1, (2, 1)), pick(0, 1)),
+    "AvgPool2d": lambda pick: nn.AvgPool2d(pick(2, (3, 2)), pick(None, 1), pick(0, 1, (1, 0))),
+    "BatchNorm2d": lambda pick: nn.BatchNorm2d(4, eps=pick(1e-5, 0.1), momentum=pick(0.1, 0.6)),
+    "GroupNorm": lambda pick: nn.GroupNorm(pick(1, 2, 4), 4),
+    "InstanceNorm2d": lambda pick: nn.InstanceNorm2d(4, affine=pick(True, False)),
+    "Upsample": lambda pick: nn.Upsample(
+        scale_factor=pick(2, (3, 2)), mode=pick("nearest", "bilinear")
+    ),
+    "ZeroPad2d": lambda pick: nn.ZeroPad2d(pick(1, (0, 1, 2, 0))),
+    "AdaptiveAvgPool2d": lambda pick: nn.AdaptiveAvgPool2d(pick(1, (1, 1))),
+    "AdaptiveMaxPool2d": lambda pick: nn.AdaptiveMaxPool2d(1),
+    "Dropout2d": lambda pick: nn.Dropout2d(0.4),
+    "PReLU": lambda pick: nn.PReLU(4),
+    "Softmax": lambda pick: nn.Softmax(dim=pick(1, 2, -1)),
+    "Flatten": lambda pick: nn.Flatten(),
+    "Linear": lambda pick: nn.Linear(5, 2),
+}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", IMAGES)
+def test_images(kind: str, seed: int) -> None:
+    module = nn.Sequential(nn.Conv2d(2, 4, 2), IMAGES[kind](picking(seed)))
+    assert_same(module, (7, 6, 2), seed=seed)
+
+
+def conv1d(pick: Pick) -> Any:
+    padding = pick(0, 1, "same")
+    stride = 1 if padding == "same" else pick(1, 2)
+    return nn.Conv1d(4, 2, pick(1, 3), stride, padding, pick(1, 2), pick(1, 2), pick(True, False))
+
+
+SEQUENCES: dict[str, Callable[[Pick], Any]] = {
+    "Conv1d": conv1d,
+    "ConvTranspose1d": lambda pick: nn.ConvTranspose1d(4, 2, 3, 2, pick(0, 1), pick(0, 1)),
+    "MaxPool1d": lambda pick: nn.MaxPool1d(pick(2, 3), pick(None, 1), pick(0, 1)),
+    "AvgPool1d": lambda pick: nn.AvgPool1d(pick(2, 3), pick(None, 1), pick(0, 1)),
+    "BatchNorm1d": lambda pick: nn.BatchNorm1d(4),
+    "InstanceNorm1d": lambda pick: nn.InstanceNorm1d(4, affine=pick(True, False)),
+    "AdaptiveAvgPool1d": lambda pick: nn.AdaptiveAvgPool1d(1),
+    "Dropout1d": lambda pick: nn.Dropout1d(0.4),
+    "Flatten": lambda pick: nn.Sequential(
+        nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.Linear(28, 3)
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", SEQUENCES)
+def test_sequences_with_channels_first(kind: str, seed: int) -> None:
+    module = nn.Sequential(nn.Conv1d(3, 4, 2), SEQUENCES[kind](picking(seed)))
+    assert_same(module, (8, 3), seed=seed, moved=lambda X: X.movedim(-1, 1))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_recurrent_modules(kind: Any, bidirectional: bool, layers: int) -> None:
+    class Outputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = kind(3, 2, layers, batch_first=True, bidirectional=bidirectional)
+
+        def forward(self, x: Any) -> Any:
+            return self.rnn(x)[0]
+
+    assert_same(Outputs(), (4, 3), seed=layers)
+
+
+USES = ["last", "last, all features", "h", "all", "mean", "max", "last and mean"]
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("use", [*USES, "both h", "both h are the same", "both h and mean"])
+def test_what_is_read_of_a_recurrent_module(kind: Any, use: str, bidirectional: bool) -> None:
+    if use.startswith("both") and not bidirectional:
+        return
+    ours = assert_same(N.Recurrent(kind, use, bidirectional), (5,), tokens=9)
+    whole = use in ("all", "mean", "max", "last and mean", "both h and mean")
+    whole |= bidirectional and use.startswith("last")  # the last step is not the last state
+    assert ("return_sequences=False" not in repr(ours.layers[:4])) == whole
+
+
+NETWORKS: dict[str, tuple[Callable[[], Any], Shape, int]] = {
+    "LeNet": (N.LeNet, (10, 8, 1), 0),
+    "ResNet": (N.ResNet, (8, 8, 3), 0),
+    "UNet": (N.UNet, (4, 6, 2), 0),
+    "TextCNN": (N.TextCNN, (6,), 9),
+    "GPT": (N.GPT, (5,), 9),
+    "attention": (lambda: N.Attention(False), (4, 6), 0),
+    "causal attention": (lambda: N.Attention(True), (4, 6), 0),
+    "Gated": (N.Gated, (4,), 0),
+    "Moved": (N.Moved, (6, 5, 3), 0),
+    "Mixer": (N.Mixer, (6, 5, 3), 0),
+    "Squeezed": (N.Squeezed, (5, 4, 2), 0),
+    "Slices": (N.Slices, (4, 5), 0),
+    **{
+        f"Encoder {first} {activation}": (
+            lambda first=first, activation=activation: N.Encoder(first, activation), (5,), 9
+        )
+        for first in (False, True)
+        for activation in ("relu", "gelu")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name: str, seed: int) -> None:
+    make, shape, tokens = NETWORKS[name]
+    assert_same(make(), shape, tokens, seed)
+
+
+def test_what_the_layers_are() -> None:
+    lenet = from_torch(N.LeNet(), (10, 8, 1))
+    assert repr(lenet.layers) == (
+        "[Conv2D(3, 3, padding=1), ReLU(), MaxPool2D(2), Conv2D(4, 3), ReLU(), MaxPool2D((1, 2)), "
+        "Flatten(), Dropout(0.2), Dense(12, 12), ReLU(), Dropout(0.3), Dense(12, 5)]"
+    )
+    for make in (N.ResNet, N.UNet, N.Moved):  # moves of axes vanish
+        shape = {N.ResNet: (8, 8, 3), N.UNet: (4, 6, 2), N.Moved: (6, 5, 3)}[make]
+        model = from_torch(make(), shape)
+        assert not any(isinstance(part, Permute) for _, part in model.walk())
+    gpt = from_torch(N.GPT(), (5,))
+    assert repr(gpt.layers[0]) == "Embedding(9, 4)"
+    assert repr(gpt.layers[1]) == "PositionalEmbedding(8)"
+    assert repr(gpt.layers[-1]).startswith("TiedDense")
+    assert gpt.layers[-1].embedding is gpt.layers[0]
+    both = from_torch(N.Recurrent(nn.LSTM, "both h", True), (5,))
+    assert len(both.layers) == 5  # the two states are the Bidirectional's own output
+
+
+def test_a_flatten_before_something_else_gets_a_permute() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.head = nn.Conv2d(2, 3, 2), nn.LayerNorm(36), nn.Linear(36, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.norm(self.conv(x).flatten(1)))
+
+    model = assert_same(Normed(), (5, 4, 2))
+    assert [type(layer) for layer in model.layers[1:3]] == [Permute, Flatten]
+
+
+# --- what comes along -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [(torch.float32, "float32"), (torch.float64, "float64"), (torch.float16, "float32"),
+     (torch.bfloat16, "float32")],
+)  # fmt: skip
+def test_dtypes(theirs: Any, ours: str) -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.BatchNorm1d(4)).to(theirs)
+    model = from_torch(module, (3,))
+    assert model.dtype == np.dtype(ours)
+    assert module[0].weight.dtype == theirs
+    found = model.layers[0].W
+    np.testing.assert_array_equal(found, module[0].weight.detach().to(torch.float64).numpy().T)
+
+
+def test_frozen_modules() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    module[0].requires_grad_(False)
+    model = from_torch(module, (3,))
+    assert [layer.trainable for layer in model.layers] == [False, True, True]
+    plain = from_torch(
+        nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4, elementwise_affine=False)), (3,)
+    )
+    assert [layer.trainable for layer in plain.layers] == [True, False]
+    fixed = nn.Parameter(torch.ones(1, 6, 3), requires_grad=False)
+
+    class Added(nn.Module):
+        def __init__(self, table: Any) -> None:
+            super().__init__()
+            self.table, self.out = table, nn.Linear(3, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.out(x + self.table[:, : x.shape[1]])
+
+    assert not from_torch(Added(fixed), (4, 3)).layers[0].trainable
+    assert from_torch(Added(nn.Parameter(torch.ones(1, 6, 3))), (4, 3)).layers[0].trainable
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    module = N.ResNet().train()
+    module.layers[0].eval()
+    modes = [m.training for m in module.modules()]
+    state, random_state = copy.deepcopy(module.state_dict()), torch.get_rng_state()
+    from_torch(module, (8, 8, 3))
+    assert [m.training for m in module.modules()] == modes
+    assert all(torch.equal(t, state[name]) for name, t in module.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+class Calls(nn.Module):
+    """A module of one function of x, and perhaps other modules."""
+
+    def __init__(self, function: Any, **modules: Any) -> None:
+        super().__init__()
+        for name, module in modules.items():
+            setattr(self, name, module)
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self, x)
+
+
+def tied(kind: Any) -> Any:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, bias=kind))
+    module[1].weight = module[0].weight
+    return module
+
+
+def hooked() -> Any:
+    module = nn.Sequential(nn.Linear(3, 3))
+    module[0].register_forward_hook(lambda *_: None)
+    return module
+
+
+def half_frozen() -> Any:
+    module = nn.Sequential(nn.Linear(3, 3))
+    module[0].bias.requires_grad_(False)
+    return module
+
+
+ATTEND = {"a": nn.MultiheadAttention(4, 2, batch_first=True)}
+WRONG: list[tuple[Callable[[], Any], Shape, str]] = [
+    (lambda: nn.Sequential(nn.Linear(3, 3), nn.Hardshrink()), (3,), r"path '1'\) has no"),
+    (lambda: nn.Sequential(nn.Sequential(nn.RReLU())), (3,), r"path '0.0'\) has no counterpart"),
+    (lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), (5, 5, 2), "padding_mode"),
+    (lambda: nn.Conv3d(2, 1, 1), (2, 2, 2, 2), "Conv3d.*has no counterpart"),
+    (lambda: nn.MaxPool2d(2, ceil_mode=True), (5, 5, 2), "has ceil_mode=True"),
+    (lambda: nn.MaxPool2d(2, return_indices=True), (5, 5, 2), "return_indices=True"),
+    (lambda: nn.MaxPool2d(2, dilation=2), (5, 5, 2), "dilation=2"),
+    (lambda: nn.MaxPool2d(3, padding=(1, 0)), (5, 5, 2), r"padding=\(1, 0\); only one number"),
+    (lambda: nn.AvgPool2d(3, padding=1, count_include_pad=False), (5, 5, 2), "count_include_pad"),
+    (lambda: nn.AvgPool2d(3, divisor_override=2), (5, 5, 2), "divisor_override=2"),
+    (lambda: nn.AdaptiveAvgPool2d(2), (4, 4, 2), "output_size=2; only 1"),
+    (lambda: nn.BatchNorm1d(3, affine=False), (3,), "affine=False"),
+    (lambda: nn.BatchNorm1d(3, momentum=None), (3,), "momentum=None"),
+    (lambda: nn.BatchNorm1d(3, track_running_stats=False), (3,), "track_running_stats=False"),
+    (lambda: nn.InstanceNorm2d(3, track_running_stats=True), (4, 4, 3), "track_running_stats=True"),
+    (lambda: nn.LayerNorm((2, 3)), (2, 3), r"normalized_shape=\(2, 3\)"),
+    (lambda: nn.LayerNorm(3, bias=False), (3,), "has no bias, but LayerNorm.* beta"),
+    (lambda: nn.PReLU(), (3,), r"has a alpha of shape \(1,\)"),
+    (lambda: nn.Hardtanh(-2, 2), (3,), "min_val=-2"),
+    (lambda: nn.Softplus(2), (3,), "beta=2"),
+    (lambda: nn.Softplus(1, 5), (3,), "threshold=5"),
+    (lambda: nn.Upsample(size=(4, 4)), (2, 2, 1), "has a size"),
+    (lambda: nn.Upsample(scale_factor=1.5), (2, 2, 1), "scale_factor=1.5"),
+    (lambda: nn.UpsamplingBilinear2d(scale_factor=2), (2, 2, 1), "align_corners=True"),
+    (lambda: nn.Embedding(5, 3, padding_idx=0), (4,), "padding_idx=0"),
+    (lambda: nn.Embedding(5, 3, max_norm=1.0), (4,), "max_norm=1.0"),
+    (lambda: nn.Softmax(dim=0), (3,), "dim=0"),
+    (lambda: Calls(lambda s, x: s.r(x)[0], r=nn.LSTM(3, 4, batch_first=True, proj_size=2)), (5, 3),
+     r"path 'r'\) has proj_size=2"),
+    (lambda: Calls(lambda s, x: s.r(x)[0], r=nn.LSTM(3, 4)), (5, 3), "batch_first=False"),
+    (lambda: Calls(lambda s, x: s.r(x)[0], r=nn.GRU(3, 4, bias=False, batch_first=True)), (5, 3),
+     "bias=False"),
+    (lambda: Calls(lambda s, x: s.r(x)[0], r=nn.RNN(3, 4, nonlinearity="relu", batch_first=True)),
+     (5, 3), "nonlinearity='relu'"),
+    (lambda: Calls(lambda s, x: s.r(x)[1][1][-1], r=nn.LSTM(3, 4, batch_first=True)), (5, 3),
+     "reads the cell state"),
+    (lambda: Calls(lambda s, x: s.r(x)[1][0], r=nn.GRU(3, 4, 2, batch_first=True)), (5, 3),
+     "not the last layer's"),
+    (lambda: Calls(lambda s, x: s.a(x, x, x)[1], **ATTEND), (3, 4), "must be a single value"),
+    (lambda: Calls(lambda s, x: s.a(x, x, x.tanh())[0], **ATTEND), (3, 4), "another value"),
+    (lambda: Calls(lambda s, x: s.a(x, x, x, attn_mask=torch.eye(3) > 0)[0], **ATTEND),
+     (3, 4), "not the causal one"),
+    (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=False), (3, 4), "batch_first=False"),
+    (lambda: Calls(lambda s, x: x.cumsum(1)), (3,), r"path 'cumsum'\) has no counterpart"),
+    (lambda: Calls(lambda s, x: torch.fft.fft(x)), (3,), "has no counterpart"),
+    (lambda: Calls(lambda s, x: x * 2), (3,), "takes 2, which is not a value"),
+    (lambda: Calls(lambda s, x: x + 2), (3,), "takes 2, which is not a value"),
+    (lambda: Calls(lambda s, x: x + x.mean(1, keepdim=True)), (3, 4), "only equal shapes"),
+    (lambda: Calls(lambda s, x: x.view(-1, 2)), (4,), "merges samples"),
+    (lambda: Calls(lambda s, x: x.transpose(0, 1)), (4, 3), "moves the batch"),
+    (lambda: Calls(lambda s, x: torch.cat([x, x], 0)), (4,), "along the batch"),
+    (lambda: Calls(lambda s, x: x[:2]), (4,), "selects samples"),
+    (lambda: Calls(lambda s, x: (x, x)), (4,), "must be a single value"),
+    (lambda: Calls(lambda s, x: F.dropout(x, 0.5)), (4,), "drops values in evaluation too"),
+    (lambda: Calls(lambda s, x: x.tanh() if s.training else x), (4,), "other steps in training"),
+    (lambda: Calls(lambda s, x: x if x.sum() > 0 else -x), (4,), "control flow.*Remedy"),
+    (lambda: Calls(lambda s, x: x + torch.relu_(x)), (4,), "overwrites a value in place"),
+    (lambda: tied(True), (3,), r"path '1'\) shares its weight with '0'"),
+    (lambda: tied(False), (3,), r"path '1'\) shares its weight with '0'"),
+    (hooked, (3,), "has hooks"),
+    (half_frozen, (3,), "both frozen and trainable"),
+    (lambda: nn.Linear(4, 2), (3,), r"does not take samples of shape \(3,\)"),
+    (lambda: nn.Conv2d(3, 4, 3), (3, 8, 8), "with the channels last"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "shape", "message"), WRONG, ids=range(len(WRONG)))
+def test_what_no_layer_does_is_refused(make: Any, shape: Shape, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message) as caught:
+        from_torch(make(), shape)
+    assert isinstance(caught.value, PhitodeepError)
+    assert "from_torch" in str(caught.value)
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ArgumentTypeError, match=r"takes a torch.nn.Module, got 3"):
+        from_torch(3, (3,))
+    with pytest.raises(PhitodeepError, match="input_shape"):
+        from_torch(nn.Linear(3, 2), (3, -1))
+
+
+def test_nested_steps_are_named_by_their_module() -> None:
+    inner = Calls(lambda s, x: x.cumsum(1))
+    with pytest.raises(ArgumentError, match="path '1: cumsum'"):
+        from_torch(nn.Sequential(nn.Linear(3, 3), inner), (3,))
+
+
+def test_a_random_crop_of_its_own_size_is_a_crop() -> None:
+    from phitodeep.io import to_torch
+
+    model = Chain(RandomCrop(2))
+    model.build((4, 4, 1))
+    assert repr(from_torch(to_torch(model), (4, 4, 1)).layers) == "[RandomCrop(2)]"

@@ -1,0 +1,357 @@
+"""Every layer computes in PyTorch what it computes here, and comes back."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import random
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from phitodeep import (
+    BatchNorm,
+    Chain,
+    Conv2D,
+    Dense,
+    Embedding,
+    Flatten,
+    Lambda,
+    Layer,
+    MaxPool2D,
+    MultiHeadAttention,
+    Param,
+    ReLU,
+    Residual,
+    Sequential,
+    TiedDense,
+    TransformerBlock,
+)
+from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
+from phitodeep.exchange.torch.layouts import outer, to_ours
+from phitodeep.exchange.torch.pairs import REGISTERED, counterpart
+from phitodeep.io import from_torch, to_torch
+from phitodeep.layers.call import inference
+from phitodeep.optimization.optimizers import SGD
+from phitodeep.testing.examples import EXAMPLES, TOKENS, cube, cube_gradient, data, made
+from phitodeep.testing.examples import passes as our_passes
+from tests import random_networks
+from tests.exchange.torch.support import draws, tensor, their_passes
+from tests.random_networks import Centred, Gate, Ladder, Maker, Scale
+
+ROWS = [(*row, 0)[:3] for row in [*EXAMPLES, *TOKENS]]
+ROWS = [row for row in ROWS if not isinstance(row[0](), Lambda)]
+INEXACT = ("CELU", "HardSigmoid")  # PyTorch computes with constants in single precision
+
+
+def name(row: Any) -> str:
+    return f"{row[0]()!r}-{row[1]}"[:90]
+
+
+def assert_close(found: dict[str, Any], expected: dict[str, Any], **precision: float) -> None:
+    assert found.keys() == expected.keys()
+    for key, a in expected.items():
+        assert found[key].shape == a.shape, key
+        np.testing.assert_allclose(found[key], a, **precision, err_msg=key)
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["prediction", "training"])
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_every_layer(row: Any, training: bool) -> None:
+    make, shape, tokens = row
+    layer = made(make, shape)
+    if training and draws(layer):
+        pytest.skip("its masks are its own")
+    if training and isinstance(layer, BatchNorm) and shape[0] == 1:
+        pytest.skip("PyTorch refuses a single row")
+    X, dY = data(layer, shape, tokens)
+    ours = our_passes(layer, X, dY, training=training)
+    ours = {key: ours[key] for key in ("Y", "dX") if key in ours}
+    tied = any(isinstance(part, TiedDense) for _, part in layer.walk())
+    own = {path: a for path, a in layer.gradients().items() if "embedding" not in path}
+    exact = not any(part in repr(layer) for part in INEXACT)
+    theirs = their_passes(layer, X, dY, training)
+    if tied and not own:  # its embedding is outside
+        theirs = {key: theirs[key] for key in ours}
+    assert_close(theirs, ours | own, rtol=1e-9 if exact else 1e-6, atol=1e-10 if exact else 1e-7)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=name)
+def test_every_layer_comes_back(row: Any) -> None:
+    make, shape, tokens = row
+    layer = made(make, shape)
+    X, _ = data(layer, shape, tokens)
+    before = layer.get_weights()
+    model = from_torch(to_torch(layer), shape[1:])
+    with inference():
+        expected = layer.forward(X)
+    found = model.predict(X)
+    small = found.dtype == np.float32  # a module without parameters
+    np.testing.assert_allclose(
+        found, expected, rtol=1e-5 if small else 1e-10, atol=1e-6 if small else 1e-12
+    )
+    assert layer.get_weights().keys() == before.keys()
+    for path, a in layer.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+
+
+UNKNOWN = (Scale, Gate, Ladder, Centred, Lambda)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_networks_both_ways(seed: int) -> None:
+    maker = Maker(random.Random(seed), UNKNOWN, False)
+    network = random_networks.drawn(maker, random_networks.KINDS, (2, 3), 3, 2, seed)
+    chain, X = network.chain, network.X
+    if any(isinstance(part, UNKNOWN) for _, part in chain.walk()):
+        pytest.skip("has a layer of a user's own")
+    if any(len(part.input_shape or ()) > 4 for _, part in chain.walk()):
+        pytest.skip("has samples with more axes than PyTorch's norms take")
+    dY = np.random.default_rng(seed).standard_normal((len(X), *chain.output_shape))
+    with_training = not draws(chain)
+    for training in (False, True) if with_training else (False,):
+        twin = copy.deepcopy(chain)
+        ours = our_passes(twin, X, dY, training=training)
+        theirs = their_passes_or_none(twin, X, dY, training)
+        if theirs is None:
+            continue
+        exact = not any(part in repr(chain) for part in INEXACT)
+        precision = {"rtol": 1e-7, "atol": 1e-8} if exact else {"rtol": 1e-4, "atol": 1e-5}
+        np.testing.assert_allclose(theirs["Y"], ours["Y"], **precision)
+        if "dX" in ours:
+            np.testing.assert_allclose(theirs["dX"], ours["dX"], **precision)
+        for path, gradient in twin.gradients().items():
+            if path in theirs:
+                np.testing.assert_allclose(theirs[path], gradient, **precision, err_msg=path)
+    model = from_torch(to_torch(chain), X.shape[1:])
+    with inference():
+        expected = chain.forward(X)
+    single = model.dtype == np.float32
+    precision = {"rtol": 1e-3, "atol": 1e-4} if single else {"rtol": 1e-8, "atol": 1e-9}
+    np.testing.assert_allclose(model.predict(X), expected, **precision)
+
+
+def their_passes_or_none(chain: Any, X: Any, dY: Any, training: bool) -> Any:
+    """The passes; None if PyTorch refuses a batch norm of one row, or nothing has a gradient."""
+    try:
+        return their_passes(chain, X, dY, training)
+    except (ValueError, RuntimeError) as error:
+        known = ("more than 1 value per channel", "does not require grad")
+        if not any(text in str(error) for text in known):
+            raise
+    return None
+
+
+# --- the module ----------------------------------------------------------------------------------
+
+
+def image_model(dtype: str = "float64") -> Sequential:
+    model = Sequential(
+        Conv2D(4, 3), BatchNorm(), ReLU(), MaxPool2D(2), Flatten(), ReLU(), Dense(5), Dense(3),
+        seed=0, dtype=dtype,
+    )  # fmt: skip
+    model.build((8, 6, 2))
+    return model
+
+
+def test_layouts_and_names() -> None:
+    module = to_torch(image_model())
+    assert (module.input_layout, module.output_layout) == ("NCHW", "NC")
+    assert not module.training
+    names = [name for name, _ in module.named_parameters()]
+    assert names[:4] == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert names[4:] == ["6.weight", "6.bias", "7.weight", "7.bias"]
+    assert not any("Channels" in type(m).__name__ for m in module.modules())  # nothing is moved
+    X = np.random.default_rng(0).standard_normal((5, 8, 6, 2))
+    found = module(torch.from_numpy(X.transpose(0, 3, 1, 2).copy())).detach().numpy()
+    np.testing.assert_allclose(found, image_model().predict(X), rtol=1e-12)
+    nested = Sequential(Residual(Dense(4), Chain(Dense(4))))
+    nested.build((4,))
+    names = [name for name, _ in to_torch(nested).named_parameters()]
+    assert names[0] == "0.layers.0.weight"
+    assert names[2] == "0.layers.1.layers.0.weight"
+    tokens = Sequential(Embedding(5, 4), MultiHeadAttention(2))
+    tokens.build((3,))
+    assert (to_torch(tokens).input_layout, to_torch(tokens).output_layout) == ("NT", "NTC")
+    images = Sequential(Conv2D(4, 1), Dense(3))  # a Dense of images takes the channels last
+    images.build((2, 3, 4))
+    module = to_torch(images)
+    assert (module.input_layout, module.output_layout) == ("NCHW", "NCHW")
+    assert sum("Channels" in type(m).__name__ for m in module.modules()) == 2
+
+
+def test_a_flatten_that_no_dense_follows_keeps_our_order() -> None:
+    model = Sequential(Conv2D(3, 2), Flatten(), dtype="float64")
+    model.build((4, 3, 2))
+    X = np.random.default_rng(0).standard_normal((2, 4, 3, 2))
+    found = to_torch(model)(torch.from_numpy(X.transpose(0, 3, 1, 2).copy()))
+    np.testing.assert_allclose(found.detach().numpy(), model.predict(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_dtype_and_copies(dtype: str) -> None:
+    model = image_model(dtype)
+    module = to_torch(model)
+    wanted = getattr(torch, dtype)
+    assert {p.dtype for p in module.parameters()} == {wanted}
+    assert module[1].running_mean.dtype == wanted
+    with torch.no_grad():
+        for p in [*module.parameters(), module[1].running_mean]:
+            p.zero_()
+    assert all(a.any() for path, a in model.get_weights().items() if path.endswith("W"))
+    again = from_torch(module, (8, 6, 2))
+    assert again.dtype == np.dtype(dtype)
+    for p in module.parameters():
+        p.data.fill_(1)
+    assert not any(a.any() for p, a in again.get_weights().items() if "running" not in p)
+
+
+def test_pickles_and_state_dicts() -> None:
+    model = Sequential(Embedding(6, 4), TransformerBlock(2, rope=True), Dense(4), dtype="float64")
+    model.add(TiedDense(model.layers[0]))
+    model.build((5,))
+    module = to_torch(model)
+    X = np.random.default_rng(0).integers(0, 6, (2, 5))
+    expected = module(torch.from_numpy(X))
+    for other in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
+        assert torch.equal(other(torch.from_numpy(X)), expected)
+        assert other[-1].weight is other[0].weight
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    fresh = to_torch(model)
+    with torch.no_grad():
+        for p in fresh.parameters():
+            p.zero_()
+    fresh.load_state_dict(torch.load(file))
+    assert torch.equal(fresh(torch.from_numpy(X)), expected)
+
+
+def test_making_a_module_draws_no_random_numbers() -> None:
+    before = torch.get_rng_state()
+    to_torch(image_model())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_one_step_of_training_in_both() -> None:
+    from phitodeep import LSTM
+
+    rng = np.random.default_rng(0)
+    for layers, shape in (
+        ([Conv2D(3, 2), BatchNorm(), ReLU(), Flatten(), Dense(4)], (4, 3, 2)),
+        ([LSTM(3), TransformerBlock(1), LSTM(2, return_sequences=False), Dense(4)], (4, 3)),
+    ):
+        model = Sequential(
+            *layers, optimizer=SGD(), alpha=0.1, loss_class="softmax_cross_entropy", dtype="float64"
+        )
+        model.build(shape)
+        X, y = rng.standard_normal((6, *shape)), rng.integers(0, 4, 6)
+        module = to_torch(model).train()
+        given = tensor(X, outer(shape)).detach()
+        torch.nn.functional.cross_entropy(module(given), torch.from_numpy(y)).backward()
+        torch.optim.SGD(module.parameters(), 0.1).step()
+        model.train(X, y, epochs=1, verbose=0, batch_size=6)
+        trained = from_torch(module, shape)
+        np.testing.assert_allclose(trained.predict(X), model.predict(X), rtol=1e-9, atol=1e-12)
+        before = {k: v for k, v in model.get_weights().items() if k.endswith("W")}
+        assert before
+
+
+def test_frozen_layers() -> None:
+    model = image_model()
+    model.layers[0].trainable = model.layers[1].trainable = False
+    module = to_torch(model).train()
+    learns = {name: p.requires_grad for name, p in module.named_parameters()}
+    assert [name for name, yes in learns.items() if not yes] == [
+        *("0.weight", "0.bias", "1.weight", "1.bias")
+    ]
+    X = np.random.default_rng(0).standard_normal((5, 8, 6, 2))
+    found = module(torch.from_numpy(X.transpose(0, 3, 1, 2).copy()))  # running statistics
+    np.testing.assert_allclose(found.detach().numpy(), model.predict(X), rtol=1e-12)
+    again = from_torch(module, (8, 6, 2))
+    assert [layer.trainable for layer in again.layers[:3]] == [False, False, True]
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def test_a_layer_without_a_counterpart_is_named_by_its_path() -> None:
+    model = Sequential(Dense(3), Residual(Dense(3), Lambda(cube, cube_gradient)))
+    model.build((3,))
+    with pytest.raises(ArgumentError, match=r"Lambda\(cube, .*path '1.layers.1'.*counterpart"):
+        to_torch(model)
+    with pytest.raises(NotBuiltError, match="input shape"):
+        to_torch(Sequential(Dense(3)))
+    with pytest.raises(ArgumentTypeError, match="takes a model or a layer, got 3"):
+        to_torch(3)
+    for user in (Ladder(Dense(3)), Gate(Dense(3), Dense(3)), Scale()):
+        model = Sequential(Dense(3), user)
+        model.build((3,))
+        with pytest.raises(ArgumentError, match="path '1'"):
+            to_torch(model)
+    model = Sequential(BatchNorm())
+    model.build((2, 2, 2, 2, 2))
+    with pytest.raises(ArgumentError, match=r"path '0'\) has samples with 5 axes"):
+        to_torch(model)
+
+
+class Gain(Layer):
+    """A layer of another author, with a counterpart."""
+
+    s = Param()
+
+    def create(self, shape: Any) -> Any:
+        self.s = self.full(shape[-1], 1)
+        return shape
+
+    def forward(self, X: Any) -> Any:
+        self.save_for_backward(X=X)
+        return X * self.s
+
+    def backward(self, dY: Any) -> Any:
+        self.grads["s"] = (dY * self.saved("X")).reshape(-1, self.s.size).sum(axis=0)
+        return dY * self.s
+
+
+class TorchGain(torch.nn.Module):
+    moves: ClassVar = {"s": "s"}
+
+    def __init__(self, layer: Gain) -> None:
+        super().__init__()
+        self.s = torch.nn.Parameter(torch.tensor(layer.s))
+
+    def forward(self, X: Any) -> Any:
+        return X * self.s
+
+    def as_layer(self) -> Gain:
+        return Gain()
+
+
+def test_authors_may_declare_a_counterpart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phitodeep.exchange.torch.pairs.REGISTERED", REGISTERED)
+    assert counterpart(Gain)(TorchGain) is TorchGain
+    try:
+        model = made(lambda: Chain(Conv2D(3, 2), Gain(), Flatten(), Dense(2)), (2, 3, 3, 2))
+        X, dY = data(model, (2, 3, 3, 2))
+        ours = our_passes(model, X, dY)
+        ours = {k: ours[k] for k in ("Y", "dX")} | model.gradients()
+        assert_close(their_passes(model, X, dY, True), ours, rtol=1e-10, atol=1e-12)
+        again = from_torch(to_torch(model), (3, 3, 2))
+        assert any(isinstance(part, Gain) for part in again.layers)
+        np.testing.assert_allclose(again.predict(X), ours["Y"], rtol=1e-10)
+    finally:
+        REGISTERED.pop(Gain)
+    with pytest.raises(ArgumentTypeError, match="takes a class of layers"):
+        counterpart(TorchGain)
+
+
+def test_images_of_any_network_come_back_channels_last() -> None:
+    model = Sequential(Conv2D(3, 2), dtype="float64")
+    model.build((4, 5, 2))
+    X = np.random.default_rng(0).standard_normal((2, 4, 5, 2))
+    Y = to_torch(model)(tensor(X, "first").detach()).detach().numpy()
+    np.testing.assert_allclose(to_ours(Y, "first"), model.predict(X), rtol=1e-12)

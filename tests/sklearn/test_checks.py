@@ -1,0 +1,42 @@
+"""scikit-learn's own checks of estimators."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sklearn")
+
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+
+from phitodeep.sklearn import PhitoClassifier, PhitoRegressor
+
+ESTIMATORS = [PhitoClassifier(), PhitoRegressor()]
+SHUFFLED = "a sample with weight 2 and two equal samples are shuffled into different batches"
+EXPECTED = {
+    f"check_sample_weight_equivalence_on_{kind}_data": SHUFFLED for kind in ("dense", "sparse")
+}
+SKIPPED = {"check_array_api_input"}  # unless the environment sets SCIPY_ARRAY_API
+
+
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=lambda _: EXPECTED)
+def test_the_checks_of_scikit_learn_pass(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_no_check_is_left_out(estimator: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(
+            estimator, expected_failed_checks=EXPECTED, on_skip=None, on_fail="raise"
+        )
+    by_status: dict[str, set[str]] = {}
+    for result in results:
+        by_status.setdefault(result["status"], set()).add(result["check_name"])
+    assert by_status.pop("skipped", set()) <= SKIPPED
+    assert by_status.keys() == {"passed", "xfail"}
+    assert by_status["xfail"] == set(EXPECTED)
+    assert len(by_status["passed"]) > 40

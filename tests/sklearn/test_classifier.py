@@ -1,0 +1,423 @@
+"""PhitoClassifier: classes, labels, probabilities, weights, and training call by call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+
+from scipy.sparse import csr_matrix
+from sklearn.datasets import (
+    load_digits,
+    load_iris,
+    make_classification,
+    make_multilabel_classification,
+)
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import train_test_split
+
+from phitodeep import SGD, AdamW, Sequential, SequentialBuilder
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning
+from phitodeep.layers import Dense, Reshape, Softmax
+from phitodeep.optimization.schedules import Constant, CosineDecay
+from phitodeep.sklearn import PhitoClassifier
+from phitodeep.sklearn.estimator import DECAY, RATE
+
+X, y = load_iris(return_X_y=True)
+NAMES = np.array(["setosa", "versicolor", "virginica"])
+TWO_X, TWO_Y = make_classification(200, 6, n_informative=4, random_state=0)
+MANY_X, MANY_Y = make_multilabel_classification(300, 8, n_classes=4, random_state=0)
+
+
+def same(a: Any, b: Any, rows: Any = X) -> bool:
+    """Whether two classifiers have the same outputs, bit for bit."""
+    return np.array_equal(a.decision_function(rows), b.decision_function(rows))
+
+
+def test_it_learns_digits_as_well_as_it_should() -> None:
+    data = train_test_split(*load_digits(return_X_y=True), random_state=0)
+    est = PhitoClassifier(random_state=0).fit(data[0], data[2])
+    assert est.score(data[1], data[3]) > 0.96
+    assert est.n_features_in_ == 64
+    assert est.n_outputs_ == 10
+    assert isinstance(est.model_, Sequential)
+
+
+def test_classes_may_be_texts() -> None:
+    numbers = PhitoClassifier(random_state=0).fit(X, y)
+    names = PhitoClassifier(random_state=0).fit(X, NAMES[y])
+    assert names.classes_.tolist() == NAMES.tolist()
+    np.testing.assert_array_equal(names.predict(X), NAMES[numbers.predict(X)])
+    assert names.score(X, NAMES[y]) == numbers.score(X, y) > 0.95
+
+
+def test_probabilities_and_logits_belong_together() -> None:
+    est = PhitoClassifier(random_state=0, epochs=5).fit(X, y)
+    Z, P = est.decision_function(X), est.predict_proba(X)
+    assert Z.shape == P.shape == (150, 3)
+    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-12)
+    E = np.exp(Z)
+    np.testing.assert_allclose(P, E / E.sum(axis=1, keepdims=True), rtol=1e-9)
+    np.testing.assert_allclose(est.predict_log_proba(X), np.log(P), rtol=1e-9)
+    np.testing.assert_array_equal(est.predict(X), P.argmax(axis=1))
+
+
+def test_two_classes_have_one_logit() -> None:
+    est = PhitoClassifier(random_state=0).fit(TWO_X, TWO_Y)
+    z = est.decision_function(TWO_X)
+    assert z.shape == (200,)
+    np.testing.assert_array_equal(est.predict(TWO_X), (z > 0).astype(int))
+    np.testing.assert_allclose(est.predict_proba(TWO_X)[:, 1], 1 / (1 + np.exp(-z)), rtol=1e-9)
+
+
+def test_logarithms_of_tiny_probabilities_are_finite() -> None:
+    rows = np.repeat([[-1.0], [1.0]], 20, axis=0)
+    est = PhitoClassifier((), optimizer=SGD(100.0), random_state=0, epochs=300)
+    est.fit(rows, np.repeat([0, 1], 20))
+    far = np.array([[-1000.0]])
+    assert est.predict_proba(far)[0, 1] == 0
+    assert -np.inf < est.predict_log_proba(far)[0, 1] < -1000
+
+
+def test_several_labels_at_once() -> None:
+    est = PhitoClassifier(random_state=0).fit(MANY_X, MANY_Y)
+    P = est.predict_proba(MANY_X)
+    assert P.shape == (300, 4)
+    assert est.classes_.tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(est.predict(MANY_X), P > 0.5)
+    np.testing.assert_allclose(P, 1 / (1 + np.exp(-est.decision_function(MANY_X))), rtol=1e-9)
+    np.testing.assert_allclose(est.predict_log_proba(MANY_X), np.log(P), rtol=1e-9, atol=1e-12)
+    assert est.score(MANY_X, MANY_Y) == accuracy_score(MANY_Y, est.predict(MANY_X)) > 0.5
+    sparse = PhitoClassifier(random_state=0).fit(MANY_X, csr_matrix(MANY_Y))
+    assert same(est, sparse, MANY_X)
+
+
+def test_several_outputs_with_several_classes_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"MultiOutputClassifier\(PhitoClassifier\(\)\)"):
+        PhitoClassifier().fit(X, np.stack([y, y], axis=1))
+    with pytest.raises(ArgumentError, match=r"only one class, 'a', .* at least 2\."):
+        PhitoClassifier().fit(X, ["a"] * 150)
+
+
+def test_probabilities_of_float32_networks_are_exact() -> None:
+    P = PhitoClassifier(random_state=0).fit(X.astype(np.float32), y).predict_proba(X)
+    assert P.dtype == np.float64
+    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-12)
+
+
+# --- random numbers ---------------------------------------------------------------------------
+
+
+def test_an_integer_repeats_and_none_does_not() -> None:
+    first, second, other = (PhitoClassifier(random_state=s, epochs=2).fit(X, y) for s in (3, 3, 4))
+    assert same(first, second)
+    assert not same(first, other)
+    state = np.random.default_rng(0).bit_generator.state
+    unseeded = [PhitoClassifier(epochs=2).fit(X, y) for _ in range(2)]
+    assert not same(*unseeded)
+    assert state == np.random.default_rng(0).bit_generator.state
+
+
+def random_state(seed: int) -> Any:
+    """A RandomState of NumPy's older interface, which scikit-learn's estimators accept."""
+    from sklearn.utils import check_random_state
+
+    return check_random_state(seed)
+
+
+def test_a_random_state_goes_on_from_call_to_call() -> None:
+    shared = random_state(7)
+    first, second = (PhitoClassifier(random_state=shared, epochs=2).fit(X, y) for _ in range(2))
+    again = PhitoClassifier(random_state=random_state(7), epochs=2).fit(X, y)
+    assert same(first, again)
+    assert not same(first, second)
+
+
+# --- weights ----------------------------------------------------------------------------------
+
+
+def test_samples_without_weight_do_not_count() -> None:
+    w = (y != 2).astype(float)
+    est = PhitoClassifier(random_state=0).fit(X, y, sample_weight=w)
+    assert set(est.predict(X)) == {0, 1}
+    with pytest.raises(ArgumentError, match="sample_weight is zero for every sample"):
+        est.fit(X, y, sample_weight=0 * w)
+    with pytest.raises(ValueError, match="Negative values"):
+        est.fit(X, y, sample_weight=-w)
+
+
+def test_class_weights_are_sample_weights_by_class() -> None:
+    rare = np.r_[0:50, 50:60]  # fifty of one class, ten of another
+    by_class = PhitoClassifier(class_weight="balanced", random_state=0).fit(X[rare], y[rare])
+    w = np.where(y[rare] == 0, 60 / (2 * 50), 60 / (2 * 10))
+    by_sample = PhitoClassifier(random_state=0).fit(X[rare], y[rare], sample_weight=w)
+    assert same(by_class, by_sample)
+    named = PhitoClassifier(class_weight={"setosa": 1.0, "versicolor": 5.0}, random_state=0)
+    named.fit(X[rare], NAMES[y[rare]])
+    assert not same(named, PhitoClassifier(random_state=0).fit(X[rare], NAMES[y[rare]]))
+    times = PhitoClassifier(class_weight={0: 2.0, 1: 3.0}, random_state=0)
+    times.fit(X[rare], y[rare], sample_weight=np.where(y[rare] == 0, 0.5, 2.0))
+    both = np.where(y[rare] == 0, 1.0, 6.0)
+    assert same(times, PhitoClassifier(random_state=0).fit(X[rare], y[rare], sample_weight=both))
+
+
+def test_class_weights_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="y is multilabel: pass sample_weight"):
+        PhitoClassifier(class_weight="balanced").fit(MANY_X, MANY_Y)
+    with pytest.raises(ArgumentError, match="partial_fit sees a part: give the weights by class"):
+        PhitoClassifier(class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2])
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+def test_an_optimizer_is_copied_and_its_rate_decays() -> None:
+    rule = SGD(0.1, momentum=0.9)
+    est = PhitoClassifier(optimizer=rule, batch_size=50, epochs=3, random_state=0).fit(X, y)
+    assert est.model_.optimizer is not rule
+    assert rule.t == 0
+    assert est.model_.optimizer.alpha == CosineDecay(0.1, 9)
+    assert est.model_.optimizer.t == 9
+    by_name = PhitoClassifier(optimizer="sgd", learning_rate=0.2, batch_size=None, epochs=3)
+    by_name.fit(X, y)
+    assert by_name.model_.optimizer.alpha == CosineDecay(0.2, 3)
+    usual = PhitoClassifier(batch_size=50, epochs=3).fit(X, y).model_.optimizer
+    assert (usual.alpha, usual.weight_decay) == (CosineDecay(RATE, 9), DECAY)
+    longer = PhitoClassifier(batch_size=2, epochs=1).fit(X, y).model_.optimizer
+    assert longer.weight_decay == DECAY * 24 / 75
+    constant = PhitoClassifier(learning_rate=Constant(0.01), epochs=1).fit(X, y)
+    assert constant.model_.optimizer.alpha == Constant(0.01)
+
+
+def test_hidden_layers_are_those_that_were_asked_for() -> None:
+    est = PhitoClassifier((8, 4), "leaky_relu", dropout=0.1, epochs=1).fit(X, y)
+    kinds = [type(layer).__name__ for layer in est.model_.layers]
+    assert kinds == ["Dense", "LeakyReLU", "Dropout", "Dense", "LeakyReLU", "Dropout", "Dense"]
+    assert [d.output_shape for d in est.model_.layers if isinstance(d, Dense)] == [(8,), (4,), (3,)]
+    linear = PhitoClassifier((), epochs=1).fit(X, y)
+    assert [type(layer) for layer in linear.model_.layers] == [Dense]
+    assert PhitoClassifier(8, epochs=1).fit(X, y).model_.layers[0].output_shape == (8,)
+
+
+def test_own_layers_get_the_output_layer_that_they_lack() -> None:
+    def layers(builder: SequentialBuilder) -> list[Any]:
+        return PhitoClassifier(model=builder, epochs=1).fit(X, y).model_.layers
+
+    assert len(layers(SequentialBuilder().dense(5).gelu())) == 3
+    assert len(layers(SequentialBuilder().dense(5).gelu().dense(3))) == 3
+    assert len(layers(SequentialBuilder().dense(5).gelu().dense(4))) == 4
+    assert len(layers(SequentialBuilder())) == 1
+    first, *_, flatten, last = layers(SequentialBuilder(2, 2, 1).conv2d(3, 2, padding="same"))
+    assert isinstance(first, Reshape)
+    assert flatten.output_shape == (12,)
+    assert last.output_shape == (3,)
+
+
+def test_a_builder_may_be_used_twice_and_is_not_changed() -> None:
+    builder = SequentialBuilder(4).dense(5).relu()
+    before = repr(builder)
+    first, second = (PhitoClassifier(model=builder, random_state=0).fit(X, y) for _ in range(2))
+    assert same(first, second)
+    assert repr(builder) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"model": SequentialBuilder().dense(3).softmax()}, r"ends with Softmax\(\): leave it out"),
+        ({"model": SequentialBuilder().alpha(0.1)}, "model sets alpha.*use learning_rate= instead"),
+        ({"model": SequentialBuilder(seed=0)}, "model sets seed.*use random_state= instead"),
+        ({"model": SequentialBuilder(9).dense(5)}, r"shape \(9,\), but each row has 4 values"),
+        ({"activation": "rellu"}, r"unknown activation 'rellu'\. Did you mean 'ReLU'"),
+        ({"optimizer": "adamm"}, r"unknown optimizer 'adamm'"),
+        ({"epochs": 0}, "epochs must be >= 1"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be > 0 and < 1"),
+        ({"batch_size": 0}, "batch_size must be >= 1"),
+        ({"hidden": (0,)}, "must be >= 1"),
+        ({"categories": "colour"}, r"write \['colour'\] for a single column"),
+        ({"n_iter_no_change": 0}, "n_iter_no_change must be >= 1"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ArgumentError, match=says):
+        PhitoClassifier(**settings).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"model": Sequential(Dense(4, 3))}, "a SequentialBuilder that has not been built"),
+        ({"model": Softmax}, r"That is the class: write Softmax\(\)"),
+        ({"optimizer": AdamW}, r"That is the class: write AdamW\(\)"),
+        ({"hidden": 0.5}, r"sizes of the hidden layers, such as \(64, 32\), got 0\.5"),
+        ({"early_stopping": 1}, "early_stopping must be True or False"),
+        ({"scale": "yes"}, "scale must be True or False"),
+    ],
+)
+def test_settings_of_a_wrong_type_are_named(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=says):
+        PhitoClassifier(**settings).fit(X, y)
+
+
+def test_the_dtype_is_that_of_x_unless_it_is_set() -> None:
+    def dtype(rows: Any, **settings: Any) -> str:
+        return str(PhitoClassifier(epochs=1, **settings).fit(rows, y).model_.dtype)
+
+    assert dtype(X) == "float64"
+    assert dtype(X.astype(np.float32)) == "float32"
+    assert dtype(X, dtype="float32") == "float32"
+    assert dtype(X.astype(int)) == "float64"
+
+
+# --- stopping early ---------------------------------------------------------------------------
+
+
+def test_early_stopping_keeps_the_weights_of_the_best_epoch() -> None:
+    est = PhitoClassifier(
+        *((50,), "relu"),
+        early_stopping=True,
+        validation_fraction=0.3,
+        n_iter_no_change=3,
+        learning_rate=Constant(0.05),
+        epochs=200,
+        random_state=1,
+    ).fit(TWO_X, TWO_Y)
+    assert 4 <= est.n_iter_ < 200
+    assert len(est.loss_curve_) == len(est.validation_scores_) == est.n_iter_
+    best = est.n_iter_ - 3 - 1  # the epoch after which the loss did not improve three times
+    assert est.best_validation_score_ == est.validation_scores_[best]
+    assert est.best_loss_ > 0
+    _, held, _, labels = split_of(est)
+    assert est.score(held, labels) == est.best_validation_score_
+    assert est.model_.evaluate(est.encode(held), labels)["loss"] == pytest.approx(est.best_loss_)
+
+
+def split_of(est: PhitoClassifier) -> Any:
+    """The parts that `fit` used: its first random number is the seed of the split."""
+    seed = int(est._rng().integers(1 << 31))
+    return train_test_split(
+        TWO_X, TWO_Y, test_size=est.validation_fraction, random_state=seed, stratify=TWO_Y
+    )
+
+
+def test_the_scaling_knows_nothing_of_the_validation_part() -> None:
+    est = PhitoClassifier(early_stopping=True, epochs=1, random_state=0).fit(TWO_X, TWO_Y)
+    part = split_of(est)[0]
+    np.testing.assert_array_equal(est.encoder_.scaler_.mean_, part.mean(axis=0))
+
+
+def test_without_early_stopping_all_epochs_run() -> None:
+    est = PhitoClassifier(epochs=7, random_state=0).fit(X, y)
+    assert est.n_iter_ == len(est.loss_curve_) == 7
+    assert est.validation_scores_ is est.best_validation_score_ is None
+    assert est.best_loss_ == min(est.loss_curve_)
+    assert est.loss_curve_[-1] < est.loss_curve_[0]
+
+
+def test_the_validation_part_is_weighted_too() -> None:
+    w = np.where(TWO_Y == 0, 1.0, 0.0)
+    est = PhitoClassifier(early_stopping=True, epochs=30, random_state=0)
+    est.fit(TWO_X, TWO_Y, sample_weight=w)
+    assert est.best_validation_score_ == 1  # of class 0 alone, which the network predicts
+
+
+def test_the_validation_loss_is_weighted_too() -> None:
+    w = np.where(TWO_Y == 0, 1.0, 5.0)
+    est = PhitoClassifier(early_stopping=True, random_state=0).fit(TWO_X, TWO_Y, sample_weight=w)
+    _, held, _, labels = split_of(est)
+    settings = {"sample_weight": np.where(labels == 0, 1.0, 5.0)}
+    loss = est.model_.evaluate(est.encode(held), labels, **settings)["loss"]
+    assert est.best_loss_ == pytest.approx(loss)
+    assert est.best_loss_ != pytest.approx(est.model_.evaluate(est.encode(held), labels)["loss"])
+
+
+def test_early_stopping_in_a_warm_start_looks_at_its_own_epochs() -> None:
+    est = PhitoClassifier(early_stopping=True, warm_start=True, epochs=5, random_state=0)
+    est.fit(TWO_X, TWO_Y).fit(TWO_X, TWO_Y)
+    assert len(est.validation_scores_) == len(est.loss_curve_) == 10
+    _, held, _, labels = split_of(est)
+    assert est.best_validation_score_ == est.score(held, labels)
+
+
+# --- call by call -----------------------------------------------------------------------------
+
+
+def test_a_warm_start_goes_on() -> None:
+    est = PhitoClassifier(epochs=3, warm_start=True, random_state=0).fit(X, y)
+    model, weights = est.model_, est.model_.get_weights()
+    est.set_params(epochs=2).fit(X, y)
+    assert est.model_ is model
+    assert model.epoch == len(est.loss_curve_) == 5
+    assert est.n_iter_ == 2
+    assert est.loss_curve_[3] < est.loss_curve_[0]
+    assert not np.array_equal(weights["0.W"], model.get_weights()["0.W"])
+    with pytest.raises(ValueError, match="previously unseen labels"):
+        est.fit(X, y + 1)
+    est.set_params(warm_start=False).fit(X, y)
+    assert est.model_ is not model
+    assert len(est.loss_curve_) == 2
+
+
+def test_partial_fit_learns_from_parts() -> None:
+    est = PhitoClassifier(random_state=0, batch_size=16)
+    rng = np.random.default_rng(0)
+    for i in range(30):
+        rows = rng.permutation(150)[:100]
+        est.partial_fit(X[rows], NAMES[y[rows]], classes=NAMES if i == 0 else None)
+    assert est.score(X, NAMES[y]) > 0.93
+    assert est.n_iter_ == 1
+    assert len(est.loss_curve_) == est.model_.epoch == 30
+    assert est.model_.optimizer.t == 30 * 7  # the moments of earlier calls go on
+    assert est.encoder_.scaler_.n_samples_seen_ == 3000
+
+
+def test_a_part_need_not_have_all_classes() -> None:
+    est = PhitoClassifier(random_state=0).partial_fit(X[:50], y[:50], classes=[0, 1, 2])
+    assert est.predict_proba(X).shape == (150, 3)
+    with pytest.raises(ValueError, match="previously unseen labels"):
+        est.partial_fit(X, y + 3)
+    with pytest.raises(ValueError, match="classes"):
+        PhitoClassifier().partial_fit(X, y)
+    with pytest.raises(ValueError, match="classes"):
+        est.partial_fit(X, y, classes=[0, 1])
+    with pytest.raises(ArgumentError, match="partial_fit trains for one epoch"):
+        PhitoClassifier(early_stopping=True).partial_fit(X, y, classes=[0, 1, 2])
+
+
+def test_partial_fit_after_fit_learns_at_a_rate_above_zero() -> None:
+    est = PhitoClassifier(epochs=2, random_state=0).fit(X, y)
+    assert est.model_.optimizer.rate == pytest.approx(0, abs=1e-12)
+    before = est.model_.get_weights()["0.W"]
+    est.partial_fit(X, y)
+    assert est.model_.optimizer.rate == RATE
+    assert not np.array_equal(before, est.model_.get_weights()["0.W"])
+
+
+def test_multilabel_targets_in_parts() -> None:
+    est = PhitoClassifier(random_state=0)
+    for _ in range(20):
+        est.partial_fit(MANY_X, MANY_Y)
+    assert est.score(MANY_X, MANY_Y) > 0.5
+    with pytest.raises(ArgumentError, match="multilabel in some calls and not in others"):
+        est.partial_fit(MANY_X, MANY_Y[:, 0])
+
+
+def test_a_training_that_diverges_is_told_of() -> None:
+    est = PhitoClassifier(early_stopping=True, optimizer=SGD(1e200), random_state=0)
+    with pytest.warns(PhitodeepWarning, match="training stopped"):
+        est.fit(X, y)
+    assert est.n_iter_ == len(est.validation_scores_) <= 1
+
+
+def test_an_estimator_whose_fit_failed_is_not_fitted() -> None:
+    est = PhitoClassifier()
+    with pytest.raises(ArgumentError):
+        est.fit(X, np.zeros(150))
+    with pytest.raises(NotFittedError):
+        est.predict(X)
+    with pytest.raises(NotFittedError):
+        est.encode(X)

@@ -1,0 +1,253 @@
+"""Tables: standardised numbers, category columns through an embedding, and sparse matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+pytest.importorskip("pandas")
+
+import pandas as pd
+from scipy.sparse import csr_matrix, random_array
+from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+from phitodeep.layers import Dense, Embedding, Parallel
+from phitodeep.sklearn import PhitoClassifier, PhitoRegressor, estimator
+from phitodeep.sklearn.batches import SparseBatches, automatic_size
+from phitodeep.sklearn.table import TableEncoder
+
+RNG = np.random.default_rng(0)
+N = 400
+COLOUR = RNG.choice(["red", "green", "blue", "grey"], N, p=[0.4, 0.3, 0.2, 0.1])
+SIZE = RNG.choice([10, 20, 30], N)
+LENGTH = RNG.normal(100, 5, N)
+EFFECT = {"red": 4.0, "green": -2.0, "blue": 0.0, "grey": 1.0}
+VALUE = np.vectorize(EFFECT.get)(COLOUR) + (SIZE == 20) + 0.1 * (LENGTH - 100)
+FRAME = pd.DataFrame({"length": LENGTH, "colour": COLOUR, "size": SIZE})
+
+
+def embedding(est: Any) -> Embedding:
+    return next(layer for _, layer in est.model_.walk() if isinstance(layer, Embedding))
+
+
+# --- the encoder ------------------------------------------------------------------------------
+
+
+def test_numbers_are_standardised_and_categories_numbered() -> None:
+    encoder = TableEncoder(["colour", "size"]).fit(FRAME)
+    Z = encoder.transform(FRAME)
+    assert encoder.offsets_.tolist() == [0, 6, 11]  # missing, unknown, and 4 or 3 categories
+    order = ["blue", "green", "grey", "red"]
+    np.testing.assert_array_equal(Z[:, 0], [2 + order.index(c) for c in COLOUR])
+    np.testing.assert_array_equal(Z[:, 1], 6 + 2 + SIZE // 10 - 1)
+    np.testing.assert_allclose(Z[:, 2], (LENGTH - LENGTH.mean()) / LENGTH.std())
+    plain = TableEncoder(["colour"], scale=False).fit(FRAME).transform(FRAME)
+    np.testing.assert_array_equal(plain[:, 1:], np.stack([LENGTH, SIZE], axis=1))
+
+
+def test_missing_and_unknown_categories_have_tokens_of_their_own() -> None:
+    seen = pd.DataFrame({"a": ["x", None, "y"], "b": ["u", "u", "v"]})
+    new = pd.DataFrame({"a": [None, "z", "y"], "b": [None, "w", "v"]})
+    Z = TableEncoder(["a", "b"]).fit(seen).transform(new)
+    assert Z[:, 0].tolist() == [0, 1, 3]
+    assert Z[:, 1].tolist() == [6, 6, 8]  # missing values that fit did not see are unknown
+
+
+# --- category columns -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("categories", "expected"),
+    [("auto", 1), (None, 0), (["colour"], 1), (["colour", "size"], 2), ([1, 2], 2)],
+)
+def test_categories_are_named_numbered_or_found(categories: Any, expected: int) -> None:
+    frame = FRAME if categories is not None else FRAME.drop(columns="colour")
+    est = PhitoRegressor(categories=categories, random_state=0, epochs=1).fit(frame, VALUE)
+    assert len(est.encoder_.offsets_) - 1 == expected
+    assert est.n_features_in_ == frame.shape[1]
+    assert est.feature_names_in_.tolist() == frame.columns.tolist()
+
+
+@pytest.mark.parametrize("kind", [object, "category", "string"])
+def test_all_types_of_text_columns_are_found(kind: Any) -> None:
+    frame = FRAME.astype({"colour": kind})
+    est = PhitoRegressor(random_state=0).fit(frame, VALUE)
+    assert est.encoder_.columns == [1]
+    reference = PhitoRegressor(random_state=0, categories=["colour"]).fit(FRAME, VALUE)
+    np.testing.assert_array_equal(est.predict(frame), reference.predict(FRAME))
+
+
+def test_names_that_are_numbers_are_not_taken_for_places() -> None:
+    frame = FRAME.set_axis([7, 2, 0], axis="columns")
+    est = PhitoRegressor(random_state=0).fit(frame, VALUE)
+    named = PhitoRegressor(random_state=0).fit(FRAME, VALUE)
+    np.testing.assert_array_equal(est.predict(frame), named.predict(FRAME))
+
+
+def test_categories_are_learnt() -> None:
+    est = PhitoRegressor(categories=["colour", "size"], random_state=0).fit(FRAME, VALUE)
+    assert est.score(FRAME, VALUE) > 0.95
+    one = FRAME.iloc[[0] * 4].assign(colour=list(EFFECT), length=100.0, size=10)
+    np.testing.assert_allclose(est.predict(one), list(EFFECT.values()), atol=0.8)
+    assert isinstance(est.model_.layers[0], Parallel)
+    assert embedding(est).vocab_size == 6 + 5
+
+
+def test_an_array_has_categories_by_index() -> None:
+    frame = PhitoRegressor(categories=["colour"], random_state=0).fit(FRAME, VALUE)
+    array = PhitoRegressor(categories=[1], random_state=0).fit(FRAME.to_numpy(object), VALUE)
+    np.testing.assert_array_equal(array.predict(FRAME.to_numpy(object)), frame.predict(FRAME))
+    codes = FRAME.assign(colour=pd.factorize(FRAME["colour"])[0]).to_numpy(float)
+    est = PhitoRegressor(categories=[1], random_state=0).fit(codes, VALUE)
+    assert est.score(codes, VALUE) > 0.9
+    with pytest.raises(ValueError, match="only supported for dataframes"):
+        PhitoRegressor(categories=["colour"]).fit(codes, VALUE)
+
+
+def test_a_table_of_categories_alone() -> None:
+    names = np.array(["a", "b"])[(SIZE > 15).astype(int)]
+    est = PhitoClassifier(random_state=0).fit(FRAME[["colour"]].assign(s=SIZE.astype(str)), names)
+    assert est.score(FRAME[["colour"]].assign(s=SIZE.astype(str)), names) == 1
+    assert not isinstance(est.model_.layers[0], Parallel)
+
+
+def test_an_unknown_category_counts_as_the_average_one() -> None:
+    est = PhitoRegressor(random_state=0).fit(FRAME, VALUE)
+    W, share = embedding(est).W, [np.mean(COLOUR == c) for c in sorted(EFFECT)]
+    np.testing.assert_allclose(W[1], share @ W[2:6], rtol=1e-6)
+    new = FRAME.assign(colour="violet")
+    assert np.isfinite(est.predict(new)).all()
+    est.partial_fit(FRAME[:200], VALUE[:200])
+    share = [np.mean(COLOUR[:200] == c) for c in sorted(EFFECT)]
+    np.testing.assert_allclose(embedding(est).W[1], share @ embedding(est).W[2:6], rtol=1e-6)
+
+
+def test_categories_in_parts_and_with_early_stopping() -> None:
+    est = PhitoRegressor(random_state=0, early_stopping=True).fit(FRAME, VALUE)
+    assert est.best_validation_score_ > 0.8
+    parts = PhitoRegressor(random_state=0)
+    for _ in range(40):
+        parts.partial_fit(FRAME, VALUE)
+    assert parts.score(FRAME, VALUE) > 0.9
+
+
+def test_missing_numbers_are_refused_by_name() -> None:
+    for frame in (FRAME.assign(length=np.nan), FRAME[["length"]].assign(length=np.nan)):
+        with pytest.raises(ValueError, match="Input X contains NaN"):
+            PhitoRegressor().fit(frame, VALUE)
+    with pytest.raises(ValueError, match="could not convert string to float: 're"):
+        PhitoRegressor(categories=None).fit(FRAME.sort_values("colour", ascending=False), VALUE)
+
+
+def test_other_columns_than_in_fit_are_refused() -> None:
+    est = PhitoRegressor(epochs=1).fit(FRAME, VALUE)
+    with pytest.raises(ValueError, match="feature names should match"):
+        est.predict(FRAME.rename(columns={"colour": "tint"}))
+    with pytest.raises(ValueError, match="feature names should match"):
+        est.predict(FRAME[["length", "colour"]])
+    array = PhitoRegressor(categories=[1], epochs=1).fit(FRAME.to_numpy(object), VALUE)
+    with pytest.raises(ValueError, match="X has 2 features, but PhitoRegressor is expecting 3"):
+        array.predict(FRAME.to_numpy(object)[:, :2])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        est.fit(FRAME, VALUE[:-1])
+    with pytest.raises(ValueError, match="y contains NaN"):
+        est.fit(FRAME, np.where(SIZE == 10, np.nan, VALUE))
+
+
+def test_columns_behind_a_column_transformer() -> None:
+    steps = [("numbers", StandardScaler(), ["length"]), ("codes", OrdinalEncoder(), ["colour"])]
+    columns = ColumnTransformer(steps)
+    pipe = make_pipeline(columns, PhitoRegressor(categories=[1], random_state=0))
+    assert pipe.fit(FRAME, VALUE).score(FRAME, VALUE) > 0.9
+    named = make_pipeline(
+        ColumnTransformer(steps), PhitoRegressor(categories=["codes__colour"], random_state=0)
+    ).set_output(transform="pandas")
+    named.fit(FRAME, VALUE)
+    assert named[-1].feature_names_in_.tolist() == ["numbers__length", "codes__colour"]
+    np.testing.assert_array_equal(named.predict(FRAME), pipe.predict(FRAME))
+
+
+# --- sparse matrices --------------------------------------------------------------------------
+
+
+def test_sparse_rows_have_no_categories() -> None:
+    with pytest.raises(TypeError, match=r"Sparse data was passed, but dense data is required"):
+        PhitoRegressor(categories=[0]).fit(csr_matrix(np.eye(20)), np.arange(20))
+
+
+def test_sparse_rows_give_what_dense_rows_give() -> None:
+    dense = random_array((200, 30), density=0.2, rng=0).toarray()
+    y = dense @ np.arange(30)
+    for est, target in ((PhitoRegressor, y), (PhitoClassifier, y > y.mean())):
+        whole = est(scale=False, batch_size=None, random_state=0)
+        expected = whole.fit(dense, target).predict(dense)
+        found = est(batch_size=None, random_state=0).fit(csr_matrix(dense), target)
+        np.testing.assert_allclose(found.predict(csr_matrix(dense)), expected, rtol=1e-9)
+        np.testing.assert_allclose(found.predict(dense), expected, rtol=1e-9)
+
+
+def test_a_network_that_scales_also_predicts_from_sparse_rows() -> None:
+    dense = random_array((200, 30), density=0.2, rng=0).toarray()
+    est = PhitoRegressor(random_state=0).fit(dense, dense.sum(axis=1))
+    np.testing.assert_array_equal(est.predict(csr_matrix(dense)), est.predict(dense))
+
+
+def test_sparse_rows_are_weighted_and_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+
+    class Recorded(SparseBatches):
+        def __call__(self) -> Any:
+            for batch in super().__call__():
+                orders.append(batch[1].tolist())
+                yield batch
+
+    monkeypatch.setattr(estimator, "SparseBatches", Recorded)
+    y = np.repeat([0, 1], 20)
+    est = PhitoClassifier(random_state=0, batch_size=40, epochs=3)
+    est.fit(csr_matrix(np.eye(40)), y, sample_weight=1.0 - y)
+    assert set(est.predict(csr_matrix(np.eye(40)))) == {0}
+    assert len({tuple(order) for order in orders}) == 3
+
+
+def test_sparse_batches_hold_every_row_once() -> None:
+    X = csr_matrix(np.arange(20.0).reshape(10, 2))
+    y, w = np.arange(10), np.arange(10) / 2
+    batches = SparseBatches(X, y, w, 4, np.random.default_rng(0))
+    first, second = list(batches()), list(batches())
+    assert len(first) == len(batches) == 3
+    for epoch in (first, second):
+        rows, labels, weights = (np.concatenate(a) for a in zip(*epoch, strict=True))
+        assert sorted(labels) == [*range(10)]
+        np.testing.assert_array_equal(rows[:, 0], 2 * labels)
+        np.testing.assert_array_equal(weights, labels / 2)
+    assert not np.array_equal(first[0][1], second[0][1])
+    assert [b[1].tolist() for b in SparseBatches(X, y, None, 5)()] == [[*range(5)], [*range(5, 10)]]
+
+
+def test_text_is_classified_from_its_words() -> None:
+    words = {"sea": ["wave", "salt", "ship", "gull"], "wood": ["oak", "moss", "deer", "bark"]}
+    rng = np.random.default_rng(0)
+    topics = rng.choice(list(words), 120)
+    texts = [" ".join(rng.choice(words[t], 3)) + " and the" for t in topics]
+    pipe = make_pipeline(TfidfVectorizer(), PhitoClassifier(early_stopping=True, random_state=0))
+    assert pipe.fit(texts[:100], topics[:100]).score(texts[100:], topics[100:]) == 1
+    assert pipe[-1].best_validation_score_ == 1
+
+
+def test_one_hot_columns_may_be_sparse() -> None:
+    pipe = make_pipeline(OneHotEncoder(), PhitoRegressor(random_state=0))
+    assert pipe.fit(FRAME[["colour"]], VALUE).score(FRAME[["colour"]], VALUE) > 0.8
+
+
+def test_the_size_of_batches_grows_with_the_table() -> None:
+    sizes = [automatic_size(n) for n in (1, 100, 1000, 2000, 5000, 10**6)]
+    assert sizes == [4, 4, 32, 64, 256, 256]
+    est = PhitoRegressor(random_state=0, epochs=1).fit(FRAME[["length"]], VALUE)
+    assert est.model_.optimizer.t == -(-N // 16)
+    assert any(isinstance(layer, Dense) for layer in est.model_.layers)
