@@ -28,6 +28,7 @@ from phitodeep.optimization.resuming import ALL, Resumable
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
 from phitodeep.types import Array, Schedule, describe
 
+BLOCK = 1 << 16  # elements
 Settings = tuple[Group, float, float, slice]  # group, rate, decay, and the part that decays
 
 
@@ -251,6 +252,18 @@ class Optimizer(Resumable, registered=False):
     def scratch(self, name: str = "scratch") -> Array:
         """Return an uninitialised vector of theta's shape, to compute in."""
         return self._scratch_vector(name)[self._group.piece]
+
+    def scratch_block(self) -> Array:
+        """Return an uninitialised vector of at most `BLOCK` elements, to compute in.
+
+        With blocks, a large model needs one vector of its size less, and all arrays of a block stay
+        in the processor's cache.
+        """
+        if "block" not in self._scratch:
+            assert self._packing is not None
+            theta = self._packing.theta
+            self._scratch["block"] = np.empty(max(1, min(BLOCK, theta.size)), theta.dtype)
+        return self._scratch["block"]
 
     def _slot_vector(self, name: str) -> Array:
         """Return the vector of a slot for all groups together."""

@@ -14,8 +14,6 @@ from phitodeep.kernels import kernel
 from phitodeep.optimization.base import Common, Optimizer
 from phitodeep.types import Array, Schedule
 
-BLOCK = 1 << 16  # parameters: their vectors stay in the processor's cache
-
 
 class SGD(Optimizer):
     """theta <- theta - lr v, with v = g, or a running sum of gradients.
@@ -100,25 +98,26 @@ class Adam(Optimizer):
         self.eps = check_number(eps, f"{name} eps", above=0)
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
-        M, V = self.slot("M"), self.slot("V")
+        M, V, s = self.slot("M"), self.slot("V"), self.scratch_block()
         t = self.own["t"] = self.own["t"] + 1
         c = math.sqrt((1 - self.beta2) / (1 - self.beta2**t))
         rate = lr * (1 - self.beta1) / (1 - self.beta1**t) / c
-        adam(theta, g, M, V, self.beta1, self.beta2, rate, self.eps / c)
+        adam(theta, g, M, V, s, self.beta1, self.beta2, rate, self.eps / c)
 
 
 @kernel
 def adam(
-    theta: Array, g: Array, M: Array, V: Array,
+    theta: Array, g: Array, M: Array, V: Array, s: Array,
     beta1: float, beta2: float, rate: float, eps: float,
 ) -> None:  # fmt: skip
     """M <- beta1 M + g; V <- beta2 V + g^2; theta <- theta - rate M / (sqrt(V) + eps)."""
-    for i in range(0, theta.size, BLOCK):  # a large model needs no other vector of its size
-        block = slice(i, i + BLOCK)
+    for i in range(0, theta.size, s.size):
+        block = slice(i, i + s.size)
         d, m, v = g[block], M[block], V[block]
+        s = s[: d.size]  # the last block may be shorter
         m *= beta1
         m += d
-        s = np.square(d)
+        np.square(d, out=s)
         v *= beta2
         v += s
         np.sqrt(v, out=s)

@@ -24,7 +24,7 @@ from phitodeep.kernels import KERNELS
 from phitodeep.layers import BatchNorm, Chain, Dense, Layer, LayerNorm, PReLU, Residual, Tanh
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
-from phitodeep.optimization import optimizers, rules
+from phitodeep.optimization import base, optimizers
 from phitodeep.optimization.optimizers import (
     LBFGS,
     OPTIMIZERS,
@@ -887,11 +887,18 @@ def test_a_model_lends_its_averages() -> None:
         other.train(X, y, epochs=1, batch_size=8, verbose=0)
 
 
-def test_adam_in_blocks_is_adam(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [1, 4, 11])
+def test_adam_in_blocks_is_adam(size: int, rng: np.random.Generator) -> None:
     whole = [rng.standard_normal(11).astype(np.float32) ** 2 for _ in range(4)]
     parts, plain = [a.copy() for a in whole], KERNELS["adam"].plain
-    plain(*whole, 0.9, 0.999, 0.1, 1e-8)
-    monkeypatch.setattr(rules, "BLOCK", 4)
-    plain(*parts, 0.9, 0.999, 0.1, 1e-8)
+    plain(*whole, np.empty(11, np.float32), 0.9, 0.999, 0.1, 1e-8)
+    plain(*parts, np.empty(size, np.float32), 0.9, 0.999, 0.1, 1e-8)
     for a, b in zip(whole, parts, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_adam_computes_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "BLOCK", 5)
+    model = Sequential(Dense(3, 4), optimizer=Adam(), seed=1)
+    model.train(np.ones((2, 3)), np.ones((2, 4)), epochs=1, verbose=0)
+    assert [a.shape for a in model.optimizer._scratch.values()] == [(5,)]

@@ -37,7 +37,7 @@ def _sgd(theta: Array, g: Array, V: Array | None, mu: float, nesterov: bool, lr:
 @twin
 @jit
 def adam(
-    theta: Array, g: Array, M: Array, V: Array,
+    theta: Array, g: Array, M: Array, V: Array, s: Array,
     beta1: float, beta2: float, rate: float, eps: float,
 ) -> None:  # fmt: skip
     """Update theta, M and V (n,): theta <- theta - rate M / (sqrt(V) + eps)."""
