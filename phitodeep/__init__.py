@@ -36,7 +36,7 @@ _LAYERS = (
     "AvgPool1D AvgPool2D BatchNorm Bidirectional CELU Chain Conv1D Conv2D ConvTranspose1D "
     "ConvTranspose2D Dense DepthwiseConv2D Dropout ELU Embedding FeedForward Flatten GELU "
     "GEGLU GRU GaussianNoise GlobalAvgPool GlobalMaxPool GroupNorm HardSigmoid HardSwish "
-    "HardTanh InstanceNorm LSTM Lambda LayerNorm LeakyReLU LogSoftmax MaxPool1D MaxPool2D "
+    "HardTanh InstanceNorm LSTM Lambda LayerNorm LeakyReLU LogSoftmax LowRank MaxPool1D MaxPool2D "
     "Mish MultiHeadAttention PReLU Parallel Permute PositionalEmbedding RMSNorm RNN "
     "RandomCrop RandomFlip RandomShift ReLU Reparameterize Reshape Residual "
     "RotaryEmbedding SELU ScaledDotProductAttention Select SiLU Sigmoid SinusoidalEncoding "

@@ -243,6 +243,7 @@ class SequentialBuilder(Configurable):
     select = adds(catalogue.Select)
     lambda_ = adds(catalogue.Lambda)
     tied_dense = adds(catalogue.TiedDense)
+    low_rank = adds(catalogue.LowRank)
 
     def optimizer(self, optimizer: Optimizer | str) -> Self:
         """Set the optimizer, as an object or by name."""

@@ -43,6 +43,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling, current
 from phitodeep.layers.chain import Chain
 from phitodeep.layers.random import shapes_only
+from phitodeep.lora import Adaptable
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.loss.names import LOSSES
 from phitodeep.metrics import MetricLike, as_metrics
@@ -67,16 +68,18 @@ FEWEST, LONGEST = 4, 300  # layers, and characters of them: above both, `repr` l
 FOR_AUTHORS = {  # what authors of layers write and use, but users of models do not
     *("adopt", "buffer", "cache", "check_steps", "compute_mask", "config_kind", "create", "draw"),
     *("gives", "grad_array", "grads", "independent_samples", "kept_as", "known_input", "matrices"),
+    *("needs_grad", "described"),
     *("full", "params", "refers_to", "save_for_backward", "saved", "skips_dX", "state", "steps"),
     *("time_steps",),
     *("takes_tokens", "tied", "uniform"),
 }
 
 
-class Sequential(Inspectable):
+class Sequential(Inspectable, Adaptable):
     """Layers one after another, with a loss, an optimizer and a training loop.
 
-    The methods that look into a model, such as `summary` and `trace`, come from `Inspectable`.
+    The methods that look into a model, such as `summary` and `trace`, come from `Inspectable`, and
+    those for fine-tuning by LoRA, such as `add_lora`, from `Adaptable`.
 
     alpha        the learning rate: a number, or a schedule (a function of the step); by default
                  the optimizer's own
@@ -162,7 +165,8 @@ class Sequential(Inspectable):
     def get_config(self) -> dict[str, Any]:
         """Return the layers and all settings as plain JSON values: see `phitodeep.config`.
 
-        The settings include the input shape, if it is known, and the paths of frozen layers.
+        The settings include the input shape, if it is known, the paths of frozen layers, and the
+        updates of LoRA.
         """
         config = super().get_config()
         outer = [o for o in being_written() if isinstance(o, Sequential) and o is not self]
@@ -171,6 +175,9 @@ class Sequential(Inspectable):
         frozen = [path for path, layer in self.walk() if not layer.trainable]
         if frozen and not outer:
             config["frozen"] = frozen
+        lora = self._written_lora()
+        if lora["weights"] and not outer:
+            config["lora"] = lora
         return config
 
     @classmethod
@@ -182,9 +189,13 @@ class Sequential(Inspectable):
         """
         config = dict(check_mapping(config, cls.__name__))
         shape, frozen = config.pop("input_shape", None), config.pop("frozen", [])
+        lora = config.pop("lora", None)
         model = super().from_config(config)
         if shape is not None:
             model.build(check_shape(shape, "input_shape"))
+        if lora is not None:
+            model._adapt_as_written(lora)
+            model.trainable = True
         layers = dict(model.walk())
         for path in check_list(frozen, "frozen"):
             if not isinstance(path, str) or path not in layers:

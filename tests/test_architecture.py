@@ -26,7 +26,7 @@ FLOORS = {
     **dict.fromkeys(["optimization", "testing"], 4),
     **dict.fromkeys(["data", "io", "teach", "text"], 5),
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
-    **dict.fromkeys(["exchange", "exchange.torch"], 6),
+    **dict.fromkeys(["exchange", "exchange.torch", "lora"], 6),
     "exchange.torch.reading": 8,  # it returns a Sequential
     **dict.fromkeys(["sequential", "builder", "model"], 7),
     **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),

@@ -70,6 +70,20 @@ def test_char_gpt_learns_and_writes(capsys):
     assert "validation loss" in capsys.readouterr().out
 
 
+def test_lora_tunes_on_names_what_was_trained_on_plays(capsys):
+    losses = load("lora").main(steps=30, tuning=20, rank=4, write=20)
+    base, tuned, merged = losses.values()
+    assert base[0] < 3.5  # log 65 is 4.17
+    assert tuned[1] < base[1] - 0.3
+    assert tuned[0] > base[0]
+    np.testing.assert_allclose(merged, tuned, rtol=1e-4)
+    out = capsys.readouterr().out
+    assert "The base model writes:" in out
+    assert "The tuned model writes:" in out
+    sizes = [int(word.replace(",", "")) for word in out.split() if word.replace(",", "").isdigit()]
+    assert sizes[-1] < sizes[-2] / 10  # bytes of the updates and of the whole model
+
+
 def test_mnist_cnn_learns():
     assert load("mnist_cnn").main(epochs=1, small=True) > 0.9
 

@@ -62,6 +62,7 @@ def test_every_module_of_the_package_is_named_or_a_helper() -> None:
         "explorer",
         "files",
         "hints",
+        "lora",
         "sequential",
         "state",
         "steps",

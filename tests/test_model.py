@@ -264,6 +264,7 @@ EXAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "MultiHeadAttention": ((2,), {"causal": True, "rope": True}),
     "ScaledDotProductAttention": ((2,), {"causal": True, "rope": True}),
     "SwiGLU": ((5,), {"bias": True}),
+    "LowRank": ((3,), {"rank": 2, "alpha": 0.5}),
     "GEGLU": ((5,), {"bias": True}),
     "TransformerBlock": ((2,), {"norm": "rms"}),
     "FeedForward": ((8,), {"activation": "swiglu"}),

@@ -1,7 +1,8 @@
 """Create catalogue.npz: layers for images and sequences, as computed by PyTorch.
 
-Run `python tools/make_catalogue_references.py` with torch installed. The stored file was created
-with torch 2.13.0+cpu and records that version and the seed. Its readers need no torch.
+Run `python tools/make_catalogue_references.py` with torch and transformers installed. The stored
+file was created with torch 2.13.0+cpu, and records that version and the seed; transformers 5.23
+agreed with the frequencies of rotary encodings. The file's readers need neither.
 
 Cases are numbered, since long names take space in a zip file: `17/call` is the phitodeep call that
 the case checks, with a remark after " | " as in tools/make_references.py, and `17/X`, `17/dY`,
@@ -25,6 +26,8 @@ from torch import Tensor
 from torch.distributions import Normal
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 rng = np.random.default_rng(SEED)
 Function = Callable[[Tensor, Params], Tensor]
@@ -621,6 +624,196 @@ def noise() -> None:
         )
 
 
+# --- later layers: at the end, so that the cases above keep their numbers ------------------------
+
+
+def gated(kind: str, hidden: int, shape: tuple[int, ...], **options: Any) -> None:
+    D, bias, gate = shape[-1], options.get("bias", False), "layers.0.branches.0.layers.0"
+
+    def run(X: Tensor, p: Params) -> Tensor:
+        def dense(X: Tensor, at: str) -> Tensor:
+            b = p[f"{at}.b"] if bias else None
+            return F.linear(X, p[f"{at}.W"].T, b)
+
+        Z = dense(X, gate)
+        approximate = options.get("approximate", "none")
+        Z = F.silu(Z) if kind == "SwiGLU" else F.gelu(Z, approximate=approximate)
+        return dense(Z * dense(X, "layers.0.branches.1"), "layers.1")
+
+    sizes = {gate: (D, hidden), "layers.0.branches.1": (D, hidden), "layers.1": (hidden, D)}
+    shapes: Shapes = {f"{at}.W": size for at, size in sizes.items()}
+    shapes |= {f"{at}.b": size[1:] for at, size in sizes.items()} if bias else {}
+    case(
+        f"{call(kind, hidden, **options)} | {shape}",
+        random(*shape),
+        top(run),
+        {name.removeprefix("layers."): size for name, size in shapes.items()},
+    )
+
+
+def scaled_angles(rope: str, T: int, d: int) -> Tensor:
+    """exp(i t w) times the amplitude, (T, d / 2), checked with transformers in float32."""
+    settings, length = ROPES[rope]
+    w, amplitude = scaled(settings, T, d)
+    if settings["rope_type"] != "default":
+        config = LlamaConfig(
+            hidden_size=d,
+            num_attention_heads=1,
+            head_dim=d,
+            max_position_embeddings=length,
+            rope_parameters=dict(settings),
+        )
+        find = ROPE_INIT_FUNCTIONS[settings["rope_type"]]
+        theirs, factor = find(config, torch.device("cpu"), seq_len=T)
+        torch.testing.assert_close(w.float(), theirs, rtol=1e-6, atol=0)
+        assert amplitude == factor
+    angles = torch.outer(torch.arange(T).double(), w)
+    return torch.polar(torch.full_like(angles, amplitude), angles)
+
+
+def scaled(settings: dict[str, Any], T: int, d: int) -> tuple[Tensor, float]:
+    """The frequencies w (d / 2), pair by pair, and the amplitude."""
+    kind, base, factor = (
+        settings["rope_type"],
+        settings["rope_theta"],
+        settings.get("factor", 1.0),
+    )
+    trained = settings.get("original_max_position_embeddings", 3)
+    amplitude = settings.get("attention_factor", 1.0)
+    if kind == "dynamic" and trained < T:
+        base *= (factor * T / trained - factor + 1) ** (d / (d - 2))
+    found = []
+    for i in range(d // 2):
+        w = base ** (-2 * i / d)
+        if kind == "linear":
+            w /= factor
+        if kind == "llama3":
+            low, high = settings["low_freq_factor"], settings["high_freq_factor"]
+            turns = trained * w / (2 * math.pi)
+            share = min(max((turns - low) / (high - low), 0.0), 1.0)
+            w *= share + (1 - share) / factor
+        if kind == "yarn":
+            ends = [
+                d * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
+                for turns in (settings.get("beta_fast", 32), settings.get("beta_slow", 1))
+            ]
+            if settings.get("truncate", True):
+                ends = [math.floor(ends[0]), math.ceil(ends[1])]
+            start, stop = max(ends[0], 0), min(ends[1], d - 1)
+            share = min(max((i - start) / (stop - start), 0.0), 1.0)
+            w *= share / factor + 1 - share
+        if kind == "longrope":
+            w /= settings["long_factor" if trained < T else "short_factor"][i]
+        found.append(w)
+    if kind == "yarn" and "attention_factor" not in settings:
+        amplitude = 0.1 * math.log(factor) + 1
+    return torch.tensor(found, dtype=torch.float64), amplitude
+
+
+def dot_products(
+    shape: tuple[int, int, int], heads: int, kv: int, lengths: list[int] | None, **options: Any
+) -> None:
+    N, T, width = shape
+    d = width // (heads + 2 * kv)
+    mask = None if lengths is None else np.arange(T) < np.array(lengths)[:, None]
+    seen = hidden(T, options.get("causal", False), mask, heads)
+
+    def run(X: Tensor, p: Params) -> Tensor:
+        parts = X.split([heads * d, kv * d, kv * d], -1)
+        Q, K, V = (part.reshape(N, T, -1, d).transpose(1, 2) for part in parts)
+        if options.get("rope"):
+            Q, K = turned(Q), turned(K)
+        Z = F.scaled_dot_product_attention(Q, K, V, attn_mask=seen, enable_gqa=True)
+        return Z.transpose(1, 2).reshape(N, T, heads * d)
+
+    given = {"kv_heads": kv} if kv != heads else {}
+    more = {} if mask is None else {"mask": mask}
+    remark = f"{shape}" if lengths is None else f"{shape}, lengths {lengths}"
+    name = f"{call('ScaledDotProductAttention', heads, **given, **options)} | {remark}"
+    case(name, random(*shape), run, {}, **more)
+
+
+def wide_heads(shape: tuple[int, int, int], heads: int, d: int, rope: str = "") -> None:
+    """MultiHeadAttention with heads of another size than D / heads, or scaled frequencies."""
+    N, T, D = shape
+
+    def run(X: Tensor, p: Params) -> Tensor:
+        QKV = X @ p["Wqkv"] + p["bqkv"]
+        Q, K, V = (A.reshape(N, T, heads, d).transpose(1, 2) for A in QKV.chunk(3, -1))
+        if rope:
+            turn = scaled_angles(rope, T, d)
+            Q, K = (
+                torch.cat([Z.real, Z.imag], -1)
+                for Z in (torch.complex(*A.chunk(2, -1)) * turn for A in (Q, K))
+            )
+        Z = F.scaled_dot_product_attention(Q, K, V)
+        return Z.transpose(1, 2).reshape(N, T, heads * d) @ p["Wo"] + p["bo"]
+
+    shapes: Shapes = {"Wqkv": (D, 3 * heads * d), "bqkv": (3 * heads * d,)}
+    shapes |= {"Wo": (heads * d, D), "bo": (D,)}
+    with_rope = f", rope={rope}" if rope else ""
+    case(
+        f"MultiHeadAttention({heads}{with_rope}, head_dim={d}) | {shape}",
+        random(*shape),
+        run,
+        shapes,
+    )
+
+
+def low_rank(shape: tuple[int, ...], size: int, rank: int, alpha: float) -> None:
+    case(
+        f"LowRank({size}, {rank}, {alpha}) | {shape}",
+        random(*shape),
+        lambda X, p: alpha / rank * F.linear(F.linear(X, p["A"].T), p["B"].T),
+        {"A": (shape[-1], rank), "B": (rank, size)},
+    )
+
+
+ROPES: dict[str, tuple[dict[str, Any], int]] = {  # settings in transformers, trained positions
+    "Rope(50.0)": ({"rope_type": "default", "rope_theta": 50.0}, 64),
+    "LinearRope(4.0)": ({"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}, 64),
+    "DynamicRope(2.0, 3)": ({"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}, 3),
+    "Llama3Rope(8.0, 1.0, 4.0, 20, 9.0)": (
+        {"rope_type": "llama3", "rope_theta": 9.0, "factor": 8.0, "low_freq_factor": 1.0,
+         "high_freq_factor": 4.0, "original_max_position_embeddings": 20},
+        160,
+    ),
+    "YarnRope(4.0, 64)": (
+        {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+         "original_max_position_embeddings": 64},
+        256,
+    ),
+    "YarnRope(8.0, 16, 3.0, 0.5, 1.25, False, 500.0)": (
+        {"rope_type": "yarn", "rope_theta": 500.0, "factor": 8.0, "beta_fast": 3.0,
+         "beta_slow": 0.5, "attention_factor": 1.25, "truncate": False,
+         "original_max_position_embeddings": 16},
+        128,
+    ),
+    "LongRope([1.0, 2.0, 1.5, 3.0], [3.0, 4.0, 5.0, 9.0], 3, 1.5)": (
+        {"rope_type": "longrope", "rope_theta": 10000.0, "attention_factor": 1.5, "factor": 4.0,
+         "short_factor": [1.0, 2.0, 1.5, 3.0], "long_factor": [3.0, 4.0, 5.0, 9.0],
+         "original_max_position_embeddings": 3},
+        12,
+    ),
+}  # fmt: skip
+
+
+def later() -> None:
+    gated("SwiGLU", 5, (2, 3, 4))
+    gated("SwiGLU", 3, (4, 5), bias=True)
+    gated("GEGLU", 5, (2, 3, 4))
+    gated("GEGLU", 3, (4, 5), approximate="tanh", bias=True)
+    dot_products((2, 3, 12), 2, 2, None)
+    dot_products((2, 4, 16), 4, 2, None, causal=True, rope=True)
+    dot_products((3, 4, 18), 4, 1, [2, 4, 1], causal=True)
+    wide_heads((2, 3, 4), 3, 2)
+    for rope in ROPES:
+        wide_heads((2, 5, 6), 2, 8, rope)
+    wide_heads((1, 3, 6), 1, 8, "LongRope([1.0, 2.0, 1.5, 3.0], [3.0, 4.0, 5.0, 9.0], 3, 1.5)")
+    low_rank((4, 5), 3, 2, 16.0)
+    low_rank((2, 3, 7), 4, 1, 0.5)
+
+
 def write() -> None:
     arrays: Arrays = {}
     for i, (name, stored) in enumerate(CASES.items()):
@@ -633,6 +826,6 @@ def write() -> None:
 
 if __name__ == "__main__":
     catalogue = (convolutions, pools, norms, embeddings, recurrents, attentions, combinators, noise)
-    for make in catalogue:
+    for make in (*catalogue, later):
         make()
     write()

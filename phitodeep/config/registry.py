@@ -31,6 +31,10 @@ class Writable:
     def get_config(self) -> dict[str, Any]:
         raise NotImplementedError
 
+    def described(self) -> Writable:
+        """Return the object that the configs of others describe instead: as a rule, this one."""
+        return self
+
 
 class Place(NamedTuple):
     """The position of a value in its object, such as `layers[3] of Sequential`."""

@@ -50,7 +50,7 @@ class _Writer:
         if value is None or isinstance(value, _Tagged):
             return value
         if isinstance(value, Writable):
-            return self.object(value, place)
+            return self.object(value.described(), place)
         if isinstance(value, Enum):
             return _Tagged(enum=f"{self.name(type(value), 'enum', place)}.{value.name}")
         if isinstance(value, float) and not math.isfinite(value):

@@ -22,8 +22,8 @@ from phitodeep.errors import (
     ShapeError,
 )
 from phitodeep.inspect.cache import run_with_cache
-from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.call import Call, Event, current, watching, within
+from phitodeep.layers.dot_product import Attention
 from phitodeep.layers.resizing import resize
 from phitodeep.training.inputs import model_mask, validate_inputs
 from phitodeep.training.objective import Trainable
@@ -341,8 +341,10 @@ def _chosen_layer(layer: str, images: Shapes, shapes: Shapes) -> str:
 
 def attention_maps(model: Trainable, X: Any, *, lengths: Any = None) -> dict[str, Array]:
     """Return the probabilities of all attention layers: see `Sequential.attention_maps`."""
-    layers = [path for path, part in model.walk() if isinstance(part, MultiHeadAttention)]
+    layers = [path for path, part in model.walk() if isinstance(part, Attention)]
     if not layers:
-        raise ArgumentError("attention_maps needs a MultiHeadAttention, and the model has none.")
+        raise ArgumentError(
+            "attention_maps needs a MultiHeadAttention or ScaledDotProductAttention: there is none."
+        )
     _, cache = run_with_cache(model, X, lengths=lengths)
     return {path: cache[f"{path}.P"] for path in layers}

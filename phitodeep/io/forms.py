@@ -50,6 +50,7 @@ FORMS: dict[type[Layer], Form | Choice | None] = {  # None: the layer does nothi
     layers.Tanh: np.tanh,
     layers.Dense: plain.dense,
     layers.TiedDense: plain.tied_dense,
+    layers.LowRank: plain.low_rank,
     layers.Embedding: plain.embedding,
     layers.PositionalEmbedding: plain.positional_embedding,
     layers.SinusoidalEncoding: plain.sinusoidal_encoding,

@@ -129,6 +129,11 @@ def tied_dense(X: Array, W: Array) -> Array:
     return X @ W.T
 
 
+def low_rank(X: Array, A: Array, B: Array, rank: int, alpha: float) -> Array:
+    """(alpha / rank) X A B on the last axis: X (..., in), A (in, rank), B (rank, out)."""
+    return alpha / rank * (X @ A) @ B
+
+
 def embedding(X: Array, W: Array) -> Array:
     """The row W[x] for each token x: X (N, ...) integers, W (tokens, dim) -> (N, ..., dim)."""
     if X.size and not 0 <= X.min() <= X.max() < len(W):

@@ -48,6 +48,7 @@ from phitodeep.layers.embedding import (
     RotaryEmbedding,
     SinusoidalEncoding,
 )
+from phitodeep.layers.lora import LowRank
 from phitodeep.layers.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from phitodeep.layers.pooling import (
     AvgPool1D,
@@ -106,6 +107,7 @@ __all__ = [
     "LayerNorm",
     "LeakyReLU",
     "LogSoftmax",
+    "LowRank",
     "MaxPool1D",
     "MaxPool2D",
     "Mish",

@@ -114,9 +114,11 @@ class MultiHeadAttention(Attention):
         dY = dY.reshape(N * T, D)
         dZ = np.matmul(dY, self.Wo.T, out=self.buffer("dZ", Z.shape, dY.dtype))
         dQKV = self._attend_back(dZ, N)
-        np.matmul(X.T, dQKV, out=self.grad_array("Wqkv"))
-        np.matmul(Z.T, dY, out=self.grad_array("Wo"))
-        if self.bias:
+        learns = self.needs_grad("Wqkv")
+        if learns:
+            np.matmul(X.T, dQKV, out=self.grad_array("Wqkv"))
+            np.matmul(Z.T, dY, out=self.grad_array("Wo"))
+        if learns and self.bias:
             sum_rows(dQKV, out=self.grad_array("bqkv"))
             sum_rows(dY, out=self.grad_array("bo"))
         if not current().needs_dX:

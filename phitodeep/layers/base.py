@@ -290,6 +290,16 @@ class Layer(Weights, Configurable, registered=False):
         frame.grads[name] = dW
         return dW
 
+    def needs_grad(self, name: str) -> bool:
+        """Return whether `backward` must write dL/dparameter.
+
+        It need not if the parameter is frozen and this is a training step, where nobody would read
+        the gradient. The gradient that a `backward` writes nevertheless does no harm.
+        """
+        if self._trainable or current().needs_frozen:
+            return True
+        return name in self.tied and self.tied[name][0]._trainable
+
     def _new_grad_array(self, name: str) -> Array:
         """Return an array for dL/dparameter that is not part of the optimizer's vector."""
         owner, own_name = self, name

@@ -27,6 +27,7 @@ class Call(NamedTuple):
     training: bool = True  # dropout is active; batch statistics are used and recorded
     caching: bool = True  # forward saves what backward needs
     needs_dX: bool = True  # False: the gradient of the input is not used
+    needs_frozen: bool = True  # False: the gradients of frozen parameters are not used
     reuse: bool = False  # buffers of the previous step may be overwritten
     step: int | None = None  # the optimizer's step; None outside training
     first: int = 0  # index of this batch's first sample in the global batch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,21 +43,24 @@ class Container(Layer, registered=False):
 
     def _replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
         twin = super()._replica(frames)
-        copies = {id(layer): layer._replica(frames) for layer in self.children().values()}
+        twin._replace({id(layer): layer._replica(frames) for layer in self.children().values()})
+        return twin
 
-        def copied(value: Any) -> Any:
+    def _replace(self, layers: Mapping[int, Layer]) -> None:
+        """Put other layers in the places of children, whose ids are the keys."""
+
+        def replaced(value: Any) -> Any:
             if isinstance(value, dict):
-                return {key: copied(v) for key, v in value.items()}
+                return {key: replaced(v) for key, v in value.items()}
             if isinstance(value, list | tuple):
-                kept = [copied(v) for v in value]
+                kept = [replaced(v) for v in value]
                 if hasattr(value, "_fields"):  # a namedtuple
                     return type(value)(*kept)
                 return kept if isinstance(value, list) else tuple(kept)
-            return copies.get(id(value), value)
+            return layers.get(id(value), value)
 
         for name in {key.partition(".")[0] for key in self.children()}:
-            vars(twin)[name] = copied(vars(self)[name])
-        return twin
+            vars(self)[name] = replaced(vars(self)[name])
 
     @property
     def independent_samples(self) -> bool:

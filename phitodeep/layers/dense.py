@@ -80,7 +80,7 @@ class Dense(Layer):
 
     def backward(self, dY: Array) -> Array | None:
         dX = self.product_back(dY)
-        if self.bias:
+        if self.bias and self.needs_grad("b"):
             sum_rows(dY, out=self.grad_array("b"))
         return dX
 
@@ -98,11 +98,13 @@ class Dense(Layer):
         return Y if len(shape) == 2 else Y.reshape(*shape[:-1], self.output_size)
 
     def product_back(self, dY: Array) -> Array | None:
-        """Write dW, and return dX if it is needed."""
+        """Write dW and return dX, each if it is needed."""
         X, shape = self.saved("X"), dY.shape
         if len(shape) != 2:
             dY = dY.reshape(-1, self.output_size)
-        if X.size * self.output_size <= PIECE:
+        if not self.needs_grad("W"):
+            pass
+        elif X.size * self.output_size <= PIECE:
             X.T.dot(dY, self.grad_array("W"))
         else:
             product(X.T, dY, self.grad_array("W"))

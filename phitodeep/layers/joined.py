@@ -43,7 +43,8 @@ class DenseReLU(Chain, registered=False):
         dZ = self.buffer("dZ", Y.shape, Y.dtype)
         dense.grads = {}
         relu_back(dY.ravel(), Y.ravel(), dZ.ravel())
-        sum_rows(dZ, out=dense.grad_array("b"))
+        if dense.needs_grad("b"):
+            sum_rows(dZ, out=dense.grad_array("b"))
         return dense.product_back(dZ)
 
     def _learns(self) -> bool:

@@ -61,7 +61,8 @@ class TiedDense(Layer):
     def backward(self, dY: Array) -> Array | None:
         W, rows = self.embedding.W, self.saved("rows")
         dY_rows = dY.reshape(-1, len(W))
-        np.matmul(dY_rows.T, rows, out=self.grad_array("W"))
+        if self.needs_grad("W"):
+            np.matmul(dY_rows.T, rows, out=self.grad_array("W"))
         if not current().needs_dX:
             return None
         dX = np.matmul(dY_rows, W, out=self.buffer("dX", rows.shape, dY.dtype))

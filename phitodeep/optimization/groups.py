@@ -39,6 +39,17 @@ def checked_groups(groups: Any, who: str) -> dict[str, dict[str, Any]]:
     return {pattern: dict(own) for pattern, own in groups.items()}
 
 
+def matching(pattern: str, paths: Sequence[str], who: str) -> list[str]:
+    """Return the paths that a pattern matches; refuse a pattern that matches none."""
+    found = [path for path in paths if fnmatchcase(path, pattern)]
+    if not found:
+        near = difflib.get_close_matches(pattern, paths, n=8, cutoff=0)
+        raise ArgumentError(
+            f"{who}: {pattern!r} matches no parameter. Similar ones: {', '.join(near)}."
+        )
+    return found
+
+
 def first_matches(patterns: Sequence[str], paths: Sequence[str]) -> dict[str, str]:
     """Return for each path the first pattern that matches it, or "".
 
@@ -47,11 +58,8 @@ def first_matches(patterns: Sequence[str], paths: Sequence[str]) -> dict[str, st
     first = {path: next((p for p in patterns if fnmatchcase(path, p)), "") for path in paths}
     for pattern in patterns:
         if pattern not in first.values():
-            taken = any(fnmatchcase(path, pattern) for path in paths)
-            near = difflib.get_close_matches(pattern, paths, n=8, cutoff=0)
+            matching(pattern, paths, "groups")
             raise ArgumentError(
                 f"groups: all parameters that {pattern!r} matches belong to earlier patterns."
-                if taken
-                else f"groups: {pattern!r} matches no parameter. Similar ones: {', '.join(near)}."
             )
     return first

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep import layers, loss
+from phitodeep import layers, loss, rotary
 from phitodeep.layers import Dense, Layer, LayerNorm
 from phitodeep.layers.call import calling, saliency
 from phitodeep.loss import Loss
@@ -90,12 +90,14 @@ def _trajectories() -> dict[str, Arrays]:
 
 
 def construct(case: str, module: ModuleType) -> Any:
-    """Return the object that a case is named after; its classes are those of the module."""
+    """Return the object that a case is named after, made of classes of the module and Ropes."""
 
     def value(node: ast.expr) -> Any:
         if isinstance(node, ast.Call):
             named = {str(k.arg): value(k.value) for k in node.keywords}
-            return getattr(module, ast.unparse(node.func))(*map(value, node.args), **named)
+            name = ast.unparse(node.func)
+            kind = getattr(module if hasattr(module, name) else rotary, name)
+            return kind(*map(value, node.args), **named)
         return ast.literal_eval(node)
 
     return value(ast.parse(case.partition(" | ")[0], mode="eval").body)

@@ -222,6 +222,7 @@ class Training:
                 optimizer.accumulate(self.model.layers)
             call = Call(
                 needs_dX=False,
+                needs_frozen=objective.watch is not None,
                 reuse=True,
                 step=optimizer.t,
                 first=first,
