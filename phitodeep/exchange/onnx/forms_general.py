@@ -15,6 +15,7 @@ say so takes X in our order, with the features last.
     SiLU                  Mul(X, Sigmoid(X))
     Dense                 Gemm(X, W, b) on X (N, D); otherwise, or without b, Add(MatMul(X, W), b)
     TiedDense             MatMul(X, Transpose(W)), with the W of the Embedding
+    LowRank               MatMul(Mul(MatMul(X, A), alpha / rank), B)
     BatchNorm             BatchNormalization(X, gamma, beta, running_mean, running_var), channels
                           first; its momentum is 1 minus ours
     LayerNorm             LayerNormalization(X, gamma, beta), axis -1
@@ -136,6 +137,11 @@ def product(g: Graph, x: Value, W: Value, b: Value | None) -> Value:
     """Write x W + b, or x W."""
     y = g.node("MatMul", x, W)
     return y if b is None else g.node("Add", y, b)
+
+
+def low_rank(g: Graph, layer: Any, x: Value) -> Value:
+    H = g.node("MatMul", features_last(g, layer, x), g.param(layer, "A"))
+    return g.node("MatMul", g.node("Mul", H, layer.alpha / layer.rank), g.param(layer, "B"))
 
 
 def tied_dense(g: Graph, layer: Any, x: Value) -> Value:

@@ -17,11 +17,12 @@ from phitodeep.exchange.torch.pairs import moves_of
 from phitodeep.exchange.torch.writing import Place, Written, tensor_of, write
 from phitodeep.layers.base import Event, Layer
 from phitodeep.layers.call import calling, watching
+from phitodeep.layers.dot_product import Attention
 from phitodeep.table import Table, as_html
 from phitodeep.training.inputs import validate_inputs
 from phitodeep.types import Array
 
-QUIET = {L.Dropout: "rate", L.GaussianNoise: "std", L.MultiHeadAttention: "dropout"}
+QUIET = {L.Dropout: "rate", L.GaussianNoise: "std", Attention: "dropout"}
 DRAWS = (L.Reparameterize, L.RandomFlip, L.RandomCrop)  # in training, always
 
 

@@ -23,7 +23,7 @@ class States(NamedTuple):
 EXACT = {L.Conv1D, L.Conv2D, L.ConvTranspose1D, L.ConvTranspose2D, L.MaxPool1D, L.MaxPool2D}
 EXACT |= {L.AvgPool1D, L.AvgPool2D, L.Upsample2D, L.ZeroPad2D, L.RandomCrop, L.RandomFlip}
 IN_ORDER = {L.PositionalEmbedding, L.SinusoidalEncoding, L.RotaryEmbedding, L.MultiHeadAttention}
-IN_ORDER |= {L.RNN, L.LSTM, L.GRU}
+IN_ORDER |= {L.RNN, L.LSTM, L.GRU, L.ScaledDotProductAttention}
 
 
 class Reader(Moving):
