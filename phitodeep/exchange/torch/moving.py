@@ -75,6 +75,8 @@ class Moving(Graph):
 
     def _resized(self, node: Any, value: Value, before: Shape, after: Shape) -> Value:
         """Add or remove axes of size 1."""
+        if not after:
+            self.fail(node, "leaves one number without an axis for each sample: keep an axis")
         kept = [a for a, n in zip(value.axes, before, strict=True) if n != 1]
         ours = self.shapes[value.name]
         dropped = [a for a in range(1, len(ours) + 1) if a not in kept]
@@ -128,6 +130,8 @@ class Moving(Graph):
             self.fail(node, "selects samples of the batch")
         if None in index:
             self.fail(node, "adds an axis by indexing: use unsqueeze")
+        if sum(isinstance(i, list) for i in index) > 1:
+            self.fail(node, "selects by several lists; one at a time is supported")
         whole = [j for j, i in enumerate(index) if isinstance(i, int)]
         for j, i in enumerate(index):
             if i != ALL:
@@ -143,9 +147,12 @@ class Moving(Graph):
             self.fail(node, f"selects by {at!r}; only numbers and slices are supported")
         value = self.channels_at(node, value, axis)
         columns = np.atleast_1d(np.arange(size)[at]).tolist()
+        if not columns:
+            self.fail(node, "selects nothing")
         shape = (*self.shapes[value.name][:-1], len(columns))
-        source = value.name
-        name = self.emit(node, L.Select(columns), [source], shape)
+        source, found = value.name, node.meta["value"]
+        tokens = not (found if self._is_tensor(node) else found[0]).is_floating_point()
+        name = self.emit(node, L.Select(columns, tokens=tokens), [source], shape)
         if columns == list(range(columns[0], columns[-1] + 1)) and len(shape) == 1:
             self.slices[name] = (source, columns[0], columns[-1] + 1)
         return Value(name, value.axes)
@@ -177,10 +184,13 @@ class Moving(Graph):
 
     def do_max(self, node: Any, X: Any, dim: int, keepdim: bool = False) -> Any:
         value = self.value(node, X)
+        if is_node(dim):
+            self.fail(node, "compares two values, which no layer does")
         return [self._pooled(node, value, L.GlobalMaxPool, (dim,), keepdim), None]
 
     def _pooled(self, node: Any, value: Value, kind: Any, dims: Any, keepdim: bool) -> Value:
-        """Pool over all axes of ours except one."""
+        """Pool over all axes of ours except one; None is all axes, as for PyTorch."""
+        dims = range(len(value.axes) + 1) if dims is None else dims
         dims = sorted(d % (len(value.axes) + 1) for d in dims)
         left = [j for j in range(1, len(value.axes) + 1) if j not in dims and value.axes[j - 1]]
         if 0 in dims or len(left) != 1:
@@ -198,7 +208,10 @@ class Moving(Graph):
     # --- merges ------------------------------------------------------------------------------
 
     def do_cat(self, node: Any, tensors: Any, dim: int = 0, *, axis: int | None = None) -> Value:
-        values = [self.value(node, X) for X in tensors]
+        if is_node(tensors):  # the parts of a split
+            values = self.values[tensors]
+        else:
+            values = [self.value(node, X) for X in tensors]
         dim = (dim if axis is None else axis) % (len(values[0].axes) + 1)
         if dim == 0:
             self.fail(node, "concatenates along the batch")

@@ -55,6 +55,8 @@ class Reader(Moving):
         special = self.modules.get(type(module))
         if special is not None:
             return special(node, module, X, *args, **kwargs)
+        if args or kwargs:
+            self.fail(node, "is called with more than its input, which is not supported")
         value = self.value(node, X)
         pair = self.leaves.rows.get(type(module))
         layers = self.leaves.layers(module, self.path(node), self.leaves.of)
@@ -85,6 +87,8 @@ class Reader(Moving):
             self.fail(node, "has arguments that are not supported")
         if given.get("dtype") is not None:
             self.fail(node, f"has dtype={given['dtype']}, which is not supported")
+        if given.pop("antialias", False):
+            self.fail(node, "has antialias=True, which is not supported")
         given.pop("dtype", None)
         given.pop("training", None)
         if node in self.dropped and not self.dropped[node]:
@@ -130,8 +134,10 @@ class Reader(Moving):
         if module.dim is None:
             self.fail(node, "has no dim")
         axis = module.dim % (len(value.axes) + 1)
-        if axis == 0 or not value.axes[axis - 1]:
+        if axis == 0:
             self.fail(node, f"has dim={module.dim}, which no Softmax layer has")
+        if not value.axes[axis - 1]:  # an axis of size 1 that ours does not have
+            value = self.ordered(node, value, plain(len(value.axes)))
         ours = value.axes[axis - 1]
         ours = -1 if ours == len(self.shapes[value.name]) else ours
         return self.chain(node, value, [getattr(L, type(module).__name__)(ours)], value.axes)
