@@ -230,9 +230,7 @@ def permute(g: Graph, layer: Any, x: Value) -> Value:
 
 
 def select(g: Graph, layer: Any, x: Value) -> Value:
-    features = layer.input_shape[-1]
-    columns = [c % features for c in layer.columns]
-    y = g.node("Gather", x, columns, axis=x.axis(rank(layer) - 1))
+    y = g.node("Gather", x, layer.columns, axis=x.axis(rank(layer) - 1))
     if not layer.tokens:
         return y
     return g.node("Cast", y, to=type_of(np.int64))._replace(tokens=True)

@@ -248,10 +248,10 @@ class Reader(Moving):
         return Value(name, (1,))
 
     def _step_of(self, node: Any, value: Value, at: int) -> Value:
-        """Select one step of (N, T, D)."""
+        """Select one step of (N, T, D), from either end."""
         T, D = self.shapes[value.name]
         name = self.emit(node, L.Permute(2, 1), [value.name], (D, T))
-        name = self.emit(node, L.Select(at % T), [name], (D, 1))
+        name = self.emit(node, L.Select(at), [name], (D, 1))
         return Value(self.emit(node, L.Flatten(), [name], (D,)), (1,))
 
     # --- attention ---------------------------------------------------------------------------

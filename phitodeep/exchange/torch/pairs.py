@@ -298,7 +298,7 @@ PAIRS: list[Pair] = [
         L.Select,
         "own.Select",
         "last",
-        sizes=lambda layer: {"columns": layer._indices(layer.input_shape), "tokens": layer.tokens},
+        sizes=lambda layer: {"columns": layer.columns, "tokens": layer.tokens},
     ),
     Pair(L.Permute, "own.Permute", "last", sizes=lambda layer: {"sizes": layer.dims}),
     Pair(L.Reshape, "own.Reshape", "last", sizes=lambda layer: {"sizes": layer.output_shape}),

@@ -100,7 +100,7 @@ def _inputs(shape: Shape, declared: str | None) -> Iterator[tuple[tuple[int, ...
     starts = [canonical(IMAGE, 1)] if len(shape) == IMAGE else [plain]
     if declared is None and len(shape) == 2:
         starts.append((2, 1))
-    for tokens in [declared in ("NT", "N")] if declared is not None else [False, True]:
+    for tokens in [True] if declared in ("NT", "N") else [False, True]:
         for start in starts:
             yield start, tokens
 
