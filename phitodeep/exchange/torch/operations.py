@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep import layers as L
-from phitodeep.exchange.torch.graph import FUNCTIONS, Ends, Value, canonical, is_node, plain
+from phitodeep.exchange.torch.functions import FUNCTIONS
+from phitodeep.exchange.torch.graph import Ends, Value, canonical, is_node, plain
 from phitodeep.exchange.torch.leaves import array
 from phitodeep.exchange.torch.moving import ALL, Moving
 from phitodeep.layers.base import Layer
