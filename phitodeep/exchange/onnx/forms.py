@@ -102,6 +102,7 @@ FORMS: dict[type[Layer], Form] = {
     layers.Tanh: elementwise("Tanh"),
     layers.Dense: general.dense,
     layers.TiedDense: general.tied_dense,
+    layers.LowRank: general.low_rank,
     layers.Embedding: sequences.embedding,
     layers.PositionalEmbedding: sequences.positional_embedding,
     layers.SinusoidalEncoding: sequences.sinusoidal_encoding,

@@ -15,6 +15,7 @@ say so takes X in our order, with the features last.
     SiLU                  Mul(X, Sigmoid(X))
     Dense                 Gemm(X, W, b) on X (N, D); otherwise, or without b, Add(MatMul(X, W), b)
     TiedDense             MatMul(X, Transpose(W)), with the W of the Embedding
+    LowRank               MatMul(Mul(MatMul(X, A), alpha / rank), B)
     BatchNorm             BatchNormalization(X, gamma, beta, running_mean, running_var), channels
                           first; its momentum is 1 minus ours
     LayerNorm             LayerNormalization(X, gamma, beta), axis -1
@@ -138,6 +139,11 @@ def product(g: Graph, x: Value, W: Value, b: Value | None) -> Value:
     return y if b is None else g.node("Add", y, b)
 
 
+def low_rank(g: Graph, layer: Any, x: Value) -> Value:
+    H = g.node("MatMul", features_last(g, layer, x), g.param(layer, "A"))
+    return g.node("MatMul", g.node("Mul", H, layer.alpha / layer.rank), g.param(layer, "B"))
+
+
 def tied_dense(g: Graph, layer: Any, x: Value) -> Value:
     W = g.param(layer, "W")
     W_T = g.shared(("transposed", W.name), lambda: g.node("Transpose", W, perm=[1, 0]))
@@ -224,9 +230,7 @@ def permute(g: Graph, layer: Any, x: Value) -> Value:
 
 
 def select(g: Graph, layer: Any, x: Value) -> Value:
-    features = layer.input_shape[-1]
-    columns = [c % features for c in layer.columns]
-    y = g.node("Gather", x, columns, axis=x.axis(rank(layer) - 1))
+    y = g.node("Gather", x, layer.columns, axis=x.axis(rank(layer) - 1))
     if not layer.tokens:
         return y
     return g.node("Cast", y, to=type_of(np.int64))._replace(tokens=True)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep import layers as L
-from phitodeep.errors import ArgumentTypeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.torch.layouts import LAST, outer, to_ours, to_theirs
 from phitodeep.exchange.torch.library import load
 from phitodeep.exchange.torch.losses import torch_loss
@@ -17,11 +17,12 @@ from phitodeep.exchange.torch.pairs import moves_of
 from phitodeep.exchange.torch.writing import Place, Written, tensor_of, write
 from phitodeep.layers.base import Event, Layer
 from phitodeep.layers.call import calling, watching
+from phitodeep.layers.dot_product import Attention
 from phitodeep.table import Table, as_html
 from phitodeep.training.inputs import validate_inputs
 from phitodeep.types import Array
 
-QUIET = {L.Dropout: "rate", L.GaussianNoise: "std", L.MultiHeadAttention: "dropout"}
+QUIET = {L.Dropout: "rate", L.GaussianNoise: "std", Attention: "dropout"}
 DRAWS = (L.Reparameterize, L.RandomFlip, L.RandomCrop)  # in training, always
 
 
@@ -134,7 +135,8 @@ def _row(
     apart = np.where((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)), 0, apart)
     absolute = float(np.nan_to_num(apart, nan=np.inf).max(initial=0))
     size = _size(theirs) if size is None else size
-    return Row(path, layer, array, absolute, absolute / size if size else absolute)
+    relative = absolute / size if 0 < size < np.inf else absolute
+    return Row(path, layer, array, absolute, relative)
 
 
 def _size(array: Array) -> float:
@@ -177,7 +179,10 @@ class _Theirs:
         start = torch.from_numpy(np.array(to_theirs(X, layouts[0])))
         if not model.takes_tokens:
             start.requires_grad_(True)
-        Y = self._kept("Y", "", self.module(start))
+        try:
+            Y = self._kept("Y", "", self.module(start))
+        except ValueError as error:  # of a BatchNorm that is given a single row
+            raise ArgumentError(f"compare_with_torch: PyTorch refuses this X: {error}") from None
         P = Y.movedim(1, -1) if layouts[1] != LAST else Y
         loss = torch_loss(torch, model.loss, P, T)
         if loss is None:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from phitodeep import layers as L
 from phitodeep.errors import ArgumentError
-from phitodeep.exchange.torch.leaves import Leaves
+from phitodeep.exchange.torch.functions import ALIASES, CHANNELS_FIRST, FUNCTIONS, OPERATIONS
+from phitodeep.exchange.torch.leaves import Leaves, described
 from phitodeep.exchange.tree import Operation, as_layers
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array, Shape
@@ -52,61 +53,6 @@ def canonical(axes: int, channel: int) -> Axes:
     return tuple(axes if j == channel else next(others) for j in range(1, axes + 1))
 
 
-CHANNELS_FIRST: tuple[str, ...] = (
-    "Conv",
-    "BatchNorm",
-    "InstanceNorm",
-    "GroupNorm",
-    "MaxPool",
-    "AvgPool",
-)
-CHANNELS_FIRST += ("AdaptiveAvgPool", "AdaptiveMaxPool", "Dropout1d")
-
-FUNCTIONS: dict[
-    str, tuple[str, str]
-] = {  # functions and methods that are modules too: the module, and their arguments after X
-    "relu": ("ReLU", "inplace"),
-    "leaky_relu": ("LeakyReLU", "negative_slope inplace"),
-    "elu": ("ELU", "alpha inplace"),
-    "celu": ("CELU", "alpha inplace"),
-    "selu": ("SELU", "inplace"),
-    "gelu": ("GELU", "approximate"),
-    "silu": ("SiLU", "inplace"),
-    "mish": ("Mish", "inplace"),
-    "hardsigmoid": ("Hardsigmoid", "inplace"),
-    "hardswish": ("Hardswish", "inplace"),
-    "hardtanh": ("Hardtanh", "min_val max_val inplace"),
-    "sigmoid": ("Sigmoid", ""),
-    "tanh": ("Tanh", ""),
-    "softplus": ("Softplus", "beta threshold"),
-    "softsign": ("Softsign", ""),
-    "softmax": ("Softmax", "dim _stacklevel dtype"),
-    "log_softmax": ("LogSoftmax", "dim _stacklevel dtype"),
-    "dropout": ("Dropout", "p training inplace"),
-    "dropout1d": ("Dropout1d", "p training inplace"),
-    "dropout2d": ("Dropout2d", "p training inplace"),
-    "flatten": ("Flatten", "start_dim end_dim"),
-    "max_pool1d": ("MaxPool1d", "kernel_size stride padding dilation ceil_mode return_indices"),
-    "max_pool2d": ("MaxPool2d", "kernel_size stride padding dilation ceil_mode return_indices"),
-    "avg_pool1d": ("AvgPool1d", "kernel_size stride padding ceil_mode count_include_pad"),
-    "avg_pool2d": (
-        "AvgPool2d",
-        "kernel_size stride padding ceil_mode count_include_pad divisor_override",
-    ),
-    "adaptive_avg_pool1d": ("AdaptiveAvgPool1d", "output_size"),
-    "adaptive_avg_pool2d": ("AdaptiveAvgPool2d", "output_size"),
-    "adaptive_max_pool1d": ("AdaptiveMaxPool1d", "output_size return_indices"),
-    "adaptive_max_pool2d": ("AdaptiveMaxPool2d", "output_size return_indices"),
-    "interpolate": ("Upsample", "size scale_factor mode align_corners recompute_scale_factor"),
-}
-OPERATIONS = (  # what has a method do_... of `Reader`
-    *("add", "mul", "getitem", "view", "reshape", "permute", "transpose", "movedim", "squeeze"),
-    *("unsqueeze", "mean", "amax", "max", "cat", "chunk", "split", "contiguous", "linear"),
-)
-ALIASES = {"multiply": "mul", "swapaxes": "transpose", "swapdims": "transpose", "concat": "cat"}
-ALIASES |= {"moveaxis": "movedim", "concatenate": "cat", "max_pool1d_with_indices": "max_pool1d"}
-
-
 class Graph:
     """Reads a traced graph; `Moving` and `Reader` derive from it, and know the single steps.
 
@@ -118,7 +64,11 @@ class Graph:
 
     def __init__(self, torch: Any, own: Any, tracing: Any, leaves: Leaves) -> None:
         self.torch, self.own, self.tracing, self.leaves = torch, own, tracing, leaves
-        self.functions: dict[Any, str] = {operator.getitem: "getitem"}
+        self.functions: dict[Any, str] = {
+            operator.getitem: "getitem",
+            operator.iadd: "add",
+            operator.imul: "mul",
+        }
         for name in (*FUNCTIONS, *OPERATIONS, *ALIASES):
             for home in (operator, torch, torch.nn.functional, torch.Tensor):
                 for written in (name, f"{name}_"):
@@ -136,10 +86,15 @@ class Graph:
         return self.leaves.is_leaf(module) or type(module) in self.modules
 
     def trace(self, module: Any, example: Any) -> None:
-        """Trace the module in both modes; what differs must be dropout alone."""
+        """Trace the module in both modes, whose only difference must be dropout.
+
+        Another trace shows that the steps do not depend on the number of samples.
+        """
         self.example = example
         self.graph, self.root = self.tracing.graph_of(module, example, self.is_leaf, True)
         evaluated = list(self.tracing.graph_of(module, example, self.is_leaf, False)[0].nodes)
+        more = self.torch.cat([example, example[:1]])
+        for_more = list(self.tracing.graph_of(module, more, self.is_leaf, True)[0].nodes)
         nodes = list(self.graph.nodes)
         self.place = {node: i for i, node in enumerate(nodes)}
         self.dropped: dict[Any, bool] = {}  # functional dropouts: whether they drop in training
@@ -157,6 +112,27 @@ class Graph:
                 "from_torch: the module's forward does other steps in training than in evaluation, "
                 "apart from dropout, which no layer does."
             )
+        counts = len(example), len(more)
+        pairs = zip(nodes, for_more, strict=False)
+        if len(nodes) != len(for_more) or not all(self._alike(*pair, counts) for pair in pairs):
+            raise ArgumentError(
+                f"from_torch: the module's forward does other steps for {len(more)} samples than "
+                f"for {len(example)}, which no layer does."
+            )
+
+    def _alike(self, node: Any, other: Any, counts: tuple[int, int]) -> bool:
+        """Return whether a step is the same in traces with so many samples."""
+        if (node.op, str(node.target)) != (other.op, str(other.target)):
+            return False
+        values = [n.meta.get("value") for n in (node, other)]
+        shapes = [v.shape if isinstance(v, self.torch.Tensor) else () for v in values]
+        if len(shapes[0]) != len(shapes[1]):
+            return False
+        first, *others = list(zip(*shapes, strict=False)) or [counts]
+        merged = first[0] * counts[1] == first[1] * counts[0]
+        return (merged or first[0] == first[1]) and all(
+            pair == counts or pair[0] == pair[1] for pair in others
+        )
 
     def begins_channels_first(self) -> bool:
         """Return whether the first module that looks at positions takes (N, C, T)."""
@@ -188,11 +164,11 @@ class Graph:
                 if not isinstance(found, Value):
                     self.fail(node, "must be a single value that depends on the input")
                 result = found
-                if 0 in result.axes:
-                    channel = result.axes.index(max(result.axes)) + 1
-                    result = self.ordered(node, result, canonical(len(result.axes), channel))
-                if end is not None:
-                    result = self.ordered(node, result, end(len(result.axes)))
+                count = len(result.axes)
+                if end is None:  # the channels, which are last in ours, may be anywhere
+                    result = self.ordered(node, result, canonical(count, _channel(result)))
+                else:
+                    result = self.ordered(node, result, end(count))
             elif node.op != "get_attr" and self._depends(node):
                 self.values[node] = self._step(node)
         assert result is not None
@@ -205,9 +181,12 @@ class Graph:
         if node.op == "call_module":
             module = self.root.get_submodule(node.target)
             self._check_parameters(node, module)
+            if not node.args:
+                self.fail(node, "is given its input by name: give it without a name")
             return self._module(node, module, *node.args, **node.kwargs)
         name = self.function(node)
-        if str(getattr(node.target, "__name__", node.target)).endswith("_"):
+        called = str(getattr(node.target, "__name__", node.target))
+        if called.endswith("_") or node.target in (operator.iadd, operator.imul):
             self.check_in_place(node, node.args[0])
         if name in FUNCTIONS:
             return self._as_module(node, name, *node.args, **node.kwargs)
@@ -218,12 +197,25 @@ class Graph:
         except TypeError as wrong:
             if f"do_{name}()" not in str(wrong):
                 raise
-            return self.fail(node, f"has arguments that are not supported: {wrong}")
+            what = str(wrong).partition("() ")[2]
+            return self.fail(node, f"has arguments that are not supported: {what}")
 
     def check_in_place(self, node: Any, X: Any) -> None:
-        """Refuse a step that overwrites a value which is read again."""
-        if any(self.place[user] > self.place[node] for user in X.users):
-            self.fail(node, "overwrites a value in place that is used again")
+        """Refuse a step that overwrites a value which is read again, perhaps as a part of another.
+
+        Views are found by their storage, which holds for the example as well.
+        """
+        storages = self._storages(X)
+        for other, at in self.place.items():
+            before = at < self.place[node] and storages & self._storages(other)
+            if before and any(self.place[user] > self.place[node] for user in other.users):
+                self.fail(node, "overwrites a value in place that is used again")
+
+    def _storages(self, node: Any) -> set[int]:
+        """Return where the tensors of a step's value are in memory."""
+        value = node.meta.get("value")
+        tensors = value if isinstance(value, tuple | list) else [value]
+        return {t.untyped_storage().data_ptr() for t in tensors if isinstance(t, self.torch.Tensor)}
 
     def _module(self, node: Any, module: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
         """Return what stands for the output of a module."""
@@ -249,7 +241,9 @@ class Graph:
         return f"{self.prefix}{inside}" + (f": {node.name}" if inside else node.name)
 
     def fail(self, node: Any, why: str) -> NoReturn:
-        kind = f"{self.root.get_submodule(node.target)} " if node.op == "call_module" else ""
+        kind = ""
+        if node.op == "call_module":
+            kind = f"{described(self.root.get_submodule(node.target))} "
         raise ArgumentError(f"from_torch: {kind}(path {self.path(node)!r}) {why}.")
 
     def _check_parameters(self, node: Any, module: Any) -> None:
@@ -344,6 +338,11 @@ class Graph:
 def is_node(value: Any) -> bool:
     """Return whether an argument is the output of another step."""
     return hasattr(value, "all_input_nodes")
+
+
+def _channel(value: Value) -> int:
+    """Return which axis, from 1, holds our last axis."""
+    return value.axes.index(max(value.axes)) + 1
 
 
 def _training(node: Any) -> bool:

@@ -18,6 +18,14 @@ from phitodeep.types import Array
 Arrays = dict[str, Array]
 MAY_LACK = {"b", "bqkv", "bo"}  # parameters that a layer may be without
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def described(module: Any) -> str:
+    """Return a module as text of one line, without the modules inside it."""
+    first, *others = repr(module).splitlines()
+    return f"{first}...)" if others else first
+
 
 def array(tensor: Any) -> Array:
     """Return a copy of a tensor's values."""
@@ -64,14 +72,24 @@ class Leaves:
         """Return what `make` makes of a module; errors name its path."""
         self.path = path
         try:
-            if module._forward_hooks or module._forward_pre_hooks:
-                raise Refused("has hooks, which may change what it computes")
+            for part in module.modules():
+                if any(getattr(part, kind) for kind in HOOKS):
+                    raise Refused("has hooks, which may change what it computes")
+                if hasattr(part, "parametrizations"):
+                    raise Refused(
+                        "has parametrizations, which no layer has: replace them by their values "
+                        "with torch.nn.utils.parametrize.remove_parametrizations"
+                    )
             made = make(module)
             self._freeze(module, made)
         except Refused as wrong:
-            raise ArgumentError(f"from_torch: {module} (path {path!r}) {wrong}.") from None
+            raise ArgumentError(
+                f"from_torch: {described(module)} (path {path!r}) {wrong}."
+            ) from None
         except PhitodeepError as wrong:
-            raise ArgumentError(f"from_torch: {module} (path {path!r}): {wrong}") from None
+            raise ArgumentError(
+                f"from_torch: {described(module)} (path {path!r}): {wrong}"
+            ) from None
         return made
 
     def of(self, module: Any) -> list[Layer]:

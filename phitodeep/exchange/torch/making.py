@@ -7,6 +7,7 @@ from typing import Any
 
 from phitodeep import layers as L
 from phitodeep.layers.base import Layer
+from phitodeep.rotary import Rope
 
 Settings = dict[str, Any]
 
@@ -154,17 +155,34 @@ def _crop(module: Any, settings: Settings) -> list[Layer]:
     return [L.RandomCrop(short(module.size), padding=short(module.padding))]
 
 
+def _heads(module: Any) -> Settings:
+    rope = None if module.rope is None else module.rope.rope
+    return {
+        "heads": module.heads,
+        "causal": module.causal,
+        "kv_heads": None if module.kv_heads == module.heads else module.kv_heads,
+        "rope": rope == Rope() or rope or False,
+        "dropout": module.dropout,
+    }
+
+
+def _dot_product(module: Any, settings: Settings) -> list[Layer]:
+    return [L.ScaledDotProductAttention(**_heads(module))]
+
+
 def _attention(module: Any, settings: Settings) -> list[Layer]:
-    return [
-        L.MultiHeadAttention(
-            module.heads,
-            causal=module.causal,
-            kv_heads=None if module.kv_heads == module.heads else module.kv_heads,
-            rope=module.rope is not None,
-            dropout=module.dropout,
-            bias=module.qkv.bias is not None,
-        )
-    ]
+    given, width, dim = _heads(module.attention), module.out.in_features, module.out.out_features
+    given["head_dim"] = None if width == dim else width // module.attention.heads
+    return [L.MultiHeadAttention(bias=module.qkv.bias is not None, **given)]
+
+
+def _rotary(module: Any, settings: Settings) -> list[Layer]:
+    return [L.RotaryEmbedding(module.rope.base)]
+
+
+def _low_rank(module: Any, settings: Settings) -> list[Layer]:
+    rank, output_size = module.B.shape
+    return [L.LowRank(output_size, rank, **settings)]
 
 
 def _positions(module: Any, settings: Settings) -> list[Layer]:
@@ -193,7 +211,10 @@ MAKE: dict[type[Layer], Callable[[Any, Settings], list[Layer]]] = {
     L.LayerNorm: _layer_norm,
     L.BatchNorm: _batch_norm,
     L.RandomCrop: _crop,
+    L.ScaledDotProductAttention: _dot_product,
     L.MultiHeadAttention: _attention,
+    L.RotaryEmbedding: _rotary,
+    L.LowRank: _low_rank,
     L.PositionalEmbedding: _positions,
     L.Select: _select,
 }

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from phitodeep.rotary import Rope
+
 # --- layouts and containers ----------------------------------------------------------------------
 
 
@@ -348,52 +350,77 @@ class PositionalEmbedding(nn.Module):
 class SinusoidalEncoding(nn.Module):
     def forward(self, X: Tensor) -> Tensor:
         T, D = X.shape[1:]
-        angles = _angles(T, (D + 1) // 2, 10000.0 ** (-2 / D), X)
+        angles = _angles(T, [10000.0 ** (-2 * i / D) for i in range((D + 1) // 2)], X)
         encoding = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :D]
         return X + encoding.to(X.dtype)
 
 
 class RotaryEmbedding(nn.Module):
-    def __init__(self, base: float = 10000.0) -> None:
+    def __init__(self, rope: Rope) -> None:
         super().__init__()
-        self.base = base
+        self.rope = rope
 
     def forward(self, X: Tensor) -> Tensor:
         T, D = X.shape[-2:]
-        angles = _angles(T, D // 2, self.base ** (-2 / D), X)
-        cos, sin = angles.cos().to(X.dtype), angles.sin().to(X.dtype)
+        angles = _angles(T, self.rope.frequencies(D, T), X)
+        cos, sin = (self.rope.amplitude * f.to(X.dtype) for f in (angles.cos(), angles.sin()))
         first, second = X.chunk(2, -1)
         return torch.cat([first * cos - second * sin, first * sin + second * cos], -1)
 
 
-def _angles(T: int, count: int, ratio: float, X: Tensor) -> Tensor:
-    """Return t ratio^i for position t and pair i, (T, count), in double precision where it can."""
+def _angles(T: int, frequencies: Any, X: Tensor) -> Tensor:
+    """Return t w for positions t and frequencies w, (T, len(w)), in double precision if possible.
+
+    The frequencies are no buffer, since the module's dtype has too few digits for late positions.
+    """
     dtype = torch.float32 if X.device.type == "mps" else torch.float64
     t = torch.arange(T, dtype=dtype, device=X.device)
-    return t[:, None] * ratio ** torch.arange(count, dtype=dtype, device=X.device)
+    return t[:, None] * torch.as_tensor(frequencies, dtype=dtype, device=X.device)
+
+
+class ScaledDotProductAttention(nn.Module):
+    """X holds all queries, then all keys, then all values, head by head."""
+
+    def __init__(
+        self, heads: int, kv_heads: int, causal: bool, rope: Rope | None, dropout: float
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.causal, self.dropout = heads, kv_heads, causal, dropout
+        self.rope = None if rope is None else RotaryEmbedding(rope)
+
+    def forward(self, X: Tensor) -> Tensor:
+        h, k = self.heads, self.kv_heads
+        Q, K, V = X.unflatten(-1, (h + 2 * k, -1)).transpose(1, 2).split([h, k, k], 1)
+        if self.rope is not None:
+            Q, K = self.rope(Q), self.rope(K)
+        K, V = K.repeat_interleave(h // k, 1), V.repeat_interleave(h // k, 1)
+        p = self.dropout if self.training else 0.0
+        Z = F.scaled_dot_product_attention(Q, K, V, dropout_p=p, is_causal=self.causal)
+        return Z.transpose(1, 2).flatten(2)  # from (N, heads, T, d)
 
 
 class MultiHeadAttention(nn.Module):
-    """`qkv` holds all queries, then all keys, then all values, head by head."""
-
     def __init__(
-        self, dim: int, heads: int, kv_heads: int, causal: bool, rope: bool, dropout: float,
-        bias: bool,
-    ) -> None:  # fmt: skip
+        self, dim: int, size: int, heads: int, kv_heads: int, bias: bool, **settings: Any
+    ) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.causal, self.dropout = heads, kv_heads, causal, dropout
-        self.size = dim // heads
-        self.qkv = nn.Linear(dim, dim + 2 * kv_heads * self.size, bias=bias)
-        self.out = nn.Linear(dim, dim, bias=bias)
-        self.rope = RotaryEmbedding() if rope else None
+        self.qkv = nn.Linear(dim, (heads + 2 * kv_heads) * size, bias=bias)
+        self.attention = ScaledDotProductAttention(heads, kv_heads, **settings)
+        self.out = nn.Linear(heads * size, dim, bias=bias)
 
     def forward(self, X: Tensor) -> Tensor:
-        d, shared = self.size, self.heads // self.kv_heads
-        QKV = self.qkv(X).unflatten(-1, (-1, d)).transpose(1, 2)  # (N, heads, T, d)
-        Q, K, V = QKV.split([self.heads, self.kv_heads, self.kv_heads], 1)
-        if self.rope is not None:
-            Q, K = self.rope(Q), self.rope(K)
-        K, V = K.repeat_interleave(shared, 1), V.repeat_interleave(shared, 1)
-        p = self.dropout if self.training else 0.0
-        Z = F.scaled_dot_product_attention(Q, K, V, dropout_p=p, is_causal=self.causal)
-        return self.out(Z.transpose(1, 2).flatten(2))
+        return self.out(self.attention(self.qkv(X)))
+
+
+# --- other layers --------------------------------------------------------------------------------
+
+
+class LowRank(nn.Module):
+    def __init__(self, dim: int, output_size: int, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.A = nn.Parameter(torch.zeros(dim, rank))
+        self.B = nn.Parameter(torch.zeros(rank, output_size))
+        self.alpha = alpha
+
+    def forward(self, X: Tensor) -> Tensor:
+        return X @ self.A * (self.alpha / len(self.B)) @ self.B

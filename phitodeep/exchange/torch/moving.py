@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep import layers as L
-from phitodeep.exchange.torch.graph import Graph, Value, canonical, is_node, plain
+from phitodeep.exchange.torch.graph import Axes, Graph, Value, canonical, is_node, plain
 from phitodeep.exchange.torch.leaves import array
 from phitodeep.types import Shape
 
@@ -75,6 +75,8 @@ class Moving(Graph):
 
     def _resized(self, node: Any, value: Value, before: Shape, after: Shape) -> Value:
         """Add or remove axes of size 1."""
+        if not after:
+            self.fail(node, "leaves one number without an axis for each sample: keep an axis")
         kept = [a for a, n in zip(value.axes, before, strict=True) if n != 1]
         ours = self.shapes[value.name]
         dropped = [a for a in range(1, len(ours) + 1) if a not in kept]
@@ -128,14 +130,21 @@ class Moving(Graph):
             self.fail(node, "selects samples of the batch")
         if None in index:
             self.fail(node, "adds an axis by indexing: use unsqueeze")
+        if sum(isinstance(i, list) for i in index) > 1:
+            self.fail(node, "selects by several lists; one at a time is supported")
         whole = [j for j, i in enumerate(index) if isinstance(i, int)]
+        axes = value.axes
         for j, i in enumerate(index):
             if i != ALL:
                 value = self._selected(node, value, j, i)
         if not whole:
-            return value
+            return self._back(node, value, axes)
         sizes = [n for j, n in enumerate(self._sizes(value), 1) if j not in whole]
         return self._resized(node, value, self._sizes(value), tuple(sizes))
+
+    def _back(self, node: Any, value: Value, axes: Axes) -> Value:
+        """Return the value with its axes as they were before a step that needed another order."""
+        return value if 0 in axes else self.ordered(node, value, axes)
 
     def _selected(self, node: Any, value: Value, axis: int, at: Any) -> Value:
         size = self._sizes(value)[axis - 1]
@@ -143,9 +152,14 @@ class Moving(Graph):
             self.fail(node, f"selects by {at!r}; only numbers and slices are supported")
         value = self.channels_at(node, value, axis)
         columns = np.atleast_1d(np.arange(size)[at]).tolist()
+        if not columns:
+            self.fail(node, "selects nothing")
+        from_the_end = at if isinstance(at, int) else at.start if isinstance(at, slice) else None
+        given = [c - size for c in columns] if (from_the_end or 0) < 0 else columns
         shape = (*self.shapes[value.name][:-1], len(columns))
-        source = value.name
-        name = self.emit(node, L.Select(columns), [source], shape)
+        source, found = value.name, node.meta["value"]
+        tokens = not (found if self._is_tensor(node) else found[0]).is_floating_point()
+        name = self.emit(node, L.Select(given, tokens=tokens), [source], shape)
         if columns == list(range(columns[0], columns[-1] + 1)) and len(shape) == 1:
             self.slices[name] = (source, columns[0], columns[-1] + 1)
         return Value(name, value.axes)
@@ -163,7 +177,8 @@ class Moving(Graph):
             self.fail(node, "splits the batch")
         for part in node.meta["value"]:
             n = part.shape[axis]
-            parts.append(self._selected(node, value, axis, slice(start, start + n)))
+            part = self._selected(node, value, axis, slice(start, start + n))
+            parts.append(self._back(node, part, value.axes))
             start += n
         return parts
 
@@ -177,10 +192,13 @@ class Moving(Graph):
 
     def do_max(self, node: Any, X: Any, dim: int, keepdim: bool = False) -> Any:
         value = self.value(node, X)
+        if is_node(dim):
+            self.fail(node, "compares two values, which no layer does")
         return [self._pooled(node, value, L.GlobalMaxPool, (dim,), keepdim), None]
 
     def _pooled(self, node: Any, value: Value, kind: Any, dims: Any, keepdim: bool) -> Value:
-        """Pool over all axes of ours except one."""
+        """Pool over all axes of ours except one; None is all axes, as for PyTorch."""
+        dims = range(len(value.axes) + 1) if dims is None else dims
         dims = sorted(d % (len(value.axes) + 1) for d in dims)
         left = [j for j in range(1, len(value.axes) + 1) if j not in dims and value.axes[j - 1]]
         if 0 in dims or len(left) != 1:
@@ -198,10 +216,14 @@ class Moving(Graph):
     # --- merges ------------------------------------------------------------------------------
 
     def do_cat(self, node: Any, tensors: Any, dim: int = 0, *, axis: int | None = None) -> Value:
-        values = [self.value(node, X) for X in tensors]
+        if is_node(tensors):  # the parts of a split
+            values = self.values[tensors]
+        else:
+            values = [self.value(node, X) for X in tensors]
         dim = (dim if axis is None else axis) % (len(values[0].axes) + 1)
         if dim == 0:
             self.fail(node, "concatenates along the batch")
+        axes = values[0].axes
         first = self.channels_at(node, values[0], dim)
         if 0 in first.axes:
             first = self.ordered(node, first, canonical(len(first.axes), dim))
@@ -211,7 +233,7 @@ class Moving(Graph):
             return Value(whole, first.axes)
         shape = (*self.shapes[first.name][:-1], node.meta["value"].shape[dim])
         name = self.emit(node, "concat", [v.name for v in values], shape)
-        return Value(name, first.axes)
+        return self._back(node, Value(name, first.axes), axes)
 
     def _put_together(self, values: Sequence[Value]) -> str | None:
         """Return the value of which these are all slices in order, if they are."""

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep import layers as L
-from phitodeep.exchange.torch.graph import FUNCTIONS, Ends, Value, canonical, is_node, plain
+from phitodeep.exchange.torch.functions import FUNCTIONS
+from phitodeep.exchange.torch.graph import Ends, Value, canonical, is_node, plain
 from phitodeep.exchange.torch.leaves import array
 from phitodeep.exchange.torch.moving import ALL, Moving
 from phitodeep.layers.base import Layer
@@ -23,7 +24,7 @@ class States(NamedTuple):
 EXACT = {L.Conv1D, L.Conv2D, L.ConvTranspose1D, L.ConvTranspose2D, L.MaxPool1D, L.MaxPool2D}
 EXACT |= {L.AvgPool1D, L.AvgPool2D, L.Upsample2D, L.ZeroPad2D, L.RandomCrop, L.RandomFlip}
 IN_ORDER = {L.PositionalEmbedding, L.SinusoidalEncoding, L.RotaryEmbedding, L.MultiHeadAttention}
-IN_ORDER |= {L.RNN, L.LSTM, L.GRU}
+IN_ORDER |= {L.RNN, L.LSTM, L.GRU, L.ScaledDotProductAttention}
 
 
 class Reader(Moving):
@@ -55,6 +56,8 @@ class Reader(Moving):
         special = self.modules.get(type(module))
         if special is not None:
             return special(node, module, X, *args, **kwargs)
+        if args or kwargs:
+            self.fail(node, "is called with more than its input, which is not supported")
         value = self.value(node, X)
         pair = self.leaves.rows.get(type(module))
         layers = self.leaves.layers(module, self.path(node), self.leaves.of)
@@ -85,6 +88,8 @@ class Reader(Moving):
             self.fail(node, "has arguments that are not supported")
         if given.get("dtype") is not None:
             self.fail(node, f"has dtype={given['dtype']}, which is not supported")
+        if given.pop("antialias", False):
+            self.fail(node, "has antialias=True, which is not supported")
         given.pop("dtype", None)
         given.pop("training", None)
         if node in self.dropped and not self.dropped[node]:
@@ -130,8 +135,10 @@ class Reader(Moving):
         if module.dim is None:
             self.fail(node, "has no dim")
         axis = module.dim % (len(value.axes) + 1)
-        if axis == 0 or not value.axes[axis - 1]:
+        if axis == 0:
             self.fail(node, f"has dim={module.dim}, which no Softmax layer has")
+        if not value.axes[axis - 1]:  # an axis of size 1 that ours does not have
+            value = self.ordered(node, value, plain(len(value.axes)))
         ours = value.axes[axis - 1]
         ours = -1 if ours == len(self.shapes[value.name]) else ours
         return self.chain(node, value, [getattr(L, type(module).__name__)(ours)], value.axes)
@@ -242,10 +249,10 @@ class Reader(Moving):
         return Value(name, (1,))
 
     def _step_of(self, node: Any, value: Value, at: int) -> Value:
-        """Select one step of (N, T, D)."""
+        """Select one step of (N, T, D), from either end."""
         T, D = self.shapes[value.name]
         name = self.emit(node, L.Permute(2, 1), [value.name], (D, T))
-        name = self.emit(node, L.Select(at % T), [name], (D, 1))
+        name = self.emit(node, L.Select(at), [name], (D, 1))
         return Value(self.emit(node, L.Flatten(), [name], (D,)), (1,))
 
     # --- attention ---------------------------------------------------------------------------

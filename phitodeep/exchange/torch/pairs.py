@@ -15,6 +15,7 @@ from phitodeep import layers as L
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.io.forms import find
 from phitodeep.layers.base import Layer
+from phitodeep.rotary import Rope
 from phitodeep.types import Array
 
 
@@ -113,11 +114,15 @@ def _same_pool(layer: Any) -> dict[str, Any]:
     return {"kernel_size": layer.pool, "stride": layer.strides}
 
 
-def _attention(layer: Any) -> dict[str, Any]:
-    names = ("heads", "causal", "rope", "dropout", "bias")
-    kv_heads = layer.kv_heads or layer.heads
+def _heads(layer: Any) -> dict[str, Any]:
+    names = ("heads", "causal", "dropout")
     settings = {name: getattr(layer, name) for name in names}
-    return {"dim": _width(layer), "kv_heads": kv_heads, **settings}
+    return {"kv_heads": layer.kv_heads or layer.heads, "rope": layer.rotary, **settings}
+
+
+def _attention(layer: Any) -> dict[str, Any]:
+    size = len(layer.Wo) // layer.heads
+    return {"dim": _width(layer), "size": size, "bias": layer.bias, **_heads(layer)}
 
 
 def _crop(layer: Any) -> dict[str, Any]:
@@ -272,13 +277,28 @@ PAIRS: list[Pair] = [
         lambda layer: {"max_len": layer.max_len, "dim": _width(layer)},
         {"W": ("weight", SAME)},
     ),
-    Pair(L.RotaryEmbedding, "own.RotaryEmbedding", "last", {"base": "base"}),
+    Pair(
+        L.RotaryEmbedding,
+        "own.RotaryEmbedding",
+        "last",
+        {},
+        lambda layer: {"rope": Rope(layer.base)},
+    ),
+    Pair(L.ScaledDotProductAttention, "own.ScaledDotProductAttention", "last", {}, _heads),
     Pair(L.MultiHeadAttention, "own.MultiHeadAttention", "last", {}, _attention, _ATTENTION),
+    Pair(
+        L.LowRank,
+        "own.LowRank",
+        "last",
+        {"alpha": "alpha"},
+        lambda layer: {"dim": _width(layer), "output_size": layer.output_size, "rank": layer.rank},
+        {"A": ("A", SAME), "B": ("B", SAME)},
+    ),
     Pair(
         L.Select,
         "own.Select",
         "last",
-        sizes=lambda layer: {"columns": layer._indices(layer.input_shape), "tokens": layer.tokens},
+        sizes=lambda layer: {"columns": layer.columns, "tokens": layer.tokens},
     ),
     Pair(L.Permute, "own.Permute", "last", sizes=lambda layer: {"sizes": layer.dims}),
     Pair(L.Reshape, "own.Reshape", "last", sizes=lambda layer: {"sizes": layer.output_shape}),

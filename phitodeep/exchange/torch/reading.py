@@ -49,7 +49,10 @@ def from_torch(module: Any, input_shape: Shape) -> Sequential:
     if not isinstance(module, torch.nn.Module):
         raise ArgumentTypeError(f"from_torch takes a torch.nn.Module, got {module!r}.")
     shape = check_shape(input_shape, "from_torch input_shape")
-    module = copy.deepcopy(module).cpu()
+    try:
+        module = copy.deepcopy(module).cpu()
+    except RuntimeError as error:  # of weights that were computed, as by the old weight_norm
+        raise ArgumentError(f"from_torch: the module cannot be copied: {error}") from None
     double = any(p.dtype == torch.float64 for p in module.parameters())
     module = module.double() if double else module.float()
     return _read(module, shape, "float64" if double else "float32")
@@ -97,7 +100,7 @@ def _inputs(shape: Shape, declared: str | None) -> Iterator[tuple[tuple[int, ...
     starts = [canonical(IMAGE, 1)] if len(shape) == IMAGE else [plain]
     if declared is None and len(shape) == 2:
         starts.append((2, 1))
-    for tokens in [declared in ("NT", "N")] if declared is not None else [False, True]:
+    for tokens in [True] if declared in ("NT", "N") else [False, True]:
         for start in starts:
             yield start, tokens
 
@@ -111,7 +114,10 @@ def _loaded(layers: list[Layer], leaves: Leaves, shape: Shape, dtype: str) -> Se
     """Return the built model of layers, with their arrays in it."""
     model = Sequential(*layers, dtype=dtype)
     model.build(shape)
+    inside = {layer for _, layer in model.walk()}
     for layer, path, arrays in leaves.loads:
+        if layer not in inside:  # the output does not depend on it
+            continue
         for name, array in arrays.items():
             store = layer.params if name in layer.params else layer.state
             if name not in store or store[name].shape != array.shape:

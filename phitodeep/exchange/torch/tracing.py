@@ -6,6 +6,7 @@ an example as well, so that sizes are numbers; control flow that depends on valu
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -61,6 +62,19 @@ class Sized(fx.Proxy):
 
     def __len__(self) -> int:
         return len(self.value)
+
+    def __iadd__(self, other: Any) -> Any:
+        return self._in_place(operator.iadd, other)
+
+    def __imul__(self, other: Any) -> Any:
+        return self._in_place(operator.imul, other)
+
+    def __setitem__(self, *given: Any) -> None:
+        self._in_place(operator.setitem, *given)
+
+    def _in_place(self, step: Callable[..., Any], *given: Any) -> Any:
+        """Note a step that overwrites the value; a plain trace would note one that does not."""
+        return self.tracer.create_proxy("call_function", step, (self, *given), {})
 
 
 class Tracer(fx.Tracer):

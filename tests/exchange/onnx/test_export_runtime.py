@@ -370,3 +370,23 @@ def test_random_networks(start: int, tmp_path: Path) -> None:
         opset = rng.choice([17, 18, 20, 21, 23, NEWEST])
         X = network.X if network.X.dtype.kind == "i" else network.X.astype("f")
         check(network.chain, X, tmp_path / "net.onnx", opset, precision=3e-5)
+
+
+def test_columns_from_the_end_of_any_number_of_steps(tmp_path: Path) -> None:
+    model = Sequential(Permute(2, 1), Select([-1, 0]))
+    model.build((4, 3))
+    model.export_onnx(tmp_path / "net.onnx")
+    running = session(tmp_path / "net.onnx")
+    for steps in (1, 4, 7):
+        X = np.random.default_rng(steps).random((2, steps, 3)).astype("f")
+        np.testing.assert_array_equal(running.run(None, {"X": X})[0], model.predict(X))
+
+
+def test_updates_of_a_whole_model(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    model = models.gpt(9, 12, layers=1, heads=2, dim=8).build()
+    model.add_lora("*", rank=2)
+    for _, layer in model.walk():
+        if isinstance(layer, layers.LowRank):
+            layer.B = rng.standard_normal(layer.B.shape)
+    check(model, rng.integers(0, 9, (2, 12)), tmp_path / "net.onnx")

@@ -26,12 +26,14 @@ from phitodeep.layers import (
     Flatten,
     LayerNorm,
     LogSoftmax,
+    LowRank,
     MaxPool2D,
     Parallel,
     PositionalEmbedding,
     RandomFlip,
     ReLU,
     Residual,
+    ScaledDotProductAttention,
     Sigmoid,
     SkipConcat,
     Softmax,
@@ -229,3 +231,35 @@ def test_refusals() -> None:
     model, X, y = images()
     with pytest.raises(ArgumentError):
         compare_with_torch(model, X, y + 10)
+
+
+def test_a_nan_is_the_worst_of_all() -> None:
+    model = Sequential(Dense(3), loss_class=losses.SoftmaxCrossEntropy(ignore_index=0), seed=0)
+    model.build((4,))
+    found = compare_with_torch(model, np.ones((2, 4)), np.zeros(2, int))  # PyTorch divides 0 by 0
+    assert (found.worst.path, found.worst.array, found.worst.relative) == ("loss", "L", np.inf)
+
+
+def test_a_batch_norm_of_one_row_is_refused() -> None:
+    model = Sequential(Dense(3), BatchNorm(), loss_class="softmax_cross_entropy", seed=0)
+    model.build((4,))
+    with pytest.raises(ArgumentError, match="PyTorch refuses this X: Expected more than 1 value"):
+        compare_with_torch(model, np.ones((1, 4)), np.zeros(1, int))
+
+
+def test_layers_with_updates_and_dropout_of_attention() -> None:
+    model = Sequential(
+        Dense(12), ScaledDotProductAttention(2, dropout=0.5), TransformerBlock(2, rope=True),
+        loss_class="mean_squared_error", seed=0, dtype="float64",
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    model.build((3, 5))
+    model.add_lora("*", rank=2)
+    for _, layer in model.walk():
+        if isinstance(layer, LowRank):
+            layer.B = rng.standard_normal(layer.B.shape)
+    found = compare_with_torch(
+        model, rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 3, 4))
+    )
+    assert found.worst.relative < 1e-12, found
+    assert {row.layer for row in found.rows} >= {"LowRank", "ScaledDotProductAttention"}

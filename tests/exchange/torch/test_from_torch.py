@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -292,6 +293,82 @@ def test_a_flatten_before_something_else_gets_a_permute() -> None:
     assert [type(layer) for layer in model.layers[1:3]] == [Permute, Flatten]
 
 
+MOVED: dict[str, Callable[[Any], Any]] = {
+    "transpose": lambda x: x.transpose(2, 3),
+    "permute": lambda x: x.permute(0, 3, 2, 1),
+    "movedim": lambda x: x.transpose(1, 2).movedim(1, 3),
+    "a part of another axis": lambda x: x[:, :, 1:4],
+    "both": lambda x: torch.cat([x[:, :, ::2], x.tanh()], 2).transpose(1, 3),
+}
+
+
+@pytest.mark.parametrize("move", MOVED)
+def test_axes_are_returned_in_the_order_of_the_module(move: str) -> None:
+    """Only the channels, which the last layer had last, may move to the end."""
+    module = Calls(lambda s, x: MOVED[move](s.conv(x)), conv=nn.Conv2d(3, 4, 1)).double()
+    X = np.random.default_rng(0).standard_normal((2, 5, 7, 3))
+    theirs = module(torch.from_numpy(X.transpose(0, 3, 1, 2).copy())).detach().numpy()
+    found = from_torch(module, (5, 7, 3)).predict(X)
+    channels = [j for j, n in enumerate(theirs.shape) if n == 4] or [-1]
+    np.testing.assert_allclose(found, np.moveaxis(theirs, channels[0], -1), **CLOSE)
+
+
+def test_steps_on_parts() -> None:
+    class Swapped(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.cat(x.chunk(2, -1)[::-1], -1)
+
+    assert_same(nn.Sequential(nn.Linear(4, 6), Swapped()), (4,))
+    skips = Calls(lambda s, x: s.e(x[:, 1:]), e=nn.Embedding(9, 3))
+    assert_same(skips, (4,), tokens=9)
+    large = Calls(lambda s, x: F.interpolate(s.c(x), scale_factor=2), c=nn.Conv2d(2, 3, 2))
+    assert_same(large, (4, 3, 2))
+    sums = Calls(add_to_the_sum, **{name: nn.Linear(4, 4) for name in "abc"})
+    assert_same(sums, (4,))
+    ones = Calls(lambda s, x: s.a(x).unsqueeze(1).softmax(1), a=nn.Linear(4, 3))
+    assert_same(ones, (4,))
+
+
+def add_to_the_sum(s: Any, x: Any) -> Any:
+    h = s.a(x)
+    h += s.b(x)
+    h *= s.c(x)
+    return h
+
+
+LAST: dict[str, Callable[[Any], Any]] = {
+    "[:, -1]": lambda x: x[:, -1],
+    "[:, -2:]": lambda x: x[:, -2:],
+    "[:, -3:-1]": lambda x: x[:, -3:-1].mean(1),
+    "[:, 0]": lambda x: x[:, 0],
+}
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("select", LAST)
+def test_steps_from_the_end_are_those_of_any_sequence(select: str, recurrent: bool) -> None:
+    class Selects(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.GRU(3, 4, batch_first=True, bidirectional=True)
+            self.b = nn.Linear(3, 4)
+
+        def forward(self, x: Any) -> Any:
+            return LAST[select](self.a(x)[0] if recurrent else self.b(x))
+
+    module = Selects().double()
+    model = from_torch(module, (5, 3))
+    for steps in (3, 5, 8):
+        X = np.random.default_rng(steps).standard_normal((2, steps, 3))
+        found = model.predict(X)
+        np.testing.assert_allclose(found, module(torch.from_numpy(X)).detach().numpy(), **CLOSE)
+
+
+def test_a_module_that_the_output_does_not_depend_on_is_left_out() -> None:
+    two = Calls(lambda s, x: (s.a(x), s.b(x))[1], a=nn.Linear(3, 4), b=nn.Linear(3, 2))
+    assert repr(from_torch(two, (3,)).layers) == "[Dense(3, 2)]"
+
+
 # --- what comes along -----------------------------------------------------------------------------
 
 
@@ -377,6 +454,48 @@ def half_frozen() -> Any:
     return module
 
 
+def hooked_inside() -> Any:
+    module = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    module.linear1.register_forward_hook(lambda _, args, Y: 2 * Y)
+    return module
+
+
+def by_backward_hook() -> Any:
+    module = nn.Linear(3, 3)
+    module.register_full_backward_hook(lambda *_: None)
+    return module
+
+
+def with_weight_norm(inside: bool) -> Any:
+    module = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    nn.utils.parametrizations.weight_norm(module.linear1)
+    return module if inside else module.linear1
+
+
+def with_the_old_weight_norm() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.utils.weight_norm(nn.Linear(3, 3))
+
+
+def in_place(step: Any) -> Any:
+    """A module that overwrites a part of h, and reads h afterwards."""
+
+    def forward(s: Any, x: Any) -> Any:
+        h = s.a(x)
+        step(h)
+        return s.b(h)
+
+    return Calls(forward, a=nn.Linear(4, 4), b=nn.Linear(4, 2))
+
+
+def add_to_the_same(s: Any, x: Any) -> Any:
+    h = same = s.a(x)
+    h += s.b(x)
+    return s.c(same)
+
+
+LINEARS = {name: nn.Linear(4, 4) for name in "abc"}
 ATTEND = {"a": nn.MultiheadAttention(4, 2, batch_first=True)}
 WRONG: list[tuple[Callable[[], Any], Shape, str]] = [
     (lambda: nn.Sequential(nn.Linear(3, 3), nn.Hardshrink()), (3,), r"path '1'\) has no"),
@@ -436,6 +555,31 @@ WRONG: list[tuple[Callable[[], Any], Shape, str]] = [
     (lambda: Calls(lambda s, x: x.tanh() if s.training else x), (4,), "other steps in training"),
     (lambda: Calls(lambda s, x: x if x.sum() > 0 else -x), (4,), "control flow.*Remedy"),
     (lambda: Calls(lambda s, x: x + torch.relu_(x)), (4,), "overwrites a value in place"),
+    (lambda: in_place(lambda h: F.relu(h.flatten(1), inplace=True)), (3, 4), "in place"),
+    (lambda: in_place(lambda h: h.chunk(2, -1)[0].relu_()), (4,), r"'relu_'\) overwrites a value"),
+    (lambda: in_place(lambda h: h[:, :2].mul_(h[:, 2:])), (4,), "in place"),
+    (lambda: in_place(lambda h: h.__setitem__((slice(None), 0), 0)), (4,), r"'setitem'\) has no"),
+    (lambda: Calls(add_to_the_same, **LINEARS), (4,), r"'iadd'\) overwrites a value in place"),
+    (lambda: Calls(lambda s, x: s.a(x) if len(x) > 3 else s.b(x), **LINEARS), (4,),
+     "other steps for 4 samples than for 3"),
+    (lambda: Calls(lambda s, x: s.a(x).view(3, -1), **LINEARS), (3, 4), "steps for 4 samples"),
+    (lambda: Calls(lambda s, x: s.a(x)[:, [0, 1], [0, 2]], **LINEARS), (3, 4), "several lists"),
+    (lambda: Calls(lambda s, x: s.a(x)[:, 3:], **LINEARS), (3, 4), "selects nothing"),
+    (lambda: Calls(lambda s, x: s.a(x)[:, 0], **LINEARS), (4,), "one number without an axis"),
+    (lambda: Calls(lambda s, x: torch.max(s.a(x), x), **LINEARS), (4,), "compares two values"),
+    (lambda: Calls(lambda s, x: s.a(x).mean(None), **LINEARS), (4,), "reduces the axes"),
+    (lambda: Calls(lambda s, x: s.a(x).amax(), **LINEARS), (4,),
+     r"not supported: missing 1 required positional argument: 'dim'"),
+    (lambda: Calls(lambda s, x: s.a(input=x), **LINEARS), (4,), r"path 'a'\) is given its input"),
+    (lambda: Calls(lambda s, x: s.c(x, (5, 5)), c=nn.ConvTranspose2d(2, 1, 2, 2)), (2, 2, 2),
+     "with more than its input"),
+    (lambda: Calls(lambda s, x: F.interpolate(x, scale_factor=2, mode="bilinear", antialias=True)),
+     (2, 2, 1), "antialias=True"),
+    (hooked_inside, (3, 4), r"TransformerEncoderLayer\(\.\.\.\) \(path ''\) has hooks"),
+    (by_backward_hook, (3,), "has hooks"),
+    (lambda: with_weight_norm(True), (3, 4), "has parametrizations.*remove_parametrizations"),
+    (lambda: with_weight_norm(False), (4,), "has parametrizations.*remove_parametrizations"),
+    (with_the_old_weight_norm, (3,), "cannot be copied"),
     (lambda: tied(True), (3,), r"path '1'\) shares its weight with '0'"),
     (lambda: tied(False), (3,), r"path '1'\) shares its weight with '0'"),
     (hooked, (3,), "has hooks"),

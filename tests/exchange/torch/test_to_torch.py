@@ -22,13 +22,18 @@ from phitodeep import (
     Flatten,
     Lambda,
     Layer,
+    LowRank,
     MaxPool2D,
     MultiHeadAttention,
     Param,
     ReLU,
     Residual,
+    RotaryEmbedding,
+    ScaledDotProductAttention,
+    Select,
     Sequential,
     TiedDense,
+    TimeDistributed,
     TransformerBlock,
 )
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
@@ -37,6 +42,7 @@ from phitodeep.exchange.torch.pairs import REGISTERED, counterpart
 from phitodeep.io import from_torch, to_torch
 from phitodeep.layers.call import inference
 from phitodeep.optimization.optimizers import SGD
+from phitodeep.rotary import LongRope, Rope, YarnRope
 from phitodeep.testing.examples import EXAMPLES, TOKENS, cube, cube_gradient, data, made
 from phitodeep.testing.examples import passes as our_passes
 from tests import random_networks
@@ -97,6 +103,47 @@ def test_every_layer_comes_back(row: Any) -> None:
     assert layer.get_weights().keys() == before.keys()
     for path, a in layer.get_weights().items():
         np.testing.assert_array_equal(a, before[path])
+
+
+SETTINGS = [
+    MultiHeadAttention(2, rope=True),
+    MultiHeadAttention(3, causal=True, kv_heads=1, rope=YarnRope(4.0, 64), head_dim=2, bias=False),
+    MultiHeadAttention(2, rope=LongRope([1.0], [3.0], 3)),
+    ScaledDotProductAttention(1, rope=Rope(50.0), dropout=0.3),
+    LowRank(3, 2, alpha=5.0),
+    RotaryEmbedding(77.0),
+    Select([0, -1]),
+]
+
+
+@pytest.mark.parametrize("layer", SETTINGS, ids=repr)
+def test_settings_come_back(layer: Layer) -> None:
+    layer = layer.copy()
+    layer.build((3, 6) if isinstance(layer, ScaledDotProductAttention) else (3, 4))
+    module = to_torch(layer)
+    assert repr(from_torch(module, layer.input_shape).layers) == f"[{layer!r}]"
+    X = np.random.default_rng(0).standard_normal((2, 9, layer.input_shape[1])).astype("float32")
+    with inference():  # the angles are those of the longer sequence
+        expected = layer.forward(X)
+    found = pickle.loads(pickle.dumps(module))(torch.from_numpy(X)).detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_updates_and_what_is_frozen_come_back() -> None:
+    model = Sequential(Conv2D(3, 2), Flatten(), Dense(4), dtype="float64", seed=0)
+    model.build((3, 3, 2))
+    model.add_lora(rank=2)
+    found = from_torch(to_torch(model), (3, 3, 2))
+    X = np.random.default_rng(0).standard_normal((2, 3, 3, 2))
+    np.testing.assert_allclose(found.predict(X), model.predict(X), rtol=1e-12)
+    assert [type(part) for _, part in found.walk() if part.params and part.trainable] == [LowRank]
+
+
+def test_tokens_of_several_axes_come_back() -> None:
+    model = Sequential(TimeDistributed(Embedding(9, 2)))
+    model.build((3, 4))
+    X = np.random.default_rng(0).integers(0, 9, (2, 3, 4))
+    np.testing.assert_array_equal(from_torch(to_torch(model), (3, 4)).predict(X), model.predict(X))
 
 
 UNKNOWN = (Scale, Gate, Ladder, Centred, Lambda)
