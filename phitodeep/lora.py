@@ -265,12 +265,25 @@ class Adaptable(Trainable, registered=False):
         if merge:
             for layer in adapted:
                 layer.add_updates()
+        frozen = self._frozen_afterwards()
         self._exchange({layer: layer.restored() for layer in adapted})
-        if self._frozen_before is not None:
-            for path, part in self.walk():
-                part._trainable = path not in self._frozen_before
-        self._frozen_before = None
+        for path, part in self.walk():
+            part._trainable = path not in frozen
+            if isinstance(part, Adaptable):
+                part._frozen_before = None
         self._start_afresh(f"call {what}")
+
+    def _frozen_afterwards(self) -> list[str]:
+        """Return the paths of the layers that are frozen once the updates are gone.
+
+        A model inside this one may have frozen its layers for updates of its own.
+        """
+        frozen = {path: not layer.trainable for path, layer in self.walk()}
+        for outer, model in reversed(list(self.walk())):
+            if isinstance(model, Adaptable) and model._frozen_before is not None:
+                for (own, _), (path, _) in zip(model.walk(), model.walk(outer), strict=True):
+                    frozen[path] = own in model._frozen_before
+        return [path for path, is_frozen in frozen.items() if is_frozen]
 
     def _adapted(self, what: str) -> list[Adapted]:
         """Return the layers with updates; raise an OrderError if there are none."""
@@ -338,7 +351,7 @@ class Adaptable(Trainable, registered=False):
     def _written_lora(self) -> dict[str, Any]:
         """Return what a config holds: rank and alpha by weight, and what was frozen before."""
         weights = {weight: [low.rank, low.alpha] for weight, low in self._updates().items()}
-        return {"weights": weights, "frozen": list(self._frozen_before or ())}
+        return {"weights": weights, "frozen": self._frozen_afterwards()}
 
     def _adapt_as_written(self, written: Any) -> None:
         """Add the updates that a config describes."""

@@ -805,3 +805,18 @@ def test_the_names_of_the_layers() -> None:
     assert isinstance(made.layers[0], AdaptedDense)
     assert isinstance(made.layers[0].branches[1], LowRank)
     assert not hasattr(MultiHeadAttention(2), "updates")
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_updates_of_a_model_inside_another(saved: bool, tmp_path: Path) -> None:
+    inner = Sequential(Dense(4), Tanh(), Dense(4))
+    made = Sequential(inner, Dense(2), dtype="float64", seed=0)
+    made.build((4,))
+    inner.layers[2].trainable = made.layers[1].trainable = False
+    before = [path for path, layer in made.walk() if not layer.trainable]
+    inner.add_lora("0.W", rank=1)
+    if saved:
+        made.save(tmp_path / "a.safetensors")
+        made = phitodeep.load(tmp_path / "a.safetensors")
+    made.merge_lora()
+    assert [path for path, layer in made.walk() if not layer.trainable] == before

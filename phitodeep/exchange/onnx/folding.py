@@ -288,9 +288,11 @@ def trilu(node: Node, arrays: Arrays, budget: Budget) -> Array:
 
 def reduced(f: Callable[..., Array]) -> Fold:
     def fold(node: Node, arrays: Arrays, budget: Budget) -> Array:
-        axes = ints(node, "axes", arrays, 1)
+        axes = tuple(ints(node, "axes", arrays, 1) or ())
+        if not axes and node.attributes.get("noop_with_empty_axes"):
+            return np.asarray(arrays[0])
         keep = bool(node.attributes.get("keepdims", 1))
-        return np.asarray(f(arrays[0], axis=None if axes is None else tuple(axes), keepdims=keep))
+        return np.asarray(f(arrays[0], axis=axes or None, keepdims=keep))
 
     return fold
 

@@ -261,10 +261,14 @@ class _Named:
 
 def _last(w: Writer, out: View, placed: Placed) -> Placed:
     """Return the output, with its axes as in the graph, or with the features last."""
-    rearranged = w.order is not None and len(out.groups) == len(placed.layout)
-    if rearranged and set(expanded(out.groups)) == set(expanded(placed.layout)):
-        return placed
-    return w.arranged(placed, out.groups)
+    given, have = expanded(out.groups), expanded(placed.layout)
+    if w.order is None or len(given) != len(have) or set(given) != set(have):
+        return w.arranged(placed, out.groups)
+    if len(given) == len(w.order):
+        last = tuple(given[i] for i in w.order)
+        if last[0] == have[0] and have != given:
+            return w.arranged(placed, last)
+    return placed
 
 
 def _sample_shape(w: Writer, model: Sequential) -> Shape:

@@ -211,9 +211,9 @@ def reduce(it: Interpreter, node: Node, inputs: Inputs) -> Value:
     else:
         given = fixed_ints(node, "axes", inputs, 1)
         keep = bool(node.attributes.get("keepdims", 1))
-        if given is None and node.attributes.get("noop_with_empty_axes"):
-            raise DataError("it has no axes")
-        axes = list(range(rank)) if given is None else [axis_of(i, rank) for i in given]
+        if not given and node.attributes.get("noop_with_empty_axes"):
+            return x
+        axes = [axis_of(i, rank) for i in given or range(rank)]
     op = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}.get(node.op, node.op)
     kept = [() if i in axes else g for i, g in enumerate(x.groups) if keep or i not in axes]
     reduced = flat(x.groups[i] for i in sorted(set(axes)))

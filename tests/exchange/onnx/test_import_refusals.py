@@ -327,6 +327,87 @@ def test_both_biases_of_an_lstm(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.swapaxes(0, 1), evaluated(path, X), atol=1e-6)
 
 
+def softmax(a: Any) -> Any:
+    e = np.exp(a)
+    return e / e.sum(1, keepdims=True)
+
+
+def standardised(a: Any) -> Any:
+    scale, shift, mean, var = (floats(3)[:, None] ** 2 + i for i in range(4))
+    return scale * (a - mean) / np.sqrt(var + 1e-5) + shift
+
+
+def with_zeros(a: Any) -> Any:
+    a = np.pad(a, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=-np.inf)
+    both = np.maximum(a[..., 1:], a[..., :-1])
+    return np.maximum(both[:, :, 1:], both[:, :, :-1])
+
+
+NOT_THE_EVALUATORS: dict[str, tuple[Any, int, tuple[int, ...], Callable[[Any], Any]]] = {
+    "Softmax": (node("Softmax", "x"), 11, (3, 4), lambda x: softmax(x.reshape(-1, 12))),
+    "BatchNorm": (node("BatchNormalization", "x s b m v"), 9, (3, 4), standardised),
+    "MaxPool": (
+        node("MaxPool", "x", kernel_shape=[2, 2], pads=[0, 0, 1, 1]), 18, (2, 4, 5), with_zeros
+    ),
+    "GlobalMaxPool": (node("GlobalMaxPool", "x"), 18, (3, 4), lambda x: x.max(2, keepdims=True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_THE_EVALUATORS)
+def test_what_the_evaluator_computes_wrongly_is_read(name: str, tmp_path: Path) -> None:
+    made, opset, shape, expected = NOT_THE_EVALUATORS[name]
+    arrays = {key: floats(3) ** 2 + i for i, key in enumerate("sbmv")}
+    write(tmp_path / "a.onnx", [made], ["N", *shape], arrays, opset)
+    model, x = from_onnx(tmp_path / "a.onnx"), floats(2, *shape)
+    first = np.moveaxis(x, 1, -1) if model.input_shape != shape else x
+    Y = model.predict(first)
+    wanted = np.asarray(expected(x)).reshape(2, -1)
+    back = np.moveaxis(Y, -1, 1) if model.input_shape != shape else Y
+    np.testing.assert_allclose(back.reshape(2, -1), wanted, rtol=1e-5, atol=1e-6)
+
+
+NO_AXES = np.array([], np.int64)
+
+
+def test_a_reduction_without_axes_reduces_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "MOST_NODES", -1)  # the rules alone must be right
+    reduce = node("ReduceMax", "x axes", keepdims=0)
+    write(tmp_path / "a.onnx", [reduce], ["N", 3, 4], {"axes": NO_AXES})
+    with pytest.raises(DataError, match="ReduceMax that computes 'y' reduces the batch"):
+        from_onnx(tmp_path / "a.onnx")
+
+
+@pytest.mark.parametrize("given", ["", " axes"])
+@pytest.mark.parametrize("noop", [0, 1])
+def test_a_reduction_of_a_constant_without_axes(noop: int, given: str, tmp_path: Path) -> None:
+    table = floats(4)
+    reduce = node("ReduceMax", "c" + given, "m", noop_with_empty_axes=noop, keepdims=0)
+    write(
+        tmp_path / "a.onnx", [reduce, node("Add", "x m")], ["N", 4], {"c": table, "axes": NO_AXES}
+    )
+    x = floats(2, 4)
+    expected = x + (table if noop else table.max())
+    np.testing.assert_allclose(from_onnx(tmp_path / "a.onnx").predict(x), expected, rtol=1e-5)
+
+
+def test_a_reduction_that_does_nothing(tmp_path: Path) -> None:
+    reduce = node("ReduceSum", "x", noop_with_empty_axes=1)
+    x = floats(2, 3)
+    model = from_onnx(write(tmp_path / "a.onnx", [reduce], ["N", 3], {}))
+    np.testing.assert_array_equal(model.predict(x), x)
+
+
+def test_a_scale_along_the_width_leaves_the_features_last(tmp_path: Path) -> None:
+    W, scale, x = floats(2, 2, 1, 1), floats(4), floats(3, 2, 4, 4)
+    nodes = [node("Conv", "x W", "h"), node("Mul", "h scale")]
+    model = from_onnx(write(tmp_path / "a.onnx", nodes, ["N", 2, 4, 4], {"W": W, "scale": scale}))
+    expected = np.einsum("nchw,dc->nhwd", x, W[:, :, 0, 0]) * scale[:, None]
+    Y = model.predict(x.transpose(0, 2, 3, 1))
+    np.testing.assert_allclose(Y, expected, rtol=1e-4, atol=1e-6)
+
+
 def attention(path: Path, change: Callable[[Any], Any], **settings: Any) -> Path:
     """Write an attention, with some of its constants changed."""
     model = Sequential(MultiHeadAttention(4, **settings), seed=1)
