@@ -37,7 +37,7 @@ NOTHING = (  # layers that only matter in training, or only group others
 )
 OTHERWISE = (  # layers that come back as others that compute the same
     *(L.Reparameterize, L.SwiGLU, L.GEGLU, L.RandomCrop, L.TimeDistributed, L.TiedDense),
-    *(L.Flatten, L.Reshape, L.Permute, L.Parallel),
+    *(L.Flatten, L.Reshape, L.Permute, L.Parallel, L.LowRank),
 )
 
 
