@@ -296,9 +296,8 @@ class Layer(Weights, Configurable, registered=False):
         It need not if the parameter is frozen and this is a training step, where nobody would read
         the gradient. The gradient that a `backward` writes nevertheless does no harm.
         """
-        if self._trainable or current().needs_frozen:
-            return True
-        return name in self.tied and self.tied[name][0]._trainable
+        owner, _ = self.tied.get(name, (self, name))
+        return owner._trainable or current().needs_frozen
 
     def _new_grad_array(self, name: str) -> Array:
         """Return an array for dL/dparameter that is not part of the optimizer's vector."""

@@ -21,7 +21,7 @@ from phitodeep.kernels import KERNELS, TWINS
 from phitodeep.types import Array
 
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
-    if "compiled" not in module.name:
+    if not {"compiled", "exchange", "sklearn"} & {*module.name.split(".")}:  # the last two: extras
         importlib.import_module(module.name)
 Arguments = Callable[[np.random.Generator, Any], list[Any]]
 N, D = 7, 11

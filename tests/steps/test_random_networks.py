@@ -175,6 +175,13 @@ def test_traces_and_the_debugger_have_the_gradients_of_training(net: Network, ki
         f"{path}.{name}": dW for path, p in trace._passes.items() for name, dW in p.grads.items()
     }
     debugged = all_gradients(db)
+    path_of = {id(layer): path for path, layer in model.walk()}
+    for path, layer in model.walk():  # training leaves the sum of all uses with the owner
+        for name, (owner, own) in layer.tied.items():
+            total, use = f"{path_of[id(owner)]}.{own}", f"{path}.{name}"
+            assert use not in keep.found
+            for found in (recorded, debugged):
+                found[total] = found[total] + found[use]
     for name, wanted in keep.found.items():
         assert_close(recorded[name], wanted, 1e-9, name)
         assert_close(debugged[name], wanted, 1e-9, name)
