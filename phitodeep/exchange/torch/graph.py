@@ -180,7 +180,8 @@ class Graph:
     def _step(self, node: Any) -> Any:
         if node.op == "call_module":
             module = self.root.get_submodule(node.target)
-            self._check_parameters(node, module)
+            if not isinstance(module, self.own.TimeDistributed):  # whose own reader checks them
+                self._check_parameters(node, module)
             if not node.args:
                 self.fail(node, "is given its input by name: give it without a name")
             return self._module(node, module, *node.args, **node.kwargs)

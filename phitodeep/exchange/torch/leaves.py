@@ -80,8 +80,7 @@ class Leaves:
                         "has parametrizations, which no layer has: replace them by their values "
                         "with torch.nn.utils.parametrize.remove_parametrizations"
                     )
-            made = make(module)
-            self._freeze(module, made)
+            return make(module)
         except Refused as wrong:
             raise ArgumentError(
                 f"from_torch: {described(module)} (path {path!r}) {wrong}."
@@ -90,7 +89,6 @@ class Leaves:
             raise ArgumentError(
                 f"from_torch: {described(module)} (path {path!r}): {wrong}"
             ) from None
-        return made
 
     def of(self, module: Any) -> list[Layer]:
         """Return the layers of a module that maps one value to one value, by its class."""
@@ -108,34 +106,31 @@ class Leaves:
     def load(self, layer: Layer, module: Any, moves: Mapping[str, tuple[str, Move]]) -> None:
         """Note which arrays of a module the layer's parameters and state are."""
         found: Arrays = {}
+        tensors = []
         for name, (there, move) in moves.items():
             tensor = module
             for part in there.split("."):
                 tensor = getattr(tensor, part)
             if tensor is not None:
                 found[name] = move.back(array(tensor))
+                tensors.append(tensor)
         missing = moves.keys() - found.keys() - MAY_LACK
         if missing and found:
             raise Refused(f"has no bias, but {layer!r} always has {' and '.join(sorted(missing))}")
         if moves and not found:  # a norm without gamma and beta: 1 and 0, which do not learn
             layer.trainable = False
+        self._freeze(layer, tensors)
         self.loads.append((layer, self.path, found))
 
-    def _freeze(self, module: Any, layers: list[Layer]) -> None:
-        """Freeze the layers if all parameters of their module are frozen."""
-        own = type(module).__module__.startswith("phitodeep.")
-        flags = {
-            p.requires_grad
-            for name, p in module.named_parameters()
-            if not (own and name.endswith("bias_hh_l0"))  # 0, unless the layer is a GRU
-        }
+    def _freeze(self, layer: Layer, tensors: list[Any]) -> None:
+        """Freeze a layer if all parameters that it was given are frozen."""
+        flags = {t.requires_grad for t in tensors if isinstance(t, self.torch.nn.Parameter)}
         if len(flags) == 2:
             raise Refused(
                 "has both frozen and trainable parameters, and a layer is frozen as a whole"
             )
         if flags == {False}:
-            for layer in layers:
-                layer.trainable = False
+            layer.trainable = False
 
     # --- rows of the table -----------------------------------------------------------------------
 
@@ -185,11 +180,14 @@ class Leaves:
 
     def _load_cell(self, cell: Layer, module: Any, suffix: str) -> None:
         """Note the arrays of one direction; PyTorch's second bias is added to the first."""
-        get = {n: array(getattr(module, f"{n}{suffix}")) for n in ("weight_ih", "weight_hh")}
-        b, bh = (array(getattr(module, f"{n}{suffix}")) for n in ("bias_ih", "bias_hh"))
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        tensors = [getattr(module, f"{name}{suffix}") for name in names]
+        Wx, Wh, b, bh = map(array, tensors)
         gated = isinstance(cell, L.GRU)
+        own = type(module).__module__.startswith("phitodeep.")  # whose second bias is a frozen 0
+        self._freeze(cell, tensors[:3] if own and not gated else tensors)
         biases = {"b": b, "bh": bh} if gated else {"b": b + bh}
-        arrays = {"Wx": get["weight_ih"].T, "Wh": get["weight_hh"].T, **biases}
+        arrays = {"Wx": Wx.T, "Wh": Wh.T, **biases}
         self.loads.append((cell, self.path, arrays))
 
     def _bidirectional(self, module: Any) -> list[Layer]:
@@ -197,6 +195,7 @@ class Leaves:
             self.recurrent(m, m.return_sequences) for m in (module.layer, module.reverse)
         )
         made = L.Bidirectional(cell, module.merge)
+        made.reverse.trainable = reverse.trainable
         self.loads = [  # the arrays of the reverse cell belong to the one that was made inside
             (made.reverse if layer is reverse else layer, path, arrays)
             for layer, path, arrays in self.loads

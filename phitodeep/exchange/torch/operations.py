@@ -166,9 +166,7 @@ class Reader(Moving):
         source = next(iter(node.args)).meta["value"]
         example = source.flatten(0, 1)
         inner = Reader(self.torch, self.own, self.tracing, self.leaves)
-        inner.embeddings, inner.used = self.embeddings, dict(self.used)
-        for parameter in module.parameters():
-            inner.used.pop(parameter, None)
+        inner.embeddings, inner.used = self.embeddings, self.used
         inner.prefix = self.path(node) + "."
         inner.trace(module.layer, example)
         layers = inner.read(plain(example.ndim - 1), plain)

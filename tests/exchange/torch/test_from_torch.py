@@ -17,7 +17,7 @@ from torch import nn
 
 from phitodeep import Flatten, Permute
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
-from phitodeep.io import from_torch
+from phitodeep.io import from_torch, to_torch
 from phitodeep.layers import GRU, Chain, RandomCrop
 from phitodeep.layers.call import calling
 from tests.exchange.torch import networks as N
@@ -384,6 +384,21 @@ def test_dtypes(theirs: Any, ours: str) -> None:
     assert module[0].weight.dtype == theirs
     found = model.layers[0].W
     np.testing.assert_array_equal(found, module[0].weight.detach().to(torch.float64).numpy().T)
+
+
+def test_each_layer_of_a_module_is_frozen_alone() -> None:
+    module = nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name.endswith(("_l0", "_l1_reverse")))
+    model = from_torch(Calls(lambda s, x: s.r(x)[0], r=module), (6, 3))
+    for made in (model, from_torch(to_torch(model), (6, 3))):
+        cells = [cell for layer in made.layers for cell in (layer.layer, layer.reverse)]
+        assert [cell.trainable for cell in cells] == [True, False, False, True]
+    encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    encoder.self_attn.requires_grad_(False)
+    made = from_torch(encoder.eval(), (5, 4))
+    frozen = {type(part).__name__ for _, part in made.walk() if part.params and not part.trainable}
+    assert frozen == {"MultiHeadAttention"}
 
 
 def test_frozen_modules() -> None:
