@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 demo test coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test test-browser coverage check check-python check-js check-extras results bench mutants \
-	docs clean
+	docs serve clean
 
 $(BIN)/python:
 	@echo "Creating a virtual environment in $(VENV) and installing the requirements: a minute or so."
@@ -74,7 +74,7 @@ check-python: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(MAKE) docs
 	$(BIN)/python tools/check_wheel.py
 
 check-js: $(NODE)
@@ -97,8 +97,12 @@ bench: $(VENV)/.bench
 mutants: $(VENV)/.test
 	$(BIN)/python tools/mutants.py $(if $(CHANGED),--changed $(CHANGED))
 
+# The site, in the folder site/; `make serve` shows it and follows what you write.
 docs: $(VENV)/.dev
-	$(BIN)/mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+serve: $(VENV)/.dev
+	$(BIN)/mkdocs serve --livereload
 
 clean:
 	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants .coverage node_modules
