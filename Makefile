@@ -34,7 +34,7 @@ $(VENV)/.bench: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.test $(VENV)/.demo
 
 $(VENV)/.browser: pyproject.toml | $(BIN)/python
-	$(PIP) install --editable ".[test,browser]"
+	$(PIP) install --editable ".[test,browser,docs]"
 	@touch $@ $(VENV)/.test $(VENV)/.demo
 
 # What package-lock.json names, for the explorer's JavaScript. npm writes this file last.
