@@ -4,8 +4,8 @@
 
 The model has 3 layers, 4 heads, width 96 and context 64. `add_lora` freezes it and gives both
 products of each attention layer an update of low rank, which alone learns to write names. The
-updates are saved alone, in a small file; merged into the weights, they cost nothing. The losses are
-those of held-out text: the last tenth of the plays, and a tenth of the names.
+updates are saved alone, in a small file; merged into the weights, they cost nothing. The
+losses are on held-out text: the last tenth of the plays, and a tenth of the names.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def train(model: Sequential, tokens: np.ndarray, steps: int) -> None:
 
 
 def loss(model: Sequential, tokens: np.ndarray) -> float:
-    """Return the mean loss over a text, of which each character is predicted once."""
+    """Return the mean loss over a text; each of its characters is predicted once."""
     X, y = windows(tokens, CONTEXT)
     starts = np.arange(0, len(X), CONTEXT)
     return model.evaluate(X[starts], y[starts], batch_size=64)["loss"]

@@ -405,7 +405,7 @@ class Maker:
         return L.Parallel(*[L.Chain(*self.branch(shape, depth, width)) for width in widths])
 
     def time_distributed(self, shape: Shape, depth: int, keep: bool) -> Layer:
-        """Often with random numbers inside, of which each step of each sample has its own."""
+        """Often with random numbers inside; each step of each sample has its own."""
         chain = self.chain(shape[1:], depth, keep)
         inside = L.Chain(L.Dropout(0.5), chain) if self.pick(True, False) else chain
         return L.TimeDistributed(inside)

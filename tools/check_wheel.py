@@ -18,6 +18,7 @@ STORED = ("layers", "catalogue", "losses", "optimizers")
 WANTED |= {f"phitodeep/testing/stored/{name}.npz" for name in STORED}
 ASSETS = ROOT / "phitodeep" / "explorer" / "assets"
 WANTED |= {path.relative_to(ROOT).as_posix() for path in ASSETS.rglob("*") if path.is_file()}
+LARGEST = 3_300_000  # bytes; the data take 2.0 million, the stored numbers 0.5, the code 0.7
 TRY = """
 import numpy as np, phitodeep
 from phitodeep.data import load_mnist
@@ -50,8 +51,8 @@ def main() -> None:
         if stray := [n for n in names if not n.startswith("phitodeep")]:
             sys.exit(f"{wheel.name} contains unexpected files: {stray}")
         size = wheel.stat().st_size
-        if size > 3_000_000:
-            sys.exit(f"{wheel.name} has {size:,} bytes, at most 3,000,000 are allowed")
+        if size > LARGEST:
+            sys.exit(f"{wheel.name} has {size:,} bytes, at most {LARGEST:,} are allowed")
         home = Path(folder) / "venv"
         venv.create(home, with_pip=True)
         python = str(home / "bin" / "python")

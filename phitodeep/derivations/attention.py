@@ -150,7 +150,7 @@ def _frequencies(layer: Any) -> str:
     """The frequencies w_i in words."""
     if type(layer.rotary) is Rope:
         return f"{layer.rotary.base:g}^(-2i / d)"
-    return f"those of {layer.rotary!r}"
+    return f"as in {layer.rotary!r}"
 
 
 def _operand(layer: Any, name: str, QKV: str) -> tuple[list[Step], list[Step]]:

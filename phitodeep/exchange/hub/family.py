@@ -32,7 +32,7 @@ class Source(NamedTuple):
 class Plan(NamedTuple):
     """A model as a config describes it, before anything is created.
 
-    blocks     the number of blocks, each of which has several arrays
+    blocks     the number of blocks; a block has several arrays
     steps      the number of steps of the model's input
     prefix     how the names of the arrays begin, except in checkpoints without a head
     ignored    a pattern of arrays that are not parameters

@@ -126,7 +126,7 @@ def only(number: float, views: list[View], value: float) -> View | None:
 
 
 def other(views: list[View], x: View) -> View | None:
-    """Return the other one of two views, one of which is x."""
+    """Return the view that is not x, if x is one of the two."""
     if len(views) != 2:
         return None
     first, second = views
