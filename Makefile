@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # With another busy process, two BLAS threads wait for each other: one is fast everywhere.
-demo test coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
+demo test check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test test-browser coverage check check-python check-js check-extras results bench mutants \
 	docs serve clean
