@@ -81,6 +81,8 @@ check-js: $(NODE)
 
 # What other programs read, against their schemas. `make check-js` looks into the workflows closer.
 SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
+RENDER := from rattler_build import Stage0Recipe, VariantConfig as V; \
+	Stage0Recipe.from_file('conda/recipe.yaml').render(V())
 check-schemas: $(VENV)/.dev
 	$(SCHEMA).github-workflows .github/workflows/*.yml
 	$(SCHEMA).github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
@@ -88,6 +90,7 @@ check-schemas: $(VENV)/.dev
 	$(SCHEMA).dependabot .github/dependabot.yml
 	$(SCHEMA).readthedocs .readthedocs.yml
 	$(SCHEMA).citation-file-format CITATION.cff
+	$(BIN)/python -c "$(RENDER)"
 
 # What is published, in the folder dist/: built once, checked, and shown as PyPI would show it.
 dist: $(VENV)/.dev

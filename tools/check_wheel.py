@@ -1,9 +1,9 @@
 """Build the sdist and the wheel in dist/, and check both.
 
 The sdist must hold every file of the checkout that git does not ignore, except those of LEFT_OUT,
-and build the same wheel as the checkout, byte for byte. The wheel must hold the package and its licences, and nothing else.
-Installed in a new virtual environment with only its own dependencies, it must be able to train,
-and `phitodeep verify` must find nothing wrong.
+and build the same wheel as the checkout, byte for byte. The wheel must hold the package and its
+licences, and nothing else. Installed in a new virtual environment with only its own dependencies,
+it must be able to train, and `phitodeep verify` must find nothing wrong.
 """
 
 import subprocess
@@ -41,7 +41,16 @@ def run(*command: str, cwd: Path | None = None) -> str:
 
 def built(folder: Path, *options: str) -> Path:
     """Build with the installed hatchling, and return the wheel."""
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), *options, str(ROOT))
+    run(
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        *options,
+        str(ROOT),
+    )
     return next(folder.glob("*.whl"))
 
 
@@ -63,7 +72,9 @@ def same(name: str, found: Iterable[str], wanted: Iterable[str]) -> None:
     """Exit with an error unless an archive has the wanted files."""
     found, wanted = set(found), set(wanted)
     if found != wanted:
-        sys.exit(f"{name} lacks {sorted(wanted - found)} and should not have {sorted(found - wanted)}")
+        sys.exit(
+            f"{name} lacks {sorted(wanted - found)} and should not have {sorted(found - wanted)}"
+        )
 
 
 def check_files(sdist: Path, wheel: Path) -> None:
