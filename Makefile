@@ -8,8 +8,8 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # With another busy process, two BLAS threads wait for each other: one is fast everywhere.
 demo test check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-browser coverage check check-python check-js check-extras results bench mutants \
-	docs serve clean
+.PHONY: demo test test-browser coverage check check-python check-js check-schemas check-extras dist \
+	results bench mutants docs serve clean
 
 $(BIN)/python:
 	@echo "Creating a virtual environment in $(VENV) and installing the requirements: a minute or so."
@@ -74,11 +74,28 @@ check-python: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(MAKE) docs
-	$(BIN)/python tools/check_wheel.py
+	$(MAKE) docs check-schemas dist
 
 check-js: $(NODE)
 	npm run --silent lint
+
+# What other programs read, against their schemas. `make check-js` looks into the workflows closer.
+SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
+RENDER := from rattler_build import Stage0Recipe, VariantConfig as V; \
+	Stage0Recipe.from_file('conda/recipe.yaml').render(V())
+check-schemas: $(VENV)/.dev
+	$(SCHEMA).github-workflows .github/workflows/*.yml
+	$(SCHEMA).github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(SCHEMA).github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA).dependabot .github/dependabot.yml
+	$(SCHEMA).readthedocs .readthedocs.yml
+	$(SCHEMA).citation-file-format CITATION.cff
+	$(BIN)/python -c "$(RENDER)"
+
+# What is published, in the folder dist/: built once, checked, and shown as PyPI would show it.
+dist: $(VENV)/.dev
+	$(BIN)/python tools/check_wheel.py
+	$(BIN)/twine check --strict dist/*
 
 # Each extra alone, in a clean environment: ONLY picks some, such as ONLY="plot fast".
 check-extras: | $(BIN)/python
@@ -93,9 +110,10 @@ results: $(VENV)/.test
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/bench.py $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
 
-# Breaks what is not known to be noticed: CHANGED names a revision, for functions that differ from it.
+# Breaks what is not known to be noticed: CHANGED names a revision, for functions that differ from
+# it, and FRESH=1 breaks everything again.
 mutants: $(VENV)/.test
-	$(BIN)/python tools/mutants.py $(if $(CHANGED),--changed $(CHANGED))
+	$(BIN)/python tools/mutants.py $(if $(CHANGED),--changed $(CHANGED)) $(if $(FRESH),--fresh)
 
 # The site, in the folder site/; `make serve` shows it and follows what you write.
 docs: $(VENV)/.dev

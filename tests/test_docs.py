@@ -29,7 +29,7 @@ CHANGING = re.compile(r"samples/s")  # lines with times: their form is in the ex
 
 
 def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
+    return page.relative_to(ROOT).as_posix()
 
 
 def needs(page: str) -> list[str]:
@@ -80,7 +80,7 @@ def test_links_between_pages_lead_somewhere(page):
 def test_every_page_is_in_the_navigation():
     config = re.sub(r"!!python\S+", "", (ROOT / "mkdocs.yml").read_text())
     listed = set(re.findall(r"[\w/.-]+\.md", yaml.safe_dump(yaml.safe_load(config)["nav"])))
-    pages = {str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("[!_]*.md")}
+    pages = {p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("[!_]*.md")}
     assert listed == pages
 
 

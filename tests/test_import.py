@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import re
 import subprocess
 import sys
-import tomllib
 import warnings
 from pathlib import Path
 
@@ -159,14 +157,6 @@ def test_aliases_are_the_same_objects() -> None:
     with pytest.warns(DeprecationWarning, match="write ReLU"):
         assert activation.ReLu is activation.ReLU
     assert issubclass(activation.Swish, activation.SiLU)
-
-
-def test_the_version_is_the_same_everywhere() -> None:
-    root = Path(__file__).parent.parent
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    newest = re.search(r"^## (\d\S*)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert newest is not None
-    assert phitodeep.__version__ == project["version"] == newest[1]
 
 
 @pytest.mark.parametrize("name", ["layers", "training", "fusion"])
