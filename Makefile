@@ -79,7 +79,7 @@ check-python: $(VENV)/.dev
 check-js: $(NODE)
 	npm run --silent lint
 
-# What other programs read, against their schemas. `make check-js` looks into the workflows closer.
+# Files that other programs read, against their schemas. `make check-js` lints the workflows too.
 SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
 RENDER := from rattler_build import Stage0Recipe, VariantConfig as V; \
 	Stage0Recipe.from_file('conda/recipe.yaml').render(V())
@@ -92,7 +92,7 @@ check-schemas: $(VENV)/.dev
 	$(SCHEMA).citation-file-format CITATION.cff
 	$(BIN)/python -c "$(RENDER)"
 
-# What is published, in the folder dist/: built once, checked, and shown as PyPI would show it.
+# What is published, in the folder dist/: built once, checked, and rendered as PyPI does.
 dist: $(VENV)/.dev
 	$(BIN)/python tools/check_wheel.py
 	$(BIN)/twine check --strict dist/*

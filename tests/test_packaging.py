@@ -55,7 +55,7 @@ def test_the_readme_links_to_nothing_that_a_package_page_does_not_have() -> None
 def test_the_readme_defines_each_link_and_uses_it() -> None:
     text = re.sub(r"^\[.*\]: .*$", "", PROSE, flags=re.MULTILINE)
     used = {name.lower() for name in re.findall(r"\[([^][]+)\](?!\()", text)}
-    used -= {name.lower() for name in re.findall(r"!\[([^][]+)\]\[", text)}  # told to the blind
+    used -= {name.lower() for name in re.findall(r"!\[([^][]+)\]\[", text)}  # alternative text
     assert used == {name.lower() for name in LINKS}
 
 
@@ -117,7 +117,7 @@ def test_the_recipe_says_what_the_project_says() -> None:
     assert recipe["about"]["repository"] == SOURCE
 
 
-# --- workflows: actionlint knows their form, and these are our own rules ------------------------
+# --- workflows: actionlint checks their form, and these are our own rules ------------------------
 
 
 def test_there_are_workflows() -> None:
@@ -130,7 +130,7 @@ def steps(workflow: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_may_little_and_ends(path: Path) -> None:
+def test_a_workflow_has_few_permissions_and_ends(path: Path) -> None:
     workflow = yaml.safe_load(path.read_text("utf-8"))
     assert workflow["permissions"] == {"contents": "read"}
     assert workflow["concurrency"]["group"]
@@ -145,7 +145,7 @@ def test_a_workflow_may_little_and_ends(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_makes_what_the_makefile_makes(path: Path) -> None:
+def test_a_workflow_runs_targets_of_the_makefile(path: Path) -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     for target in re.findall(r"run: make (\S+)", path.read_text("utf-8")):
         assert target in targets

@@ -1,9 +1,9 @@
 """Build the sdist and the wheel in dist/, and check both.
 
-The sdist must hold every file of the checkout that git does not ignore, but .ci, and build the
-same wheel as the checkout, byte for byte. The wheel must hold the package and its
-licences, and nothing else. Installed in a new virtual environment with only its own dependencies,
-it must be able to train, and `phitodeep verify` must find nothing wrong.
+The sdist must hold every file of the checkout that git does not ignore, except .ci, and build the
+same wheel as the checkout, byte for byte. The wheel must hold the package and its licences, and
+nothing else. Installed in a new virtual environment with only its own dependencies, it must be
+able to train, and `phitodeep verify` must find nothing wrong.
 """
 
 import subprocess
@@ -12,7 +12,6 @@ import tarfile
 import tempfile
 import venv
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -40,16 +39,8 @@ def run(*command: str, cwd: Path | None = None) -> str:
 
 def built(folder: Path, *options: str) -> Path:
     """Build with the installed hatchling, and return the wheel."""
-    run(
-        sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        "--outdir",
-        str(folder),
-        *options,
-        str(ROOT),
-    )
+    command = (sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder))
+    run(*command, *options, str(ROOT))
     return next(folder.glob("*.whl"))
 
 
@@ -67,13 +58,11 @@ def members(sdist: Path) -> set[str]:
     return names - {"PKG-INFO"}
 
 
-def same(name: str, found: Iterable[str], wanted: Iterable[str]) -> None:
+def same(name: str, found: set[str], wanted: set[str]) -> None:
     """Exit with an error unless an archive has the wanted files."""
-    found, wanted = set(found), set(wanted)
     if found != wanted:
-        sys.exit(
-            f"{name} lacks {sorted(wanted - found)} and should not have {sorted(found - wanted)}"
-        )
+        lacks, strange = sorted(wanted - found), sorted(found - wanted)
+        sys.exit(f"{name} lacks {lacks}, and has {strange}, which it should not have")
 
 
 def check_files(sdist: Path, wheel: Path) -> None:
@@ -85,7 +74,7 @@ def check_files(sdist: Path, wheel: Path) -> None:
     info = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
     metadata = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt")}
     metadata |= {f"{info}/licenses/{name}" for name in LICENCES}
-    same(wheel.name, zipfile.ZipFile(wheel).namelist(), package | metadata)
+    same(wheel.name, set(zipfile.ZipFile(wheel).namelist()), package | metadata)
     if (size := wheel.stat().st_size) > LARGEST:
         sys.exit(f"{wheel.name} has {size:,} bytes, at most {LARGEST:,} are allowed")
 
@@ -103,7 +92,7 @@ def main() -> None:
     dist = ROOT / "dist"
     for old in dist.glob("phitodeep-*"):
         old.unlink()
-    wheel = built(dist)  # from the sdist, as the last line of `python -m build` does
+    wheel = built(dist)  # the sdist, and from it the wheel
     sdist = next(dist.glob("*.tar.gz"))
     check_files(sdist, wheel)
     with tempfile.TemporaryDirectory() as name:
