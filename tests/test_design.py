@@ -1,4 +1,4 @@
-"""docs/design.md agrees with the code: tree, import paths, names. So do README and the page on 0.2.3."""
+"""docs/design.md, README and the page on 0.2.3 agree with the code: tree, import paths, names."""
 
 from __future__ import annotations
 

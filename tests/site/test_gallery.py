@@ -9,10 +9,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from phitodeep.testing import GradientReport
 from tools.bugs.bug import Case
 from tools.site import gallery
-
-from phitodeep.testing import GradientReport
 
 CASES = [case for group in gallery.cases().values() for case in group]
 HINTS = {  # what the checker recognises, next to the place and the size of the error

@@ -114,9 +114,10 @@ BUGS = {
         check="Tanh(), rng.standard_normal((5, 3))",
         wrong="return 1 - np.tanh(dY) ** 2",
         right='return dY * (1 - self.saved("Y") ** 2)',
-        why="What arrives is small, so the layer passes back almost exactly 1 everywhere. The "
-        "layers before it are pushed in one direction that has nothing to do with the loss, while "
-        "the last layer, which has the right gradient, learns from whatever features are left.",
+        why="Here it does not: 0.69 is the loss of guessing. What arrives is small, so the layer "
+        "passes back almost exactly 1 everywhere, and the layers before it drift in one direction "
+        "that has nothing to do with the loss. The last layer has the right gradient. With a "
+        "smaller step, it learns from the features that the drift leaves.",
         task=moons,
     ),
     "relu": Bug(
@@ -134,8 +135,9 @@ BUGS = {
         check="ReLU(), rng.standard_normal((5, 3))",
         wrong="return np.where(X > 0, np.ones_like(dY), 0)",
         right="return np.where(X > 0, dY, 0)",
-        why="The slope has the right zeros and the right size, and a test of the slope alone "
-        "passes. Only the last layer learns.",
+        why="Here it does not: 0.69 is the loss of guessing. Every active unit is pushed down "
+        "until it is dead. The mistake survives because a test of the slope alone passes: it has "
+        "the right zeros and the right ones.",
         task=moons,
     ),
     "leaky-relu": Bug(

@@ -4,8 +4,8 @@ import numpy as np
 
 from phitodeep.data import make_moons
 from phitodeep.layers import Dense as RightDense
-from phitodeep.layers import Layer, Param, ReLU
 from phitodeep.layers import Dropout as RightDropout
+from phitodeep.layers import Layer, Param, ReLU
 from tools.bugs.bug import Bug, Source, Task
 
 
@@ -67,7 +67,7 @@ def net(kind: type[Layer]) -> list[Layer]:
     return [kind(16), ReLU(), kind(2)]
 
 
-def moons():  # noqa: ANN201
+def moons():
     return make_moons(200, seed=0)
 
 
@@ -191,9 +191,8 @@ BUGS = {
         right="""            dH += use
         ds += (dH * X).sum(axis=0)
         return dH * self.s""",
-        why="All parts are there and have the right signs, only with wrong weights.",
-        task=Task(
-            moons, lambda kind: [RightDense(16), kind(), RightDense(2)], rate=0.02
-        ),
+        why="All parts are there and have the right signs, only with wrong weights. In this run, "
+        "the wrong gradient even ends slightly lower.",
+        task=Task(moons, lambda kind: [RightDense(16), kind(), RightDense(2)], rate=0.02),
     ),
 }

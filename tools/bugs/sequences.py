@@ -1,4 +1,5 @@
 """Windows, norms, tokens, gates, and a loss."""
+# ruff: noqa: RET503  (one of the bugs is a return that stands too far to the right)
 
 from functools import cache
 
@@ -119,18 +120,18 @@ class Huber(Loss):
 
 
 @cache
-def digits():  # noqa: ANN201
+def digits():
     X, y, _, _ = load_mnist()
     return X[:400, ::2, ::2], y[:400]
 
 
-def words():  # noqa: ANN201
+def words():
     """Ten tokens of 12; the label says whether small ones are more frequent."""
     X = np.random.default_rng(0).integers(0, 12, (200, 9))
     return X, (X < 6).sum(axis=1) // 5
 
 
-def points():  # noqa: ANN201
+def points():
     X, _ = make_moons(200, seed=0)
     return X, 3 * np.sin(2 * X.sum(axis=1, keepdims=True))
 
@@ -257,7 +258,8 @@ BUGS = {
         wrong="dA[:, t] = df * F[:, t]",
         right="dA[:, t] = df * F[:, t] * (1 - F[:, t])",
         why="f and f (1 - f) are both positive, so the gate learns in the right direction, but "
-        "too fast where it is nearly open.",
+        "too fast where it is nearly open. In this run it is even ahead: a loss that falls does "
+        "not prove a gradient.",
         task=Task(
             lambda: (digits()[0], digits()[1]),
             lambda kind: [Dense(16), kind(), Dense(10)],
@@ -283,7 +285,7 @@ BUGS = {
         right="np.where(e > 1, e - 1 / 2, e**2 / 2)",
         why="Training uses only the gradient, so both models are the same. What is wrong is every "
         "decision that is based on the loss, such as early stopping. The "
-        "table shows what each loss reports of the same model.",
+        "table shows what each loss reports of the same model; the wrong one can be negative.",
         task=Task(
             points,
             lambda kind: [Dense(16), ReLU(), Dense(1)],

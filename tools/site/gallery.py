@@ -61,7 +61,7 @@ Read the backward pass before you open the verdict.
 
     After that, every gradient is right: the worst relative error is {worst}.
 
-## Why it trains anyway
+## How it trains
 
 {why}
 
@@ -76,9 +76,7 @@ Read the backward pass before you open the verdict.
 @cache
 def cases() -> dict[str, tuple[Case, ...]]:
     """All cases by the title of their group."""
-    return {
-        title: tuple(Case(name, bug) for name, bug in bugs.items()) for title, bugs in GROUPS
-    }
+    return {title: tuple(Case(name, bug) for name, bug in bugs.items()) for title, bugs in GROUPS}
 
 
 def sections() -> list[Section]:
