@@ -16,28 +16,24 @@ GROUPS = (
 INTRODUCTION = """# A gallery of bugs
 
 Backward passes that are written by hand go wrong, and a wrong one often trains. The mistakes on
-these pages were made by real libraries and teaching repositories, two of them well known, and
-three by phitodeep itself. Each page links to where it happened, repeats the mistake in a small
-layer of ours, and leaves the rest to you: read the code, look for the mistake, then let the checker
-find it.
+these pages were made by real libraries and teaching repositories, and three of them by phitodeep
+itself. Each page repeats the mistake in a small layer of ours and leaves the rest to you: read the
+code, look for the mistake, then let the checker find it. Below that, the page says what happened,
+and links to where.
 
 ```py
 from phitodeep.testing import check_gradients
 ```
 
 Each page was made by the build: it ran the checker, applied the repair, ran the checker again, and
-trained a small net with both gradients. The losses below are those of the training data, before
-the training, after it with the wrong gradient, and after it with the right one.
+trained a small net with both gradients. The numbers below are the losses of the training data after
+a training with the wrong and with the right gradient.
 
 """
-HEAD = "| bug | before | wrong | right |\n|---|---:|---:|---:|\n"
+HEAD = "| bug | wrong | right |\n|---|---:|---:|\n"
 PAGE = """# {title}
 
-{story}
-
-{sources}
-
-## Find it
+Something is wrong in this class. Look for it before you open the verdict.
 
 ```py
 {code}
@@ -46,8 +42,6 @@ PAGE = """# {title}
 ```py
 {call}
 ```
-
-Read the backward pass before you open the verdict.
 
 ??? question "What the checker says"
     ```text
@@ -60,6 +54,12 @@ Read the backward pass before you open the verdict.
     ```
 
     After that, every gradient is right: the worst relative error is {worst}.
+
+## What happened
+
+{story}
+
+{sources}
 
 ## How it trains
 
@@ -97,7 +97,7 @@ def index() -> Page:
     for title, group in cases().items():
         text += f"## {title}\n\n{HEAD}"
         for case in group:
-            numbers = " | ".join(f"{loss:.3f}" for loss in losses(case))
+            numbers = " | ".join(f"{loss:.3f}" for loss in losses(case)[1:])
             text += f"| [{case.bug.title}]({case.name}.md) | {numbers} |\n"
         text += "\n"
     return Page("bugs/index.md", text)
