@@ -36,7 +36,9 @@ def relu_slope(X: Array) -> Array:
 
 def leaky_relu(X: Array, alpha: float = 0.01, out: Array | None = None) -> Array:
     """x for x > 0, else alpha x, elementwise."""
-    return np.multiply(X, leaky_relu_slope(X, alpha), out=_out(X, out))
+    Y = leaky_relu_slope(X, alpha, out)
+    Y *= X
+    return Y
 
 
 def leaky_relu_slope(X: Array, alpha: float = 0.01, out: Array | None = None) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from phitodeep.testing import GradientReport
+from phitodeep.testing import GradientError, GradientReport
 from tools.bugs.bug import Case
 from tools.site import gallery
 
@@ -46,6 +47,14 @@ def test_the_page_shows_what_the_checker_says(case: Case) -> None:
         assert line in text
     assert case.code.rstrip() in text
     assert all(f"]({source.url})" in text for source in case.bug.sources)
+
+
+@each
+def test_the_code_of_the_page_runs_as_it_stands(case: Case) -> None:
+    blocks = re.findall(r"^```py\n(.*?)^```", str(gallery.page(case).content), re.M | re.S)
+    with pytest.raises(GradientError) as error:
+        exec("\n".join(blocks), {})
+    assert str(error.value) == case.verdict(case.bug.kind)
 
 
 @each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 from collections.abc import Callable
@@ -71,6 +72,22 @@ class Case:
     def code(self) -> str:
         """The class as it is written in its file."""
         return inspect.getsource(self.bug.kind)
+
+    @cached_property
+    def imports(self) -> str:
+        """The imports that the class and the check need."""
+        used = {
+            n.id
+            for n in ast.walk(ast.parse(f"{self.code}\n{self.call}"))
+            if isinstance(n, ast.Name)
+        }
+        module = ast.parse(inspect.getsource(sys.modules[self.bug.kind.__module__]))
+        lines = ["import numpy as np"]
+        for node in module.body:
+            if isinstance(node, ast.ImportFrom):
+                node.names = [name for name in node.names if (name.asname or name.name) in used]
+                lines += [ast.unparse(node)] * bool(node.names)
+        return "\n".join([*lines, "from phitodeep.testing import check_gradients"])
 
     @cached_property
     def repaired_code(self) -> str:

@@ -21,10 +21,6 @@ itself. Each page repeats the mistake in a small layer of ours and leaves the re
 code, look for the mistake, then let the checker find it. Below that, the page says what happened,
 and links to where.
 
-```py
-from phitodeep.testing import check_gradients
-```
-
 Each page was made by the build: it ran the checker, applied the repair, ran the checker again, and
 trained a small net with both gradients. The numbers below are the losses of the training data after
 a training with the wrong and with the right gradient.
@@ -36,6 +32,9 @@ PAGE = """# {title}
 Something is wrong in this class. Look for it before you open the verdict.
 
 ```py
+{imports}
+
+
 {code}
 ```
 
@@ -111,6 +110,7 @@ def page(case: Case) -> Page:
         title=bug.title,
         story=bug.story,
         sources=sources(case),
+        imports=case.imports,
         code=case.code.rstrip(),
         call=f"rng = np.random.default_rng(0)\n{case.call}",
         verdict=indented(case.verdict(bug.kind)),
