@@ -17,6 +17,10 @@ from phitodeep.checks import check_number
 from phitodeep.derivations import activation as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sum_rows
+from phitodeep.kernels.activation import gelu as gelu
+from phitodeep.kernels.activation import gelu_back as gelu_back
+from phitodeep.kernels.activation import gelu_tanh as gelu_tanh
+from phitodeep.kernels.activation import gelu_tanh_back as gelu_tanh_back
 from phitodeep.kernels.activation import relu as relu
 from phitodeep.kernels.activation import relu_back as relu_back
 from phitodeep.layers.base import Layer, Param

@@ -1,5 +1,4 @@
 """Windows, norms, tokens, gates, and a loss."""
-# ruff: noqa: RET503  (one of the bugs is a return that stands too far to the right)
 
 from functools import cache
 
