@@ -1,4 +1,4 @@
-"""docs/design.md agrees with the code: tree, import paths, names. So does moving.md."""
+"""docs/design.md agrees with the code: tree, import paths, names. So does the page on 0.2.3."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Unnamed(loss.Loss):
         super().__init__("unnamed")
 
 
-OLD = {  # what docs/moving.md says of names and classes of 0.2.3
+OLD = {  # what docs/coming-from/phitodeep-0.2.3.md says of names and classes of 0.2.3
     "optimizer_type": (lambda: OWNERS["Sequential"].optimizer_type, AttributeError),
     "loss_class": (lambda: OWNERS["Sequential"].loss_class, AttributeError),
     "alpha_value": (lambda: OWNERS["SequentialBuilder"].alpha_value, AttributeError),

@@ -15,10 +15,13 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.site import layer_pages  # mkdocs imports this file by its path
+from tools.site import gallery, layer_pages
 from tools.site.pages import Page, Section
 
-GENERATORS = {"layers/": layer_pages.sections}  # by folder; each returns a list of sections
+GENERATORS = {  # by folder; each returns a list of sections
+    "bugs/": gallery.sections,
+    "layers/": layer_pages.sections,
+}
 ASSETS = ()  # functions that return a list of pages which are not in the navigation
 
 
