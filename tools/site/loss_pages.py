@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
+import re
 from html import escape
 from typing import Any
 
@@ -24,6 +24,7 @@ FORWARD = ("each", "parts", "_unit", "_split", "log_probabilities", "value")
 BACKWARD = ("slope", "_log_gradient", "gradient", "value_and_gradient")
 SHARED = (Loss, Elementwise, Rowwise)
 POINTS = 161
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
 def sections() -> list[Section]:
@@ -33,7 +34,7 @@ def sections() -> list[Section]:
 def page(facts: Facts) -> Page:
     cls = type(facts.loss)
     blocks = [
-        f"# {cls.__name__}",
+        parts.WIDE + f"# {cls.__name__}",
         f"**{facts.question}** {facts.answer}",
         picture(facts),
         "## Where it is used",
@@ -92,7 +93,7 @@ def picture(facts: Facts) -> str:
     title = f"The loss {name} and its slope, by the {facts.curve.axis}"
     return (
         f'<figure class="pd-live pd-loss" data-axis="{escape(facts.curve.axis)}">'
-        f"{parts.svg(520, 400, title, *drawn)}"
+        f"{parts.svg(400, 400, title, *drawn)}"
         f"{parts.data(values)}<figcaption></figcaption></figure>"
     )
 
@@ -103,7 +104,7 @@ def panel(values: dict[str, Any], name: str, top: float) -> parts.Panel:
     low, high = min(0.0, every.min()), max(0.0, every.max())
     space = 0.08 * (high - low)
     span = values["x"][0], values["x"][-1]
-    return parts.Panel((46, top, 462, 176), span, (low - space, high + space))
+    return parts.Panel((46, top, 346, 176), span, (low - space, high + space))
 
 
 # --- the sections ------------------------------------------------------------------------------
@@ -143,7 +144,8 @@ def derivation(facts: Facts) -> str:
     blocks = [
         "The formulas are the loss's own `steps()`, run on three samples. The numbers in the "
         "second column are what they computed in the build; w holds the samples' weights, and "
-        "share is 1 / total.",
+        "share is 1 / total. `loss_func` checks its arguments and calls `value`; `loss_gradient` "
+        "calls `gradient`, or `value_and_gradient`.",
         f"```python\nP = {facts.P}\nT = {facts.T}\n```",
     ]
     for title, steps, names in (
@@ -227,7 +229,8 @@ def literature(cls: type) -> str:
     if not found:
         return ""
     cited = " ".join(rest.partition(": ")[2].split("\n\n")[0].split())
-    return textwrap.indent(f"- Literature: {cited}", "")
+    linked = ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", cited)
+    return f"- Literature: {linked}"
 
 
 def index() -> str:

@@ -17,8 +17,7 @@ from tools.site.optimizer_facts import FACTS, Facts, Line, Rule
 from tools.site.pages import Page, Section
 from tools.site.valleys import VALLEYS, Valley, best, paths
 
-WIDTH, HEIGHT = 520.0, 300.0
-COLOURS = len(FACTS)
+WIDTH, HEIGHT = 400.0, 270.0
 
 
 def sections() -> list[Section]:
@@ -28,11 +27,12 @@ def sections() -> list[Section]:
 def page(facts: Facts) -> Page:
     name = facts.cls.__name__
     blocks = [
-        f"# {name}",
+        parts.WIDE + f"# {name}",
         f"**{facts.question}** {facts.answer}",
         *(picture(i, name) for i in range(len(VALLEYS))),
         "The build ran every path with the library's own optimizer. The faint paths are those of "
-        "the other optimizers, each at the rate of its own that ends lowest.",
+        "the other optimizers, each at the rate that serves it best on this "
+        "valley.",
         "## The rule and its code",
         rules(facts),
         "## Memory",
@@ -269,7 +269,7 @@ def index() -> str:
         "# Optimizers",
         "An optimizer reads the gradients that the backward pass left in the layers, and moves the "
         "parameters. The picture shows every optimizer on the same narrow valley, f = "
-        f"{VALLEYS[0].formula}, each at the rate of several that ends lowest. A page for each of "
+        f"{VALLEYS[0].formula}, each at the rate of several that serves it best. A page for each of "
         "them shows its rule, its code, and how its path depends on the learning rate.",
         f'<figure class="pd-live pd-all">{drawn}</figure>',
         f'<div class="pd-cards pd-all">{"".join(legend)}</div>',

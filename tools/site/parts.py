@@ -10,7 +10,6 @@ import inspect
 import io
 import json
 import math
-import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
@@ -22,9 +21,13 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from phitodeep.checks import snake_case
+from phitodeep.optimization.optimizers import OPTIMIZERS
 from phitodeep.steps.mathml import MATHML
 from phitodeep.steps.step import Step
 from tools.site.pages import ROOT
+
+WIDE = "---\nhide: [toc]\n---\n\n"  # a page without a table of contents, so that code fits
 
 
 def code(*objects: Any) -> str:
@@ -168,8 +171,10 @@ def svg(width: float, height: float, title: str, *parts: str) -> str:
 
 
 def link_of(name: str) -> str:
-    """The address of the page of a class: CategoricalCrossEntropy is categorical-cross-entropy."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+    """The address of a class's page: CategoricalCrossEntropy's is categorical-cross-entropy."""
+    if name.lower() in OPTIMIZERS:
+        return name.lower()
+    return snake_case(name).replace("_", "-")
 
 
 def defaults(cls: Callable[..., Any]) -> list[tuple[str, str]]:
