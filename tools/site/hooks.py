@@ -15,7 +15,7 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.site import layer_pages, loss_pages, optimizer_pages  # noqa: E402  (mkdocs imports this file by its path)
+from tools.site import charts, layer_pages, loss_pages, optimizer_pages  # noqa: E402  (mkdocs imports this file by its path)
 from tools.site.pages import Page, Section  # noqa: E402
 
 GENERATORS = {  # by folder; each returns a list of sections
@@ -50,6 +50,11 @@ def expanded(entry: Any) -> Any:
         paths = [page.path for page in pages]
         found += [{title: paths}] if title else paths
     return found
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Draw the charts that a page asks for."""
+    return charts.drawn(markdown)
 
 
 def on_files(files: Any, *, config: Any) -> Any:

@@ -93,7 +93,7 @@ def picture(facts: Facts) -> str:
     title = f"The loss {name} and its slope, by the {facts.curve.axis}"
     return (
         f'<figure class="pd-live pd-loss" data-axis="{escape(facts.curve.axis)}">'
-        f"{parts.svg(400, 400, title, *drawn)}"
+        f"{parts.svg(400, 418, title, *drawn)}"
         f"{parts.data(values)}<figcaption></figcaption></figure>"
     )
 

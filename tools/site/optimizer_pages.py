@@ -29,7 +29,7 @@ def page(facts: Facts) -> Page:
     blocks = [
         parts.WIDE + f"# {name}",
         f"**{facts.question}** {facts.answer}",
-        *(picture(i, name) for i in range(len(VALLEYS))),
+        f'<div class="pd-two">{"".join(picture(i, name) for i in range(len(VALLEYS)))}</div>',
         "The build ran every path with the library's own optimizer. The faint paths are those of "
         "the other optimizers, each at the rate that serves it best on this "
         "valley.",

@@ -82,7 +82,7 @@ def ran(text: str) -> str:
 
 def pair(left: str, right: str) -> str:
     """Two parts next to each other, or below each other on a narrow screen."""
-    return f'<div class="pd-pair"><div>{left}</div><div>{right}</div></div>'
+    return f'<div class="pd-pair"><div tabindex="0">{left}</div><div>{right}</div></div>'
 
 
 def data(values: Any) -> str:
