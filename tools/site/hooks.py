@@ -15,7 +15,7 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.site import charts, layer_pages, loss_pages, optimizer_pages  # noqa: E402  (mkdocs imports this file by its path)
+from tools.site import api, charts, layer_pages, loss_pages, optimizer_pages  # noqa: E402  (mkdocs imports this file by its path)
 from tools.site.pages import Page, Section  # noqa: E402
 
 GENERATORS = {  # by folder; each returns a list of sections
@@ -55,6 +55,13 @@ def expanded(entry: Any) -> Any:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Draw the charts that a page asks for."""
     return charts.drawn(markdown)
+
+
+def on_page_content(html: str, *, page: Any, **_: Any) -> str:
+    """Link the API's entries to the pages of their classes."""
+    if not page.file.src_uri.startswith("api/"):
+        return html
+    return api.linked(html, {each.path for each in made()})
 
 
 def on_files(files: Any, *, config: Any) -> Any:
