@@ -33,7 +33,7 @@ def test_the_slope_of_the_picture_is_the_derivative_of_its_curve(facts: Facts) -
     for target in values["targets"]:
         L, slope = np.array(target["L"]), np.array(target["slope"])
         assert np.isfinite(L).all()
-        if target["label"] == "class 1" and facts.loss.wants in ("probabilities",) or (
+        if (target["label"] == "class 1" and facts.loss.wants in ("probabilities",)) or (
             target["label"] == "class 1" and facts.loss.wants == "log-probabilities"
         ):
             assert not slope.any()  # the picture moves another class's prediction

@@ -25,7 +25,9 @@ def test_each_public_optimizer_has_one_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "rule"), RUN, ids=lambda x: getattr(x, "title", "") or getattr(x, "cls", type).__name__
+    ("facts", "rule"),
+    RUN,
+    ids=lambda x: getattr(x, "title", "") or getattr(x, "cls", type).__name__,
 )
 def test_a_rule_takes_the_steps_of_its_optimizer(facts: Facts, rule: Rule) -> None:
     rng = np.random.default_rng(5)

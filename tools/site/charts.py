@@ -59,7 +59,8 @@ def bars(title: str, rows: Iterable[tuple[str, float, str]], goal: float | None 
             f'<text x="0" y="{top + 12}"{weight}>{escape(label)}</text>'
             f'<rect class="pd-bar{kind}" x="0" y="{top + 16}" width="{max(1, value * scale):.1f}" '
             f'height="{ROW - 10}" rx="2"/>'
-            f'<text x="{max(value, goal or 0) * scale + 5:.1f}" y="{top + 27}">{escape(text)}</text>'
+            f'<text x="{max(value, goal or 0) * scale + 5:.1f}" y="{top + 27}">'
+            f"{escape(text)}</text>"
         )
     if goal is not None:
         x = goal * scale

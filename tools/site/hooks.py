@@ -15,8 +15,8 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.site import api, charts, layer_pages, loss_pages, optimizer_pages  # noqa: E402  (mkdocs imports this file by its path)
-from tools.site.pages import Page, Section  # noqa: E402
+from tools.site import api, charts, layer_pages, loss_pages, optimizer_pages
+from tools.site.pages import Page, Section
 
 GENERATORS = {  # by folder; each returns a list of sections
     "layers/": layer_pages.sections,

@@ -120,8 +120,8 @@ FACTS = (
     Facts(
         losses.LogCosh(),
         "What is a Huber loss without a corner?",
-        "Like e\u00b2 / 2 near the target and like |e| far from it, with a slope, tanh(e), that has no "
-        "kink anywhere.",
+        "Like e\u00b2 / 2 near the target and like |e| far from it, with a slope, tanh(e), that "
+        "has no kink anywhere.",
         NUMBERS,
         Curve("prediction p", (-4, 4), ERRORS),
         NUMBERS_P,
@@ -282,8 +282,8 @@ FACTS = (
     Facts(
         losses.NegativeLogLikelihood(),
         "What is left of the cross-entropy if the model returns logarithms?",
-        "A straight line: the loss is minus the log-probability of the true class, and its slope is "
-        "-1 everywhere. All the curvature is in the LogSoftmax before it.",
+        "A straight line: the loss is minus the log-probability of the true class, and its slope "
+        "is -1 everywhere. All the curvature is in the LogSoftmax before it.",
         "The last layer is a LogSoftmax. Targets are class labels, or rows of probabilities.",
         Curve("log-probability of class 0", (-4, 0), {"class 0": 0, "class 1": 1},
               lambda x: np.log(_shared(np.minimum(np.exp(x), 1 - 1e-9)))),

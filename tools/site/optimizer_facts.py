@@ -137,9 +137,9 @@ FACTS = (
     Facts(
         Adam,
         "What if every parameter had its own learning rate?",
-        "Each step is divided by the recent size of that parameter's gradient, so the steep and the "
-        "flat direction advance equally fast. The running mean gives it momentum: it overshoots "
-        "and comes back.",
+        "Each step is divided by the recent size of that parameter's gradient, so the steep and "
+        "the flat direction advance equally fast. The running mean gives it momentum: it "
+        "overshoots and comes back.",
         "The default of phitodeep, and a good first choice for nearly everything. Its steps have "
         "about the size alpha, whatever the scale of the loss.",
         BETAS,
@@ -288,8 +288,9 @@ FACTS = (
     Facts(
         Muon,
         "What if a matrix moved equally far in all of its directions?",
-        "A single point is not a matrix, so here x and y are the diagonal of one of 2 x 2. The step "
-        "makes all singular values of the momentum nearly equal, so both directions advance alike.",
+        "A single point is not a matrix, so here x and y are the diagonal of one of 2 x 2. The "
+        "step makes all singular values of the momentum nearly equal, so both directions "
+        "advance alike.",
         "For the hidden matrices of transformers and MLPs; vectors, embeddings and the last layer "
         "are updated by Adam.",
         {"momentum": "mu", "ns_steps": "n"},
@@ -299,9 +300,7 @@ FACTS = (
                 (
                     Line("M", "mu * M + g"),
                     Line("B", "g + mu * M"),
-                    Line(
-                        "O", "orthogonal(B, n)", "U V\u1d40, approximately, for B = U S V\u1d40"
-                    ),
+                    Line("O", "orthogonal(B, n)", "U V\u1d40, approximately, for B = U S V\u1d40"),
                     Line(
                         "c",
                         "np.sqrt(np.maximum(1, theta.shape[1] / theta.shape[0]))",
@@ -319,8 +318,8 @@ FACTS = (
         LBFGS,
         "Can a step know how the valley curves?",
         "From a few past gradients it estimates the curvature, and so it jumps along the valley "
-        "instead of down its walls. Its step is one such search: the path shows every point at which "
-        "the search asked for the loss and its gradient.",
+        "instead of down its walls. Its step is one such search: the path shows every point at "
+        "which the search asked for the loss and its gradient.",
         "For small models and data that fits into one batch (`phitodeep[lbfgs]`): a few epochs "
         "replace hundreds.",
         {},

@@ -96,12 +96,7 @@ def background(valley: Valley, box: parts.Panel, index: int) -> str:
         f'<path class="pd-bottom" d="M{bx - 6:.1f},{by:.1f}h12M{bx:.1f},{by - 6:.1f}v12"/>'
         f'<text x="{sx:.1f}" y="{sy - 9:.1f}" class="pd-mid">start</text>'
     )
-    return (
-        clip
-        + f'<g clip-path="url(#pd-clip-{index})">{lines}</g>'
-        + box.axes("", "")
-        + marks
-    )
+    return clip + f'<g clip-path="url(#pd-clip-{index})">{lines}</g>' + box.axes("", "") + marks
 
 
 def line(box: parts.Panel, path: Any, dots: bool = False) -> str:
@@ -269,8 +264,8 @@ def index() -> str:
         "# Optimizers",
         "An optimizer reads the gradients that the backward pass left in the layers, and moves the "
         "parameters. The picture shows every optimizer on the same narrow valley, f = "
-        f"{VALLEYS[0].formula}, each at the rate of several that serves it best. A page for each of "
-        "them shows its rule, its code, and how its path depends on the learning rate.",
+        f"{VALLEYS[0].formula}, each at the rate of several that serves it best. A page for each "
+        "of them shows its rule, its code, and how its path depends on the learning rate.",
         f'<figure class="pd-live pd-all">{drawn}</figure>',
         f'<div class="pd-cards pd-all">{"".join(legend)}</div>',
     ]
