@@ -211,15 +211,18 @@ def share(wanted: str, got: str) -> float | None:
     return (1 - reached) / (1 - goal)
 
 
+def fits(label: str) -> bool:
+    return len(label) <= LONGEST
+
+
 def results() -> str:
     """How close each result comes to what its goal allows."""
     rows = []
     for row in stored("results.json").values():
         used = share(row["wanted"], row["got"])
         if used is not None:
-            what = row["what"]
-            while len(what) > LONGEST:  # the tables have the whole description
-                what = re.split(r"[;,] [^;,]*$", what)[0]
+            clauses = re.split(r"(?=[;,] )", row["what"])  # the tables have all of them
+            what = next(c for n in range(len(clauses), 0, -1) if fits(c := "".join(clauses[:n])))
             rows.append((what, used, f"{used:.0%}"))
     return grid([bars("Share of the error or the loss that the goal allows", rows, goal=1.0)])
 
