@@ -17,6 +17,8 @@ from typing import Any
 import griffe
 
 COLUMNS = re.compile(r"(\S+(?: \S+)*) {2,}(\S.*)")
+BOLD = re.compile(r"\*\*[^*]+\*\*")
+LONGEST = 78  # characters of a formula that fit on a page next to both columns of links
 LABEL = re.compile(r"([A-Z][a-z]+(?: (?:and|by|the|their|of)? ?[a-z]+){0,4}): |(Backward)\. ")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
@@ -63,11 +65,25 @@ def block(lines: list[str], summary: bool) -> Iterator[str]:
     """Convert one paragraph of a docstring; the summary is its first one."""
     if lines[0].startswith("    "):
         depth = min(len(line) - len(line.lstrip()) for line in lines if line)
-        yield "\n".join(["```text", *(line[depth:] for line in lines), "```"])
+        narrow = (part for line in lines for part in shortened(line[depth:]))
+        yield "\n".join(["```text", *narrow, "```"])
     elif COLUMNS.fullmatch(lines[0]):
-        yield from columns(lines)
+        entries = next((i for i, line in enumerate(lines) if ends(line)), len(lines))
+        yield from columns(lines[:entries])
+        if lines[entries:]:
+            yield from prose(lines[entries:], False)
     else:
         yield from prose(lines, summary)
+
+
+def shortened(line: str) -> list[str]:
+    """A line of formulas; if it is too long, each formula has a line of its own."""
+    return [line] if len(line) <= LONGEST else re.split(r" {4,}(?=\S)", line)
+
+
+def ends(line: str) -> bool:
+    """Whether a line ends a column of names: it is neither an entry nor indented."""
+    return COLUMNS.fullmatch(line) is None and not line.startswith(" ")
 
 
 def columns(lines: list[str]) -> Iterator[str]:
@@ -96,7 +112,9 @@ def prose(lines: list[str], summary: bool) -> Iterator[str]:
             end = label.end() - 1
             paragraph = [f"**{line[:end]}**{escaped(line[end:])}"]
         else:
-            paragraph.append(escaped(line))
+            bold = None if paragraph else BOLD.match(line)
+            start = bold.end() if bold else 0
+            paragraph.append(line[:start] + escaped(line[start:]))
     yield "\n".join(paragraph)
 
 

@@ -15,12 +15,14 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.site import gallery, layer_pages
+from tools.site import api, charts, gallery, layer_pages, loss_pages, optimizer_pages
 from tools.site.pages import Page, Section
 
 GENERATORS = {  # by folder; each returns a list of sections
     "bugs/": gallery.sections,
     "layers/": layer_pages.sections,
+    "losses/": loss_pages.sections,
+    "optimizers/": optimizer_pages.sections,
 }
 ASSETS = ()  # functions that return a list of pages which are not in the navigation
 
@@ -49,6 +51,18 @@ def expanded(entry: Any) -> Any:
         paths = [page.path for page in pages]
         found += [{title: paths}] if title else paths
     return found
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Draw the charts that a page asks for."""
+    return charts.drawn(markdown)
+
+
+def on_page_content(html: str, *, page: Any, **_: Any) -> str:
+    """Link the API's entries to the pages of their classes."""
+    if not page.file.src_uri.startswith("api/"):
+        return html
+    return api.linked(html, {each.path for each in made()})
 
 
 def on_files(files: Any, *, config: Any) -> Any:
