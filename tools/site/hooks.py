@@ -15,7 +15,7 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.site import layer_pages, loss_pages, optimizer_pages  # noqa: E402  (mkdocs imports this file by its path)
+from tools.site import explorer_scripts, layer_pages, loss_pages, optimizer_pages  # noqa: E402  (mkdocs imports this file by its path)
 from tools.site.pages import Page, Section  # noqa: E402
 
 GENERATORS = {  # by folder; each returns a list of sections
@@ -23,7 +23,9 @@ GENERATORS = {  # by folder; each returns a list of sections
     "losses/": loss_pages.sections,
     "optimizers/": optimizer_pages.sections,
 }
-ASSETS = ()  # functions that return a list of pages which are not in the navigation
+ASSETS = (
+    explorer_scripts.assets,
+)  # functions that return a list of pages which are not in the navigation
 
 
 @cache

@@ -299,9 +299,7 @@ FACTS = (
                 (
                     Line("M", "mu * M + g"),
                     Line("B", "g + mu * M"),
-                    Line(
-                        "O", "orthogonal(B, n)", "U V\u1d40, approximately, for B = U S V\u1d40"
-                    ),
+                    Line("O", "orthogonal(B, n)", "U V\u1d40, approximately, for B = U S V\u1d40"),
                     Line(
                         "c",
                         "np.sqrt(np.maximum(1, theta.shape[1] / theta.shape[0]))",

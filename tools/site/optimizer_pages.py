@@ -96,12 +96,7 @@ def background(valley: Valley, box: parts.Panel, index: int) -> str:
         f'<path class="pd-bottom" d="M{bx - 6:.1f},{by:.1f}h12M{bx:.1f},{by - 6:.1f}v12"/>'
         f'<text x="{sx:.1f}" y="{sy - 9:.1f}" class="pd-mid">start</text>'
     )
-    return (
-        clip
-        + f'<g clip-path="url(#pd-clip-{index})">{lines}</g>'
-        + box.axes("", "")
-        + marks
-    )
+    return clip + f'<g clip-path="url(#pd-clip-{index})">{lines}</g>' + box.axes("", "") + marks
 
 
 def line(box: parts.Panel, path: Any, dots: bool = False) -> str:

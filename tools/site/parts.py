@@ -145,7 +145,9 @@ class Panel:
                 parts.append(f'<path class="pd-zero" d="{self.path(ends)}"/>')
         for value in ticks(*self.x) if numbers else []:
             x = self.at(value, self.y[0])[0]
-            parts.append(f'<text x="{x:.1f}" y="{bottom + 14}" class="pd-mid">{short(value)}</text>')
+            parts.append(
+                f'<text x="{x:.1f}" y="{bottom + 14}" class="pd-mid">{short(value)}</text>'
+            )
         for value in ticks(*self.y, 4):
             y = self.at(self.x[0], value)[1]
             parts.append(
