@@ -25,23 +25,27 @@ def shown(A: Any) -> bool:
     return A.dtype.kind in "fiub" and 0 < A.size <= LARGEST
 
 
-def array(symbol: str, A: Any, *, image: bool = False, scale: float = 0.0, name: str = "") -> str:
+def array(
+    symbol: str, A: Any, *, image: bool = False, scale: float = 0.0, tall: bool = True
+) -> str:
     """All numbers of an array with its name and shape.
 
     image    whether the axes before the last one are drawn, instead of the last two
+    tall     whether a single row is drawn as bars
     scale    the size of the longest bar or the strongest colour; by default, the largest number
     """
     A = np.asarray(A)
     scale = scale or scale_of(A)
     places = np.arange(A.size).reshape(A.shape)
-    bars = A.ndim > 0 and A.size == A.shape[-1] <= BARS
+    bars = tall and A.ndim > 0 and 1 < A.size == A.shape[-1] <= BARS
     tables = "".join(_table(label, part, A, scale) for label, part in _parts(places, image))
-    shape = " × ".join(map(str, A.shape)) or "a number"
-    title = MATHML.whole(MATHML.symbol(name or symbol))
+    shape = " \u00d7 ".join(map(str, A.shape)) or "a number"
+    title = MATHML.whole(MATHML.symbol(symbol))
     return (
         f'<div class="wb-array{" wb-bars" if bars else ""}" data-sym="{symbol}" '
         f'data-shape="{",".join(map(str, A.shape))}" data-scale="{scale:.6g}">'
-        f'<div class="wb-name">{title} <small>{shape}</small></div>{tables}</div>'
+        f'<div class="wb-name">{title} <small>{shape}</small></div>'
+        f'<div class="wb-tables">{tables}</div></div>'
     )
 
 
@@ -74,7 +78,7 @@ def _table(label: str, places: Array, A: Array, scale: float) -> str:
         f"<tr>{''.join(_cell(int(k), A.flat[k], scale) for k in row)}</tr>" for row in places
     )
     caption = f"<caption>{label}</caption>" if label else ""
-    return f"<table>{caption}<tbody>{rows}</tbody></table>"
+    return f'<table class="wb-table">{caption}<tbody>{rows}</tbody></table>'
 
 
 def _cell(k: int, value: Any, scale: float) -> str:

@@ -467,9 +467,9 @@ POOLING = {
     ),
 }
 MODEL = (
-    Let("directly", "r * g", "directly"),
-    Let("by_the_mean", "0 * g - r * through_mu", "through the mean"),
-    Let("by_r", "0 - r * through_r", "through r"),
+    Let("way_direct", "r * g", "directly"),
+    Let("way_mean", "0 * g - r * through_mu", "through the mean"),
+    Let("way_r", "0 - r * through_r", "through r"),
 )
 NORMS = {
     "LayerNorm": Facts(
@@ -484,15 +484,15 @@ NORMS = {
                 (Sum("across", "...d,...d->...1", "dX", "X_hat"),),
                 1e-3,
             ),
-            Check("The three ways add up to dX", "dX - directly - by_the_mean - by_r"),
+            Check("The three ways add up to dX", "dX - way_direct - way_mean - way_r"),
         ),
         "Add 1 to every number of X, one after the other. What has changed in Y at the end?",
-        shown=("X_hat", "g", "directly", "by_the_mean", "by_r"),
+        shown=("X_hat", "g", "way_direct", "way_mean", "way_r"),
         extra=MODEL,
         mistakes=(
             ("dX", "without the term `- through_mu"),
             ("dX", "without the term `- through_r"),
-            ("g", "without the factor `γ"),
+            ("g", "without the factor `\u03b3"),
         ),
     ),
     "RMSNorm": Facts(
@@ -911,7 +911,7 @@ def example(facts: Facts) -> tuple[L.Layer, Any, Any]:
     layer.build(X.shape[1:], seed=1, dtype=np.float64)
     layer.set_weights(
         {
-            path: (np.abs(rng.normal(1, 0.5, A.shape)) if "var" in path or "gamma" in path
+            path: (0.4 + np.abs(rng.normal(0.5, 0.5, A.shape)) if "var" in path or "gamma" in path
                    else rng.normal(0, 0.8, A.shape)).round(1)
             for path, A in layer.get_weights().items()
         }

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep import layers
+from phitodeep.builder import SequentialBuilder
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling
 from phitodeep.steps.mathml import MATHML, MathML
@@ -38,7 +38,7 @@ def sections() -> list[Section]:
 
 def page(name: str) -> Page:
     made = LayerPage(name)
-    return Page(f"layers/{parts.link_of(name)}.md", made.content())
+    return Page(f"layers/{link_of(name)}.md", made.content())
 
 
 class LayerPage:
@@ -95,12 +95,12 @@ class LayerPage:
 
     # --- the workbench -------------------------------------------------------------------------
 
-    def array(self, symbol: str) -> str:
+    def array(self, symbol: str, tall: bool = True) -> str:
         A = self.bench[symbol]
         if A is None or not arrays.shown(A):
             return ""
         scale = self.scales.get(symbol, 0.0)
-        return arrays.array(symbol, A, image=self.image, scale=scale)
+        return arrays.array(symbol, A, image=self.image, scale=scale, tall=tall)
 
     def workbench(self) -> str:
         """Both passes with their numbers, and what the script needs to run them again."""
@@ -183,16 +183,16 @@ class LayerPage:
     def step(self, step: Step) -> str:
         if isinstance(step, Loop):
             order = "from the last step to the first" if step.reverse else "for each step t"
-            return f'<li class="wb-loop"><p>{order}</p><ol class="wb-steps">{self.steps(step.body)}</ol></li>'  # noqa: E501
+            body = f'<ol class="wb-steps">{self.steps(step.body)}</ol>'
+            return f'<li class="wb-loop"><p>{order}</p>{body}</li>'
         reads = " ".join((step.symbol, *step.operands))
         words = step.words if step.words and step.words not in step.formula else ""
         formula = step.written(BLOCK)
         if isinstance(step, Given) or not step.code:
             formula, words = BLOCK.whole(MATHML.symbol(step.symbol)), step.words
-        said = f'<p class="pd-words">{escape(sentence(words))}</p>' if words else ""
-        return (
-            f'<li tabindex="0" data-reads="{reads}">{formula}{said}{self.array(step.symbol)}</li>'
-        )
+        said = f'<p class="pd-words">{escape(words)}</p>' if words else ""
+        numbers = self.array(step.symbol, tall=False)
+        return f'<li tabindex="0" data-reads="{reads}">{formula}{said}{numbers}</li>'
 
     def eye(self) -> str:
         rows = []
@@ -215,7 +215,9 @@ class LayerPage:
         if not found:
             return "Nothing can be left out: this layer only moves or copies numbers."
         return "The checker's answer to the likeliest mistakes:\n\n" + "\n\n".join(
-            f"**`{m.step.formula}` {m.sentence}**\n\n```text\n{m.verdict}\n```" for m in found
+            f"**`{m.step.formula}`, {m.sentence}**\n\n"
+            f'<pre class="wb-said" tabindex="0"><code>{escape(m.verdict)}</code></pre>'
+            for m in found
         )
 
     def verdict(self) -> str:
@@ -244,7 +246,7 @@ class LayerPage:
     def see_also(self) -> str:
         cls = type(self.layer)
         near = [name for name in KINDS[self.kind] if name != self.name]
-        links = ", ".join(f"[{name}]({parts.link_of(name)}.md)" for name in near)
+        links = ", ".join(f"[{name}]({link_of(name)}.md)" for name in near)
         file, line = parts.place(cls)
         derived = inspect.getsourcefile(inspect.unwrap(cls.steps)) or ""
         where = derived.partition("phitodeep/derivations/")[2]
@@ -254,6 +256,14 @@ class LayerPage:
             f"- API: [`{self.name}`](../api/layers.md#{cls.__module__}.{cls.__name__}).\n"
             f"- Source: `{file}`, line {line}{source}.\n{literature(cls)}"
         )
+
+
+@cache
+def link_of(name: str) -> str:
+    """The address of a layer's page: the name of its builder method, such as "leaky-relu"."""
+    methods = (method.strip("_") for method in dir(SequentialBuilder) if method[0] != "_")
+    found = (method for method in methods if method.replace("_", "") == name.lower())
+    return next(found, parts.link_of(name)).replace("_", "-")
 
 
 # --- parts -------------------------------------------------------------------------------------
@@ -271,10 +281,6 @@ def checked(checks: tuple[Check, ...]) -> list[Step]:
 def summary(cls: type) -> str:
     """The first paragraph of a docstring."""
     return inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0]
-
-
-def sentence(words: str) -> str:
-    return words[:1].upper() + words[1:] + "."
 
 
 def code(cls: type[Layer], method: str) -> str:
@@ -298,9 +304,9 @@ def helpers(cls: type[Layer], function: Any) -> list[Any]:
             name in vars(c) for c in cls.__mro__ if c.__module__ == module.__name__
         )
         thing = getattr(cls, name) if of_class else getattr(module, name, None)
-        if inspect.isroutine(thing) and inspect.unwrap(thing).__module__ == module.__name__:
-            if inspect.unwrap(thing) is not inspect.unwrap(function):
-                found.append(thing)
+        plain = inspect.unwrap(thing) if inspect.isroutine(thing) else None
+        if plain not in (None, inspect.unwrap(function)) and plain.__module__ == module.__name__:
+            found.append(thing)
     return found
 
 
@@ -318,13 +324,13 @@ def index() -> str:
         cards = "".join(card(name, row) for name, row in facts.items())
         blocks += [f"## {title}", f'<div class="pd-cards wb-cards">{cards}</div>']
     for alias, name in ALIASES.items():
-        blocks.append(f"`{alias}` is another name of [{name}]({parts.link_of(name)}.md).")
+        blocks.append(f"`{alias}` is another name of [{name}]({link_of(name)}.md).")
     return "\n\n".join(blocks) + "\n"
 
 
 def card(name: str, facts: Facts) -> str:
     layer, X, _ = example(facts)
     return (
-        f'<a href="{parts.link_of(name)}/">{picture(name, layer, X, name in KINDS["Activations"])}'
+        f'<a href="{link_of(name)}/">{picture(name, layer, X, name in KINDS["Activations"])}'
         f"<strong>{name}</strong><span>{escape(facts.question)}</span></a>"
     )

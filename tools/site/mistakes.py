@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.layers.base import Layer
-from phitodeep.steps.run import Position, Scope, backward, forward, gradients, run
 from phitodeep.steps.notation import PLAIN
+from phitodeep.steps.run import Position, Scope, backward, forward, gradients, run
 from phitodeep.steps.step import Arrange, Derivation, Step, Through
 from phitodeep.teach.mutations import mutations
 from phitodeep.testing import GradientError, check_gradients

@@ -32,8 +32,9 @@ function start(bench) {
     run();
   });
   bench.querySelector(".wb-help").after(reset);
+  let current = null; // the pass that the page shows
+  run();
   predict(blank, () => ({ pass: current, run: show }));
-  let current = run();
 
   function change(symbol, k, value) {
     const kept = Math.round(Math.max(-LIMIT, Math.min(LIMIT, value)) * 100) / 100;
@@ -53,7 +54,6 @@ function start(bench) {
     own.run("backward", given.get("dY") ?? null);
     current = next;
     show();
-    return next;
   }
 
   function show() {
@@ -145,11 +145,11 @@ function movable(array, change) {
       const moved = ((from.y - event.clientY) / PIXELS) * array.scale;
       change(array.symbol, k, from.value + moved);
     });
-    for (const end of ["pointerup", "pointercancel"]) {
-      cell.addEventListener(end, () => {
-        from = null;
-      });
-    }
+    const stop = () => {
+      from = null;
+    };
+    cell.addEventListener("pointerup", stop);
+    cell.addEventListener("pointercancel", stop);
   });
 }
 
