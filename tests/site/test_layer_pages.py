@@ -28,7 +28,8 @@ def test_every_public_layer_has_a_page_and_an_alias_says_so() -> None:
     assert not set(FACTS) & set(ALIASES)
     for alias, name in ALIASES.items():
         assert getattr(layers, alias) is getattr(layers, name)
-        assert f"`{alias}` is another name of" in layer_pages.index()
+        assert f"{alias}</strong><span>Another name of {name}." in layer_pages.index()
+        assert f"`{alias}` is another name of" in str(layer_pages.page(name).content)
     assert sum(map(len, KINDS.values())) == len(FACTS)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from phitodeep.steps.mathml import MATHML
 from phitodeep.types import Array
 
+WIDE = 8  # columns that a phone shows without scrolling
 BARS = 12  # numbers in the longest row of bars
 LARGEST = 96  # numbers in the largest array whose numbers are shown
 
@@ -40,10 +41,11 @@ def array(
     bars = tall and A.ndim > 0 and 1 < A.size == A.shape[-1] <= BARS
     tables = "".join(_table(label, part, A, scale) for label, part in _parts(places, image))
     shape = " \u00d7 ".join(map(str, A.shape)) or "a number"
+    scrolls = ' tabindex="0"' if A.ndim and A.shape[-1] > WIDE else ""
     title = MATHML.whole(MATHML.symbol(symbol))
     return (
         f'<div class="wb-array{" wb-bars" if bars else ""}" data-sym="{symbol}" '
-        f'data-shape="{",".join(map(str, A.shape))}" data-scale="{scale:.6g}">'
+        f'data-shape="{",".join(map(str, A.shape))}" data-scale="{scale:.6g}"{scrolls}>'
         f'<div class="wb-name">{title} <small>{shape}</small></div>'
         f'<div class="wb-tables">{tables}</div></div>'
     )

@@ -321,10 +321,14 @@ def index() -> str:
         "verdicts come from the library, which ran while this site was built.",
     ]
     for title, facts in KINDS.items():
-        cards = "".join(card(name, row) for name, row in facts.items())
-        blocks += [f"## {title}", f'<div class="pd-cards wb-cards">{cards}</div>']
-    for alias, name in ALIASES.items():
-        blocks.append(f"`{alias}` is another name of [{name}]({link_of(name)}.md).")
+        cards = [card(name, row) for name, row in facts.items()]
+        cards += [
+            f'<a href="{link_of(name)}/"><strong>{alias}</strong>'
+            f"<span>Another name of {name}.</span></a>"
+            for alias, name in ALIASES.items()
+            if name in facts
+        ]
+        blocks += [f"## {title}", f'<div class="pd-cards wb-cards">{"".join(cards)}</div>']
     return "\n\n".join(blocks) + "\n"
 
 
