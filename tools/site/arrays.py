@@ -27,11 +27,18 @@ def shown(A: Any) -> bool:
 
 
 def array(
-    symbol: str, A: Any, *, image: bool = False, scale: float = 0.0, tall: bool = True
+    symbol: str,
+    A: Any,
+    *,
+    image: bool = False,
+    scale: float = 0.0,
+    tall: bool = True,
+    label: str = "",
 ) -> str:
     """All numbers of an array with its name and shape.
 
     image    whether the axes before the last one are drawn, instead of the last two
+    label    its name, if that is not its symbol
     tall     whether a single row is drawn as bars
     scale    the size of the longest bar or the strongest colour; by default, the largest number
     """
@@ -42,7 +49,7 @@ def array(
     tables = "".join(_table(label, part, A, scale) for label, part in _parts(places, image))
     shape = " \u00d7 ".join(map(str, A.shape)) or "a number"
     scrolls = ' tabindex="0"' if A.ndim and A.shape[-1] > WIDE else ""
-    title = MATHML.whole(MATHML.symbol(symbol))
+    title = escape(label) or MATHML.whole(MATHML.symbol(symbol))
     return (
         f'<div class="wb-array{" wb-bars" if bars else ""}" data-sym="{symbol}" '
         f'data-shape="{",".join(map(str, A.shape))}" data-scale="{scale:.6g}"{scrolls}>'

@@ -100,7 +100,8 @@ class LayerPage:
         if A is None or not arrays.shown(A):
             return ""
         scale = self.scales.get(symbol, 0.0)
-        return arrays.array(symbol, A, image=self.image, scale=scale, tall=tall)
+        label = next((step.words for step in self.facts.extra if step.symbol == symbol), "")
+        return arrays.array(symbol, A, image=self.image, scale=scale, tall=tall, label=label)
 
     def workbench(self) -> str:
         """Both passes with their numbers, and what the script needs to run them again."""
@@ -223,7 +224,7 @@ class LayerPage:
     def verdict(self) -> str:
         return (
             "The build compared the layer's gradients with central differences in float64, as "
-            f"[`check_gradients`](../api/testing.md) does:\n\n"
+            f"[check_gradients](../api/testing.md) does:\n\n"
             f"```text\n{verdict(self.layer, self.X)}\n```"
         )
 
@@ -253,7 +254,7 @@ class LayerPage:
         source = f"; the derivation is in `phitodeep/derivations/{where}`" if where else ""
         return (
             f"- {self.kind}: {links}.\n"
-            f"- API: [`{self.name}`](../api/layers.md#{cls.__module__}.{cls.__name__}).\n"
+            f"- API: [{self.name}](../api/layers.md#{cls.__module__}.{cls.__name__}).\n"
             f"- Source: `{file}`, line {line}{source}.\n{literature(cls)}"
         )
 
@@ -294,19 +295,25 @@ def code(cls: type[Layer], method: str) -> str:
     return shown
 
 
+SHOWN = ("phitodeep.layers.", "phitodeep.functional", "phitodeep.kernels")  # modules
+PLUMBING = ("phitodeep.layers.base", "phitodeep.layers.call", "phitodeep.layers.random")
+CHECKS = ("_check", "buffer", "like")
+
+
 def helpers(cls: type[Layer], function: Any) -> list[Any]:
-    """What a pass calls that stands in its own module, in order."""
+    """What a pass calls of this library, in order, without what every layer calls."""
     module = sys.modules[inspect.unwrap(function).__module__]
     text = inspect.getsource(inspect.unwrap(function))
     found = []
     for name in dict.fromkeys(re.findall(r"\b(\w+)\(", text)):
-        of_class = f"self.{name}(" in text and any(
-            name in vars(c) for c in cls.__mro__ if c.__module__ == module.__name__
-        )
-        thing = getattr(cls, name) if of_class else getattr(module, name, None)
-        plain = inspect.unwrap(thing) if inspect.isroutine(thing) else None
-        if plain not in (None, inspect.unwrap(function)) and plain.__module__ == module.__name__:
-            found.append(thing)
+        thing = getattr(cls if f"self.{name}(" in text else module, name, None)
+        plain = inspect.unwrap(thing) if thing is not None else None  # of a kernel, too
+        home = getattr(plain, "__module__", None) or ""
+        if not inspect.isfunction(plain) or plain is inspect.unwrap(function):
+            continue
+        if home in PLUMBING or not home.startswith(SHOWN) or name.startswith(CHECKS):
+            continue
+        found.append(plain)
     return found
 
 
