@@ -15,7 +15,15 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.site import api, charts, gallery, layer_pages, loss_pages, optimizer_pages
+from tools.site import (
+    api,
+    charts,
+    explorer_scripts,
+    gallery,
+    layer_pages,
+    loss_pages,
+    optimizer_pages,
+)
 from tools.site.pages import Page, Section
 
 GENERATORS = {  # by folder; each returns a list of sections
@@ -24,7 +32,9 @@ GENERATORS = {  # by folder; each returns a list of sections
     "losses/": loss_pages.sections,
     "optimizers/": optimizer_pages.sections,
 }
-ASSETS = ()  # functions that return a list of pages which are not in the navigation
+ASSETS = (
+    explorer_scripts.assets,
+)  # functions that return a list of pages which are not in the navigation
 
 
 @cache
@@ -72,6 +82,7 @@ def on_files(files: Any, *, config: Any) -> Any:
     return files
 
 
+@cache
 def made() -> list[Page]:
     found = [page for folder in GENERATORS for _, pages in sections(folder) for page in pages]
     return [*found, *(page for assets in ASSETS for page in assets())]
