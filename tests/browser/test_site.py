@@ -7,7 +7,10 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page
 
-KINDS = ["", "quickstart/", "layers/", "api/layers/", "performance/", "decisions/"]
+KINDS = [
+    "", "quickstart/", "layers/", "losses/", "losses/huber/", "optimizers/", "optimizers/adam/",
+    "api/layers/", "performance/", "results/", "decisions/",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])
