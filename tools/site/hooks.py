@@ -6,6 +6,7 @@ the navigation such as `Layers: layers/` stands for all the pages of a generator
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,7 @@ GENERATORS = {  # by folder; each returns a list of sections
     "losses/": loss_pages.sections,
     "optimizers/": optimizer_pages.sections,
 }
+TABLE = r'<div class="pd-scroll" role="region" aria-label="Table" tabindex="0">\g<0></div>'
 ASSETS = (
     explorer_scripts.assets,
 )  # functions that return a list of pages which are not in the navigation
@@ -69,10 +71,16 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, *, page: Any, **_: Any) -> str:
-    """Link the API's entries to the pages of their classes."""
+    """Put tables into boxes that scroll, and link entries of the API to pages of their classes."""
+    html = re.sub(r"<table>.*?</table>", TABLE, html, flags=re.DOTALL)
     if not page.file.src_uri.startswith("api/"):
         return html
     return api.linked(html, {each.path for each in made()})
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the search dialog, which Material leaves without a name."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
 
 
 def on_files(files: Any, *, config: Any) -> Any:
