@@ -15,11 +15,14 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.site import layer_pages  # noqa: E402  (mkdocs imports this file by its path)
+from tools.site import layer_pages, lessons  # noqa: E402  (mkdocs imports this file by its path)
 from tools.site.pages import Page, Section  # noqa: E402
 
-GENERATORS = {"layers/": layer_pages.sections}  # by folder; each returns a list of sections
-ASSETS = ()  # functions that return a list of pages which are not in the navigation
+GENERATORS = {  # by folder; each returns a list of sections
+    "layers/": layer_pages.sections,
+    "lessons/": lessons.sections,
+}
+ASSETS = (lessons.assets,)  # functions that return a list of pages which are not in the navigation
 
 
 @cache
