@@ -26,7 +26,7 @@ print("y =", y, " loss =", (y - target) ** 2)
 
 # %% [markdown]
 # A neuron may have several inputs, each with its own weight. As formulas, in which `XW` is the sum
-# of all inputs times their weights, and `n` counts the samples, of which there is only one here:
+# of all inputs times their weights, and `n` counts the samples (here, there is only one):
 #
 # {{forward}}
 #

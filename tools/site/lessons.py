@@ -178,8 +178,9 @@ def figure(picture: Page, caption: str) -> str:
     said = escape(caption)
     kind = "pd-wide" if 'width="1100"' in str(picture.content)[:200] else "pd-plot"
     return (
-        f'<figure class="pd-picture {kind}"><div tabindex="0"><img src="{source}" alt="{said}" '
-        f'loading="lazy"></div><figcaption>{said}</figcaption></figure>'
+        f'<figure class="pd-picture {kind}"><a href="{source}" title="Full size">'
+        f'<img src="{source}" alt="{said}" loading="lazy"></a>'
+        f"<figcaption>{said}</figcaption></figure>"
     )
 
 
