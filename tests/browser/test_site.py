@@ -7,7 +7,16 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page
 
-KINDS = ["", "quickstart/", "layers/", "api/layers/", "performance/", "decisions/"]
+KINDS = [
+    "",
+    "quickstart/",
+    "layers/",
+    "lessons/",
+    "lessons/01_neuron/",
+    "api/layers/",
+    "performance/",
+    "decisions/",
+]
 
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])

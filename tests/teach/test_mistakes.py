@@ -23,7 +23,7 @@ OWN_DA = "da[...] = (du * X).reshape(-1, X.shape[-1]).sum(axis=0)"
 OWN_DX, SCALED = "return dY * s + du * self.a", "g = dY / X.shape[-1] ** 0.5"
 MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, and what it says
     ("neuron", "dW[...] = dY[0] * X[0]", "dW[...] = X[0]", "dW", "ignores dY"),
-    ("neuron", "dW[...] = dY[0] * X[0]", "dW[...] = dY[0]", "dW", "without the factor `x`"),
+    ("neuron", "dW[...] = dY[0] * X[0]", "dW[...] = 2 * dY[0] * X[0]", "dW", "2 times what it"),
     ("neuron", "dW[...] = dY[0] * X[0]", "dW[...] = -dY[0] * X[0]", "dW", "its sign is wrong"),
     ("neuron", "return dY * self.W", "return dY * X", "dX", "`X` instead of `W`"),
     ("neuron", "return dY * self.W", "return dY", "dX", "should have shape.*It is dY unchanged"),
@@ -41,7 +41,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
     ("own_layer", "* s * (1 - s)", "* (1 - s)", "dX", "without the factor `s`"),
     ("initial_weights", SCALED, "g = dY", "dX", "without the division by `√"),
     ("initial_weights", SCALED, SCALED.replace(" ** 0.5", ""), "dW", "`D` instead of `√"),
-    ("initial_weights", SCALED, SCALED.replace("/", "*"), "dX", "instead of divided by it"),
+    ("initial_weights", SCALED, SCALED.replace("/", "*"), "dX", "too large .* the last axis"),
     ("dense", DW, f"{DW} / len(X)", "dW", "too small by a factor that is the batch size"),
     ("dense", DW, f"{DW} / len(rows)", "dW", r"batch size \(\d.* and \d here\)\. The loss already"),
     ("dense", DW, "self.grads['W'] = d_rows.T @ rows", "dW", "right array, transposed"),

@@ -119,7 +119,7 @@ assert np.allclose((dX * X_hat).sum(axis=-1), 0, atol=1e-3)
 from phitodeep import plots
 from phitodeep.model import SequentialBuilder
 
-builder = SequentialBuilder(4, seed=0).layer_norm().dense(1).optimizer("sgd").alpha(0.1)
+builder = SequentialBuilder(4, seed=0).layer_norm().dense(1).optimizer("sgd").alpha(0.01)
 model = builder.dtype("float64").build()
 plots.step(model.trace(row, [[1.0]]))
 

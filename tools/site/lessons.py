@@ -22,8 +22,6 @@ from tools.site.pages import Page, Section
 
 FOLDER = "lessons"
 AHA = re.compile(r"^> \*\*Aha\.\*\* (.*(?:\n> .*)*)", re.M)
-DARK = "@media(prefers-color-scheme:dark){svg{--ink:#e8edf2;--ground:#12171d}}"
-COLOURS = f"<style>svg{{--ink:#1d2733;--ground:#fbfcfd;fill:var(--ink)}}{DARK}</style>"
 
 
 class Lesson(NamedTuple):
@@ -118,14 +116,12 @@ def evaluated(source: str, scope: dict[str, Any], path: str) -> Any:
 
 
 def svg(picture: Any) -> str:
-    """A picture as SVG, with colours for light and dark pages."""
+    """A picture as SVG; a figure of matplotlib has a light ground, so it is readable on any page."""
     if isinstance(picture, Drawing):
         return str(picture)
     text = io.StringIO()
-    picture.savefig(text, format="svg", metadata={"Date": None})
-    head, tag, rest = text.getvalue().partition("<defs>")
-    rest = re.sub(r"#(?:000000|262626)\b", "var(--ink)", rest)
-    return head + COLOURS + tag + re.sub(r"#ffffff\b", "var(--ground)", rest)
+    picture.savefig(text, format="svg", facecolor="#ffffff", metadata={"Date": None})
+    return text.getvalue()
 
 
 # --- pages --------------------------------------------------------------------------------------
