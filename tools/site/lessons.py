@@ -116,7 +116,7 @@ def evaluated(source: str, scope: dict[str, Any], path: str) -> Any:
 
 
 def svg(picture: Any) -> str:
-    """A picture as SVG; a figure of matplotlib has a light ground, so it is readable on any page."""
+    """A picture as SVG; a figure has a light ground, so it is readable on any page."""
     if isinstance(picture, Drawing):
         return str(picture)
     text = io.StringIO()
@@ -210,8 +210,8 @@ def end(lesson: Lesson) -> str:
 
 
 LICENCE = (
-    '<p class="pd-licence">Every output and picture on this page was made by its code when the site '
-    "was built. Text: CC BY 4.0. Code: Apache-2.0.</p>"
+    '<p class="pd-licence">Every output and picture on this page was made by its code when the '
+    "site was built. Text: CC BY 4.0. Code: Apache-2.0.</p>"
 )
 
 
@@ -232,8 +232,8 @@ INDEX = """# Lessons
 
 Twelve lessons lead from one neuron to a GPT. You need calculus and Python, but no deep learning.
 Each lesson asks a question, lets you predict the answer, and leaves one backward pass blank. You
-write it, and `phitodeep.teach.grade` says what is right, what is wrong, and probably why. Start with
-the first: each one builds on those before.
+write it, and `phitodeep.teach.grade` says what is right, what is wrong, and probably why. Start
+with the first: each one builds on those before.
 
 <ol class="pd-lessons">{}</ol>
 
