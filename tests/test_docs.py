@@ -71,9 +71,14 @@ def test_there_are_blocks_to_run():
     assert sum(len(BLOCK.findall(page.read_text())) for page in PAGES) > 20
 
 
+MADE = ("layers", "lessons")  # folders whose pages the site's build makes
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_between_pages_lead_somewhere(page):
     for target in LINK.findall(page.read_text()):
+        if target.partition("/")[0] in MADE:  # `mkdocs build --strict` checks these
+            continue
         assert (page.parent / target).exists(), f"{name(page)} links to {target}"
 
 
