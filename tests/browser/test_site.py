@@ -1,4 +1,4 @@
-"""The site, page by page: no page asks another host for anything, and none has an error."""
+"""The site, page by page: no page asks another host for anything, none has an error or a barrier."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page
 
+from tests.browser.conftest import axe
+
 KINDS = [
-    "", "quickstart/", "layers/", "losses/", "losses/huber/", "optimizers/", "optimizers/adam/",
+    "", "quickstart/", "layers/", "layers/layer-norm/", "losses/", "losses/huber/", "optimizers/",
+    "optimizers/adam/", "lessons/", "lessons/01_neuron/", "bugs/", "coming-from/pytorch/",
     "api/layers/", "performance/", "results/", "decisions/",
 ]  # fmt: skip
 
@@ -21,3 +24,6 @@ def test_a_page_of_each_kind(
 ) -> None:
     page = site_page(path, size=size, scheme=scheme)
     assert page.locator("h1").count() == 1
+    assert not axe(page)
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= page.viewport_size["width"]

@@ -22,6 +22,7 @@ from tools.site import (
     explorer_scripts,
     gallery,
     layer_pages,
+    lessons,
     loss_pages,
     optimizer_pages,
 )
@@ -30,13 +31,12 @@ from tools.site.pages import Page, Section
 GENERATORS = {  # by folder; each returns a list of sections
     "bugs/": gallery.sections,
     "layers/": layer_pages.sections,
+    "lessons/": lessons.sections,
     "losses/": loss_pages.sections,
     "optimizers/": optimizer_pages.sections,
 }
 TABLE = r'<div class="pd-scroll" role="region" aria-label="Table" tabindex="0">\g<0></div>'
-ASSETS = (
-    explorer_scripts.assets,
-)  # functions that return a list of pages which are not in the navigation
+ASSETS = (explorer_scripts.assets, lessons.assets)  # each returns pages outside the navigation
 
 
 @cache

@@ -1,10 +1,12 @@
 # %% [markdown]
-# # LSTM: time is depth
+# # 11. An LSTM: time is depth
 #
-# A recurrent layer uses the same weights at every step. Unrolled over T steps, it is a network of
-# T layers, and the gradient has to pass through all of them. In this notebook you write one step
-# back in time, and the loop that repeats it is given. Then you see why the cell state `c` exists:
-# it is a path on which gradients survive.
+# The meaning of a sentence may depend on its first word. How does the gradient find a cause that
+# lies a hundred steps back? A recurrent layer uses the same weights at every step, as a convolution
+# uses them at every place. Unrolled over T steps, it is a network of T layers, and the gradient has
+# to pass through all of them. In this lesson you write one step back in time, and the loop that
+# repeats it is given. Then you see why the cell state `c` exists: it is a path on which gradients
+# survive.
 
 # %%
 import numpy as np
@@ -141,18 +143,30 @@ for bias in (-1.0, 0.0, 4.0):
     print(f"forget gate about {sigmoid(bias):.2f}: step 19 {size[19]:.1e}, step 0 {size[0]:.1e}")
 
 # %% [markdown]
-# At each step, `dc` is multiplied by `f`. With `f` about 0.27, twenty steps leave less than a
-# billionth of the gradient. With `f` about 0.98, they leave most of it. A deep network loses its
-# gradient layer by layer; a recurrent one loses it step by step, and the cell state is the way
-# around. This is why people start the bias of the forget gate at 1 or more.
+# > **Aha.** Time is depth: each step back multiplies the gradient by the forget gate, so the gate
+# > is the length of the memory.
+#
+# With `f` about 0.27, twenty steps leave less than a billionth of the gradient. With `f` about
+# 0.98, they leave most of it. A deep network loses its gradient layer by layer (lesson 8); a
+# recurrent one loses it step by step, and the cell state is the way around (lesson 3). This is why
+# people start the bias of the forget gate at 1 or more. In the picture, each row of `0.dY` and
+# `0.dX` is a step. Only the last one receives a gradient, and it travels up.
+
+# %% picture: Six steps, one in each row. The gradient enters at the last and travels up.
+from phitodeep import plots
+from phitodeep.model import SequentialBuilder
+
+builder = SequentialBuilder(6, 3, seed=0).lstm(4).permute(2, 1).select(-1).flatten().dense(1)
+model = builder.optimizer("sgd").alpha(0.1).dtype("float64").build()
+plots.step(model.trace(X[:, :6], [[1.0]]))
+
+# %% [markdown]
 #
 # ## Train with your layer
 #
 # Was the first number of a sequence above 0? The answer is due only after 10 steps.
 
 # %%
-from phitodeep.model import SequentialBuilder
-
 X_train = rng.standard_normal((400, 10, 1))
 y_train = (X_train[:, 0, 0] > 0).astype(int)
 builder = SequentialBuilder(10, 1, seed=0).add(LSTM(8))
@@ -163,5 +177,19 @@ accuracy = np.mean((model.predict(X_train)[:, 0] > 0.5) == y_train)
 print(f"{accuracy:.0%} of the sequences are remembered")
 
 # %% [markdown]
-# **One more question.** Return `np.zeros_like(dc)` for `dc_prev`. The grader knows what you did.
-# How far back can the layer still learn?
+# ## Questions
+#
+# {{question Return `np.zeros_like(dc)` for dc_prev. How far back can the layer still learn?}}
+# The path along the cell is cut. What is left goes through `h` and `Wh`, and fades as in a plain
+# recurrent layer: a few steps.
+# {{end}}
+#
+# {{question Wx and Wh are used at every step. Where in the code do their gradients add up?}}
+# In `backward`, in `X.reshape(-1, D).T @ rows` and `before.T @ rows`: the rows are all samples and
+# all steps, so the product sums over both. It is lesson 4 with N T samples.
+# {{end}}
+#
+# {{question The forget gate is exactly 1. Is the gradient then never lost?}}
+# Not along the cell. But a gate of 1 never forgets anything, and its own slope, `f (1 - f)`, is 0:
+# it can no longer learn to close.
+# {{end}}

@@ -1,9 +1,10 @@
 # %% [markdown]
-# # ReLU: a gate for gradients
+# # 5. ReLU: gates, and death
 #
-# `Y = max(X, 0)` is the smallest layer there is. It has no weights, and its backward pass fits on
-# one line. Nevertheless it decides which parts of a network learn at all. In this notebook you
-# write that line, and then you watch a unit die.
+# Two dense layers in a row are only one dense layer: the product of two matrices is a matrix. What
+# must stand between them so that depth is worth something? `Y = max(X, 0)` is enough. It has no
+# weights, and its backward pass fits on one line. Yet it decides which parts of a network learn at
+# all. In this lesson you write that line, and then you watch a unit die.
 
 # %%
 import numpy as np
@@ -81,10 +82,24 @@ print("length of dW", np.linalg.norm(dW, axis=0).round(2))
 assert not dW[:, 3].any()
 
 # %% [markdown]
-# The last unit is dead. Its gate is closed for every point, so `dW` is exactly 0, so the weights
-# never move, so the gate stays closed. It will not recover, however long you train. A gradient of
-# 0 is not a small gradient: nothing that comes after can make it larger. A learning rate that is
-# too high can do this to a healthy unit in one step.
+# > **Aha.** A gate that is closed for every sample stays closed for ever: its gradient is exactly
+# > 0, so nothing can open it.
+#
+# The last unit is dead. Its weights do not move, so its gate stays closed, however long you train.
+# A gradient of 0 is not a small gradient: nothing that comes after can make it larger. A learning
+# rate that is too high can do this to a healthy unit in one step. The picture shows a step with
+# eight of the points. Look for the empty column.
+
+# %% picture: The last column of 1.Y is 0 for all samples, and so are its gradients: a dead unit.
+from phitodeep import plots
+from phitodeep.model import SequentialBuilder
+
+builder = SequentialBuilder(2).dense(4).relu().dense(1).optimizer("sgd").alpha(0.1)
+model = builder.seed(0).dtype("float64").build()
+model.layers[0].W, model.layers[0].b = W, bias
+plots.step(model.trace(points[:8], np.ones((8, 1))))
+
+# %% [markdown]
 #
 # ## Train with your layer
 #
@@ -93,7 +108,6 @@ assert not dW[:, 3].any()
 
 # %%
 from phitodeep.data import make_moons
-from phitodeep.model import SequentialBuilder
 
 X_train, y_train = make_moons(n=200, noise=0.1, seed=0)
 builder = SequentialBuilder(2, seed=0).dense(16).add(ReLU()).dense(16).add(ReLU()).dense(1)
@@ -103,5 +117,19 @@ accuracy = np.mean((model.predict(X_train)[:, 0] > 0.5) == y_train)
 print(f"{accuracy:.0%} of the points are on the right side")
 
 # %% [markdown]
-# **One more question.** Train with `.alpha(1.0)`. Is anything left to learn afterwards? Look at
-# the gates.
+# ## Questions
+#
+# {{question Replace your layer by the identity, Y = X. What can the network above still learn?}}
+# A straight line. Three dense layers without gates are one dense layer with the product of their
+# weights, so the moons cannot be separated.
+# {{end}}
+#
+# {{question Does a closed gate harm the sample for which it is closed?}}
+# No. For this sample the unit contributes 0, and other units answer. It becomes a problem only if
+# the gate is closed for all samples.
+# {{end}}
+#
+# {{question Train with `.alpha(1.0)`. What happened to the gates?}}
+# A few huge steps push many biases far below 0. Most units are then closed for all points, and the
+# loss no longer moves. A leaky ReLU, whose slope below 0 is 0.01, could recover.
+# {{end}}

@@ -1,9 +1,10 @@
 # %% [markdown]
-# # Dense: who moved this weight?
+# # 4. A batch: dW sums samples
 #
-# A dense layer computes `Y = X W + b`. The loss is far away, at the end of the network, and yet
-# every weight must learn in which direction to move. In this notebook you write the backward pass
-# that tells it. At the end you will be able to say which sample pushed a weight, and how hard.
+# Until now, one sample was all there was. A network learns from many samples at once, a *batch*,
+# and all of them share the same weights. Each sample pushes a weight in its own direction. Which
+# one wins? In this lesson you write the backward pass of a dense layer, `Y = X W + b`: many
+# neurons, many samples. At the end you can say which sample pushed a weight, and how hard.
 
 # %%
 import numpy as np
@@ -113,10 +114,24 @@ print(f"both together:\n{layer.grads['W']}")
 assert np.allclose(sum(opinions), layer.grads["W"])
 
 # %% [markdown]
-# `dW` of a batch is exactly the sum of what its samples say on their own. Each opinion is a
-# product: what went in (`X`) times what came back (`dY`). A weight whose input was 0 gets no
-# blame, however large `dY` is. Dividing by the batch size is the job of the loss, which does it
-# once, for all layers, so that the learning rate need not depend on the batch size.
+# > **Aha.** The gradient of a weight is a sum over the batch: each sample adds what it says on its
+# > own, and nobody wins.
+#
+# It is lesson 3 again: a weight that is used by every sample has one path to the loss for each of
+# them. Each opinion is a product: what went in (`X`) times what came back (`dY`). A weight whose
+# input was 0 gets no blame, however large `dY` is. Dividing by the batch size is the job of the
+# loss, which does it once, for all layers, so that the learning rate need not depend on the batch
+# size. The picture shows the same two samples, and the sum behind one cell of `dW`.
+
+# %% picture: One cell of dW is ringed. Below, its sum: one term for each of the two samples.
+from phitodeep import plots
+from phitodeep.model import SequentialBuilder
+
+model = SequentialBuilder(3).dense(2).optimizer("sgd").alpha(0.1).dtype("float64").build()
+model.layers[0].W, model.layers[0].b = W, b
+plots.step(model.trace(X, X @ W + b - dY))  # targets for which dY is as above
+
+# %% [markdown]
 #
 # ## Train with your layer
 #
@@ -125,7 +140,6 @@ assert np.allclose(sum(opinions), layer.grads["W"])
 # %%
 from phitodeep.data import load_mnist
 from phitodeep.layers import ReLU
-from phitodeep.model import SequentialBuilder
 
 X_train, y_train, X_test, y_test = load_mnist()
 X_train, X_test = X_train.reshape(len(X_train), -1), X_test.reshape(len(X_test), -1)
@@ -146,5 +160,18 @@ accuracy = np.mean(model.predict(X_test[:500]).argmax(axis=1) == y_test[:500])
 print(f"{accuracy:.0%} of 500 new digits are read correctly")
 
 # %% [markdown]
-# **One more question.** Delete `db` from your layer, or set it to 0. What can the network no
-# longer learn? Try it, and look at the accuracy.
+# ## Questions
+#
+# {{question A sample has the input 0 everywhere. Can it still move the layer?}}
+# It cannot move `W`: each of its terms is `0 · dY`. It can move `b`, whose gradient is the sum of
+# `dY` alone.
+# {{end}}
+#
+# {{question Two samples are equal, but their dY are opposite. What is their share of dW?}}
+# 0: their opinions cancel. Their loss is not 0, but no step of `W` makes both better.
+# {{end}}
+#
+# {{question Why does the layer not divide by the batch size?}}
+# Because the loss already has, in the `dY` that arrives. If each layer divided again, a network of
+# ten layers would divide eleven times. This mistake is common: the grader recognises it.
+# {{end}}

@@ -1,10 +1,11 @@
 # %% [markdown]
-# # Attention: gradients choose where to look
+# # 12. A GPT: gradients choose where to look
 #
-# Each position of a sequence asks a question (a query), compares it with a key at every position,
-# and takes the average of the values, weighted by how well they match. Nobody tells the layer
-# where to look. In this notebook you write the backward pass of scores, softmax and average, and
-# then you see how a gradient moves the attention.
+# An LSTM passes its memory from step to step. Why not look directly at any earlier position? In
+# *attention*, each position asks a question (a query), compares it with a key at every position,
+# and takes the average of the values, weighted by how well they match. Nobody tells the layer where
+# to look: who does? In this lesson you write the backward pass of scores, softmax and average, and
+# see how a gradient moves the attention. Then you build a GPT around your layer.
 
 # %%
 import numpy as np
@@ -123,29 +124,86 @@ print("dS =", dS.round(3), " their sum:", dS.sum().round(12) + 0.0)
 print("the average value is", (P @ V).round(3))
 
 # %% [markdown]
-# A score rises if its value is better than the average that the query gets now, and falls if it is
-# worse: that is all that `dP - s` says. The factor `P` decides how fast: a key that is hardly
+# > **Aha.** Gradients choose where to look: a score rises if its value is better than the average
+# > that the query gets now, and falls if it is worse.
+#
+# That is all that `dP - s` says. The factor `P` decides how fast: a key that is hardly
 # looked at hardly learns. So key 0, a little better than the average and with most of the
 # attention, gets the same push as key 2, which is far better but hardly looked at. Key 1 pays for
 # both: the scores compete, so their gradients sum to 0.
 #
 # ## Train with your layer
 #
-# A task for attention: which of six numbers is the largest one? The output is its value.
+# A GPT predicts the next letter from all letters before it. You know all of its parts: an
+# embedding, which is a table of weights (lesson 4), norms (lesson 9), ways around (lesson 3), a
+# dense network with gates (lesson 5), softmax with its `p - y` (lesson 6), and your attention. It
+# looks only backwards: `causal=True`. Here it reads 2,000 first names.
 
 # %%
+from phitodeep.data import CharTokenizer, load_text
+from phitodeep.layers import Dense, LayerNorm, ReLU
+from phitodeep.loss import SoftmaxCrossEntropy as CrossEntropy
 from phitodeep.model import SequentialBuilder
 
-rng = np.random.default_rng(0)
-X_train = rng.uniform(0, 1, (500, 6, 1))
-y_train = X_train.max(axis=1)
-builder = SequentialBuilder(6, 1, seed=0).dense(16).add(Attention()).global_avg_pool().dense(1)
-model = builder.alpha(0.01).batch(32).epochs(60).build()
-model.train(X_train, y_train, verbose=0)
-error = np.abs(model.predict(X_train) - y_train).mean()
-print(f"the largest number is off by {error:.3f} on average; guessing is off by", end=" ")
-print(f"{np.abs(y_train - y_train.mean()).mean():.3f}")
+CONTEXT, names = 10, load_text("names").split("\n")[:2000]
+tokenizer = CharTokenizer("\n" + "".join(names))
+tokens = [tokenizer.encode(f"\n{name}\n")[: CONTEXT + 1] for name in names]
+rows = np.array([[*row, *[-1] * (CONTEXT + 1 - len(row))] for row in tokens])
+X_train, y_train = np.maximum(rows[:, :-1], 0), rows[:, 1:]  # -1 is after the end: ignored
+
+
+def gpt(attention):
+    builder = SequentialBuilder(CONTEXT, seed=0).embedding(tokenizer.vocab_size, 32)
+    builder = builder.positional_embedding(CONTEXT)
+    for _ in range(2):
+        builder = builder.residual(LayerNorm(), attention())
+        builder = builder.residual(LayerNorm(), Dense(64), ReLU(), Dense(32))
+    builder = builder.layer_norm().dense(tokenizer.vocab_size).loss(CrossEntropy(ignore_index=-1))
+    return builder.alpha(0.005).batch(64).epochs(6).build()
+
+
+model = gpt(lambda: Attention(causal=True))
+history = model.train(X_train, y_train, verbose=0)
+print("loss by epoch:", [round(train, 2) for train, _ in history])
 
 # %% [markdown]
-# **One more question.** Leave out `- s` in your backward pass. Do the gradients of a row still sum
-# to 0? What would happen to the scores of a query whose values are all good?
+# At first, it guesses among 27 letters: the loss is log 27 = 3.3. Let it write, one letter at a
+# time.
+
+# %%
+starts = np.zeros((6, 1), int)  # six times the beginning of a name
+for text in model.generate(starts, CONTEXT, seed=1, stop=0):
+    print(tokenizer.decode(text).strip().partition("\n")[0])
+
+# %% [markdown]
+# Where does it look? phitodeep's own layer has the same parameters, so it can take over the weights
+# that yours has learned, and phitodeep can draw it.
+
+# %% picture: Each row is a letter, and its columns are the letters that it looks at.
+from phitodeep import plots
+from phitodeep.layers import MultiHeadAttention
+
+twin = gpt(lambda: MultiHeadAttention(1, causal=True))
+twin.set_weights(model.get_weights())
+twin.tokenizer = tokenizer
+plots.attention(twin, X_train[1], "2.layers.1")
+
+# %% [markdown]
+# All of it was learned from `p - y`, sent back through layers that you have written yourself.
+#
+# ## Questions
+#
+# {{question Leave out `- s`. Do the gradients of a row still sum to 0? What happens if all values
+# of a query are good?}}
+# They do not. If all values are good, all scores rise, which changes no probability: softmax looks
+# only at differences. The gradient would spend itself on a direction that has no effect.
+# {{end}}
+#
+# {{question In a causal layer, no score is computed for later positions. What is their gradient?}}
+# 0, without further code: their probability is 0, and `dS` has the factor `P`.
+# {{end}}
+#
+# {{question Why is the score divided by √D?}}
+# It is lesson 8: a sum of D products of size 1 has the size √D. Without the division, softmax would
+# be saturated at the start, with `P` near 0 or 1, and its gradient near 0.
+# {{end}}

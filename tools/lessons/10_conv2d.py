@@ -1,9 +1,10 @@
 # %% [markdown]
-# # Conv2D: one weight, many windows
+# # 10. A convolution: one weight, many windows
 #
-# A convolution slides a small kernel over an image. Each weight of the kernel is used once in
-# every window, and each pixel is seen by many windows. In this notebook you follow gradients in
-# both directions, and the two loops turn out to be the same.
+# An edge looks the same wherever it is in an image. Does a network have to learn it again for every
+# place? A convolution slides one small kernel over the whole image. Each weight of the kernel is
+# used in every window, and each pixel is seen by many windows. In this lesson you follow gradients
+# in both directions, and the two loops turn out to be the same.
 
 # %%
 import numpy as np
@@ -121,16 +122,27 @@ print(layer.backward(np.ones((1, 3, 3, 1)))[0, :, :, 0])
 print("each weight collects from", layer.grads["W"][0, 0, 0, 0], "windows")
 
 # %% [markdown]
-# 1 in the corner, 9 in the middle. The forward pass gathers nine pixels into one output, and the
-# backward pass scatters one gradient over nine pixels. A weight is used in every window, so it
-# collects a gradient from every window. This is why a convolution learns from few images: one
-# image is already a batch.
+# > **Aha.** A weight that is used in every window collects a gradient from every window: to a
+# > convolution, one image is already a batch.
+#
+# This is why it learns from few images. And the pixels: 1 window sees the corner, 9 see the middle.
+# The forward pass gathers nine pixels into one output, and the backward pass scatters one gradient
+# over nine pixels. The picture shows one cell of `dW`, and its terms from all windows.
+
+# %% picture: One weight of the kernel is ringed. Its sum has a term for every window of the image.
+from phitodeep import plots
+from phitodeep.model import SequentialBuilder
+
+builder = SequentialBuilder(5, 5, 1, seed=0).conv2d(1, 3).flatten().dense(1)
+model = builder.optimizer("sgd").alpha(0.01).dtype("float64").build()
+plots.step(model.trace(np.arange(25.0).reshape(1, 5, 5, 1) / 25, [[1.0]]))
+
+# %% [markdown]
 #
 # ## Train with your layer
 
 # %%
 from phitodeep.data import load_mnist
-from phitodeep.model import SequentialBuilder
 
 X_train, y_train, X_test, y_test = load_mnist()
 builder = SequentialBuilder(28, 28, 1, seed=0).add(Conv2D(8, 5, stride=3)).relu().flatten()
@@ -141,5 +153,24 @@ P = model.predict(X_test[:500].reshape(-1, 28, 28, 1))
 print(f"{np.mean(P.argmax(axis=1) == y_test[:500]):.0%} of 500 new digits are read correctly")
 
 # %% [markdown]
-# **One more question.** With `stride=3` and a 2 x 2 kernel, some pixels are in no window at all.
-# What is `dX` there? What does that say about the choice?
+# What your layer has learned to see in the first test image:
+
+# %% picture: The eight outputs of the convolution for one digit, each with its own kernel.
+plots.feature_maps(model, X_test[0].reshape(28, 28, 1), "1")
+
+# %% [markdown]
+# ## Questions
+#
+# {{question With `stride=3` and a 2 x 2 kernel, some pixels are in no window. What is dX there?}}
+# 0: no path leads from them to the loss. The network cannot see them, so the choice wastes 5 of 9
+# pixels.
+# {{end}}
+#
+# {{question How many terms has one cell of dW for 32 images of 28 x 28 and a 5 x 5 kernel?}}
+# 32 · 24 · 24 = 18,432: one for each window of each image.
+# {{end}}
+#
+# {{question In the backward pass you wrote `+=` for dX, but `=` for dW. Why?}}
+# Each tap `(i, j)` has its own cell of `dW`, which is written once. A pixel lies under several
+# taps, so `dX` collects: slopes of several paths add.
+# {{end}}

@@ -1,11 +1,12 @@
 # %% [markdown]
-# # LayerNorm: one number, three ways
+# # 9. A norm: three ways
 #
-# Why does shifting a row change nothing? LayerNorm subtracts the mean of each row and divides by
-# its standard deviation. So each `x` reaches the output in three ways: directly, through the mean
-# that it is part of, and through the deviation that it is part of. In this notebook you find all
-# three. Forget one of them and the network still trains, only worse: this is the kind of mistake
-# that nobody notices without a check.
+# Good first weights keep the signal alive (lesson 8), but training moves them. Could a layer
+# restore the size of the signal, whatever the weights do? LayerNorm subtracts the mean of each row
+# and divides by its standard deviation. Then each `x` reaches the output in three ways: directly,
+# through the mean that it is part of, and through the deviation that it is part of. In this lesson
+# you find all three. Forget one of them and the network still trains, only worse: nobody notices
+# this mistake without a check.
 
 # %%
 import numpy as np
@@ -40,7 +41,9 @@ for x in (row, row + 100):
 # ## The path
 #
 # Let `g` be what arrives at `X_hat`. Follow it back along each of the three ways. Each way through
-# a mean has a `1 / D` in it, because every `x` is one `D`-th of the mean. # {{path}}
+# a mean has a `1 / D` in it, because every `x` is one `D`-th of the mean.
+#
+# {{path}}
 #
 # ## Your turn
 
@@ -105,10 +108,22 @@ assert np.allclose(dX.sum(axis=-1), 0)
 assert np.allclose((dX * X_hat).sum(axis=-1), 0, atol=1e-3)
 
 # %% [markdown]
-# The two terms that are subtracted are there for exactly this: `through_mean` removes the part of
-# the gradient that would shift the row, and `through_r` removes the part that would stretch it.
-# What is left is the part that the layer lets through. So you did more than compute a derivative:
-# you removed from `g` what cannot matter.
+# > **Aha.** One number reaches the output in three ways, and the two that go through the mean and
+# > the deviation remove from the gradient whatever cannot change the output.
+#
+# `through_mean` removes the part of the gradient that would shift the row, and `through_r` removes
+# the part that would stretch it. What is left is what the layer lets through. In the picture, one
+# row passes through the layer. Its gradient leaves the layer with a sum of 0.
+
+# %% picture: One row of four features and its gradient, before and after LayerNorm.
+from phitodeep import plots
+from phitodeep.model import SequentialBuilder
+
+builder = SequentialBuilder(4, seed=0).layer_norm().dense(1).optimizer("sgd").alpha(0.01)
+model = builder.dtype("float64").build()
+plots.step(model.trace(row, [[1.0]]))
+
+# %% [markdown]
 #
 # ## Train with your layer
 #
@@ -116,7 +131,6 @@ assert np.allclose((dX * X_hat).sum(axis=-1), 0, atol=1e-3)
 
 # %%
 from phitodeep.data import make_moons
-from phitodeep.model import SequentialBuilder
 
 X_train, y_train = make_moons(n=200, noise=0.1, seed=0)
 builder = SequentialBuilder(2, seed=0).dense(16).add(LayerNorm()).tanh().dense(16)
@@ -127,5 +141,20 @@ accuracy = np.mean((model.predict(50 * X_train)[:, 0] > 0.5) == y_train)
 print(f"{accuracy:.0%} of the points are on the right side")
 
 # %% [markdown]
-# **One more question.** Delete `through_mean` and run the grader again. What does it say? Then
-# train. Would you have noticed?
+# ## Questions
+#
+# {{question Delete `through_mean` and run the grader. What does it say? Would training have told
+# you?}}
+# The grader says that `dX` is computed without the term `- through_mu`. Training goes on, and the
+# accuracy hardly changes: only a check finds this mistake.
+# {{end}}
+#
+# {{question Why is the sum of dX along X_hat only nearly 0, and the sum of a row exactly 0?}}
+# A shift changes nothing at all. A stretch changes nothing only if `eps` is 0: the layer divides by
+# `√(variance + eps)`, so a stretched row differs a little.
+# {{end}}
+#
+# {{question Every row is multiplied by 50 in the training above. Why does it not matter?}}
+# The first layer is dense, so its output grows by about 50, and LayerNorm divides by the deviation,
+# which has grown by the same factor.
+# {{end}}

@@ -1,10 +1,11 @@
 # %% [markdown]
-# # Softmax with cross-entropy: p - t
+# # 6. Softmax: p - y
 #
-# A network that names one of K classes ends with K numbers, the logits `z`. Softmax turns them
-# into probabilities, and the loss is the surprise at the true class, `-log p`. Exponentials, a
-# division, a logarithm: the derivative looks frightening. In this notebook you find out that
-# nearly all of it cancels.
+# Every gradient so far came from somewhere: it arrived. Where does the first one come from? From
+# the loss. A network that names one of K classes ends with K numbers, the *logits* `z`. Softmax
+# turns them into probabilities `p`, and the loss is the surprise at the true class, `-log p`.
+# Exponentials, a division, a logarithm: the derivative looks frightening. In this lesson you find
+# out that nearly all of it cancels.
 
 # %%
 import numpy as np
@@ -91,22 +92,34 @@ grade(SoftmaxCrossEntropy, "softmax_cross_entropy", seed=0)
 loss = SoftmaxCrossEntropy()
 dP = loss.loss_gradient(z[None], [0])[0]
 print("p      ", p.round(3))
-print("t      ", [1, 0, 0])
+print("y      ", [1, 0, 0])
 print("dP     ", dP.round(3))
-print("p - t  ", (p - [1, 0, 0]).round(3))
+print("p - y  ", (p - [1, 0, 0]).round(3))
 assert np.allclose(dP, p - [1, 0, 0])
 
 # %% [markdown]
-# What you predicted, minus what was true: nothing else is left. A confident, correct sample
-# teaches almost nothing, because p - t is nearly 0. A confident, wrong sample pulls with a force
-# of nearly 1, and never more than that, even if its loss is enormous. And each row sums to 0:
-# whatever is given to one class is taken from the others.
+# > **Aha.** The gradient is the error itself, `p - y`: what you predicted, minus what was true.
 #
+# A confident, correct sample teaches almost nothing, because `p - y` is nearly 0. A confident,
+# wrong sample pulls with a force of nearly 1, and never more than that, even if its loss is
+# enormous. And each row sums to 0: whatever is given to one class is taken from the others.
+#
+# The picture shows the gradient of three samples on its way back. The loss and its gradient are
+# yours.
+
+# %% picture: The gradient that leaves the loss, in the lower right, is (p - y) / 3.
+from phitodeep import plots
+from phitodeep.model import SequentialBuilder
+
+builder = SequentialBuilder(2, seed=1).dense(3).loss("softmax_cross_entropy")
+model = builder.optimizer("sgd").alpha(0.1).dtype("float64").build()
+plots.step(model.trace([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [0, 1, 2]))
+
+# %% [markdown]
 # ## Train with your loss
 
 # %%
 from phitodeep.data import load_mnist
-from phitodeep.model import SequentialBuilder
 
 X_train, y_train, X_test, y_test = load_mnist()
 X_train, X_test = X_train.reshape(len(X_train), -1), X_test.reshape(len(X_test), -1)
@@ -126,5 +139,26 @@ accuracy = np.mean(model.predict(X_test[:500]).argmax(axis=1) == y_test[:500])
 print(f"{accuracy:.0%} of 500 new digits are read correctly")
 
 # %% [markdown]
-# **One more question.** Leave out `/ N` in `gradient`, but not in `value`. The grader notices.
-# Would training notice? Which setting would you have to change to get the same result?
+# After training, `plots.confusion_matrix` shows which digits are taken for which.
+
+# %% picture: Rows are the true digits, and columns are the predicted ones.
+plots.confusion_matrix(model, X_test[:500], y_test[:500])
+
+# %% [markdown]
+# ## Questions
+#
+# {{question Leave out `/ N` in gradient, but not in value. The grader notices. Would training?}}
+# Every gradient is N times as large. Plain gradient descent takes steps that are N times as long,
+# as if the learning rate were N times as high. Adam divides by the size of the gradient, and hides
+# the mistake.
+# {{end}}
+#
+# {{question All logits are equal, and there are 10 classes. What are the loss and the gradient?}}
+# Each probability is 0.1, so the loss is log 10 = 2.3: where an untrained network starts. The
+# gradient is -0.9 for the true class and 0.1 for each other one.
+# {{end}}
+#
+# {{question Can a sample have a gradient of exactly 0?}}
+# Only if its probability is exactly 1, which no finite logits give. So training with this loss
+# never quite ends, and logits grow for ever on data that can be separated.
+# {{end}}
