@@ -3,7 +3,7 @@
 const SLOW = 5000; // milliseconds after which the page offers to stop
 
 export class Client {
-  // `on` has functions: stage, frame, paused, failed, slow.
+  // `on` has functions: stage, begun, frame, paused, failed, slow.
   constructor(config, on) {
     Object.assign(this, { config, on, snapshot: null, code: null, points: null });
     this.waiting = new Map();
@@ -73,8 +73,8 @@ export class Client {
   async init(code, history = "", points = this.points) {
     const about = await this.ask("init", { code, history, points_: points });
     Object.assign(this, { code, points, snapshot: null });
+    this.on.begun(about);
     await this.send("frame");
-    return about;
   }
 
   async run(stop) {
@@ -101,10 +101,10 @@ export class Client {
     this.waiting.clear();
     this.ready = null;
     await this.start();
-    if (this.code === null) return null;
+    if (this.code === null) return;
     const about = await this.send("init", { code: this.code, points_: this.points });
+    this.on.begun(about);
     if (this.snapshot) await this.send("restore", { snapshot: this.snapshot.snapshot });
     else await this.send("frame");
-    return about;
   }
 }

@@ -25,7 +25,7 @@ export class Frame {
 // The frames of a recorded run, one after another in one array; a boundary ends each.
 export function recorded(data, about) {
   const found = [];
-  for (let at = 0; at < data.length; ) {
+  for (let at = 0; at < data.length;) {
     const size = about.length + data[at + HEAD.indexOf("boundary")];
     found.push(new Frame(data.subarray(at, at + size), about));
     at += size;

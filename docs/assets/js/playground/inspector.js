@@ -39,8 +39,13 @@ export class Inspector {
     const ref = this.pass && this.find(path, name, place);
     const own = layer.formulas[name] ?? layer.formulas[name === "dY" ? "dX" : ""];
     this.element.replaceChildren(
-      make("p", { class: "cell" }, symbol(name), `[${this.index(ref, row, column)}] of layer ${path}, `,
-        make("code", {}, layer.name)),
+      make(
+        "p",
+        { class: "cell" },
+        symbol(name),
+        `[${this.index(ref, row, column)}] of layer ${path}, `,
+        make("code", {}, layer.name),
+      ),
       make("p", { class: "formula" }, ref?.formula ?? (own ? formula(own) : "")),
       make("p", { class: "total" }, "= ", make("b", {}, shown(ref?.total ?? value, 6))),
       ref ? this.terms(ref) : make("p", { class: "soft" }, "Pause or step to see its terms."),
@@ -70,14 +75,21 @@ export class Inspector {
     const rows = terms.slice(0, TERMS).map((term) => make("li", {}, this.term(term, total)));
     const rest = terms.slice(TERMS).reduce((sum, term) => sum + term.value, 0);
     if (terms.length > TERMS) {
-      rows.push(make("li", { class: "soft" }, `${signed(rest)}  from ${terms.length - TERMS} others`));
+      rows.push(
+        make("li", { class: "soft" }, `${signed(rest)}  from ${terms.length - TERMS} others`),
+      );
     }
     const where = scope === "loss" ? "the loss" : `layer ${scope}`;
     return make(
       "div",
       {},
       rows.length ? make("ol", {}, rows) : null,
-      make("p", { class: "soft" }, `Computed by ${where}`, step ? [": ", make("code", {}, step.code)] : ""),
+      make(
+        "p",
+        { class: "soft" },
+        `Computed by ${where}`,
+        step ? [": ", make("code", {}, step.code)] : "",
+      ),
     );
   }
 
@@ -87,8 +99,11 @@ export class Inspector {
       symbol(name),
       ` ${shown(v, 3)}`,
     ]);
-    const where = Object.entries(at).map(([letter, k]) => (letter === "n" ? `sample ${k}` : `${letter} = ${k}`));
-    const share = total && Number.isFinite(total) ? ` · ${Math.round((100 * value) / total)} %` : "";
+    const where = Object.entries(at).map(([letter, k]) =>
+      letter === "n" ? `sample ${k}` : `${letter} = ${k}`,
+    );
+    const share =
+      total && Number.isFinite(total) ? ` · ${Math.round((100 * value) / total)} %` : "";
     return [
       make("b", {}, signed(value, 4)),
       " = ",

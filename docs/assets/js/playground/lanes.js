@@ -36,16 +36,18 @@ export class Lanes {
       "section",
       { class: "unit", "aria-label": `Layer ${path}, ${name}` },
       make("h3", { title: name }, make("span", { class: "path" }, path), kind),
-      pairs.map((pair) =>
-        make(
-          "div",
-          { class: pair[0] === "Y" ? "pair passed" : "pair" },
-          pair.map((key) => this.tile(path, key)),
+      make(
+        "div",
+        { class: "pairs" },
+        pairs.map((pair) =>
+          make(
+            "div",
+            { class: "pair" },
+            pair.map((key) => this.tile(path, key)),
+          ),
         ),
       ),
-      parameters.length
-        ? make("p", { class: "ratio" }, "update / weights ", number, meter)
-        : null,
+      parameters.length ? make("p", { class: "ratio" }, "update / weights ", number, meter) : null,
     );
     this.units.set(path, unit);
     return unit;

@@ -16,8 +16,7 @@ export class Loading {
     this.status.textContent = text;
   }
 
-  begin(shown) {
-    if (!shown) return;
+  begin() {
     this.say("Loading. The recorded run stays in use meanwhile.");
     this.element.hidden = false;
     this.items = [

@@ -58,8 +58,19 @@ export function build(root) {
   p.own = make(
     "div",
     { class: "own", hidden: true },
-    make("p", {}, "Click in the picture to draw points of ", radio("0", "class 0"), radio("1", "class 1"), p.clear),
-    make("p", {}, make("label", { for: "play-table" }, "or paste a table; the last column is the target:")),
+    make(
+      "p",
+      {},
+      "Click in the picture to draw points of ",
+      radio("0", "class 0"),
+      radio("1", "class 1"),
+      p.clear,
+    ),
+    make(
+      "p",
+      {},
+      make("label", { for: "play-table" }, "or paste a table; the last column is the target:"),
+    ),
     p.table,
     p.usetable,
   );
@@ -70,7 +81,14 @@ export function build(root) {
     p.timeline,
   );
   root.replaceChildren(
-    make("div", { class: "bar" }, p.run, make("span", { class: "steps" }, "step ", p.s, p.b, p.e), p.reset, p.facts),
+    make(
+      "div",
+      { class: "bar" },
+      p.run,
+      make("span", { class: "steps" }, "step ", p.s, p.b, p.e),
+      p.reset,
+      p.facts,
+    ),
     p.status,
     p.stages,
     p.slow,
@@ -79,12 +97,21 @@ export function build(root) {
       { class: "columns" },
       make("section", { "aria-label": "Settings" }, p.controls, p.own, stops(p)),
       make("section", { "aria-label": "Picture" }, p.picture, p.curve, p.recorded),
-      make("section", { "aria-label": "Program" }, p.code, make("p", { class: "acts" }, p.link, p.export, p.diagnose)),
+      make(
+        "section",
+        { "aria-label": "Program" },
+        p.code,
+        make("p", { class: "acts" }, p.link, p.export, p.diagnose),
+      ),
     ),
     p.bad,
     p.report,
     make("h2", {}, "Layer by layer"),
-    make("p", { class: "soft" }, "Upper row: what each layer returns, and its weights. Lower row: their gradients. Choose a cell, and its formula and terms appear."),
+    make(
+      "p",
+      { class: "soft" },
+      "Upper row: what each layer returns, and its weights. Lower row: their gradients. Choose a cell, and its formula and terms appear.",
+    ),
     p.lanes,
     p.inspector,
     make("p", { class: "acts" }, p.explorer),

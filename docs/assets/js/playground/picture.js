@@ -27,11 +27,12 @@ export class Picture {
     this.boundary = null;
     this.names.textContent = "";
     this.canvas.hidden = about.kind === "names" || about.kind === "table";
-    this.note.textContent = {
-      table: "A table of more than two columns has no picture: the lanes below show its numbers.",
-      images: "The first 64 digits: a frame marks those that the model misreads in this batch.",
-      names: "Names that the model makes up, letter by letter, appear here while it trains.",
-    }[about.kind] ?? "";
+    this.note.textContent =
+      {
+        table: "A table of more than two columns has no picture: the lanes below show its numbers.",
+        images: "The first 64 digits: a frame marks those that the model misreads in this batch.",
+        names: "Names that the model makes up, letter by letter, appear here while it trains.",
+      }[about.kind] ?? "";
   }
 
   show(frame, colours) {
@@ -125,7 +126,19 @@ export class Picture {
     context.imageSmoothingEnabled = false;
     about.X.slice(0, across * across).forEach((pixels, n) => {
       const image = back.createImageData(side, side);
-      pixels.forEach((v, k) => image.data.set([...mix(colours.paper, colours.zero.map((z) => 255 - z), v), 255], 4 * k));
+      pixels.forEach((v, k) =>
+        image.data.set(
+          [
+            ...mix(
+              colours.paper,
+              colours.zero.map((z) => 255 - z),
+              v,
+            ),
+            255,
+          ],
+          4 * k,
+        ),
+      );
       back.putImageData(image, 0, 0);
       const [x, y] = [(n % across) * cell, Math.floor(n / across) * cell];
       context.drawImage(this.back, x + 1, y + 1, cell - 2, cell - 2);
@@ -144,7 +157,12 @@ export class Picture {
 // The loss over the steps, on a logarithmic scale.
 export class Curve {
   constructor(element) {
-    this.canvas = make("canvas", { width: SIZE, height: 90, role: "img", "aria-label": "The loss over the steps" });
+    this.canvas = make("canvas", {
+      width: SIZE,
+      height: 90,
+      role: "img",
+      "aria-label": "The loss over the steps",
+    });
     this.points = [];
     element.replaceChildren(this.canvas);
   }

@@ -40,7 +40,7 @@ export class Tile {
     data.forEach((v, k) => image.data.set([...signed(v, scale, colours), 255], 4 * k));
     context.putImageData(image, 0, 0);
     this.element.classList.toggle(
-      "bad",
+      "spoilt",
       data.some((v) => !Number.isFinite(v)),
     );
   }

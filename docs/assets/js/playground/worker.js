@@ -100,7 +100,11 @@ function pause(reason = "") {
   post("paused", { reason, ...JSON.parse(python.call("status", "{}")).result });
 }
 
-const lastLine = (error) => String(error.message ?? error).trim().split("\n").at(-1);
+const lastLine = (error) =>
+  String(error.message ?? error)
+    .trim()
+    .split("\n")
+    .at(-1);
 
 // --- messages --------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import math
 import pickle
 import re
 import time
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from phitodeep.training.inputs import validate
 from phitodeep.training.loop import SHUFFLE
 
 from . import points, program
+from .game import Game
 
 SIDE = 50  # cells of the boundary along each side
 HEAD = ("step", "epoch", "loss", "accuracy", "batch", "bad", "boundary")
@@ -50,11 +52,11 @@ class Session:
         self.history: list[list[Any]] = []
         self.step, self.epoch, self.cursor = 0, 0, 0
         self.order = self._shuffled()
-        self.losses: list[float] = []
         self.bad: dict[str, Any] | None = None
         self.recorder: Recorder | None = None
         self.ratios: dict[str, float] = {}
         self.size = min(self.model.batch_size or program.BATCH, program.BATCH, len(self.X))
+        self.losses: deque[float] = deque(maxlen=-(-len(self.X) // self.size))  # of an epoch
         self.kind = self._kind()
         self.layout = self._layout()
 
@@ -234,7 +236,6 @@ class Session:
         extra = self._boundary() if boundary and not self.bad else np.zeros(0, np.float32)
         out = np.full(self.length + len(extra), np.nan, np.float32)
         loss = float(np.mean(self.losses)) if self.losses else self._loss()
-        self.losses.clear()
         head = (self.step, self.epoch, loss, self.score(), 0, self.bad is not None)
         out[: len(HEAD)] = (*head, len(extra))
         if self.recorder is None:
@@ -335,7 +336,8 @@ class Session:
         """The gradient checker's verdict on the model as it is."""
         rows = np.arange(min(5, len(self.X)))
         try:
-            report = check_gradients(self.model, self.X[rows], self.y[rows], max_probes=12)
+            with np.errstate(all="ignore"):
+                report = check_gradients(self.model, self.X[rows], self.y[rows], max_probes=12)
         except Exception as error:
             return {"right": False, "words": str(error)}
         return {"right": True, "words": str(report)}
@@ -359,7 +361,7 @@ class Session:
 
     def snapshot(self) -> bytes:
         """Everything that `restore` needs to go on from here."""
-        keys = ("history", "step", "epoch", "cursor")
+        keys = ("history", "step", "epoch", "cursor", "losses")
         kept = {key: getattr(self, key) for key in keys}
         return pickle.dumps(kept | {"state": self.model.state_dict()})
 
@@ -422,6 +424,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.session: Session | None = None
+        self.game: Game | None = None
 
     def call(self, name: str, text: str) -> str:
         """Run a method; the answer is its result, or what is wrong with the program."""
@@ -479,3 +482,18 @@ class Worker:
 
     def export(self) -> str:
         return program.script(self.session.code)
+
+    # --- break the gradient ------------------------------------------------------------------
+
+    def deal(self, seed: int) -> dict[str, Any]:
+        self.game = Game(seed)
+        return self.game.about()
+
+    def find(self, path: str) -> dict[str, Any]:
+        return self.game.find(path)
+
+    def name(self, words: str) -> dict[str, Any]:
+        return self.game.name(words)
+
+    def repair(self, text: str) -> dict[str, Any]:
+        return self.game.repair(text)
