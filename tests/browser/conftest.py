@@ -162,10 +162,10 @@ def axe_source() -> str:
     return AXE.read_text(encoding="utf-8")
 
 
-def axe(page: Page) -> list[str]:
+def axe(page: Page, within: str = "html") -> list[str]:
     """Return the barriers that axe-core calls serious or critical: "rule: where: what to do"."""
     page.evaluate(axe_source())
-    found = page.evaluate("axe.run().then(({violations}) => violations)")
+    found = page.evaluate("part => axe.run(part).then(({violations}) => violations)", within)
     return [
         f"{barrier['id']}: {node['target']}: {node['failureSummary']}"
         for barrier in found

@@ -15,9 +15,9 @@ from mkdocs.structure.files import File
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.site import layer_pages  # noqa: E402  (mkdocs imports this file by its path)
-from tools.site.pages import Page, Section  # noqa: E402
-from tools.site.playground import build as playground  # noqa: E402
+from tools.site import layer_pages
+from tools.site.pages import Page, Section
+from tools.site.playground import build as playground
 
 GENERATORS = {"layers/": layer_pages.sections}  # by folder; each returns a list of sections
 ASSETS = (

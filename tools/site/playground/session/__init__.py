@@ -1,1 +1,1 @@
-"""The Python side of the playground: it runs in a worker of the browser, and in CPython for tests."""
+"""The playground's Python: it runs in a worker of the browser, and in CPython for tests."""

@@ -261,4 +261,4 @@ def _computes(text: str, scope: Scope, wrong: Callable[..., Any]) -> bool:
     except Exception:
         return False
     same = np.shape(got) == np.shape(expected)
-    return same and bool(np.allclose(got, expected, rtol=1e-12, atol=0, equal_nan=True))
+    return same and bool(np.allclose(got, expected, rtol=1e-9, atol=1e-12, equal_nan=True))

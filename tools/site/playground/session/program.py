@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 
 import phitodeep
 from phitodeep import layers
+from phitodeep.data import make_moons
 from phitodeep.layers import Layer
 from phitodeep.layers.base import Param
 from phitodeep.model import Sequential, SequentialBuilder
@@ -27,6 +29,14 @@ from phitodeep.layers.base import Layer, Param
 from phitodeep.model import SequentialBuilder
 from phitodeep.optimization.optimizers import *
 from phitodeep.steps.step import Derivation, Let, Sum
+"""
+
+FILES = """\
+# The data are in session.zip of the playground: put digits.bin and names.txt next to this script.
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LETTERS, CONTEXT = "{letters}", {context}
 """
 
 
@@ -105,19 +115,13 @@ def _check(model: Sequential, X: Any) -> None:
 
 def script(code: str) -> str:
     """The program as a script that runs anywhere: imports, data, training and the result."""
-    import inspect
-
-    used = [f for name, f in points.SETS.items() if f"{name}(" in code and name != "moons"]
-    parts = [HEAD, *(inspect.getsource(f) for f in used), code.rstrip() + "\n"]
+    used = [f for name, f in points.SETS.items() if f"{name}(" in code and f is not make_moons]
+    parts = [HEAD]
     if points.mine in used:
-        X, y = points.mine()
-        own = f"given = {{'X': np.array({X.tolist()}), 'y': np.array({y.tolist()})}}\n"
-        parts.insert(1, own)
-    files = {points.digits: "digits.bin", points.names: "names.txt"}
-    notes = [
-        f"# needs {file}, from the playground's folder\n" for f, file in files.items() if f in used
-    ]
-    if notes:
-        constants = f"from pathlib import Path\n\nHERE = Path(__file__).parent\nLETTERS, CONTEXT = {points.LETTERS!r}, {points.CONTEXT}\n"
-        parts.insert(1, "".join(notes) + constants)
-    return "\n\n".join(parts) + "\n\nmodel.train(X, y, epochs=100)\nprint(model.evaluate(X, y))\n"
+        X, y = (np.asarray(A).tolist() for A in points.mine())
+        parts.append(f"given = {{'X': np.array({X}), 'y': np.array({y})}}")
+    if points.digits in used or points.names in used:
+        parts.append(FILES.format(letters=points.LETTERS, context=points.CONTEXT))
+    parts += [inspect.getsource(f).rstrip() for f in used]
+    parts += [code.rstrip(), "model.train(X, y, epochs=100)\nprint(model.evaluate(X, y))\n"]
+    return "\n\n".join(parts)
