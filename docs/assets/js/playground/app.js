@@ -352,8 +352,6 @@ export class App {
     this.editor.mark(null, message);
   }
 
-  // --- what can go wrong -----------------------------------------------------------------------
-
   // A number that is not finite: where it arose, and what usually helps.
   problem(bad) {
     const { parts } = this;

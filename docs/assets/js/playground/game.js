@@ -3,6 +3,8 @@
 import { make, plural } from "../../explorer/dom.js";
 import { Tile } from "./tile.js";
 
+const plain = (words) => words.replaceAll("`", "");
+
 export class Game {
   // `ask(name, args)` asks the worker, which it starts if need be.
   constructor(element, { ask, colours }) {
@@ -104,7 +106,7 @@ export class Game {
           make(
             "li",
             {},
-            this.button(choice, () => this.name(choice)),
+            this.button(plain(choice), () => this.name(choice)),
           ),
         ),
       ),
@@ -125,7 +127,7 @@ export class Game {
       spellcheck: "false",
     });
     lines.value = this.text;
-    this.say(`Yes: ${words}.`, "good");
+    this.say(`Yes: ${plain(words)}.`, "good");
     this.task.replaceChildren(
       make(
         "h3",

@@ -102,8 +102,8 @@ export class Inspector {
     const where = Object.entries(at).map(([letter, k]) =>
       letter === "n" ? `sample ${k}` : `${letter} = ${k}`,
     );
-    const share =
-      total && Number.isFinite(total) ? ` · ${Math.round((100 * value) / total)} %` : "";
+    const part = Math.round((100 * value) / total);
+    const share = part >= 1 && part <= 100 ? ` · ${part} %` : ""; // without terms that cancel
     return [
       make("b", {}, signed(value, 4)),
       " = ",

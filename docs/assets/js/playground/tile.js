@@ -1,6 +1,6 @@
 // One array as a picture: a cell for each number. Pointer and keys choose a cell.
 
-import { make, shown } from "../../explorer/dom.js";
+import { make, shown, symbol } from "../../explorer/dom.js";
 import { signed } from "./colours.js";
 
 export class Tile {
@@ -18,7 +18,7 @@ export class Tile {
     this.element = make(
       "figure",
       { class: "tile" },
-      make("figcaption", {}, name),
+      make("figcaption", {}, /^\w+$/.test(name) ? symbol(name) : name),
       make("div", { class: "cells" }, this.canvas, this.mark),
     );
   }
