@@ -15,7 +15,8 @@ from phitodeep.steps.step import Let, Sum
 from phitodeep.teach.mutations import mutations
 from tools.site.playground import build
 from tools.site.playground.session import game, points, program
-from tools.site.playground.session.session import HEAD, Session, Worker
+from tools.site.playground.session.session import HEAD, Session
+from tools.site.playground.session.worker import Worker
 
 MOONS = build.presets()["moons"]
 
@@ -80,6 +81,18 @@ def test_steps_of_a_sample_a_batch_and_an_epoch() -> None:
     session.advance("e")
     assert (session.epoch, session.cursor, session.step) == (1, 0, 8)
     assert session.path == "s1b1e1"
+
+
+def test_a_run_ends_at_a_step_that_was_recorded() -> None:
+    session = Session(MOONS)
+    assert session.run(1e6, False, 5) == 5
+    assert (session.step, session.seen) == (5, 5)
+    session.run(0, False)
+    assert (session.step, session.seen) == (6, 5)
+    session.settle()
+    assert (session.step, session.seen) == (7, 7)
+    session.settle()
+    assert session.step == 7
 
 
 def test_a_link_and_a_snapshot_restore_the_same_state() -> None:

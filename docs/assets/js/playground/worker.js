@@ -34,7 +34,7 @@ async function boot({ pyodide: { base }, wheel, folder }) {
   const [library, session] = await Promise.all([read(wheel), read("session.zip")]);
   pyodide.unpackArchive(library, "wheel");
   pyodide.unpackArchive(session, "zip");
-  python = pyodide.pyimport("session.session").Worker();
+  python = pyodide.pyimport("session.worker").Worker();
   post("stage", { stage: 3 });
   return pyodide.version;
 }
@@ -67,8 +67,9 @@ function slice() {
   const now = performance.now();
   const due = now - sent >= PACE;
   try {
-    python.session.run(SLICE, due);
-    const reached = isReached(running);
+    const { steps, from } = running;
+    python.session.run(SLICE, due, steps ? from + steps - python.session.step : undefined);
+    const reached = isReached(running, due);
     if (due) {
       sent = now;
       send(frames++ % BOUNDARY === 0);
@@ -85,9 +86,10 @@ function slice() {
   }
 }
 
-function isReached({ steps, accuracy, from }) {
+// A score is looked at when a frame is due, since the frame shows that step.
+function isReached({ steps, accuracy, from }, due) {
   if (steps && python.session.step - from >= steps) return `${steps} steps are done`;
-  if (accuracy && python.session.score() >= accuracy) {
+  if (due && accuracy && python.session.score() >= accuracy) {
     return `${Math.round(100 * accuracy)} % is reached`;
   }
   return "";
@@ -95,6 +97,7 @@ function isReached({ steps, accuracy, from }) {
 
 function pause(reason = "") {
   running = null;
+  python.session.settle();
   send(true);
   keep();
   post("paused", { reason, ...JSON.parse(python.call("status", "{}")).result });

@@ -7,7 +7,6 @@ frame each array is.
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 import re
@@ -24,13 +23,12 @@ from phitodeep.inspect.anomaly import anomaly
 from phitodeep.inspect.recording import Recorder
 from phitodeep.layers.call import Call, watching, within
 from phitodeep.optimization.divergence import bad_loss
-from phitodeep.steps.mathml import MATHML
 from phitodeep.testing import check_gradients
 from phitodeep.training.inputs import validate
 from phitodeep.training.loop import SHUFFLE
 
 from . import points, program
-from .game import Game
+from .arrays import flat, formulas, parameters, ratios
 
 SIDE = 50  # cells of the boundary along each side
 HEAD = ("step", "epoch", "loss", "accuracy", "batch", "bad", "boundary")
@@ -53,7 +51,8 @@ class Session:
         self.step, self.epoch, self.cursor = 0, 0, 0
         self.order = self._shuffled()
         self.bad: dict[str, Any] | None = None
-        self.recorder: Recorder | None = None
+        self.recorder: Recorder | None = None  # of the step that frames show
+        self.seen = 0  # its number
         self.ratios: dict[str, float] = {}
         self.size = min(self.model.batch_size or program.BATCH, program.BATCH, len(self.X))
         self.losses: deque[float] = deque(maxlen=-(-len(self.X) // self.size))  # of an epoch
@@ -80,7 +79,7 @@ class Session:
             size = int(np.prod(layer.output_shape))
             arrays = {"Y": (SHOWN, size), "dY": (SHOWN, size)}
             for name, A in layer.params.items():
-                shape = _flat(A).shape
+                shape = flat(A).shape
                 arrays |= {name: shape, f"d{name}": shape}
             places = {}
             for name, (rows, columns) in arrays.items():
@@ -88,7 +87,7 @@ class Session:
                 at += rows * columns
             found.append(
                 {"path": str(k), "name": repr(layer), "kind": type(layer).__name__, "ratio": at}
-                | {"arrays": places, "formulas": _formulas(layer)}
+                | {"arrays": places, "formulas": formulas(layer)}
             )
             at += 1
         self.length = at
@@ -97,9 +96,7 @@ class Session:
     def about(self) -> dict[str, Any]:
         """What the page needs once: the layers, and the data as they are drawn."""
         X = np.asarray(self.X)
-        flat = X.reshape(len(X), -1)
-        low, high = flat.min(axis=0), flat.max(axis=0)
-        pad = 0.15 * (high - low)
+        rows = X.reshape(len(X), -1)
         return {
             "kind": self.kind,
             "layers": self.layout,
@@ -108,9 +105,9 @@ class Session:
             "samples": len(X),
             "batch": self.size,
             "classes": self._classes(),
-            "X": np.round(flat.astype(float), 4).tolist() if self.kind != "names" else [],
+            "X": np.round(rows.astype(float), 4).tolist() if self.kind != "names" else [],
             "y": np.round(np.asarray(self.y, float).reshape(len(X), -1)[:, 0], 4).tolist(),
-            "box": [*(low - pad).tolist(), *(high + pad).tolist()],
+            "box": self.box(),
             "loss": type(self.model.loss).__name__,
             "optimizer": repr(self.model.optimizer),
             "parameters": self.model.count_params(),
@@ -138,17 +135,26 @@ class Session:
                 self._take(1 if what == "s" else self.size, record=k == count - 1)
             self._note(what)
 
-    def run(self, milliseconds: float, record: bool) -> int:
-        """Take batches for so many milliseconds; return how many. The last one may be recorded."""
+    def run(self, milliseconds: float, record: bool, most: int | None = None) -> int:
+        """Take batches for so many milliseconds, or `most` of them; return how many.
+
+        The last one is recorded on demand, or if it is the last of `most`.
+        """
         end, taken = time.perf_counter() + milliseconds / 1000, 0
-        while not self.bad:
-            last = time.perf_counter() >= end
-            self._take(self.size, record=record and last)
+        while not self.bad and taken != most:
+            final = taken + 1 == most
+            last = final or time.perf_counter() >= end
+            self._take(self.size, record=final or (record and last))
             self._note("b")
             taken += 1
             if last:
                 break
         return taken
+
+    def settle(self) -> None:
+        """Before a pause: take one more batch, unless the last step was recorded."""
+        if not self.bad and self.seen != self.step:
+            self.advance("b")
 
     def _note(self, what: str) -> None:
         if self.history and self.history[-1][0] == what:
@@ -192,7 +198,8 @@ class Session:
             self.order = self._shuffled()
         if record:
             self.recorder, self.rows, self.before = recorder, rows, before
-            self.ratios = _ratios(_parameters(before), _parameters(model))
+            self.seen = self.step
+            self.ratios = ratios(parameters(before), parameters(model))
 
     def _passes(self, batch: Any, record: bool) -> tuple[float, Recorder | None]:
         """Forward, loss and backward, as the layers are written."""
@@ -270,7 +277,7 @@ class Session:
             A = values.get(name)
             if A is None:
                 continue
-            A = A.reshape(len(A), -1) if name in ("Y", "dY") else _flat(A)
+            A = A.reshape(len(A), -1) if name in ("Y", "dY") else flat(A)
             part = A[:rows, :columns]
             block = out[at : at + rows * columns].reshape(rows, columns)
             block[: part.shape[0], : part.shape[1]] = part
@@ -299,7 +306,7 @@ class Session:
         """The predictions on a grid of the plane (50 x 50), or along a line (100)."""
         if self.kind not in ("plane", "curve"):
             return np.zeros(0, np.float32)
-        box = np.array(self.about_box()).reshape(2, -1)
+        box = np.array(self.box()).reshape(2, -1)
         if self.kind == "curve":
             grid = np.linspace(box[0, 0], box[1, 0], 100)[:, None]
         else:
@@ -316,10 +323,13 @@ class Session:
         top = np.sort(P, axis=-1)
         return (best + np.clip(top[:, -1] - top[:, -2], 0, 0.999)).astype(np.float32)
 
-    def about_box(self) -> list[float]:
-        flat = np.asarray(self.X, float).reshape(len(self.X), -1)
-        low, high = flat.min(axis=0), flat.max(axis=0)
-        pad = 0.15 * (high - low)
+    def box(self) -> list[float]:
+        """The corners of the picture: the least of each feature, then the greatest, with a margin."""
+        X = np.asarray(self.X, float).reshape(len(self.X), -1)
+        low, high = X.min(axis=0), X.max(axis=0)
+        if points.given.get("drawn") and self.X is points.given["X"]:  # the reader goes on drawing
+            low, high = np.minimum(low, -1), np.maximum(high, 1)
+        pad = 0.1 * (high - low)
         return [*(low - pad), *(high + pad)]
 
     # --- questions ---------------------------------------------------------------------------
@@ -381,119 +391,3 @@ class Session:
     def path(self) -> str:
         """The history as a link writes it."""
         return "".join(f"{what}{count}" for what, count in self.history)
-
-
-def _formulas(layer: Any) -> dict[str, str]:
-    """The formulas of a layer's backward pass and of Y, as MathML."""
-    derivation = layer.steps()
-    if derivation is None:
-        return {}
-    return {step.symbol: step.written(MATHML, None) for step in derivation.every()}
-
-
-def _flat(A: Any) -> Any:
-    """A parameter as rows and columns."""
-    return A.reshape(1, -1) if A.ndim < 2 else A.reshape(-1, A.shape[-1])
-
-
-def _parameters(model: Any) -> dict[str, Any]:
-    return {
-        str(k): [A.copy() for A in layer.params.values()]
-        for k, layer in enumerate(model.layers)
-        if layer.params
-    }
-
-
-@np.errstate(all="ignore")
-def _ratios(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
-    """|update| / |parameters| of each layer."""
-    found = {}
-    for path, arrays in before.items():
-        pairs = list(zip(arrays, after[path], strict=True))
-        moved = math.sqrt(sum(float(((b - a) ** 2).sum()) for a, b in pairs))
-        size = math.sqrt(sum(float((a**2).sum()) for a in arrays))
-        found[path] = moved / size if size else math.nan
-    return found
-
-
-class Worker:
-    """What the worker calls: each method takes and returns JSON, except for frames and snapshots.
-
-    A program that cannot be used leaves the last session in place.
-    """
-
-    def __init__(self) -> None:
-        self.session: Session | None = None
-        self.game: Game | None = None
-
-    def call(self, name: str, text: str) -> str:
-        """Run a method; the answer is its result, or what is wrong with the program."""
-        try:
-            return json.dumps({"result": getattr(self, name)(**json.loads(text))}, allow_nan=True)
-        except program.Refused as error:
-            return json.dumps({"error": error.message, "line": error.line})
-        except (PhitodeepError, ValueError) as error:
-            return json.dumps({"error": str(error), "line": program.line_of(error)})
-
-    @staticmethod
-    def bytes_of(array: Any) -> bytes:
-        """Python's bytes of an array of JavaScript."""
-        return bytes(array.to_py())
-
-    def init(self, code: str, history: str = "", points_: Any = None) -> dict[str, Any]:
-        if points_:
-            self.give(points_)
-        session = Session(code)
-        session.frame()  # a program whose passes fail is refused too
-        session.replay(history)
-        self.session = session
-        return session.about() | {"history": session.path}
-
-    def give(self, given: Any) -> None:
-        """Take the points that the reader drew, or the table that they pasted."""
-        if "csv" in given:
-            X, y = points.read_table(given["csv"])
-        else:
-            X = np.array(given["X"], np.float32)
-            y = np.array(given["y"])
-        points.given.update(X=X, y=y)
-
-    def step(self, what: str) -> dict[str, Any]:
-        self.session.advance(what)
-        return self.status()
-
-    def status(self) -> dict[str, Any]:
-        return {"history": self.session.path, "bad": self.session.bad}
-
-    def trace(self) -> dict[str, Any]:
-        return json.loads(self.session.trace())
-
-    def explorer(self) -> str:
-        return self.session.trace(html=True)
-
-    def check(self) -> dict[str, Any]:
-        return self.session.check()
-
-    def diagnose(self) -> str:
-        return str(self.session.model.diagnose(self.session.X, self.session.y, overfit=0))
-
-    def names(self) -> list[str]:
-        return self.session.names() if self.session.kind == "names" else []
-
-    def export(self) -> str:
-        return program.script(self.session.code)
-
-    # --- break the gradient ------------------------------------------------------------------
-
-    def deal(self, seed: int) -> dict[str, Any]:
-        self.game = Game(seed)
-        return self.game.about()
-
-    def find(self, path: str) -> dict[str, Any]:
-        return self.game.find(path)
-
-    def name(self, words: str) -> dict[str, Any]:
-        return self.game.name(words)
-
-    def repair(self, text: str) -> dict[str, Any]:
-        return self.game.repair(text)
