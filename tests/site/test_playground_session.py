@@ -258,6 +258,7 @@ def test_the_recorded_run_is_what_the_session_does() -> None:
 
 
 def test_the_wheel_has_the_library_without_its_data() -> None:
+    pytest.importorskip("hatchling")
     wheel = build._wheel()
     assert wheel.path.endswith("-py3-none-any.whl")
     assert len(wheel.content) < 1_000_000

@@ -14,7 +14,6 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from hatchling.builders.wheel import WheelBuilder
 
 from phitodeep.data import load_mnist
 from tools.site.pages import ROOT, Page
@@ -62,6 +61,8 @@ def presets() -> dict[str, str]:
 
 def _wheel() -> Page:
     """This library's wheel without its archives of data, which are two thirds of it."""
+    from hatchling.builders.wheel import WheelBuilder  # tests of the session do without it
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(next(WheelBuilder(str(ROOT)).build(directory=folder, versions=["standard"])))
         out = io.BytesIO()

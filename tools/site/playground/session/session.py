@@ -324,7 +324,7 @@ class Session:
         return (best + np.clip(top[:, -1] - top[:, -2], 0, 0.999)).astype(np.float32)
 
     def box(self) -> list[float]:
-        """The corners of the picture: the least of each feature, then the greatest, with a margin."""
+        """The corners of the picture: the least of each feature and the greatest, with a margin."""
         X = np.asarray(self.X, float).reshape(len(self.X), -1)
         low, high = X.min(axis=0), X.max(axis=0)
         if points.given.get("drawn") and self.X is points.given["X"]:  # the reader goes on drawing
