@@ -224,7 +224,11 @@ def test_no_module_uses_global_randomness(name: str) -> None:
             assert node.attr in allowed, f"{name}:{node.lineno} uses np.random.{node.attr}"
 
 
-OTHER = {Path(), Path("browser"), Path("site")}  # folders of tests that no folder of the package has
+OTHER = {
+    Path(),
+    Path("browser"),
+    Path("site"),
+}  # folders of tests that no folder of the package has
 
 
 def test_tests_mirror_the_package() -> None:
