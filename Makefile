@@ -60,6 +60,7 @@ test: $(VENV)/.test
 
 # The explorer: its JavaScript in Node, then its pages in Chromium.
 test-browser: $(VENV)/.browser $(NODE)
+	$(BIN)/python tools/fetch_numpy_wheel.py node_modules/pyodide $(VENV)/pyodide
 	npm test --silent
 	$(BIN)/python -m pytest tests/browser
 

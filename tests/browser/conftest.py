@@ -70,7 +70,7 @@ def opened(
     size: str = "desktop",
     scheme: str = "light",
     still: bool = False,
-    allowed: str = "",
+    allowed: str | tuple[str, ...] = (),
 ) -> Iterator[Page]:
     """Open a page in a new context, and raise AssertionError at the end if anything was wrong.
 
@@ -90,7 +90,7 @@ def opened(
             wrong.append(f"console {message.type}: {message.text}")
 
     def requested(address: str) -> None:
-        known = address == url or (allowed and address.startswith(allowed))
+        known = address == url or address.startswith(allowed or ())
         if not known and not address.startswith("blob:"):  # data: is never reported
             wrong.append(f"request: {address}")
 
@@ -162,10 +162,10 @@ def axe_source() -> str:
     return AXE.read_text(encoding="utf-8")
 
 
-def axe(page: Page) -> list[str]:
+def axe(page: Page, within: str = "html") -> list[str]:
     """Return the barriers that axe-core calls serious or critical: "rule: where: what to do"."""
     page.evaluate(axe_source())
-    found = page.evaluate("axe.run().then(({violations}) => violations)")
+    found = page.evaluate("part => axe.run(part).then(({violations}) => violations)", within)
     return [
         f"{barrier['id']}: {node['target']}: {node['failureSummary']}"
         for barrier in found

@@ -1,4 +1,4 @@
-"""The site, page by page: no page asks another host for anything, none has an error or a barrier."""
+"""Every kind of page: none asks another host for anything, or has an error or a barrier."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from tools.site import (
     optimizer_pages,
 )
 from tools.site.pages import Page, Section
+from tools.site.playground import build as playground
 
 GENERATORS = {  # by folder; each returns a list of sections
     "bugs/": gallery.sections,
@@ -36,7 +37,8 @@ GENERATORS = {  # by folder; each returns a list of sections
     "optimizers/": optimizer_pages.sections,
 }
 TABLE = r'<div class="pd-scroll" role="region" aria-label="Table" tabindex="0">\g<0></div>'
-ASSETS = (explorer_scripts.assets, lessons.assets)  # each returns pages outside the navigation
+# Each returns pages outside the navigation.
+ASSETS = (explorer_scripts.assets, lessons.assets, playground.assets)
 
 
 @cache

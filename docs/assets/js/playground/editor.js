@@ -1,0 +1,72 @@
+// The program as text with numbered lines; an error marks its line.
+
+import { make } from "../../explorer/dom.js";
+
+export class Editor {
+  // `changed(code)` is called when the reader stops typing, or presses Ctrl+Enter.
+  constructor(element, changed, wait = 600) {
+    Object.assign(this, { changed, wait, line: null });
+    this.numbers = make("pre", { class: "lines", "aria-hidden": "true" });
+    this.text = make("textarea", {
+      spellcheck: "false",
+      autocapitalize: "off",
+      autocomplete: "off",
+      "aria-label": "The model's Python program",
+      input: () => this.typed(),
+      keydown: (event) => this.key(event),
+      scroll: () => (this.numbers.scrollTop = this.text.scrollTop),
+    });
+    this.message = make("p", { class: "message", role: "status" });
+    element.replaceChildren(
+      make("div", { class: "editor" }, this.numbers, this.text),
+      this.message,
+    );
+  }
+
+  get code() {
+    return this.text.value;
+  }
+
+  set code(code) {
+    this.text.value = code;
+    this.sent = code;
+    this.mark(null, "");
+    clearTimeout(this.timer);
+  }
+
+  typed() {
+    this.mark(null, "");
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.send(), this.wait);
+  }
+
+  send() {
+    clearTimeout(this.timer);
+    if (this.code === this.sent) return;
+    this.sent = this.code;
+    this.changed(this.code);
+  }
+
+  // Tab stays the way out of the field; Ctrl+Enter runs the program at once.
+  key(event) {
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      event.preventDefault();
+      this.send();
+    }
+  }
+
+  // Mark a line, and say why; kind is "error", "good" or "".
+  mark(line, message, kind = "error") {
+    this.line = line;
+    const count = this.code.split("\n").length;
+    this.numbers.replaceChildren(
+      ...Array.from({ length: count }, (_, k) =>
+        make("span", { class: k + 1 === line ? "wrong" : "" }, `${k + 1}\n`),
+      ),
+    );
+    this.message.className = `message ${message ? kind : ""}`;
+    this.message.textContent = message ? `${line ? `line ${line}: ` : ""}${message}` : "";
+    this.text.setAttribute("aria-invalid", kind === "error" && message ? "true" : "false");
+    this.text.rows = Math.min(26, Math.max(16, count));
+  }
+}

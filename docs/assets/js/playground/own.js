@@ -1,0 +1,47 @@
+// Points of one's own: drawn in the picture, or pasted as a table.
+
+export const EMPTY = {
+  ...{ kind: "plane", X: [], y: [], classes: 2, side: 50 },
+  box: [-1.2, -1.2, 1.2, 1.2],
+};
+const ENOUGH = 2; // points of each class
+
+export class Own {
+  // `points` is what the worker is given: { X, y } or { csv }, or null.
+  constructor(app) {
+    Object.assign(this, { app, points: null });
+  }
+
+  show(points) {
+    const { app } = this;
+    this.points = points;
+    app.picture.use({ ...EMPTY, ...points });
+    app.picture.show({ boundary: [] }, app.colours);
+  }
+
+  begin() {
+    this.show(null);
+    this.app.loading.say("Draw at least two points of each class, or paste a table.");
+  }
+
+  draw(x, y) {
+    const { app } = this;
+    if (app.parts.own.hidden) return;
+    const points = this.points?.X ? this.points : { X: [], y: [] };
+    const kind = Number(app.root.querySelector("[name=play-class]:checked").value);
+    const place = [Number(x.toFixed(3)), Number(y.toFixed(3))];
+    this.show({ X: [...points.X, place], y: [...points.y, kind], drawn: true });
+    const ones = this.points.y.filter(Boolean).length;
+    if (ones < ENOUGH || this.points.y.length - ones < ENOUGH) return;
+    if (app.live) app.edited(app.editor.code);
+    else app.loading.say("Press Run to train on your points.");
+  }
+
+  async table() {
+    const { app } = this;
+    this.points = { csv: app.parts.table.value };
+    app.editor.code = `X, y = mine()\n${app.editor.code.replace(/^X, y = .*\n/m, "")}`;
+    app.dirty = true;
+    await app.ready();
+  }
+}
