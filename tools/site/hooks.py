@@ -81,7 +81,10 @@ def on_page_content(html: str, *, page: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Name the search dialog, which Material leaves without a name."""
+    """Let the keyboard reach code that scrolls, and name Material's search dialog."""
+    output = re.sub(
+        r"<pre\b[^>]*>(?:<span></span>)?<code(?![^>]*tabindex)", r'\g<0> tabindex="0"', output
+    )
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
 
 

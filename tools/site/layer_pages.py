@@ -217,7 +217,7 @@ class LayerPage:
             return "Nothing can be left out: this layer only moves or copies numbers."
         return "The checker's answer to the likeliest mistakes:\n\n" + "\n\n".join(
             f"**`{m.step.formula}`, {m.sentence}**\n\n"
-            f'<pre class="wb-said" tabindex="0"><code>{escape(m.verdict)}</code></pre>'
+            f'<pre class="wb-said"><code>{escape(m.verdict)}</code></pre>'
             for m in found
         )
 
@@ -225,7 +225,7 @@ class LayerPage:
         return (
             "The build compared the layer's gradients with central differences in float64, as "
             f"[check_gradients](../api/testing.md) does:\n\n"
-            f'<pre tabindex="0"><code>{escape(verdict(self.layer, self.X))}</code></pre>'
+            f'<pre><code>{escape(verdict(self.layer, self.X))}</code></pre>'
         )
 
     def cost(self) -> str:

@@ -40,7 +40,7 @@ def highlighted(text: str) -> str:
     """Python code as HTML; a blank line has a space, because blank lines end HTML in Markdown."""
     found = highlight(text, PythonLexer(), HtmlFormatter(nowrap=True, wrapcode=True))
     lines = found.rstrip("\n").replace("\n\n", "\n \n").replace("\n\n", "\n \n")
-    return f'<div class="highlight"><pre tabindex="0"><code>{lines}</code></pre></div>'
+    return f'<div class="highlight"><pre><code>{lines}</code></pre></div>'
 
 
 def place(thing: Any) -> tuple[str, int]:
