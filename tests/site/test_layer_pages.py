@@ -109,7 +109,9 @@ def test_a_page_has_all_its_parts(name: str) -> None:
         "Literature" if name != "Dense" else "API",
     ):
         assert part in text, part
-    data = json.loads(re.search(r"<script type=.application/json.>(.*?)</script>", text).group(1))  # type: ignore[union-attr]
+    found = re.search(r"<script type=.application/json.>(.*?)</script>", text)
+    assert found
+    data = json.loads(found[1])
     assert len(json.dumps(data)) < 40_000
     assert data["document"]["live"]
 

@@ -225,7 +225,7 @@ class LayerPage:
         return (
             "The build compared the layer's gradients with central differences in float64, as "
             f"[check_gradients](../api/testing.md) does:\n\n"
-            f'<pre><code>{escape(verdict(self.layer, self.X))}</code></pre>'
+            f"<pre><code>{escape(verdict(self.layer, self.X))}</code></pre>"
         )
 
     def cost(self) -> str:

@@ -33,7 +33,8 @@ def picture(name: str, layer: Layer, X: Array, curve: bool) -> str:
 def _curve(name: str, layer: Layer) -> str:
     """Y, and dashed the slope, for x from -4 to 4."""
     x = np.linspace(-4, 4, 81)
-    points = np.repeat(x[:, None], layer.output_shape[-1], axis=1)  # type: ignore[index]
+    assert layer.output_shape
+    points = np.repeat(x[:, None], layer.output_shape[-1], axis=1)
     Y = layer.forward(points)
     slope = layer.backward(np.ones_like(points))
     panel = parts.Panel((4, 4, WIDTH - 8, HEIGHT - 8), (-4, 4), (-1.6, 3))

@@ -219,7 +219,7 @@ def wrong_lines(step: Step, scope: Scope) -> Iterator[tuple[str, str]]:
     for words, wrong in mutations(step, scope.derivation):
         text = None
         if isinstance(step, Let):
-            text = wrong.args[0]  # type: ignore[attr-defined]
+            text = wrong.args[0]
         elif isinstance(step, Sum):
             text = _wrong_sum(step, scope, words, wrong)
         if text is not None and _computes(text, scope, wrong):
@@ -234,7 +234,7 @@ def _wrong_sum(step: Sum, scope: Scope, words: str, wrong: Callable[..., Any]) -
             return _sum(step, scope, operands)
     function = getattr(getattr(wrong, "func", None), "__name__", "")
     if function == "_swapped":
-        _, k, operands[k] = wrong.args  # type: ignore[attr-defined]
+        _, k, operands[k] = wrong.args
         return _sum(step, scope, operands)
     if words == "as a mean instead of a sum":
         return f"{_sum(step, scope, operands)} / {_count(step, scope)}"
