@@ -34,14 +34,15 @@ def _curve(name: str, layer: Layer) -> str:
     """Y, and dashed the slope, for x from -4 to 4."""
     x = np.linspace(-4, 4, 81)
     assert layer.output_shape
-    points = np.repeat(x[:, None], layer.output_shape[-1], axis=1)
-    Y = layer.forward(points)
-    slope = layer.backward(np.ones_like(points))
+    X = np.repeat(x[:, None], layer.output_shape[-1], axis=1)
+    Y = layer.forward(X)
+    slope = layer.backward(np.ones_like(X))
     panel = parts.Panel((4, 4, WIDTH - 8, HEIGHT - 8), (-4, 4), (-1.6, 3))
-    lines = [
-        f'<path class="{kind}" d="{panel.path(zip(x, np.clip(A[:, 0], -1.6, 3), strict=True))}"/>'
-        for kind, A in (("pd-L", Y), ("pd-slope wb-slope", slope))
-    ]
+    lines = []
+    for kind, A in (("pd-L", Y[:, 0]), ("pd-slope wb-slope", slope[:, 0])):
+        inside = (panel.y[0] <= A) & (panel.y[1] >= A)
+        points = panel.path(zip(x[inside], A[inside], strict=True))
+        lines.append(f'<path class="{kind}" d="{points}"/>')
     zero = f'<path class="pd-zero" d="{panel.path([(-4, 0), (4, 0)])}"/>'
     return parts.svg(WIDTH, HEIGHT, f"The curve of {name} and its slope", zero, *lines)
 
