@@ -58,11 +58,11 @@ test: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 $(NUMERIC)
 	$(BIN)/python -m pytest --numprocesses=2
 
-# The explorer: its JavaScript in Node, then its pages in Chromium.
+# The explorer and the site: their JavaScript in Node, then their pages in Chromium.
 test-browser: $(VENV)/.browser $(NODE)
 	$(BIN)/python tools/fetch_numpy_wheel.py node_modules/pyodide $(VENV)/pyodide
 	npm test --silent
-	$(BIN)/python -m pytest tests/browser
+	$(BIN)/python -m pytest tests/site/test_api.py tests/browser
 
 # Show the branches that no test takes, with NumPy kernels; examples that run are not tests.
 coverage: $(VENV)/.test
