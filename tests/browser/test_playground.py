@@ -18,7 +18,7 @@ from tools.site.playground.build import VERSION, presets
 from tools.site.playground.session.game import Game
 
 NPM, WHEELS = ROOT / "node_modules/pyodide", ROOT / ".venv/pyodide"
-LOADED = 60_000  # milliseconds, on a busy machine
+LOADED = 180_000  # milliseconds, on a busy machine
 LOG = """\
 class Log(Layer):
     def forward(self, X):

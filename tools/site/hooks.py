@@ -82,9 +82,7 @@ def on_page_content(html: str, *, page: Any, **_: Any) -> str:
 
 def on_post_page(output: str, **_: Any) -> str:
     """Let the keyboard reach code that scrolls, and name Material's search dialog."""
-    output = re.sub(
-        r"<pre\b[^>]*>(?:<span></span>)?<code(?![^>]*tabindex)", r'\g<0> tabindex="0"', output
-    )
+    output = re.sub(r"<pre(?=[ >])(?![^>]*tabindex)", r'\g<0> tabindex="0"', output)
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
 
 
