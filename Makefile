@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # With another busy process, two BLAS threads wait for each other: one is fast everywhere.
-demo test check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
+demo test test-browser check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test test-browser coverage check check-python check-js check-schemas check-extras dist \
 	results bench mutants docs serve clean
@@ -62,7 +62,8 @@ test: $(VENV)/.test
 test-browser: $(VENV)/.browser $(NODE)
 	$(BIN)/python tools/fetch_numpy_wheel.py node_modules/pyodide $(VENV)/pyodide
 	npm test --silent
-	$(BIN)/python -m pytest tests/site/test_api.py tests/browser
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	PHITODEEP_SITE=site $(BIN)/python -m pytest --numprocesses=2 tests/site/test_api.py tests/browser
 
 # Show the branches that no test takes, with NumPy kernels; examples that run are not tests.
 coverage: $(VENV)/.test
