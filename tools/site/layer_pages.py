@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep import functional
 from phitodeep.builder import SequentialBuilder
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling
@@ -285,36 +286,49 @@ def summary(cls: type) -> str:
 
 
 def code(cls: type[Layer], method: str) -> str:
-    """A pass, and folded below it the functions and methods of the same module that it calls."""
+    """A pass and what it calls; folded below the pass if it is long."""
     own = getattr(cls, method)
     called = helpers(cls, own)
-    shown = parts.code(own)
-    if called:
-        names = "Its functions" if len(called) > 1 else "Its function"
-        shown += f"<details><summary>{names}</summary>{parts.code(*called)}</details>"
-    return shown
+    if sum(len(inspect.getsource(each).splitlines()) for each in called) <= SHORT:
+        return parts.code(own, *called)
+    names = "Its functions" if len(called) > 1 else "Its function"
+    folded = f"<details><summary>{names}</summary>{parts.code(*called)}</details>"
+    return parts.code(own) + folded
 
 
-SHOWN = ("phitodeep.layers.", "phitodeep.functional", "phitodeep.kernels")  # modules
+SHORT = 12  # lines of what a pass calls that stand below it at once
+SHOWN = tuple(
+    f"phitodeep.{module}"
+    for module in ("layers.", "functional", "activations", "elementwise", "kernels")
+)
 PLUMBING = ("phitodeep.layers.base", "phitodeep.layers.call", "phitodeep.layers.random")
-CHECKS = ("_check", "buffer", "like")
+OTHER = re.compile(
+    "_?check|_?refuse|.*shape_error|_?compiled|buffer|like|empty_float|create|step_mask"
+)
 
 
 def helpers(cls: type[Layer], function: Any) -> list[Any]:
-    """What a pass calls of this library, in order, without what every layer calls."""
+    """What a pass calls of this library, in order, without what every layer calls.
+
+    A method of the layer, such as `slope`, brings what it calls itself.
+    """
     module = sys.modules[inspect.unwrap(function).__module__]
     text = inspect.getsource(inspect.unwrap(function))
-    found = []
-    for name in dict.fromkeys(re.findall(r"\b(\w+)\(", text)):
-        thing = getattr(cls if f"self.{name}(" in text else module, name, None)
+    body = text.partition(") -> ")[2]
+    found: list[Any] = []
+    for prefix, name in dict.fromkeys(re.findall(r"(self\.|F\.|\b)(\w+)", body)):
+        home = {"self.": cls, "F.": functional}.get(prefix, module)
+        thing = getattr(home, name, None)
         plain = inspect.unwrap(thing) if thing is not None else None  # of a kernel, too
-        home = getattr(plain, "__module__", None) or ""
+        place = getattr(plain, "__module__", None) or ""
         if not inspect.isfunction(plain) or plain is inspect.unwrap(function):
             continue
-        if home in PLUMBING or not home.startswith(SHOWN) or name.startswith(CHECKS):
+        if place in PLUMBING or not place.startswith(SHOWN) or OTHER.match(name):
             continue
         found.append(plain)
-    return found
+        if prefix == "self.":
+            found += helpers(cls, plain)
+    return list(dict.fromkeys(found))
 
 
 # --- the index ---------------------------------------------------------------------------------
