@@ -77,16 +77,16 @@ def figure(trace: Trace) -> str:
     rate = trace.model.optimizer.alpha
     return "".join(
         [
-            '<figure class="pd-home" aria-labelledby="pd-home-name"><div class="pd-player">',
-            '<div class="pd-head"><p id="pd-home-name"><strong>One step of training, there and '
+            '<figure class="pd-home" aria-labelledby="pd-home-name"><div class="step-player">',
+            '<div class="step-head"><p id="pd-home-name"><strong>One step of training, there and '
             "back.</strong> Point at a cell of a dW, or tap it.</p>"
-            '<button type="button" class="pd-play" hidden>Pause</button></div>',
+            '<button type="button" class="step-play" hidden>Pause</button></div>',
             phases(before, after, rate),
-            '<div class="pd-lanes">',
+            '<div class="step-lanes">',
             *(layer(k, parts) for k in LAYERS),
             loss(parts, before, after, trace.loss_after / trace.loss),
             "</div>",
-            '<div class="pd-why"><p class="pd-said"></p><table class="pd-terms"></table></div>',
+            '<div class="step-why"><p class="step-said"></p><table class="step-terms"></table></div>',
             source(),
             f'</div><script type="application/json">{json.dumps(data)}</script>',
             FALLBACK,
@@ -102,15 +102,15 @@ def rounded(array: np.ndarray[Any, Any]) -> list[Any]:
 def phases(before: str, after: str, rate: float) -> str:
     told = {
         "Forward": "Each row of X\u2081 is one of eight points. Every layer turns its X into "
-        "Y = X W + b, and tanh bends Y into the next X.",
+        "Y\u00a0=\u00a0X\u00a0W\u00a0+\u00a0b, and tanh bends Y into the next X.",
         "Loss": f"One number, {before}, says how far the predictions P are from the targets T.",
-        "Backward": "Every layer receives dY, the slope of the loss with respect to each number "
-        "of its Y. It writes down dW and passes on dX.",
+        "Backward": "Every layer receives dY, the slopes of the loss with respect to its Y. It "
+        "writes down dW and passes on dX.",
         "Update": f"Each weight moves against its slope, by {rate} times dW. The loss falls to "
         f"{after}.",
     }
     items = (f"<li><strong>{name}.</strong> {text}</li>" for name, text in told.items())
-    return f'<ol class="pd-phases">{"".join(items)}</ol>'
+    return f'<ol class="step-phases">{"".join(items)}</ol>'
 
 
 def layer(k: int, parts: Arrays) -> str:
@@ -121,13 +121,13 @@ def layer(k: int, parts: Arrays) -> str:
     after = f"X{k + 1}" if k < 3 else "P"
     shown.append(arrow("\u2192", column + 3, after, "up"))
     shown.append(
-        f'<div class="pd-mid" style="--column:{column + 1}"><div class="pd-pair">'
+        f'<div class="step-mid" style="--column:{column + 1}"><div class="step-pair">'
         f"{tile(f'W{k}', parts, 'weights')}{tile(f'dW{k}', parts, 'live')}</div>"
         f"<p>{pretty(f'Y{k} = X{k} W{k} + b{k}')}<br>{pretty(f'dW{k} = X{k}')}\u1d40 "
         f"{pretty(f'dY{k}')}</p></div>"
     )
     shown.append(
-        f'<p class="pd-bend" style="--column:{column + 3}">'
+        f'<p class="step-bend" style="--column:{column + 3}">'
         f"{pretty(after)} = {BENDS[k]} {pretty(f'Y{k}')}<br>"
         f"{pretty(f'dY{k} = d{after}')} {BENDS[k]}\u2032</p>"
     )
@@ -135,15 +135,15 @@ def layer(k: int, parts: Arrays) -> str:
     shown.append(tile(f"dY{k}", parts, "down"))
     if k > 1:
         shown += [arrow("\u2190", column + 1, f"dX{k}", "down"), tile(f"dX{k}", parts, "down")]
-    return f'<div class="pd-layer" data-layer="{k}">{"".join(shown)}</div>'
+    return f'<div class="step-layer" data-layer="{k}">{"".join(shown)}</div>'
 
 
 def loss(parts: Arrays, before: str, after: str, left: float) -> str:
     return (
-        f'<div class="pd-layer">{tile("P", parts, "up")}{tile("T", parts, "up")}'
-        f'<div class="pd-loss" data-at="{AT["loss"]}"><span>loss</span><b>{before}</b>'
-        f'<span class="pd-after" data-at="{AT["after"]}">becomes <b>{after}</b></span>'
-        f'<i class="pd-meter" style="--left:{left:.3f}"></i></div>{tile("dP", parts, "down")}</div>'
+        f'<div class="step-layer">{tile("P", parts, "up")}{tile("T", parts, "up")}'
+        f'<div class="step-loss" data-at="{AT["loss"]}"><span>loss</span><b>{before}</b>'
+        f'<span class="step-after" data-at="{AT["after"]}">becomes <b>{after}</b></span>'
+        f'<i class="step-meter" style="--left:{left:.3f}"></i></div>{tile("dP", parts, "down")}</div>'
     )
 
 
@@ -155,11 +155,11 @@ def tile(name: str, parts: Arrays, kind: str) -> str:
     cells = "".join(cell(name, index, parts, kind) for index in np.ndindex(array.shape))
     role = ""
     if kind == "live":
-        role = f' pd-live-cells" role="group" aria-label="Cells of {pretty(name)}'
+        role = f' step-live-cells" role="group" aria-label="Cells of {pretty(name)}'
     return (
-        f'<div class="pd-tile pd-{kind}" data-name="{name}" data-at="{at}" '
+        f'<div class="step-tile step-{kind}" data-name="{name}" data-at="{at}" '
         f'style="--column:{column};--columns:{array.shape[1]}"><span>{pretty(name)}</span>'
-        f'<div class="pd-cells{role}">{cells}</div></div>'
+        f'<div class="step-cells{role}">{cells}</div></div>'
     )
 
 
@@ -185,7 +185,7 @@ def cell(name: str, index: tuple[int, ...], parts: Arrays, kind: str) -> str:
 
 def arrow(shape: str, column: int, name: str, row: str) -> str:
     return (
-        f'<span class="pd-arrow pd-{row}" style="--column:{column}" data-at="{AT[name]}" '
+        f'<span class="step-arrow step-{row}" style="--column:{column}" data-at="{AT[name]}" '
         f'aria-hidden="true">{shape}</span>'
     )
 
@@ -200,7 +200,7 @@ def source() -> str:
         for k, line in enumerate(lines)
     )
     return (
-        f'<div class="pd-source"><p><a href="layers/dense/"><code>{title}</code></a>, which '
+        f'<div class="step-source"><p><a href="layers/dense/"><code>{title}</code></a>, which '
         f"<code>Dense.backward</code> calls</p><pre><code>{shown}</code></pre></div>"
     )
 

@@ -9,7 +9,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const TERMS = 3;
 
 const figure = document.querySelector(".pd-home");
-const part = (name) => figure.querySelector(`.pd-${name}`);
+const part = (name) => figure.querySelector(`.step-${name}`);
 const { arrays, stages, ring } = JSON.parse(figure.querySelector("script").textContent);
 const [lanes, said, table, button] = ["lanes", "said", "terms", "play"].map(part);
 const timed = [...figure.querySelectorAll("[data-at]")];
@@ -29,7 +29,7 @@ const pretty = (name) => name.replace(/\d/, (digit) => "₁₂₃"[digit - 1]);
 const place = (...index) => `[${index.join(", ")}]`;
 const fixed = (value) => value.toFixed(4).replace("-", "−");
 const tile = (name) => lanes.querySelector(`[data-name="${name}"]`);
-const cells = (name) => [...tile(name).querySelector(".pd-cells").children];
+const cells = (name) => [...tile(name).querySelector(".step-cells").children];
 const at = (name, row, column) => cells(name)[row * arrays[name][0].length + column];
 
 /** The terms of the explained cell, largest first: one for each sample. */
@@ -60,7 +60,7 @@ function explain() {
   const most = Math.abs(found[0].value);
   table.replaceChildren(
     row("th", [
-      "sample n",
+      "sample",
       `${pretty(`X${layer}`)}[n, ${i}] × ${pretty(`dY${layer}`)}[n, ${j}]`,
       "",
       "term",
@@ -75,7 +75,7 @@ function explain() {
           fixed(value),
         ]),
       ),
-    row("td", [`${found.length - TERMS} others`, "", bar(rest, most), fixed(rest)]),
+    row("td", [`${found.length - TERMS} more`, "", bar(rest, most), fixed(rest)]),
   );
 }
 
@@ -89,23 +89,23 @@ function bar(value, most) {
 // --- the columns and threads of the explained cell ----------------------------------------------
 
 function mark() {
-  for (const element of lanes.querySelectorAll(".pd-lit")) element.classList.remove("pd-lit");
+  for (const element of lanes.querySelectorAll(".step-lit")) element.classList.remove("step-lit");
   const lit = state.held || state.stage >= stageOf(`dW${layer}`);
-  for (const element of lanes.querySelectorAll(".pd-tile"))
+  for (const element of lanes.querySelectorAll(".step-tile"))
     element.classList.toggle(
-      "pd-marked",
+      "step-marked",
       lit && element.dataset.name.match(/^(X|dY)(.)/)?.[2] === `${layer}`,
     );
   threads.replaceChildren();
   if (!lit) return;
   const target = at(`dW${layer}`, i, j);
-  target.classList.add("pd-lit");
+  target.classList.add("step-lit");
   const columns = [
     [`X${layer}`, i],
     [`dY${layer}`, j],
   ];
   for (const [name, column] of columns)
-    for (let n = 0; n < arrays[name].length; n++) at(name, n, column).classList.add("pd-lit");
+    for (let n = 0; n < arrays[name].length; n++) at(name, n, column).classList.add("step-lit");
   const found = terms();
   const most = Math.abs(found[0].value);
   for (const { n, value } of found.slice(0, TERMS))
@@ -134,14 +134,14 @@ function show(stage) {
   figure.dataset.stage = stage;
   for (const element of timed) {
     const when = Number(element.dataset.at);
-    element.classList.toggle("pd-later", when > stage);
-    element.classList.toggle("pd-now", when === stage && !state.held && stage < last);
+    element.classList.toggle("step-later", when > stage);
+    element.classList.toggle("step-now", when === stage && !state.held && stage < last);
   }
   const { name, phase } = stages[stage];
-  phases.forEach((element, k) => element.classList.toggle("pd-current", k === phase));
-  figure.classList.toggle("pd-moved", stage >= stageOf("update"));
+  phases.forEach((element, k) => element.classList.toggle("step-current", k === phase));
+  figure.classList.toggle("step-moved", stage >= stageOf("update"));
   const line = state.held || stage === last ? "dW" : name.slice(0, 2);
-  for (const element of lines) element.classList.toggle("pd-lit", element.dataset.line === line);
+  for (const element of lines) element.classList.toggle("step-lit", element.dataset.line === line);
   mark();
 }
 
@@ -162,12 +162,12 @@ function play(playing) {
 
 /** Explain a cell of dW, and stop the wave. */
 function hold(cell) {
-  const { name } = cell.closest(".pd-tile").dataset;
+  const { name } = cell.closest(".step-tile").dataset;
   const k = cells(name).indexOf(cell);
   const width = arrays[name][0].length;
   [layer, i, j] = [Number(name[2]), Math.floor(k / width), k % width];
   state.held = true;
-  figure.classList.add("pd-held");
+  figure.classList.add("step-held");
   explain();
   show(last);
   go();
@@ -175,7 +175,7 @@ function hold(cell) {
   if (hidden > 0 && getComputedStyle(part("why")).position === "sticky") scrollBy(0, hidden);
 }
 
-const focused = () => document.activeElement?.closest(".pd-live-cells button");
+const focused = () => document.activeElement?.closest(".step-live-cells button");
 
 /** Let the wave go on, unless the keyboard is still on a cell. */
 function release() {
@@ -185,7 +185,7 @@ function release() {
   }
   if (!state.held) return;
   state.held = false;
-  figure.classList.remove("pd-held");
+  figure.classList.remove("step-held");
   show(last);
   go();
 }
@@ -206,7 +206,7 @@ function key(event) {
 
 const clamp = (value, length) => Math.max(0, Math.min(length - 1, value));
 
-for (const group of lanes.querySelectorAll(".pd-live-cells")) {
+for (const group of lanes.querySelectorAll(".step-live-cells")) {
   group.addEventListener("pointerover", ({ target, pointerType }) => {
     if (pointerType === "mouse" && target.matches("button")) hold(target);
   });
@@ -219,8 +219,8 @@ for (const group of lanes.querySelectorAll(".pd-live-cells")) {
   group.addEventListener("keydown", key);
 }
 lanes.addEventListener("pointerover", ({ target }) => {
-  const { name } = target.closest(".pd-tile")?.dataset ?? {};
-  if (!name || target.title || !target.matches(".pd-cells > *")) return;
+  const { name } = target.closest(".step-tile")?.dataset ?? {};
+  if (!name || target.title || !target.matches(".step-cells > *")) return;
   const k = cells(name).indexOf(target);
   const width = arrays[name][0].length;
   const index = [Math.floor(k / width), k % width];
@@ -238,7 +238,7 @@ new IntersectionObserver(([entry]) => {
 }).observe(lanes);
 new ResizeObserver(mark).observe(lanes);
 
-threads.setAttribute("class", "pd-threads");
+threads.setAttribute("class", "step-threads");
 threads.setAttribute("aria-hidden", "true");
 lanes.append(threads);
 button.hidden = false;
