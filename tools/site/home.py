@@ -77,16 +77,18 @@ def figure(trace: Trace) -> str:
     rate = trace.model.optimizer.alpha
     return "".join(
         [
-            '<figure class="pd-home" aria-labelledby="pd-home-name"><div class="step-player">',
-            '<div class="step-head"><p id="pd-home-name"><strong>One step of training, there and '
-            "back.</strong> Point at a cell of a dW, or tap it.</p>"
+            '<figure class="pd-home step-moved" aria-labelledby="pd-home-name">',
+            '<div class="step-player"><div class="step-head"><p id="pd-home-name"><strong>One step '
+            "of training, there and back, on eight points.</strong> Point at a cell of a dW, or "
+            "tap it.</p>"
             '<button type="button" class="step-play" hidden>Pause</button></div>',
             phases(before, after, rate),
             '<div class="step-lanes">',
             *(layer(k, parts) for k in LAYERS),
             loss(parts, before, after, trace.loss_after / trace.loss),
             "</div>",
-            '<div class="step-why"><p class="step-said"></p><table class="step-terms"></table></div>',
+            '<div class="step-why"><p class="step-said"></p>',
+            '<table class="step-terms"></table></div>',
             source(),
             f'</div><script type="application/json">{json.dumps(data)}</script>',
             FALLBACK,
@@ -101,7 +103,7 @@ def rounded(array: np.ndarray[Any, Any]) -> list[Any]:
 
 def phases(before: str, after: str, rate: float) -> str:
     told = {
-        "Forward": "Each row of X\u2081 is one of eight points. Every layer turns its X into "
+        "Forward": "Each row of X\u2081 is a point. Every layer turns its X into "
         "Y\u00a0=\u00a0X\u00a0W\u00a0+\u00a0b, and tanh bends Y into the next X.",
         "Loss": f"One number, {before}, says how far the predictions P are from the targets T.",
         "Backward": "Every layer receives dY, the slopes of the loss with respect to its Y. It "
@@ -109,8 +111,12 @@ def phases(before: str, after: str, rate: float) -> str:
         "Update": f"Each weight moves against its slope, by {rate} times dW. The loss falls to "
         f"{after}.",
     }
-    items = (f"<li><strong>{name}.</strong> {text}</li>" for name, text in told.items())
-    return f'<ol class="step-phases">{"".join(items)}</ol>'
+    items = "".join(
+        f"<li{' class=step-current' if name == 'Update' else ''}>"
+        f"<strong>{name}.</strong> {text}</li>"
+        for name, text in told.items()
+    )
+    return f'<ol class="step-phases">{items}</ol>'
 
 
 def layer(k: int, parts: Arrays) -> str:
@@ -143,7 +149,8 @@ def loss(parts: Arrays, before: str, after: str, left: float) -> str:
         f'<div class="step-layer">{tile("P", parts, "up")}{tile("T", parts, "up")}'
         f'<div class="step-loss" data-at="{AT["loss"]}"><span>loss</span><b>{before}</b>'
         f'<span class="step-after" data-at="{AT["after"]}">becomes <b>{after}</b></span>'
-        f'<i class="step-meter" style="--left:{left:.3f}"></i></div>{tile("dP", parts, "down")}</div>'
+        f'<i class="step-meter" style="--left:{left:.3f}"></i></div>'
+        f"{tile('dP', parts, 'down')}</div>"
     )
 
 
@@ -196,7 +203,8 @@ def source() -> str:
     dX = next(k for k, line in enumerate(lines) if line.strip().startswith("dX = "))
     names = {lit: "dW", dX: "dX"}
     shown = "".join(
-        f'<span data-line="{names.get(k, "")}">{escape(line)}\n</span>'
+        f'<span{" class=step-lit" if k == lit else ""} data-line="{names.get(k, "")}">'
+        f"{escape(line)}\n</span>"
         for k, line in enumerate(lines)
     )
     return (

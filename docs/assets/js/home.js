@@ -7,6 +7,7 @@ import { make, shown } from "../explorer/dom.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const TERMS = 3;
+const CALM = 2000; // milliseconds in which the page can finish, and the reader can look
 
 const figure = document.querySelector(".pd-home");
 const part = (name) => figure.querySelector(`.step-${name}`);
@@ -20,7 +21,7 @@ const last = stages.length - 1;
 const stageOf = (name) => stages.findIndex((stage) => stage.name === name);
 
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-const state = { stage: last, playing: !still, held: false, seen: true, timer: 0 };
+const state = { stage: last, playing: !still, held: false, seen: true, marked: null, timer: 0 };
 let [layer, i, j] = ring; // the cell that is explained: dW of this layer, row i, column j
 
 // --- names and numbers --------------------------------------------------------------------------
@@ -89,8 +90,11 @@ function bar(value, most) {
 // --- the columns and threads of the explained cell ----------------------------------------------
 
 function mark() {
-  for (const element of lanes.querySelectorAll(".step-lit")) element.classList.remove("step-lit");
   const lit = state.held || state.stage >= stageOf(`dW${layer}`);
+  const marked = lit && [layer, i, j].join();
+  if (marked === state.marked) return;
+  state.marked = marked;
+  for (const element of lanes.querySelectorAll(".step-lit")) element.classList.remove("step-lit");
   for (const element of lanes.querySelectorAll(".step-tile"))
     element.classList.toggle(
       "step-marked",
@@ -236,7 +240,10 @@ new IntersectionObserver(([entry]) => {
   state.seen = entry.isIntersecting;
   go();
 }).observe(lanes);
-new ResizeObserver(mark).observe(lanes);
+new ResizeObserver(() => {
+  state.marked = null;
+  mark();
+}).observe(lanes);
 
 threads.setAttribute("class", "step-threads");
 threads.setAttribute("aria-hidden", "true");
@@ -244,5 +251,4 @@ lanes.append(threads);
 button.hidden = false;
 explain();
 said.setAttribute("aria-live", "polite"); // from now on: only what the reader chooses is read out
-show(last);
-play(state.playing);
+setTimeout(() => play(state.playing), CALM);
