@@ -73,6 +73,7 @@ def check_explained(page: Page, layer: int, i: int, j: int, inputs: int, outputs
     assert total == pytest.approx(number(shown[3]), abs=5 * 5.1e-5)
     (line,) = page.locator(".step-source .step-lit").all_inner_texts()
     assert 'grad_array("W")' in line
+    assert page.locator(".step-line code").inner_text() == line.strip()
     assert page.locator(".step-threads path").count() == 6
 
 

@@ -32,7 +32,7 @@ STAGES = [
 AT = {name: k for k, (name, _, _) in enumerate(STAGES)}
 COLUMN = {"X1": 1, "Y1": 3, "X2": 5, "Y2": 7, "X3": 9, "Y3": 11, "P": 13, "T": 14}
 SUBSCRIPT = str.maketrans("123", "\u2081\u2082\u2083")
-BENDS = ("", "tanh", "tanh", "\u03c3")  # what comes after each layer
+BENDS = ("", "tanh", "tanh", "sigmoid")  # what comes after each layer
 FALLBACK = (
     '<noscript><picture><source media="(prefers-reduced-motion: reduce)" '
     'srcset="pictures/step_still.svg"><img src="pictures/step.svg" width="1100" height="860" '
@@ -88,7 +88,7 @@ def figure(trace: Trace) -> str:
             loss(parts, before, after, trace.loss_after / trace.loss),
             "</div>",
             '<div class="step-why"><p class="step-said"></p>',
-            '<table class="step-terms"></table></div>',
+            f'<table class="step-terms"></table>{line()}</div>',
             source(),
             f'</div><script type="application/json">{json.dumps(data)}</script>',
             FALLBACK,
@@ -105,11 +105,12 @@ def phases(before: str, after: str, rate: float) -> str:
     told = {
         "Forward": "Each row of X\u2081 is a point. Every layer turns its X into "
         "Y\u00a0=\u00a0X\u00a0W\u00a0+\u00a0b, and tanh bends Y into the next X.",
-        "Loss": f"One number, {before}, says how far the predictions P are from the targets T.",
+        "Loss": f"One number, {before}, says how far the predictions P are from the right "
+        "answers T.",
         "Backward": "Every layer receives dY, the slopes of the loss with respect to its Y. It "
         "writes down dW and passes on dX.",
-        "Update": f"Each weight moves against its slope, by {rate} times dW. The loss falls to "
-        f"{after}.",
+        "Update": f"Each weight in W moves against its slope, by {rate} times dW. The loss falls "
+        f"to {after}.",
     }
     items = "".join(
         f"<li{' class=step-current' if name == 'Update' else ''}>"
@@ -211,6 +212,13 @@ def source() -> str:
         f'<div class="step-source"><p><a href="layers/dense/"><code>{title}</code></a>, which '
         f"<code>Dense.backward</code> calls</p><pre><code>{shown}</code></pre></div>"
     )
+
+
+def line() -> str:
+    """The line that computes dW."""
+    _, lines, lit = method_with(Dense, "dW")
+    assert lit is not None
+    return f'<p class="step-line">by <code>{escape(lines[lit].strip())}</code></p>'
 
 
 def pretty(name: str) -> str:

@@ -21,7 +21,7 @@ const last = stages.length - 1;
 const stageOf = (name) => stages.findIndex((stage) => stage.name === name);
 
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-const state = { stage: last, playing: !still, held: false, seen: true, marked: null, timer: 0 };
+const state = { stage: last, left: last, playing: !still, held: false, seen: true, marked: null, timer: 0 };
 let [layer, i, j] = ring; // the cell that is explained: dW of this layer, row i, column j
 
 // --- names and numbers --------------------------------------------------------------------------
@@ -170,6 +170,7 @@ function hold(cell) {
   const k = cells(name).indexOf(cell);
   const width = arrays[name][0].length;
   [layer, i, j] = [Number(name[2]), Math.floor(k / width), k % width];
+  if (!state.held) state.left = state.stage;
   state.held = true;
   figure.classList.add("step-held");
   explain();
@@ -190,7 +191,7 @@ function release() {
   if (!state.held) return;
   state.held = false;
   figure.classList.remove("step-held");
-  show(last);
+  show(state.left);
   go();
 }
 
