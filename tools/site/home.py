@@ -103,7 +103,7 @@ def rounded(array: np.ndarray[Any, Any]) -> list[Any]:
 
 def phases(before: str, after: str, rate: float) -> str:
     told = {
-        "Forward": "Each row of X\u2081 is a point. Every layer turns its X into "
+        "Forward": "Each row of X\u2081 is a point, one sample. Every layer turns its X into "
         "Y\u00a0=\u00a0X\u00a0W\u00a0+\u00a0b, and tanh bends Y into the next X.",
         "Loss": f"One number, {before}, says how far the predictions P are from the right "
         "answers T.",

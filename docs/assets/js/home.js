@@ -21,7 +21,15 @@ const last = stages.length - 1;
 const stageOf = (name) => stages.findIndex((stage) => stage.name === name);
 
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-const state = { stage: last, left: last, playing: !still, held: false, seen: true, marked: null, timer: 0 };
+const state = {
+  stage: last,
+  left: last,
+  playing: !still,
+  held: false,
+  seen: true,
+  marked: null,
+  timer: 0,
+};
 let [layer, i, j] = ring; // the cell that is explained: dW of this layer, row i, column j
 
 // --- names and numbers --------------------------------------------------------------------------
@@ -51,7 +59,7 @@ function explain() {
   const weight = `${pretty(`W${layer}`)}${place(i, j)}`;
   said.replaceChildren(
     make("strong", {}, `d${weight} = ${fixed(sum)}`),
-    `. It is a sum of ${found.length} terms, one for each point. The largest, from sample ` +
+    `. It is a sum of ${found.length} terms, one for each sample. The largest, from sample ` +
       `${found[0].n}, has ${Math.round(100 * share)} % of their total size. `,
     `If ${weight} grows by 0.01, the loss ${sum > 0 ? "grows" : "falls"} by about ` +
       `${shown(Math.abs(sum) / 100, 3)}. So the step moves it ${change > 0 ? "up" : "down"}, ` +
