@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 demo test test-browser check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test test-browser coverage check check-python check-js check-schemas check-extras dist \
-	results bench mutants docs serve clean
+	results bench mutants docs lighthouse serve clean
 
 $(BIN)/python:
 	@echo "Creating a virtual environment in $(VENV) and installing the requirements: a minute or so."
@@ -120,6 +120,11 @@ mutants: $(VENV)/.test
 # The site, in the folder site/; `make serve` shows it and follows what you write.
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Scores of pages on a simulated phone, at least 95: PAGES names others, such as "layers/dense/".
+# npx loads Lighthouse once. Leave the machine alone meanwhile; it takes minutes.
+lighthouse: docs
+	$(BIN)/python tools/lighthouse.py $(PAGES)
 
 serve: $(VENV)/.dev
 	$(BIN)/mkdocs serve --livereload

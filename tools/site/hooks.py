@@ -21,6 +21,7 @@ from tools.site import (
     charts,
     explorer_scripts,
     gallery,
+    home,
     layer_pages,
     lessons,
     loss_pages,
@@ -68,8 +69,8 @@ def expanded(entry: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Draw the charts that a page asks for."""
-    return charts.drawn(markdown)
+    """Draw the charts, and the picture of the home page, where a page asks for them."""
+    return home.drawn(charts.drawn(markdown))
 
 
 def on_page_content(html: str, *, page: Any, **_: Any) -> str:
