@@ -122,6 +122,10 @@ class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
+    def translate_path(self, path: str) -> str:
+        # 404.html, which is sent for any address, links from the root of the published site
+        return super().translate_path(path.removeprefix("/phitodeep"))
+
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
