@@ -2,6 +2,8 @@
 
 import { make } from "../../explorer/dom.js";
 
+const [LONGEST, NUMBERED] = [50_000, 2000]; // characters of a program, and lines with a number
+
 export class Editor {
   // `changed(code)` is called when the reader stops typing, or presses Ctrl+Enter.
   constructor(element, changed, wait = 600) {
@@ -43,6 +45,11 @@ export class Editor {
   send() {
     clearTimeout(this.timer);
     if (this.code === this.sent) return;
+    if (this.code.length > LONGEST) {
+      const size = this.code.length.toLocaleString("en-US");
+      this.mark(null, `The program has ${size} characters: the playground takes 50,000.`);
+      return;
+    }
     this.sent = this.code;
     this.changed(this.code);
   }
@@ -58,7 +65,7 @@ export class Editor {
   // Mark a line, and say why; kind is "error", "good" or "".
   mark(line, message, kind = "error") {
     this.line = line;
-    const count = this.code.split("\n").length;
+    const count = Math.min(NUMBERED, this.code.split("\n").length);
     this.numbers.replaceChildren(
       ...Array.from({ length: count }, (_, k) =>
         make("span", { class: k + 1 === line ? "wrong" : "" }, `${k + 1}\n`),

@@ -21,6 +21,9 @@ export function formula(text) {
   return holder.content;
 }
 
+const codeOf = ({ kind, code, reads }) =>
+  kind === "sum" ? `np.einsum("${code}", ${reads.join(", ")})` : code;
+
 export class Inspector {
   constructor(element) {
     Object.assign(this, { element, pass: null, chosen: null });
@@ -88,7 +91,7 @@ export class Inspector {
         "p",
         { class: "soft" },
         `Computed by ${where}`,
-        step ? [": ", make("code", {}, step.code)] : "",
+        step ? [": ", make("code", {}, codeOf(step))] : "",
       ),
     );
   }

@@ -4,18 +4,21 @@ export const EMPTY = {
   ...{ kind: "plane", X: [], y: [], classes: 2, side: 50 },
   box: [-1.2, -1.2, 1.2, 1.2],
 };
+const LARGEST = 500_000; // characters of a table
 const ENOUGH = 2; // points of each class
 
 export class Own {
-  // `points` is what the worker is given: { X, y } or { csv }, or null.
+  // `points` is what the worker is given: { X, y } or { csv }, or null. While they are `open`, the
+  // picture shows them, and no predictions.
   constructor(app) {
-    Object.assign(this, { app, points: null });
+    Object.assign(this, { app, points: null, open: false });
   }
 
   show(points) {
     const { app } = this;
     this.points = points;
     app.picture.use({ ...EMPTY, ...points });
+    this.open = !app.live || app.about.kind !== "plane" || !points;
     app.picture.show({ boundary: [] }, app.colours);
   }
 
@@ -33,15 +36,21 @@ export class Own {
     this.show({ X: [...points.X, place], y: [...points.y, kind], drawn: true });
     const ones = this.points.y.filter(Boolean).length;
     if (ones < ENOUGH || this.points.y.length - ones < ENOUGH) return;
-    if (app.live) app.edited(app.editor.code);
+    if (app.live) app.programs.edited(app.editor.code);
     else app.loading.say("Press Run to train on your points.");
   }
 
   async table() {
     const { app } = this;
-    this.points = { csv: app.parts.table.value };
+    const csv = app.parts.table.value;
+    if (csv.length > LARGEST) {
+      const size = (csv.length / 1e6).toFixed(1);
+      return app.loading.say(`The table has ${size} MB: the playground takes 0.5 MB.`);
+    }
+    this.points = { csv };
     app.editor.code = `X, y = mine()\n${app.editor.code.replace(/^X, y = .*\n/m, "")}`;
-    app.dirty = true;
-    await app.ready();
+    app.programs.dirty = true;
+    app.programs.refused = null;
+    return app.live ? app.programs.take(app.editor.code) : app.ready();
   }
 }
