@@ -16,6 +16,8 @@ export class Address {
   async arrive() {
     const { app } = this;
     const found = fromHash(location.hash);
+    if (!found && location.hash.includes("code="))
+      app.loading.say("This link cannot be read, perhaps because it was cut off.");
     if (!found || (found.code === app.editor.code && found.step === app.history)) return;
     if (app.running) await app.stop();
     clearTimeout(this.timer);

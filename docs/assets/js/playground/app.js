@@ -62,6 +62,10 @@ export class App {
       const act = event.target.closest("[data-act]")?.dataset.act;
       if (act) this.act(act);
     });
+    this.root.addEventListener("click", ({ target }) => {
+      const move = target.closest("[data-move]")?.dataset.move;
+      if (move) this.lanes.move(move.split(",").map(Number));
+    });
     parts.timeline.addEventListener("input", () => this.scrub(Number(parts.timeline.value)));
     new MutationObserver(() => this.recolour()).observe(document.body, {
       attributes: true,
@@ -107,7 +111,7 @@ export class App {
       this.lanes.build(about);
       this.curve.clear();
       this.inspector.use(null);
-      this.frame = null;
+      this.frame = this.cell = null;
     }
     this.problem(null);
   }
@@ -141,6 +145,7 @@ export class App {
     this.picture.show(this.own.open ? { boundary: [] } : frame, this.colours);
     this.curve.draw(this.colours);
     this.lanes.show(frame, this.colours);
+    if (this.running && this.cell) this.inspector.update(this.value(...this.cell));
     const score = about.classes
       ? `${shown(100 * frame.accuracy, 3)} % right`
       : `R² ${shown(frame.accuracy, 3)}`;
@@ -158,8 +163,12 @@ export class App {
   choose(path, name, cell) {
     this.cell = [path, name, cell];
     this.lanes.ring(path, name, cell);
+    this.inspector.show(this.about, path, name, cell, this.value(path, name, cell));
+  }
+
+  value(path, name, [row, column]) {
     const { data, columns } = this.frame.array(path, name);
-    this.inspector.show(this.about, path, name, cell, data[cell[0] * columns + cell[1]]);
+    return data[row * columns + column];
   }
 
   trace(doc) {
@@ -282,6 +291,7 @@ export class App {
     this.running = true;
     parts.run.textContent = "Pause";
     this.inspector.use(null);
+    this.choose(...(this.cell ?? this.telling()));
     const steps = Number(parts.stopsteps.value) || null;
     await this.client.run({ steps, accuracy: Number(parts.stopscore.value) / 100 || null });
   }

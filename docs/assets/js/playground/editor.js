@@ -1,8 +1,17 @@
 // The program as text with numbered lines; an error marks its line.
 
-import { make } from "../../explorer/dom.js";
+import { count, make } from "../../explorer/dom.js";
 
-const [LONGEST, NUMBERED] = [50_000, 2000]; // characters of a program, and lines with a number
+const LONGEST = 50_000; // characters of a program
+const NUMBERED = 2000; // lines with a number
+
+// Nothing is pasted that the page could not handle: `say` is told its size.
+export function refuse(event, longest, say) {
+  const { length } = event.clipboardData.getData("text");
+  if (length <= longest) return;
+  event.preventDefault();
+  say(`${count(length)} characters: the playground takes ${count(longest)}`);
+}
 
 export class Editor {
   // `changed(code)` is called when the reader stops typing, or presses Ctrl+Enter.
@@ -11,10 +20,13 @@ export class Editor {
     this.numbers = make("pre", { class: "lines", "aria-hidden": "true" });
     this.text = make("textarea", {
       spellcheck: "false",
+      maxlength: LONGEST,
       autocapitalize: "off",
       autocomplete: "off",
       "aria-label": "The model's Python program",
       input: () => this.typed(),
+      paste: (event) =>
+        refuse(event, LONGEST, (size) => this.mark(null, `The program has ${size}.`)),
       keydown: (event) => this.key(event),
       scroll: () => (this.numbers.scrollTop = this.text.scrollTop),
     });
@@ -45,11 +57,6 @@ export class Editor {
   send() {
     clearTimeout(this.timer);
     if (this.code === this.sent) return;
-    if (this.code.length > LONGEST) {
-      const size = this.code.length.toLocaleString("en-US");
-      this.mark(null, `The program has ${size} characters: the playground takes 50,000.`);
-      return;
-    }
     this.sent = this.code;
     this.changed(this.code);
   }
@@ -65,15 +72,15 @@ export class Editor {
   // Mark a line, and say why; kind is "error", "good" or "".
   mark(line, message, kind = "error") {
     this.line = line;
-    const count = Math.min(NUMBERED, this.code.split("\n").length);
+    const lines = Math.min(NUMBERED, this.code.split("\n").length);
     this.numbers.replaceChildren(
-      ...Array.from({ length: count }, (_, k) =>
+      ...Array.from({ length: lines }, (_, k) =>
         make("span", { class: k + 1 === line ? "wrong" : "" }, `${k + 1}\n`),
       ),
     );
     this.message.className = `message ${message ? kind : ""}`;
     this.message.textContent = message ? `${line ? `line ${line}: ` : ""}${message}` : "";
     this.text.setAttribute("aria-invalid", kind === "error" && message ? "true" : "false");
-    this.text.rows = Math.min(26, Math.max(16, count));
+    this.text.rows = Math.min(26, Math.max(16, lines));
   }
 }

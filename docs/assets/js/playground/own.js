@@ -1,10 +1,12 @@
 // Points of one's own: drawn in the picture, or pasted as a table.
 
+import { refuse } from "./editor.js";
+
 export const EMPTY = {
   ...{ kind: "plane", X: [], y: [], classes: 2, side: 50 },
   box: [-1.2, -1.2, 1.2, 1.2],
 };
-const LARGEST = 500_000; // characters of a table
+const LARGEST = 200_000; // characters of a table
 const ENOUGH = 2; // points of each class
 
 export class Own {
@@ -12,6 +14,9 @@ export class Own {
   // picture shows them, and no predictions.
   constructor(app) {
     Object.assign(this, { app, points: null, open: false });
+    app.parts.table.addEventListener("paste", (event) =>
+      refuse(event, LARGEST, (size) => app.loading.say(`The table has ${size}.`)),
+    );
   }
 
   show(points) {
@@ -43,10 +48,6 @@ export class Own {
   async table() {
     const { app } = this;
     const csv = app.parts.table.value;
-    if (csv.length > LARGEST) {
-      const size = (csv.length / 1e6).toFixed(1);
-      return app.loading.say(`The table has ${size} MB: the playground takes 0.5 MB.`);
-    }
     this.points = { csv };
     app.editor.code = `X, y = mine()\n${app.editor.code.replace(/^X, y = .*\n/m, "")}`;
     app.programs.dirty = true;

@@ -187,7 +187,8 @@ export class Curve {
       "aria-label": "The loss over the steps",
     });
     this.points = [];
-    element.replaceChildren(this.canvas);
+    const note = make("p", { class: "note" }, "The loss over the steps, on a logarithmic scale.");
+    element.replaceChildren(this.canvas, note);
   }
 
   clear() {
