@@ -268,8 +268,9 @@ export class App {
     const keep = !first && !linked;
     const taken = await this.programs.take(this.editor.code, { history, points, keep });
     const version = `in Pyodide ${this.config.pyodide.version}`;
-    if (first || linked || !taken)
-      this.loading.end(taken ? `Live: this page runs phitodeep itself, ${version}.` : "");
+    if (taken && (first || linked))
+      this.loading.end(`Live: this page runs phitodeep itself, ${version}.`);
+    else if (first && this.live) this.loading.end("The program was not taken: see its message.");
     return taken;
   }
 

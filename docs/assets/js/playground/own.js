@@ -1,6 +1,6 @@
 // Points of one's own: drawn in the picture, or pasted as a table.
 
-import { refuse } from "./editor.js";
+import { paste } from "./editor.js";
 
 export const EMPTY = {
   ...{ kind: "plane", X: [], y: [], classes: 2, side: 50 },
@@ -15,7 +15,7 @@ export class Own {
   constructor(app) {
     Object.assign(this, { app, points: null, open: false });
     app.parts.table.addEventListener("paste", (event) =>
-      refuse(event, LARGEST, (size) => app.loading.say(`The table has ${size}.`)),
+      paste(event, LARGEST, (size) => app.loading.say(`The table has ${size}.`)),
     );
   }
 
@@ -45,13 +45,16 @@ export class Own {
     else app.loading.say("Press Run to train on your points.");
   }
 
+  // Train on the table: the program gets the input and the output that it needs.
   async table() {
     const { app } = this;
     const csv = app.parts.table.value;
+    const lines = app.editor.code.replace(/^X, y = .*\n/m, "");
+    const code = await app.play("table", { csv, code: `X, y = mine()\n${lines}` });
+    app.editor.code = code;
+    app.controls.show(code);
     this.points = { csv };
-    app.editor.code = `X, y = mine()\n${app.editor.code.replace(/^X, y = .*\n/m, "")}`;
-    app.programs.dirty = true;
-    app.programs.refused = null;
-    return app.live ? app.programs.take(app.editor.code) : app.ready();
+    Object.assign(app.programs, { dirty: true, refused: null });
+    return app.live ? app.programs.take(code) : app.ready();
   }
 }

@@ -67,8 +67,8 @@ export class Programs {
       return true;
     } catch (error) {
       this.refused = code;
-      if (error.stopped) this.refused = null;
-      else this.app.editor.mark(error.line, `${error.message} The last model is kept.`);
+      const why = error.stopped ? "This program had not ended." : error.message;
+      this.app.editor.mark(error.line ?? null, `${why} The last model is kept.`);
       this.waiting();
       return false;
     }

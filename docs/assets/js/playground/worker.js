@@ -147,7 +147,8 @@ const lastLine = (error) =>
   String(error.message ?? error)
     .trim()
     .split("\n")
-    .at(-1);
+    .at(-1)
+    .replace(/^[\w.]+\.Refused: /, "");
 
 // --- messages --------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import traceback
 from typing import Any, NamedTuple
 
@@ -115,6 +116,19 @@ def _check(model: Sequential, X: Any) -> None:
         size = int(np.prod(layer.output_shape))
         if size > 4 * UNITS or (layer.params and size > UNITS):
             raise Refused(f"the playground draws {UNITS} units at most, and {layer!r} has {size}.")
+
+
+def fitted(code: str, X: Any, y: Any) -> str:
+    """A program with the input and the output that data need, if its lines are the usual ones."""
+    if y.dtype.kind == "f":
+        last = [".dense(1)", '.loss("mse")']
+    elif y.max() > 1:
+        last = [f".dense({y.max() + 1})", '.loss("softmax_cross_entropy")']
+    else:
+        last = [".dense(1)", ".sigmoid()", '.loss("binary_cross_entropy")']
+    code = re.sub(r"SequentialBuilder\(\d+", f"SequentialBuilder({X.shape[1]}", code)
+    ends = r'( *)\.dense\(\d+\)\n(?: *\.sigmoid\(\)\n)? *\.loss\("\w+"\)'
+    return re.sub(ends, lambda found: "\n".join(found[1] + line for line in last), code)
 
 
 class _Fixed(ast.NodeTransformer):

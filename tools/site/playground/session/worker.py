@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.errors import PhitodeepError
+
 from . import points, program
 from .game import Game
 from .session import Session
@@ -28,6 +30,8 @@ class Worker:
             return json.dumps({"result": getattr(self, name)(**json.loads(text))}, allow_nan=True)
         except program.Refused as error:
             return json.dumps({"error": error.message, "line": error.line})
+        except (PhitodeepError, ValueError) as error:
+            return json.dumps({"error": str(error), "line": program.line_of(error)})
         except BaseException as error:  # the program's layers may raise anything
             words = f"{type(error).__name__}: {error}".removesuffix(": ")
             return json.dumps({"error": words, "line": program.line_of(error)})
@@ -59,6 +63,10 @@ class Worker:
             X = np.array(given["X"], np.float32)
             y = np.array(given["y"])
         points.given.update(X=X, y=y, drawn="csv" not in given)
+
+    def table(self, csv: str, code: str) -> str:
+        """The program with the input and the output that a table needs."""
+        return program.fitted(code, *points.read_table(csv))
 
     def step(self, what: str) -> dict[str, Any]:
         self.session.advance(what)
