@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -14,10 +15,17 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import ROOT, axe, opened
-from tools.site.playground.build import VERSION, presets
+from tools.site.playground.build import SIZES, VERSION, presets
 from tools.site.playground.session.game import Game
 
 NPM, WHEELS = ROOT / "node_modules/pyodide", ROOT / ".venv/pyodide"
+FILES = (
+    "pyodide.mjs",
+    "pyodide.asm.mjs",
+    "pyodide.asm.wasm",
+    "python_stdlib.zip",
+    "pyodide-lock.json",
+)
 LOADED = 180_000  # milliseconds, on a busy machine
 LOG = """\
 class Log(Layer):
@@ -98,6 +106,17 @@ def play(browser: Browser, site: str, pyodide: str) -> Iterator[Callable[..., Pa
         yield open_page
 
 
+@pytest.fixture(scope="module")
+def live(browser: Browser, site: str, pyodide: str) -> Iterator[Page]:
+    """One page that has loaded Python, for tests that begin with a program of their own."""
+    address = f"{site}playground/?pyodide={pyodide}"
+    with opened(browser, address, allowed=(site, pyodide)) as page:
+        page.wait_for_selector("#play[data-ready]")
+        act(page, "b")
+        wait_live(page)
+        yield page
+
+
 def wait_live(page: Page) -> None:
     page.wait_for_selector("#play.live", timeout=LOADED)
     page.wait_for_function("!document.querySelector('#play').matches('.stale')", timeout=LOADED)
@@ -146,6 +165,10 @@ def test_training_steps_and_restores(play: Callable[..., Page]) -> None:
     page = play()
     recorded = fact(page, "score")
     act(page, "run")
+    act(page, "run")  # while it loads, nothing can be paused
+    expect(page.locator(".stages")).to_contain_text(
+        re.compile(r"Python, [1-9][\d.]* of 13\.5 MB"), timeout=LOADED
+    )
     wait_live(page)
     until_score(page, 0.95)
     act(page, "run")
@@ -176,12 +199,9 @@ def test_training_steps_and_restores(play: Callable[..., Page]) -> None:
     expect(again.locator(".facts")).to_have_text(facts, timeout=LOADED)
 
 
-def test_an_edited_layer_is_checked_and_a_mistake_is_marked(play: Callable[..., Page]) -> None:
-    page = play()
-    code = presets()["moons"]
+def test_an_edited_layer_is_checked_and_a_mistake_is_marked(live: Page) -> None:
+    page, code = live, presets()["moons"]
     write(page, SWISH + code.replace(".tanh()", ".add(Swish())", 1))
-    act(page, "b")
-    wait_live(page)
     says(page, "every gradient agrees", "good")
     step = fact(page, "step")
     broken = (SWISH + code).replace("dY * (s + X * s * (1 - s))", "dY * s")
@@ -201,8 +221,8 @@ def test_an_edited_layer_is_checked_and_a_mistake_is_marked(play: Callable[..., 
     assert "circles(" in page.locator(".editor textarea").input_value()
 
 
-def test_nan_is_frozen_and_located(play: Callable[..., Page]) -> None:
-    page = play()
+def test_nan_is_frozen_and_located(live: Page) -> None:
+    page = live
     write(page, LOG + presets()["moons"].replace(".tanh()", ".relu().add(Log())", 1))
     act(page, "run")
     expect(page.locator(".bad")).to_contain_text("layer 2, Log()", timeout=LOADED)
@@ -212,8 +232,8 @@ def test_nan_is_frozen_and_located(play: Callable[..., Page]) -> None:
     expect(page.locator("[data-act=run]")).to_have_text("Run")
 
 
-def test_a_mutant_is_dealt_and_its_repair_accepted(play: Callable[..., Page]) -> None:
-    page = play()
+def test_a_mutant_is_dealt_and_its_repair_accepted(live: Page) -> None:
+    page = live
     page.get_by_role("button", name="Deal a mutant").click()
     game = page.locator(".game")
     expect(game.locator(".unit")).to_have_count(6, timeout=LOADED)
@@ -236,26 +256,27 @@ def test_a_mutant_is_dealt_and_its_repair_accepted(play: Callable[..., Page]) ->
     expect(game.locator(".message.good")).to_contain_text("every gradient is right", timeout=LOADED)
 
 
-def test_a_loop_without_an_end_can_be_stopped(play: Callable[..., Page]) -> None:
-    page = play()
-    act(page, "b")
-    wait_live(page)
+def test_a_loop_without_an_end_can_be_stopped(live: Page) -> None:
+    page = live
+    write(page, presets()["moons"])
     says(page, "every gradient agrees", "good")
-    step = fact(page, "step")
+    act(page, "b")
+    expect(page.locator(".facts")).to_have_attribute("data-step", "1")
     write(page, "while True:\n    pass\n")
     expect(page.locator(".slow")).to_be_visible(timeout=LOADED)
     act(page, "stop")
     expect(page.locator(".status")).to_contain_text("last state is back", timeout=LOADED)
-    assert fact(page, "step") == step
+    says(page, "had not ended", "error")
+    assert fact(page, "step") == 1
+    act(page, "b")  # the last model is kept
+    expect(page.locator(".facts")).to_have_attribute("data-step", "2")
     write(page, presets()["xor"])
     says(page, "every gradient agrees", "good")
 
 
-def test_every_data_set_trains(play: Callable[..., Page]) -> None:
-    page = play()
+def test_every_data_set_trains(live: Page) -> None:
+    page = live
     page.locator("#play-stop-steps").fill("150")
-    act(page, "b")
-    wait_live(page)
     for name in presets():
         page.locator("#play-data").select_option(name)
         if name == "mine":
@@ -263,24 +284,111 @@ def test_every_data_set_trains(play: Callable[..., Page]) -> None:
             act(page, "usetable")
         expect(page.locator(".facts")).to_have_attribute("data-step", "0", timeout=LOADED)
         says(page, "every gradient agrees", "good")
+        picture = page.locator(".picture canvas")
+        if name == "digits":
+            before = int(re.findall("misreads (.*) of", picture.get_attribute("aria-label"))[0])
         act(page, "run")
         expect(page.locator(".facts")).to_have_attribute("data-step", "150", timeout=LOADED)
         assert fact(page, "score") > (0.15 if name == "names" else 0.6), name
+        if name == "digits":
+            after = int(re.findall("misreads (.*) of", picture.get_attribute("aria-label"))[0])
+            assert before > 32 > 8 > after
+    page.locator("#play-stop-steps").fill("")
 
 
-def test_points_are_drawn(play: Callable[..., Page]) -> None:
-    page = play()
+def test_an_edit_that_leaves_the_layers_alone_keeps_the_weights(live: Page) -> None:
+    page, code = live, presets()["moons"]
+    write(page, code)
+    says(page, "every gradient agrees", "good")
+    act(page, "reset")
+    expect(page.locator(".facts")).to_have_attribute("data-step", "0")
+    act(page, "run")
+    until_score(page, 0.95)
+    write(page, code.replace(".tanh()", ".tanh(", 1))
+    says(page, "SyntaxError", "error")
+    step = fact(page, "step")
+    page.wait_for_function(
+        f"Number(document.querySelector('.facts').dataset.step) > {step}", timeout=LOADED
+    )
+    write(page, code)
+    page.locator("#play-alpha").fill("-3")
+    page.locator("#play-noise").fill("0.16")
+    says(page, "every gradient agrees", "good")
+    expect(page.locator(".status")).to_contain_text("the same weights")
+    act(page, "run")
+    assert fact(page, "step") > step
+    assert fact(page, "score") > 0.9
+    page.locator("#play-units").fill("5")
+    expect(page.locator(".status")).to_contain_text("again at step 0")
+    expect(page.locator(".facts")).to_have_attribute("data-step", "0")
+
+
+def test_a_table_gets_the_model_that_it_needs(live: Page) -> None:
+    page = live
+    page.locator("#play-data").select_option("mine")
+    page.locator("#play-table").fill("a,b,c,kind\n1,2,3,red\n2,x,1,blue")
+    act(page, "usetable")
+    says(page, "row 2", "error")
+    page.locator("#play-table").fill("a,b,c,kind\n1,2,3,red\n2,0,1,blue\n0,1,1,green\n")
+    act(page, "usetable")
+    says(page, "every gradient agrees", "good")
+    assert "SequentialBuilder(3" in page.locator(".editor textarea").input_value()
+    page.locator("#play-data").select_option("moons")
+    expect(page.locator(".facts")).not_to_contain_text("33")
+    says(page, "every gradient agrees", "good")
+
+
+def test_a_touch_does_what_a_pointer_does(play: Callable[..., Page]) -> None:
+    page = play(size="phone")
+    tile = page.locator('canvas[aria-label^="the gradient of W of layer 2"]')
+    tile.scroll_into_view_if_needed()
+    box = tile.bounding_box()
+    page.touchscreen.tap(box["x"] + 0.9 * box["width"], box["y"] + 0.9 * box["height"])
+    expect(page.locator(".inspector .cell")).to_contain_text("[7, 7] of layer 2")
+    page.get_by_label("one row up").tap()
+    expect(page.locator(".inspector .cell")).to_contain_text("[6, 7] of layer 2")
+    timeline = page.locator(".timeline")
+    timeline.scroll_into_view_if_needed()
+    box = timeline.bounding_box()
+    page.touchscreen.tap(box["x"] + 4, box["y"] + box["height"] / 2)
+    expect(page.locator(".facts")).to_contain_text("step 0 ")
     page.locator("#play-data").select_option("mine")
     canvas = page.locator(".picture canvas")
-    for x, y in ((60, 60), (90, 80), (70, 90)):
-        canvas.click(position={"x": x, "y": y})
-    page.get_by_label("class 1").check()
-    for x, y in ((220, 220), (240, 200), (210, 240)):
-        canvas.click(position={"x": x, "y": y})
-    act(page, "run")
+    for x, y in ((60, 60), (90, 80)):
+        canvas.tap(position={"x": x, "y": y})
+    page.get_by_label("class 1").tap()
+    for x, y in ((220, 220), (240, 200)):
+        canvas.tap(position={"x": x, "y": y})
+    page.locator("[data-act=run]").tap()
     wait_live(page)
     until_score(page, 0.99)
+    step = fact(page, "step")
+    canvas.tap(position={"x": 200, "y": 240})  # another point: training goes on
+    says(page, "every gradient agrees", "good")
+    page.wait_for_function(
+        f"Number(document.querySelector('.facts').dataset.step) > {step}", timeout=LOADED
+    )
     act(page, "run")
+
+
+def test_a_failed_download_can_be_tried_again(play: Callable[..., Page]) -> None:
+    page = play()
+    headers = {"Access-Control-Allow-Origin": "*", "Content-Type": "text/javascript"}
+    page.route(
+        "**/pyodide.mjs",
+        lambda route: route.fulfill(body="throw new Error('cut off')", headers=headers),
+    )
+    act(page, "run")
+    expect(page.locator(".slow")).to_contain_text("could not be loaded: cut off")
+    page.unroute("**/pyodide.mjs")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".slow")).to_be_hidden()
+    expect(page.locator(".stages")).to_contain_text("Python, ")
+
+
+def test_a_link_that_cannot_be_read_says_so(play: Callable[..., Page]) -> None:
+    page = play("#code=%25%25&step=b3")
+    expect(page.locator(".status")).to_contain_text("cannot be read")
 
 
 def test_without_python_the_recorded_run_stays(play: Callable[..., Page]) -> None:
@@ -301,7 +409,37 @@ def test_no_barriers(play: Callable[..., Page], scheme: str, size: str) -> None:
     assert wide <= 0
 
 
+def test_no_barriers_while_it_is_used(live: Page) -> None:
+    page = live
+    page.get_by_role("button", name="Deal a mutant").click()
+    expect(page.locator(".game .unit")).to_have_count(6, timeout=LOADED)
+    wrong = LOG + presets()["moons"].replace(".tanh()", ".relu().add(Log())", 1)
+    states = {"digits": presets()["digits"], "nan": wrong, "error": "X = (", "names": None}
+    for state, code in states.items():
+        write(page, code or presets()[state])
+        says(
+            page, "SyntaxError" if state == "error" else "", "error" if state == "error" else "good"
+        )
+        if state != "error":
+            act(page, "b")
+        if state == "nan":
+            expect(page.locator(".bad")).to_be_visible()
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 800})
+            for scheme in ("default", "slate"):
+                page.evaluate(
+                    "name => document.body.setAttribute('data-md-color-scheme', name)", scheme
+                )
+                assert axe(page, "#play") == [], (state, width, scheme)
+                wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, (state, width)
+    page.set_viewport_size({"width": 1280, "height": 800})
+
+
 def test_versions_agree() -> None:
     package = json.loads((ROOT / "package.json").read_text("utf-8"))
     assert package["devDependencies"]["pyodide"] == VERSION
     assert json.loads((NPM / "package.json").read_text("utf-8"))["version"] == VERSION
+    python = sum(p.stat().st_size for p in map(NPM.joinpath, FILES))
+    assert round(python / 1e6, 1) == SIZES["Python"]
+    assert round(next(WHEELS.glob("numpy*")).stat().st_size / 1e6, 1) == SIZES["NumPy"]

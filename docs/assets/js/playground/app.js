@@ -1,6 +1,7 @@
 // The playground: a recorded run at first; the same state turns live when the reader runs it.
 
-import { make, shown } from "../../explorer/dom.js";
+import { shown } from "../../explorer/dom.js";
+import { Address } from "./address.js";
 import { Client } from "./client.js";
 import { ink } from "./colours.js";
 import { Controls } from "./controls.js";
@@ -9,46 +10,48 @@ import { Frame, recorded } from "./frame.js";
 import { Game } from "./game.js";
 import { Inspector } from "./inspector.js";
 import { Lanes } from "./lanes.js";
-import { fromHash, toHash } from "./link.js";
 import { Loading } from "./loading.js";
 import { Own } from "./own.js";
 import { build } from "./page.js";
 import { Curve, Picture } from "./picture.js";
-import { read, withData, write } from "./rewrite.js";
-import { download, explore, firstBad, largest, stopped, verdict } from "./ways.js";
+import { Programs } from "./programs.js";
+import { withData, write } from "./rewrite.js";
+import { download, explore, firstBad, largest, stopped } from "./ways.js";
 
 export class App {
   constructor(root, config, about, data) {
     Object.assign(this, { root, config, recording: about, about });
     this.frames = recorded(data, about);
-    this.live = false;
-    this.linked = null;
-    this.history = "";
-    this.dirty = false; // whether the editor holds a program that the worker has not
+    this.live = this.running = false;
+    this.history = ""; // the steps that were taken
     this.parts = build(root);
     this.client = new Client(config, {
-      stage: ({ stage }) => this.loading.stage(stage),
+      stage: ({ stage, bytes }) => this.loading.stage(stage, bytes),
       begun: (found) => this.use(found),
+      replayed: ({ history }) => this.programs.replayed(history),
       frame: ({ frame }) => this.arrived(frame),
       paused: (data_) => this.paused(data_),
       failed: ({ message }) => this.failed(message),
       slow: () => this.slow(),
+      awake: () => this.late && this.slow(false),
     });
     this.loading = new Loading(this.parts, config.stages);
     this.lanes = new Lanes(this.parts.lanes, (...cell) => this.choose(...cell));
     this.inspector = new Inspector(this.parts.inspector);
     this.picture = new Picture(this.parts.picture, (x, y) => this.own.draw(x, y));
     this.own = new Own(this);
+    this.programs = new Programs(this);
     this.curve = new Curve(this.parts.curve);
-    this.editor = new Editor(this.parts.code, (code) => this.edited(code));
+    this.editor = new Editor(this.parts.code, (code) => this.programs.edited(code));
     this.controls = new Controls(this.parts.controls, {
-      changed: (name, value) => this.rewrite(write(this.editor.code, name, value)),
+      changed: (name, value) => this.programs.rewrite(write(this.editor.code, name, value)),
       data: (name) => this.data(name),
     });
     this.game = new Game(this.parts.game, {
-      ask: async (name, args) => (await this.awake()) && this.client.ask(name, args),
+      ask: (name, args) => this.play(name, args),
       colours: () => this.colours,
     });
+    this.address = new Address(this);
     this.parts.timeline.max = this.frames.length - 1;
   }
 
@@ -59,8 +62,11 @@ export class App {
       const act = event.target.closest("[data-act]")?.dataset.act;
       if (act) this.act(act);
     });
+    this.root.addEventListener("click", ({ target }) => {
+      const move = target.closest("[data-move]")?.dataset.move;
+      if (move) this.lanes.move(move.split(",").map(Number));
+    });
     parts.timeline.addEventListener("input", () => this.scrub(Number(parts.timeline.value)));
-    window.addEventListener("hashchange", () => this.arrive());
     new MutationObserver(() => this.recolour()).observe(document.body, {
       attributes: true,
       attributeFilter: ["data-md-color-scheme"],
@@ -70,7 +76,7 @@ export class App {
     this.editor.code = this.recording.code;
     this.controls.show(this.editor.code);
     this.scrub(this.recording.open);
-    this.arrive();
+    this.address.arrive();
   }
 
   recolour() {
@@ -93,100 +99,20 @@ export class App {
     if (this.frame === frame && answer.ok) this.trace(await answer.json());
   }
 
-  // --- a program that came by a link -----------------------------------------------------------
-
-  arrive() {
-    const found = fromHash(location.hash);
-    if (!found || (found.code === this.editor.code && found.step === this.history)) return;
-    const { code, seed, step, points } = found;
-    this.linked = { step, points };
-    this.editor.code = seed === null ? code : write(code, "seed", seed);
-    this.dirty = true;
-    this.controls.show(this.editor.code);
-    this.parts.own.hidden = read(this.editor.code).data !== "mine";
-    this.loading.say("This program came with the link. Read it first: it runs when you press Run.");
-    this.waiting();
-  }
-
-  // What the page shows does not belong to the program in the editor.
-  waiting() {
-    this.root.classList.toggle("stale", this.dirty);
-  }
-
-  address() {
-    const { code, points } = this.client;
-    const link = toHash({ code, seed: read(code).seed, step: this.history, points });
-    history.replaceState(null, "", link);
-  }
-
-  // --- the program -----------------------------------------------------------------------------
-
-  rewrite(code) {
-    this.editor.code = code;
-    this.edited(code);
-  }
-
-  // Another program: the worker takes it, or the last one stays and its line is marked.
-  async edited(code) {
-    this.controls.show(code);
-    this.dirty = true;
-    if (!this.live) {
-      this.waiting();
-      this.loading.say("Press Run: Python is loaded once, then your program trains.");
-      return;
-    }
-    clearTimeout(this.settling);
-    this.settling = setTimeout(() => this.take(code), 120);
-  }
-
-  async take(code, step = "", points = this.own.points) {
-    const again = this.running;
-    if (again) await this.stop();
-    try {
-      await this.client.init(code, step, points);
-      this.own.points = points;
-      this.dirty = false;
-      this.editor.mark(null, "");
-      this.address();
-      if (again) await this.run();
-      else await this.explain();
-      await this.verdict();
-      return true;
-    } catch (error) {
-      this.refused = code;
-      if (!error.stopped) this.editor.mark(error.line, `${error.message} The last model is kept.`);
-      this.waiting();
-      return false;
-    }
-  }
-
-  async verdict() {
-    const { code } = this.client;
-    const found = await this.client.ask("check");
-    if (code === this.client.code && code === this.editor.code)
-      this.editor.mark(null, ...verdict(found));
-  }
-
-  data(name) {
-    this.parts.own.hidden = name !== "mine";
-    const code = withData(this.editor.code, name, this.config.presets);
-    if (name === "mine" && !this.own.points) {
-      this.editor.code = code;
-      this.dirty = true;
-      this.own.begin();
-    } else this.rewrite(code);
-  }
-
   // --- frames ----------------------------------------------------------------------------------
 
   use(about) {
     this.about = about;
     this.history = about.history ?? "";
+    this.own.open = false;
+    this.next = null;
     this.picture.use(about);
-    this.lanes.build(about);
-    this.curve.clear();
-    this.inspector.use(null);
-    this.frame = null;
+    if (!about.kept) {
+      this.lanes.build(about);
+      this.curve.clear();
+      this.inspector.use(null);
+      this.frame = this.cell = null;
+    }
     this.problem(null);
   }
 
@@ -216,9 +142,10 @@ export class App {
   render() {
     const { frame, about, parts } = this;
     if (!frame) return;
-    this.picture.show(frame, this.colours);
+    this.picture.show(this.own.open ? { boundary: [] } : frame, this.colours);
     this.curve.draw(this.colours);
     this.lanes.show(frame, this.colours);
+    if (this.running && this.cell) this.inspector.update(this.value(...this.cell));
     const score = about.classes
       ? `${shown(100 * frame.accuracy, 3)} % right`
       : `R² ${shown(frame.accuracy, 3)}`;
@@ -236,8 +163,12 @@ export class App {
   choose(path, name, cell) {
     this.cell = [path, name, cell];
     this.lanes.ring(path, name, cell);
+    this.inspector.show(this.about, path, name, cell, this.value(path, name, cell));
+  }
+
+  value(path, name, [row, column]) {
     const { data, columns } = this.frame.array(path, name);
-    this.inspector.show(this.about, path, name, cell, data[cell[0] * columns + cell[1]]);
+    return data[row * columns + column];
   }
 
   trace(doc) {
@@ -259,27 +190,54 @@ export class App {
   // --- what the reader does --------------------------------------------------------------------
 
   async act(name) {
+    try {
+      await this.perform(name);
+    } catch (error) {
+      if (!error.stopped) this.editor.mark(error.line ?? null, error.message);
+    }
+  }
+
+  async data(name) {
+    this.parts.own.hidden = name !== "mine";
+    const code = withData(this.editor.code, name, this.config.presets);
+    if (name !== "mine" || this.own.points) return this.programs.rewrite(code);
+    if (this.running) await this.stop();
+    this.editor.code = code;
+    this.programs.dirty = true;
+    return this.own.begin();
+  }
+
+  async perform(name) {
     const acts = {
       usetable: () => this.own.table(),
       clear: () => this.own.begin(),
-      link: () => this.copy(),
+      link: () => this.address.copy(),
+      stop: () => this.restart(),
     };
     if (name in acts) return acts[name]();
+    if (this.loading.busy) return null;
     if (name === "run" && this.running) return this.stop();
-    if (name === "stop") return this.restart();
+    if (name === "reset" && this.running) await this.stop();
+    if (name === "reset" && (this.live || !this.programs.dirty)) return this.reset();
     if (!(await this.ready())) return null;
     if (name === "run") return this.run();
-    if (name === "reset") return this.take(this.editor.code);
+    if (name === "reset") return null; // it has just begun
     if (name === "explorer") return explore(this.client, this.root);
     if (name === "export") return download(this.client);
     if (name === "diagnose") return this.report(await this.client.ask("diagnose"));
     return this.step(name);
   }
 
+  async reset() {
+    if (!this.live) return this.scrub(0);
+    if (await this.programs.take(this.editor.code)) this.loading.say("Back at step 0.");
+    return null;
+  }
+
   // Load Python, if it is not there yet.
   async awake() {
+    if (!this.client.ready) this.loading.begin();
     try {
-      if (!this.client.ready) this.loading.begin();
       await this.client.start();
       return true;
     } catch (error) {
@@ -288,36 +246,45 @@ export class App {
     }
   }
 
+  // The game needs Python, and no program.
+  async play(name, args) {
+    const first = !this.client.ready;
+    if (!(await this.awake())) throw new Error("Python is not loaded.");
+    if (first) this.loading.end("Python is loaded: Run trains the program.");
+    return this.client.ask(name, args);
+  }
+
   // Load Python at the first run, and bring the worker to the state that the page shows.
   async ready() {
-    if (this.live && (!this.dirty || this.refused === this.editor.code)) return true;
+    if (this.live && (!this.programs.dirty || this.programs.refused === this.editor.code))
+      return true;
     const first = !this.live;
     if (!(await this.awake())) return false;
     this.live = true;
     this.root.classList.add("live");
-    const { linked } = this;
-    this.linked = null;
-    const same = first && !this.dirty;
-    const step = linked?.step ?? (same ? this.history : "");
-    const taken = await this.take(this.editor.code, step, linked?.points ?? this.own.points);
-    this.loading.end(
-      taken
-        ? `Live: this page runs phitodeep itself, in Pyodide ${this.config.pyodide.version}.`
-        : "",
-    );
-    this.waiting();
+    const linked = this.address.taken();
+    const history = linked?.step ?? (first && !this.programs.dirty ? this.history : "");
+    const points = linked?.points ?? this.own.points;
+    const keep = !first && !linked;
+    const taken = await this.programs.take(this.editor.code, { history, points, keep });
+    const version = `in Pyodide ${this.config.pyodide.version}`;
+    if (taken && (first || linked))
+      this.loading.end(`Live: this page runs phitodeep itself, ${version}.`);
+    else if (first && this.live) this.loading.end("The program was not taken: see its message.");
     return taken;
   }
 
+  // Of steps that are asked for fast, only the last one is explained.
   async step(what) {
     if (this.running) await this.stop();
+    const turn = (this.steps = (this.steps ?? 0) + 1);
     const { history, bad } = await this.client.ask("step", { what });
     await this.client.ask("frame");
     this.history = history;
     this.adopt();
     this.problem(bad);
-    this.address();
-    await this.explain();
+    this.address.follow();
+    if (turn === this.steps) await this.explain();
   }
 
   async run() {
@@ -325,6 +292,7 @@ export class App {
     this.running = true;
     parts.run.textContent = "Pause";
     this.inspector.use(null);
+    this.choose(...(this.cell ?? this.telling()));
     const steps = Number(parts.stopsteps.value) || null;
     await this.client.run({ steps, accuracy: Number(parts.stopscore.value) / 100 || null });
   }
@@ -334,21 +302,23 @@ export class App {
     return this.client.pause();
   }
 
-  async paused({ reason, history, bad }) {
+  halted() {
     this.running = this.client.running = false;
-    this.client.alive();
     this.parts.run.textContent = "Run";
+  }
+
+  async paused({ reason, history, bad }) {
+    this.halted();
     this.history = history;
     if (reason) this.loading.say(`Stopped: ${reason}.`);
     this.adopt();
     this.problem(bad);
-    this.address();
+    this.address.follow();
     await this.explain();
   }
 
   failed(message) {
-    this.running = this.client.running = false;
-    this.parts.run.textContent = "Run";
+    this.halted();
     this.editor.mark(null, message);
   }
 
@@ -364,36 +334,30 @@ export class App {
       this.cell = [bad.path, name, firstBad(this.frame.array(bad.path, name))];
   }
 
-  slow() {
-    this.parts.slow.hidden = false;
-    this.parts.slow.replaceChildren(
-      "Python has not answered for five seconds: a loop may never end. ",
-      make(
-        "button",
-        { type: "button", "data-act": "stop" },
-        "Stop it, and go back to the last state",
-      ),
-    );
+  // Python has not answered for a while, or it has now.
+  slow(late = true) {
+    this.late = late;
+    const text = late ? "Python has not answered for five seconds: a loop may never end." : "";
+    this.loading.offer(text, "stop", "Stop it, and go back to the last state");
   }
 
   async restart() {
-    this.parts.slow.hidden = true;
-    this.running = false;
-    this.parts.run.textContent = "Run";
+    this.slow(false);
+    this.halted();
+    this.programs.turn += 1;
     this.loading.begin();
-    await this.client.restart();
-    this.loading.end("Stopped. The last state is back.");
+    const back = await this.client.restart().catch((error) => error);
+    this.live = back === true;
+    if (back instanceof Error) return this.loading.fail(back.message);
+    this.root.classList.toggle("live", back);
     this.history = this.client.snapshot?.history ?? "";
+    return this.loading.end(
+      back ? "Stopped. The last state is back." : "Stopped. Run starts the program at step 0.",
+    );
   }
 
   report(text) {
     this.parts.report.hidden = false;
     this.parts.report.textContent = text;
-  }
-
-  async copy() {
-    if (this.live) this.address();
-    await navigator.clipboard?.writeText(location.href);
-    this.loading.say("The link holds the program, its seed and the steps taken.");
   }
 }

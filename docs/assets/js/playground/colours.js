@@ -9,6 +9,7 @@ export function ink(element) {
     plus: read("--plus"),
     minus: read("--minus"),
     odd: read("--odd"),
+    alarm: style.getPropertyValue("--alarm").trim(),
     text: style.getPropertyValue("--text").trim(),
     paper: read("--paper"),
     classes,

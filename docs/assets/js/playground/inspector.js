@@ -21,9 +21,12 @@ export function formula(text) {
   return holder.content;
 }
 
+const codeOf = ({ kind, code, reads }) =>
+  kind === "sum" ? `np.einsum("${code}", ${reads.join(", ")})` : code;
+
 export class Inspector {
   constructor(element) {
-    Object.assign(this, { element, pass: null, chosen: null });
+    Object.assign(this, { element, pass: null, chosen: null, total: make("b") });
   }
 
   // The document of a traced step, or null while none is known.
@@ -38,6 +41,7 @@ export class Inspector {
     const place = row * layer.arrays[name][2] + column;
     const ref = this.pass && this.find(path, name, place);
     const own = layer.formulas[name] ?? layer.formulas[name === "dY" ? "dX" : ""];
+    this.update(ref?.total ?? value);
     this.element.replaceChildren(
       make(
         "p",
@@ -47,9 +51,14 @@ export class Inspector {
         make("code", {}, layer.name),
       ),
       make("p", { class: "formula" }, ref?.formula ?? (own ? formula(own) : "")),
-      make("p", { class: "total" }, "= ", make("b", {}, shown(ref?.total ?? value, 6))),
+      make("p", { class: "total", "aria-live": "off" }, "= ", this.total),
       ref ? this.terms(ref) : make("p", { class: "soft" }, "Pause or step to see its terms."),
     );
+  }
+
+  // Another value of the cell, while training runs.
+  update(value) {
+    this.total.textContent = shown(value, 6);
   }
 
   index(ref, row, column) {
@@ -88,7 +97,7 @@ export class Inspector {
         "p",
         { class: "soft" },
         `Computed by ${where}`,
-        step ? [": ", make("code", {}, step.code)] : "",
+        step ? [": ", make("code", {}, codeOf(step))] : "",
       ),
     );
   }

@@ -4,7 +4,8 @@
 import { make, shown } from "../../explorer/dom.js";
 import { Tile } from "./tile.js";
 
-const [LEAST, AIM, MOST] = [1e-5, 1e-3, 1e-1]; // of the update ratio's scale
+const [LEAST, MOST] = [1e-5, 1e-1]; // of the update ratio's scale
+const USUAL = "The last step changed the weights by this share; about 0.001 is usual.";
 
 export class Lanes {
   // `choose(path, name, cell)` is called for a cell.
@@ -47,7 +48,9 @@ export class Lanes {
           ),
         ),
       ),
-      parameters.length ? make("p", { class: "ratio" }, "update / weights ", number, meter) : null,
+      parameters.length
+        ? make("p", { class: "ratio", title: USUAL }, "update / weights ", number, meter)
+        : null,
     );
     this.units.set(path, unit);
     return unit;
@@ -71,7 +74,6 @@ export class Lanes {
       const known = Number.isFinite(ratio) && ratio > 0;
       number.textContent = known ? shown(ratio, 2) : "–";
       meter.value = known ? Math.log(ratio / LEAST) / Math.log(MOST / LEAST) : 0;
-      meter.title = `The last step changed the weights by this share; about ${AIM} is usual.`;
     }
   }
 
@@ -80,6 +82,11 @@ export class Lanes {
     if (this.chosen) this.tiles.get(this.chosen)?.ring(null);
     this.chosen = `${path} ${name}`;
     this.tiles.get(this.chosen)?.ring(cell);
+  }
+
+  // Choose a cell next to the one whose terms are shown.
+  move(by) {
+    this.tiles.get(this.chosen)?.move(by);
   }
 
   // Mark the layer in which something is wrong, or none.

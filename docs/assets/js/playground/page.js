@@ -7,6 +7,18 @@ const button = (name, text, attributes = {}) => [
   make("button", { type: "button", "data-act": name, ...attributes }, text),
 ];
 
+const LEGEND = [
+  ["negative", "negative"],
+  ["positive", "positive; the stronger the colour, the larger the number within its tile"],
+  ["odd", "not a number"],
+];
+const MOVES = {
+  "←": ["one column to the left", "0,-1"],
+  "→": ["one column to the right", "0,1"],
+  "↑": ["one row up", "-1,0"],
+  "↓": ["one row down", "1,0"],
+};
+
 // Build the page inside an element; return its parts.
 export function build(root) {
   const part = (name, tag = "div", attributes = {}, ...children) => [
@@ -15,9 +27,9 @@ export function build(root) {
   ];
   const parts = Object.fromEntries([
     button("run", "Run", { class: "main" }),
-    button("s", "a sample"),
-    button("b", "a batch"),
-    button("e", "an epoch"),
+    button("s", "one sample"),
+    button("b", "one batch"),
+    button("e", "one epoch"),
     button("reset", "Reset"),
     button("explorer", "Open the step in the explorer"),
     button("export", "Export as a script"),
@@ -42,6 +54,7 @@ export function build(root) {
     part("table", "textarea", {
       rows: "5",
       id: "play-table",
+      maxlength: 200000,
       placeholder: "x1,x2,class\n0.1,0.7,red\n0.9,-0.2,blue",
     }),
     part("stopsteps", "input", { type: "number", min: "1", id: "play-stop-steps" }),
@@ -110,9 +123,24 @@ export function build(root) {
     make(
       "p",
       { class: "soft" },
-      "Upper row: what each layer returns, and its weights. Lower row: their gradients. Choose a cell, and its formula and terms appear.",
+      "A tile is an array, and a cell is one number. Upper row: what each layer returns (Y), and " +
+        "its weights. Lower row: the gradient of each. In Y and dY, a row is a sample of the " +
+        "batch, and a column is a unit. Choose a cell: below, you see what it is the sum of.",
+    ),
+    make(
+      "ul",
+      { class: "legend" },
+      LEGEND.map(([kind, text]) => make("li", {}, make("span", { class: kind }), text)),
     ),
     p.lanes,
+    make(
+      "p",
+      { class: "moves", role: "group", "aria-label": "The next cell" },
+      Object.entries(MOVES).map(([sign, [label, move]]) =>
+        make("button", { type: "button", "aria-label": label, "data-move": move }, sign),
+      ),
+      make("span", { class: "soft" }, "the next cell"),
+    ),
     p.inspector,
     make("p", { class: "acts" }, p.explorer),
     p.game,

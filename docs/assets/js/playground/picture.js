@@ -23,14 +23,17 @@ export class Picture {
   }
 
   use(about) {
+    const same = about.kind === this.about?.kind && String(about.box) === String(this.about.box);
     this.about = about;
-    this.boundary = null;
+    if (!same) this.boundary = null;
     this.names.textContent = "";
     this.canvas.hidden = about.kind === "names" || about.kind === "table";
     this.note.textContent =
       {
         table: "A table of more than two columns has no picture: the lanes below show its numbers.",
-        images: "The first 64 digits: a frame marks those that the model misreads in this batch.",
+        plane: "Points: the data. Behind them: which class the model predicts, paler in doubt.",
+        curve: "Points: the data. The line: what the model predicts.",
+        images: "The first 64 digits. A frame marks one that the model misreads, and says as what.",
         names: "Names that the model makes up, letter by letter, appear here while it trains.",
       }[about.kind] ?? "";
   }
@@ -117,8 +120,11 @@ export class Picture {
   }
 
   images() {
-    const { about, canvas, colours } = this;
+    const { about, boundary: read, canvas, colours } = this;
     const context = canvas.getContext("2d");
+    context.fillStyle = css(colours.paper);
+    context.fillRect(0, 0, SIZE, SIZE);
+    let misread = 0;
     const [across, side] = [8, Math.round(Math.sqrt(about.X[0].length))];
     const cell = SIZE / across;
     Object.assign(this.back, { width: side, height: side });
@@ -142,7 +148,24 @@ export class Picture {
       back.putImageData(image, 0, 0);
       const [x, y] = [(n % across) * cell, Math.floor(n / across) * cell];
       context.drawImage(this.back, x + 1, y + 1, cell - 2, cell - 2);
+      if (!read || read[n] === about.y[n]) return;
+      misread += 1;
+      this.frame(context, [x, y, cell], String(read[n]));
     });
+    const known = read ? `; the model misreads ${misread} of them` : "";
+    canvas.setAttribute("aria-label", `The first ${across * across} digits${known}`);
+  }
+
+  // A frame around an image, with what the model reads in it.
+  frame(context, [x, y, cell], text) {
+    const { colours } = this;
+    context.strokeStyle = context.fillStyle = colours.alarm;
+    context.lineWidth = 2;
+    context.strokeRect(x + 2, y + 2, cell - 4, cell - 4);
+    context.fillRect(x + 1, y + 1, 12, 13);
+    context.fillStyle = css(colours.paper);
+    context.font = "bold 11px sans-serif";
+    context.fillText(text, x + 4, y + 12);
   }
 
   click(event) {
@@ -164,7 +187,8 @@ export class Curve {
       "aria-label": "The loss over the steps",
     });
     this.points = [];
-    element.replaceChildren(this.canvas);
+    const note = make("p", { class: "note" }, "The loss over the steps, on a logarithmic scale.");
+    element.replaceChildren(this.canvas, note);
   }
 
   clear() {

@@ -66,7 +66,8 @@ export function write(code, name, value) {
 export function withData(code, name, presets) {
   const plane = ["moons", "circles", "spirals", "xor", "mine"];
   const own = read(code).data;
-  if (plane.includes(name) && plane.includes(own)) {
+  const fits = /SequentialBuilder\(2\b/.test(code) && !code.includes('"mse"');
+  if (fits && plane.includes(name) && plane.includes(own)) {
     const line = /^X, y = .*$/m.exec(presets[name])[0];
     return code.replace(/^X, y = .*$/m, line);
   }

@@ -73,17 +73,20 @@ export class Tile {
     const move = moves[event.key] ?? (event.key === "Enter" ? [0, 0] : null);
     if (!move) return;
     event.preventDefault();
+    this.move(move);
+  }
+
+  // Choose the cell so many rows and columns away.
+  move([down, right]) {
     const limit = (k, n) => Math.max(0, Math.min(n - 1, k));
-    this.pick([
-      limit(this.cell[0] + move[0], this.rows),
-      limit(this.cell[1] + move[1], this.columns),
-    ]);
+    this.pick([limit(this.cell[0] + down, this.rows), limit(this.cell[1] + right, this.columns)]);
   }
 
   // Ring a cell, or none.
   ring(cell) {
     this.mark.hidden = !cell;
     if (!cell) return;
+    this.cell = cell;
     const [height, width] = [100 / this.rows, 100 / this.columns];
     Object.assign(this.mark.style, {
       top: `${cell[0] * height}%`,

@@ -19,13 +19,44 @@ const post = (what, data = {}, transfer = []) => self.postMessage({ what, ...dat
 
 // --- loading ---------------------------------------------------------------------------------
 
+// Count the bytes of each stage as they come. The answers themselves stay as they are, so that the
+// browser can keep the compiled program; what it imports as a script is not seen here.
+function counting() {
+  const plain = self.fetch;
+  const now = { stage: 0, bytes: 0, told: 0 };
+  const tell = () => post("stage", { stage: now.stage, bytes: now.bytes });
+  const count = async (body) => {
+    const reader = body.getReader();
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      now.bytes += part.value.length;
+      if (performance.now() - now.told < 100) continue;
+      now.told = performance.now();
+      tell();
+    }
+    tell();
+  };
+  self.fetch = async (...request) => {
+    const answer = await plain(...request);
+    if (answer.ok && answer.body) count(answer.clone().body).catch(() => {});
+    return answer;
+  };
+  return {
+    stage(stage) {
+      Object.assign(now, { stage, bytes: 0 });
+      tell();
+    },
+    end: () => (self.fetch = plain),
+  };
+}
+
 async function boot({ pyodide: { base }, wheel, folder }) {
-  post("stage", { stage: 0 });
+  const counted = counting();
+  counted.stage(0);
   const { loadPyodide } = await import(`${base}pyodide.mjs`);
   const pyodide = await loadPyodide({ indexURL: base, packageBaseUrl: base });
-  post("stage", { stage: 1 });
+  counted.stage(1);
   await pyodide.loadPackage("numpy", { messageCallback: () => {}, checkIntegrity: true });
-  post("stage", { stage: 2 });
+  counted.stage(2);
   const read = async (name) => {
     const answer = await fetch(`${folder}${name}`);
     if (!answer.ok) throw new Error(`${name} could not be loaded (${answer.status}).`);
@@ -35,7 +66,8 @@ async function boot({ pyodide: { base }, wheel, folder }) {
   pyodide.unpackArchive(library, "wheel");
   pyodide.unpackArchive(session, "zip");
   python = pyodide.pyimport("session.worker").Worker();
-  post("stage", { stage: 3 });
+  counted.stage(3);
+  counted.end();
   return pyodide.version;
 }
 
@@ -81,9 +113,13 @@ function slice() {
     if (python.session.bad || reached) pause(reached);
     else port2.postMessage(null);
   } catch (error) {
-    running = null;
-    post("failed", { message: lastLine(error) });
+    fail(error);
   }
+}
+
+function fail(error) {
+  running = null;
+  post("failed", { message: lastLine(error) });
 }
 
 // A score is looked at when a frame is due, since the frame shows that step.
@@ -97,17 +133,22 @@ function isReached({ steps, accuracy, from }, due) {
 
 function pause(reason = "") {
   running = null;
-  python.session.settle();
-  send(true);
-  keep();
-  post("paused", { reason, ...JSON.parse(python.call("status", "{}")).result });
+  try {
+    python.session.settle();
+    send(true);
+    keep();
+  } catch (error) {
+    return fail(error);
+  }
+  return post("paused", { reason, ...JSON.parse(python.call("status", "{}")).result });
 }
 
 const lastLine = (error) =>
   String(error.message ?? error)
     .trim()
     .split("\n")
-    .at(-1);
+    .at(-1)
+    .replace(/^[\w.]+\.Refused: /, "");
 
 // --- messages --------------------------------------------------------------------------------
 
@@ -144,7 +185,9 @@ function toBytes(array) {
 self.onmessage = async ({ data: { id, name, args } }) => {
   try {
     if (name in OWN) return post("answer", { id, result: await OWN[name](args ?? {}) });
-    return post("answer", { id, ...JSON.parse(python.call(name, JSON.stringify(args ?? {}))) });
+    const answer = JSON.parse(python.call(name, JSON.stringify(args ?? {})));
+    if (name === "init" && running && answer.result?.kept === false) running.from = 0;
+    return post("answer", { id, ...answer });
   } catch (error) {
     return post("answer", { id, error: lastLine(error), line: null, fatal: name === "boot" });
   }

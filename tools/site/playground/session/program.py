@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 import traceback
 from typing import Any, NamedTuple
 
@@ -19,7 +21,8 @@ from phitodeep.steps import step
 
 from . import points
 
-UNITS, BATCH, ROWS = 64, 64, 5000
+UNITS, LAYERS, BATCH, ROWS = 64, 32, 64, 5000
+FREE = ("optimizer", "alpha", "batch")  # what may change while training goes on
 FILE = "<model>"
 HEAD = """\
 import numpy as np
@@ -107,10 +110,43 @@ def _check(model: Sequential, X: Any) -> None:
         raise Refused(f"the playground takes {ROWS} samples at most, and X has {len(X)}.")
     if (model.batch_size or BATCH) > BATCH:
         raise Refused(f"the playground's batches have {BATCH} samples at most: .batch({BATCH})")
+    if len(model.layers) > LAYERS:
+        raise Refused(f"the playground takes {LAYERS} layers at most: this is {len(model.layers)}.")
     for layer in model.layers:
         size = int(np.prod(layer.output_shape))
         if size > 4 * UNITS or (layer.params and size > UNITS):
             raise Refused(f"the playground draws {UNITS} units at most, and {layer!r} has {size}.")
+
+
+def fitted(code: str, X: Any, y: Any) -> str:
+    """A program with the input and the output that data need, if its lines are the usual ones."""
+    if y.dtype.kind == "f":
+        last = [".dense(1)", '.loss("mse")']
+    elif y.max() > 1:
+        last = [f".dense({y.max() + 1})", '.loss("softmax_cross_entropy")']
+    else:
+        last = [".dense(1)", ".sigmoid()", '.loss("binary_cross_entropy")']
+    code = re.sub(r"SequentialBuilder\(\d+", f"SequentialBuilder({X.shape[1]}", code)
+    ends = r'( *)\.dense\(\d+\)\n(?: *\.sigmoid\(\)\n)? *\.loss\("\w+"\)'
+    return re.sub(ends, lambda found: "\n".join(found[1] + line for line in last), code)
+
+
+class _Fixed(ast.NodeTransformer):
+    """A program without the calls and arguments that leave its layers alone."""
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        function = node.func
+        free = isinstance(function, ast.Attribute) and function.attr in FREE
+        return function.value if free else node
+
+    def visit_keyword(self, node: ast.keyword) -> Any:
+        return None if node.arg == "noise" else self.generic_visit(node)
+
+
+def fixed(code: str) -> str:
+    """The part of a program that training depends on: it restarts if this changes."""
+    return ast.dump(_Fixed().visit(ast.parse(code)))
 
 
 def script(code: str) -> str:

@@ -12,6 +12,7 @@ import pickle
 import re
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from .arrays import flat, formulas, parameters, ratios
 SIDE = 50  # cells of the boundary along each side
 HEAD = ("step", "epoch", "loss", "accuracy", "batch", "bad", "boundary")
 SHOWN = 16  # samples of a batch in the lanes
+PICTURES = 64  # images in the picture
 
 
 class Session:
@@ -296,16 +298,12 @@ class Session:
         if not self._classes():
             rest, own = ((P.reshape(y.shape) - y) ** 2).mean(), y.var()
             return float(1 - rest / own) if own else math.nan
-        if P.shape[-1] == 1:
-            found = P.reshape(-1) > self.model.loss.threshold
-        else:
-            found = P.argmax(axis=-1)
-        return float((found.reshape(-1) == y.reshape(-1)).mean())
+        return float((self._class_of(P) == y.reshape(-1)).mean())
 
     def _boundary(self) -> Any:
-        """The predictions on a grid of the plane (50 x 50), or along a line (100)."""
+        """The predictions on a grid of the plane (50 x 50), along a line (100), or of images."""
         if self.kind not in ("plane", "curve"):
-            return np.zeros(0, np.float32)
+            return self._read() if self.kind == "images" else np.zeros(0, np.float32)
         box = np.array(self.box()).reshape(2, -1)
         if self.kind == "curve":
             grid = np.linspace(box[0, 0], box[1, 0], 100)[:, None]
@@ -322,6 +320,18 @@ class Session:
         best = P.argmax(axis=-1)
         top = np.sort(P, axis=-1)
         return (best + np.clip(top[:, -1] - top[:, -2], 0, 0.999)).astype(np.float32)
+
+    def _read(self) -> Any:
+        """The classes that the model reads in the images that the page shows."""
+        if not self._classes():
+            return np.zeros(0, np.float32)
+        with np.errstate(all="ignore"):
+            return self._class_of(self.model.predict(self.data.X[:PICTURES])).astype(np.float32)
+
+    def _class_of(self, P: Any) -> Any:
+        if P.shape[-1] == 1:
+            return P.reshape(-1) > self.model.loss.threshold
+        return P.argmax(axis=-1).reshape(-1)
 
     def box(self) -> list[float]:
         """The corners of the picture: the least of each feature and the greatest, with a margin."""
@@ -381,6 +391,20 @@ class Session:
         self.model.load_state_dict(found.pop("state"))
         vars(self).update(found)
         self.order, self.recorder = self._shuffled(), None
+
+    def go_on(self, old: Session) -> bool:
+        """Go on where another session stands, if both programs have the same layers."""
+        same = program.fixed(self.code) == program.fixed(old.code) and self.layout == old.layout
+        if not same:
+            return False
+        self.model.set_weights(old.model.get_weights())
+        with suppress(PhitodeepError):  # another optimizer, or another schedule, begins anew
+            self.model.optimizer.load_state_dict(old.model.optimizer.state_dict())
+        self.history, self.losses = old.history, deque(old.losses, self.losses.maxlen)
+        self.step = self.seen = old.step
+        self.epoch, self.cursor = old.epoch, old.cursor if len(self.X) == len(old.X) else 0
+        self.order, self.recorder = self._shuffled(), None
+        return True
 
     def replay(self, history: str) -> None:
         """Take the steps that a link names, such as "b120s3"; e, b and s as in `advance`."""

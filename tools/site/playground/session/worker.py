@@ -32,20 +32,28 @@ class Worker:
             return json.dumps({"error": error.message, "line": error.line})
         except (PhitodeepError, ValueError) as error:
             return json.dumps({"error": str(error), "line": program.line_of(error)})
+        except BaseException as error:  # the program's layers may raise anything
+            words = f"{type(error).__name__}: {error}".removesuffix(": ")
+            return json.dumps({"error": words, "line": program.line_of(error)})
 
     @staticmethod
     def bytes_of(array: Any) -> bytes:
         """Python's bytes of an array of JavaScript."""
         return bytes(array.to_py())
 
-    def init(self, code: str, history: str = "", points_: Any = None) -> dict[str, Any]:
+    def init(self, code: str, points_: Any = None, keep: bool = False) -> dict[str, Any]:
+        """Take a program; `keep` goes on with the weights if the edit left the layers alone."""
         if points_:
             self.give(points_)
         session = Session(code)
         session.frame()  # a program whose passes fail is refused too
-        session.replay(history)
+        kept = bool(keep and self.session and session.go_on(self.session))
         self.session = session
-        return session.about() | {"history": session.path}
+        return session.about() | {"history": session.path, "kept": kept}
+
+    def replay(self, history: str) -> dict[str, Any]:
+        self.session.replay(history)
+        return self.status()
 
     def give(self, given: Any) -> None:
         """Take the points that the reader drew, or the table that they pasted."""
@@ -55,6 +63,10 @@ class Worker:
             X = np.array(given["X"], np.float32)
             y = np.array(given["y"])
         points.given.update(X=X, y=y, drawn="csv" not in given)
+
+    def table(self, csv: str, code: str) -> str:
+        """The program with the input and the output that a table needs."""
+        return program.fitted(code, *points.read_table(csv))
 
     def step(self, what: str) -> dict[str, Any]:
         self.session.advance(what)
