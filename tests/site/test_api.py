@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tools.site import api
+from tools.site import api, options
 from tools.site.pages import ROOT
 
 library = pytest.importorskip("markdown")  # which mkdocs brings: `make test-browser` has it
@@ -129,3 +129,68 @@ def test_entries_link_to_the_pages_of_their_classes() -> None:
     assert found.count("<a ") == 1
     assert f'{heading}<p><a href="../../losses/huber/">' in found
     assert api.linked(heading, set()) == heading
+
+
+@pytest.mark.parametrize("cls", api.classes().values(), ids=lambda cls: cls.__name__)
+def test_every_argument_has_a_meaning(cls: type) -> None:
+    table = options.table(cls).splitlines()[2:]
+    assert all(re.fullmatch(r"\| .+ \|.*\| .{9,} \|", row) for row in table)
+    names = [
+        name for name in inspect.signature(cls).parameters if name not in ("common", "options")
+    ]
+    assert [name for name, _ in options.arguments(cls)][: len(names)] == names
+
+
+def test_meanings_that_no_class_needs_are_removed() -> None:
+    own = {f"{cls.__name__}.{name}" for cls in api.classes().values()
+           for name, _ in options.arguments(cls)}  # fmt: skip
+    assert set(options.OWN) <= own
+    assert set(options.COMMON) <= {name.partition(".")[2] for name in own}
+
+
+def test_inherited_arguments_are_listed() -> None:
+    from phitodeep import AdamW
+
+    assert dict(options.arguments(AdamW)) == {
+        "alpha": "0.01", "beta1": "0.9", "beta2": "0.999", "eps": "1e-08", "weight_decay": "0.01"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", api.classes().values(), ids=lambda cls: cls.__name__)
+def test_formulas_are_typeset_and_plain_ones_are_folded(docstrings: ModuleType, cls: type) -> None:
+    text = inspect.getdoc(cls) or ""
+    found = docstrings.entry(text, cls)
+    if cls.__name__ == "Lambda":  # its derivation is the reader's own
+        assert "<math" not in found
+        return
+    typeset = re.search(r'<div class="pd-formulas.*', found)
+    assert typeset is not None
+    assert "<math" in typeset[0]
+    unfolded = re.sub(r"(?s)<details.*?</details>", "", found)
+    assert "```" not in unfolded
+    assert not re.search(r":\n*(<div|\|)", unfolded)  # a sentence that leads to nothing
+
+
+def test_an_entry_keeps_what_is_not_in_its_table(docstrings: ModuleType) -> None:
+    from phitodeep.layers import ScaledDotProductAttention
+
+    found = docstrings.entry(
+        inspect.getdoc(ScaledDotProductAttention) or "", ScaledDotProductAttention
+    )
+    assert "`causal`\n:" not in found
+    assert "| `causal` | `False` | position t attends only" in found
+    assert "`mask`\n:" in found
+
+
+def test_addresses_follow_from_names_and_are_unique() -> None:
+    from tools.site import layer_pages, loss_pages, optimizer_pages
+
+    for generator in (layer_pages, loss_pages, optimizer_pages):
+        pages = [page for _, some in generator.sections() for page in some]
+        slugs = [page.path.rpartition("/")[2].removesuffix(".md") for page in pages]
+        assert len(set(slugs)) == len(slugs)
+        for slug, page in zip(slugs[1:], pages[1:], strict=True):
+            title = re.search(r"(?m)^# (\w+)$", str(page.content))
+            assert title is not None
+            assert slug.replace("-", "") == title[1].lower()  # LeakyReLU is at leaky-relu
+            assert re.fullmatch(r"[a-z]+[a-z0-9]*(-[a-z0-9]+)*", slug)

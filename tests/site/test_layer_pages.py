@@ -84,7 +84,7 @@ def test_no_check_reads_a_symbol_that_it_hides() -> None:
 
 def test_what_the_checker_says_without_the_mean() -> None:
     text = LayerPage("LayerNorm").broken()
-    assert "without the term `- through_mu`" in text
+    assert "without the term <code>- through_mu</code>" in text
     assert "LayerNorm() has wrong gradients" in text
     layer, X, _ = example(FACTS["LayerNorm"])
     right = broken(layer, "dX", lambda symbols: symbols["r"] * (

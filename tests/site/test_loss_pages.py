@@ -49,7 +49,7 @@ def test_a_page_has_all_its_parts(facts: Facts) -> None:
     titles = re.findall(r"^##+ (.*)$", text, re.MULTILINE)
     assert titles == [
         "Where it is used", "Derivation and code", "Forward", "Backward", "Check it by eye",
-        "The gradient checker's verdict", "Options", "See also",
+        "The gradient checker's verdict", "Arguments", "See also",
     ]  # fmt: skip
     symbols = loss_pages.scope(facts)
     for step in symbols.derivation.every():

@@ -107,7 +107,7 @@ def test_a_page_has_all_its_parts(facts: Facts) -> None:
     text = optimizer_pages.page(facts).content
     assert isinstance(text, str)
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
-        "The rule and its code", "Memory", "When to use it", "Defaults", "See also",
+        "The rule and its code", "Memory", "When to use it", "Arguments", "See also",
     ]  # fmt: skip
     for rule in facts.rules:
         for line in rule.lines:

@@ -17,7 +17,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.layers.call import calling
 from phitodeep.steps.mathml import MATHML, MathML
 from phitodeep.steps.step import Given, Let, Loop, Step
-from tools.site import arrays, parts
+from tools.site import arrays, options, parts
 from tools.site.bench import Bench
 from tools.site.layer_facts import ALIASES, FACTS, KINDS, Check, Facts, example
 from tools.site.layer_pictures import picture
@@ -80,6 +80,8 @@ class LayerPage:
             self.broken(),
             "## The gradient checker's verdict",
             self.verdict(),
+            "## Arguments",
+            options.table(cls) or "It takes no arguments.",
             "## Cost",
             self.cost(),
             "## Exercise",
@@ -188,13 +190,13 @@ class LayerPage:
             body = f'<ol class="wb-steps">{self.steps(step.body)}</ol>'
             return f'<li class="wb-loop"><p>{order}</p>{body}</li>'
         reads = " ".join((step.symbol, *step.operands))
-        words = step.words if step.words and step.words not in step.formula else ""
-        formula = step.written(BLOCK)
-        if isinstance(step, Given) or not step.code:
-            formula, words = BLOCK.whole(MATHML.symbol(step.symbol)), step.words
-        said = f'<p class="pd-words">{escape(words)}</p>' if words else ""
+        formula, words = typeset(step)
         numbers = self.array(step.symbol, tall=False)
-        return f'<li tabindex="0" data-reads="{reads}">{formula}{said}{numbers}</li>'
+        short = np.size(self.bench[step.symbol]) == 1  # one number: all in one line
+        look = "pd-words wb-short" if short else "pd-words"
+        said = f'<p class="{look}">{escape(words)}</p>' if words else ""
+        shown = formula + (numbers + said if short else said + numbers)
+        return f'<li tabindex="0" data-reads="{reads}">{shown}</li>'
 
     def eye(self) -> str:
         rows = []
@@ -217,7 +219,7 @@ class LayerPage:
         if not found:
             return "Nothing can be left out: this layer only moves or copies numbers."
         return "The checker's answer to the likeliest mistakes:\n\n" + "\n\n".join(
-            f"**`{m.step.formula}`, {m.sentence}**\n\n"
+            f'<p class="wb-broken"><strong>{m.step.mathml}, {coded(m.sentence)}</strong></p>'
             f'<pre class="wb-said"><code>{escape(m.verdict)}</code></pre>'
             for m in found
         )
@@ -278,6 +280,20 @@ def checked(checks: tuple[Check, ...]) -> list[Step]:
         found |= {step.symbol: step for step in check.before}
         found[f"check_{k}"] = Let(f"check_{k}", check.zero)
     return list(found.values())
+
+
+def typeset(step: Step) -> tuple[str, str]:
+    """A step as MathML, and what it means if the formula does not say it."""
+    if isinstance(step, Given) or not step.code:
+        return BLOCK.whole(MATHML.symbol(step.symbol)), step.words
+    if step.formula == f"{step.symbol} = {step.words}":  # words, which can go on a second line
+        return BLOCK.whole(MATHML.symbol(step.symbol) + "<mo>=</mo>"), step.words
+    return step.written(BLOCK), step.words if step.words not in step.formula else ""
+
+
+def coded(sentence: str) -> str:
+    """A sentence as HTML, with what stands in backticks as code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence))
 
 
 def summary(cls: type) -> str:

@@ -16,7 +16,7 @@ from phitodeep.steps import run as stepwise
 from phitodeep.steps.run import Scope
 from phitodeep.testing import check_gradients
 from phitodeep.training.shortcuts import FUSED
-from tools.site import parts
+from tools.site import options, parts
 from tools.site.loss_facts import FACTS, Facts
 from tools.site.pages import Page, Section
 
@@ -45,8 +45,8 @@ def page(facts: Facts) -> Page:
         checks(facts),
         "## The gradient checker's verdict",
         verdict(facts),
-        "## Options",
-        options(cls),
+        "## Arguments",
+        options.table(cls) or "It takes no arguments.",
         "## See also",
         see_also(facts),
         '<script type="module" src="../../assets/js/loss.js"></script>',
@@ -200,14 +200,6 @@ def verdict(facts: Facts) -> str:
         "([how](../api/testing.md)):\n\n"
         f"```text\n{report}\n```"
     )
-
-
-def options(cls: type[Loss]) -> str:
-    found = parts.defaults(cls)
-    if not found:
-        return "It takes no arguments."
-    rows = "\n".join(f"| `{name}` | `{value}` |" for name, value in found)
-    return f"| argument | default |\n|---|---|\n{rows}"
 
 
 def see_also(facts: Facts) -> str:

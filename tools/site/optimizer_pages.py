@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from phitodeep.layers import Dense
-from phitodeep.optimization.base import Common, Optimizer
+from phitodeep.optimization.base import Optimizer
 from phitodeep.optimization.optimizers import LBFGS
 from phitodeep.steps.mathml import MATHML
-from tools.site import parts
+from tools.site import options, parts
 from tools.site.loss_pages import literature
 from tools.site.optimizer_facts import FACTS, Facts, Line, Rule
 from tools.site.pages import Page, Section
@@ -39,8 +39,8 @@ def page(facts: Facts) -> Page:
         memory(facts.cls),
         "## When to use it",
         facts.when,
-        "## Defaults",
-        options(facts.cls),
+        "## Arguments",
+        options.table(facts.cls, f"../api/optimizers.md{options.EVERY}"),
         "## See also",
         see_also(facts),
         '<script type="module" src="../../assets/js/valley.js"></script>',
@@ -168,8 +168,8 @@ def inner(kernel: Any) -> Any:
 
 def one_rule(rule: Rule) -> str:
     rows = "".join(f"<li>{formula(line)}</li>" for line in rule.lines)
-    options = ", ".join(f"{name}={value!r}" for name, value in rule.options.items())
-    note = f" <code>{escape(options)}</code>" if options else ""
+    given = ", ".join(f"{name}={value!r}" for name, value in rule.options.items())
+    note = f" <code>{escape(given)}</code>" if given else ""
     title = f"<p><strong>{escape(rule.title)}</strong>{note}</p>" if rule.title else ""
     return f'{title}<ol class="pd-rule">{rows}</ol>'
 
@@ -209,25 +209,6 @@ def memory(cls: type[Optimizer]) -> str:
         f"It keeps {count:g} number{plural} per parameter{extra}. A model of a million parameters "
         f"in float32 therefore needs {4 * count:g} MB for it, in addition to the 4 MB of its "
         "parameters and the 4 MB of their gradients."
-    )
-
-
-def options(cls: type[Optimizer]) -> str:
-    found = parts.defaults(cls.__init__)[1:]
-    if cls.__name__ in ("AdamW", "Muon"):
-        known = dict(found)
-        found += [(n, v) for n, v in parts.defaults(cls.__mro__[1].__init__)[1:] if n not in known]
-    rows = "\n".join(
-        f"| `{name}` | `{'0.01' if (cls.__name__, name) == ('AdamW', 'weight_decay') else value}` |"
-        for name, value in found
-        if name not in Common.__annotations__
-    )
-    if cls.__name__ == "AdamW":
-        rows += "\n| `weight_decay` | `0.01` |"
-    shared = ", ".join(f"`{name}`" for name in Common.__annotations__)
-    return (
-        f"| argument | default |\n|---|---|\n{rows}\n\nEvery optimizer also takes {shared}: see "
-        f"[`Optimizer`](../api/optimizers.md#phitodeep.optimization.base.Optimizer)."
     )
 
 

@@ -11,7 +11,7 @@ import io
 import json
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -177,12 +177,3 @@ def link_of(name: str) -> str:
     if name.lower() in OPTIMIZERS:
         return name.lower()
     return snake_case(name).replace("_", "-")
-
-
-def defaults(cls: Callable[..., Any]) -> list[tuple[str, str]]:
-    """The arguments of a class and their defaults."""
-    return [
-        (name, "" if p.default is p.empty else repr(p.default))
-        for name, p in inspect.signature(cls).parameters.items()
-        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    ]
