@@ -87,6 +87,11 @@ def on_post_page(output: str, **_: Any) -> str:
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
 
 
+def on_post_template(output_content: str, *, template_name: str, **_: Any) -> str:
+    """Treat 404.html, which is a template to mkdocs, like any other page."""
+    return on_post_page(output_content) if template_name == "404.html" else output_content
+
+
 def on_files(files: Any, *, config: Any) -> Any:
     """Add the generated pages and assets to the files of the site."""
     for page in made():
