@@ -121,3 +121,10 @@ def test_it_is_small() -> None:
     files = ("assets/css/home.css", "assets/js/home.js")
     own = sum((ROOT / "docs" / name).stat().st_size for name in files)
     assert own + len(FIGURE.encode()) < 60_000
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_weights_move_against_their_slopes(k: int) -> None:
+    tile = FIGURE.partition(f'data-name="W{k}"')[2].partition("</div></div>")[0]
+    ways = re.findall(r'<i class="\w (\w+)"', tile)
+    assert ways == ["down" if slope > 0 else "up" for slope in SHOWN[f"dW{k}"].ravel()]
