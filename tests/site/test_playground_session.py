@@ -122,6 +122,9 @@ def test_a_link_and_a_snapshot_restore_the_same_state() -> None:
         (MOONS.replace(".dense(8)", ".add(7)", 1), "", 15),
         ("X, y = moons(20)\nmodel = 1 / 0", "ZeroDivisionError", 2),
         ("X, y, model = 1, 2, 3", "not a model", None),
+        ("raise SystemExit", "SystemExit", 1),
+        ("def f():\n    f()\nf()", "RecursionError", 2),
+        (MOONS.replace(".dense(8)", ".dense(8)" + 32 * ".tanh()", 1), "32 layers at most", None),
     ],
 )
 def test_a_program_that_is_refused_keeps_the_last_one(
@@ -134,6 +137,72 @@ def test_a_program_that_is_refused_keeps_the_last_one(
     assert words in answer["error"]
     assert answer["line"] == line
     assert worker.session is kept
+
+
+@pytest.mark.parametrize("error", ["RuntimeError('no')", "KeyboardInterrupt", "SystemExit"])
+def test_whatever_a_layer_raises_is_an_answer(error: str) -> None:
+    code = MOONS.replace(".tanh()", ".add(Bad())", 1).replace("model = (", BAD)
+    answer = call(Worker(), "init", code=code.replace("return np.log(X)", f"raise {error}"))
+    assert error.partition("(")[0] in answer["error"]
+    assert answer["line"] == 7
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ("0.03", "0.001", True),
+        ('"adam"', '"sgd"', True),
+        ("batch(32)", "batch(7)", True),
+        ("noise=0.15", "noise=0.3", True),
+        ("model =", "# a comment\nmodel =", True),
+        ("dense(8)", "dense(9)", False),
+        ("seed=1", "seed=2", False),
+        ("tanh", "relu", False),
+        ("moons(200", "moons(100", False),
+        ("moons", "circles", False),
+    ],
+)
+def test_an_edit_goes_on_with_the_weights_if_it_leaves_the_layers_alone(
+    old: str, new: str, kept: bool
+) -> None:
+    worker = Worker()
+    call(worker, "init", code=MOONS)
+    call(worker, "replay", history="b30")
+    before = worker.session.model.get_weights()
+    about = call(worker, "init", code=MOONS.replace(old, new), keep=True)["result"]
+    after = worker.session.model.get_weights()
+    assert about["kept"] is kept
+    assert about["history"] == ("b30" if kept else "")
+    assert worker.session.step == (30 if kept else 0)
+    alike = before.keys() == after.keys() and all(_alike(A, after[k]) for k, A in before.items())
+    assert alike is kept
+    worker.session.advance("e")
+    assert worker.session.epoch == (5 if kept else 1)
+    assert call(worker, "init", code=MOONS)["result"]["kept"] is False
+
+
+def test_digits_are_framed_where_the_model_misreads_them() -> None:
+    session = Session(build.presets()["digits"])
+    session.advance("b", 50)
+    read = session.frame()[session.length :]
+    P = session.model.predict(session.X[:64])
+    assert np.array_equal(read, P.argmax(axis=1))
+    assert 0.5 < (read == session.y[:64]).mean() < 1
+
+
+@pytest.mark.parametrize("target", ["red blue", "0.5 1.5 2.5", "a b c d"])
+def test_a_table_gets_the_model_that_it_needs(target: str) -> None:
+    rows = [f"{k},{k % 5},{k % 3},{word}" for k, word in enumerate(8 * target.split())]
+    table = {"csv": "\n".join(rows)}
+    worker, kept = Worker(), dict(points.given)
+    code = call(worker, "table", code=build.presets()["mine"], **table)["result"]
+    assert "SequentialBuilder(3," in code
+    about = call(worker, "init", code=code, points_=table)["result"]
+    points.given.clear()
+    points.given.update(kept)
+    assert about["classes"] == {"r": 2, "0": 0, "a": 4}[target[0]]
+    assert worker.session.check()["right"]
+    assert "two rows" in call(worker, "table", code=code, csv="1")["error"]
 
 
 def test_nan_is_located_and_freezes() -> None:

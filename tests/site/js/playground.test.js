@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { fromHash, toHash } from "../../../docs/assets/js/playground/link.js";
+import { fromHash, parts, toHash } from "../../../docs/assets/js/playground/link.js";
 import { read, withData, write } from "../../../docs/assets/js/playground/rewrite.js";
 import { Frame, recorded } from "../../../docs/assets/js/playground/frame.js";
 
@@ -49,11 +49,34 @@ test("another set of points keeps the model; other data bring their own", () => 
 });
 
 test("a link holds the program, the seed, the steps and the points", () => {
-  const state = { code: "# é ∑\nX = 1\n", seed: 3, step: "b12s1", points: { X: [[1, 2]], y: [0] } };
+  const points = { X: [[1, 2]], y: [0], drawn: true };
+  const state = { code: "# é ∑\nX = 1\n", seed: 3, step: "b12s1", points };
   assert.deepEqual(fromHash(toHash(state)), state);
   assert.equal(fromHash("#step=3"), null);
   assert.equal(fromHash("#code=%%%"), null);
   assert.equal(fromHash(`${toHash({ code: "a", seed: null, step: "" })}&step=7`).step, "b7");
+});
+
+test("a link with rubbish holds what can be read of it", () => {
+  const link = (points) => fromHash(toHash({ code: "a", seed: null, step: "b1", points })).points;
+  for (const points of [7, "a", { X: 1, y: [1] }, { X: [["a"]], y: [0] }, { X: [[1]], y: [] }])
+    assert.equal(link(points), null);
+  assert.deepEqual(link({ csv: "1,2", more: 3 }), { csv: "1,2" });
+  assert.equal(link({ csv: "1,2\n".repeat(50_000) }), null, "a large table is left out");
+  const code = toHash({ code: "x".repeat(300_000), seed: null, step: "" });
+  assert.equal(fromHash(`${code}&seed=NaN`).seed, null);
+});
+
+test("a link's steps are taken in parts", () => {
+  assert.deepEqual([...parts("b450s3e12")], ["b200", "b200", "b50", "s3", "e10", "e2"]);
+  assert.deepEqual([...parts("x9 b")], []);
+});
+
+test("a model of a table is not one of points in the plane", () => {
+  const presets = { moons, mine: program("mine") };
+  const own = presets.mine.replace("SequentialBuilder(2", "SequentialBuilder(3");
+  assert.equal(withData(own, "moons", presets), moons);
+  assert.notEqual(withData(presets.mine.replace("dense(8)", "dense(9)"), "moons", presets), moons);
 });
 
 test("frames of a recorded run are cut where they end", () => {

@@ -51,16 +51,16 @@ export class Programs {
 
   async taken(code, options) {
     const { points = this.app.own.points } = options;
-    const before = this.app.history;
+    const begun = this.app.frame?.step > 0;
     try {
       const { kept } = await this.app.client.init(code, { ...options, points });
       this.app.own.points = points;
       this.refused = null;
       this.dirty = code !== this.app.editor.code;
-      this.mixed = kept && (this.mixed || before !== "");
+      this.mixed = kept && (this.mixed || begun);
       this.app.editor.mark(null, "");
       this.waiting();
-      if (options.keep && before) this.app.loading.say(kept ? KEPT : ANEW);
+      if (options.keep && begun) this.app.loading.say(kept ? KEPT : ANEW);
       this.app.address.follow();
       if (!this.app.running) await this.app.explain();
       await this.verdict();
