@@ -36,7 +36,8 @@ def test_the_version_is_the_same_everywhere() -> None:
 def test_every_file_names_the_same_addresses() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert (citation["url"], citation["repository-code"]) == (SITE, SOURCE)
-    assert f"\nsite_url: !ENV [READTHEDOCS_CANONICAL_URL, {SITE}]\n" in (ROOT / "mkdocs.yml").read_text("utf-8")
+    site_url = f"\nsite_url: !ENV [READTHEDOCS_CANONICAL_URL, {SITE}]\n"
+    assert site_url in (ROOT / "mkdocs.yml").read_text("utf-8")
     for path in [ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", *ROOT.glob(".github/**/*.yml")]:
         found = re.findall(r"https://(?:github\.com|\w+\.github\.io)/\S+", path.read_text("utf-8"))
         assert [address for address in found if not address.startswith((SITE, SOURCE))] == []
