@@ -139,11 +139,16 @@ def class_name(cells: list[Cell]) -> str:
     return re.findall(r"^class (\w+)", source, re.MULTILINE)[-1]
 
 
+def coded(text: str) -> str:
+    """A line of Markdown as HTML, where Markdown is not read: `code` is marked."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", " ".join(text.split()))
+
+
 def filled(text: str, exercise: Exercise, style: Style) -> str:
     """Replace {{forward}}, {{shapes}}, {{path}} and the questions."""
     text = QUESTION.sub(
         lambda found: (
-            f"{style.answer}<summary>{' '.join(found[1].split())}</summary>\n\n"
+            f"{style.answer}<summary>{coded(found[1])}</summary>\n\n"
             f"{found[2].strip()}\n\n</details>"
         ),
         text,

@@ -13,6 +13,7 @@ from playwright.sync_api import Locator, Page
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from phitodeep.layers.call import calling
 from tests.browser.conftest import axe_source
 from tools.site.bench import Bench
 from tools.site.layer_facts import FACTS, example
@@ -74,6 +75,33 @@ def test_the_keyboard_does_what_the_mouse_does(site_page: Callable[..., Page]) -
     assert numbers(page, "X")[:2] == ["1", "3.2"]
     assert numbers(page, "dX") != before
     assert page.get_by_role("slider", name="X[0, 1]").get_attribute("aria-valuenow") == "3.2"
+
+
+MOVED = ["Dense", "Conv2D", "BatchNorm", "LSTM", "MultiHeadAttention", "GELU"]
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_a_moved_number_changes_is_what_the_library_computes(
+    site_page: Callable[..., Page], name: str
+) -> None:
+    page = site_page(f"layers/{link_of(name)}/")
+    before = numbers(page, "Y")
+    for symbol in ("X", "dY"):
+        cells(page, symbol).first.focus()
+        page.keyboard.press("PageUp")
+    layer, X, dY = example(FACTS[name])
+    X.flat[0] += 1
+    dY.flat[0] += 1
+    with calling(step=0, first=0, training=True, caching=True, needs_dX=True):
+        found = {"Y": layer.forward(X), "dX": layer.backward(dY)}
+    found |= {f"d{parameter}": gradient for parameter, gradient in layer.grads.items()}
+    assert numbers(page, "Y") != before
+    for symbol, values in found.items():
+        rows = zip(numbers(page, symbol), np.ravel(values), strict=True)
+        shown = [(text, value) for text, value in rows if text != "?"]  # "?" is to be predicted
+        texts = [float(text.replace("\u2212", "-")) for text, _ in shown]
+        values = [value for _, value in shown]
+        np.testing.assert_allclose(texts, values, atol=0.00501, err_msg=symbol)
 
 
 def test_shifting_the_whole_row_changes_nothing(site_page: Callable[..., Page]) -> None:

@@ -89,8 +89,8 @@ RIGHT += "; db[...] = dY.reshape(-1, self.units).sum(axis=0)"
 BEHAVIOUR = [  # a body, the check that fails, and what it says
     ("return dY @ self.missing", "dX", "AttributeError.*`return dY @ self.missing`"),
     (f"{RIGHT}", "dX", "returned None: it must end with `return dX`"),
-    (f"{RIGHT}; return 'dX'", "dX", "should be an array of numbers, but is str"),
-    (f"{RIGHT}; return [[1.0]]", "dX", "should be an array of numbers, but is list"),
+    (f"{RIGHT}; return 'dX'", "dX", "should be an array of numbers, but is of type str"),
+    (f"{RIGHT}; return [[1.0]]", "dX", "should be an array of numbers, but is of type list"),
     (f"{RIGHT}; return dY @ self.W.T * np.nan", "dX", "contains NaN or infinity"),
     (f"{RIGHT}; return (dY @ self.W.T)[:, :1]", "dX", "should have shape"),
     (f"{RIGHT}; self.grads.pop('b'); return dY @ self.W.T", "db", "db is missing"),

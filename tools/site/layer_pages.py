@@ -64,8 +64,7 @@ class LayerPage:
     def content(self) -> str:
         cls = type(self.layer)
         blocks = [
-            "---\nhide:\n  - toc\n---",
-            f"# {self.name}",
+            parts.WIDE + f"# {self.name}",
             f"**{self.facts.question}**",
             summary(cls),
             self.workbench(),
@@ -352,7 +351,7 @@ def helpers(cls: type[Layer], function: Any) -> list[Any]:
 
 def index() -> str:
     blocks = [
-        "# Layers",
+        parts.WIDE + "# Layers",
         "Each layer has a page: its numbers, which you can drag, its derivation next to its code, "
         "what the gradient checker says about it and about the likeliest mistakes. All numbers and "
         "verdicts come from the library, which ran while this site was built.",

@@ -241,8 +241,9 @@ def index() -> str:
             f"<span>{escape(facts.question)}</span></a>"
         )
     return (
-        "# Losses\n\nA loss compares predictions with targets and returns one number, and the "
+        parts.WIDE
+        + "# Losses\n\nA loss compares predictions with targets and returns one number, and the "
         "gradient of that number with respect to each prediction. This gradient is where "
         "backpropagation starts. Each loss has a page, with a picture that you can drag.\n\n"
-        f'<div class="pd-cards">{"".join(cards)}</div>\n'
+        f'<div class="pd-cards wb-cards">{"".join(cards)}</div>\n'
     )

@@ -242,12 +242,12 @@ def index() -> str:
         background(VALLEYS[0], box, 0), *groups,
     )  # fmt: skip
     blocks = [
-        "# Optimizers",
+        parts.WIDE + "# Optimizers",
         "An optimizer reads the gradients that the backward pass left in the layers, and moves the "
         "parameters. The picture shows every optimizer on the same narrow valley, f = "
         f"{VALLEYS[0].formula}, each at the rate of several that serves it best. A page for each "
         "of them shows its rule, its code, and how its path depends on the learning rate.",
         f'<figure class="pd-live pd-all">{drawn}</figure>',
-        f'<div class="pd-cards pd-all">{"".join(legend)}</div>',
+        f'<div class="pd-cards wb-cards pd-all">{"".join(legend)}</div>',
     ]
     return "\n\n".join(blocks) + "\n"
