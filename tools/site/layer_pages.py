@@ -359,18 +359,16 @@ def index() -> str:
     for title, facts in KINDS.items():
         cards = [card(name, row) for name, row in facts.items()]
         cards += [
-            f'<a href="{link_of(name)}/"><strong>{alias}</strong>'
-            f"<span>Another name of {name}.</span></a>"
-            for alias, name in ALIASES.items()
-            if name in facts
+            card(name, facts[name], alias) for alias, name in ALIASES.items() if name in facts
         ]
         blocks += [f"## {title}", f'<div class="pd-cards wb-cards">{"".join(cards)}</div>']
     return "\n\n".join(blocks) + "\n"
 
 
-def card(name: str, facts: Facts) -> str:
+def card(name: str, facts: Facts, alias: str = "") -> str:
     layer, X, _ = example(facts)
+    said = f"Another name of {name}." if alias else escape(facts.question)
     return (
         f'<a href="{link_of(name)}/">{picture(name, layer, X, name in KINDS["Activations"])}'
-        f"<strong>{name}</strong><span>{escape(facts.question)}</span></a>"
+        f"<strong>{alias or name}</strong><span>{said}</span></a>"
     )
