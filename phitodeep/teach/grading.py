@@ -286,7 +286,8 @@ def _wrong(symbol: str, draw: Draw) -> str:
     place = f"{symbol}{[int(i) for i in index]}" if index else symbol
     wrong = int((np.abs(got - right) > CLOSE[np.dtype(np.float64)] * _size(right)).sum())
     cells = f": {wrong} of {right.size} cells are wrong, this one most" if right.ndim else ""
-    pairs = ((f"{right[index]:.{n}g}", f"{got[index]:.{n}g}") for n in range(6, 18))
+    ours = right[index] if abs(right[index]) > 1e-12 * _size(right) else 0.0  # not -6e-15
+    pairs = ((f"{ours:.{n}g}", f"{got[index]:.{n}g}") for n in range(6, 18))
     expected, came = next(pair for pair in pairs if pair[0] != pair[1])
     return f"{place} should be {expected}, but is {came}{cells}, {where}."
 

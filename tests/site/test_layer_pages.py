@@ -82,6 +82,17 @@ def test_no_check_reads_a_symbol_that_it_hides() -> None:
         assert not own & added, name
 
 
+@pytest.mark.parametrize("name", ["Dropout", "SpatialDropout"])
+def test_some_numbers_are_dropped_and_some_are_kept(name: str) -> None:
+    assert set(np.sign(Bench(*example(FACTS[name]))["m"].ravel())) == {0, 1}
+
+
+@pytest.mark.parametrize("name", ["RandomFlip", "RandomShift", "GaussianNoise"])
+def test_chance_changes_something(name: str) -> None:
+    bench = Bench(*example(FACTS[name]))
+    assert not np.array_equal(bench["X"], bench["Y"])
+
+
 def test_what_the_checker_says_without_the_mean() -> None:
     text = LayerPage("LayerNorm").broken()
     assert "without the term <code>- through_mu</code>" in text
