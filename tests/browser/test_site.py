@@ -12,7 +12,7 @@ from tests.browser.conftest import axe
 KINDS = [
     "", "quickstart/", "layers/", "layers/layer-norm/", "losses/", "losses/huber/", "optimizers/",
     "optimizers/adam/", "lessons/", "lessons/01_neuron/", "bugs/", "coming-from/pytorch/",
-    "api/layers/", "performance/", "results/", "decisions/", "404.html", "transfer/",
+    "api/losses/", "performance/", "results/", "decisions/", "404.html", "transfer/",
 ]  # fmt: skip
 
 

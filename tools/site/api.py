@@ -46,7 +46,7 @@ def formulas(cls: type) -> str:
     for facts in optimizer_facts.FACTS:
         if facts.cls is cls:
             rules = "".join(map(optimizer_pages.one_rule, facts.rules))
-            return f'<div class="pd-formulas">{rules}</div>'
+            return BOX.format("", rules)
     for loss in (facts.loss for facts in loss_facts.FACTS if type(facts.loss) is cls):
         return both(loss.steps())
     layer, _, _ = layer_facts.example(layer_facts.FACTS[cls.__name__])
@@ -61,7 +61,10 @@ def both(derivation: tuple[Iterable[Step], Iterable[Step]] | None) -> str:
         f"<div><p><strong>{title}</strong></p>{listed(steps)}</div>"
         for title, steps in zip(("Forward", "Backward"), derivation, strict=True)
     )
-    return f'<div class="pd-formulas pd-two">{passes}</div>'
+    return BOX.format(" pd-two", passes)
+
+
+BOX = '<div class="pd-formulas{}" role="region" aria-label="Formulas" tabindex="0">{}</div>'
 
 
 def listed(steps: Iterable[Step]) -> str:
