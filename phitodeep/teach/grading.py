@@ -275,7 +275,7 @@ def _wrong(symbol: str, draw: Draw) -> str:
         whole = np.isnan(got).all() and symbol[1:] in draw.question.params
         return f"{symbol} contains NaN or infinity, first at {first}, {where}." + (
             f' All of it is NaN: self.grad_array("{symbol[1:]}") holds arbitrary numbers until you '
-            "write into it with [...] = and not +=."
+            f"write into it with {symbol}[...] = and neither {symbol} = nor +=."
             if whole
             else " Did an exp overflow, or was something divided by 0?"
         )

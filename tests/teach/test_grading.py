@@ -134,7 +134,7 @@ def test_an_endless_loop_in_another_cell_is_stopped(name: str | None) -> None:
 
 ODD = [  # what backward ends with, the check that fails (if any), what it says
     ("return (dY @ self.W.T).astype(np.float16)", "dX", "cells are wrong"),
-    ("return (dY @ self.W.T) + 0j", "dX", "is ndarray of dtype complex128"),
+    ("return (dY @ self.W.T) + 0j", "dX", "is of type ndarray of dtype complex128"),
     ("dX = dY @ self.W.T\n        dY.resize(dY.size)\n        return dX", "", ""),
     ("raise ValueError('x' * 9999)", "dX", r"raised ValueError: x{300}, at the line"),
     (

@@ -15,8 +15,9 @@ from phitodeep.teach import grade
 # %% [markdown]
 # ## The forward pass, with numbers
 #
-# A hundred numbers of size 1 go through twenty matrices, whose cells are random numbers of the size
-# that is printed first.
+# In this lesson, the *size* of numbers is their standard deviation. A hundred random numbers of
+# size 1 go through twenty matrices, whose cells are random numbers of the size that is printed
+# first.
 
 # %%
 rng = np.random.default_rng(0)
@@ -151,7 +152,7 @@ print(f"{accuracy:.0%} of the points are on the right side")
 #
 # {{question ReLU closes about half of the gates. By what factor should the weights be larger?}}
 # Half of the terms of each sum are 0, so the mean square is halved. Weights that are √2 times as
-# large restore it: √(2/D), the initial weights of He. They are the default for ReLU.
+# large restore it: √(2/D), the initial weights of He. phitodeep's dense layers start with them.
 # {{end}}
 #
 # {{question Why not start with all weights at 0?}}

@@ -40,8 +40,9 @@ for x in (row, row + 100):
 #
 # ## The path
 #
-# Let `g` be what arrives at `X_hat`. Follow it back along each of the three ways. Each way through
-# a mean has a `1 / D` in it, because every `x` is one `D`-th of the mean.
+# Let `g` be what arrives at `X_hat`, the centred and scaled row. Follow it back along each of the
+# three ways. Each way through a mean has a `1 / D` in it, because the mean of `D` numbers moves by
+# `1 / D` if one of them moves by 1.
 #
 # {{path}}
 #

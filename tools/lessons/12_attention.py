@@ -114,30 +114,33 @@ grade(Attention, "attention", seed=0)
 # %% [markdown]
 # ## The aha: better than the average
 #
-# Back to the numbers from the beginning. `dO = 1` asks for a larger output. Which gradient does
-# each score get?
+# Back to the numbers from the beginning. Let `dO` be -1: the loss falls if the output rises. Which
+# gradient does each score get, and what does a step against it do?
 
 # %%
-dP = 1.0 * V
+dO = -1.0
+dP = dO * V
 dS = P * (dP - (dP * P).sum())
 print("dS =", dS.round(3), " their sum:", dS.sum().round(12) + 0.0)
-print("the average value is", (P @ V).round(3))
+E = np.exp(S - 0.1 * dS)
+print("the average value was", (P @ V).round(3), "and is now", (E / E.sum() @ V).round(3))
 
 # %% [markdown]
 # > **Aha.** Gradients choose where to look: a score rises if its value is better than the average
 # > that the query gets now, and falls if it is worse.
 #
-# That is all that `dP - s` says. The factor `P` decides how fast: a key that is hardly
-# looked at hardly learns. So key 0, a little better than the average and with most of the
-# attention, gets the same push as key 2, which is far better but hardly looked at. Key 1 pays for
-# both: the scores compete, so their gradients sum to 0.
+# That is all that `dP - s` says. Scores 0 and 2 have a negative gradient, so the step raises them.
+# The factor `P` decides how fast: a key that is hardly looked at hardly learns. So key 0, a little
+# better than the average and with most of the attention, gets the same push as key 2, which is far
+# better but hardly looked at. Key 1 pays for both: the scores compete, so their gradients sum to 0.
 #
 # ## Train with your layer
 #
-# A GPT predicts the next letter from all letters before it. You know all of its parts: an
-# embedding, which is a table of weights (lesson 4), norms (lesson 9), ways around (lesson 3), a
-# dense network with gates (lesson 5), softmax with its `p - y` (lesson 6), and your attention. It
-# looks only backwards: `causal=True`. Here it reads 2,000 first names.
+# A GPT predicts the next letter from all letters before it. Only two of its parts are new, and both
+# are tables of weights: an *embedding* has a row of numbers for each letter, and a *positional
+# embedding* adds one for each position. You know all the others: norms (lesson 9), ways around
+# (lesson 3), a dense network with gates (lessons 4 and 5), softmax with its `p - y` (lesson 6), and
+# your attention. It looks only backwards: `causal=True`. Here it reads 2,000 first names.
 
 # %%
 from phitodeep.data import CharTokenizer, load_text
@@ -189,14 +192,14 @@ twin.tokenizer = tokenizer
 plots.attention(twin, X_train[1], "2.layers.1")
 
 # %% [markdown]
-# All of it was learned from `p - y`, sent back through layers that you have written yourself.
+# All of it was learned from `p - y`, sent back by rules that you have written yourself.
 #
 # ## Questions
 #
 # {{question Leave out `- s`. Do the gradients of a row still sum to 0? What happens if all values
 # of a query are good?}}
-# They do not. If all values are good, all scores rise, which changes no probability: softmax looks
-# only at differences. The gradient would spend itself on a direction that has no effect.
+# They do not. If all values are good, all scores rise. But raising all of them by the same amount
+# changes no probability: softmax looks only at differences. That part of the step has no effect.
 # {{end}}
 #
 # {{question In a causal layer, no score is computed for later positions. What is their gradient?}}
