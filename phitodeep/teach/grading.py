@@ -160,7 +160,10 @@ class _Grading:
                 return Verdict(part, False, 1, f"In float32, {found.faults[symbol]}")
             if A is not None and A.ndim and A.dtype != np.float32:
                 words = f"{symbol} is {A.dtype}, although X is float32: a result keeps X's dtype."
-                hint = "Is there an integer array, or an np.zeros or np.ones without dtype=X.dtype?"
+                hint = (
+                    "Is there an np.sqrt(D) instead of D**0.5, an integer array, or an np.zeros or "
+                    "np.ones without dtype=X.dtype?"
+                )
                 return Verdict(part, False, 1, words, (hint, "", ""))
             close = A is None or _difference(A, draw.array(symbol), np.float32) is None
             if not close and self._right(symbol):

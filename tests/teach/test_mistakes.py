@@ -175,7 +175,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
         "dX",
         "`da_g` and `da_o` swapped",
     ),
-    ("attention", "(dS / np.sqrt(D))", "dS", "dX", "without the division by `√"),
+    ("attention", "dS / D**0.5", "dS", "dX", "without the division by `√"),
     ("attention", SOFT, "dS = P * dP", "dX", "without the term `- s`"),
     (
         "attention",

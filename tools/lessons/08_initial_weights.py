@@ -50,7 +50,8 @@ for size in (0.05, 0.1, 0.2):
 #
 # ## Your turn
 #
-# You wrote the backward pass of `X W` in lesson 4. Where does the division go?
+# You wrote the backward pass of `X W` in lesson 4. Where does the division go? Divide by `D**0.5`,
+# as the forward pass does: `np.sqrt(D)` is a float64, which turns float32 arrays into float64.
 
 
 # %% solution

@@ -27,7 +27,9 @@ for x in (row, row + 100):
     print((centred * r).round(3))
 
 # %% [markdown]
-# As formulas:
+# In the end, each feature is multiplied by a learned `gamma`, and a learned `beta` is added, so
+# that the network can choose another size and mean. A tiny number `eps` keeps the division from
+# failing. As formulas:
 #
 # {{forward}}
 #

@@ -25,7 +25,10 @@ V = np.array([10.0, 0.0, 20.0])
 print("P =", P.round(3), " O =", (P @ V).round(3))
 
 # %% [markdown]
-# As formulas, with one head, so that the index h has only one value:
+# The scores are products of queries and keys. Three dense layers, computed side by side as `QKV`,
+# make a query, a key and a value for each position. In the formulas, `n` counts the sequences, `q`
+# the positions that ask, and `k` those that they look at. There is only one *head*, which is one
+# set of queries, keys and values, so the index `h` has only one value:
 #
 # {{forward QKV XWqkv QK S E total P O}}
 #
@@ -44,6 +47,9 @@ print("P =", P.round(3), " O =", (P @ V).round(3))
 # {{path dV dP s dS dQK dQ dK}}
 #
 # ## Your turn
+#
+# `P` has a row for each query and a column for each key. Divide by `D**0.5`: `np.sqrt(D)` is a
+# float64, which turns float32 arrays into float64.
 
 
 # %% solution
@@ -89,12 +95,12 @@ class Attention(Layer):
 
     def attend(self, Q, K, V):
         T, D = Q.shape[1:]
-        S = Q @ K.swapaxes(1, 2) / np.sqrt(D)
+        S = Q @ K.swapaxes(1, 2) / D**0.5
         if self.causal:
             S = np.where(np.tri(T, dtype=bool), S, -np.inf)
         E = np.exp(S - S.max(axis=-1, keepdims=True))
         P = E / E.sum(axis=-1, keepdims=True)
-        return (P @ V).astype(Q.dtype), P.astype(Q.dtype)
+        return P @ V, P
 
     def attend_back(self, dO, Q, K, V, P):
         """Return dQ, dK and dV (N, T, D) for dO (N, T, D); P (N, T, T) has a row for each query."""
@@ -103,7 +109,7 @@ class Attention(Layer):
         dV = P.swapaxes(1, 2) @ dO
         dP = dO @ V.swapaxes(1, 2)
         dS = P * (dP - (dP * P).sum(axis=-1, keepdims=True))
-        dS = (dS / np.sqrt(D)).astype(Q.dtype)
+        dS = dS / D**0.5
         return dS @ K, dS.swapaxes(1, 2) @ Q, dV
         # END SOLUTION
 
