@@ -45,7 +45,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
     ("dense", DW, f"{DW} / len(X)", "dW", "too small by a factor that is the batch size"),
     ("dense", DW, f"{DW} / len(rows)", "dW", r"batch size \(\d.* and \d here\)\. The loss already"),
     ("dense", DW, "self.grads['W'] = d_rows.T @ rows", "dW", "right array, transposed"),
-    ("dense", DW, "dW += rows.T @ d_rows", "dW", r"with \[\.\.\.\] = and not \+="),
+    ("dense", DW, "dW += rows.T @ d_rows", "dW", r"with dW\[\.\.\.\] = and neither dW = nor \+="),
     ("dense", DW, "dW[...] = -rows.T @ d_rows", "dW", "its sign is wrong"),
     ("dense", DW, "dW[...] = 2 * rows.T @ d_rows", "dW", "is 2 times what it should be"),
     ("dense", DW, "dW[...] = rows.T @ np.ones_like(d_rows)", "dW", "ignores dY"),
@@ -175,7 +175,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
         "dX",
         "`da_g` and `da_o` swapped",
     ),
-    ("attention", "(dS / np.sqrt(D))", "dS", "dX", "without the division by `√"),
+    ("attention", "dS / D**0.5", "dS", "dX", "without the division by `√"),
     ("attention", SOFT, "dS = P * dP", "dX", "without the term `- s`"),
     (
         "attention",

@@ -25,17 +25,19 @@ y = w * x + b
 print("y =", y, " loss =", (y - target) ** 2)
 
 # %% [markdown]
-# A neuron may have several inputs, each with its own weight. As formulas, in which `XW` is the sum
-# of all inputs times their weights, and `n` counts the samples (here, there is only one):
+# A neuron may have several inputs, each with its own weight. Here are the formulas, in which `XW`
+# is the sum of all inputs times their weights. `i` counts the inputs, and `n` the *samples*, which
+# are the examples to learn from. Here, there is only one:
 #
 # {{forward}}
 #
 # ## What arrives, and what you return
 #
-# The loss tells the neuron one number, `dY`: by how much the loss grows if `y` grows by 1, measured
-# for a tiny change. In this course, `dA` always means the derivative of the loss with respect to
-# `A`. For the squared error, `dY = 2 (y - target)`, which is -5 here. You turn it into three
-# derivatives:
+# The neuron receives one number, `dY`, the slope of the loss with respect to `y`: if `y` changes a
+# little, the loss changes `dY` times as much. In this course, `dA` always means the derivative of
+# the loss with respect to `A`, also called the *gradient* of `A`. For the squared error,
+# `dY = 2 (y - target)`, which is -5 here. You turn it into three derivatives. A *parameter* is a
+# number that is learned, such as a weight or a bias:
 #
 # {{shapes}}
 #
@@ -44,14 +46,26 @@ print("y =", y, " loss =", (y - target) ** 2)
 #
 # ## The path
 #
-# Open a line only if you need it.
+# Open a line only if you need it. There is only one row, so `x` stands for `X[0]`, and `dy` for
+# `dY[0]`.
 #
 # {{path dW db dX}}
 #
 # ## Your turn
 #
+# A *layer* of phitodeep is a class. `create` makes its parameters when the number of inputs is
+# known. `forward` computes the output, and keeps what the way back needs with `save_for_backward`.
+# `backward` is yours: it receives `dY`, gets back what was kept with `saved`, and writes the
+# gradient of each parameter into the array that `grad_array` returns. `dW[...] = ...` fills this
+# array, but `dW = ...` would only give its name to another one. In the end, `backward` returns
+# `dX`. (`decay=True` marks the weights for a technique that this course does not use.)
+#
 # `X` has the shape (1, D): one row, with D inputs. `X[0]` is the row itself, and `dY[0]` is what
-# arrives. Write each gradient into its array, with `[...] =`.
+# arrives.
+#
+# The grader builds your class with other numbers, and compares each gradient with the right one. It
+# also looks at special cases, such as a single input, at `float32` (an input of this type must not
+# become float64), and at side effects (`X` and `dY` must not be overwritten).
 
 
 # %% solution
@@ -105,7 +119,9 @@ for move in (1.0, 0.1, 0.01, 0.001):
 #
 # The smaller the step, the truer the prediction. The sign says where to go: `dW` is negative, so a
 # larger `w` makes the loss smaller. To learn, move each weight a little against its slope:
-# `w - 0.05 dW`. Here is such a step, drawn by phitodeep with the same numbers.
+# `w - 0.05 dW`. The 0.05 is called the *learning rate*, and the rule is called *gradient descent*
+# (`sgd` below, for stochastic gradient descent). Here is such a step, drawn by phitodeep with the
+# same numbers. Its layer is called `Dense`, and `0.dW` is the gradient of `W` in layer 0.
 
 # %% picture: Above: the input, the output and the loss. Below: the slopes, from right to left.
 from phitodeep import plots

@@ -44,7 +44,9 @@ print(f"x = {x}  ->  u = {u}  ->  h = {h:.4f}  ->  y = {y:.4f}")
 #
 # ## Your turn
 #
-# `w` and `v` are fixed here, so all that you return is `dX`. `h` was kept by the forward pass.
+# `w` and `v` are fixed here, so all that you return is `dX`. `h` was kept by the forward pass. `X`
+# may have any shape, because each of its numbers goes through a chain of its own. The grader tries
+# several shapes: *a batch of 1* is an `X` with one row, and *rank 3* is an `X` with three axes.
 
 
 # %% solution
@@ -92,8 +94,10 @@ print(f"measured:             {measured:.4f}")
 # > on.
 #
 # No link knows the others. The last one does not know that there is a `w`, and the first one has
-# never heard of the loss. This is all of backpropagation: everything after this is the same rule
-# with larger arrays. Here is the chain in phitodeep, with the same numbers.
+# never heard of the loss. Sending slopes from the loss to the weights in this way is called
+# *backpropagation*. This is one of its two rules, and the next lesson has the other. Here is the
+# chain in phitodeep, with the same numbers. A `Dense(1, 1)` without a bias is the product with one
+# weight.
 
 # %% picture: Slopes travel from right to left. Each layer multiplies what arrives by its own.
 from phitodeep import plots
@@ -108,6 +112,11 @@ plots.step(model.trace([[x]], [[1.0]]))
 # ## Train with your layer
 #
 # Your chain bends the line of a neuron. Here it stands between two of them, and fits a curve.
+# `SequentialBuilder(1)` starts a network with one input, `dense(1)` adds a neuron, and `add` adds
+# your layer. `alpha` is the learning rate, `batch(16)` makes a step for every 16 samples, and
+# `epochs(60)` goes through all of them 60 times. The loss is the mean of the squared errors, and
+# each step follows the slopes by a rule called Adam, which adapts the length of the step to each
+# weight.
 
 # %%
 X_train = np.linspace(-2, 2, 64)[:, None]

@@ -1,10 +1,11 @@
 # %% [markdown]
 # # 4. A batch: dW sums samples
 #
-# Until now, one sample was all there was. A network learns from many samples at once, a *batch*,
-# and all of them share the same weights. Each sample pushes a weight in its own direction. Which
-# one wins? In this lesson you write the backward pass of a dense layer, `Y = X W + b`: many
-# neurons, many samples. At the end you can say which sample pushed a weight, and how hard.
+# Until now, your backward passes could treat each sample alone. A network learns from many samples
+# at once, a *batch*, and all of them share the same weights. Each sample pushes a weight in its own
+# direction. Which one wins? In this lesson you write the backward pass of a dense layer,
+# `Y = X W + b`: many neurons, many samples. At the end you can say which sample pushed a weight,
+# and how hard.
 
 # %%
 import numpy as np
@@ -15,8 +16,8 @@ from phitodeep.teach import grade
 # %% [markdown]
 # ## The forward pass, with numbers
 #
-# Two samples with three features each enter, and two outputs leave. Each row is one sample, and
-# every row meets the same `W` and `b`.
+# Two samples with three inputs each enter, and two outputs leave. The inputs of a sample are also
+# called its *features*. Each row is one sample, and every row meets the same `W` and `b`.
 
 # %%
 X = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 3.0]])
@@ -52,8 +53,8 @@ print(X @ W + b)
 #
 # Write `backward`. Three rules hold for every layer: never write into `X` or `dY`; never divide by
 # the batch size, because the loss has done that already; and write each gradient into the array
-# that `self.grad_array` returns. Rank 3 counts too: `X` may have the shape `(N, T, D)`, so think
-# of all its rows as one long list.
+# that `self.grad_array` returns. The grader also tries rank 3: `X` may have the shape `(N, T, D)`,
+# so think of all its rows as one long list.
 
 
 # %% solution
@@ -135,7 +136,8 @@ plots.step(model.trace(X, X @ W + b - dY))  # targets for which dY is as above
 #
 # ## Train with your layer
 #
-# Handwritten digits, and both dense layers are yours.
+# The network reads handwritten digits, and both of its dense layers are yours. The next two lessons
+# explain what stands behind them: `ReLU`, and `softmax` with its loss.
 
 # %%
 from phitodeep.data import load_mnist
@@ -172,6 +174,7 @@ print(f"{accuracy:.0%} of 500 new digits are read correctly")
 # {{end}}
 #
 # {{question Why does the layer not divide by the batch size?}}
-# Because the loss already has, in the `dY` that arrives. If each layer divided again, a network of
-# ten layers would divide eleven times. This mistake is common: the grader recognises it.
+# Because the loss already has, in the `dY` that arrives. If a layer divided again, its weights
+# would move too slowly, by a factor of the batch size. This mistake is common: the grader
+# recognises it.
 # {{end}}

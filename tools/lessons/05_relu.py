@@ -41,7 +41,8 @@ print(np.maximum(X, 0))
 # ## Your turn
 #
 # Which array do you need to remember from the forward pass: `X`, `Y`, or either? At `x = 0` there
-# are two one-sided slopes, 0 and 1. Everybody agrees to use 0.
+# are two one-sided slopes, 0 and 1. phitodeep uses 0, as most libraries do, and the grader accepts
+# both.
 
 
 # %% solution
@@ -82,13 +83,15 @@ print("length of dW", np.linalg.norm(dW, axis=0).round(2))
 assert not dW[:, 3].any()
 
 # %% [markdown]
-# > **Aha.** A gate that is closed for every sample stays closed for ever: its gradient is exactly
-# > 0, so nothing can open it.
+# > **Aha.** A gate that is closed for every sample stays closed: its gradient is exactly 0, so its
+# > own weights cannot move to open it.
 #
-# The last unit is dead. Its weights do not move, so its gate stays closed, however long you train.
-# A gradient of 0 is not a small gradient: nothing that comes after can make it larger. A learning
-# rate that is too high can do this to a healthy unit in one step. The picture shows a step with
-# eight of the points. Look for the empty column.
+# The last unit is dead. Its weights do not move and its inputs are fixed, so its gate stays closed,
+# however long you train. (Deep in a network, the layers before it may still change its inputs and
+# wake it up.) A gradient of 0 is not a small gradient: no factor that comes after can make it
+# larger. A learning rate that is too high can do this to a healthy unit in one step. The picture
+# shows a step with eight of the points, and `1.Y` is the output of layer 1, the ReLU. Look for the
+# empty column.
 
 # %% picture: The last column of 1.Y is 0 for all samples, and so are its gradients: a dead unit.
 from phitodeep import plots
@@ -130,6 +133,8 @@ print(f"{accuracy:.0%} of the points are on the right side")
 # {{end}}
 #
 # {{question Train with `.alpha(1.0)`. What happened to the gates?}}
-# A few huge steps push many biases far below 0. Most units are then closed for all points, and the
-# loss no longer moves. A leaky ReLU, whose slope below 0 is 0.01, could recover.
+# A few huge steps push most biases far below 0. In the second layer, almost every unit is then
+# closed for all points, and the loss stays above 0.3, although it was nearly 0 before. A leaky
+# ReLU, whose slope below 0 is 0.01 instead of 0, keeps passing gradients on, so its units could
+# recover.
 # {{end}}

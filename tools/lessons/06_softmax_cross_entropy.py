@@ -2,8 +2,9 @@
 # # 6. Softmax: p - y
 #
 # Every gradient so far came from somewhere: it arrived. Where does the first one come from? From
-# the loss. A network that names one of K classes ends with K numbers, the *logits* `z`. Softmax
-# turns them into probabilities `p`, and the loss is the surprise at the true class, `-log p`.
+# the loss. A network that names one of K classes ends with K numbers, the *logits* `z`, one for
+# each class. *Softmax* turns them into probabilities `p`: it takes `exp(z)`, and divides by the
+# sum. The loss is the surprise at the true class, `-log p`, which is called *cross-entropy*.
 # Exponentials, a division, a logarithm: the derivative looks frightening. In this lesson you find
 # out that nearly all of it cancels.
 
@@ -24,10 +25,10 @@ p = np.exp(z) / np.exp(z).sum()
 print("p =", p.round(3), " loss =", -np.log(p[0]).round(3))
 
 # %% [markdown]
-# As formulas, with `P` for the logits, `q` for the targets as rows such as (1, 0, 0), and `share`
-# for 1 / N:
+# As formulas, with `P` for the logits and `q` for the targets as rows such as (1, 0, 0). `v` holds
+# the weights of the samples, which are all 1 here: so `counted` is `each`, and `share` is 1 / N.
 #
-# {{forward top Z E s log_P surprise each L}}
+# {{forward top Z E s log_P surprise each summed L}}
 #
 # ## What you return
 #
@@ -42,15 +43,17 @@ print("p =", p.round(3), " loss =", -np.log(p[0]).round(3))
 # ## The path
 #
 # For the true class, the loss is `-z[true] + log(sum(exp(z)))`. Differentiate the two terms one by
-# one. The derivative of `log(sum(exp(z)))` with respect to `z[k]` is an old friend.
+# one. The derivative of `log(sum(exp(z)))` with respect to `z[k]` is an old friend. In these lines
+# `mass`, the sum of a row of `q`, is 1, and only the first case of the last one counts.
 #
 # {{path d_each p slope dP}}
 #
 # ## Your turn
 #
-# `T` holds the targets as rows. `N` is what the loss divides by: this is the only place in the
-# whole network where the batch size appears. Logits can be as large as 1000, so use `log_softmax`,
-# which subtracts the maximum first.
+# A loss is a class with a `value` and a `gradient`. Write the second. `P` holds the logits, and `T`
+# the targets as rows; you can ignore `w` and `total`. `N` is what the loss divides by: this is the
+# only place in the whole network where the batch size appears. Logits can be as large as 1000, so
+# use `log_softmax`, which subtracts the maximum first.
 
 
 # %% solution
@@ -104,8 +107,8 @@ assert np.allclose(dP, p - [1, 0, 0])
 # wrong sample pulls with a force of nearly 1, and never more than that, even if its loss is
 # enormous. And each row sums to 0: whatever is given to one class is taken from the others.
 #
-# The picture shows the gradient of three samples on its way back. The loss and its gradient are
-# yours.
+# The picture shows the gradient of three samples on its way back, drawn with phitodeep's own loss
+# of the same name.
 
 # %% picture: The gradient that leaves the loss, in the lower right, is (p - y) / 3.
 from phitodeep import plots

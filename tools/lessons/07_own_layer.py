@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 7. A layer of your own: proof
 #
-# You have written backward passes whose formulas were known. Now take a layer that you have just
-# invented. No book has its derivative. You derive it, the network trains with it, the loss goes
-# down. Does that mean that it is right? In this lesson you learn how to know.
+# You have written backward passes whose formulas were known. Now imagine that you have just
+# invented a layer, so no book has its derivative. You derive it, the network trains with it, the
+# loss goes down. Does that mean that it is right? In this lesson you learn how to know.
 
 # %%
 import numpy as np
@@ -74,9 +74,10 @@ grade(Swish, "own_layer", seed=0)
 # %% [markdown]
 # ## The aha: a proof without a derivation
 #
-# The grader knows the right derivation. Nobody does for a layer that is really new. But lesson 1
+# The grader knows the right derivation. For a layer that is really new, nobody does. But lesson 1
 # works for every layer: move one number by a tiny step in both directions, and measure what
-# happens. `check_gradients` does this for `X` and for each parameter, in float64.
+# happens. This is called a *central difference*. `check_gradients` does it for `X` and for each
+# parameter, in float64.
 
 # %%
 from phitodeep.testing import check_gradients
@@ -104,7 +105,7 @@ except AssertionError as error:
 # > **Aha.** A backward pass can be proved without knowing its formula: two forward passes for each
 # > number say whether it is the slope.
 #
-# That training works proves nothing. Train both layers, and compare.
+# A training that works proves nothing. Train both layers, and compare.
 #
 # ## Train with your layer
 

@@ -15,8 +15,9 @@ from phitodeep.teach import grade
 # %% [markdown]
 # ## The forward pass, with numbers
 #
-# A hundred numbers of size 1 go through twenty matrices, whose cells are random numbers of the size
-# that is printed first.
+# In this lesson, the *size* of numbers is their standard deviation. A hundred random numbers of
+# size 1 go through twenty matrices, whose cells are random numbers of the size that is printed
+# first.
 
 # %%
 rng = np.random.default_rng(0)
@@ -49,7 +50,8 @@ for size in (0.05, 0.1, 0.2):
 #
 # ## Your turn
 #
-# You wrote the backward pass of `X W` in lesson 4. Where does the division go?
+# You wrote the backward pass of `X W` in lesson 4. Where does the division go? Divide by `D**0.5`,
+# as the forward pass does: `np.sqrt(D)` is a float64, which turns float32 arrays into float64.
 
 
 # %% solution
@@ -151,7 +153,7 @@ print(f"{accuracy:.0%} of the points are on the right side")
 #
 # {{question ReLU closes about half of the gates. By what factor should the weights be larger?}}
 # Half of the terms of each sum are 0, so the mean square is halved. Weights that are √2 times as
-# large restore it: √(2/D), the initial weights of He. They are the default for ReLU.
+# large restore it: √(2/D), the initial weights of He. phitodeep's dense layers start with them.
 # {{end}}
 #
 # {{question Why not start with all weights at 0?}}

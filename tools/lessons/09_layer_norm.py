@@ -27,7 +27,9 @@ for x in (row, row + 100):
     print((centred * r).round(3))
 
 # %% [markdown]
-# As formulas:
+# In the end, each feature is multiplied by a learned `gamma`, and a learned `beta` is added, so
+# that the network can choose another size and mean. A tiny number `eps` keeps the division from
+# failing. As formulas:
 #
 # {{forward}}
 #
@@ -40,8 +42,9 @@ for x in (row, row + 100):
 #
 # ## The path
 #
-# Let `g` be what arrives at `X_hat`. Follow it back along each of the three ways. Each way through
-# a mean has a `1 / D` in it, because every `x` is one `D`-th of the mean.
+# Let `g` be what arrives at `X_hat`, the centred and scaled row. Follow it back along each of the
+# three ways. Each way through a mean has a `1 / D` in it, because the mean of `D` numbers moves by
+# `1 / D` if one of them moves by 1.
 #
 # {{path}}
 #

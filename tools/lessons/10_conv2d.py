@@ -23,10 +23,16 @@ kernel = np.array([-1.0, 1.0])
 print([float(image[w : w + 2] @ kernel) for w in range(4)])
 
 # %% [markdown]
-# Images have the layout (N, H, W, C), and the kernel is (kh, kw, C, filters). There are two ways
-# to write the sum. One visits each window. The other visits each *tap* `(i, j)` of the kernel: it
-# takes the pixels under that tap in all windows at once, which is a slice of `X`, and multiplies
-# them by `W[i, j]`. The code below does the second, because it needs only kh * kw rounds.
+# A batch of images has the shape (N, H, W, C): the samples, the rows, the columns, and the numbers
+# of each pixel, which are called *channels*, such as red, green and blue. A layer has several
+# kernels, called *filters*, and each makes one channel of the output, so all weights together have
+# the shape (kh, kw, C, filters). The *stride* is the step from one window to the next, and
+# *padding* is a border of zeros around the image.
+#
+# There are two ways to write the sum. One visits each window. The other visits each *tap* `(i, j)`
+# of the kernel: it takes the pixels under that tap in all windows at once, which is a slice of `X`,
+# and multiplies them by `W[i, j]`. The code below does the second, because it needs only kh * kw
+# rounds.
 #
 # {{forward U UW Y}}
 #

@@ -17,8 +17,9 @@ from phitodeep.teach import grade
 # %% [markdown]
 # ## The forward pass, with numbers
 #
-# Three gates between 0 and 1 decide what happens to the cell: `f` sets how much of the old `c` is
-# kept, `i` how much of the candidate `g` is added, and `o` how much of `c` is shown as `h`.
+# An LSTM (*long short-term memory*) has a memory, the *cell* `c`. Three gates between 0 and 1
+# decide what happens to it at each step: the forget gate `f` sets how much of the old `c` is kept,
+# `i` how much of the candidate `g` is added, and `o` how much of `c` is shown as the output `h`.
 
 # %%
 c_prev, i, f, g, o = 2.0, 0.5, 0.9, -1.0, 0.8
@@ -26,7 +27,8 @@ c = f * c_prev + i * g
 print("c =", c, " h =", round(o * np.tanh(c), 3))
 
 # %% [markdown]
-# As formulas:
+# A gate is the sigmoid of a dense layer, which sees the input of this step and the last output. As
+# formulas, with `a` for the numbers before the gates, and `t` for the step:
 #
 # {{forward a_t i_t f_t g_t o_t c_t h_t}}
 #

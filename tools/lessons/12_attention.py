@@ -25,7 +25,10 @@ V = np.array([10.0, 0.0, 20.0])
 print("P =", P.round(3), " O =", (P @ V).round(3))
 
 # %% [markdown]
-# As formulas, with one head, so that the index h has only one value:
+# The scores are products of queries and keys. Three dense layers, computed side by side as `QKV`,
+# make a query, a key and a value for each position. In the formulas, `n` counts the sequences, `q`
+# the positions that ask, and `k` those that they look at. There is only one *head*, which is one
+# set of queries, keys and values, so the index `h` has only one value:
 #
 # {{forward QKV XWqkv QK S E total P O}}
 #
@@ -44,6 +47,9 @@ print("P =", P.round(3), " O =", (P @ V).round(3))
 # {{path dV dP s dS dQK dQ dK}}
 #
 # ## Your turn
+#
+# `P` has a row for each query and a column for each key. Divide by `D**0.5`: `np.sqrt(D)` is a
+# float64, which turns float32 arrays into float64.
 
 
 # %% solution
@@ -89,12 +95,12 @@ class Attention(Layer):
 
     def attend(self, Q, K, V):
         T, D = Q.shape[1:]
-        S = Q @ K.swapaxes(1, 2) / np.sqrt(D)
+        S = Q @ K.swapaxes(1, 2) / D**0.5
         if self.causal:
             S = np.where(np.tri(T, dtype=bool), S, -np.inf)
         E = np.exp(S - S.max(axis=-1, keepdims=True))
         P = E / E.sum(axis=-1, keepdims=True)
-        return (P @ V).astype(Q.dtype), P.astype(Q.dtype)
+        return P @ V, P
 
     def attend_back(self, dO, Q, K, V, P):
         """Return dQ, dK and dV (N, T, D) for dO (N, T, D); P (N, T, T) has a row for each query."""
@@ -103,7 +109,7 @@ class Attention(Layer):
         dV = P.swapaxes(1, 2) @ dO
         dP = dO @ V.swapaxes(1, 2)
         dS = P * (dP - (dP * P).sum(axis=-1, keepdims=True))
-        dS = (dS / np.sqrt(D)).astype(Q.dtype)
+        dS = dS / D**0.5
         return dS @ K, dS.swapaxes(1, 2) @ Q, dV
         # END SOLUTION
 
@@ -114,30 +120,33 @@ grade(Attention, "attention", seed=0)
 # %% [markdown]
 # ## The aha: better than the average
 #
-# Back to the numbers from the beginning. `dO = 1` asks for a larger output. Which gradient does
-# each score get?
+# Back to the numbers from the beginning. Let `dO` be -1: the loss falls if the output rises. Which
+# gradient does each score get, and what does a step against it do?
 
 # %%
-dP = 1.0 * V
+dO = -1.0
+dP = dO * V
 dS = P * (dP - (dP * P).sum())
 print("dS =", dS.round(3), " their sum:", dS.sum().round(12) + 0.0)
-print("the average value is", (P @ V).round(3))
+E = np.exp(S - 0.1 * dS)
+print("the average value was", (P @ V).round(3), "and is now", (E / E.sum() @ V).round(3))
 
 # %% [markdown]
 # > **Aha.** Gradients choose where to look: a score rises if its value is better than the average
 # > that the query gets now, and falls if it is worse.
 #
-# That is all that `dP - s` says. The factor `P` decides how fast: a key that is hardly
-# looked at hardly learns. So key 0, a little better than the average and with most of the
-# attention, gets the same push as key 2, which is far better but hardly looked at. Key 1 pays for
-# both: the scores compete, so their gradients sum to 0.
+# That is all that `dP - s` says. Scores 0 and 2 have a negative gradient, so the step raises them.
+# The factor `P` decides how fast: a key that is hardly looked at hardly learns. So key 0, a little
+# better than the average and with most of the attention, gets the same push as key 2, which is far
+# better but hardly looked at. Key 1 pays for both: the scores compete, so their gradients sum to 0.
 #
 # ## Train with your layer
 #
-# A GPT predicts the next letter from all letters before it. You know all of its parts: an
-# embedding, which is a table of weights (lesson 4), norms (lesson 9), ways around (lesson 3), a
-# dense network with gates (lesson 5), softmax with its `p - y` (lesson 6), and your attention. It
-# looks only backwards: `causal=True`. Here it reads 2,000 first names.
+# A GPT predicts the next letter from all letters before it. Only two of its parts are new, and both
+# are tables of weights: an *embedding* has a row of numbers for each letter, and a *positional
+# embedding* adds one for each position. You know all the others: norms (lesson 9), ways around
+# (lesson 3), a dense network with gates (lessons 4 and 5), softmax with its `p - y` (lesson 6), and
+# your attention. It looks only backwards: `causal=True`. Here it reads 2,000 first names.
 
 # %%
 from phitodeep.data import CharTokenizer, load_text
@@ -189,14 +198,14 @@ twin.tokenizer = tokenizer
 plots.attention(twin, X_train[1], "2.layers.1")
 
 # %% [markdown]
-# All of it was learned from `p - y`, sent back through layers that you have written yourself.
+# All of it was learned from `p - y`, sent back by rules that you have written yourself.
 #
 # ## Questions
 #
 # {{question Leave out `- s`. Do the gradients of a row still sum to 0? What happens if all values
 # of a query are good?}}
-# They do not. If all values are good, all scores rise, which changes no probability: softmax looks
-# only at differences. The gradient would spend itself on a direction that has no effect.
+# They do not. If all values are good, all scores rise. But raising all of them by the same amount
+# changes no probability: softmax looks only at differences. That part of the step has no effect.
 # {{end}}
 #
 # {{question In a causal layer, no score is computed for later positions. What is their gradient?}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import unified_diff
 from functools import cache
 
 from tools.bugs import activations, dense, sequences
@@ -18,8 +19,9 @@ INTRODUCTION = """# A gallery of bugs
 Backward passes that are written by hand go wrong, and a wrong one often trains. The mistakes on
 these pages were made by real libraries and teaching repositories, and three of them by phitodeep
 itself. Each page repeats the mistake in a small layer of ours and leaves the rest to you: read the
-code, look for the mistake, then let the checker find it. Below that, the page says what happened,
-and links to where.
+code, look for the mistake, then let the checker find it. The checker is `check_gradients` of
+[lesson 7](../lessons/07_own_layer.md), which measures every slope. Below that, the page says what
+happened, and links to where.
 
 Each page was made by the build: it ran the checker, applied the repair, ran the checker again, and
 trained a small net with both gradients. The numbers below are the losses of the training data after
@@ -131,10 +133,12 @@ def sources(case: Case) -> str:
 
 
 def difference(wrong: str, right: str) -> str:
-    """The repair as lines to remove and to add."""
-    marked = [("-", line) for line in wrong.rstrip().splitlines()]
-    marked += [("+", line) for line in right.rstrip().splitlines()]
-    return "\n".join(f"{sign} {line.strip()}" for sign, line in marked)
+    """The repair as lines to remove and to add; indentation counts, for it can be the repair."""
+    old, new = wrong.rstrip().splitlines(), right.rstrip().splitlines()
+    space = min(len(line) - len(line.lstrip()) for line in [*old, *new])
+    parts = ([line[space:] for line in lines] for lines in (old, new))
+    head, rest = 3, [*unified_diff(*parts, lineterm="")]
+    return "\n".join(f"{line[0]} {line[1:]}" for line in rest[head:])
 
 
 def indented(text: str) -> str:

@@ -412,7 +412,7 @@ POOLING = {
         blank=("dX", 0),
     ),
     "MaxPool2D": Facts(
-        "Why do three of four pixels learn nothing?",
+        "Why do three of four pixels receive no gradient?",
         lambda: L.MaxPool2D(2),
         (1, 4, 4, 1),
         (MOVED, SAME_WORK),
@@ -428,7 +428,7 @@ POOLING = {
         mistakes=(("g", "without the factor `share"),),
     ),
     "AvgPool2D": Facts(
-        "Why does every pixel of a window learn the same?",
+        "Why does every pixel of a window receive the same gradient?",
         lambda: L.AvgPool2D(2),
         (1, 4, 4, 1),
         (MOVED, SAME_WORK),
@@ -623,7 +623,7 @@ RANDOM = {
         "Which of the two images was mirrored? Find it by dragging one pixel.",
     ),
     "RandomCrop": Facts(
-        "What do pixels outside the window learn?",
+        "Which gradient do pixels outside the window receive?",
         lambda: L.RandomCrop(2),
         (1, 3, 3, 1),
         (MOVED, SAME_WORK),
@@ -764,12 +764,12 @@ ATTENTION = {
         (1, 2, 4),
         (
             Check(
-                "Attention's road begins with LayerNorm: what it adds to dX sums to 0 along a row",
+                "The path through attention begins with LayerNorm: what it adds to dX sums to 0 along a row",
                 "row_sum",
                 (Let("by_attention", "dX - dY_0"), total("row_sum", "by_attention")),
             ),
             Check(
-                "The same is true of what the second road adds to dY_0",
+                "The same is true of what the second path adds to dY_0",
                 "row_sum_0",
                 (Let("by_mlp", "dY_0 - dY"), total("row_sum_0", "by_mlp")),
             ),

@@ -134,7 +134,7 @@ def page(lesson: Lesson) -> Page:
         if cell.kind == "markdown":
             parts.append(AHA.sub(callout, cell.source))
         elif cell.kind == "solution":
-            parts.append(exercise(cell.source))
+            parts.append(exercise(lesson, cell.source))
         else:
             parts.append(f"```python\n{cell.source}\n```")
         if printed:
@@ -151,13 +151,15 @@ def callout(found: re.Match[str]) -> str:
     return f'<div class="pd-aha" markdown="1">\n\n**Aha.** {words}\n\n</div>'
 
 
-def exercise(source: str) -> str:
+def exercise(lesson: Lesson, source: str) -> str:
     """The class with its blank, and the solution, folded."""
     blank = course.blank(source)
     (solution,) = (found[2] for found in course.SOLUTION.finditer(source + "\n"))
     assert BLANK.splitlines()[0] in blank
     return (
-        f'```python\n{blank}\n```\n\n<details class="pd-answer" markdown="1">'
+        f"```python\n{blank}\n```\n\n"
+        f"Write your code into [the notebook]({lesson.file}.ipynb), which grades it.\n\n"
+        '<details class="pd-answer" markdown="1">'
         f"<summary>The solution</summary>\n\n```python\n{dedented(solution)}\n```\n\n</details>\n\n"
         "With the solution, the grader says:"
     )
@@ -235,8 +237,17 @@ Each lesson asks a question, lets you predict the answer, and leaves one backwar
 write it, and `phitodeep.teach.grade` says what is right, what is wrong, and probably why. Start
 with the first: each one builds on those before.
 
+You can read a lesson as a page, on which all code has already run. To write its exercise, download
+the notebook that the page links, and open it in Jupyter:
+
+```bash
+pip install "phitodeep[plot]" jupyterlab
+jupyter lab
+```
+
 <ol class="pd-lessons">{}</ol>
 
-Each lesson is also a notebook: the link is at its end. If you teach, read
+After the last lesson, look for the mistakes that real libraries made, in the
+[gallery of bugs](../bugs/index.md). If you teach, read
 [how to grade, and a plan for two hours](../course.md).
 """

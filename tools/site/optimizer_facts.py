@@ -244,7 +244,7 @@ FACTS = (
     ),
     Facts(
         Adadelta,
-        "Can an optimizer find its own unit?",
+        "Can an optimizer find its own learning rate?",
         "The step is the gradient times the ratio of two running sizes: that of past steps, and "
         "that of past gradients. The first steps are tiny, because there is no past step yet.",
         "When you do not want to choose a learning rate: 1 is the rule as published.",
@@ -269,8 +269,8 @@ FACTS = (
         "What if only the direction of each gradient counts?",
         "Every parameter moves by exactly alpha, up or down. The path therefore runs along "
         "diagonals, and close to the bottom it steps back and forth.",
-        "For large models, if Adam's second memory does not fit. Use about a tenth of Adam's "
-        "learning rate.",
+        "For large models, if memory is short: it keeps one array for each parameter, and Adam "
+        "keeps two. Use about a tenth of Adam's learning rate.",
         {"beta1": "beta_1", "beta2": "beta_2"},
         (
             Rule(
@@ -288,7 +288,7 @@ FACTS = (
     Facts(
         Muon,
         "What if a matrix moved equally far in all of its directions?",
-        "A single point is not a matrix, so here x and y are the diagonal of one of 2 x 2. The "
+        "A single point is not a matrix, so here x and y are the diagonal of a 2 x 2 matrix. The "
         "step makes all singular values of the momentum nearly equal, so both directions "
         "advance alike.",
         "For the hidden matrices of transformers and MLPs; vectors, embeddings and the last layer "
