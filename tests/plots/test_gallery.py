@@ -1,4 +1,4 @@
-"""The pictures of pages such as docs/plots.md are those that their code draws, and each is shown."""
+"""The pictures of pages such as docs/plots.md are drawn by their code, and each is shown."""
 
 from __future__ import annotations
 
