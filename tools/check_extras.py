@@ -375,6 +375,8 @@ def main(chosen: list[str]) -> int:
             except Failure as failure:
                 print(failure)
                 result = "fails"
+            for old in folder.glob("*/pyvenv.cfg"):  # torch with CUDA fills a small disk
+                shutil.rmtree(old.parent)
             seconds = f"{time.perf_counter() - began:.0f}"
             name = "(all)" if "," in extra else extra or "(none)"
             table.append((name, result, seconds, megabytes))

@@ -42,6 +42,7 @@ def _hash(content: bytes) -> str:
 def _downloaded(name: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-cache-dir", "--no-deps"]
+        pip += ["--ignore-requires-python"]  # it is only unpacked: open-webui ends at Python 3.12
         subprocess.run([*pip, "--dest", folder, CARRIER], check=True)
         carrier = next(Path(folder).glob("*.whl"))
         with zipfile.ZipFile(carrier) as archive:
