@@ -1,8 +1,8 @@
 """Activations without state, each with its derivative: `relu(X)` and `relu_slope(X)`.
 
-Each keeps the dtype of float32 and float64 input. Where a slope takes `Y`, that is the value of the
-function, for callers who have it already. The layers of `phitodeep.layers.activation` run the same
-code. Import the functions from `phitodeep.functional`.
+Each keeps the dtype of float32 and float64 input, and computes all other input in float64. Where a
+slope takes `Y`, that is the value of the function, for callers who have it already. The layers of
+`phitodeep.layers.activation` run the same code. Import the functions from `phitodeep.functional`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from phitodeep.checks import check_option
-from phitodeep.elementwise import empty_float, sigmoid, softplus
+from phitodeep.elementwise import floats, sigmoid, softplus
 from phitodeep.kernels import activation as kernels
 from phitodeep.types import Array
 
@@ -35,14 +35,15 @@ def relu_slope(X: Array) -> Array:
 
 
 def leaky_relu(X: Array, alpha: float = 0.01, out: Array | None = None) -> Array:
-    """x for x > 0, else alpha x, elementwise."""
-    Y = leaky_relu_slope(X, alpha, out)
-    Y *= X
-    return Y
+    """x for x > 0, else alpha x, elementwise; `out` may be X."""
+    X = floats(X)
+    S = leaky_relu_slope(X, alpha, _unshared(out, X))
+    return np.multiply(X, S, out=S if out is None else out)
 
 
 def leaky_relu_slope(X: Array, alpha: float = 0.01, out: Array | None = None) -> Array:
-    """1 for x > 0, else alpha."""
+    """1 for x > 0, else alpha; `out` may be X."""
+    X = floats(X)
     S = np.greater(X, 0, out=_out(X, out))
     S *= 1 - alpha
     S += alpha
@@ -51,14 +52,14 @@ def leaky_relu_slope(X: Array, alpha: float = 0.01, out: Array | None = None) ->
 
 def elu(X: Array, alpha: float = 1.0) -> Array:
     """x for x > 0, else alpha (exp(x) - 1), elementwise."""
-    X = _floats(X)
-    return np.where(X > 0, X, alpha * np.expm1(np.minimum(X, 0)))
+    X = floats(X)
+    return np.where(X > 0, X, float(alpha) * np.expm1(np.minimum(X, 0)))
 
 
 def elu_slope(X: Array, alpha: float = 1.0, Y: Array | None = None) -> Array:
     """1 for x > 0, else alpha exp(x) = y + alpha."""
-    X = _floats(X)
-    return np.where(X > 0, 1, (elu(X, alpha) if Y is None else Y) + alpha)
+    X = floats(X)
+    return np.where(X > 0, 1, (elu(X, alpha) if Y is None else Y) + float(alpha))
 
 
 def gelu(X: Array, approximate: Approximation = "none") -> Array:
@@ -87,6 +88,7 @@ def _gelu(X: Array, approximate: Approximation) -> tuple[Array, Array, Array]:
 
 def silu(X: Array) -> Array:
     """x sigmoid(x), elementwise; also known as Swish."""
+    X = floats(X)
     return np.multiply(X, sigmoid(X))
 
 
@@ -98,33 +100,35 @@ def silu_slope(X: Array, Y: Array | None = None) -> Array:
 
 def mish(X: Array) -> Array:
     """x tanh(softplus(x)), elementwise."""
+    X = floats(X)
     return np.multiply(X, np.tanh(softplus(X)))
 
 
 def mish_slope(X: Array) -> Array:
     """t + x (1 - t^2) sigmoid(x), with t = tanh(softplus(x))."""
+    X = floats(X)
     t = np.tanh(softplus(X))
     return t + X * (1 - t * t) * sigmoid(X)
 
 
 def tanh(X: Array, out: Array | None = None) -> Array:
-    """tanh(x), elementwise."""
+    """tanh(x), elementwise; `out` may be X."""
+    X = floats(X)
     return np.tanh(X, out=_out(X, out))
 
 
 def tanh_slope(X: Array, Y: Array | None = None, out: Array | None = None) -> Array:
-    """1 - tanh(x)^2, elementwise."""
+    """1 - tanh(x)^2, elementwise; `out` may be X or Y."""
     Y = tanh(X) if Y is None else Y
     S = np.multiply(Y, Y, out=_out(Y, out))
     return np.subtract(1, S, out=S)
 
 
 def sigmoid_slope(X: Array, Y: Array | None = None, out: Array | None = None) -> Array:
-    """y (1 - y), with y = sigmoid(x)."""
+    """y (1 - y), with y = sigmoid(x); `out` may be X or Y."""
     Y = sigmoid(X) if Y is None else Y
-    S = np.subtract(1, Y, out=_out(Y, out))
-    S *= Y
-    return S
+    S = np.subtract(1, Y, out=_out(Y, _unshared(out, Y)))
+    return np.multiply(S, Y, out=S if out is None else out)
 
 
 def softplus_slope(X: Array) -> Array:
@@ -134,25 +138,26 @@ def softplus_slope(X: Array) -> Array:
 
 def softsign(X: Array) -> Array:
     """x / (1 + |x|), elementwise."""
-    return np.divide(X, 1 + np.abs(X), out=empty_float(X))
+    X = floats(X)
+    return np.divide(X, 1 + np.abs(X), out=_out(X, None))
 
 
 def softsign_slope(X: Array) -> Array:
     """1 / (1 + |x|)^2, elementwise."""
-    return np.square(1 / (1 + np.abs(X)), out=empty_float(X))
-
-
-def _floats(X: Array) -> Array:
-    """X as an array of floating-point numbers."""
-    X = np.asarray(X)
-    return X if X.dtype.kind == "f" else X.astype(np.float64)
+    X = floats(X)
+    return np.square(1 / (1 + np.abs(X)), out=_out(X, None))
 
 
 def _pair(X: Array) -> tuple[Array, Array]:
     """X in the order of C, and an uninitialised array like it."""
-    X = np.array(_floats(X), order="C", copy=None)
+    X = np.array(floats(X), order="C", copy=None)
     return X, np.empty_like(X)
 
 
 def _out(X: Array, out: Array | None) -> Array:
-    return empty_float(X) if out is None else out
+    return np.empty_like(X, order="C") if out is None else out
+
+
+def _unshared(out: Array | None, X: Array) -> Array | None:
+    """`out`, or None if writing into it might change X."""
+    return None if out is None or np.may_share_memory(out, X) else out

@@ -86,6 +86,37 @@ def test_elementwise_functions_take_numbers_and_integers(f: Callable[[Array], Ar
     np.testing.assert_allclose(f(np.array([1, 2])), [ELEMENTWISE[f](1), ELEMENTWISE[f](2)])
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint64", "float16", ">f4"])
+def test_other_numbers_are_computed_in_float64(dtype: str) -> None:
+    """int8 has no 128, uint8 has no -1, and NumPy computes tanh of int8 in float16."""
+    X = np.array([0, 1, 2, 127, -128, -3] if np.dtype(dtype).kind in "if" else [0, 1, 2, 255])
+    X = X.astype(dtype)
+    slopes = [slope for _, slope, _ in SLOPES]
+    for f in (*ELEMENTWISE, *slopes, F.exp_minus_line):
+        Y = f(X)
+        assert Y.dtype == np.float64, f.__name__
+        np.testing.assert_array_equal(Y, f(X.astype(np.float64)), f.__name__)
+
+
+def test_out_may_be_the_input() -> None:
+    X = np.linspace(-2, 2, 7)
+    for f in (F.leaky_relu, F.leaky_relu_slope, F.tanh, F.tanh_slope, F.sigmoid, F.sigmoid_slope):
+        Z = X.copy()
+        assert f(Z, out=Z) is Z
+        np.testing.assert_array_equal(Z, f(X), f.__name__)
+    for f, slope in ((F.tanh, F.tanh_slope), (F.sigmoid, F.sigmoid_slope)):
+        Y = f(X)
+        np.testing.assert_array_equal(slope(X, Y, out=Y), slope(X))
+        reversed_Y = f(X)[::-1]  # shares memory with Y[::-1], and is another object
+        np.testing.assert_array_equal(slope(X, reversed_Y, out=reversed_Y[:]), slope(X)[::-1])
+
+
+def test_a_number_of_numpy_as_alpha_keeps_float32() -> None:
+    X = np.ones(3, np.float32)
+    for f in (F.leaky_relu, F.leaky_relu_slope, F.elu, F.elu_slope):
+        assert f(X, np.float64(0.5)).dtype == np.float32
+
+
 @pytest.mark.parametrize(
     ("f", "slope", "options"), SLOPES, ids=lambda v: getattr(v, "__name__", None)
 )
@@ -137,6 +168,12 @@ def test_elementwise_functions_far_out(f: Any, wanted: list[float], dtype: type)
     with np.errstate(all="raise", under="ignore"):
         Y = f(np.array([-INF, -1e4, 0, 1e4, INF, NAN], dtype))
     np.testing.assert_allclose(Y, wanted, rtol=1e-6)
+
+
+def test_the_density_of_a_number_whose_square_overflows_is_0() -> None:
+    with np.errstate(all="raise", under="ignore"):
+        assert F.gaussian(np.array([1e200, -1e308])).tolist() == [0, 0]
+        assert F.gaussian(np.array([1e20], np.float32)) == 0
 
 
 def test_sigmoid_writes_where_it_is_told() -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from phitodeep.teach import EXERCISES, grade
 from tests.teach.lessons import blank, solved
@@ -24,6 +25,13 @@ def page_of(number: int) -> Page:
     ((title, pages),) = lessons.sections()
     assert not title
     return pages[number]  # the first is the index
+
+
+def test_a_figure_is_the_same_svg_in_every_build() -> None:
+    axes = Figure().subplots()
+    axes.plot([1, 3, 2])
+    axes.imshow([[1, 2], [3, 4]])
+    assert lessons.svg(axes.figure) == lessons.svg(axes.figure)
 
 
 @each

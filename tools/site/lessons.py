@@ -116,11 +116,17 @@ def evaluated(source: str, scope: dict[str, Any], path: str) -> Any:
 
 
 def svg(picture: Any) -> str:
-    """A picture as SVG; a figure has a light ground, so it is readable on any page."""
+    """A picture as SVG, the same in every build.
+
+    A figure has a light ground, so it is readable on any page.
+    """
     if isinstance(picture, Drawing):
         return str(picture)
+    from matplotlib import rc_context
+
     text = io.StringIO()
-    picture.savefig(text, format="svg", facecolor="#ffffff", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "phitodeep"}):  # by default, the ids in it are random
+        picture.savefig(text, format="svg", facecolor="#ffffff", metadata={"Date": None})
     return text.getvalue()
 
 
