@@ -89,7 +89,7 @@ def _gelu(X: Array, approximate: Approximation) -> tuple[Array, Array, Array]:
 def silu(X: Array) -> Array:
     """x sigmoid(x), elementwise; also known as Swish."""
     X = floats(X)
-    return np.multiply(X, sigmoid(X))
+    return X * sigmoid(X)
 
 
 def silu_slope(X: Array, Y: Array | None = None) -> Array:
@@ -101,7 +101,7 @@ def silu_slope(X: Array, Y: Array | None = None) -> Array:
 def mish(X: Array) -> Array:
     """x tanh(softplus(x)), elementwise."""
     X = floats(X)
-    return np.multiply(X, np.tanh(softplus(X)))
+    return X * np.tanh(softplus(X))
 
 
 def mish_slope(X: Array) -> Array:
