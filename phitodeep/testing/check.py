@@ -78,7 +78,9 @@ def check_gradients(
         "rtol": check_number(rtol, "rtol", above=0),
         "atol": check_number(atol, "atol", minimum=0),
     }
-    rng, targets = np.random.default_rng(seed), (y, sample_weight)
+    # Not default_rng(seed) itself, from which X may come: dY would equal X, and hide mistakes.
+    rng = np.random.default_rng(seed).spawn(1)[0]
+    targets = (y, sample_weight)
     with calling(training=training, caching=True, needs_dX=True, reuse=False, step=0, first=0):
         twin = _float64_copy(layer, np.shape(X)[1:], seed, rng if perturb else None)
         loss = _loss_of(twin, loss, targets)

@@ -974,3 +974,24 @@ def test_parameters_above_categories_are_checked(
     X = np.column_stack([rng.standard_normal((N, 2)), rng.integers(0, 7, N)])
     with pytest.raises(GradientError, match=r"branches\.1\.layers\.1\.W.*0\.5 times"):
         check_gradients(with_categories(), X)
+
+
+# --- the random dY ------------------------------------------------------------------------------
+
+
+class ReturnsX(Layer):
+    """Y = X, with a backward pass that returns X instead of dY."""
+
+    def forward(self, X: Array) -> Array:
+        self.save_for_backward(X=X)
+        return X.copy()
+
+    def backward(self, dY: Array) -> Array:
+        return self.saved("X").copy()
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_dY_is_never_the_X_that_was_drawn_with_the_same_seed(seed: int) -> None:
+    X = np.random.default_rng(seed).standard_normal((N, D))
+    with pytest.raises(GradientError):
+        check_gradients(ReturnsX(), X, seed=seed)
