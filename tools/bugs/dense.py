@@ -191,8 +191,8 @@ BUGS = {
         right="""            dH += use
         ds += (dH * X).sum(axis=0)
         return dH * self.s""",
-        why="All parts are there and have the right signs, only with wrong weights. In this run, "
-        "the wrong gradient even ends slightly lower.",
+        why="All parts are there and have the right signs, but some count two or three times. In "
+        "this run, the wrong gradient even ends slightly lower.",
         task=Task(moons, lambda kind: [RightDense(16), kind(), RightDense(2)], rate=0.02),
     ),
 }

@@ -32,7 +32,7 @@ print([float(image[w : w + 2] @ kernel) for w in range(4)])
 # There are two ways to write the sum. One visits each window. The other visits each *tap* `(i, j)`
 # of the kernel: it takes the pixels under that tap in all windows at once, which is a slice of `X`,
 # and multiplies them by `W[i, j]`. The code below does the second, because it needs only kh * kw
-# rounds.
+# rounds. As formulas, in which `k` counts the filters:
 #
 # {{forward U UW Y}}
 #

@@ -31,7 +31,7 @@ a training with the wrong and with the right gradient.
 HEAD = "| bug | wrong | right |\n|---|---:|---:|\n"
 PAGE = """# {title}
 
-Something is wrong in this class. Look for it before you open the verdict.
+Something is wrong in this class. Look for it before you read on.
 
 ```py
 {imports}

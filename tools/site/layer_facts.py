@@ -764,7 +764,7 @@ ATTENTION = {
         (1, 2, 4),
         (
             Check(
-                "The path through attention begins with LayerNorm: what it adds to dX sums to 0 along a row",
+                "Attention comes after a LayerNorm: what its path adds to dX sums to 0 along a row",
                 "row_sum",
                 (Let("by_attention", "dX - dY_0"), total("row_sum", "by_attention")),
             ),

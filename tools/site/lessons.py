@@ -247,7 +247,7 @@ You can read a lesson as a page, on which all code has already run. To write its
 the notebook that the page links, and open it in Jupyter:
 
 ```bash
-pip install "phitodeep[plot]" jupyterlab
+pip install "phitodeep[plot]>=0.3" jupyterlab
 jupyter lab
 ```
 
