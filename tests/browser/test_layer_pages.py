@@ -65,6 +65,27 @@ def test_the_row_of_layer_norm_can_be_dragged(site_page: Callable[..., Page]) ->
     assert numbers(page, "X") == before["X"][0]
 
 
+def test_nothing_runs_before_the_reader_moves_a_number(site_page: Callable[..., Page]) -> None:
+    page = site_page("layers/layer-norm/")
+    check = page.locator("[data-check] output").first
+    assert check.inner_text() == "True here."  # as the build wrote it
+    assert page.locator(".wb .wb-hidden").inner_text() == "?"
+    cells(page, "X").first.focus()
+    page.keyboard.press("ArrowUp")
+    assert check.inner_text() == "True for these numbers."
+    assert page.locator(".wb .wb-hidden").inner_text() == "?"
+
+
+def test_the_right_button_moves_nothing(site_page: Callable[..., Page]) -> None:
+    page = site_page("layers/layer-norm/")
+    before = numbers(page, "X")
+    cells(page, "X").nth(1).hover()
+    page.mouse.down(button="right")
+    page.mouse.move(300, 100)
+    page.mouse.up(button="right")
+    assert numbers(page, "X") == before
+
+
 def test_the_keyboard_does_what_the_mouse_does(site_page: Callable[..., Page]) -> None:
     page = site_page("layers/layer-norm/")
     before = numbers(page, "dX")

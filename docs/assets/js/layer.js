@@ -1,6 +1,7 @@
 /* The workbench of a layer: a reader changes a number, and the layer's own derivation runs again.
 
-The mathematics is the document that the build wrote into the page; the explorer's engine runs it. */
+The mathematics is the document that the build wrote into the page; the explorer's engine runs it. The
+page already shows the first numbers, so nothing runs before the reader asks for something. */
 
 import { Pass } from "../explorer/engine.js";
 import { why } from "../explorer/terms.js";
@@ -23,7 +24,8 @@ function start(bench) {
   const blank = { symbol: data.blank[0], k: data.blank[1], hidden: true };
 
   for (const array of arrays) {
-    if (given.has(array.symbol) && bench.contains(array.element)) movable(array, change);
+    const numbers = given.get(array.symbol);
+    if (numbers && bench.contains(array.element)) movable(array, numbers.data, change);
   }
   const reset = document.createElement("button");
   Object.assign(reset, { type: "button", className: "wb-reset", textContent: "Start again" });
@@ -32,9 +34,11 @@ function start(bench) {
     run();
   });
   bench.querySelector(".wb-help").after(reset);
-  let current = null; // the pass that the page shows
-  run();
-  predict(blank, () => ({ pass: current, run: show }));
+  let current = null; // the pass that the page shows, once it was needed
+  for (const array of arrays) {
+    for (const [k, cell] of array.cells) if (isHidden(blank, array, k)) hide(cell);
+  }
+  predict(blank, () => ({ pass: (current ??= computed()), run: show }));
 
   function change(symbol, k, value) {
     const kept = Math.round(Math.max(-LIMIT, Math.min(LIMIT, value)) * 100) / 100;
@@ -43,6 +47,11 @@ function start(bench) {
   }
 
   function run() {
+    current = computed();
+    show();
+  }
+
+  function computed() {
     const parameters = data.document.scopes[""].params;
     const replaced = [...given].filter(([name]) => name in parameters);
     const next = new Pass(data.document, {
@@ -52,8 +61,7 @@ function start(bench) {
     for (const name of ["X", "dY"]) own.values.set(name, given.get(name) ?? scope.find(name));
     own.run("forward", given.get("X") ?? null);
     own.run("backward", given.get("dY") ?? null);
-    current = next;
-    show();
+    return next;
   }
 
   function show() {
@@ -82,15 +90,25 @@ function viewOf(element) {
   };
 }
 
+function isHidden(blank, { symbol }, k) {
+  return blank.hidden && blank.symbol === symbol && blank.k === k;
+}
+
+function hide(cell) {
+  cell.style.setProperty("--v", 0);
+  cell.classList.add("wb-hidden");
+  cell.textContent = "?";
+}
+
 function draw(array, tensor, blank) {
   if (!tensor?.data) return;
   for (const [k, cell] of array.cells) {
+    if (isHidden(blank, array, k)) continue;
     const value = tensor.data[k];
-    const hidden = blank.hidden && blank.symbol === array.symbol && blank.k === k;
     const part = Number.isFinite(value) ? Math.max(-1, Math.min(1, value / array.scale)) : 0;
-    cell.style.setProperty("--v", hidden ? 0 : part);
-    cell.classList.toggle("wb-hidden", hidden);
-    cell.textContent = hidden ? "?" : written(value);
+    cell.style.setProperty("--v", part);
+    cell.classList.remove("wb-hidden");
+    cell.textContent = written(value);
     if (cell.hasAttribute("aria-valuenow")) cell.setAttribute("aria-valuenow", value);
   }
 }
@@ -106,7 +124,7 @@ export function written(value) {
 // --- changing numbers ------------------------------------------------------------------------------
 
 // One cell of the array is in the order of Tab, and the arrows go from one to the next.
-function movable(array, change) {
+function movable(array, numbers, change) {
   array.element.classList.add("wb-movable");
   const valueOf = (cell) => Number(cell.getAttribute("aria-valuenow"));
   array.cells.forEach(([k, cell], i) => {
@@ -118,7 +136,7 @@ function movable(array, change) {
       "aria-orientation": "vertical",
       "aria-valuemin": -LIMIT,
       "aria-valuemax": LIMIT,
-      "aria-valuenow": Number(cell.textContent.replace("−", "-")),
+      "aria-valuenow": numbers[k],
     };
     for (const [name, value] of Object.entries(said)) cell.setAttribute(name, value);
     cell.addEventListener("keydown", (event) => {
@@ -135,6 +153,7 @@ function movable(array, change) {
     });
     let from = null;
     cell.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
       from = { y: event.clientY, value: valueOf(cell) };
       cell.setPointerCapture(event.pointerId);
       cell.focus({ preventScroll: true });

@@ -60,6 +60,7 @@ function start(figure) {
   function show(index) {
     at = index;
     slider.value = index;
+    slider.setAttribute("aria-valuetext", format(data.x[at]));
     const { label, L, slope: slopes } = data.targets[target];
     const [x, value, rise] = [data.x[at], L[at], slopes[at]];
     for (const group of svg.querySelectorAll("[data-target]")) {
