@@ -54,7 +54,8 @@ def test_the_repair_changes_each_line_that_it_shows_as_changed(case: Case) -> No
     lines = gallery.difference(case.bug.wrong, case.bug.right).splitlines()
     removed = {line[1:] for line in lines if line.startswith("-")}
     added = {line[1:] for line in lines if line.startswith("+")}
-    assert removed and not removed & added
+    assert removed
+    assert not removed & added
 
 
 @each
