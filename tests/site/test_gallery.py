@@ -50,6 +50,15 @@ def test_the_page_shows_what_the_checker_says(case: Case) -> None:
 
 
 @each
+def test_the_repair_changes_each_line_that_it_shows_as_changed(case: Case) -> None:
+    lines = gallery.difference(case.bug.wrong, case.bug.right).splitlines()
+    removed = {line[1:] for line in lines if line.startswith("-")}
+    added = {line[1:] for line in lines if line.startswith("+")}
+    assert removed
+    assert not removed & added
+
+
+@each
 def test_the_code_of_the_page_runs_as_it_stands(case: Case) -> None:
     blocks = re.findall(r"^```py\n(.*?)^```", str(gallery.page(case).content), re.M | re.S)
     with pytest.raises(GradientError) as error:
