@@ -13,8 +13,6 @@ import numpy as np
 from phitodeep.kernels.erf import ERF_NEAR, ERF_TAIL
 from phitodeep.types import Array
 
-FLOATS = (np.dtype(np.float32), np.dtype(np.float64))  # in the order of bytes of this machine
-
 
 def floats(X: Array) -> Array:
     """Return X as an array of float32 if it is one, else of float64.
@@ -22,7 +20,8 @@ def floats(X: Array) -> Array:
     Without it, NumPy would compute tanh of int8 in float16, and -x of uint8 as 256 - x.
     """
     X = np.asarray(X)
-    return X if X.dtype in FLOATS else X.astype(np.float64)
+    kept = X.dtype.char in "fd" and X.dtype.isnative
+    return X if kept else X.astype(np.float64)
 
 
 def sigmoid(X: Array, out: Array | None = None) -> Array:

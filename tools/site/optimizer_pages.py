@@ -40,7 +40,7 @@ def page(facts: Facts) -> Page:
         "## When to use it",
         facts.when,
         "## Arguments",
-        options.table(facts.cls, f"../api/optimizers.md{options.EVERY}"),
+        options.table(facts.cls, f"(../api/optimizers.md#{options.EVERY})"),
         "## See also",
         see_also(facts),
         '<script type="module" src="../../assets/js/valley.js"></script>',

@@ -117,17 +117,17 @@ OWN = {
 }  # fmt: skip
 ENTRY = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*(?:\n {2,}\S.*)*)", re.MULTILINE)
 
-EVERY = "#phitodeep.optimization.base.Optimizer"
+EVERY = "phitodeep.optimization.base.Optimizer"
 
 
-def table(cls: type, link: str = EVERY) -> str:
+def table(cls: type, link: str = f"[{EVERY}]") -> str:
     """The arguments of a class as a table in Markdown; `link` leads to those of all optimizers."""
     rows = [
         f"| `{name}` | {f'`{default}`' if default else 'required'} | {meaning(cls, name)} |"
         for name, default in arguments(cls)
     ]
     if issubclass(cls, Optimizer):
-        rows.append(f"| and | | the [arguments of every optimizer]({link}) |")
+        rows.append(f"| and | | the [arguments of every optimizer]{link} |")
     if not rows:
         return ""
     return "\n".join(["| argument | default | meaning |", "|---|---|---|", *rows])
