@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # With another busy process, two BLAS threads wait for each other: one is fast everywhere.
-demo test coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
+demo test test-browser check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-browser coverage check check-python check-js check-extras results bench mutants \
-	docs clean
+.PHONY: demo test test-browser coverage check check-python check-js check-schemas check-extras dist \
+	results bench mutants docs lighthouse serve clean
 
 $(BIN)/python:
 	@echo "Creating a virtual environment in $(VENV) and installing the requirements: a minute or so."
@@ -34,7 +34,7 @@ $(VENV)/.bench: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.test $(VENV)/.demo
 
 $(VENV)/.browser: pyproject.toml | $(BIN)/python
-	$(PIP) install --editable ".[test,browser]"
+	$(PIP) install --editable ".[test,browser,docs]"
 	@touch $@ $(VENV)/.test $(VENV)/.demo
 
 # What package-lock.json names, for the explorer's JavaScript. npm writes this file last.
@@ -58,10 +58,12 @@ test: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 $(NUMERIC)
 	$(BIN)/python -m pytest --numprocesses=2
 
-# The explorer: its JavaScript in Node, then its pages in Chromium.
+# The explorer and the site: their JavaScript in Node, then their pages in Chromium.
 test-browser: $(VENV)/.browser $(NODE)
+	$(BIN)/python tools/fetch_numpy_wheel.py node_modules/pyodide $(VENV)/pyodide
 	npm test --silent
-	$(BIN)/python -m pytest tests/browser
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	PHITODEEP_SITE=site $(BIN)/python -m pytest --numprocesses=2 tests/site/test_api.py tests/browser
 
 # Show the branches that no test takes, with NumPy kernels; examples that run are not tests.
 coverage: $(VENV)/.test
@@ -74,11 +76,28 @@ check-python: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python tools/check_wheel.py
+	$(MAKE) docs check-schemas dist
 
 check-js: $(NODE)
 	npm run --silent lint
+
+# Files that other programs read, against their schemas. `make check-js` lints the workflows too.
+SCHEMA := $(BIN)/check-jsonschema --quiet --builtin-schema vendor
+RENDER := from rattler_build import Stage0Recipe, VariantConfig as V; \
+	Stage0Recipe.from_file('conda/recipe.yaml').render(V())
+check-schemas: $(VENV)/.dev
+	$(SCHEMA).github-workflows .github/workflows/*.yml
+	$(SCHEMA).github-issue-forms .github/ISSUE_TEMPLATE/[!c]*.yml
+	$(SCHEMA).github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA).dependabot .github/dependabot.yml
+	$(SCHEMA).readthedocs .readthedocs.yml
+	$(SCHEMA).citation-file-format CITATION.cff
+	$(BIN)/python -c "$(RENDER)"
+
+# What is published, in the folder dist/: built once, checked, and rendered as PyPI does.
+dist: $(VENV)/.dev
+	$(BIN)/python tools/check_wheel.py
+	$(BIN)/twine check --strict dist/*
 
 # Each extra alone, in a clean environment: ONLY picks some, such as ONLY="plot fast".
 check-extras: | $(BIN)/python
@@ -93,12 +112,22 @@ results: $(VENV)/.test
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/bench.py $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
 
-# Breaks what is not known to be noticed: CHANGED names a revision, for functions that differ from it.
+# Breaks what is not known to be noticed: CHANGED names a revision, for functions that differ from
+# it, and FRESH=1 breaks everything again.
 mutants: $(VENV)/.test
-	$(BIN)/python tools/mutants.py $(if $(CHANGED),--changed $(CHANGED))
+	$(BIN)/python tools/mutants.py $(if $(CHANGED),--changed $(CHANGED)) $(if $(FRESH),--fresh)
 
+# The site, in the folder site/; `make serve` shows it and follows what you write.
 docs: $(VENV)/.dev
-	$(BIN)/mkdocs serve
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Scores of pages on a simulated phone, at least 95: PAGES names others, such as "layers/dense/".
+# npx loads Lighthouse once. Leave the machine alone meanwhile; it takes minutes.
+lighthouse: docs
+	$(BIN)/python tools/lighthouse.py $(PAGES)
+
+serve: $(VENV)/.dev
+	$(BIN)/mkdocs serve --livereload
 
 clean:
 	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants .coverage node_modules

@@ -41,9 +41,9 @@ export default [
   js.configs.recommended,
   { rules: strict, linterOptions: { reportUnusedDisableDirectives: "error" } },
   {
-    files: ["phitodeep/**"],
+    files: ["phitodeep/**", "docs/**"],
     languageOptions: { globals: globals.browser },
     rules: { "no-console": "error" },
   },
-  { ignores: ["phitodeep/**"], languageOptions: { globals: globals.node } },
+  { ignores: ["phitodeep/**", "docs/**"], languageOptions: { globals: globals.node } },
 ];

@@ -5,6 +5,9 @@ stand in a column next to their descriptions. On a page, formulas become preform
 columns become definition lists, labels such as `Backward:` start paragraphs, and characters with
 a meaning in Markdown are escaped. A class without a docstring, such as `Conv2D`, gets the docstring
 of its base class.
+
+A layer, loss or optimizer that has a page shows its formulas as that page does; the derivation of
+its docstring is folded below them, and its arguments are a table.
 """
 
 from __future__ import annotations
@@ -16,8 +19,13 @@ from typing import Any
 
 import griffe
 
+from tools.site import api, options
+
 COLUMNS = re.compile(r"(\S+(?: \S+)*) {2,}(\S.*)")
+BOLD = re.compile(r"\*\*[^*]+\*\*")
+LONGEST = 78  # characters of a formula that fit on a page next to both columns of links
 LABEL = re.compile(r"([A-Z][a-z]+(?: (?:and|by|the|their|of)? ?[a-z]+){0,4}): |(Backward)\. ")
+FOLD = '<details markdown="1"><summary>Details, with the formulas as plain text</summary>'
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
@@ -25,12 +33,13 @@ class PlainText(griffe.Extension):
     """Convert each docstring to Markdown, once."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        known = obj.extra["phitodeep"]
         if obj.docstring is None and isinstance(obj, griffe.Class):
             inherit(obj)
-        if obj.docstring is not None and not known.get("markdown"):
-            known["markdown"] = True
-            obj.docstring.value = markdown(obj.docstring.value)
+        if obj.docstring is None or "text" in obj.extra["phitodeep"]:
+            return
+        text = obj.extra["phitodeep"]["text"] = obj.docstring.value
+        cls = api.classes().get(obj.path)
+        obj.docstring.value = markdown(text) if cls is None else entry(text, cls)
 
 
 def inherit(cls: griffe.Class) -> None:
@@ -38,16 +47,47 @@ def inherit(cls: griffe.Class) -> None:
     for name in map(str, cls.bases):
         base = cls.module.members.get(name)
         if base is not None and not base.is_alias and base.docstring is not None:
-            cls.docstring = griffe.Docstring(base.docstring.value, parent=cls)
-            cls.extra["phitodeep"]["markdown"] = base.extra["phitodeep"].get("markdown")
+            text = base.extra["phitodeep"].get("text", base.docstring.value)
+            cls.docstring = griffe.Docstring(text, parent=cls)
             return
 
 
 def markdown(text: str) -> str:
     """Convert a docstring to Markdown."""
+    return "\n\n".join(pieces(text)) + "\n"
+
+
+def entry(text: str, cls: type) -> str:
+    """Convert the docstring of a class that has a page: its plain formulas are folded."""
+    found = [piece for piece in pieces(text) if not describes(piece, cls)]
+    typeset = api.formulas(cls)
+    plain = [i for i, piece in enumerate(found) if piece.startswith("```")] if typeset else []
+    if plain:
+        start, end = plain[0], plain[-1] + 1
+        start -= start > 1 and not found[start - 1].endswith(".")  # "Forward, for one head:"
+        end += end < len(found) and found[end][0].islower()  # "so dW is ..."
+        folded = [FOLD, *found[start:end], "</details>"]
+    else:
+        start = next(
+            (i for i, piece in enumerate(found) if piece.startswith("**Source")), len(found)
+        )
+        end, folded = start, []
+    shown = [piece for piece in (options.table(cls), typeset) if piece]
+    return "\n\n".join([*found[:start], *shown, *folded, *found[end:]]) + "\n"
+
+
+def describes(piece: str, cls: type) -> bool:
+    """Whether a piece is an argument's entry, which the table of arguments has."""
+    names = {name for name, _ in options.arguments(cls)}
+    term = re.match(r"`([\w, ]+)`\n:", piece)
+    return term is not None and names.issuperset(term[1].split(", "))
+
+
+def pieces(text: str) -> list[str]:
+    """A docstring as blocks of Markdown."""
     paragraphs = [list(lines) for full, lines in groupby(text.splitlines(), bool) if full]
     blocks = (block(lines, not i) for i, lines in enumerate(joined(paragraphs)))
-    return "\n\n".join(piece for pieces in blocks for piece in pieces) + "\n"
+    return [piece for pieces in blocks for piece in pieces]
 
 
 def joined(paragraphs: list[list[str]]) -> Iterator[list[str]]:
@@ -63,11 +103,25 @@ def block(lines: list[str], summary: bool) -> Iterator[str]:
     """Convert one paragraph of a docstring; the summary is its first one."""
     if lines[0].startswith("    "):
         depth = min(len(line) - len(line.lstrip()) for line in lines if line)
-        yield "\n".join(["```text", *(line[depth:] for line in lines), "```"])
+        narrow = (part for line in lines for part in shortened(line[depth:]))
+        yield "\n".join(["```text", *narrow, "```"])
     elif COLUMNS.fullmatch(lines[0]):
-        yield from columns(lines)
+        entries = next((i for i, line in enumerate(lines) if ends(line)), len(lines))
+        yield from columns(lines[:entries])
+        if lines[entries:]:
+            yield from prose(lines[entries:], False)
     else:
         yield from prose(lines, summary)
+
+
+def shortened(line: str) -> list[str]:
+    """A line of formulas; if it is too long, each formula has a line of its own."""
+    return [line] if len(line) <= LONGEST else re.split(r" {4,}(?=\S)", line)
+
+
+def ends(line: str) -> bool:
+    """Whether a line ends a column of names: it is neither an entry nor indented."""
+    return COLUMNS.fullmatch(line) is None and not line.startswith(" ")
 
 
 def columns(lines: list[str]) -> Iterator[str]:
@@ -96,7 +150,9 @@ def prose(lines: list[str], summary: bool) -> Iterator[str]:
             end = label.end() - 1
             paragraph = [f"**{line[:end]}**{escaped(line[end:])}"]
         else:
-            paragraph.append(escaped(line))
+            bold = None if paragraph else BOLD.match(line)
+            start = bold.end() if bold else 0
+            paragraph.append(line[:start] + escaped(line[start:]))
     yield "\n".join(paragraph)
 
 

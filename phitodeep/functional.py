@@ -1,59 +1,48 @@
 """Stateless mathematics: plain functions of arrays that layers and losses share.
 
 Functions of arrays keep the dtype of float32 and float64 input. Sigmoids, softmax and their
-logarithms do not overflow, because they only apply exp to values that are zero or negative.
+logarithms do not overflow, because they only apply exp to values that are zero or negative. The
+activations and their derivatives, such as `relu` and `relu_slope`, come from
+`phitodeep/activations.py`.
 Long because softmax, its logarithm and cross-entropy share the same few helpers.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
 import numpy as np
 
+from phitodeep.activations import elu as elu
+from phitodeep.activations import elu_slope as elu_slope
+from phitodeep.activations import gelu as gelu
+from phitodeep.activations import gelu_slope as gelu_slope
+from phitodeep.activations import leaky_relu as leaky_relu
+from phitodeep.activations import leaky_relu_slope as leaky_relu_slope
+from phitodeep.activations import mish as mish
+from phitodeep.activations import mish_slope as mish_slope
+from phitodeep.activations import relu as relu
+from phitodeep.activations import relu_slope as relu_slope
+from phitodeep.activations import sigmoid_slope as sigmoid_slope
+from phitodeep.activations import silu as silu
+from phitodeep.activations import silu_slope as silu_slope
+from phitodeep.activations import softplus_slope as softplus_slope
+from phitodeep.activations import softsign as softsign
+from phitodeep.activations import softsign_slope as softsign_slope
+from phitodeep.activations import tanh as tanh
+from phitodeep.activations import tanh_slope as tanh_slope
+from phitodeep.elementwise import erf as erf
+from phitodeep.elementwise import exp_minus_line as exp_minus_line
+from phitodeep.elementwise import gaussian as gaussian
+from phitodeep.elementwise import log_sigmoid as log_sigmoid
+from phitodeep.elementwise import sigmoid as sigmoid
+from phitodeep.elementwise import softplus as softplus
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.kernels import kernel
-from phitodeep.kernels.erf import ERF_NEAR, ERF_TAIL
+from phitodeep.kernels.constants import ones as ones
+from phitodeep.kernels.constants import zeros as zeros
 from phitodeep.types import Array, DType
-
-
-def sigmoid(X: Array, out: Array | None = None) -> Array:
-    """1 / (1 + exp(-x)), elementwise, written as exp(min(x, 0)) / (1 + exp(-|x|))."""
-    Y = np.minimum(X, 0, out=_empty_float(X) if out is None else out)
-    np.exp(Y, out=Y)
-    denominator = _exp_minus_abs(X)
-    denominator += 1
-    Y /= denominator
-    return Y
-
-
-def softplus(X: Array) -> Array:
-    """log(1 + exp(x)), elementwise: max(x, 0) + log(1 + exp(-|x|))."""
-    Y = _exp_minus_abs(X)
-    np.log1p(Y, out=Y)
-    Y += np.maximum(X, 0)
-    return Y
-
-
-def _exp_minus_abs(X: Array) -> Array:
-    """exp(-|x|), elementwise."""
-    Y = np.abs(X, out=_empty_float(X))
-    np.negative(Y, out=Y)
-    return np.exp(Y, out=Y)
-
-
-def _empty_float(X: Array) -> Array:
-    """An uninitialised floating-point array with the shape of X."""
-    X = np.asarray(X)
-    return np.empty(X.shape, X.dtype if X.dtype.kind == "f" else np.float64)
-
-
-def log_sigmoid(X: Array) -> Array:
-    """log(sigmoid(x)) = -softplus(-x), elementwise."""
-    Y = softplus(np.negative(X))
-    return np.negative(Y, out=Y)
 
 
 def logsumexp(X: Array, axis: int = -1, keepdims: bool = False) -> Array:
@@ -114,57 +103,11 @@ def log_softmax(X: Array, axis: int = -1) -> Array:
     return Y
 
 
-def exp_minus_line(X: Array) -> Array:
-    """exp(x) - 1 - x, elementwise.
-
-    Near 0, where the terms cancel, it is computed as x^2 / 2 + x^3 / 6 + ...
-    """
-    near = np.clip(X, -0.1, 0.1)
-    series = near * near * _polynomial(_EXP_SERIES, near)
-    return np.where(near == X, series, np.expm1(X) - X)
-
-
-_EXP_SERIES = tuple(1 / math.factorial(k) for k in range(10, 1, -1))
-
-
 def _sum(X: Array, axis: int) -> Array:
     """The sum along `axis`, kept as an axis of size 1; for the last axis, a product with ones."""
     if axis in (-1, X.ndim - 1) and X.ndim > 1:
         return np.matmul(X, ones(X.shape[-1], X.dtype)[:, None])
     return X.sum(axis=axis, keepdims=True)
-
-
-@functools.lru_cache(maxsize=256)
-def ones(n: int, dtype: np.dtype[Any]) -> Array:
-    """n ones in a shared, read-only array; a product with them is the fastest way to sum."""
-    return _constant(1, n, dtype)
-
-
-@functools.lru_cache(maxsize=256)
-def zeros(n: int, dtype: np.dtype[Any]) -> Array:
-    """n zeros in a shared, read-only array."""
-    return _constant(0, n, dtype)
-
-
-KEPT = 1 << 18  # length of the constant arrays that stay in memory
-
-
-def _constant(value: int, n: int, dtype: np.dtype[Any]) -> Array:
-    """n copies of the value: a slice of a shared array, or beyond KEPT, one element broadcast to n.
-
-    Both are views, so constants of all lengths share the memory of one array. During a matrix
-    product, NumPy makes a temporary copy of a broadcast array.
-    """
-    shared = _shared(value, dtype)
-    return shared[:n] if n <= KEPT else np.broadcast_to(shared[0], n)
-
-
-@functools.cache
-def _shared(value: int, dtype: np.dtype[Any]) -> Array:
-    """A read-only array of KEPT copies of the value."""
-    array = np.full(KEPT, value, dtype)
-    array.flags.writeable = False
-    return array
 
 
 @kernel
@@ -184,35 +127,6 @@ def sum_rows(X: Array, out: Array | None = None) -> Array:
 def all_finite(X: Array) -> bool:
     """Whether the sum of squares of X (contiguous) is finite; if so, every element is finite."""
     return math.isfinite(np.vdot(X, X))
-
-
-def erf(X: Array) -> Array:
-    """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, elementwise.
-
-    In float64, the result is within 1e-14 of `math.erf`. For |x| < 1 it is x P(x^2); for larger
-    |x| it is 1 - exp(-x^2) Q(t) with t = (|x| - 3) / (|x| + 3), times the sign of x. P and Q are
-    polynomials.
-    """
-    shape = np.shape(X)
-    X = np.atleast_1d(X)
-    if X.dtype.char not in ERF_NEAR:
-        X = X.astype(np.float64)
-    size = np.minimum(np.abs(X), 6)  # erf(6) is 1 in float64
-    near = X * _polynomial(ERF_NEAR[X.dtype.char], np.minimum(size, 1) ** 2)
-    far = _polynomial(ERF_TAIL[X.dtype.char], (size - 3) / (size + 3))
-    far *= np.exp(-size * size)
-    np.subtract(1, far, out=far)
-    return np.where(size < 1, near, np.copysign(far, X)).reshape(shape)
-
-
-def _polynomial(coefficients: tuple[float, ...], X: Array) -> Array:
-    """The polynomial with these coefficients, highest power first, by Horner's rule."""
-    Y = coefficients[0] * X
-    for c in coefficients[1:-1]:
-        Y += c
-        Y *= X
-    Y += coefficients[-1]
-    return Y
 
 
 def one_hot(labels: Any, classes: int, dtype: DType = np.float32) -> Array:
@@ -394,15 +308,6 @@ def _rows(logits: Array, targets: Array, weights: Array | None) -> tuple[Array, 
     if weights is not None:
         weights = np.broadcast_to(weights, logits.shape[:-1]).astype(logits.dtype)
     return targets, weights
-
-
-def gaussian(X: Array) -> Array:
-    """The standard normal density exp(-x^2 / 2) / sqrt(2 pi), elementwise."""
-    Y = np.square(X, out=_empty_float(X))
-    Y *= -0.5
-    np.exp(Y, out=Y)
-    Y *= 1 / math.sqrt(2 * math.pi)
-    return Y
 
 
 def maximum_mean_discrepancy(X: Array, Y: Array, bandwidth: float | None = None) -> float:

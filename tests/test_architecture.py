@@ -17,6 +17,7 @@ ROOT = Path(phitodeep.__file__).parent
 FLOORS = {
     **dict.fromkeys(["errors", "types", "version"], 0),
     **dict.fromkeys(["checks", "config", "files", "functional", "hints", "kernels", "state"], 1),
+    **dict.fromkeys(["activations", "elementwise"], 1),
     **dict.fromkeys(["initialization", "rotary", "table", "threads"], 1),
     **dict.fromkeys(
         [f"layers.{n}" for n in ("call", "frame", "param", "random", "weights", "base")], 2
@@ -224,7 +225,7 @@ def test_no_module_uses_global_randomness(name: str) -> None:
             assert node.attr in allowed, f"{name}:{node.lineno} uses np.random.{node.attr}"
 
 
-OTHER = {Path(), Path("browser")}  # folders of tests that no folder of the package has
+OTHER = {Path(), Path("browser"), Path("site")}  # folders of tests without one in the package
 
 
 def test_tests_mirror_the_package() -> None:

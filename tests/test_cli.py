@@ -926,6 +926,10 @@ def test_the_script_is_the_same() -> None:
     assert getattr(import_module(module), name) is cli.main
 
 
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell and its signals")
+
+
+@posix
 @pytest.mark.parametrize(
     ("command", "reader"),
     [
@@ -953,6 +957,7 @@ def test_a_closed_pipe_ends_quietly_with_0(command: str, reader: str) -> None:
     assert (done.stderr, done.returncode) == ("", 0)
 
 
+@posix
 @pytest.mark.parametrize("layers", [1, 200])  # the table of 200 fits into no buffer
 def test_a_closed_pipe_does_not_hide_that_a_check_failed(layers: int) -> None:
     model = Sequential(*(Dense(1, 1) for _ in range(layers)))
@@ -976,6 +981,7 @@ def test_verify_without_a_reader_keeps_its_verdict(
     phitodeep("verify", code=bool(faults))
 
 
+@posix
 @pytest.mark.parametrize("command", ["phitodeep --help", "phitodeep info $0"])
 @pytest.mark.parametrize(
     ("where", "code"), [(">&-", 0), ("> /dev/full", 1), ("| cat; exit ${PIPESTATUS[0]}", 0)]
@@ -996,6 +1002,7 @@ def test_a_stdout_that_cannot_be_used(command: str, where: str, code: int, digit
     assert done.stderr == ("" if code == 0 else "Error: [Errno 28] No space left on device\n")
 
 
+@posix
 def test_ctrl_c_ends_a_process_with_130(writer: Path) -> None:
     arguments = ["generate", str(writer), "--prompt", "to be", "-n", "1000000"]
     with subprocess.Popen(

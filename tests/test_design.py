@@ -1,4 +1,4 @@
-"""docs/design.md agrees with the code: tree, import paths, names. So do README and moving.md."""
+"""docs/design.md agrees with the code: tree, import paths, names. So does the page on 0.2.3."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 import phitodeep
 from phitodeep import layers, loss
@@ -27,7 +26,6 @@ from phitodeep.training.loop import Training
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(phitodeep.__file__).parent
 TEXT = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 HOUSE = runpy.run_path(str(Path(__file__).parent / "test_architecture.py"))
 
 ROWS = re.findall(r"^\| (\d) \| (.+?) \|", TEXT, re.MULTILINE)
@@ -116,25 +114,6 @@ def test_methods_and_attributes_that_the_page_names_exist(owner, name):
     assert hasattr(OWNERS[owner], name), f"{owner}.{name}"
 
 
-def test_the_readme_links_to_nothing_that_a_package_page_does_not_have() -> None:
-    targets = re.findall(r"\]\(([^)]+)\)", README)
-    assert [t for t in targets if not t.startswith(("https://", "#"))] == []
-
-
-def test_files_that_the_readme_names_exist() -> None:
-    named = re.findall(r"`([\w/-]+(?:/|\.md|\.cff)|NOTICE|LICENSE)`", README)
-    assert len(named) > 12
-    for path in named:
-        assert (ROOT / path).exists(), path
-
-
-def test_the_citation_is_of_this_version() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["cff-version"] == "1.2.0"
-    assert {"message", "title", "authors"} <= citation.keys()
-    assert citation["version"] == phitodeep.__version__
-
-
 class Named(layers.Layer):
     """A layer as one writes it for 0.2.3."""
 
@@ -149,7 +128,7 @@ class Unnamed(loss.Loss):
         super().__init__("unnamed")
 
 
-OLD = {  # what docs/moving.md says of names and classes of 0.2.3
+OLD = {  # what docs/coming-from/phitodeep-0.2.3.md says of names and classes of 0.2.3
     "optimizer_type": (lambda: OWNERS["Sequential"].optimizer_type, AttributeError),
     "loss_class": (lambda: OWNERS["Sequential"].loss_class, AttributeError),
     "alpha_value": (lambda: OWNERS["SequentialBuilder"].alpha_value, AttributeError),

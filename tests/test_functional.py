@@ -17,6 +17,7 @@ from hypothesis.extra.numpy import arrays
 
 from phitodeep import functional as F
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.kernels import constants
 from phitodeep.testing import numeric_gradient
 from phitodeep.types import Array
 
@@ -28,7 +29,28 @@ ELEMENTWISE: dict[Callable[[Array], Array], Callable[[float], float]] = {
     F.log_sigmoid: lambda x: -math.log1p(math.exp(-x)),
     F.gaussian: lambda x: math.exp(-x * x / 2) / math.sqrt(2 * math.pi),
     F.erf: math.erf,
+    F.relu: lambda x: max(x, 0.0),
+    F.leaky_relu: lambda x: x if x > 0 else 0.01 * x,
+    F.elu: lambda x: x if x > 0 else math.expm1(x),
+    F.gelu: lambda x: x * math.erfc(-x / math.sqrt(2)) / 2,
+    F.silu: lambda x: x / (1 + math.exp(-x)),
+    F.mish: lambda x: x * math.tanh(math.log1p(math.exp(x))),
+    F.softsign: lambda x: x / (1 + abs(x)),
+    F.tanh: math.tanh,
 }
+SLOPES: list[tuple[Callable[..., Array], Callable[..., Array], dict[str, Any]]] = [
+    (F.relu, F.relu_slope, {}),
+    (F.leaky_relu, F.leaky_relu_slope, {"alpha": 0.2}),
+    (F.elu, F.elu_slope, {"alpha": 1.5}),
+    (F.gelu, F.gelu_slope, {}),
+    (F.gelu, F.gelu_slope, {"approximate": "tanh"}),
+    (F.silu, F.silu_slope, {}),
+    (F.mish, F.mish_slope, {}),
+    (F.sigmoid, F.sigmoid_slope, {}),
+    (F.softplus, F.softplus_slope, {}),
+    (F.softsign, F.softsign_slope, {}),
+    (F.tanh, F.tanh_slope, {}),
+]
 each = pytest.mark.parametrize("f", ELEMENTWISE, ids=lambda f: f.__name__)
 
 
@@ -39,11 +61,12 @@ each = pytest.mark.parametrize("f", ELEMENTWISE, ids=lambda f: f.__name__)
 def test_elementwise_functions_by_their_formulas(f: Callable[[Array], Array]) -> None:
     X = np.linspace(-30, 30, 601).reshape(1, -1)
     wanted = np.vectorize(ELEMENTWISE[f])(X)
-    np.testing.assert_allclose(f(X), wanted, rtol=1e-13, atol=1e-300)
+    tail = 1e-13 if f is F.gelu else 0  # exact to the rounding error of x, not of its tiny result
+    np.testing.assert_allclose(f(X), wanted, rtol=1e-13, atol=max(tail, 1e-300))
     single = f(X.astype(np.float32))
     assert single.dtype == np.float32
     assert single.shape == X.shape
-    np.testing.assert_allclose(single, wanted, rtol=3e-6, atol=1e-18)
+    np.testing.assert_allclose(single, wanted, rtol=3e-6, atol=max(1e7 * tail, 1e-18))
 
 
 @each
@@ -63,6 +86,72 @@ def test_elementwise_functions_take_numbers_and_integers(f: Callable[[Array], Ar
     np.testing.assert_allclose(f(np.array([1, 2])), [ELEMENTWISE[f](1), ELEMENTWISE[f](2)])
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint64", "float16", ">f4"])
+def test_other_numbers_are_computed_in_float64(dtype: str) -> None:
+    """int8 has no 128, uint8 has no -1, and NumPy computes tanh of int8 in float16."""
+    X = np.array([0, 1, 2, 127, -128, -3] if np.dtype(dtype).kind in "if" else [0, 1, 2, 255])
+    X = X.astype(dtype)
+    slopes = [slope for _, slope, _ in SLOPES]
+    for f in (*ELEMENTWISE, *slopes, F.exp_minus_line):
+        Y = f(X)
+        assert Y.dtype == np.float64, f.__name__
+        np.testing.assert_array_equal(Y, f(X.astype(np.float64)), f.__name__)
+
+
+def test_out_may_be_the_input() -> None:
+    X = np.linspace(-2, 2, 7)
+    for f in (F.leaky_relu, F.leaky_relu_slope, F.tanh, F.tanh_slope, F.sigmoid, F.sigmoid_slope):
+        Z = X.copy()
+        assert f(Z, out=Z) is Z
+        np.testing.assert_array_equal(Z, f(X), f.__name__)
+    for f, slope in ((F.tanh, F.tanh_slope), (F.sigmoid, F.sigmoid_slope)):
+        Y = f(X)
+        np.testing.assert_array_equal(slope(X, Y, out=Y), slope(X))
+        reversed_Y = f(X)[::-1]  # shares memory with Y[::-1], and is another object
+        np.testing.assert_array_equal(slope(X, reversed_Y, out=reversed_Y[:]), slope(X)[::-1])
+
+
+def test_a_number_of_numpy_as_alpha_keeps_float32() -> None:
+    X = np.ones(3, np.float32)
+    for f in (F.leaky_relu, F.leaky_relu_slope, F.elu, F.elu_slope):
+        assert f(X, np.float64(0.5)).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("f", "slope", "options"), SLOPES, ids=lambda v: getattr(v, "__name__", None)
+)
+def test_slopes_by_central_differences(f: Any, slope: Any, options: dict[str, Any]) -> None:
+    X = np.linspace(-4.05, 4.05, 82).reshape(2, 41).T  # not contiguous, and no kink at 0
+    h = 1e-5
+    wanted = (f(X + h, **options) - f(X - h, **options)) / (2 * h)
+    np.testing.assert_allclose(slope(X, **options), wanted, rtol=1e-7, atol=1e-9)
+    single = slope(X.astype(np.float32), **options)
+    assert (single.dtype, single.shape) == (np.float32, X.shape)
+    np.testing.assert_allclose(single, wanted, rtol=1e-5, atol=1e-6)
+    assert slope(1, **options) == pytest.approx(slope(np.array([1.0]), **options)[0])
+    assert slope(X[:0], **options).shape == (0, 2)
+
+
+def test_every_activation_has_a_slope() -> None:
+    functions = {name for name in dir(F) if f"{name}_slope" in dir(F)}
+    assert functions == {f.__name__ for f, _, _ in SLOPES}
+    assert all(name.removesuffix("_slope") in functions for name in dir(F) if "_slope" in name)
+
+
+def test_slopes_take_the_value_if_it_is_known() -> None:
+    X = np.linspace(-2, 2, 5)
+    for f, slope in ((F.tanh, F.tanh_slope), (F.sigmoid, F.sigmoid_slope)):
+        np.testing.assert_array_equal(slope(X, f(X)), slope(X))
+    np.testing.assert_array_equal(F.silu_slope(X, F.silu(X)), F.silu_slope(X))
+    np.testing.assert_array_equal(F.elu_slope(X, 0.5, F.elu(X, 0.5)), F.elu_slope(X, 0.5))
+
+
+def test_gelu_refuses_another_approximation() -> None:
+    other: Any = "erf"
+    with pytest.raises(ArgumentError, match="gelu approximate"):
+        F.gelu(np.ones(2), other)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("f", "wanted"),
@@ -79,6 +168,12 @@ def test_elementwise_functions_far_out(f: Any, wanted: list[float], dtype: type)
     with np.errstate(all="raise", under="ignore"):
         Y = f(np.array([-INF, -1e4, 0, 1e4, INF, NAN], dtype))
     np.testing.assert_allclose(Y, wanted, rtol=1e-6)
+
+
+def test_the_density_of_a_number_whose_square_overflows_is_0() -> None:
+    with np.errstate(all="raise", under="ignore"):
+        assert F.gaussian(np.array([1e200, -1e308])).tolist() == [0, 0]
+        assert F.gaussian(np.array([1e20], np.float32)) == 0
 
 
 def test_sigmoid_writes_where_it_is_told() -> None:
@@ -194,17 +289,21 @@ def test_ones_are_shared_and_therefore_read_only() -> None:
 
 @pytest.mark.parametrize(("make", "value"), [(F.ones, 1), (F.zeros, 0)])
 def test_constants_of_many_lengths_take_the_memory_of_one(make: Any, value: int) -> None:
-    F._shared.cache_clear()
+    constants._shared.cache_clear()
     make.cache_clear()
     tracemalloc.start()
     try:
         kept = [make(n, np.dtype(np.float32)) for n in range(200_000, 200_150)]
-        kept += [make(n, np.dtype(np.float32)) for n in range(F.KEPT - 2, F.KEPT + 150)]
-        assert tracemalloc.get_traced_memory()[0] < 4 * F.KEPT + 100_000
+        kept += [
+            make(n, np.dtype(np.float32)) for n in range(constants.KEPT - 2, constants.KEPT + 150)
+        ]
+        assert tracemalloc.get_traced_memory()[0] < 4 * constants.KEPT + 100_000
     finally:
         tracemalloc.stop()
     for a, n in zip(
-        kept, [*range(200_000, 200_150), *range(F.KEPT - 2, F.KEPT + 150)], strict=True
+        kept,
+        [*range(200_000, 200_150), *range(constants.KEPT - 2, constants.KEPT + 150)],
+        strict=True,
     ):
         assert a.shape == (n,)
         assert a.min() == a.max() == value
@@ -213,7 +312,7 @@ def test_constants_of_many_lengths_take_the_memory_of_one(make: Any, value: int)
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sum_rows_of_more_rows_than_are_kept(dtype: Any) -> None:
-    X = np.arange(2 * (F.KEPT + 3), dtype=dtype).reshape(-1, 2) % 7
+    X = np.arange(2 * (constants.KEPT + 3), dtype=dtype).reshape(-1, 2) % 7
     np.testing.assert_array_equal(F.sum_rows(X), X.sum(axis=0))
     np.testing.assert_array_equal(F.sum_rows(X, out=np.empty(2, dtype)), X.sum(axis=0))
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import re
 import subprocess
 import sys
-import tomllib
 import warnings
 from pathlib import Path
 
@@ -57,7 +55,9 @@ def test_every_module_of_the_package_is_named_or_a_helper() -> None:
         "demo",
         "builder",
         "checks",
+        "activations",
         "derivations",
+        "elementwise",
         "exchange",
         "explorer",
         "files",
@@ -111,6 +111,8 @@ def test_any_module_may_be_imported_first() -> None:
     ]
     if importlib.util.find_spec("torch") is None:  # they are imported with it
         modules = [m for m in modules if m.split(".")[-1] not in ("modules", "tracing")]
+    if importlib.util.find_spec("numba") is None:
+        modules = [m for m in modules if not m.startswith("phitodeep.kernels.compiled")]
     assert len(modules) > 25
     code = f"""
 import importlib, sys
@@ -159,14 +161,6 @@ def test_aliases_are_the_same_objects() -> None:
     with pytest.warns(DeprecationWarning, match="write ReLU"):
         assert activation.ReLu is activation.ReLU
     assert issubclass(activation.Swish, activation.SiLU)
-
-
-def test_the_version_is_the_same_everywhere() -> None:
-    root = Path(__file__).parent.parent
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    newest = re.search(r"^## (\d\S*)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert newest is not None
-    assert phitodeep.__version__ == project["version"] == newest[1]
 
 
 @pytest.mark.parametrize("name", ["layers", "training", "fusion"])

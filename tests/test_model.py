@@ -713,5 +713,6 @@ def test_completion_offers_what_users_of_a_model_call() -> None:
 
 def test_help_shows_the_signature_of_the_layer() -> None:
     shown = pydoc.render_doc(SequentialBuilder.lstm, renderer=pydoc.plaintext)
-    assert "lstm(self, units: 'int', *, return_sequences: 'bool' = True" in shown
-    assert "-> 'SequentialBuilder'" in shown
+    shown = "".join(shown.split())  # Python 3.13 writes long signatures on several lines
+    assert "lstm(self,units:'int',*,return_sequences:'bool'=True" in shown
+    assert "->'SequentialBuilder'" in shown

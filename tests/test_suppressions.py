@@ -19,7 +19,7 @@ def suppressions(folder: str) -> list[tuple[str, str]]:
         with path.open("rb") as file:
             for token in tokenize.tokenize(file.readline):
                 if token.type == tokenize.COMMENT:
-                    place = f"{path.relative_to(ROOT)}:{token.start[0]}"
+                    place = f"{path.relative_to(ROOT).as_posix()}:{token.start[0]}"
                     found += [(place, part) for part in comments(token.string)]
     return found
 

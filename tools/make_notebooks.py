@@ -6,9 +6,11 @@ python tools/make_notebooks.py --nbgrader DIR --seed 7    sources for nbgrader, 
 python tools/make_notebooks.py --otter DIR --seed 7       sources for otter assign
 
 A lesson is a Python file in cells: `# %% [markdown]`, `# %%`, `# %% solution` (the class, whose
-solution stands between BEGIN SOLUTION and END SOLUTION) and `# %% grade`. In its text, {{forward}},
-{{shapes}} and {{path}} stand for formulas, shapes and the guided derivation, which come from
-`steps()` of the reference, so they cannot go out of date. `{{path dS dQ}}` picks some symbols.
+solution stands between BEGIN SOLUTION and END SOLUTION), `# %% grade`, and `# %% picture: caption`,
+whose last line is a picture. In its text, {{forward}}, {{shapes}} and {{path}} stand for formulas,
+shapes and the guided derivation, which come from `steps()` of the reference, so they cannot go out
+of date. `{{path dS dQ}}` picks some symbols. {{question ...}} and {{end}} enclose an answer, which
+is folded. tools/site/lessons.py makes the pages of the site from the same files.
 """
 
 from __future__ import annotations
@@ -18,24 +20,27 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from phitodeep.steps.mathml import MathML
 from phitodeep.steps.run import Scope
 from phitodeep.steps.step import Given, Loop, Step
 from phitodeep.teach import EXERCISES, Exercise
 from phitodeep.teach.truth import ask, solve, symbols_of
 
 ROOT = Path(__file__).parent.parent
-LESSONS = ROOT / "tools" / "lessons"
+LESSONS = {path.stem[3:]: path for path in sorted((ROOT / "tools" / "lessons").glob("*.py"))}
 COURSE = ROOT / "examples" / "course"
 BLANK = "# YOUR CODE HERE\nraise NotImplementedError"
+QUESTION = re.compile(r"\{\{question (.*?)\}\}\n(.*?)\{\{end\}\}", re.S)
 SOLUTION = re.compile(r"^( *)# BEGIN SOLUTION\n(.*?)^ *# END SOLUTION\n?", re.M | re.S)
 FOOT = (
-    "---\n*Made by `tools/make_notebooks.py` from `tools/lessons/{0}.py` and the derivation of the "
+    "---\n*Made by `tools/make_notebooks.py` from `tools/lessons/{0}` and the derivation of the "
     "layer. Text: CC BY 4.0. Code: Apache-2.0.*"
 )
 STUCK = (
@@ -55,28 +60,77 @@ NOTEBOOK = {
 
 
 class Cell(NamedTuple):
-    """One cell: its kind ("markdown", "raw", "", "solution" or "grade") and its source."""
+    """One cell: its kind ("markdown", "raw", "", "solution", "grade" or "picture") and its source.
+
+    caption    says what a picture shows
+    """
 
     kind: str
     source: str
     metadata: Mapping[str, Any] = MappingProxyType({})
+    caption: str = ""
+
+
+class Style(NamedTuple):
+    """How the text of a lesson is written: for notebooks or for pages.
+
+    listed    a list of steps, each with its words
+    folded    the step of a number, behind its question
+    answer    what begins an answer that is folded
+    """
+
+    listed: Callable[[list[tuple[Step, str]]], str]
+    folded: Callable[[int, Step, str], str]
+    answer: str
+
+
+def _listed(steps: list[tuple[Step, str]]) -> str:
+    return "\n".join(f"- ${step.latex}${f'  ({words})' if words else ''}" for step, words in steps)
+
+
+def _listed_on_page(steps: list[tuple[Step, str]]) -> str:
+    rows = "".join(
+        f"<li>{step.mathml}{f' <span>{escape(words)}</span>' if words else ''}</li>"
+        for step, words in steps
+    )
+    return f'<ul class="pd-formulas">{rows}</ul>'
+
+
+def _folded(number: int, step: Step, words: str) -> str:
+    said = f": {words}" if words else ""
+    return (
+        f"<details><summary>{number}. <code>{step.symbol}</code>{said}</summary>\n\n"
+        f"$${step.latex}$$\n\n</details>"
+    )
+
+
+def _folded_on_page(number: int, step: Step, words: str) -> str:
+    said = f": {escape(words)}" if words else ""
+    formula = step.written(MathML("block"))
+    return (
+        f"<details><summary>{number}. <code>{step.symbol}</code>{said}</summary>{formula}</details>"
+    )
+
+
+NOTEBOOKS = Style(_listed, _folded, "<details>")
+PAGES = Style(_listed_on_page, _folded_on_page, '<details class="pd-answer" markdown="1">')
 
 
 # --- lessons -----------------------------------------------------------------------------------
 
 
-def lesson(name: str) -> list[Cell]:
+def lesson(name: str, style: Style = NOTEBOOKS) -> list[Cell]:
     """Read the cells of a lesson, with its formulas in place."""
-    text = (LESSONS / f"{name}.py").read_text(encoding="utf-8")
+    text = LESSONS[name].read_text(encoding="utf-8")
     cells = []
     for part in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:
         head, _, body = part.partition("\n")
-        kind = head.strip().strip("[]")
+        kind, _, caption = head.strip().strip("[]").partition(": ")
         if kind == "markdown":
             lines = [line.removeprefix("#").removeprefix(" ") for line in body.strip().splitlines()]
-            body = filled("\n".join(lines), EXERCISES[name])
-        cells.append(Cell(kind, body.strip()))
-    return [*cells, Cell("markdown", FOOT.format(name))]
+            body = filled("\n".join(lines), EXERCISES[name], style)
+        cells.append(Cell(kind, body.strip(), caption=caption))
+    return cells
 
 
 def class_name(cells: list[Cell]) -> str:
@@ -85,8 +139,22 @@ def class_name(cells: list[Cell]) -> str:
     return re.findall(r"^class (\w+)", source, re.MULTILINE)[-1]
 
 
-def filled(text: str, exercise: Exercise) -> str:
-    """Replace {{forward}}, {{shapes}} and {{path}}."""
+def coded(text: str) -> str:
+    """A line of Markdown as HTML, where Markdown is not read: `code` is marked."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", " ".join(text.split()))
+
+
+def filled(text: str, exercise: Exercise, style: Style) -> str:
+    """Replace {{forward}}, {{shapes}}, {{path}} and the questions."""
+    text = QUESTION.sub(
+        lambda found: (
+            f"{style.answer}<summary>{coded(found[1])}</summary>\n\n"
+            f"{found[2].strip()}\n\n</details>"
+        ),
+        text,
+    )
+    if "{{" not in text:
+        return text
     rng = np.random.default_rng(0)
     case = exercise.cases(rng)[0]
     question, reference = ask(exercise, case, rng)
@@ -94,39 +162,19 @@ def filled(text: str, exercise: Exercise) -> str:
 
     def insert(found: re.Match[str]) -> str:
         what, *symbols = found[1].split()
-        return INSERTS[what](scope, symbols, question, symbols_of(reference))
+        steps = [step for step in _steps(scope, what, symbols) if not isinstance(step, Given)]
+        said = [(s, s.words if s.words not in s.formula else "") for s in steps]
+        if what == "forward":
+            return style.listed(said)
+        if what == "path":
+            return "\n".join(style.folded(k, *row) for k, row in enumerate(said, 1))
+        return shapes(scope, question, symbols_of(reference)[1])
 
     return re.sub(r"\{\{(.*?)\}\}", insert, text)
 
 
-def forward(scope: Scope, symbols: list[str], *_: Any) -> str:
-    """The formulas of the forward pass."""
-    lines = []
-    for step in _steps(scope.derivation.forward, symbols):
-        if isinstance(step, Given):
-            continue
-        words = f"  ({step.words})" if step.words and step.words not in step.formula else ""
-        lines.append(f"- ${step.latex}${words}")
-    return "\n".join(lines)
-
-
-def path(scope: Scope, symbols: list[str], *_: Any) -> str:
-    """The steps of the backward pass, each folded behind its question."""
-    lines = []
-    for step in _steps(scope.derivation.backward, symbols):
-        if isinstance(step, Given):
-            continue
-        words = f": {step.words}" if step.words and step.words not in step.formula else ""
-        lines.append(
-            f"<details><summary>{len(lines) + 1}. <code>{step.symbol}</code>{words}</summary>\n\n"
-            f"$${step.latex}$$\n\n</details>"
-        )
-    return "\n".join(lines)
-
-
-def shapes(scope: Scope, symbols: list[str], question: Any, results: Any) -> str:
+def shapes(scope: Scope, question: Any, gradients: list[str]) -> str:
     """A table of what arrives and what is returned, for the first batch of the exercise."""
-    gradients = results[1]
     given = [name for name in question.given if name != "y"]
     options = "".join(f", {k} = {v}" for k, v in question.case.options.items())
     rows = [f"For a batch of shape {question.case.shape}{options}:", ""]
@@ -145,11 +193,11 @@ KNOWN = {
     "dX": "what you return",
     "dP": "what you return",
 }
-INSERTS: dict[str, Callable[..., str]] = {"forward": forward, "path": path, "shapes": shapes}
 
 
-def _steps(steps: Any, symbols: list[str]) -> list[Step]:
-    found = [*_flat(steps)]
+def _steps(scope: Scope, what: str, symbols: list[str]) -> list[Step]:
+    """The steps of a pass, or those of some symbols."""
+    found = [*_flat(getattr(scope.derivation, "backward" if what == "path" else "forward"))]
     return [step for step in found if step.symbol in symbols] if symbols else found
 
 
@@ -181,7 +229,7 @@ def student(name: str) -> list[Cell]:
 
 def solution(name: str) -> list[Cell]:
     """The notebook with its solution."""
-    cells = lesson(name)
+    cells = [*lesson(name), Cell("markdown", FOOT.format(LESSONS[name].name))]
     stuck = Cell("markdown", STUCK.format(class_name(cells), name))
     return [c for cell in cells for c in ((cell, stuck) if cell.kind == "grade" else (cell,))]
 
@@ -250,9 +298,9 @@ def notebook(cells: list[Cell]) -> str:
 def course() -> dict[Path, str]:
     """The text of every notebook in examples/course."""
     return {
-        folder / f"{name}.ipynb": notebook(make(name))
+        folder / f"{path.stem}.ipynb": notebook(make(name))
         for folder, make in ((COURSE, student), (COURSE / "solutions", solution))
-        for name in EXERCISES
+        for name, path in LESSONS.items()
     }
 
 
@@ -270,7 +318,7 @@ def main() -> int:
             if folder:
                 made |= {
                     folder / name / f"{name}.ipynb": notebook(make(name, options.seed))
-                    for name in EXERCISES
+                    for name in LESSONS
                 }
     stale = [
         path

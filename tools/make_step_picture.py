@@ -11,6 +11,7 @@ from pathlib import Path
 from phitodeep import Sequential, SequentialBuilder
 from phitodeep.data import make_moons
 from phitodeep.explorer.picture import picture
+from phitodeep.inspect.trace import Trace
 
 ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "pictures"
@@ -33,8 +34,13 @@ def network() -> Sequential:
     )
 
 
+def step() -> Trace:
+    """A step on eight points."""
+    return network().trace(*make_moons(n=8, noise=0.1, seed=0))
+
+
 def main(folder: Path) -> None:
-    trace = network().trace(*make_moons(n=8, noise=0.1, seed=0))
+    trace = step()
     for name, moving in (("step.svg", True), ("step_still.svg", False)):
         (folder / name).write_text(picture(trace, moving=moving), "utf-8")
         print(f"wrote {folder / name}")

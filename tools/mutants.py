@@ -132,22 +132,22 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "np.einsum('ip,jq,nrpsqk->ijnrsk', A_, A_, dy, out=dM, optimize=False)",
     ): "the order of a sum of products changes rounding alone",
     (
-        "layers/activation.py",
+        "kernels/activation.py",
         "relu_back",
         "bits >>= 8 * bits.itemsize + 1",
     ): "a shift by the width or more leaves the sign everywhere too",
     (
-        "layers/activation.py",
+        "kernels/activation.py",
         "relu_back",
         "bits >>= 8 * bits.itemsize",
     ): "a shift by the width or more leaves the sign everywhere too",
     (
-        "layers/activation.py",
+        "kernels/activation.py",
         "relu_back",
         "bits >>= 9 * bits.itemsize - 1",
     ): "a shift by the width or more leaves the sign everywhere too",
     (
-        "layers/activation.py",
+        "kernels/activation.py",
         "relu_back",
         "bits >>= -1",
     ): "NumPy takes it for a shift by more than the width",

@@ -61,7 +61,8 @@ class _Picture(Lanes):
     def _head(self) -> float:
         recording = self.trace._recording
         self.text(EDGE, 40, "One step, there and back", "b", 22)
-        what = "sample" if self.trace.sample is not None else "samples"
+        one = self.trace.sample is not None or len(recording.data.X) == 1
+        what = "sample" if one else "samples"
         n = f"{len(recording.data.X):,}" if self.trace.sample is None else self.trace.sample
         count = f"{n} {what}" if self.trace.sample is None else f"{what} {n}"
         legend = f"{count}, {recording.loss!r}, {recording.model.optimizer!r}"

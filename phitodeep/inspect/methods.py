@@ -84,8 +84,8 @@ class Inspectable(Trainable, registered=False):
         and sick models; a few steps and predictions are tried. All of it runs on copies of the
         model, with at most 512 samples of X (N, ...) and y, evenly spaced: no weight, statistic or
         random stream of the model changes. The start loss is checked only before the first step of
-        training, and whether X is used, only after it. What shows in the course of training, such
-        as spikes, is the task of the callback `Diagnose`.
+        training, and whether X is used, only after it. The callback `Diagnose` finds what shows
+        only during training, such as spikes.
 
         overfit      the maximum number of steps in which 20 samples should be learnt, the most
                      expensive check; 0 leaves it out
@@ -129,7 +129,7 @@ class Inspectable(Trainable, registered=False):
             cache["1.Y"]                         # the output of layer 1
             cache["0.XW"]                        # what happens inside layer 0
 
-        Of a MultiHeadAttention, "P" is the attention map (N, heads, T, T).
+        For a MultiHeadAttention, "P" is the attention map (N, heads, T, T).
         """
         from phitodeep.inspect.cache import run_with_cache
 

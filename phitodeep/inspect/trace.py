@@ -17,7 +17,8 @@ from phitodeep.explorer.page import inline, page
 from phitodeep.explorer.picture import picture
 from phitodeep.files import atomic_write, check_path
 from phitodeep.inspect.difference import Difference, difference
-from phitodeep.inspect.entries import Entries, rms
+from phitodeep.inspect.drawing import draw
+from phitodeep.inspect.entries import Entries, Text, rms
 from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record, updates_of
 from phitodeep.layers.base import Layer
@@ -172,6 +173,20 @@ class Trace(Entries):
     def show(self) -> None:
         """Print the table, drawn by rich in a terminal and in Jupyter."""
         self.table().show()
+
+    def draw(self, sample: int = 0, *, ascii: bool | None = None) -> Text:
+        """Draw a small net as text: every value on the way forward, every gradient on the way back.
+
+            print(model.trace(X, y).draw())
+
+        The numbers are those of one sample: its values, and its share of each gradient. Arrays of
+        more than 8 rows or columns are described by their shape and root mean square. `ascii=True`
+        uses no other characters; by default, that depends on what standard output can write.
+
+        Raises ArgumentError for a sample that does not exist, and for a net of more than 24 layers.
+        """
+        share = self.by_sample(sample)
+        return draw(share._recording, sample % len(share._recording.data.X), ascii)
 
     def save(self, path: str | Path, *, compare: Trace | None = None) -> None:
         """Write the step as a picture or as a page that explains every number in it.

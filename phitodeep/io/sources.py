@@ -12,6 +12,7 @@ import sys
 import textwrap
 import typing
 from collections.abc import Iterator
+from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -152,15 +153,17 @@ def _allowed(module: str, who: str) -> str:
 
 def _source(function: FunctionType) -> tuple[str, ast.FunctionDef]:
     """Return the source of a function and its tree, without the decorator `exports`."""
-    name = function.__qualname__
-    try:
+    name, defined_as = function.__qualname__, inspect.unwrap(function).__code__.co_name
+    tree = None
+    # Within `python -c`, Python 3.13 takes other text for the source of what `exec` has defined.
+    with suppress(OSError, SyntaxError, ValueError):
         lines = textwrap.dedent(inspect.getsource(function)).splitlines()
         (tree,) = ast.parse("\n".join(lines)).body
-    except (OSError, SyntaxError):
+    if tree is None or (isinstance(tree, ast.FunctionDef) and tree.name != defined_as):
         raise ArgumentTypeError(
             f"export_numpy needs the source of {name}, but it is not there: define the function "
             "in a file, with def."
-        ) from None
+        )
     if not isinstance(tree, ast.FunctionDef) or function.__closure__:
         raise ArgumentTypeError(
             f"export_numpy cannot copy {name}: define it with def, at module level, without "

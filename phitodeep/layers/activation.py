@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from phitodeep import functional as F
 from phitodeep.checks import check_number
 from phitodeep.derivations import activation as derived
 from phitodeep.errors import ShapeError
-from phitodeep.functional import sigmoid, softplus, sum_rows, zeros
-from phitodeep.kernels import kernel
-from phitodeep.kernels.blocks import BLOCK, in_blocks
+from phitodeep.functional import sum_rows
+from phitodeep.kernels.activation import gelu as gelu
+from phitodeep.kernels.activation import gelu_back as gelu_back
+from phitodeep.kernels.activation import gelu_tanh as gelu_tanh
+from phitodeep.kernels.activation import gelu_tanh_back as gelu_tanh_back
+from phitodeep.kernels.activation import relu as relu
+from phitodeep.kernels.activation import relu_back as relu_back
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.gelu import GELU as GELU
-from phitodeep.layers.gelu import gelu as gelu
-from phitodeep.layers.gelu import gelu_back as gelu_back
-from phitodeep.layers.gelu import gelu_tanh as gelu_tanh
-from phitodeep.layers.gelu import gelu_tanh_back as gelu_tanh_back
 from phitodeep.layers.softmax import LogSoftmax as LogSoftmax
 from phitodeep.layers.softmax import Softmax as Softmax
 from phitodeep.types import Array, Shape
@@ -79,26 +80,6 @@ class ReLU(Layer):
         return dX
 
 
-@kernel
-@in_blocks
-def relu(X: Array, Y: Array) -> None:
-    """Write y = max(x, 0) for vectors (n,)."""
-    np.maximum(X, zeros(BLOCK, X.dtype)[: X.size], out=Y)  # a scalar 0 would take twice as long
-
-
-@kernel
-@in_blocks
-def relu_back(dY: Array, Y: Array, dX: Array) -> None:
-    """Write dx = dy if y > 0, else 0, for vectors (n,).
-
-    dx has all the bits of dy or none of them, so that it can be 0 even if dy is infinite or NaN.
-    """
-    bits = np.abs(Y, out=dX).view(f"i{dX.itemsize}")  # the bits of y >= 0 are an integer >= 0
-    np.negative(bits, out=bits)
-    bits >>= 8 * bits.itemsize - 1  # copies the sign to every bit: 0, or -1, which is all ones
-    bits &= dY.view(bits.dtype)
-
-
 class LeakyReLU(Elementwise):
     """y = x for x > 0, else alpha x; the slope is 1 for x > 0, else alpha.
 
@@ -114,13 +95,10 @@ class LeakyReLU(Elementwise):
         self.alpha = check_number(alpha, "LeakyReLU alpha")
 
     def value(self, X: Array) -> Array:
-        return np.multiply(X, self.slope(X, X), out=self.like("Y", X))
+        return F.leaky_relu(X, self.alpha, out=self.like("Y", X))
 
     def slope(self, X: Array, Y: Array) -> Array:
-        S = np.greater(X, 0, out=self.like("slope", X))
-        S *= 1 - self.alpha
-        S += self.alpha
-        return S
+        return F.leaky_relu_slope(X, self.alpha, out=self.like("slope", X))
 
 
 class PReLU(Layer):
@@ -176,10 +154,10 @@ class ELU(Elementwise):
         self.alpha = check_number(alpha, f"{type(self).__name__} alpha", above=0)
 
     def value(self, X: Array) -> Array:
-        return np.where(X > 0, X, self.alpha * np.expm1(np.minimum(X, 0)))
+        return F.elu(X, self.alpha)
 
     def slope(self, X: Array, Y: Array) -> Array:
-        return np.where(X > 0, 1, Y + self.alpha)
+        return F.elu_slope(X, self.alpha, Y)
 
 
 class CELU(ELU):
@@ -214,7 +192,7 @@ class SELU(Elementwise):
     steps = derived.selu
 
     def value(self, X: Array) -> Array:
-        return self.scale * np.where(X > 0, X, self.alpha * np.expm1(np.minimum(X, 0)))
+        return self.scale * F.elu(X, self.alpha)
 
     def slope(self, X: Array, Y: Array) -> Array:
         return np.where(X > 0, self.scale, Y + self.scale * self.alpha)
@@ -231,11 +209,10 @@ class SiLU(Elementwise):
     steps = derived.silu
 
     def value(self, X: Array) -> Array:
-        return X * sigmoid(X)
+        return F.silu(X)
 
     def slope(self, X: Array, Y: Array) -> Array:
-        s = sigmoid(X)
-        return s + Y * (1 - s)
+        return F.silu_slope(X, Y)
 
 
 class Mish(Elementwise):
@@ -248,11 +225,10 @@ class Mish(Elementwise):
     steps = derived.mish
 
     def value(self, X: Array) -> Array:
-        return X * np.tanh(softplus(X))
+        return F.mish(X)
 
     def slope(self, X: Array, Y: Array) -> Array:
-        t = np.tanh(softplus(X))
-        return t + X * (1 - t * t) * sigmoid(X)
+        return F.mish_slope(X)
 
 
 class HardSigmoid(Elementwise):
@@ -313,12 +289,10 @@ class Sigmoid(Elementwise):
     steps = derived.sigmoid
 
     def value(self, X: Array) -> Array:
-        return sigmoid(X, out=self.like("Y", X))
+        return F.sigmoid(X, out=self.like("Y", X))
 
     def slope(self, X: Array, Y: Array) -> Array:
-        S = np.subtract(1, Y, out=self.like("slope", Y))
-        S *= Y
-        return S
+        return F.sigmoid_slope(X, Y, out=self.like("slope", Y))
 
 
 class Tanh(Elementwise):
@@ -331,11 +305,10 @@ class Tanh(Elementwise):
     steps = derived.tanh
 
     def value(self, X: Array) -> Array:
-        return np.tanh(X, out=self.like("Y", X))
+        return F.tanh(X, out=self.like("Y", X))
 
     def slope(self, X: Array, Y: Array) -> Array:
-        S = np.multiply(Y, Y, out=self.like("slope", Y))
-        return np.subtract(1, S, out=S)
+        return F.tanh_slope(X, Y, out=self.like("slope", Y))
 
 
 class Softplus(Elementwise):
@@ -349,10 +322,10 @@ class Softplus(Elementwise):
     steps = derived.softplus
 
     def value(self, X: Array) -> Array:
-        return softplus(X)
+        return F.softplus(X)
 
     def slope(self, X: Array, Y: Array) -> Array:
-        return sigmoid(X)
+        return F.softplus_slope(X)
 
 
 class Softsign(Elementwise):
@@ -366,10 +339,10 @@ class Softsign(Elementwise):
     steps = derived.softsign
 
     def value(self, X: Array) -> Array:
-        return X / (1 + np.abs(X))
+        return F.softsign(X)
 
     def slope(self, X: Array, Y: Array) -> Array:
-        return np.square(1 / (1 + np.abs(X)))
+        return F.softsign_slope(X)
 
 
 Swish = SiLU

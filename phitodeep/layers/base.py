@@ -207,7 +207,7 @@ class Layer(Weights, Configurable, registered=False):
 
         It holds the steps of both passes, from X to Y and from dY to dX and the gradients of all
         parameters, written as `phitodeep/steps/step.py` explains. The tools that show
-        backpropagation read it. Of a layer without it, they show only X, Y, dY, dX and gradients.
+        backpropagation read it. For a layer without it, they show only X, Y, dY, dX and gradients.
         """
         return None
 

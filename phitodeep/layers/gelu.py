@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
 from phitodeep.checks import check_option
 from phitodeep.derivations import activation as derived
-from phitodeep.functional import erf, gaussian
-from phitodeep.kernels import kernel
-from phitodeep.kernels.blocks import in_blocks
+from phitodeep.kernels.activation import gelu, gelu_back, gelu_tanh, gelu_tanh_back
 from phitodeep.layers.base import Layer
 from phitodeep.types import Array
 
@@ -57,55 +51,3 @@ class GELU(Layer):
         run = gelu_tanh_back if self.approximate == "tanh" else gelu_back
         run(dY.ravel(), X.ravel(), Phi.ravel(), dX.ravel())
         return dX
-
-
-K, C = math.sqrt(2 / math.pi), 0.044715  # constants of the tanh approximation
-FAR = 40.0  # for |x| > FAR, Phi is 0 or 1 and x phi is 0, even in float64
-
-
-@kernel
-@in_blocks
-def gelu(X: Array, Phi: Array, Y: Array) -> None:
-    """Write Phi = (1 + erf(x / sqrt 2)) / 2 and y = x Phi for vectors (n,)."""
-    np.multiply(erf(X * math.sqrt(0.5)) + 1, 0.5, out=Phi)
-    np.multiply(X.clip(-FAR, np.inf, out=Y), Phi, out=Y)
-
-
-@kernel
-@in_blocks
-def gelu_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
-    """Write dx = (Phi + x phi) dy for vectors (n,)."""
-    X.clip(-FAR, FAR, out=dX)
-    dX *= gaussian(dX)
-    dX += Phi
-    dX *= dY
-
-
-@kernel
-@np.errstate(over="ignore")
-@in_blocks
-def gelu_tanh(X: Array, Phi: Array, Y: Array) -> None:
-    """Write Phi = sigmoid(2 K (x + C x^3)) and y = x Phi for vectors (n,)."""
-    np.multiply(X, X, out=Y)
-    Y *= -2 * K * C
-    Y -= 2 * K
-    Y *= X
-    np.exp(Y, out=Phi)  # exp(-2 u), which may overflow: 1 / infinity is 0
-    Phi += 1
-    np.divide(1, Phi, out=Phi)
-    np.multiply(X.clip(-FAR, np.inf, out=Y), Phi, out=Y)
-
-
-@kernel
-@in_blocks
-def gelu_tanh_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
-    """Write dx = (Phi + x 2 K Phi (1 - Phi) (1 + 3 C x^2)) dy for vectors (n,)."""
-    X = X.clip(-FAR, FAR)
-    np.multiply(X, X, out=dX)
-    dX *= 6 * K * C
-    dX += 2 * K
-    dX *= X
-    dX *= 1 - Phi
-    dX += 1
-    dX *= Phi
-    dX *= dY

@@ -23,10 +23,8 @@ class LBFGS(Optimizer):
     theta* is the result of at most `max_iter` iterations of the L-BFGS method, run by SciPy in
     float64. Each iteration searches along d = -H g for a point where the loss falls enough; H, an
     approximation of the inverse Hessian, is built from the last `history_size` changes of theta and
-    of g. A step ends early if
-
-        the largest |g| is below tolerance_grad, or
-        the loss fell by less than tolerance_change, relative to max(loss, 1)
+    of g. A step ends early if the largest |g| is below tolerance_grad,
+    or if the loss fell by less than tolerance_change, relative to max(loss, 1).
 
     The loss must be the same function at each evaluation: use all samples as one batch, with many
     iterations and few epochs, because each step starts with a new H. Dropout uses one mask for

@@ -2,7 +2,7 @@
 
 Every function returns a figure, or the Axes that it was given as `ax`, and saves the picture if
 `path` is given. Notebooks show the figure without further preparation. Signed values are blue below
-0 and orange above. `architecture` returns SVG and needs no library.
+0 and orange above. `architecture` and `step` return SVG and need no library.
 """
 
 from phitodeep.plots.architecture import architecture
@@ -15,6 +15,7 @@ from phitodeep.plots.feature_maps import feature_maps
 from phitodeep.plots.filters import filters
 from phitodeep.plots.gradients import gradient_flow
 from phitodeep.plots.histograms import histograms
+from phitodeep.plots.step import step
 
 __all__ = [
     "architecture",
@@ -28,4 +29,5 @@ __all__ = [
     "histograms",
     "history",
     "rates",
+    "step",
 ]

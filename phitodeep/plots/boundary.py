@@ -53,7 +53,7 @@ def decision_boundary(
     cmap               a colour map of matplotlib for one output, whose middle is the threshold
 
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
-    `path` if given. Of more than 2,000 samples, 2,000 are drawn.
+    `path` if given. At most 2,000 samples are drawn.
     """
     check_model(model, WHO)
     if not isinstance(model, Trainable):

@@ -39,7 +39,7 @@ def embedding(
 
         plots.embedding(np.asarray([[1.0, 0.0, 0.2], [0.9, 0.1, 0.1], [0.0, 1.0, 0.0]]))
 
-    The projection keeps as much of the variance as two axes can; their titles say how much. Of a
+    The projection keeps as much of the variance as two axes can; their titles say how much. For a
     model, W holds the vectors of its Embedding. W may also be the output of a layer for n samples,
     such as `model.run_with_cache(X)[1]["3.Y"]`.
 

@@ -39,13 +39,13 @@ def filters(
     ax: Any = None,
     path: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Draw the weights of a layer: of each filter, the pattern that it looks for.
+    """Draw the weights of a layer: for each filter, the pattern that it looks for.
 
         plots.filters(model, "0")                       # a Conv2D
         plots.filters(model, "2", shape=(28, 28))       # a Dense after Flatten, unit by unit
 
     Positive weights are orange, negative ones blue, and 0 is white. Filters of one input channel
-    are tiles in a square. Filters of three channels are coloured tiles, in which grey is 0. Of
+    are tiles in a square. Filters of three channels are coloured tiles, in which grey is 0. For
     other filters, each row is a filter, and each column an input channel. A filter of a Conv1D is
     one tile, with a row per input channel and a column per step.
 

@@ -34,7 +34,7 @@ def gradient_flow(trace: Trace, *, path: str | os.PathLike[str] | None = None) -
     and the length of the update divided by the length of the parameters. Scales are logarithmic;
     a value that is 0 or not finite is written at the left edge. The shaded range of updates is the
     one that `model.diagnose` accepts. Containers are left out, because the layers inside have rows.
-    Of more than 60 layers, 60 are drawn. Saved to `path` if given.
+    At most 60 layers are drawn. Saved to `path` if given.
     """
     if not isinstance(trace, Trace):
         raise ArgumentTypeError(f"{WHO} takes model.trace(X, y), got {type(trace).__name__}.")

@@ -31,7 +31,7 @@ def histograms(
     `recorded` is a `Histograms` callback after training, and `key` one of its arrays: "0.W" is a
     parameter, "0.dW" its gradient, "1.Y" the output of a layer; it may be left out if there is only
     one. Every ridge has the same height, because the ranges differ; its step is written at the
-    left. Of more than 20 histograms, 20 are drawn.
+    left. At most 20 histograms are drawn.
 
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given.

@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from phitodeep.files import atomic_write
+from phitodeep.errors import ArgumentError
+from phitodeep.files import atomic_write, check_path
 from phitodeep.plots.canvas import NEGATIVE, POSITIVE
 from phitodeep.table import escaped
 
@@ -28,7 +29,10 @@ class Drawing(str):
         return str(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the picture to a file, such as "model.svg"."""
+        """Write the picture to a file, such as "model.svg"; ArgumentError for another suffix."""
+        path = check_path(path)
+        if path.suffix.lower() != ".svg":
+            raise ArgumentError(f"this picture is written to .svg files, got {str(path)!r}.")
         with atomic_write(path) as file:
             file.write(self.encode())
 

@@ -158,7 +158,7 @@ def _keep(found: Answer, symbol: str, result: Any, who: str) -> None:
         found.faults[symbol] = f"{who} returned None: it must end with `return {symbol}`."
     elif not isinstance(result, np.ndarray | np.generic) or result.dtype.kind not in "fiub":
         found.faults[symbol] = (
-            f"{symbol} should be an array of numbers, but is {type(result).__name__}"
+            f"{symbol} should be an array of numbers, but is of type {type(result).__name__}"
             f"{f' of dtype {result.dtype}' if hasattr(result, 'dtype') else ''}."
         )
     else:

@@ -1,4 +1,4 @@
-"""The exercises: what students write, what it is compared with, and the hidden batches.
+"""The exercises, in the order of the lessons: what students write, and what it is compared with.
 
 Every exercise draws its batches from a seed, so that nobody can write the answers down. The sizes
 of a batch differ from each other, which makes a wrong factor easy to name.
@@ -14,6 +14,7 @@ import numpy as np
 
 from phitodeep.layers import LSTM, Conv2D, Dense, Layer, LayerNorm, MultiHeadAttention, ReLU
 from phitodeep.loss import Loss, SoftmaxCrossEntropy
+from phitodeep.teach.references import Chain, Neuron, ScaledDense, Swish, TwoPaths
 from phitodeep.types import Shape
 
 ONE = "a batch of 1"
@@ -59,6 +60,26 @@ class Exercise:
 def _sizes(rng: np.random.Generator, count: int, low: int = 2, high: int = 9) -> list[int]:
     """Return sizes that all differ, in random order."""
     return [int(n) for n in rng.choice(np.arange(low, high + 1), count, replace=False)]
+
+
+def _neuron(rng: np.random.Generator) -> list[Case]:
+    return [*(Case((1, D)) for D in _sizes(rng, 3)), Case((1, 1), part="one input")]
+
+
+def _weighted(rng: np.random.Generator) -> list[Case]:
+    def drawn(shape: Shape, part: str = "") -> Case:
+        w, v = rng.choice(np.arange(4, 20), 2, replace=False) * rng.choice([-0.1, 0.1], 2)
+        return Case(shape, {"w": round(float(w), 1), "v": round(float(v), 1)}, part)
+
+    rows = [_sizes(rng, 2) for _ in range(3)]
+    ordinary = [drawn((N, D)) for N, D in rows]
+    return [*ordinary, drawn((1, 7), ONE), drawn((3, 4, 2), "rank 3")]
+
+
+def _swish(rng: np.random.Generator) -> list[Case]:
+    ordinary = [Case((N, D), scale=2.0) for N, D in (_sizes(rng, 2) for _ in range(3))]
+    N, T, D = _sizes(rng, 3)
+    return [*ordinary, Case((1, D), part=ONE), Case((N, T, D), part="rank 3")]
 
 
 def _dense(rng: np.random.Generator) -> list[Case]:
@@ -147,6 +168,19 @@ EXERCISES = {
     exercise.name: exercise
     for exercise in (
         Exercise(
+            "neuron",
+            "Neuron(): the backward pass of y = w x + b with several inputs, for one sample.",
+            Neuron,
+            _neuron,
+        ),
+        Exercise("chain", "Chain(w, v): the backward pass of Y = v tanh(w X).", Chain, _weighted),
+        Exercise(
+            "two_paths",
+            "TwoPaths(w, v): the backward pass of Y = X + v tanh(w X).",
+            TwoPaths,
+            _weighted,
+        ),
+        Exercise(
             "dense",
             "Dense(units): the backward pass of Y = X W + b.",
             lambda units: Dense(units),
@@ -158,6 +192,18 @@ EXERCISES = {
             "SoftmaxCrossEntropy(): the gradient of the mean of -log softmax(z)[label].",
             SoftmaxCrossEntropy,
             _softmax_cross_entropy,
+        ),
+        Exercise(
+            "own_layer",
+            "Swish(): the backward pass of Y = X sigmoid(a X), where a is learned.",
+            Swish,
+            _swish,
+        ),
+        Exercise(
+            "initial_weights",
+            "ScaledDense(units): the backward pass of Y = X W / sqrt(D).",
+            lambda units: ScaledDense(units),
+            _dense,
         ),
         Exercise(
             "layer_norm",

@@ -160,7 +160,10 @@ class _Grading:
                 return Verdict(part, False, 1, f"In float32, {found.faults[symbol]}")
             if A is not None and A.ndim and A.dtype != np.float32:
                 words = f"{symbol} is {A.dtype}, although X is float32: a result keeps X's dtype."
-                hint = "Is there an integer array, or an np.zeros or np.ones without dtype=X.dtype?"
+                hint = (
+                    "Is there an np.sqrt(D) instead of D**0.5, an integer array, or an np.zeros or "
+                    "np.ones without dtype=X.dtype?"
+                )
                 return Verdict(part, False, 1, words, (hint, "", ""))
             close = A is None or _difference(A, draw.array(symbol), np.float32) is None
             if not close and self._right(symbol):
@@ -275,7 +278,7 @@ def _wrong(symbol: str, draw: Draw) -> str:
         whole = np.isnan(got).all() and symbol[1:] in draw.question.params
         return f"{symbol} contains NaN or infinity, first at {first}, {where}." + (
             f' All of it is NaN: self.grad_array("{symbol[1:]}") holds arbitrary numbers until you '
-            "write into it with [...] = and not +=."
+            f"write into it with {symbol}[...] = and neither {symbol} = nor +=."
             if whole
             else " Did an exp overflow, or was something divided by 0?"
         )
@@ -286,7 +289,8 @@ def _wrong(symbol: str, draw: Draw) -> str:
     place = f"{symbol}{[int(i) for i in index]}" if index else symbol
     wrong = int((np.abs(got - right) > CLOSE[np.dtype(np.float64)] * _size(right)).sum())
     cells = f": {wrong} of {right.size} cells are wrong, this one most" if right.ndim else ""
-    pairs = ((f"{right[index]:.{n}g}", f"{got[index]:.{n}g}") for n in range(6, 18))
+    ours = right[index] if abs(right[index]) > 1e-12 * _size(right) else 0.0  # not -6e-15
+    pairs = ((f"{ours:.{n}g}", f"{got[index]:.{n}g}") for n in range(6, 18))
     expected, came = next(pair for pair in pairs if pair[0] != pair[1])
     return f"{place} should be {expected}, but is {came}{cells}, {where}."
 

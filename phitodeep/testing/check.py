@@ -78,7 +78,9 @@ def check_gradients(
         "rtol": check_number(rtol, "rtol", above=0),
         "atol": check_number(atol, "atol", minimum=0),
     }
-    rng, targets = np.random.default_rng(seed), (y, sample_weight)
+    # Not default_rng(seed) itself, from which X may come: dY would equal X, and hide mistakes.
+    rng = np.random.default_rng(seed).spawn(1)[0]
+    targets = (y, sample_weight)
     with calling(training=training, caching=True, needs_dX=True, reuse=False, step=0, first=0):
         twin = _float64_copy(layer, np.shape(X)[1:], seed, rng if perturb else None)
         loss = _loss_of(twin, loss, targets)
@@ -150,7 +152,7 @@ def _trial_of(
     def run() -> Any:
         return forward() if loss is None else loss.loss_func(forward(), *targets)
 
-    def backward() -> dict[str, Any]:
+    def backward(dY: Array) -> dict[str, Any]:
         return {"dX": layer.backward(dY), **layer.gradients()}
 
     params = _gather(layer.walk(), "params")
@@ -169,7 +171,9 @@ def _trial_of(
         out, faults = _twice(who, lambda: {who: loss.loss_gradient(Y, *targets)}, {"X": Y})
         refuse(subject, [*faults, *malformed({who: Y}, out)])
         dY = out[who]
-    claims, faults = _twice("backward", backward, {**given, "dY": dY})
+    claims, faults = _twice("backward", lambda: backward(dY), {**given, "dY": dY})
+    doubled = {} if faults else {k: a for k, a in backward(2 * dY).items() if a is not None}
+    linear = not _differing(doubled, {k: 2 * claims[k] for k in doubled})
     if _selects_tokens(layer):
         claims.pop("dX", None)  # X cannot be moved: some of its columns must stay whole numbers
         arrays = params
@@ -178,7 +182,7 @@ def _trial_of(
     frozen = _gather(((path, part) for path, part in layer.walk() if not part.trainable), "params")
     refuse(subject, [*faults, *malformed(arrays, claims, frozen)])
     upstream, shapes = dY if loss is None else 1.0, {"": X.shape, " of Y": Y.shape}
-    return Trial(run, run(), upstream, arrays, claims, shapes, *targets)
+    return Trial(run, run(), upstream, arrays, claims, shapes, *targets, linear)
 
 
 def _selects_tokens(layer: Layer) -> bool:

@@ -160,6 +160,29 @@ def missing_mean(f: Finding) -> str:
     return ""
 
 
+def one_sum(f: Finding) -> bool:
+    """Return whether every entry is the sum of all the right ones."""
+    whole = f.got.size == f.gradient.size > 1
+    return whole and alike(f.got, np.full_like(f.got, f.expected.sum()))
+
+
+def unwritten(f: Finding) -> bool:
+    return bool(f.wrong) and not f.gradient.flat[list(f.wrong)].any()
+
+
+def should_add_up(f: Finding) -> str:
+    """Return "row" or "feature ..." if the right entries of each add up to 0 and these do not."""
+    if f.got.size < f.gradient.size or f.gradient.ndim < 2:
+        return ""
+    got, expected = (A.reshape(-1, f.gradient.shape[-1]) for A in (f.got, f.expected))
+    for axis, where in ((1, "row"), (0, "feature of the last axis")):
+        size = np.abs(expected).sum(axis)
+        ours, theirs = (np.abs(A.sum(axis)) for A in (got, expected))
+        if (theirs < 1e-5 * size).all() and (ours > 1e-3 * size).any():
+            return where
+    return ""
+
+
 def at_one_index(f: Finding) -> str:
     for axis, index in enumerate(np.indices(f.gradient.shape)):
         wrong, probed = ({*index.flat[list(probes)]} for probes in (f.wrong, f.smooth))
@@ -195,8 +218,19 @@ DIAGNOSES: tuple[tuple[Callable[[Finding], object], str], ...] = (
         "the Jacobian of softmax or sigmoid belongs to that layer, not to the loss.",
     ),
     (unmasked, "It is right except where it should be 0: was the mask not applied?"),
+    (
+        lambda f: not f.trial.linear,
+        "If dY doubles, backward does not: does every term of it contain dY?",
+    ),
     (passed_through, "It is dY unchanged: was the Jacobian not applied?"),
+    (one_sum, "Every entry is the sum of all the right ones: is `axis=` missing in a sum?"),
+    (unwritten, "Every wrong entry is 0: was that part never written?"),
     (missing_mean, "Its error is the same in every {}: was a mean not subtracted?"),
     (at_one_index, "Only entries with index {} are wrong: is an edge treated differently?"),
+    (
+        should_add_up,
+        "Its entries should add up to 0 in every {}, and they do not: does it leave out how each "
+        "x changes the other outputs?",
+    ),
     (only_dX, "All parameters are right: is a path from X to Y missing in dX?"),
 )

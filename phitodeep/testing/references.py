@@ -235,7 +235,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "layer": Kind(layer_cases, layer_pairs, {"float64": (1e-10, 1e-11), "float32": (5e-5, 5e-5)}),
+    "layer": Kind(layer_cases, layer_pairs, {"float64": (1e-10, 1e-11), "float32": (1e-4, 1e-4)}),
     "loss": Kind(loss_cases, loss_pairs, {"float64": (3e-10, 1e-11), "float32": (3e-5, 1e-6)}),
     "optimizer": Kind(
         optimizer_cases, optimizer_pairs, {"float64": (1e-10, 1e-13), "float32": (1e-3, 1e-4)}

@@ -76,6 +76,7 @@ class Trial(NamedTuple):
     shapes: dict[str, Shape]  # "" for X and " of Y" for Y, whose sizes may be wrong divisors
     y: Any
     sample_weight: Any
+    linear: bool = True  # whether the gradients double if dY does
 
 
 class Probe(NamedTuple):

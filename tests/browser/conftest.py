@@ -1,18 +1,23 @@
 """Pages in a real browser, for `make test-browser`: the tests need Chromium and axe-core.
 
 A test opens a file with `page_of(path)`. It fails if the page writes an error or a warning to the
-console, raises an exception, or requests anything but its own file. `axe(page)` looks for barriers
-to people with disabilities.
+console, raises an exception, or requests anything but its own file. `site_page(path)` opens a page
+of the site, which may request only files of the site. `axe(page)` looks for barriers to people with
+disabilities.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -31,7 +36,8 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 SETTLED = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
-AXE = Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / "node_modules/axe-core/axe.min.js"
 
 
 def executable() -> str:
@@ -59,15 +65,23 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def opened(
-    browser: Browser, path: Path, size: str = "desktop", scheme: str = "light", still: bool = False
+    browser: Browser,
+    place: Path | str,
+    size: str = "desktop",
+    scheme: str = "light",
+    still: bool = False,
+    allowed: str | tuple[str, ...] = (),
 ) -> Iterator[Page]:
-    """Open a file in a new context, and raise AssertionError at the end if anything was wrong.
+    """Open a page in a new context, and raise AssertionError at the end if anything was wrong.
 
-    size      a row of SIZES
-    scheme    the colour scheme that the reader prefers: "light" or "dark"
-    still     whether the reader prefers reduced motion
+    place      a file, or an address
+    size       a row of SIZES
+    scheme     the colour scheme that the reader prefers: "light" or "dark"
+    still      whether the reader prefers reduced motion
+    allowed    how the addresses begin that the page may request, in addition to its own
     """
-    url, wrong = path.resolve().as_uri(), []
+    url = place.resolve().as_uri() if isinstance(place, Path) else place
+    wrong: list[str] = []
     motion = "reduce" if still else "no-preference"
     context = browser.new_context(**SIZES[size], color_scheme=scheme, reduced_motion=motion)
 
@@ -76,7 +90,8 @@ def opened(
             wrong.append(f"console {message.type}: {message.text}")
 
     def requested(address: str) -> None:
-        if address != url and not address.startswith("blob:"):  # data: is never reported
+        known = address == url or address.startswith(allowed or ())
+        if not known and not address.startswith("blob:"):  # data: is never reported
             wrong.append(f"request: {address}")
 
     context.on("console", written)
@@ -90,7 +105,7 @@ def opened(
         page.evaluate(SETTLED)
     finally:
         context.close()
-        assert not wrong, f"{path.name}:\n" + "\n".join(wrong)
+        assert not wrong, f"{place}:\n" + "\n".join(wrong)
 
 
 @pytest.fixture
@@ -100,6 +115,50 @@ def page_of(browser: Browser) -> Iterator[Callable[..., Page]]:
         yield lambda *place, **options: stack.enter_context(opened(browser, *place, **options))
 
 
+# --- the site ------------------------------------------------------------------------------------
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def translate_path(self, path: str) -> str:
+        # 404.html, which is sent for any address, links from the root of the published site
+        return super().translate_path(path.removeprefix("/phitodeep"))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the built site, which is served for the tests.
+
+    PHITODEEP_SITE names a folder that has the built site; without it, the site is built first.
+    """
+    folder = os.environ.get("PHITODEEP_SITE")
+    if not folder:
+        folder = str(tmp_path_factory.mktemp("site"))
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", folder]
+        subprocess.run(
+            command, check=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+        )
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def site_page(browser: Browser, site: str) -> Iterator[Callable[..., Page]]:
+    """Call it with a page of the site, such as "layers/dense/", and options of `opened`.
+
+    The page may request only what the site itself has.
+    """
+    with ExitStack() as stack:
+        yield lambda path="", **options: stack.enter_context(
+            opened(browser, site + path, allowed=site, **options)
+        )
+
+
 @cache
 def axe_source() -> str:
     if not AXE.exists():
@@ -107,10 +166,10 @@ def axe_source() -> str:
     return AXE.read_text(encoding="utf-8")
 
 
-def axe(page: Page) -> list[str]:
+def axe(page: Page, within: str = "html") -> list[str]:
     """Return the barriers that axe-core calls serious or critical: "rule: where: what to do"."""
     page.evaluate(axe_source())
-    found = page.evaluate("axe.run().then(({violations}) => violations)")
+    found = page.evaluate("part => axe.run(part).then(({violations}) => violations)", within)
     return [
         f"{barrier['id']}: {node['target']}: {node['failureSummary']}"
         for barrier in found

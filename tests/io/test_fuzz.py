@@ -16,16 +16,13 @@ import gzip
 import json
 import os
 import random
-import signal
 import struct
-import threading
 import tracemalloc
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -67,8 +64,9 @@ from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepD
 from phitodeep.text import CharTokenizer
 from phitodeep.training.callbacks import Callback, EarlyStopping
 from phitodeep.training.run import Run
+from tests.time_limit import within
 
-SECONDS = 5  # the most that one file may take
+SECONDS = 5  # of the processor: the most that one file may take
 SHM = Path("/dev/shm")  # files in memory, on Linux
 CAUSES = (safetensors.SafetensorError, json.JSONDecodeError, OSError, EOFError, zlib.error)
 
@@ -399,29 +397,12 @@ def case(name: str, number: int) -> bytes:
 # --- what is done with the files ------------------------------------------------------------------
 
 
-class TooSlow(BaseException):
-    pass
-
-
 @contextmanager
 def limited() -> Iterator[None]:
-    """Refuse whatever takes too long, where the system has alarms; ignore warnings."""
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise TooSlow
-
-    alarms = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
-    if alarms:
-        before = signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        if alarms:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+    """Refuse whatever computes too long; ignore warnings."""
+    with within(SECONDS), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def check(error: PhitodeepError) -> None:

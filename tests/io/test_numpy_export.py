@@ -6,6 +6,7 @@ import ast
 import functools
 import io
 import json
+import linecache
 import re
 import shutil
 import stat
@@ -244,6 +245,7 @@ CLEAN = '''
 
 import importlib
 import json
+import linecache
 import sys
 import warnings
 
@@ -545,7 +547,8 @@ def test_the_functions_of_the_layers_come_first(tmp_path: Path) -> None:
     assert names[: names.index("input")] == [
         *("predict", "network", "the layers"),
         *("dense", "relu", "gelu", "silu", "sigmoid"),
-        *("functions that the layers use", "ERF_NEAR", "ERF_TAIL", "erf", "_polynomial"),
+        *("functions that the layers use", "ERF_NEAR", "ERF_TAIL", "erf"),
+        *("floats", "_polynomial"),
     ]
 
 
@@ -808,6 +811,15 @@ exec("def made_up(X): return X", _names)
 exports(NoSource)(_names["made_up"])
 
 
+class OtherSource(Own):
+    pass
+
+
+linecache.cache["<other text>"] = (1, None, ["def other(X): return 2 * X\n"], "<other text>")
+exec(compile("def made_up(X): return X", "<other text>", "exec"), _names)
+exports(OtherSource)(_names["made_up"])
+
+
 class Clashes(Own):
     pass
 
@@ -919,6 +931,7 @@ REFUSED: dict[str, tuple[Callable[[], Layer], type[Exception], str]] = {
     "closure": (lambda: HasClosure(), ArgumentTypeError, "twice: define it .* at module level"),
     "decorated": (lambda: Decorated(), ArgumentTypeError, "decorated: .* without decorators"),
     "no source": (lambda: NoSource(), ArgumentTypeError, "source of made_up"),
+    "other source": (lambda: OtherSource(), ArgumentTypeError, "source of made_up"),
     "clash": (lambda: Chain(ReLU(), Clashes()), ArgumentError, "two functions .*'relu'"),
     "shadow": (lambda: Shadows(), ArgumentError, "name 'network'.*rename it"),
     "variable": (lambda: Residual(ShadowsVariable()), ArgumentError, "name 'F'.*rename it"),

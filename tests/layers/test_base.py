@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -100,7 +101,8 @@ def test_contexts_nest_and_are_left_even_by_errors() -> None:
     with pytest.raises(ZeroDivisionError), inference():
         _ = 1 / 0
     assert current() == Call()
-    with pytest.raises(ValueError, match="unexpected"), calling(no_such_field=1):
+    error = TypeError if sys.version_info >= (3, 13) else ValueError  # of a named tuple
+    with pytest.raises(error, match="unexpected"), calling(no_such_field=1):
         pass
 
 

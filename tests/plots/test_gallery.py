@@ -1,24 +1,33 @@
-"""The pictures of docs/plots.md are those that its code draws, and each of them is shown."""
+"""The pictures of pages such as docs/plots.md are those that their code draws; each is shown."""
 
 from __future__ import annotations
 
 import re
 
+import pytest
+
 from phitodeep import plots
-from tools.make_plots import BLOCK, PAGE, PICTURES
+from tools.make_plots import BLOCK, PAGES, PICTURES, ROOT
 
 
-def test_the_page_shows_what_its_code_draws() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    code = "\n".join(BLOCK.findall(page))
+def text(name: str) -> str:
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_shows_what_its_code_draws(name: str) -> None:
+    code = "\n".join(BLOCK.findall(text(name)))
     drawn = re.findall(r'"(\w+\.(?:png|svg))"', code)
-    shown = re.findall(r"\]\(pictures/plot_(\S+)\)", page)
+    shown = re.findall(rf"\]\(pictures/{PAGES[name]}_(\S+)\)", text(name))
+    assert shown
     assert drawn == shown
-    assert {f"plot_{name}" for name in shown} == {p.name for p in PICTURES.glob("plot_*")}
+    assert {f"{PAGES[name]}_{each}" for each in shown} == {
+        path.name for path in PICTURES.glob(f"{PAGES[name]}_*")
+    }
 
 
 def test_the_page_shows_every_function() -> None:
-    page = PAGE.read_text(encoding="utf-8")
+    page = text("plots")
     methods = {"history": "history.plot(", "rates": "rates.plot(", "histograms": "watch.plot("}
     for name in plots.__all__:
         assert methods.get(name, f"plots.{name}(") in page

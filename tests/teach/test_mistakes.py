@@ -18,11 +18,34 @@ TAPS = "self.under(i, j, dX)[...] += dY @ self.W[i, j].T"
 CELL = "dc = dc_later + dh * o * (1 - tanh_c**2)"
 BACK = "return da, da @ self.Wh.T, dc * f"
 SOFT = "dS = P * (dP - (dP * P).sum(axis=-1, keepdims=True))"
+LINK, MEET = "du = dh * (1 - h**2)", "return dY + through"
+OWN_DA = "da[...] = (du * X).reshape(-1, X.shape[-1]).sum(axis=0)"
+OWN_DX, SCALED = "return dY * s + du * self.a", "g = dY / X.shape[-1] ** 0.5"
 MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, and what it says
+    ("neuron", "dW[...] = dY[0] * X[0]", "dW[...] = X[0]", "dW", "ignores dY"),
+    ("neuron", "dW[...] = dY[0] * X[0]", "dW[...] = 2 * dY[0] * X[0]", "dW", "2 times what it"),
+    ("neuron", "dW[...] = dY[0] * X[0]", "dW[...] = -dY[0] * X[0]", "dW", "its sign is wrong"),
+    ("neuron", "return dY * self.W", "return dY * X", "dX", "`X` instead of `W`"),
+    ("neuron", "return dY * self.W", "return dY", "dX", "should have shape.*It is dY unchanged"),
+    ("chain", LINK, "du = dh", "dX", "`du` is computed without the factor `1 - h²`"),
+    ("chain", LINK, "du = dh * (1 - h)", "dX", "with `h` instead of `h²`"),
+    ("chain", "return du * self.w", "return du", "dX", "without the factor `w`"),
+    ("chain", "dh = dY * self.v", "dh = dY", "dX", "without the factor `v`"),
+    ("two_paths", MEET, "return through", "dX", "without the term `dY`"),
+    ("two_paths", MEET, "return dY", "dX", "dY unchanged"),
+    ("two_paths", MEET, "return dY - through", "dX", r"`- through` instead of `\+ through`"),
+    ("own_layer", OWN_DX, "return dY * s", "dX", r"without the term `\+ through`"),
+    ("own_layer", OWN_DX, "return dY * s + du", "dX", "without the factor `a`"),
+    ("own_layer", OWN_DA, OWN_DA.replace(" * X)", ")"), "da", "without the factor `X`"),
+    ("own_layer", OWN_DA, OWN_DA.replace("sum", "mean"), "da", "too small by .* the batch size"),
+    ("own_layer", "* s * (1 - s)", "* (1 - s)", "dX", "without the factor `s`"),
+    ("initial_weights", SCALED, "g = dY", "dX", "without the division by `√"),
+    ("initial_weights", SCALED, SCALED.replace(" ** 0.5", ""), "dW", "`D` instead of `√"),
+    ("initial_weights", SCALED, SCALED.replace("/", "*"), "dX", "too large .* the last axis"),
     ("dense", DW, f"{DW} / len(X)", "dW", "too small by a factor that is the batch size"),
     ("dense", DW, f"{DW} / len(rows)", "dW", r"batch size \(\d.* and \d here\)\. The loss already"),
     ("dense", DW, "self.grads['W'] = d_rows.T @ rows", "dW", "right array, transposed"),
-    ("dense", DW, "dW += rows.T @ d_rows", "dW", r"with \[\.\.\.\] = and not \+="),
+    ("dense", DW, "dW += rows.T @ d_rows", "dW", r"with dW\[\.\.\.\] = and neither dW = nor \+="),
     ("dense", DW, "dW[...] = -rows.T @ d_rows", "dW", "its sign is wrong"),
     ("dense", DW, "dW[...] = 2 * rows.T @ d_rows", "dW", "is 2 times what it should be"),
     ("dense", DW, "dW[...] = rows.T @ np.ones_like(d_rows)", "dW", "ignores dY"),
@@ -152,7 +175,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
         "dX",
         "`da_g` and `da_o` swapped",
     ),
-    ("attention", "(dS / np.sqrt(D))", "dS", "dX", "without the division by `√"),
+    ("attention", "dS / D**0.5", "dS", "dX", "without the division by `√"),
     ("attention", SOFT, "dS = P * dP", "dX", "without the term `- s`"),
     (
         "attention",

@@ -55,19 +55,18 @@ def test_a_solution_runs_from_top_to_bottom_and_passes(
             exec(compile(source, path, "exec"), scope)
     assert [type(found) for found in grades] == [Grade]
     assert grades[0].passed
-    shown = capsys.readouterr().out.strip().splitlines()[-1]
-    assert float(REACHED[name](shown)) > LEAST[name], shown
-
-
-REACHED = dict.fromkeys(EXERCISES, lambda line: int(line.partition("%")[0]) / 100) | {
-    "attention": lambda line: float(line.rpartition(" ")[2]) / float(line.split()[6])
-}
-LEAST = dict.fromkeys(EXERCISES, 0.8) | {"attention": 3.0}
+    shown = capsys.readouterr().out
+    if name == "attention":
+        losses = shown.partition("loss by epoch: [")[2].partition("]")[0].split(",")
+        assert float(losses[-1]) < 2.2, losses  # of log 27 = 3.3 at the start
+    else:
+        last = shown.strip().splitlines()[-1]
+        assert int(last.partition("%")[0]) > 80, last
 
 
 @each
 def test_each_lesson_has_its_parts(name: str) -> None:
-    cells = tool.lesson(name)
+    cells = tool.solution(name)
     text = "\n".join(c.source for c in cells if c.kind == "markdown")
     for heading in (
         "# ",
@@ -77,13 +76,22 @@ def test_each_lesson_has_its_parts(name: str) -> None:
         "## Your turn",
         "## The aha",
         "## Train with your",
-        "**One more question.**",
+        "## Questions",
     ):
         assert heading in text, heading
     assert "<details>" in text
     assert "{{" not in text
     assert "CC BY 4.0" in text
-    assert [c.kind for c in cells].count("solution") == [c.kind for c in cells].count("grade") == 1
+    kinds = [c.kind for c in cells]
+    assert kinds.count("solution") == kinds.count("grade") == 1
+    assert kinds.count("picture") >= 1
+    assert text.count("**Aha.**") == 1
+    assert text.partition("## Questions")[2].count("<details>") in (2, 3)
+
+
+def test_there_is_a_lesson_for_each_exercise_in_the_same_order() -> None:
+    assert [*tool.LESSONS] == [*EXERCISES]
+    assert [path.stem[:2] for path in tool.LESSONS.values()] == [f"{k:02}" for k in range(1, 13)]
 
 
 @each

@@ -495,6 +495,11 @@ class WrongGELU(GELU):
         return dY * (Phi + X * density)
 
 
+def as_sigmoid(layer: Any, dY: Array, dX: Any) -> Any:
+    P = layer.saved("Y")
+    return dY * P * (1 - P)
+
+
 WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     "batch divided out twice": (
         lambda: wrong(Dense, grad("W", lambda dW: dW / N))(4),
@@ -541,6 +546,22 @@ WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     "softmax as identity": (
         lambda: wrong(Softmax, lambda layer, dY, dX: dY)(),
         "dX.* It is dY unchanged: was the Jacobian not applied",
+    ),
+    "softmax as a sigmoid": (
+        lambda: wrong(Softmax, as_sigmoid)(),
+        "dX.* should add up to 0 in every row, and they do not",
+    ),
+    "a slope without dY": (
+        lambda: wrong(Tanh, lambda layer, dY, dX: 1 - layer.saved("Y") ** 2)(),
+        "dX.* If dY doubles, backward does not",
+    ),
+    "db summed over both axes": (
+        lambda: wrong(Dense, grad("b", lambda db: np.full_like(db, db.sum())))(4),
+        "b.* Every entry is the sum of all the right ones",
+    ),
+    "rows that were never written": (
+        lambda: wrong(Tanh, lambda layer, dY, dX: dX * (np.arange(len(dX)) < 2)[:, None])(),
+        "dX.* Every wrong entry is 0: was that part never written",
     ),
     "softmax without the sum": (
         lambda: wrong(Softmax, lambda layer, dY, dX: dY * layer.saved("Y"))(),
@@ -661,9 +682,12 @@ def test_only_what_is_wrong_is_reported(X: Array) -> None:
 
 
 def test_what_resembles_nothing_is_not_explained(X: Array) -> None:
+    def waves(A: Array) -> Any:
+        return A * np.cos(np.arange(A.size)).reshape(A.shape)
+
     def change(layer: Any, dY: Array, dX: Any) -> Any:
-        layer.grads["W"] = layer.grads["W"] ** 3
-        return dX**3
+        layer.grads["W"] = waves(layer.grads["W"])
+        return waves(dX)
 
     for layer, given in (
         (wrong(Dense, change)(4), X),
@@ -950,3 +974,24 @@ def test_parameters_above_categories_are_checked(
     X = np.column_stack([rng.standard_normal((N, 2)), rng.integers(0, 7, N)])
     with pytest.raises(GradientError, match=r"branches\.1\.layers\.1\.W.*0\.5 times"):
         check_gradients(with_categories(), X)
+
+
+# --- the random dY ------------------------------------------------------------------------------
+
+
+class ReturnsX(Layer):
+    """Y = X, with a backward pass that returns X instead of dY."""
+
+    def forward(self, X: Array) -> Array:
+        self.save_for_backward(X=X)
+        return X.copy()
+
+    def backward(self, dY: Array) -> Array:
+        return self.saved("X").copy()
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_dY_is_never_the_X_that_was_drawn_with_the_same_seed(seed: int) -> None:
+    X = np.random.default_rng(seed).standard_normal((N, D))
+    with pytest.raises(GradientError):
+        check_gradients(ReturnsX(), X, seed=seed)

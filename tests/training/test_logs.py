@@ -9,7 +9,6 @@ import json
 import math
 import os
 import pickle
-import resource
 import signal
 import struct
 import sys
@@ -584,7 +583,7 @@ def test_a_second_crash_and_resume(kind: str, tmp_path: Path) -> None:
 def test_an_interrupted_epoch_is_replaced_by_the_whole_one(kind: str, tmp_path: Path) -> None:
     def press(model: Any, step: int, loss: float) -> None:
         if step == 5:  # the second of three in epoch 2
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     path, file = tmp_path / "log", tmp_path / "checkpoint"
     given = [LambdaCallback(on_batch_end=press), KINDS[kind](path), ModelCheckpoint(file)]
@@ -723,14 +722,18 @@ class Full(Callback):
 
     def __init__(self, path: Path, epochs: set[int], room: int) -> None:
         self.path, self.epochs, self.room = path, epochs, room
+        self.system = pytest.importorskip("resource", reason="Windows limits no files")
 
     def on_epoch_begin(self, model: Any, epoch: int) -> None:
         if epoch in self.epochs:
             size = max(p.stat().st_size for p in [self.path, *self.path.glob("*")] if p.is_file())
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size + self.room, resource.RLIM_INFINITY))
+            self.limit(size + self.room)
 
     def on_epoch_end(self, *_: Any) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        self.limit(self.system.RLIM_INFINITY)
+
+    def limit(self, size: int) -> None:
+        self.system.setrlimit(self.system.RLIMIT_FSIZE, (size, self.system.RLIM_INFINITY))
 
 
 @each_kind

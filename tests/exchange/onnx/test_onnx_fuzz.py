@@ -12,13 +12,9 @@ from __future__ import annotations
 import functools
 import os
 import random
-import signal
-import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -28,10 +24,11 @@ from phitodeep import layers as L
 from phitodeep.errors import LONGEST, PhitodeepError
 from phitodeep.io import from_onnx
 from phitodeep.model import Sequential
+from tests.time_limit import within
 
 onnx = pytest.importorskip("onnx")
 CASES = int(os.environ.get("PHITODEEP_ONNX_FUZZ", "5000"))
-SECONDS = 5  # the most that one file may take
+SECONDS = 5  # of the processor: the most that one file may take
 SHM = Path("/dev/shm")  # files in memory, on Linux
 Maker = Callable[[], tuple[Sequential, tuple[int, ...]]]
 
@@ -420,29 +417,6 @@ def case(number: int) -> bytes:
 
 
 # --- what is done with the files ------------------------------------------------------------------
-
-
-class TooSlowError(Exception):
-    pass
-
-
-@contextmanager
-def within(seconds: int) -> Iterator[None]:
-    """Raise an error in the code that takes longer."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TooSlowError(f"more than {seconds} s")
-
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def read(path: Path) -> str:

@@ -1,0 +1,119 @@
+"""A small net as a drawing in plain text, with its values and gradients: `Trace.draw`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from phitodeep.errors import ArgumentError
+from phitodeep.inspect.entries import Text, rms
+from phitodeep.inspect.recording import Recording
+from phitodeep.layers.containers import Container
+
+MOST_LAYERS = 24
+COLUMNS, ROWS = 8, 8  # an array with more of them is described instead of written
+MARKS = {"down": "↓", "up": "↑", "top": "┌─", "side": "│ ", "bottom": "└─", "line": "─"}
+ASCII = {"down": "v", "up": "^", "top": "+-", "side": "| ", "bottom": "+-", "line": "-"}
+
+Line = tuple[str, str, list[str], str, list[str]]  # a mark, then a name and its lines, twice
+
+
+def draw(recording: Recording, sample: int, ascii_only: bool | None) -> Text:
+    """Draw the step of one sample, given its share: see `Trace.draw`."""
+    model = recording.model
+    if len(model.layers) > MOST_LAYERS:
+        raise ArgumentError(
+            f"draw writes every number of a small net, of at most {MOST_LAYERS} layers, got "
+            f"{len(model.layers)}: print(t) shows one line per layer."
+        )
+    if ascii_only is None:
+        ascii_only = not _can_write("".join(MARKS.values()))
+    marks = ASCII if ascii_only else MARKS
+    blocks = list(_blocks(recording, sample, marks))
+    left = max(len(line) for block in blocks for line in block.left) + 3
+    lines = [line for block in blocks for line in block.lines(left)]
+    width = max(map(len, lines))
+    n = len(recording.data.X)
+    title = f"loss {recording.value:.6g}: the share of sample {sample} of {n}"
+    return Text("\n".join([title, *(_ruled(line, width, marks) for line in lines)]))
+
+
+class _Block:
+    """Lines in two columns: values on the left, gradients on the right."""
+
+    def __init__(self, margin: str, name: str, values: Any, back: str, gradients: Any) -> None:
+        self.left = _beside(margin + name, _written(values), margin)
+        self.right = [] if gradients is None else _beside(back, _written(gradients), "")
+
+    def lines(self, left: int) -> Iterator[str]:
+        for i in range(max(len(self.left), len(self.right))):
+            text = self.left[i] if i < len(self.left) else self.left[0][:2]
+            more = self.right[i] if i < len(self.right) else ""
+            yield f"{text.ljust(left)}{more}".rstrip()
+
+
+class _Rule(_Block):
+    """A line across: the head or the foot of a layer."""
+
+    def __init__(self, text: str) -> None:
+        self.left, self.right = [text], []
+
+
+def _blocks(recording: Recording, sample: int, marks: dict[str, str]) -> Iterator[_Block]:
+    down, up, side = marks["down"], marks["up"], marks["side"]
+    model, passes = recording.model, recording.passes
+    for i, layer in enumerate(model.layers):
+        here = passes[str(i)]
+        if i == 0:
+            dX = None if here.dX is None else here.dX[sample]
+            yield _Block("  ", f"{down} X  ", here.X[sample], f"{up} dX  ", dX)
+        yield _Rule(f"{marks['top']} {i} {_kind(layer)} ")
+        for path, part in layer.walk(str(i)):
+            inner = path.removeprefix(str(i)).removeprefix(".")
+            for name, W in part.params.items():
+                shown, back = (f"{inner}.{n}".removeprefix(".") for n in (name, f"d{name}"))
+                dW = passes[path].grads.get(name) if path in passes else None
+                yield _Block(side, f"{shown}  ", W, f"{back}  ", dW)
+        yield _Rule(marks["bottom"])
+        last = i == len(model.layers) - 1
+        names = ("P", "dP") if last else ("Y", "dY")
+        dY = None if here.dY is None else here.dY[sample]
+        yield _Block("  ", f"{down} {names[0]}  ", here.Y[sample], f"{up} {names[1]}  ", dY)
+    yield _Block("  ", f"{_kind(recording.loss)}  ", np.float64(recording.value), "", None)
+
+
+def _kind(layer: Any) -> str:
+    return type(layer).__name__ if isinstance(layer, Container) else repr(layer)
+
+
+def _written(A: Any) -> list[str]:
+    """An array as lines of aligned numbers, or its shape and size if it is large."""
+    A = np.asarray(A)
+    rows = A.reshape(-1, A.shape[-1]) if A.ndim else A.reshape(1, 1)
+    if rows.shape[1] > COLUMNS or rows.shape[0] > ROWS:
+        return [f"{A.shape}, root mean square {rms(A):.3g}"]
+    return [" ".join(f"{x:9.3g}" for x in row.tolist()) for row in rows]
+
+
+def _beside(name: str, lines: list[str], margin: str) -> list[str]:
+    return [(name if i == 0 else margin.ljust(len(name))) + line for i, line in enumerate(lines)]
+
+
+def _ruled(line: str, width: int, marks: dict[str, str]) -> str:
+    """Draw the head or the foot of a layer up to the right edge."""
+    if not line.startswith((marks["top"], marks["bottom"])):
+        return line
+    joint = " " if line.startswith(marks["top"]) and len(line) > 2 else ""
+    return (line + joint).ljust(width, marks["line"])
+
+
+def _can_write(text: str) -> bool:
+    """Whether standard output can encode the text."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

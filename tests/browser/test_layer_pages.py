@@ -1,0 +1,222 @@
+"""The workbench of a layer: numbers can be dragged, and the rest follows as in the library."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Locator, Page
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from phitodeep.layers.call import calling
+from tests.browser.conftest import axe_source
+from tools.site.bench import Bench
+from tools.site.layer_facts import FACTS, example
+from tools.site.layer_pages import LayerPage, link_of
+
+
+def cells(page: Page, symbol: str) -> Locator:
+    return page.locator(f'.wb [data-sym="{symbol}"] .wb-cell')
+
+
+def numbers(page: Page, symbol: str) -> list[str]:
+    return cells(page, symbol).all_inner_texts()
+
+
+def heights(page: Page, symbol: str) -> list[float]:
+    return [
+        float(cell.evaluate("(cell) => cell.style.getPropertyValue('--v')"))
+        for cell in cells(page, symbol).all()
+    ]
+
+
+def drag(page: Page, cell: Locator, up: float) -> None:
+    box = cell.bounding_box()
+    assert box
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x, y - up / 2)
+    page.mouse.move(x, y - up)
+    page.mouse.up()
+
+
+def test_the_row_of_layer_norm_can_be_dragged(site_page: Callable[..., Page]) -> None:
+    page = site_page("layers/layer-norm/")
+    before = {s: (numbers(page, s), heights(page, s)) for s in ("X", "Y", "dX", "way_mean")}
+    drag(page, cells(page, "X").nth(2), 40)
+    for symbol, (texts, bars) in before.items():
+        assert numbers(page, symbol) != texts, symbol
+        assert heights(page, symbol) != bars, symbol
+    moved = [float(text.replace("\u2212", "-")) for text in numbers(page, "X")]
+    assert moved[2] > -1
+    assert moved[:2] == [1, 3]
+    layer, _, dY = example(FACTS["LayerNorm"])
+    bench = Bench(layer, np.array([moved]), dY)
+    shown = [float(text.replace("\u2212", "-")) for text in numbers(page, "Y")]
+    np.testing.assert_allclose(shown, bench["Y"][0], atol=0.006)
+    assert page.locator(".wb-wrong").count() == 0
+    page.get_by_role("button", name="Start again").click()
+    assert numbers(page, "X") == before["X"][0]
+
+
+def test_nothing_runs_before_the_reader_moves_a_number(site_page: Callable[..., Page]) -> None:
+    page = site_page("layers/layer-norm/")
+    check = page.locator("[data-check] output").first
+    assert check.inner_text() == "True here."  # as the build wrote it
+    assert page.locator(".wb .wb-hidden").inner_text() == "?"
+    cells(page, "X").first.focus()
+    page.keyboard.press("ArrowUp")
+    assert check.inner_text() == "True for these numbers."
+    assert page.locator(".wb .wb-hidden").inner_text() == "?"
+
+
+def test_the_right_button_moves_nothing(site_page: Callable[..., Page]) -> None:
+    page = site_page("layers/layer-norm/")
+    before = numbers(page, "X")
+    cells(page, "X").nth(1).hover()
+    page.mouse.down(button="right")
+    page.mouse.move(300, 100)
+    page.mouse.up(button="right")
+    assert numbers(page, "X") == before
+
+
+def test_the_keyboard_does_what_the_mouse_does(site_page: Callable[..., Page]) -> None:
+    page = site_page("layers/layer-norm/")
+    before = numbers(page, "dX")
+    cells(page, "X").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")
+    assert numbers(page, "X")[:2] == ["1", "3.2"]
+    assert numbers(page, "dX") != before
+    assert page.get_by_role("slider", name="X[0, 1]").get_attribute("aria-valuenow") == "3.2"
+
+
+MOVED = ["Dense", "Conv2D", "BatchNorm", "LSTM", "MultiHeadAttention", "GELU"]
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_what_a_moved_number_changes_is_what_the_library_computes(
+    site_page: Callable[..., Page], name: str
+) -> None:
+    page = site_page(f"layers/{link_of(name)}/")
+    before = numbers(page, "Y")
+    for symbol in ("X", "dY"):
+        cells(page, symbol).first.focus()
+        page.keyboard.press("PageUp")
+    layer, X, dY = example(FACTS[name])
+    X.flat[0] += 1
+    dY.flat[0] += 1
+    with calling(step=0, first=0, training=True, caching=True, needs_dX=True):
+        found = {"Y": layer.forward(X), "dX": layer.backward(dY)}
+    found |= {f"d{parameter}": gradient for parameter, gradient in layer.grads.items()}
+    assert numbers(page, "Y") != before
+    for symbol, values in found.items():
+        rows = zip(numbers(page, symbol), np.ravel(values), strict=True)
+        shown = [(text, value) for text, value in rows if text != "?"]  # "?" is to be predicted
+        texts = [float(text.replace("\u2212", "-")) for text, _ in shown]
+        values = [value for _, value in shown]
+        np.testing.assert_allclose(texts, values, atol=0.00501, err_msg=symbol)
+
+
+def test_shifting_the_whole_row_changes_nothing(site_page: Callable[..., Page]) -> None:
+    page = site_page("layers/layer-norm/")
+    before = numbers(page, "Y"), numbers(page, "dX")
+    cells(page, "X").first.focus()
+    for _ in range(4):
+        page.keyboard.press("PageUp")
+        page.keyboard.press("ArrowRight")
+    assert numbers(page, "X") == ["2", "4", "0", "1.5"]
+    assert (numbers(page, "Y"), numbers(page, "dX")) == before
+
+
+def test_a_prediction_is_judged_and_explained(site_page: Callable[..., Page]) -> None:
+    page = site_page("layers/dense/")
+    hidden = page.locator(".wb .wb-hidden")
+    assert hidden.inner_text() == "?"
+    value = float(Bench(*example(FACTS["Dense"]))["db"][0])
+    form = page.locator(".wb-blank")
+    form.locator("input").fill(str(value + 1))
+    form.get_by_role("button", name="Check").click()
+    assert "Not yet" in form.inner_text()
+    assert hidden.count() == 1
+    form.locator("input").fill(f"{value:.1f}")
+    form.get_by_role("button", name="Check").click()
+    assert "Right" in form.inner_text()
+    assert hidden.count() == 0
+    assert form.locator("li").count() == 4  # one term for each sample
+    assert "dY[0, 0]" in form.inner_text()
+
+
+def test_pointing_at_a_step_lights_up_what_it_reads(site_page: Callable[..., Page]) -> None:
+    page = site_page("layers/dense/")
+    page.locator('[data-reads="dW X dY"]').focus()
+    lit = page.locator(".wb .wb-array.wb-lit")
+    assert {e.get_attribute("data-sym") for e in lit.all()} == {"dW", "X", "dY"}
+
+
+def test_without_javascript_the_numbers_are_there(browser: Any, site: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site}layers/layer-norm/")
+    assert numbers(page, "X") == ["1", "3", "\u22121", "0.5"]
+    assert page.locator(".wb-blank").is_hidden()
+    context.close()
+
+
+def barriers(page: Page) -> list[str]:
+    """What axe-core finds in the page itself, without the header and the navigation."""
+    page.evaluate(axe_source())
+    found = page.evaluate("axe.run('.md-content').then(({violations}) => violations)")
+    return [
+        f"{barrier['id']}: {node['target']}: {node['failureSummary']}"
+        for barrier in found
+        if barrier["impact"] in ("serious", "critical")
+        for node in barrier["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["", "layer-norm/", "lstm/", "multi-head-attention/"])
+def test_nothing_bars_a_reader(
+    site_page: Callable[..., Page], path: str, scheme: str, size: str
+) -> None:
+    page = site_page(f"layers/{path}", size=size, scheme=scheme)
+    assert barriers(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+RUN = """async ([data, moved]) => {
+    const { Pass } = await import("../../assets/explorer/engine.js");
+    const { Tensor } = await import("../../assets/explorer/tensor.js");
+    const pass = new Pass(data);
+    const scope = pass.get("");
+    for (const [name, [shape, numbers]] of Object.entries(moved)) {
+        scope.values.set(name, new Tensor(shape, Float64Array.from(numbers)));
+    }
+    scope.run("forward");
+    scope.run("backward");
+    return ["Y", "dX"].map((name) => Array.from(scope.find(name)?.data ?? []));
+}"""
+
+
+def test_the_engine_computes_what_the_library_computes(site_page: Callable[..., Page]) -> None:
+    page = site_page(f"layers/{link_of('Dense')}/")
+    for name in FACTS:
+        bench = LayerPage(name).bench
+        given = {s: bench[s] + 0.3 for s in bench.movable() if s in ("X", "dY")}
+        if not given:
+            continue
+        moved = {s: [list(A.shape), A.ravel().tolist()] for s, A in given.items()}
+        Y, dX = page.evaluate(RUN, [bench.document(), moved])
+        again = Bench(bench.model, **{"X": bench["X"], "dY": bench["dY"], **given})
+        np.testing.assert_allclose(Y, np.ravel(again["Y"]), atol=1e-10, err_msg=name)
+        if dX:
+            np.testing.assert_allclose(dX, np.ravel(again["dX"]), atol=1e-10, err_msg=name)

@@ -1,0 +1,438 @@
+"""The playground in Chromium, with Pyodide served here: no other host is asked for anything."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import ROOT, axe, opened
+from tools.site.playground.build import SIZES, VERSION, presets
+from tools.site.playground.session.game import Game
+
+NPM, WHEELS = ROOT / "node_modules/pyodide", ROOT / ".venv/pyodide"
+FILES = (
+    "pyodide.mjs",
+    "pyodide.asm.mjs",
+    "pyodide.asm.wasm",
+    "python_stdlib.zip",
+    "pyodide-lock.json",
+)
+LOADED = 180_000  # milliseconds, on a busy machine
+LOG = """\
+class Log(Layer):
+    def forward(self, X):
+        self.save_for_backward(X=X)
+        return np.log(X)
+
+    def backward(self, dY):
+        return dY / self.saved("X")
+
+    def steps(self):
+        return Derivation([Let("Y", "np.log(X)")], [Let("dX", "dY / X")])
+
+
+"""
+SWISH = '''\
+class Swish(Layer):
+    """Y = X sigmoid(X)"""
+
+    def forward(self, X):
+        self.save_for_backward(X=X)
+        return X / (1 + np.exp(-X))
+
+    def backward(self, dY):
+        X = self.saved("X")
+        s = 1 / (1 + np.exp(-X))
+        return dY * (s + X * s * (1 - s))
+
+
+'''
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Serves Pyodide to another port, as its CDN does."""
+
+    extensions_map = SimpleHTTPRequestHandler.extensions_map | {
+        ".mjs": "text/javascript",
+        ".wasm": "application/wasm",
+    }
+
+    def end_headers(self) -> None:
+        self.send_header("Access-Control-Allow-Origin", "*")
+        super().end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def pyodide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of Pyodide and its NumPy wheel."""
+    lock = NPM / "pyodide-lock.json"
+    assert lock.exists(), "Pyodide is missing: run `make test-browser`."
+    name = json.loads(lock.read_text("utf-8"))["packages"]["numpy"]["file_name"]
+    assert (WHEELS / name).exists(), "NumPy's wheel is missing: run `make test-browser`."
+    folder = tmp_path_factory.mktemp("pyodide")
+    for path in [*NPM.iterdir(), WHEELS / name]:
+        if path.is_file():
+            (folder / path.name).symlink_to(path.resolve())
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(folder)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def play(browser: Browser, site: str, pyodide: str) -> Iterator[Callable[..., Page]]:
+    """Open the playground; a hash restores a state. Only these two servers may be asked."""
+    with ExitStack() as stack:
+
+        def open_page(hash_: str = "", base: str = pyodide, **options: Any) -> Page:
+            address = f"{site}playground/?pyodide={base}{hash_}"
+            page = stack.enter_context(opened(browser, address, allowed=(site, pyodide), **options))
+            page.wait_for_selector("#play[data-ready]")
+            return page
+
+        yield open_page
+
+
+@pytest.fixture
+def live(play: Callable[..., Page]) -> Page:
+    """A page that has loaded Python, and has taken one step."""
+    page = play()
+    act(page, "b")
+    wait_live(page)
+    return page
+
+
+def wait_live(page: Page) -> None:
+    page.wait_for_selector("#play.live", timeout=LOADED)
+    page.wait_for_function("!document.querySelector('#play').matches('.stale')", timeout=LOADED)
+    expect(page.locator(".stages")).to_be_hidden(timeout=LOADED)
+
+
+def act(page: Page, name: str) -> None:
+    page.locator(f"[data-act={name}]").click()
+
+
+def fact(page: Page, name: str) -> float:
+    return float(page.locator(".facts").get_attribute(f"data-{name}"))
+
+
+def until_score(page: Page, score: float) -> None:
+    page.wait_for_function(
+        f"Number(document.querySelector('.facts').dataset.score) > {score}", timeout=LOADED
+    )
+
+
+def write(page: Page, code: str) -> None:
+    """Type a program, and run it at once."""
+    page.locator(".editor textarea").fill(code)
+    page.locator(".editor textarea").press("Control+Enter")
+
+
+def says(page: Page, words: str, kind: str) -> None:
+    expect(page.locator(f".code .message.{kind}")).to_contain_text(words, timeout=LOADED)
+
+
+def test_a_recorded_run_answers_before_python_is_there(play: Callable[..., Page]) -> None:
+    page = play()
+    expect(page.locator(".status")).to_contain_text("recorded run")
+    expect(page.locator(".facts")).to_contain_text("step 24 ")
+    before = page.locator(".inspector .total").inner_text()
+    expect(page.locator(".inspector li")).to_have_count(6)
+    assert page.locator(".inspector math").count() == 1
+    page.locator(".timeline").fill("0")
+    expect(page.locator(".facts")).to_contain_text("step 0 ")
+    expect(page.locator(".inspector .total")).not_to_have_text(before)
+    page.locator('canvas[aria-label^="the gradient of W of layer 2"]').press("ArrowRight")
+    expect(page.locator(".inspector .cell")).to_contain_text("[0, 1] of layer 2")
+
+
+def test_training_steps_and_restores(play: Callable[..., Page]) -> None:
+    page = play()
+    recorded = fact(page, "score")
+    act(page, "run")
+    act(page, "run")  # while it loads, nothing can be paused
+    expect(page.locator(".stages")).to_contain_text(
+        re.compile(r"Python, [1-9][\d.]* of 13\.5 MB"), timeout=LOADED
+    )
+    wait_live(page)
+    until_score(page, 0.95)
+    act(page, "run")
+    expect(page.locator("[data-act=run]")).to_have_text("Run")
+    assert recorded < 0.95
+    step = fact(page, "step")
+    act(page, "b")
+    expect(page.locator(".facts")).to_have_attribute("data-step", str(int(step) + 1))
+    expect(page.locator(".inspector li")).to_have_count(6)
+    assert "\N{MULTIPLICATION SIGN}" in page.locator(".inspector ol").inner_text()
+    assert page.locator(".ratio .number").first.inner_text() != "\N{EN DASH}"
+    act(page, "s")
+    expect(page.locator(".facts")).to_have_attribute("data-step", str(int(step) + 2))
+    expect(page.locator(".inspector li")).to_have_count(1)  # the only sample's term
+    act(page, "e")
+    page.wait_for_function(
+        f"Number(document.querySelector('.facts').dataset.step) > {step} + 2", timeout=LOADED
+    )
+    expect(page.locator(".inspector .formula math")).to_have_count(1)
+    page.wait_for_function("location.hash.includes('e1')")
+    facts, link = page.locator(".facts").inner_text(), page.evaluate("location.hash")
+    again = play(link)
+    expect(again.locator(".status")).to_contain_text("when you press Run")
+    assert again.locator("#play.live").count() == 0
+    act(again, "diagnose")  # loads, and replays the steps
+    wait_live(again)
+    expect(again.locator(".report")).to_contain_text("checks", timeout=LOADED)
+    expect(again.locator(".facts")).to_have_text(facts, timeout=LOADED)
+
+
+def test_an_edited_layer_is_checked_and_a_mistake_is_marked(live: Page) -> None:
+    page, code = live, presets()["moons"]
+    write(page, SWISH + code.replace(".tanh()", ".add(Swish())", 1))
+    says(page, "every gradient agrees", "good")
+    expect(page.locator(".facts")).to_have_attribute("data-step", "0")  # another model
+    broken = (SWISH + code).replace("dY * (s + X * s * (1 - s))", "dY * s")
+    write(page, broken.replace(".tanh()", ".add(Swish())", 1))
+    says(page, "wrong gradients", "error")
+    write(page, code.replace(".tanh()", ".tanh(", 1))
+    says(page, "line 3: SyntaxError", "error")
+    assert page.locator(".lines .wrong").inner_text().strip() == "3"
+    act(page, "b")  # the last model is kept
+    expect(page.locator(".facts")).to_have_attribute("data-step", "1")
+    write(page, code.replace(".dense(8)", ".dense(512)", 1))
+    says(page, "64 units at most", "error")
+    page.locator("#play-data").select_option("circles")
+    page.locator("#play-units").fill("12")
+    says(page, "every gradient agrees", "good")
+    assert ".dense(12)" in page.locator(".editor textarea").input_value()
+    assert "circles(" in page.locator(".editor textarea").input_value()
+
+
+def test_nan_is_frozen_and_located(live: Page) -> None:
+    page = live
+    write(page, LOG + presets()["moons"].replace(".tanh()", ".relu().add(Log())", 1))
+    act(page, "run")
+    expect(page.locator(".bad")).to_contain_text("layer 2, Log()", timeout=LOADED)
+    assert "Y = log(X)" in page.locator(".bad").inner_text()
+    expect(page.locator(".lanes .alarm h3")).to_contain_text("Log")
+    assert page.locator(".tile.spoilt").count() > 0
+    expect(page.locator("[data-act=run]")).to_have_text("Run")
+
+
+def test_a_mutant_is_dealt_and_its_repair_accepted(live: Page) -> None:
+    page = live
+    page.get_by_role("button", name="Deal a mutant").click()
+    game = page.locator(".game")
+    expect(game.locator(".unit")).to_have_count(6, timeout=LOADED)
+    truth = Game(int(game.get_attribute("data-seed")))
+    wrong = next(str(k) for k in range(6) if str(k) != truth.path)
+    find = "It is this one"
+    game.get_by_label(f"Layer {wrong},").get_by_role("button", name=find).click()
+    expect(game.locator(".message.error")).to_contain_text("It is not layer")
+    game.get_by_label(f"Layer {truth.path},").get_by_role("button", name=find).click()
+    other = next(words for words in truth.choices if words != truth.words)
+    game.get_by_role("button", name=other.replace("`", ""), exact=True).click()
+    expect(game.locator(".message.error")).to_contain_text("No")
+    game.get_by_role("button", name=truth.words.replace("`", ""), exact=True).click()
+    lines = page.locator("#play-repair")
+    expect(lines).to_have_value(truth.shown)
+    game.get_by_role("button", name="Ask the checker").click()
+    expect(game.locator(".message.error")).to_contain_text("wrong gradients", timeout=LOADED)
+    lines.fill(truth.text)
+    game.get_by_role("button", name="Ask the checker").click()
+    expect(game.locator(".message.good")).to_contain_text("every gradient is right", timeout=LOADED)
+
+
+def test_a_loop_without_an_end_can_be_stopped(live: Page) -> None:
+    page = live
+    act(page, "reset")
+    expect(page.locator(".facts")).to_have_attribute("data-step", "0")
+    act(page, "b")
+    expect(page.locator(".facts")).to_have_attribute("data-step", "1")
+    write(page, "while True:\n    pass\n")
+    expect(page.locator(".slow")).to_be_visible(timeout=LOADED)
+    act(page, "stop")
+    expect(page.locator(".status")).to_contain_text("last state is back", timeout=LOADED)
+    says(page, "had not ended", "error")
+    assert fact(page, "step") == 1
+    act(page, "b")  # the last model is kept
+    expect(page.locator(".facts")).to_have_attribute("data-step", "2")
+    write(page, presets()["xor"])
+    says(page, "every gradient agrees", "good")
+
+
+def test_every_data_set_trains(live: Page) -> None:
+    page = live
+    page.locator("#play-stop-steps").fill("150")
+    for name in presets():
+        page.locator("#play-data").select_option(name)
+        if name == "mine":
+            page.locator("#play-table").fill("x1,x2,class\n0,0,a\n0,1,b\n1,0,b\n1,1,a\n")
+            act(page, "usetable")
+        expect(page.locator(".facts")).to_have_attribute("data-step", "0", timeout=LOADED)
+        says(page, "every gradient agrees", "good")
+        picture = page.locator(".picture canvas")
+        if name == "digits":
+            before = int(re.findall("misreads (.*) of", picture.get_attribute("aria-label"))[0])
+        act(page, "run")
+        expect(page.locator(".facts")).to_have_attribute("data-step", "150", timeout=LOADED)
+        assert fact(page, "score") > (0.15 if name == "names" else 0.6), name
+        if name == "digits":
+            after = int(re.findall("misreads (.*) of", picture.get_attribute("aria-label"))[0])
+            assert before > 32 > 8 > after
+
+
+def test_an_edit_that_leaves_the_layers_alone_keeps_the_weights(live: Page) -> None:
+    page, code = live, presets()["moons"]
+    act(page, "run")
+    until_score(page, 0.95)
+    write(page, code.replace(".tanh()", ".tanh(", 1))
+    says(page, "SyntaxError", "error")
+    step = fact(page, "step")
+    page.wait_for_function(
+        f"Number(document.querySelector('.facts').dataset.step) > {step}", timeout=LOADED
+    )
+    write(page, code)
+    page.locator("#play-alpha").fill("-3")
+    page.locator("#play-noise").fill("0.16")
+    says(page, "every gradient agrees", "good")
+    expect(page.locator(".status")).to_contain_text("the same weights")
+    act(page, "run")
+    assert fact(page, "step") > step
+    assert fact(page, "score") > 0.9
+    page.locator("#play-units").fill("5")
+    expect(page.locator(".status")).to_contain_text("again at step 0")
+    expect(page.locator(".facts")).to_have_attribute("data-step", "0")
+
+
+def test_a_table_gets_the_model_that_it_needs(live: Page) -> None:
+    page = live
+    page.locator("#play-data").select_option("mine")
+    page.locator("#play-table").fill("a,b,c,kind\n1,2,3,red\n2,x,1,blue")
+    act(page, "usetable")
+    says(page, "row 2", "error")
+    page.locator("#play-table").fill("a,b,c,kind\n1,2,3,red\n2,0,1,blue\n0,1,1,green\n")
+    act(page, "usetable")
+    editor = page.locator(".editor textarea")
+    expect(editor).to_have_value(re.compile(r"SequentialBuilder\(3"), timeout=LOADED)
+    says(page, "every gradient agrees", "good")
+    page.locator("#play-data").select_option("moons")
+    expect(page.locator(".facts")).not_to_contain_text("33")
+    says(page, "every gradient agrees", "good")
+
+
+def test_a_touch_does_what_a_pointer_does(play: Callable[..., Page]) -> None:
+    page = play(size="phone")
+    tile = page.locator('canvas[aria-label^="the gradient of W of layer 2"]')
+    tile.scroll_into_view_if_needed()
+    box = tile.bounding_box()
+    page.touchscreen.tap(box["x"] + 0.9 * box["width"], box["y"] + 0.9 * box["height"])
+    expect(page.locator(".inspector .cell")).to_contain_text("[7, 7] of layer 2")
+    page.get_by_label("one row up").tap()
+    expect(page.locator(".inspector .cell")).to_contain_text("[6, 7] of layer 2")
+    timeline = page.locator(".timeline")
+    timeline.scroll_into_view_if_needed()
+    box = timeline.bounding_box()
+    page.touchscreen.tap(box["x"] + 4, box["y"] + box["height"] / 2)
+    expect(page.locator(".facts")).to_contain_text("step 0 ")
+    page.locator("#play-data").select_option("mine")
+    canvas = page.locator(".picture canvas")
+    for x, y in ((60, 60), (90, 80)):
+        canvas.tap(position={"x": x, "y": y})
+    page.get_by_label("class 1").tap()
+    for x, y in ((220, 220), (240, 200)):
+        canvas.tap(position={"x": x, "y": y})
+    page.locator("[data-act=run]").tap()
+    wait_live(page)
+    until_score(page, 0.99)
+    step = fact(page, "step")
+    canvas.tap(position={"x": 200, "y": 240})  # another point: training goes on
+    says(page, "every gradient agrees", "good")
+    page.wait_for_function(
+        f"Number(document.querySelector('.facts').dataset.step) > {step}", timeout=LOADED
+    )
+    act(page, "run")
+
+
+def test_a_failed_download_can_be_tried_again(play: Callable[..., Page]) -> None:
+    page = play()
+    headers = {"Access-Control-Allow-Origin": "*", "Content-Type": "text/javascript"}
+    page.route(
+        "**/pyodide.mjs",
+        lambda route: route.fulfill(body="throw new Error('cut off')", headers=headers),
+    )
+    act(page, "run")
+    expect(page.locator(".slow")).to_contain_text("could not be loaded: cut off")
+    page.unroute("**/pyodide.mjs")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".slow")).to_be_hidden()
+    expect(page.locator(".stages")).to_contain_text("Python, ")
+
+
+def test_a_link_that_cannot_be_read_says_so(play: Callable[..., Page]) -> None:
+    page = play("#code=%25%25&step=b3")
+    expect(page.locator(".status")).to_contain_text("cannot be read")
+
+
+def test_without_python_the_recorded_run_stays(play: Callable[..., Page]) -> None:
+    page = play()
+    page.evaluate("delete globalThis.WebAssembly")
+    act(page, "run")
+    expect(page.locator(".slow")).to_contain_text("cannot run WebAssembly")
+    expect(page.locator(".status")).to_contain_text("The recorded run stays in use")
+    page.locator(".timeline").fill("3")
+    expect(page.locator(".facts")).to_contain_text("step 4 ")
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_barriers(play: Callable[..., Page], scheme: str, size: str) -> None:
+    page = play(size=size, scheme=scheme)
+    assert axe(page, "#play") == []
+    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    assert wide <= 0
+
+
+def test_no_barriers_while_it_is_used(live: Page) -> None:
+    page = live
+    page.get_by_role("button", name="Deal a mutant").click()
+    expect(page.locator(".game .unit")).to_have_count(6, timeout=LOADED)
+    wrong = LOG + presets()["moons"].replace(".tanh()", ".relu().add(Log())", 1)
+    states = {"digits": presets()["digits"], "nan": wrong, "error": "X = (", "names": None}
+    for state, code in states.items():
+        write(page, code or presets()[state])
+        says(page, "", "error" if state in ("nan", "error") else "good")
+        if state != "error":
+            act(page, "b")
+        if state == "nan":
+            expect(page.locator(".bad")).to_be_visible()
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 800})
+            for scheme in ("default", "slate"):
+                page.evaluate(
+                    "name => document.body.setAttribute('data-md-color-scheme', name)", scheme
+                )
+                page.wait_for_timeout(300)  # the colours change slowly
+                assert axe(page, "#play") == [], (state, width, scheme)
+                wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert wide <= 0, (state, width)
+
+
+def test_versions_agree() -> None:
+    package = json.loads((ROOT / "package.json").read_text("utf-8"))
+    assert package["devDependencies"]["pyodide"] == VERSION
+    assert json.loads((NPM / "package.json").read_text("utf-8"))["version"] == VERSION
+    python = sum(p.stat().st_size for p in map(NPM.joinpath, FILES))
+    assert round(python / 1e6, 1) == SIZES["Python"]
+    assert round(next(WHEELS.glob("numpy*")).stat().st_size / 1e6, 1) == SIZES["NumPy"]

@@ -1,0 +1,29 @@
+"""Every kind of page: none asks another host for anything, or has an error or a barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser.conftest import axe
+
+KINDS = [
+    "", "quickstart/", "layers/", "layers/layer-norm/", "losses/", "losses/huber/", "optimizers/",
+    "optimizers/adam/", "lessons/", "lessons/01_neuron/", "bugs/", "coming-from/pytorch/",
+    "api/losses/", "performance/", "results/", "decisions/", "404.html", "transfer/",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", KINDS)
+def test_a_page_of_each_kind(
+    site_page: Callable[..., Page], path: str, scheme: str, size: str
+) -> None:
+    page = site_page(path, size=size, scheme=scheme)
+    assert page.locator("h1").count() == 1
+    assert not axe(page)
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= page.viewport_size["width"]

@@ -1,0 +1,32 @@
+"""A time limit in seconds of the processor, which a busy machine does not use up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class TooSlow(BaseException):
+    """Not an Exception: code that catches all of those must not hide it."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise TooSlow in the code that computes for longer, where the system has such an alarm."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TooSlow(f"more than {seconds} s of the processor")
+
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPROF"):
+        yield
+        return
+    before = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

@@ -1,0 +1,1 @@
+"""Wrong gradients that real libraries shipped, each as a small layer of ours: see bug.py."""

@@ -1,0 +1,16 @@
+X, y = mine()
+
+model = (
+    SequentialBuilder(2, seed=1)
+    .dense(8)
+    .tanh()
+    .dense(8)
+    .tanh()
+    .dense(1)
+    .sigmoid()
+    .loss("binary_cross_entropy")
+    .optimizer("adam")
+    .alpha(0.03)
+    .batch(32)
+    .build()
+)

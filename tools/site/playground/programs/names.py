@@ -1,0 +1,15 @@
+X, y = names(2000)
+
+model = (
+    SequentialBuilder(3, seed=1)
+    .embedding(27, 8)
+    .flatten()
+    .dense(48)
+    .tanh()
+    .dense(27)
+    .loss("softmax_cross_entropy")
+    .optimizer("adam")
+    .alpha(0.01)
+    .batch(64)
+    .build()
+)

@@ -1,0 +1,15 @@
+X, y = sine(100, noise=0.1)
+
+model = (
+    SequentialBuilder(1, seed=1)
+    .dense(16)
+    .tanh()
+    .dense(16)
+    .tanh()
+    .dense(1)
+    .loss("mse")
+    .optimizer("adam")
+    .alpha(0.01)
+    .batch(20)
+    .build()
+)

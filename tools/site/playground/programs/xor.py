@@ -1,0 +1,16 @@
+X, y = xor(200, noise=0.05)
+
+model = (
+    SequentialBuilder(2, seed=1)
+    .dense(8)
+    .relu()
+    .dense(8)
+    .relu()
+    .dense(1)
+    .sigmoid()
+    .loss("binary_cross_entropy")
+    .optimizer("adam")
+    .alpha(0.02)
+    .batch(32)
+    .build()
+)
