@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -234,8 +235,14 @@ class Kind(NamedTuple):
     tolerances: dict[str, tuple[float, float]]  # by dtype: rtol and atol
 
 
+# The BLAS of browsers rounds differently: rotary attention is 6.3e-5 away from PyTorch there.
+LAYERS_32 = 1e-4 if sys.platform == "emscripten" else 5e-5
 KINDS = {
-    "layer": Kind(layer_cases, layer_pairs, {"float64": (1e-10, 1e-11), "float32": (1e-4, 1e-4)}),
+    "layer": Kind(
+        layer_cases,
+        layer_pairs,
+        {"float64": (1e-10, 1e-11), "float32": (LAYERS_32, LAYERS_32)},
+    ),
     "loss": Kind(loss_cases, loss_pairs, {"float64": (3e-10, 1e-11), "float32": (3e-5, 1e-6)}),
     "optimizer": Kind(
         optimizer_cases, optimizer_pairs, {"float64": (1e-10, 1e-13), "float32": (1e-3, 1e-4)}

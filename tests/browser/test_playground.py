@@ -365,6 +365,21 @@ def test_a_touch_does_what_a_pointer_does(play: Callable[..., Page]) -> None:
     act(page, "run")
 
 
+def test_points_are_drawn(play: Callable[..., Page]) -> None:
+    page = play()
+    page.locator("#play-data").select_option("mine")
+    canvas = page.locator(".picture canvas")
+    for x, y in ((60, 60), (90, 80), (70, 90)):
+        canvas.click(position={"x": x, "y": y})
+    page.get_by_label("class 1").check()
+    for x, y in ((220, 220), (240, 200), (210, 240)):
+        canvas.click(position={"x": x, "y": y})
+    act(page, "run")
+    wait_live(page)
+    until_score(page, 0.99)
+    act(page, "run")
+
+
 def test_a_failed_download_can_be_tried_again(play: Callable[..., Page]) -> None:
     page = play()
     headers = {"Access-Control-Allow-Origin": "*", "Content-Type": "text/javascript"}

@@ -156,7 +156,7 @@ def loss(parts: Arrays, before: str, after: str, left: float) -> str:
 
 
 def tile(name: str, parts: Arrays, kind: str) -> str:
-    """An array as coloured cells; those of a live one are buttons."""
+    """An array as coloured cells, which are buttons if it is live."""
     array = parts[name]
     at = {"T": AT["X1"]}.get(name, AT.get(name, AT.get(f"Y{name[1:]}", 0)))
     column = COLUMN.get(name.removeprefix("d"), 0)
