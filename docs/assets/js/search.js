@@ -11,7 +11,7 @@ const { open, send } = XMLHttpRequest.prototype;
 const held = new WeakSet();
 
 XMLHttpRequest.prototype.open = function (method, address, ...rest) {
-  if (address.endsWith("/search/search_index.json")) held.add(this);
+  if (String(address).endsWith("/search/search_index.json")) held.add(this);
   open.call(this, method, address, ...rest);
 };
 
