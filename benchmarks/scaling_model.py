@@ -1,0 +1,385 @@
+"""A model of a training step on several processes, and its simulation with discrete events.
+
+The model has two halves, and two measurements calibrate each of them:
+
+    compute   seconds = overhead + FLOPs / rate     a whole and half a batch on one process
+    network   seconds = latency + bytes / bandwidth  a small and a large Allreduce on two processes
+
+The overhead is all that does not depend on the batch: calls of Python and the optimizer's step. The
+forward pass takes a third of the FLOPs and the backward pass the rest, divided over the layers in
+proportion to their own FLOPs.
+
+Gradients are summed in buckets, pieces of the flat gradient vector. `simulate` runs the events of
+one step: backward passes end, buckets become ready, the network carries one bucket at a time in
+rounds, and the optimizer's step follows the last bucket. Two algorithms have their rounds here:
+
+    ring      2 (R - 1) rounds of bytes / R        Patarasuk and Yuan 2009
+    halving   2 log2 R rounds of bytes / 2, / 4 .. Rabenseifner 2004; MPICH takes it for long vectors
+
+All ranks compute and send equally fast; no rank waits for a slow one. So one rank stands for all:
+it sends to itself. `speeds=` simulates every rank, with a speed for each, which takes longer.
+
+Nothing here imports MPI, and nothing measures.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+BUCKET = 1 << 20  # bytes; a test compares it with phitodeep.distributed
+ITEM = 4  # bytes of a float32
+FORWARD = 1 / 3  # of a step's FLOPs: backward computes two products for each of forward
+PAYS = 0.5  # a rank more pays while the efficiency is at least this
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer: its FLOPs of a forward pass per sample, and its numbers of parameters."""
+
+    name: str
+    flops: float
+    decayed: int  # elements of parameters with weight decay: matrices
+    plain: int  # elements of the other parameters: biases, norms
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The compute of one process: seconds = overhead + FLOPs / rate."""
+
+    overhead: float  # seconds per step
+    rate: float  # FLOP per second
+
+    @classmethod
+    def calibrated(cls, flops: tuple[float, float], seconds: tuple[float, float]) -> Compute:
+        """Fit both numbers to two measured steps; the larger step must take longer."""
+        rate = _slope(flops, seconds)
+        return cls(max(0.0, seconds[0] - flops[0] / rate), rate)
+
+    def seconds(self, flops: float) -> float:
+        return self.overhead + flops / self.rate
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network between equal ranks: seconds of a message = latency + bytes / bandwidth."""
+
+    name: str
+    latency: float  # seconds per round
+    bandwidth: float  # bytes per second, of each rank in each direction
+
+    @classmethod
+    def calibrated(
+        cls, name: str, sizes: tuple[float, float], seconds: tuple[float, float]
+    ) -> Network:
+        """Fit both numbers to two measured Allreduces of two ranks, which take two rounds each."""
+        bandwidth = _slope(sizes, seconds)
+        return cls(name, max(0.0, seconds[0] - sizes[0] / bandwidth) / 2, bandwidth)
+
+    def message(self, size: float) -> float:
+        """Return the seconds of one message of `size` bytes."""
+        return self.latency + size / self.bandwidth
+
+
+ASSUMED = (
+    Network("10 Gbit/s Ethernet", 30e-6, 1.25e9),
+    Network("100 Gbit/s InfiniBand", 2e-6, 12.5e9),
+)
+
+
+def _slope(amounts: tuple[float, float], seconds: tuple[float, float]) -> float:
+    """Return the amount per second between two measurements."""
+    amount, took = amounts[1] - amounts[0], seconds[1] - seconds[0]
+    if amount <= 0 or took <= 0:
+        raise ValueError(
+            f"the second measurement must be larger and take longer than the first: "
+            f"{amounts} took {seconds} seconds. Measure again on an idle machine."
+        )
+    return amount / took
+
+
+# --- the exchange ------------------------------------------------------------------------------
+
+
+class Round(NamedTuple):
+    """One round of an exchange: each rank sends `size` bytes to a partner."""
+
+    size: float
+    partner: Callable[[int, int], int]  # (rank, number of ranks) -> the rank that it sends to
+
+
+def ring(size: float, ranks: int) -> list[Round]:
+    """Return the rounds of a ring: reduce-scatter, then allgather, with 1/R of the bytes each."""
+
+    def right(rank: int, count: int) -> int:
+        return (rank + 1) % count
+
+    return [Round(size / ranks, right)] * (2 * (ranks - 1))
+
+
+def halving(size: float, ranks: int) -> list[Round]:
+    """Return the rounds of recursive halving and doubling.
+
+    If the number of ranks is no power of two, the ranks above the largest one send everything to a
+    partner first, and receive the sum last.
+    """
+    power = ranks.bit_length() - 1
+    down = [Round(size / 2 ** (i + 1), _across(1 << i)) for i in range(power)]
+    extra = [Round(size, _across(0))] if ranks != 1 << power else []
+    return [*extra, *down, *reversed(down), *extra]
+
+
+def _across(bit: int) -> Callable[[int, int], int]:
+    return lambda rank, count: (rank ^ bit) % count
+
+
+ALGORITHMS: dict[str, Callable[[float, int], list[Round]]] = {"ring": ring, "halving": halving}
+
+
+def exchange(size: float, ranks: int, network: Network, algorithm: str = "ring") -> float:
+    """Return the seconds of an Allreduce of `size` bytes, with nothing else on the network."""
+    return sum(network.message(part.size) for part in ALGORITHMS[algorithm](size, ranks))
+
+
+# --- buckets -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A piece of the flat gradient vector, which is ready after the backward pass of a layer."""
+
+    size: int  # bytes
+    last: int  # the place of its first layer, whose backward pass comes last
+
+
+def buckets(layers: Sequence[Layer], least: int = BUCKET) -> list[Bucket]:
+    """Cut the gradients into pieces of at least `least` bytes, in the order of the backward pass.
+
+    The flat vector has two ranges, with and without weight decay. What is left at the end of a
+    range joins its last piece. Layers that become ready together keep the order of the vector.
+    """
+    found = []
+    for key in ("decayed", "plain"):
+        pieces: list[Bucket] = []
+        size, last = 0, 0
+        for place in reversed(range(len(layers))):
+            own = getattr(layers[place], key) * ITEM
+            if own:
+                size, last = size + own, place
+            if size >= least:
+                pieces.append(Bucket(size, last))
+                size = 0
+        if size and pieces:
+            size += pieces.pop().size
+        if size:
+            pieces.append(Bucket(size, last))
+        found += pieces
+    return sorted(found, key=lambda bucket: -bucket.last)
+
+
+# --- one step ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """What `simulate` found, in seconds since the step began."""
+
+    seconds: float  # the whole step
+    computed: float  # when the last backward pass ended
+    exchanged: float  # when the last bucket was summed; `computed` if there is none
+    busy: float  # how long each rank's link carried data
+    sent: float  # bytes that each rank sent
+    events: int
+
+    @property
+    def exposed(self) -> float:
+        """The seconds of the exchange that the backward passes did not hide."""
+        return self.exchanged - self.computed
+
+
+class _Rank:
+    """The state of a simulated rank."""
+
+    def __init__(self, count: int) -> None:
+        self.ready = [False] * count  # its own gradients of each bucket
+        self.bucket = self.round = 0  # what it sends or waits for next
+        self.sending = self.sent_round = False  # this round's message is on its way, or was sent
+        self.inbox: set[tuple[int, int]] = set()  # bucket and round of messages that came
+        self.computed = self.exchanged = self.busy = self.sent = 0.0
+
+
+def simulate(
+    layers: Sequence[Layer],
+    pieces: Sequence[Bucket],
+    compute: Compute,
+    flops: float,
+    network: Network,
+    ranks: int,
+    *,
+    algorithm: str = "ring",
+    overlap: bool = True,
+    speeds: Sequence[float] = (1.0,),
+) -> Step:
+    """Simulate a step of `ranks` ranks; `flops` is what each of them computes.
+
+    Without `overlap`, buckets wait until the whole backward pass has ended. `speeds` are those of
+    the simulated ranks: one for each rank, or one rank that stands for all.
+    """
+    if len(speeds) not in (1, ranks):
+        raise ValueError(f"speeds must have 1 or {ranks} entries, received {len(speeds)}.")
+    if len(speeds) > 1 and algorithm == "halving" and ranks & (ranks - 1):
+        raise ValueError(f"halving among {ranks} speeds: use a power of two, or one speed for all.")
+    rounds = [ALGORITHMS[algorithm](piece.size, ranks) for piece in pieces]
+    alone = not any(rounds)
+    actors = [_Rank(len(pieces)) for _ in speeds]
+    heap: list[tuple[float, int, str, int, tuple[int, int]]] = []
+    pushed = 0
+
+    def push(time: float, kind: str, rank: int, what: tuple[int, int] = (0, 0)) -> None:
+        nonlocal pushed
+        heapq.heappush(heap, (time, pushed, kind, rank, what))
+        pushed += 1
+
+    def send(time: float, rank: int) -> None:
+        """Start the next round of this rank, if its gradients are ready and its link is free."""
+        actor = actors[rank]
+        if actor.sending or actor.sent_round or actor.bucket == len(pieces):
+            return
+        if not actor.ready[actor.bucket]:
+            return
+        part = rounds[actor.bucket][actor.round]
+        took = network.message(part.size)
+        actor.sending, actor.busy, actor.sent = True, actor.busy + took, actor.sent + part.size
+        partner = part.partner(rank, len(actors))
+        push(time + took, "arrive", partner, (actor.bucket, actor.round))
+        push(time + took, "sent", rank)
+
+    def turn(time: float, rank: int) -> None:
+        """Go on to the next round when this one is sent, and its message has come."""
+        actor = actors[rank]
+        place = (actor.bucket, actor.round)
+        if not actor.sent_round or place not in actor.inbox:
+            return
+        actor.inbox.remove(place)
+        actor.round, actor.sent_round = actor.round + 1, False
+        if actor.round == len(rounds[actor.bucket]):
+            actor.bucket, actor.round, actor.exchanged = actor.bucket + 1, 0, time
+        send(time, rank)
+
+    for rank, speed in enumerate(speeds):
+        for time, place in _backward(layers, flops / compute.rate / speed):
+            push(time, "backward", rank, (place, 0))
+    while heap:
+        time, _, kind, rank, what = heapq.heappop(heap)
+        actor = actors[rank]
+        if kind == "backward":
+            place = what[0]
+            if place == 0:
+                actor.computed = actor.exchanged = time
+            if alone:
+                continue
+            for i, piece in enumerate(pieces):
+                if piece.last == place if overlap else place == 0:
+                    actor.ready[i] = True
+            send(time, rank)
+        elif kind == "sent":
+            actor.sending, actor.sent_round = False, True
+            turn(time, rank)
+        else:
+            actor.inbox.add(what)
+            turn(time, rank)
+    return Step(
+        max(
+            max(a.computed, a.exchanged) + compute.overhead / s
+            for a, s in zip(actors, speeds, strict=True)
+        ),
+        max(a.computed for a in actors),
+        max(max(a.computed, a.exchanged) for a in actors),
+        max(a.busy for a in actors),
+        max(a.sent for a in actors),
+        pushed,
+    )
+
+
+def _backward(layers: Sequence[Layer], seconds: float) -> list[tuple[float, int]]:
+    """Return when the backward pass of each layer ends, if both passes take so many seconds."""
+    total = sum(layer.flops for layer in layers)
+    shares = [layer.flops / total if total else 1 / len(layers) for layer in layers]
+    time, ends = seconds * FORWARD, []
+    for place in reversed(range(len(layers))):
+        time += seconds * (1 - FORWARD) * shares[place]
+        ends.append((time, place))
+    return ends
+
+
+# --- many ranks --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """A workload on one network: what changes with the number of ranks is left open.
+
+    scaling     "strong": the ranks split a batch, each at least one sample, those above it idle
+                "weak": each rank has a whole batch
+    """
+
+    layers: Sequence[Layer]
+    pieces: Sequence[Bucket]
+    compute: Compute
+    flops: float  # of a step, per sample
+    batch: int
+    network: Network
+    scaling: str = "strong"
+    algorithm: str = "ring"
+    overlap: bool = True
+
+    def samples(self, ranks: int) -> int:
+        """Return the samples of the rank that has the most."""
+        return self.batch if self.scaling == "weak" else -(-self.batch // ranks)
+
+    def step(self, ranks: int) -> Step:
+        flops = self.flops * self.samples(ranks)
+        how = {"algorithm": self.algorithm, "overlap": self.overlap}
+        arguments = (self.layers, self.pieces, self.compute, flops, self.network, ranks)
+        return simulate(*arguments, **how)
+
+    def speedup(self, ranks: int) -> float:
+        """Return the samples per second, divided by those of one rank."""
+        grown = ranks if self.scaling == "weak" else 1
+        return grown * self.step(1).seconds / self.step(ranks).seconds
+
+    def efficiency(self, ranks: int) -> float:
+        return self.speedup(ranks) / ranks
+
+    def limit(self, most: int) -> int:
+        """Return the largest number of ranks that all have samples, up to `most`."""
+        return most if self.scaling == "weak" else min(most, self.batch)
+
+
+def counts(most: int) -> list[int]:
+    """Return 1, 2, 4 ... up to `most`, and `most` itself."""
+    return sorted({2**i for i in range(most.bit_length()) if 2**i <= most} | {most})
+
+
+def stops_paying(job: Job, most: int = 1000, pays: float = PAYS) -> int:
+    """Return the largest number of ranks, up to `most`, whose efficiency is at least `pays`.
+
+    It is sought among the powers of two, then by bisection above the last of them that pays.
+    """
+    low, high = 1, job.limit(most) + 1
+    for ranks in counts(job.limit(most)):
+        if job.efficiency(ranks) < pays:
+            high = ranks
+            break
+        low = ranks
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if job.efficiency(middle) >= pays else (low, middle)
+    return low
+
+
+def fastest(job: Job, most: int = 1000) -> int:
+    """Return the number of ranks, among `counts`, with the most samples per second."""
+    return max(counts(job.limit(most)), key=job.speedup)

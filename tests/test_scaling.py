@@ -1,0 +1,239 @@
+"""The model of distributed steps and its simulation; nothing here measures or starts a process."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def suite(monkeypatch):
+    """The benchmark's files, which import each other by name."""
+    folder = ROOT / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    yield importlib
+    for path in folder.rglob("*.py"):
+        sys.modules.pop(".".join(path.relative_to(folder).with_suffix("").parts), None)
+    sys.modules.pop("frameworks", None)
+
+
+@pytest.fixture
+def model(suite):
+    return suite.import_module("scaling_model")
+
+
+@pytest.fixture
+def small(model):
+    """Two layers of 1 and 3 FLOPs per sample, with 1,000 and 2,000 parameters, and their step."""
+    layers = [model.Layer("first", 1, 900, 100), model.Layer("last", 3, 2000, 0)]
+    compute = model.Compute(overhead=0.5, rate=100.0)
+    network = model.Network("a wire", latency=0.25, bandwidth=1000.0)
+    return layers, compute, network
+
+
+# --- calibration ---------------------------------------------------------------------------------
+
+
+def test_two_steps_calibrate_the_compute(model):
+    compute = model.Compute.calibrated((100.0, 200.0), (3.0, 5.0))
+    assert (compute.overhead, compute.rate) == (1.0, 50.0)
+    assert compute.seconds(400.0) == 9.0
+
+
+def test_two_messages_calibrate_the_network(model):
+    network = model.Network.calibrated("a wire", (1000, 5000), (3.0, 7.0))
+    assert (network.latency, network.bandwidth) == (1.0, 1000.0)
+    for size, seconds in ((1000, 3.0), (5000, 7.0)):
+        assert model.exchange(size, 2, network) == seconds
+
+
+def test_measurements_in_the_wrong_order_are_refused(model):
+    for amounts, seconds in (((2.0, 1.0), (1.0, 2.0)), ((1.0, 2.0), (2.0, 1.0))):
+        with pytest.raises(ValueError, match="idle machine"):
+            model.Compute.calibrated(amounts, seconds)
+    assert model.Compute.calibrated((1.0, 2.0), (1.0, 3.0)).overhead == 0  # never negative
+
+
+# --- the exchange --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 1000])
+def test_a_ring_takes_the_time_of_its_formula(model, ranks):
+    network = model.Network("a wire", 3e-6, 2e9)
+    size = 1_000_000
+    formula = 2 * (ranks - 1) / ranks * size / 2e9 + 2 * (ranks - 1) * 3e-6
+    assert model.exchange(size, ranks, network) == pytest.approx(formula)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 64])
+def test_halving_sends_as_many_bytes_as_a_ring_in_fewer_rounds(model, ranks):
+    network = model.Network("a wire", 3e-6, 2e9)
+    formula = 2 * (ranks - 1) / ranks * 1e6 / 2e9 + 2 * math.log2(ranks) * 3e-6
+    assert model.exchange(1e6, ranks, network, "halving") == pytest.approx(formula)
+
+
+def test_ranks_above_a_power_of_two_take_two_rounds_more(model):
+    rounds = model.halving(8.0, 5)
+    assert [part.size for part in rounds] == [8, 4, 2, 2, 4, 8]
+
+
+# --- buckets -------------------------------------------------------------------------------------
+
+
+def test_buckets_hold_every_gradient_once_in_backward_order(model):
+    layers = [model.Layer(str(i), 1, n, m) for i, (n, m) in enumerate([(10, 1), (5, 2), (7, 0)])]
+    found = model.buckets(layers, least=40)
+    assert [(b.size, b.last) for b in found] == [(48, 1), (40, 0), (12, 0)]
+    for least in (1, 20, 60, 10**6):
+        assert sum(b.size for b in model.buckets(layers, least)) == 4 * 25
+
+
+def test_what_is_left_of_a_range_joins_its_last_piece(model):
+    layers = [model.Layer("a", 1, 1, 0), model.Layer("b", 1, 10, 0)]
+    assert model.buckets(layers, least=40) == [model.Bucket(44, 0)]
+    assert model.buckets([model.Layer("a", 1, 0, 0)]) == []
+
+
+# --- a step --------------------------------------------------------------------------------------
+
+
+def test_one_rank_computes_and_sends_nothing(model, small):
+    layers, compute, network = small
+    step = model.simulate(layers, model.buckets(layers), compute, 600, network, 1)
+    assert step.seconds == pytest.approx(compute.seconds(600))
+    assert (step.sent, step.busy, step.exposed) == (0, 0, 0)
+
+
+def test_two_ranks_and_one_bucket_by_hand(model, small):
+    """6 s of passes, then two rounds of 6,000 bytes: 2 (0.25 + 6) = 12.5 s, then 0.5 s."""
+    layers, compute, network = small
+    pieces = [model.Bucket(12_000, 0)]
+    step = model.simulate(layers, pieces, compute, 600, network, 2)
+    assert step.computed == pytest.approx(6.0)
+    assert step.exchanged == pytest.approx(18.5)
+    assert step.seconds == pytest.approx(19.0)
+    assert (step.busy, step.sent) == (pytest.approx(12.5), 12_000)
+
+
+def test_two_buckets_overlap_by_hand(model, small):
+    """The last layer's backward ends at 2 + 3 = 5 s: its 8,000 bytes take 8.5 s, to 13.5 s.
+
+    Then come the 3,600 bytes of the first layer, 4.1 s to 17.6 s, and the 400 of its bias, 0.9 s.
+    """
+    layers, compute, network = small
+    pieces = model.buckets(layers, least=1000)
+    assert [(b.size, b.last) for b in pieces] == [(8000, 1), (3600, 0), (400, 0)]
+    step = model.simulate(layers, pieces, compute, 600, network, 2)
+    assert step.exchanged == pytest.approx(18.5)
+    after = model.simulate(layers, pieces, compute, 600, network, 2, overlap=False)
+    assert after.exchanged == pytest.approx(6.0 + 13.5)
+    assert after.exposed == pytest.approx(13.5)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "halving"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 16])
+def test_without_overlap_a_step_is_compute_plus_exchange(model, small, algorithm, ranks):
+    layers, compute, network = small
+    pieces = model.buckets(layers, least=1000)
+    how = {"algorithm": algorithm}
+    alone = sum(model.exchange(b.size, ranks, network, algorithm) for b in pieces)
+    after = model.simulate(layers, pieces, compute, 600, network, ranks, overlap=False, **how)
+    assert after.seconds == pytest.approx(compute.seconds(600) + alone)
+    with_overlap = model.simulate(layers, pieces, compute, 600, network, ranks, **how)
+    assert with_overlap.seconds <= after.seconds + 1e-12
+    assert with_overlap.seconds >= max(compute.seconds(600), alone)
+    assert with_overlap.busy == pytest.approx(alone)  # the link carries the same
+    assert with_overlap.sent == pytest.approx(after.sent)
+
+
+@pytest.mark.parametrize(("algorithm", "ranks"), [("ring", 5), ("ring", 8), ("halving", 8)])
+def test_one_rank_stands_for_equal_ranks(model, small, algorithm, ranks):
+    layers, compute, network = small
+    pieces = model.buckets(layers, least=1000)
+    arguments = (layers, pieces, compute, 600, network, ranks)
+    one = model.simulate(*arguments, algorithm=algorithm)
+    every = model.simulate(*arguments, algorithm=algorithm, speeds=[1.0] * ranks)
+    for name in ("seconds", "computed", "exchanged", "busy", "sent"):
+        assert getattr(every, name) == pytest.approx(getattr(one, name))
+    assert every.events == ranks * one.events
+    rounds = sum(len(model.ALGORITHMS[algorithm](b.size, ranks)) for b in pieces)
+    assert one.events == len(layers) + 2 * rounds  # each message is sent and arrives once
+
+
+def test_a_ring_waits_for_its_slowest_rank(model, small):
+    layers, compute, network = small
+    pieces = [model.Bucket(12_000, 0)]
+    arguments = (layers, pieces, compute, 600, network, 3)
+    step = model.simulate(*arguments, speeds=[1.0, 0.5, 1.0])
+    alone = model.exchange(12_000, 3, network)
+    assert step.computed == pytest.approx(12.0)
+    assert step.exchanged == pytest.approx(12.0 + alone)  # it has all its rounds before it
+    assert step.seconds == pytest.approx(step.exchanged + 1.0)
+    with pytest.raises(ValueError, match="1 or 3 entries"):
+        model.simulate(*arguments, speeds=[1.0, 1.0])
+    with pytest.raises(ValueError, match="power of two"):
+        model.simulate(*arguments, algorithm="halving", speeds=[1.0] * 3)
+
+
+# --- many ranks ----------------------------------------------------------------------------------
+
+
+def job(model, small, **changes):
+    layers, compute, network = small
+    settings = {"layers": layers, "pieces": model.buckets(layers), "compute": compute}
+    settings |= {"flops": 600.0, "batch": 16, "network": network}
+    return model.Job(**(settings | changes))
+
+
+def test_slower_networks_and_more_bytes_never_shorten_a_step(model, small):
+    layers, compute, _ = small
+    for latency, bandwidth in ((0.0, 1e3), (1.0, 1e3), (1.0, 1e2)):
+        network = model.Network("a wire", latency, bandwidth)
+        steps = [job(model, small, network=network, scaling="weak").step(r) for r in (1, 2, 4, 8)]
+        assert all(a.seconds <= b.seconds for a, b in pairwise(steps))
+    seconds = [
+        model.simulate(layers, [model.Bucket(n, 0)], compute, 60, small[2], 4).seconds
+        for n in (100, 1000, 10_000)
+    ]
+    assert seconds == sorted(seconds)
+
+
+def test_a_perfect_network_halves_what_can_be_split(model, small):
+    """Without latency and with endless bandwidth, only the overhead is left of the batch."""
+    perfect = model.Network("perfect", 0.0, math.inf)
+    strong = job(model, small, network=perfect)
+    for ranks in (1, 2, 4, 16):
+        assert strong.step(ranks).seconds == pytest.approx(0.5 + 600 * 16 / ranks / 100)
+    assert model.fastest(strong) == 16
+    assert model.stops_paying(job(model, small, network=perfect, scaling="weak"), 300) == 300
+    assert job(model, small, network=perfect, scaling="weak").efficiency(300) == pytest.approx(1)
+
+
+def test_a_batch_cannot_be_split_over_more_ranks_than_samples(model, small):
+    strong = job(model, small)
+    assert [strong.samples(r) for r in (1, 2, 3, 16, 1000)] == [16, 8, 6, 1, 1]
+    assert (strong.limit(1000), job(model, small, scaling="weak").limit(1000)) == (16, 1000)
+
+
+@pytest.mark.parametrize("scaling", ["strong", "weak"])
+@pytest.mark.parametrize("algorithm", ["ring", "halving"])
+def test_where_it_stops_paying_the_efficiency_crosses_the_line(model, small, scaling, algorithm):
+    found = job(model, small, scaling=scaling, algorithm=algorithm, overlap=False)
+    last = model.stops_paying(found)
+    assert found.efficiency(last) >= model.PAYS
+    assert last == found.limit(1000) or found.efficiency(last + 1) < model.PAYS
+    best = model.fastest(found)
+    assert all(found.speedup(best) >= found.speedup(r) for r in model.counts(found.limit(1000)))
+
+
+def test_counts_end_with_the_most(model):
+    assert model.counts(1) == [1]
+    assert model.counts(8) == [1, 2, 4, 8]
+    assert model.counts(10) == [1, 2, 4, 8, 10]
