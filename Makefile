@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 demo test test-browser check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
 .PHONY: demo test test-browser coverage check check-python check-js check-schemas check-extras dist \
-	results bench mutants docs lighthouse serve clean
+	results bench scaling mutants docs lighthouse serve clean
 
 $(BIN)/python:
 	@echo "Creating a virtual environment in $(VENV) and installing the requirements: a minute or so."
@@ -111,6 +111,10 @@ results: $(VENV)/.test
 # names the folder with MNIST's four IDX files, for the cold start.
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/bench.py $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
+
+# How steps scale over processes, with a model of more of them, in about five minutes: ONLY picks some.
+scaling: $(VENV)/.test
+	$(BIN)/python benchmarks/scaling.py $(if $(ONLY),--only $(ONLY))
 
 # Breaks what is not known to be noticed: CHANGED names a revision, for functions that differ from
 # it, and FRESH=1 breaks everything again.

@@ -14,7 +14,7 @@ one step: backward passes end, buckets become ready, the network carries one buc
 rounds, and the optimizer's step follows the last bucket. Two algorithms have their rounds here:
 
     ring      2 (R - 1) rounds of bytes / R        Patarasuk and Yuan 2009
-    halving   2 log2 R rounds of bytes / 2, / 4 .. Rabenseifner 2004; MPICH takes it for long vectors
+    halving   2 log2 R rounds of bytes / 2, / 4 ...  Thakur, Rabenseifner and Gropp 2005, for MPICH
 
 All ranks compute and send equally fast; no rank waits for a slow one. So one rank stands for all:
 it sends to itself. `speeds=` simulates every rank, with a speed for each, which takes longer.
@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 BUCKET = 1 << 20  # bytes; a test compares it with phitodeep.distributed
+SMALL, LARGE = 1 << 12, 1 << 20  # bytes of the messages that calibrate the network; a bucket
 ITEM = 4  # bytes of a float32
 FORWARD = 1 / 3  # of a step's FLOPs: backward computes two products for each of forward
 PAYS = 0.5  # a rank more pays while the efficiency is at least this

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import sys
 from itertools import pairwise
@@ -237,3 +238,99 @@ def test_counts_end_with_the_most(model):
     assert model.counts(1) == [1]
     assert model.counts(8) == [1, 2, 4, 8]
     assert model.counts(10) == [1, 2, 4, 8, 10]
+
+
+# --- from measurements to the page ---------------------------------------------------------------
+
+
+def seconds(**changes):
+    """What scaling.py stores of a workload: 2 ms of overhead and 1 ms per sample of 4."""
+    found = {"whole": 6e-3, "half": 4e-3, "eighth": 2e-3, "rank": 6e-3, "apart": 4.4e-3}
+    found |= {"overlap": 5e-3, "after": 5e-3, "weak": 7e-3}
+    found |= {"exchange, ours": 0.9e-3, "exchange, bare": 0.75e-3} | changes
+    return {name: {"median": s, "least": s, "most": s} for name, s in found.items()}
+
+
+def stored(**changes):
+    """What scaling.py stores: a network of 1 ms per round and 1 MB/s, and one workload on it."""
+    sizes = [4**i for i in range(3, 13)]
+    own = {"batch": 8, "flops": 500.0, "seconds": seconds(**changes), "noisy": 1, "blocks": 56}
+    own |= {"layers": [["0 Dense", 1.0, 40, 10], ["1 Dense", 1.0, 100, 100]]}
+    times = {str(size): 2e-3 + size / 1e6 for size in sizes}
+    return {
+        "machine": "a computer",
+        "load": 0.25,
+        "network": {"seconds": times},
+        "workloads": {"W1": own, "W4": own},
+    }
+
+
+@pytest.fixture
+def report(suite):
+    return suite.import_module("scaling_report")
+
+
+def test_the_model_predicts_what_calibrated_it(report):
+    fitted = report.model(found := stored())
+    assert fitted["network"]["latency"] == pytest.approx(1e-3)
+    assert fitted["network"]["bandwidth"] == pytest.approx(1e6)
+    assert fitted["network"]["predicted"] == pytest.approx(found["network"]["seconds"])
+    own = fitted["workloads"]["W1"]
+    assert own["overhead"] == pytest.approx(2e-3)
+    assert own["rate"] == pytest.approx(1e6)
+    assert own["buckets"] == [[560, 0], [440, 0]]
+    # Half a batch takes 4 ms; each of the two buckets takes two rounds of half its bytes.
+    assert own["predicted"]["after"] == pytest.approx(4e-3 + 2 * 2e-3 + 1e-3)
+    assert own["predicted"]["weak"] == pytest.approx(6e-3 + 2 * 2e-3 + 1e-3)
+    assert own["predicted"]["eighth"] == pytest.approx(2e-3 + 0.5e-3)
+    assert own["predicted"]["overlap"] <= own["predicted"]["after"]
+    strong = own["simulated"][report.MEMORY]["strong ring"]
+    assert strong["curve"]["1"] == 1
+    assert strong["limit"] == 8
+
+
+def test_tables_of_the_scaling(report):
+    found = stored()
+    found["model"] = report.model(found)
+    text = report.tables(found)
+    for line in (
+        "| W1, batch 8 | 6.00 ms | 6.00 ms | 5.00 ms | 7.00 ms | 1.20 | 1.71 |",
+        "| W4, batch 8 | 0.00 MB | 2 | 900 us | 750 us | 1.20 |",
+        "| 4,096 (calibrates) | 6.10 ms | 6.10 ms | +0 % |",
+        "| W1, batch 8 | 4.00 ms | 4.40 ms | 5.30 ms | 5.00 ms | 5.00 ms |",
+    ):
+        assert line in text.splitlines()
+    assert "2.50 ms / 2.00 ms, +25 %" in text
+    assert "Created by `make scaling` on: a computer." in text
+    assert "before 2 of 112 blocks" in text
+
+
+def test_a_picture_of_the_scaling(report, tmp_path):
+    found = stored()
+    found["model"] = report.model(found)
+    report.draw(found, tmp_path / "scaling.png")
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("workload", ["W1", "W4", "W6"])
+def test_the_layers_of_a_workload_hold_all_its_weights(suite, workload):
+    scaling, workloads = (suite.import_module(m) for m in ("scaling", "workloads"))
+    found = scaling.described(workload)
+    counts = [n for _, _, decayed, plain in found["layers"] for n in (decayed, plain)]
+    assert sum(counts) == sum(a.size for a in workloads.weights(workload).values())
+    assert found["batch"] == workloads.BATCH[workload]
+    assert json.dumps(found)
+
+
+def test_settings_pass_their_share_of_the_batch(suite):
+    scaling = suite.import_module("scaling")
+    batches = {s: scaling.batch_of(s, "W4") for job in scaling.JOBS.values() for s in job}
+    assert batches.pop("half") == batches.pop("apart") == 8
+    assert (batches.pop("eighth"), batches.pop("weak")) == (2, 32)
+    assert set(batches.values()) == {16}
+
+
+def test_the_stored_results_make_the_stored_tables(report):
+    found = json.loads((ROOT / "docs" / "scaling.json").read_text())
+    assert sorted(found["workloads"]) == [f"W{i}" for i in range(1, 7)]
+    assert report.tables(found) == (ROOT / "docs" / "_scaling.md").read_text()
