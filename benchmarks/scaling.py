@@ -6,9 +6,8 @@ The workloads are those of `make bench` (workloads.py). Two jobs run for each of
 `mpiexec -n 1` and one under `mpiexec -n 2`, and their blocks take turns. BLAS and phitodeep use one
 thread per process. The settings:
 
-    whole, half     one process, without exchange: the batch of workloads.py, and half of it
+    whole, half     one rank: the batch of workloads.py, and half of it
     eighth          an eighth of it, to see how far the model may be trusted with small shares
-    rank            one rank: the same batch through DataParallel
     apart           two processes at the same time, each with half a batch, which exchange nothing
     overlap         two ranks with the batch between them; buckets leave during the backward pass
     after           the same, but buckets leave after the backward pass
@@ -34,6 +33,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,11 @@ from workloads import BATCH, WHAT, data, gemm_flops
 
 DOCS = HERE.parent / "docs"
 BLOCK = 0.4  # seconds per block of steps
-STEPS = {"W1": 20, "W2": 20, "W3": 8, "W4": 4, "W5": 8, "W6": 8}  # per epoch
+STEPS = {"W1": 100, "W2": 100, "W3": 12, "W4": 8, "W5": 12, "W6": 12}  # per epoch
 EXCHANGES = 15  # per block, of each kind
 IDLE = 0.5  # seconds to wait for an idle machine, at most
 JOBS = {
-    1: ("whole", "half", "eighth", "rank"),
+    1: ("whole", "half", "eighth"),
     2: ("apart", "overlap", "after", "weak", "exchange"),
 }
 PLAIN = ("whole", "half", "eighth", "apart")  # settings without DataParallel
@@ -72,11 +72,12 @@ def layers_of(model: Any) -> list[sm.Layer]:
     for path, layer in model.walk():
         if layer.children():
             continue
-        counts = [0, 0]
+        sizes: dict[bool, list[int]] = {True: [], False: []}
         for name, a in layer.params.items():
-            counts[not layer._declared[name].decay] += a.size
-        if layer.flops() or any(counts):
-            found.append(sm.Layer(f"{path} {type(layer).__name__}", layer.flops(), *counts))
+            sizes[layer._declared[name].decay].append(a.size)
+        if layer.flops() or layer.params:
+            name, parts = f"{path} {type(layer).__name__}", (tuple(s) for s in sizes.values())
+            found.append(sm.Layer(name, layer.flops(), *parts))
     return found
 
 
@@ -158,11 +159,10 @@ def timed(comm: Any, call: Callable[[], Any], times: int) -> list[float]:
     return [max(every) for every in zip(*comm.allgather(found), strict=True)]
 
 
-def exchange_of(model):
-    from mpi4py import MPI
-
-    g = model.optimizer._pack(model.layers).g
-    return (lambda: MPI.COMM_WORLD.Iallreduce(MPI.IN_PLACE, g).Wait()), g
+def exchange_of(model: Any) -> tuple[Callable[[], None], np.ndarray]:
+    """Return what a step calls to sum all gradients, and the vector that holds them."""
+    packing = model.optimizer._pack(model.layers)
+    return partial(model._ranks.exchange.finish, packing, None), packing.g
 
 
 def exchanges(model: Any, comm: Any) -> dict[str, float]:

@@ -9,8 +9,9 @@ The overhead is all that does not depend on the batch: calls of Python and the o
 forward pass takes a third of the FLOPs and the backward pass the rest, divided over the layers in
 proportion to their own FLOPs.
 
-Gradients are summed in buckets, pieces of the flat gradient vector. `simulate` runs the events of
-one step: backward passes end, buckets become ready, the network carries one bucket at a time in
+Before each step the ranks exchange a few bytes, as they must agree that there is one. Gradients are
+summed in buckets, pieces of the flat gradient vector. `simulate` runs the events of one step:
+backward passes end, buckets become ready, the network carries one bucket at a time in
 rounds, and the optimizer's step follows the last bucket. Two algorithms have their rounds here:
 
     ring      2 (R - 1) rounds of bytes / R        Patarasuk and Yuan 2009
@@ -38,12 +39,12 @@ PAYS = 0.5  # a rank more pays while the efficiency is at least this
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: its FLOPs of a forward pass per sample, and its numbers of parameters."""
+    """A layer: its FLOPs of a forward pass per sample, and the sizes of its parameters."""
 
     name: str
     flops: float
-    decayed: int  # elements of parameters with weight decay: matrices
-    plain: int  # elements of the other parameters: biases, norms
+    decayed: tuple[int, ...]  # elements of each parameter with weight decay: matrices
+    plain: tuple[int, ...]  # elements of each other parameter: biases, norms
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,11 @@ def exchange(size: float, ranks: int, network: Network, algorithm: str = "ring")
     return sum(network.message(part.size) for part in ALGORITHMS[algorithm](size, ranks))
 
 
+def meeting(ranks: int, network: Network) -> float:
+    """Return the seconds in which all ranks exchange a few bytes, as they do before each step."""
+    return network.latency * (ranks - 1).bit_length()
+
+
 # --- buckets -----------------------------------------------------------------------------------
 
 
@@ -156,27 +162,26 @@ class Bucket:
 
 
 def buckets(layers: Sequence[Layer], least: int = BUCKET) -> list[Bucket]:
-    """Cut the gradients into pieces of at least `least` bytes, in the order of the backward pass.
+    """Cut the gradients into pieces of at least `least` bytes, between two parameters.
 
-    The flat vector has two ranges, with and without weight decay. What is left at the end of a
-    range joins its last piece. Layers that become ready together keep the order of the vector.
+    The flat vector holds the parameters with weight decay, then the others, both in the order of
+    the backward pass. What is left at its end joins the last piece.
     """
-    found = []
-    for key in ("decayed", "plain"):
-        pieces: list[Bucket] = []
-        size, last = 0, 0
-        for place in reversed(range(len(layers))):
-            own = getattr(layers[place], key) * ITEM
-            if own:
-                size, last = size + own, place
-            if size >= least:
-                pieces.append(Bucket(size, last))
-                size = 0
-        if size and pieces:
-            size += pieces.pop().size
-        if size:
-            pieces.append(Bucket(size, last))
-        found += pieces
+    places = list(enumerate(layers))[::-1]
+    sizes = [(n * ITEM, i) for i, layer in places for n in reversed(layer.decayed)]
+    sizes += [(n * ITEM, i) for i, layer in places for n in reversed(layer.plain)]
+    found: list[Bucket] = []
+    size, last = 0, len(layers)
+    for own, place in sizes:
+        size, last = size + own, min(last, place)
+        if size >= least:
+            found.append(Bucket(size, last))
+            size, last = 0, len(layers)
+    if size and found:
+        before = found.pop()
+        size, last = size + before.size, min(last, before.last)
+    if size:
+        found.append(Bucket(size, last))
     return sorted(found, key=lambda bucket: -bucket.last)
 
 
@@ -269,9 +274,10 @@ def simulate(
             actor.bucket, actor.round, actor.exchanged = actor.bucket + 1, 0, time
         send(time, rank)
 
+    met = meeting(ranks, network)
     for rank, speed in enumerate(speeds):
         for time, place in _backward(layers, flops / compute.rate / speed):
-            push(time, "backward", rank, (place, 0))
+            push(met + time, "backward", rank, (place, 0))
     while heap:
         time, _, kind, rank, what = heapq.heappop(heap)
         actor = actors[rank]

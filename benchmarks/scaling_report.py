@@ -147,10 +147,10 @@ def measured(found: Found) -> list[str]:
     rows = []
     for name, own, _ in names(found):
         one, shared, weak = (median(own, key) for key in ("whole", "overlap", "weak"))
-        times = [one, median(own, "rank"), shared, weak]
+        times = [one, shared, weak]
         speeds = [f"{one / shared:.2f}", f"{2 * one / weak:.2f}"]
         rows.append([name, *map(duration, times), *speeds])
-    head = ["", "one process", "1 rank", "2 ranks, half a batch each", "2 ranks, a batch each"]
+    head = ["", "1 rank", "2 ranks, half a batch each", "2 ranks, a batch each"]
     return [table([*head, "speedup, half a batch", "speedup, a batch"], rows)]
 
 
@@ -212,7 +212,7 @@ def errors(found: Found) -> list[str]:
             took, guess = median(own, setting), fit["predicted"][setting]
             cells.append(f"{duration(guess)} / {duration(took)}, {percent(guess / took)}")
         rows.append([name, *cells, percent(median(own, "apart") / median(own, "half"))])
-    head = ["predicted / measured, error", "one process, an eighth of a batch"]
+    head = ["predicted / measured, error", "1 rank, an eighth of a batch"]
     head += ["2 ranks, half a batch each, no overlap", "the same, overlap"]
     head += ["2 ranks, a batch each", "two at once slow each other by"]
     return [table(head, rows)]
@@ -291,7 +291,6 @@ def draw(found: Found, file: Path) -> None:
             label = f"measured: {'a batch each' if setting == 'weak' else 'one batch shared'}"
             speed = grown * one / median(own, setting)
             panel.plot(2, speed, mark, color="black", mfc="none", ms=6, label=label)
-        panel.plot(1, one / median(own, "rank"), "kx", ms=6, label="measured: 1 rank")
         panel.set_title(f"{workload}, batch {own['batch']}\n{WHAT[workload]}", fontsize=9)
         panel.set(xscale="log", yscale="log", ylim=(0.1, 1.4 * MOST))
         panel.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
@@ -299,7 +298,7 @@ def draw(found: Found, file: Path) -> None:
         panel.grid(color="#eeeeee")
     for panel in panels[-1]:
         panel.set_xlabel("ranks (logarithmic)", fontsize=9)
-    figure.supylabel("samples per second, one process = 1 (logarithmic)", fontsize=10)
+    figure.supylabel("samples per second, 1 rank = 1 (logarithmic)", fontsize=10)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     figure.savefig(file, dpi=120)

@@ -33,7 +33,7 @@ def model(suite):
 @pytest.fixture
 def small(model):
     """Two layers of 1 and 3 FLOPs per sample, with 1,000 and 2,000 parameters, and their step."""
-    layers = [model.Layer("first", 1, 900, 100), model.Layer("last", 3, 2000, 0)]
+    layers = [model.Layer("first", 1, (900,), (100,)), model.Layer("last", 3, (2000,), ())]
     compute = model.Compute(overhead=0.5, rate=100.0)
     network = model.Network("a wire", latency=0.25, bandwidth=1000.0)
     return layers, compute, network
@@ -80,6 +80,11 @@ def test_halving_sends_as_many_bytes_as_a_ring_in_fewer_rounds(model, ranks):
     assert model.exchange(1e6, ranks, network, "halving") == pytest.approx(formula)
 
 
+def test_ranks_meet_in_as_many_rounds_as_the_logarithm(model):
+    network = model.Network("a wire", 2.0, 1.0)
+    assert [model.meeting(r, network) for r in (1, 2, 3, 4, 5, 1000)] == [0, 2, 4, 4, 6, 20]
+
+
 def test_ranks_above_a_power_of_two_take_two_rounds_more(model):
     rounds = model.halving(8.0, 5)
     assert [part.size for part in rounds] == [8, 4, 2, 2, 4, 8]
@@ -89,17 +94,19 @@ def test_ranks_above_a_power_of_two_take_two_rounds_more(model):
 
 
 def test_buckets_hold_every_gradient_once_in_backward_order(model):
-    layers = [model.Layer(str(i), 1, n, m) for i, (n, m) in enumerate([(10, 1), (5, 2), (7, 0)])]
-    found = model.buckets(layers, least=40)
-    assert [(b.size, b.last) for b in found] == [(48, 1), (40, 0), (12, 0)]
+    sizes = [((10,), (1,)), ((5, 4), (2,)), ((7,), ())]
+    layers = [model.Layer(str(i), 1, *own) for i, own in enumerate(sizes)]
+    found = model.buckets(layers, least=40)  # 7 + 4, then 5 + 10, and 2 + 1 that are left
+    assert [(b.size, b.last) for b in found] == [(44, 1), (72, 0)]
     for least in (1, 20, 60, 10**6):
-        assert sum(b.size for b in model.buckets(layers, least)) == 4 * 25
+        assert sum(b.size for b in model.buckets(layers, least)) == 4 * 29
+    assert model.buckets([model.Layer("a", 1, (), ())]) == []
 
 
-def test_what_is_left_of_a_range_joins_its_last_piece(model):
-    layers = [model.Layer("a", 1, 1, 0), model.Layer("b", 1, 10, 0)]
-    assert model.buckets(layers, least=40) == [model.Bucket(44, 0)]
-    assert model.buckets([model.Layer("a", 1, 0, 0)]) == []
+def test_a_bucket_is_ready_after_its_first_layer(model):
+    layers = [model.Layer("a", 1, (5,), ()), model.Layer("b", 1, (10,), (10,))]
+    found = model.buckets(layers, least=40)  # b's matrix, then a's with b's bias
+    assert found == [model.Bucket(40, 1), model.Bucket(60, 0)]
 
 
 # --- a step --------------------------------------------------------------------------------------
@@ -113,29 +120,29 @@ def test_one_rank_computes_and_sends_nothing(model, small):
 
 
 def test_two_ranks_and_one_bucket_by_hand(model, small):
-    """6 s of passes, then two rounds of 6,000 bytes: 2 (0.25 + 6) = 12.5 s, then 0.5 s."""
+    """Meet in 0.25 s, 6 s of passes, two rounds of 6,000 bytes: 2 (0.25 + 6) = 12.5 s, 0.5 s."""
     layers, compute, network = small
     pieces = [model.Bucket(12_000, 0)]
     step = model.simulate(layers, pieces, compute, 600, network, 2)
-    assert step.computed == pytest.approx(6.0)
-    assert step.exchanged == pytest.approx(18.5)
-    assert step.seconds == pytest.approx(19.0)
+    assert step.computed == pytest.approx(6.25)
+    assert step.exchanged == pytest.approx(18.75)
+    assert step.seconds == pytest.approx(19.25)
     assert (step.busy, step.sent) == (pytest.approx(12.5), 12_000)
 
 
 def test_two_buckets_overlap_by_hand(model, small):
-    """The last layer's backward ends at 2 + 3 = 5 s: its 8,000 bytes take 8.5 s, to 13.5 s.
+    """The last layer's backward ends at 0.25 + 2 + 3 s: its 8,000 bytes take 8.5 s, to 13.75 s.
 
-    Then come the 3,600 bytes of the first layer, 4.1 s to 17.6 s, and the 400 of its bias, 0.9 s.
+    Then come the 4,000 bytes of the first layer, which take 4.5 s.
     """
     layers, compute, network = small
     pieces = model.buckets(layers, least=1000)
-    assert [(b.size, b.last) for b in pieces] == [(8000, 1), (3600, 0), (400, 0)]
+    assert [(b.size, b.last) for b in pieces] == [(8000, 1), (4000, 0)]
     step = model.simulate(layers, pieces, compute, 600, network, 2)
-    assert step.exchanged == pytest.approx(18.5)
+    assert step.exchanged == pytest.approx(18.25)
     after = model.simulate(layers, pieces, compute, 600, network, 2, overlap=False)
-    assert after.exchanged == pytest.approx(6.0 + 13.5)
-    assert after.exposed == pytest.approx(13.5)
+    assert after.exchanged == pytest.approx(6.25 + 13.0)
+    assert after.exposed == pytest.approx(13.0)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "halving"])
@@ -145,8 +152,9 @@ def test_without_overlap_a_step_is_compute_plus_exchange(model, small, algorithm
     pieces = model.buckets(layers, least=1000)
     how = {"algorithm": algorithm}
     alone = sum(model.exchange(b.size, ranks, network, algorithm) for b in pieces)
+    met = model.meeting(ranks, network)
     after = model.simulate(layers, pieces, compute, 600, network, ranks, overlap=False, **how)
-    assert after.seconds == pytest.approx(compute.seconds(600) + alone)
+    assert after.seconds == pytest.approx(met + compute.seconds(600) + alone)
     with_overlap = model.simulate(layers, pieces, compute, 600, network, ranks, **how)
     assert with_overlap.seconds <= after.seconds + 1e-12
     assert with_overlap.seconds >= max(compute.seconds(600), alone)
@@ -174,8 +182,8 @@ def test_a_ring_waits_for_its_slowest_rank(model, small):
     arguments = (layers, pieces, compute, 600, network, 3)
     step = model.simulate(*arguments, speeds=[1.0, 0.5, 1.0])
     alone = model.exchange(12_000, 3, network)
-    assert step.computed == pytest.approx(12.0)
-    assert step.exchanged == pytest.approx(12.0 + alone)  # it has all its rounds before it
+    assert step.computed == pytest.approx(0.5 + 12.0)
+    assert step.exchanged == pytest.approx(0.5 + 12.0 + alone)  # it has all its rounds before it
     assert step.seconds == pytest.approx(step.exchanged + 1.0)
     with pytest.raises(ValueError, match="1 or 3 entries"):
         model.simulate(*arguments, speeds=[1.0, 1.0])
@@ -245,7 +253,7 @@ def test_counts_end_with_the_most(model):
 
 def seconds(**changes):
     """What scaling.py stores of a workload: 2 ms of overhead and 1 ms per sample of 4."""
-    found = {"whole": 6e-3, "half": 4e-3, "eighth": 2e-3, "rank": 6e-3, "apart": 4.4e-3}
+    found = {"whole": 6e-3, "half": 4e-3, "eighth": 2e-3, "apart": 4.4e-3}
     found |= {"overlap": 5e-3, "after": 5e-3, "weak": 7e-3}
     found |= {"exchange, ours": 0.9e-3, "exchange, bare": 0.75e-3} | changes
     return {name: {"median": s, "least": s, "most": s} for name, s in found.items()}
@@ -255,7 +263,7 @@ def stored(**changes):
     """What scaling.py stores: a network of 1 ms per round and 1 MB/s, and one workload on it."""
     sizes = [4**i for i in range(3, 13)]
     own = {"batch": 8, "flops": 500.0, "seconds": seconds(**changes), "noisy": 1, "blocks": 56}
-    own |= {"layers": [["0 Dense", 1.0, 40, 10], ["1 Dense", 1.0, 100, 100]]}
+    own |= {"layers": [["0 Dense", 1.0, [40], [10]], ["1 Dense", 1.0, [100], [100]]]}
     times = {str(size): 2e-3 + size / 1e6 for size in sizes}
     return {
         "machine": "a computer",
@@ -278,10 +286,10 @@ def test_the_model_predicts_what_calibrated_it(report):
     own = fitted["workloads"]["W1"]
     assert own["overhead"] == pytest.approx(2e-3)
     assert own["rate"] == pytest.approx(1e6)
-    assert own["buckets"] == [[560, 0], [440, 0]]
-    # Half a batch takes 4 ms; each of the two buckets takes two rounds of half its bytes.
-    assert own["predicted"]["after"] == pytest.approx(4e-3 + 2 * 2e-3 + 1e-3)
-    assert own["predicted"]["weak"] == pytest.approx(6e-3 + 2 * 2e-3 + 1e-3)
+    assert own["buckets"] == [[1000, 0]]
+    # Half a batch takes 4 ms; one bucket takes two rounds of half its bytes.
+    assert own["predicted"]["after"] == pytest.approx(4e-3 + 1e-3 + 2e-3 + 1e-3)
+    assert own["predicted"]["weak"] == pytest.approx(6e-3 + 1e-3 + 2e-3 + 1e-3)
     assert own["predicted"]["eighth"] == pytest.approx(2e-3 + 0.5e-3)
     assert own["predicted"]["overlap"] <= own["predicted"]["after"]
     strong = own["simulated"][report.MEMORY]["strong ring"]
@@ -294,8 +302,8 @@ def test_tables_of_the_scaling(report):
     found["model"] = report.model(found)
     text = report.tables(found)
     for line in (
-        "| W1, batch 8 | 6.00 ms | 6.00 ms | 5.00 ms | 7.00 ms | 1.20 | 1.71 |",
-        "| W4, batch 8 | 0.00 MB | 2 | 900 us | 750 us | 1.20 |",
+        "| W1, batch 8 | 6.00 ms | 5.00 ms | 7.00 ms | 1.20 | 1.71 |",
+        "| W4, batch 8 | 0.00 MB | 1 | 900 us | 750 us | 1.20 |",
         "| 4,096 (calibrates) | 6.10 ms | 6.10 ms | +0 % |",
         "| W1, batch 8 | 4.00 ms | 4.40 ms | 5.30 ms | 5.00 ms | 5.00 ms |",
     ):
@@ -316,7 +324,7 @@ def test_a_picture_of_the_scaling(report, tmp_path):
 def test_the_layers_of_a_workload_hold_all_its_weights(suite, workload):
     scaling, workloads = (suite.import_module(m) for m in ("scaling", "workloads"))
     found = scaling.described(workload)
-    counts = [n for _, _, decayed, plain in found["layers"] for n in (decayed, plain)]
+    counts = [n for *_, decayed, plain in found["layers"] for n in (*decayed, *plain)]
     assert sum(counts) == sum(a.size for a in workloads.weights(workload).values())
     assert found["batch"] == workloads.BATCH[workload]
     assert json.dumps(found)
