@@ -42,14 +42,15 @@ import scaling_model as sm
 import scaling_report
 from entries import BLAS_THREADS, ours
 from machine import describe
-from measuring import HERE, wait_until_idle
+from measuring import HERE
 from workloads import BATCH, WHAT, data, gemm_flops
 
 DOCS = HERE.parent / "docs"
 BLOCK = 0.4  # seconds per block of steps
 STEPS = {"W1": 100, "W2": 100, "W3": 12, "W4": 8, "W5": 12, "W6": 12}  # per epoch
 EXCHANGES = 15  # per block, of each kind
-IDLE = 0.5  # seconds to wait for an idle machine, at most
+OWN_CORE = 0.92  # the share of a block's time in which each rank must have had a core
+TRIES = 4  # of a block, until that is so; then the best of them counts
 JOBS = {
     1: ("whole", "half", "eighth"),
     2: ("apart", "overlap", "after", "weak", "exchange"),
@@ -95,9 +96,13 @@ def serve(workload: str) -> None:
     for setting in asked(comm):
         if setting not in blocks:
             blocks[setting] = prepared(setting, workload, comm)
+        comm.Barrier()
+        began, had = time.perf_counter(), time.process_time()
         answer = blocks[setting]()
+        share = (time.process_time() - had) / (time.perf_counter() - began)
+        share = min(comm.allgather(share))  # a rank that waits keeps its core busy, too
         if comm.rank == 0:
-            print(json.dumps(answer), file=out, flush=True)
+            print(json.dumps([answer, share]), file=out, flush=True)
 
 
 def asked(comm: Any) -> Iterator[str]:
@@ -207,14 +212,25 @@ class Job:
             env={**os.environ, "PYTHONWARNINGS": "ignore", **one},
         )
 
-    def ask(self, setting: str) -> Any:
-        """Time one block of a setting."""
+    def block(self, setting: str) -> tuple[Any, bool]:
+        """Time a block of a setting, again if another process disturbed it; tell if all were."""
+        best: tuple[float, Any] = (-1.0, None)
+        for _ in range(TRIES):
+            answer, share = self.ask(setting)
+            best = max(best, (share, answer), key=lambda each: each[0])
+            if share >= OWN_CORE:
+                break
+        return best[1], best[0] < OWN_CORE
+
+    def ask(self, setting: str) -> tuple[Any, float]:
+        """Time one block; return the answer, and the share of its time that the ranks computed."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(setting, file=self.process.stdin, flush=True)
         if not (answer := self.process.stdout.readline()):
             raise SystemExit(f"{setting} failed:\n{self.process.communicate()[1][-2000:]}")
-        return json.loads(answer)
+        value, share = json.loads(answer)
+        return value, share
 
     def close(self) -> None:
         self.process.communicate(timeout=60)
@@ -231,8 +247,9 @@ def measured(workload: str, rounds: int) -> dict[str, Any]:
         every = [(job, setting) for ranks, job in jobs.items() for setting in JOBS[ranks]]
         for _ in range(rounds):
             for job, setting in random.sample(every, len(every)):
-                noisy += not wait_until_idle(most=IDLE)
-                found.setdefault(setting, []).append(job.ask(setting))
+                answer, disturbed = job.block(setting)
+                found.setdefault(setting, []).append(answer)
+                noisy += disturbed
     exchange = found.pop("exchange")
     result = {name: spread(seconds) for name, seconds in found.items()}
     for kind in ("ours", "bare"):
@@ -251,10 +268,7 @@ def network(rounds: int) -> dict[str, Any]:
     for _ in range(ATTEMPTS):
         job = Job(2, "W1")
         try:
-            answers = []
-            for _ in range(rounds):
-                wait_until_idle(most=IDLE)
-                answers.append(job.ask("network"))
+            answers = [job.block("network")[0] for _ in range(rounds)]
         finally:
             job.close()
         found = {n: statistics.median(each[str(n)] for each in answers) for n in SIZES}

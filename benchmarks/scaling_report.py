@@ -139,7 +139,7 @@ def machine(found: Found) -> list[str]:
     return [
         f"Created by `make scaling` on: {found['machine']}. Every process ran with one BLAS thread "
         f"and one thread of phitodeep. When the measurement began, the load average was "
-        f"{found['load']:.2f}; before {noisy} of {blocks} blocks another process was busy."
+        f"{found['load']:.2f}; in {noisy} of {blocks} blocks other processes took a core at times."
     ]
 
 

@@ -310,7 +310,7 @@ def test_tables_of_the_scaling(report):
         assert line in text.splitlines()
     assert "2.50 ms / 2.00 ms, +25 %" in text
     assert "Created by `make scaling` on: a computer." in text
-    assert "before 2 of 112 blocks" in text
+    assert "in 2 of 112 blocks" in text
 
 
 def test_a_picture_of_the_scaling(report, tmp_path):
