@@ -12,6 +12,21 @@ from report import duration, table
 from workloads import WHAT
 
 Found = dict[str, Any]
+CORES = """With two cores, each of two ranks computes on a core of its own, and that same core must
+also move the messages: MPICH makes progress only inside calls of MPI. phitodeep asks it to after
+every layer's backward pass, but the time in which a core copies and adds gradients is time in which
+it computes nothing. Overlap hides the time that a network needs, and shared memory has none. Only
+W4 has more than one bucket, so for the others both settings are the same program. Two processes at
+once also share caches and memory, and slow each other down without exchanging anything: the second
+column. Four ranks on two cores take turns, so they test that training is right, not that it is
+fast."""
+RULES = """*Pays to* is the largest number of ranks whose efficiency is at least 50 %: the speedup
+divided by the number of ranks. *Fastest* is the largest speedup, among powers of two and the
+largest number of ranks, and where it is reached. A `+` means that it still pays at the end: 1,000
+ranks, or ranks with one sample each, since a batch of 16 cannot be split over 17 ranks. A ring sends
+the fewest bytes but needs 2 (R - 1) rounds; halving sends as many in 2 log2 R rounds. The model
+assumes that all ranks are equally fast, that the network carries all of them at full speed at once,
+and that it needs no core (a network card or a thread moves the messages)."""
 MOST = 1000  # ranks
 MEMORY = "shared memory, as measured"
 SHOWN = 8  # ranks of the table of overlap
@@ -174,7 +189,8 @@ def overlap(found: Found) -> list[str]:
         both = apart + median(own, "exchange, ours")
         rows.append([name, *map(duration, (alone, apart, both, after, early))])
     head = ["", "half a batch, alone", "two at once, no exchange", "that plus the exchange"]
-    return [table([*head, "2 ranks, no overlap", "2 ranks, overlap"], rows)]
+    lines = table([*head, "2 ranks, no overlap", "2 ranks, overlap"], rows)
+    return [lines, CORES.replace("\n", " ")]
 
 
 def calibration(found: Found) -> list[str]:
@@ -249,7 +265,8 @@ def limits(found: Found) -> list[str]:
         for name, _, fit in names(found)
     ]
     parts += [f"**A step of {SHOWN} ranks: without and with overlap**", table(head, rows)]
-    return ["![Speedup of 1 to 1,000 ranks](pictures/scaling.png)", *parts]
+    picture = "![Samples per second on 1 to 1,000 ranks, by a ring](pictures/scaling.png)"
+    return [picture, RULES.replace("\n", " "), *parts]
 
 
 def pays(own: Found) -> str:

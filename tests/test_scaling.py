@@ -342,3 +342,23 @@ def test_the_stored_results_make_the_stored_tables(report):
     found = json.loads((ROOT / "docs" / "scaling.json").read_text())
     assert sorted(found["workloads"]) == [f"W{i}" for i in range(1, 7)]
     assert report.tables(found) == (ROOT / "docs" / "_scaling.md").read_text()
+
+
+CUT = """
+import json, sys
+from frameworks.ours import Side
+from phitodeep.distributed.exchange import BUCKET, buckets
+model = Side(sys.argv[1], "").model
+found = buckets(model.optimizer._pack(model.layers))
+print(json.dumps([BUCKET, [(b.piece.stop - b.piece.start) * 4 for b in found]]))
+"""
+
+
+@pytest.mark.parametrize("workload", ["W1", "W3", "W4"])
+def test_the_model_cuts_the_buckets_of_phitodeep(suite, model, workload):
+    pytest.importorskip("mpi4py")
+    answer = suite.import_module("processes").fresh(CUT, {}, (workload,))
+    least, sizes = json.loads(answer)
+    own = suite.import_module("scaling").described(workload)["layers"]
+    assert least == model.BUCKET
+    assert [b.size for b in model.buckets([model.Layer(*each) for each in own])] == sizes
