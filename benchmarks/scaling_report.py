@@ -23,10 +23,10 @@ fast."""
 RULES = """*Pays to* is the largest number of ranks whose efficiency is at least 50 %: the speedup
 divided by the number of ranks. *Fastest* is the largest speedup, among powers of two and the
 largest number of ranks, and where it is reached. A `+` means that it still pays at the end: 1,000
-ranks, or ranks with one sample each, since a batch of 16 cannot be split over 17 ranks. A ring sends
-the fewest bytes but needs 2 (R - 1) rounds; halving sends as many in 2 log2 R rounds. The model
-assumes that all ranks are equally fast, that the network carries all of them at full speed at once,
-and that it needs no core (a network card or a thread moves the messages)."""
+ranks, or ranks with one sample each, since a batch of 16 cannot be split over 17 ranks. A ring
+takes 2 (R - 1) rounds; halving sends as many bytes in 2 log2 R rounds. The model assumes that all
+ranks are equally fast, that the network carries all of their messages at full speed at once, and that it
+needs no core: a network card or a thread of its own moves the messages."""
 MOST = 1000  # ranks
 MEMORY = "shared memory, as measured"
 SHOWN = 8  # ranks of the table of overlap
