@@ -15,18 +15,18 @@ Found = dict[str, Any]
 CORES = """With two cores, each of two ranks computes on a core of its own, and that same core must
 also move the messages: MPICH makes progress only inside calls of MPI. phitodeep asks it to after
 every layer's backward pass, but the time in which a core copies and adds gradients is time in which
-it computes nothing. Overlap hides the time that a network needs, and shared memory has none. Only
-W4 has more than one bucket, so for the others both settings are the same program. Two processes at
-once also share caches and memory, and slow each other down without exchanging anything: the second
-column. Four ranks on two cores take turns, so they test that training is right, not that it is
-fast."""
+it computes nothing. Overlap hides the time that a network needs, and shared memory has none. Of a
+workload with one bucket, both settings are the same program; those with more are: {several}. Two
+processes at once also share caches and memory, and slow each other down without exchanging
+anything: the second column. Four ranks on two cores take turns, so they test that training is
+right, not that it is fast."""
 RULES = """*Pays to* is the largest number of ranks whose efficiency is at least 50 %: the speedup
 divided by the number of ranks. *Fastest* is the largest speedup, among powers of two and the
 largest number of ranks, and where it is reached. A `+` means that it still pays at the end: 1,000
 ranks, or ranks with one sample each, since a batch of 16 cannot be split over 17 ranks. A ring
 takes 2 (R - 1) rounds; halving sends as many bytes in 2 log2 R rounds. The model assumes that all
-ranks are equally fast, that the network carries all of their messages at full speed at once, and that it
-needs no core: a network card or a thread of its own moves the messages."""
+ranks are equally fast, that the network carries all of their messages at full speed at once, and
+that it needs no core: a network card or a thread of its own moves the messages."""
 MOST = 1000  # ranks
 MEMORY = "shared memory, as measured"
 SHOWN = 8  # ranks of the table of overlap
@@ -190,7 +190,9 @@ def overlap(found: Found) -> list[str]:
         rows.append([name, *map(duration, (alone, apart, both, after, early))])
     head = ["", "half a batch, alone", "two at once, no exchange", "that plus the exchange"]
     lines = table([*head, "2 ranks, no overlap", "2 ranks, overlap"], rows)
-    return [lines, CORES.replace("\n", " ")]
+    several = [name for name, _, fit in names(found) if len(fit["buckets"]) > 1]
+    words = CORES.replace("\n", " ").format(several="; ".join(several) or "none")
+    return [lines, words]
 
 
 def calibration(found: Found) -> list[str]:
