@@ -67,7 +67,7 @@ def main(
     else:
         with (
             LocalCluster(
-                n_workers=workers, threads_per_worker=1, dashboard_address=None
+                n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
             ) as cluster,
             Client(cluster) as client,
         ):
