@@ -1,6 +1,6 @@
 """Measure how a training step scales over processes, and hold a model against it: `make scaling`.
 
-    python benchmarks/scaling.py [--only W1 W4 ...] [--rounds 7] [--out FOLDER]
+    python benchmarks/scaling.py [--only W1 W4 ...] [--rounds 5] [--out FOLDER]
 
 The workloads are those of `make bench` (workloads.py). Two jobs run for each of them, one under
 `mpiexec -n 1` and one under `mpiexec -n 2`, and their blocks take turns. BLAS and phitodeep use one
@@ -308,7 +308,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=7, help="blocks of each setting")
+    parser.add_argument("--rounds", type=int, default=5, help="blocks of each setting")
     parser.add_argument("--only", nargs="+", choices=WHAT, metavar="NAME", default=[*WHAT])
     parser.add_argument("--report", action="store_true", help="measure nothing")
     parser.add_argument("--out", type=Path, default=DOCS, help="where the results go")

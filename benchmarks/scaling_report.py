@@ -303,7 +303,8 @@ def draw(found: Found, file: Path) -> None:
                 own = fit["simulated"][network][f"{scaling} ring"]
                 ranks = [int(r) for r in own["curve"]]
                 label = f"{network}: {'a batch each' if scaling == 'weak' else 'one batch shared'}"
-                panel.plot(ranks, [*own["curve"].values()], style, color=color, lw=2, label=label)
+                lw = 3.5 if network == MEMORY else 1.6  # lines may lie on each other
+                panel.plot(ranks, [*own["curve"].values()], style, color=color, lw=lw, label=label)
         own = found["workloads"][workload]
         one = median(own, "whole")
         for setting, mark, grown in (("weak", "s", 2), ("overlap", "o", 1)):
