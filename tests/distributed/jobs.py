@@ -37,7 +37,9 @@ class Ended(subprocess.CompletedProcess[str]):
 
 def mpiexec() -> str:
     """Return the path of mpiexec, which the mpich wheel puts next to Python."""
-    found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+    found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which(
+        "mpiexec"
+    )
     if found is None:
         pytest.skip("mpiexec is not installed")
     return found

@@ -167,6 +167,8 @@ X1 = np.ones((10, 6))
 y1 = np.ones((10, 1))
 y1[-1] = 3e19
 with warnings.catch_warnings(record=True) as seen:
+    if rank() == 0:
+        warnings.simplefilter("always")
     history = net.train(X1, y1, epochs=2, batch_size=10, verbose=0)
 found["diverged"] = [len(history), net.optimizer.t, [str(w.message) for w in seen]]
 before = digest(net)
