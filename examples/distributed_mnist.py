@@ -21,7 +21,7 @@ def main(epochs: int = 3, shard: bool = False) -> float:
     model.train(X_train, y_train, X_test, y_test)
     accuracy = model.evaluate(X_test, y_test)["accuracy"]
     if rank() == 0:
-        print(f"{size()} processes, test accuracy {accuracy:.4f}")
+        print(f"ranks: {size()}, test accuracy {accuracy:.4f}")
     return accuracy
 
 
