@@ -94,6 +94,7 @@ class SequentialBuilder(Configurable):
     def __init__(self, *input_shape: int, seed: int | None = None) -> None:
         self._layers: list[Layer] = []
         self._options: dict[str, Any] = {"seed": seed}
+        self._distributed: dict[str, Any] | None = None
         self._input: Shape | None = None
         if input_shape:
             self.input(*input_shape)
@@ -282,6 +283,17 @@ class SequentialBuilder(Configurable):
         """Set the dtype of parameters and computations: "float32" or "float64"."""
         return self._set("dtype", dtype)
 
+    def distributed(
+        self, *, shard_optimizer: bool = False, overlap: bool = True, timeout: float = 600.0
+    ) -> Self:
+        """Train in all processes of an MPI job: see `phitodeep.distributed.DataParallel`."""
+        self._distributed = {
+            "shard_optimizer": shard_optimizer,
+            "overlap": overlap,
+            "timeout": timeout,
+        }
+        return self
+
     def build(self) -> Sequential:
         """Return the model; refuse sizes that do not fit and a loss that does not match."""
         layers, options = copy.deepcopy((self._layers, self._options))
@@ -289,6 +301,10 @@ class SequentialBuilder(Configurable):
         if self._input is not None:
             model.build(self._input)
         model._check()
+        if self._distributed is not None:
+            from phitodeep.distributed import DataParallel
+
+            DataParallel(model, **self._distributed)
         return model
 
     def _set(self, name: str, value: Any) -> Self:

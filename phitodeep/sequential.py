@@ -626,7 +626,9 @@ class Sequential(Inspectable, Adaptable):
         A model that is not built, or whose parts have no name, such as a lambda as its schedule, is
         refused. To continue within an epoch, use `ModelCheckpoint`.
         """
-        write_tensors(path, *self._packed({"model": self._progress()} if optimizer else None))
+        packed = self._packed({"model": self._progress()} if optimizer else None)
+        if self._ranks.rank == 0:
+            write_tensors(path, *packed)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -28,6 +28,7 @@ FLOORS = {
     **dict.fromkeys(["data", "io", "teach", "text"], 5),
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
     **dict.fromkeys(["exchange", "exchange.torch", "lora"], 6),
+    "distributed": 7,
     "exchange.onnx.from_onnx": 8,  # it returns a Sequential
     "exchange.hub.pretrained": 8,
     "exchange.torch.reading": 8,  # it returns a Sequential
@@ -54,6 +55,7 @@ WHOLE = {  # modules that are themselves imported where used, and the command li
     **{
         f"sklearn.{path.stem}": {"sklearn", "scipy"} for path in (ROOT / "sklearn").glob("[!_]*.py")
     },
+    **{f"distributed.{name}": {"mpi4py"} for name in ("exchange", "group", "job")},
     "kernels.compiled.blas": {"numba", "llvmlite"},
     "kernels.compiled.jit": {"numba"},
     "kernels.compiled.scalar": {"numba"},
@@ -71,6 +73,7 @@ OPTIONAL = {
     "matplotlib",
     "datasets",
     "IPython",
+    "mpi4py",
     "google",  # protobuf, which onnx brings
     "numba",
     "huggingface_hub",

@@ -109,6 +109,13 @@ def report_compilation() -> None:
         importlib.import_module("phitodeep.kernels.compiled.jit").NOTICE.report()
 
 
+def hide_compilation() -> None:
+    """Print no notices of compilation in this process: another one of the same job prints them."""
+    chosen()
+    if _chosen == "numba":
+        importlib.import_module("phitodeep.kernels.compiled.jit").NOTICE.hidden = True
+
+
 def _twin_of(name: str) -> Callable[..., Any]:
     importlib.import_module("phitodeep.kernels.compiled")  # registers all twins
     if name not in TWINS:

@@ -100,10 +100,14 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
         if type(dY) is not np.ndarray or (dY.shape, dY.dtype) != frame.output:
             dY = self._cast_gradient(dY, *frame.output)
         frame.grads = {}
-        watch = current().watch
-        if watch is None:
-            return backward(self, dY)
-        return watch.run("backward", self, backward, dY, {})
+        call = current()
+        if call.watch is None:
+            dX = backward(self, dY)
+        else:
+            dX = call.watch.run("backward", self, backward, dY, {})
+        if call.ended is not None and type(self).backward is guarded:  # not for super().backward
+            call.ended(self)
+        return dX
 
     return guarded
 

@@ -21,6 +21,14 @@ class Tree(Protocol):
     def walk(self, path: str = "") -> Iterator[tuple[str, Any]]: ...
 
 
+class Summing(Protocol):
+    """What a layer needs from the processes that share its batch."""
+
+    def sum(self, a: Array) -> Array:
+        """Return the sum of this array over all processes, in place."""
+        ...
+
+
 class Call(NamedTuple):
     """The mode of the current forward or backward pass; it belongs to the call, not to a layer."""
 
@@ -36,6 +44,8 @@ class Call(NamedTuple):
     again: bool = False  # a checkpoint recomputes this forward pass: nothing is counted twice
     watch: Watch | None = None  # what observes every pass: see `watching`
     draw: int | None = None  # the number of a prediction, which all its batches share
+    ranks: Summing | None = None  # the processes that share this batch; None: one has all of it
+    ended: Callable[[Any], None] | None = None  # is called with each layer when `backward` is done
 
     @property
     def keeps(self) -> bool:

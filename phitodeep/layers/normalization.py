@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
+from phitodeep.checks import check_count, check_flag, check_number
 from phitodeep.derivations import normalization as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import ones, sum_rows
@@ -321,6 +321,9 @@ class BatchNorm(_ScaleAndShift):
 
     A variance too large for the dtype enters running_var as half of the dtype's maximum.
 
+    If several processes share a batch (`phitodeep.distributed`), sync=True takes the means over the
+    rows of all of them; n is their number. Otherwise each process normalises its own rows.
+
     Backward. dgamma and dbeta are as in LayerNorm. So is dx, but the means are over the rows, and
     gamma is a single factor:
 
@@ -341,8 +344,9 @@ class BatchNorm(_ScaleAndShift):
 
     steps = derived.batch_norm
 
-    def __init__(self, momentum: float = 0.1, eps: float = 1e-5) -> None:
+    def __init__(self, momentum: float = 0.1, eps: float = 1e-5, *, sync: bool = False) -> None:
         super().__init__()
+        self.sync = check_flag(sync, "BatchNorm sync")
         self.momentum = check_number(momentum, "BatchNorm momentum", minimum=0, below=1 + 1e-12)
         self.eps = check_number(eps, "BatchNorm eps (a constant feature has var = 0)", above=0)
 
@@ -372,14 +376,15 @@ class BatchNorm(_ScaleAndShift):
     @np.errstate(over="ignore", invalid="ignore")
     def _normalise_batch(self, X: Array, X_hat: Array) -> Array:
         """Write x_hat and return r (D,); also update the running statistics."""
-        n = max(1, X.size // X.shape[-1])
-        mu = sum_rows(X) / n
+        n, total = self._over_ranks(X, sum_rows(X))
+        mu = total / n
         np.subtract(X, mu, out=X_hat)
         square = np.multiply(X_hat, X_hat, out=self.buffer("Y", X.shape, X.dtype))
-        var = sum_rows(square) / n
+        _, total = self._over_ranks(X, sum_rows(square))
+        var = total / n
         r = 1 / np.sqrt(var + self.eps)
         X_hat *= r
-        if overflowed(r):
+        if overflowed(r) and not self._shares_rows():
             bad = ~(r > 0)
             rows, rows_hat = (A.reshape(-1, A.shape[-1]) for A in (X, X_hat))
             rows_hat[:, bad], *statistics = scaled(rows[:, bad], self.eps, axis=0)
@@ -389,6 +394,19 @@ class BatchNorm(_ScaleAndShift):
             self.running_var += self.momentum * (var * (n / (n - 1)) - self.running_var)
         return r
 
+    def _shares_rows(self) -> bool:
+        """Whether the means are over the rows of several processes."""
+        return self.sync and current().ranks is not None
+
+    def _over_ranks(self, X: Array, *sums: Array) -> tuple[int, *tuple[Array, ...]]:
+        """Return the number of rows of X and these sums over them (D,), or those of all ranks."""
+        n = X.size // X.shape[-1]
+        ranks = current().ranks
+        if not self.sync or ranks is None:
+            return max(1, n), *sums
+        both = ranks.sum(np.concatenate([[n], *sums], dtype=np.float64))
+        return max(1, int(both[0])), *np.split(both[1:].astype(X.dtype), len(sums))
+
     def backward(self, dY: Array) -> Array:
         X_hat, r, batch, mask = self.saved("X_hat", "r", "batch", "mask")
         if mask is not None:
@@ -396,7 +414,7 @@ class BatchNorm(_ScaleAndShift):
         dgamma, dbeta = self._gradients(dY, X_hat)
         dX = self.buffer("dX", dY.shape, dY.dtype)
         if batch:
-            n = max(1, dY.size // dY.shape[-1])
+            n, dgamma, dbeta = self._over_ranks(dY, dgamma, dbeta)
             np.multiply(X_hat, dgamma / n, out=dX)
             np.subtract(dY, dX, out=dX)
             dX -= dbeta / n

@@ -13,7 +13,7 @@ import math
 import weakref
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Self, TypedDict, cast
+from typing import ClassVar, Self, TypedDict, cast
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
 from phitodeep.optimization.divergence import bad_gradient, length
 from phitodeep.optimization.groups import Groups, checked_groups, first_matches
+from phitodeep.optimization.exchange import Exchange, part_of, within_share
 from phitodeep.optimization.packing import Group, Packing, Slot, trainable, walk_all
 from phitodeep.optimization.resuming import ALL, Resumable
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
@@ -77,6 +78,7 @@ class Optimizer(Resumable, registered=False):
     """
 
     config_kind = "optimizer"
+    elementwise: ClassVar[bool] = False  # True: `update` computes each element from its own values
 
     @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
     def __init__(
@@ -153,27 +155,31 @@ class Optimizer(Resumable, registered=False):
         A gradient that is not finite raises a DivergenceError, and no parameter changes. If a step
         raises, the gradients that `accumulate` held are dropped.
         """
-        packing, lr = self._pack(layers), self.rate
-        theta, settings = packing.theta, [self._settings(group, lr) for group in packing.groups]
+        packing, lr, exchange = self._pack(layers), self.rate, self._exchange
+        groups = [within_share(group, exchange, packing) for group in packing.groups]
+        theta, settings = packing.theta, [self._settings(group, lr) for group in groups]
         try:
             g, watch = self._gathered(packing), current().watch
             if watch is not None:
                 g = cast(Array, watch.notify("step", "before", self, g, lr))
-            norm = length(g)
+            norm = length(g) if exchange is None else exchange.length(g)
             if norm == math.inf:
+                g = g if exchange is None else exchange.whole(g)
                 raise bad_gradient(packing, g, self.t + 1, self._remedy())
             self.advance(lr)
             if self.clip_value is not None or self.clip_norm is not None:
                 g = self._clipped(g, norm)
             if self.l1 or self.l2:
-                g = self._penalised(theta, g, packing.groups)
+                g = self._penalised(theta, g, groups)
             for group, rate, decay, decayed in settings:
                 if decay:
                     theta[decayed] *= 1 - rate * decay
                 self._group, self.own = group, group.own
                 self.update(theta[group.piece], g[group.piece], rate)
             if self.ema is not None:
-                self._average(theta, self.ema)
+                self._average(theta, self.ema, part_of(exchange, packing))
+            if exchange is not None:
+                exchange.spread(theta)
         except BaseException:
             self.drop_held()
             raise
@@ -279,26 +285,35 @@ class Optimizer(Resumable, registered=False):
 
     def _like_theta(self) -> Array:
         assert self._packing is not None
-        return np.zeros_like(self._packing.theta)
+        theta = self._packing.theta
+        return np.zeros(theta.shape, theta.dtype)  # unlike zeros_like, it takes no memory yet
+
+    def _begun(self, layers: Sequence[Layer]) -> tuple[Packing, Array | None]:
+        """Return what the last backward pass before a step needs: the packing, what is held."""
+        return self._pack(layers), self._slot_vector("held") if self._holding else None
 
     def _gathered(self, packing: Packing) -> Array:
         """Return the layers' gradients as one vector, plus those that `accumulate` held."""
-        packing.gather()
-        if self._holding:
-            packing.g += self._slot_vector("held")
-            self.drop_held()
+        held = self._slot_vector("held") if self._holding else None
+        if self._exchange is not None:
+            self._exchange.finish(packing, held)
+        else:
+            packing.gather()
+            if held is not None:
+                packing.g += held
+        self.drop_held()
         return packing.g
 
-    def _average(self, theta: Array, d: float) -> None:
-        e, s = self._slot_vector("ema"), self._scratch_vector("scratch")
-        np.subtract(theta, e, out=s)  # d e + (1 - d) theta = e + (1 - d)(theta - e)
+    def _average(self, theta: Array, d: float, part: slice) -> None:
+        e, s = self._slot_vector("ema")[part], self._scratch_vector("scratch")[part]
+        np.subtract(theta[part], e, out=s)  # d e + (1 - d) theta = e + (1 - d)(theta - e)
         s *= 1 - d
         e += s
 
     def _clipped(self, g: Array, norm: float) -> Array:
         if self.clip_value is not None:
             g = np.clip(g, -self.clip_value, self.clip_value, out=self._scratch_vector("g"))
-            norm = length(g)
+            norm = length(g) if self._exchange is None else self._exchange.length(g)
         if self.clip_norm is not None and norm > self.clip_norm:
             g = np.multiply(g, self.clip_norm / norm, out=self._scratch_vector("g"))
         return g
@@ -365,6 +380,8 @@ class Optimizer(Resumable, registered=False):
                     "trained: add that layer itself, not a copy of it."
                 )
         self._memories.assign(walk)
+        if self._exchange is not None and packing is not None:
+            self._exchange.refuse_new_packing()
         memories = self._memories.with_packed(packing, self._slots)
         own = [memories.recall(layer, name, self.own_start) for _, layer, name in slots]
         self._packing = Packing(slots, walk, keys, [each.own for each in own])

@@ -120,7 +120,7 @@ class LBFGS(Optimizer):
             piece = group.piece
             theta[piece] = start[piece] + rate * (found[piece] - start[piece])
         if self.ema is not None:
-            self._average(theta, self.ema)
+            self._average(theta, self.ema, slice(None))
         if watch is not None:
             watch.notify("step", "after", self, packing.g, lr)
         return losses[0]

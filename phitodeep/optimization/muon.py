@@ -46,6 +46,8 @@ class Muon(Adam):
     match_rms_adamw: Liu et al. 2025, "Muon is scalable for LLM training", arXiv:2502.16982.
     """
 
+    elementwise = False
+
     def __init__(
         self,
         alpha: float | Schedule = 0.02,

@@ -14,6 +14,7 @@ from phitodeep.types import Array, Shape
 
 Slot = tuple[str, Layer, str]  # path, layer, parameter name
 Key = tuple[str, Hashable]  # the pattern of a parameter's group ("" for none), and its kind
+Tie = tuple[str, Layer, str, tuple[Layer, str], Array]  # path, user, name, owner, its part of g
 PRODUCT = 1 << 20  # elements of a product in memory at a time
 Own = dict[str, Any]  # scalar state of a parameter, such as its number of steps
 
@@ -33,7 +34,7 @@ class Packing:
 
     theta, g    the vectors of all P parameter elements and of their gradients, (P,)
     groups      the slots with the same key and scalar state: one piece of the vectors each, with
-                the parameters that decay first
+                the parameters that decay first, both in the order of the backward pass
     views       the parts of theta and g of each slot, in the parameter's shape
     pieces      where each parameter lies in the vectors, by path
     ties        the uses of a parameter in other layers, whose gradients are added to the owner's
@@ -62,7 +63,7 @@ class Packing:
         for (key, _), members in grouped.items():
             bounds = [end]
             for decays in (True, False):
-                for path, layer, name in members:
+                for path, layer, name in reversed(members):
                     if layer._declared[name].decay is decays:
                         start, end = end, end + layer.params[name].size
                         self.pieces[path] = slice(start, end)
@@ -82,7 +83,7 @@ class Packing:
         g_of = {
             (id(layer), name): g for (_, layer, name), (_, g) in zip(slots, self.views, strict=True)
         }
-        self.ties = [
+        self.ties: list[Tie] = [
             (f"{path}.{name}", user, name, (owner, param), g_of[id(owner), param])
             for path, user in walk
             for name, (owner, param) in user.tied.items()
@@ -140,13 +141,21 @@ class Packing:
 
     def gather(self) -> None:
         """Copy the layers' gradients into g, unless backward wrote them there already."""
-        for (path, layer, name), (_, g) in zip(self.slots, self.views, strict=True):
+        self.gather_slots(zip(self.slots, self.views, strict=True))
+        self.gather_ties(self.ties)
+
+    def gather_slots(self, slots: Iterable[tuple[Slot, tuple[Array, Array]]]) -> None:
+        """Copy the gradients of these parameters, given with their views, as `gather` does."""
+        for (path, layer, name), (_, g) in slots:
             grad = layer._frame.grads.get(name)
             if grad is not g:
                 if type(grad) is not np.ndarray or grad.shape != g.shape or grad.dtype != g.dtype:
                     _check_gradient(grad, path, layer, name, g.shape)
                 g[...] = grad
-        for path, user, name, (owner, param), g in self.ties:
+
+    def gather_ties(self, ties: Iterable[Tie]) -> None:
+        """Add the gradients of these uses to those of the owners, which are gathered already."""
+        for path, user, name, (owner, param), g in ties:
             grads, product = user._frame.grads, user._frame.products.pop(name, None)
             if product is not None:
                 _add_product(g, *product)

@@ -11,6 +11,7 @@ from phitodeep.checks import check_count, check_number
 from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, OrderError
 from phitodeep.layers.base import Layer
+from phitodeep.optimization.exchange import Exchange
 from phitodeep.optimization.memory import Memories, Memory, named, read, written
 from phitodeep.optimization.packing import Group, Own, Packing, walk_all
 from phitodeep.optimization.schedules import stateful
@@ -40,6 +41,7 @@ class Resumable(Configurable, registered=False):
         self._averaged = False  # whether the averages have replaced the parameters
         self._holding = False  # whether the slot "held" has gradients of accumulated batches
         self._scratch: dict[str, Array] = {}
+        self._exchange: Exchange | None = None  # with the other processes, while they train
         self._owner: weakref.ref[Layer] | None = None  # the model
 
     def memory(self) -> dict[str, dict[str, Array]]:
@@ -57,7 +59,8 @@ class Resumable(Configurable, registered=False):
 
     def _by_path(self) -> dict[str, Memory]:
         """Return the memory of each parameter, by path."""
-        return self._memories.with_packed(self._packing, self._slots).by_path(self._walk())
+        slots = self._slots if self._exchange is None else self._exchange.collected(self._slots)
+        return self._memories.with_packed(self._packing, slots).by_path(self._walk())
 
     def state_dict(self) -> StateDict:
         """Return what the optimizer remembers, by parameter path: plain values and array copies.
@@ -129,6 +132,7 @@ class Resumable(Configurable, registered=False):
             "_group": ALL,
             "own": {},
             "_averaged": False,
+            "_exchange": None,
             "_owner": None,
         }
 

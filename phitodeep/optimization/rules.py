@@ -25,6 +25,8 @@ class SGD(Optimizer):
     initialization and momentum in deep learning", in the form that PyTorch uses.
     """
 
+    elementwise = True
+
     def __init__(
         self,
         alpha: float | Schedule = 0.01,
@@ -80,6 +82,7 @@ class Adam(Optimizer):
     Source: Kingma and Ba 2015, arXiv:1412.6980, algorithm 1.
     """
 
+    elementwise = True
     own_start: ClassVar[Mapping[str, float]] = {"t": 0}
 
     def __init__(
@@ -149,6 +152,7 @@ class Nadam(Optimizer):
     Source: Dozat 2016, "Incorporating Nesterov momentum into Adam", ICLR workshop, sec. 3.
     """
 
+    elementwise = True
     own_start: ClassVar[Mapping[str, float]] = {"t": 0, "product": 1.0}  # product: M_t
 
     def __init__(
@@ -212,6 +216,8 @@ class RMSProp(Optimizer):
     Source: Tieleman and Hinton 2012, "Neural networks for machine learning", lecture 6.5.
     """
 
+    elementwise = True
+
     def __init__(
         self,
         alpha: float | Schedule = 0.01,
@@ -259,6 +265,8 @@ class Adagrad(Optimizer):
     Source: Duchi, Hazan and Singer 2011, "Adaptive subgradient methods", JMLR 12, fig. 1.
     """
 
+    elementwise = True
+
     def __init__(
         self,
         alpha: float | Schedule = 0.01,
@@ -291,6 +299,8 @@ class Adadelta(Optimizer):
 
     Source: Zeiler 2012, arXiv:1212.5701, algorithm 1 (where lr is 1).
     """
+
+    elementwise = True
 
     def __init__(
         self,
@@ -339,6 +349,8 @@ class Lion(Optimizer):
     Source: Chen et al. 2023, "Symbolic discovery of optimization algorithms", arXiv:2302.06675,
     program 1.
     """
+
+    elementwise = True
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class Callback(Configurable, registered=False):
     """Base class of callbacks: override what you need, and raise StopTraining to end training."""
 
     config_kind = "callback"
+    every_rank = False  # True: if several processes train the model, all call it, not rank 0 alone
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -200,6 +201,7 @@ class EarlyStopping(_Monitor):
     """
 
     remembered = ("best", "best_epoch", "waited", "weights")
+    every_rank = True
 
     def __init__(
         self,

@@ -50,6 +50,7 @@ class ModelCheckpoint(_Monitor):
     """
 
     remembered: ClassVar[tuple[str, ...]] = ("best", "name", "written")
+    every_rank = True  # they give their parts of the state to rank 0, which writes
 
     def __init__(
         self,
@@ -97,7 +98,13 @@ class ModelCheckpoint(_Monitor):
 
     def on_pause(self, model: Any, run: Run) -> None:
         if not self.checked:
-            self._check(model, run)
+            if run.writes:
+                self._check_place()
+            arrays, _ = model._packed(run.state_dict(weights=False))
+            writable(arrays)
+            if run.writes:
+                self._tidy()
+            self.checked = True
             return
         count, every, mark = model.optimizer.t, self.every_steps, "step"
         if run.step == 0:
@@ -105,14 +112,16 @@ class ModelCheckpoint(_Monitor):
         due = run.ends or (every is not None and count % every == 0)
         if not due and not self.better:
             return
+        state = run.state_dict(weights=False)
         try:
-            self._write(model, run, f"{mark}{count}" if due else None)
+            if run.writes:
+                self._write(model, state, f"{mark}{count}" if due else None)
         except OSError as error:  # such as a full disk
             warn(f"{error} Training continues.")
         self.better = False
 
-    def _check(self, model: Any, run: Run) -> None:
-        """Refuse what would fail later: a path or a part of the model that cannot be written."""
+    def _check_place(self) -> None:
+        """Refuse a path that cannot be written, before training begins."""
         path = Path(self.path)
         if set("{}") & set(path.name):
             raise ArgumentError(
@@ -133,8 +142,10 @@ class ModelCheckpoint(_Monitor):
             raise
         except OSError as error:  # the name is too long, or the folder may not be read
             raise DataError(f"cannot write {path}: {error.strerror or error}.") from error
-        arrays, _ = model._packed(run.state_dict(weights=False))
-        writable(arrays)
+
+    def _tidy(self) -> None:
+        """Remove what an earlier run left, and warn before its checkpoint is replaced."""
+        path = Path(self.path)
         for draft, name in drafts(path.parent):
             if self._is_named(name, r"(-best|-(epoch|step)\d+)?"):
                 draft.unlink(missing_ok=True)
@@ -144,9 +155,8 @@ class ModelCheckpoint(_Monitor):
                 f"training that wrote it, pass resume={self.path!r} to train."
             )
         self._prune()
-        self.checked = True
 
-    def _write(self, model: Any, run: Run, mark: str | None) -> None:
+    def _write(self, model: Any, state: StateDict, mark: str | None) -> None:
         """Write one checkpoint under each of its names; `path` comes last."""
         path = Path(self.path)
         names = ["best"] * self.better
@@ -156,7 +166,7 @@ class ModelCheckpoint(_Monitor):
                 self.written.append(self._named(mark).name)
             names.append("")
         first, *others = [self._named(name) if name else path for name in names]
-        write_tensors(first, *model._packed(run.state_dict(weights=False), self.name))
+        write_tensors(first, *model._packed(state, self.name))
         for other in others:
             atomic_copy(first, other)
         self._prune()

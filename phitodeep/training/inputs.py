@@ -24,6 +24,31 @@ from phitodeep.loss import Loss
 from phitodeep.types import Array, Shape
 
 
+class Share(NamedTuple):
+    """The part of each batch that belongs to one of the processes that train a model together."""
+
+    rank: int
+    size: int  # the number of ranks
+
+    def rows(self, start: int, stop: int) -> tuple[slice, bool]:
+        """Return this rank's part of the places from `start` to `stop`, and whether it counts.
+
+        The parts of all ranks are disjoint, make up the whole, and differ by at most one place. A
+        rank without a place gets the first one, which then does not count.
+        """
+        n = stop - start
+        first, last = (start + n * rank // self.size for rank in (self.rank, self.rank + 1))
+        return (slice(first, last), True) if first < last else (slice(start, start + 1), False)
+
+    def count(self, n: int) -> int:
+        """Return how many of n places belong to this rank, but at least 1."""
+        part, _ = self.rows(0, n)
+        return part.stop - part.start
+
+
+WHOLE = Share(0, 1)
+
+
 class Data(NamedTuple):
     """Samples that have been checked and cast: a batch, or a whole data set."""
 
@@ -33,10 +58,18 @@ class Data(NamedTuple):
     outputs: Shape  # (N, ...): the shape of the predictions
     mask: Array | None = None  # (N, T): False where X is padding; None: no padding
     output_mask: Array | None = None  # (N, T'): the same for the predictions
+    counts: bool = True  # False: placeholders, whose loss, gradients and metrics are left out
 
     def part(self, rows: slice) -> Data:
         """Return a slice of the samples, as views."""
         return self._pick(lambda _, A: A[rows])
+
+    def of(self, share: Share) -> Data:
+        """Return one rank's part of the samples, as views."""
+        if share.size == 1:
+            return self
+        rows, counts = share.rows(0, len(self.X))
+        return self.part(rows)._replace(counts=counts)
 
     def take(self, rows: Array, into: Buffered) -> Data:
         """Copy the samples at `rows` into memory that the next batch may overwrite."""
@@ -53,7 +86,7 @@ class Data(NamedTuple):
         w = None if self.w is None else pick("w", self.w)
         mask = None if self.mask is None else pick("mask", self.mask)
         output_mask = None if self.output_mask is None else pick("output_mask", self.output_mask)
-        return Data(X, T, w, (len(X), *self.outputs[1:]), mask, output_mask)
+        return Data(X, T, w, (len(X), *self.outputs[1:]), mask, output_mask, self.counts)
 
 
 def validate(

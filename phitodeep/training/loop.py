@@ -35,6 +35,7 @@ from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Objective, Trainable
 from phitodeep.training.progress import display
+from phitodeep.training.ranks import Muted, Work
 from phitodeep.training.run import Run, Sums, Totals
 from phitodeep.training.sources import Arrays, Memory, Source
 from phitodeep.training.threads import Team
@@ -73,7 +74,10 @@ class Training:
         self.where = where
         self.size, self.accumulate, self.shuffle = size, accumulate, shuffle
         self.team = Team(objective.body, objective.loss, threads)
-        self.callbacks, self.display, self.locates = callbacks, display(verbose), locates
+        self.ranks = model._ranks
+        self.callbacks, self.locates = callbacks, locates
+        self.display = display(verbose if self.ranks.rank == 0 else 0)
+        self.verbose = bool(verbose)
         self.memory = Memory()
         self.pressed: list[int] = []  # an entry for each Ctrl-C
         self.pauses = any(_overrides(callback, "on_pause") for callback in callbacks)
@@ -90,6 +94,7 @@ class Training:
         keep_freed_memory()
         model.optimizer.drop_held()  # gradients left by a hand-written loop
         model.optimizer._pack(model.layers).receive()  # backward writes into its vector g
+        self.ranks.begin(self)
         self.display.begin(model.epoch + 1, max(where.last - model.epoch, 0), self.steps())
         if self.pauses:
             where.keep_settings()
@@ -106,6 +111,9 @@ class Training:
                     self.epoch(epoch)
         except StopTraining as reason:
             note = str(reason)
+        except BaseException:
+            self.ranks.failed()
+            raise
         finally:
             self.display.end(note)
             model.optimizer.drop_held()  # gradients of an unfinished step
@@ -113,20 +121,23 @@ class Training:
                 layer._frame.buffers.clear()
             with suppress(StopTraining):
                 self.notify("on_train_end")
+            self.ranks.end(self)
 
     def epoch(self, epoch: int) -> None:
         """Train on every sample once, then evaluate; raise StopTraining to end training."""
         where, stop = self.where, None
         where.begin_epoch()
-        began, totals = where.began, where.totals
+        began = where.began
         if not where.step:  # an epoch that is continued began earlier
             self.notify("on_epoch_begin", epoch)
         try:
-            self.batches(epoch, totals)
+            self.batches(epoch)
         except StopTraining as reason:
             stop = reason
-            if not totals.samples:
-                raise
+        where.totals = totals = self.ranks.merged(where.totals, self.objective.metrics)
+        if stop is not None and not totals.samples:
+            raise stop
+        self.ranks.settle(self, epoch)
         speed = totals.samples / max(time.perf_counter() - began, 1e-9)
         logs = self.logs(totals)
         if self.test is not None:
@@ -134,7 +145,8 @@ class Training:
             scores = dict.fromkeys(names, math.nan)  # if the epoch was cut short
             if stop is None:
                 size = max(self.size or 0, self.model.samples_at_once())
-                scores = self.objective.evaluate(self.test.batches(size), self.team.threads)
+                test = self.test.batches(size, share=self.ranks.share)
+                scores = self.objective.evaluate(test, self.team.threads, self.ranks)
             logs |= {f"test_{name}": value for name, value in scores.items()}
         seconds = time.perf_counter() - began
         self.model.epoch, where.step = epoch, 0
@@ -157,33 +169,40 @@ class Training:
         if stop is not None:
             raise stop
 
-    def batches(self, epoch: int, totals: Totals) -> None:
+    def batches(self, epoch: int) -> None:
         """Take one step after another, until the data run out."""
         optimizer, display, where = self.model.optimizer, self.display, self.where
         memory = self.memory if self.accumulate == 1 else None
         first = where.step * self.accumulate
-        batches = self.data.batches(self.size, self.rng(epoch), memory, first)
-        while group := list(itertools.islice(batches, self.accumulate)):
+        share = self.ranks.share
+        batches = self.data.batches(self.size, self.rng(epoch), memory, first, share)
+        while work := self.next(batches):
             if not isinstance(self.data, Arrays):  # an iterable may have changed layers
                 self.team.refresh()
             try:
-                loss = self.step(group, totals)
+                loss = self.step(work, where.totals)
             except DivergenceError as error:
                 if self.locates:
-                    raise self.anomaly(group, epoch, error) from error
+                    raise self.anomaly(work.batches, epoch, error) from error
                 warn(f"training stopped: {error}")
                 raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
-            samples = sum([len(batch.X) for batch in group])
-            totals.loss += loss * samples
-            totals.samples += samples
+            totals = where.totals
+            totals.loss += loss * work.samples
+            totals.samples += sum([len(batch.X) for batch in work.batches if batch.counts])
             where.step += 1
             if self.callbacks:
-                self.notify("on_batch_end", optimizer.t, loss)
-            self.pause()
+                self.notify("on_batch_end", optimizer.t, self.ranks.add(loss))
+            self.pause(work.pressed)
             if display.due():
-                display.batch(where.step, totals.samples, self.logs(totals))
+                display.batch(where.step, where.totals.samples, self.logs(where.totals))
             if where.interrupted:
                 raise self.interrupted()
+
+    def next(self, batches: Iterator[Data]) -> Work | None:
+        """Return the work of the next step, or None after the last one."""
+        group = list(itertools.islice(batches, self.accumulate))
+        divisor, step = self.objective.divisor, self.where.step
+        return self.ranks.meet(group, self.accumulate, divisor, step, bool(self.pressed))
 
     def anomaly(
         self, batches: Sequence[Data], epoch: int, error: DivergenceError
@@ -194,40 +213,52 @@ class Training:
         step = self.where.step
         numbers = range(step * self.accumulate, step * self.accumulate + len(batches))
         rows = [self.data.rows(self.size, self.rng(epoch), number) for number in numbers]
-        return anomaly(self.model, batches, rows, epoch, step + 1, error)
+        own = [None if r is None else r[self.ranks.share.rows(0, len(r))[0]] for r in rows]
+        return anomaly(self.model, batches, own, epoch, step + 1, error)
 
-    def step(self, batches: Sequence[Data], totals: Totals) -> float:
-        """Take an optimizer step on these batches; return the loss before the step."""
+    def step(self, work: Work, totals: Totals) -> float:
+        """Take an optimizer step; return this rank's part of the loss before the step."""
         optimizer, layers = self.model.optimizer, self.model.layers
         if isinstance(optimizer, LBFGS):
-            return self.minimise(optimizer, batches, totals)
-        loss = self.gradients(batches, totals.sums)
-        if not math.isfinite(loss):
+            return self.minimise(optimizer, work, totals)
+        loss = self.gradients(work, totals.sums)
+        if self.ranks.size == 1 and not math.isfinite(loss):
             raise bad_loss(loss, optimizer.t + 1, optimizer._remedy())
-        optimizer.step(layers)
+        try:
+            optimizer.step(layers)
+        except DivergenceError:
+            whole = self.ranks.add(loss)  # on several ranks, it spoils the gradients of all
+            if not math.isfinite(whole):
+                raise bad_loss(whole, optimizer.t + 1, optimizer._remedy()) from None
+            raise
         return loss
 
-    def gradients(self, batches: Sequence[Data], sums: Sums | None) -> float:
+    def gradients(self, work: Work, sums: Sums | None) -> float:
         """Return the loss of these batches, and leave its gradients for the optimizer's step.
 
-        The metrics are added to `sums`. If the loss is not finite, there are no gradients.
+        The metrics are added to `sums`. If the loss is not finite, there are no gradients or, on
+        several ranks, they are not finite either.
         """
-        optimizer, objective = self.model.optimizer, self.objective
-        total = None  # None: the loss uses the divisor of its only batch
-        if len(batches) > 1 or self.team.parts(len(batches[0].X)) > 1:
+        optimizer, objective, ranks = self.model.optimizer, self.objective, self.ranks
+        batches, total = work.batches, work.total
+        if total is None and (len(batches) > 1 or self.team.parts(len(batches[0].X)) > 1):
             total = sum(objective.divisor(batch) for batch in batches)
-        loss, first = 0.0, 0
+        loss, ended, summing = 0.0, None, ranks.summing
         for i, batch in enumerate(batches):
             if i:  # hold the previous batch's gradients; the step adds them to the last batch's
                 optimizer.accumulate(self.model.layers)
+            if i == len(batches) - 1:
+                ended = ranks.backward_begins(*optimizer._begun(self.model.layers))
             call = Call(
                 needs_dX=False,
                 needs_frozen=objective.watch is not None,
                 reuse=True,
                 step=optimizer.t,
-                first=first,
+                first=work.firsts[i],
                 mask=batch.mask,
                 watch=objective.watch,
+                ranks=summing if batch.counts or summing is None else Muted(summing),
+                ended=ended,
             )
             with within(call):
                 parts = self.team.work(forward_backward, batch, total)
@@ -236,15 +267,17 @@ class Training:
             if sums is not None and objective.metrics:  # on all parts together, outside the pass
                 P = parts[0][0] if len(parts) == 1 else np.concatenate([P for P, _ in parts])
                 objective.add_metrics(sums, P, batch)
-            if not math.isfinite(loss):
+            if ranks.size == 1 and not math.isfinite(loss):
                 break
-            first += len(batch.X)
         return loss
 
-    def minimise(self, optimizer: LBFGS, batches: Sequence[Data], totals: Totals) -> float:
+    def minimise(self, optimizer: LBFGS, work: Work, totals: Totals) -> float:
         """Let L-BFGS evaluate the loss several times, with gradients; metrics use the first one."""
         sums = itertools.chain([totals.sums], itertools.repeat(None))
-        return optimizer.run(self.model.layers, lambda: self.gradients(batches, next(sums)))
+        add, size = self.ranks.add, self.ranks.size
+        return (
+            optimizer.run(self.model.layers, lambda: add(self.gradients(work, next(sums)))) / size
+        )
 
     # --- around the steps ------------------------------------------------------------------
 
@@ -253,12 +286,12 @@ class Training:
         scores = {"loss": totals.loss / totals.samples, **self.objective.results(totals.sums)}
         return {f"train_{name}": value for name, value in scores.items()}
 
-    def pause(self) -> None:
-        """Give callbacks the moment between two steps; see whether Ctrl-C was pressed before it.
+    def pause(self, pressed: bool = False) -> None:
+        """Give callbacks the moment between two steps; Ctrl-C may have been `pressed` before it.
 
         If it is pressed later, training goes on to the next pause, so that callbacks see it too.
         """
-        self.where.interrupted = bool(self.pressed)
+        self.where.interrupted = pressed or (self.ranks.size == 1 and bool(self.pressed))
         if self.pauses:
             self.notify("on_pause", self.where)
 
@@ -280,9 +313,15 @@ class Training:
         stop: StopTraining | None = None
         for callback in self.callbacks:
             try:
-                getattr(callback, method)(self.model, *args)
+                if callback.every_rank:
+                    getattr(callback, method)(self.model, *args)
+                elif self.ranks.rank == 0:
+                    self.ranks.only_here(getattr(callback, method), self.model, *args)
             except StopTraining as reason:
                 stop = reason
+        if self.callbacks and self.ranks.size > 1:
+            told = self.ranks.agree(None if stop is None else str(stop))
+            stop = None if told is None else StopTraining(told)
         if stop is not None:
             raise stop
         if self.callbacks:
@@ -298,12 +337,21 @@ class Training:
 def forward_backward(
     body: Chain, loss: Loss, batch: Data, total: float | None
 ) -> tuple[Array, float]:
-    """Return the body's output and its loss; run backward if the loss is finite."""
+    """Return the body's output and its loss; run backward if the loss is finite.
+
+    On several ranks, which must meet in it, backward always runs: without samples that count, on
+    gradients of 0; with a loss that is not finite, on NaN.
+    """
     P = body.forward(batch.X)
-    measure = loss.value_and_gradient if current().watch is None else loss._watched
+    call = current()
+    measure = loss.value_and_gradient if call.watch is None else loss._watched
     value, dP = measure(P, batch.T, batch.w, total)
+    if not batch.counts:
+        value, dP = 0.0, np.zeros_like(dP)
     if math.isfinite(value):
         body.backward(dP)
+    elif call.ranks is not None:
+        body.backward(np.full_like(dP, np.nan))
     return P, value
 
 

@@ -16,7 +16,8 @@ from phitodeep.optimization.optimizers import Optimizer
 from phitodeep.training.callback import Callback
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
-from phitodeep.training.run import Sums
+from phitodeep.training.ranks import Ranks
+from phitodeep.training.run import Sums, Totals
 from phitodeep.training.shortcuts import plan
 from phitodeep.training.threads import predictions
 from phitodeep.types import Array
@@ -32,6 +33,7 @@ class Trainable(Chain, registered=False):
     batch_size: int | None
     epochs: int  # per call of `train`
     epoch: int  # epochs trained so far
+    _ranks: Ranks = Ranks()  # the processes that train it
 
     def train(self, X: Any, y: Any = None, *args: Any, **options: Any) -> History:
         """Train the model: see `Sequential.train`."""
@@ -91,11 +93,18 @@ class Objective:
             with calling(watch=self.watch):
                 return self._last.forward(P)
 
-    def evaluate(self, batches: Iterable[Data], threads: int) -> dict[str, Any]:
-        """Return the loss and the metrics of all batches together, by name."""
+    def evaluate(
+        self, batches: Iterable[Data], threads: int, ranks: Ranks | None = None
+    ) -> dict[str, Any]:
+        """Return the loss and the metrics of all batches together, by name.
+
+        With `ranks`, the batches are this rank's part of them.
+        """
         value = total = 0.0
         sums, flops = Sums(), self.body.flops()
         for batch in batches:
+            if not batch.counts:
+                continue
 
             def forward(rows: slice, batch: Data = batch) -> Array:
                 mask = None if batch.mask is None else batch.mask[rows]
@@ -108,15 +117,28 @@ class Objective:
                 value += self.loss._watched_value(P, batch.T, batch.w, 1.0)
             total += self.divisor(batch)
             self.add_metrics(sums, P, batch)
+        if ranks is not None:
+            value, total, sums = self._over_ranks(ranks, value, total, sums)
         return {"loss": value / total if total else 0.0, **self.results(sums)}
+
+    def _over_ranks(
+        self, ranks: Ranks, value: float, total: float, sums: Sums
+    ) -> tuple[float, float, Sums]:
+        """Return the sums of the losses, of their divisors and of the metrics over all ranks."""
+        part = Totals()
+        part.loss, part.sums = value, sums
+        part = ranks.merged(part, self.metrics)
+        return part.loss, ranks.add(total), part.sums
 
     def divisor(self, batch: Data) -> float:
         """Return the divisor of the loss when this batch is not part of a larger one."""
+        if not batch.counts:
+            return 0.0
         return self.loss.divisor(batch.T, batch.w, batch.outputs)
 
     def add_metrics(self, sums: Sums, P: Array, batch: Data) -> None:
         """Add a batch to the sums of the metrics; P is the output of the body."""
-        if self.metrics:
+        if self.metrics and batch.counts:
             Y, T = self.predictions(P), batch.T
             if batch.output_mask is not None:
                 Y, T = Y[batch.output_mask], T[batch.output_mask]

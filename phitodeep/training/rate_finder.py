@@ -83,6 +83,7 @@ def find_alpha(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PhitodeepWarning)  # divergence is expected
         record_each = LambdaCallback(on_batch_end=record)
+        record_each.every_rank = True
         trial.train(X, y, epochs=steps, batch_size=batch_size, callbacks=[record_each], verbose=0)
     if len(losses) < 3:
         raise ArgumentError("the loss diverged immediately: call find_alpha with a smaller low.")

@@ -69,6 +69,11 @@ class Run:
         """Whether no step follows."""
         return self.epoch >= self.last or self.interrupted or self.stopped is not None
 
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes files: if several train the model, rank 0 does."""
+        return bool(self.model._ranks.rank == 0)
+
     def begin_epoch(self) -> None:
         """Start the clock and the sums of an epoch, unless it is continued."""
         if not self.step:
@@ -89,9 +94,11 @@ class Run:
         place        the first epoch, the steps taken in the unfinished epoch, and its sums
         settings     the options of the call of `train`
 
+        If several processes train the model, all of them must call this together.
+
         weights=False leaves out the weights of the model, which a file holds anyway.
         """
-        totals = self.totals
+        totals = self.totals = self.model._ranks.handed_over(self.totals)
         return {
             "model": self.model.state_dict() if weights else self.model._progress(),
             "optimizer": {
@@ -139,8 +146,9 @@ class Run:
         self.began = time.perf_counter() - place["seconds"]
         self.totals = Totals()
         if self.step:
-            self.totals.loss, self.totals.samples = place["loss"], place["samples"]
-            self.totals.sums = place["sums"]
+            if self.writes:  # the sums of all ranks
+                self.totals.loss, self.totals.samples = place["loss"], place["samples"]
+                self.totals.sums = place["sums"]
 
     def _compare(self, stored: Mapping[str, Any], who: str) -> None:
         """Refuse a call of `train` whose batches would differ from those of the checkpoint."""

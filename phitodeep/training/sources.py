@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locat
 from phitodeep.layers.containers import Chain
 from phitodeep.layers.frame import Buffered, Frame
 from phitodeep.loss import Loss
-from phitodeep.training.inputs import Data, validate
+from phitodeep.training.inputs import WHOLE, Data, Share, validate
 from phitodeep.types import Array, Shape
 
 
@@ -49,11 +49,12 @@ class Source:
         rng: np.random.Generator | None = None,
         into: Buffered | None = None,
         first: int = 0,
+        share: Share = WHOLE,
     ) -> Iterator[Data]:
         """Yield all samples, `size` at a time or all at once, in order or shuffled by rng.
 
         With `into`, a batch may use memory that the next batch overwrites. The batches before
-        number `first` are skipped.
+        number `first` are skipped. Of each batch, only the part of `share` is read and returned.
         """
         raise NotImplementedError
 
@@ -81,18 +82,21 @@ class Arrays(Source):
         rng: np.random.Generator | None = None,
         into: Buffered | None = None,
         first: int = 0,
+        share: Share = WHOLE,
     ) -> Iterator[Data]:
         n = len(self.data.X)
         if size is None or size >= n:
             if not first:
-                yield self.data  # one batch of all samples: their order has no effect
+                yield self.data.of(share)  # all samples: their order has no effect
             return
         order = None if rng is None else rng.permutation(n)
         for start in range(first * size, n, size):
+            rows, counts = share.rows(start, min(start + size, n))
             if order is None:
-                yield self.data.part(slice(start, start + size))
+                batch = self.data.part(rows)
             else:
-                yield self.data.take(order[start : start + size], into or Memory())
+                batch = self.data.take(order[rows], into or Memory())
+            yield batch if counts else batch._replace(counts=False)
 
     def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
         n = len(self.data.X)
@@ -138,17 +142,19 @@ class Table(Source):
         rng: np.random.Generator | None = None,
         into: Buffered | None = None,
         first: int = 0,
+        share: Share = WHOLE,
     ) -> Iterator[Data]:
         if size is None:
             raise ArgumentError("data that stays in its file needs a batch_size.")
         order = self.places if rng is None else rng.permutation(self.places)
         for i, start in enumerate(range(first * size, len(order), size), first + 1):
+            rows, counts = share.rows(start, min(start + size, len(order)))
             try:
-                batch = self.as_data(**self.read(order[start : start + size]))
+                batch = self.as_data(**self.read(order[rows]))
             except Exception as error:
                 locate(error, f"batch {i}")
                 raise
-            yield batch
+            yield batch if counts else batch._replace(counts=False)
 
     def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
         assert size is not None
@@ -199,6 +205,7 @@ class Stream(Source):
         rng: np.random.Generator | None = None,
         into: Buffered | None = None,
         first: int = 0,
+        share: Share = WHOLE,
     ) -> Iterator[Data]:
         items, self._begun = self.open(size) if self._begun is None else self._begun, None
         i, samples = first, 0
@@ -209,7 +216,7 @@ class Stream(Source):
                 locate(error, f"batch {i}")
                 raise
             samples += len(batch.X)
-            yield batch
+            yield batch.of(share)
         if not i:
             raise ArgumentError("the iterable yielded no batches in this epoch.")
         self._steps = i
@@ -231,6 +238,43 @@ class Stream(Source):
             "batches must be pairs (X, y) or triples (X, y, sample_weight), "
             f"got {type(item).__name__}."
         )
+
+
+class Own(NamedTuple):
+    """Data of which this rank reads only its own part: see `phitodeep.distributed.shard`."""
+
+    data: Any
+    share: Share
+
+
+class OwnSource(Source):
+    """A source whose batches are this rank's part of the batches already."""
+
+    def __init__(self, source: Source, share: Share) -> None:
+        self.source, self.own = source, share
+        self.count, self.sample, self.once = source.count, source.sample, source.once
+
+    def steps(self, size: int | None) -> int | None:
+        return self.source.steps(self._of(size))
+
+    def batch_size(self, size: int | None) -> int:
+        return self.source.batch_size(self._of(size))
+
+    def batches(
+        self,
+        size: int | None,
+        rng: np.random.Generator | None = None,
+        into: Buffered | None = None,
+        first: int = 0,
+        share: Share = WHOLE,
+    ) -> Iterator[Data]:
+        yield from self.source.batches(self._of(size), rng, into, first)
+
+    def split(self, kept: int) -> tuple[Source, Source]:
+        raise ArgumentError("validation_split needs data that all ranks have, not their own parts.")
+
+    def _of(self, size: int | None) -> int | None:
+        return None if size is None else self.own.count(size)
 
 
 def _columns(batch: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
@@ -258,6 +302,15 @@ def as_source(
     names: tuple[str, str] = ("X", "y"),
 ) -> Source:
     """Choose the source for X and y: arrays, files, a Hugging Face dataset, or an iterable."""
+    if isinstance(X, Own):
+        if y is not None or not _yields_batches(X.data):
+            raise ArgumentError("shard() is for data that yield batches: ranks share arrays anyway.")
+        size = None if batch_size is None else X.share.count(batch_size)
+        found = as_source(
+            model, loss, X.data, None, batch_size=size, sample_weight=sample_weight,
+            class_weight=class_weight, lengths=lengths, columns=columns, names=names,
+        )  # fmt: skip
+        return OwnSource(found, X.share)
     in_memory = not (isinstance(X, np.memmap) or isinstance(y, np.memmap))
     batched = y is None and _yields_batches(X)
     if isinstance(class_weight, str) and (batched or not in_memory):

@@ -81,7 +81,7 @@ class Team:
 
         def job(i: int) -> tuple[Array, float]:
             part = batch.part(slice(edges[i], edges[i + 1]))
-            with calling(first=call.first + edges[i], mask=part.mask):
+            with calling(first=call.first + edges[i], mask=part.mask, ended=None):
                 return task(members[i].body, members[i].loss, part, total)
 
         results = run([partial(job, i) for i in range(k)], self.threads)

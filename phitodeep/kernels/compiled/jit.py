@@ -35,13 +35,14 @@ class _Notice(event.Listener):
     def __init__(self) -> None:
         self.depth, self.count, self.seconds = 0, 0, 0.0
         self.printed = False
+        self.hidden = False  # True: another process prints the notices
         self.cached = True  # False: no folder for the cache is writable
 
     def on_start(self, event: Any) -> None:
         if not _is_ours(event):
             return
         if not self.printed:
-            _say(f"compiling kernels ({'only once, ' * self.cached}for a few seconds)")
+            self.say(f"compiling kernels ({'only once, ' * self.cached}for a few seconds)")
             self.printed = True
             atexit.register(self.report)
         if not self.depth:
@@ -60,17 +61,18 @@ class _Notice(event.Listener):
         """Print how long the compilations since the last report took."""
         if self.count:
             later = "; later runs load them" * self.cached
-            _say(f"compiled {self.count} kernels in {self.seconds:.1f} s{later}")
+            self.say(f"compiled {self.count} kernels in {self.seconds:.1f} s{later}")
         self.count, self.seconds = 0, 0.0
+
+    def say(self, text: str) -> None:
+        """Print a line, unless another process does."""
+        if not self.hidden:
+            print(f"phitodeep: {text}", file=sys.stderr, flush=True)
 
 
 def _is_ours(event: Any) -> bool:
     function = getattr(event.data.get("dispatcher"), "py_func", None)
     return (getattr(function, "__module__", None) or "").startswith(f"{__package__}.")
-
-
-def _say(text: str) -> None:
-    print(f"phitodeep: {text}", file=sys.stderr, flush=True)
 
 
 NOTICE = _Notice()

@@ -1,0 +1,197 @@
+"""The ranks of an MPI job as the training loop sees them."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from phitodeep.distributed.agreement import compare, described
+from phitodeep.distributed.exchange import Shards, Summation
+from phitodeep.distributed.job import Job
+from phitodeep.errors import ArgumentError, OrderError, PhitodeepWarning
+from phitodeep.kernels import hide_compilation
+from phitodeep.metrics import Metric
+from phitodeep.optimization.packing import Packing
+from phitodeep.training.inputs import Data, Share
+from phitodeep.training.ranks import Ranks, Work, added
+from phitodeep.training.run import Totals
+from phitodeep.types import Array
+
+LISTED = 16  # processes that the first line names
+
+
+class Group(Ranks):
+    """Several ranks that train one model; see `Ranks` for the methods."""
+
+    def __init__(
+        self, model: Any, comm: MPI.Comm, *, shards: bool, overlap: bool, timeout: float
+    ) -> None:
+        self.job = Job(comm, timeout)
+        self.rank, self.size = self.job.rank, self.job.size
+        self.share, self.summing = Share(self.rank, self.size), self
+        self.options = {"shard_optimizer": shards, "overlap": overlap, "timeout": timeout}
+        self.exchange = (Shards if shards else Summation)(self.job, overlap)
+        self.alone = self.over = False
+        seeds = self.job.gather((model.seed, model._seed_sequence.entropy))
+        if len({seed for seed, _ in seeds}) > 1:
+            raise ArgumentError(
+                f"the ranks have models with different seeds: {[seed for seed, _ in seeds]}. Give "
+                "all of them the same one; random values differ from sample to sample anyway."
+            )
+        if model.seed is None:
+            model._set_seed(np.random.SeedSequence(seeds[0][1]))
+        if self.rank > 0:
+            warnings.simplefilter("ignore", PhitodeepWarning)  # rank 0 issues them
+            hide_compilation()
+
+    def __deepcopy__(self, memo: Any) -> Group:
+        return self
+
+    def __reduce__(self) -> Any:
+        return Ranks, ()  # an unpickled model trains alone
+
+    def begin(self, training: Any) -> None:
+        optimizer = training.model.optimizer
+        if self.exchange.shards:
+            _check_elementwise(optimizer)
+        self.over, self.metrics = False, training.objective.metrics
+        compare(self.job.gather(described(training, self.options)))
+        for _, layer in training.model.walk():
+            for store in (layer.params, layer.state):
+                for name in sorted(store):
+                    if not store[name].flags.c_contiguous:
+                        store[name] = np.ascontiguousarray(store[name])
+                    self.job.broadcast(store[name])
+        self.exchange.packing = None  # its parameters may have moved
+        optimizer._exchange = self.exchange
+        if self.exchange.shards:  # drop the parts of other ranks
+            mine = self.exchange.mine(optimizer._packing)
+            for name, whole in optimizer._slots.items():
+                optimizer._slots[name] = np.zeros(whole.shape, whole.dtype)
+                optimizer._slots[name][mine] = whole[mine]
+        if self.rank == 0 and training.verbose:
+            places = ", ".join(f"{i}: {p}" for i, p in enumerate(self.job.places[:LISTED]))
+            more = f", and {self.size - LISTED} more" if self.size > LISTED else ""
+            print(f"{self.size} ranks ({places}{more})", flush=True)
+
+    def failed(self) -> None:
+        self.over = True
+
+    def end(self, training: Any) -> None:
+        optimizer = training.model.optimizer
+        if not self.over:
+            optimizer._slots = self.exchange.collected(optimizer._slots)
+        optimizer._exchange = None
+
+    def meet(
+        self,
+        batches: Sequence[Data],
+        accumulate: int,
+        divisor: Callable[[Data], float],
+        step: int,
+        pressed: bool,
+    ) -> Work | None:
+        row = np.zeros(2 + 2 * accumulate)
+        row[0], row[1] = pressed, step
+        for i, batch in enumerate(batches):
+            row[2 + 2 * i] = len(batch.X) if batch.counts else 0
+            row[3 + 2 * i] = divisor(batch)
+        rows = self.job.table(row, f"step {step + 1} of the epoch")
+        if not (rows[:, 1] == step).all():
+            raise OrderError(
+                f"the ranks are at different steps of the epoch: {rows[:, 1].astype(int).tolist()}."
+            )
+        counts = rows[:, 2::2].astype(int)  # (ranks, batches)
+        used = int(np.count_nonzero(counts.sum(0)))
+        if not used:
+            return None
+        batches = list(batches)[:used]
+        if batches:
+            self.last = batches[-1].part(slice(0, 1))
+        while len(batches) < used:  # this rank's own data have ended before the others'
+            batches.append(self.last._replace(counts=False))
+        starts = np.concatenate([[0], np.cumsum(counts.sum(0))[:-1]])
+        firsts = (starts[:used] + counts[: self.rank, :used].sum(0)).tolist()
+        return Work(
+            batches, firsts, int(counts.sum()), float(rows[:, 3::2].sum()), bool(rows[:, 0].any())
+        )
+
+    def backward_begins(self, packing: Packing, held: Array | None) -> Callable[[Any], None] | None:
+        return self.exchange.begin(packing, held)
+
+    def sum(self, a: Array) -> Array:
+        """Return the sum of this array over all ranks, in place; for layers."""
+        return self.job.sum(a)
+
+    def add(self, value: float) -> float:
+        return float(self.job.table(np.array([value], float), "a sum").sum())
+
+    def agree(self, reason: str | None) -> str | None:
+        if self.over:
+            return reason
+        stops = self.job.table(np.array([reason is not None], np.uint8), "the end of callbacks")
+        if not stops.any():
+            return None
+        return next(text for text in self.job.gather(reason) if text is not None)
+
+    def only_here(self, method: Callable[..., None], *args: Any) -> None:
+        self.alone = True
+        try:
+            method(*args)
+        finally:
+            self.alone = False
+
+    def merged(self, totals: Totals, metrics: Sequence[Metric]) -> Totals:
+        whole = Totals()
+        for loss, samples, sums in self._gather((totals.loss, totals.samples, totals.sums)):
+            whole.loss += loss
+            whole.samples += samples
+            added(whole.sums, sums, metrics)
+        return whole
+
+    def handed_over(self, totals: Totals) -> Totals:
+        whole = self.merged(totals, self.metrics)
+        return whole if self.rank == 0 else Totals()
+
+    def settle(self, training: Any, epoch: int) -> None:
+        for _, layer in training.model.walk():
+            if layer.state and not getattr(layer, "sync", False):
+                for name in sorted(layer.state):
+                    if layer.state[name].dtype.kind == "f":
+                        layer.state[name] = self.job.sum(layer.state[name].copy()) / self.size
+        optimizer = training.model.optimizer
+        theta = optimizer._packing.theta
+        mark = hashlib.blake2b(theta.tobytes(), digest_size=8)
+        mark.update(repr((optimizer.t, optimizer.last_rate)).encode())
+        marks = self.job.table(np.frombuffer(mark.digest(), np.uint8), f"the end of epoch {epoch}")
+        wrong = np.flatnonzero((marks != marks[0]).any(1)).tolist()
+        if wrong:
+            raise OrderError(
+                f"after epoch {epoch}, the weights or the rate of rank {wrong[0]} differ from rank "
+                "0's. A callback may have changed them on rank 0 alone: its class must say "
+                "every_rank = True. Processors of different kinds round differently, too."
+            )
+
+    def _gather(self, value: Any) -> list[Any]:
+        if self.alone:
+            raise OrderError(
+                "a callback that rank 0 alone calls asked for something that all ranks must do "
+                "together: its class must say every_rank = True."
+            )
+        return self.job.gather(value)
+
+
+def _check_elementwise(optimizer: Any) -> None:
+    """Refuse a rule that needs more than an element's own values for its update."""
+    author = next(kind for kind in type(optimizer).__mro__ if "update" in vars(kind))
+    if not vars(author).get("elementwise", False):
+        raise ArgumentError(
+            f"shard_optimizer=True steps a part of the vectors on each rank, but {optimizer!r} "
+            "needs whole parameters: leave it out, use another optimizer or, if `update` computes "
+            "each element from its own values, write elementwise = True in its class."
+        )
