@@ -63,7 +63,7 @@ def test_a_page_declares_the_libraries_that_it_needs():
     assert needs("# PyTorch\n\n<!-- needs: torch -->\n") == []
     declared = {library for page in PAGES for library in needs(page.read_text())}
     assert declared <= {"torch", "transformers", "onnx", "onnxruntime", "skl2onnx", "sklearn"} | {
-        *("tokenizers", "huggingface_hub", "pandas")
+        *("tokenizers", "huggingface_hub", "pandas", "distributed")
     }
 
 

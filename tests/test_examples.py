@@ -90,5 +90,5 @@ def test_mnist_cnn_learns():
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
 def test_every_example_is_tested(path):
-    tests = Path(__file__).parent.glob("test_examples*.py")
+    tests = Path(__file__).parent.rglob("test_*.py")
     assert any(f'load("{path.stem}")' in test.read_text() for test in tests)

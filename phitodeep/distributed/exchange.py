@@ -46,7 +46,8 @@ def buckets(packing: Packing) -> list[Bucket]:
             found.append([])
         found[-1].append(slot)
     if len(found) > 1 and sum(g.nbytes for _, (_, g) in found[-1]) < BUCKET:
-        found[-2] += found.pop()
+        rest = found.pop()
+        found[-1] += rest
     made = []
     for slots in filter(None, found):
         owners = {(id(layer), name) for (_, layer, name), _ in slots}

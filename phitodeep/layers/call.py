@@ -24,6 +24,8 @@ class Tree(Protocol):
 class Summing(Protocol):
     """What a layer needs from the processes that share its batch."""
 
+    counts: bool  # False: this process has no samples of the batch, only a placeholder
+
     def sum(self, a: Array) -> Array:
         """Return the sum of this array over all processes, in place."""
         ...

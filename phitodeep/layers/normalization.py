@@ -419,6 +419,8 @@ class BatchNorm(_ScaleAndShift):
             np.subtract(dY, dX, out=dX)
             dX -= dbeta / n
             dX *= self.gamma * r
+            if self._shares_rows() and not current().ranks.counts:  # these rows are placeholders
+                dX.fill(0)
         else:
             np.multiply(dY, self.gamma * r, out=dX)
         return dX if mask is None else self._unmask("dX unmasked", dX, mask)

@@ -32,7 +32,7 @@ class Work(NamedTuple):
 class Ranks:
     """The ranks that train a model together: this process alone."""
 
-    rank, size = 0, 1
+    rank, size, counts = 0, 1, True
     share = Share(0, 1)
     summing: Summing | None = None  # for layers whose statistics span all ranks
 
@@ -90,6 +90,8 @@ class Ranks:
 
 class Muted:
     """Lets a rank without samples take part in sums, to which it adds 0."""
+
+    counts = False
 
     def __init__(self, summing: Summing) -> None:
         self.summing = summing

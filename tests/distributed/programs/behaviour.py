@@ -1,0 +1,175 @@
+"""What happens once, on rank 0, and what on all ranks: prints a line of JSON per rank.
+
+python behaviour.py FOLDER
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from networks import mlp, regression
+
+import phitodeep
+from phitodeep.distributed import DataParallel, rank, shard, size
+from phitodeep.model import SequentialBuilder
+from phitodeep.optimization.optimizers import SGD, Adam, Muon
+from phitodeep.training.callbacks import (
+    Callback,
+    EarlyStopping,
+    LambdaCallback,
+    ModelCheckpoint,
+    StopTraining,
+)
+
+folder = Path(sys.argv[1])
+found: dict[str, Any] = {"rank": rank(), "size": size()}
+
+
+def model(seed: int | None = 1, **options: Any) -> Any:
+    made, X, y, _ = mlp(np.random.default_rng(5), seed=seed, dtype="float64", **options)
+    return DataParallel(made, timeout=30), X, y
+
+
+def digest(net: Any) -> str:
+    weights = sorted((k, a.tobytes()) for k, a in net.get_weights().items())
+    return hashlib.sha256(repr(weights).encode()).hexdigest()
+
+
+# rank 0's weights, without a seed
+net, X, y = model(seed=None)
+net.train(X, y, epochs=2, batch_size=8, verbose=0)
+first = digest(net)
+# twice the same, to the bit
+runs = []
+for _ in range(2):
+    net, X, y = model()
+    net.train(X, y, epochs=3, batch_size=8, verbose=0)
+    runs.append(digest(net))
+found["repeats"] = runs[0] == runs[1]
+found["unseeded"] = first
+
+# callbacks: on rank 0, unless every_rank
+calls: list[str] = []
+
+
+class Everywhere(Callback):
+    every_rank = True
+
+    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+        calls.append(f"every {epoch}")
+
+
+def stop(model: Any, step: int, loss: float) -> None:
+    calls.append("once")
+    if step == 3:
+        raise StopTraining("three are enough")
+
+
+net, X, y = model()
+history = net.train(
+    X, y, epochs=5, batch_size=8, callbacks=[Everywhere(), LambdaCallback(on_batch_end=stop)]
+)
+found["calls"], found["steps"] = calls, net.optimizer.t
+
+# early stopping restores the best weights everywhere, and all stop together
+net, X, y = model(optimizer=SGD(2.0))
+history = net.train(
+    X[:20], y[:20], X[20:], y[20:], epochs=30, batch_size=7, verbose=0,
+    callbacks=[EarlyStopping(2)],
+)  # fmt: skip
+found["stopped"], found["best"] = len(history), digest(net)
+found["scores"] = repr(net.evaluate(X, y))
+
+# a callback that changes weights on rank 0 alone is found
+net, X, y = model()
+
+
+def meddle(model: Any, epoch: int, logs: Any) -> None:
+    model.layers[0].W *= 2
+
+
+try:
+    net.train(
+        X, y, epochs=3, batch_size=8, verbose=0, callbacks=[LambdaCallback(on_epoch_end=meddle)]
+    )
+except phitodeep.PhitodeepError as error:
+    found["meddled"] = str(error)
+
+# checkpoints of a run on `size()` ranks; the test resumes from them on other numbers
+for sharded in (False, True):
+    made, X, y, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64", optimizer=Adam(0.01))
+    net = DataParallel(made, timeout=30, shard_optimizer=sharded)
+    checkpoint = ModelCheckpoint(folder / f"ck{int(sharded)}.safetensors", every_steps=7, keep=99)
+    history = net.train(X, y, epochs=3, batch_size=5, verbose=0, callbacks=[checkpoint])
+    net.save(folder / f"end{int(sharded)}.safetensors", optimizer=True)
+    found[f"losses{int(sharded)}"] = [a for a, _ in history]
+    # from the middle, on the same number of ranks: the same bits
+    made, X, y, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64", optimizer=Adam(0.01))
+    again = DataParallel(made, timeout=30, shard_optimizer=sharded)
+    history2 = again.train(
+        X, y, epochs=3, batch_size=5, verbose=0,
+        callbacks=[ModelCheckpoint(folder / f"again{int(sharded)}.safetensors", every_steps=7)],
+        resume=folder / f"ck{int(sharded)}-step14.safetensors",
+    )  # fmt: skip
+    found[f"resumed{int(sharded)}"] = digest(net) == digest(again) and list(history) == list(
+        history2
+    )
+
+# own parts: uneven numbers of batches, the last without any on some ranks
+made, X, y, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64")
+alone, _, _, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64")
+whole = [(X[i : i + 6], y[i : i + 6]) for i in range(0, 36, 6)]
+parts = [(a[rank() :: size()], b[rank() :: size()]) for a, b in whole]
+parts = parts if rank() else parts[:-1]
+net = DataParallel(made, timeout=30)
+history = net.train(shard(parts), epochs=2, verbose=0)
+found["own"] = net.optimizer.t
+
+# without sync, running statistics are the means over the ranks
+made, X, y, _ = regression(np.random.default_rng(5), seed=1)
+net = DataParallel(made, timeout=30)
+net.train(X, y, epochs=2, batch_size=8, verbose=0)
+found["statistics"] = digest(net)
+
+# what is refused
+refused = {}
+for name, call in {
+    "Muon": lambda: DataParallel(
+        mlp(np.random.default_rng(5), optimizer=Muon())[0], shard_optimizer=True
+    ).train(X_of_rank[:30], y_of_rank[:30], verbose=0),
+    "seed": lambda: model(seed=rank()),
+    "settings": lambda: model()[0].train(*model()[1:], epochs=1 + rank(), verbose=0),
+    "shapes": lambda: model()[0].train(X_of_rank, y_of_rank, epochs=1, verbose=0),
+    "no model": lambda: DataParallel("net"),
+    "timeout": lambda: DataParallel(model()[0], timeout=-1),
+    "rates": lambda: model(optimizer=SGD(0.1 * (1 + rank())))[0].train(
+        *model()[1:], epochs=1, verbose=0
+    ),
+}.items():
+    _, X_of_rank, y_of_rank = model()
+    X_of_rank, y_of_rank = X_of_rank[: 30 + rank()], y_of_rank[: 30 + rank()]
+    try:
+        call()
+    except phitodeep.PhitodeepError as error:
+        refused[name] = str(error)
+found["refused"] = refused
+
+# the builder, a loss that is not finite on one rank alone, and a model that was pickled
+net = SequentialBuilder(seed=1).dense(6, 1).distributed(timeout=30).alpha(1e-3).build()
+X1 = np.ones((10, 6))
+y1 = np.ones((10, 1))
+y1[-1] = 3e19
+with warnings.catch_warnings(record=True) as seen:
+    history = net.train(X1, y1, epochs=2, batch_size=10, verbose=0)
+found["diverged"] = [len(history), net.optimizer.t, [str(w.message) for w in seen]]
+before = digest(net)
+found["find_alpha"] = net.find_alpha(X1, y1 / y1.max(), batch_size=5, steps=20).suggestion
+found["untouched"] = before == digest(net)
+os.write(1, f"{json.dumps(found)}\n".encode())

@@ -1,0 +1,86 @@
+"""Trains networks alone and on all ranks; prints how much the weights and the history differ.
+
+python equal.py [bucket size in bytes]
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from typing import Any
+
+import numpy as np
+from networks import NETWORKS
+
+import phitodeep.distributed
+from phitodeep.distributed import DataParallel, exchange
+from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, AdamW, Muon
+
+RULES = {
+    # eps: keys of attention have a bias whose gradient is 0, and Adam divides its rounding by eps
+    "adam": lambda: Adam(0.01, eps=1e-6),
+    "clipped": lambda: AdamW(0.01, clip_norm=0.3, ema=0.9, groups={"0.*": {"alpha": 0.02}}),
+}
+if len(sys.argv) > 1:
+    exchange.BUCKET = int(sys.argv[1])
+
+
+def difference(
+    network: str, rule: Any, dtype: str, options: dict[str, Any], **parallel: Any
+) -> dict[str, float]:
+    """Return the largest differences between training alone and on all ranks."""
+    found = []
+    for together in (False, True):
+        model, X, y, data = NETWORKS[network](
+            np.random.default_rng(5), optimizer=rule(), seed=1, dtype=dtype
+        )
+        if together:
+            model = DataParallel(model, timeout=60, **parallel)
+        X_test, y_test = (data.get("lengths") is None) * (X[:9], y[:9]) or (None, None)
+        history = model.train(
+            X, y, X_test, y_test, verbose=0, metrics=["accuracy"], **data, **options
+        )
+        found.append((model.get_weights(), history, model.optimizer.memory()))
+    (weights, history, memory), (weights2, history2, memory2) = found
+    return {
+        "weights": max(float(abs(weights[k] - weights2[k]).max()) for k in weights),
+        "memory": max(
+            [float(abs(memory[k][s] - memory2[k][s]).max()) for k in memory for s in memory[k]],
+            default=0.0,
+        ),
+        "losses": float(np.nanmax(np.abs(np.array(history) - np.array(history2)))),
+        "accuracy": float(
+            np.abs(
+                np.array(history.metrics["train_accuracy"])
+                - np.array(history2.metrics["train_accuracy"])
+            ).max()
+        ),
+    }
+
+
+def report(**case: Any) -> None:
+    line = json.dumps({"rank": phitodeep.distributed.rank(), **case})
+    os.write(1, f"{line}\n".encode())  # at once: lines of two ranks do not mix
+
+
+steps = {"mlp": 13, "cnn": 17, "lstm": 17, "gpt": 20}  # epochs, for about 100 steps
+for network, rule, sharded, accumulate in itertools.product(NETWORKS, RULES, (False, True), (1, 3)):
+    if rule == "clipped" and sharded == (accumulate == 1):
+        continue  # half of these are enough
+    size, epochs = (5, steps[network]) if accumulate == 1 else (3, 30)
+    found = difference(
+        network, RULES[rule], "float64",
+        {"batch_size": size, "accumulate": accumulate, "epochs": epochs},
+        shard_optimizer=sharded,
+    )  # fmt: skip
+    report(case=f"{network} {rule} {sharded=} {accumulate=}", limit=1e-10, **found)
+for network in NETWORKS:
+    found = difference(
+        network, lambda: SGD(0.05), "float32", {"batch_size": 5, "epochs": 3}, overlap=False
+    )
+    report(case=f"{network} SGD float32", limit=1e-6, **found)
+for name, make in {"LBFGS": lambda: LBFGS(max_iter=3), "Muon": lambda: Muon(0.01)}.items():
+    found = difference("mlp", make, "float64", {"batch_size": None, "epochs": 4})
+    report(case=name, limit=1e-8, **found)

@@ -1,0 +1,48 @@
+"""Trains until one rank misbehaves: python fault.py raises|exits|killed|hangs|leaves [FOLDER]."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from networks import mlp
+
+from phitodeep.distributed import DataParallel, rank
+from phitodeep.training.callbacks import Callback, ModelCheckpoint
+
+what = sys.argv[1]
+
+
+class Fault(Callback):
+    every_rank = True
+
+    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+        if rank() != 1 or step != 8:
+            return
+        if what == "raises":
+            raise ZeroDivisionError("the disk of this rank is on fire")
+        if what == "exits":
+            sys.exit(3)
+        if what == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if what == "hangs":
+            time.sleep(60)
+
+
+model, X, y, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64")
+model = DataParallel(model, timeout=2 if what == "hangs" else 60)
+if what == "leaves" and rank() == 1:
+    sys.exit(0)
+callbacks: list[Callback] = [Fault()]
+resume = None
+if len(sys.argv) > 2:
+    path = os.path.join(sys.argv[2], "ck.safetensors")
+    callbacks.insert(0, ModelCheckpoint(path, every_steps=3))
+    resume = path if what == "resumes" else None
+model.train(X, y, epochs=4, batch_size=5, callbacks=callbacks, resume=resume)
+if len(sys.argv) > 2 and rank() == 0:
+    model.save_weights(os.path.join(sys.argv[2], f"{what}.safetensors"))

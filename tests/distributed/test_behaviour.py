@@ -1,0 +1,118 @@
+"""What several ranks do once, together, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep.optimization.optimizers import Adam
+from phitodeep.training.callbacks import ModelCheckpoint
+from tests.distributed.jobs import Ended, job, passed
+from tests.distributed.programs.networks import mlp
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("ranks")
+    return job(request.param, "behaviour.py", str(folder)), folder
+
+
+@pytest.fixture
+def results(ended: tuple[Ended, Path]) -> list[Any]:
+    found = sorted(passed(ended[0]), key=lambda result: result["rank"])
+    assert [result["rank"] for result in found] == list(range(found[0]["size"]))
+    return found
+
+
+def test_all_ranks_end_with_the_same(results: list[Any]) -> None:
+    same = ("unseeded", "steps", "stopped", "best", "scores", "own", "statistics", "find_alpha")
+    for name in (*same, "losses0", "losses1", "refused", "meddled"):
+        assert all(result[name] == results[0][name] for result in results), name
+    assert all(result["repeats"] and result["untouched"] for result in results)
+    assert results[0]["losses0"] == pytest.approx(results[0]["losses1"], abs=1e-12)
+
+
+def test_callbacks_run_on_rank_0_unless_they_say_every_rank(results: list[Any]) -> None:
+    first, *others = results
+    assert first["calls"] == ["once", "once", "once", "every 1"]
+    assert all(result["calls"] == ["every 1"] for result in others)
+    assert first["steps"] == 3
+
+
+def test_it_prints_once(ended: tuple[Ended, Path], results: list[Any]) -> None:
+    lines = [line for line in ended[0].stdout.splitlines() if not line.startswith("{")]
+    assert len(lines) == 3
+    assert lines[0].startswith(f"{len(results)} ranks (0: PID ")
+    assert lines[1].startswith("epoch 1/5  train loss ")
+    assert lines[2] == "three are enough"
+    assert ended[0].stderr.count("compiling kernels") <= 1
+
+
+def test_early_stopping_ends_all_ranks(results: list[Any]) -> None:
+    assert 2 < results[0]["stopped"] < 30
+
+
+def test_what_rank_0_alone_changes_is_found(results: list[Any]) -> None:
+    assert "every_rank = True" in results[0]["meddled"]
+    assert "after epoch 2" in results[0]["meddled"]
+
+
+def test_own_parts_may_be_uneven(results: list[Any]) -> None:
+    assert results[0]["own"] == 12
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_ends_all_before_the_step(
+    results: list[Any],
+) -> None:
+    for result in results:
+        epochs, steps, warned = result["diverged"]
+        assert (epochs, steps) == (0, 0)
+        assert len(warned) == (result["rank"] == 0)
+    assert "the loss is inf at step 1" in results[0]["diverged"][2][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Muon", "elementwise = True"),
+        ("seed", "models with different seeds: [0, 1"),
+        ("settings", "rank 0 has {'epochs': 1}, rank 1 has {'epochs': 2}"),
+        ("shapes", "{'samples': 30}, rank 1 has {'samples': 31}"),
+        ("no model", "expects a Sequential"),
+        ("timeout", "DataParallel timeout must be > 0"),
+        ("rates", "do not agree on the optimizer: rank 0 has SGD(0.1"),
+    ],
+)
+def test_ranks_that_differ_are_refused(results: list[Any], name: str, says: str) -> None:
+    assert says in results[0]["refused"][name]
+
+
+@pytest.mark.parametrize("sharded", ["0", "1"])
+def test_checkpoints_resume_on_another_number_of_ranks(
+    ended: tuple[Ended, Path], results: list[Any], sharded: str
+) -> None:
+    assert all(result[f"resumed{sharded}"] for result in results)  # on the same number: same bits
+    folder = ended[1]
+    model, X, y, _ = mlp(
+        np.random.default_rng(5), seed=1, dtype="float64", optimizer=Adam(0.01)
+    )
+    again = ModelCheckpoint(folder / "alone.safetensors", every_steps=7)
+    path = folder / f"ck{sharded}-step14.safetensors"
+    history = model.train(
+        X, y, epochs=3, batch_size=5, verbose=0, callbacks=[again], resume=path
+    )
+    (folder / "alone.safetensors").unlink()
+    assert [loss for loss, _ in history] == pytest.approx(
+        results[0][f"losses{sharded}"], abs=1e-11
+    )
+    end = phitodeep.load(folder / f"end{sharded}.safetensors")
+    for path_, a in model.get_weights().items():
+        np.testing.assert_allclose(end.get_weights()[path_], a, atol=1e-11)
+    assert end.optimizer.t == model.optimizer.t == 24
+    for path_, slots in model.optimizer.memory().items():
+        for slot, a in slots.items():
+            np.testing.assert_allclose(end.optimizer.memory()[path_][slot], a, atol=1e-10)

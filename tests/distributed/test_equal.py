@@ -1,0 +1,21 @@
+"""Several ranks that split a batch give the weights of one process with that batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.jobs import job, passed
+
+
+@pytest.mark.parametrize(("ranks", "bucket"), [(2, "1048576"), (4, "256")])
+def test_ranks_give_the_weights_of_one_process(ranks: int, bucket: str) -> None:
+    """MLP, CNN, GPT and LSTM: dropout, ignored labels, lengths, weights, accumulation, uneven
+    shares, clipping, groups, averages and shards; 256 bytes make a bucket of almost every layer."""
+    results = passed(job(ranks, "equal.py", bucket, limit=240))
+    cases = {result["case"] for result in results}
+    assert len(cases) == 30
+    assert len(results) == ranks * len(cases)
+    for result in results:
+        for what in ("weights", "losses", "accuracy"):
+            assert result[what] <= result["limit"], result
+        assert result["memory"] <= 10 * result["limit"], result
