@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self
 from phitodeep import layers as catalogue
 from phitodeep.checks import check_count, check_list, check_shape, snake_case
 from phitodeep.config import Configurable, alike, restored
+from phitodeep.distributed import DataParallel
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.hints import OF_BUILDERS, OF_MODELS
 from phitodeep.layers.base import Layer
@@ -302,8 +303,6 @@ class SequentialBuilder(Configurable):
             model.build(self._input)
         model._check()
         if self._distributed is not None:
-            from phitodeep.distributed import DataParallel
-
             DataParallel(model, **self._distributed)
         return model
 

@@ -28,12 +28,11 @@ FLOORS = {
     **dict.fromkeys(["data", "io", "teach", "text"], 5),
     **dict.fromkeys(["training", "inspect", "explorer", "plots"], 6),
     **dict.fromkeys(["exchange", "exchange.torch", "lora"], 6),
-    "distributed": 7,
     "exchange.onnx.from_onnx": 8,  # it returns a Sequential
     "exchange.hub.pretrained": 8,
     "exchange.torch.reading": 8,  # it returns a Sequential
-    **dict.fromkeys(["sequential", "builder", "model"], 7),
-    **dict.fromkeys(["models", "sklearn", "distributed", "demo", "cli", "__main__"], 8),
+    **dict.fromkeys(["sequential", "distributed", "builder", "model"], 7),
+    **dict.fromkeys(["models", "sklearn", "demo", "cli", "__main__"], 8),
 }
 FACES = {  # old paths of what has moved: they only import it, and nothing here imports them
     "fusion": {"training.shortcuts"},
@@ -63,6 +62,7 @@ WHOLE = {  # modules that are themselves imported where used, and the command li
 }
 LATE = {  # import tools where they are first used
     **dict.fromkeys(["inspect.methods", "training.loop"], "inspect."),
+    "distributed": "distributed.",  # which need mpi4py
     "sequential": "exchange.",
     **dict.fromkeys([f"training.{n}" for n in ("history", "histograms", "rate_finder")], "plots."),
 }

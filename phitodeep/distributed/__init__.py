@@ -38,7 +38,7 @@ def DataParallel(
     Each rank runs the same script and calls `train` with the same arguments. `batch_size` is that
     of the global batch, of which each rank takes its part, so the weights are those of one process
     up to rounding. Rank 0's weights are given to all ranks when training begins. Callbacks run on
-    rank 0 alone, unless their class says `every_rank = True`; rank 0 alone prints, and writes files.
+    rank 0 alone, unless their class says `every_rank = True`. Only rank 0 prints and writes files.
 
     shard_optimizer    True: each rank keeps and steps only its part of the optimizer's vectors;
                        not for Muon, LBFGS, and rules that do not say `elementwise = True`
@@ -47,8 +47,8 @@ def DataParallel(
                        names the ranks that are missing
     comm               an mpi4py communicator; by default that of all processes
 
-    With one process, nothing changes. The error of one rank ends the whole job. Ranks that differ in
-    code, settings, shapes of data or seeds are refused when training begins.
+    With one process, nothing changes. The error of one rank ends the whole job. Ranks that differ
+    in code, settings, shapes of data or seeds are refused when training begins.
     """
     if not isinstance(model, Sequential):
         raise ArgumentTypeError(f"DataParallel expects a Sequential, got {model!r}.")

@@ -73,9 +73,7 @@ class Job:
         padded = np.zeros(sizes.max(), np.uint8)
         padded[: text.size] = text
         rows = self.table(padded, "a message")
-        return [
-            MPI.pickle.loads(row[:n].tobytes()) for row, n in zip(rows, sizes, strict=True)
-        ]
+        return [MPI.pickle.loads(row[:n].tobytes()) for row, n in zip(rows, sizes, strict=True)]
 
     def broadcast(self, a: Array) -> None:
         """Overwrite this array with rank 0's."""
@@ -127,7 +125,9 @@ class Job:
     ) -> None:
         """Print an error that ends this rank's program, and end the job."""
         text = "".join(traceback.format_exception(kind, error, trace))
-        print(f"rank {self.rank} ({self.places[self.rank]}) failed:\n{text}", end="", file=sys.stderr)
+        print(
+            f"rank {self.rank} ({self.places[self.rank]}) failed:\n{text}", end="", file=sys.stderr
+        )
         sys.stderr.flush()
         sys.stdout.flush()
         self.comm.Abort(1)

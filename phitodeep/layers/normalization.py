@@ -7,6 +7,7 @@ size of the last axis, and dY means dL/dY.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -376,15 +377,15 @@ class BatchNorm(_ScaleAndShift):
     @np.errstate(over="ignore", invalid="ignore")
     def _normalise_batch(self, X: Array, X_hat: Array) -> Array:
         """Write x_hat and return r (D,); also update the running statistics."""
-        n, total = self._over_ranks(X, sum_rows(X))
+        n, (total,) = self._over_ranks(X, sum_rows(X))
         mu = total / n
         np.subtract(X, mu, out=X_hat)
         square = np.multiply(X_hat, X_hat, out=self.buffer("Y", X.shape, X.dtype))
-        _, total = self._over_ranks(X, sum_rows(square))
+        _, (total,) = self._over_ranks(X, sum_rows(square))
         var = total / n
         r = 1 / np.sqrt(var + self.eps)
         X_hat *= r
-        if overflowed(r) and not self._shares_rows():
+        if overflowed(r) and not (self.sync and current().ranks):
             bad = ~(r > 0)
             rows, rows_hat = (A.reshape(-1, A.shape[-1]) for A in (X, X_hat))
             rows_hat[:, bad], *statistics = scaled(rows[:, bad], self.eps, axis=0)
@@ -394,18 +395,14 @@ class BatchNorm(_ScaleAndShift):
             self.running_var += self.momentum * (var * (n / (n - 1)) - self.running_var)
         return r
 
-    def _shares_rows(self) -> bool:
-        """Whether the means are over the rows of several processes."""
-        return self.sync and current().ranks is not None
-
-    def _over_ranks(self, X: Array, *sums: Array) -> tuple[int, *tuple[Array, ...]]:
+    def _over_ranks(self, X: Array, *sums: Array) -> tuple[int, Sequence[Array]]:
         """Return the number of rows of X and these sums over them (D,), or those of all ranks."""
         n = X.size // X.shape[-1]
         ranks = current().ranks
         if not self.sync or ranks is None:
-            return max(1, n), *sums
+            return max(1, n), sums
         both = ranks.sum(np.concatenate([[n], *sums], dtype=np.float64))
-        return max(1, int(both[0])), *np.split(both[1:].astype(X.dtype), len(sums))
+        return max(1, int(both[0])), np.split(both[1:].astype(X.dtype), len(sums))
 
     def backward(self, dY: Array) -> Array:
         X_hat, r, batch, mask = self.saved("X_hat", "r", "batch", "mask")
@@ -414,12 +411,13 @@ class BatchNorm(_ScaleAndShift):
         dgamma, dbeta = self._gradients(dY, X_hat)
         dX = self.buffer("dX", dY.shape, dY.dtype)
         if batch:
-            n, dgamma, dbeta = self._over_ranks(dY, dgamma, dbeta)
+            n, (dgamma, dbeta) = self._over_ranks(dY, dgamma, dbeta)
             np.multiply(X_hat, dgamma / n, out=dX)
             np.subtract(dY, dX, out=dX)
             dX -= dbeta / n
             dX *= self.gamma * r
-            if self._shares_rows() and not current().ranks.counts:  # these rows are placeholders
+            ranks = current().ranks
+            if self.sync and ranks is not None and not ranks.counts:  # the rows are placeholders
                 dX.fill(0)
         else:
             np.multiply(dY, self.gamma * r, out=dX)

@@ -22,8 +22,8 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import current
 from phitodeep.optimization.divergence import bad_gradient, length
+from phitodeep.optimization.exchange import part_of, within_share
 from phitodeep.optimization.groups import Groups, checked_groups, first_matches
-from phitodeep.optimization.exchange import Exchange, part_of, within_share
 from phitodeep.optimization.packing import Group, Packing, Slot, trainable, walk_all
 from phitodeep.optimization.resuming import ALL, Resumable
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate

@@ -145,10 +145,9 @@ class Run:
         self.first, self.step, self.stopped = place["first"], place["step"], place["stopped"]
         self.began = time.perf_counter() - place["seconds"]
         self.totals = Totals()
-        if self.step:
-            if self.writes:  # the sums of all ranks
-                self.totals.loss, self.totals.samples = place["loss"], place["samples"]
-                self.totals.sums = place["sums"]
+        if self.step and self.writes:  # the sums of all ranks
+            self.totals.loss, self.totals.samples = place["loss"], place["samples"]
+            self.totals.sums = place["sums"]
 
     def _compare(self, stored: Mapping[str, Any], who: str) -> None:
         """Refuse a call of `train` whose batches would differ from those of the checkpoint."""

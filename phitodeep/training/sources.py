@@ -304,7 +304,9 @@ def as_source(
     """Choose the source for X and y: arrays, files, a Hugging Face dataset, or an iterable."""
     if isinstance(X, Own):
         if y is not None or not _yields_batches(X.data):
-            raise ArgumentError("shard() is for data that yield batches: ranks share arrays anyway.")
+            raise ArgumentError(
+                "shard() is for data that yield batches: ranks share arrays anyway."
+            )
         size = None if batch_size is None else X.share.count(batch_size)
         found = as_source(
             model, loss, X.data, None, batch_size=size, sample_weight=sample_weight,

@@ -37,7 +37,9 @@ class Ended(subprocess.CompletedProcess[str]):
 
 def mpiexec() -> str:
     """Return the path of mpiexec, which the mpich wheel puts next to Python."""
-    found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+    found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which(
+        "mpiexec"
+    )
     if found is None:
         pytest.skip("mpiexec is not installed")
     return found
@@ -46,9 +48,9 @@ def mpiexec() -> str:
 def job(
     ranks: int, program: str | Path, *arguments: str, limit: float = LIMIT, after: Any = None
 ) -> Ended:
-    """Run a program of `programs/` (or at a path) on so many ranks; `after(process)` may disturb it.
+    """Run a program of `programs/` (or at a path) on so many ranks, for at most `limit` seconds.
 
-    The result holds exit status, output and time; the job is killed when `limit` is over.
+    `after(process)` is called once it runs, and may disturb it.
     """
     token = uuid.uuid4().hex
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

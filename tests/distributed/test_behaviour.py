@@ -97,18 +97,12 @@ def test_checkpoints_resume_on_another_number_of_ranks(
 ) -> None:
     assert all(result[f"resumed{sharded}"] for result in results)  # on the same number: same bits
     folder = ended[1]
-    model, X, y, _ = mlp(
-        np.random.default_rng(5), seed=1, dtype="float64", optimizer=Adam(0.01)
-    )
+    model, X, y, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64", optimizer=Adam(0.01))
     again = ModelCheckpoint(folder / "alone.safetensors", every_steps=7)
     path = folder / f"ck{sharded}-step14.safetensors"
-    history = model.train(
-        X, y, epochs=3, batch_size=5, verbose=0, callbacks=[again], resume=path
-    )
+    history = model.train(X, y, epochs=3, batch_size=5, verbose=0, callbacks=[again], resume=path)
     (folder / "alone.safetensors").unlink()
-    assert [loss for loss, _ in history] == pytest.approx(
-        results[0][f"losses{sharded}"], abs=1e-11
-    )
+    assert [loss for loss, _ in history] == pytest.approx(results[0][f"losses{sharded}"], abs=1e-11)
     end = phitodeep.load(folder / f"end{sharded}.safetensors")
     for path_, a in model.get_weights().items():
         np.testing.assert_allclose(end.get_weights()[path_], a, atol=1e-11)

@@ -11,7 +11,7 @@ from phitodeep.io.tensors import open_tensors
 from tests.distributed.jobs import job, passed
 
 FAULTS = {
-    "raises": r"rank 1 \(PID \d+ on [^)]+\) failed:\nTraceback[\s\S]*the disk of this rank is on fire",
+    "raises": r"rank 1 \(PID \d+ on [^)]+\) failed:\nTraceback[\s\S]*disk of this rank is on fire",
     "exits": r"rank 1 \(PID \d+ on [^)]+\) has ended its program, while rank [02] waits",
     "leaves": r"rank 1 \(PID \d+ on [^)]+\) has ended its program, while rank [02] waits",
     "hangs": r"rank [02] has waited 2 s \([^)]*\). Missing: rank 1 \(PID \d+ on",

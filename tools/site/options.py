@@ -84,6 +84,7 @@ COMMON = {
     "`phitodeep.rotary`",
     "shape": "the new shape of a sample, without the batch axis; -1 stands for what is left",
     "size": "the height and width of the crop, or one number for both",
+    "sync": "True: if several processes share a batch, statistics over the rows of all of them",
     "std": "the standard deviation of the noise",
     "stride": "the distance between neighbouring windows",
     "tolerance_change": "the step ends if the loss falls by less, relative to max(loss, 1)",

@@ -140,21 +140,20 @@ found["statistics"] = digest(net)
 
 # what is refused
 refused = {}
+X, y = (a[: 30 + rank()] for a in model()[1:])
 for name, call in {
     "Muon": lambda: DataParallel(
         mlp(np.random.default_rng(5), optimizer=Muon())[0], shard_optimizer=True
-    ).train(X_of_rank[:30], y_of_rank[:30], verbose=0),
+    ).train(X[:30], y[:30], verbose=0),
     "seed": lambda: model(seed=rank()),
     "settings": lambda: model()[0].train(*model()[1:], epochs=1 + rank(), verbose=0),
-    "shapes": lambda: model()[0].train(X_of_rank, y_of_rank, epochs=1, verbose=0),
+    "shapes": lambda: model()[0].train(X, y, epochs=1, verbose=0),
     "no model": lambda: DataParallel("net"),
     "timeout": lambda: DataParallel(model()[0], timeout=-1),
     "rates": lambda: model(optimizer=SGD(0.1 * (1 + rank())))[0].train(
         *model()[1:], epochs=1, verbose=0
     ),
 }.items():
-    _, X_of_rank, y_of_rank = model()
-    X_of_rank, y_of_rank = X_of_rank[: 30 + rank()], y_of_rank[: 30 + rank()]
     try:
         call()
     except phitodeep.PhitodeepError as error:
@@ -167,6 +166,8 @@ X1 = np.ones((10, 6))
 y1 = np.ones((10, 1))
 y1[-1] = 3e19
 with warnings.catch_warnings(record=True) as seen:
+    if rank() == 0:
+        warnings.simplefilter("always")
     history = net.train(X1, y1, epochs=2, batch_size=10, verbose=0)
 found["diverged"] = [len(history), net.optimizer.t, [str(w.message) for w in seen]]
 before = digest(net)
