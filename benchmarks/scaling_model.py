@@ -165,7 +165,7 @@ def buckets(layers: Sequence[Layer], least: int = BUCKET) -> list[Bucket]:
     """Cut the gradients into pieces of at least `least` bytes, between two parameters.
 
     The flat vector holds the parameters with weight decay, then the others, both in the order of
-    the backward pass. What is left at its end joins the last piece.
+    the backward pass. What is left at its end is a piece of its own.
     """
     places = list(enumerate(layers))[::-1]
     sizes = [(n * ITEM, i) for i, layer in places for n in reversed(layer.decayed)]
@@ -177,9 +177,6 @@ def buckets(layers: Sequence[Layer], least: int = BUCKET) -> list[Bucket]:
         if size >= least:
             found.append(Bucket(size, last))
             size, last = 0, len(layers)
-    if size and found:
-        before = found.pop()
-        size, last = size + before.size, min(last, before.last)
     if size:
         found.append(Bucket(size, last))
     return sorted(found, key=lambda bucket: -bucket.last)

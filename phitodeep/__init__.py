@@ -75,6 +75,7 @@ _HOME = {
 _MODULES = (
     "config",
     "data",
+    "distributed",
     "errors",
     "functional",
     "initialization",

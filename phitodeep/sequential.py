@@ -666,7 +666,8 @@ class Sequential(Inspectable, Adaptable):
 
         `phitodeep.load` cannot read such a file, because it holds no model.
         """
-        write_tensors(path, {name: store[key] for name, store, key in self._stored()}, {})
+        if self._ranks.rank == 0:
+            write_tensors(path, {name: store[key] for name, store, key in self._stored()}, {})
 
     def load_weights(self, path: str | os.PathLike[str], *, strict: bool = True) -> Differences:
         """Read the weights and running statistics of a file into this model, by path.

@@ -160,6 +160,15 @@ assert est.score(X, y) > 0.9 and est.predict_proba(X).shape == (60, 2)
         "docs/sklearn.md",
         "tests/sklearn",
     ),
+    "mpi": Feature(
+        "from phitodeep.distributed import DataParallel\nnet = DataParallel(model())",
+        """
+assert phitodeep.distributed.size() == 1
+assert len(net.train(X, y, epochs=2, verbose=0)) == 2
+""",
+        "",
+        "tests/distributed",
+    ),
     "hub": Feature(
         """
 from pathlib import Path

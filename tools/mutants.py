@@ -325,7 +325,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
     (
         "optimization/packing.py",
         "Packing.gather",
-        "zip(self.slots, self.views, strict=False)",
+        "self.gather_slots(zip(self.slots, self.views, strict=False))",
     ): "there is one view for each slot",
     (
         "layers/windows.py",

@@ -9,16 +9,13 @@ See docs/distributed.md.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from phitodeep.checks import check_flag, check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from phitodeep.sequential import Sequential
 from phitodeep.training.inputs import Share
 from phitodeep.training.sources import Own
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 __all__ = ["DataParallel", "rank", "shard", "size"]
 
@@ -31,7 +28,7 @@ def DataParallel(
     shard_optimizer: bool = False,
     overlap: bool = True,
     timeout: float = 600.0,
-    comm: MPI.Comm | None = None,
+    comm: Any = None,
 ) -> Model:
     """Let all processes (ranks) of the MPI job train this model together; return the model.
 
@@ -42,7 +39,9 @@ def DataParallel(
 
     shard_optimizer    True: each rank keeps and steps only its part of the optimizer's vectors;
                        not for Muon, LBFGS, and rules that do not say `elementwise = True`
-    overlap            False: gradients are exchanged after the backward pass, not during it
+    overlap            False: gradients are exchanged after the backward pass, not during it. A
+                       container of your own that changes its layers' gradients after their
+                       backward passes needs False
     timeout            seconds to wait for another rank, before the job is ended with an error that
                        names the ranks that are missing
     comm               an mpi4py communicator; by default that of all processes
@@ -74,7 +73,7 @@ def size() -> int:
     return int(_world().size)
 
 
-def shard(data: Any, comm: MPI.Comm | None = None) -> Any:
+def shard(data: Any, comm: Any = None) -> Any:
     """Mark data as this rank's own part: each batch that it yields is a part of the global batch.
 
     data    an iterable of batches, or a function that returns one, which differ from rank to rank;
@@ -92,7 +91,7 @@ def shard(data: Any, comm: MPI.Comm | None = None) -> Any:
     return Own(data, Share(world.rank, world.size))
 
 
-def _world() -> MPI.Comm:
+def _world() -> Any:
     """Return the communicator of all processes."""
     try:
         from mpi4py import MPI

@@ -44,6 +44,7 @@ def described(training: Any, options: dict[str, Any]) -> dict[str, Any]:
         "the shapes of the parameters": _digest(_text(parameters).encode()),
         "the seed": model.seed,
         "the epochs and steps so far": (model.epoch, model.optimizer.t, where.step),
+        "the memory of the optimizer": sorted(model.optimizer._slots),
         "the callbacks": [type(callback).__name__ for callback in training.callbacks],
         "X and y": _shape(training.data),
         "X_test and y_test": None if training.test is None else _shape(training.test),

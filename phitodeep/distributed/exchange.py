@@ -22,7 +22,7 @@ from phitodeep.optimization.divergence import length
 from phitodeep.optimization.packing import Packing, Slot, Tie
 from phitodeep.types import Array
 
-BUCKET = 1 << 20  # bytes: a bucket has at least as many, except if the whole vector has fewer
+BUCKET = 1 << 20  # bytes: a bucket has at least as many, except the one at the end of the vector
 
 
 class Bucket(NamedTuple):
@@ -45,9 +45,6 @@ def buckets(packing: Packing) -> list[Bucket]:
         if sum(g.nbytes for _, (_, g) in found[-1]) >= BUCKET:
             found.append([])
         found[-1].append(slot)
-    if len(found) > 1 and sum(g.nbytes for _, (_, g) in found[-1]) < BUCKET:
-        rest = found.pop()
-        found[-1] += rest
     made = []
     for slots in filter(None, found):
         owners = {(id(layer), name) for (_, layer, name), _ in slots}
@@ -64,7 +61,7 @@ class Summation:
     shards = False
 
     def __init__(self, job: Job, overlap: bool) -> None:
-        self.job, self.overlap, self.comm = job, overlap, job.comm.Dup()
+        self.job, self.overlap, self.comm = job, overlap, job.gradients
         self.packing: Packing | None = None
         self.armed = False
         self.requests: list[MPI.Request] = []
@@ -105,6 +102,7 @@ class Summation:
         self.send(packing.g[bucket.piece])
 
     def send(self, g: Array) -> None:
+        self.job.together()
         self.requests.append(self.comm.Iallreduce(MPI.IN_PLACE, g))
 
     def finish(self, packing: Packing, held: Array | None) -> None:
@@ -175,6 +173,7 @@ class Shards(Summation):
 
     def whole(self, g: Array) -> Array:
         """Return the vector with the parts of all ranks, on each rank."""
+        self.job.together()
         full, edges = g.copy(), self.edges(g.size)
         counts = np.diff(edges).tolist()
         request = self.comm.Iallgatherv(

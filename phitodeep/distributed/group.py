@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from mpi4py import MPI
 from phitodeep.distributed.agreement import compare, described
 from phitodeep.distributed.exchange import Shards, Summation
 from phitodeep.distributed.job import Job
-from phitodeep.errors import ArgumentError, OrderError, PhitodeepWarning
+from phitodeep.errors import ArgumentError, OrderError, PhitodeepWarning, warn
 from phitodeep.kernels import hide_compilation
 from phitodeep.metrics import Metric
 from phitodeep.optimization.packing import Packing
@@ -31,12 +32,14 @@ class Group(Ranks):
     def __init__(
         self, model: Any, comm: MPI.Comm, *, shards: bool, overlap: bool, timeout: float
     ) -> None:
-        self.job = Job(comm, timeout)
+        self.job = Job.of(comm)
         self.rank, self.size = self.job.rank, self.job.size
         self.share, self.summing = Share(self.rank, self.size), self
         self.options = {"shard_optimizer": shards, "overlap": overlap, "timeout": timeout}
         self.exchange = (Shards if shards else Summation)(self.job, overlap)
-        self.alone = self.over = False
+        self.over = False
+        self.training: Any = None  # the call of `train` that is running
+        self.last: Data | None = None  # a sample of this rank
         seeds = self.job.gather((model.seed, model._seed_sequence.entropy))
         if len({seed for seed, _ in seeds}) > 1:
             raise ArgumentError(
@@ -57,9 +60,14 @@ class Group(Ranks):
 
     def begin(self, training: Any) -> None:
         optimizer = training.model.optimizer
+        if optimizer._exchange is not None:
+            raise OrderError("train was called inside a training of the same model, by a callback.")
         if self.exchange.shards:
             _check_elementwise(optimizer)
-        self.over, self.metrics = False, training.objective.metrics
+        self.over, self.training, self.last = False, training, None
+        self.job.together()
+        self.job.timeout = self.options["timeout"]
+        self.job.begin()
         compare(self.job.gather(described(training, self.options)))
         for _, layer in training.model.walk():
             for store in (layer.params, layer.state):
@@ -67,6 +75,8 @@ class Group(Ranks):
                     if not store[name].flags.c_contiguous:
                         store[name] = np.ascontiguousarray(store[name])
                     self.job.broadcast(store[name])
+        for name in sorted(optimizer._slots):
+            self.job.broadcast(optimizer._slots[name])
         self.exchange.packing = None  # its parameters may have moved
         optimizer._exchange = self.exchange
         if self.exchange.shards:  # drop the parts of other ranks
@@ -81,12 +91,21 @@ class Group(Ranks):
 
     def failed(self) -> None:
         self.over = True
+        self.job.fail(sys.exception())
 
     def end(self, training: Any) -> None:
         optimizer = training.model.optimizer
+        optimizer._exchange, exchange, self.training = None, self.exchange, None
         if not self.over:
-            optimizer._slots = self.exchange.collected(optimizer._slots)
-        optimizer._exchange = None
+            optimizer._slots = exchange.collected(optimizer._slots)
+        elif exchange.shards:  # the other ranks' parts cannot be had any more
+            owner = training.model
+            optimizer.reset()
+            optimizer._claim(owner)
+            warn(
+                "training failed with shard_optimizer=True: the optimizer's memory was spread over "
+                "the ranks and is lost. Resume from a checkpoint to continue exactly."
+            )
 
     def meet(
         self,
@@ -113,6 +132,9 @@ class Group(Ranks):
         batches = list(batches)[:used]
         if batches:
             self.last = batches[-1].part(slice(0, 1))
+        elif self.last is None:  # training resumed behind the end of this rank's own data
+            first = next(iter(self.training.data.batches(self.training.size)))
+            self.last = first.part(slice(0, 1))
         while len(batches) < used:  # this rank's own data have ended before the others'
             batches.append(self.last._replace(counts=False))
         starts = np.concatenate([[0], np.cumsum(counts.sum(0))[:-1]])
@@ -140,22 +162,22 @@ class Group(Ranks):
         return next(text for text in self.job.gather(reason) if text is not None)
 
     def only_here(self, method: Callable[..., None], *args: Any) -> None:
-        self.alone = True
+        Job.alone = True
         try:
             method(*args)
         finally:
-            self.alone = False
+            Job.alone = False
 
     def merged(self, totals: Totals, metrics: Sequence[Metric]) -> Totals:
         whole = Totals()
-        for loss, samples, sums in self._gather((totals.loss, totals.samples, totals.sums)):
+        for loss, samples, sums in self.job.gather((totals.loss, totals.samples, totals.sums)):
             whole.loss += loss
             whole.samples += samples
             added(whole.sums, sums, metrics)
         return whole
 
     def handed_over(self, totals: Totals) -> Totals:
-        whole = self.merged(totals, self.metrics)
+        whole = self.merged(totals, self.training.objective.metrics)
         return whole if self.rank == 0 else Totals()
 
     def settle(self, training: Any, epoch: int) -> None:
@@ -163,7 +185,8 @@ class Group(Ranks):
             if layer.state and not getattr(layer, "sync", False):
                 for name in sorted(layer.state):
                     if layer.state[name].dtype.kind == "f":
-                        layer.state[name] = self.job.sum(layer.state[name].copy()) / self.size
+                        mean = self.job.sum(layer.state[name].copy())
+                        np.divide(mean, self.size, out=layer.state[name])
         optimizer = training.model.optimizer
         theta = optimizer._packing.theta
         mark = hashlib.blake2b(theta.tobytes(), digest_size=8)
@@ -176,14 +199,6 @@ class Group(Ranks):
                 "0's. A callback may have changed them on rank 0 alone: its class must say "
                 "every_rank = True. Processors of different kinds round differently, too."
             )
-
-    def _gather(self, value: Any) -> list[Any]:
-        if self.alone:
-            raise OrderError(
-                "a callback that rank 0 alone calls asked for something that all ranks must do "
-                "together: its class must say every_rank = True."
-            )
-        return self.job.gather(value)
 
 
 def _check_elementwise(optimizer: Any) -> None:

@@ -7,37 +7,66 @@ which hangs or has left is noticed and named.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import time
 import traceback
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mpi4py import MPI
 
+from phitodeep.errors import OrderError
 from phitodeep.types import Array
 
-ASK, HERE, LEFT = 1, 2, 3  # messages: are you waiting? I am; my program has ended
+# Messages: are you waiting? I am; my program has ended; an error has ended my training number n.
+ASK, HERE, LEFT, FAILED = 1, 2, 3, 4
 GRACE = 3.0  # seconds in which a rank that waits must answer
 TRIES = 200  # of a request, before other processes get the core
 
 
 class Job:
-    """The ranks of a communicator.
+    """The ranks of a communicator, which all models share.
 
-    timeout    seconds to wait for a rank
+    timeout     seconds to wait for a rank
+    training    the number of the current call of `train`
     """
 
-    def __init__(self, comm: MPI.Comm, timeout: float) -> None:
-        self.comm, self.signals = comm.Dup(), comm.Dup()
-        self.rank, self.size, self.timeout = comm.rank, comm.size, timeout
+    known: ClassVar[dict[int, Job]] = {}  # by the handle of the communicator
+    alone = False  # True while something runs on this rank that the others do not run
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self.comm, self.gradients, self.signals = comm.Dup(), comm.Dup(), comm.Dup()
+        self.rank, self.size, self.timeout = comm.rank, comm.size, math.inf
+        self.training = 0
+        self.failures = dict.fromkeys(
+            range(self.size), -1
+        )  # the last training that failed, by rank
         self.waiting: set[int] = set()  # ranks that said they are
         self.sent: list[MPI.Request] = []
         self.places: list[str] = self.comm.allgather(f"PID {os.getpid()} on {_host()}")
         sys.excepthook = self.report
         atexit.register(self.leave)
+
+    @classmethod
+    def of(cls, comm: MPI.Comm) -> Job:
+        """Return the job of this communicator; all ranks must call this together."""
+        cls.together()
+        handle = MPI._handleof(comm)
+        if handle not in cls.known:
+            cls.known[handle] = cls(comm)
+        return cls.known[handle]
+
+    @classmethod
+    def together(cls) -> None:
+        """Refuse what all ranks must do together, in a callback that rank 0 alone calls."""
+        if Job.alone:
+            raise OrderError(
+                "a callback that rank 0 alone calls asked for something that all ranks must do "
+                "together: its class must say every_rank = True."
+            )
 
     def wait(self, request: MPI.Request, what: str) -> None:
         """Return when this request is done; end the job if that takes longer than `timeout`."""
@@ -57,11 +86,13 @@ class Job:
 
     def sum(self, a: Array) -> Array:
         """Return the sum of this array over all ranks, in place."""
+        self.together()
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, a), "the sum of an array")
         return a
 
     def table(self, row: Array, what: str) -> Array:
         """Return the rows (k,) of all ranks, (ranks, k)."""
+        self.together()
         rows = np.empty((self.size, len(row)), row.dtype)
         self.wait(self.comm.Iallgather(row, rows), what)
         return rows
@@ -77,6 +108,7 @@ class Job:
 
     def broadcast(self, a: Array) -> None:
         """Overwrite this array with rank 0's."""
+        self.together()
         self.wait(self.comm.Ibcast(a, 0), "rank 0's weights")
 
     # --- when something goes wrong ---------------------------------------------------------
@@ -86,16 +118,41 @@ class Job:
         status = MPI.Status()
         while self.signals.Iprobe(status=status):
             source, tag = status.source, status.tag
-            self.signals.recv(source=source, tag=tag)
+            message = self.signals.recv(source=source, tag=tag)
             if tag == ASK:
                 self.sent.append(self.signals.isend(None, source, HERE))
             elif tag == HERE:
                 self.waiting.add(source)
+            elif tag == FAILED:
+                number, error = message
+                self.failures[source] = number
+                if number == self.training > self.failures[self.rank]:
+                    self.end(
+                        f"rank {source} ({self.places[source]}) has left the training, by an error "
+                        f"that its script caught, while rank {self.rank} waits ({what}): {error}"
+                    )
             else:
                 self.end(
                     f"rank {source} ({self.places[source]}) has ended its program, while rank "
                     f"{self.rank} waits for it ({what})."
                 )
+
+    def fail(self, error: BaseException | None) -> None:
+        """Tell the other ranks that an error has ended this rank's training."""
+        self.failures[self.rank] = self.training
+        text = f"{type(error).__name__}: {error}"
+        for other in set(range(self.size)) - {self.rank}:
+            self.sent.append(self.signals.isend((self.training, text), other, FAILED))
+
+    def begin(self) -> None:
+        """Begin a training; after one that failed, wait until all other ranks have left it, too."""
+        until = time.perf_counter() + self.timeout
+        while self.failures[self.rank] == self.training > min(self.failures.values()):
+            self.listen("the next training")
+            time.sleep(0.001)
+            if time.perf_counter() > until:
+                self.name_missing("the next training")
+        self.training += 1
 
     def name_missing(self, what: str) -> None:
         """End the job with the names of the ranks that do not wait as this one does."""

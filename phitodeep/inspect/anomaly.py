@@ -16,6 +16,7 @@ from phitodeep.steps.run import Position, Scope
 from phitodeep.steps.step import Let, Max, Sum, Through
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
+from phitodeep.training.ranks import Work
 from phitodeep.types import Array
 
 LISTED = 8  # samples that the message names
@@ -23,7 +24,7 @@ LISTED = 8  # samples that the message names
 
 def anomaly(
     model: Trainable,
-    batches: Sequence[Data],
+    work: Work,
     rows: Sequence[Array | None],
     epoch: int,
     step: int,
@@ -36,9 +37,10 @@ def anomaly(
     The step runs again on a copy, by the derivations of its layers and as written, until a value is
     not finite. If all are finite, the original error is returned.
     """
-    twin, hooks, first = model.copy(), edit_of(active(model)), 0
-    total = sum(model.loss.divisor(b.T, b.w, b.outputs) for b in batches)
-    for batch, places in zip(batches, rows, strict=True):
+    twin, hooks, total = model.copy(), edit_of(active(model)), work.total
+    if total is None:
+        total = sum(model.loss.divisor(b.T, b.w, b.outputs) for b in work.batches)
+    for batch, first, places in zip(work.batches, work.firsts, rows, strict=True):
         call = Call(step=model.optimizer.t, first=first, mask=batch.mask)
         kept = batch._pick(lambda _, A: A.copy())  # training reuses its memory
 
@@ -50,7 +52,6 @@ def anomaly(
         if position is not None:
             known = np.arange(len(batch.X)) if places is None else places
             return _error(db, position, epoch, step, debugger, known)
-        first += len(batch.X)
     error.message += " Run by the derivations of its layers, the step is finite: overflow in the "
     error.message += "shortcuts or in a layer without steps() may be the cause."
     return error

@@ -1,5 +1,7 @@
 """The base class of optimizers, which turns gradients into steps on two flat vectors.
 
+Long because the order of what a step does, for every rule, is in one place.
+
 `Optimizer` packs all trainable parameters of a model into one vector `theta`, and their gradients
 into another, `g`, so that clipping, penalties, decay and the formula of a rule are one line of
 arithmetic each. The author of a rule writes `update(theta, g, lr)`, which changes theta in place.
@@ -219,7 +221,10 @@ class Optimizer(Resumable, registered=False):
             raise OrderError(f"{self!r} has no averages yet: {todo}.")
         packing = self._pack(layers)
         kept, self._averaged = packing.theta.copy(), True
-        packing.theta[...] = self._slot_vector("ema")
+        average = {"ema": self._slot_vector("ema")}
+        if self._exchange is not None:
+            average = self._exchange.collected(average)
+        packing.theta[...] = average["ema"]
         try:
             yield
         finally:

@@ -135,7 +135,7 @@ ELEMENTWISE: list[Make] = [
     lambda: Dropout(0.4),
     lambda: GaussianNoise(std=0.3),
     lambda: LayerNorm(eps=0.1),
-    lambda: BatchNorm(momentum=0.7, eps=0.1),
+    lambda: BatchNorm(momentum=0.7, eps=0.1, sync=True),
 ]
 VECTORS: list[tuple[Make, Shape]] = [
     *[(make, shape) for make in ELEMENTWISE for shape in ((4, 5), (2, 3, 7), (1, 3))],

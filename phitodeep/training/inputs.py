@@ -37,7 +37,7 @@ class Share(NamedTuple):
         rank without a place gets the first one, which then does not count.
         """
         n = stop - start
-        first, last = (start + n * rank // self.size for rank in (self.rank, self.rank + 1))
+        first, last = (start - -n * rank // self.size for rank in (self.rank, self.rank + 1))
         return (slice(first, last), True) if first < last else (slice(start, start + 1), False)
 
     def count(self, n: int) -> int:

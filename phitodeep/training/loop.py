@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.errors import ArgumentError, DivergenceError, warn
+from phitodeep.errors import AnomalyError, ArgumentError, DivergenceError, warn
 from phitodeep.kernels import report_compilation
 from phitodeep.layers.call import Call, current, within
 from phitodeep.layers.containers import Chain
@@ -183,7 +183,7 @@ class Training:
                 loss = self.step(work, where.totals)
             except DivergenceError as error:
                 if self.locates:
-                    raise self.anomaly(work.batches, epoch, error) from error
+                    raise self.anomaly(work, epoch, error) from error
                 warn(f"training stopped: {error}")
                 raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
             totals = where.totals
@@ -204,17 +204,19 @@ class Training:
         divisor, step = self.objective.divisor, self.where.step
         return self.ranks.meet(group, self.accumulate, divisor, step, bool(self.pressed))
 
-    def anomaly(
-        self, batches: Sequence[Data], epoch: int, error: DivergenceError
-    ) -> DivergenceError:
+    def anomaly(self, work: Work, epoch: int, error: DivergenceError) -> DivergenceError:
         """Return an error that says where in this step the first number is not finite."""
         from phitodeep.inspect.anomaly import anomaly
 
         step = self.where.step
-        numbers = range(step * self.accumulate, step * self.accumulate + len(batches))
+        numbers = range(step * self.accumulate, step * self.accumulate + len(work.batches))
         rows = [self.data.rows(self.size, self.rng(epoch), number) for number in numbers]
         own = [None if r is None else r[self.ranks.share.rows(0, len(r))[0]] for r in rows]
-        return anomaly(self.model, batches, own, epoch, step + 1, error)
+        found = anomaly(self.model, work, own, epoch, step + 1, error)
+        told = self.ranks.agree(str(found) if isinstance(found, AnomalyError) else None)
+        if told is not None and not isinstance(found, AnomalyError):
+            error.message = f"another rank has found a number that is not finite: {told}"
+        return found
 
     def step(self, work: Work, totals: Totals) -> float:
         """Take an optimizer step; return this rank's part of the loss before the step."""

@@ -1,5 +1,7 @@
 """Sources of batches: arrays, files too large for memory, data sets, and iterables.
 
+Long because all sources are in one file, with the function that chooses between them.
+
 All data are checked against the model and its loss and cast once, by `validate`: arrays before
 training begins, anything else batch by batch, so that it is never in memory as a whole.
 """
@@ -305,7 +307,8 @@ def as_source(
     if isinstance(X, Own):
         if y is not None or not _yields_batches(X.data):
             raise ArgumentError(
-                "shard() is for data that yield batches: ranks share arrays anyway."
+                "shard() is for data that yield batches, of which every rank needs at least one; "
+                "arrays are shared anyway."
             )
         size = None if batch_size is None else X.share.count(batch_size)
         found = as_source(

@@ -1,0 +1,169 @@
+"""What once went wrong in training on several ranks: prints a line of JSON per rank."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from networks import mlp
+
+import phitodeep
+from phitodeep import Dense, Sequential
+from phitodeep.distributed import DataParallel, rank, shard
+from phitodeep.layers.base import Layer, State
+from phitodeep.optimization.optimizers import SGD
+from phitodeep.training.callbacks import Callback, LambdaCallback
+
+found: dict[str, Any] = {"rank": rank()}
+Seen = list[float]
+
+
+def net(together: bool, **options: Any) -> Any:
+    sharded = options.pop("shard_optimizer", False)
+    rule = SGD(0.1, ema=0.9)
+    model, X, y, _ = mlp(
+        np.random.default_rng(5), seed=1, dtype="float64", optimizer=rule, **options
+    )
+    if together:
+        DataParallel(model, timeout=30, shard_optimizer=sharded)
+    return model, X, y
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except phitodeep.PhitodeepError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+class Averages(Callback):
+    """Evaluates the averages of the weights after each epoch."""
+
+    every_rank = True
+
+    def __init__(self, X: Any, y: Any, seen: Seen) -> None:
+        self.X, self.y, self.seen = X, y, seen
+
+    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+        with model.averaged():
+            self.seen.append(model.evaluate(self.X, self.y)["loss"])
+
+
+# averages during and after training, in shards or not, with weights that rank 0 alone has
+seen: dict[str, Seen] = {}
+for name, together, sharded in (("alone", 0, 0), ("ranks", 1, 0), ("shards", 1, 1)):
+    model, X, y = net(bool(together), shard_optimizer=bool(sharded))
+    if not together or rank() == 0:
+        model.layers[0].W *= 2
+    seen[name] = []
+    model.train(X, y, epochs=3, batch_size=6, verbose=0, callbacks=[Averages(X, y, seen[name])])
+    with model.averaged():
+        seen[name].append(model.evaluate(X, y)["loss"])
+found["averages"] = max(
+    float(np.abs(np.array(seen["alone"]) - seen[name]).max()) for name in ("ranks", "shards")
+)
+
+# what all ranks must do together, asked by a callback of rank 0 alone
+model, X, y = net(True, shard_optimizer=True)
+asked: dict[str, str] = {}
+
+
+def ask(model: Any, epoch: int, logs: Any) -> None:
+    asked["memory"] = error_of(model.optimizer.memory)
+    asked["copy"] = error_of(model.copy)
+    asked["train"] = error_of(lambda: net(True)[0].train(X, y, epochs=1, verbose=0))
+    asked["pickle"] = error_of(lambda: copy.deepcopy(model))
+
+
+model.train(X, y, epochs=1, batch_size=6, verbose=0, callbacks=[LambdaCallback(on_epoch_end=ask)])
+found["asked"] = asked
+
+
+# a training inside a training of the same model
+class Nested(Callback):
+    every_rank = True
+
+    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+        found["nested"] = error_of(lambda: model.train(X, y, epochs=1, verbose=0))
+
+
+model, X, y = net(True)
+model.train(X, y, epochs=1, batch_size=6, verbose=0, callbacks=[Nested()])
+
+
+# fewer samples than ranks, and a state that is one number
+class Counts(Layer):
+    """Counts its passes."""
+
+    independent_samples = True
+    seen = State()
+
+    def create(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        self.seen = np.zeros((), self.dtype)
+        return shape
+
+    def forward(self, X: Any) -> Any:
+        self.seen[...] += 1
+        return X.copy()
+
+    def backward(self, dY: Any) -> Any:
+        return dY
+
+
+weights = []
+for together in (False, True):
+    model = Sequential(Counts(), Dense(6, 1), optimizer=SGD(0.1), seed=1, dtype="float64")
+    if together:
+        DataParallel(model, timeout=30)
+    model.train(X, X[:, 0], epochs=2, batch_size=1, verbose=0, metrics=["r2"])
+    weights.append(model.layers[1].W.copy())
+found["tiny"] = float(np.abs(weights[0] - weights[1]).max())
+
+# an error on all ranks that the script catches; then training goes on
+model, X, y = net(True, shard_optimizer=True)
+
+
+class Fails(Callback):
+    every_rank = True
+
+    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+        raise phitodeep.errors.ArgumentError("on every rank")
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    found["caught"] = error_of(
+        lambda: model.train(X, y, epochs=1, batch_size=6, verbose=0, callbacks=[Fails()])
+    )
+model.train(X, y, epochs=1, batch_size=6, verbose=0)
+found["steps after"] = model.optimizer.t
+
+# a number that is not finite, on one rank: all ranks hear where it is
+model, X, y = net(True)
+bad = np.array(X)
+bad[5] = 1.7e308
+with np.errstate(all="ignore"):
+    found["anomaly"] = error_of(
+        lambda: model.train(
+            bad, y, batch_size=6, epochs=1, shuffle=False, anomaly="raise", verbose=0
+        )
+    )
+
+# own parts that end early, when training is resumed behind their end: a placeholder is read
+model, X, y = net(True)
+
+
+def parts() -> Iterator[Any]:
+    for i in range(1 if rank() else 4):
+        yield X[6 * i : 6 * i + 3], y[6 * i : 6 * i + 3]
+
+
+model.train(shard(parts), epochs=2, verbose=0)
+found["own"] = model.optimizer.t
+os.write(1, f"{json.dumps(found)}\n".encode())
