@@ -25,6 +25,7 @@ LIBRARIES = {  # the library without which a feature is refused
     "onnx": "onnx",
     "sklearn": "sklearn",
     "hub": "tokenizers",
+    "mpi": "mpi4py",
 }
 
 

@@ -166,8 +166,6 @@ assert est.score(X, y) > 0.9 and est.predict_proba(X).shape == (60, 2)
 assert phitodeep.distributed.size() == 1
 assert len(net.train(X, y, epochs=2, verbose=0)) == 2
 """,
-        "",
-        "tests/distributed",
     ),
     "hub": Feature(
         """

@@ -90,8 +90,9 @@ class Group(Ranks):
             print(f"{self.size} ranks ({places}{more})", flush=True)
 
     def failed(self) -> None:
-        self.over = True
-        self.job.fail(sys.exception())
+        self.over, error = True, sys.exception()
+        if isinstance(error, Exception):  # others end the program: see `Job.leave`
+            self.job.fail(error)
 
     def end(self, training: Any) -> None:
         optimizer = training.model.optimizer

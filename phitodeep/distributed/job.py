@@ -137,7 +137,7 @@ class Job:
                     f"{self.rank} waits for it ({what})."
                 )
 
-    def fail(self, error: BaseException | None) -> None:
+    def fail(self, error: Exception) -> None:
         """Tell the other ranks that an error has ended this rank's training."""
         self.failures[self.rank] = self.training
         text = f"{type(error).__name__}: {error}"

@@ -112,10 +112,11 @@ class ModelCheckpoint(_Monitor):
         due = run.ends or (every is not None and count % every == 0)
         if not due and not self.better:
             return
+        names = self._names(f"{mark}{count}" if due else None)
         state = run.state_dict(weights=False)
         try:
             if run.writes:
-                self._write(model, state, f"{mark}{count}" if due else None)
+                self._write(model, state, names)
         except OSError as error:  # such as a full disk
             warn(f"{error} Training continues.")
         self.better = False
@@ -156,15 +157,19 @@ class ModelCheckpoint(_Monitor):
             )
         self._prune()
 
-    def _write(self, model: Any, state: StateDict, mark: str | None) -> None:
-        """Write one checkpoint under each of its names; `path` comes last."""
-        path = Path(self.path)
+    def _names(self, mark: str | None) -> list[str]:
+        """Return the marks of the next checkpoint's files, and count it; "" is that of `path`."""
         names = ["best"] * self.better
         if mark is not None:
             if self.keep:
                 names.append(mark)
                 self.written.append(self._named(mark).name)
             names.append("")
+        return names
+
+    def _write(self, model: Any, state: StateDict, names: list[str]) -> None:
+        """Write one checkpoint under each of its names; `path` comes last."""
+        path = Path(self.path)
         first, *others = [self._named(name) if name else path for name in names]
         write_tensors(first, *model._packed(state, self.name))
         for other in others:
