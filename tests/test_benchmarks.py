@@ -61,7 +61,8 @@ def test_a_table_is_written_with_what_was_missed(results, tmp_path):
 
 def test_every_example_with_a_result_is_a_row(results):
     without = {"mnist", "mnist_datasets", "manual_loop", "custom_layer"}  # they show how
-    without |= {"lora", "sweep_dask"}  # their results are in docs/lora.md and docs/sweeps.md
+    # Their results are in docs/lora.md, docs/sweeps.md and docs/distributed.md.
+    without |= {"lora", "sweep_dask", "distributed_mnist"}
     scripts = {path.stem for path in (ROOT / "examples").glob("*.py")} - without
     rows = {task.__name__.removesuffix("_picture") for task in results.SCRIPTS}
     assert scripts == rows

@@ -228,7 +228,7 @@ def public_layers() -> dict[str, type[Layer]]:
 def test_the_builder_has_a_method_for_every_public_layer() -> None:
     settings = {
         *("input", "add", "optimizer", "loss", "alpha", "epochs", "batch", "metrics"),
-        *("callbacks", "seed", "dtype", "build", "layers"),
+        *("callbacks", "seed", "dtype", "build", "layers", "distributed"),
         *("get_config", "from_config"),
     }
     methods = {

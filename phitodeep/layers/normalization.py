@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -350,6 +351,12 @@ class BatchNorm(_ScaleAndShift):
         self.sync = check_flag(sync, "BatchNorm sync")
         self.momentum = check_number(momentum, "BatchNorm momentum", minimum=0, below=1 + 1e-12)
         self.eps = check_number(eps, "BatchNorm eps (a constant feature has var = 0)", above=0)
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        if not self.sync:
+            del config["sync"]  # files of versions without it are the same
+        return config
 
     def create(self, shape: Shape) -> Shape:
         self.running_mean = self.full(shape[-1], 0)

@@ -27,6 +27,7 @@ from phitodeep.optimization.divergence import bad_loss
 from phitodeep.testing import check_gradients
 from phitodeep.training.inputs import validate
 from phitodeep.training.loop import SHUFFLE
+from phitodeep.training.ranks import Work
 
 from . import points, program
 from .arrays import flat, formulas, parameters, ratios
@@ -222,7 +223,8 @@ class Session:
     def _freeze(self, batch: Any, rows: Any, error: DivergenceError) -> None:
         """Stop at a step that failed: find its first bad number, and keep its arrays."""
         model = self.model
-        found = anomaly(model, [batch], [rows], self.epoch + 1, self.step + 1, error)
+        work = Work([batch], [0], len(batch.X), None, False)
+        found = anomaly(model, work, [rows], self.epoch + 1, self.step + 1, error)
         with np.errstate(all="ignore"):
             self.before, self.rows = model.copy(), rows
             self.recorder = self._passes(batch, True)[1]
