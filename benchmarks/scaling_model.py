@@ -30,8 +30,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-BUCKET = 1 << 20  # bytes; a test compares it with phitodeep.distributed
-SMALL, LARGE = 1 << 12, 1 << 20  # bytes of the messages that calibrate the network; a bucket
+BUCKET = 3 << 19  # bytes; a test compares it with phitodeep.distributed
+SMALL, LARGE = 1 << 12, 1 << 20  # bytes of the messages that calibrate the network
 ITEM = 4  # bytes of a float32
 FORWARD = 1 / 3  # of a step's FLOPs: backward computes two products for each of forward
 PAYS = 0.5  # a rank more pays while the efficiency is at least this

@@ -22,7 +22,7 @@ from phitodeep.optimization.divergence import length
 from phitodeep.optimization.packing import Packing, Slot, Tie
 from phitodeep.types import Array
 
-BUCKET = 1 << 20  # bytes: a bucket has at least as many, except the one at the end of the vector
+BUCKET = 3 << 19  # bytes: a bucket has at least as many, except the one at the end of the vector
 
 
 class Bucket(NamedTuple):
