@@ -173,22 +173,18 @@ class Shards(Summation):
 
     def whole(self, g: Array) -> Array:
         """Return the vector with the parts of all ranks, on each rank."""
-        self.job.together()
-        full, edges = g.copy(), self.edges(g.size)
-        counts = np.diff(edges).tolist()
-        request = self.comm.Iallgatherv(
-            MPI.IN_PLACE, [full, counts, edges[:-1], MPI.Datatype.fromcode(full.dtype.char)]
-        )
-        self.job.wait(request, "the parts of a vector")
+        full = g.copy()
+        self.spread(full)
         return full
 
     def spread(self, theta: Array) -> None:
+        self.job.together()
         edges = self.edges(theta.size)
         counts = np.diff(edges).tolist()
         request = self.comm.Iallgatherv(
             MPI.IN_PLACE, [theta, counts, edges[:-1], MPI.Datatype.fromcode(theta.dtype.char)]
         )
-        self.job.wait(request, "the stepped parameters")
+        self.job.wait(request, "the parts of a vector")
 
     def collected(self, slots: dict[str, Array]) -> dict[str, Array]:
         return {name: self.whole(slots[name]) for name in sorted(slots)}

@@ -41,9 +41,7 @@ class Job:
         self.comm, self.gradients, self.signals = comm.Dup(), comm.Dup(), comm.Dup()
         self.rank, self.size, self.timeout = comm.rank, comm.size, math.inf
         self.training = 0
-        self.failures = dict.fromkeys(
-            range(self.size), -1
-        )  # the last training that failed, by rank
+        self.failures = dict.fromkeys(range(self.size), -1)  # by rank: the last one that failed
         self.waiting: set[int] = set()  # ranks that said they are
         self.sent: list[MPI.Request] = []
         self.places: list[str] = self.comm.allgather(f"PID {os.getpid()} on {_host()}")

@@ -306,7 +306,8 @@ class Optimizer(Resumable, registered=False):
             packing.gather()
             if held is not None:
                 packing.g += held
-        self.drop_held()
+        if held is not None:
+            self.drop_held()
         return packing.g
 
     def _average(self, theta: Array, d: float, part: slice) -> None:

@@ -44,3 +44,13 @@ def test_all_ranks_hear_which_sample_is_bad(results: list[Any]) -> None:
 
 def test_own_parts_may_end_early(results: list[Any]) -> None:
     assert all(result["own"] == 8 for result in results)
+
+
+def test_buckets_start_during_the_backward_pass(results: list[Any]) -> None:
+    for result in results:
+        early, buckets = result["early"]
+        assert early == buckets > 1
+
+
+def test_a_rank_keeps_only_its_part_of_the_memory(results: list[Any]) -> None:
+    assert all(len(result["own memory"]) == 7 and all(result["own memory"]) for result in results)

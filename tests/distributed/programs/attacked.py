@@ -14,7 +14,7 @@ from networks import mlp
 
 import phitodeep
 from phitodeep import Dense, Sequential
-from phitodeep.distributed import DataParallel, rank, shard
+from phitodeep.distributed import DataParallel, exchange, rank, shard
 from phitodeep.layers.base import Layer, State
 from phitodeep.optimization.optimizers import SGD
 from phitodeep.training.callbacks import Callback, LambdaCallback
@@ -166,4 +166,36 @@ def parts() -> Iterator[Any]:
 
 model.train(shard(parts), epochs=2, verbose=0)
 found["own"] = model.optimizer.t
+# buckets start during the backward pass, and with shards a rank keeps its part of the memory alone
+started: list[int] = []
+own_parts: list[bool] = []
+exchange.BUCKET = 256
+finish = exchange.Summation.finish
+
+
+def counted(self: Any, packing: Any, held: Any) -> None:
+    started.append(self.started)
+    finish(self, packing, held)
+
+
+exchange.Summation.finish = counted
+model, X, y = net(True)
+model.train(X, y, epochs=1, batch_size=6, verbose=0)
+found["early"] = [min(started), len(model._ranks.exchange.buckets)]
+
+
+class Looks(Callback):
+    every_rank = True
+
+    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+        vector = model.optimizer._slots["v"]
+        mine = model._ranks.exchange.mine(model.optimizer._packing)
+        others = np.delete(vector, np.arange(mine.start, mine.stop))
+        own_parts.append(bool(vector[mine].any() and not others.any()))
+
+
+model, X, y, _ = mlp(np.random.default_rng(5), seed=1, optimizer=SGD(0.1, momentum=0.9))
+DataParallel(model, timeout=30, shard_optimizer=True)
+model.train(X, y, epochs=1, batch_size=6, verbose=0, callbacks=[Looks()])
+found["own memory"] = own_parts
 os.write(1, f"{json.dumps(found)}\n".encode())
