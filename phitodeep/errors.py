@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 import warnings
 from collections.abc import Iterable
@@ -30,8 +31,25 @@ class PhitodeepError(Exception):
         )
 
 
+def printable(text: str) -> str:
+    """Return the text with escapes such as \\x1b for what would control the terminal.
+
+    Texts in files may be made by strangers. All that is shown of them passes through here: errors,
+    warnings, tables and generated text.
+    """
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+# Control characters but for \t and \n, characters that change the direction of writing, ends of
+# lines and paragraphs, and halves of characters, which no terminal can show.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
 def shortened(text: str) -> str:
-    """Return the text without its middle if it is longer than `LONGEST`."""
+    """Return the printable text, without its middle if it is longer than `LONGEST`."""
+    text = printable(text)
     half = LONGEST // 2 - 3
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
@@ -150,4 +168,4 @@ def locate(error: Exception, place: str) -> None:
     if isinstance(error, PhitodeepError):
         error.at(place)
     else:
-        error.add_note(f"in {place}")
+        error.add_note(printable(f"in {place}"))

@@ -1,8 +1,13 @@
-"""Write files safely: the old content stays until the new content is complete."""
+"""Read files from outside safely, and write files so that the old content stays until then.
+
+`readable` is asked before a file that a stranger may have made is opened. `atomic_write` replaces a
+file when the new content is complete.
+"""
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 import shutil
@@ -26,6 +31,29 @@ def check_path(path: Any) -> Path:
     if "\0" in str(path):
         raise ArgumentError(f"a path cannot contain the character NUL, got {str(path)!r}.")
     return Path(path)
+
+
+def readable(path: str | os.PathLike[str], largest: float = math.inf) -> Path:
+    """Return the path of a regular file of at most `largest` bytes; refuse all other files.
+
+    Opening a pipe would wait forever, and a device or a file with holes may have no end.
+    """
+    target = check_path(path)
+    try:
+        found = target.stat()
+    except FileNotFoundError:
+        raise DataError(f"cannot read {target}: there is no such file.") from None
+    except OSError as error:
+        raise DataError(f"cannot read {target}: {error.strerror or error}.") from error
+    if not stat.S_ISREG(found.st_mode):
+        what = "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is not a regular file"
+        raise DataError(f"cannot read {target}: {what}.")
+    if found.st_size > largest:
+        size = f"it has {found.st_size:,} bytes, and at most {largest:,} are read"
+        raise DataError(f"cannot read {target}: {size}.")
+    if not os.access(target, os.R_OK):
+        raise DataError(f"cannot read {target}: {os.strerror(errno.EACCES)}.")
+    return target
 
 
 @contextmanager

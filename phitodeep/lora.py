@@ -326,7 +326,7 @@ class Adaptable(Trainable, registered=False):
         weights = [*updates] or [name[:-2] for name in entries if name.endswith(".A")]
         shapes = self._shapes()
         ranks = {weight: low.rank for weight, low in updates.items()} or {
-            weight: (*entries[f"{weight}.A"].shape, 0)[-2] for weight in weights
+            weight: (0, *entries[f"{weight}.A"].shape)[-1] for weight in weights
         }
         for weight in weights:
             if weight not in shapes:

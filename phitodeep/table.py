@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from phitodeep.errors import printable
+
 NOTE = "note"  # the name of a column of texts after the numbers
 READABLE = 14  # the smallest width of all texts together in a terminal
 
@@ -32,7 +34,7 @@ class Table:
             )
             for line in lines
         ]
-        return "\n".join([self.title, *(line.rstrip() for line in aligned), self.totals])
+        return printable("\n".join([self.title, *(line.rstrip() for line in aligned), self.totals]))
 
     def html(self) -> str:
         """The table in HTML, in the colours of the page around it."""
@@ -80,9 +82,10 @@ class Table:
                 side: Any = "left" if name == NOTE else "right"
                 table.add_column(name, justify=side, overflow="fold", no_wrap=readable)
         for row in self.rows:
-            table.add_row(*(Text(cell, self.styles.get(cell, "")) for cell in row))
+            table.add_row(*(Text(printable(cell), self.styles.get(cell, "")) for cell in row))
         # the table itself begins and ends with an empty line
-        console.print(Text(self.title.rstrip()), table, Text(self.totals.lstrip()))
+        above, below = printable(self.title.rstrip()), printable(self.totals.lstrip())
+        console.print(Text(above), table, Text(below))
 
 
 def facts(named: Mapping[str, Any]) -> str:

@@ -29,16 +29,24 @@ from phitodeep.data import CharTokenizer
 from phitodeep.errors import warn
 from phitodeep.exchange.onnx import export as onnx_export
 from phitodeep.initialization import He
+from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers import (
     BatchNorm,
     Chain,
+    Conv1D,
     Dense,
     Embedding,
     Flatten,
     Layer,
+    MultiHeadAttention,
     Parallel,
+    RandomCrop,
+    ReLU,
+    Residual,
     Select,
     Tanh,
+    TimeDistributed,
+    Upsample2D,
 )
 from phitodeep.loss import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Loss
 from phitodeep.model import Sequential, SequentialBuilder
@@ -46,8 +54,9 @@ from phitodeep.models import gpt
 from phitodeep.table import Table
 from phitodeep.testing import Verification
 from phitodeep.testing.verification import Row
-from phitodeep.types import Array
+from phitodeep.types import Array, Shape
 from phitodeep.version import __version__
+from tests.time_limit import within
 
 COMMANDS = ["demo", "info", "predict", "check", "export", "generate", "verify"]
 READERS = ["info", "predict", "check", "export", "generate"]
@@ -319,6 +328,43 @@ def test_a_damaged_file_is_a_message(command: str, digits: Path) -> None:
     assert "digits.safetensors" in mistake(command, digits)
 
 
+CONTROLS = "\x1b[31m \x1b]0;title\x07 \x9b2J \r \x08 \x7f \u202e \u2066 \u2028"
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("colour", [False, True])
+def test_texts_of_a_file_do_not_control_the_terminal(
+    command: str, colour: bool, writer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the metadata nor names of arrays, however they come to be shown."""
+    with open_tensors(writer) as file:
+        arrays, texts = {name: file.read(name) for name in file.entries}, file.metadata
+    if command == "info":
+        write_tensors(writer, arrays, {**texts, "library": CONTROLS})
+    else:
+        name = f"a{CONTROLS}\nAll checks passed."
+        write_tensors(writer, {**arrays, name: np.zeros(1)}, texts)
+    more = {"predict": ["x.npy"], "export": ["--to", "numpy"], "generate": ["--prompt", "a"]}
+    if colour:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    done = phitodeep(command, writer, *more.get(command, []), code=command != "info")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", done.output.replace("\x1b[31m ", "!"))
+    assert not set(CONTROLS) & set(shown) - {*"[31m ]0;title2J"}
+    assert "!" not in shown
+    assert r"\x1b]0;title\x07 \x9b2J" in re.sub(r"\s+", " ", shown)
+    assert "\nAll checks passed." not in shown
+
+
+def test_generated_text_does_not_control_the_terminal(writer: Path) -> None:
+    tokenizer = CharTokenizer("\x1b\u202e\n" + TEXT)
+    model = gpt(tokenizer.vocab_size, 8, layers=1, heads=2, dim=8).seed(0).build()
+    model.tokenizer = tokenizer
+    model.save(writer)
+    shown = phitodeep("generate", writer, "-p", "to\x1b\u202e\nbe", "-n", 50).stdout
+    assert shown.startswith("to\\x1b\\u202e\nbe")
+    assert not {"\x1b", "\u202e"} & set(shown)
+
+
 # --- layers of one's own ---------------------------------------------------------------------
 
 OWN = """
@@ -458,6 +504,58 @@ def test_check_finds_wrong_gradients(digits: Path, monkeypatch: pytest.MonkeyPat
     assert "wrong gradients" in phitodeep("check", digits, code=1).stdout
 
 
+@pytest.mark.parametrize(
+    ("shape", "layer", "dtype", "limit"),
+    [
+        ((20_000_000,), ReLU(), "float32", "GB of memory"),
+        ((10**12,), Residual(Chain(ReLU())), "float64", "GB of memory"),
+        ((1000, 1000, 30), Flatten(), "float64", "GB of memory"),
+        ((200_000, 1), MultiHeadAttention(1), "float32", "30 s"),
+    ],
+    ids=str,
+)
+def test_check_takes_no_more_than_its_file_warrants(
+    shape: Shape, layer: Layer, dtype: str, limit: str
+) -> None:
+    model = Sequential(layer, dtype=dtype)
+    model.build(shape)
+    model.save("m.safetensors")
+    with within(5):
+        shown = phitodeep("check", "m.safetensors", code=1).stdout
+    assert re.search(f"checking the gradients takes more than .*{limit}, which is", shown)
+    assert f"too much for a file of {os.path.getsize('m.safetensors'):,} bytes" in shown
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the process's memory")
+@pytest.mark.parametrize(
+    ("shape", "layer"),
+    [
+        ((4, 1), Conv1D(1, 2, dilation=10**9, padding="same")),
+        ((1, 1, 1), RandomCrop(1, padding=10**5)),
+        ((300_000, 1, 1), Upsample2D(2)),
+        ((10_000, 1), TimeDistributed(Chain(Dense(10_000), Dense(1)))),
+    ],
+    ids=str,
+)
+def test_check_limits_the_memory_inside_a_layer(shape: Shape, layer: Layer) -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    model = Sequential(layer)
+    model.build(shape)
+    model.save("m.safetensors")
+    shown = phitodeep("check", "m.safetensors", code=1).stdout
+    assert re.search(r"takes more than 1\.\d GB of memory", shown)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_check_ends_in_time(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("phitodeep.cli.check"), "SECONDS", 0.01)
+    shown = phitodeep("check", digits, code=1).stdout
+    assert "the gradients takes more than 0 s, which is too much for a file of" in shown
+    assert "pass fewer --probes" in shown
+
+
 def test_check_of_models_that_read_tokens(writer: Path) -> None:
     assert "All checks passed." in phitodeep("check", writer, "--probes", 2).stdout
     categories = [
@@ -593,6 +691,8 @@ def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
         ("a.npy", np.float64(3), "a.npy holds a single number"),
         ("a.npy", np.ones(3), "a.npy has 1 number per row"),
         ("a.txt", "1,2", "a.txt must be an .npy or a .csv file."),
+        ("a.npy", npy(header("(1000000000000, 0)")), "its samples hold no numbers."),
+        ("a.npy", npy(header("(1000000000000, 0, 5)")), "its samples hold no numbers."),
         ("b/a.csv", None, "cannot read b/a.csv: there is no such file."),
         ("a.npy", None, "cannot read a.npy: there is no such file."),
     ],
@@ -607,6 +707,24 @@ def test_inputs_that_cannot_be_used(
     elif content is not None:
         np.save(name, content, allow_pickle=True)
     assert message in mistake("predict", digits, name)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
+@pytest.mark.parametrize("name", ["a.npy", "a.csv"])
+def test_inputs_are_regular_files(name: str, digits: Path) -> None:
+    os.mkfifo(name)
+    assert mistake("predict", digits, name) == f"cannot read {name}: it is not a regular file."
+    Path(name).unlink()
+    Path(name).symlink_to("/dev/zero")
+    assert mistake("predict", digits, name) == f"cannot read {name}: it is not a regular file."
+
+
+def test_a_csv_is_not_endless(digits: Path) -> None:
+    Path("a.csv").touch()
+    os.truncate("a.csv", (1 << 30) + 1)  # with a hole
+    assert "it has 1,073,741,825 bytes, and at most 1,073,741,824 are read" in mistake(
+        "predict", digits, "a.csv"
+    )
 
 
 def test_a_long_cell_is_cut(digits: Path) -> None:
@@ -629,6 +747,7 @@ def test_a_file_that_may_not_be_read(digits: Path, monkeypatch: pytest.MonkeyPat
     def forbid(path: Path, *_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
+    Path("x.csv").touch()
     monkeypatch.setattr("phitodeep.cli.inputs.Path.open", forbid)
     assert mistake("predict", digits, "x.csv") == "[Errno 13] Permission denied: 'x.csv'"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phitodeep.errors import DataError
-from phitodeep.files import atomic_write
+from phitodeep.files import atomic_write, readable
 
 
 def names(folder: Path) -> list[str]:
@@ -74,3 +74,21 @@ def test_a_folder_that_is_missing_or_in_the_way(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot write"):
         write(tmp_path, b"x")
     assert names(tmp_path) == []
+
+
+def test_only_regular_files_of_a_limited_size_are_readable(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"12345")
+    assert readable(str(path), 5) == path
+    with pytest.raises(DataError, match="it has 5 bytes, and at most 4 are read"):
+        readable(path, 4)
+    with pytest.raises(DataError, match="there is no such file"):
+        readable(tmp_path / "b")
+    with pytest.raises(DataError, match="it is a folder"):
+        readable(tmp_path)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "zero").symlink_to("/dev/zero")
+        for name in ("pipe", "zero"):
+            with pytest.raises(DataError, match="it is not a regular file"):
+                readable(tmp_path / name)

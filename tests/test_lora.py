@@ -547,6 +547,7 @@ EDITS: list[tuple[Callable[[dict[str, Array]], Any], dict[str, str], str]] = [
     (lambda a: a.update({"9.W.A": np.ones((2, 2))}), {}, "has the unknown 9.W.A"),
     (lambda a: a.update({f"{WO[0]}.A": np.ones((7, 2))}), {}, rf"differs in {WO[0]}.A"),
     (lambda a: a.update({f"{WO[0]}.A": np.ones(8)}), {}, rf"differs in {WO[0]}.A"),
+    (lambda a: a.update({f"{WO[0]}.A": np.array(1.0)}), {}, rf"differs in {WO[0]}.A"),
     (lambda a: a.update({f"{WO[0]}.A": np.ones((8, 3))}), {}, rf"differs in {WO[0]}.B"),
     (lambda a: a.update({f"{WO[0]}.A": np.ones((8, 2), "f4")}), {}, "float32"),
     (lambda a: a.update({f"{WO[0]}.alpha": np.array(0.0)}), {}, "alpha must be > 0"),

@@ -26,7 +26,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from phitodeep.errors import ArgumentError, PhitodeepError, PhitodeepWarning
+from phitodeep.errors import ArgumentError, PhitodeepError, PhitodeepWarning, printable
 from phitodeep.version import __version__
 
 INTERRUPTED = 130  # 128 plus the number of the signal, as in shells
@@ -214,4 +214,4 @@ def _show_warning(
 def _tell(kind: str, message: str, style: str) -> None:
     """Print a message on stderr: its first word in colour if that is a terminal."""
     console = Console(stderr=True)
-    console.print(Text.assemble((f"{kind}: ", style), message), soft_wrap=True)
+    console.print(Text.assemble((f"{kind}: ", style), printable(message)), soft_wrap=True)

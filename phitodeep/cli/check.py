@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -10,8 +14,9 @@ import numpy as np
 
 from phitodeep.cli.app import in_shell, model_file
 from phitodeep.cli.inputs import sample_shape
-from phitodeep.errors import PhitodeepError
+from phitodeep.errors import DataError, PhitodeepError
 from phitodeep.layers import Embedding, Select
+from phitodeep.layers.call import Event, watching
 from phitodeep.sequential import Sequential, load
 from phitodeep.table import Table
 from phitodeep.testing import GradientReport, check_gradients
@@ -20,6 +25,9 @@ from phitodeep.types import Array
 SAMPLES = 3
 LARGEST = float(np.sqrt(np.finfo(np.float32).max))  # above it, a square overflows in float32
 SUSPECT = 1e10  # above it, differences of outputs may be lost to rounding
+MEMORY, SECONDS = 1 << 30, 30  # bytes and time that a check may take, whatever its file
+BYTES = 96  # that a check takes per number that a layer returns for a sample
+FLOPS = 1e8  # per second, of any machine and layer
 HEAD = ("array", "shape", "min", "max", "gradient", "verdict")
 
 
@@ -57,12 +65,72 @@ def check(context: click.Context, file: Path, probes: int, seed: int) -> None:
     report = None
     if not faults and sample_shape(model) is not None:
         try:
-            report = check_gradients(model, _input(model, seed), max_probes=probes, seed=seed)
+            with _limited(file, model):
+                report = check_gradients(model, _input(model, seed), max_probes=probes, seed=seed)
         except PhitodeepError as error:
             faults = {**_unusable(weights, SUSPECT), "gradients": in_shell(error)}
     with suppress(BrokenPipeError):  # the exit code counts, even if nobody reads the table
         _table(file, model, weights, report, faults).show()
     context.exit(bool(faults))
+
+
+@contextmanager
+def _limited(file: Path, model: Sequential) -> Iterator[None]:
+    """Refuse a check that takes far more memory or time than the size of its file warrants."""
+    size = file.stat().st_size
+    memory, seconds = MEMORY + 32 * size, SECONDS * (1 + size / 1e5)
+    if hasattr(os, "sysconf"):
+        memory = min(memory, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+
+    def refusal(what: str) -> DataError:
+        return DataError(
+            f"checking the gradients takes more than {what}, which is too much for a file of "
+            f"{size:,} bytes. If you trust it, pass fewer --probes, or call "
+            "phitodeep.testing.check_gradients in Python."
+        )
+
+    too_large = refusal(f"{memory / 1e9:.1f} GB of memory")
+    too_slow = refusal(f"{seconds:.0f} s")
+    end = time.monotonic() + seconds
+
+    def look(event: Event) -> None:
+        if time.monotonic() > end:
+            raise too_slow
+
+    built = model if model.output_shape is not None else model._measured()
+    shapes = [built.input_shape, *(layer.output_shape for _, layer in built.walk())]
+    if sum(math.prod(shape or ()) for shape in shapes) * BYTES > memory:
+        raise too_large
+    if built.flops() * SAMPLES > FLOPS * seconds:
+        raise too_slow
+    try:
+        with watching(look), _at_most(memory):
+            yield
+    except MemoryError:
+        raise too_large from None
+
+
+@contextmanager
+def _at_most(memory: int) -> Iterator[None]:
+    """Let the process take at most this many more bytes, on systems that can limit it (Linux).
+
+    Layers may need far more memory than their outputs have, such as for padding.
+    """
+    try:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + memory
+    if before[0] == resource.RLIM_INFINITY or most < before[0]:
+        resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _table(

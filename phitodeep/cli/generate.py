@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from phitodeep.cli.app import model_file
-from phitodeep.errors import ArgumentError
+from phitodeep.errors import ArgumentError, printable
 from phitodeep.sequential import load
 
 BEFORE = 16  # tokens before a new one that are decoded with it
@@ -75,7 +75,7 @@ def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
         tokens, decode = model.tokenizer.encode(prompt), model.tokenizer.decode
     stream = model.stream(tokens, count, **options)  # refuses what it cannot use
     for piece in _pieces(itertools.chain(tokens, stream), decode):
-        click.echo(piece, nl=False)
+        click.echo(printable(piece), nl=False)
     click.echo()
 
 

@@ -10,7 +10,7 @@ import click
 
 from phitodeep.cli.app import model_file
 from phitodeep.cli.inputs import sample_shape
-from phitodeep.errors import DataError
+from phitodeep.errors import DataError, shortened
 from phitodeep.inspect.summary import summarize
 from phitodeep.io.model_file import ModelFile, open_model
 from phitodeep.layers.random import shapes_only
@@ -60,7 +60,7 @@ def _facts(file: ModelFile, model: Sequential) -> dict[str, Any]:
         "batch size": model.batch_size or "all samples",
         "epochs trained": trained,
     }
-    return {name: fact for name, fact in known.items() if fact is not None}
+    return {name: shortened(str(fact)) for name, fact in known.items() if fact is not None}
 
 
 def _inside(outer: Any, key: str) -> dict[str, Any]:

@@ -12,10 +12,12 @@ from tokenize import TokenError
 import numpy as np
 
 from phitodeep.errors import DataError, ShapeError
+from phitodeep.files import readable
 from phitodeep.sequential import Sequential
 from phitodeep.types import Array, Shape
 
 LONGEST = 40  # characters of a cell in a message
+LARGEST = 1 << 30  # bytes of a CSV, whose rows take many times as much in memory
 
 
 def read_inputs(path: Path) -> Array:
@@ -62,27 +64,26 @@ def _whole(X: Array) -> bool:
 
 
 def _read_npy(path: Path) -> Array:
+    readable(path)
     try:
         X: Array = np.lib.format.open_memmap(path, mode="r")  # np.load reads other formats too
-    except FileNotFoundError:
-        raise DataError(f"cannot read {path}: there is no such file.") from None
     except (ValueError, TypeError, OverflowError, SyntaxError, TokenError) as error:
         raise DataError(f"{path} is not an .npy file of numbers, or it is damaged.") from error
     if X.dtype.kind not in "biuf":
         raise DataError(f"{path} is not an .npy file of numbers: its dtype is {X.dtype}.")
     if X.ndim == 0:
         raise DataError(f"{path} holds a single number: an array (N, ...) of samples is needed.")
+    if 0 in X.shape[1:]:  # such a file may promise any number of samples
+        raise DataError(f"{path} has the shape {X.shape}: its samples hold no numbers.")
     return X
 
 
 def _read_csv(path: Path) -> Array:
     """Return the numbers of a CSV; a first row without any number is a header."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
+        with readable(path, LARGEST).open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream)
             lines = [(reader.line_num, row) for row in reader if row]
-    except FileNotFoundError:
-        raise DataError(f"cannot read {path}: there is no such file.") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"cannot read {path} as a CSV file: {error}.") from error
     header = lines[0][1] if lines and all(_number(cell) is None for cell in lines[0][1]) else []

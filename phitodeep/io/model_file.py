@@ -157,7 +157,7 @@ class Differences(NamedTuple):
 
     def __str__(self) -> str:
         parts = zip(("lacks", "has the unknown", "differs in"), self, strict=True)
-        found = [f"{what} {', '.join(paths[:5])}{_more(paths)}" for what, paths in parts if paths]
+        found = [f"{what} {_listed(paths)}" for what, paths in parts if paths]
         return f"the file {'; '.join(found)}" if found else "no difference"
 
 
@@ -180,8 +180,11 @@ def weights_in(tensors: Tensors) -> dict[str, Entry]:
     return {name: e for name, e in tensors.entries.items() if not name.startswith("state/")}
 
 
-def _more(paths: list[str]) -> str:
-    return f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+def _listed(paths: list[str]) -> str:
+    """Return the first paths; one with line breaks is quoted, or it could look like a message."""
+    first = (path if path.isprintable() else repr(path) for path in paths[:5])
+    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+    return f"{', '.join(first)}{more}"
 
 
 @contextmanager

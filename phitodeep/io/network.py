@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from phitodeep.layers.recurrent import Bidirectional
 from phitodeep.types import Array, Shape
 
 WIDTH = 99  # of a line of source
+MOST_TERMS = 100  # of a sum or product: Python does not compile thousands
 SAVED = 4  # lines that a loop must save
 NUMBERS = re.compile(r"\w+=\([-\d.e, ]+\)").fullmatch  # it may be broken into lines
 LOOPS = "ijklmnopqrstuvw"  # names of loop variables
@@ -240,21 +241,18 @@ def skip_concat(network: Network, layer: Any, x: str, y: str) -> str:
 
 def parallel(network: Network, layer: Any, x: str, y: str) -> str:
     outs: list[str] = []
-
-    def branch(rest: Sequence[Layer]) -> None:
-        if not rest:
-            merged = {
-                "concat": f"np.concatenate([{', '.join(outs)}], axis=-1)",
-                "add": " + ".join(outs),
-                "multiply": " * ".join(outs),
-            }
-            network.statement(f"{y} = {merged[layer.merge]}", layer.output_shape)
-            return
-        with network.variable(f"Y{len(outs)}") as name:
-            outs.append(network.add(rest[0], x, name))
-            branch(rest[1:])
-
-    branch(layer.branches)
+    with ExitStack() as stack:
+        for i, branch in enumerate(layer.branches):
+            name = stack.enter_context(network.variable(f"Y{i}"))
+            outs.append(network.add(branch, x, name))
+        listed = f"[{', '.join(outs)}]"
+        if layer.merge == "concat":
+            merged = f"np.concatenate({listed}, axis=-1)"
+        elif len(outs) > MOST_TERMS:
+            merged = f"np.{layer.merge}.reduce({listed})"
+        else:
+            merged = {"add": " + ", "multiply": " * "}[layer.merge].join(outs)
+        network.statement(f"{y} = {merged}", layer.output_shape)
     return y
 
 

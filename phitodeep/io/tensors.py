@@ -8,12 +8,10 @@ Source: https://github.com/huggingface/safetensors (format).
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import mmap
 import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.errors import ArgumentTypeError, DataError, MissingExtraError
-from phitodeep.files import atomic_write, check_path
+from phitodeep.files import atomic_write, readable
 from phitodeep.types import Array, DType, Shape
 
 DTYPES = {  # the types that NumPy and the format have in common
@@ -111,18 +109,7 @@ def open_tensors(path: str | os.PathLike[str], *, bfloat16: bool = False) -> Ite
     bfloat16    True: arrays of this type are accepted, for `Tensors.mapped`
     """
     safetensors, _ = _library("reading")
-    target = check_path(path)
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        raise DataError(f"cannot read {target}: there is no such file.") from None
-    except OSError as error:
-        raise DataError(f"cannot read {target}: {error.strerror}.") from error
-    if not stat.S_ISREG(mode):  # opening a pipe would wait forever
-        what = "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file"
-        raise DataError(f"cannot read {target}: {what}.")
-    if not os.access(target, os.R_OK):  # the library would say that there is no such file
-        raise DataError(f"cannot read {target}: {os.strerror(errno.EACCES)}.")
+    target = readable(path)
     try:
         opened = safetensors.safe_open(os.fspath(target), framework="numpy")
     except safetensors.SafetensorError as error:

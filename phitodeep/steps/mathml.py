@@ -39,8 +39,8 @@ class MathML(Plain):
             *[below] * bool(under), *["".join(map(_letter, indices))] * bool(indices)
         )
         if not below:
-            return f'<mrow data-sym="{name}">{shown}</mrow>'
-        return f'<msub data-sym="{name}">{shown}{_row(below)}</msub>'
+            return f'<mrow data-sym="{escaped(name)}">{shown}</mrow>'
+        return f'<msub data-sym="{escaped(name)}">{shown}{_row(below)}</msub>'
 
     def constant(self, name: str) -> str:
         return _letter(GREEK.get(name, name))

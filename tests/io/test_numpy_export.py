@@ -1078,6 +1078,15 @@ def test_a_path_that_would_be_code_in_an_f_string_is_in_no_loop() -> None:
     assert str(Weight("*.a.W", ("i + 1",))) == 'W[f"{i + 1}.a.W"]'
 
 
+@pytest.mark.parametrize("merge", ["concat", "add", "multiply"])
+def test_three_thousand_branches(merge: str, tmp_path: Path) -> None:
+    model = Sequential(Parallel(*(Tanh() for _ in range(3000)), merge=merge))
+    model.build((2,))
+    model.export_numpy(tmp_path / "net.py")
+    X = np.array([[0.1, 9.0]], np.float32)
+    np.testing.assert_allclose(predict(tmp_path / "net.py")(X), model.predict(X), rtol=1e-5)
+
+
 def test_comments_say_what_the_first_axis_counts(tmp_path: Path) -> None:
     model = Sequential(TimeDistributed(Dense(4)), Dense(5), seed=0)
     model.build((2, 3))

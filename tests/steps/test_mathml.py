@@ -117,6 +117,16 @@ def test_every_formula_of_a_loss(loss: Loss) -> None:
             '<mrow data-sym="share"><mi>share</mi></mrow><mo>=</mo>'
             "<mtext>a\u00a0&lt;\u00a0b\u00a0&amp;\u00a0&quot;c&quot;</mtext>",
         ),
+        (
+            Given('"><b>', "x", lambda _: 0),
+            '<mrow data-sym="&quot;&gt;&lt;b&gt;"><mi>&quot;&gt;&lt;b&gt;</mi></mrow><mo>=</mo>'
+            "<mtext>x</mtext>",
+        ),
+        (
+            Given('a_"><b>', "x", lambda _: 0),
+            '<msub data-sym="a_&quot;&gt;&lt;b&gt;"><mi>a</mi>'
+            "<mrow><mtext>&quot;&gt;&lt;b&gt;</mtext></mrow></msub><mo>=</mo><mtext>x</mtext>",
+        ),
     ],
     ids=str,
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
 from typing import Any
 
 from phitodeep.errors import ArgumentError, DataError, MissingExtraError
-from phitodeep.files import check_path
+from phitodeep.files import check_path, readable
 from phitodeep.io.json_text import parsed
 
 NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)  # organisation/name
@@ -16,6 +17,8 @@ WANTED = [  # all that is downloaded
     *("config.json", "tokenizer.json"),
     *("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"),
 ]
+
+SETTINGS, TOKENIZER = 1 << 24, 1 << 27  # bytes of the largest files: real ones are smaller
 
 
 def find_folder(folder_or_name: str | os.PathLike[str], revision: str | None) -> Path:
@@ -56,8 +59,23 @@ def _download(name: str, revision: str | None) -> Path:
     return Path(found)
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file."""
+def inside(folder: Path, name: str, largest: float = math.inf) -> Path:
+    """Return the path of a file of the folder, of at most `largest` bytes.
+
+    A link may lead only to another file of the folder or, as in the cache of the hub, from
+    models--X/snapshots/REVISION to models--X/blobs.
+    """
+    path, home = readable(folder / name, largest), folder.resolve()
+    cached = [home.parents[1] / "blobs"] if home.parent.name == "snapshots" else []
+    real = path.resolve()
+    if not any(real.is_relative_to(allowed) for allowed in (home, *cached)):
+        raise DataError(f"cannot read {path}: it is a link to {real}, outside the folder.")
+    return path
+
+
+def read_text(folder: Path, name: str, largest: float = TOKENIZER) -> str:
+    """Return the text of a file of the folder."""
+    path = inside(folder, name, largest)
     try:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -66,6 +84,6 @@ def read_text(path: Path) -> str:
         raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file."""
-    return parsed(read_text(path), path, "the file")
+def read_json(folder: Path, name: str) -> Any:
+    """Return the content of a JSON file of the folder."""
+    return parsed(read_text(folder, name, SETTINGS), folder / name, "the file")

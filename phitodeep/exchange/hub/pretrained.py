@@ -49,8 +49,7 @@ def from_pretrained(
 
 def read_plan(folder: Path) -> Plan:
     """Return the plan of the model that the folder's config.json describes."""
-    path = folder / "config.json"
-    config = Settings(read_json(path), str(path))
+    config = Settings(read_json(folder, "config.json"), str(folder / "config.json"))
     config.require(quantization_config=None)
     return FAMILIES[config.option("model_type", list(FAMILIES))](config)
 
@@ -63,7 +62,7 @@ def read_tokenizer(folder: Path) -> HubTokenizer | None:
     path = folder / "tokenizer.json"
     if not path.exists():
         return None
-    text = read_text(path)
+    text = read_text(folder, path.name)
     try:
         return HubTokenizer(text)
     except PhitodeepError as error:

@@ -11,7 +11,7 @@ import numpy as np
 
 from phitodeep.errors import DataError
 from phitodeep.exchange.hub.family import Plan, Source
-from phitodeep.exchange.hub.folder import read_json
+from phitodeep.exchange.hub.folder import inside, read_json
 from phitodeep.io.model_file import differences
 from phitodeep.io.tensors import BFLOAT16, Entry, open_tensors
 from phitodeep.types import Array
@@ -28,7 +28,7 @@ class Checkpoint:
         self.folder = folder
         self.arrays: dict[str, Array] = {}
         for file, names in _files(folder).items():
-            with open_tensors(folder / file, bfloat16=True) as tensors:
+            with open_tensors(inside(folder, file), bfloat16=True) as tensors:
                 missing = [name for name in names if name not in tensors.entries]
                 if missing:
                     raise DataError(f"{folder / file} lacks {missing[0]!r}, which {INDEX} names.")
@@ -117,7 +117,7 @@ def _files(folder: Path) -> Mapping[str, list[str]]:
                 "transformers.AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new)."
             )
         raise DataError(f"{folder} has neither {WHOLE} nor {INDEX}.")
-    return _shards(read_json(folder / INDEX), folder / INDEX)
+    return _shards(read_json(folder, INDEX), folder / INDEX)
 
 
 def _shards(index: Any, path: Path) -> Mapping[str, list[str]]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from phitodeep.errors import DataError, MissingExtraError
 from phitodeep.exchange.onnx.values import LabelError
-from phitodeep.files import check_path
+from phitodeep.files import check_path, readable
 from phitodeep.types import Array
 
 OPSETS = range(9, 29)  # of the standard operators
@@ -103,14 +103,12 @@ class File:
             from google.protobuf.message import DecodeError
         except ImportError:
             raise MissingExtraError.of("onnx", "onnx", "from_onnx") from None
+        path = readable(self.path, LARGEST)
         try:
-            with open(self.path, "rb") as file:
-                self._bytes = os.fstat(file.fileno()).st_size
-                if self._bytes > LARGEST:
-                    raise DataError(f"{self.path} has {self._bytes} bytes: at most 2 GB are read.")
-                content = file.read()
+            content = path.read_bytes()
         except OSError as error:
             raise DataError(f"{self.path} cannot be read: {error}.") from None
+        self._bytes = len(content)
         try:
             proto = onnx.load_model_from_string(content)
             outside = any(t.data_location == t.EXTERNAL for t in proto.graph.initializer)
@@ -233,6 +231,7 @@ class File:
         if not (offset.isdecimal() and length.isdecimal() and len(offset + length) < 40):
             raise DataError(f"{where} in {self.path} has a damaged offset or length.")
         start, count = int(offset), int(length)
+        readable(path)
         try:
             with open(path, "rb") as file:
                 self._files[name] = os.fstat(file.fileno()).st_size

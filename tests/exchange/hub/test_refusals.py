@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +153,7 @@ def test_types_that_no_weight_has(dtype: str, tmp_path: Path) -> None:
 
 
 def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot read .*config\.json: No such file"):
+    with pytest.raises(DataError, match=r"cannot read .*config\.json: there is no such"):
         from_pretrained(tmp_path)
     written(tmp_path, GPT2)
     for text, message in (
@@ -198,6 +200,60 @@ def test_an_index_names_only_files_of_its_folder(file: object, tmp_path: Path) -
     folder = index(tmp_path / "llama", lambda names: names.update({"lm_head.weight": file}))
     with pytest.raises(DataError, match=r"not the name of a safetensors file in the same folder"):
         from_pretrained(folder)
+
+
+NAMES = ["config.json", "tokenizer.json", "model.safetensors"]
+
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and links")
+
+
+@posix
+@pytest.mark.parametrize("name", [*NAMES, "model.safetensors.index.json"])
+def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(STORED / ("llama" if "index" in name else "gpt2"), tmp_path / "a")
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(DataError, match=rf"cannot read .*{name}: it is not a regular file"):
+        from_pretrained(folder)
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(DataError, match=rf"cannot read .*{name}: it is not a regular file"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_texts_are_not_endless(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(STORED / "gpt2", tmp_path / "a")
+    os.truncate(folder / name, 1 << 28)  # with a hole
+    with pytest.raises(DataError, match=rf"cannot read .*{name}: it has 268,435,456 bytes"):
+        from_pretrained(folder)
+
+
+@posix
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_out_of_the_folder_only_in_the_cache_of_the_hub(
+    name: str, tmp_path: Path
+) -> None:
+    cache = tmp_path / "models--a--b"
+    folder = shutil.copytree(STORED / "gpt2", cache / "snapshots" / "1")
+    (cache / "blobs").mkdir()
+    (folder / name).rename(cache / "blobs" / "2")
+    (folder / name).symlink_to("../../blobs/2")
+    (tmp_path / "link").symlink_to(folder)
+    wanted = from_pretrained(STORED / "gpt2").get_weights()
+    for place in (folder, tmp_path / "link"):
+        found = from_pretrained(place).get_weights()
+        assert all(np.array_equal(wanted[key], found[key]) for key in wanted | found)
+    (cache / "blobs").rename(tmp_path / "elsewhere")
+    (cache / "blobs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=rf"cannot read .*{name}: it is a link to .*elsewhere"):
+        from_pretrained(folder)
+    plain = (cache / "snapshots").rename(tmp_path / "models") / "1"
+    (plain / name).unlink()
+    (plain / name).symlink_to("../../elsewhere/2")
+    with pytest.raises(DataError, match="outside the folder"):
+        from_pretrained(plain)
 
 
 def test_an_index_that_does_not_fit_its_files(tmp_path: Path) -> None:

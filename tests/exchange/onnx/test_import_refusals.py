@@ -196,8 +196,10 @@ def test_several_inputs_or_outputs(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_another_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="there is no such file"):
         from_onnx(tmp_path / "none.onnx")
+    with pytest.raises(DataError, match="it is a folder"):
+        from_onnx(tmp_path)
     (tmp_path / "a.onnx").write_bytes(b"\x08\x07hello")
     with pytest.raises(DataError, match=r"a\.onnx"):
         from_onnx(tmp_path / "a.onnx")
