@@ -6,7 +6,7 @@ import copy
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,14 +104,6 @@ def frozen() -> Sequential:
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of small files are written, and no power fails."""
     monkeypatch.setattr("phitodeep.files.os.fsync", lambda handle: None)
-
-
-@pytest.fixture
-def keyboard() -> Iterator[None]:
-    """Ctrl-C interrupts, as in a terminal: shells let processes in the background ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def assert_same(a: Any, b: Any) -> None:
