@@ -616,6 +616,11 @@ def test_ctrl_c_twice_interrupts_at_once(keyboard: None) -> None:
     assert len(train(model, X, LABELS)) == 3
 
 
+def test_ctrl_c_after_the_last_batch_loses_no_history(keyboard: None) -> None:
+    end = LambdaCallback(on_train_end=lambda model: signal.raise_signal(signal.SIGINT))
+    assert len(train(classifier(), X, LABELS, callbacks=[end])) == 3
+
+
 def test_a_sigint_that_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pkgutil
 import shutil
 import signal
 from collections.abc import Callable, Mapping
@@ -50,6 +51,7 @@ from phitodeep.optimization.schedules import (
 from phitodeep.training.callbacks import (
     Callback,
     EarlyStopping,
+    JSONLogger,
     LambdaCallback,
     ModelCheckpoint,
     StopTraining,
@@ -564,6 +566,36 @@ def test_ctrl_c_between_steps_and_epochs(keyboard: None, when: str, tmp_path: Pa
     other = net()
     history = other.train(X, Y, epochs=3, callbacks=keeper, verbose=0, resume=path)
     assert_same(outcome(other, history, []), whole)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("phitodeep.training.run.Run.keep_settings", "phitodeep.training.logs.JSONLogger.begin"),
+        *("phitodeep.training.logs.outline", "phitodeep.training.logs.os.fsync"),
+    ],
+)
+def test_ctrl_c_before_the_first_step_ends_training_after_it(
+    keyboard: None, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    original, pressed = pkgutil.resolve_name(name), []
+
+    def press(*args: Any) -> Any:
+        if not pressed:
+            pressed.append(signal.raise_signal(signal.SIGINT))
+        return original(*args)
+
+    def callbacks() -> list[Callback]:
+        return [JSONLogger(tmp_path / "log.jsonl"), ModelCheckpoint(path)]
+
+    monkeypatch.setattr(name, press)
+    path, model, other = tmp_path / "ck.safetensors", net(), net()
+    history = model.train(X, Y, epochs=3, callbacks=callbacks(), verbose=0)
+    assert pressed
+    assert history.interrupted
+    assert (len(history), model.optimizer.t) == (1, 1)
+    history = other.train(X, Y, epochs=3, callbacks=callbacks(), verbose=0, resume=path)
+    assert_same(outcome(other, history, []), run(Case(), None, net()))
 
 
 # --- refusals ------------------------------------------------------------------------------------
