@@ -558,8 +558,9 @@ class Sequential(Inspectable, Adaptable):
                        convolution looks at all steps: then only False is correct
 
         The model must return scores (N, T, vocabulary), where only the last step is used, or (N,
-        vocabulary). If the text is longer than the model's maximum number of steps (`max_steps`,
-        such as the size of a PositionalEmbedding), the window moves along the text.
+        vocabulary). Of a last layer that returns probabilities, such as Softmax, the logarithm is
+        the score. If the text is longer than the model's maximum number of steps (`max_steps`, such
+        as the size of a PositionalEmbedding), the window moves along the text.
         """
         return generate(
             self,

@@ -1,7 +1,8 @@
-"""What several test files share: a generator, stored numbers, and batches cut into parts."""
+"""What several test files share: a generator, Ctrl-C, stored numbers, batches cut into parts."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +25,17 @@ settings.load_profile("phitodeep")
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(7)
+
+
+@pytest.fixture
+def keyboard() -> Iterator[None]:
+    """Ctrl-C interrupts this process and those it starts, as in a terminal.
+
+    Shells let processes in the background ignore it.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def references(name: str) -> dict[str, dict[str, Array]]:

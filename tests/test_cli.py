@@ -1122,7 +1122,7 @@ def test_a_stdout_that_cannot_be_used(command: str, where: str, code: int, digit
 
 
 @posix
-def test_ctrl_c_ends_a_process_with_130(writer: Path) -> None:
+def test_ctrl_c_ends_a_process_with_130(keyboard: None, writer: Path) -> None:
     arguments = ["generate", str(writer), "--prompt", "to be", "-n", "1000000"]
     with subprocess.Popen(
         [*MODULE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT

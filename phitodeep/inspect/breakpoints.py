@@ -22,7 +22,10 @@ from phitodeep.types import settings
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """A place to stop at: a path, and a direction and a symbol if given, and a condition."""
+    """A place to stop at: a path, and a direction and a symbol if given, and a condition.
+
+    Without a symbol, the layers inside belong to the place too.
+    """
 
     key: str
     path: str
@@ -38,8 +41,9 @@ class Breakpoint:
         )
 
     def includes(self, path: str) -> bool:
-        """Whether a layer is here or inside the layer that is here."""
-        return path == self.path or path.startswith(f"{self.path}.") or not self.path
+        """Whether the layer at this path belongs to the place."""
+        inside = not self.path or path.startswith(f"{self.path}.")
+        return path == self.path or (inside and not self.symbol)
 
     def __str__(self) -> str:
         return self.key + (f" when {self.when}" if self.when else "")

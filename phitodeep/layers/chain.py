@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -159,6 +159,11 @@ class Chain(Container):
             for at.i, layer in enumerate(self.layers):
                 shape = layer.known_input() if shape is None else shape
                 shape = None if shape is None else layer.build(shape)
+
+    @property
+    def gives(self) -> Any:
+        last = self._last if self._ends_with_last else None
+        return "" if last is None else last.gives
 
     @property
     def _last(self) -> Layer | None:

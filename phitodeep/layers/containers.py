@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -241,6 +242,10 @@ class TimeDistributed(Container):
     def time_steps(self) -> str:
         with calling(training=True):  # what holds in training holds in predictions too
             return "independent" if self.independent_samples else "joined"
+
+    @property
+    def gives(self) -> Any:
+        return self.layer.gives
 
     @property
     def takes_tokens(self) -> bool:  # type: ignore[override]

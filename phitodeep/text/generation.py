@@ -123,7 +123,7 @@ class Reader:
             self.memory = {}  # all positions have changed
 
     def scores(self) -> Array:
-        """Return the scores for the next token, (N, vocabulary)."""
+        """Return the scores for the next token, (N, vocabulary): logits or log-probabilities."""
         with inference(), calling(mask=None, memory=self.memory if self.cached else None):
             scores = self.model.forward(self.unread)
         if scores.ndim not in (2, 3):
@@ -131,7 +131,11 @@ class Reader:
                 "generate needs scores (N, T, vocabulary) or (N, vocabulary) from the model, "
                 f"got shape {scores.shape}."
             )
-        return scores if scores.ndim == 2 else scores[:, -1]
+        scores = scores if scores.ndim == 2 else scores[:, -1]
+        if self.model.gives == "probabilities":
+            with np.errstate(divide="ignore", invalid="ignore"):  # `sample` refuses NaN
+                scores = np.log(scores)
+        return scores
 
 
 def _first_joined(layer: Layer, path: str = "") -> tuple[str, Layer]:

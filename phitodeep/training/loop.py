@@ -84,7 +84,7 @@ class Training:
 
     def run(self) -> History:
         """Train to the last epoch; a callback, Ctrl-C or divergence may end training early."""
-        with self.team.blas(self.data.batch_size(self.size)):
+        with _ctrl_c(self.pressed), self.team.blas(self.data.batch_size(self.size)):
             self.epochs()
         return self.where.history
 
@@ -103,10 +103,11 @@ class Training:
             note = f"epoch {where.last} is done: pass a larger epochs= to continue"
         try:
             self.notify("on_train_begin")
-            self.pause()
+            if self.pauses:  # a Ctrl-C so far ends training after the first batch
+                self.notify("on_pause", where)
             if where.stopped is not None:
                 raise StopTraining(where.stopped)
-            with _ctrl_c(self.pressed), np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 for epoch in range(model.epoch + 1, where.last + 1):
                     self.epoch(epoch)
         except StopTraining as reason:

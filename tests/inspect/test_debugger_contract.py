@@ -56,6 +56,54 @@ def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> No
         db.cont()
 
 
+nested = [(name, row) for name, row in ROWS.items() if made(*row[:2]).children()]
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "tokens"), [row for _, row in nested], ids=[name for name, _ in nested]
+)
+def test_a_symbol_of_a_container_is_not_that_of_a_layer_inside(
+    make: Make, shape: Shape, tokens: int
+) -> None:
+    model = Sequential(made(make, shape), dtype="float64", seed=1)
+    model.build(shape[1:])
+    X, y = data(model, shape, tokens)
+    trace, db = model.trace(X, y), model.debug(X, y)
+    db.cont()
+    for at in [at for at in db._log[1:] if getattr(at.scope.layer, "children", dict)()]:
+        symbol = at.step.symbol
+        for when in (None, "True"):
+            db.restart()
+            db.set_break(at.key, when)
+            db.cont()
+            found = db.last if when else db.position
+            assert found is not None
+            assert found.key == at.key
+            db.clear_break()
+        db.restart()
+        db.until(at.key)
+        assert db._log[-1].key == at.key
+        if db.value is None:  # a gradient of tokens
+            continue
+        value = np.asarray(db.value)
+        np.testing.assert_allclose(db.p(symbol), trace[at.key].array, atol=1e-9)
+        cell = (0,) * value.ndim
+        assert db.why(symbol, *cell).total == pytest.approx(value[cell], abs=1e-9)
+        if value.dtype.kind == "f":
+            db.edit(symbol, value + 0.25)
+            assert db._log[-1].key == at.key
+            np.testing.assert_array_equal(db.p(symbol), value + 0.25)
+
+
+def test_a_condition_on_a_symbol_knows_no_symbols_of_layers_inside() -> None:
+    model = Sequential(layers.Residual(layers.LayerNorm()), seed=0)
+    db = model.debug(np.ones((4, 2)), np.ones((4, 2)))
+    with pytest.raises(UnknownNameError, match="'X_hat' is not one of the symbols there"):
+        db.set_break("0.forward.Y", when="abs(X_hat).max() > 1")
+    db.set_break("0.forward", when="abs(X_hat).max() >= 0")
+    assert "X_hat" in str(db.cont())
+
+
 def small() -> Sequential:
     model = Sequential(layers.Dense(2, 3), layers.Tanh(), layers.Dense(3, 1), seed=0)
     model.build((2,))

@@ -166,9 +166,13 @@ def test_without_permission(tmp_path_factory: pytest.TempPathFactory) -> None:
         run(
             """
             import os
+            path, secret = sys.argv[1:]
+            for use in WRITERS.values():  # imports all that it needs, while that may be read
+                use(secret + "/b.safetensors")
+            for use in READERS.values():
+                use(secret + "/a.safetensors")
             os.setgid(65534)
             os.setuid(65534)
-            path, secret = sys.argv[1:]
             for name, use in WRITERS.items():
                 for target in (path, path + "2", secret + "/a.safetensors"):
                     try:
@@ -195,6 +199,8 @@ def test_without_permission(tmp_path_factory: pytest.TempPathFactory) -> None:
         run(
             """
             import os
+            for use in READERS.values():
+                use(sys.argv[1])
             os.setuid(65534)
             for name, use in READERS.items():
                 try:

@@ -27,6 +27,7 @@ from phitodeep.layers import (
     Lambda,
     Layer,
     LayerNorm,
+    LogSoftmax,
     MultiHeadAttention,
     Parallel,
     Permute,
@@ -69,10 +70,14 @@ MODELS = {
 }
 
 
-def built(name: str) -> Sequential:
-    model = MODELS[name]().dtype("float64").seed(0).build()
+def built(name: str, *ends: Layer, scale: float = 1) -> Sequential:
+    builder = MODELS[name]().dtype("float64").seed(0)
+    for end in ends:
+        builder.add(end)
+    model = builder.build()
     rng = np.random.default_rng(0)
     weights = {path: 0.5 * rng.standard_normal(a.shape) for path, a in model.get_weights().items()}
+    weights |= {path: scale * a for path, a in list(weights.items())[-2:]}  # of the scores
     model.set_weights(weights)
     return model
 
@@ -130,6 +135,37 @@ def test_draws_follow_the_scores():
     np.testing.assert_allclose(drawn(scores, top_p=0.7), [0.625, 0.375, 0, 0], atol=0.015)
     np.testing.assert_allclose(drawn(scores, top_p=0.4), [1, 0, 0, 0])
     np.testing.assert_allclose(drawn(scores, top_k=9, top_p=1.0), softmax(scores), atol=0.015)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        *(Softmax, LogSoftmax, lambda: Softmax(axis=2), lambda: Chain(Chain(Softmax()))),
+        *(lambda: TimeDistributed(Softmax()), lambda: TimeDistributed(Chain(Softmax()))),
+    ],
+)
+@pytest.mark.parametrize("scale", [1, 1e4])  # at 1e4, most probabilities are 0
+def test_probabilities_are_drawn_as_they_are(end, scale):
+    ended, model = built("lstm", end(), scale=scale), built("lstm", scale=scale)
+    prompt = [[1, 2], [3, 4]]
+    for options in (
+        *({}, {"cache": False}, {"top_k": 3}, {"top_p": 0.6}, {"temperature": 0}),
+        *({"temperature": 0.5}, {"temperature": 2.0, "top_k": 5, "top_p": 0.9}),
+    ):
+        wanted = model.generate(prompt, 30, seed=3, **options)
+        np.testing.assert_array_equal(ended.generate(prompt, 30, seed=3, **options), wanted)
+        streamed = list(ended.stream(prompt, 30, seed=3, **options))
+        np.testing.assert_array_equal(np.transpose(streamed), wanted[:, 2:])
+
+
+def test_other_outputs_are_scores_though_a_layer_inside_returns_probabilities():
+    model = built("lstm", Residual(Softmax()))
+    scores = np.tile(model.predict([[1]])[:, -1], (1000, 1))
+    assert model.gives == ""
+    np.testing.assert_array_equal(
+        model.generate(np.full((1000, 1), 1), 1, seed=0)[:, 1],
+        sample(scores, 1, None, None, np.random.default_rng(0)),
+    )
 
 
 @pytest.mark.parametrize(

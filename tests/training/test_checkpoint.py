@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -34,14 +34,6 @@ STEPS = 3  # per epoch
 def net(**options: Any) -> Sequential:
     layers: list[Layer] = [Dense(4, 3), Tanh(), Dense(3, 2)]
     return Sequential(*layers, batch_size=4, seed=0, **options)
-
-
-@pytest.fixture
-def keyboard() -> Iterator[None]:
-    """Ctrl-C interrupts, as in a terminal: shells let processes in the background ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def train(keeper: Callback, epochs: int = 5, *others: Callback, **options: Any) -> Any:

@@ -580,7 +580,9 @@ def test_a_second_crash_and_resume(kind: str, tmp_path: Path) -> None:
 
 
 @each_kind
-def test_an_interrupted_epoch_is_replaced_by_the_whole_one(kind: str, tmp_path: Path) -> None:
+def test_an_interrupted_epoch_is_replaced_by_the_whole_one(
+    keyboard: None, kind: str, tmp_path: Path
+) -> None:
     def press(model: Any, step: int, loss: float) -> None:
         if step == 5:  # the second of three in epoch 2
             signal.raise_signal(signal.SIGINT)

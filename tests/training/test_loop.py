@@ -539,7 +539,7 @@ def press(at: int) -> LambdaCallback:
     return LambdaCallback(on_batch_end=on_batch_end)
 
 
-def test_ctrl_c_ends_training_after_the_batch_and_gives_the_history() -> None:
+def test_ctrl_c_ends_training_after_the_batch_and_gives_the_history(keyboard: None) -> None:
     before = signal.getsignal(signal.SIGINT)
     model, twin = classifier(), classifier()
     history = train(model, X, LABELS, X, LABELS, callbacks=[press(6)])
@@ -553,7 +553,7 @@ def test_ctrl_c_ends_training_after_the_batch_and_gives_the_history() -> None:
     assert len(train(model, X, LABELS)) == 3  # and on
 
 
-def test_ctrl_c_leaves_one_value_an_epoch_in_every_list() -> None:
+def test_ctrl_c_leaves_one_value_an_epoch_in_every_list(keyboard: None) -> None:
     history = train(
         classifier(), X, LABELS, X, LABELS, callbacks=[press(6)], metrics=["accuracy"]
     )  # fmt: skip
@@ -565,7 +565,7 @@ def test_ctrl_c_leaves_one_value_an_epoch_in_every_list() -> None:
     assert len(history.seconds) == len(history.rates) == 2
 
 
-def test_ctrl_c_between_the_batches_ends_training_too() -> None:
+def test_ctrl_c_between_the_batches_ends_training_too(keyboard: None) -> None:
     def on_epoch_end(model: Any, epoch: int, logs: Any) -> None:
         if epoch == 2:
             signal.raise_signal(signal.SIGINT)
@@ -579,7 +579,7 @@ def test_ctrl_c_between_the_batches_ends_training_too() -> None:
 @pytest.mark.parametrize("monitor", ["test_accuracy", "test_loss", None])
 @pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
 def test_ctrl_c_in_the_middle_of_an_epoch_agrees_with_callbacks(
-    kind: Any, monitor: str | None, tmp_path: Path
+    keyboard: None, kind: Any, monitor: str | None, tmp_path: Path
 ) -> None:
     arguments = [str(tmp_path / "a")] if kind is ModelCheckpoint else []
     monitor = monitor or ("test_loss" if arguments else None)  # a checkpoint has no default
@@ -595,7 +595,7 @@ def test_ctrl_c_in_the_middle_of_an_epoch_agrees_with_callbacks(
     assert watch.best == first  # the broken epoch has no test loss, and so cannot be the best
 
 
-def test_ctrl_c_does_not_tell_the_schedule_a_training_loss_for_a_test_loss() -> None:
+def test_ctrl_c_does_not_tell_the_schedule_a_training_loss_for_a_test_loss(keyboard: None) -> None:
     schedule = ReduceOnPlateau(0.02)
     data = (X, LABELS, X, (LABELS + 1) % 3)
     history = train(classifier(alpha=schedule), *data, callbacks=[press(6)])
@@ -603,7 +603,7 @@ def test_ctrl_c_does_not_tell_the_schedule_a_training_loss_for_a_test_loss() -> 
     assert schedule.best == history[0][1]
 
 
-def test_ctrl_c_twice_interrupts_at_once() -> None:
+def test_ctrl_c_twice_interrupts_at_once(keyboard: None) -> None:
     def on_batch_end(*_: Any) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -614,6 +614,11 @@ def test_ctrl_c_twice_interrupts_at_once() -> None:
         train(model, X, LABELS, callbacks=[LambdaCallback(on_batch_end=on_batch_end)])
     assert signal.getsignal(signal.SIGINT) is before
     assert len(train(model, X, LABELS)) == 3
+
+
+def test_ctrl_c_after_the_last_batch_loses_no_history(keyboard: None) -> None:
+    end = LambdaCallback(on_train_end=lambda model: signal.raise_signal(signal.SIGINT))
+    assert len(train(classifier(), X, LABELS, callbacks=[end])) == 3
 
 
 def test_a_sigint_that_is_ignored_stays_ignored() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import pkgutil
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ from phitodeep.optimization.schedules import (
 from phitodeep.training.callbacks import (
     Callback,
     EarlyStopping,
+    JSONLogger,
     LambdaCallback,
     ModelCheckpoint,
     StopTraining,
@@ -104,14 +106,6 @@ def frozen() -> Sequential:
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of small files are written, and no power fails."""
     monkeypatch.setattr("phitodeep.files.os.fsync", lambda handle: None)
-
-
-@pytest.fixture
-def keyboard() -> Iterator[None]:
-    """Ctrl-C interrupts, as in a terminal: shells let processes in the background ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def assert_same(a: Any, b: Any) -> None:
@@ -572,6 +566,36 @@ def test_ctrl_c_between_steps_and_epochs(keyboard: None, when: str, tmp_path: Pa
     other = net()
     history = other.train(X, Y, epochs=3, callbacks=keeper, verbose=0, resume=path)
     assert_same(outcome(other, history, []), whole)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("phitodeep.training.run.Run.keep_settings", "phitodeep.training.logs.JSONLogger.begin"),
+        *("phitodeep.training.logs.outline", "phitodeep.training.logs.os.fsync"),
+    ],
+)
+def test_ctrl_c_before_the_first_step_ends_training_after_it(
+    keyboard: None, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    original, pressed = pkgutil.resolve_name(name), []
+
+    def press(*args: Any) -> Any:
+        if not pressed:
+            pressed.append(signal.raise_signal(signal.SIGINT))
+        return original(*args)
+
+    def callbacks() -> list[Callback]:
+        return [JSONLogger(tmp_path / "log.jsonl"), ModelCheckpoint(path)]
+
+    monkeypatch.setattr(name, press)
+    path, model, other = tmp_path / "ck.safetensors", net(), net()
+    history = model.train(X, Y, epochs=3, callbacks=callbacks(), verbose=0)
+    assert pressed
+    assert history.interrupted
+    assert (len(history), model.optimizer.t) == (1, 1)
+    history = other.train(X, Y, epochs=3, callbacks=callbacks(), verbose=0, resume=path)
+    assert_same(outcome(other, history, []), run(Case(), None, net()))
 
 
 # --- refusals ------------------------------------------------------------------------------------
