@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,25 +13,24 @@ import numpy as np
 from phitodeep.checks import check_count, check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.layers import Layer
-from phitodeep.layers.call import calling
 from phitodeep.loss import Loss
-from phitodeep.teach.attempt import LIMIT, Answer, Question, Runner, answer, built
+from phitodeep.teach import attempt
+from phitodeep.teach.attempt import LIMIT, Answer, Question
 from phitodeep.teach.exercises import EXERCISES, Exercise
 from phitodeep.teach.hints import code_hint, formula_hint
 from phitodeep.teach.mistakes import mistake
 from phitodeep.teach.report import LEVELS, Grade, Verdict
 from phitodeep.teach.truth import Draw, ask, solve, symbols_of
-from phitodeep.testing.report import Finding
-from phitodeep.testing.slopes import Trial, probes_of
 from phitodeep.types import Array
 
 ORDINARY = 2  # the fewest ordinary batches
+FIRST = "Not checked yet: nothing else counts while the forward pass is wrong. Fix that first."
 NOT_YET = "Not checked yet: no gradient is right so far."
 CLOSE = {np.dtype(np.float64): 1e-7, np.dtype(np.float32): 2e-3}  # of the largest right number
 
 
 def grade(
-    layer_class: type[Any],
+    layer_class: type[Any] | str,
     spec: str | Exercise = "dense",
     seed: int = 0,
     *,
@@ -44,21 +46,23 @@ def grade(
 
     Points: 1 for the forward pass, 2 for each gradient on ordinary batches, 1 for each special
     batch, 1 for staying in float32, and 1 for having no side effects. Each wrong check has a
-    verdict in words. A mistake is named only if it explains what came back on all batches. If the
-    forward pass is wrong, the gradients are also compared with its own slopes, and count if they
-    agree.
+    verdict in words. A mistake is named only if it explains what came back on all batches. Nothing
+    counts while the forward pass is wrong.
 
     What counts is what the class computes, not how: one that derives from phitodeep's own layer, or
     calls it, passes. Whether that is allowed is for you to say, and to check by reading.
 
     `hints` is the level of the hints that printing shows, from 0 to 3: see `Grade.hint`.
 
-    An exception in the student's code, a wrong shape, NaN, or an endless loop never raises an
-    error here: the verdict says what happened, and the other checks go on. A pass may take
-    `seconds`; `phitodeep/teach/attempt.py` says which loops cannot be stopped.
+    The methods run in a process of their own, which sends back only arrays and sentences. Whatever
+    they do there, such as raise, exit or loop, the verdict says what happened. A batch may take
+    `seconds`, then the process is killed. A class that you pass was defined in your own process,
+    where its module could do anything; `"homework.py::Dense"` instead of a class also runs the file
+    in the other process. On Windows and in a browser there is none: see
+    `phitodeep/teach/attempt.py`.
 
-    Raises ArgumentTypeError if `layer_class` is not a class of layers or losses, and
-    UnknownNameError for an unknown `spec`.
+    Raises ArgumentTypeError if `layer_class` is not a class of layers or losses, ArgumentError if
+    it names no file, and UnknownNameError for an unknown `spec`.
     """
     exercise = _exercise(spec)
     check_count(hints, "hints", minimum=0, maximum=len(LEVELS) - 1)
@@ -68,25 +72,45 @@ def grade(
         if isinstance(exercise.reference, type) and issubclass(exercise.reference, Loss)
         else Layer
     )
-    if not isinstance(layer_class, type) or not issubclass(layer_class, kind):
-        raise ArgumentTypeError(
-            f"grade takes a class itself, a subclass of {kind.__name__}, as in "
-            f"grade(Dense, {exercise.name!r}), got {layer_class!r}."
-        )
+    find, name = _source(layer_class, kind, exercise.name)
     rng = np.random.default_rng(check_count(seed, "seed", minimum=0))
-    draws, cases = list[Draw](), exercise.cases(rng)
+    cases = exercise.cases(rng)
     if sum(not case.part for case in cases) < ORDINARY:
         raise ArgumentError(
             f"the exercise {exercise.name!r} needs at least {ORDINARY} ordinary batches, which are "
             f"cases without a part, got {cases}."
         )
-    for case in cases:
-        question, reference = ask(exercise, case, rng)
-        stuck = any(draw.answer.out_of_time for draw in draws)
-        found = _ask(layer_class, question, np.float64, seconds / 10 if stuck else seconds)
-        draws.append(Draw(question, reference, solve(reference, question), found))
-    verdicts = tuple(_Grading(layer_class, draws, seconds).verdicts())
-    return Grade(layer_class.__name__, exercise.name, seed, verdicts, hints)
+    drawn = [ask(exercise, case, rng) for case in cases]
+    questions = [question for question, _ in drawn]
+    first = next(question for question in questions if not question.case.part)
+    more = replace(first, dtype=np.float32), replace(first, before=_other_batch(first))
+    *answers, single, again = attempt.ask(find, [*questions, *more], seconds)
+    with np.errstate(all="ignore"):  # students return any numbers
+        draws = [
+            Draw(question, reference, solve(reference, question), answer)
+            for (question, reference), answer in zip(drawn, answers, strict=True)
+        ]
+        verdicts = tuple(_Grading(draws, single, again).verdicts())
+    return Grade(name, exercise.name, seed, verdicts, hints)
+
+
+def _source(given: Any, kind: type[Any], exercise: str) -> tuple[Callable[[], type[Any]], str]:
+    """What gives the class to the process that runs it, and its name."""
+    if isinstance(given, type) and issubclass(given, kind):
+        # by `type`, whatever its metaclass does
+        return lambda: given, type.__dict__["__name__"].__get__(given)
+    if isinstance(given, str):
+        path, _, name = given.rpartition("::")
+        if not Path(path).is_file():
+            raise ArgumentError(
+                f'grade takes a file and a class in it as "homework.py::Dense"; got {given!r}, but '
+                f"{path!r} is not a file."
+            )
+        return cache(partial(attempt.load, path, name, kind)), name
+    raise ArgumentTypeError(
+        f"grade takes a class itself, a subclass of {kind.__name__}, as in "
+        f"grade(Dense, {exercise!r}), got {given!r}."
+    )
 
 
 def _exercise(spec: str | Exercise) -> Exercise:
@@ -97,20 +121,11 @@ def _exercise(spec: str | Exercise) -> Exercise:
     return EXERCISES[spec]
 
 
-def _ask(kind: type[Any], question: Question, dtype: Any, seconds: float) -> Answer:
-    """Ask a new object; if it cannot be made, that is the fault of every symbol."""
-    subject, fault = built(kind, question, dtype, seconds)
-    if subject is None:
-        every = ["Y", "dX", *(f"d{name}" for name in question.params), "L", "dP"]
-        return Answer(faults=dict.fromkeys(every, fault))
-    return answer(subject, question.cast(dtype), seconds)
-
-
 class _Grading:
     """The checks of one class, after all hidden batches ran."""
 
-    def __init__(self, kind: type[Any], draws: Sequence[Draw], seconds: float) -> None:
-        self.kind, self.draws, self.seconds = kind, draws, seconds
+    def __init__(self, draws: Sequence[Draw], single: Answer, again: Answer) -> None:
+        self.draws, self.single, self.again = draws, single, again
         self.ordinary = [draw for draw in draws if not draw.case.part]
         self.result, self.gradients = symbols_of(draws[0].reference)
 
@@ -124,14 +139,9 @@ class _Grading:
         return self._compared("forward", self.result, 1)
 
     def gradient(self, symbol: str) -> Verdict:
-        found = self._compared(symbol, symbol, 2)
-        if found.passed or self._right(self.result) or not self._own_slope(symbol):
-            return found
-        words = (
-            f"{symbol} is the derivative of your own forward pass, so it counts. It differs from "
-            "the exercise because the forward pass does: fix that first."
-        )
-        return Verdict(symbol, True, 2, words)
+        if not self._right(self.result):
+            return Verdict(symbol, False, 2, FIRST)
+        return self._compared(symbol, symbol, 2)
 
     def special(self, part: str) -> Verdict:
         """Everything that is right on ordinary batches, on the batches of one part."""
@@ -153,11 +163,10 @@ class _Grading:
         part, draw = "float32", self.ordinary[0]
         if not any(map(self._right, self.gradients)):
             return Verdict(part, False, 1, NOT_YET)
-        found = _ask(self.kind, draw.question, np.float32, self.seconds)
         for symbol in (self.result, *self.gradients):
-            A = found.arrays.get(symbol)
+            A = self.single.arrays.get(symbol)
             if A is None and symbol in draw.answer.arrays:
-                return Verdict(part, False, 1, f"In float32, {found.faults[symbol]}")
+                return Verdict(part, False, 1, f"In float32, {self.single.missing(symbol)}")
             if A is not None and A.ndim and A.dtype != np.float32:
                 words = f"{symbol} is {A.dtype}, although X is float32: a result keeps X's dtype."
                 hint = (
@@ -182,13 +191,9 @@ class _Grading:
             return Verdict(part, False, 1, words, (hint, "", ""))
         if not any(map(self._right, self.gradients)):
             return Verdict(part, False, 1, NOT_YET)
-        draw = self.ordinary[0]
-        subject, _ = built(self.kind, draw.question, np.float64, self.seconds)
-        other = self._other_batch(draw.question)
-        for question in (other, draw.question):
-            again = answer(subject, question, self.seconds)
+        draw = self.ordinary[0]._replace(answer=self.again)
         for symbol in (self.result, *self.gradients):
-            if self._right(symbol) and _wrong(symbol, draw._replace(answer=again)):
+            if self._right(symbol) and _wrong(symbol, draw):
                 words = f"After another batch, the same object returns a different {symbol}."
                 hint = "Does an attribute keep numbers from earlier batches, or does += add to it?"
                 return Verdict(part, False, 1, words, (hint, "", ""))
@@ -197,7 +202,9 @@ class _Grading:
     # --- what the checks share -----------------------------------------------------------------
 
     def _right(self, symbol: str) -> bool:
-        return not any(_wrong(symbol, draw) for draw in self.ordinary)
+        """Whether it counts: the forward pass and the symbol are right on all ordinary batches."""
+        both = (self.result, symbol)
+        return not any(_wrong(name, draw) for name in both for draw in self.ordinary)
 
     def _compared(self, part: str, symbol: str, points: int) -> Verdict:
         """Compare a symbol on all ordinary batches."""
@@ -214,59 +221,20 @@ class _Grading:
         formula, code = formula_hint(symbol, scope, step), code_hint(symbol, scope, step)
         return found.words if found else "", formula, code
 
-    def _other_batch(self, question: Question) -> Question:
-        """A batch with the same options and parameters, and other numbers; its first half."""
-        rows = max(1, question.case.shape[0] // 2)
-        given = {
-            k: (0.5 - A[:rows] if A.dtype.kind == "f" else A[:rows])
-            for k, A in question.given.items()
-        }
-        return Question(question.case, given, question.params)
 
-    def _own_slope(self, symbol: str) -> bool:
-        """Whether a gradient agrees with central differences of the student's own forward pass."""
-        draw = self.ordinary[0]
-        claim = draw.answer.arrays.get(symbol)
-        subject, _ = built(self.kind, draw.question, np.float64, self.seconds)
-        if claim is None or not claim.any() or subject is None:
-            return False
-        run = Runner(self.kind, self.seconds)
-        finding = run("forward", lambda: _finding(symbol, claim, subject, draw.question))
-        return finding is not None and not finding.wrong
-
-
-def _finding(
-    symbol: str, claim: Array, subject: Layer | Loss, question: Question
-) -> Finding | None:
-    """Compare a gradient with central differences of the function that it should belong to."""
-    given = question.given
-    if isinstance(subject, Loss):
-        P = given["P"].copy()
-        dY, arrays = np.ones(()), {"dP": P}
-
-        def run() -> Any:
-            return np.float64(subject.loss_func(P, given["y"]))
-
-    else:
-        X, dY = given["X"].copy(), given["dY"]
-        arrays = {"dX": X, **{f"d{name}": A for name, A in subject.params.items()}}
-
-        def run() -> Any:
-            return np.array(subject.forward(X))
-
-    with calling(training=True, step=0):
-        if claim.shape != arrays[symbol].shape:
-            return None
-        Y = run()
-        trial = Trial(run, Y, dY, arrays, {symbol: claim}, {"": Y.shape}, None, None)
-        probes = probes_of(trial, symbol, np.random.default_rng(0), 12, rtol=1e-6, atol=0.0)
-        return Finding(symbol, trial, [], *probes)
+def _other_batch(question: Question) -> Question:
+    """A batch with the same options and parameters, and other numbers; its first half."""
+    rows = max(1, question.case.shape[0] // 2)
+    given = {
+        k: (0.5 - A[:rows] if A.dtype.kind == "f" else A[:rows]) for k, A in question.given.items()
+    }
+    return Question(question.case, given, question.params)
 
 
 def _wrong(symbol: str, draw: Draw) -> str:
     """What is wrong with a symbol on one batch, in words; "" if it is right."""
-    if symbol in draw.answer.faults:
-        return draw.answer.faults[symbol]
+    if words := draw.answer.missing(symbol):
+        return words
     got, right = draw.answer.arrays[symbol], draw.array(symbol)
     where = f"for {'X' if 'X' in draw.question.given else 'P'} of shape {draw.case.shape}"
     options = ", ".join(f"{k}={v!r}" for k, v in draw.case.options.items())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from typing import Any
 
@@ -14,7 +13,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.layers import Layer, Softplus
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.steps.step import Loop, Sum
-from phitodeep.teach import EXERCISES, Case, Exercise, grade, references
+from phitodeep.teach import EXERCISES, Case, Exercise, attempt, grade, references
 from phitodeep.teach.hints import code_of
 from phitodeep.teach.mutations import chain
 from phitodeep.teach.truth import ask, solve, symbols_of
@@ -41,6 +40,14 @@ def test_a_blank_body_fails(name: str, body: str) -> None:
     assert found.score < PASS
     assert not found.passed
     assert found["forward"].passed
+
+
+@each
+def test_a_solution_passes_where_python_cannot_fork(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "FORKS", False)
+    assert grade(solved(name), name, 5).passed
 
 
 @each
@@ -99,37 +106,32 @@ BEHAVIOUR = [  # a body, the check that fails, and what it says
     ("import sys; sys.exit('bye')", "dX", "SystemExit: bye"),
     ("raise KeyError", "dX", "raised KeyError, at the line `raise KeyError`"),
     ("raise RecursionError('deep')", "dX", "RecursionError: deep"),
+    ("raise GeneratorExit", "dX", "raised GeneratorExit, at the line `raise GeneratorExit`"),
 ]
 
 
+@pytest.mark.parametrize("forks", [True, False])
 @pytest.mark.parametrize(
     ("body", "part", "words"), BEHAVIOUR, ids=[row[0][-40:] for row in BEHAVIOUR]
 )
-def test_bad_behaviour_gets_a_verdict(body: str, part: str, words: str) -> None:
+def test_bad_behaviour_gets_a_verdict(
+    body: str, part: str, words: str, forks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "FORKS", forks and attempt.FORKS)
     found = grade(blank("dense", body), "dense", 1)
     assert not found[part].passed
     assert re.search(words, found[part].words), found[part].words
     assert found["forward"].passed
 
 
+@pytest.mark.skipif(not attempt.FORKS, reason="Python cannot fork here")
 @pytest.mark.parametrize("loop", ["while True: pass", "while True:\n            dW[...] += 1"])
 def test_an_endless_loop_is_stopped(loop: str) -> None:
     start = time.monotonic()
-    found = grade(blank("dense", loop), "dense", seconds=0.2)
-    assert time.monotonic() - start < 5
-    assert "took more than 0.2 seconds" in found["dX"].words
+    found = grade(blank("dense", loop), "dense", seconds=1)
+    assert time.monotonic() - start < 5  # a tenth for each batch after the first
+    assert "backward took more than 1 seconds" in found["dX"].words
     assert found["forward"].passed
-    assert sys.gettrace() is None or "coverage" in sys.modules
-
-
-@pytest.mark.parametrize("name", ["notebook", None])
-def test_an_endless_loop_in_another_cell_is_stopped(name: str | None) -> None:
-    scope: dict[str, Any] = {"__name__": name} if name else {}
-    exec("def helper():\n    while True: pass", scope)
-    source = cell("dense", "solution").replace("return dY @", "helper()\n        return dY @")
-    exec(compile(f"{cell('dense', '')}\n{source}", "<another cell>", "exec"), scope)
-    found = grade(scope["Dense"], "dense", seconds=0.2)
-    assert "took more than 0.2 seconds" in found["dX"].words
 
 
 ODD = [  # what backward ends with, the check that fails (if any), what it says
@@ -160,12 +162,6 @@ def test_whatever_a_class_does_there_is_a_verdict(end: str, part: str, words: st
 def test_an_error_of_our_own_code_shows_no_line_of_it() -> None:
     found = grade(changed("dense", "super().__init__()", "pass"), "dense")
     assert found["forward"].words.endswith("no attribute 'dtype'.")
-
-
-def test_after_a_loop_that_was_stopped_the_other_batches_get_less_time() -> None:
-    start = time.monotonic()
-    grade(blank("dense", "while True: pass"), "dense", seconds=1.0)
-    assert time.monotonic() - start < 3  # five batches
 
 
 def test_an_array_that_was_overwritten_does_not_spoil_the_other_checks() -> None:
@@ -207,35 +203,24 @@ def test_state_that_is_kept_between_batches_is_noticed() -> None:
         assert "After another batch" in found["side effects"].words
 
 
-def test_a_wrong_forward_with_its_own_backward_is_told_apart() -> None:
-    kind = changed("dense", "X @ self.W + self.b", "3 * (X @ self.W) + self.b")
-    found = grade(kind, "dense")
-    assert not found["forward"].passed
-    assert found["dW"].passed  # of the exercise's forward pass
-    source = cell("dense", "solution").replace("X @ self.W + self.b", "3 * (X @ self.W) + self.b")
-    source = source.replace("dW[...] = rows.T", "dW[...] = 3 * rows.T").replace(
-        "return dY", "return 3 * dY"
-    )
-    found = grade(made("dense", source), "dense")
-    assert not found["forward"].passed
-    assert found["dX"].passed
-    assert "the derivative of your own forward pass" in found["dX"].words
-    assert not found.passed
-
-
-def test_a_loss_with_a_wrong_value_and_its_own_gradient_is_told_apart() -> None:
-    source = cell("softmax_cross_entropy", "solution").replace("P.shape[-1]", "P.shape[-1]")
-    source = source.replace(".sum() / N)", ".sum() / N / 2)").replace("- T) / N", "- T) / N / 2")
-    found = grade(made("softmax_cross_entropy", source), "softmax_cross_entropy")
-    assert not found["forward"].passed
-    assert re.match(r"L should be \S+, but is \S+, for P of shape", found["forward"].words)
-    assert "your own forward pass" in found["dP"].words
-
-
-def test_a_constant_forward_earns_nothing_by_a_gradient_of_0() -> None:
-    source = cell("relu", "solution").replace("np.maximum(X, 0)", "0 * X")
-    source = source.replace("np.where(X > 0, dY, 0)", "0 * dY")
-    assert grade(made("relu", source), "relu").score == 0
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("dense", {"X @ self.W + ": "3 * X @ self.W + ", "rows.T @": "3 * rows.T @"}),
+        ("softmax_cross_entropy", {".sum() / N)": ".sum() / N / 2)", "- T) / N": "- T) / N / 2"}),
+        ("relu", {"np.maximum(X, 0)": "0 * X", "np.where(X > 0, dY, 0)": "0 * dY"}),
+        ("relu", {"np.maximum(X, 0)": "X.sum() + 0 * X", "np.where(X > 0, dY, 0)": "dY.sum()"}),
+    ],
+)
+def test_nothing_counts_while_the_forward_pass_is_wrong(name: str, change: dict[str, str]) -> None:
+    source = cell(name, "solution")
+    for old, new in change.items():
+        assert old in source
+        source = source.replace(old, new)
+    found = grade(made(name, source), name)
+    assert re.match(r"(L|Y\[.*\]) should be \S+, but is \S+", found["forward"].words)
+    assert "while the forward pass is wrong" in found["dP" if "soft" in name else "dX"].words
+    assert found.score == 0
 
 
 # --- what is returned ----------------------------------------------------------------------------
