@@ -249,10 +249,11 @@ def test_demo_without_saving_says_how() -> None:
     assert os.listdir() == []
 
 
-def test_demo_does_not_train_for_a_folder_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_does_not_train_for_a_path_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sequential, "train", None)
-    message = mistake("demo", "--save", "nowhere/d.safetensors")
-    assert message == "cannot write nowhere/d.safetensors: there is no folder nowhere."
+    Path("file").touch()
+    message = mistake("demo", "--save", "file/d.safetensors")
+    assert message == "cannot create file: File exists."
 
 
 @pytest.mark.parametrize("width", [60, 62])
