@@ -131,19 +131,36 @@ def without_padding(X: Array, mask: Array) -> Array:
     return np.where(mask.reshape(*mask.shape, *(1,) * (X.ndim - 2)), X, X.dtype.type(0))
 
 
-def check_finite(X: Array, who: str) -> None:
-    """Refuse NaN and infinity, and name the index of the first one."""
+def as_finite(X: Any, dtype: DType, who: str) -> Array:
+    """Return X as finite floats of `dtype`: see `as_float` and `check_finite`."""
+    given = as_real(X, who)
+    cast = as_float(given, dtype, who)
+    check_finite(cast, who, given)
+    return cast
+
+
+def check_finite(X: Array, who: str, given: Array | None = None) -> None:
+    """Refuse NaN and infinity, and name the index of the first one.
+
+    given    the numbers that were cast to X; they may be finite, but too large for its dtype
+    """
     if X.dtype.kind != "f":
         return
     flat = X.ravel(order="K")
     if math.isfinite(np.vdot(flat, flat)):  # unlike dot, it does not warn if squares overflow
         return  # one pass without a temporary; if it overflowed, look at each element
-    for i, row in enumerate(X if X.ndim else X[None]):
+    for i, row in enumerate(np.atleast_1d(X)):
         bad = np.argwhere(~np.isfinite(row))
         if len(bad):
-            index = ", ".join(map(str, (i, *bad[0])))
-            value = row[tuple(bad[0])]
-            raise ArgumentError(f"{who}[{index}] is {value}: fill it or leave it out.")
+            place = i, *bad[0]
+            value = np.atleast_1d(X if given is None else given)[place]
+            where = f"{who}[{', '.join(map(str, place))}] is {value!s}"
+            if np.isfinite(value):
+                wider = ', or create the model with dtype="float64"' * (X.dtype != np.float64)
+                raise ArgumentError(
+                    f"{where}, which is too large for {X.dtype}: scale the numbers{wider}."
+                )
+            raise ArgumentError(f"{where}: fill it or leave it out.")
 
 
 def check_number(

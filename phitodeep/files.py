@@ -56,9 +56,19 @@ def readable(path: str | os.PathLike[str], largest: float = math.inf) -> Path:
     return target
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder, and those that it is in, if they are missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot create {folder}: {error.strerror or error}.") from error
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a binary file that replaces `path` if the `with` block ends without an error.
+
+    Folders that are missing are created.
 
     The new content is on the disk before it replaces the old one, so a crash or a full disk leaves
     the old file as it was. Where the system allows it, the new file has no name until the moment
@@ -66,6 +76,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     which `drafts` finds.
     """
     target = Path(os.path.realpath(check_path(path)))  # a link stays a link
+    make_folder(target.parent)
     try:
         if target.exists() and not target.is_file():  # a device or a pipe has no old content
             with target.open("wb") as stream:

@@ -20,7 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_flag, check_number, choose, class_hint, snake_case
+from phitodeep.checks import (
+    check_count,
+    check_flag,
+    check_number,
+    check_option,
+    choose,
+    class_hint,
+    snake_case,
+)
 from phitodeep.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.types import Array, describe
@@ -204,20 +212,36 @@ class MAE(Metric):
 
 
 class R2(Metric):
-    """1 - (squared error) / (squared deviation of the targets from their mean), over all elements.
+    """1 - (squared error) / (squared deviation of the targets from their mean).
+
+    multioutput    "pooled": over all elements, with one mean. "uniform_average": for each output,
+                   which is an index of the last axis, and then averaged, as scikit-learn's r2_score
+                   does; outputs then count the same, whatever their units
 
     Constant targets have a deviation of 0: the value is then 1 if the error is 0, else 0.
     """
 
+    def __init__(self, multioutput: str = "pooled") -> None:
+        options = ("pooled", "uniform_average")
+        self.multioutput = check_option(multioutput, "R2 multioutput", options)
+
+    @property
+    def name(self) -> str:
+        return "r2" if self.multioutput == "pooled" else "r2_uniform_average"
+
     def sums(self, P: Array, T: Array) -> Array:
+        """Return error, count, mean and deviation, (4,) or (4, outputs)."""
         T = _matching(P, T).astype(np.float64)
         if not T.size:
             return np.zeros(4)
-        error = np.square(P - T).sum(dtype=np.float64)
-        first = T.flat[0]
-        shifted = T - first  # constant targets become exactly 0, and so does their deviation
-        mean = shifted.mean()
-        return np.array([error, T.size, first + mean, np.square(shifted - mean).sum()])
+        pooled = self.multioutput == "pooled" or T.ndim == 1
+        shape = -1 if pooled else (-1, T.shape[-1])
+        T, P = T.reshape(shape), P.reshape(shape)
+        error = np.square(P - T).sum(axis=0, dtype=np.float64)
+        shifted = T - T[0]  # constant targets become exactly 0, and so does their deviation
+        mean = shifted.mean(axis=0)
+        deviation = np.square(shifted - mean).sum(axis=0)
+        return np.array([error, np.full_like(error, len(T)), T[0] + mean, deviation])
 
     def merge(self, one: Array, other: Array) -> Array:
         """Squared deviations add up, plus a term for the gap between the means.
@@ -226,17 +250,19 @@ class R2(Metric):
         computing sample variances".
         """
         (e1, n1, m1, d1), (e2, n2, m2, d2) = one, other
-        if not (n1 and n2):
-            return one if n1 else other
+        if not (np.any(n1) and np.any(n2)):
+            return one if np.any(n1) else other
         n, gap = n1 + n2, m2 - m1
         return np.array([e1 + e2, n, m1 + gap * n2 / n, d1 + d2 + gap * gap * n1 * n2 / n])
 
     def result(self, sums: Array) -> float:
-        error, n, mean, deviation = sums
-        if not n:
-            return math.nan
-        rounding = 4 * n * (np.finfo(np.float64).eps * mean) ** 2
-        return float(1 - error / deviation) if deviation > rounding else float(error <= rounding)
+        values = []
+        for error, n, mean, deviation in np.atleast_2d(sums.T):
+            if not n:
+                return math.nan
+            rounding = 4 * n * (np.finfo(np.float64).eps * mean) ** 2
+            values.append(1 - error / deviation if deviation > rounding else error <= rounding)
+        return float(np.mean(values))
 
 
 def as_classes(P: Array, T: Array, threshold: float) -> tuple[Array, Array, int]:

@@ -354,8 +354,8 @@ class Sequential(Inspectable, Adaptable):
 
         Each is a float, except for `ConfusionMatrix`, which is an array (K, K). `batch_size`, by
         default `samples_at_once()`, limits the memory used. It does not change the results, except
-        for metrics that are functions, which are averaged over batches. X, `lengths`, `columns` and
-        `threads` are as in `train`.
+        for metrics that are functions, which are averaged over batches. X, `sample_weight`,
+        `lengths`, `columns` and `threads` are as in `train`.
         """
         objective = Objective(self, self.metrics if metrics is None else metrics)
         if batch_size is None:
@@ -411,8 +411,9 @@ class Sequential(Inspectable, Adaptable):
         epochs, batch_size, metrics   replace the model's own for this call
         callbacks           in addition to the model's own
         validation_split    this fraction of the samples, the last ones, becomes the test data
-        sample_weight       (N,), or one weight for each position
-        class_weight        a weight for each class, by label or in order; or "balanced", which
+        sample_weight       (N,), or one weight for each position, in the loss. Metrics, as in
+                            Keras, count every sample once
+        class_weight        the same for each class, by label or in order; or "balanced", which
                             weights the classes of arrays by their inverse frequency: a class with
                             n_k of the n labels has weight n / (K n_k), where K is the number of
                             classes that occur

@@ -192,11 +192,11 @@ INPUTS: dict[str, Case] = {
     ),
     "X too large for float32": (
         *(regression, changed(X.astype(float), (5, 2), 1e300), Y, ArgumentError),
-        r"X\[5, 2\]",
+        r"X\[5, 2\] is 1e\+300, which is too large for float32",
     ),
     "y too large for float32": (
         *(regression, X, changed(Y.astype(float), (5, 1), 1e300), ArgumentError),
-        r"y\[5, 1\]",
+        r"y\[5, 1\] is 1e\+300, which is too large for float32",
     ),
     "strings": (regression, X.astype(str), Y, ArgumentTypeError, r"X takes real numbers.*<U"),
     "strings in y": (
@@ -343,6 +343,16 @@ def test_integer_images_are_cast_and_not_rescaled() -> None:
     b = cast.train(pixels.astype(np.float32), Y, epochs=2, verbose=0)
     assert a == b
     assert whole.predict(pixels > 7).dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["sample_weight", "class_weight"])
+def test_weights_too_large_for_float32_are_refused(name: str) -> None:
+    weights = {"sample_weight": np.full(12, 1e300), "class_weight": {0: 1e300, 1: 1e300, 2: 1e300}}
+    model = classifier()
+    refused(
+        lambda: model.train(X, LABELS, epochs=1, verbose=0, **{name: weights[name]}),
+        *(ArgumentError, r"weights\[0\] is 1e\+300, which is too large for float32", model),
+    )
 
 
 def test_a_value_that_only_its_sum_overflows_is_no_bad_value() -> None:

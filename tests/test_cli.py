@@ -258,10 +258,11 @@ def test_demo_without_saving_says_how() -> None:
     assert os.listdir() == []
 
 
-def test_demo_does_not_train_for_a_folder_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_does_not_train_for_a_path_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sequential, "train", None)
-    message = mistake("demo", "--save", "nowhere/d.safetensors")
-    assert message == "cannot write nowhere/d.safetensors: there is no folder nowhere."
+    Path("file").touch()
+    message = mistake("demo", "--save", "file/d.safetensors")
+    assert message == "cannot create file: File exists."
 
 
 @pytest.mark.parametrize("width", [60, 62])
@@ -582,8 +583,11 @@ def test_predict_prints_rows_that_are_exact(digits: Path, expected: Array) -> No
     np.testing.assert_array_equal(read_csv(shown).astype(np.float32), expected)
 
 
-@pytest.mark.parametrize("header", ["", ",".join(f"p{i}" for i in range(24)) + "\n"])
-def test_predict_reads_rows_and_reshapes_them(header: str, digits: Path, expected: Array) -> None:
+@pytest.mark.parametrize("name", [None, "p{}", "{}_0"])
+def test_predict_reads_rows_and_reshapes_them(
+    name: str | None, digits: Path, expected: Array
+) -> None:
+    header = "" if name is None else ",".join(map(name.format, range(24))) + "\n"
     rows = "\n".join(",".join(map(repr, row.tolist())) for row in images(5).reshape(5, 24))
     Path("x.csv").write_text(header + rows + "\n\n")
     shown = phitodeep("predict", digits, "x.csv").stdout
@@ -654,6 +658,9 @@ def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
         ("a.csv", "1,5;2,3\n4;5,5\n", "a.csv: the columns are separated by ';'"),
         ("a.csv", "1,5;2\n4,5;3\n", "a.csv: the columns are separated by ';'"),
         ("a.csv", "1,not known\n", "a.csv, row 1, column 2: expected a number, got 'not known'."),
+        ("a.csv", "1,1_0\n", "a.csv, row 1, column 2: expected a number, got '1_0'."),
+        ("a.csv", "u,v\n1,0x10\n", "column 2 (\"v\"): expected a number, got '0x10'."),
+        ("a.csv", "u,v\n1,True\n", "column 2 (\"v\"): expected a number, got 'True'."),
         ("a.csv", "1,nan\n", "a.csv, row 1, column 2: expected a number, got 'nan'."),
         ("a.csv", "u,v\n1,2\n3,-inf\n", "row 3, column 2 (\"v\"): expected a number, got '-inf'."),
         ("a.csv", "", "a.csv has no row of numbers."),

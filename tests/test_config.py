@@ -271,6 +271,7 @@ METRICS: list[Metric] = [
         )
     ],
     metrics.TopKAccuracy(2),
+    metrics.R2("uniform_average"),
     Custom(largest_error),
 ]
 CALLBACKS: list[Callback] = [

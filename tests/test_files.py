@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from phitodeep.errors import DataError
 from phitodeep.files import atomic_write, readable
+from phitodeep.layers import Dense
+from phitodeep.model import Sequential
+from phitodeep.training.callbacks import CSVLogger, JSONLogger, ModelCheckpoint, TensorBoard
 
 
 def names(folder: Path) -> list[str]:
@@ -66,14 +71,59 @@ def test_a_device_is_written_and_not_replaced() -> None:
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_folder_that_is_missing_or_in_the_way(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="No such file or directory") as caught:
-        write(tmp_path / "none" / "a.bin", b"x")
+def test_a_folder_in_the_way(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot write") as caught:
+        write(tmp_path, b"x")
     assert isinstance(caught.value, OSError)
     assert isinstance(caught.value, ValueError)
-    with pytest.raises(DataError, match="cannot write"):
-        write(tmp_path, b"x")
-    assert names(tmp_path) == []
+    write(tmp_path / "file", b"mine")
+    for path in (tmp_path / "file" / "a.bin", tmp_path / "file" / "folder" / "a.bin"):
+        with pytest.raises(DataError, match=r"cannot create \S+: (File exists|Not a directory)"):
+            write(path, b"x")
+    assert names(tmp_path) == ["file"]
+
+
+def picture(path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    MODEL.train(X, y, epochs=2, verbose=0).plot(path=path)
+
+
+def event_files(path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    MODEL.train(X, y, epochs=1, verbose=0, callbacks=[TensorBoard(path)])
+
+
+def onnx(path: Path) -> None:
+    pytest.importorskip("onnx")
+    MODEL.export_onnx(path)
+
+
+X, y = np.ones((4, 3)), np.ones((4, 2))
+MODEL = Sequential(Dense(3, 2), seed=0)
+MODEL.build((3,))
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "model": MODEL.save,
+    "weights": MODEL.save_weights,
+    "net.py": MODEL.export_numpy,
+    "net.onnx": onnx,
+    "step.html": lambda path: MODEL.trace(X, y).save(path),
+    "step.svg": lambda path: MODEL.trace(X, y).save(path),
+    "history.png": picture,
+    "events": event_files,
+    **{
+        kind.__name__: lambda path, kind=kind: MODEL.train(
+            X, y, epochs=1, verbose=0, callbacks=[kind(path)]
+        )
+        for kind in (CSVLogger, JSONLogger, ModelCheckpoint)
+    },
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_writer_creates_the_folder(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / name
+    WRITERS[name](path)
+    assert path.exists()
 
 
 def test_only_regular_files_of_a_limited_size_are_readable(tmp_path: Path) -> None:

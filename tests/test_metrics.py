@@ -20,6 +20,7 @@ from phitodeep.metrics import (
     F1,
     MAE,
     METRICS,
+    R2,
     Accuracy,
     ConfusionMatrix,
     Custom,
@@ -70,7 +71,7 @@ def test_values_by_hand() -> None:
     P, T = np.array([1.0, 2.0, 4.0]), np.array([1.0, 3.0, 6.0])
     assert mae(P, T) == 1.0
     assert r2(P, T) == pytest.approx(1 - 5 / (46 - 100 / 3))
-    assert r2(P[:, None], T) == r2(P, T)
+    assert r2(P[:, None], T) == r2(P, T) == R2("uniform_average")(P[:, None], T)
 
 
 def test_two_sided_problems_count_the_positive_class() -> None:
@@ -152,6 +153,17 @@ def test_r2_does_not_depend_on_where_zero_is(mean: float) -> None:
         assert in_parts(r2, P + mean, T + mean, size) == pytest.approx(expected, rel=1e-3)
 
 
+def test_r2_of_several_outputs_may_be_that_of_scikit_learn() -> None:
+    r2_score = pytest.importorskip("sklearn.metrics").r2_score
+    T, P = np.array([[0.5, 10], [-1, 10], [7, -60]]), np.array([[0, 20], [-1, 20], [8, -50]])
+    assert R2("uniform_average")(P, T) == pytest.approx(r2_score(T, P))
+    steps = P.reshape(3, 1, 2), T.reshape(3, 1, 2)  # (N, T, outputs)
+    assert R2("uniform_average")(*steps) == pytest.approx(r2_score(T, P))
+    assert r2(P, T) != pytest.approx(r2_score(T, P))
+    with pytest.raises(ArgumentError, match='multioutput must be "pooled" or "uniform_average"'):
+        R2("raw_values")
+
+
 def test_a_function_is_a_metric_weighted_by_batch_sizes() -> None:
     def largest(P: Array, T: Array) -> float:
         return float(P.max())
@@ -190,7 +202,7 @@ def test_scores_that_are_nan_are_never_right() -> None:
 
 def test_empty_batches_change_nothing() -> None:
     P, T = np.array([[1.0], [2.0], [4.0]]), np.array([[1.0], [3.0], [6.0]])
-    for metric in (r2, mae, Custom(lambda p, t: float(np.mean(p - t)))):
+    for metric in (r2, R2("uniform_average"), mae, Custom(lambda p, t: float(np.mean(p - t)))):
         nothing = metric.sums(P[:0], T[:0])
         assert math.isnan(metric.result(nothing))
         assert math.isnan(metric.result(metric.merge(nothing, nothing)))
@@ -301,13 +313,14 @@ def test_regression_equals_its_formula_and_parts_equal_the_whole(
     seed: int, n: int, size: int, D: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    T = rng.standard_normal((n, D)) * 10 + rng.uniform(-50, 50)
+    T = rng.standard_normal((n, D)) * 10 + rng.uniform(-50, 50, D)
     P = T + rng.standard_normal((n, D))
     expected = {
         "mae": sum(abs(p - t) for p, t in zip(P.flat, T.flat, strict=True)) / T.size,
         "r2": 1 - np.sum((P - T) ** 2) / np.sum((T - T.mean()) ** 2),
+        "r2_uniform_average": np.mean(1 - np.mean((P - T) ** 2, axis=0) / T.var(axis=0)),
     }
-    for metric in (mae, r2):
+    for metric in (mae, r2, R2("uniform_average")):
         assert metric(P, T) == pytest.approx(expected[metric.name], rel=1e-9, abs=1e-9)
         assert in_parts(metric, P, T, size) == pytest.approx(metric(P, T), rel=1e-9, abs=1e-9)
 

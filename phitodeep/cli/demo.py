@@ -11,7 +11,7 @@ import numpy as np
 from phitodeep.cli.app import FilePath
 from phitodeep.data import load_mnist
 from phitodeep.demo import train_digits
-from phitodeep.errors import DataError
+from phitodeep.files import make_folder
 from phitodeep.sequential import Sequential
 
 SAMPLES = 10
@@ -42,8 +42,8 @@ def demo(epochs: int, show: int, save: Path | None) -> None:
     Example:
       phitodeep demo --save digits.safetensors
     """
-    if save is not None and not save.parent.is_dir():  # noticed before training
-        raise DataError(f"cannot write {save}: there is no folder {save.parent}.")
+    if save is not None:
+        make_folder(save.parent)  # so that a path that cannot be used is noticed before training
     model = train_digits(epochs, show)
     if save is None:
         click.echo("To try the other commands: phitodeep demo --save digits.safetensors")

@@ -137,7 +137,8 @@ def _columns(count: int) -> str:
 
 
 def _number(cell: str) -> float | None:
+    """Return the number in a cell, or None: 1_0 is a name, although Python reads it as 10."""
     try:
-        return float(cell)
+        return None if "_" in cell else float(cell)
     except ValueError:
         return None

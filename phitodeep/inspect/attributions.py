@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from phitodeep.checks import as_float, as_real, check_count, check_finite, check_option
+from phitodeep.checks import as_finite, as_real, check_count, check_option
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -299,8 +299,7 @@ def _input(model: Trainable) -> str | None:
 
 def _baseline(baseline: Any, model: Trainable, shape: Shape) -> Array:
     """Return where the paths start, as a view of this shape: that of X, or of tokens' vectors."""
-    given = as_float(0 if baseline is None else baseline, model.dtype, "attributions baseline")
-    check_finite(given, "attributions baseline")
+    given = as_finite(0 if baseline is None else baseline, model.dtype, "attributions baseline")
     try:
         return np.broadcast_to(given, shape)
     except ValueError:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.checks import check_count
-from phitodeep.errors import ArgumentError
+from phitodeep.errors import ArgumentError, DivergenceError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.call import Event, watching
 from phitodeep.table import Table
@@ -135,7 +135,14 @@ def profile(model: Trainable, X: Any, y: Any, *, batch_size: int, steps: int = 2
     ticks = LambdaCallback(on_batch_end=lambda *_: ends.append(time.perf_counter()))
     clock = _Clock()
     with watching(clock):
-        twin.train(batches, epochs=1, callbacks=[ticks], verbose=0)
+        history = twin.train(batches, epochs=1, callbacks=[ticks], verbose=0)
+    if len(ends) < 2:
+        if history.interrupted:
+            raise KeyboardInterrupt
+        raise DivergenceError(
+            "profile: training stopped before its second step, so there is no time to measure. "
+            "The warning says what diverged; a lower learning rate may help."
+        )
     peak, seen, found = gemm_peak(twin.dtype), set[int](), []
     both = "forward", "backward"
     inside = sum(clock.median(path, what) for path, _ in leaves for what in both)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
 
 from phitodeep.sequential import Sequential
+from phitodeep.training.inputs import validate
+from phitodeep.training.sources import Arrays, Source, Table
 from phitodeep.types import Array
 
 SMALLEST, LARGEST, STEPS = 4, 256, 24  # batches by default: their sizes, and how many per epoch
@@ -19,36 +21,23 @@ def automatic_size(n: int) -> int:
     return int(np.clip(2 ** round(np.log2(n / STEPS)), SMALLEST, LARGEST))
 
 
-class SparseBatches:
-    """A function that yields batches (X, y) or (X, y, w), for `Sequential.train`.
+def samples(model: Sequential, X: Any, y: Array, w: Array | None) -> Source:
+    """Return data for `Sequential.train`, whose order does not depend on whether X is sparse.
 
-    X, y, w    (n, features) in CSR format, (n, ...), and (n,) or None
-    size       samples per batch
-    rng        shuffles the samples in each epoch; None: they stay in order
+    X, y, w    (n, features), dense or in CSR format, (n, ...), and (n,) or None
     """
+    as_data = partial(validate, model, model.loss)
+    if not issparse(X):
+        return Arrays(as_data(X, y, w))
 
-    def __init__(
-        self, X: Any, y: Array, w: Array | None, size: int, rng: np.random.Generator | None = None
-    ) -> None:
-        self.X, self.others = X, [y] if w is None else [y, w]
-        self.size, self.rng = size, rng
+    def read(rows: Array) -> dict[str, Any]:
+        return {
+            "X": X[rows].toarray(),
+            "y": y[rows],
+            "sample_weight": None if w is None else w[rows],
+        }
 
-    def __call__(self) -> Iterator[tuple[Array, ...]]:
-        n = self.X.shape[0]
-        order = np.arange(n) if self.rng is None else self.rng.permutation(n)
-        for start in range(0, n, self.size):
-            rows = order[start : start + self.size]
-            yield self.X[rows].toarray(), *(a[rows] for a in self.others)
-
-    def __len__(self) -> int:
-        return -(-self.X.shape[0] // self.size)
-
-
-def as_batches(X: Any, y: Array, w: Array | None) -> SparseBatches | list[tuple[Array, ...]]:
-    """Return test data for `Sequential.train`: one batch if X is dense, several if it is sparse."""
-    if issparse(X):
-        return SparseBatches(X, y, w, LARGEST)
-    return [(X, y) if w is None else (X, y, w)]
+    return Table(read, np.arange(X.shape[0]), as_data)
 
 
 def outputs(model: Sequential, X: Any, threads: int | str) -> Array:

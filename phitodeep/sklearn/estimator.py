@@ -8,7 +8,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, check_consistent_length, check_random_state
@@ -20,7 +19,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.loss import Loss
 from phitodeep.optimization.optimizers import OPTIMIZERS, AdamW, Optimizer
 from phitodeep.optimization.schedules import CosineDecay
-from phitodeep.sklearn.batches import STEPS, SparseBatches, as_batches, automatic_size, outputs
+from phitodeep.sklearn.batches import STEPS, automatic_size, outputs, samples
 from phitodeep.sklearn.network import average_unknown, network
 from phitodeep.sklearn.table import TableEncoder, category_columns
 from phitodeep.training.callbacks import EarlyStopping, LambdaCallback
@@ -148,7 +147,7 @@ class PhitoEstimator(BaseEstimator):
         else:  # which keeps the moments of earlier calls
             self.model_.optimizer.alpha = rule.alpha
         self._optimizer: Optimizer | str | None = self.optimizer
-        self._train(part, held, epochs, size, rng)
+        self._train(part, held, epochs, size)
         if self.encoder_.columns:
             average_unknown(self.model_, self.encoder_.offsets_, self.encoder_.counts_)
         return self
@@ -234,9 +233,7 @@ class PhitoEstimator(BaseEstimator):
             rule.alpha = CosineDecay(rule.alpha, epochs * steps)
         return rule
 
-    def _train(
-        self, part: Part, held: Part | None, epochs: int, size: int, rng: np.random.Generator
-    ) -> None:
+    def _train(self, part: Part, held: Part | None, epochs: int, size: int) -> None:
         """Train the network, and set the attributes that say how it went."""
         model, began = self.model_, self.model_.epoch
         options: dict[str, Any] = {
@@ -254,13 +251,9 @@ class PhitoEstimator(BaseEstimator):
                 scores.append(self._score(P, y, w) if np.isfinite(P).all() else math.nan)
 
             options["callbacks"] = [LambdaCallback(on_epoch_end=score), stop]
-            options["X_test"] = as_batches(Z, self._targets(y), w)
-        X, T = part.X, self._targets(part.y)
-        if issparse(X):
-            shuffle = np.random.default_rng([int(rng.integers(1 << 31)), began])
-            history = model.train(SparseBatches(X, T, part.w, size, shuffle), **options)
-        else:
-            history = model.train(X, T, sample_weight=part.w, **options)
+            options["X_test"] = samples(model, Z, self._targets(y), w)
+        data = samples(model, part.X, self._targets(part.y), part.w)
+        history = model.train(data, **options)
         self.n_iter_ = len(history)
         self.loss_curve_ += [loss for loss, _ in history]
         self.best_loss_ = min(self.loss_curve_, default=math.nan)

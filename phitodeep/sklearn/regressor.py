@@ -61,7 +61,7 @@ class PhitoRegressor(RegressorMixin, PhitoEstimator):
     def _observe(self, part: Part, *, first: bool) -> None:
         if first:
             self.target_scaler_ = StandardScaler().set_output(transform="default")
-        observe(self.target_scaler_, part.y.reshape(len(part.y), -1), part.w)
+        observe(self.target_scaler_, part.y.reshape(len(part.y), -1), part.w, "y")
 
     def _targets(self, y: Array) -> Array:
         return self.target_scaler_.transform(y.reshape(len(y), -1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -49,10 +50,17 @@ def nan_for_missing(X: Any) -> Any:
     return np.where(X == np.array(None), np.nan, X) if X.dtype == object else X
 
 
-def observe(scaler: StandardScaler, numbers: Any, w: Array | None) -> None:
+def observe(scaler: StandardScaler, numbers: Any, w: Array | None, name: str) -> None:
     """Update the means and standard deviations of a scaler with numbers (n, D) and weights (n,)."""
-    with np.errstate(invalid="ignore"):  # the variance of a constant is rounded, perhaps below 0
-        scaler.partial_fit(numbers, sample_weight=w)
+    with np.errstate(invalid="ignore", over="ignore"):  # a variance may be rounded to below 0
+        new = copy.deepcopy(scaler).partial_fit(numbers, sample_weight=w)
+    too_large = np.flatnonzero(~np.isfinite(new.mean_ + new.var_))
+    if len(too_large):
+        raise ArgumentError(
+            f"column {too_large[0]} of {name} cannot be standardised: its numbers or the weights "
+            "are so large that their variance overflows. Scale them first."
+        )
+    vars(scaler).update(vars(new))
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
@@ -99,9 +107,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def partial_fit(self, X: Any, y: None = None, sample_weight: Any = None) -> Self:
         """Update the means and the standard deviations; the categories stay those of `fit`."""
         tokens, numbers = self._parts(X)
-        self.counts_ += np.bincount(tokens.astype(int).ravel(), minlength=len(self.counts_))
         if self.scaler_ is not None and numbers.shape[1]:
-            observe(self.scaler_, numbers, sample_weight)
+            observe(self.scaler_, numbers, sample_weight, "the numbers in X")
+        self.counts_ += np.bincount(tokens.astype(int).ravel(), minlength=len(self.counts_))
         return self
 
     def transform(self, X: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from phitodeep.checks import check_count, check_list
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
-from phitodeep.files import atomic_copy, check_path, drafts
+from phitodeep.files import atomic_copy, check_path, drafts, make_folder
 from phitodeep.io.model_file import open_model
 from phitodeep.io.tensors import writable, write_tensors
 from phitodeep.state import StateDict
@@ -129,10 +129,7 @@ class ModelCheckpoint(_Monitor):
                 f"{self!r}: the epoch or the step is added to the name of each file that stays; "
                 'give a path without braces, such as "run/ck.safetensors".'
             )
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"cannot create {path.parent}: {error.strerror or error}.") from error
+        make_folder(path.parent)
         try:
             if path.is_dir():
                 raise DataError(f"cannot write {path}: it is a folder; name a file in it.")

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.checks import (
-    as_float,
+    as_finite,
     as_mask,
     as_real,
     as_tokens,
-    check_finite,
     check_number,
     without_padding,
 )
@@ -122,15 +121,14 @@ def validate(
         y[~output_mask] = y[output_mask][0]
     T = loss.targets(y, outputs, names[1])
     if T.dtype.kind == "f":
-        T = as_float(T, model.dtype, names[1])
-        check_finite(T, names[1])
+        T = as_finite(T, model.dtype, names[1])
     weights = [loss.weights(sample_weight, T, outputs)]
     steps = None if output_mask is None else _step_weights(output_mask, loss.positions(outputs))
     if class_weight is not None:
         weights.append(_class_weights(class_weight, T, outputs, loss, steps))
     weights.append(steps)
     given = [w for w in weights if w is not None]
-    w = reduce(np.multiply, given).astype(model.dtype, copy=False) if given else None
+    w = as_finite(reduce(np.multiply, given), model.dtype, "weights") if given else None
     return Data(X, T, w, outputs, mask, output_mask)
 
 
@@ -165,8 +163,7 @@ def validate_inputs(
                 )
             raise
     if not model.takes_tokens:
-        X = as_float(X, model.dtype, name)
-        check_finite(X, name)
+        X = as_finite(X, model.dtype, name)
     return X
 
 

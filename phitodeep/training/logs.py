@@ -30,7 +30,7 @@ import numpy as np
 from phitodeep.checks import check_count
 from phitodeep.config import outline
 from phitodeep.errors import DataError, MissingExtraError, warn
-from phitodeep.files import atomic_write
+from phitodeep.files import atomic_write, make_folder
 from phitodeep.state import StateDict, plain
 from phitodeep.training.callback import Callback, Logs, _Resumable
 from phitodeep.training.run import Run
@@ -286,8 +286,8 @@ class TensorBoard(_Log):
             from tensorboardX.proto.event_pb2 import SessionLog
         except ImportError:
             raise MissingExtraError.of("tensorboardX", "tensorboard", "TensorBoard") from None
+        make_folder(self.log_dir)
         try:
-            self.log_dir.mkdir(parents=True, exist_ok=True)
             files = len(list(self.log_dir.glob("events.out.tfevents.*")))
         except OSError as error:
             raise DataError(f"cannot write {self.log_dir}: {error.strerror or error}.") from None

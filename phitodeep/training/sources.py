@@ -148,7 +148,7 @@ class Table(Source):
     ) -> Iterator[Data]:
         if size is None:
             raise ArgumentError("data that stays in its file needs a batch_size.")
-        order = self.places if rng is None else rng.permutation(self.places)
+        order = self._order(size, rng)
         for i, start in enumerate(range(first * size, len(order), size), first + 1):
             rows, counts = share.rows(start, min(start + size, len(order)))
             try:
@@ -160,8 +160,12 @@ class Table(Source):
 
     def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
         assert size is not None
-        order = self.places if rng is None else rng.permutation(self.places)
-        return order[number * size :][:size]
+        return self._order(size, rng)[number * size :][:size]
+
+    def _order(self, size: int, rng: np.random.Generator | None) -> Array:
+        """Return the places in the order of an epoch: that of `Arrays` with the same rng."""
+        whole = size >= len(self.places)
+        return self.places if rng is None or whole else rng.permutation(self.places)
 
     def split(self, kept: int) -> tuple[Source, Source]:
         first, second = self.places[:kept], self.places[kept:]
@@ -303,7 +307,12 @@ def as_source(
     columns: Sequence[str] | None = None,
     names: tuple[str, str] = ("X", "y"),
 ) -> Source:
-    """Choose the source for X and y: arrays, files, a Hugging Face dataset, or an iterable."""
+    """Choose the source for X and y: arrays, files, a Hugging Face dataset, or an iterable.
+
+    A source is taken as it is.
+    """
+    if isinstance(X, Source):
+        return X
     if isinstance(X, Own):
         if y is not None or not _yields_batches(X.data):
             raise ArgumentError(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError
+from phitodeep.errors import ArgumentError, DivergenceError
 from phitodeep.inspect.profile import gemm_peak, profile
 from phitodeep.layers import Dense, Layer, ReLU
 from phitodeep.model import Sequential, SequentialBuilder
@@ -97,6 +98,27 @@ def test_what_cannot_be_profiled_is_refused(rng: Any) -> None:
         profile(model(), X[:0], y[:0], batch_size=4)
     with pytest.raises(ArgumentError, match="steps must be >= 2"):
         profile(model(), X, y, batch_size=4, steps=1)
+
+
+@pytest.mark.filterwarnings("ignore:training stopped")
+def test_a_training_that_diverges_at_once_has_no_profile(rng: Any) -> None:
+    X, y = data(rng)
+    with pytest.raises(DivergenceError, match="training stopped before its second step"):
+        model().profile(X, 1e30 * y)
+
+
+def test_ctrl_c_before_the_second_step_ends_a_profile(rng: Any) -> None:
+    class Pressed(Slow):
+        def forward(self, X: Any) -> Any:
+            signal.raise_signal(signal.SIGINT)
+            return super().forward(X)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Sequential(Dense(6, 4), Pressed(), Dense(4, 3)).profile(*data(rng))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_peak_is_a_speed() -> None:

@@ -126,12 +126,6 @@ def test_what_is_not_a_regular_file_is_not_read(use: str, tmp_path: Path) -> Non
             READERS[use](path)
 
 
-@pytest.mark.parametrize("use", ["save", "save_weights"])
-def test_a_folder_that_does_not_exist(use: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot write .*No such file or directory"):
-        WRITERS[use](tmp_path / "none" / "a.safetensors")
-
-
 def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
     """The names in a folder may change at any time; what was opened stays as it was."""
     path = tmp_path / "a.safetensors"

@@ -685,12 +685,10 @@ def test_a_write_that_fails_leaves_the_old_file_whole(
 
 def test_places_where_no_file_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = net()
-    with pytest.raises(DataError, match=r"cannot write .*none/a\.st: No such file or directory"):
-        model.save(tmp_path / "none" / "a.st")
     with pytest.raises(DataError, match=r"cannot write .*: Is a directory"):
         model.save(tmp_path)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(DataError, match=r"cannot write .*: Not a directory"):
+    with pytest.raises(DataError, match=r"cannot create .*file: File exists"):
         model.save(tmp_path / "file" / "a.st")
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "file")
     with pytest.raises(DataError, match=r"cannot write .*file: Permission denied"):

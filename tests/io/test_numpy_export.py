@@ -1008,12 +1008,6 @@ def test_an_unbuilt_model_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"cannot write .*net"):
-        export(tmp_path / "missing" / "net.py")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_if_one_file_cannot_be_written_the_other_stays(mlp: Path, tmp_path: Path) -> None:
     before = mlp.read_bytes()
     mlp.with_suffix(".npz").unlink()

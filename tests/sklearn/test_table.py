@@ -17,10 +17,10 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
-from phitodeep.errors import ArgumentTypeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers import Dense, Embedding, Parallel
-from phitodeep.sklearn import PhitoClassifier, PhitoRegressor, estimator
-from phitodeep.sklearn.batches import SparseBatches, automatic_size
+from phitodeep.sklearn import PhitoClassifier, PhitoRegressor
+from phitodeep.sklearn.batches import automatic_size
 from phitodeep.sklearn.table import TableEncoder
 
 RNG = np.random.default_rng(0)
@@ -253,52 +253,32 @@ def test_a_network_that_scales_also_predicts_from_sparse_rows() -> None:
     np.testing.assert_array_equal(est.predict(csr_matrix(dense)), est.predict(dense))
 
 
-def test_sparse_rows_are_weighted_and_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
-    orders = []
-
-    class Recorded(SparseBatches):
-        def __call__(self) -> Any:
-            for batch in super().__call__():
-                orders.append(batch[1].tolist())
-                yield batch
-
-    monkeypatch.setattr(estimator, "SparseBatches", Recorded)
-    y = np.repeat([0, 1], 20)
-    est = PhitoClassifier(random_state=0, batch_size=40, epochs=3)
-    est.fit(csr_matrix(np.eye(40)), y, sample_weight=1.0 - y)
-    assert set(est.predict(csr_matrix(np.eye(40)))) == {0}
-    assert len({tuple(order) for order in orders}) == 3
-
-
-def test_sparse_parts_are_shuffled_again_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    orders = []
-
-    class Recorded(SparseBatches):
-        def __call__(self) -> Any:
-            for batch in super().__call__():
-                orders.append(batch[1].tolist())
-                yield batch
-
-    monkeypatch.setattr(estimator, "SparseBatches", Recorded)
-    est = PhitoRegressor(random_state=0, batch_size=40)
-    for _ in range(3):
-        est.partial_fit(csr_matrix(np.eye(40)), np.arange(40.0))
-    assert len({tuple(np.argsort(np.ravel(order))) for order in orders}) == 3
+@pytest.mark.parametrize("size", [16, 64, None])
+def test_sparse_and_dense_rows_are_shuffled_alike(size: int | None) -> None:
+    dense = random_array((60, 10), density=0.3, rng=0).toarray()
+    w, found = np.linspace(0, 1, 60), []
+    for X in (dense, csr_matrix(dense)):
+        rng = np.random.RandomState(0)
+        settings = {"batch_size": size, "scale": False, "dropout": 0.3, "random_state": rng}
+        est = PhitoClassifier((8,), early_stopping=True, epochs=3, **settings)
+        est.fit(X, dense[:, 0] > 0, w).set_params(early_stopping=False)
+        for _ in range(2):
+            est.partial_fit(X, dense[:, 0] > 0, w)
+        weights = np.concatenate([a.ravel() for a in est.model_.get_weights().values()])
+        found.append([weights, est.loss_curve_, est.best_loss_, rng.random_sample()])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
-def test_sparse_batches_hold_every_row_once() -> None:
-    X = csr_matrix(np.arange(20.0).reshape(10, 2))
-    y, w = np.arange(10), np.arange(10) / 2
-    batches = SparseBatches(X, y, w, 4, np.random.default_rng(0))
-    first, second = list(batches()), list(batches())
-    assert len(first) == len(batches) == 3
-    for epoch in (first, second):
-        rows, labels, weights = (np.concatenate(a) for a in zip(*epoch, strict=True))
-        assert sorted(labels) == [*range(10)]
-        np.testing.assert_array_equal(rows[:, 0], 2 * labels)
-        np.testing.assert_array_equal(weights, labels / 2)
-    assert not np.array_equal(first[0][1], second[0][1])
-    assert [b[1].tolist() for b in SparseBatches(X, y, None, 5)()] == [[*range(5)], [*range(5, 10)]]
+@pytest.mark.parametrize("large", ["X", "y", "sample_weight"])
+def test_numbers_too_large_to_be_standardised_are_named(large: str) -> None:
+    X, w = np.random.default_rng(0).normal(size=(8, 3)), np.ones(8)
+    part = {"X": X, "y": X[:, 0], "sample_weight": w}
+    est = PhitoRegressor((4,), random_state=0).partial_fit(**part)
+    before = est.predict(X)
+    with pytest.raises(ArgumentError, match=r"column \d of (the numbers in X|y) cannot be stand"):
+        est.partial_fit(**{**part, large: 1e200 * part[large]})
+    np.testing.assert_array_equal(est.predict(X), before)
 
 
 def test_text_is_classified_from_its_words() -> None:

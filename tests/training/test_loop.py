@@ -384,6 +384,14 @@ def test_a_class_weight_is_as_many_copies(class_weight: Any) -> None:
     np.testing.assert_allclose(one, w_history, rtol=1e-6)
 
 
+def test_weights_are_for_the_loss_and_metrics_count_every_sample_once() -> None:
+    model, names = plain_classifier(), ["accuracy", "f1"]
+    whole = model.evaluate(X, LABELS, metrics=names)
+    found = model.evaluate(X, LABELS, metrics=names, sample_weight=REPEATS)
+    assert found.pop("loss") != whole.pop("loss")
+    assert found == whole
+
+
 def test_class_and_sample_weights_multiply() -> None:
     both, one = plain_classifier(batch_size=None), plain_classifier(batch_size=None)
     class_weight = {0: 2, 1: 1, 2: 3}

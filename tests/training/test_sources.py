@@ -180,12 +180,13 @@ def test_padding_changes_no_divergence(rng: Any) -> None:
 # --- files -------------------------------------------------------------------------------------
 
 
-def test_a_file_trains_as_the_array_does(arrays: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [16, N])
+def test_a_file_trains_as_the_array_does(arrays: Any, tmp_path: Path, size: int) -> None:
     X, y = arrays
     held, filed = classifier(), classifier()
-    wanted = held.train(X[:96], y[:96], X[96:], y[96:], epochs=3, batch_size=16, verbose=0)
+    wanted = held.train(X[:96], y[:96], X[96:], y[96:], epochs=3, batch_size=size, verbose=0)
     files = on_disk(tmp_path / "X", X), on_disk(tmp_path / "y", y)
-    found = filed.train(*files, epochs=3, batch_size=16, validation_split=0.2, verbose=0)
+    found = filed.train(*files, epochs=3, batch_size=size, validation_split=0.2, verbose=0)
     assert found == wanted
     assert found.metrics == wanted.metrics
     same(held, filed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,10 +112,14 @@ class File:
         self._bytes = len(content)
         try:
             proto = onnx.load_model_from_string(content)
-            outside = any(t.data_location == t.EXTERNAL for t in proto.graph.initializer)
+            outside = [t for t in proto.graph.initializer if t.data_location == t.EXTERNAL]
+            for tensor in outside:  # ONNX calls a file damaged if its data file is missing
+                self._place(_entries(tensor), f"the constant {tensor.name!r}")
             onnx.checker.check_model(os.fspath(self.path) if outside else proto)
         except DecodeError as error:
             raise DataError(f"{self.path} is not an ONNX file: {error}.") from None
+        except DataError:  # which is a ValueError, too
+            raise
         except (onnx.checker.ValidationError, ValueError, UnicodeDecodeError) as error:
             raise DataError(f"{self.path} is damaged: {error}") from None
         return proto
@@ -217,16 +222,9 @@ class File:
 
     def _outside(self, tensor: Any, size: int, where: str) -> bytes:
         """Return the bytes of a tensor that another file in the same folder holds."""
-        entry = {e.key: e.value for e in tensor.external_data}
-        name = entry.get("location", "")
-        plain = name not in ("", ".", "..") and not set(name) & set("/\\\0:")
-        path = self.path.parent / (name if plain else "x")
-        folder = self.path.parent.resolve()
-        if not plain or path.resolve().parent != folder:
-            raise DataError(
-                f"{where} in {self.path} is in the file {name!r}: only files in the same folder "
-                "are read."
-            )
+        entry = _entries(tensor)
+        path = self._place(entry, where)
+        name = path.name
         offset, length = entry.get("offset", "0"), entry.get("length", str(size))
         if not (offset.isdecimal() and length.isdecimal() and len(offset + length) < 40):
             raise DataError(f"{where} in {self.path} has a damaged offset or length.")
@@ -242,5 +240,30 @@ class File:
                     raise DataError(f"{self.path} is damaged: its constants share bytes of {name}.")
                 file.seek(start)
                 return file.read(size)
+        except DataError:
+            raise
         except OSError as error:
             raise DataError(f"{where} in {self.path}: {name} cannot be read: {error}.") from None
+
+    def _place(self, entry: dict[str, str], where: str) -> Path:
+        """Return the path of a data file, which must be in the folder of the ONNX file."""
+        name = entry.get("location", "")
+        plain = name not in ("", ".", "..") and not set(name) & set("/\\\0:")
+        path = self.path.parent / (name if plain else "x")
+        folder = os.path.realpath(self.path.parent)
+        if not plain or os.path.dirname(os.path.realpath(path)) != folder:
+            raise DataError(
+                f"{where} in {self.path} is in the file {name!r}: data are only read from the same "
+                "folder, by a name without a path, and not through a link that leaves it."
+            )
+        if not os.path.exists(path):  # unlike Path.exists, it raises no error
+            raise DataError(
+                f"{where} in {self.path} is in the file {name!r}, which is missing: put it into "
+                "the same folder."
+            )
+        return path
+
+
+def _entries(tensor: Any) -> dict[str, str]:
+    """Return where a tensor is in its data file: location, offset and length."""
+    return {entry.key: entry.value for entry in tensor.external_data}
