@@ -50,7 +50,7 @@ demo: $(VENV)/.demo
 	@$(BIN)/python examples/mnist.py
 
 # The tests of gradients with the kernels' NumPy forms, then all tests with compiled kernels.
-NUMERIC := tests/layers tests/optimization tests/training tests/loss tests/test_functional.py \
+NUMERIC := tests/layers tests/optimization tests/training tests/loss tests/functional/test_functional.py \
 	tests/test_aliasing.py tests/test_random_networks.py \
 	tests/test_gpt2_parity.py tests/test_resnet_parity.py tests/text/test_generation.py
 
@@ -63,7 +63,7 @@ test-browser: $(VENV)/.browser $(NODE)
 	$(BIN)/python tools/fetch_numpy_wheel.py node_modules/pyodide $(VENV)/pyodide
 	npm test --silent
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	PHITODEEP_SITE=site $(BIN)/python -m pytest --numprocesses=2 tests/site/test_api.py tests/browser
+	PHITODEEP_SITE=site $(BIN)/python -m pytest --numprocesses=2 tests/website/test_api.py tests/browser
 
 # Show the branches that no test takes, with NumPy kernels; examples that run are not tests.
 coverage: $(VENV)/.test

@@ -50,7 +50,7 @@ def read(folder: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def phitodeep(data: Arrays, seed: int) -> np.ndarray:
-    from phitodeep.models import mlp
+    from phitodeep.model.architectures import mlp
     from phitodeep.optimization.optimizers import Adam
 
     X, y, X_test = data

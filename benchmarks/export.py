@@ -18,8 +18,8 @@ import time
 
 import numpy as np
 
-from phitodeep import models
 from phitodeep.model import SequentialBuilder
+from phitodeep.model import architectures as models
 
 ENVIRONMENT = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PHITODEEP_KERNELS": "numpy"}
 READ = "import numpy as np; X = np.load('x.npy'); "

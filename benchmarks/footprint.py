@@ -125,7 +125,7 @@ def grown(name: str) -> list[tuple[float, float]]:
     import tracemalloc
 
     from phitodeep.model import SequentialBuilder
-    from phitodeep.models import gpt, mlp
+    from phitodeep.model.architectures import gpt, mlp
 
     rng, found = np.random.default_rng(0), []
     for n in GROWTH[name]:

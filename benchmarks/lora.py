@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 
-from phitodeep.models import gpt
+from phitodeep.model.architectures import gpt
 
 TOKENS, CONTEXT, BATCH, STEPS, RUNS = 65, 64, 8, 12, 3
 PATTERNS = {"full": (), "attention": (None,), "all": ("*",)}

@@ -26,12 +26,12 @@ import numpy as np
 from machine import describe
 
 from phitodeep.data import load_mnist, make_moons
-from phitodeep.initialization import InitType, Xavier
 from phitodeep.layers import Dense
+from phitodeep.layers.initialization import InitType, Xavier
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.callbacks import LambdaCallback, StopTraining
 from phitodeep.optimization.optimizers import SGD, Adam
-from phitodeep.training.callbacks import LambdaCallback, StopTraining
 
 Row = tuple[str, str, str, bool]  # what, required result, reached result, whether it was met
 DOCS = Path(__file__).parent.parent / "docs"

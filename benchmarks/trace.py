@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep import models
 from phitodeep.inspect.trace import Trace
 from phitodeep.model import SequentialBuilder
+from phitodeep.model import architectures as models
 
 Case = tuple[SequentialBuilder, np.ndarray, np.ndarray]
 

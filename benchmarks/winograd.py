@@ -15,9 +15,9 @@ from functools import partial
 
 import numpy as np
 
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array
 from phitodeep.layers import Conv2D, winograd
-from phitodeep.layers.call import calling
-from phitodeep.types import Array
 
 SIZES = [  # N, height and width, C, filters
     (64, 28, 3, 32),

@@ -19,7 +19,7 @@ from typing import Any
 
 import griffe
 
-from tools.site import api, options
+from website import api, options
 
 COLUMNS = re.compile(r"(\S+(?: \S+)*) {2,}(\S.*)")
 BOLD = re.compile(r"\*\*[^*]+\*\*")

@@ -14,7 +14,7 @@ import numpy as np
 
 from phitodeep.data import CharTokenizer, load_text, windows
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.models import gpt
+from phitodeep.model.architectures import gpt
 from phitodeep.optimization.optimizers import AdamW
 from phitodeep.optimization.schedules import CosineDecay, WarmUp
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from phitodeep.data import CharTokenizer, load_text, windows
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.models import char_lstm
+from phitodeep.model.architectures import char_lstm
 from phitodeep.optimization.optimizers import Adam
 from phitodeep.optimization.schedules import CosineDecay, WarmUp
 

@@ -19,7 +19,7 @@ import numpy as np
 from phitodeep.data import make_moons
 from phitodeep.functional import maximum_mean_discrepancy
 from phitodeep.model import Sequential
-from phitodeep.models import mlp
+from phitodeep.model.architectures import mlp
 from phitodeep.optimization.optimizers import Adam
 from phitodeep.optimization.schedules import CosineDecay
 

@@ -9,8 +9,8 @@ every batch. What is printed is printed once, by rank 0.
 
 import argparse
 
+from phitodeep.cli.digits import build
 from phitodeep.data import load_mnist
-from phitodeep.demo import build
 from phitodeep.distributed import DataParallel, rank, size
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from phitodeep.data import CharTokenizer, load_text, windows
 from phitodeep.model import Sequential
-from phitodeep.models import gpt
+from phitodeep.model.architectures import gpt
 from phitodeep.optimization.optimizers import AdamW
 
 CONTEXT, BATCH = 64, 16

@@ -2,13 +2,13 @@
 
     python examples/mnist.py [--epochs 15] [--show 6]
 
-The network, its training and the drawings are in phitodeep/demo.py, which `phitodeep demo` runs
-too.
+The network, its training and the drawings are in phitodeep/cli/digits.py; `phitodeep demo` runs
+them too.
 """
 
 import argparse
 
-from phitodeep.demo import train_digits
+from phitodeep.cli.digits import train_digits
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)

@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 
-from phitodeep.initialization import InitType, Xavier
+from phitodeep.layers.initialization import InitType, Xavier
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import SequentialBuilder
 from phitodeep.optimization.optimizers import Adam

@@ -14,12 +14,12 @@ import random
 
 import numpy as np
 
+from phitodeep.core.types import Array
 from phitodeep.data import CharTokenizer, load_text, windows
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.optimization.optimizers import SGD
 from phitodeep.optimization.schedules import StepDecay
-from phitodeep.types import Array
 
 CONTEXT, BATCH = 3, 32
 

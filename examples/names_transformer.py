@@ -14,13 +14,13 @@ import random
 
 import numpy as np
 
+from phitodeep.core.types import Array
 from phitodeep.data import CharTokenizer, load_text
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
-from phitodeep.models import gpt
+from phitodeep.model.architectures import gpt
 from phitodeep.optimization.optimizers import AdamW
 from phitodeep.optimization.schedules import CosineDecay, WarmUp
-from phitodeep.types import Array
 
 CONTEXT, BATCH, IGNORED = 16, 64, -1
 

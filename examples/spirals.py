@@ -10,7 +10,7 @@ import numpy as np
 from phitodeep.data import make_spirals
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
-from phitodeep.models import mlp
+from phitodeep.model.architectures import mlp
 from phitodeep.optimization.optimizers import Adam
 from phitodeep.optimization.schedules import CosineDecay
 

@@ -12,12 +12,12 @@ import argparse
 
 import numpy as np
 
+from phitodeep.core.call import calling, inference
 from phitodeep.data import load_mnist
 from phitodeep.functional import maximum_mean_discrepancy, sigmoid
 from phitodeep.layers import Chain
-from phitodeep.layers.call import calling, inference
 from phitodeep.model import Sequential
-from phitodeep.models import vae
+from phitodeep.model.architectures import vae
 from phitodeep.optimization.optimizers import Adam
 
 LATENT, COMPARED = 20, 1000  # latent size, and the number of samples to compare

@@ -8,108 +8,80 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from phitodeep.version import __version__ as __version__
+import phitodeep.core.aliases  # noqa: F401  # old paths go on working
+from phitodeep.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from phitodeep.builder import SequentialBuilder as SequentialBuilder
-    from phitodeep.config import register as register
+    from phitodeep.core.call import Call as Call
+    from phitodeep.core.call import Event as Event
+    from phitodeep.core.call import inference as inference
+    from phitodeep.core.call import saliency as saliency
+    from phitodeep.core.call import watching as watching
+    from phitodeep.core.config import register as register
+    from phitodeep.core.threads import get_threads as get_threads
+    from phitodeep.core.threads import set_threads as set_threads
     from phitodeep.errors import PhitodeepError as PhitodeepError
     from phitodeep.errors import PhitodeepWarning as PhitodeepWarning
     from phitodeep.layers import *
     from phitodeep.layers.base import Layer as Layer
     from phitodeep.layers.base import Param as Param
     from phitodeep.layers.base import State as State
-    from phitodeep.layers.call import Call as Call
-    from phitodeep.layers.call import Event as Event
-    from phitodeep.layers.call import inference as inference
-    from phitodeep.layers.call import saliency as saliency
-    from phitodeep.layers.call import watching as watching
     from phitodeep.loss import *
+    from phitodeep.model.builder import SequentialBuilder as SequentialBuilder
+    from phitodeep.model.sequential import Sequential as Sequential
+    from phitodeep.model.sequential import load as load
     from phitodeep.optimization.optimizers import *
-    from phitodeep.sequential import Sequential as Sequential
-    from phitodeep.sequential import load as load
     from phitodeep.testing.check import check_gradients as check_gradients
-    from phitodeep.threads import get_threads as get_threads
-    from phitodeep.threads import set_threads as set_threads
 
-_LAYERS = (
-    "AvgPool1D AvgPool2D BatchNorm Bidirectional CELU Chain Conv1D Conv2D ConvTranspose1D "
-    "ConvTranspose2D Dense DepthwiseConv2D Dropout ELU Embedding FeedForward Flatten GELU "
-    "GEGLU GRU GaussianNoise GlobalAvgPool GlobalMaxPool GroupNorm HardSigmoid HardSwish "
-    "HardTanh InstanceNorm LSTM Lambda LayerNorm LeakyReLU LogSoftmax LowRank MaxPool1D MaxPool2D "
-    "Mish MultiHeadAttention PReLU Parallel Permute PositionalEmbedding RMSNorm RNN "
-    "RandomCrop RandomFlip RandomShift ReLU Reparameterize Reshape Residual "
-    "RotaryEmbedding SELU ScaledDotProductAttention Select SiLU Sigmoid SinusoidalEncoding "
-    "SkipConcat Softmax Softplus Softsign SpatialDropout SwiGLU Swish Tanh TiedDense "
-    "TimeDistributed TransformerBlock Upsample2D ZeroPad2D"
-)
-_LOSSES = (
-    "BinaryCrossEntropy BinaryCrossEntropyWithLogits CategoricalCrossEntropy "
-    "CosineSimilarityLoss Hinge Huber KLDivergence LogCosh Loss MeanAbsoluteError "
-    "MeanSquaredError NegativeELBO NegativeLogLikelihood PoissonNLL SoftmaxCrossEntropy "
-    "SquaredHinge"
-)
-_OPTIMIZERS = "Adadelta Adagrad Adam AdamW LBFGS Lion Muon Nadam Optimizer RMSProp SGD"
+_CATALOGUES = ("layers", "loss", "optimization.optimizers")  # their public names are ours
+_FOR_AUTHORS = {"Common", "Elementwise", "OPTIMIZERS"}  # but for these
 _HOME = {
-    **dict.fromkeys(_LAYERS.split(), "layers"),
-    **dict.fromkeys(_LOSSES.split(), "loss"),
-    **dict.fromkeys(_OPTIMIZERS.split(), "optimization.optimizers"),
-    "register": "config",
+    "Call": "core.call",
+    "Event": "core.call",
+    "inference": "core.call",
+    "saliency": "core.call",
+    "watching": "core.call",
+    "register": "core.config",
+    "get_threads": "core.threads",
+    "set_threads": "core.threads",
     "PhitodeepError": "errors",
     "PhitodeepWarning": "errors",
     "Layer": "layers.base",
     "Param": "layers.base",
     "State": "layers.base",
-    "Call": "layers.call",
-    "Event": "layers.call",
-    "inference": "layers.call",
-    "saliency": "layers.call",
-    "watching": "layers.call",
-    "Sequential": "sequential",
-    "load": "sequential",
-    "SequentialBuilder": "builder",
+    "SequentialBuilder": "model.builder",
+    "Sequential": "model.sequential",
+    "load": "model.sequential",
     "check_gradients": "testing.check",
-    "get_threads": "threads",
-    "set_threads": "threads",
 }
 _MODULES = (
-    "config",
-    "data",
-    "distributed",
-    "errors",
-    "functional",
-    "initialization",
-    "inspect",
-    "io",
-    "kernels",
-    "layers",
-    "loss",
-    "metrics",
-    "model",
-    "models",
-    "optimization",
-    "plots",
-    "rotary",
-    "sklearn",
-    "teach",
-    "testing",
-    "text",
-    "threads",
-    "training",
+    *("config", "data", "distributed", "errors", "exchange", "functional", "initialization"),
+    *("inspect", "io", "kernels", "layers", "loss", "metrics", "model", "models", "optimization"),
+    *("plots", "rotary", "sklearn", "teach", "testing", "text", "threads", "training"),
 )
-_MOVED = ("fusion", "generation")  # old import paths
-__all__ = [*_HOME, *_MODULES]
+
+
+def _catalogue() -> dict[str, Any]:
+    """Return all layers, losses and optimizers, by name."""
+    homes = [importlib.import_module(f"phitodeep.{home}") for home in _CATALOGUES]
+    found = {name: getattr(home, name) for home in homes for name in home.__all__}
+    return {name: part for name, part in found.items() if name not in _FOR_AUTHORS}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES or name in _MOVED:
+    if name in _MODULES:
         return importlib.import_module(f"phitodeep.{name}")
+    if name == "__all__":
+        return sorted({*_HOME, *_MODULES, *_catalogue()})
     if name in _HOME:
         value = getattr(importlib.import_module(f"phitodeep.{_HOME[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'phitodeep' has no attribute {name!r}")
+    elif name.startswith("_") or name not in (names := _catalogue()):
+        raise AttributeError(f"module 'phitodeep' has no attribute {name!r}")
+    else:
+        value = names[name]
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__getattr__("__all__")})

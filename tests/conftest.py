@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from phitodeep.core.types import Array
 from phitodeep.testing.references import read
-from phitodeep.training import threads
-from phitodeep.types import Array
+from phitodeep.training import parts as threads
 
 collect_ignore = ["browser"]  # `make test-browser` names this folder, and so runs it
 

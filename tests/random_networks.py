@@ -16,9 +16,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phitodeep import layers as L
+from phitodeep.core.types import Array, Shape
 from phitodeep.layers import Layer, Param
 from phitodeep.layers.containers import Container
-from phitodeep.types import Array, Shape
 
 Make = Callable[[], Layer]
 MOST = 160  # numbers of a sample between layers, so that networks stay quick

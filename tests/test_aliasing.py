@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from phitodeep import data, metrics, models
+from phitodeep import data
+from phitodeep.core.call import inference, saliency
+from phitodeep.core.types import Array
 from phitodeep.layers import (
     AvgPool2D,
     BatchNorm,
@@ -28,14 +30,13 @@ from phitodeep.layers import (
     Softmax,
     Tanh,
 )
-from phitodeep.layers.call import inference, saliency
-from phitodeep.loss import CategoricalCrossEntropy, Loss, SoftmaxCrossEntropy
-from phitodeep.metrics import Metric
+from phitodeep.loss import CategoricalCrossEntropy, Loss, SoftmaxCrossEntropy, metrics
+from phitodeep.loss.metrics import Metric
 from phitodeep.model import Sequential
+from phitodeep.model import architectures as models
+from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.optimizers import SGD, Adam, Lion
-from phitodeep.training.callbacks import LambdaCallback
 from phitodeep.training.sources import as_source
-from phitodeep.types import Array
 from tests.conftest import in_parts
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.loss.test_loss import pair

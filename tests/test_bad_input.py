@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.checks import check_number
+from phitodeep.core.checks import check_number
+from phitodeep.core.types import Array
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -41,9 +42,8 @@ from phitodeep.layers import (
 )
 from phitodeep.loss import Hinge
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.callbacks import CSVLogger
 from phitodeep.optimization.optimizers import Adam
-from phitodeep.training.callbacks import CSVLogger
-from phitodeep.types import Array
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 4)).astype(np.float32)

@@ -23,11 +23,13 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep import config, kernels, models
+from phitodeep import kernels
+from phitodeep.core import config
 from phitodeep.data import CharTokenizer
 from phitodeep.layers import Conv2D, Dense, Embedding, Flatten, ReLU
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
+from phitodeep.model import architectures as models
 from phitodeep.optimization.optimizers import SGD
 
 ROOT = Path(phitodeep.__file__).parent
@@ -156,7 +158,7 @@ def plane() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((20, 2)), rng.integers(0, 3, 20)
     model = Sequential(Dense(2, 4), Dense(4, 3), loss_class=SoftmaxCrossEntropy(), seed=0)
-    watch = phitodeep.training.callbacks.Histograms()
+    watch = phitodeep.model.callbacks.Histograms()
     model.train(X, y, epochs=2, callbacks=[watch], verbose=0)
     return {"model": model, "X": X, "y": y, "watch": watch}
 
@@ -181,16 +183,16 @@ def with_torch() -> dict[str, Any]:
 PREPARED: dict[str, Callable[[], dict[str, Any]]] = {
     "phitodeep.exchange.torch.compare.compare_with_torch": with_torch,
     "phitodeep.exchange.torch.pairs.counterpart": with_torch,
-    "phitodeep.exchange.torch.reading.from_torch": with_torch,
-    "phitodeep.exchange.torch.writing.to_torch": with_torch,
-    "phitodeep.models.vae": autoencoder,
+    "phitodeep.exchange.torch.read.reading.from_torch": with_torch,
+    "phitodeep.exchange.torch.write.writing.to_torch": with_torch,
+    "phitodeep.model.architectures.vae": autoencoder,
     "phitodeep.plots.attention.attention": transformer,
     "phitodeep.plots.boundary.decision_boundary": plane,
     "phitodeep.plots.feature_maps.feature_maps": images,
     "phitodeep.plots.filters.filters": images,
     "phitodeep.plots.histograms.histograms": plane,
-    "phitodeep.sequential.Sequential.stream": text,
-    "phitodeep.sequential.Sequential.generate": text,
+    "phitodeep.model.sequential.Sequential.stream": text,
+    "phitodeep.model.sequential.Sequential.generate": text,
     "phitodeep.inspect.trace.Trace.save": traced,
     "phitodeep.testing": regression,
     "phitodeep.testing.check.check_gradients": regression,

@@ -1,13 +1,13 @@
-"""A GPT with GPT-2's weights is GPT-2: see tools/make_gpt2_reference.py."""
+"""A GPT with GPT-2's weights is GPT-2: see references/make_gpt2_reference.py."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array
 from phitodeep.model import Sequential
-from phitodeep.models import gpt
-from phitodeep.types import Array
+from phitodeep.model.architectures import gpt
 from tests.conftest import references
 
 STORED = references("gpt2")

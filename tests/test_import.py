@@ -13,19 +13,20 @@ from pathlib import Path
 import pytest
 
 import phitodeep
+from phitodeep.core.aliases import ALIASES
 
 SOURCE = ast.parse(Path(phitodeep.__file__).read_text(encoding="utf-8"))
 
 
 def test_every_public_name_is_that_of_its_home() -> None:
-    assert len(set(phitodeep.__all__)) == len(phitodeep.__all__)
-    assert set(phitodeep.__all__) == {*phitodeep._HOME, *phitodeep._MODULES}
+    names = {*phitodeep._HOME, *phitodeep._MODULES, *phitodeep._catalogue()}
+    assert set(phitodeep.__all__) == names
     for name in phitodeep.__all__:
         value = getattr(phitodeep, name)
         assert name in dir(phitodeep)
         if name in phitodeep._MODULES:
             assert value is importlib.import_module(f"phitodeep.{name}")
-        else:
+        elif name in phitodeep._HOME:
             home = importlib.import_module(f"phitodeep.{phitodeep._HOME[name]}")
             assert value is getattr(home, name)
 
@@ -33,44 +34,21 @@ def test_every_public_name_is_that_of_its_home() -> None:
 def test_type_checkers_are_told_the_same() -> None:
     (block,) = [node for node in SOURCE.body if isinstance(node, ast.If)]
     assert ast.unparse(block.test) == "TYPE_CHECKING"
-    told = {}
+    told = set()
     for node in block.body:
         assert isinstance(node, ast.ImportFrom)
-        home = str(node.module)
-        names = [alias.name for alias in node.names]
-        if names == ["*"]:
-            names = importlib.import_module(home).__all__
-        told |= dict.fromkeys(names, home.removeprefix("phitodeep."))
-    own = {"Elementwise": "loss", "Common": "", "OPTIMIZERS": ""}  # of authors, not of users
-    assert {name: home for name, home in told.items() if name not in own} == phitodeep._HOME
+        names = [alias.asname or alias.name for alias in node.names]
+        told |= set(importlib.import_module(str(node.module)).__all__ if names == ["*"] else names)
+    authors = {"Elementwise", "Common", "OPTIMIZERS"}  # of these rooms, not of users
+    assert told - authors == set(phitodeep.__all__) - set(phitodeep._MODULES)
 
 
-def test_every_module_of_the_package_is_named_or_a_helper() -> None:
+def test_every_room_is_an_attribute_or_a_helper() -> None:
     folder = Path(phitodeep.__file__).parent
     found = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     found |= {path.parent.name for path in folder.glob("*/__init__.py")}
-    helpers = {
-        "__main__",
-        "cli",
-        "demo",
-        "builder",
-        "checks",
-        "activations",
-        "derivations",
-        "elementwise",
-        "exchange",
-        "explorer",
-        "files",
-        "hints",
-        "lora",
-        "sequential",
-        "state",
-        "steps",
-        "table",
-        "types",
-        "version",
-    }
-    assert found - helpers == {*phitodeep._MODULES, *phitodeep._MOVED}
+    helpers = {"__main__", "cli", "core", "derivations"}
+    assert found - helpers == set(phitodeep._MODULES) - set(ALIASES)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -91,7 +69,9 @@ def test_import_phitodeep_brings_in_nothing_else() -> None:
     loaded = fresh(
         "import sys, phitodeep; print(*(m for m in sys.modules if m.startswith('phitodeep')))"
     )
-    assert loaded == "phitodeep.version phitodeep"
+    assert set(loaded.split()) == {
+        *("phitodeep", "phitodeep.core", "phitodeep.core.aliases", "phitodeep.core.version")
+    }
 
 
 def test_the_model_brings_in_no_optional_library_and_no_rich() -> None:
@@ -103,20 +83,18 @@ def test_the_model_brings_in_no_optional_library_and_no_rich() -> None:
     assert fresh(code) == ""
 
 
-def test_any_module_may_be_imported_first() -> None:
+def test_any_room_may_be_imported_first() -> None:
+    """A package's own file runs before its modules, so it decides what is imported first."""
     folder = Path(phitodeep.__file__).parent
-    modules = [
-        ".".join(path.relative_to(folder.parent).with_suffix("").parts).removesuffix(".__init__")
-        for path in folder.rglob("*.py")
+    packages = [
+        ".".join(path.relative_to(folder.parent).parent.parts)
+        for path in folder.rglob("__init__.py")
+        if "compiled" not in path.parts
     ]
-    if importlib.util.find_spec("torch") is None:  # they are imported with it
-        modules = [m for m in modules if m.split(".")[-1] not in ("modules", "tracing")]
-    if importlib.util.find_spec("numba") is None:
-        modules = [m for m in modules if not m.startswith("phitodeep.kernels.compiled")]
-    assert len(modules) > 25
+    assert len(packages) > 25
     code = f"""
 import importlib, sys
-for first in {modules}:
+for first in {packages}:
     for name in [name for name in sys.modules if name.partition(".")[0] == "phitodeep"]:
         del sys.modules[name]
     importlib.import_module(first)
@@ -163,7 +141,7 @@ def test_aliases_are_the_same_objects() -> None:
     assert issubclass(activation.Swish, activation.SiLU)
 
 
-@pytest.mark.parametrize("name", ["layers", "training", "fusion"])
+@pytest.mark.parametrize("name", ["layers", "training", "models"])
 def test_modules_are_attributes_of_the_package(name: str) -> None:
     assert phitodeep.__getattr__(name) is importlib.import_module(f"phitodeep.{name}")
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import metrics
+from phitodeep.core.types import same
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -25,14 +25,19 @@ from phitodeep.errors import (
     PhitodeepWarning,
     ShapeError,
 )
-from phitodeep.initialization import He
 from phitodeep.layers import Dense, Layer, Param, ReLU
 from phitodeep.layers.containers import Container
-from phitodeep.loss import CategoricalCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.layers.initialization import He
+from phitodeep.loss import (
+    CategoricalCrossEntropy,
+    Loss,
+    MeanSquaredError,
+    SoftmaxCrossEntropy,
+    metrics,
+)
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.callbacks import Callback, EarlyStopping
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam
-from phitodeep.training.callbacks import Callback, EarlyStopping
-from phitodeep.types import same
 
 IMAGES = np.zeros((5, 28, 28), np.float32)
 LABELS = np.arange(5)

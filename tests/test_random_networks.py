@@ -20,15 +20,15 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from phitodeep import layers, watching
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers import BatchNorm, Chain, Layer, Softmax, Tanh
-from phitodeep.layers.call import calling
 from phitodeep.loss import CategoricalCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model import Sequential
+from phitodeep.model.callbacks import Callback
 from phitodeep.optimization.optimizers import SGD, AdamW, Optimizer
 from phitodeep.testing import check_gradients
-from phitodeep.training.callbacks import Callback
-from phitodeep.types import Array
 from tests import random_networks
 from tests.conftest import in_parts
 from tests.random_networks import Centred, Ladder, Network, arrays, networks

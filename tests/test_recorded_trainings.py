@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array
 from phitodeep.layers import LSTM, Chain, Conv2D, Dense, Embedding, Select, Tanh
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.types import Array
 
 Make = Callable[[], SequentialBuilder]
 

@@ -1,6 +1,6 @@
 """A residual network on CIFAR-shaped images, forward and backward, against PyTorch's numbers.
 
-tools/make_resnet_reference.py made them.
+references/make_resnet_reference.py made them.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phitodeep.layers.call import calling
-from phitodeep.models import resnet_small
+from phitodeep.core.call import calling
+from phitodeep.model.architectures import resnet_small
 from tests.conftest import references
 
 KEPT, STEP = 1000, 7  # of a larger gradient, every seventh number is stored

@@ -7,7 +7,7 @@ The models are those of tools/sick_models.py, each with two seeds. Of each sickn
 healthy models, every other one belongs to the calibration half, so that the models of the report
 are others. What was measured is kept in docs/diagnosis.json, and docs/_diagnosis.md is the table;
 docs/_findings.md lists the causes and remedies of all findings.
-phitodeep/inspect/thresholds.py must hold what `thresholds` chooses.
+phitodeep/inspect/diagnosis/thresholds.py must hold what `thresholds` chooses.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.version import __version__
 from phitodeep.errors import PhitodeepWarning
-from phitodeep.inspect.course import COURSE
-from phitodeep.inspect.diagnosis import NotChecked, Symptom
-from phitodeep.inspect.evidence import Evidence
-from phitodeep.inspect.symptoms import SYMPTOMS
-from phitodeep.inspect.thresholds import LIMITS
-from phitodeep.training.callbacks import Diagnose
-from phitodeep.version import __version__
+from phitodeep.inspect.diagnosis.evidence import Evidence
+from phitodeep.inspect.diagnosis.findings import NotChecked, Symptom
+from phitodeep.inspect.diagnosis.progress import COURSE
+from phitodeep.inspect.diagnosis.symptoms import SYMPTOMS
+from phitodeep.inspect.diagnosis.thresholds import LIMITS
+from phitodeep.model.callbacks import Diagnose
 from tools.sick_models import HEALTHY, SICK, Case
 
 DOCS = Path(__file__).parent.parent / "docs"
 SEEDS = 11, 23
 MARGIN = 1.25  # the factor between a threshold and the nearest measured value
-START = {  # the literature's values (see phitodeep/inspect/thresholds.py), or first guesses
+START = {  # the literature's values (see inspect/diagnosis/thresholds.py), or first guesses
     "not finite": 0,
     "inputs off centre": 3,
     "inputs too spread": 10,
@@ -251,7 +251,7 @@ def main() -> None:
     print(table(results))
     for name, value in thresholds(results["rows"]).items():
         if value != LIMITS[name].value:
-            print(f"phitodeep/inspect/thresholds.py: {name} must be {value:g}")
+            print(f"phitodeep/inspect/diagnosis/thresholds.py: {name} must be {value:g}")
 
 
 if __name__ == "__main__":

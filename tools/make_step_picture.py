@@ -10,7 +10,7 @@ from pathlib import Path
 
 from phitodeep import Sequential, SequentialBuilder
 from phitodeep.data import make_moons
-from phitodeep.explorer.picture import picture
+from phitodeep.inspect.explorer.picture import picture
 from phitodeep.inspect.trace import Trace
 
 ROOT = Path(__file__).parent.parent

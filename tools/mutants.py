@@ -46,7 +46,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from phitodeep.files import atomic_write
+from phitodeep.core.files import atomic_write
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "python tools/mutants.py"
@@ -72,13 +72,19 @@ TWIN = "kernels/compiled/scalar.py"
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": ("layers/test_contract.py", ["layers"]),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
-    "steps/*.py": ("steps/test_contract.py", ["steps"]),
-    "explorer/picture*.py": ("explorer/test_picture.py", ["explorer/test_picture_tiles.py"]),
-    "explorer/*.py": ("explorer/test_document.py", ["explorer/test_engine_edges.py"]),
+    "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
+    "inspect/explorer/picture*.py": (
+        "inspect/explorer/test_picture.py",
+        ["inspect/explorer/test_picture_tiles.py"],
+    ),
+    "inspect/explorer/*.py": (
+        "inspect/explorer/test_document.py",
+        ["inspect/explorer/test_engine_edges.py"],
+    ),
     "teach/*.py": ("teach/test_mistakes.py", ["teach/test_grading.py"]),
     "inspect/attributions.py": ("inspect/test_attributions.py", []),
     "inspect/recording.py": ("inspect/test_trace.py", ["inspect/test_hooks.py"]),
-    "functional.py": ("test_functional.py", ["loss", "layers"]),
+    "functional/__init__.py": ("functional/test_functional.py", ["loss", "layers"]),
     "optimization/base.py": (
         "optimization/test_optimizers.py",
         [
@@ -88,7 +94,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
             "optimization/test_lbfgs.py",
         ],
     ),
-    "optimization/memory.py": ("optimization/test_memory.py", ["test_state.py"]),
+    "optimization/memory.py": ("optimization/test_memory.py", ["core/test_state.py"]),
     "optimization/rules.py": (
         "optimization/test_optimizers.py",
         ["optimization/test_memory.py"],
@@ -177,7 +183,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "return _sum(given) if given else None",
     ): "nobody reads that sum: it is only work",
     (
-        "layers/call.py",
+        "core/call.py",
         "Watch.run",
         "path = watch.paths.get(id(layer._original), '?')",
     ): "the line before has made them",
@@ -197,7 +203,7 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "not disjoint or dX.size != dY.size",
     ): "it fills with 0 what is written whole anyway",
     (
-        "functional.py",
+        "functional/__init__.py",
         "cross_entropy_of_labels",
         "np.subtract(Z, Z.max(axis=1, keepdims=True), out=dZ)",
     ): "Z is (n, K): its last axis is its second",
@@ -344,22 +350,22 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "zip(packing.slots, packing.views, strict=False)",
     ): "there is one view for each slot",
     (
-        "functional.py",
+        "functional/__init__.py",
         "cross_entropy_of_labels",
         "flat, at = (dZ.reshape(-1), np.arange(0, Z.size, Z.shape[1]) + labels)",
     ): "Z is (n, K): its last axis is its second",
     (
-        "functional.py",
+        "functional/__init__.py",
         "cross_entropy_of_labels",
         "others = _sum(dZ, 1)[:, 0]",
     ): "dZ is (n, K): its last axis is its second",
     (
-        "functional.py",
+        "functional/__init__.py",
         "_target_score",
         "return np.einsum('...k,...k->...', targets, np.where(targets != 0, X, 1))",
     ): "what stands where the target is 0 is multiplied by 0: any finite number will do",
     (
-        "functional.py",
+        "functional/__init__.py",
         "_weighted",
         "return np.where(weights != 0, losses, 1) * weights",
     ): "what stands where the weight is 0 is multiplied by 0: any finite number will do",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from phitodeep.cli.digits import build
 from phitodeep.data import load_mnist
-from phitodeep.demo import build
 from tests.browser.conftest import FLAGS, executable
 
 PICTURE = Path(__file__).parent.parent / "docs" / "pictures" / "explorer.png"

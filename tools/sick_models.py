@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep import models
+from phitodeep.core.types import Array
 from phitodeep.data import make_blobs, make_moons, make_spirals
-from phitodeep.initialization import Normal, Zeros
 from phitodeep.layers import (
     LSTM,
     BatchNorm,
@@ -28,10 +27,11 @@ from phitodeep.layers import (
     ReLU,
     TransformerBlock,
 )
+from phitodeep.layers.initialization import Normal, Zeros
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model import architectures as models
 from phitodeep.optimization import optimizers
 from phitodeep.optimization.schedules import CosineDecay
-from phitodeep.types import Array
 
 CE, MSE = "softmax_cross_entropy", "mean_squared_error"
 

@@ -6,9 +6,9 @@ import numpy as np
 from workloads import CNNS, DECAY, GPT, LSTM, MLPS, RATE, weights
 
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.models import char_lstm, gpt, mlp
+from phitodeep.model.architectures import char_lstm, gpt, mlp
+from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.optimizers import Adam
-from phitodeep.training.callbacks import LambdaCallback
 
 ALL = ("W1", "W2", "W3", "W4", "W5", "W6")
 VARIANTS = {"fast": ALL, "NumPy only": ALL}

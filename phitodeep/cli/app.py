@@ -26,8 +26,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from phitodeep.core.version import __version__
 from phitodeep.errors import ArgumentError, PhitodeepError, PhitodeepWarning, printable
-from phitodeep.version import __version__
 
 INTERRUPTED = 130  # 128 plus the number of the signal, as in shells
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from phitodeep.cli.app import in_shell, model_file
 from phitodeep.cli.inputs import sample_shape
+from phitodeep.core.call import Event, watching
+from phitodeep.core.table import Table
+from phitodeep.core.types import Array
 from phitodeep.errors import DataError, PhitodeepError
 from phitodeep.layers import Embedding, Select
-from phitodeep.layers.call import Event, watching
-from phitodeep.sequential import Sequential, load
-from phitodeep.table import Table
+from phitodeep.model.sequential import Sequential, load
 from phitodeep.testing import GradientReport, check_gradients
-from phitodeep.types import Array
 
 SAMPLES = 3
 LARGEST = float(np.sqrt(np.finfo(np.float32).max))  # above it, a square overflows in float32

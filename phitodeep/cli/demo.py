@@ -9,10 +9,10 @@ import click
 import numpy as np
 
 from phitodeep.cli.app import FilePath
+from phitodeep.cli.digits import train_digits
+from phitodeep.core.files import make_folder
 from phitodeep.data import load_mnist
-from phitodeep.demo import train_digits
-from phitodeep.files import make_folder
-from phitodeep.sequential import Sequential
+from phitodeep.model.sequential import Sequential
 
 SAMPLES = 10
 

@@ -14,9 +14,9 @@ import click
 from phitodeep.cli.app import FilePath, model_file, refuse_overwriting, refuse_own
 from phitodeep.cli.inputs import sample_shape
 from phitodeep.errors import ArgumentError, NotBuiltError
-from phitodeep.exchange.onnx.export import OPSET, files_of
-from phitodeep.exchange.torch.program import export_torch
-from phitodeep.sequential import Sequential, load
+from phitodeep.exchange.onnx.write.export import OPSET, files_of
+from phitodeep.exchange.torch.write.program import export_torch
+from phitodeep.model.sequential import Sequential, load
 
 
 class Format(NamedTuple):

@@ -12,7 +12,7 @@ import click
 
 from phitodeep.cli.app import model_file
 from phitodeep.errors import ArgumentError, printable
-from phitodeep.sequential import load
+from phitodeep.model.sequential import load
 
 BEFORE = 16  # tokens before a new one that are decoded with it
 INCOMPLETE = "\ufffd"  # stands for the first bytes of a character

@@ -10,12 +10,12 @@ import click
 
 from phitodeep.cli.app import model_file
 from phitodeep.cli.inputs import sample_shape
+from phitodeep.core.table import facts
 from phitodeep.errors import DataError, shortened
 from phitodeep.inspect.summary import summarize
 from phitodeep.io.model_file import ModelFile, open_model
 from phitodeep.layers.random import shapes_only
-from phitodeep.sequential import Sequential
-from phitodeep.table import facts
+from phitodeep.model.sequential import Sequential
 
 
 @click.command()

@@ -11,10 +11,10 @@ from tokenize import TokenError
 
 import numpy as np
 
+from phitodeep.core.files import readable
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import DataError, ShapeError
-from phitodeep.files import readable
-from phitodeep.sequential import Sequential
-from phitodeep.types import Array, Shape
+from phitodeep.model.sequential import Sequential
 
 LONGEST = 40  # characters of a cell in a message
 LARGEST = 1 << 30  # bytes of a CSV, whose rows take many times as much in memory

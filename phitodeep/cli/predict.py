@@ -11,10 +11,10 @@ import numpy as np
 
 from phitodeep.cli.app import FilePath, model_file, refuse_own
 from phitodeep.cli.inputs import fitted, read_inputs, sample_shape
+from phitodeep.core.files import atomic_write
+from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
-from phitodeep.files import atomic_write
-from phitodeep.sequential import Sequential, load
-from phitodeep.types import Array
+from phitodeep.model.sequential import Sequential, load
 
 
 @click.command()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from phitodeep.checks import check_count, check_number
-from phitodeep.types import Array
+from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.types import Array
 
 Points = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from phitodeep.checks import as_tokens, check_count, choose
+from phitodeep.core.checks import as_tokens, check_count, choose
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, DataError
-from phitodeep.types import Array
 
 SHIPPED = {name: f"{name}.xz" for name in ("tinyshakespeare", "names")}  # by tools/pack_text.py
 

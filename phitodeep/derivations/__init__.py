@@ -1,4 +1,4 @@
-"""The derivations of all layers and losses, written as steps: see `phitodeep/steps/step.py`."""
+"""The derivations of all layers and losses, as steps: see derivations/language/step.py."""
 
 # Layers import the derivations, which read the mode of the call: this order has no circle.
-from phitodeep.layers import call as call
+from phitodeep.core import call as call

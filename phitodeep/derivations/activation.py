@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phitodeep.steps.step import LETTERS, Derivation, Let, Max, Step, Sum
+from phitodeep.derivations.language.step import LETTERS, Derivation, Let, Max, Step, Sum
 
 
 def elementwise(forward: list[Step], slope: list[Step]) -> Derivation:

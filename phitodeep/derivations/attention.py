@@ -6,10 +6,20 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.call import current
 from phitodeep.derivations.embedding import angles, rotated
-from phitodeep.layers.call import current
-from phitodeep.rotary import Rope
-from phitodeep.steps.step import Arrange, Derivation, Given, Join, Let, Max, Step, Sum, size
+from phitodeep.derivations.language.step import (
+    Arrange,
+    Derivation,
+    Given,
+    Join,
+    Let,
+    Max,
+    Step,
+    Sum,
+    size,
+)
+from phitodeep.functional.rotary import Rope
 
 # Letters: n sample, t position, h head, q position of a query, k position of a key, d feature.
 

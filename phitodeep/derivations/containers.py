@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from phitodeep.layers.call import current
-from phitodeep.steps.step import Arrange, Derivation, Join, Let, Step, Through, size
+from phitodeep.core.call import current
+from phitodeep.derivations.language.step import Arrange, Derivation, Join, Let, Step, Through, size
 
 
 def chain(layer: Any) -> Derivation:

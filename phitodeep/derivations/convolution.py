@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from phitodeep.core.call import current
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Step, Sum
 from phitodeep.derivations.windows import SPACE, TAPS, Table, arranged, covered, covering, places
-from phitodeep.layers.call import current
-from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step, Sum
 
 
 def convolution(layer: Any) -> Derivation:

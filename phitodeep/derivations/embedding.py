@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import Array
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Step, Sum, size
 from phitodeep.functional import one_hot
-from phitodeep.rotary import Rope
-from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step, Sum, size
-from phitodeep.types import Array
+from phitodeep.functional.rotary import Rope
 
 
 def embedding(layer: Any) -> Derivation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phitodeep.steps.step import Derivation, Let, Step, Sum
+from phitodeep.derivations.language.step import Derivation, Let, Step, Sum
 
 
 def low_rank(layer: Any) -> Derivation:

@@ -9,9 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import Array
+from phitodeep.derivations.language.step import (
+    Arrange,
+    Derivation,
+    Given,
+    Join,
+    Let,
+    Max,
+    Step,
+    Sum,
+)
 from phitodeep.functional import one_hot
-from phitodeep.steps.step import Arrange, Derivation, Given, Join, Let, Max, Step, Sum
-from phitodeep.types import Array
 
 
 def givens(loss: Any, P: Any, T: Any, w: Any, total: float | None) -> dict[str, Any]:

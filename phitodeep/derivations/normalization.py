@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.layers.call import current
-from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step, Sum, size
-from phitodeep.types import Array
+from phitodeep.core.call import current
+from phitodeep.core.types import Array
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Step, Sum, size
 
 
 def layer_norm(layer: Any) -> Derivation:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.call import current
+from phitodeep.core.types import Array
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Max, Step, Sum
 from phitodeep.derivations.windows import SPACE, TAPS, arranged, covered, covering, places
-from phitodeep.layers.call import current
-from phitodeep.steps.step import Arrange, Derivation, Given, Let, Max, Step, Sum
-from phitodeep.types import Array
 
 U_WORDS = "the cells in each window"
 V_WORDS = "what arrives from each window that covers a cell"

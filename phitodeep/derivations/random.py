@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.layers.call import current
-from phitodeep.steps.step import Arrange, Derivation, Given, Join, Let, Step
-from phitodeep.types import Array
+from phitodeep.core.call import current
+from phitodeep.core.types import Array
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Join, Let, Step
 
 
 def dropout(layer: Any) -> Derivation:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.call import current
 from phitodeep.derivations.containers import merging
-from phitodeep.layers.call import current
-from phitodeep.steps.step import (
+from phitodeep.derivations.language.step import (
     Arrange,
     Carry,
     Derivation,

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import Shape
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Sum
 from phitodeep.functional import one_hot
-from phitodeep.steps.step import Arrange, Derivation, Given, Let, Sum
-from phitodeep.types import Shape
 
 
 def reshape(layer: Any) -> Derivation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from phitodeep.steps.step import Arrange, Derivation, Given, Sum
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Sum
 
 
 def upsample(layer: Any) -> Derivation:

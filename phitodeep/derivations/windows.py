@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.steps.step import Arrange, Given
-from phitodeep.types import Array
+from phitodeep.core.types import Array
+from phitodeep.derivations.language.step import Arrange, Given
 
 SPACE = ("", "t", "hw")  # the letters of the spatial axes, by rank
 TAPS = ("", "i", "ij")  # and of the kernel's axes

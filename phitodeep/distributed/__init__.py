@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 from typing import Any, TypeVar
 
-from phitodeep.checks import check_flag, check_number
+from phitodeep.core.checks import check_flag, check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
-from phitodeep.sequential import Sequential
 from phitodeep.training.inputs import Share
+from phitodeep.training.objective import Trainable
 from phitodeep.training.sources import Own
 
 __all__ = ["DataParallel", "rank", "shard", "size"]
 
-Model = TypeVar("Model", bound=Sequential)
+Model = TypeVar("Model", bound=Trainable)
 
 
 def DataParallel(
@@ -49,7 +49,7 @@ def DataParallel(
     With one process, nothing changes. The error of one rank ends the whole job. Ranks that differ
     in code, settings, shapes of data or seeds are refused when training begins.
     """
-    if not isinstance(model, Sequential):
+    if not isinstance(model, Trainable):
         raise ArgumentTypeError(f"DataParallel expects a Sequential, got {model!r}.")
     check_flag(shard_optimizer, "DataParallel shard_optimizer")
     check_flag(overlap, "DataParallel overlap")

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.version import __version__
 from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.training.sources import Arrays, OwnSource, Source
-from phitodeep.version import __version__
 
 
 def described(training: Any, options: dict[str, Any]) -> dict[str, Any]:

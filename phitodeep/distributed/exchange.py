@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from phitodeep.core.types import Array
 from phitodeep.distributed.job import Job
 from phitodeep.errors import OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.divergence import length
 from phitodeep.optimization.packing import Packing, Slot, Tie
-from phitodeep.types import Array
 
 BUCKET = 3 << 19  # bytes: a bucket has at least as many, except the one at the end of the vector
 

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from phitodeep.core.types import Array
 from phitodeep.distributed.agreement import compare, described
 from phitodeep.distributed.exchange import Shards, Summation
 from phitodeep.distributed.job import Job
 from phitodeep.errors import ArgumentError, OrderError, PhitodeepWarning, warn
 from phitodeep.kernels import hide_compilation
-from phitodeep.metrics import Metric
+from phitodeep.loss.metrics import Metric
 from phitodeep.optimization.packing import Packing
 from phitodeep.training.inputs import Data, Share
 from phitodeep.training.ranks import Ranks, Work, added
 from phitodeep.training.run import Totals
-from phitodeep.types import Array
 
 LISTED = 16  # processes that the first line names
 

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 from mpi4py import MPI
 
+from phitodeep.core.types import Array
 from phitodeep.errors import OrderError
-from phitodeep.types import Array
 
 # Messages: are you waiting? I am; my program has ended; an error has ended my training number n.
 ASK, HERE, LEFT, FAILED = 1, 2, 3, 4

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.call import Call
+from phitodeep.core.types import Array
+from phitodeep.derivations.language import run
+from phitodeep.derivations.language.run import Position, Scope
+from phitodeep.derivations.language.step import Let, Max, Sum, Through
 from phitodeep.errors import AnomalyError, DivergenceError
-from phitodeep.inspect.debugger import Debugger
+from phitodeep.inspect.debugger.debugger import Debugger
 from phitodeep.inspect.hooks import active, edit_of
-from phitodeep.layers.call import Call
-from phitodeep.steps import run
-from phitodeep.steps.run import Position, Scope
-from phitodeep.steps.step import Let, Max, Sum, Through
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.training.ranks import Work
-from phitodeep.types import Array
 
 LISTED = 8  # samples that the message names
 

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from phitodeep.checks import as_finite, as_real, check_count, check_option
+from phitodeep.core.call import Call, Event, current, watching, within
+from phitodeep.core.checks import as_finite, as_real, check_count, check_option
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -22,13 +24,11 @@ from phitodeep.errors import (
     ShapeError,
 )
 from phitodeep.inspect.cache import run_with_cache
-from phitodeep.layers.call import Call, Event, current, watching, within
 from phitodeep.layers.dot_product import Attention
 from phitodeep.layers.resizing import resize
 from phitodeep.training.inputs import model_mask, validate_inputs
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import logits
-from phitodeep.types import Array, Shape
 
 STEPS = 50  # points on the path of integrated gradients, by default
 MOST_STEPS = 1000  # computing the points takes a second, and eight times as long for twice as many

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.call import Call, Watch, within
+from phitodeep.core.table import as_html
+from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
 from phitodeep.inspect.entries import Entries
 from phitodeep.inspect.hooks import (
@@ -22,11 +25,8 @@ from phitodeep.inspect.hooks import (
     symbols_of,
 )
 from phitodeep.inspect.recording import Recorder
-from phitodeep.layers.call import Call, Watch, within
 from phitodeep.layers.chain import Chain
-from phitodeep.table import as_html
 from phitodeep.training.inputs import model_mask, validate_inputs
-from phitodeep.types import Array
 
 
 class Cache(Mapping[str, Array]):

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.table import Table, as_html
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.inspect.entries import rms
-from phitodeep.table import Table, as_html
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.call import within
+from phitodeep.core.types import Array, DType, describe
+from phitodeep.derivations.language import run
+from phitodeep.derivations.language.mathml import MATHML
+from phitodeep.derivations.language.notation import LATEX, PLAIN
+from phitodeep.derivations.language.run import Edit, Scope
+from phitodeep.derivations.language.step import Given, Step, flat
+from phitodeep.derivations.language.terms import Replaced, Why, why
 from phitodeep.errors import ShapeError, UnknownNameError
 from phitodeep.inspect.recording import Passes
-from phitodeep.layers.call import within
-from phitodeep.steps import run
-from phitodeep.steps.mathml import MATHML
-from phitodeep.steps.notation import LATEX, PLAIN
-from phitodeep.steps.run import Edit, Scope
-from phitodeep.steps.step import Given, Step, flat
-from phitodeep.steps.terms import Replaced, Why, why
-from phitodeep.types import Array, DType, describe
 
 DIRECTIONS = ("forward", "backward", "update")
 PASSED_ON = ("Y", "dX")  # what a layer computes for its neighbours

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.checks import as_float, as_real
+from phitodeep.core.call import Call, Event, Watch, calling, current, within
+from phitodeep.core.checks import as_float, as_real
+from phitodeep.core.types import Array
+from phitodeep.derivations.language import run
+from phitodeep.derivations.language.run import Edit, Position, Scope
+from phitodeep.derivations.language.step import Through, flat
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import Call, Event, Watch, calling, current, within
 from phitodeep.layers.chain import Chain
-from phitodeep.steps import run
-from phitodeep.steps.run import Edit, Position, Scope
-from phitodeep.steps.step import Through, flat
-from phitodeep.types import Array
 
 Hook = Callable[[Any, "At"], Any]
 Key = tuple[str, str, str]  # path, direction and symbol

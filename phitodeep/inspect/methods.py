@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from phitodeep.checks import keywords
+from phitodeep.core.checks import keywords
+from phitodeep.core.types import Array
+from phitodeep.errors import DivergenceError
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import plan
-from phitodeep.types import Array
 
 if TYPE_CHECKING:
     from phitodeep.inspect.cache import Cache, Patched
-    from phitodeep.inspect.debugger import Debugger
-    from phitodeep.inspect.diagnosis import Diagnosis
+    from phitodeep.inspect.debugger.debugger import Debugger
+    from phitodeep.inspect.diagnosis.findings import Diagnosis
     from phitodeep.inspect.hooks import Hook, Hooks
     from phitodeep.inspect.profile import Profile
     from phitodeep.inspect.samples import SampleGradients
@@ -94,7 +95,7 @@ class Inspectable(Trainable, registered=False):
         X, y, `sample_weight` and `lengths` are as in `train`. The findings are explained in
         docs/diagnosis.md.
         """
-        from phitodeep.inspect.symptoms import diagnose
+        from phitodeep.inspect.diagnosis.symptoms import diagnose
 
         return diagnose(
             self,
@@ -105,6 +106,11 @@ class Inspectable(Trainable, registered=False):
             overfit=overfit,
             verbose=verbose,
         )
+
+    def _find_anomaly(self, *step: Any) -> DivergenceError:
+        from phitodeep.inspect.anomaly import anomaly
+
+        return anomaly(self, *step)
 
     # --- see backpropagation ---------------------------------------------------------------
 
@@ -177,7 +183,7 @@ class Inspectable(Trainable, registered=False):
 
         `db.prompt()` reads such commands in a terminal. The arguments are as in `train`.
         """
-        from phitodeep.inspect.debugger import debug
+        from phitodeep.inspect.debugger.debugger import debug
 
         return debug(self, X, y, sample_weight=sample_weight, lengths=lengths)
 

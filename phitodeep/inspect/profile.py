@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count
+from phitodeep.core.call import Event, watching
+from phitodeep.core.checks import check_count
+from phitodeep.core.table import Table
+from phitodeep.core.types import Array, DType
 from phitodeep.errors import ArgumentError, DivergenceError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import Event, watching
-from phitodeep.table import Table
 from phitodeep.training.callback import LambdaCallback
 from phitodeep.training.objective import Trainable
-from phitodeep.types import Array, DType
 
 SHORT = 1e-6  # seconds; less than that is mostly the time of calling the watcher
 FEW = 5000  # FLOPs, which are shown as 0.01 MFLOP

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_real
+from phitodeep.core.call import Call, Event, Watch, calling, current, watching, within
+from phitodeep.core.checks import as_real
+from phitodeep.core.types import Array
 from phitodeep.errors import DivergenceError, OrderError
 from phitodeep.inspect.hooks import active
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import Call, Event, Watch, calling, current, watching, within
 from phitodeep.loss import Loss
 from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.training.inputs import Data, validate
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import check_pair
-from phitodeep.types import Array
 
 
 @dataclass

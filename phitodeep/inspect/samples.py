@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.call import within
+from phitodeep.core.table import as_html
+from phitodeep.core.types import Array
+from phitodeep.derivations.language.run import Scope
+from phitodeep.derivations.language.step import Arrange, Sum
+from phitodeep.derivations.language.terms import Replaced, Why
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.inspect.entries import Entries
 from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import within
-from phitodeep.steps.run import Scope
-from phitodeep.steps.step import Arrange, Sum
-from phitodeep.steps.terms import Replaced, Why
-from phitodeep.table import as_html
 from phitodeep.training.objective import Trainable
-from phitodeep.types import Array
 
 
 class SampleGradients(Mapping[str, Array]):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
+from phitodeep.core.table import Table, as_html
+from phitodeep.core.types import Shape
 from phitodeep.errors import NotBuiltError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
-from phitodeep.table import Table, as_html
-from phitodeep.types import Shape
 
 HEAD = ("path", "layer", "output", "trainable", "frozen", "bytes", "FLOPs")
 

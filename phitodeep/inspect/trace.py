@@ -10,26 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count
+from phitodeep.core.call import calling, within
+from phitodeep.core.checks import check_count
+from phitodeep.core.files import atomic_write, check_path
+from phitodeep.core.table import Table, as_html
+from phitodeep.core.types import Array
+from phitodeep.derivations.language import run
+from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.explorer.page import inline, page
-from phitodeep.explorer.picture import picture
-from phitodeep.files import atomic_write, check_path
 from phitodeep.inspect.difference import Difference, difference
 from phitodeep.inspect.drawing import draw
 from phitodeep.inspect.entries import Entries, Text, rms
+from phitodeep.inspect.explorer.page import inline, page
+from phitodeep.inspect.explorer.picture import picture
 from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record, updates_of
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import calling, within
 from phitodeep.layers.containers import Container
-from phitodeep.steps import run
-from phitodeep.steps.run import Scope
-from phitodeep.table import Table, as_html
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import plan
-from phitodeep.types import Array
 
 WIDEST = 30  # characters of a layer in a table
 HEAD = ("path", "layer", "|Y|", "|dY|", "|dW|", "update/W", "zeros", "note")

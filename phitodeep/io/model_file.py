@@ -26,13 +26,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.config import Configurable, restored
+from phitodeep.core.config import Configurable, restored
+from phitodeep.core.state import StateDict
+from phitodeep.core.types import Array
+from phitodeep.core.version import __version__
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.io.json_text import parsed
 from phitodeep.io.tensors import Entry, Tensors, open_tensors
-from phitodeep.state import StateDict
-from phitodeep.types import Array
-from phitodeep.version import __version__
 
 JSON = ("model", "state", "tokenizer", "run")  # the texts that are JSON
 DEEPEST = 400  # levels of lists and dicts: a model in a model takes about four
@@ -138,7 +138,7 @@ def check_tokenizer(tokenizer: Any) -> Any:
     if tokenizer is not None and not isinstance(tokenizer, Configurable):
         raise ArgumentTypeError(
             f"the tokenizer {tokenizer!r} cannot be saved: use an object such as CharTokenizer, or "
-            "derive your class from phitodeep.config.Configurable and register it."
+            "derive your class from phitodeep.core.config.Configurable and register it."
         )
     return tokenizer
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phitodeep.core.files import atomic_write, readable
+from phitodeep.core.types import Array, DType, Shape
 from phitodeep.errors import ArgumentTypeError, DataError, MissingExtraError
-from phitodeep.files import atomic_write, readable
-from phitodeep.types import Array, DType, Shape
 
 DTYPES = {  # the types that NumPy and the format have in common
     "BOOL": "bool",

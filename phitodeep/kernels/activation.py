@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from phitodeep.elementwise import erf, gaussian
+from phitodeep.core.types import Array
 from phitodeep.kernels import kernel
 from phitodeep.kernels.blocks import BLOCK, in_blocks
 from phitodeep.kernels.constants import zeros
-from phitodeep.types import Array
+from phitodeep.kernels.elementwise import erf, gaussian
 
 
 @kernel

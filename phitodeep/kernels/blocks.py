@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from phitodeep.types import Array
+from phitodeep.core.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
 BLOCK = 1 << 14  # elements per block

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.types import Array
+from phitodeep.core.types import Array
 
 
 @functools.lru_cache(maxsize=256)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phitodeep import functional as F
-from phitodeep.checks import check_number
+from phitodeep.core.checks import check_number
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import activation as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sum_rows
@@ -27,7 +28,6 @@ from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.gelu import GELU as GELU
 from phitodeep.layers.softmax import LogSoftmax as LogSoftmax
 from phitodeep.layers.softmax import Softmax as Softmax
-from phitodeep.types import Array, Shape
 
 
 class Elementwise(Layer, registered=False):

@@ -8,23 +8,23 @@ from typing import ClassVar
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_flag, check_number, check_option
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_count, check_flag, check_number, check_option
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import attention as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sum_rows
-from phitodeep.initialization import Initializer, Xavier, check_initializer
+from phitodeep.functional.rotary import Rope
 from phitodeep.layers.activation import GELU, ReLU, SiLU
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.call import current
 from phitodeep.layers.chain import Chain
 from phitodeep.layers.containers import Parallel, Residual
 from phitodeep.layers.dense import Dense
 from phitodeep.layers.dot_product import Attention
 from phitodeep.layers.dot_product import causal_softmax as causal_softmax
+from phitodeep.layers.initialization import Initializer, Xavier, check_initializer
 from phitodeep.layers.normalization import LayerNorm, RMSNorm
 from phitodeep.layers.regularization import Dropout
-from phitodeep.rotary import Rope
-from phitodeep.types import Array, Shape
 
 
 class MultiHeadAttention(Attention):

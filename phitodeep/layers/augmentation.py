@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phitodeep.checks import check_flag
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_flag
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import random as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import current
 from phitodeep.layers.random import LARGEST
 from phitodeep.layers.windows import spread
-from phitodeep.types import Array, Shape
 
 
 class _Image(Layer):

@@ -14,8 +14,21 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
-from phitodeep.checks import as_dtype, as_float, as_tokens, check_shape
-from phitodeep.config import Configurable
+from phitodeep.core.call import Call as Call
+from phitodeep.core.call import Event as Event
+from phitodeep.core.call import Watch as Watch
+from phitodeep.core.call import calling as calling
+from phitodeep.core.call import current as current
+from phitodeep.core.call import inference as inference
+from phitodeep.core.call import saliency as saliency
+from phitodeep.core.call import watching as watching
+from phitodeep.core.call import within as within
+from phitodeep.core.checks import as_dtype, as_float, as_tokens, check_shape
+from phitodeep.core.config import Configurable
+from phitodeep.core.frame import Buffered as Buffered
+from phitodeep.core.frame import Frame
+from phitodeep.core.types import Array, DType, Shape, describe
+from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -24,24 +37,11 @@ from phitodeep.errors import (
     OrderError,
     ShapeError,
 )
-from phitodeep.layers.call import Call as Call
-from phitodeep.layers.call import Event as Event
-from phitodeep.layers.call import Watch as Watch
-from phitodeep.layers.call import calling as calling
-from phitodeep.layers.call import current as current
-from phitodeep.layers.call import inference as inference
-from phitodeep.layers.call import saliency as saliency
-from phitodeep.layers.call import watching as watching
-from phitodeep.layers.call import within as within
-from phitodeep.layers.frame import Buffered as Buffered
-from phitodeep.layers.frame import Frame
 from phitodeep.layers.param import Param as Param
 from phitodeep.layers.param import State as State
 from phitodeep.layers.random import _SHAPES_ONLY, LARGEST
 from phitodeep.layers.random import RandomKey as RandomKey
 from phitodeep.layers.weights import Weights
-from phitodeep.steps.step import Derivation
-from phitodeep.types import Array, DType, Shape, describe
 
 STEPS = {  # the values of `Layer.time_steps`: what step t of Y depends on
     "independent": "step t of X only",
@@ -210,8 +210,8 @@ class Layer(Weights, Configurable, registered=False):
         """Return the layer's derivation as data, for the mode of the current call, or None.
 
         It holds the steps of both passes, from X to Y and from dY to dX and the gradients of all
-        parameters, written as `phitodeep/steps/step.py` explains. The tools that show
-        backpropagation read it. For a layer without it, they show only X, Y, dY, dX and gradients.
+        parameters, as `derivations/language/step.py` explains. The tools that show backpropagation
+        read it. For a layer without it, they show only X, Y, dY, dX and gradients.
         """
         return None
 

@@ -7,13 +7,13 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from phitodeep.checks import check_flag
+from phitodeep.core.call import calling, current, within
+from phitodeep.core.checks import check_flag
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import containers as derived
 from phitodeep.errors import ArgumentError, locate
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import calling, current, within
 from phitodeep.layers.container import Container, Position
-from phitodeep.types import Array, Shape
 
 
 class Chain(Container):

@@ -9,11 +9,11 @@ from typing import Any, Self
 
 import numpy as np
 
+from phitodeep.core.call import current, within
+from phitodeep.core.frame import Frame
+from phitodeep.core.types import Array, DType, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, locate
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import current, within
-from phitodeep.layers.frame import Frame
-from phitodeep.types import Array, DType, Shape
 
 
 class Container(Layer, registered=False):

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_option
+from phitodeep.core.call import calling, current
+from phitodeep.core.checks import check_option
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import containers as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import calling, current
 from phitodeep.layers.chain import Chain as Chain
 from phitodeep.layers.container import Container as Container
 from phitodeep.layers.container import Position
-from phitodeep.types import Array, Shape
 
 
 class Residual(Chain):

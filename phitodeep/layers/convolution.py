@@ -17,14 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_flag
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_count, check_flag
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import convolution as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
-from phitodeep.initialization import He, Initializer, check_initializer
 from phitodeep.layers import winograd
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.call import current
+from phitodeep.layers.initialization import He, Initializer, check_initializer
 from phitodeep.layers.windows import (
     Windows,
     by_group,
@@ -37,7 +38,6 @@ from phitodeep.layers.windows import (
     spread,
     step_mask,
 )
-from phitodeep.types import Array, Shape
 
 BLOCK = 1 << 20  # number of window elements in memory at once
 

@@ -7,15 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_flag
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_count, check_flag
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import dense as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import product, sum_rows
-from phitodeep.initialization import He, Initializer, check_initializer
 from phitodeep.kernels.blocks import PIECE
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.call import current
-from phitodeep.types import Array, Shape
+from phitodeep.layers.initialization import He, Initializer, check_initializer
 
 
 class Dense(Layer):

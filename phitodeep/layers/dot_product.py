@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_flag, check_number
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_count, check_flag, check_number
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import attention as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import softmax, softmax_rows_back
+from phitodeep.functional.rotary import Rope, check_rope
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, RandomKey
-from phitodeep.layers.call import current
 from phitodeep.layers.embedding import rotate
-from phitodeep.rotary import Rope, check_rope
-from phitodeep.types import Array, Shape
 
 SCORES = 2**18  # scores per head in memory: a longer sequence is processed in blocks of queries
 
@@ -230,7 +230,7 @@ class ScaledDotProductAttention(Attention):
 
     causal    position t attends only to positions up to t
     rope      Q and K are rotated by angles that depend on the position: True for those of Rope(),
-              or one of the classes in phitodeep.rotary
+              or one of the classes in phitodeep.functional.rotary
     dropout   applied to P
     mask      padding is never attended to; refused if the angles of `rope` depend on the length
 

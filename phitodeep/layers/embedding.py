@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import embedding as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import all_finite, one_hot, position_angles
-from phitodeep.initialization import Initializer, Normal, check_initializer
+from phitodeep.functional.rotary import Rope as Rope
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.call import current
-from phitodeep.rotary import Rope as Rope
-from phitodeep.types import Array, Shape
+from phitodeep.layers.initialization import Initializer, Normal, check_initializer
 
 ONE_HOT = 512  # up to this vocabulary size, dW is a product with one-hot rows
 

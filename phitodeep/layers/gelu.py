@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from phitodeep.checks import check_option
+from phitodeep.core.checks import check_option
+from phitodeep.core.types import Array
 from phitodeep.derivations import activation as derived
 from phitodeep.kernels.activation import gelu, gelu_back, gelu_tanh, gelu_tanh_back
 from phitodeep.layers.base import Layer
-from phitodeep.types import Array
 
 
 class GELU(Layer):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from phitodeep.core.types import Array
 from phitodeep.functional import sum_rows
 from phitodeep.kernels import kernel
 from phitodeep.layers.activation import ReLU, relu, relu_back
 from phitodeep.layers.chain import Chain
 from phitodeep.layers.dense import Dense
-from phitodeep.types import Array
 
 
 class DenseReLU(Chain, registered=False):

@@ -8,20 +8,20 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
-from phitodeep.config import being_written
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.config import being_written
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import lora as derived
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.initialization import He, Initializer, check_initializer
 from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.call import current
 from phitodeep.layers.chain import Chain
 from phitodeep.layers.container import Container
 from phitodeep.layers.containers import Parallel
 from phitodeep.layers.dense import Dense
 from phitodeep.layers.dot_product import ScaledDotProductAttention
-from phitodeep.types import Array, Shape
+from phitodeep.layers.initialization import He, Initializer, check_initializer
 
 
 class LowRank(Layer):

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_flag, check_number
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_count, check_flag, check_number
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import normalization as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import ones, sum_rows
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param, State
-from phitodeep.layers.call import current
-from phitodeep.types import Array, Shape
 
 
 class _Scale(Layer):

@@ -6,9 +6,9 @@ from typing import Any, Protocol, Self, overload
 
 import numpy as np
 
-from phitodeep.checks import as_real
+from phitodeep.core.checks import as_real
+from phitodeep.core.types import Array
 from phitodeep.errors import NotBuiltError, ShapeError
-from phitodeep.types import Array
 
 
 class Owner(Protocol):

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.call import current
+from phitodeep.core.types import Array, DType, Shape
 from phitodeep.derivations import pooling as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import current
 from phitodeep.layers.resizing import Upsample2D as Upsample2D
 from phitodeep.layers.resizing import ZeroPad2D as ZeroPad2D
 from phitodeep.layers.windows import (
@@ -26,7 +27,6 @@ from phitodeep.layers.windows import (
     spread,
     step_mask,
 )
-from phitodeep.types import Array, DType, Shape
 
 
 class _Pool(Layer):

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.call import current
+from phitodeep.core.frame import Buffered
+from phitodeep.core.types import Array, DType, Shape
 from phitodeep.errors import ShapeError
-from phitodeep.initialization import Initializer
-from phitodeep.layers.call import current
-from phitodeep.layers.frame import Buffered
-from phitodeep.types import Array, DType, Shape
+from phitodeep.layers.initialization import Initializer
 
 RandomKey = tuple[int, int, int]  # index of the first sample, step, and kind of step
 LARGEST = 1 << 48  # elements of an array: more than any computer holds

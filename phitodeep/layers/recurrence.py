@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_flag
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_count, check_flag
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sum_rows
-from phitodeep.initialization import Initializer, Orthogonal, Xavier, check_initializer
 from phitodeep.kernels import compiled_module
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.call import current
-from phitodeep.types import Array, Shape
+from phitodeep.layers.initialization import Initializer, Orthogonal, Xavier, check_initializer
 
 
 class _Recurrent(Layer):

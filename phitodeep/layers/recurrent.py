@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from phitodeep.checks import check_option
+from phitodeep.core.call import calling, current
+from phitodeep.core.checks import check_option
+from phitodeep.core.types import Array, Shape, settings
 from phitodeep.derivations import recurrent as derived
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.call import calling, current
 from phitodeep.layers.container import Container
 from phitodeep.layers.recurrence import _Recurrent
-from phitodeep.types import Array, Shape, settings
 
 
 class RNN(_Recurrent):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from phitodeep.checks import check_number
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_number
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import random as derived
 from phitodeep.errors import ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import current
-from phitodeep.types import Array, Shape
 
 
 class Dropout(Layer):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_flag, check_shape
+from phitodeep.core.checks import check_count, check_flag, check_shape
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import reshape as derived
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.types import Array, Shape
 
 
 class _Rearrangement(Layer):

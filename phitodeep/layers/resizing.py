@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from phitodeep.checks import check_option
+from phitodeep.core.checks import check_option
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import resizing as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.windows import spread
-from phitodeep.types import Array, Shape
 
 
 class Upsample2D(Layer):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from phitodeep.checks import MOST_AXES, check_count
+from phitodeep.core.checks import MOST_AXES, check_count
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import activation as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import log_softmax, softmax
 from phitodeep.layers.base import Layer
-from phitodeep.types import Array, Shape
 
 
 class _AlongAxis(Layer):

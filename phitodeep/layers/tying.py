@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from phitodeep.checks import check_flag, check_option
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_flag, check_option
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import dense as derived
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import current
 from phitodeep.layers.embedding import Embedding
-from phitodeep.types import Array, Shape
 
 LARGEST_SAMPLE = 1 << 26  # numbers: as many as a quarter of a gigabyte holds
 

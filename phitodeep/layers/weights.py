@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from phitodeep.checks import as_real
+from phitodeep.core.checks import as_real
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.random import Seeded
-from phitodeep.types import Array
 
 
 class Weights(Seeded):

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_count
+from phitodeep.core.types import Array, DType, Shape
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import current
 from phitodeep.layers.random import LARGEST
-from phitodeep.types import Array, DType, Shape
 
 FIRST_TO_LAST = (
     " Images are (N, height, width, C): np.moveaxis(X, 1, -1) moves channels from first to last."

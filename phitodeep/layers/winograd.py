@@ -33,9 +33,9 @@ from itertools import pairwise
 import numpy as np
 
 from phitodeep import kernels
+from phitodeep.core.types import Array, DType, Shape
 from phitodeep.kernels import kernel
 from phitodeep.layers.windows import Windows
-from phitodeep.types import Array, DType, Shape
 
 Buffer = Callable[[str, Shape, DType], Array]
 SETTINGS = ((3, 3), (1, 1), (1, 1), 1)  # kernel, stride, dilation and groups

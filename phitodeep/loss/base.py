@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_float, as_real, check_finite, check_number
-from phitodeep.config import Configurable
+from phitodeep.core.call import calling, current
+from phitodeep.core.checks import as_float, as_real, check_finite, check_number
+from phitodeep.core.config import Configurable
+from phitodeep.core.frame import Buffered, Frame
+from phitodeep.core.types import Array, Shape, describe
+from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers.call import calling, current
-from phitodeep.layers.frame import Buffered, Frame
-from phitodeep.steps.step import Derivation
-from phitodeep.types import Array, Shape, describe
 
 _MUST_IMPLEMENT = "{} must implement {}(P, T, w, total), which loss_func and loss_gradient call."
 
@@ -123,7 +123,7 @@ class Loss(Buffered, Configurable, registered=False):
         """Return the loss's derivation as data, from P, T, w and share to L and dP, or None.
 
         w (the shape of `positions`) holds the weights, 1 by default; share is 1 / total. See
-        `phitodeep/steps/step.py`.
+        `phitodeep/derivations/language/step.py`.
         """
         return None
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import losses as derived
 from phitodeep.errors import ArgumentError
 from phitodeep.loss.base import Elementwise, reciprocal
-from phitodeep.types import Array, Shape
 
 
 class _Binary(Elementwise):

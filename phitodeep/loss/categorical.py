@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from phitodeep import functional as F
-from phitodeep.checks import as_float, as_real, check_count, check_finite, check_number
+from phitodeep.core.checks import as_float, as_real, check_count, check_finite, check_number
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import losses as derived
 from phitodeep.errors import LONGEST, ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.loss.base import Loss, missing_flatten_hint, reciprocal
-from phitodeep.types import Array, Shape
 
 
 class _CrossEntropy(Loss):

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from phitodeep import functional as F
-from phitodeep.checks import check_count, check_number
+from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import losses as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.loss.base import Elementwise, Rowwise
 from phitodeep.loss.binary import BinaryCrossEntropyWithLogits
-from phitodeep.types import Array, Shape
 
 
 class KLDivergence(Elementwise):

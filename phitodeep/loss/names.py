@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phitodeep import loss as losses
-from phitodeep.checks import snake_case
+from phitodeep.core.checks import snake_case
 from phitodeep.loss.base import Elementwise, Loss
 
 LOSSES: dict[str, type[Loss]] = {

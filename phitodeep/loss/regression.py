@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_flag, check_number
+from phitodeep.core.checks import check_flag, check_number
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import losses as derived
 from phitodeep.errors import ArgumentError
 from phitodeep.loss.base import Elementwise, Rowwise, reciprocal
-from phitodeep.types import Array, Shape
 
 
 class MeanSquaredError(Elementwise):

@@ -19,17 +19,17 @@ from typing import ClassVar, Self, TypedDict, cast
 
 import numpy as np
 
-from phitodeep.checks import check_number, keywords
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_number, keywords
+from phitodeep.core.types import Array, Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import current
 from phitodeep.optimization.divergence import bad_gradient, length
-from phitodeep.optimization.exchange import part_of, within_share
+from phitodeep.optimization.gradient_sync import part_of, within_share
 from phitodeep.optimization.groups import Groups, checked_groups, first_matches
 from phitodeep.optimization.packing import Group, Packing, Slot, trainable, walk_all
 from phitodeep.optimization.resuming import ALL, Resumable
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
-from phitodeep.types import Array, Schedule, describe
 
 BLOCK = 1 << 16  # elements
 Settings = tuple[Group, float, float, slice]  # group, rate, decay, and the part that decays

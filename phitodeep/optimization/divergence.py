@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 
+from phitodeep.core.types import Array
 from phitodeep.errors import DivergenceError
 from phitodeep.optimization.packing import Packing
-from phitodeep.types import Array
 
 
 def length(g: Array) -> float:

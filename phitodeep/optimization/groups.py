@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from phitodeep.checks import check_number
+from phitodeep.core.checks import check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.optimization.schedules import check_rate
 

@@ -8,13 +8,13 @@ from typing import Any, Unpack, cast
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
+from phitodeep.core.call import current
+from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.types import Array, Schedule
 from phitodeep.errors import ArgumentError, MissingExtraError, OrderError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import current
 from phitodeep.optimization.base import Common, Optimizer
 from phitodeep.optimization.divergence import bad_gradient, bad_loss, length
-from phitodeep.types import Array, Schedule
 
 
 class LBFGS(Optimizer):

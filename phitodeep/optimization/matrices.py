@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.types import Array
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of s, s^3 and s^5
 MIN_NORM = 1e-7  # a matrix with a smaller norm is not scaled up to norm 1

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
+from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.state import StateDict, check_array, check_entries, plain
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.packing import Own, Packing
-from phitodeep.state import StateDict, check_array, check_entries, plain
-from phitodeep.types import Array
 
 OPTIONAL = {"ema", "held"}  # slots that a parameter may lack even if it has all others
 Walk = Iterable[tuple[str, Layer]]

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_flag, check_number, check_option
+from phitodeep.core.checks import check_count, check_flag, check_number, check_option
+from phitodeep.core.types import Array, Schedule
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.base import Settings
 from phitodeep.optimization.matrices import hidden, orthogonal
 from phitodeep.optimization.packing import Group, Slot
 from phitodeep.optimization.rules import Adam
-from phitodeep.types import Array, Schedule
 
 
 class Muon(Adam):

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentTypeError, BackwardError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.types import Array, Shape
 
 Slot = tuple[str, Layer, str]  # path, layer, parameter name
 Key = tuple[str, Hashable]  # the pattern of a parameter's group ("" for none), and its kind

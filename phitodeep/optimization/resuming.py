@@ -7,16 +7,16 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from phitodeep.checks import check_count, check_number
-from phitodeep.config import Configurable
+from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.config import Configurable
+from phitodeep.core.state import StateDict, Stateful, check_entries, load_all
+from phitodeep.core.types import Array, Schedule
 from phitodeep.errors import ArgumentError, OrderError
 from phitodeep.layers.base import Layer
-from phitodeep.optimization.exchange import Exchange
+from phitodeep.optimization.gradient_sync import Exchange
 from phitodeep.optimization.memory import Memories, Memory, named, read, written
 from phitodeep.optimization.packing import Group, Own, Packing, walk_all
 from phitodeep.optimization.schedules import stateful
-from phitodeep.state import StateDict, Stateful, check_entries, load_all
-from phitodeep.types import Array, Schedule
 
 ALL = Group(("", None), [], slice(None), slice(0), {})  # the group of all parameters
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Unpack
 
 import numpy as np
 
-from phitodeep.checks import check_flag, check_number
+from phitodeep.core.checks import check_flag, check_number
+from phitodeep.core.types import Array, Schedule
 from phitodeep.errors import ArgumentError
 from phitodeep.kernels import kernel
 from phitodeep.optimization.base import Common, Optimizer
-from phitodeep.types import Array, Schedule
 
 
 class SGD(Optimizer):

@@ -12,11 +12,11 @@ import sys
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from phitodeep.checks import check_count, check_number
-from phitodeep.config import Configurable
+from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.config import Configurable
+from phitodeep.core.state import StateDict, Stateful, check_entries, is_number
+from phitodeep.core.types import Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.state import StateDict, Stateful, check_entries, is_number
-from phitodeep.types import Schedule, describe
 
 MOST_LOG = math.log(sys.float_info.max)
 

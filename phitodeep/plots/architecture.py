@@ -10,15 +10,15 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from phitodeep.core.types import Shape
+from phitodeep.derivations.language import run
+from phitodeep.derivations.language.step import Arrange, Join, Step, Through
 from phitodeep.errors import NotBuiltError
 from phitodeep.inspect.summary import Row, summarize
 from phitodeep.inspect.trace import kind_of
 from phitodeep.layers.base import Layer
 from phitodeep.plots.canvas import check_model
 from phitodeep.plots.svg import Block, Drawing, box, drawing, frame, merged, pill, stack
-from phitodeep.steps import run
-from phitodeep.steps.step import Arrange, Join, Step, Through
-from phitodeep.types import Shape
 
 WHO = "plots.architecture"
 REPEATED = 3  # how often layers must be repeated to be drawn only once

@@ -6,7 +6,8 @@ import math
 import os
 from typing import Any
 
-from phitodeep.checks import check_count
+from phitodeep.core.checks import check_count
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, UnknownNameError
 from phitodeep.inspect.attributions import attention_maps
 from phitodeep.plots.canvas import (
@@ -22,7 +23,6 @@ from phitodeep.plots.canvas import (
     texts_of,
     the_path,
 )
-from phitodeep.types import Array
 
 WHO = "plots.attention"
 HEADS = 16  # that are drawn

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_float, as_real, check_count, check_finite
+from phitodeep.core.checks import as_float, as_real, check_count, check_finite
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.metrics import as_classes
+from phitodeep.loss.metrics import as_classes
 from phitodeep.plots.canvas import (
     COLOURS,
     check_model,
@@ -21,7 +22,6 @@ from phitodeep.plots.canvas import (
     some_of,
 )
 from phitodeep.training.objective import Trainable
-from phitodeep.types import Array
 
 WHO = "plots.decision_boundary"
 POINTS = 2000  # samples that are drawn

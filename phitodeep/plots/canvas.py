@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_real
+from phitodeep.core.checks import as_real
+from phitodeep.core.files import atomic_write, check_path
+from phitodeep.core.types import Array
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -20,9 +22,7 @@ from phitodeep.errors import (
     ShapeError,
     UnknownNameError,
 )
-from phitodeep.files import atomic_write, check_path
 from phitodeep.layers.base import Layer
-from phitodeep.types import Array
 
 POSITIVE, NEGATIVE, ZERO = "#d9680f", "#1f6fb4", "#f7f7f7"
 MUTED = "#767676"  # what explains: readable on white and on black

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_real, check_option
+from phitodeep.core.checks import as_real, check_option
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.metrics import ConfusionMatrix
+from phitodeep.loss.metrics import ConfusionMatrix
 from phitodeep.plots.canvas import check_names, finished, panel, sequential
 from phitodeep.training.objective import Trainable
-from phitodeep.types import Array
 
 WHO = "plots.confusion_matrix"
 WRITTEN = 20  # classes up to which cells have numbers

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_float, as_real, check_count, check_finite
+from phitodeep.core.checks import as_float, as_real, check_count, check_finite
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, NotBuiltError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.plots.canvas import (
@@ -20,7 +21,6 @@ from phitodeep.plots.canvas import (
     some_of,
     texts_of,
 )
-from phitodeep.types import Array
 
 WHO = "plots.embedding"
 

@@ -6,7 +6,7 @@ import math
 import os
 from typing import Any
 
-from phitodeep.checks import check_count
+from phitodeep.core.checks import check_count
 from phitodeep.errors import ShapeError
 from phitodeep.inspect.cache import run_with_cache
 from phitodeep.plots.canvas import (

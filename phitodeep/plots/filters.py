@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_shape
+from phitodeep.core.checks import check_count, check_shape
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, NotBuiltError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.plots.canvas import (
@@ -23,7 +24,6 @@ from phitodeep.plots.canvas import (
     some_of,
     the_path,
 )
-from phitodeep.types import Array, Shape
 
 WHO = "plots.filters"
 SIDE = 16  # filters and input channels that are drawn, if a filter has many channels

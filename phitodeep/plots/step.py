@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from phitodeep.errors import ArgumentTypeError
-from phitodeep.explorer.picture import picture
+from phitodeep.inspect.explorer.picture import picture
 from phitodeep.inspect.trace import Trace
 from phitodeep.plots.svg import Drawing
 

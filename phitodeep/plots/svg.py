@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from phitodeep.core.files import atomic_write, check_path
+from phitodeep.core.table import escaped
 from phitodeep.errors import ArgumentError
-from phitodeep.files import atomic_write, check_path
 from phitodeep.plots.canvas import NEGATIVE, POSITIVE
-from phitodeep.table import escaped
 
 WIDE = 0.61  # the width of a character of a monospaced font, as a share of its size
 FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from phitodeep.sequential import Sequential
+from phitodeep.core.types import Array
+from phitodeep.model.sequential import Sequential
 from phitodeep.training.inputs import validate
 from phitodeep.training.sources import Arrays, Source, Table
-from phitodeep.types import Array
 
 SMALLEST, LARGEST, STEPS = 4, 256, 24  # batches by default: their sizes, and how many per epoch
 

@@ -20,11 +20,11 @@ from sklearn.utils.multiclass import (
 )
 
 from phitodeep import functional as F
-from phitodeep.checks import check_number
+from phitodeep.core.checks import check_number
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.loss import BinaryCrossEntropyWithLogits, Loss, SoftmaxCrossEntropy
 from phitodeep.sklearn.estimator import PhitoEstimator
-from phitodeep.types import Array
 
 
 @dataclass(eq=False, repr=False)

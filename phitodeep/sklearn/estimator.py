@@ -13,17 +13,17 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from phitodeep.builder import SequentialBuilder
-from phitodeep.checks import check_count, check_flag, check_number, choose, class_hint
+from phitodeep.core.checks import check_count, check_flag, check_number, choose, class_hint
+from phitodeep.core.types import Array, DType, Schedule
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.loss import Loss
+from phitodeep.model.builder import SequentialBuilder
+from phitodeep.model.callbacks import EarlyStopping, LambdaCallback
 from phitodeep.optimization.optimizers import OPTIMIZERS, AdamW, Optimizer
 from phitodeep.optimization.schedules import CosineDecay
 from phitodeep.sklearn.batches import STEPS, automatic_size, outputs, samples
 from phitodeep.sklearn.network import average_unknown, network
 from phitodeep.sklearn.table import TableEncoder, category_columns
-from phitodeep.training.callbacks import EarlyStopping, LambdaCallback
-from phitodeep.types import Array, DType, Schedule
 
 RATE, DECAY = 0.015, 0.5  # of AdamW, the default optimizer
 

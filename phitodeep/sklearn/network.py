@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.builder import SequentialBuilder, method_name
-from phitodeep.checks import choose, class_hint
+from phitodeep.core.checks import choose, class_hint
+from phitodeep.core.types import Array, DType
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers import Chain, Dense, Embedding, Flatten, Layer, Parallel, Reshape, Select
 from phitodeep.layers.random import shapes_only
 from phitodeep.loss import Loss
-from phitodeep.models import mlp
-from phitodeep.sequential import Sequential
+from phitodeep.model.architectures import mlp
+from phitodeep.model.builder import SequentialBuilder, method_name
+from phitodeep.model.sequential import Sequential
 from phitodeep.sklearn.table import UNKNOWN
-from phitodeep.types import Array, DType
 
 WIDEST = 16  # values per category
 ACTIVATIONS = {  # by name, the builder's method

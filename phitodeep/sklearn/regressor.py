@@ -11,10 +11,10 @@ from sklearn.metrics import r2_score
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import column_or_1d
 
+from phitodeep.core.types import Array
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.sklearn.estimator import Part, PhitoEstimator
 from phitodeep.sklearn.table import observe
-from phitodeep.types import Array
 
 
 @dataclass(eq=False, repr=False)

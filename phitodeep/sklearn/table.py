@@ -15,8 +15,8 @@ from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder, StandardS
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.types import Array
 
 MISSING, UNKNOWN, KNOWN = 0, 1, 2  # tokens of a column: KNOWN is its first known category
 

@@ -29,11 +29,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from phitodeep import kernels
+from phitodeep.core.call import calling
+from phitodeep.core.threads import one_blas_thread
+from phitodeep.core.types import Array, DType
 from phitodeep.layers import Layer
-from phitodeep.layers.call import calling
 from phitodeep.teach.exercises import Case
-from phitodeep.threads import one_blas_thread
-from phitodeep.types import Array, DType
 
 FORKS = hasattr(os, "fork") and sys.platform != "emscripten"
 LIMIT = 10.0  # seconds for one batch

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import Shape
 from phitodeep.layers import LSTM, Conv2D, Dense, Layer, LayerNorm, MultiHeadAttention, ReLU
 from phitodeep.loss import Loss, SoftmaxCrossEntropy
 from phitodeep.teach.references import Chain, Neuron, ScaledDense, Swish, TwoPaths
-from phitodeep.types import Shape
 
 ONE = "a batch of 1"
 

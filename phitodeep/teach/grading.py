@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
+from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.layers import Layer
 from phitodeep.loss import Loss
@@ -21,7 +22,6 @@ from phitodeep.teach.hints import code_hint, formula_hint
 from phitodeep.teach.mistakes import mistake
 from phitodeep.teach.report import LEVELS, Grade, Verdict
 from phitodeep.teach.truth import Draw, ask, solve, symbols_of
-from phitodeep.types import Array
 
 ORDINARY = 2  # the fewest ordinary batches
 FIRST = "Not checked yet: nothing else counts while the forward pass is wrong. Fix that first."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from phitodeep.steps.run import Scope
-from phitodeep.steps.step import Given, Loop, Step, Sum, ones_in
+from phitodeep.derivations.language.run import Scope
+from phitodeep.derivations.language.step import Given, Loop, Step, Sum, ones_in
 from phitodeep.teach.mutations import chain
 
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.steps.run import Position
-from phitodeep.steps.step import Derivation, Step
+from phitodeep.core.types import Array
+from phitodeep.derivations.language.run import Position
+from phitodeep.derivations.language.step import Derivation, Step
 from phitodeep.teach.mutations import Wrong, chain, mutations
 from phitodeep.teach.truth import Draw, solve
 from phitodeep.testing.diagnoses import alike, factor
-from phitodeep.types import Array
 
 
 class Mistake(NamedTuple):

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.steps.notation import PLAIN
-from phitodeep.steps.step import Carry, Derivation, Join, Let, Step, Sum, evaluate
-from phitodeep.types import Array
+from phitodeep.core.types import Array
+from phitodeep.derivations.language.notation import PLAIN
+from phitodeep.derivations.language.step import Carry, Derivation, Join, Let, Step, Sum, evaluate
 
 Wrong = Callable[[Any], Any]  # computes a step from the symbols, wrongly
 Mutation = tuple[str, Wrong]

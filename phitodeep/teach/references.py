@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from phitodeep.core.types import Shape
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Step, Sum, size
 from phitodeep.layers import Layer, Param
-from phitodeep.steps.step import Arrange, Derivation, Given, Let, Step, Sum, size
-from phitodeep.types import Shape
 
 
 class Neuron(Layer, registered=False):

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from phitodeep.checks import check_count
+from phitodeep.core.checks import check_count
+from phitodeep.core.table import escaped
 from phitodeep.errors import ArgumentError
-from phitodeep.table import escaped
 
 LEVELS = (
     "only what is right and what is wrong",

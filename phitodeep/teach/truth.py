@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array
+from phitodeep.derivations.language import run as stepwise
+from phitodeep.derivations.language.run import Position, Scope
+from phitodeep.derivations.language.step import Derivation
 from phitodeep.derivations.losses import givens
 from phitodeep.layers import Layer
-from phitodeep.layers.call import calling
 from phitodeep.loss import Loss
-from phitodeep.steps import run as stepwise
-from phitodeep.steps.run import Position, Scope
-from phitodeep.steps.step import Derivation
 from phitodeep.teach.attempt import Answer, Question
 from phitodeep.teach.exercises import Case, Exercise
 from phitodeep.testing.examples import made
-from phitodeep.types import Array
 
 
 class Draw(NamedTuple):

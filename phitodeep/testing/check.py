@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_float, check_count, check_finite, check_number
+from phitodeep.core.call import Event, calling, watching
+from phitodeep.core.checks import as_float, check_count, check_finite, check_number
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import Event, calling, watching
 from phitodeep.layers.containers import Chain
 from phitodeep.layers.reshape import Select
 from phitodeep.loss import Loss
 from phitodeep.testing.diagnoses import fault, malformed
 from phitodeep.testing.report import Finding, GradientError, GradientReport, refuse
 from phitodeep.testing.slopes import Arrays, Trial, probes_of
-from phitodeep.types import Array, Shape
 
 Targets = tuple[Any, Any]  # y and sample_weight
 

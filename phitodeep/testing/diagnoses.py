@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Iterator
 
 import numpy as np
 
+from phitodeep.core.types import Array, Shape
 from phitodeep.testing.report import Finding
 from phitodeep.testing.slopes import Arrays
-from phitodeep.types import Array, Shape
 
 # --- before any slope is compared ---------------------------------------------
 

@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.initialization import InitType, Orthogonal, Xavier
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array, Shape
+from phitodeep.functional.rotary import (
+    DynamicRope,
+    LinearRope,
+    Llama3Rope,
+    LongRope,
+    Rope,
+    YarnRope,
+)
 from phitodeep.layers import (
     CELU,
     ELU,
@@ -88,9 +97,7 @@ from phitodeep.layers import (
     Upsample2D,
     ZeroPad2D,
 )
-from phitodeep.layers.call import calling
-from phitodeep.rotary import DynamicRope, LinearRope, Llama3Rope, LongRope, Rope, YarnRope
-from phitodeep.types import Array, Shape
+from phitodeep.layers.initialization import InitType, Orthogonal, Xavier
 
 Make = Callable[[], Layer]
 

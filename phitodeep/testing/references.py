@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep import layers, loss, rotary
+from phitodeep import layers, loss
+from phitodeep.core.call import calling, saliency
+from phitodeep.core.types import Array
+from phitodeep.functional import rotary
 from phitodeep.layers import Dense, Layer, LayerNorm
-from phitodeep.layers.call import calling, saliency
 from phitodeep.loss import Loss
 from phitodeep.optimization import optimizers
 from phitodeep.optimization.optimizers import Optimizer
-from phitodeep.types import Array
 
 FOLDER = Path(__file__).parent / "stored"
 Arrays = dict[str, Array]

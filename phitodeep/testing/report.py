@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phitodeep.core.table import Table, as_html
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import PhitodeepError
-from phitodeep.table import Table, as_html
 from phitodeep.testing.slopes import Probe, Probes, Trial
-from phitodeep.types import Array, Shape
 
 
 class GradientError(PhitodeepError, AssertionError):

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.checks import check_number
+from phitodeep.core.checks import check_number
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentTypeError
-from phitodeep.types import Array, Shape
 
 Arrays = dict[str, Array]
 Curve = Callable[[float], Any]

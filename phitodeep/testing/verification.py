@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from phitodeep import kernels, loss
+from phitodeep.core.table import Table, facts
+from phitodeep.core.types import Shape
+from phitodeep.core.version import __version__
 from phitodeep.errors import PhitodeepError
-from phitodeep.table import Table, facts
 from phitodeep.testing.check import check_gradients
 from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made, passes
 from phitodeep.testing.references import KINDS, Pair, compare, construct, loss_cases
-from phitodeep.types import Shape
-from phitodeep.version import __version__
 
 T = TypeVar("T")
 

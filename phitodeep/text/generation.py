@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_tokens, check_count, check_number
+from phitodeep.core.call import calling, inference
+from phitodeep.core.checks import as_tokens, check_count, check_number
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import softmax
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import calling, inference
 from phitodeep.layers.containers import Chain
-from phitodeep.types import Array
 
 
 def generate(model: Chain, prompt: Any, max_new_tokens: int, **options: Any) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import as_tokens
-from phitodeep.config import Configurable
+from phitodeep.core.checks import as_tokens
+from phitodeep.core.config import Configurable
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError, ShapeError
-from phitodeep.types import Array
 
 
 class HubTokenizer(Configurable):
@@ -19,7 +19,7 @@ class HubTokenizer(Configurable):
 
     json    the content of the file; truncation and padding in it are switched off
 
-    `phitodeep.models.from_pretrained` creates it, and a model's file keeps it.
+    `phitodeep.model.architectures.from_pretrained` creates it, and a model's file keeps it.
     """
 
     def __init__(self, json: str) -> None:

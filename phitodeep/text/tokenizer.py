@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from phitodeep.checks import as_tokens
-from phitodeep.config import Configurable
+from phitodeep.core.checks import as_tokens
+from phitodeep.core.config import Configurable
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.types import Array
 
 
 class CharTokenizer(Configurable):

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from phitodeep.checks import check_count, check_number, class_hint
-from phitodeep.config import Configurable, restored
+from phitodeep.core.checks import check_count, check_number, class_hint
+from phitodeep.core.config import Configurable, restored
+from phitodeep.core.state import StateDict, check_entries, is_number, plain, stored_array
+from phitodeep.core.types import Array, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError, warn
 from phitodeep.layers.base import Layer
-from phitodeep.state import StateDict, check_entries, is_number, plain, stored_array
 from phitodeep.training.run import Run
-from phitodeep.types import Array, describe
 
 Logs = Mapping[str, float]
 

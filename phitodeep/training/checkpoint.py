@@ -8,12 +8,12 @@ import secrets
 from pathlib import Path
 from typing import Any, ClassVar
 
-from phitodeep.checks import check_count, check_list
+from phitodeep.core.checks import check_count, check_list
+from phitodeep.core.files import atomic_copy, check_path, drafts, make_folder
+from phitodeep.core.state import StateDict
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
-from phitodeep.files import atomic_copy, check_path, drafts, make_folder
 from phitodeep.io.model_file import open_model
 from phitodeep.io.tensors import writable, write_tensors
-from phitodeep.state import StateDict
 from phitodeep.training.callback import Logs, _Monitor
 from phitodeep.training.run import Run
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_list
+from phitodeep.core.checks import check_list
+from phitodeep.core.state import StateDict, check_entries, is_number
+from phitodeep.core.table import Table, as_html
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.state import StateDict, check_entries, is_number
-from phitodeep.table import Table, as_html
 
 ENDS = 5  # epochs at the start and at the end that the table of many epochs shows
 

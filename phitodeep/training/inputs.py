@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.checks import (
+from phitodeep.core.checks import (
     as_finite,
     as_mask,
     as_real,
@@ -16,11 +16,11 @@ from phitodeep.checks import (
     check_number,
     without_padding,
 )
+from phitodeep.core.frame import Buffered
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.containers import Chain
-from phitodeep.layers.frame import Buffered
 from phitodeep.loss import Loss
-from phitodeep.types import Array, Shape
 
 
 class Share(NamedTuple):

@@ -27,14 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count
-from phitodeep.config import outline
+from phitodeep.core.checks import check_count
+from phitodeep.core.config import outline
+from phitodeep.core.files import atomic_write, make_folder
+from phitodeep.core.state import StateDict, plain
+from phitodeep.core.version import __version__
 from phitodeep.errors import DataError, MissingExtraError, warn
-from phitodeep.files import atomic_write, make_folder
-from phitodeep.state import StateDict, plain
 from phitodeep.training.callback import Callback, Logs, _Resumable
 from phitodeep.training.run import Run
-from phitodeep.version import __version__
 
 CELL = 32_767  # the most characters that a cell can hold in Excel
 

@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.call import Call, current, within
+from phitodeep.core.types import Array
 from phitodeep.errors import AnomalyError, ArgumentError, DivergenceError, warn
 from phitodeep.kernels import report_compilation
-from phitodeep.layers.call import Call, current, within
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.optimization.divergence import bad_loss
@@ -34,12 +35,11 @@ from phitodeep.training.callback import Callback, StopTraining
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Objective, Trainable
+from phitodeep.training.parts import Team
 from phitodeep.training.progress import display
 from phitodeep.training.ranks import Muted, Work
 from phitodeep.training.run import Run, Sums, Totals
 from phitodeep.training.sources import Arrays, Memory, Source
-from phitodeep.training.threads import Team
-from phitodeep.types import Array
 
 SHUFFLE = 1 << 31  # keeps the random streams of shuffles apart from those of layers
 
@@ -207,13 +207,11 @@ class Training:
 
     def anomaly(self, work: Work, epoch: int, error: DivergenceError) -> DivergenceError:
         """Return an error that says where in this step the first number is not finite."""
-        from phitodeep.inspect.anomaly import anomaly
-
         step = self.where.step
         numbers = range(step * self.accumulate, step * self.accumulate + len(work.batches))
         rows = [self.data.rows(self.size, self.rng(epoch), number) for number in numbers]
         own = [None if r is None else r[self.ranks.share.rows(0, len(r))[0]] for r in rows]
-        found = anomaly(self.model, work, own, epoch, step + 1, error)
+        found = self.model._find_anomaly(work, own, epoch, step + 1, error)
         told = self.ranks.agree(str(found) if isinstance(found, AnomalyError) else None)
         if told is not None and not isinstance(found, AnomalyError):
             error.message = f"another rank has found a number that is not finite: {told}"

@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.errors import OrderError
-from phitodeep.layers.call import calling, current, inference
+from phitodeep.core.call import calling, current, inference
+from phitodeep.core.types import Array
+from phitodeep.errors import DivergenceError, OrderError
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
-from phitodeep.metrics import MetricLike, as_metrics
+from phitodeep.loss.metrics import MetricLike, as_metrics
 from phitodeep.optimization.optimizers import Optimizer
 from phitodeep.training.callback import Callback
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
+from phitodeep.training.parts import predictions
 from phitodeep.training.ranks import Ranks
 from phitodeep.training.run import Sums, Totals
 from phitodeep.training.shortcuts import plan
-from phitodeep.training.threads import predictions
-from phitodeep.types import Array
 
 
 class Trainable(Chain, registered=False):
@@ -45,6 +45,10 @@ class Trainable(Chain, registered=False):
 
     def evaluate(self, X: Any, y: Any = None, *args: Any, **options: Any) -> dict[str, Any]:
         """Return the loss and the metrics: see `Sequential.evaluate`."""
+        raise NotImplementedError
+
+    def _find_anomaly(self, *step: Any) -> DivergenceError:
+        """Return the error for a step that is not finite: see `phitodeep.inspect.anomaly`."""
         raise NotImplementedError
 
     def samples_at_once(self) -> int:

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.layers.call import Summing
-from phitodeep.metrics import Metric
+from phitodeep.core.call import Summing
+from phitodeep.core.types import Array
+from phitodeep.loss.metrics import Metric
 from phitodeep.optimization.packing import Packing
 from phitodeep.training.inputs import Data, Share
 from phitodeep.training.run import Totals
-from phitodeep.types import Array
 
 
 class Work(NamedTuple):

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.checks import check_count, check_number
+from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.table import as_html, facts
 from phitodeep.errors import ArgumentError, PhitodeepWarning
 from phitodeep.optimization.schedules import ExponentialDecay
-from phitodeep.table import as_html, facts
 from phitodeep.training.callback import LambdaCallback, StopTraining
 from phitodeep.training.objective import Trainable
 

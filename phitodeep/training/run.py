@@ -8,12 +8,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from phitodeep.checks import check_count, check_list, check_number
-from phitodeep.config import alike
+from phitodeep.core.checks import check_count, check_list, check_number
+from phitodeep.core.config import alike
+from phitodeep.core.state import (
+    StateDict,
+    Stateful,
+    check_entries,
+    is_number,
+    load_all,
+    stored_array,
+)
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, warn
-from phitodeep.state import StateDict, Stateful, check_entries, is_number, load_all, stored_array
 from phitodeep.training.history import History
-from phitodeep.types import Array
 
 Sums = dict[str, Array]  # of metrics, by name
 EXACT = (  # settings that must stay the same

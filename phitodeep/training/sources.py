@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.checks import as_mask
+from phitodeep.core.checks import as_mask
+from phitodeep.core.frame import Buffered, Frame
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
 from phitodeep.layers.containers import Chain
-from phitodeep.layers.frame import Buffered, Frame
 from phitodeep.loss import Loss
 from phitodeep.training.inputs import WHOLE, Data, Share, validate
-from phitodeep.types import Array, Shape
 
 
 class Source:

@@ -12,9 +12,9 @@ import numpy as np
 from playwright.sync_api import Locator, Page
 
 from phitodeep import SequentialBuilder
-from phitodeep import models as M
 from phitodeep.inspect.trace import Trace
 from phitodeep.loss import BinaryCrossEntropy, SoftmaxCrossEntropy
+from phitodeep.model import architectures as M
 from phitodeep.optimization.optimizers import SGD, Adam
 
 RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")

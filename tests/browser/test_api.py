@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.site.test_api import ROOT
+from tests.website.test_api import ROOT
 
 PAGES = sorted(page.stem for page in (ROOT / "docs" / "api").glob("*.md"))
 ARTEFACTS = {

@@ -13,11 +13,11 @@ from playwright.sync_api import Locator, Page
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from phitodeep.layers.call import calling
+from phitodeep.core.call import calling
 from tests.browser.conftest import axe_source
-from tools.site.bench import Bench
-from tools.site.layer_facts import FACTS, example
-from tools.site.layer_pages import LayerPage, link_of
+from website.bench import Bench
+from website.layer_facts import FACTS, example
+from website.layer_pages import LayerPage, link_of
 
 
 def cells(page: Page, symbol: str) -> Locator:

@@ -15,8 +15,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import ROOT, axe, opened
-from tools.site.playground.build import SIZES, VERSION, presets
-from tools.site.playground.session.game import Game
+from website.playground.build import SIZES, VERSION, presets
+from website.playground.session.game import Game
 
 NPM, WHEELS = ROOT / "node_modules/pyodide", ROOT / ".venv/pyodide"
 FILES = (

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import phitodeep.data
+from phitodeep.core.types import Array
 from phitodeep.data import load_mnist, make_blobs, make_moons, make_spirals, mnist
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, MissingExtraError
-from phitodeep.types import Array
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import phitodeep
+from phitodeep.model.callbacks import ModelCheckpoint
 from phitodeep.optimization.optimizers import Adam
-from phitodeep.training.callbacks import ModelCheckpoint
 from tests.distributed.jobs import Ended, job, passed
 from tests.distributed.programs.networks import mlp
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError
 from phitodeep.exchange.tree import DEEPEST, Operation, as_layers
 from phitodeep.layers import Chain, Dense, Layer, Parallel, Residual, SkipConcat, Tanh
-from phitodeep.types import Array
 
 MERGES = {
     "add": lambda values: sum(values[1:], values[0]),

@@ -11,13 +11,13 @@ import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
+from phitodeep.core.types import Array
+from phitodeep.derivations.language.run import path_inside
+from phitodeep.derivations.language.step import Derivation, Let, Through
 from phitodeep.errors import AnomalyError, ArgumentError, PhitodeepWarning
 from phitodeep.layers import Layer
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.steps.run import path_inside
-from phitodeep.steps.step import Derivation, Let, Through
 from phitodeep.training.callback import Callback
-from phitodeep.types import Array
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((12, 4)), RNG.standard_normal((12, 2))

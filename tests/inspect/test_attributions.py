@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import models
+from phitodeep.core.call import Event, inference, watching
+from phitodeep.core.types import Array
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -33,11 +34,10 @@ from phitodeep.layers import (
     Tanh,
     Upsample2D,
 )
-from phitodeep.layers.call import Event, inference, watching
 from phitodeep.layers.resizing import resize
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model import architectures as models
 from phitodeep.testing import numeric_gradient
-from phitodeep.types import Array
 
 METHODS = ("gradient", "gradient_x_input", "integrated")
 

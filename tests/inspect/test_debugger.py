@@ -9,9 +9,9 @@ import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, UnknownNameError
 from phitodeep.layers import Layer
-from phitodeep.types import Array
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from phitodeep import layers
+from phitodeep.core.types import Shape
 from phitodeep.errors import OrderError, UnknownNameError
 from phitodeep.layers.chain import Chain
 from phitodeep.model import Sequential
 from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made
-from phitodeep.types import Shape
 
 ALL = [*[(make, shape, 0) for make, shape in EXAMPLES], *TOKENS]
 ROWS = {repr(make()): (make, shape, tokens) for make, shape, tokens in reversed(ALL)}

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from phitodeep import layers as L
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.loss import Loss
 from phitodeep.model import Sequential
-from phitodeep.types import Array
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))

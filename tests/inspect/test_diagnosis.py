@@ -14,16 +14,16 @@ import pytest
 from phitodeep.data import make_moons
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.inspect import Diagnosis, Finding
-from phitodeep.inspect.course import COURSE, Course
-from phitodeep.inspect.diagnosis import examine
-from phitodeep.inspect.symptoms import SYMPTOMS
-from phitodeep.inspect.thresholds import LIMITS
+from phitodeep.inspect.diagnosis.findings import examine
+from phitodeep.inspect.diagnosis.progress import COURSE, Course
+from phitodeep.inspect.diagnosis.symptoms import SYMPTOMS
+from phitodeep.inspect.diagnosis.thresholds import LIMITS
 from phitodeep.layers import BatchNorm, Dense, Dropout, Lambda, ReLU, Tanh
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.callbacks import Diagnose, LambdaCallback, ModelCheckpoint
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, AdamW
 from phitodeep.optimization.schedules import CosineDecay
-from phitodeep.training.callbacks import Diagnose, LambdaCallback, ModelCheckpoint
 from tools import calibrate_diagnosis as tool
 from tools.sick_models import KINDS, SICK, Case
 

@@ -11,6 +11,10 @@ import pytest
 
 from phitodeep import Sequential, watching
 from phitodeep import layers as L
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array
+from phitodeep.derivations.language import run as stepwise
+from phitodeep.derivations.language.run import Position, Scope
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -19,12 +23,8 @@ from phitodeep.errors import (
 )
 from phitodeep.inspect.hooks import BOUNDARIES, symbols_of
 from phitodeep.layers import Layer
-from phitodeep.layers.call import calling
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.steps import run as stepwise
-from phitodeep.steps.run import Position, Scope
 from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
-from phitodeep.types import Array
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.inspect.debugger import Debugger
-from phitodeep.inspect.prompt import Prompt
+from phitodeep.derivations.language import run
+from phitodeep.inspect.debugger.debugger import Debugger
+from phitodeep.inspect.debugger.prompt import Prompt
 from phitodeep.model import SequentialBuilder
-from phitodeep.steps import run
 
 ROOT = Path(__file__).parent.parent.parent
 X = np.array([[1, 2], [0, 1], [-1, 1]], np.float32)

@@ -12,13 +12,13 @@ import pytest
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep import loss as losses
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.layers import Layer, Param
-from phitodeep.layers.call import calling
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
 from phitodeep.training.inputs import validate
-from phitodeep.types import Array, Shape
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.loss.test_loss import pair
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import rich.console
 
+from phitodeep.core.types import Shape
 from phitodeep.inspect.summary import HEAD, Row, Summary, summarize
 from phitodeep.layers import (
     BatchNorm,
@@ -28,7 +29,6 @@ from phitodeep.layers import (
 )
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
-from phitodeep.types import Shape
 
 
 def rows(layer: Layer) -> dict[str, Row]:

@@ -11,6 +11,7 @@ import pytest
 import phitodeep
 from phitodeep import Sequential
 from phitodeep import layers as L
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -29,7 +30,6 @@ from phitodeep.loss import (
 )
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW
 from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
-from phitodeep.types import Array, Shape
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))

@@ -20,7 +20,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers import BatchNorm, Dense, ReLU
 from phitodeep.model import Sequential
-from phitodeep.training.callbacks import Callback, ModelCheckpoint
+from phitodeep.model.callbacks import Callback, ModelCheckpoint
 from phitodeep.training.run import Run
 
 X = np.arange(12.0, dtype=np.float32).reshape(4, 3) % 5

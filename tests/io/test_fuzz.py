@@ -57,12 +57,12 @@ from phitodeep.layers import (
     TransformerBlock,
 )
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.metrics import TopKAccuracy
+from phitodeep.loss.metrics import TopKAccuracy
 from phitodeep.model import Sequential
+from phitodeep.model.callbacks import Callback, EarlyStopping
 from phitodeep.optimization.optimizers import SGD, Adam, Nadam
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.text import CharTokenizer
-from phitodeep.training.callbacks import Callback, EarlyStopping
 from phitodeep.training.run import Run
 from tests.time_limit import within
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep.config import restored
+from phitodeep.core.config import restored
 from phitodeep.data import load_mnist
 from phitodeep.errors import LONGEST, ArgumentError, DataError, PhitodeepError
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers import Dense, MaxPool2D
 from phitodeep.model import Sequential
+from phitodeep.model.callbacks import Callback
 from phitodeep.optimization.schedules import ExponentialDecay, StepDecay
-from phitodeep.training.callbacks import Callback
 from phitodeep.training.run import Run
 
 X = np.arange(12.0).reshape(4, 3) % 5

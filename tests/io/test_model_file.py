@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep import files
+from phitodeep.core import files
+from phitodeep.core.types import Array
 from phitodeep.errors import (
     ArgumentTypeError,
     DataError,
@@ -26,7 +27,6 @@ from phitodeep.errors import (
     OrderError,
     PhitodeepError,
 )
-from phitodeep.initialization import He
 from phitodeep.io import model_file
 from phitodeep.io.model_file import VERSION, open_model
 from phitodeep.io.tensors import open_tensors, write_tensors
@@ -42,17 +42,25 @@ from phitodeep.layers import (
     Tanh,
     TiedDense,
 )
+from phitodeep.layers.initialization import He
 from phitodeep.layers.param import Param
 from phitodeep.loss import Loss
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Muon, Optimizer
 from phitodeep.testing import examples
 from phitodeep.text import CharTokenizer
-from phitodeep.training.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
-from phitodeep.types import Array
+from tests.core.test_config import (
+    LAYERS,
+    LOSS_TABLE,
+    METRICS,
+    SCHEDULES,
+    SETTINGS,
+    label,
+    optimizers,
+)
+from tests.core.test_state import OPTIONS
 from tests.test_bad_input import assert_same
-from tests.test_config import LAYERS, LOSS_TABLE, METRICS, SCHEDULES, SETTINGS, label, optimizers
-from tests.test_state import OPTIONS
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 ROOT = Path(phitodeep.__file__).parents[1]
@@ -63,7 +71,7 @@ Y = np.tanh(X[:, :2]) + 0.1 * rng.standard_normal((24, 2)).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phitodeep.files.os.fsync", lambda handle: None)
+    monkeypatch.setattr("phitodeep.core.files.os.fsync", lambda handle: None)
 
 
 def net(optimizer: Optimizer | str = "adam", **options: Any) -> Sequential:

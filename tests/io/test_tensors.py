@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError, DataError, MissingExtraError
 from phitodeep.io import tensors
 from phitodeep.io.tensors import DTYPES, open_tensors, write_tensors
-from phitodeep.types import Array
 
 LAYOUTS: dict[str, Callable[[Array], Array]] = {
     "as it is": lambda a: a,

@@ -17,8 +17,8 @@ import pytest
 
 import phitodeep
 from phitodeep import kernels
+from phitodeep.core.types import Array
 from phitodeep.kernels import KERNELS, TWINS
-from phitodeep.types import Array
 
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
     if not {"compiled", "exchange", "sklearn"} & {*module.name.split(".")}:  # the last two: extras

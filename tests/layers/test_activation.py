@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import (
     CELU,
@@ -37,7 +38,6 @@ from phitodeep.layers import (
     activation,
 )
 from phitodeep.layers.activation import relu_back
-from phitodeep.types import Array
 
 INF = np.inf
 

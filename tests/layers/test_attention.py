@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling, inference, saliency
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.functional.rotary import Rope
 from phitodeep.layers import (
     GELU,
     Dense,
@@ -24,13 +27,10 @@ from phitodeep.layers import (
     TransformerBlock,
     dot_product,
 )
-from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.layers.embedding import rotate
 from phitodeep.model import Sequential
-from phitodeep.rotary import Rope
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
-from phitodeep.types import Array, Shape
 from tests.conftest import assert_same
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]], bool)

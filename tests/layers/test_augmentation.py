@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling, inference
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers import RandomCrop, RandomFlip, RandomShift
-from phitodeep.layers.call import calling, inference
 from phitodeep.model import Sequential, SequentialBuilder
 
 X = np.arange(1.0, 1 + 200 * 5 * 6 * 2).reshape(200, 5, 6, 2)  # every number once, none 0

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import Call, calling, current, inference, saliency
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -21,13 +23,11 @@ from phitodeep.errors import (
     PhitodeepError,
     ShapeError,
 )
-from phitodeep.initialization import Constant, LeCun
 from phitodeep.layers import GELU, BatchNorm, Chain, Dense, Dropout, LayerNorm, PReLU, ReLU, Tanh
 from phitodeep.layers.base import Layer, Param, State
-from phitodeep.layers.call import Call, calling, current, inference, saliency
 from phitodeep.layers.containers import Container
+from phitodeep.layers.initialization import Constant, LeCun
 from phitodeep.testing import check_gradients
-from phitodeep.types import Array, Shape
 
 
 class Scale(Layer):

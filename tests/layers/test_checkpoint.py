@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling, inference, saliency
 from phitodeep.layers import (
     GRU,
     BatchNorm,
@@ -24,7 +25,6 @@ from phitodeep.layers import (
     Tanh,
     TransformerBlock,
 )
-from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes

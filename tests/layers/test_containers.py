@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling, current
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -29,12 +31,10 @@ from phitodeep.layers import (
     Sigmoid,
     Tanh,
 )
-from phitodeep.layers.call import calling, current
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made
-from phitodeep.types import Array, Shape
 from tests.conftest import in_parts
 
 

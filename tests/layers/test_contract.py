@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import initialization, layers
+from phitodeep import layers
+from phitodeep.core.call import calling, inference, saliency
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -28,11 +30,10 @@ from phitodeep.layers import (
     Parallel,
     Reshape,
     Residual,
+    initialization,
 )
-from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.testing import check_gradients, examples
 from phitodeep.testing.examples import made
-from phitodeep.types import Array, Shape
 from tests.conftest import assert_same
 
 Make = examples.Make

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from phitodeep import layers
-from phitodeep.checks import snake_case
+from phitodeep.core.call import calling, inference
+from phitodeep.core.checks import snake_case
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import BackwardError
 from phitodeep.layers import Layer
-from phitodeep.layers.call import calling, inference
 from phitodeep.model import SequentialBuilder
 from phitodeep.testing.examples import IMAGES, SEQUENCES, TOKENS, Make, data, made, passes
-from phitodeep.types import Array, Shape
 from tests.conftest import assert_same
 
 ALL = [*[(make, shape, 0) for make, shape in [*IMAGES, *SEQUENCES]], *TOKENS]

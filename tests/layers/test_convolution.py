@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.layers import (
     Conv1D,
@@ -20,11 +22,9 @@ from phitodeep.layers import (
     ReLU,
     convolution,
 )
-from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made
-from phitodeep.types import Array
 
 LINES = [  # sizes, kernel, stride, padding, dilation, groups
     ((n,), k, s, p, d, g)

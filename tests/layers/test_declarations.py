@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling, saliency
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError
 from phitodeep.layers import (
     BatchNorm,
@@ -25,10 +27,8 @@ from phitodeep.layers import (
     TransformerBlock,
 )
 from phitodeep.layers.base import STEPS
-from phitodeep.layers.call import calling, saliency
 from phitodeep.model import Sequential
 from phitodeep.testing import examples
-from phitodeep.types import Array, Shape
 from tests.layers import test_contract as contract
 
 MORE: list[tuple[contract.Make, Shape]] = [

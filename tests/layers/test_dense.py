@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from phitodeep import layers
+from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.initialization import He, InitType, Xavier
 from phitodeep.layers import Dense
-from phitodeep.layers.call import calling
+from phitodeep.layers.initialization import He, InitType, Xavier
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (2, 1, 3, 4), (4,), (0, 4), (2, 0, 4)])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling, inference
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.layers import (
     Chain,
@@ -19,7 +20,6 @@ from phitodeep.layers import (
     SinusoidalEncoding,
     embedding,
 )
-from phitodeep.layers.call import calling, inference
 from phitodeep.layers.embedding import sum_by_token
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from phitodeep import kernels
+from phitodeep.core.call import calling, inference
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import PhitodeepError, ShapeError
 from phitodeep.functional import log_softmax, softmax
 from phitodeep.kernels import KERNELS
@@ -46,9 +48,7 @@ from phitodeep.layers import (
     activation,
     dot_product,
 )
-from phitodeep.layers.call import calling, inference
 from phitodeep.testing.examples import TOKENS, Make, made, passes
-from phitodeep.types import Array, Shape
 from tests.layers.test_contract import EXAMPLES
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])

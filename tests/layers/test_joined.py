@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling, inference
+from phitodeep.core.types import Shape
 from phitodeep.layers import Chain, Dense, ReLU
-from phitodeep.layers.call import calling, inference
 from phitodeep.layers.joined import DenseReLU
-from phitodeep.types import Shape
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (1, 4), (2, 5, 4), (0, 4)])

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from phitodeep import check_gradients
+from phitodeep.core.call import calling, inference
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.initialization import Normal
+from phitodeep.functional.rotary import YarnRope
 from phitodeep.layers import Dense, LowRank, MultiHeadAttention
-from phitodeep.layers.call import calling, inference
+from phitodeep.layers.initialization import Normal
 from phitodeep.layers.lora import AdaptedAttention, AdaptedDense, Update
-from phitodeep.rotary import YarnRope
 from phitodeep.testing.examples import data, made, passes
-from phitodeep.types import Array
 
 UPDATE = Update(2, 3.0)
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phitodeep.core.call import calling, inference
 from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
 from phitodeep.layers import (
     GRU,
@@ -49,7 +50,6 @@ from phitodeep.layers import (
     TransformerBlock,
 )
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import calling, inference
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients

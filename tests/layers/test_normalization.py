@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import inference, saliency
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, ReLU, RMSNorm
-from phitodeep.layers.call import inference, saliency
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
-from phitodeep.types import Array, Shape
 from tests.conftest import assert_same
 
 Norm = LayerNorm | BatchNorm

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import (
     AvgPool1D,
@@ -24,7 +25,6 @@ from phitodeep.layers import (
 )
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
-from phitodeep.types import Array
 
 TABLE: list[tuple[tuple[int, ...], Any, Any, Any]] = [  # sizes, pool, stride, padding
     *[

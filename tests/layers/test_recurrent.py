@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling, inference
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
-from phitodeep.layers.call import calling, inference
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
-from phitodeep.types import Array
 from tests.conftest import assert_same
 
 KINDS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}

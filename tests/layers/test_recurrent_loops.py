@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from phitodeep import kernels
+from phitodeep.core.call import calling, inference
+from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
 from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
-from phitodeep.layers.call import calling, inference
 from phitodeep.layers.recurrence import _Recurrent
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
-from phitodeep.types import Array
 from tests.conftest import assert_same
 
 each = pytest.mark.parametrize("kind", [RNN, LSTM, GRU])

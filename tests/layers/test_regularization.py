@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling, inference, saliency
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import (
     Dropout,
@@ -15,10 +17,8 @@ from phitodeep.layers import (
     Reparameterize,
     SpatialDropout,
 )
-from phitodeep.layers.call import calling, inference, saliency
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made
-from phitodeep.types import Array, Shape
 from tests.conftest import references
 
 WIDE = (200, 300)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from phitodeep import layers
+from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import (
     LSTM,
@@ -25,7 +26,6 @@ from phitodeep.layers import (
     TimeDistributed,
 )
 from phitodeep.layers.base import Layer
-from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from phitodeep.testing.examples import made, passes
 

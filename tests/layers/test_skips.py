@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import (
     GRU,
@@ -24,7 +25,6 @@ from phitodeep.layers import (
     TimeDistributed,
     Upsample2D,
 )
-from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import calling, inference
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.layers import (
     Dense,
@@ -23,15 +25,13 @@ from phitodeep.layers import (
     TiedDense,
     TransformerBlock,
 )
-from phitodeep.layers.call import calling, inference
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.callbacks import Callback
 from phitodeep.optimization import packing
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.testing import check_gradients, numeric_gradient
 from phitodeep.testing.examples import cube, cube_gradient, made, outer, outer_gradient
-from phitodeep.training.callbacks import Callback
-from phitodeep.types import Array
 from tests.conftest import assert_same
 
 RATE = 0.5

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import Event, calling, current, inference, watching
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.layers import (
     Chain,
@@ -22,11 +24,9 @@ from phitodeep.layers import (
     Residual,
     Tanh,
 )
-from phitodeep.layers.call import Event, calling, current, inference, watching
 from phitodeep.layers.containers import Container
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.types import Array
 
 
 class Notes:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from phitodeep import inference, kernels
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array
 from phitodeep.layers import Conv2D, winograd
-from phitodeep.layers.call import calling
 from phitodeep.model import SequentialBuilder
 from phitodeep.testing import check_gradients
-from phitodeep.types import Array
 
 SIZES = [  # N, height, width, C, filters, padding
     (1, 16, 12, 12, 12, "valid"),

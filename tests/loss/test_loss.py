@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phitodeep import loss as losses
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.functional import log_softmax, one_hot, sigmoid, softmax
 from phitodeep.layers import Dense
-from phitodeep.layers.call import calling
 from phitodeep.loss import (
     BinaryCrossEntropy,
     BinaryCrossEntropyWithLogits,
@@ -37,7 +38,6 @@ from phitodeep.loss import (
 from phitodeep.loss.categorical import _CrossEntropy
 from phitodeep.testing import check_gradients
 from phitodeep.testing.references import compare, loss_cases
-from phitodeep.types import Array, Shape
 
 CASES = loss_cases()
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]

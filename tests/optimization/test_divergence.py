@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.call import Event, watching
+from phitodeep.core.types import Array
 from phitodeep.errors import DivergenceError, PhitodeepError
 from phitodeep.layers import Chain, Dense, Layer, Residual, Tanh
-from phitodeep.layers.call import Event, watching
 from phitodeep.model import Sequential
 from phitodeep.optimization.base import length
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Optimizer
-from phitodeep.types import Array
 from tests.optimization.test_memory import Gradients, built
 from tests.optimization.test_optimizers import assert_equal, every, values
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.layers import Chain, Dense, Layer, Residual, Tanh
 from phitodeep.model import Sequential
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Nadam, Optimizer
 from phitodeep.optimization.schedules import ReduceOnPlateau, WarmUp
-from phitodeep.types import Array
 from tests.optimization.test_optimizers import (
     GRADIENTS,
     START,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array
 from phitodeep.data import make_moons
 from phitodeep.errors import ArgumentError, DivergenceError, MissingExtraError, OrderError
 from phitodeep.layers import Dense, Dropout, Layer, Tanh
@@ -18,7 +19,6 @@ from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
 from phitodeep.optimization import lbfgs
 from phitodeep.optimization.optimizers import LBFGS, Adam, Optimizer
-from phitodeep.types import Array
 
 pytest.importorskip("scipy")
 EXACT: dict[str, Any] = {"max_iter": 200, "tolerance_grad": 1e-11, "tolerance_change": 0.0}

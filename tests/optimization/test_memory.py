@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, OrderError
 from phitodeep.layers import Chain, Dense, Embedding, Layer, ReLU, Residual, Tanh, TiedDense
-from phitodeep.layers.call import calling
 from phitodeep.model import Sequential
+from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.matrices import orthogonal
 from phitodeep.optimization.memory import named
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Muon, Nadam, Optimizer
-from phitodeep.training.callbacks import LambdaCallback
-from phitodeep.types import Array
 from tests.optimization.test_optimizers import RULES, assert_equal, every, values, zero_gradients
 
 EVERY = range(12)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array, Shape
 from phitodeep.data import make_moons
 from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.layers import (
@@ -40,7 +41,6 @@ from phitodeep.model import Sequential
 from phitodeep.optimization.matrices import hidden, orthogonal
 from phitodeep.optimization.optimizers import Adam, AdamW, Muon
 from phitodeep.optimization.schedules import CosineDecay
-from phitodeep.types import Array, Shape
 from tests.optimization.test_optimizers import GRADIENTS, START, advance, referenced, values
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -48,7 +49,6 @@ from phitodeep.testing.references import (
     trajectory_gradients,
     trajectory_start,
 )
-from phitodeep.types import Array
 
 CASES, START, GRADIENTS = optimizer_cases(), trajectory_start(), trajectory_gradients()
 STEPS = 12

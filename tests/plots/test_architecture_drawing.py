@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from phitodeep import models, plots
+from phitodeep import plots
+from phitodeep.derivations.language.step import Derivation, Let, Loop, Through
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers import (
@@ -32,10 +33,10 @@ from phitodeep.layers import (
 )
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
+from phitodeep.model import architectures as models
 from phitodeep.plots.architecture import Merge, series_of
 from phitodeep.plots.canvas import POSITIVE
 from phitodeep.plots.svg import Drawing
-from phitodeep.steps.step import Derivation, Let, Loop, Through
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from phitodeep import models, plots
+from phitodeep import plots
 from phitodeep.data import CharTokenizer
 from phitodeep.errors import (
     ArgumentError,
@@ -20,9 +20,10 @@ from phitodeep.errors import (
     ShapeError,
     UnknownNameError,
 )
-from phitodeep.inspect.thresholds import LIMITS
+from phitodeep.inspect.diagnosis.thresholds import LIMITS
 from phitodeep.layers import Conv1D, Conv2D, Dense, Flatten, ReLU, Sigmoid
 from phitodeep.model import Sequential
+from phitodeep.model import architectures as models
 from phitodeep.plots.canvas import evenly, gap_of, mosaic
 from phitodeep.plots.embedding import principal
 

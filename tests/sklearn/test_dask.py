@@ -30,10 +30,10 @@ from threadpoolctl import threadpool_info
 
 import phitodeep
 from phitodeep import AdamW, SequentialBuilder
+from phitodeep.core.threads import TWO_PARTS
+from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.schedules import Constant
 from phitodeep.sklearn import PhitoClassifier
-from phitodeep.threads import TWO_PARTS
-from phitodeep.training.callbacks import LambdaCallback
 from tests.test_examples import load
 
 # What Dask warns of on its own: not about phitodeep.

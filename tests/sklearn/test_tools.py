@@ -28,8 +28,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import phitodeep
 from phitodeep import AdamW, SequentialBuilder
+from phitodeep.core.threads import cores
 from phitodeep.sklearn import PhitoClassifier, PhitoRegressor
-from phitodeep.threads import cores
 
 X, y = load_iris(return_X_y=True)
 DIABETES = load_diabetes(return_X_y=True)

@@ -15,7 +15,7 @@ NUMBER = itertools.count()
 
 def _tool() -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(
-        "make_notebooks", ROOT / "tools/make_notebooks.py"
+        "make_notebooks", ROOT / "course/make_notebooks.py"
     )
     assert spec is not None
     assert spec.loader is not None

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.derivations.language.step import Loop, Sum
 from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.layers import Layer, Softplus
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.steps.step import Loop, Sum
 from phitodeep.teach import EXERCISES, Case, Exercise, attempt, grade, references
 from phitodeep.teach.hints import code_of
 from phitodeep.teach.mutations import chain

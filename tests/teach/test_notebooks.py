@@ -21,7 +21,7 @@ def sources(text: str, kind: str = "code") -> list[str]:
 def test_the_notebooks_are_what_the_tool_makes() -> None:
     made = tool.course()
     found = {path: path.read_text(encoding="utf-8") for path in tool.COURSE.rglob("*.ipynb")}
-    stale = "out of date: run python tools/make_notebooks.py"
+    stale = "out of date: run python course/make_notebooks.py"
     assert found.keys() == made.keys(), stale
     for path, text in made.items():
         assert found[path] == text, f"{path.name} is {stale}"

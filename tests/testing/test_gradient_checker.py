@@ -11,6 +11,8 @@ import pytest
 
 from phitodeep import functional as F
 from phitodeep import loss as losses
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.layers import (
     GELU,
@@ -34,11 +36,9 @@ from phitodeep.layers import (
     Tanh,
 )
 from phitodeep.layers.activation import Elementwise
-from phitodeep.layers.call import calling
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import GradientError, check_gradients, numeric_gradient
-from phitodeep.types import Array
 
 Change = Callable[[Any, Array, Any], Any]  # (layer, dY, dX) -> another dX
 N, D = 5, 3  # differ from each other and from 2, so that no factor has two explanations

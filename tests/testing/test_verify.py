@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from phitodeep import inference, layers, loss
+from phitodeep.core.types import Array
+from phitodeep.core.version import __version__
 from phitodeep.layers import Dense, Layer, ReLU, Tanh
 from phitodeep.loss import Loss, MeanSquaredError
 from phitodeep.optimization.optimizers import OPTIMIZERS, SGD
 from phitodeep.testing import Verification, references, verification, verify
 from phitodeep.testing.examples import EXAMPLES, TOKENS
 from phitodeep.testing.references import Pair, compare, construct
-from phitodeep.types import Array
-from phitodeep.version import __version__
 
 CHECKS = list(verification._checks())
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phitodeep.core.call import calling, current
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, ShapeError
 from phitodeep.functional import softmax
 from phitodeep.layers import (
@@ -43,9 +44,8 @@ from phitodeep.layers import (
     TimeDistributed,
     TransformerBlock,
 )
-from phitodeep.layers.call import calling, current
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.models import char_lstm, gpt
+from phitodeep.model.architectures import char_lstm, gpt
 from phitodeep.text.generation import sample
 
 MODELS = {

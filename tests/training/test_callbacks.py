@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.layers import BatchNorm, Dense
 from phitodeep.layers.base import Layer
 from phitodeep.model import Sequential
-from phitodeep.training.callbacks import (
+from phitodeep.model.callbacks import (
     Callback,
     EarlyStopping,
     LambdaCallback,
@@ -20,7 +21,6 @@ from phitodeep.training.callbacks import (
     ModelCheckpoint,
     StopTraining,
 )
-from phitodeep.types import Array
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 3)).astype(np.float32)

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep import files
+from phitodeep.core import files
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.io.model_file import open_model
 from phitodeep.layers import Dense, Layer, Tanh
 from phitodeep.model import Sequential
-from phitodeep.training.callbacks import Callback, LambdaCallback, ModelCheckpoint, StopTraining
+from phitodeep.model.callbacks import Callback, LambdaCallback, ModelCheckpoint, StopTraining
 from tests.test_bad_input import assert_same
 
 rng = np.random.default_rng(7)

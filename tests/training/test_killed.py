@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep import files
+from phitodeep.core import files
 
 KILLS = 20
 ROOT = Path(phitodeep.__file__).parents[1]

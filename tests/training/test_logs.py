@@ -30,9 +30,9 @@ from phitodeep.errors import (
 )
 from phitodeep.layers import Dense, Lambda
 from phitodeep.model import Sequential
+from phitodeep.model.callbacks import Callback, EarlyStopping, LambdaCallback
 from phitodeep.optimization.schedules import CosineDecay
 from phitodeep.training import logs as module
-from phitodeep.training.callbacks import Callback, EarlyStopping, LambdaCallback
 from phitodeep.training.checkpoint import ModelCheckpoint
 from phitodeep.training.logs import CSVLogger, JSONLogger, TensorBoard
 
@@ -711,7 +711,7 @@ def test_a_file_that_cannot_be_written_fails_before_training(
     (tmp_path / "file").touch()
     model = net()
     before = model.get_weights()
-    with pytest.raises(DataError, match="cannot (write|create) .*(/dev/full|/file)") as caught:
+    with pytest.raises(DataError, match=r"cannot (write|create) .*(/dev/full|/file)") as caught:
         model.train(X, Y, callbacks=[KINDS[kind](tmp_path / where)], verbose=0)
     assert isinstance(caught.value, OSError)
     assert all((model.get_weights()[path] == a).all() for path, a in before.items())
@@ -848,8 +848,8 @@ def test_bad_settings_are_refused(value: Any) -> None:
 
 
 def test_the_old_import_path_has_the_same_classes() -> None:
+    from phitodeep.model import callbacks
     from phitodeep.optimization import callbacks as old
-    from phitodeep.training import callbacks
 
     assert old.CSVLogger is callbacks.CSVLogger is CSVLogger
     assert callbacks.JSONLogger is JSONLogger

@@ -16,7 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from phitodeep.optimization.training import fit
 
+from phitodeep.core.call import current
+from phitodeep.core.types import Array
 from phitodeep.errors import (
     ArgumentError,
     MissingExtraError,
@@ -39,15 +42,12 @@ from phitodeep.layers import (
     Softmax,
     Tanh,
 )
-from phitodeep.layers.call import current
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential
+from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.optimization.schedules import ReduceOnPlateau
-from phitodeep.optimization.training import fit
-from phitodeep.training.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from phitodeep.training.history import History
-from phitodeep.types import Array
 
 rng = np.random.default_rng(1)
 N = 50

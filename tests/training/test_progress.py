@@ -14,8 +14,8 @@ import rich.console
 
 from phitodeep.layers import Dense
 from phitodeep.model import Sequential
+from phitodeep.model.callbacks import LambdaCallback, StopTraining
 from phitodeep.training import progress
-from phitodeep.training.callbacks import LambdaCallback, StopTraining
 
 X = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)

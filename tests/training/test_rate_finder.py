@@ -15,7 +15,7 @@ import pytest
 from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepError
 from phitodeep.layers import BatchNorm, Dense, Dropout, Tanh
 from phitodeep.model import Sequential
-from phitodeep.training.callbacks import LambdaCallback
+from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training.rate_finder import RateRange
 
 rng = np.random.default_rng(0)

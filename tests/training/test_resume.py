@@ -30,6 +30,14 @@ from phitodeep.layers import (
     Tanh,
 )
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.callbacks import (
+    Callback,
+    EarlyStopping,
+    JSONLogger,
+    LambdaCallback,
+    ModelCheckpoint,
+    StopTraining,
+)
 from phitodeep.optimization.optimizers import (
     LBFGS,
     OPTIMIZERS,
@@ -47,14 +55,6 @@ from phitodeep.optimization.schedules import (
     ReduceOnPlateau,
     StepDecay,
     WarmUp,
-)
-from phitodeep.training.callbacks import (
-    Callback,
-    EarlyStopping,
-    JSONLogger,
-    LambdaCallback,
-    ModelCheckpoint,
-    StopTraining,
 )
 from tests import test_bad_input
 from tests.conftest import in_parts
@@ -105,7 +105,7 @@ def frozen() -> Sequential:
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of small files are written, and no power fails."""
-    monkeypatch.setattr("phitodeep.files.os.fsync", lambda handle: None)
+    monkeypatch.setattr("phitodeep.core.files.os.fsync", lambda handle: None)
 
 
 def assert_same(a: Any, b: Any) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from phitodeep import watching
+from phitodeep.core.call import Event, inference
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -33,7 +35,6 @@ from phitodeep.layers import (
     Softmax,
     Tanh,
 )
-from phitodeep.layers.call import Event, inference
 from phitodeep.layers.joined import DenseReLU
 from phitodeep.loss import (
     BinaryCrossEntropy,
@@ -53,10 +54,9 @@ from phitodeep.loss import (
     SquaredHinge,
 )
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training import shortcuts as fusion
-from phitodeep.training.callbacks import LambdaCallback
 from phitodeep.training.shortcuts import FUSED, JOINED, SWAPPED, check_pair, fused, rearranged
-from phitodeep.types import Array, Shape
 
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]
 SETTINGS: list[dict[str, Any]] = [

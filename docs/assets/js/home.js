@@ -1,6 +1,6 @@
 /* The picture of the home page: a step of training that plays, and where each cell of dW came from.
 
-   The build wrote the arrays of a real step into the page (tools/site/home.py). While the reader
+   The build wrote the arrays of a real step into the page (website/home.py). While the reader
    points at a cell of dW, or has the keyboard on it, the wave stands still. */
 
 import { make, shown } from "../explorer/dom.js";

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from phitodeep.core.types import Shape
 from phitodeep.exchange.hub.settings import Settings
 from phitodeep.layers import Dense, Embedding, TiedDense
 from phitodeep.layers.base import Layer
-from phitodeep.types import Shape
 
 ACTIVATIONS = {  # names in a config.json -> names of FeedForward
     **dict.fromkeys(["gelu", "gelu_python"], "gelu"),

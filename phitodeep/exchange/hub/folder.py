@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from phitodeep.core.files import check_path, readable
 from phitodeep.errors import ArgumentError, DataError, MissingExtraError
-from phitodeep.files import check_path, readable
 from phitodeep.io.json_text import parsed
 
 NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)  # organisation/name

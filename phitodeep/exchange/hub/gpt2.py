@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from phitodeep.core.types import Shape
 from phitodeep.exchange.hub.family import Plan, Source, activation, head, head_source
 from phitodeep.exchange.hub.settings import Settings
 from phitodeep.layers import (
@@ -20,7 +21,6 @@ from phitodeep.layers import (
     Residual,
 )
 from phitodeep.layers.base import Layer
-from phitodeep.types import Shape
 
 NOT_PARAMETERS = r"h\.\d+\.attn\.(bias|masked_bias)"  # the causal mask of old checkpoints
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from phitodeep.core.types import Shape
 from phitodeep.errors import DataError
 from phitodeep.exchange.hub.family import Plan, Source, activation, head, head_source
 from phitodeep.exchange.hub.rope import read_rope
 from phitodeep.exchange.hub.settings import Settings
 from phitodeep.layers import GEGLU, Chain, Embedding, MultiHeadAttention, Residual, RMSNorm, SwiGLU
 from phitodeep.layers.base import Layer
-from phitodeep.types import Shape
 
 NOT_PARAMETERS = r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"  # follows from the config
 

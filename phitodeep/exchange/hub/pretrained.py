@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from phitodeep.errors import PhitodeepError
 from phitodeep.exchange.hub import gpt2, llama
@@ -13,7 +14,6 @@ from phitodeep.exchange.hub.folder import find_folder, read_json, read_text
 from phitodeep.exchange.hub.settings import Settings
 from phitodeep.exchange.hub.weights import Checkpoint
 from phitodeep.layers.random import shapes_only
-from phitodeep.sequential import Sequential
 from phitodeep.text.hub_tokenizer import HubTokenizer
 
 FAMILIES: dict[str, Callable[[Settings], Plan]] = {
@@ -23,21 +23,22 @@ FAMILIES: dict[str, Callable[[Settings], Plan]] = {
 }
 
 
-def from_pretrained(
+def read_pretrained(
     folder_or_name: str | os.PathLike[str],
+    new: Callable[..., Any],
     *,
-    revision: str | None = None,
-    checkpoint: bool = False,
-    seed: int | None = None,
-) -> Sequential:
-    """Return the language model in a folder, or on the Hugging Face hub: see `phitodeep.models`."""
+    revision: str | None,
+    checkpoint: bool,
+    seed: int | None,
+) -> Any:
+    """Return what `new` makes of a folder's layers: see `phitodeep.models.from_pretrained`."""
     folder = find_folder(folder_or_name, revision)
     plan = read_plan(folder)
     tokenizer = read_tokenizer(folder)
     weights = Checkpoint(folder)
     sources = weights.fit(plan)
     with shapes_only():
-        model = Sequential(*plan.layers(checkpoint), loss_class="softmax_cross_entropy", seed=seed)
+        model = new(*plan.layers(checkpoint), loss_class="softmax_cross_entropy", seed=seed)
         model.build((plan.steps,))
     for path, store, key in model._stored():
         store[key] = weights.parameter(sources[path])

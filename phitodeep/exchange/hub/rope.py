@@ -6,7 +6,14 @@ import math
 
 from phitodeep.errors import DataError
 from phitodeep.exchange.hub.settings import Settings
-from phitodeep.rotary import DynamicRope, LinearRope, Llama3Rope, LongRope, Rope, YarnRope
+from phitodeep.functional.rotary import (
+    DynamicRope,
+    LinearRope,
+    Llama3Rope,
+    LongRope,
+    Rope,
+    YarnRope,
+)
 
 TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 

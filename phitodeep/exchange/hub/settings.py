@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phitodeep.checks import check_count, check_flag, check_list, check_number, check_option
+from phitodeep.core.checks import check_count, check_flag, check_list, check_number, check_option
 from phitodeep.errors import DataError
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import Array
 from phitodeep.errors import DataError
 from phitodeep.exchange.hub.family import Plan, Source
 from phitodeep.exchange.hub.folder import inside, read_json
 from phitodeep.io.model_file import differences
 from phitodeep.io.tensors import BFLOAT16, Entry, open_tensors
-from phitodeep.types import Array
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SUPPORTED = {np.dtype("<f4"), np.dtype("<f2"), BFLOAT16}

@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep import layers as L
+from phitodeep.core.call import calling, watching
+from phitodeep.core.table import Table, as_html
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.torch.layouts import LAST, outer, to_ours, to_theirs
 from phitodeep.exchange.torch.library import load
 from phitodeep.exchange.torch.losses import torch_loss
 from phitodeep.exchange.torch.pairs import moves_of
-from phitodeep.exchange.torch.writing import Place, Written, tensor_of, write
+from phitodeep.exchange.torch.write.writing import Place, Written, tensor_of, write
 from phitodeep.layers.base import Event, Layer
-from phitodeep.layers.call import calling, watching
 from phitodeep.layers.dot_product import Attention
-from phitodeep.table import Table, as_html
 from phitodeep.training.inputs import validate_inputs
-from phitodeep.types import Array
 
 QUIET = {L.Dropout: "rate", L.GaussianNoise: "std", Attention: "dropout"}
 DRAWS = (L.Reparameterize, L.RandomFlip, L.RandomCrop)  # in training, always

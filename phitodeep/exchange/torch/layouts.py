@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from phitodeep.types import Array, Shape
+from phitodeep.core.types import Array, Shape
 
 Layout = str | Array
 FIRST, LAST = "first", "last"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from phitodeep import loss as losses
+from phitodeep.core.types import Array
 from phitodeep.loss import Loss
-from phitodeep.types import Array
 
 
 def torch_loss(torch: Any, loss: Loss, P: Any, T: Array) -> Any:

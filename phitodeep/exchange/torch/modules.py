@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phitodeep.rotary import Rope
+from phitodeep.functional.rotary import Rope
 
 # --- layouts and containers ----------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from phitodeep import layers as L
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError
-from phitodeep.io.forms import find
+from phitodeep.exchange.numpy.forms import find
+from phitodeep.functional.rotary import Rope
 from phitodeep.layers.base import Layer
-from phitodeep.rotary import Rope
-from phitodeep.types import Array
 
 
 class Move(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from phitodeep.core.types import Array
 from phitodeep.kernels import twin
 from phitodeep.kernels.compiled.jit import jit
 from phitodeep.kernels.compiled.scalar import erf, exp, tanh
-from phitodeep.types import Array
 
 K, C = math.sqrt(2 / math.pi), 0.044715  # constants of GELU's tanh approximation
 

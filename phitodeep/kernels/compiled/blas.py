@@ -16,10 +16,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from phitodeep.core.types import Array
 from phitodeep.kernels import twin
 from phitodeep.kernels.blocks import PIECE
 from phitodeep.kernels.compiled.jit import jit
-from phitodeep.types import Array
 
 NAMES = ("scipy_cblas_{}gemm64_", "cblas_{}gemm64_")
 ROWS_FIRST, AS_IT_IS, TRANSPOSED = 101, 111, 112  # CblasRowMajor, CblasNoTrans, CblasTrans

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from phitodeep.core.types import Array
 from phitodeep.kernels import twin
 from phitodeep.kernels.compiled.jit import jit
-from phitodeep.types import Array
 
 
 @twin

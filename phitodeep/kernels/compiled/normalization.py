@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from phitodeep.core.types import Array
 from phitodeep.kernels import twin
 from phitodeep.kernels.compiled.jit import jit
-from phitodeep.types import Array
 
 
 @twin

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from phitodeep.core.types import Array, Shape
 from phitodeep.kernels import twin
 from phitodeep.kernels.compiled.jit import jit
-from phitodeep.types import Array, Shape
 
 
 @jit

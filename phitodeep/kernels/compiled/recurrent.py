@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phitodeep.core.types import Array
 from phitodeep.kernels import twin
 from phitodeep.kernels.compiled import blas
 from phitodeep.kernels.compiled.blas import add_product
 from phitodeep.kernels.compiled.jit import jit
 from phitodeep.kernels.compiled.scalar import tanh
-from phitodeep.types import Array
 
 
 @twin

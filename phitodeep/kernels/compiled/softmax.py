@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from phitodeep.core.types import Array
 from phitodeep.kernels import twin
 from phitodeep.kernels.compiled.jit import jit
 from phitodeep.kernels.compiled.scalar import exp
-from phitodeep.types import Array
 
 
 @twin

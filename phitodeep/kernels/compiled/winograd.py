@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import Array
 from phitodeep.kernels import twin
 from phitodeep.kernels.compiled.jit import jit
-from phitodeep.types import Array
 
 TWO, FOUR, FIVE, EIGHT = map(np.float32, (2, 4, 5, 8))  # float64 times float32 is float64
 

@@ -16,8 +16,8 @@ import phitodeep
 from phitodeep import Dense, Sequential
 from phitodeep.distributed import DataParallel, exchange, rank, shard
 from phitodeep.layers.base import Layer, State
+from phitodeep.model.callbacks import Callback, LambdaCallback
 from phitodeep.optimization.optimizers import SGD
-from phitodeep.training.callbacks import Callback, LambdaCallback
 
 found: dict[str, Any] = {"rank": rank()}
 Seen = list[float]

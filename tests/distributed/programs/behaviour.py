@@ -19,14 +19,14 @@ from networks import mlp, regression
 import phitodeep
 from phitodeep.distributed import DataParallel, rank, shard, size
 from phitodeep.model import SequentialBuilder
-from phitodeep.optimization.optimizers import SGD, Adam, Muon
-from phitodeep.training.callbacks import (
+from phitodeep.model.callbacks import (
     Callback,
     EarlyStopping,
     LambdaCallback,
     ModelCheckpoint,
     StopTraining,
 )
+from phitodeep.optimization.optimizers import SGD, Adam, Muon
 
 folder = Path(sys.argv[1])
 found: dict[str, Any] = {"rank": rank(), "size": size()}

@@ -12,7 +12,7 @@ import numpy as np
 from networks import mlp
 
 from phitodeep.distributed import DataParallel, rank
-from phitodeep.training.callbacks import Callback, ModelCheckpoint
+from phitodeep.model.callbacks import Callback, ModelCheckpoint
 
 what = sys.argv[1]
 

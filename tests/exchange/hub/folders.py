@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import Array
 from phitodeep.exchange.hub.pretrained import read_plan
 from phitodeep.io.tensors import write_tensors
-from phitodeep.types import Array
 
 STORED = Path(__file__).parents[2] / "reference" / "hub"
 GPT2 = {

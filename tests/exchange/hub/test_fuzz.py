@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from phitodeep.models import from_pretrained
+from phitodeep.model.architectures import from_pretrained
 from tests.exchange.hub.folders import GPT2, LLAMA, STORED, written
 from tests.io.test_fuzz import SHM, Hostile, dumped, noise, peak, predicted, refused
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import phitodeep
+from phitodeep.core.types import Array
 from phitodeep.errors import DataError
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.model import Sequential
-from phitodeep.models import from_pretrained
-from phitodeep.types import Array
+from phitodeep.model.architectures import from_pretrained
 from tests.exchange.hub.folders import GPT2, LLAMA, arrays_of, written
 
 TOKENS = np.arange(8).reshape(2, 4)
@@ -197,7 +197,7 @@ def test_bfloat16_needs_to_be_asked_for(tmp_path: Path) -> None:
 def test_a_folder_needs_neither_of_the_libraries(folder: Path) -> None:
     code = (
         "import sys; sys.modules |= dict.fromkeys(['tokenizers', 'huggingface_hub', 'torch'])\n"
-        "from phitodeep.models import from_pretrained\n"
+        "from phitodeep.model.architectures import from_pretrained\n"
         f"model = from_pretrained({str(folder)!r})\n"
         "assert model.tokenizer is None and model.predict([[1, 2]]).shape == (1, 2, 11)\n"
     )

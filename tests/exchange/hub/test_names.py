@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
-from phitodeep.models import from_pretrained
+from phitodeep.model.architectures import from_pretrained
 from tests.exchange.hub.folders import GPT2, STORED, written
 
 COMMITS = {"main": "a" * 40, "old": "b" * 40}
@@ -98,7 +98,7 @@ def run(code: str, folder: Path, endpoint: str, **more: str) -> str:
         **more,
     }
     code = (
-        "from phitodeep.models import from_pretrained\n"
+        "from phitodeep.model.architectures import from_pretrained\n"
         "from phitodeep.errors import PhitodeepError\n"
         f"{code}"
     )

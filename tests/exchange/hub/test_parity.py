@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep.core.types import Array
 from phitodeep.model import Sequential
-from phitodeep.models import from_pretrained
-from phitodeep.types import Array
+from phitodeep.model.architectures import from_pretrained
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -14,7 +14,7 @@ import pytest
 
 from phitodeep.errors import ArgumentError, DataError, PhitodeepError
 from phitodeep.io.tensors import write_tensors
-from phitodeep.models import from_pretrained
+from phitodeep.model.architectures import from_pretrained
 from tests.exchange.hub.folders import GPT2, LLAMA, STORED, arrays_of, write_config, written
 
 YARN = {"rope_type": "yarn", "factor": 2.0}

@@ -1,4 +1,4 @@
-"""The tiny models of tools/make_hub_references.py, which need no torch."""
+"""The tiny models of references/make_hub_references.py, which need no torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 import phitodeep
 from phitodeep.cli import main
+from phitodeep.core.types import Array
 from phitodeep.layers.base import saliency
-from phitodeep.models import from_pretrained
+from phitodeep.model.architectures import from_pretrained
 from phitodeep.text import HubTokenizer
-from phitodeep.types import Array
 from tests.exchange.hub.folders import STORED
 
 NEAR = {"rtol": 0, "atol": 1e-5}

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import tokenizers
 
-from phitodeep.config import Configurable
+from phitodeep.core.config import Configurable
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import Dense, Embedding
 from phitodeep.model import Sequential
-from phitodeep.models import from_pretrained
+from phitodeep.model.architectures import from_pretrained
 from phitodeep.text import HubTokenizer
 from tests.exchange.hub.folders import STORED
 
@@ -116,7 +116,7 @@ def test_generation_from_text_needs_a_tokenizer() -> None:
 def test_the_error_without_the_library_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['tokenizers'] = None\n"
-        "from phitodeep.models import from_pretrained\n"
+        "from phitodeep.model.architectures import from_pretrained\n"
         f"from_pretrained({str(STORED / 'gpt2')!r})\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

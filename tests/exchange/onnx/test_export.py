@@ -16,7 +16,9 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from phitodeep import layers, models
+from phitodeep import layers
+from phitodeep.core.types import Array, Shape
+from phitodeep.core.version import __version__
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -24,8 +26,9 @@ from phitodeep.errors import (
     MissingExtraError,
     NotBuiltError,
 )
-from phitodeep.exchange.onnx import export, forms
-from phitodeep.exchange.onnx.forms import FORMS, exports
+from phitodeep.exchange.onnx.write import export, forms
+from phitodeep.exchange.onnx.write.forms import FORMS, exports
+from phitodeep.functional.rotary import DynamicRope
 from phitodeep.layers import (
     GELU,
     GRU,
@@ -64,9 +67,7 @@ from phitodeep.layers import (
 )
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
-from phitodeep.rotary import DynamicRope
-from phitodeep.types import Array, Shape
-from phitodeep.version import __version__
+from phitodeep.model import architectures as models
 
 NOT_EXPORTED = {
     "Lambda": "its functions may do anything",
@@ -472,7 +473,7 @@ def test_layers_without_an_operator_are_named_by_their_paths(tmp_path: Path) -> 
     )
     assert "layer 2.layer, MyDense(2" in message
     assert "ONNX has no operator for them" in message
-    assert "@phitodeep.exchange.onnx.forms.exports(YourLayer)" in message
+    assert "@phitodeep.exchange.onnx.write.forms.exports(YourLayer)" in message
     assert not [*tmp_path.iterdir()]
     with pytest.raises(ArgumentError, match="no operator for it"):
         built(square(), shape=(3,)).export_onnx(tmp_path / "net.onnx")

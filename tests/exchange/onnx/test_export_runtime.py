@@ -13,11 +13,13 @@ import numpy as np
 import onnx
 import pytest
 
-from phitodeep import inference, layers, models
+from phitodeep import inference, layers
+from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
-from phitodeep.exchange.onnx import export, forms
-from phitodeep.exchange.onnx.export import OPSETS, export_onnx
-from phitodeep.exchange.onnx.forms import exports
+from phitodeep.exchange.onnx.write import export, forms
+from phitodeep.exchange.onnx.write.export import OPSETS, export_onnx
+from phitodeep.exchange.onnx.write.forms import exports
+from phitodeep.functional.rotary import YarnRope
 from phitodeep.layers import (
     GELU,
     BatchNorm,
@@ -53,9 +55,8 @@ from phitodeep.layers import (
     TransformerBlock,
 )
 from phitodeep.model import Sequential
-from phitodeep.rotary import YarnRope
+from phitodeep.model import architectures as models
 from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS, data, made
-from phitodeep.types import Array
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
 
 ort = pytest.importorskip("onnxruntime")

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep import inference, models
+from phitodeep import inference
 from phitodeep import layers as L
-from phitodeep.exchange.onnx import export
-from phitodeep.exchange.onnx.export import export_onnx
+from phitodeep.core.types import Array
+from phitodeep.exchange.onnx.write import export
+from phitodeep.exchange.onnx.write.export import export_onnx
 from phitodeep.io import from_onnx
 from phitodeep.layers.base import Layer
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model import architectures as models
 from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
-from phitodeep.types import Array
 from tests.exchange.onnx.mangling import mangled
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import DataError, MissingExtraError, PhitodeepError
-from phitodeep.exchange.onnx import agreement, rules_activations, rules_general
+from phitodeep.exchange.onnx.read import agreement, rules_activations, rules_general
 from phitodeep.io import from_onnx
 from phitodeep.layers import BatchNorm, Conv2D, Dense, MultiHeadAttention, Permute, Reshape, Select
 from phitodeep.model import Sequential

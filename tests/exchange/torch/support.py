@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from phitodeep import layers as L
+from phitodeep.core.types import Array
 from phitodeep.exchange.torch.layouts import outer, to_ours, to_theirs
 from phitodeep.exchange.torch.pairs import moves_of
-from phitodeep.exchange.torch.writing import tensor_of, write
+from phitodeep.exchange.torch.write.writing import tensor_of, write
 from phitodeep.layers import Layer
-from phitodeep.types import Array
 
 DRAWS = (L.Dropout, L.GaussianNoise, L.Reparameterize, L.RandomFlip, L.RandomCrop)
 

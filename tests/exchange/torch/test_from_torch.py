@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from phitodeep import Flatten, Permute
+from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.io import from_torch, to_torch
 from phitodeep.layers import GRU, Chain, RandomCrop
-from phitodeep.layers.call import calling
 from tests.exchange.torch import networks as N
 from tests.exchange.torch.support import quiet, randomised
 

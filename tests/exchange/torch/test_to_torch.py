@@ -36,13 +36,13 @@ from phitodeep import (
     TimeDistributed,
     TransformerBlock,
 )
+from phitodeep.core.call import inference
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
 from phitodeep.exchange.torch.layouts import outer, to_ours
 from phitodeep.exchange.torch.pairs import REGISTERED, counterpart
+from phitodeep.functional.rotary import LongRope, Rope, YarnRope
 from phitodeep.io import from_torch, to_torch
-from phitodeep.layers.call import inference
 from phitodeep.optimization.optimizers import SGD
-from phitodeep.rotary import LongRope, Rope, YarnRope
 from phitodeep.testing.examples import EXAMPLES, TOKENS, cube, cube_gradient, data, made
 from phitodeep.testing.examples import passes as our_passes
 from tests import random_networks

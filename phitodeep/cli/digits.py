@@ -1,0 +1,88 @@
+"""Train a 784-128-64-10 network on the digits that come with phitodeep, and draw its mistakes.
+
+`make demo`, `phitodeep demo` and examples/mnist.py run `train_digits`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from phitodeep.core.types import Array
+from phitodeep.data import load_mnist
+from phitodeep.loss import CategoricalCrossEntropy
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.optimization.optimizers import Adam
+
+
+def train_digits(epochs: int = 15, show: int = 6) -> Sequential:
+    """Train the network, draw `show` mistakes, print its test accuracy, and return it."""
+    X_train, y_train, X_test, y_test = load_mnist()
+    model = build(epochs)
+    model.summary()
+    model.train(X_train, y_train, X_test, y_test)
+    show_mistakes(model, X_test, y_test, show)
+    print(f"test accuracy {model.evaluate(X_test, y_test)['accuracy']:.4f}")
+    return model
+
+
+def build(epochs: int) -> Sequential:
+    """Return the untrained network."""
+    return (
+        SequentialBuilder(28, 28, seed=0)
+        .flatten()
+        .dense(128)
+        .relu()
+        .dense(64)
+        .relu()
+        .dense(10)
+        .softmax()
+        .optimizer(Adam(0.001))
+        .loss(CategoricalCrossEntropy())
+        .metrics("accuracy")
+        .batch(64)
+        .epochs(epochs)
+        .build()
+    )
+
+
+def show_mistakes(model: Sequential, X: Array, y: Array, count: int) -> None:
+    """Draw the wrong predictions in which the model is most confident."""
+    P = model.predict(X)
+    predicted, confidence = P.argmax(axis=1), P.max(axis=1)
+    wrong = np.flatnonzero(predicted != y)
+    worst = wrong[np.argsort(-confidence[wrong])][:count]
+    print(f"{len(wrong)} of {len(y)} test digits are misread.")
+    if len(worst) == 0:
+        return
+    print("The most confident mistakes:")
+    titles = [f"{y[i]}, read as {predicted[i]} ({confidence[i]:.1%})" for i in worst]
+    _show_side_by_side(titles, [drawn(X[i]) for i in worst])
+
+
+def drawn(image: Array) -> str:
+    """Return the middle of an image (28, 28) in [0, 1] as 12 lines of 24 shades."""
+    middle = image[2:26, 2:26].reshape(12, 2, 24).mean(axis=1)
+    shades = np.array(list(" ░▒▓█"))[np.minimum(5 * middle, 4).astype(int)]
+    return "\n".join("".join(line) for line in shades)
+
+
+def _show_side_by_side(titles: list[str], pictures: list[str]) -> None:
+    """Print pictures with their titles in frames, as many in a row as there is space for."""
+    if sys.platform == "emscripten":
+        print("\n\n".join(f"{t}\n{p}" for t, p in zip(titles, pictures, strict=True)))
+        return
+    from rich.columns import Columns
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.text import Text
+
+    panels = [
+        Panel(Text(picture), title=title, width=26, height=14)
+        for title, picture in zip(titles, pictures, strict=True)
+    ]
+    console = Console()
+    with console.capture() as drawing:
+        console.print(Columns(panels))
+    print(drawing.get(), end="")  # unlike rich, this raises BrokenPipeError

@@ -1,0 +1,64 @@
+"""Old import paths that go on working: one table, and the finder that imports what it names."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, cast
+
+PACKAGE = "phitodeep."
+ALIASES = {  # old path below phitodeep: where the module is now
+    "activations": "functional.activations",
+    "builder": "model.builder",
+    "checks": "core.checks",
+    "config": "core.config",
+    "demo": "cli.digits",
+    "elementwise": "kernels.elementwise",
+    "exchange.onnx.forms": "exchange.onnx.write.forms",
+    "explorer": "inspect.explorer",
+    "files": "core.files",
+    "initialization": "layers.initialization",
+    "io.forms": "exchange.numpy.forms",
+    "layers.call": "core.call",
+    "lora": "model.lora",
+    "metrics": "loss.metrics",
+    "models": "model.architectures",
+    "optimization.initialization": "layers.initialization",
+    "optimization.training": "training.objective",
+    "rotary": "functional.rotary",
+    "sequential": "model.sequential",
+    "steps": "derivations.language",
+    "threads": "core.threads",
+    "training.callbacks": "model.callbacks",
+    "types": "core.types",
+    "version": "core.version",
+}
+
+
+def current(path: str) -> str | None:
+    """Return the full path of the module that an old path stands for, or None."""
+    parts = path.removeprefix(PACKAGE).split(".")
+    for n in range(len(parts), 0, -1):
+        if home := ALIASES.get(".".join(parts[:n])):
+            return PACKAGE + ".".join([home, *parts[n:]])
+    return None
+
+
+class AliasFinder:  # without the base classes, whose module takes long to import
+    """Give the import system the module itself, so that no class exists twice."""
+
+    def find_spec(self, path: str, *_: Any) -> ModuleSpec | None:
+        if path.startswith(PACKAGE) and current(path):
+            return ModuleSpec(path, cast(Any, self))
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let the import system make a module, which is replaced at once."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(str(current(module.__name__)))
+
+
+sys.meta_path.insert(0, AliasFinder())  # first: the folder of a moved package is found otherwise

@@ -1,0 +1,94 @@
+"""State dicts: copying them as plain values, and checking them in `load_state_dict`."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from phitodeep.core.checks import as_real
+from phitodeep.core.types import Array, Shape
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+
+StateDict = dict[str, Any]  # nested dicts with string keys, of plain JSON values and arrays
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object whose state can be saved and restored."""
+
+    def state_dict(self) -> StateDict: ...
+    def load_state_dict(self, state: StateDict) -> None: ...
+
+
+def plain(value: Any) -> Any:
+    """Copy `value`, with Python numbers instead of NumPy's and lists instead of tuples."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return copy.deepcopy(value)
+
+
+def check_entries(state: Any, wanted: Collection[str], who: str) -> StateDict:
+    """Return `state` as a dict with exactly these keys; an error names missing or unknown ones."""
+    if not isinstance(state, Mapping):
+        raise ArgumentTypeError(f"{who} must be a dict, got {type(state).__name__}.")
+    missing = [key for key in wanted if key not in state]
+    extra = [key for key in state if key not in wanted]
+    if missing or extra:
+        named = []
+        if missing:
+            named.append(f"lacks {', '.join(map(repr, missing[:5]))}{_more(missing)}")
+        if extra:
+            named.append(f"has the unknown {', '.join(map(repr, extra[:5]))}{_more(extra)}")
+        near = difflib.get_close_matches(str(extra[0]), wanted, n=3) if extra else []
+        hint = f" (similar: {', '.join(map(repr, near))})" if near else ""
+        raise ArgumentError(f"{who} {' and '.join(named)}{hint}.")
+    return dict(state)
+
+
+def _more(keys: list[str]) -> str:
+    return f" and {len(keys) - 5} more" if len(keys) > 5 else ""
+
+
+def is_number(value: Any) -> bool:
+    """Return whether `value` is a float, even infinite or nan, or an integer that fits in one."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, float) or (whole and abs(value) <= sys.float_info.max)
+
+
+def stored_array(array: Any, who: str) -> Array:
+    """Return `array`, which must be an array of real numbers rather than a list."""
+    if not isinstance(array, np.ndarray):
+        raise ArgumentTypeError(
+            f"{who} takes real numbers in an array, got {type(array).__name__}."
+        )
+    return as_real(array, who)
+
+
+def check_array(array: Any, shape: Shape, who: str) -> Array:
+    """Return `array` as an array of real numbers of this shape."""
+    found = stored_array(array, who)
+    if found.shape != shape:
+        raise ShapeError(f"{who} must have shape {shape}, got {found.shape}.")
+    return found
+
+
+def load_all(parts: Iterable[tuple[Stateful, StateDict]]) -> None:
+    """Load each state into its object; if one is refused, restore them all."""
+    undo: list[tuple[Stateful, StateDict]] = []
+    try:
+        for part, state in parts:
+            undo.append((part, part.state_dict()))
+            part.load_state_dict(state)
+    except BaseException:
+        for part, before in reversed(undo):
+            part.load_state_dict(before)
+        raise

@@ -1,0 +1,1 @@
+"""Models as Python files that require NumPy alone."""

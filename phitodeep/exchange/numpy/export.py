@@ -1,0 +1,237 @@
+"""Write a model as a Python file that requires NumPy alone: see `Sequential.export_numpy`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phitodeep.core.files import atomic_write
+from phitodeep.core.types import Array, Shape
+from phitodeep.errors import ArgumentError, NotBuiltError
+from phitodeep.exchange.numpy import plain
+from phitodeep.exchange.numpy.forms import literal
+from phitodeep.exchange.numpy.network import Line, Network, one_line
+from phitodeep.exchange.numpy.sources import Sources
+from phitodeep.layers.base import Layer
+
+RULE = "# --- {} "
+MANY = 2**16  # times as many steps as the model was built for: there is no limit
+Sizes = tuple[int | None, ...]  # of one sample; None: any
+
+
+def export_numpy(model: Layer, path: str | os.PathLike[str], samples: int) -> None:
+    """Write `path`, which ends in .py, and its weights next to it: see `Sequential.export_numpy`.
+
+    `samples` is the size of the batches in which `predict` computes.
+    """
+    target = Path(path)
+    if target.suffix != ".py" or not target.stem.isidentifier() or iskeyword(target.stem):
+        raise ArgumentError(
+            "export_numpy writes a Python module, so path must end in .py, and the name before it "
+            f'must be an identifier, as in "net.py", got {os.fspath(path)!r}.'
+        )
+    if target.stem in {"numpy", *sys.stdlib_module_names}:
+        raise ArgumentError(
+            f"export_numpy: {target.name} would hide the module {target.stem} from the programs "
+            'next to it: choose another name, such as "net.py".'
+        )
+    if model.input_shape is None or model.output_shape is None:
+        raise NotBuiltError(
+            "export_numpy: the model does not know its input shape yet: train it, or call "
+            "model.build(input_shape)."
+        )
+    code, weights = written(model, target.stem, samples)
+    digest = hashlib.sha256(code.encode())
+    for name, a in weights.items():
+        digest.update(f"{name} {a.dtype} {a.shape}".encode() + np.ascontiguousarray(a).tobytes())
+    export_id = digest.hexdigest()[:16]
+    arrays: dict[str, Any] = {**weights, "export_id": np.array(export_id)}
+    with atomic_write(target) as file, atomic_write(target.with_suffix(".npz")) as npz:
+        np.savez(npz, **arrays)
+        file.write(code.replace(_ID, export_id).encode())
+
+
+_ID = "0" * 15 + "?"  # stands for the identifier, which is computed from the code
+
+
+def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array]]:
+    """Return the code of the module `name`, and the weights that it reads."""
+    network = Network(model)
+    own = {"Array", "W", "network", "predict", *network.variables}  # no names of functions
+    sources = Sources({**dict.fromkeys(own, network), "np": np})
+    for function in network.functions.values():
+        sources.add(function.__name__, function, function.__name__)
+    ends = [len(sources.blocks)]
+    sources.finish()
+    ends.append(len(sources.blocks))
+    prepare = plain.as_tokens if model.takes_tokens else plain.as_numbers
+    for function in (prepare, plain.load_weights, plain.main):
+        sources.add(function.__name__, function, function.__name__, helpers_first=True)
+    shape, output = free_shapes(model)
+    example = f", here for X {_shape(model.input_shape or ())}" if None in shape else ""
+    checks: list[tuple[str, str]] = [("", "X"), ("", literal(shape, "the input shape"))]
+    if not model.takes_tokens:
+        checks.append(("", f'"{model.dtype}"'))
+    limit = most_steps(model) if shape[:1] == (None,) else None
+    if limit is not None:
+        checks.append(("max_steps=", str(limit)))
+    lines = [
+        f'"""{_docstring(model, name, shape, output, limit)}"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        *sources.header(),
+        "",
+        "import numpy as np",
+        "",
+        "Array = np.ndarray",
+        "",
+        "",
+        f"def predict(X: Any, batch_size: int = {samples}) -> Array:",
+        f'    """Return the outputs {_shape(output)} for X {_shape(shape)}, an array or lists."""',
+        str(Line(f"X = {prepare.__name__}", tuple(checks))),
+        "    if batch_size < 1:",
+        '        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")',
+        "    batches = [X[i : i + batch_size] for i in range(0, len(X), batch_size)]",
+        "    return np.concatenate([network(batch) for batch in batches])",
+        "",
+        "",
+        "def network(X: Array) -> Array:",
+        f'    """Compute Y {_shape(output)} from X {_shape(shape)}, layer by layer.',
+        "",
+        f"    Where a layer changes the shape, the new one is next to it{example}.",
+        '    """',
+        *map(str, network.lines),
+        f"    return {network.result}",
+        *_section("the layers, as functions of arrays", sources.blocks[: ends[0]]),
+        *_section("functions that the layers use", sources.blocks[ends[0] : ends[1]]),
+        *_section("input, weights and command line", sources.blocks[ends[1] :]),
+        "",
+        "",
+        "try:",
+        f'    W = load_weights(Path(__file__).with_suffix(".npz"), "{_ID}")',
+        "except (OSError, ValueError) as error:",
+        '    if __name__ != "__main__":',
+        "        raise",
+        "    sys.exit(str(error))",
+        "",
+        'if __name__ == "__main__":',
+        "    main(predict, sys.argv)",
+        "",
+    ]
+    return "\n".join(lines), network.weights
+
+
+def _section(title: str, blocks: list[str]) -> list[str]:
+    lines = ["", "", RULE.format(title).ljust(99, "-")] if blocks else []
+    for block in blocks:
+        lines += [*([""] if lines[-1:] == [""] else ["", ""]), block]
+    return lines
+
+
+def _docstring(model: Layer, name: str, shape: Sizes, output: Sizes, limit: int | None) -> str:
+    """Return the text that says what the file is, safe inside triple quotes."""
+    kind = "int64" if model.takes_tokens else str(model.dtype)
+    steps = "" if limit is None else f", and any at most {limit}"
+    rows = [("path", "layer", "output", "parameters")]
+    for key, layer in model.children().items():
+        text = one_line(layer, 45)
+        row = key.removeprefix("layers."), text, _shape(layer.output_shape or ())
+        rows.append((*row, f"{layer.count_params():,}"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join([*map(str.ljust, row[:3], widths), row[3].rjust(widths[3])]) for row in rows]
+    text = f"""A neural network in plain NumPy, exported by phitodeep {_version()}.
+
+    from {name} import predict
+    Y = predict(X)
+
+X    {_shape(shape)}, {kind}; N is the number of samples{steps}
+Y    {_shape(output)}, {model.dtype}
+
+On the command line: python {name}.py input.npy output.npy
+The weights are in {name}.npz, in the same folder: {model.count_params():,} parameters.
+
+{chr(10).join(f"    {row}" for row in table)}
+"""
+    return text.replace("\\", "\\\\").replace('"', "'")
+
+
+def _version() -> str:
+    return str(sys.modules["phitodeep"].__version__)  # importing what is above all is refused
+
+
+def _shape(shape: Sizes) -> str:
+    return f"({', '.join(['N', *('any' if n is None else str(n) for n in shape or ())])})"
+
+
+def free_shapes(model: Layer) -> tuple[Sizes, Sizes]:
+    """Return the shapes of X and Y, with None for each axis whose size may differ in predictions.
+
+    An axis of X is free if the model, with the weights that it has, takes several other sizes.
+    """
+    shape, output = model.input_shape or (), model.output_shape or ()
+    free: list[int | None] = list(shape)
+    found: list[int | None] = list(output)
+    for axis in range(len(shape)):
+        for twin in resized(model, axis):
+            free[axis] = None
+            pairs = zip(found, twin.output_shape or (), strict=True)
+            found = [a if a == b else None for a, b in pairs]
+    return tuple(free), tuple(found)
+
+
+def resized(model: Layer, axis: int) -> list[Layer]:
+    """Return copies of the model that are built for other sizes of an axis of X, without arrays.
+
+    There are none if its weights do not fit one of these sizes: the axis is then not free.
+    """
+    shape = model.input_shape or ()
+    n = shape[axis]
+    limit = most_steps(model) if axis == 0 else None
+    sizes = {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {limit // 2, limit - 1, limit}
+    found = [_fitting(model, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes - {0, n}]
+    twins = [twin for twin in found if twin is not None]
+    return twins if len(twins) == len(found) else []
+
+
+def most_steps(model: Layer) -> int | None:
+    """Return the largest size of the first axis of a sample, or None if there is no limit.
+
+    Layers may lengthen or shorten the steps before the layer that has the limit `max_steps`.
+    """
+    if model.max_steps is None or not model.input_shape:
+        return None
+    n, *rest = model.input_shape
+    low = high = n
+    while _fitting(model, (high, *rest)) is not None:
+        low, high = high, 2 * high
+        if high > MANY * n:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _fitting(model, (middle, *rest)) is None:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _fitting(model: Layer, shape: Shape) -> Layer | None:
+    """Return a copy that is built for samples of this shape, or None if the weights do not fit."""
+    try:
+        twin = model._measured(shape)
+    except ValueError:
+        return None
+    pairs = zip(model.walk(), twin.walk(), strict=True)
+    fits = all(
+        a.shape == other.params[name].shape
+        for (_, layer), (_, other) in pairs
+        for name, a in layer.params.items()
+    )
+    return twin if fits else None

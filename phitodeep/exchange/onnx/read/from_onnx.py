@@ -1,0 +1,277 @@
+"""From an ONNX file to the layers of a model: what `phitodeep.io.from_onnx` reads.
+
+The file is read by `reading.py`. `interpreting.py` turns its nodes into steps, without constants
+and rearrangements. Rules, one list for each kind of step, recognise the layers, and `placing.py`
+adds them. `as_layers` makes a tree of them. At last, `agreement.py` compares the model with the
+graph.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+
+from phitodeep.core.types import Shape
+from phitodeep.errors import DataError, PhitodeepError, locate
+from phitodeep.exchange.onnx.read import combining as combining
+from phitodeep.exchange.onnx.read import operators as operators
+from phitodeep.exchange.onnx.read import placing
+from phitodeep.exchange.onnx.read import rearranging as rearranging
+from phitodeep.exchange.onnx.read import rules_activations as activations
+from phitodeep.exchange.onnx.read import rules_attention as attention
+from phitodeep.exchange.onnx.read import rules_general as general
+from phitodeep.exchange.onnx.read import rules_images as images
+from phitodeep.exchange.onnx.read import rules_norms as norms
+from phitodeep.exchange.onnx.read import rules_rotary as rotary
+from phitodeep.exchange.onnx.read import rules_sequences as sequences
+from phitodeep.exchange.onnx.read.agreement import check_agreement
+from phitodeep.exchange.onnx.read.axes import ONE, Size, expanded, size_of
+from phitodeep.exchange.onnx.read.interpreting import Interpreter
+from phitodeep.exchange.onnx.read.placing import Placed, Plan, RelayoutError, Writer
+from phitodeep.exchange.onnx.read.reading import File
+from phitodeep.exchange.onnx.read.values import LabelError, Refused, Step, View
+from phitodeep.exchange.tree import as_layers
+from phitodeep.layers.random import shapes_only
+
+Rule = Callable[[Step], Plan | None]
+RULES: dict[str, list[Rule]] = {
+    **{op: [activations.simple] for op in activations.SIMPLE},
+    **{op: [activations.with_settings] for op in activations.WITH_SETTINGS},
+    "Clip": [activations.clip],
+    "PRelu": [norms.prelu],
+    "Softmax": [activations.softmax],
+    "LogSoftmax": [activations.softmax],
+    "Where": [activations.guarded_softplus],
+    "MatMul": [attention.multi_head_attention, general.dense],
+    "Add": [
+        attention.multi_head_attention,
+        general.dense,
+        norms.written_norm,
+        sequences.position,
+        norms.scale_and_shift,
+        general.add,
+    ],
+    "Sub": [norms.scale_and_shift],
+    "Mul": [
+        activations.compound,
+        norms.written_norm,
+        norms.scale_and_shift,
+        general.multiply,
+    ],
+    "Div": [
+        activations.compound,
+        activations.softsign,
+        norms.written_norm,
+        norms.scale_and_shift,
+    ],
+    "Neg": [],
+    "LayerNormalization": [norms.layer_norm],
+    "RMSNormalization": [norms.layer_norm],
+    "BatchNormalization": [norms.channel_norm],
+    "InstanceNormalization": [norms.channel_norm],
+    "GroupNormalization": [norms.channel_norm],
+    "Embedding": [general.embedding],
+    "Tokens": [general.tokens],
+    "Product": [attention.dot_product_attention],
+    "Take": [sequences.last_state, general.take],
+    "Reshape": [general.reshape],
+    "Join": [placing.joined],
+    "Concat": [rotary.rotary, general.two_classes, general.concat],
+    "Conv": [images.conv],
+    "ConvTranspose": [images.conv_transpose],
+    "MaxPool": [images.pool],
+    "AveragePool": [images.pool],
+    "Pad": [images.zero_pad],
+    "Resize": [images.resize],
+    "ReduceMean": [images.global_avg_pool],
+    "ReduceMax": [images.global_max_pool],
+    "ReduceSum": [sequences.sum_of_directions],
+    **{op: [sequences.recurrent] for op in sequences.CELLS},
+}
+BATCHES: Size = (2, 3, 5)
+STEPS: list[list[Size]] = [  # of axes with an unknown size, other than the batch
+    [(13, 17, 29), (19, 31, 23), (37, 41, 43)],
+    [(4, 3, 5), (7, 6, 4), (5, 8, 7)],
+    [(2, 1, 2), (1, 2, 3), (3, 2, 1)],  # for short tables of positions
+]
+
+
+def read_onnx(path: str | os.PathLike[str], model: Callable[..., Any]) -> Any:
+    """Return what `model` makes of the layers in an ONNX file: see `phitodeep.io.from_onnx`."""
+    file = File(path)
+    unknown = sum(n is None for n in file.inputs[0].sizes[1:]) if len(file.inputs) == 1 else 0
+    refused: list[tuple[int, PhitodeepError]] = []
+    for steps in STEPS if unknown else STEPS[:1]:
+        attempt = _Import(file, model, steps)
+        try:
+            return attempt.model()
+        except PhitodeepError as error:
+            refused.append((attempt.progress, error))
+    raise max(refused, key=lambda pair: pair[0])[1]
+
+
+class _Import:
+    """One attempt to understand a file, with certain probes for axes of unknown size.
+
+    progress    how many stages it has completed: the error of the most successful attempt is shown
+    """
+
+    def __init__(self, file: File, new: Callable[..., Any], steps: Sequence[Size]) -> None:
+        self.file, self.new, self.steps, self.progress = file, new, steps, 0
+
+    def model(self) -> Any:
+        order: tuple[int, ...] | None = None
+        while True:
+            try:
+                with np.errstate(all="ignore"):
+                    return self._model(order)
+            except RelayoutError as wanted:  # at most once: then the order is known
+                order = wanted.order
+
+    def _sizes(self, batch_at: int) -> Iterator[Size]:
+        """Yield the probes for the axes of unknown size, in the order of the input's axes."""
+        sizes = self.file.inputs[0].sizes if self.file.inputs else []
+        rest = chain(self.steps, repeat(ONE))
+        for i, size in enumerate(sizes):
+            if size is None:
+                yield BATCHES if i == batch_at else next(rest)
+
+    def _model(self, order: tuple[int, ...] | None) -> Any:
+        batch_at = 0 if order is None else order[0]
+        it = Interpreter(self.file, list(self._sizes(batch_at)), batch_at)
+        out = self._output(it)
+        self.progress = 1
+        plans = _plans(out.step)
+        self.progress = 2
+        dtype = np.float64 if self._is_double(plans) else np.float32
+        with shapes_only():
+            w = Writer(it, order)
+            for step in sorted(plans, key=lambda s: s.index):
+                w.at = step
+                plan = plans[step]
+                with _Named(step):
+                    w.placed[step] = plan.write(w, [w.placed[x.step] for x in plan.inputs])
+            w.at = out.step
+            end = _last(w, out, w.placed[out.step])
+            layers = as_layers(w.operations, "input", end.value)
+            model = self.new(*layers, dtype=dtype)
+            model.build(_sample_shape(w, model))
+        self.progress = 3
+        _install(model, w)
+        check_agreement(self.file, it, w, out)
+        return model
+
+    def _output(self, it: Interpreter) -> View:
+        """Return the output of the graph that the model computes."""
+        values = {name: it.values.get(name) for name in self.file.outputs}
+        found: dict[str, View] = {}
+        refused: list[DataError] = []
+        for name, value in values.items():
+            if isinstance(value, View) and not value.step.integers:
+                if not any(value.is_(other) for other in found.values()):
+                    found[name] = value
+            elif isinstance(value, Refused):
+                refused.append(value.error)
+            elif value is None or not isinstance(value, View):
+                where = f"the output {name!r} of {self.file.path}"
+                refused.append(DataError(f"{where} does not depend on its input."))
+        serious = [error for error in refused if not isinstance(error, LabelError)]
+        if serious or (refused and not found):
+            raise (serious or refused)[0]
+        if len(found) != 1:
+            names = ", ".join(repr(name) for name in (found or self.file.outputs))
+            raise DataError(
+                f"{self.file.path} has the outputs {names}: a model returns one array of numbers. "
+                "Export the network with a single output."
+            )
+        (view,) = found.values()
+        return view
+
+    def _is_double(self, plans: dict[Step, Plan]) -> bool:
+        """Return whether the model is float64: its input is, or the vectors of its tokens are."""
+        given = self.file.inputs[0].type
+        tables = [step.array(1).dtype for step in plans if step.op == "Embedding"]
+        return given == 11 or (given != 1 and np.dtype(np.float64) in tables)
+
+
+def _plans(end: Step) -> dict[Step, Plan]:
+    """Return the plan of each step that the output depends on."""
+    plans: dict[Step, Plan] = {}
+    todo = [end]
+    while todo:
+        step = todo.pop()
+        if step.op == "Input" or step in plans:
+            continue
+        plans[step] = _plan(step)
+        todo += [view.step for view in plans[step].inputs]
+    return plans
+
+
+def _plan(step: Step) -> Plan:
+    """Return the plan of the first rule that recognises a step."""
+    with _Named(step):
+        for rule in RULES.get(step.op, []):
+            plan = rule(step)
+            if plan is not None:
+                return plan
+    raise DataError(
+        f"{step.name}: no layer computes this operator here. Export the network with another "
+        "operator, or leave this part out."
+    )
+
+
+class _Named:
+    """Adds the name of a step to errors that do not have it."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, PhitodeepError) and self.step.name not in str(error):
+            locate(error, self.step.name)
+
+
+def _last(w: Writer, out: View, placed: Placed) -> Placed:
+    """Return the output, with its axes as in the graph, or with the features last."""
+    given, have = expanded(out.groups), expanded(placed.layout)
+    if w.order is None or len(given) != len(have) or set(given) != set(have):
+        return w.arranged(placed, out.groups)
+    if len(given) == len(w.order):
+        last = tuple(given[i] for i in w.order)
+        if last[0] == have[0] and have != given:
+            return w.arranged(placed, last)
+    return placed
+
+
+def _sample_shape(w: Writer, model: Any) -> Shape:
+    """Return the shape of one sample, with the most steps that a model takes if it has a limit."""
+    groups = w.placed[w.it.input].layout[1:]
+    sizes = [size_of(group) for group in groups]
+    shape = [size[0] for size in sizes]
+    if sizes and len(set(sizes[0])) > 1 and model.max_steps is not None:
+        shape[0] = model.max_steps
+    return tuple(shape)
+
+
+def _install(model: Any, w: Writer) -> None:
+    """Give the layers their weights, which must have the shapes that they expect."""
+    given = {id(layer): arrays for layer, arrays in w.weights}
+    for _, layer in model.walk():
+        layer._shapes_only = False
+        arrays = given.get(id(layer), {})
+        for store in (layer.params, layer.state):
+            for name, placeholder in store.items():
+                a = arrays.get(name)
+                if a is None or a.shape != placeholder.shape:
+                    raise DataError(
+                        f"{w.it.file.path}: the weights of {layer!r} do not fit its shape "
+                        f"{placeholder.shape}."
+                    )
+                store[name] = np.array(a, model.dtype, order="C")

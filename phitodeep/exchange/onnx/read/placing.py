@@ -1,0 +1,311 @@
+"""From steps to layers: where the values of the layers are, and in which order their axes are.
+
+A layer's output is a `Placed` value, whose `layout` names the axes of our array: the batch first,
+the features last. `Writer` adds layers, and Permute, Reshape and Flatten where a layer needs its
+axes in another order than the one in which they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from phitodeep.core.types import Array
+from phitodeep.errors import DataError
+from phitodeep.exchange.onnx.read.axes import (
+    Axis,
+    Group,
+    Groups,
+    aligned,
+    expanded,
+    flat,
+    leaves,
+    positions,
+    size_of,
+)
+from phitodeep.exchange.onnx.read.interpreting import Interpreter
+from phitodeep.exchange.onnx.read.values import Step, View
+from phitodeep.exchange.tree import Operation
+from phitodeep.layers.base import Layer
+from phitodeep.layers.containers import TimeDistributed
+from phitodeep.layers.embedding import Embedding
+from phitodeep.layers.reshape import Flatten, Permute, Reshape
+
+
+class Placed(NamedTuple):
+    """A value of the layers: its name, and the axes of its array."""
+
+    value: str
+    layout: Groups
+
+
+class Plan(NamedTuple):
+    """How a step, possibly with steps before it, becomes layers.
+
+    inputs    the views that the layers read
+    write     adds the layers, given where these views' steps are, and returns where the output is
+    """
+
+    inputs: tuple[View, ...]
+    write: Callable[[Writer, list[Placed]], Placed]
+
+
+class RelayoutError(Exception):
+    """The input of the model should have its axes in another order; `order` counts the graph's."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        super().__init__(order)
+        self.order = tuple(order)
+
+
+class Writer:
+    """The layers so far.
+
+    operations    for `as_layers`
+    weights       the layers that have parameters, each with its arrays
+    tables        the embeddings, which a TiedDense may use
+    """
+
+    def __init__(self, it: Interpreter, order: Sequence[int] | None) -> None:
+        self.it, self.batch, self.order = it, it.batch, order
+        groups = it.input.groups
+        layout = groups if order is None else tuple(groups[i] for i in order)
+        self.placed = {it.input: Placed("input", layout)}
+        self.operations: list[Operation] = []
+        self.weights: list[tuple[Layer, dict[str, Array]]] = []
+        self.tables: list[Embedding] = []
+        self.at: Step = it.input  # the step that is being written
+
+    # --- adding layers ---------------------------------------------------------------------
+
+    def layer(self, layer: Layer, x: Placed, layout: Groups, **weights: Array) -> Placed:
+        """Add a layer that reads x and returns a value with this layout."""
+        if weights:
+            self.weights.append((layer, weights))
+        return self._add((x.value,), layer, layout)
+
+    def merge(self, how: str, values: Sequence[Placed], layout: Groups) -> Placed:
+        """Add a merge, whose values have the same layout."""
+        return self._add(tuple(v.value for v in values), how, layout)
+
+    def _add(self, inputs: tuple[str, ...], does: Layer | str, layout: Groups) -> Placed:
+        value = f"{len(self.operations)}"
+        self.operations.append(Operation(self.at.name, inputs, value, does))
+        return Placed(value, layout)
+
+    def layer_in(
+        self, lead: Group, layer: Layer, x: Placed, layout: Groups, **weights: Array
+    ) -> Placed:
+        """Add a layer for samples that are themselves along the axes `lead`."""
+        if weights:
+            self.weights.append((layer, weights))
+        return self._add((x.value,), self.wrapped(lead, layer), layout)
+
+    def wrapped(self, lead: Group, layer: Layer) -> Layer:
+        """Return the layer for samples that are themselves along these axes."""
+        for _ in lead:
+            layer = TimeDistributed(layer)
+        return layer
+
+    # --- the order of axes -----------------------------------------------------------------
+
+    def arranged(self, x: Placed, wanted: Groups) -> Placed:
+        """Return x with its axes in these groups."""
+        have, want = expanded(x.layout), expanded(wanted)
+        if have == want:
+            return x
+        if not want or want[0] != (self.batch,):
+            raise DataError(f"{self.at.name} mixes the samples of the batch with other axes.")
+        if set(flat(have)) != set(flat(want)):
+            raise DataError(f"{self.at.name} reads axes that its input does not have.")
+        if flat(have) == flat(want):
+            return self._reshaped(x, want)
+        runs = [(self.batch,), *_runs(have, want)]
+        x = self._reshaped(x, tuple(runs))
+        order = sorted(range(1, len(runs)), key=lambda i: flat(want).index(runs[i][0]))
+        x = self.layer(Permute(*order), x, (runs[0], *(runs[i] for i in order)))
+        return self._reshaped(x, want)
+
+    def _reshaped(self, x: Placed, wanted: Groups) -> Placed:
+        """Return x with the same axes in the same order, grouped in another way."""
+        if expanded(x.layout) == wanted:
+            return x
+        if len(wanted) == 2 and len(x.layout) > 2:
+            return self.layer(Flatten(), x, wanted)
+        sizes = [size_of(group) for group in wanted[1:]]
+        free = [i for i, size in enumerate(sizes) if len(set(size)) > 1]
+        if len(free) > 1:
+            raise DataError(f"{self.at.name} reshapes samples with several unknown sizes.")
+        shape = [-1 if i in free else size[0] for i, size in enumerate(sizes)]
+        if not shape:
+            raise DataError(f"{self.at.name} leaves samples without any axis.")
+        return self.layer(Reshape(*shape), x, wanted)
+
+    def features(
+        self, x: Placed, along: Group, exact: bool = False
+    ) -> tuple[Placed, list[int] | None]:
+        """Return x with these axes last, and how they are ordered there.
+
+        The second value is None if their elements are ordered as in `along`; otherwise it gives,
+        for each element of the last axis, its place along `along`. With `exact`, it is None.
+        """
+        have, want = expanded(x.layout), leaves(along)
+        if have[-1] == want:
+            return x, None
+        tail = len(have)
+        while tail > 1 and set(have[tail - 1]) <= set(want):
+            tail -= 1
+        last = flat(have[tail:])
+        if want and set(last) == set(want) and not (exact and last != want):
+            x = self._reshaped(x, (*have[:tail], last))
+            if last == want:
+                return x, None
+            self.it.budget.take(size_of(want)[:1], 64)
+            return x, positions(last, want)
+        kept = [tuple(a for a in group if a not in want) for group in have]
+        others = [new for new, old in zip(kept, have, strict=True) if new or not old]
+        return self.arranged(x, (*others, want)), None
+
+    def channels_last(self, x: Placed, view: View) -> tuple[Placed, Group]:
+        """Return x (samples, *sizes, channels), and the axes of samples other than the batch.
+
+        The view has the axes (samples, channels, *sizes).
+        """
+        samples, channels, *sizes = expanded(view.groups)
+        self.vote(x, view, (0, *range(2, len(view.groups)), 1))
+        lead = self.lead(samples)
+        layout = ((self.batch,), *((axis,) for axis in lead), *sizes, channels)
+        return self.arranged(x, layout), lead
+
+    def lead(self, samples: Group) -> Group:
+        """Return the axes of a group of samples other than the batch, which is the first."""
+        first, *lead = leaves(samples) or (None,)
+        if first is not self.batch:
+            raise DataError(f"{self.at.name} does not have the batch as its axis of samples.")
+        return tuple(lead)
+
+    def vote(self, x: Placed, view: View, order: Sequence[int]) -> None:
+        """If the view is the input as the graph takes it, let our input have this order of axes.
+
+        Only operators whose channels or steps must be first vote, so that the model takes images
+        with the channels last although the graph takes them first.
+        """
+        groups = self.it.input.groups
+        as_given = expanded(x.layout) == expanded(groups) == expanded(view.groups)
+        if self.order is None and as_given and len(order) == len(groups) > 2:
+            raise RelayoutError(order)
+
+
+def _runs(have: Groups, want: Groups) -> list[Group]:
+    """Return the axes after the batch in pieces that stay together, in the order of `have`."""
+    follows = dict(zip(flat(want), flat(want)[1:], strict=False))
+    runs: list[list[Axis]] = []
+    for group in have[1:]:
+        for i, axis in enumerate(group):
+            if i and follows.get(group[i - 1]) is axis:
+                runs[-1].append(axis)
+            else:
+                runs.append([axis])
+    return [tuple(run) for run in runs]
+
+
+def translated(layout: Groups, a: View, b: View) -> Groups:
+    """Return the layout of `a` in the axes that `b` has at the same places."""
+    whole: dict[Group, Group] = {}
+    for mine, other in zip(a.groups, b.groups, strict=True):
+        if size_of(mine) != size_of(other):
+            raise DataError("its inputs have different sizes")
+        whole[leaves(mine)] = leaves(other)
+    layout = expanded(layout)
+    found: dict[Axis, Axis] = {}
+    for mine, other in whole.items():
+        if mine not in layout:  # parts of a group are needed: both must consist of the same
+            pairs = aligned(mine, other)
+            if pairs is None:
+                raise DataError("its inputs have different sizes")
+            found |= {x: y for y, x in pairs.items()}
+    return tuple(
+        leaves(whole[group]) if group in whole else tuple(found[axis] for axis in leaves(group))
+        for group in layout
+    )
+
+
+def merged(step: Step, views: Sequence[View], how: str) -> Plan:
+    """Return the plan of a merge of views with the same sizes."""
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        try:
+            layouts = [translated(placed[0].layout, views[0], view) for view in views]
+        except (DataError, KeyError):
+            raise DataError(
+                f"{step.name} combines values of different shapes, which no layer does."
+            ) from None
+        arranged = [w.arranged(p, layout) for p, layout in zip(placed, layouts, strict=True)]
+        return w.merge(how, arranged, expanded(placed[0].layout))
+
+    return Plan(tuple(views), write)
+
+
+def concatenated(step: Step) -> Plan:
+    views = [step.view(i) for i in range(len(step.inputs))]
+    axis = step.settings["axis"]
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        first, _ = w.features(placed[0], views[0].groups[axis], exact=True)
+        rest = views[0].groups[:axis] + views[0].groups[axis + 1 :]
+        arranged = [first]
+        for view, p in zip(views[1:], placed[1:], strict=True):
+            others = view.groups[:axis] + view.groups[axis + 1 :]
+            pairs = View(view.step, others)
+            layout = translated(expanded(first.layout)[:-1], View(step, rest), pairs)
+            arranged.append(w.arranged(p, (*layout, view.groups[axis])))
+        return w.merge("concat", arranged, (*expanded(first.layout)[:-1], step.groups[axis]))
+
+    return Plan(tuple(views), write)
+
+
+def joined(step: Step) -> Plan:
+    """Return the plan of new names for axes: one for each group of several axes."""
+    x, pairs = step.view(), step.settings["pairs"]
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        groups = [leaves(group) for group, _ in pairs]
+        p = placed[0]
+        if any(group not in expanded(p.layout) for group in groups):
+            lead = w.lead(x.groups[0])
+            p = w.arranged(p, ((w.batch,), *((axis,) for axis in lead), *x.groups[1:]))
+        names = {group: axis for group, (_, axis) in zip(groups, pairs, strict=True)}
+        layout = expanded(p.layout)
+        return Placed(p.value, tuple((names[g],) if g in names else g for g in layout))
+
+    return Plan((x,), write)
+
+
+def applied(step: Step, x: View, layer: Layer, **weights: Array) -> Plan:
+    """Return the plan of a layer that works on each element, in any order of axes."""
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        return w.layer(layer, placed[0], placed[0].layout, **weights)
+
+    return Plan((x,), write)
+
+
+def on_features(
+    x: View, along: Group, make: Callable[[], Layer], weights: Mapping[str, Array]
+) -> Plan:
+    """Return the plan of a layer on the last axis, which `along` becomes.
+
+    The first axis of each array runs along these features.
+    """
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        p, order = w.features(placed[0], along)
+        arrays = {
+            name: a if order is None else np.ascontiguousarray(a[order])
+            for name, a in weights.items()
+        }
+        return w.layer(make(), p, p.layout, **arrays)
+
+    return Plan((x,), write)

@@ -1,0 +1,351 @@
+"""How attention is recognised: softmax(Q K^T / sqrt(d)) V, with or without the products around it.
+
+Exporters write the division into heads in many ways. Here only the axes count: the axis of the
+steps is the same object in queries, keys and values, and so are the axes of the samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from phitodeep.core.types import Array
+from phitodeep.exchange.onnx.read.axes import (
+    Axis,
+    Group,
+    aligned,
+    count,
+    flat,
+    leaves,
+    positions,
+    size_of,
+)
+from phitodeep.exchange.onnx.read.expressions import MOST_FEATURES, near, op, product, scalar
+from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer
+from phitodeep.exchange.onnx.read.rules_general import dense_parts
+from phitodeep.exchange.onnx.read.rules_rotary import rotation
+from phitodeep.exchange.onnx.read.values import Constant, Step, View
+from phitodeep.functional.rotary import Rope
+from phitodeep.layers import MultiHeadAttention, ScaledDotProductAttention, Select
+
+HIDDEN = -1e30  # scores that are so low have probability 0
+Mask = tuple[str, Constant] | None
+
+
+class Columns(NamedTuple):
+    """Which features of x, or of the product x W + b, a view holds.
+
+    places    their places, with an axis for each of `axes`
+    """
+
+    x: View
+    W: Array | None
+    b: Array | None
+    places: Array
+    axes: Group
+
+    def ordered(self, axes: Group) -> Array:
+        """Return the places of all elements, in the order of these axes."""
+        order: Array = self.places.transpose([self.axes.index(axis) for axis in axes]).ravel()
+        return order
+
+
+def columns(view: View, dense: bool) -> Columns | None:
+    """Return which features of a value a view holds; with `dense`, the value is a product."""
+    takes, step = list[Step](), view.step
+    while step.op == "Take":
+        takes.append(step)
+        step = step.view().step
+    x, W, b = dense_parts(step) if dense else (step.output, None, None)
+    if x is None or (dense and W is None) or not step.groups:
+        return None
+    axes = leaves(step.groups[-1])
+    if count(axes) > MOST_FEATURES:
+        return None
+    places = np.arange(count(axes)).reshape([count((a,)) for a in axes])
+    for take in reversed(takes):
+        s, inner = take.settings, take.view()
+        along = leaves(inner.groups[s["axis"]])
+        kept = leaves(take.groups[s["axis"]])
+        if not set(along) <= set(axes) or any(p != s["places"][0] for p in s["places"]):
+            return None
+        rest = tuple(a for a in axes if a not in along)
+        sizes = [count((a,)) for a in rest]
+        places = places.transpose([axes.index(a) for a in (*rest, *along)])
+        places = places.reshape([*sizes, -1])[..., s["places"][0]]
+        axes = (*rest, *kept)
+        places = places.reshape([*sizes, *(count((a,)) for a in kept)])
+    return Columns(x, W, b, places, axes)
+
+
+class Part(NamedTuple):
+    """Queries, keys or values: a view (samples and heads, steps, features), before its rotation."""
+
+    view: View
+    time: Group | None  # the axis along which it is rotated
+    rope: Rope | None
+
+
+def _part(view: View) -> Part:
+    found = rotation(view.step)
+    if found is None:
+        return Part(view, None, None)
+    rotated, before = leaves(view.step.groups[-1]), found.x.groups[-1]
+    groups = tuple(before if leaves(g) == rotated else g for g in view.groups)
+    return Part(View(found.x.step, groups), found.time, found.rope)
+
+
+class Attended(NamedTuple):
+    """What `softmax(Q K^T / sqrt(d)) V` reads.
+
+    parts     Q, K and V
+    causal    whether later steps are hidden
+    """
+
+    parts: tuple[Part, Part, Part]
+    causal: bool
+
+
+def attended(step: Step) -> Attended | None:
+    """Return what a product P V reads, if P is such a softmax."""
+    P, V_view = step.view(0), step.view(1)
+    soft = _unguarded(P)
+    if soft is None or leaves(soft.settings["along"]) != leaves(soft.groups[-1]):
+        return None
+    scores, mask = _mask(soft.view())
+    scale, factors = product(scores)
+    scores_step = op(factors[0], "Product") if len(factors) == 1 else None
+    if scores_step is None:
+        return None
+    scale_q, queries = product(scores_step.view(0))
+    scale_k, keys = product(scores_step.view(1))
+    scale_v, values = product(V_view)
+    if not len(queries) == len(keys) == len(values) == 1 or scale_v != 1:
+        return None
+    *batch, features, steps = keys[0].groups
+    K = View(keys[0].step, (*batch, steps, features))
+    parts = (_part(queries[0]), _part(K), _part(values[0]))
+    d, T = count(parts[0].view.groups[-1]), size_of(parts[0].view.groups[-2])
+    causal = _is_causal(mask, T)
+    if causal is None or not near(scale * scale_q * scale_k, 1 / math.sqrt(d)):
+        return None
+    return Attended(parts, causal)
+
+
+def _unguarded(P: View) -> Step | None:
+    """Return the softmax; Where(IsNaN(P), 0, P) leaves it as it is, since no row is masked."""
+    guard = op(P, "Where")
+    if guard and scalar(guard.inputs[1]) == 0:
+        test, P = guard.view(0), guard.view(2)
+        nan = op(test, "IsNaN")
+        if nan is None or not nan.view().is_(P):
+            return None
+    return op(P, "Softmax")
+
+
+def _mask(scores: View) -> tuple[View, Mask]:
+    """Return the scores before a mask, and the mask: "add" or "where"."""
+    step = op(scores, "Add")
+    if step is not None:
+        for i in (0, 1):
+            x, c = step.inputs[i], step.inputs[1 - i]
+            if isinstance(x, View) and isinstance(c, Constant):
+                return x, ("add", c)
+    step = op(scores, "Where")
+    if step is not None and isinstance(step.inputs[0], Constant):
+        limit, x = scalar(step.inputs[2]), step.inputs[1]
+        if isinstance(x, View) and limit is not None and limit <= HIDDEN:
+            return x, ("where", step.inputs[0])
+    return scores, None
+
+
+def _is_causal(mask: Mask, steps: Sequence[int]) -> bool | None:
+    """Return whether a mask hides later steps; None if it hides anything else."""
+    if mask is None:
+        return False
+    kind, c = mask
+    for a, T in zip(c.each(), steps, strict=True):
+        if a.size != T * T or a.shape[-2:] != (T, T):
+            return None
+        a, seen = a.reshape(T, T), np.tri(T, dtype=bool)
+        if kind == "where":
+            if a.dtype != bool or not np.array_equal(a, seen):
+                return None
+        elif not (np.all(a[seen] == 0) and np.all(a[~seen] <= HIDDEN)):
+            return None
+    return True
+
+
+class Heads:
+    """The axes of an attention.
+
+    source    what Q, K and V are features of, or products of
+    lead      the axes of the samples
+    heads     the axes of the heads of the queries; those of the keys come first
+    shared    how many of them the keys have too
+    steps     the axes of the steps
+    orders    the axes of Q, K and V in the order in which our layer has them
+    """
+
+    def __init__(self, found: Attended, sources: Sequence[Columns]) -> None:
+        self.found, self.sources = found, sources
+        self.source = sources[0].x
+        Q, _, _ = found.parts
+        self.steps = leaves(Q.view.groups[-2])
+        inside = {axis for source in sources for axis in source.axes}
+        batch = flat(Q.view.groups[:-2])
+        self.lead = tuple(a for a in batch if a not in inside)
+        self.heads = tuple(a for a in batch if a in inside)
+        self.d = count(Q.view.groups[-1])
+        self.shared: list[int] = []
+        self.orders = [(*self.heads, *leaves(Q.view.groups[-1]))]
+
+    def fit(self) -> bool:
+        """Return whether the axes belong together as in attention; fill `orders`."""
+        Q, K, V = self.found.parts
+        rows = {*flat(self.source.groups[:-1])}
+        if {*self.lead, *self.steps} != rows or set(self.lead) & set(self.steps):
+            return False
+        if not all(source.x.is_(self.source) for source in self.sources):
+            return False
+        for part, source in zip(self.found.parts, self.sources, strict=True):
+            if leaves(part.view.groups[-2]) != self.steps:
+                return False
+            if {*flat(part.view.groups)} != rows | {*source.axes}:
+                return False
+        if V.rope is not None or Q.rope != K.rope:
+            return False
+        times = [leaves(part.time) for part in (Q, K) if part.time]
+        if any(time != self.steps for time in times):
+            return False
+        orders = [self._order(K, pair=True), self._order(V, pair=False)]
+        if None in orders or len(set(self.shared)) != 1:
+            return False
+        self.orders += [order for order in orders if order is not None]
+        return True
+
+    def _order(self, part: Part, pair: bool) -> Group | None:
+        """Return the axes of heads and features of keys or values, in the order of the queries'."""
+        Q = self.found.parts[0].view
+        mine, theirs = Q.groups[:-2], part.view.groups[:-2]
+        if len(mine) != len(theirs):
+            return None
+        found: dict[Axis, Axis] = {}  # the axis of the part for each of the queries
+        for a, b in zip(mine, theirs, strict=True):
+            pairs = aligned(a, b) if b else {}
+            if pairs is None:
+                return None
+            found |= {x: y for y, x in pairs.items()}
+        if any(found.get(axis) is not axis for axis in self.lead):
+            return None
+        own = [axis for axis in self.heads if axis in found]
+        if own != list(self.heads[: len(own)]):  # a key serves queries that are neighbours
+            return None
+        self.shared.append(len(own))
+        features = leaves(part.view.groups[-1])
+        if pair:  # features of keys and queries are multiplied
+            pairs = aligned(Q.groups[-1], part.view.groups[-1])
+            if pairs is None:
+                return None
+            back = {x: y for y, x in pairs.items()}
+            features = tuple(back[axis] for axis in leaves(Q.groups[-1]))
+        return (*(found[axis] for axis in own), *features)
+
+    def places(self) -> list[Array]:
+        """Return the places of all queries, keys and values, head by head."""
+        pairs = zip(self.sources, self.orders, strict=True)
+        return [source.ordered(leaves(order)) for source, order in pairs]
+
+    def settings(self) -> tuple[int, int | None, bool | Rope]:
+        """Return heads, kv_heads and rope."""
+        h, k = count(self.heads), count(self.heads[: self.shared[0]])
+        rope = self.found.parts[0].rope
+        return h, None if k == h else k, False if rope is None else rope == Rope() or rope
+
+    def layout(self, w: Writer) -> tuple[Group, list[Group]]:
+        """Return the axes of samples other than the batch, and all groups before the features."""
+        if self.lead[:1] != (w.batch,) and w.batch not in self.lead:
+            w.lead(())
+        lead = tuple(a for a in self.lead if a is not w.batch)
+        return lead, [(w.batch,), *((axis,) for axis in lead), self.steps]
+
+
+def _heads(step: Step, dense: bool) -> Heads | None:
+    """Return the axes of a product P V that is an attention."""
+    found = attended(step)
+    if found is None:
+        return None
+    sources = [columns(part.view, dense) for part in found.parts]
+    known = [source for source in sources if source is not None]
+    if len(known) < 3:
+        return None
+    heads = Heads(found, known)
+    return heads if heads.fit() else None
+
+
+def multi_head_attention(step: Step) -> Plan | None:
+    """Attention between the products that make Q, K and V and the one that mixes the heads."""
+    x, Wo, bo = dense_parts(step)
+    if x is None or Wo is None or x.step.op != "Product":
+        return None
+    heads = _heads(x.step, dense=True)
+    if heads is None:
+        return None
+    source, out = heads.source, step.groups[-1]
+    D = count(source.groups[-1])
+    canonical = leaves((*heads.heads, *x.step.groups[-1]))
+    if Wo.shape[1] != D or set(leaves(x.groups[-1])) != set(canonical):
+        return None
+    products, biases = [], []
+    for found, places in zip(heads.sources, heads.places(), strict=True):
+        assert found.W is not None
+        products.append(found.W[:, places])
+        biases.append(np.zeros(len(places)) if found.b is None else found.b[places])
+    arrays = {"Wqkv": np.concatenate(products, axis=1)}
+    arrays["Wo"] = Wo[positions(canonical, leaves(x.groups[-1]))]
+    bias = bo is not None or any(found.b is not None for found in heads.sources)
+    if bias:
+        arrays["bqkv"] = np.concatenate(biases)
+        arrays["bo"] = np.zeros(D) if bo is None else bo
+    h, kv_heads, rope = heads.settings()
+    head_dim = None if h * heads.d == D else heads.d
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        lead, before = heads.layout(w)
+        p = w.arranged(placed[0], (*before, source.groups[-1]))
+        layer = MultiHeadAttention(
+            h,
+            causal=heads.found.causal,
+            kv_heads=kv_heads,
+            rope=rope,
+            bias=bias,
+            head_dim=head_dim,
+        )
+        return w.layer_in(lead, layer, p, (*before, out), **arrays)
+
+    return Plan((source,), write)
+
+
+def dot_product_attention(step: Step) -> Plan | None:
+    """Attention on queries, keys and values that are features of one value."""
+    heads = _heads(step, dense=False)
+    if heads is None:
+        return None
+    source = heads.source
+    places = np.concatenate(heads.places())
+    h, kv_heads, rope = heads.settings()
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        lead, before = heads.layout(w)
+        p = w.arranged(placed[0], (*before, source.groups[-1]))
+        if not np.array_equal(places, np.arange(count(source.groups[-1]))):
+            p = w.layer(Select(places.tolist()), p, p.layout)
+        layer = ScaledDotProductAttention(
+            h, causal=heads.found.causal, kv_heads=kv_heads, rope=rope
+        )
+        return w.layer_in(lead, layer, p, (*before, (*heads.heads, *step.groups[-1])))
+
+    return Plan((source,), write)

@@ -1,0 +1,220 @@
+"""Write a model as an ONNX file: see `Sequential.export_onnx`.
+
+How each layer is written: `forms_general.py`, `forms_images.py`, `forms_sequences.py`, and for
+containers `forms.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from phitodeep.core.checks import check_count
+from phitodeep.core.files import atomic_write, check_path
+from phitodeep.core.types import Array, Shape
+from phitodeep.core.version import __version__
+from phitodeep.errors import ArgumentError, MissingExtraError, NotBuiltError
+from phitodeep.exchange.numpy.export import resized
+from phitodeep.exchange.numpy.forms import find
+from phitodeep.exchange.numpy.network import one_line
+from phitodeep.exchange.onnx.write.forms import FORMS
+from phitodeep.exchange.onnx.write.graph import Graph, UnknownSizeError, type_of
+from phitodeep.layers.base import Layer
+
+OPSET = 20  # the newest that onnxruntime 1.17, of January 2024, reads
+OPSETS = range(17, 29)  # before 17, there is no LayerNormalization; after 28, nothing was tested
+LARGEST = 2_000_000_000  # bytes of constants in an ONNX file: protobuf's limit is 2^31 for all
+SMALL = 1024  # bytes: constants up to this size are always in the ONNX file
+REMEDY = (
+    "write it with standard operators and declare that with "
+    "@phitodeep.exchange.onnx.write.forms.exports(YourLayer)"
+)
+EMPTY: Mapping[str, int] = MappingProxyType({})
+Shapes = dict[int, list[tuple[Shape, Shape]]]  # see `Graph`
+
+
+def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int) -> None:
+    """Write `path`, and if the weights are large, `path`.data: see `Sequential.export_onnx`."""
+    try:
+        import onnx
+    except ImportError:
+        raise MissingExtraError.of("onnx", "onnx", "export_onnx") from None
+    target = check_path(path)
+    if target.suffix != ".onnx":
+        raise ArgumentError(f'export_onnx: path must end in .onnx, as in "net.onnx", got {path!r}.')
+    newest = min(OPSETS[-1], onnx.defs.onnx_opset_version())
+    check_count(opset, "export_onnx opset", minimum=-sys.maxsize)
+    if not OPSETS[0] <= opset <= newest:
+        raise ArgumentError(
+            f"export_onnx: opset must be from {OPSETS[0]} to {newest}, got {opset}."
+        )
+    if model.input_shape is None or model.output_shape is None:
+        raise NotBuiltError(
+            "export_onnx: the model does not know its input shape yet: train it, or call "
+            "model.build(input_shape)."
+        )
+    refuse_unknown(model)
+    graph = written(model, opset)
+    outside, offset = dict[str, int](), 0
+    for name, a in graph.arrays.items():
+        if a.nbytes > SMALL:
+            outside[name], offset = offset, offset + a.nbytes
+    check(message(model, graph, outside))
+    target, *others = files_of(model, target)
+    if not others:
+        with atomic_write(target) as file:
+            file.write(message(model, graph).SerializeToString())
+        return
+    (weights,) = others
+    with atomic_write(target) as file, atomic_write(weights) as data:
+        for name in outside:
+            data.write(np.ascontiguousarray(graph.arrays[name]).data)
+        file.write(message(model, graph, outside, weights.name).SerializeToString())
+
+
+def files_of(model: Layer, path: Path) -> list[Path]:
+    """Return the files that `export_onnx` writes: `path`, and `path`.data for large weights."""
+    large = model.count_params() * model.dtype.itemsize > LARGEST
+    return [path, *([path.with_name(f"{path.name}.data")] if large else [])]
+
+
+def refuse_unknown(model: Layer) -> None:
+    """Refuse a model with layers that have no form, and name them all."""
+    unknown = []
+    for path, layer in model.walk():
+        try:
+            find(type(layer), FORMS)
+        except KeyError:
+            unknown.append(f"layer {path}, {one_line(layer)}" if path else one_line(layer))
+    if unknown:
+        raise ArgumentError(
+            f"export_onnx cannot export {', '.join(unknown)}: ONNX has no operator for "
+            f"{'it' if len(unknown) == 1 else 'them'}. Use another layer, or {REMEDY}."
+        )
+
+
+def written(model: Layer, opset: int) -> Graph:
+    """Return the graph that computes Y from X, for any number of steps if that is possible."""
+    graph = Graph(model, FORMS, opset, shapes_of(model, free=True))
+    try:
+        graph.write(model)
+    except UnknownSizeError:
+        graph = Graph(model, FORMS, opset, shapes_of(model, free=False))
+        graph.write(model)
+    return graph
+
+
+def shapes_of(model: Layer, free: bool) -> Shapes:
+    """Return the shapes of X and Y of each layer, in builds for several numbers of steps.
+
+    Samples with steps are tokens (T,), sequences (T, D) and videos (T, height, width, C).
+    """
+    steps = model.takes_tokens or len(model.input_shape or ()) not in (1, 3)
+    builds = [model, *(resized(model, 0) if free and steps and model.input_shape else [])]
+    layers = zip(*(build.walk() for build in builds), strict=True)
+    return {
+        id(same[0][1]): [(layer.input_shape or (), layer.output_shape or ()) for _, layer in same]
+        for same in layers
+    }
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def message(
+    model: Layer, graph: Graph, outside: Mapping[str, int] = EMPTY, location: str = ""
+) -> Any:
+    """Return the model as ONNX's message.
+
+    The constants in `outside` are in the file `location` from these bytes on. Without a location
+    they become inputs, so that the graph can be checked without them.
+    """
+    from onnx import helper, numpy_helper
+
+    X, Y = sizes_of(model, graph)
+    inputs = [tensor_info("X", np.int64 if model.takes_tokens else graph.dtype, X)]
+    tensors = []
+    for name, a in graph.arrays.items():
+        if name not in outside:
+            tensors.append(numpy_helper.from_array(a, name))
+        elif location:
+            tensors.append(external(name, a, location, outside[name]))
+        else:
+            inputs.append(tensor_info(name, a.dtype, a.shape))
+    nodes = [
+        helper.make_node(n.op, n.inputs, n.outputs, n.name, **n.attributes) for n in graph.nodes
+    ]
+    outputs = [tensor_info("Y", np.int64 if graph.gives_tokens else graph.dtype, Y)]
+    opsets = [helper.make_opsetid("", graph.opset)]
+    return helper.make_model(
+        helper.make_graph(nodes, "phitodeep", inputs, outputs, tensors),
+        opset_imports=opsets,
+        ir_version=helper.find_min_ir_version_for(opsets),
+        producer_name="phitodeep",
+        producer_version=__version__,
+        doc_string=description(X, Y),
+    )
+
+
+def sizes_of(model: Layer, graph: Graph) -> tuple[list[int | str], list[int | str]]:
+    """Return the shapes of X and Y, with names for the sizes that may differ.
+
+    T is the number of steps of X; an axis of Y that is not always as long has a name of its own.
+    """
+    shapes = graph.shapes[id(model)]
+    steps = [X[:1] for X, _ in shapes]
+    named = []
+    for which, sizes in enumerate(graph.sizes(model)):
+        axes: list[int | str] = ["N"]
+        for i, n in enumerate(sizes):
+            same = [shape[which][i : i + 1] for shape in shapes] == steps
+            axes.append(n if n is not None else "T" if same else f"Y{i + 1}")
+        named.append(axes)
+    return named[0], named[1]
+
+
+def tensor_info(name: str, dtype: Any, shape: Sequence[int | str]) -> Any:
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, type_of(dtype), shape)
+
+
+def external(name: str, a: Array, location: str, offset: int) -> Any:
+    """Return a tensor whose elements are in another file."""
+    from onnx import StringStringEntryProto, TensorProto
+
+    entries = {"location": location, "offset": offset, "length": a.nbytes}
+    return TensorProto(
+        name=name,
+        data_type=type_of(a.dtype),
+        dims=a.shape,
+        data_location=TensorProto.EXTERNAL,
+        external_data=[StringStringEntryProto(key=k, value=str(v)) for k, v in entries.items()],
+    )
+
+
+def description(X: Sequence[int | str], Y: Sequence[int | str]) -> str:
+    """Return what the file says to its readers."""
+    x, y = (f"({', '.join(map(str, shape))})" for shape in (X, Y))
+    return (
+        f"A neural network, exported by phitodeep {__version__}: Y {y} from X {x}. N is the "
+        "number of samples, and T the number of steps if that may differ. Features and channels "
+        "are on the last axis: images are (N, height, width, C). All steps count: there is no mask "
+        "for padding. A tokenizer is not included."
+    )
+
+
+def check(proto: Any) -> None:
+    """Refuse a graph that is not valid, which only a form of a user's own can bring about."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ArgumentError(f"export_onnx: the graph is not valid ONNX: {error}") from error

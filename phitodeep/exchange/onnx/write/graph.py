@@ -1,0 +1,245 @@
+"""The graph of an ONNX file while it is being written: nodes, constants, and the order of axes.
+
+A tensor of the graph may hold our axes in another order, which `Value.order` gives: a tensor of the
+order (0, 3, 1, 2) holds our axes N, C, height and width one after another. Convolutions work in
+that order and recurrent layers in (1, 0, 2), with the steps first. Layers after them keep the order
+if they can, so a Transpose is written only where a layer requires another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phitodeep.core.types import Array, Shape
+from phitodeep.exchange.numpy.forms import find
+from phitodeep.layers.base import Layer
+
+Order = tuple[int, ...]
+Sizes = tuple[int | None, ...]  # of one sample; None: any
+
+
+class Value(NamedTuple):
+    """A tensor of the graph.
+
+    name      in the graph; "" stands for an optional input that is left out
+    order     for each of its axes, which of ours it is; None: they are in our order
+    tokens    whether it holds integers
+    """
+
+    name: str
+    order: Order | None = None
+    tokens: bool = False
+
+    def axis(self, ours: int) -> int:
+        """Return the axis of the tensor that holds our axis."""
+        return ours if self.order is None else self.order.index(ours)
+
+
+class Node(NamedTuple):
+    """An operation of the graph."""
+
+    name: str
+    op: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any]
+
+
+class UnknownSizeError(Exception):
+    """A layer can be written only for a fixed number of steps."""
+
+
+Input = Value | Array | float | Sequence[int]
+Form = Callable[["Graph", Any, Value], Value]  # writes a layer that reads a value
+
+
+class Graph:
+    """The nodes and constants that compute Y from X.
+
+    forms     how each class of layers is written
+    opset     the version of the operators
+    shapes    for each layer, by its id, the shapes of a sample of X and of Y in several builds of
+              the model; a size that differs between them may be anything
+    """
+
+    def __init__(
+        self,
+        model: Layer,
+        forms: dict[type[Layer], Form],
+        opset: int,
+        shapes: Mapping[int, Sequence[tuple[Shape, Shape]]],
+    ) -> None:
+        self.forms, self.opset, self.shapes = forms, opset, shapes
+        self.dtype = np.dtype(model.dtype)
+        self.nodes: list[Node] = []
+        self.arrays: dict[str, Array] = {}  # parameters and constants, by name
+        self.gives_tokens = False  # whether Y holds integers
+        self._paths = {id(layer): path for path, layer in model.walk()}
+        self._path = ""  # of the layer that is being written
+        self._taken = {"X", "Y"}
+        self._shared: dict[tuple[Any, ...], Value] = {}
+
+    def write(self, model: Layer) -> None:
+        """Write the whole model, from X to Y."""
+        y = self.ordered(self.add(model, Value("X", tokens=model.takes_tokens)))
+        if not any(y.name in node.outputs for node in self.nodes):
+            y = self.node("Identity", y)._replace(tokens=y.tokens)
+        self.gives_tokens = y.tokens
+        used = {y.name, *(name for node in self.nodes for name in node.inputs)}
+        for node in self.nodes:
+            node.inputs[:] = ["Y" if name == y.name else name for name in node.inputs]
+            known = [name if name in used else "" for name in node.outputs]
+            node.outputs[:] = ["Y" if name == y.name else name for name in known]
+            while not node.outputs[-1]:
+                node.outputs.pop()
+
+    # --- nodes -----------------------------------------------------------------------------
+
+    def add(self, layer: Layer, x: Value) -> Value:
+        """Write a layer that reads x, and return its output."""
+        before, self._path = self._path, self._paths[id(layer)]
+        if x.tokens and not layer.takes_tokens and not layer.children():
+            x = self.node("Cast", x, to=type_of(self.dtype))
+        y: Value = find(type(layer), self.forms)(self, layer, x)
+        self._path = before
+        return y
+
+    def node(self, op: str, *inputs: Input, **attributes: Any) -> Value:
+        """Add an operation, and return its output, whose axes are ordered as in the first input.
+
+        Inputs are values of the graph, or constants as `constant` takes them.
+        """
+        return self.several(op, *inputs, outputs=1, **attributes)[0]
+
+    def several(self, op: str, *inputs: Input, outputs: int, **attributes: Any) -> list[Value]:
+        """Add an operation with several outputs, and return them."""
+        given = [i if isinstance(i, Value) else self.constant(i) for i in inputs]
+        name = self._free(f"{self._path}/{op}" if self._path else op)
+        names = [name] if outputs == 1 else [f"{name}:{i}" for i in range(outputs)]
+        self.nodes.append(Node(name, op, [i.name for i in given], names, attributes))
+        return [Value(name, given[0].order) for name in names]
+
+    def ordered(self, x: Value, order: Order | None = None) -> Value:
+        """Return x with its axes in this order; None is our order."""
+        if order is not None and list(order) == sorted(order):
+            order = None
+        if x.order == order:
+            return x
+        rank = len(order or x.order or ())
+        perm = [x.axis(ours) for ours in order or range(rank)]
+
+        def transposed() -> Value:
+            y = self.node("Transpose", x, perm=perm)
+            return y._replace(order=order, tokens=x.tokens)
+
+        return self.shared(("order", x.name, order), transposed)
+
+    def shared(self, key: tuple[Any, ...], write: Callable[[], Value]) -> Value:
+        """Return what `write` adds, or for a key that was used before, what was added then."""
+        if key not in self._shared:
+            self._shared[key] = write()
+        return self._shared[key]
+
+    # --- constants -------------------------------------------------------------------------
+
+    def param(
+        self, layer: Layer, name: str, change: Callable[[Array], Array] | None = None
+    ) -> Value:
+        """Return a parameter or state of a layer, which is named by its path, as in `3.gamma`.
+
+        `change` arranges its elements as an operator expects them.
+        """
+        owner, own_name = layer.tied.get(name, (layer, name))
+        a = (owner.params if own_name in owner.params else owner.state)[own_name]
+        if id(owner) not in self._paths:  # tied to a layer outside the model
+            owner = layer
+        return self.array(owner, own_name, a if change is None else change(a))
+
+    def array(self, layer: Layer, name: str, a: Array) -> Value:
+        """Return an array of the model's dtype that is named like a parameter of a layer."""
+        path = self._paths[id(layer)]
+        full = f"{path}.{name}" if path else name
+        if full not in self.arrays:
+            self.arrays[full] = a.astype(self.dtype, copy=False)
+        return Value(full)
+
+    def constant(self, value: Array | float | Sequence[int], name: str = "") -> Value:
+        """Return a constant: an array, a number (in the model's dtype) or a list of integers.
+
+        Equal constants are written once. Without a name, their values are their name.
+        """
+        if isinstance(value, np.ndarray):
+            a = value
+        else:
+            a = np.array(value, np.int64 if isinstance(value, Sequence) else self.dtype)
+
+        def added() -> Value:
+            free = self._free(name or np.array2string(a, separator=",").replace(" ", ""))
+            self.arrays[free] = a
+            return Value(free)
+
+        return self.shared(("constant", str(a.dtype), a.shape, a.tobytes()), added)
+
+    def _free(self, name: str) -> str:
+        """Return the name, with a number after it if it is taken."""
+        tries = (name, *(f"{name}_{i}" for i in range(1, len(self._taken) + 2)))
+        free = next(n for n in tries if n not in self._taken)
+        self._taken.add(free)
+        return free
+
+    # --- sizes -----------------------------------------------------------------------------
+
+    def sizes(self, layer: Layer) -> tuple[Sizes, Sizes]:
+        """Return the shapes of a sample of X and of Y, with None for a size that may differ."""
+        first, *others = self.shapes[id(layer)]
+        known = [
+            tuple(n if all(o[i][k] == n for o in others) else None for k, n in enumerate(shape))
+            for i, shape in enumerate(first)
+        ]
+        return known[0], known[1]
+
+    def length(self, layer: Layer, x: Value) -> Value:
+        """Return T as one integer (1,), for x (N, T, ...): `Shape(x, start=1, end=2)`.
+
+        All layers whose sequences have the same number of steps read the same node.
+        """
+        axis = x.axis(1)
+        return self.shared(
+            ("length", *(shape[0] for shape, _ in self.shapes[id(layer)])),
+            lambda: self.node("Shape", x, start=axis, end=axis + 1)._replace(order=None),
+        )
+
+    def positions(self, layer: Layer, x: Value) -> Value:
+        """Return the positions 0 to T - 1, (T,): `Range(0, Gather(T, 0), 1)`."""
+        length = self.length(layer, x)
+
+        def counted() -> Value:
+            zero, one = (self.constant(np.array(i)) for i in (0, 1))
+            return self.node("Range", zero, self.node("Gather", length, zero), one)
+
+        return self.shared(("positions", length.name), counted)
+
+    def column(self, layer: Layer, x: Value) -> Value:
+        """Return the positions as a column (T, 1): `Unsqueeze(positions, [1])`."""
+        row = self.positions(layer, x)
+        return self.shared(("column", row.name), lambda: self.node("Unsqueeze", row, [1]))
+
+
+def type_of(dtype: Any) -> int:
+    """Return ONNX's number of a dtype."""
+    from onnx import helper
+
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+def rank(layer: Layer) -> int:
+    """Return the number of axes of a layer's X."""
+    return len(layer.input_shape or ()) + 1
+
+
+def channels_first(rank: int) -> Order:
+    """Return the order N, C, and then the axes between them."""
+    return (0, rank - 1, *range(1, rank - 1))

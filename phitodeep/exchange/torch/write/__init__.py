@@ -1,0 +1,1 @@
+"""From models to PyTorch modules."""

@@ -1,0 +1,317 @@
+"""To PyTorch: `phitodeep.io.to_torch`.
+
+Each layer becomes the module of its row in `pairs.py`. A module takes its input channels first or
+channels last; a move of the axes stands only where the next module takes another layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phitodeep import layers as L
+from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
+from phitodeep.exchange.numpy.forms import find
+from phitodeep.exchange.torch.layouts import FIRST, LAST, Layout, flat_order, named, outer
+from phitodeep.exchange.torch.library import load
+from phitodeep.exchange.torch.pairs import moves_of, pair_of, registered
+from phitodeep.layers.base import Layer
+
+MOST_AXES = 4  # of the samples that PyTorch's BatchNorm3d and its like take
+REMEDY = (
+    "write it as a torch.nn.Module and declare that with "
+    "@phitodeep.exchange.torch.pairs.counterpart(YourLayer)"
+)
+
+
+def to_torch(model: Layer) -> Any:
+    """Return a torch.nn.Module that computes what the built model computes, with its weights.
+
+        module = phitodeep.io.to_torch(model)
+        module(torch.tensor(X))
+
+    Images go in and come out as PyTorch has them, (N, C, H, W). All else is as in phitodeep:
+    sequences (N, T, D), tokens (N, T), vectors (N, D). `module.input_layout` and
+    `module.output_layout` name the layouts, such as "NCHW". The names of parameters begin with
+    the layers' paths, as in "0.weight" and "3.layers.0.bias".
+
+    The module is in evaluation mode; `module.train()` and any optimizer of PyTorch train it, also
+    on a GPU, and `from_torch` brings it back. Its dtype is the model's, and its weights are
+    copies. Parameters of frozen layers have requires_grad=False, and so has the second bias of a
+    recurrent module, which stays 0.
+
+    Raises an ArgumentError that names the path of a layer without a counterpart, such as Lambda.
+    """
+    return write(model).module
+
+
+class Place(NamedTuple):
+    """The module of one layer, and the layouts that it takes and returns."""
+
+    module: Any
+    takes: Layout
+    returns: Layout
+
+
+class Written(NamedTuple):
+    """A module, and the places of all layers by path."""
+
+    module: Any
+    places: dict[str, Place]
+
+
+def write(model: Layer) -> Written:
+    """Return the module for a model, after checking that there is one for each layer."""
+    torch, own, _ = load("to_torch")
+    if not isinstance(model, Layer):
+        raise ArgumentTypeError(f"to_torch takes a model or a layer, got {model!r}.")
+    if model.input_shape is None or model.output_shape is None:
+        raise NotBuiltError(
+            "to_torch: the model does not know its input shape yet: train it, or call "
+            "model.build(input_shape)."
+        )
+    for path, layer in model.walk():
+        _check(path, layer)
+    writer = _Writer(torch, own)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        chain = isinstance(model, L.Chain) and model._ends_with_last
+        layers = model.layers if isinstance(model, L.Chain) and chain else [model]
+        names = [f"{i}" for i in range(len(layers))] if chain else [""]
+        start, end = outer(model.input_shape), outer(model.output_shape)
+        module, _ = writer.chain(layers, names, start, end)
+        writer.share()
+    module.input_layout = named(model.input_shape, model.takes_tokens)
+    module.output_layout = named(model.output_shape)
+    return Written(module.eval(), writer.places)
+
+
+def _check(path: str, layer: Layer) -> None:
+    """Refuse a layer that has no counterpart."""
+    theirs, pair = registered(layer), pair_of(layer)
+    special = _special(layer)
+    if theirs is None and pair is None and special is None:
+        raise ArgumentError(
+            f"to_torch: {layer!r} (path {path!r}) has no counterpart in PyTorch: {REMEDY}."
+        )
+    axes = len(layer.input_shape or ())
+    if theirs is None and pair is not None and "#" in pair.theirs and axes > MOST_AXES:
+        raise ArgumentError(
+            f"to_torch: {layer!r} (path {path!r}) has samples with {axes} axes, and PyTorch has "
+            f"such a module for at most {MOST_AXES}."
+        )
+
+
+def _special(layer: Layer) -> str | None:
+    """Return the name of the writer's method for a layer that has no row in the table."""
+    try:
+        return find(type(layer), SPECIAL)
+    except KeyError:
+        return None
+
+
+class _Writer:
+    """Makes modules, and remembers where each layer went.
+
+    places    by path
+    made      modules by layer, for weights that another layer uses too
+    tied      TiedDense layers and their modules
+    """
+
+    def __init__(self, torch: Any, own: Any) -> None:
+        self.torch, self.nn, self.own = torch, torch.nn, own
+        self.places: dict[str, Place] = {}
+        self.made: dict[Layer, Any] = {}
+        self.tied: list[tuple[L.TiedDense, Any]] = []
+
+    def chain(
+        self, layers: Sequence[Layer], paths: Sequence[str], layout: Layout, end: Layout | None
+    ) -> tuple[Any, Layout]:
+        """Return the modules of layers as one, and the layout that it returns: `end` if given."""
+        parts: dict[str, Any] = {}
+        for i, (layer, path) in enumerate(zip(layers, paths, strict=True)):
+            wanted = self.wanted(layer, layout, layers[i + 1 :])
+            self.move(parts, f"before_{i}", layout, wanted)
+            parts[f"{i}"], layout = self.place(layer, path, wanted)
+        if end is not None:
+            self.move(parts, "end", layout, end)
+            layout = end
+        module = self.nn.Sequential()
+        for name, part in parts.items():
+            module.add_module(name, part)
+        return module, layout
+
+    def alone(self, layer: Layer, path: str, layout: Layout, end: Layout | None) -> Any:
+        """Return the module of one layer, from a layout to a layout, and the latter."""
+        module, layout = self.chain([layer], [path], layout, end)
+        return (module[0] if len(module) == 1 else module), layout
+
+    def move(self, parts: dict[str, Any], name: str, have: Layout, wanted: Layout) -> None:
+        """Add a module that moves the channels, if they have to move."""
+        if isinstance(have, str) and have != wanted:
+            parts[name] = self.own.ChannelsFirst() if wanted == FIRST else self.own.ChannelsLast()
+
+    def wanted(self, layer: Layer, layout: Layout, after: Sequence[Layer]) -> Layout:
+        """Return the layout that a layer's module takes."""
+        if len(layer.input_shape or ()) < 2:
+            return layout
+        pair, special = pair_of(layer), _special(layer)
+        if registered(layer) is not None or special in ("apart", "scores"):
+            return LAST
+        if pair is not None and pair.ours is L.Flatten:
+            return layout if _absorbs(after) else LAST
+        if pair is not None and pair.layout != "any":
+            return pair.layout
+        return layout
+
+    def place(self, layer: Layer, path: str, layout: Layout) -> tuple[Any, Layout]:
+        """Return the module of a layer that takes this layout, and the layout that it returns."""
+        special, theirs = _special(layer), registered(layer)
+        returns: Layout = layout if len(layer.input_shape or ()) > 1 else LAST
+        if theirs is not None:
+            module = theirs(layer)
+        elif special is not None:
+            module, returns = getattr(self, special)(layer, path, layout)
+        else:
+            module = self.leaf(layer)
+            if isinstance(layer, L.Flatten) and layout == FIRST:
+                returns = flat_order(layer.input_shape or ())
+            elif not isinstance(layout, str) and not isinstance(layer, L.Dense):
+                returns = layout
+        if isinstance(returns, str) and len(layer.output_shape or ()) < 2:
+            returns = LAST
+        self.made[layer], self.places[path] = module, Place(module, layout, returns)
+        self.fill(layer, module.to(_dtype(self.torch, layer)), layout)
+        return module, returns
+
+    def leaf(self, layer: Layer) -> Any:
+        """Return a new module for a layer with a row in the table, without its weights."""
+        pair = pair_of(layer)
+        assert pair is not None
+        given = {theirs: getattr(layer, ours) for ours, theirs in pair.settings.items()}
+        given |= pair.sizes(layer)
+        spatial = len(layer.input_shape or ()) - 1
+        name = pair.theirs.replace("#", f"{max(spatial, 1)}")
+        if pair.ours is L.SpatialDropout and spatial == 0:
+            name = "Dropout"
+        home = self.own if name.startswith("own.") else self.nn
+        return getattr(home, name.removeprefix("own."))(*given.pop("sizes", ()), **given)
+
+    def fill(self, layer: Layer, module: Any, layout: Layout) -> None:
+        """Copy the layer's own parameters and state into its module."""
+        arrays = {**layer.params, **layer.state}
+        for name, (place, move) in moves_of(layer).items():
+            if name not in arrays:
+                continue
+            array = arrays[name]
+            if not isinstance(layout, str) and name == "W":
+                array = array[layout]
+            array = np.ascontiguousarray(move.there(array))
+            tensor_of(module, place).data.copy_(self.torch.from_numpy(array))
+        if arrays and not layer.trainable:
+            module.requires_grad_(False)
+        if isinstance(layer, L.RNN | L.LSTM):
+            module.bias_hh_l0.data.zero_()
+            module.bias_hh_l0.requires_grad_(False)
+
+    def share(self) -> None:
+        """Give each tied module the weight of the embedding, if that is in the model."""
+        for layer, module in self.tied:
+            source = self.made.get(layer.embedding)
+            if source is not None:
+                module.weight = source.weight
+            else:
+                module.weight.copy_(self.torch.from_numpy(layer.embedding.W))
+
+    # --- layers without a row ------------------------------------------------------------------
+
+    def nested(self, layer: L.Chain, path: str, layout: Layout) -> tuple[Any, Layout]:
+        names = [_below(path, f"layers.{i}") for i in range(len(layer.layers))]
+        keeps = not layer._ends_with_last
+        inside, returns = self.chain(layer.layers, names, layout, layout if keeps else None)
+        if isinstance(layer, L.Residual):
+            return self.own.Residual(inside), returns
+        if isinstance(layer, L.SkipConcat):
+            return self.own.SkipConcat(inside, _channel(layer, layout)), returns
+        return self.own.Chain(inside), returns
+
+    def parallel(self, layer: L.Parallel, path: str, layout: Layout) -> tuple[Any, Layout]:
+        branches, returns = [], None
+        for i, branch in enumerate(layer.branches):
+            name = _below(path, f"branches.{i}")
+            module, returns = self.alone(branch, name, layout, returns)
+            branches.append(module)
+        assert returns is not None
+        return self.own.Parallel(branches, layer.merge, _channel(layer, returns)), returns
+
+    def apart(self, layer: Any, path: str, layout: Layout) -> tuple[Any, Layout]:
+        """Layers that hold others and take their input channels last."""
+        names = ["layer"] if isinstance(layer, L.TimeDistributed) else ["layer", "reverse"]
+        parts = [self.alone(getattr(layer, n), _below(path, n), LAST, LAST)[0] for n in names]
+        if isinstance(layer, L.TimeDistributed):
+            return self.own.TimeDistributed(*parts), LAST
+        return self.own.Bidirectional(*parts, layer.merge), LAST
+
+    def softmax(self, layer: L.Softmax, path: str, layout: Layout) -> tuple[Any, Layout]:
+        axes = len(layer.input_shape or ())
+        axis = layer.axis % (axes + 1)
+        if layout == FIRST:
+            axis = 1 if axis == axes else axis + 1
+        return getattr(self.nn, type(layer).__name__)(axis), layout
+
+    def pooled(self, layer: Layer, path: str, layout: Layout) -> tuple[Any, Layout]:
+        dim = 1 if layout == FIRST else -1
+        return getattr(self.own, type(layer).__name__)(dim), LAST
+
+    def scores(self, layer: L.TiedDense, path: str, layout: Layout) -> tuple[Any, Layout]:
+        vocab_size, dim = layer.embedding.W.shape
+        module = self.nn.Linear(dim, vocab_size, bias=False)
+        self.tied.append((layer, module))
+        return module, LAST
+
+
+SPECIAL: dict[type[Layer], Any] = {
+    L.Chain: "nested",
+    L.Parallel: "parallel",
+    L.TimeDistributed: "apart",
+    L.Bidirectional: "apart",
+    L.Softmax: "softmax",
+    L.LogSoftmax: "softmax",
+    L.GlobalAvgPool: "pooled",
+    L.GlobalMaxPool: "pooled",
+    L.TiedDense: "scores",
+}
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name.removeprefix("layers.")
+
+
+def _channel(layer: Layer, layout: Layout) -> int:
+    """Return the axis of the channels in the output of a layer."""
+    return 1 if layout == FIRST and len(layer.output_shape or ()) > 1 else -1
+
+
+def _absorbs(after: Sequence[Layer]) -> bool:
+    """Return whether a Dense follows whose rows can be permuted instead of its input."""
+    for layer in after:
+        pair = pair_of(layer)
+        if pair is None or registered(layer) is not None:
+            return False
+        if pair.ours is L.Dense:
+            return True
+        if pair.layout != "any" or pair.moves:
+            return False
+    return False
+
+
+def _dtype(torch: Any, layer: Layer) -> Any:
+    return torch.float64 if layer.dtype == np.float64 else torch.float32
+
+
+def tensor_of(module: Any, name: str) -> Any:
+    """Return the parameter or buffer of a module with this name, such as "qkv.weight"."""
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module

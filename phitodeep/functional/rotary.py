@@ -1,0 +1,214 @@
+"""The angles of rotary position encodings: the original ones, and those of longer contexts.
+
+Pair i of the d features of a head is rotated at position t by the angle t w_i. A model that was
+trained on short sequences can read longer ones if its frequencies w_i are changed; each class here
+is one way to change them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from phitodeep.core.checks import check_count, check_list, check_number, class_hint
+from phitodeep.core.config import Configurable
+from phitodeep.core.types import Array, describe, settings
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+
+
+class Rope(Configurable):
+    """The original frequencies, w_i = base^(-2i / d).
+
+    Source: Su et al. 2021, "RoFormer", arXiv:2104.09864, sec. 3.2.2.
+    """
+
+    amplitude = 1.0  # cos and sin are multiplied by it
+    by_length = False  # whether w depends on T: then generation keeps the keys' earlier angles
+
+    def __init__(self, base: float = 10000.0) -> None:
+        self.base = check_number(base, f"{type(self).__name__} base", above=1)
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and settings(self) == settings(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def frequencies(self, d: int, T: int) -> Array:
+        """Return w (d / 2,), float64, for sequences of T steps."""
+        return original(d, self.base)
+
+    def cos_and_sin(self, start: int, T: int, d: int, dtype: np.dtype[np.float32]) -> list[Array]:
+        """Return cos and sin (T, d / 2) of the angles at positions start to start + T - 1."""
+        angles = np.arange(start, start + T)[:, None] * self.frequencies(d, start + T)
+        return [(self.amplitude * f(angles)).astype(dtype) for f in (np.cos, np.sin)]
+
+
+def original(d: int, base: float) -> Array:
+    """Return w_i = base^(-2i / d), (d / 2,)."""
+    w: Array = np.exp(-math.log(base) * (2 / d) * np.arange(d // 2))
+    return w
+
+
+class LinearRope(Rope):
+    """Frequencies for contexts that are `factor` times as long: w_i / factor.
+
+    Source: Chen et al. 2023, "Extending context window of large language models via positional
+    interpolation", arXiv:2306.15595, eq. 4.
+    """
+
+    def __init__(self, factor: float, base: float = 10000.0) -> None:
+        super().__init__(base)
+        self.factor = check_number(factor, "LinearRope factor", above=0)
+
+    def frequencies(self, d: int, T: int) -> Array:
+        return super().frequencies(d, T) / self.factor
+
+
+class DynamicRope(Rope):
+    """A base that grows with the sequence, from T = `max_positions` steps on.
+
+    base' = base (factor T / max_positions - (factor - 1))^(d / (d - 2)), for heads of d > 2
+    features.
+    Source: Peng et al. 2023, "YaRN", arXiv:2309.00071, sec. 3.3 ("dynamic NTK").
+    """
+
+    by_length = True
+
+    def __init__(self, factor: float, max_positions: int, base: float = 10000.0) -> None:
+        super().__init__(base)
+        self.factor = check_number(factor, "DynamicRope factor", minimum=1)
+        self.max_positions = check_count(max_positions, "DynamicRope max_positions")
+
+    def frequencies(self, d: int, T: int) -> Array:
+        if d <= 2:
+            raise ArgumentError(f"{self!r} needs heads of more than 2 features, got {d}.")
+        growth = self.factor * max(T / self.max_positions, 1) - (self.factor - 1)
+        return original(d, self.base * growth ** (d / (d - 2)))
+
+
+class Llama3Rope(Rope):
+    """Frequencies of Llama 3.1: slow ones are divided by `factor`, fast ones are kept.
+
+    Let r be the turns that a pair makes in `max_positions` steps, the context of the first
+    training. Pairs with r < low are divided, those with r > high are kept, and w_i is interpolated
+    linearly in r between them.
+    Source: Llama Team 2024, "The Llama 3 herd of models", arXiv:2407.21783, and the model code that
+    was published with it (`apply_scaling`).
+    """
+
+    def __init__(
+        self,
+        factor: float = 8.0,
+        low: float = 1.0,
+        high: float = 4.0,
+        max_positions: int = 8192,
+        base: float = 500000.0,
+    ) -> None:
+        super().__init__(base)
+        self.factor = check_number(factor, "Llama3Rope factor", above=0)
+        self.low = check_number(low, "Llama3Rope low", above=0)
+        self.high = check_number(high, "Llama3Rope high", above=self.low)
+        self.max_positions = check_count(max_positions, "Llama3Rope max_positions")
+
+    def frequencies(self, d: int, T: int) -> Array:
+        w = super().frequencies(d, T)
+        turns = self.max_positions * w / (2 * math.pi)
+        kept = np.clip((turns - self.low) / (self.high - self.low), 0, 1)
+        return kept * w + (1 - kept) * w / self.factor
+
+
+class YarnRope(Rope):
+    """Frequencies that are divided by `factor` for slow pairs and kept for fast ones, by index.
+
+    The share that is kept falls linearly from 1 to 0 between the indices of the pairs that make
+    beta_fast and beta_slow turns in `max_positions` steps, the context of the first training.
+    `truncate` rounds these indices outwards. cos and sin are multiplied by `amplitude`, by default
+    0.1 log(factor) + 1.
+    Source: Peng et al. 2023, "YaRN", arXiv:2309.00071, eq. 20 to 23.
+    """
+
+    def __init__(
+        self,
+        factor: float,
+        max_positions: int,
+        beta_fast: float = 32.0,
+        beta_slow: float = 1.0,
+        amplitude: float | None = None,
+        truncate: bool = True,
+        base: float = 10000.0,
+    ) -> None:
+        super().__init__(base)
+        self.factor = check_number(factor, "YarnRope factor", above=0)
+        self.max_positions = check_count(max_positions, "YarnRope max_positions")
+        self.beta_fast = check_number(beta_fast, "YarnRope beta_fast", above=0)
+        self.beta_slow = check_number(beta_slow, "YarnRope beta_slow", above=0)
+        if amplitude is None:
+            amplitude = 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
+        self.amplitude = check_number(amplitude, "YarnRope amplitude", above=0)
+        self.truncate = bool(truncate)
+
+    def frequencies(self, d: int, T: int) -> Array:
+        w = super().frequencies(d, T)
+        first, last = self._index(self.beta_fast, d), self._index(self.beta_slow, d)
+        if self.truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, d - 1)
+        last += 0.001 * (first == last)
+        divided = np.clip((np.arange(d // 2) - first) / (last - first), 0, 1)
+        return divided * w / self.factor + (1 - divided) * w
+
+    def _index(self, turns: float, d: int) -> float:
+        """Return the index i, not rounded, of the pair that makes so many turns."""
+        return d * math.log(self.max_positions / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+
+
+class LongRope(Rope):
+    """Frequencies w_i / f_i, with factors f that were found by search: one list for sequences of up
+    to `max_positions` steps, the context of the first training, and one for longer ones.
+
+    cos and sin are multiplied by `amplitude`.
+    Source: Ding et al. 2024, "LongRoPE", arXiv:2402.13753.
+    """
+
+    by_length = True
+
+    def __init__(
+        self,
+        short: Sequence[float],
+        long: Sequence[float],
+        max_positions: int,
+        amplitude: float = 1.0,
+        base: float = 10000.0,
+    ) -> None:
+        super().__init__(base)
+        self.short, self.long = (
+            [check_number(f, f"LongRope {name}", above=0) for f in check_list(given, name)]
+            for name, given in (("short", short), ("long", long))
+        )
+        self.max_positions = check_count(max_positions, "LongRope max_positions")
+        self.amplitude = check_number(amplitude, "LongRope amplitude", above=0)
+
+    def frequencies(self, d: int, T: int) -> Array:
+        factors = self.long if T > self.max_positions else self.short
+        if len(factors) != d // 2:
+            raise ArgumentError(
+                f"LongRope has {len(factors)} factors, but heads of {d} features have {d // 2} "
+                "pairs."
+            )
+        return super().frequencies(d, T) / np.array(factors)
+
+
+def check_rope(value: bool | Rope, who: str) -> bool | Rope:
+    """Return `value`: True for Rope(), False for none, or a Rope."""
+    if not isinstance(value, bool | Rope):
+        raise ArgumentTypeError(
+            f"{who} must be True, False or a Rope such as Llama3Rope(), got {value!r}."
+            f"{class_hint(value)}"
+        )
+    return value

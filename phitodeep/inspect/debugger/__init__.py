@@ -1,0 +1,1 @@
+"""A step of training that stops where you want."""

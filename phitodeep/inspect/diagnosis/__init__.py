@@ -1,0 +1,1 @@
+"""What is wrong with a model, with the number that shows it."""

@@ -1,0 +1,118 @@
+"""The callback that watches the course of training for symptoms: see docs/diagnosis.md."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from phitodeep.core.checks import check_count
+from phitodeep.core.state import StateDict, check_entries, is_number, stored_array
+from phitodeep.core.types import Array
+from phitodeep.errors import ArgumentTypeError
+from phitodeep.inspect.diagnosis.evidence import decaying, size
+from phitodeep.inspect.diagnosis.findings import Diagnosis, Finding, examine
+from phitodeep.inspect.diagnosis.progress import COURSE, Course
+from phitodeep.optimization.divergence import length
+from phitodeep.optimization.lbfgs import LBFGS
+from phitodeep.training.callback import Logs, _Resumable
+
+
+class Diagnose(_Resumable):
+    """Watch training, and report what is wrong at its end.
+
+        watch = Diagnose()
+        model.train(X, y, X_test, y_test, callbacks=[watch])
+        for finding in watch.findings:
+            print(finding)
+
+    It looks for spikes of the gradient, for clipping and updates of the weights that are out of
+    proportion, and for a test loss that is periodic or rising. At the end of training, `report` is
+    the `Diagnosis`, and `findings` its findings; they are printed if there are any. Nothing in
+    training changes. A loss or gradient that is not finite ends training with a warning in any
+    case; `model.diagnose(X, y)` finds where it comes from.
+
+    every      the number of steps from one look at the weights to the next; the first step is
+               always looked at
+    verbose    0: print nothing
+    """
+
+    remembered = ("course", "before")
+
+    def __init__(self, every: int = 10, *, verbose: int | bool = 1) -> None:
+        self.every = check_count(every, "Diagnose every", minimum=2)
+        self.verbose = verbose
+        self.forget()
+
+    def forget(self) -> None:
+        self.course = Course()
+        self.before: dict[str, Array] = {}  # the weights, for the next step alone
+        self.report: Diagnosis | None = None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings at the end of the last training; empty before it."""
+        return () if self.report is None else self.report.findings
+
+    def on_train_begin(self, model: Any) -> None:
+        resumed = self.resumes
+        super().on_train_begin(model)
+        if not resumed:
+            self.keep(model)
+
+    def keep(self, model: Any) -> None:
+        """Keep the weights, to compare those after the next step with them."""
+        if not isinstance(model.optimizer, LBFGS):  # it chooses its own steps
+            self.before = {path: W.copy() for path, W in _weights(model).items()}
+
+    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+        optimizer = model.optimizer
+        self.course.add_norm(step, length(optimizer._packing.g), optimizer.clip_norm)
+        now = _weights(model) if self.before else {}
+        for path, W in self.before.items():
+            if path in now and now[path].shape == W.shape and (whole := size(W)):
+                self.course.add_ratio(path, size(now[path].astype(np.float64) - W) / whole)
+        self.before = {}
+        if (step + 1) % self.every == 0:
+            self.keep(model)
+
+    def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:
+        if "test_loss" in logs and np.isfinite(logs["test_loss"]):
+            self.course.train.append(float(logs["train_loss"]))
+            self.course.test.append(float(logs["test_loss"]))
+
+    def on_train_end(self, model: Any) -> None:
+        super().on_train_end(model)
+        self.before = {}
+        self.report = examine(COURSE, self.course)
+        if self.report and self.verbose:
+            print(self.report)
+
+    def state_dict(self) -> StateDict:
+        return {**super().state_dict(), "course": asdict(self.course)}
+
+    def check_state(self, state: StateDict, who: str) -> None:
+        """Refuse a state with invalid values."""
+        fresh = asdict(Course())
+        course = check_entries(state["course"], fresh, f"{who}: course")
+        for name, value in course.items():
+            numbers = value.values() if isinstance(value, dict) else value
+            numbers = numbers if isinstance(value, dict | list) else [value]
+            right = all(is_number(n) or (n is value and isinstance(n, bool)) for n in numbers)
+            if type(value) is not type(fresh[name]) or not right:
+                raise ArgumentTypeError(f"{who}: {name} of the course is {value!r}.")
+        state["course"] = Course(**course)
+        if not isinstance(state["before"], dict):
+            raise ArgumentTypeError(f"{who}: before must be a dict, got {state['before']!r}.")
+        state["before"] = {p: stored_array(W, f"{who}: {p}") for p, W in state["before"].items()}
+
+
+def _weights(model: Any) -> dict[str, Array]:
+    """Return the weight matrices that learn, by path."""
+    return {
+        f"{path}.{name}": layer.params[name]
+        for path, layer in model.walk()
+        if layer.trainable
+        for name in decaying(layer)
+    }

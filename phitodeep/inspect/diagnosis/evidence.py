@@ -1,0 +1,259 @@
+"""The evidence for a diagnosis: a recorded step, and experiments, all on copies of the model."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phitodeep.core.call import Call, watching, within
+from phitodeep.core.checks import as_real, check_count
+from phitodeep.core.types import Array
+from phitodeep.errors import PhitodeepWarning, ShapeError
+from phitodeep.inspect.diagnosis.findings import NotChecked
+from phitodeep.inspect.diagnosis.thresholds import LIMITS
+from phitodeep.inspect.recording import Passes, Recorder, Recording, record
+from phitodeep.layers.base import Layer
+from phitodeep.loss import (
+    BinaryCrossEntropy,
+    BinaryCrossEntropyWithLogits,
+    CategoricalCrossEntropy,
+    Loss,
+    MeanSquaredError,
+    NegativeLogLikelihood,
+    SoftmaxCrossEntropy,
+)
+from phitodeep.training.inputs import Data
+from phitodeep.training.objective import Trainable
+from phitodeep.training.progress import display
+
+SAMPLES = 512  # of X that are looked at
+FEW = 20  # samples to overfit
+CHUNK = 25  # steps between two looks at the loss
+PAIR = 8  # samples, to see whether they mix
+
+GUESSES: dict[type[Loss], Callable[[Data], float]] = {  # the loss of a guess: no input is used
+    **dict.fromkeys(
+        (CategoricalCrossEntropy, SoftmaxCrossEntropy, NegativeLogLikelihood),
+        lambda data: math.log(data.outputs[-1]),
+    ),
+    **dict.fromkeys((BinaryCrossEntropy, BinaryCrossEntropyWithLogits), lambda _: math.log(2)),
+    MeanSquaredError: lambda data: float(data.T.var(axis=0, dtype=np.float64).mean()),
+}
+
+
+class Overfitted(NamedTuple):
+    """A copy of the model that was trained on a few samples only."""
+
+    model: Trainable
+    X: Array
+    lengths: Any
+    steps: int
+    left: float  # the loss after the last step
+    guess: float  # the loss of a guess
+
+
+class Evidence:
+    """What the symptoms look at. `model` is a copy; every experiment makes a copy of its own.
+
+    At most 512 samples are used, evenly spaced over X.
+    """
+
+    def __init__(
+        self,
+        model: Trainable,
+        X: Any,
+        y: Any,
+        *,
+        sample_weight: Any = None,
+        lengths: Any = None,
+        overfit: int = 500,
+        verbose: int | bool = 0,
+    ) -> None:
+        self.overfit = check_count(overfit, "overfit", minimum=0)
+        self.verbose = verbose
+        X, y = as_real(X, "X"), as_real(y, "y")
+        if not (X.ndim and y.ndim and len(X) == len(y) > 0):
+            raise ShapeError(
+                f"diagnose needs as many samples in X as in y, and at least one, got X of shape "
+                f"{X.shape} and y of shape {y.shape}."
+            )
+        self.model = model.copy()
+        self.model.callbacks, self.model.metrics, self.model.batch_size = [], [], None
+        self.fresh = model.optimizer.t == 0  # no step was taken yet
+        rows = _spread(len(X), SAMPLES)
+        self.X, self.y = X[rows], y[rows]
+        self.sample_weight, self.lengths = (
+            None if given is None else _for_each(given, name, len(X))[rows]
+            for name, given in (("sample_weight", sample_weight), ("lengths", lengths))
+        )
+        with np.errstate(all="ignore"):
+            self.step = record(
+                self.model, self.X, self.y, sample_weight=self.sample_weight, lengths=self.lengths
+            )
+
+    # --- the recorded step -----------------------------------------------------------------
+
+    def arrays(self) -> Iterator[tuple[str, str, Array, Array | None]]:
+        """Yield (path, name, array, its input) in the order in which a step computes them."""
+        step = self.step
+        leaves = [(path, p) for path, p in step.passes.items() if not p.layer.children()]
+        for path, layer in step.model.walk():
+            for name, W in {**layer.params, **layer.state}.items():
+                yield path, name, W, None
+        for path, p in leaves:
+            yield path, "Y", p.Y, p.X
+        yield "", "the loss", np.array(step.value), step.P
+        yield "", "dP", step.dP, step.P
+        for path, p in reversed(leaves):
+            for name, dX in {**p.grads, "X": p.dX}.items():
+                if dX is not None:
+                    yield path, f"d{name}", dX, p.dY
+
+    @cached_property
+    def finite(self) -> bool:
+        return all(np.isfinite(array).all() for *_, array, _ in self.arrays())
+
+    @property
+    def sound(self) -> Recording:
+        """The recorded step, if all its values are finite."""
+        if not self.finite:
+            raise NotChecked("some values are not finite")
+        return self.step
+
+    @property
+    def leaves(self) -> list[tuple[str, Passes]]:
+        """The passes of all layers without child layers, in the order of the forward pass."""
+        return [(path, p) for path, p in self.sound.passes.items() if not p.layer.children()]
+
+    @property
+    def matrices(self) -> list[tuple[str, str, Passes]]:
+        """(path, name, passes) of all weight matrices that learn, in the order of the passes."""
+        return [
+            (path, name, p)
+            for path, p in self.leaves
+            for name in decaying(p.layer)
+            if p.layer.trainable and name in p.grads
+        ]
+
+    def guess(self, rows: Any = slice(None)) -> float:
+        """Return the loss of a guess for these samples, such as ln C for C classes."""
+        kind, data = type(self.sound.loss), self.sound.data
+        if not self.step.total:
+            raise NotChecked("nothing counts in the loss: all weights are 0, or labels ignored")
+        if kind not in GUESSES:
+            raise NotChecked(f"the loss of a guess is not known for {kind.__name__}")
+        value = GUESSES[kind](data._replace(T=data.T[rows]))
+        if not value:
+            raise NotChecked("all targets are the same")
+        return value
+
+    # --- experiments -----------------------------------------------------------------------
+
+    def copied(self) -> Trainable:
+        """Return a copy of the model, if all values of the recorded step are finite."""
+        if not self.finite:
+            raise NotChecked("some values are not finite")
+        return self.model.copy()
+
+    @cached_property
+    def stepped(self) -> Trainable:
+        """A copy of the model that took one step on all samples."""
+        options = {"sample_weight": self.sample_weight, "lengths": self.lengths}
+        return _trained(self.copied(), self.X, self.y, 1, **options)
+
+    @cached_property
+    def overfitted(self) -> Overfitted:
+        """A copy of the model that was trained on 20 samples, until it has learnt them."""
+        if not self.overfit:
+            raise NotChecked("overfit=0")
+        rows, loss, T = _spread(len(self.X), FEW), self.sound.loss, self.sound.data.T
+        soft = T.dtype.kind == "f" and not np.isin(T, (0, 1)).all()
+        if loss.classes(self.step.P.shape) is not None and (
+            soft or getattr(loss, "label_smoothing", False)
+        ):
+            raise NotChecked("the loss of these targets cannot reach 0")
+        X, y, guess = self.X[rows], self.y[rows], self.guess(rows)
+        lengths = None if self.lengths is None else self.lengths[rows]
+        twin, show = self.copied(), display(self.verbose)
+        twin.optimizer.reset()
+        learnt = LIMITS["cannot overfit"].value / 2 * guess
+        done, left = 0, twin.evaluate(X, y, lengths=lengths)["loss"]
+        show.begin(1, 1, self.overfit)
+        try:
+            while done < self.overfit and not left <= learnt:
+                steps, end = min(CHUNK, self.overfit - done), twin.epoch + CHUNK
+                _trained(twin, X, y, steps, lengths=lengths)
+                done, left = done + steps, twin.evaluate(X, y, lengths=lengths)["loss"]
+                if twin.epoch < end:  # it diverged, or has come to the end
+                    break
+                if show.due():
+                    show.batch(done, done * len(X), {"train_loss": left})
+        finally:
+            show.end()
+        return Overfitted(twin, X, lengths, done, left, guess)
+
+    def leaks(self, pick: Callable[[Array], Array]) -> dict[str, tuple[float, float]]:
+        """Return the share of |dY| and |dX| of each layer that `pick` leaves, by path.
+
+        `pick` splits the gradient of a few predictions: the loss is a random sum of what it does
+        not pick. Batch statistics and dropout are off, because they mix samples on purpose.
+        """
+        data = self.sound.data.part(slice(PAIR))
+        twin, recorder = self.copied(), Recorder()
+        call = Call(training=False, caching=True, mask=data.mask)
+        with within(call), watching(recorder, root=twin, recomputed=True):
+            P = twin.forward(data.X)
+            dP = np.random.default_rng(0).standard_normal(P.shape).astype(P.dtype)
+            pick(dP)[...] = 0
+            twin.backward(dP)
+        return {
+            path: (_share(pick, p.dY), _share(pick, p.dX))
+            for path, p in recorder.passes.items()
+            if p.dY is not None
+        }
+
+
+def decaying(layer: Layer) -> list[str]:
+    """Return the names of the layer's weight matrices, as weight decay distinguishes them."""
+    return [name for name, param in layer._declared.items() if param.decay and name in layer.params]
+
+
+def size(array: Any) -> float:
+    """Return the length |A| of an array as a vector."""
+    return float(np.linalg.norm(np.asarray(array, np.float64)))
+
+
+def _share(pick: Callable[[Array], Array], A: Array | None) -> float:
+    """Return the part of |A| in what `pick` picks; nan without an array, 0 if all of it is 0."""
+    if A is None:
+        return math.nan
+    whole = size(A)
+    return size(pick(A)) / whole if whole else 0.0
+
+
+def _for_each(given: Any, name: str, n: int) -> Array:
+    """Return an array with one entry, or row, for each of the n samples; refuse another length."""
+    array = as_real(given, name)
+    if not array.ndim or len(array) != n:
+        raise ShapeError(
+            f"diagnose needs {name} for each of the {n} samples, got shape {array.shape}."
+        )
+    return array
+
+
+def _spread(n: int, count: int) -> Array:
+    """Return `count` indices below n, evenly spaced, or all of them."""
+    return np.linspace(0, n - 1, min(n, count)).astype(int)
+
+
+def _trained(twin: Trainable, X: Any, y: Any, steps: int, **options: Any) -> Trainable:
+    """Train this copy on all samples at once; that it may diverge is no news here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PhitodeepWarning)
+        twin.train(X, y, epochs=steps, shuffle=False, verbose=0, **options)
+    return twin

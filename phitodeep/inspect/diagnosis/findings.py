@@ -1,0 +1,169 @@
+"""Findings about a model: what is wrong, the number that shows it, why, and what to do."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
+
+from phitodeep.core.table import facts
+from phitodeep.inspect.diagnosis.thresholds import LIMITS
+
+WIDTH = 88  # characters of a line of the report
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    name        of the symptom, such as "dead units"
+    path        where: of a layer or a parameter; "" for the model as a whole
+    evidence    a sentence with the number that was measured, and the threshold
+    cause       what usually causes it
+    remedy      what to do
+    value       the number that was measured
+    limit       the threshold that it crosses
+    """
+
+    name: str
+    path: str
+    evidence: str
+    cause: str
+    remedy: str
+    value: float
+    limit: float
+
+    def __str__(self) -> str:
+        parts = {"evidence": self.evidence, "cause": self.cause, "remedy": self.remedy}
+        wrapped = {name: textwrap.fill(text, WIDTH - 13) for name, text in parts.items()}
+        where = f" at {self.path}" if self.path else ""
+        return f"{self.name}{where}\n{textwrap.indent(facts(wrapped), '   ')}"
+
+
+class Measure(NamedTuple):
+    """A measured value, and the words for it."""
+
+    path: str
+    value: float
+    text: str
+
+
+class NotChecked(Exception):
+    """A symptom raises it, with the reason, if its rule does not apply to a model."""
+
+
+class Symptom(NamedTuple):
+    """A row of the table of symptoms: a rule, whose threshold is `LIMITS[name]`.
+
+    measure    returns what is measured, given the evidence, or raises `NotChecked`
+    source     where the rule comes from: see phitodeep/inspect/diagnosis/thresholds.py
+    """
+
+    name: str
+    measure: Callable[[Any], Iterable[Measure]]
+    cause: str
+    remedy: str
+    source: str
+
+    def judge(self, evidence: Any) -> Finding | None:
+        """Return the worst of the measures that cross the threshold, if there are any."""
+        limit = LIMITS[self.name]
+        crossed = [m for m in self.measure(evidence) if limit.crossed(m.value)]
+        if not crossed:
+            return None
+        worst = (max if limit.above else min)(crossed, key=lambda m: m.value)
+        others = [m.path for m in crossed if m is not worst]
+        also = f"; also at {', '.join(others[:3])}" if others else ""
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        evidence = f"{worst.text} (a finding {limit}){also}{more}"
+        return Finding(
+            self.name, worst.path, evidence, self.cause, self.remedy, worst.value, limit.value
+        )
+
+
+class Diagnosis(Sequence[Finding]):
+    """The findings about a model, in the order of the checks; there are none if it is healthy.
+
+    checked    the names of the symptoms that were looked for
+    skipped    why the others were not, by name
+    """
+
+    def __init__(
+        self, findings: Iterable[Finding], checked: Sequence[str], skipped: dict[str, str]
+    ) -> None:
+        self.findings, self.checked, self.skipped = tuple(findings), tuple(checked), skipped
+
+    @property
+    def healthy(self) -> bool:
+        return not self.findings
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the findings."""
+        return tuple(finding.name for finding in self.findings)
+
+    @overload
+    def __getitem__(self, i: int) -> Finding: ...
+    @overload
+    def __getitem__(self, i: slice) -> tuple[Finding, ...]: ...
+    def __getitem__(self, i: int | slice) -> Finding | tuple[Finding, ...]:
+        return self.findings[i]
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def _head(self) -> str:
+        if not self.checked:
+            return "nothing was checked"
+        if self.healthy:
+            return f"healthy: {len(self.checked)} checks found nothing"
+        plural = "s" if len(self) > 1 else ""
+        return f"{len(self)} finding{plural} in {len(self.checked)} checks"
+
+    def _checks(self) -> dict[str, str]:
+        why: dict[str, list[str]] = {}
+        for name, reason in self.skipped.items():
+            why.setdefault(reason, []).append(name)
+        skipped = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
+        named = {"checked": ", ".join(self.checked), "not checked": skipped}
+        return {name: text for name, text in named.items() if text}
+
+    def __str__(self) -> str:
+        checks = {name: textwrap.fill(text, WIDTH - 13) for name, text in self._checks().items()}
+        numbered = [f"{i}. {finding}" for i, finding in enumerate(self, 1)]
+        return "\n\n".join([self._head(), *numbered, *([facts(checks)] if checks else [])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        parts = [f"<p><b>{self._head()}</b></p>"]
+        for finding in self:
+            texts = (finding.name, finding.path, finding.evidence, finding.cause, finding.remedy)
+            name, path, evidence, cause, remedy = map(escape, texts)
+            where = f" at <code>{path}</code>" if path else ""
+            rows = {"evidence": evidence, "cause": cause, "remedy": remedy}
+            cells = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows.items())
+            parts.append(f"<p><b>{name}</b>{where}</p><dl>{cells}</dl>")
+        parts += [f"<p>{name}: {escape(text)}</p>" for name, text in self._checks().items()]
+        return "".join(parts)
+
+
+def examine(symptoms: Iterable[Symptom], evidence: Any) -> Diagnosis:
+    """Look for each of the symptoms in the evidence."""
+    findings, checked, skipped = [], [], {}
+    for symptom in symptoms:
+        try:
+            finding = symptom.judge(evidence)
+        except NotChecked as reason:
+            skipped[symptom.name] = str(reason)
+            continue
+        checked.append(symptom.name)
+        if finding is not None:
+            findings.append(finding)
+    return Diagnosis(findings, checked, skipped)

@@ -1,0 +1,1149 @@
+"""The command line: what each command prints, its exit codes, and mistakes without a traceback."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from onnx.reference import ReferenceEvaluator
+
+from phitodeep import cli
+from phitodeep.cli.generate import _pieces
+from phitodeep.cli.predict import _write_csv
+from phitodeep.core.config import register
+from phitodeep.core.table import Table
+from phitodeep.core.types import Array, Shape
+from phitodeep.core.version import __version__
+from phitodeep.data import CharTokenizer
+from phitodeep.errors import warn
+from phitodeep.exchange.onnx.write import export as onnx_export
+from phitodeep.io.tensors import open_tensors, write_tensors
+from phitodeep.layers import (
+    BatchNorm,
+    Chain,
+    Conv1D,
+    Dense,
+    Embedding,
+    Flatten,
+    Layer,
+    MultiHeadAttention,
+    Parallel,
+    RandomCrop,
+    ReLU,
+    Residual,
+    Select,
+    Tanh,
+    TimeDistributed,
+    Upsample2D,
+)
+from phitodeep.layers.initialization import He
+from phitodeep.loss import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Loss
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.architectures import gpt
+from phitodeep.testing import Verification
+from phitodeep.testing.verification import Row
+from tests.time_limit import within
+
+COMMANDS = ["demo", "info", "predict", "check", "export", "generate", "verify"]
+READERS = ["info", "predict", "check", "export", "generate"]
+TEXT = "to be or not to be, that is the question"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path
+
+
+def phitodeep(*arguments: object, code: int = 0) -> Result:
+    """Run a command; anything but click's exit is a bug and fails the test."""
+    result = CliRunner().invoke(cli.main, [*map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result
+
+
+def mistake(*arguments: object) -> str:
+    """Return the message of an error that is the user's."""
+    result = phitodeep(*arguments, code=1)
+    assert result.stderr.startswith("Error: ")
+    return result.stderr.removeprefix("Error: ").strip()
+
+
+@pytest.fixture
+def digits() -> Path:
+    """A small classifier of images (4, 6)."""
+    model = (
+        SequentialBuilder(4, 6, seed=0)
+        .flatten()
+        .dense(5)
+        .relu()
+        .dense(3)
+        .softmax()
+        .loss("categorical_crossentropy")
+        .optimizer("adam")
+        .epochs(2)
+        .build()
+    )
+    X, y = images(20), np.arange(20) % 3
+    model.train(X, y, verbose=0)
+    model.save("digits.safetensors")
+    return Path("digits.safetensors")
+
+
+@pytest.fixture
+def writer() -> Path:
+    model = gpt(CharTokenizer(TEXT).vocab_size, 8, layers=1, heads=2, dim=8).seed(0).build()
+    model.tokenizer = CharTokenizer(TEXT)
+    model.save("gpt.safetensors")
+    return Path("gpt.safetensors")
+
+
+def images(n: int) -> Array:
+    return np.random.default_rng(0).random((n, 4, 6)).astype(np.float32)
+
+
+NO_ARRAY = "a.npy is not an .npy file of numbers, or it is damaged."
+
+
+def npy(header: bytes, size: int = 117) -> bytes:
+    """The content of an .npy file with this header, of this size."""
+    padded = header.ljust(size) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded + bytes(64)
+
+
+def header(shape: str) -> bytes:
+    return f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode()
+
+
+def read_csv(text: str) -> Array:
+    return np.array([[float(cell) for cell in line.split(",")] for line in text.splitlines()])
+
+
+# --- all commands ----------------------------------------------------------------------------
+
+
+def test_the_commands_are_listed_in_the_order_of_use() -> None:
+    assert [*cli.main.commands] == COMMANDS
+    shown = phitodeep("--help").stdout
+    lines = [line.split()[0] for line in shown.partition("Commands:\n")[2].splitlines()[:7]]
+    assert lines == COMMANDS
+    assert "..." not in shown.partition("Commands:")[2], "each first line fits"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(command: str) -> None:
+    for option in ("--help", "-h"):
+        shown = phitodeep(command, option).stdout
+        assert f"Example:\n    phitodeep {command}" in shown
+
+
+def test_the_page_names_every_command_and_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+    options = {
+        option
+        for command in cli.main.commands.values()
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--")
+    }
+    assert len(options) > 12
+    assert {f"--{name}" for name in re.findall(r"--([a-z][a-z-]+)", page)} == {*options, "--help"}
+    assert set(re.findall(r"`?phitodeep ([a-z]+)", page)) >= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_missing_file_is_a_message(command: str) -> None:
+    more = {"predict": ["x.npy"], "export": ["--to", "numpy"], "generate": ["--prompt", "a"]}
+    message = mistake(command, "none.safetensors", *more.get(command, []))
+    assert message == "cannot read none.safetensors: there is no such file."
+    message = mistake(command, os.getcwd(), *more.get(command, []))
+    assert message == f"{os.getcwd()} is a folder, but must be a file."
+
+
+def test_a_folder_is_no_file_to_read_or_write(digits: Path, here: Path) -> None:
+    (here / "d.npy").mkdir()
+    np.save("x.npy", images(2))
+    for arguments in (
+        ["predict", digits, "d.npy"],
+        ["predict", digits, "x.npy", "--output", "d.npy"],
+        ["export", digits, "--to", "numpy", "--output", "d.npy"],
+        ["demo", "--save", "d.npy"],
+    ):
+        assert mistake(*arguments) == "d.npy is a folder, but must be a file."
+
+
+def test_the_version() -> None:
+    assert phitodeep("--version").stdout == f"phitodeep, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nothing"], ["info"], ["info", "a", "b"], ["demo", "--epochs", "0"], ["export", "a"]],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2(arguments: Sequence[str]) -> None:
+    assert "Usage: phitodeep" in phitodeep(*arguments, code=2).stderr
+
+
+def test_a_bug_keeps_its_traceback(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sequential, "predict", lambda *_: 1 / 0)
+    np.save("x.npy", images(2))
+    with pytest.raises(ZeroDivisionError):
+        phitodeep("predict", digits, "x.npy")
+
+
+def test_warnings_are_one_line_on_stderr(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    predict = Sequential.predict
+
+    def warned(self: Sequential, X: Array) -> Array:
+        warn("look here.")
+        return predict(self, X)
+
+    monkeypatch.setattr(Sequential, "predict", warned)
+    monkeypatch.setattr("warnings.filters", [])
+    np.save("x.npy", images(2))
+    assert phitodeep("predict", digits, "x.npy").stderr == "Warning: look here.\n"
+
+
+def test_ctrl_c_is_130(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sequential, "predict", interrupt)
+    np.save("x.npy", images(2))
+    assert phitodeep("predict", digits, "x.npy", code=130).output == ""
+
+
+# --- demo ------------------------------------------------------------------------------------
+
+
+def test_demo_saves_what_the_other_commands_can_use() -> None:
+    shown = phitodeep(
+        "demo", "--epochs", 3, "--show", 1, "--save", "my digits-1.safetensors"
+    ).stdout
+    assert shown.count("read as") == shown.count("most confident mistakes:") == 1
+    tried = [
+        shlex.split(line)[1:] for line in shown.splitlines() if line.startswith("  phitodeep ")
+    ]
+    assert [command for command, *_ in tried] == ["info", "check", "predict", "export"]
+    for arguments in tried:
+        phitodeep(*arguments)
+    classes = phitodeep(*tried[2]).stdout.split()
+    truth = shown.rpartition("images are ")[2].rstrip(".\n").split()
+    assert len(classes) == len(truth) == 10
+    assert sum(map(str.__eq__, classes, truth)) >= 8
+
+
+def test_demo_without_saving_says_how() -> None:
+    lines = phitodeep("demo", "--epochs", 1, "--show", 0).stdout.splitlines()
+    assert lines[-3].endswith("of 1000 test digits are misread.")
+    assert lines[-2].startswith("test accuracy 0.8")
+    assert lines[-1].endswith("phitodeep demo --save digits.safetensors")
+    assert os.listdir() == []
+
+
+def test_demo_does_not_train_for_a_path_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sequential, "train", None)
+    Path("file").touch()
+    message = mistake("demo", "--save", "file/d.safetensors")
+    assert message == "cannot create file: File exists."
+
+
+@pytest.mark.parametrize("width", [60, 62])
+def test_a_narrow_table_breaks_at_spaces_and_keeps_all_digits(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", stream := io.StringIO())
+    row = ("1", "Dense(784, 256, initializer=Orthogonal())", "(256,)", "200,960", "0", "803,840")
+    Table("title", ("path", "layer", "output", "trainable", "frozen", "bytes"), [row], "end").show()
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in stream.getvalue().splitlines()]
+    assert all(len(line) <= width for line in lines)
+    words = " ".join(lines).split()
+    assert {"Dense(784,", "256,", "(256,)", "200,960", "803,840"} <= {*words}
+    assert any(re.fullmatch(r"initializer=\w*…", word) for word in words)
+
+
+# --- info ------------------------------------------------------------------------------------
+
+
+def test_info_shows_layers_and_settings(digits: Path) -> None:
+    shown = phitodeep("info", digits).stdout
+    for fact in (
+        f"file        digits.safetensors, {digits.stat().st_size:,} bytes",
+        "format version 1",
+        "holds       weights\n",
+        "input       (4, 6)",
+        "dtype       float32",
+        "loss        CategoricalCrossEntropy()",
+        "optimizer   Adam()",
+        "batch size  all samples",
+        "Dense(24, 5)",
+    ):
+        assert fact in shown, shown
+    assert "143 trainable and 0 frozen parameters" in shown
+
+
+def test_info_shows_the_optimizers_state_and_the_tokenizer(writer: Path) -> None:
+    assert "holds       weights, a tokenizer\n" in phitodeep("info", writer).stdout
+    model = Sequential(Dense(2, 1), batch_size=4, epochs=3)
+    model.train(np.ones((8, 2)), np.ones(8), verbose=0)
+    model.save("m.safetensors", optimizer=True)
+    shown = phitodeep("info", "m.safetensors").stdout
+    assert "holds           weights, the optimizer's memory\n" in shown
+    assert "epochs trained  3\n" in shown
+    assert "batch size      4\n" in shown
+
+
+def test_info_reads_and_draws_no_weights(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("weights are not needed")
+
+    monkeypatch.setattr(import_module("phitodeep.io.tensors").Tensors, "read", fail)
+    monkeypatch.setattr(He, "draw", fail)
+    phitodeep("info", digits)
+
+
+@pytest.mark.parametrize("command", ["info", "check"])
+def test_a_damaged_file_is_a_message(command: str, digits: Path) -> None:
+    digits.write_bytes(digits.read_bytes()[:-10])
+    assert "digits.safetensors" in mistake(command, digits)
+    digits.write_text("no model")
+    assert "digits.safetensors" in mistake(command, digits)
+
+
+CONTROLS = "\x1b[31m \x1b]0;title\x07 \x9b2J \r \x08 \x7f \u202e \u2066 \u2028"
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("colour", [False, True])
+def test_texts_of_a_file_do_not_control_the_terminal(
+    command: str, colour: bool, writer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the metadata nor names of arrays, however they come to be shown."""
+    with open_tensors(writer) as file:
+        arrays, texts = {name: file.read(name) for name in file.entries}, file.metadata
+    if command == "info":
+        write_tensors(writer, arrays, {**texts, "library": CONTROLS})
+    else:
+        name = f"a{CONTROLS}\nAll checks passed."
+        write_tensors(writer, {**arrays, name: np.zeros(1)}, texts)
+    more = {"predict": ["x.npy"], "export": ["--to", "numpy"], "generate": ["--prompt", "a"]}
+    if colour:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    done = phitodeep(command, writer, *more.get(command, []), code=command != "info")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", done.output.replace("\x1b[31m ", "!"))
+    assert not set(CONTROLS) & set(shown) - {*"[31m ]0;title2J"}
+    assert "!" not in shown
+    assert r"\x1b]0;title\x07 \x9b2J" in re.sub(r"\s+", " ", shown)
+    assert "\nAll checks passed." not in shown
+
+
+def test_generated_text_does_not_control_the_terminal(writer: Path) -> None:
+    tokenizer = CharTokenizer("\x1b\u202e\n" + TEXT)
+    model = gpt(tokenizer.vocab_size, 8, layers=1, heads=2, dim=8).seed(0).build()
+    model.tokenizer = tokenizer
+    model.save(writer)
+    shown = phitodeep("generate", writer, "-p", "to\x1b\u202e\nbe", "-n", 50).stdout
+    assert shown.startswith("to\\x1b\\u202e\nbe")
+    assert not {"\x1b", "\u202e"} & set(shown)
+
+
+# --- layers of one's own ---------------------------------------------------------------------
+
+OWN = """
+import phitodeep
+
+@phitodeep.register
+class Twice(phitodeep.Layer):
+    def forward(self, X):
+        return 2 * X
+
+    def backward(self, dY):
+        return FACTOR * dY
+"""
+
+
+def own_layer(here: Path, factor: int = 2) -> None:
+    """A model file with a layer that this process does not know."""
+    (here / "own_layers.py").write_text(OWN.replace("FACTOR", str(factor)))
+    script = "import own_layers as o, phitodeep as p; p.Sequential(p.Dense(3, 2), o.Twice()).save"
+    run = [sys.executable, "-c", f"{script}('own.safetensors')"]
+    path = os.pathsep.join([str(here), str(Path(cli.__file__).parents[2])])
+    subprocess.run(run, check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+@pytest.fixture
+def _forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = import_module("phitodeep.core.config.registry")
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    monkeypatch.setattr(registry, "_NAMES", dict(registry._NAMES))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "own_layers", raising=False)
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_a_module_registers_own_layers(here: Path) -> None:
+    own_layer(here)
+    message = mistake("info", "own.safetensors")
+    assert "unknown layer 'Twice'" in message
+    assert "pass --import MODULE" in message
+    assert "Twice()" in phitodeep("info", "own.safetensors", "--import", "own_layers").stdout
+    sys.modules.pop("own_layers")
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_check_finds_a_wrong_backward(here: Path) -> None:
+    own_layer(here, factor=3)
+    shown = phitodeep("check", "own.safetensors", "-m", "own_layers", code=1).stdout
+    assert "\nFAILED\n" in shown
+    assert "has wrong gradients" in shown
+    assert "layer 1" in shown
+    sys.modules.pop("own_layers")
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_a_module_that_cannot_be_imported(here: Path) -> None:
+    assert "there is no module of this name" in mistake("info", "m", "--import", "nothing_here")
+    assert mistake("info", "m", "-m", "own.py").endswith("(--import own?).")
+    assert mistake("info", "m", "-m", "./a/own.py").endswith("(--import a.own?).")
+    for name in ("", ".", ".py", "../own"):
+        assert "there is no module of this name" in mistake("info", "m", "-m", name)
+
+
+@pytest.mark.usefixtures("_forgetting")
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import nothing_here", "ModuleNotFoundError: No module named 'nothing_here'"),
+        ("def f(): return 1 / 0\nf()", "ZeroDivisionError: division by zero"),
+        ("x = (", "SyntaxError: '(' was never closed"),
+        ("import phitodeep as p; p.Dense(0)", "ArgumentError: Dense "),
+    ],
+)
+def test_a_module_that_fails_shows_only_its_own_frames(code: str, message: str, here: Path) -> None:
+    (here / "half_done.py").write_text(code)
+    result = CliRunner().invoke(cli.main, ["info", "m", "--import", "half_done"])
+    sys.modules.pop("half_done", None)
+    assert result.exit_code == 1
+    first, *lines = result.stderr.splitlines()
+    assert first == "Error: --import half_done failed."
+    assert any(line.startswith(message) or f".{message}" in line for line in lines)
+    files = [Path(line.split('"')[1]) for line in lines if line.startswith("  File ")]
+    assert files[0] == here / "half_done.py"
+    assert not any(part in result.stderr for part in ("importlib", "click", "cli/app.py"))
+
+
+# --- check -----------------------------------------------------------------------------------
+
+
+def test_check_passes(digits: Path) -> None:
+    shown = phitodeep("check", digits).stdout
+    assert shown.startswith("digits.safetensors: 4 arrays, 572 bytes, float32\n")
+    assert shown.endswith("All checks passed.\n")
+    rows = [line.split() for line in shown.splitlines() if line.endswith(" ok")]
+    assert [row[0] for row in rows] == ["1.W", "1.b", "3.W", "3.b", "input"]
+    assert all(float(row[-2]) < 1e-7 for row in rows)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_check_finds_weights_that_are_not_finite(value: float) -> None:
+    model = Sequential(Dense(3, 2))
+    model.layers[0].W[1, 1] = value
+    model.save("m.safetensors")
+    shown = phitodeep("check", "m.safetensors", code=1).stdout
+    assert "0.W: 1 of 6 values are not finite" in shown
+    assert [line.split()[-1] for line in shown.splitlines()[2:4]] == ["FAILED", "ok"]
+
+
+@pytest.mark.parametrize("value", [-2.27e38, 1e14])
+def test_check_names_a_weight_that_is_far_too_large(value: float, digits: Path) -> None:
+    model = Sequential.load(digits)
+    model.layers[3].W[1, 2] = value
+    model.save(digits)
+    shown = phitodeep("check", digits, code=1).stdout
+    assert f"\nFAILED\n3.W: {value:.3g} is so large that gradients cannot be computed" in shown
+    rows = [line.split() for line in shown.splitlines()[2:6]]
+    assert [row[-1] for row in rows] == ["ok", "ok", "FAILED", "ok"]
+
+
+def test_check_advises_more_probes(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = Dense.backward
+
+    def wrong(self: Dense, dY: Array) -> Array:
+        dX = backward(self, dY)
+        if self.W.shape == (24, 5):
+            self.grads["W"] = self.grads["W"] + (np.arange(120).reshape(24, 5) == 77)
+        return dX
+
+    monkeypatch.setattr(Dense, "backward", wrong)
+    shown = phitodeep("check", digits, "--probes", 1, code=1).stdout
+    assert "are not: a larger --probes finds them." in shown
+    assert "W[15, 2]: expected" in phitodeep("check", digits, "--probes", 120, code=1).stdout
+
+
+def test_check_finds_wrong_gradients(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = Dense.backward
+    monkeypatch.setattr(Dense, "backward", lambda self, dY: backward(self, dY / 4))
+    assert "wrong gradients" in phitodeep("check", digits, code=1).stdout
+
+
+@pytest.mark.parametrize(
+    ("shape", "layer", "dtype", "limit"),
+    [
+        ((20_000_000,), ReLU(), "float32", "GB of memory"),
+        ((10**12,), Residual(Chain(ReLU())), "float64", "GB of memory"),
+        ((1000, 1000, 30), Flatten(), "float64", "GB of memory"),
+        ((200_000, 1), MultiHeadAttention(1), "float32", "30 s"),
+    ],
+    ids=str,
+)
+def test_check_takes_no_more_than_its_file_warrants(
+    shape: Shape, layer: Layer, dtype: str, limit: str
+) -> None:
+    model = Sequential(layer, dtype=dtype)
+    model.build(shape)
+    model.save("m.safetensors")
+    with within(5):
+        shown = phitodeep("check", "m.safetensors", code=1).stdout
+    assert re.search(f"checking the gradients takes more than .*{limit}, which is", shown)
+    assert f"too much for a file of {os.path.getsize('m.safetensors'):,} bytes" in shown
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the process's memory")
+@pytest.mark.parametrize(
+    ("shape", "layer"),
+    [
+        ((4, 1), Conv1D(1, 2, dilation=10**9, padding="same")),
+        ((1, 1, 1), RandomCrop(1, padding=10**5)),
+        ((300_000, 1, 1), Upsample2D(2)),
+        ((10_000, 1), TimeDistributed(Chain(Dense(10_000), Dense(1)))),
+    ],
+    ids=str,
+)
+def test_check_limits_the_memory_inside_a_layer(shape: Shape, layer: Layer) -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    model = Sequential(layer)
+    model.build(shape)
+    model.save("m.safetensors")
+    shown = phitodeep("check", "m.safetensors", code=1).stdout
+    assert re.search(r"takes more than 1\.\d GB of memory", shown)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_check_ends_in_time(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("phitodeep.cli.check"), "SECONDS", 0.01)
+    shown = phitodeep("check", digits, code=1).stdout
+    assert "the gradients takes more than 0 s, which is too much for a file of" in shown
+    assert "pass fewer --probes" in shown
+
+
+def test_check_of_models_that_read_tokens(writer: Path) -> None:
+    assert "All checks passed." in phitodeep("check", writer, "--probes", 2).stdout
+    categories = [
+        Chain(Select([column], tokens=True), Embedding(count, 3), Flatten())
+        for column, count in ((2, 3), (3, 50))
+    ]
+    model = Sequential(Parallel(Select([0, 1]), *categories), BatchNorm(), Dense(2), Tanh())
+    model.build((4,))
+    model.save("table.safetensors")
+    assert "All checks passed." in phitodeep("check", "table.safetensors").stdout
+
+
+# --- predict ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def expected(digits: Path) -> Array:
+    return Sequential.load(digits).predict(images(5))
+
+
+def test_predict_prints_rows_that_are_exact(digits: Path, expected: Array) -> None:
+    np.save("x.npy", images(5))
+    shown = phitodeep("predict", digits, "x.npy").stdout
+    np.testing.assert_array_equal(read_csv(shown).astype(np.float32), expected)
+
+
+@pytest.mark.parametrize("name", [None, "p{}", "{}_0"])
+def test_predict_reads_rows_and_reshapes_them(
+    name: str | None, digits: Path, expected: Array
+) -> None:
+    header = "" if name is None else ",".join(map(name.format, range(24))) + "\n"
+    rows = "\n".join(",".join(map(repr, row.tolist())) for row in images(5).reshape(5, 24))
+    Path("x.csv").write_text(header + rows + "\n\n")
+    shown = phitodeep("predict", digits, "x.csv").stdout
+    np.testing.assert_array_equal(read_csv(shown).astype(np.float32), expected)
+
+
+def test_predict_writes_files(digits: Path, expected: Array) -> None:
+    np.save("x.npy", images(5))
+    result = phitodeep("predict", digits, "x.npy", "--output", "out.npy")
+    assert result.stdout == ""
+    assert result.stderr == "Wrote out.npy: shape (5, 3), float32.\n"
+    np.testing.assert_array_equal(np.load("out.npy"), expected)
+    phitodeep("predict", digits, "x.npy", "-o", "out.csv")
+    np.testing.assert_array_equal(read_csv(Path("out.csv").read_text()).astype("f"), expected)
+    assert "must end in .npy or .csv" in phitodeep("predict", digits, "x", "-o", "a", code=2).stderr
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_printed_numbers_are_exact(dtype: type) -> None:
+    P = np.random.default_rng(0).standard_normal((5000, 2)).astype(dtype)
+    stream = io.StringIO()
+    _write_csv(stream, P)
+    np.testing.assert_array_equal(read_csv(stream.getvalue()).astype(dtype), P)
+
+
+def test_predict_gives_classes(digits: Path, expected: Array) -> None:
+    np.save("x.npy", images(5))
+    shown = phitodeep("predict", digits, "x.npy", "--classes").stdout
+    assert [int(line) for line in shown.splitlines()] == expected.argmax(axis=1).tolist()
+
+
+@pytest.mark.parametrize("loss", [BinaryCrossEntropy(), BinaryCrossEntropyWithLogits()], ids=repr)
+def test_a_single_score_is_compared_with_the_threshold(loss: Loss) -> None:
+    model = Sequential(Dense(1, 1), loss_class=loss)
+    model.layers[0].W = [[1.0]]
+    model.save("m.safetensors")
+    np.save("x.npy", np.array([[-0.5], [0.3], [0.9]]))
+    shown = phitodeep("predict", "m.safetensors", "x.npy", "--classes").stdout.split()
+    assert shown == ["0", "0" if loss.threshold else "1", "1"]
+
+
+def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
+    Path("x.csv").write_text("0,1,2,3,4,5,6,7\n")
+    shown = phitodeep("predict", writer, "x.csv", "--classes").stdout
+    assert len(shown.split(",")) == 8
+    Path("x.csv").write_text("0,1,2,3,4,5,6,0.5\n")
+    np.save("x.npy", np.full((2, 8), 0.5))
+    for name in ("x.csv", "x.npy"):
+        message = mistake("predict", writer, name)
+        assert message.endswith("float64: all numbers in INPUT must be integers from 0.")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "1,2\n3,x\n", "a.csv, row 2, column 2: expected a number, got 'x'."),
+        ("a.csv", "u,v\n1,2\n\n3, \n", 'row 4, column 2 ("v"): expected a number, got an empty'),
+        ("a.csv", "1,oops\n3,4\n", "a.csv, row 1, column 2: expected a number, got 'oops'."),
+        ("a.csv", "1,2\n3\n", "a.csv, row 2 has 1 column, but the first row has 2 columns."),
+        ("a.csv", "u,v\n1,2,3\n", "row 2 has 3 columns, but the first row has 2 columns."),
+        (
+            "a.csv",
+            "1;2\n3;4\n",
+            "a.csv: the columns are separated by ';', but must be separated by",
+        ),
+        ("a.csv", "1\t2\n3\t4\n", "a.csv: the columns are separated by '\\t'"),
+        ("a.csv", "1 2\n3 4\n", "a.csv: the columns are separated by ' '"),
+        ("a.csv", "1,5;2,3\n4;5,5\n", "a.csv: the columns are separated by ';'"),
+        ("a.csv", "1,5;2\n4,5;3\n", "a.csv: the columns are separated by ';'"),
+        ("a.csv", "1,not known\n", "a.csv, row 1, column 2: expected a number, got 'not known'."),
+        ("a.csv", "1,1_0\n", "a.csv, row 1, column 2: expected a number, got '1_0'."),
+        ("a.csv", "u,v\n1,0x10\n", "column 2 (\"v\"): expected a number, got '0x10'."),
+        ("a.csv", "u,v\n1,True\n", "column 2 (\"v\"): expected a number, got 'True'."),
+        ("a.csv", "1,nan\n", "a.csv, row 1, column 2: expected a number, got 'nan'."),
+        ("a.csv", "u,v\n1,2\n3,-inf\n", "row 3, column 2 (\"v\"): expected a number, got '-inf'."),
+        ("a.csv", "", "a.csv has no row of numbers."),
+        ("a.csv", "u,v\n", "a.csv has no row of numbers."),
+        ("a.csv", b"\xff\xfe1,2", "cannot read a.csv as a CSV file: 'utf-8'"),
+        (
+            "a.csv",
+            "1,2\n3,4\n",
+            "a.csv has 2 numbers per row, but the model takes samples of shape",
+        ),
+        ("a.csv", "1\n2\n", "a.csv has 1 number per row, but the model takes samples of shape (4,"),
+        ("a.npy", b"nothing", NO_ARRAY),
+        ("a.npy", b"", NO_ARRAY),
+        ("a.npy", b"PK\x03\x04" + 50 * b"0", NO_ARRAY),
+        ("a.npy", npy(b"(" * 117), NO_ARRAY),
+        ("a.npy", npy(header("(" + 30 * "9" + ", 4)")), NO_ARRAY),
+        ("a.npy", npy(header("(True, 4)")), NO_ARRAY),
+        ("a.csv", "1;2\n", "a.csv: the columns are separated by ';'"),
+        ("a.npy", np.array([{}]), NO_ARRAY),
+        ("a.npy", npy(header("(1, 4)") + 20_000 * b" ", 20_080), NO_ARRAY),
+        ("a.npy", np.full((2, 24), np.nan), "nan"),
+        ("a.npy", np.array(["1", "2"]), "a.npy is not an .npy file of numbers: its dtype is <U1."),
+        (
+            "a.npy",
+            np.ones(2, complex),
+            "a.npy is not an .npy file of numbers: its dtype is complex",
+        ),
+        (
+            "a.npy",
+            np.ones((2, 4, 5)),
+            "a.npy has samples of shape (4, 5), but the model takes (4, 6): in layer 1",
+        ),
+        ("a.npy", np.ones((4, 6)), "a single sample must be an array of shape (1, 4, 6)."),
+        ("a.csv", "1,2,3\n", "without labels or row numbers."),
+        ("a.npy", np.float64(3), "a.npy holds a single number"),
+        ("a.npy", np.ones(3), "a.npy has 1 number per row"),
+        ("a.txt", "1,2", "a.txt must be an .npy or a .csv file."),
+        ("a.npy", npy(header("(1000000000000, 0)")), "its samples hold no numbers."),
+        ("a.npy", npy(header("(1000000000000, 0, 5)")), "its samples hold no numbers."),
+        ("b/a.csv", None, "cannot read b/a.csv: there is no such file."),
+        ("a.npy", None, "cannot read a.npy: there is no such file."),
+    ],
+)
+def test_inputs_that_cannot_be_used(
+    name: str, content: str | bytes | Array | None, message: str, digits: Path
+) -> None:
+    if isinstance(content, str):
+        Path(name).write_text(content)
+    elif isinstance(content, bytes):
+        Path(name).write_bytes(content)
+    elif content is not None:
+        np.save(name, content, allow_pickle=True)
+    assert message in mistake("predict", digits, name)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
+@pytest.mark.parametrize("name", ["a.npy", "a.csv"])
+def test_inputs_are_regular_files(name: str, digits: Path) -> None:
+    os.mkfifo(name)
+    assert mistake("predict", digits, name) == f"cannot read {name}: it is not a regular file."
+    Path(name).unlink()
+    Path(name).symlink_to("/dev/zero")
+    assert mistake("predict", digits, name) == f"cannot read {name}: it is not a regular file."
+
+
+def test_a_csv_is_not_endless(digits: Path) -> None:
+    Path("a.csv").touch()
+    os.truncate("a.csv", (1 << 30) + 1)  # with a hole
+    assert "it has 1,073,741,825 bytes, and at most 1,073,741,824 are read" in mistake(
+        "predict", digits, "a.csv"
+    )
+
+
+def test_a_long_cell_is_cut(digits: Path) -> None:
+    header = ",".join(f"{'name' * 20}{j}" for j in range(24))
+    Path("x.csv").write_text(f"{header}\n{'9' * 50}x{',1' * 23}\n")
+    message = mistake("predict", digits, "x.csv")
+    name, cell = ("name" * 20)[:39] + "…", "9" * 39 + "…"
+    assert message == f'x.csv, row 2, column 1 ("{name}"): expected a number, got {cell!r}.'
+    Path("x.csv").write_text(header.replace(",", ";") + "\n" + ";".join("1" * 24))
+    assert len(mistake("predict", digits, "x.csv")) < 140
+
+
+def test_a_single_sample_of_a_model_of_one_axis() -> None:
+    Sequential(Dense(3, 1)).save("m.safetensors")
+    np.save("x.npy", np.ones(3))
+    assert "must be an array of shape (1, 3)" in mistake("predict", "m.safetensors", "x.npy")
+
+
+def test_a_file_that_may_not_be_read(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    Path("x.csv").touch()
+    monkeypatch.setattr("phitodeep.cli.inputs.Path.open", forbid)
+    assert mistake("predict", digits, "x.csv") == "[Errno 13] Permission denied: 'x.csv'"
+
+
+def test_numbers_that_are_too_large_for_tokens_are_a_message(writer: Path) -> None:
+    Path("a.csv").write_text("1,2,1e30\n")
+    assert "takes integer tokens" in mistake("predict", writer, "a.csv")
+
+
+def test_no_command_writes_over_what_it_reads(digits: Path) -> None:
+    np.save("x.npy", images(2))
+    model = digits.rename("model.npy").read_bytes()
+    for output in ("x.npy", "model.npy"):
+        message = mistake("predict", "model.npy", "x.npy", "-o", output)
+        assert message == f"{output} is a file that this command reads: pass --output OTHER."
+    for name in ("model.py", "model.npz"):
+        Path("model.npy").rename(name)
+        assert "this command reads" in mistake("export", name, "--to", "numpy", "--force")
+        assert Path(name).read_bytes() == model
+        Path(name).rename("model.npy")
+    assert np.load("x.npy").shape == (2, 4, 6)
+
+
+@pytest.mark.parametrize("arguments", [["", "--to", "numpy"], ["-o", "", "--to", "numpy"]])
+def test_export_without_a_name(arguments: list[str], digits: Path) -> None:
+    mistake("export", *[digits] * ("-o" in arguments), *arguments)
+
+
+def test_a_column_of_numbers_fits_a_model_of_one_number() -> None:
+    Sequential(Dense(1, 1)).save("m.safetensors")
+    np.save("x.npy", np.ones(3))
+    assert len(phitodeep("predict", "m.safetensors", "x.npy").stdout.splitlines()) == 3
+
+
+# --- export ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write two files, as the export does; its own tests run what is in them."""
+
+    def write(self: Sequential, path: Path) -> None:
+        path.write_text("net")
+        path.with_suffix(".npz").write_text("weights")
+
+    monkeypatch.setattr(Sequential, "export_numpy", write, raising=False)
+
+
+@pytest.mark.usefixtures("exports")
+def test_export_writes_next_to_the_model_or_where_it_is_told(digits: Path) -> None:
+    shown = phitodeep("export", digits, "--to", "numpy").stdout
+    assert shown == "Wrote digits.py, 3 bytes.\nWrote digits.npz, 7 bytes.\n"
+    phitodeep("export", digits, "--to", "numpy", "--output", "net.py")
+    assert Path("net.npz").read_text() == "weights"
+
+
+@pytest.mark.usefixtures("exports")
+@pytest.mark.parametrize("name", ["digits.py", "digits.npz"])
+def test_export_replaces_nothing_unasked(name: str, digits: Path) -> None:
+    Path(name).write_text("mine")
+    message = mistake("export", digits, "--to", "numpy")
+    assert message == f"{name} exists: pass --output OTHER, or --force to replace it."
+    assert Path(name).read_text() == "mine"
+    phitodeep("export", digits, "--to", "numpy", "--force")
+    assert Path(name).read_text() != "mine"
+
+
+@pytest.mark.usefixtures("exports")
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("my-digits.v2", "my_digits_v2"),
+        ("2024", "model_2024"),
+        ("class", "model_class"),
+        ("json", "model_json"),
+        ("numpy", "model_numpy"),
+    ],
+)
+def test_export_to_a_name_that_can_be_imported(name: str, module: str, digits: Path) -> None:
+    shown = phitodeep("export", digits.rename(f"{name}.safetensors"), "--to", "numpy").stdout
+    assert shown.startswith(f"Wrote {module}.py")
+
+
+@pytest.mark.parametrize("name", ["a-b.py", "net.txt", "1.py", "if.py", "random.py", "numpy.py"])
+def test_export_refuses_a_name_that_cannot_be_imported(name: str, digits: Path) -> None:
+    message = mistake("export", digits, "--to", "numpy", "--output", name)
+    assert message.startswith(f"--output {name}: the file is a Python module")
+    assert not Path(name).exists()
+
+
+def test_export_of_a_model_whose_settings_determine_its_input() -> None:
+    model = Sequential(Dense(4, 2), Tanh())
+    model.save("m.safetensors")
+    phitodeep("export", "m.safetensors", "--to", "numpy", "--output", "net.py")
+    X = np.ones((3, 4), np.float32)
+    np.save("x.npy", X)
+    expected = read_csv(phitodeep("predict", "m.safetensors", "x.npy").stdout)
+    script = "import net, numpy as np; np.save('y.npy', net.predict(np.load('x.npy')))"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    np.testing.assert_allclose(np.load("y.npy"), expected, rtol=1e-6)
+
+
+def test_export_of_a_model_without_an_input_shape() -> None:
+    Sequential(Tanh()).save("m.safetensors")
+    message = mistake("export", "m.safetensors", "--to", "numpy")
+    assert message.startswith("m.safetensors does not determine the model's input shape")
+
+
+def test_export_to_onnx(digits: Path) -> None:
+    shown = phitodeep("export", digits, "--to", "onnx").stdout
+    assert shown == f"Wrote digits.onnx, {Path('digits.onnx').stat().st_size:,} bytes.\n"
+    phitodeep("export", digits, "--to", "onnx", "--output", "net.onnx", "--opset", "17")
+    versions = [onnx.load(f"{name}.onnx").opset_import[0].version for name in ("digits", "net")]
+    assert versions == [20, 17]
+    np.save("x.npy", images(2))
+    expected = read_csv(phitodeep("predict", digits, "x.npy").stdout)
+    X = images(2).astype(np.float32)
+    (Y,) = ReferenceEvaluator("net.onnx").run(None, {"X": X})
+    np.testing.assert_allclose(Y, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_exports_to_one_file_have_the_same_checks(form: str, digits: Path) -> None:
+    ending = {"onnx": ".onnx", "torch": ".pt2"}[form]
+    message = mistake("export", digits, "--to", form, "--output", "net.py")
+    assert message == (
+        f"--output net.py: the name must have the ending {ending}: try --output net{ending}."
+    )
+    Path(f"digits{ending}").write_text("mine")
+    message = mistake("export", digits, "--to", form)
+    assert message == f"digits{ending} exists: pass --output OTHER, or --force to replace it."
+    assert Path(f"digits{ending}").read_text() == "mine"
+    digits.rename(f"own{ending}")
+    assert "this command reads" in mistake("export", f"own{ending}", "--to", form, "--force")
+
+
+def test_weights_of_a_large_onnx_file_replace_nothing_unasked(
+    digits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_export, "LARGEST", 100)
+    Path("digits.onnx.data").write_text("mine")
+    assert "digits.onnx.data exists" in mistake("export", digits, "--to", "onnx")
+    assert not Path("digits.onnx").exists()
+    shown = phitodeep("export", digits, "--to", "onnx", "--force").stdout
+    assert [line.split(",")[0] for line in shown.splitlines()] == [
+        "Wrote digits.onnx",
+        "Wrote digits.onnx.data",
+    ]
+
+
+def test_an_opset_is_for_onnx_only_and_in_a_range(digits: Path) -> None:
+    shown = phitodeep("export", digits, "--to", "numpy", "--opset", "20", code=2).stderr
+    assert "--opset is for --to onnx, not for --to numpy." in shown
+    assert "opset must be from 17 to" in mistake("export", digits, "--to", "onnx", "--opset", "1")
+    assert sorted(p.name for p in Path().iterdir()) == ["digits.safetensors"]
+
+
+@register
+class Doubled(Layer):
+    """A layer that no format knows."""
+
+    def forward(self, X: Array) -> Array:
+        return 2 * X
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_an_export_names_the_layer_that_it_cannot_write(form: str) -> None:
+    pytest.importorskip(form)
+    model = Sequential(Dense(3, 2), Doubled())
+    model.build((3,))
+    model.save("m.safetensors")
+    assert "Doubled()" in mistake("export", "m.safetensors", "--to", form)
+    assert sorted(p.name for p in Path().iterdir()) == ["m.safetensors"]
+
+
+def test_export_to_torch(digits: Path) -> None:
+    torch = pytest.importorskip("torch")
+    phitodeep("export", digits, "--to", "torch")
+    np.save("x.npy", images(3))
+    expected = read_csv(phitodeep("predict", digits, "x.npy").stdout)
+    np.save("x32.npy", images(3).astype(np.float32))
+    script = """
+import sys
+sys.modules["phitodeep"] = None
+import numpy as np, torch
+module = torch.export.load("digits.pt2").module()
+np.save("y.npy", module(torch.tensor(np.load("x32.npy"))).detach().numpy())
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    np.testing.assert_allclose(np.load("y.npy"), expected, rtol=1e-4, atol=1e-6)
+    assert torch.export.load("digits.pt2").state_dict
+
+
+def test_export_to_something_unknown(digits: Path) -> None:
+    assert "'nothing' is not" in phitodeep("export", digits, "--to", "nothing", code=2).stderr
+
+
+# --- generate --------------------------------------------------------------------------------
+
+
+def test_generate_continues_a_text(writer: Path) -> None:
+    model = Sequential.load(writer)
+    tokens = model.generate(model.tokenizer.encode("to be"), 12, seed=3, temperature=0.5)[0]
+    options = ["--prompt", "to be", "-n", 12, "--seed", 3, "--temperature", 0.5]
+    shown = phitodeep("generate", writer, *options).stdout
+    assert shown == model.tokenizer.decode(tokens) + "\n"
+    likeliest = phitodeep("generate", writer, *options[:4], "--top-k", 1).stdout
+    for option in (("--temperature", 0), ("--top-p", 1e-9)):
+        assert phitodeep("generate", writer, *options[:4], *option).stdout == likeliest
+
+
+def test_generate_shows_characters_when_they_are_complete() -> None:
+    text = "a\u00e9\u20ac, " * 9
+    tokens = list(text.encode())
+    pieces = [*_pieces(tokens, lambda tokens: bytes(tokens).decode(errors="replace"))]
+    assert "".join(pieces) == text
+    assert pieces[:4] == ["a", "\u00e9", "\u20ac", ","]
+    cut = [*_pieces(tokens[:2], lambda tokens: bytes(tokens).decode(errors="replace"))]
+    assert "".join(cut) == "a\ufffd"
+
+
+def test_generate_without_a_tokenizer_takes_numbers(writer: Path) -> None:
+    model = Sequential.load(writer)
+    model.tokenizer = None
+    model.save("plain.safetensors")
+    tokens = model.generate([3, 1, 4], 5, seed=1)[0].tolist()
+    for prompt in ("3 1 4", "3,1, 4", " 3 1 4 "):
+        shown = phitodeep("generate", "plain.safetensors", "-p", prompt, "-n", 5, "--seed", 1)
+        assert [int(token) for token in shown.stdout.split()] == tokens
+    for prompt in ("to be", "3 -1", "", "3.5"):
+        message = mistake("generate", "plain.safetensors", "--prompt", prompt)
+        assert message.startswith(
+            "the file holds no tokenizer, so the prompt must be token numbers"
+        )
+
+
+def test_generate_refuses_what_it_cannot_use(digits: Path, writer: Path) -> None:
+    assert "needs a model that reads tokens" in mistake("generate", digits, "--prompt", "a")
+    assert "has no character 'X'" in mistake("generate", writer, "--prompt", "X")
+    assert "at least one token" in mistake("generate", writer, "--prompt", "")
+
+
+@pytest.mark.parametrize("tokenizer", [He(), BinaryCrossEntropy()], ids=repr)
+def test_generate_refuses_a_tokenizer_without_its_methods(tokenizer: object, writer: Path) -> None:
+    """Only objects with a config can be saved as a tokenizer, but any of them."""
+    model = Sequential.load(writer)
+    model.tokenizer = tokenizer
+    model.save(writer)
+    message = mistake("generate", writer, "--prompt", "a")
+    assert message.startswith(f"the tokenizer in {writer} is {tokenizer!r}, but must have the met")
+
+
+def test_a_tokenizer_is_read_back() -> None:
+    tokenizer = CharTokenizer("banana\n")
+    again = CharTokenizer.from_config(tokenizer.get_config())
+    assert tokenizer.get_config() == {"text": "\nabn"}
+    assert repr(again) == repr(tokenizer)
+    np.testing.assert_array_equal(again.encode("nab"), tokenizer.encode("nab"))
+
+
+# --- verify ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("faults", [[], ["Dense is wrong"]])
+def test_verify_ends_with_its_verdict(faults: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    report = Verification({"NumPy": "2"}, (Row("layer", "Dense", faults=faults),), 1.0)
+    monkeypatch.setattr("phitodeep.testing.verify", lambda: report)
+    phitodeep("verify", code=bool(faults))
+
+
+# --- real processes --------------------------------------------------------------------------
+
+MODULE = [sys.executable, "-m", "phitodeep"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
+ENVIRONMENT.pop("PYTHONUNBUFFERED", None)
+
+
+def process(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MODULE, *arguments], capture_output=True, text=True, env=ENVIRONMENT, **options
+    )
+
+
+def test_the_module_runs_and_fails_without_a_traceback() -> None:
+    done = process("info", "none")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: cannot read none: there is no such file.\n"
+    assert process("--nothing").returncode == 2
+    assert process("--help").stdout.startswith("Usage: phitodeep [OPTIONS] COMMAND")
+
+
+def test_the_script_is_the_same() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    module, _, name = project["project"]["scripts"]["phitodeep"].partition(":")
+    assert getattr(import_module(module), name) is cli.main
+
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell and its signals")
+
+
+@posix
+@pytest.mark.parametrize(
+    ("command", "reader"),
+    [
+        ("predict digits.safetensors many.npy", "head -n 1"),
+        ("predict digits.safetensors few.npy", "true"),
+        ("check digits.safetensors", "true"),
+        ("generate gpt.safetensors -p to -n 1000000", "head -c 3"),
+        ("demo --epochs 1", "true"),
+        ("--help", "true"),
+        ("predict --help", "true"),
+    ],
+)
+@pytest.mark.usefixtures("digits", "writer")
+def test_a_closed_pipe_ends_quietly_with_0(command: str, reader: str) -> None:
+    np.save("many.npy", np.repeat(images(1), 50_000, axis=0))
+    np.save("few.npy", images(2))
+    command = " ".join([*MODULE, command])
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} | {reader}"],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    assert len(done.stdout.splitlines()) == (reader != "true")
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+@posix
+@pytest.mark.parametrize("layers", [1, 200])  # the table of 200 fits into no buffer
+def test_a_closed_pipe_does_not_hide_that_a_check_failed(layers: int) -> None:
+    model = Sequential(*(Dense(1, 1) for _ in range(layers)))
+    model.layers[-1].b[0] = np.nan
+    model.save("m.safetensors")
+    line = f"set -o pipefail; {' '.join(MODULE)} check m.safetensors | true"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=ENVIRONMENT)
+    assert (done.stderr, done.returncode) == ("", 1)
+
+
+@pytest.mark.parametrize("faults", [[], ["Dense is wrong"]])
+def test_verify_without_a_reader_keeps_its_verdict(
+    faults: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify(verbose: bool = True) -> Verification:
+        if verbose:
+            raise BrokenPipeError
+        return Verification({"NumPy": "2"}, (Row("layer", "Dense", faults=faults),), 1.0)
+
+    monkeypatch.setattr("phitodeep.testing.verify", verify)
+    phitodeep("verify", code=bool(faults))
+
+
+@posix
+@pytest.mark.parametrize("command", ["phitodeep --help", "phitodeep info $0"])
+@pytest.mark.parametrize(
+    ("where", "code"), [(">&-", 0), ("> /dev/full", 1), ("| cat; exit ${PIPESTATUS[0]}", 0)]
+)
+def test_a_stdout_that_cannot_be_used(command: str, where: str, code: int, digits: Path) -> None:
+    if "full" in where and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    name = digits.rename("é漢.safetensors")
+    line = f"{command.replace('phitodeep', f'{sys.executable} -m phitodeep')} {where}"
+    done = subprocess.run(
+        ["bash", "-c", line, str(name)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr == ("" if code == 0 else "Error: [Errno 28] No space left on device\n")
+
+
+@posix
+def test_ctrl_c_ends_a_process_with_130(keyboard: None, writer: Path) -> None:
+    arguments = ["generate", str(writer), "--prompt", "to be", "-n", "1000000"]
+    with subprocess.Popen(
+        [*MODULE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.read(20).startswith(b"to be")  # tokens come one by one
+        time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        running.stdout.read()
+        assert running.stderr.read() == b""
+        assert running.wait(20) == 130
+
+
+def test_import_phitodeep_does_not_import_click() -> None:
+    code = "import sys, phitodeep.model, phitodeep.testing; sys.exit('click' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT).returncode == 0

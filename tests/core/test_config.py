@@ -1,0 +1,1307 @@
+"""Everything writes itself down as plain values, and is made again from them: one table of all."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import phitodeep
+from phitodeep import layers as catalogue
+from phitodeep import loss as losses
+from phitodeep.core.call import calling, inference
+from phitodeep.core.checks import snake_case
+from phitodeep.core.config import Configurable, alike, restored
+from phitodeep.core.types import parameters, same
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
+from phitodeep.layers import (
+    ELU,
+    GRU,
+    LSTM,
+    BatchNorm,
+    Bidirectional,
+    Chain,
+    Conv1D,
+    Conv2D,
+    ConvTranspose1D,
+    ConvTranspose2D,
+    Dense,
+    DepthwiseConv2D,
+    Dropout,
+    Embedding,
+    FeedForward,
+    Flatten,
+    InstanceNorm,
+    Lambda,
+    Layer,
+    LayerNorm,
+    MultiHeadAttention,
+    Parallel,
+    PositionalEmbedding,
+    PReLU,
+    ReLU,
+    Reshape,
+    Residual,
+    Select,
+    SinusoidalEncoding,
+    SkipConcat,
+    Tanh,
+    TiedDense,
+    TimeDistributed,
+    TransformerBlock,
+    initialization,
+)
+from phitodeep.layers.containers import Container
+from phitodeep.layers.initialization import (
+    He,
+    Initializer,
+    InitType,
+    LeCun,
+    Normal,
+    Orthogonal,
+    Xavier,
+    Zeros,
+)
+from phitodeep.loss import Loss, MeanSquaredError, SoftmaxCrossEntropy, metrics
+from phitodeep.loss.metrics import Accuracy, Custom, Metric
+from phitodeep.model import Sequential, SequentialBuilder, callbacks
+from phitodeep.model import architectures as models
+from phitodeep.model.callbacks import (
+    Callback,
+    CSVLogger,
+    Diagnose,
+    EarlyStopping,
+    Histograms,
+    JSONLogger,
+    LambdaCallback,
+    ModelCheckpoint,
+    TensorBoard,
+)
+from phitodeep.model.sequential import LOSSES
+from phitodeep.optimization import schedules
+from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
+from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
+from phitodeep.testing import examples
+from phitodeep.testing.examples import cube, cube_gradient
+from tests.layers import test_contract
+
+phitodeep.register(cube)
+phitodeep.register(cube_gradient)
+phitodeep.register(examples.outer)
+phitodeep.register("gradient of outer")(examples.outer_gradient)
+
+
+@phitodeep.register
+def note(*args: Any) -> None:
+    """A function for callbacks."""
+
+
+@phitodeep.register
+def largest_error(P: Any, T: Any) -> float:
+    return float(abs(P.sum() - T.sum()))
+
+
+@phitodeep.register
+def square_root_decay(step: int) -> float:
+    return 0.1 / math.sqrt(step + 1)
+
+
+def through_json(config: Any) -> Any:
+    """The config, after a way through strict JSON."""
+    return json.loads(json.dumps(config, allow_nan=False))
+
+
+def again(made: Any) -> Any:
+    """The object that its config makes; the config's own config is the same."""
+    config = made.get_config()
+    assert through_json(config) == config
+    copy = type(made).from_config(through_json(config))
+    assert type(copy) is type(made)
+    assert copy is not made
+    assert copy.get_config() == config
+    assert repr(copy) == repr(made)
+    assert alike(copy, made)
+    return copy
+
+
+def label(made: Any) -> str:
+    """A test's name, which is the same in every process."""
+    return re.sub(r" at 0x\w+", "", repr(made))[:60]
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+Make = Callable[[], Any]
+LAYERS: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many tokens there are
+    *[(make, shape, 0) for make, shape in test_contract.EXAMPLES],
+    *examples.TOKENS,
+    (lambda: Select([1, 0], tokens=True), (2, 3), 5),
+    (lambda: Residual(Dense(3), checkpoint=True), (2, 3), 0),
+    (lambda: Chain(Dense(3), checkpoint=True), (2, 3), 0),
+    (lambda: SkipConcat(Dense(3), checkpoint=True), (2, 3), 0),
+    (lambda: Conv1D(2, 3, initializer=Orthogonal(0.5)), (2, 4, 3), 0),
+    (lambda: Conv2D(2, [1, 2], initializer=LeCun(InitType.UNIFORM)), (2, 3, 3, 1), 0),
+    (
+        lambda: ConvTranspose1D(2, 3, dilation=2, bias=False, initializer=Xavier()),
+        (2, 3, 2),
+        0,
+    ),
+    (lambda: ConvTranspose2D(2, 2, dilation=(1, 2), initializer=Zeros()), (1, 2, 2, 2), 0),
+    (lambda: DepthwiseConv2D(2, dilation=2, initializer=Xavier()), (2, 3, 3, 2), 0),
+    (lambda: Embedding(5, 2, initializer=Normal(0.1)), (2, 3), 5),
+    (lambda: PositionalEmbedding(4, initializer=Zeros()), (2, 3, 2), 0),
+    (lambda: MultiHeadAttention(2, initializer=He()), (2, 3, 4), 0),
+    (lambda: FeedForward(3, activation="gelu_tanh"), (2, 4), 0),
+    (
+        lambda: TransformerBlock(
+            2, mlp_ratio=2, activation="relu", causal=True, rope=True, checkpoint=True
+        ),
+        (2, 3, 4),
+        0,
+    ),
+    *[
+        (partial(kind, 2, initializer=He(), recurrent_initializer=Xavier()), (2, 3, 2), 0)
+        for kind in (GRU, LSTM, catalogue.RNN)
+    ],
+    (lambda: Bidirectional(GRU(2, initializer=Normal(0.3)), merge="add"), (2, 3, 2), 0),
+    (lambda: InstanceNorm(eps=0.2), (2, 3, 4), 0),
+    (lambda: Lambda(cube, cube_gradient, independent_samples=True), (2, 3), 0),
+    (lambda: Lambda(cube, cube_gradient, steps="independent"), (2, 3), 0),
+    (lambda: SinusoidalEncoding(), (2, 3, 4), 0),
+    (lambda: Sequential(Dense(2), PReLU(), alpha=0.3, seed=3), (2, 3), 0),
+]
+WEIGHTS = [0.5, 2.0, 1.0, 0.25]
+SCHEDULES: list[Any] = [
+    schedules.Constant(0.3),
+    schedules.StepDecay(0.3, 5, factor=0.4),
+    schedules.ExponentialDecay(0.3, 4, 0.7),
+    schedules.InverseTimeDecay(0.2, rate=0.5),
+    schedules.PolynomialDecay(0.2, 6, alpha_min=0.01, power=2.0),
+    schedules.CosineDecay(0.2, 6, 0.05),
+    schedules.WarmUp(0.2, 5),
+    schedules.WarmUp(WarmUp(CosineDecay(0.2, 4), 3), 2),
+    schedules.WarmUp(square_root_decay, 2),
+    schedules.OneCycle(0.2, 9, up=0.5, divide=10.0, divide_last=100.0),
+    schedules.ReduceOnPlateau(0.3, factor=0.5, patience=2, min_delta=0.1, alpha_min=0.01),
+    schedules.WarmUp(ReduceOnPlateau(0.3, patience=1), 2),
+]
+COMMON: dict[str, Any] = {
+    "weight_decay": 0.02,
+    "l2": 0.03,
+    "groups": {"0.*": {"alpha": StepDecay(0.1, 2)}, "*.b": {"weight_decay": 0.5}},
+    "ema": 0.9,
+}
+CLIPPED: dict[str, Any] = {"l1": 0.01, "clip_norm": 1.5, "clip_value": 0.7}
+OWN: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.8, "nesterov": True},
+    "Adam": {"beta1": 0.8, "beta2": 0.99, "eps": 1e-7},
+    "AdamW": {"beta1": 0.8, "beta2": 0.99, "eps": 1e-7},
+    "Nadam": {"beta1": 0.8, "beta2": 0.99, "eps": 1e-7, "psi": 0.01},
+    "RMSProp": {"rho": 0.8, "eps": 1e-6, "momentum": 0.5},
+    "Adagrad": {"eps": 1e-6},
+    "Adadelta": {"rho": 0.8, "eps": 1e-5},
+    "Lion": {"beta1": 0.8, "beta2": 0.9},
+    "Muon": {
+        "beta1": 0.8,
+        "beta2": 0.99,
+        "eps": 1e-7,
+        "momentum": 0.9,
+        "nesterov": False,
+        "ns_steps": 3,
+        "adjust_lr_fn": "match_rms_adamw",
+        "adam_ratio": 0.5,
+    },
+    "LBFGS": {
+        "max_iter": 3,
+        "history_size": 4,
+        "tolerance_grad": 1e-5,
+        "tolerance_change": 1e-6,
+    },
+}
+
+
+def optimizers() -> list[Optimizer]:
+    made: list[Optimizer] = []
+    for kind in OPTIMIZERS.values():
+        clipped = {} if kind.__name__ == "LBFGS" else CLIPPED
+        rate = WarmUp(CosineDecay(0.02, 5), 2)
+        made += [kind(), kind(rate, **OWN[kind.__name__], **COMMON, **clipped)]
+    return made
+
+
+LOSS_TABLE: list[Loss] = [
+    *[kind() for kind in LOSSES.values()],
+    losses.Huber(0.7),
+    losses.PoissonNLL(log_input=False),
+    losses.NegativeELBO(1, beta=2.5),
+    losses.CategoricalCrossEntropy(0.2, -1, WEIGHTS),
+    losses.SoftmaxCrossEntropy(0.2, -1, (1, 2, 1, 2)),
+    losses.SoftmaxCrossEntropy(class_weight={1: 3.0, 2: 0.5}),
+    losses.SoftmaxCrossEntropy(0.1, 2, np.array(WEIGHTS, np.float32)),
+    losses.NegativeLogLikelihood(-1, np.arange(1, 5)),
+]
+INITIALIZERS: list[Initializer] = [
+    *[kind(way) for kind in (He, Xavier, LeCun) for way in InitType],
+    Normal(0.3),
+    Orthogonal(1.5),
+    initialization.Constant(0.25),
+    Zeros(),
+]
+METRICS: list[Metric] = [
+    *metrics.METRICS.values(),
+    *[
+        kind(0.2, multilabel=True)
+        for kind in (
+            Accuracy,
+            metrics.Precision,
+            metrics.Recall,
+            metrics.F1,
+            metrics.ConfusionMatrix,
+        )
+    ],
+    metrics.TopKAccuracy(2),
+    metrics.R2("uniform_average"),
+    Custom(largest_error),
+]
+CALLBACKS: list[Callback] = [
+    Callback(),
+    LambdaCallback(on_epoch_end=note, on_train_begin=note),
+    EarlyStopping(3, monitor="test_mae", mode="min", min_delta=0.1, restore_best=False),
+    ModelCheckpoint("net.safetensors"),
+    ModelCheckpoint(Path("a") / "b.x", None, 10, 5, "r2", mode="max"),
+    CSVLogger("log.csv", append=True),
+    JSONLogger("log.jsonl", append=True),
+    TensorBoard("runs", histograms=10),
+    Diagnose(5, verbose=0),
+    Histograms(2, 5, bins=9, gradients=False, activations=np.ones((2, 3))),
+]
+EVERYTHING = [
+    *(make() for make, *_ in LAYERS),
+    *(SCHEDULES + optimizers() + LOSS_TABLE + INITIALIZERS + METRICS + CALLBACKS),
+]
+
+
+def public(module: Any, base: type, *abstract: type) -> set[type]:
+    return {
+        kind
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and issubclass(kind, base) and not name.startswith("_")
+    } - {base, *abstract}
+
+
+def test_the_tables_are_the_public_classes() -> None:
+    made = {type(x) for x in EVERYTHING}
+    wanted = {
+        *public(catalogue, Layer),
+        Sequential,
+        *public(losses, Loss, losses.Elementwise),
+        *OPTIMIZERS.values(),
+        *public(initialization, Initializer, initialization.VarianceScaling),
+        *public(metrics, Metric),
+        *public(callbacks, Callback),
+        Callback,
+        *public(schedules, Configurable),
+    }
+    assert made == wanted
+    assert wanted - {Sequential} <= {type(x) for x in EVERYTHING if x.config_kind != "object"}
+
+
+def test_each_argument_of_each_class_is_in_the_table_with_another_value_than_its_default() -> None:
+    left = {
+        (kind, p.name): p.default
+        for kind in {type(x) for x in EVERYTHING}
+        for p in parameters(kind)
+    }
+    for x in EVERYTHING:
+        for p in parameters(type(x)):
+            value = getattr(x, x.kept_as.get(p.name, p.name))
+            if not same(value, p.default):
+                left.pop((type(x), p.name), None)
+    settings_of_models = {name for kind, name in left if kind is Sequential}
+    refused = {(OPTIMIZERS["lbfgs"], name) for name in CLIPPED}
+    assert {key for key in left if key[0] is not Sequential} == refused
+    assert settings_of_models <= set(SETTINGS)
+
+
+@pytest.mark.parametrize("made", EVERYTHING, ids=label)
+def test_from_config_makes_the_same_again(made: Any) -> None:
+    again(made)
+
+
+@pytest.mark.parametrize(("make", "shape", "tokens"), LAYERS, ids=label)
+def test_a_layer_has_the_same_weights_and_output(
+    make: Make, shape: tuple[int, ...], tokens: int
+) -> None:
+    made = make()
+    copy, before = again(made), made.get_config()
+    X, _ = examples.data(made, shape, tokens)
+    outputs = []
+    for layer in (made, copy):
+        layer.build(shape[1:], seed=3)
+        if isinstance(layer, TiedDense):  # whose weights are another's
+            layer.embedding.build((), seed=1, dtype=np.float32)
+            layer.embedding.W = made.embedding.W
+        with calling(step=2):
+            outputs.append(layer.forward(X))
+    for (path, a), (other, b) in zip(
+        made.get_weights().items(), copy.get_weights().items(), strict=True
+    ):
+        assert path == other
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(*outputs)
+    config = copy.get_config()
+    config.pop("input_shape", None)
+    assert config == before  # building adds nothing to the constructor's arguments
+    assert repr(copy) == repr(made)
+
+
+@pytest.mark.parametrize("made", SCHEDULES, ids=label)
+def test_a_schedule_gives_the_same_rates(made: Any) -> None:
+    copy = again(made)
+    for step in range(12):
+        for schedule in (made, copy):
+            if hasattr(schedule, "observe"):
+                schedule.observe(1.0)
+        assert copy(step) == made(step)
+
+
+@pytest.mark.parametrize("made", LOSS_TABLE, ids=label)
+def test_a_loss_gives_the_same_value_and_gradient(made: Loss) -> None:
+    rng = np.random.default_rng(0)
+    P = rng.uniform(0.1, 0.9, (6, 4))
+    if isinstance(made, losses.NegativeELBO):
+        made, y = losses.NegativeELBO(1, beta=made.beta), rng.uniform(size=(6, 2))
+    elif made.classes(P.shape) in ((0, 1, 2, 3),):
+        y = rng.integers(0, 4, 6)
+    else:
+        y = rng.choice(made.labels or (0.25, 0.75), P.shape)
+    copy = again(made)
+    assert copy.loss_func(P, y) == made.loss_func(P, y)
+    np.testing.assert_array_equal(copy.loss_gradient(P, y), made.loss_gradient(P, y))
+
+
+@pytest.mark.parametrize("made", optimizers(), ids=label)
+def test_an_optimizer_takes_the_same_steps(made: Optimizer) -> None:
+    X = np.random.default_rng(0).standard_normal((6, 3))
+    weights = []
+    for optimizer in (again(made), made.copy()):
+        model = Sequential(Dense(3, 4), Tanh(), Dense(2), optimizer=optimizer, seed=0)
+        model.train(X, X[:, :2], epochs=4, verbose=0)
+        weights.append(model.get_weights())
+    for path in weights[0]:
+        np.testing.assert_array_equal(weights[0][path], weights[1][path])
+
+
+@pytest.mark.parametrize("made", INITIALIZERS, ids=label)
+def test_an_initializer_draws_the_same(made: Initializer) -> None:
+    copy = again(made)
+    assert copy == made
+    draws = [i.draw((3, 4), np.random.default_rng(2)) for i in (made, copy)]
+    np.testing.assert_array_equal(*draws)
+
+
+@pytest.mark.parametrize("made", METRICS, ids=label)
+def test_a_metric_gives_the_same_value(made: Metric) -> None:
+    P = np.random.default_rng(0).uniform(size=(9, 7))
+    T = np.eye(7)[np.arange(9) % 7]
+    copy = again(made)
+    assert copy.name == made.name
+    np.testing.assert_array_equal(copy(P, T), made(P, T))
+
+
+def test_callbacks_keep_their_functions() -> None:
+    copy: Any = again(CALLBACKS[1])
+    assert copy.on_epoch_end is note
+    assert repr(LambdaCallback(on_epoch_end=note)) == f"LambdaCallback(on_epoch_end={note!r})"
+
+
+def test_a_name_is_taken_once_in_each_family() -> None:
+    assert again(schedules.Constant(0.1)) == schedules.Constant(0.1)
+    assert again(initialization.Constant(0.1)) == initialization.Constant(0.1)
+
+
+# --- models -------------------------------------------------------------------------------------
+
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "alpha": lambda: CosineDecay(0.1, 20),
+    "optimizer": lambda: Adam(0.5, groups={"*.W": {"alpha": ReduceOnPlateau(0.2)}}, clip_norm=1),
+    "batch_size": lambda: 4,
+    "epochs": lambda: 7,
+    "loss_class": lambda: SoftmaxCrossEntropy(class_weight={0: 2.0}),
+    "metrics": lambda: ("accuracy", metrics.TopKAccuracy(2), largest_error),
+    "callbacks": lambda: [EarlyStopping(3), CSVLogger("log.csv")],
+    "seed": lambda: 5,
+    "dtype": lambda: np.float64,
+}
+
+
+def all_settings() -> dict[str, Any]:
+    return {name: make() for name, make in SETTINGS.items()}
+
+
+def same_weights(a: Layer, b: Layer) -> None:
+    ours, theirs = a.get_weights(), b.get_weights()
+    assert ours.keys() == theirs.keys()
+    for path, W in ours.items():
+        np.testing.assert_array_equal(W, theirs[path], err_msg=path)
+        assert W.dtype == theirs[path].dtype
+
+
+def test_a_model_keeps_all_its_settings() -> None:
+    assert set(SETTINGS) == {p.name for p in parameters(Sequential)} - {"layers"}
+    model = Sequential(Flatten(), Dense(4), BatchNorm(), Dropout(0.5), Dense(3), **all_settings())
+    model.build((2, 3))
+    copy = again(model)
+    same_weights(model, copy)
+    assert (copy.input_shape, copy.output_shape) == ((2, 3), (3,))
+    assert copy.alpha == copy.optimizer.alpha == CosineDecay(0.1, 20)
+    assert copy.metrics[2] is largest_error
+    assert (copy.dtype, copy.seed, copy.epochs, copy.batch_size) == (np.float64, 5, 7, 4)
+    for name in ("loss", "optimizer", "metrics", "callbacks"):
+        assert repr(getattr(copy, name)) == repr(getattr(model, name))
+
+
+def test_a_copy_trains_as_the_model_does() -> None:
+    X = np.random.default_rng(0).standard_normal((12, 2, 3))
+    y = np.arange(12) % 3
+    model = Sequential(
+        Flatten(), Dense(4), Dropout(0.5), Dense(3), **{**all_settings(), "callbacks": []}
+    )
+    copy = again(model)
+    assert copy.output_shape is None
+    histories = [m.train(X, y, X, y, epochs=3, verbose=0) for m in (model, copy)]
+    assert histories[0] == histories[1]
+    same_weights(model, copy)
+    again(model)
+
+
+def test_each_setting_of_a_model_reaches_its_copy() -> None:
+    for name, value in all_settings().items():
+        model = Sequential(Dense(3, 2), **{name: value})
+        plain = Sequential(Dense(3, 2))
+        changed = {k for k, v in again(model).get_config().items() if plain.get_config()[k] != v}
+        assert changed == {name} | ({"optimizer"} if name == "alpha" else set())
+
+
+def test_what_was_set_later_is_what_is_written() -> None:
+    model = Sequential(Dense(3, 2), alpha=0.5, seed=1)
+    model.alpha = 0.25
+    assert again(model).alpha == 0.25
+    model.optimizer.alpha = 0.125
+    assert again(model).alpha == 0.125
+    model.setoptimizer(SGD(0.75, momentum=0.5))
+    model.setloss("mae")
+    model.setbatchsize(3)
+    model.add(Tanh())
+    copy = again(model)
+    assert isinstance(copy.loss, losses.MeanAbsoluteError)
+    assert (copy.batch_size, copy.optimizer.momentum) == (3, 0.5)
+    same_weights(model, copy)
+    model = Sequential(Dense(3, 2))
+    model.optimizer.alpha = 0.5
+    assert again(model).alpha == 0.5
+    assert again(model)._alpha is None
+
+
+def test_the_seed_that_build_was_given_is_the_models() -> None:
+    model = Sequential(Flatten(), Dense(4))
+    assert model.get_config()["seed"] is None
+    model.build((2, 3), seed=9)
+    same_weights(model, again(model))
+
+
+def test_one_metric_need_not_be_in_a_list() -> None:
+    for metric in ("mae", metrics.mae, largest_error):
+        assert again(Sequential(Dense(3, 2), metrics=metric)).get_config()["metrics"]
+    with pytest.raises(ArgumentTypeError, match="a metric is a name or a function"):
+        Sequential(Dense(3, 2), metrics=3)
+
+
+def test_frozen_layers_stay_frozen() -> None:
+    model = Sequential(
+        Dense(4), TransformerBlock(2), Sequential(Dense(4), FeedForward(3)), Dense(2), seed=0
+    )
+    model.build((3, 4))
+    model.layers[0].trainable = False
+    model.layers[1].children()["layers.0"].trainable = False
+    model.layers[2].layers[0].trainable = False
+    model.layers[2].layers[1].layers[2].trainable = False  # made late
+    copy = again(model)
+    frozen = [[path for path, x in m.walk() if not x.trainable] for m in (model, copy)]
+    assert frozen[0] == frozen[1]
+    assert len(frozen[0]) >= 3
+    model.trainable = False
+    assert not any(x.trainable for _, x in again(model).walk())
+    config = model.get_config() | {"frozen": ["7"]}
+    with pytest.raises(ArgumentError, match="no layer '7'"):
+        Sequential.from_config(config)
+
+
+@pytest.mark.parametrize(("known", "seed"), [(True, 3), (False, 3), (False, None)])
+def test_models_in_models(known: bool, seed: int | None) -> None:
+    """The inner model has the weights that the outer one's seed gives, or its own."""
+    first = Dense(4, 3) if known else Dense(3)
+    inner = Sequential(first, ELU(0.5), seed=seed, loss_class="mae", epochs=3)
+    model = Sequential(Dense(4), Residual(inner, Dense(4)), seed=0)
+    model.build((2, 4))
+    copy = again(model)
+    same_weights(model, copy)
+    (found,) = [x for _, x in copy.walk() if isinstance(x, Sequential) and x is not copy]
+    assert (found.epochs, repr(found.loss)) == (3, "MeanAbsoluteError()")
+    waiting = Sequential(Flatten(), Sequential(Dense(3)), seed=0)
+    copy = again(waiting)
+    for m in (waiting, copy):
+        m.build((2, 2))
+    same_weights(waiting, copy)
+
+
+def test_an_inner_model_that_is_built_alone_is_built_again() -> None:
+    inner = Sequential(Flatten(), Dense(3), seed=1)
+    inner.build((2, 3))
+    copy = again(Sequential(inner))
+    assert copy.layers[0].input_shape == (2, 3)
+    same_weights(inner, copy.layers[0])
+
+
+def test_subclasses_of_sequential_write_their_own_arguments() -> None:
+    @phitodeep.register
+    class Net(Sequential):
+        def __init__(self, hidden: int, *, seed: int | None = None) -> None:
+            super().__init__(Dense(hidden), Tanh(), seed=seed)
+            self.hidden = hidden
+
+    net = Net(5, seed=3)
+    net.build((4,))
+    assert net.get_config() == {"hidden": 5, "seed": 3, "input_shape": [4]}
+    same_weights(net, again(net))
+
+
+def test_a_layer_that_found_its_size_takes_other_layers_behind_it() -> None:
+    """`Dense(4, 4)` alone would say that samples are rows of 4."""
+    model = Sequential(Dense(4), TransformerBlock(2), LSTM(3), seed=0)
+    model.build((3, 4))
+    assert model.get_config()["layers"][0]["config"]["input_size"] is None
+    same_weights(model, again(model))
+
+
+BUILDERS: dict[str, Callable[[], SequentialBuilder]] = {
+    "mlp": lambda: models.mlp(4, 3, 2),
+    "lenet": lambda: models.lenet(28, 28, 1),
+    "resnet_small": lambda: models.resnet_small(16, 16, 3, blocks=1),
+    "char_lstm": lambda: models.char_lstm(7, dim=4, units=5).input(6),
+    "gpt": lambda: models.gpt(7, 6, layers=1, heads=2, dim=4),
+    "llama": lambda: models.llama(7, 6, layers=1, heads=2, kv_heads=1, dim=4),
+    "autoencoder": lambda: models.autoencoder(4, 3),
+    "vae": lambda: models.vae(4, 3, latent=2),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_each_ready_made_model_is_made_again(name: str) -> None:
+    made = {n for n, f in vars(models).items() if inspect.isfunction(f) and n[0] != "_"}
+    assert {n for n in made if getattr(models, n).__module__ == models.__name__} == {
+        *BUILDERS,
+        "from_pretrained",
+    }
+    builder = BUILDERS[name]().seed(3)
+    assert again(builder) == builder
+    model = builder.build()
+    same_weights(model, again(model))
+
+
+# --- layers that are shared ---------------------------------------------------------------------
+
+
+def tied(seed: int | None = 0) -> Sequential:
+    table = Embedding(7, 4)
+    model = Sequential(table, Residual(Dense(4)), TiedDense(table), seed=seed)
+    model.build((3,))
+    return model
+
+
+def test_tied_weights_are_tied_again() -> None:
+    model = tied()
+    config = model.get_config()
+    assert config["layers"][0]["id"] == 1
+    assert config["layers"][2]["config"] == {"embedding": {"ref": 1}}
+    assert "id" not in config["layers"][1]
+    copy = again(model)
+    same_weights(model, copy)
+    assert copy.layers[2].embedding is copy.layers[0]
+    X = np.array([[1, 2, 3]])
+    np.testing.assert_array_equal(copy.predict(X), model.predict(X))
+
+
+def test_two_tables_are_told_apart_wherever_they_are() -> None:
+    first, second = Embedding(7, 4), Embedding(7, 4)
+    model = Sequential(
+        Parallel(Chain(first, TiedDense(second)), Chain(TiedDense(first), second)), seed=0
+    )
+    copy: Any = again(model)
+    (a, tied_to_b), (tied_to_a, b) = (branch.layers for branch in copy.layers[0].branches)
+    assert tied_to_b.embedding is b
+    assert tied_to_a.embedding is a
+    assert a is not b
+
+
+def test_what_each_config_shares_is_its_own() -> None:
+    assert tied().get_config() == tied().get_config()
+    table = Embedding(7, 4)
+    head = TiedDense(table)
+    Sequential(table, head).get_config()
+    assert head.get_config()["embedding"] == {"layer": "Embedding", "config": table.get_config()}
+
+
+def test_initializers_and_schedules_that_are_shared_stay_plain() -> None:
+    model = Sequential(Dense(4, 4), Dense(4, 4))
+    assert "ref" not in json.dumps(model.get_config())
+    rate = ReduceOnPlateau(0.1, patience=1)
+    optimizer = Adam(rate, groups={"*.b": {"alpha": rate}})
+    copy = again(optimizer)
+    for _ in range(3):
+        optimizer.observe(1.0)
+        copy.observe(1.0)
+        assert copy.rate == optimizer.rate
+        assert copy.groups["*.b"]["alpha"](0) == rate(0)
+
+
+def test_a_layer_that_holds_itself_is_refused() -> None:
+    @phitodeep.register
+    class Holding(Layer):
+        refers_to = ("other",)
+
+        def __init__(self, other: Layer | None = None) -> None:
+            super().__init__()
+            self.other = other
+
+        def __repr__(self) -> str:
+            return "Holding()"
+
+    layer = Holding()
+    layer.other = layer
+    with pytest.raises(ArgumentTypeError, match="it contains itself"):
+        layer.get_config()
+    with pytest.raises(ArgumentTypeError, match=r"other of Holding\(\), layers\[0\] of Sequential"):
+        Sequential(layer).get_config()
+
+
+@pytest.mark.parametrize("ref", [2, "1", None, [1]])
+def test_a_reference_to_nothing_is_refused(ref: Any) -> None:
+    config = tied().get_config()
+    config["layers"][2]["config"]["embedding"] = {"ref": ref}
+    with pytest.raises(ArgumentError, match=r"embedding of TiedDense"):
+        Sequential.from_config(config)
+
+
+# --- what is registered -------------------------------------------------------------------------
+
+
+@phitodeep.register
+class Mood(Enum):
+    GOOD = 1
+    BAD = "x"
+
+
+@phitodeep.register
+class Widget(Configurable):
+    """A helper of no family, with values of every kind."""
+
+    def __init__(self, value: Any, *more: Any, other: Any = None) -> None:
+        self.value, self.more, self.other = value, more, other
+
+    def __repr__(self) -> str:
+        return f"Widget({self.value!r}, {self.more!r}, {self.other!r})"
+
+
+@phitodeep.register("scaled twice")
+class Own(Layer):
+    """A layer whose arguments are attributes."""
+
+    def __init__(self, widget: Widget, *, init: Initializer = He()) -> None:
+        super().__init__()
+        self.widget, self.init = widget, init
+
+    def forward(self, X: Any) -> Any:
+        return X * self.widget.value
+
+    def backward(self, dY: Any) -> Any:
+        return dY * self.widget.value
+
+
+@phitodeep.register
+class Gated(Container):
+    def __init__(self, value: Layer, gates: dict[str, Layer]) -> None:
+        super().__init__()
+        self.value, self.gates = value, gates
+
+    def create(self, shape: Any) -> Any:
+        self.gates["a"].build(shape)
+        return self.value.build(shape)
+
+    def forward(self, X: Any) -> Any:
+        return self.value.forward(X) * self.gates["a"].forward(X)
+
+
+class Odd(Layer):
+    """Not registered."""
+
+    def __init__(self, power: int = 2) -> None:
+        super().__init__()
+        self.power = power
+
+
+plain_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from([Mood.GOOD, Mood.BAD, InitType.UNIFORM, cube])
+    | st.builds(lambda v: np.array(v, np.float32), st.lists(st.floats(width=32), max_size=3)),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(
+            st.sampled_from(["a", "ref", "layer", "tuple", "", "id", "config"]), inner, max_size=3
+        )
+        | st.dictionaries(st.integers() | st.tuples(st.booleans()), inner, max_size=3)
+        | st.builds(Widget, inner)
+        | st.builds(lambda v, w, x: Widget(v, *w, other=x), inner, st.lists(inner), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(plain_values)
+def test_values_of_every_kind_come_back_as_they_were(value: Any) -> None:
+    copy = again(Widget(value, value, other=[value]))
+    kinds = [type(v) for v in (copy.value, *copy.more, copy.other[0])]
+    assert kinds == [type(value)] * 3
+
+
+def test_dtypes_paths_and_mappings_come_back_as_what_they_say() -> None:
+    for value, wanted in (
+        (np.dtype("float32"), "float32"),
+        (np.float64, "float64"),
+        (np.int8(3), 3),
+        (np.float32(0.1), float(np.float32(0.1))),
+        (np.bool_(True), True),
+        ({np.int64(2): np.str_("a")}, {2: "a"}),
+        (Path("a") / "b", str(Path("a") / "b")),
+        (np.array([[1, 2]], np.int16), [[1, 2]]),
+    ):
+        copy = again_loosely(Widget(value)).value
+        assert np.array_equal(copy, wanted)
+        assert isinstance(copy, type(wanted) if type(wanted) is not list else np.ndarray)
+    assert again(Widget(np.array(2.5))).value.shape == ()
+
+
+def again_loosely(made: Any) -> Any:
+    return type(made).from_config(through_json(made.get_config()))
+
+
+def test_a_users_layer_needs_no_code_inside_containers() -> None:
+    model = Sequential(
+        Dense(3),
+        Chain(Parallel(Own(Widget(2.0)), TimeDistributed(Own(Widget(3, init := (1, 2)))))),
+        Gated(Dense(6), {"a": Own(Widget(4.0), init=Normal(0.5))}),
+        seed=0,
+    )
+    model.build((2, 3))
+    copy: Any = again(model)
+    same_weights(model, copy)
+    X = np.ones((2, 2, 3))
+    np.testing.assert_array_equal(copy.predict(X), model.predict(X))
+    assert copy.layers[2].gates["a"].init == Normal(0.5)
+    assert copy.layers[1].layers[0].branches[1].layer.widget.more == (init,)
+    assert model.get_config()["layers"][1]["config"]["layers"][0]["config"]["branches"][0] == {
+        "layer": "scaled twice",
+        "config": {
+            "widget": {"object": "Widget", "config": Widget(2.0).get_config()},
+            "init": {"initializer": "He", "config": He().get_config()},
+        },
+    }
+
+
+def test_get_config_may_be_overridden_with_values_of_any_kind() -> None:
+    @phitodeep.register
+    class Wrapped(Layer):
+        def __init__(self, inner: Layer, sizes: tuple[int, ...], /, scale: float = 1.0) -> None:
+            super().__init__()
+            self._inner, self._sizes, self.scale = inner, sizes, scale
+
+        kept_as: ClassVar[dict[str, str]] = {"inner": "_inner"}
+
+        def get_config(self) -> dict[str, Any]:
+            self.sizes = self._sizes
+            return {**super().get_config(), "scale": np.float64(self.scale) * 2}
+
+        @classmethod
+        def from_config(cls, config: Any) -> Any:
+            values = restored(config)
+            return cls(values["inner"], values["sizes"], values["scale"] / 2)
+
+        def __repr__(self) -> str:
+            return f"Wrapped({self._inner!r}, {self._sizes!r}, {self.scale!r})"
+
+    again(Wrapped(Own(Widget(1)), (2, 3), 0.5))
+    copy: Any = again(Sequential(Wrapped(Dense(3), (2, 3), 0.5)))
+    assert copy.layers[0]._sizes == (2, 3)
+
+    class Wrong(Layer):
+        def get_config(self) -> Any:
+            return ["a"]
+
+    with pytest.raises(ArgumentTypeError, match=r"Wrong\.get_config must return"):
+        Wrong().get_config()
+
+
+def test_arguments_that_are_given_by_place_come_back_by_place() -> None:
+    class Placed(Configurable):
+        def __init__(self, a: int, b: int = 2, /, *c: int, d: int = 4, e: int) -> None:
+            self.a, self.b, self.c, self.d, self.e = a, b, c, d, e
+
+    class Only(Configurable):
+        def __init__(self, a: int, /, b: int) -> None:
+            self.a, self.b = a, b
+
+    made = Placed(1, 5, 6, 7, e=8)
+    assert vars(Placed.from_config(made.get_config())) == vars(made)
+    assert vars(Placed.from_config({"a": 1, "e": 3})) == vars(Placed(1, e=3))
+    assert vars(Only.from_config({"b": 1, "a": 3})) == {"a": 3, "b": 1}
+
+
+def test_keywords_that_are_passed_on_are_those_of_the_class_below() -> None:
+    class Named(Chain):
+        def __init__(self, label: str, **options: Any) -> None:
+            super().__init__(**options)
+            self.label = label
+
+    class Bare(Named):
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)
+
+    for made in (Named("a", checkpoint=True), Bare(label="a", checkpoint=True)):
+        assert made.get_config() == {"label": "a", "checkpoint": True}
+        again(made)
+
+
+def test_a_name_that_is_taken_is_refused_unless_a_cell_runs_again() -> None:
+    def make(power: int) -> Any:
+        @phitodeep.register
+        class Rerun(Layer):
+            def __init__(self, n: int = 1) -> None:
+                super().__init__()
+                self.power = power
+                self.n = n
+
+        return Rerun
+
+    old, new = make(1), make(2)
+    copy: Any = again_loosely(Sequential(old(7)))
+    assert type(copy.layers[0]) is new
+    with pytest.raises(ArgumentError, match=r"the layer 'Dense' is already registered, by phito"):
+        phitodeep.register("Dense")(Odd)
+    with pytest.raises(ArgumentError, match=r"the function 'cube' is already registered"):
+        phitodeep.register("cube")(note)
+    phitodeep.register("Dense")(Widget)  # of another family
+    phitodeep.register(Widget)
+    assert again(Widget(1)).value == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        (lambda X: X, "a lambda"),
+        (partial(note, 1), "it has no name"),
+        (Widget(1).get_config, "a method"),
+        (3, "it has no name"),
+        (dict, "class dict has no get_config"),
+        (type("Bad", (Configurable,), {"config_kind": "toy"}), "config_kind must be one of"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(known: Any, says: str) -> None:
+    with pytest.raises(PhitodeepError, match=says):
+        phitodeep.register(known)
+
+
+def test_a_closure_cannot_be_registered() -> None:
+    power = 3
+
+    def to_power(X: Any) -> Any:
+        return X**power
+
+    with pytest.raises(ArgumentTypeError, match="a closure"):
+        phitodeep.register("a closure")(to_power)
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def not_registered(X: Any) -> Any:
+    return X
+
+
+class Silent(Layer):
+    def __init__(self, power: int) -> None:
+        super().__init__()
+        self._power = power
+
+
+class Swallowing(Layer):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+
+@phitodeep.register
+class Clashing(Layer):
+    def __init__(self, forward: Any = None) -> None:
+        super().__init__()
+
+    def forward(self, X: Any) -> Any:
+        return X
+
+
+def bound() -> Any:
+    return Widget(1).get_config
+
+
+REFUSED: list[tuple[Make, str]] = [
+    (
+        lambda: Lambda(lambda X: X, cube_gradient),
+        r"in forward of Lambda\(<lambda>, cube_gradient\).*<lambda> cannot be written down: it is "
+        r"a lambda.*@phitodeep.register above a function at module level",
+    ),
+    (lambda: Lambda(cube, bound()), r"backward of Lambda.*method of an object"),
+    (lambda: Lambda(cube, not_registered), r"not_registered cannot.*not registered"),
+    (lambda: Lambda(partial(cube), cube_gradient), r"functools.partial.*no name"),
+    (lambda: Adam(lambda step: 0.1), r"alpha of Adam.*lambda"),
+    (
+        lambda: Adam(groups={"*.W": {"alpha": lambda step: 0.1}}),
+        r"groups\['\*.W'\]\['alpha'\] of Adam.*lambda",
+    ),
+    (lambda: WarmUp(WarmUp(not_registered, 2), 2), r"after of WarmUp.*after of WarmUp.*not_reg"),
+    (lambda: Chain(Dense(2), Chain(Odd())), r"layers\[0\] of Chain.*layers\[1\] of Chain.*Odd"),
+    (lambda: Chain(Odd()), r"a class that is not registered: write @phitodeep.register above it"),
+    (
+        lambda: Sequential(Dense(2), Dense(2), Dense(2), Lambda(cube, not_registered)),
+        r"in backward of Lambda\(cube, not_registered\), layers\[3\] of Sequential",
+    ),
+    (lambda: Sequential(Dense(2), metrics=[lambda P, T: 0.0]), r"metrics\[0\] of Sequential"),
+    (lambda: Silent(3), r"Silent does not keep its argument 'power': write self.power = power"),
+    (lambda: Swallowing(power=3), r"Swallowing takes \*\*options.*override get_config"),
+    (Clashing, r"Clashing does not keep its argument 'forward'"),
+    (lambda: Widget({1, 2}), r"\{1, 2\} cannot.*a set is not a plain value"),
+    (lambda: Widget(1j), "a complex is not"),
+    (lambda: Widget(b"x"), "a bytes is not"),
+    (lambda: Widget(np.complex64(1)), "a complex is not"),
+    (lambda: Widget(Odd), "a type is not"),
+    (lambda: Widget(np.array(["x"])), "array of 1 str"),
+    (lambda: Widget(np.zeros(5000)), "array of 5000 float64.*at most 4096"),
+    (lambda: Widget([1, (2, {"a": object()})]), r"value\[1\]\[1\]\['a'\] of Widget"),
+    (lambda: LambdaCallback(on_epoch_end=lambda *_: None), "on_epoch_end of LambdaCallback"),
+    (lambda: Custom(not_registered), "function of Custom"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED, ids=[says for _, says in REFUSED])
+def test_what_cannot_be_written_is_refused_with_its_place_and_the_remedy(
+    make: Make, says: str
+) -> None:
+    with pytest.raises(PhitodeepError, match=says) as caught:
+        make().get_config()
+    assert isinstance(caught.value, ArgumentError | ArgumentTypeError)
+    again(Sequential(Dense(3, 2)))  # nothing is left of the refusal
+
+
+def test_errors_of_a_users_get_config_say_where() -> None:
+    @phitodeep.register
+    class Failing(Layer):
+        def get_config(self) -> Any:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        Sequential(Failing()).get_config()
+    assert caught.value.__notes__ == ["in layers[0] of Sequential(Failing())"]
+
+
+def entry(kind: str, name: str, **config: Any) -> dict[str, Any]:
+    return {kind: name, "config": config}
+
+
+MISREAD: list[tuple[Any, dict[str, Any], str]] = [
+    (Dense, {"input_size": 3, "unit": 2}, "config of Dense has the unknown key 'unit'.*Known"),
+    (Dense, {"input_size": 3, "output_sizes": 2}, "Did you mean 'output_size'"),
+    (Dense, {}, "config of Dense lacks the key 'input_size'"),
+    (ReLU, {"a": 1}, "Known: none"),
+    (
+        Chain,
+        {"layers": [entry("layer", "Dens")]},
+        r"layers\[0\] of Chain: unknown layer 'Dens'.*Di",
+    ),
+    (Chain, {"layers": [entry("layer", "Mine")]}, "import the module that has @phitodeep.register"),
+    (
+        Chain,
+        {"layers": [entry("layer", "Dense", a=1)]},
+        r"layers\[0\] of Chain: the config of Dense",
+    ),
+    (Chain, {"layers": [entry("loss", "Dense")]}, "unknown loss 'Dense'"),
+    (Chain, {"layers": [{"layer": ["Dense"]}]}, "unknown layer"),
+    (Chain, {"layers": [{"layer": "ReLU", "config": 3}]}, "ReLU.from_config takes a dict, got 3"),
+    (WarmUp, {"after": {"function": "os.system"}, "steps": 2}, "unknown function 'os.system'"),
+    (He, {"init_type": {"enum": "InitType.NORM"}}, "InitType has NORMAL, UNIFORM, got 'NORM'"),
+    (He, {"init_type": {"enum": "Init.NORMAL"}}, "unknown enum 'Init'"),
+    (Widget, {"value": {"float": "x"}}, "is not what get_config writes"),
+    (Widget, {"value": {"pairs": [1]}}, "is not what get_config writes"),
+    (Widget, {"value": {"tuple": 1}}, "is not what get_config writes"),
+    (Widget, {"value": {"array": [1, [2]], "dtype": "float32"}}, "is not what get_config writes"),
+    (Dropout, {"rate": 1.5}, "Dropout rate must be"),
+    (Sequential, {"layer": []}, "unknown key 'layer'"),
+    (SequentialBuilder, {"layer": []}, "unknown key 'layer'"),
+    (LambdaCallback, {"on_lunch": {"function": "note"}}, "LambdaCallback takes"),
+    (Chain, {"layers": 3}, "Chain: layers must be a list, got 3"),
+    (Chain, {"layers": [entry("layer", "Chain", layers="ab")]}, "layers must be a list, got 'ab'"),
+    (Chain, {"layers": [{"layer": "ReLU", "id": [1]}]}, "is not what get_config writes"),
+    (Chain, {"layers": [entry("layer", "GELU", approximate={"array": [1, 2]})]}, "layers.0. of Ch"),
+    (Sequential, {"layers": [], "input_shape": 3}, "input_shape takes a shape"),
+    (Sequential, {"layers": [], "frozen": None}, "frozen must be a list"),
+    (Sequential, {"layers": [], "frozen": [[0]]}, "the model has no layer"),
+    (SequentialBuilder, {"layers": 3}, "layers must be a list"),
+    (SequentialBuilder, {"input_shape": True}, "input_shape takes a shape"),
+    (SequentialBuilder, {"metrics": 3}, "metrics must be a list"),
+    (Dropout, {"rate": 10**400}, "Dropout rate must be"),
+    (Widget, {"value": {"float": 10**400}}, "is not what get_config writes"),
+    (Widget, {"value": {"array": [300], "dtype": "int8"}}, "is not what get_config writes"),
+    (Widget, {"value": {"array": [1], "dtype": "(1,"}}, "is not what get_config writes"),
+    (
+        Widget,
+        {"value": {"array": [None], "dtype": "O"}},
+        "the dtype of an array is one of bool, int8",
+    ),
+    (Widget, {"value": {"array": ["x"], "dtype": "float32"}}, "an array holds real numbers"),
+]
+
+
+@pytest.mark.parametrize(("kind", "config", "says"), MISREAD, ids=[says for *_, says in MISREAD])
+def test_what_cannot_be_read_is_refused(kind: Any, config: Any, says: str) -> None:
+    with pytest.raises(PhitodeepError, match=says):
+        kind.from_config(config)
+    again(Sequential(Dense(3, 2)))
+
+
+def test_what_is_in_itself_or_too_deep_is_refused_both_ways() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    deep: Any = entry("layer", "ReLU")
+    for _ in range(2000):
+        deep = entry("layer", "Chain", layers=[deep])
+    for value in (loop, deep):
+        with pytest.raises(PhitodeepError, match="config of Widget is nested too deeply"):
+            Widget.from_config({"value": value})
+    with pytest.raises(PhitodeepError, match="Widget holds values that are nested too deeply"):
+        Widget(loop).get_config()
+    assert Widget.from_config(Widget([1]).get_config()).value == [1]
+
+
+@pytest.mark.parametrize("kind", [Dense, Sequential, SequentialBuilder, LambdaCallback])
+def test_a_config_is_a_dict(kind: Any) -> None:
+    for wrong in (None, 3, "x", [1]):
+        with pytest.raises(PhitodeepError, match="takes a dict"):
+            kind.from_config(wrong)
+
+
+def test_keys_may_be_sorted_where_their_order_means_nothing() -> None:
+    @phitodeep.register
+    class Two(Container):
+        def __init__(self, table: Layer, head: Layer) -> None:
+            super().__init__()
+            self.table, self.head = table, head
+
+    table = Embedding(4, 3)
+    made = Two(table, TiedDense(table))
+    copy: Any = Two.from_config(json.loads(json.dumps(made.get_config(), sort_keys=True)))
+    assert copy.head.embedding is copy.table
+    assert repr(copy) == repr(made)
+
+
+def test_a_config_is_not_changed_by_reading() -> None:
+    config = tied().get_config()
+    before = json.dumps(config)
+    Sequential.from_config(config)
+    assert json.dumps(config) == before
+
+
+def test_defaults_may_be_left_out_of_a_config() -> None:
+    made = Chain.from_config({"layers": [{"layer": "ReLU"}, entry("layer", "Dense", input_size=3)]})
+    assert repr(made) == "Chain(ReLU(), Dense(3))"
+
+
+# --- builders -----------------------------------------------------------------------------------
+
+
+def build_all() -> SequentialBuilder:
+    builder = SequentialBuilder(4, 3, seed=2).lstm(5).flatten().dense(4, bias=False).elu()
+    builder.lambda_(cube, cube_gradient).add(Own(Widget(2))).optimizer(Adam()).loss("mse")
+    builder.alpha(0.5).epochs(3).batch(2).metrics("mae", largest_error).dtype("float64")
+    return builder.callbacks(EarlyStopping(2))
+
+
+def test_a_builder_shows_the_calls_that_make_it() -> None:
+    assert repr(SequentialBuilder()) == "SequentialBuilder()"
+    builder = SequentialBuilder(28, 28, seed=0).flatten().dense(128).relu()
+    builder.optimizer(Adam()).loss(MeanSquaredError())
+    assert repr(builder) == (
+        "SequentialBuilder(28, 28, seed=0).flatten().dense(128).relu()"
+        ".optimizer(Adam()).loss(MeanSquaredError())"
+    )
+    assert repr(build_all()) == (
+        "SequentialBuilder(4, 3, seed=2).lstm(5).flatten().dense(4, bias=False).elu()"
+        ".lambda_(cube, cube_gradient).add(Own(Widget(2, (), None))).optimizer(Adam()).loss('mse')"
+        f".alpha(0.5).epochs(3).batch(2).metrics('mae', {largest_error!r}).dtype('float64')"
+        ".callbacks(EarlyStopping(2))"
+    )
+
+
+@pytest.mark.parametrize("made", [make() for make, *_ in LAYERS], ids=label)
+def test_each_layer_is_shown_as_the_method_that_appends_it(made: Layer) -> None:
+    shown = repr(SequentialBuilder().add(made)).removeprefix("SequentialBuilder().")
+    method = shown.partition("(")[0]
+    if type(made) is Sequential:
+        assert shown == f"add({made!r})"
+    else:
+        assert snake_case(type(made).__name__) == method.rstrip("_")
+        assert hasattr(SequentialBuilder, method)
+
+
+def test_builders_are_equal_if_their_layers_and_settings_are() -> None:
+    assert build_all() == build_all()
+    assert build_all() == SequentialBuilder.from_config(through_json(build_all().get_config()))
+    assert repr(again(build_all()).build()) == repr(build_all().build())
+    for changed in (
+        build_all().tanh(),
+        build_all().input(3, 4),
+        build_all().seed(3),
+        build_all().alpha(0.25),
+        build_all().metrics("mae"),
+    ):
+        assert changed != build_all()
+    assert build_all() != "SequentialBuilder()"
+    assert SequentialBuilder().seed(1).input(3) == SequentialBuilder(3, seed=1)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(build_all())
+
+
+def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_alone() -> None:
+    def with_lambda(f: Any) -> SequentialBuilder:
+        return SequentialBuilder(3).lambda_(f, cube_gradient).alpha(lambda_rate)
+
+    def lambda_rate(step: int) -> float:
+        return step * power
+
+    power = 0.1
+    one, other = (lambda X: X), (lambda X: X)
+    assert with_lambda(one) == with_lambda(one)
+    assert with_lambda(one) != with_lambda(other)
+    assert SequentialBuilder().add(Odd(2)) == SequentialBuilder().add(Odd(2))
+    assert SequentialBuilder().add(Odd(2)) != SequentialBuilder().add(Odd(3))
+    silent = Silent(3)
+    assert SequentialBuilder().add(silent) == SequentialBuilder().add(silent)
+    assert SequentialBuilder().add(silent) != SequentialBuilder().add(Silent(3))
+    large = np.zeros(5000)
+    assert alike(Widget(large), Widget(large.copy()))
+    assert not alike(Widget(large), Widget(large + 1))
+
+
+def test_tied_builders_are_equal_if_they_are_tied_alike() -> None:
+    def make(first: bool) -> SequentialBuilder:
+        tables = [Embedding(4, 4), Embedding(4, 4)]
+        builder = SequentialBuilder(3).add(tables[0])
+        return builder.tied_dense(tables[0 if first else 1])
+
+    assert make(True) == make(True)
+    assert make(True) != make(False)
+
+
+# --- random models ------------------------------------------------------------------------------
+
+
+def leaves() -> st.SearchStrategy[Layer]:
+    return (
+        st.builds(Dense, st.just(4), initializer=st.sampled_from(INITIALIZERS), bias=st.booleans())
+        | st.builds(Dropout, st.sampled_from([0.0, 0.25, np.float64(0.5)]))
+        | st.builds(ELU, st.sampled_from([0.5, 1.0]))
+        | st.builds(lambda: Lambda(cube, cube_gradient))
+        | st.builds(LayerNorm)
+        | st.builds(lambda: Reshape(-1, 4))
+        | st.builds(lambda n: Own(Widget(n)), st.integers(1, 3))
+    )
+
+
+def trees(inner: st.SearchStrategy[Layer]) -> st.SearchStrategy[Layer]:
+    several = st.lists(inner, min_size=1, max_size=3)
+    return (
+        st.builds(lambda x, c: Residual(*x, checkpoint=c), several, st.booleans())
+        | st.builds(lambda x: Chain(*x), several)
+        | st.builds(
+            lambda x, merge: Parallel(*x, merge=merge),
+            several,
+            st.sampled_from(["add", "multiply"]),
+        )
+        | st.builds(lambda x: Sequential(*x, optimizer="sgd", epochs=3), several)
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.recursive(leaves(), trees, max_leaves=6), min_size=1, max_size=4),
+    st.sampled_from(SCHEDULES),
+    st.sampled_from(LOSS_TABLE),
+    st.integers(0, 2**40),
+    st.sampled_from(["float32", np.float64]),
+    st.data(),
+)
+def test_random_models_are_made_again(
+    layers: Any, rate: Any, loss: Any, seed: int, dtype: Any, data: Any
+) -> None:
+    model = Sequential(*layers, alpha=rate, loss_class=loss, seed=seed, dtype=dtype)
+    waiting = again(model)
+    for m in (model, waiting):
+        m.build((2, 4))
+    same_weights(model, waiting)
+    for _, layer in model.walk():
+        layer._trainable = data.draw(st.booleans())
+    copy = again(model)
+    same_weights(model, copy)
+    assert [x.trainable for _, x in copy.walk()] == [x.trainable for _, x in model.walk()]
+    X = np.random.default_rng(0).standard_normal((3, 2, 4))
+    with inference(), np.errstate(all="ignore"):
+        np.testing.assert_array_equal(copy.forward(X), model.forward(X))
+
+
+def test_a_value_too_deep_in_an_inner_object_is_refused_by_the_outer_one() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(PhitodeepError, match="Widget holds values that are nested too deeply"):
+        Widget(Widget(loop)).get_config()
+
+
+def test_a_layer_that_three_others_refer_to_has_one_number() -> None:
+    table = Embedding(5, 4)
+    model = Sequential(table, TiedDense(table), Select(0), TiedDense(table))
+    first, *others = model.get_config()["layers"]
+    assert first["id"] == 1
+    assert [o["config"] for o in others if o["layer"] == "TiedDense"] == [
+        {"embedding": {"ref": 1}}
+    ] * 2

@@ -1,0 +1,624 @@
+"""State comes out as plain values and goes in again: training continues to the bit."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from phitodeep.core.types import Array
+from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, PhitodeepError
+from phitodeep.layers import (
+    BatchNorm,
+    Dense,
+    Dropout,
+    Embedding,
+    Layer,
+    LayerNorm,
+    Residual,
+    Tanh,
+    TiedDense,
+)
+from phitodeep.model import Sequential
+from phitodeep.model.callbacks import Callback, CSVLogger, EarlyStopping, LambdaCallback
+from phitodeep.optimization.optimizers import (
+    LBFGS,
+    OPTIMIZERS,
+    SGD,
+    Adam,
+    AdamW,
+    Muon,
+    Nadam,
+    Optimizer,
+    RMSProp,
+)
+from phitodeep.optimization.schedules import CosineDecay, OneCycle, ReduceOnPlateau, WarmUp
+from tests.conftest import in_parts
+from tests.test_bad_input import assert_same
+
+rng = np.random.default_rng(7)
+X = rng.standard_normal((24, 4)).astype(np.float32)
+Y = np.tanh(X[:, :2] + 0.5 * X[:, 2:]) + 0.1 * rng.standard_normal((24, 2)).astype(np.float32)
+
+OPTIONS: dict[str, Callable[[], Optimizer]] = {
+    **{name: kind for name, kind in OPTIMIZERS.items() if kind is not LBFGS},
+    "lbfgs": lambda: LBFGS(max_iter=3, ema=0.5),
+    "sgd with momentum": lambda: SGD(0.05, momentum=0.9, nesterov=True),
+    "rmsprop with momentum": lambda: RMSProp(0.01, momentum=0.9),
+    "averages": lambda: Adam(0.01, ema=0.8),
+    "clipping and penalties": lambda: AdamW(0.01, clip_norm=0.1, clip_value=0.1, l1=1e-3, l2=1e-3),
+    "a schedule": lambda: Nadam(OneCycle(0.05, steps=24)),
+    "plateau": lambda: Adam(ReduceOnPlateau(0.5, factor=0.5, patience=2)),
+    "plateau after a warm-up": lambda: Adam(WarmUp(ReduceOnPlateau(0.3, patience=1), 6)),
+    "groups": lambda: Muon(
+        0.01,
+        ema=0.7,
+        groups={
+            "0.*": {"alpha": ReduceOnPlateau(0.5, factor=0.5, patience=1)},
+            "*.W": {"weight_decay": 0.1},
+            "3.*": {"alpha": CosineDecay(0.1, steps=20)},
+        },
+    ),
+}
+
+
+def net(optimizer: Optimizer, **options: Any) -> Sequential:
+    layers: list[Layer] = [
+        Dense(4, 8),
+        LayerNorm(),
+        Tanh(),
+        Residual(Dense(8, 8), BatchNorm(), Tanh(), Dropout(0.3)),
+        Dropout(0.2),
+        Dense(8, 2),
+    ]
+    model = Sequential(*layers, optimizer=optimizer, seed=3, batch_size=5, **options)
+    model.build((4,))
+    return model
+
+
+def frozen(model: Sequential) -> Sequential:
+    model.layers[0].trainable = False
+    return model
+
+
+def stored(state: Any) -> Any:
+    """A state through JSON and NumPy's own format, as a file would keep it."""
+    arrays: list[Array] = []
+
+    def out(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+            return {"array": len(arrays) - 1}
+        if isinstance(value, dict):
+            assert all(type(key) is str for key in value)
+            return {key: out(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [out(each) for each in value]
+        assert value is None or type(value) in (str, int, float, bool), (type(value), value)
+        return value
+
+    text, stream = json.dumps(out(state)), io.BytesIO()
+    np.savez(stream, *arrays)
+    stream.seek(0)
+    kept = np.load(stream)
+
+    def back(value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.keys() == {"array"}:
+                return kept[f"arr_{value['array']}"]
+            return {key: back(each) for key, each in value.items()}
+        return [back(each) for each in value] if isinstance(value, list) else value
+
+    return back(json.loads(text))
+
+
+def train(model: Sequential, epochs: int, **options: Any) -> list[tuple[float, float]]:
+    return list(model.train(X, Y, X, Y, epochs=epochs, verbose=0, **options))
+
+
+def resumed(
+    make: Callable[[], Sequential], where: str, epochs: int = 6, at: int = 3, **options: Any
+) -> None:
+    """Train without interruption, and in two parts with a state between: both end alike."""
+    states: list[Any] = []
+
+    def keep(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == at:
+            states.append(stored(model.state_dict()))
+
+    whole = make()
+    keeper = LambdaCallback(on_epoch_end=keep)
+    if where == "in a callback":
+        history = train(whole, epochs, callbacks=[keeper], **options)
+    else:
+        history = train(whole, at, **options)
+        states.append(stored(whole.state_dict()))
+        history += train(whole, epochs - at, **options)
+    other = make()
+    other._set_seed(99)
+    other.load_state_dict(states[0])
+    assert_same(other.state_dict() | {"callbacks": 0}, states[0] | {"callbacks": 0})
+    rest = train(other, epochs - at, **options)
+    assert rest == history[at:]
+    assert_same(other.state_dict(), whole.state_dict())
+    assert_same(other.get_weights(), whole.get_weights())
+    if whole.optimizer.ema is not None:
+        with whole.averaged(), other.averaged():
+            assert_same(other.get_weights(), whole.get_weights())
+
+
+both = pytest.mark.parametrize("where", ["in a callback", "between two trainings"])
+
+
+@both
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_training_continues_to_the_bit(name: str, dtype: str, where: str) -> None:
+    if name == "lbfgs":
+        pytest.importorskip("scipy")
+    resumed(lambda: net(OPTIONS[name](), dtype=dtype), where)
+
+
+@both
+@pytest.mark.parametrize("name", ["adam", "nadam", "muon", "groups", "averages"])
+def test_frozen_layers_and_accumulation(name: str, where: str) -> None:
+    resumed(lambda: frozen(net(OPTIONS[name]())), where, accumulate=3)
+    resumed(lambda: net(OPTIONS[name]()), where, shuffle=False)
+
+
+@both
+def test_threads_continue_to_the_bit(where: str) -> None:
+    def make() -> Sequential:
+        layers: list[Layer] = [Dense(4, 16), Tanh(), Dropout(0.3), Dense(16, 2)]
+        return Sequential(*layers, optimizer=Adam(0.01), seed=3, batch_size=10)
+
+    with in_parts(2):
+        resumed(make, where, threads=2)
+
+
+@both
+@pytest.mark.parametrize("name", ["adam", "nadam", "muon", "groups", "averages"])
+def test_layers_that_callbacks_freeze_and_thaw(name: str, where: str) -> None:
+    def turn(model: Any, epoch: int, logs: Any) -> None:
+        model.layers[0].trainable = epoch % 4 >= 2
+        model.layers[3].trainable = epoch != 4
+
+    switch = LambdaCallback(on_epoch_end=turn)
+    resumed(lambda: frozen(net(OPTIONS[name](), callbacks=[switch])), where, epochs=8)
+
+
+@both
+@pytest.mark.parametrize("at", [2, 3, 4, 5])
+@pytest.mark.parametrize("restore", [True, False])
+def test_early_stopping_in_the_middle_of_its_patience(where: str, at: int, restore: bool) -> None:
+    def make() -> Sequential:
+        stop = EarlyStopping(patience=3, min_delta=0.02, restore_best=restore)
+        return net(Adam(0.05), callbacks=[stop])
+
+    resumed(make, where, epochs=12, at=at)
+
+
+def test_a_second_training_begins_early_stopping_afresh_also_after_a_failed_load() -> None:
+    stop = EarlyStopping(patience=2)
+    model = net(Adam(0.02), callbacks=[stop])
+    train(model, 3)
+    state = copy.deepcopy(stop.state_dict())
+    assert state["training"] is False
+    state["waited"] = -1
+    with pytest.raises(ArgumentError, match=r"EarlyStopping\(2\): waited must be >= 0"):
+        stop.load_state_dict(state)
+    stop.best, stop.waited = -1e9, 1
+    train(model, 1)
+    assert stop.best > 0
+    assert stop.best_epoch == 4
+
+
+def test_a_state_that_was_loaded_resumes_once() -> None:
+    states: list[Any] = []
+    stop = EarlyStopping(patience=9)
+    take = LambdaCallback(on_epoch_end=lambda *_: states.append(stop.state_dict()))
+    train(net(Adam(0.02)), 3, callbacks=[stop, take])
+    other = EarlyStopping(patience=9)
+    other.load_state_dict(stored(states[1]))
+    assert other.weights is not None
+    other.best, other.waited = -1.0, 3
+    model = net(Adam(0.02))
+    train(model, 1, callbacks=[other])
+    assert (other.best, other.waited) == (-1.0, 4)
+    train(model, 1, callbacks=[other])
+    assert (other.best > 0, other.waited) == (True, 0)
+
+
+def test_a_state_that_a_callback_loads_does_not_reach_the_next_training() -> None:
+    def back(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 3:
+            model.load_state_dict(states[2])
+        states[epoch] = model.state_dict()
+
+    states: dict[int, Any] = {}
+    stop = EarlyStopping(patience=9)
+    model = net(Adam(0.02), callbacks=[stop])
+    train(model, 3, callbacks=[LambdaCallback(on_epoch_end=back)])
+    stop.best, stop.waited = -1.0, 3
+    train(model, 1)
+    assert (stop.best > 0, stop.waited) == (True, 0)
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_csv_goes_on_with_its_rows(tmp_path: Path, append: bool) -> None:
+    def make(name: str) -> Callable[[], Sequential]:
+        def made() -> Sequential:
+            path = tmp_path / f"{name}.csv"
+            if append and not path.exists():
+                path.write_text("epoch,train_loss\n0,9.5\n")
+            return net(Adam(0.02), callbacks=[CSVLogger(path, append=append)])
+
+        return made
+
+    def text(name: str) -> str:
+        return re.sub('"{.*}"', "", (tmp_path / f"{name}.csv").read_text())  # without settings
+
+    whole = make("whole")()
+    train(whole, 5)
+    first, states = make("first")(), []
+    take = LambdaCallback(on_epoch_end=lambda model, *_: states.append(model.state_dict()))
+    train(first, 3, callbacks=[take])
+    other = make("first")()
+    other.load_state_dict(stored(states[1]))
+    train(other, 3)
+    assert text("whole").count("\n") == 6 + append
+    assert text("first") == text("whole")
+    train(other, 1)  # afresh, as any second training
+    assert text("first").count("\n") == (8 if append else 2)
+
+
+# --- states are plain, and copies --------------------------------------------------------------
+
+
+def test_a_state_is_a_copy() -> None:
+    model = net(Adam(0.02, ema=0.9), callbacks=[EarlyStopping(3)])
+    train(model, 2)
+    state = model.state_dict()
+    kept = copy.deepcopy(state)
+    train(model, 1)
+    assert_same(state, kept)
+    other = net(Adam(0.02, ema=0.9), callbacks=[EarlyStopping(3)])
+    other.load_state_dict(state)
+    train(other, 2)
+    assert_same(state, kept)
+
+
+def test_a_state_says_what_it_is() -> None:
+    model = net(Nadam(0.01, ema=0.5, groups={"0.*": {"alpha": ReduceOnPlateau(0.1)}}))
+    frozen(model)
+    train(model, 1)
+    state = model.state_dict()
+    assert state.keys() == {"weights", "optimizer", "callbacks", "epoch", "seed", "frozen"}
+    assert (state["epoch"], state["frozen"]) == (1, ["0"])
+    assert state["seed"] == {"entropy": 3, "spawn_key": []}
+    optimizer = state["optimizer"]
+    assert (optimizer["class"], optimizer["t"], optimizer["last_rate"]) == ("Nadam", 5, 0.01)
+    assert optimizer["schedules"].keys() == {"groups.0.*.alpha"}
+    assert optimizer["parameters"].keys() == {
+        path for path in state["weights"] if "running" not in path
+    }
+    first, last = (optimizer["parameters"][path] for path in ("0.W", "5.W"))
+    assert first == {"own": {"t": 0, "product": 1.0}, "slots": {}}
+    assert last["own"]["t"] == 5
+    assert last["slots"].keys() == {"m", "v", "ema"}
+    assert all(a.shape == (8, 2) for a in last["slots"].values())
+
+
+def test_a_bare_optimizer_keeps_and_takes_a_state() -> None:
+    def layers() -> list[Layer]:
+        made: list[Layer] = [Dense(3, 4), Tanh(), Dense(4, 2)]
+        for i, layer in enumerate(made):
+            layer.build((3 if i == 0 else 4,), seed=i, dtype="float64")
+        return made
+
+    def step(optimizer: Optimizer, these: list[Layer], k: int) -> None:
+        for i, layer in enumerate(these):
+            draws = np.random.default_rng([i, k])
+            layer.grads = {n: draws.standard_normal(a.shape) for n, a in layer.params.items()}
+        optimizer.step(these)
+
+    whole, ours = Adam(0.1), layers()
+    for k in range(3):
+        step(whole, ours, k)
+    state, weights = stored(whole.state_dict()), [layer.get_weights() for layer in ours]
+    other, theirs = Adam(0.1), layers()
+    with pytest.raises(OrderError, match=r"needs its layers: call load_state_dict\(state, lay"):
+        other.load_state_dict(state)
+    other.load_state_dict(state, theirs)
+    for layer, w in zip(theirs, weights, strict=True):
+        layer.set_weights(w)
+    for copied in (other, other.copy()):
+        assert_same(copied.state_dict(), state)
+    for k in range(3, 6):
+        step(whole, ours, k)
+        step(other, theirs, k)
+    for a, b in zip(ours, theirs, strict=True):
+        assert_same(a.get_weights(), b.get_weights())
+    whole.load_state_dict(state)  # back, to those that it steps
+    assert_same(whole.state_dict(), state)
+
+
+def test_a_slot_that_a_frozen_layer_never_had_is_0() -> None:
+    def make() -> Sequential:
+        return Sequential(Dense(4, 4), Dense(4, 2), optimizer=RMSProp(0.01), seed=0)
+
+    model, other = make(), make()
+    train(model, 1)
+    model.layers[0].trainable = False
+    model.optimizer.momentum = other.optimizer.momentum = 0.5
+    train(model, 1)
+    state = stored(model.state_dict())
+    slots = state["optimizer"]["parameters"]["0.W"]["slots"]
+    assert (slots["b"] == 0).all()
+    assert (slots["v"] != 0).all()
+    other.load_state_dict(state)
+    for each in (model, other):
+        each.layers[0].trainable = True
+        train(each, 2)
+    assert_same(other.get_weights(), model.get_weights())
+
+
+def test_an_average_that_a_frozen_layer_never_had_begins_as_its_parameter() -> None:
+    """An average of 0, as a rule's own slots begin, would be far from it."""
+
+    def make() -> Sequential:
+        return Sequential(Dense(4, 4), Dense(4, 2), optimizer=Adam(0.01), seed=0)
+
+    model, other = make(), make()
+    train(model, 1)
+    model.layers[0].trainable = False
+    model.optimizer.ema = other.optimizer.ema = 0.5
+    train(model, 1)
+    state = stored(model.state_dict())
+    parameters = state["optimizer"]["parameters"]
+    assert parameters["0.W"]["slots"].keys() == {"M", "V"}
+    assert parameters["1.W"]["slots"].keys() == {"M", "V", "ema"}
+    other.load_state_dict(state)
+    for each in (model, other):
+        each.layers[0].trainable = True
+        train(each, 2)
+    assert_same(other.state_dict(), model.state_dict())
+
+
+def test_counts_without_slots_are_part_of_a_state() -> None:
+    class Slowing(Optimizer):
+        own_start: ClassVar = {"t": 0}
+
+        def update(self, theta: Array, g: Array, lr: float) -> None:
+            self.own["t"] += 1
+            theta -= lr / self.own["t"] * g
+
+    def make() -> Sequential:
+        return Sequential(Dense(4, 4), Dense(4, 2), optimizer=Slowing(0.1), seed=0)
+
+    model, other = make(), make()
+    train(model, 1)
+    state = stored(model.state_dict())
+    assert state["optimizer"]["parameters"]["0.W"] == {"own": {"t": 1}, "slots": {}}
+    other.load_state_dict(state)
+    assert_same(other.state_dict(), state)
+    for each in (model, other):
+        train(each, 1)
+    assert_same(other.get_weights(), model.get_weights())
+
+
+@pytest.mark.parametrize("product", ["x", None, True, 10**400])
+def test_a_number_that_a_parameter_remembers_is_checked(product: Any) -> None:
+    model = net(Nadam(0.01))
+    train(model, 1)
+    state = model.state_dict()
+    state["optimizer"]["parameters"]["5.W"]["own"]["product"] = product
+    with pytest.raises(PhitodeepError, match=r"of 5\.W: product must be"):
+        model.load_state_dict(state)
+
+
+def test_what_is_held_is_part_of_a_state() -> None:
+    model, other = (Sequential(Dense(2, 2), optimizer=SGD(1.0), seed=0) for _ in range(2))
+    model.layers[0].grads = {"W": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}
+    model.optimizer.accumulate(model.layers)
+    other.load_state_dict(stored(model.state_dict()))
+    other.layers[0].grads = {"W": np.zeros((2, 2), np.float32), "b": np.zeros(2, np.float32)}
+    other.optimizer.step(other.layers)
+    np.testing.assert_array_equal(other.layers[0].W, model.layers[0].W - 1)
+
+
+# --- refusals ----------------------------------------------------------------------------------
+
+
+def _set(*path: Any, to: Any) -> Callable[[Any], None]:
+    def change(state: Any) -> None:
+        for key in path[:-1]:
+            state = state[key]
+        if to is None:
+            del state[path[-1]]
+        else:
+            state[path[-1]] = to
+
+    return change
+
+
+SPOILED = [
+    (_set("epoch", to=None), "the state lacks 'epoch'"),
+    (_set("epochs", to=3), "has the unknown 'epochs' .similar: 'epoch'"),
+    (_set("epoch", to=-1), "epoch must be >= 0"),
+    (_set("epoch", to="3"), "epoch must be an integer"),
+    (_set("weights", "0.W", to=None), r"of weights lacks '0\.W'"),
+    (_set("weights", "0.w", to=0), r"unknown '0\.w' .similar: '0\.[bW]'"),
+    (_set("weights", "0.W", to=np.ones((8, 4))), r"0\.W must have shape \(4, 8\), got \(8, 4\)"),
+    (_set("weights", "0.W", to="no"), r"0\.W takes real numbers"),
+    (_set("weights", to=[1]), "weights must be a dict, got list"),
+    (_set("seed", to={"entropy": 3}), "of seed lacks 'spawn_key'"),
+    (_set("seed", "entropy", to="three"), "seed .* is not valid"),
+    (_set("seed", "entropy", to=-3), "seed .* is not valid"),
+    (_set("frozen", to=["9"]), "frozen layers has the unknown '9'"),
+    (_set("frozen", to="0"), "frozen must be a list"),
+    (
+        _set("callbacks", 0, "class", to="Other"),
+        "the state of a callback 'Other', but the callbacks",
+    ),
+    (_set("callbacks", 0, "stat", to={}), "has the unknown 'stat'"),
+    (_set("callbacks", 0, "state", "best", to="x"), "best must be a number or None, got 'x'"),
+    (_set("callbacks", 0, "state", "training", to=1), "training must be a bool"),
+    (_set("callbacks", 0, "state", "weights", to=3), "weights must be a dict, got 3"),
+    (_set("callbacks", 1, "state", "start", to="x"), "start must be an integer, got 'x'"),
+    (_set("callbacks", 1, "state", "star", to=3), "unknown 'star' .similar: 'start'"),
+    (_set("optimizer", to={}), "lacks 'class', 't', 'last_rate', 'parameters', 'schedules'"),
+    (_set("optimizer", "class", to="SGD"), "belongs to class SGD"),
+    (_set("optimizer", "t", to=1.5), "t must be an integer"),
+    (_set("optimizer", "last_rate", to=-1.0), "last_rate must be >= 0"),
+    (_set("optimizer", "parameters", "5.W", to=None), r"the state lacks '5\.W'"),
+    (_set("optimizer", "parameters", "6.W", to={}), r"unknown '6\.W' .similar: '5\.W'"),
+    (_set("optimizer", "parameters", "5.W", "own", to=None), r"of 5\.W lacks 'own'"),
+    (_set("optimizer", "parameters", "5.W", "own", to={}), r"of 5\.W lacks 't'"),
+    (_set("optimizer", "parameters", "5.W", "own", "t", to=-1), r"of 5\.W: t must be >= 0"),
+    (_set("optimizer", "parameters", "5.W", "slots", to=3), r"of 5\.W: slots must be a dict"),
+    (_set("optimizer", "parameters", "5.W", "slots", "M", to=None), r"of 5\.W lacks 'M'"),
+    (_set("optimizer", "parameters", "5.W", "slots", "V", to=np.ones(3)), r"5\.W: V must have sha"),
+    (_set("optimizer", "schedules", "alpha", to=None), "of the schedules lacks 'alpha'"),
+    (_set("optimizer", "schedules", "alpha", "after", "rate", to="x"), "rate must be a number"),
+    (_set("optimizer", "schedules", "alpha", "after", "best", to="x"), "best must be a number"),
+    (_set("optimizer", "schedules", "alpha", to={}), "the state of WarmUp lacks 'after'"),
+]
+
+
+SPOILED += [
+    (lambda state: state["seed"].update(entropy=None), "seed .* is not valid: it has no entropy"),
+    (_set("frozen", to=[[1]]), "frozen layers has the unknown"),
+    (_set("optimizer", "class", to=np.zeros(3)), "load it into"),
+    (_set("optimizer", "last_rate", to=10**400), "last_rate must be"),
+    (_set("callbacks", 0, "state", "best", to=10**400), "best must be a number or None"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), SPOILED, ids=[message for _, message in SPOILED])
+def test_a_spoiled_state_is_refused_and_changes_nothing(
+    spoil: Callable[[Any], None], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def make() -> Sequential:
+        rate = WarmUp(ReduceOnPlateau(0.1, patience=2), 3)
+        log = CSVLogger("log.csv")
+        return net(Adam(rate, ema=0.5), callbacks=[EarlyStopping(5), log])
+
+    model, other, straight = make(), make(), make()
+    train(model, 3)
+    state = model.state_dict()
+    spoil(state)
+    train(other, 1)
+    train(straight, 1)
+    before = other.state_dict()
+    with pytest.raises(PhitodeepError, match=message):
+        other.load_state_dict(state)
+    assert_same(other.state_dict(), before)
+    assert train(other, 2) == train(straight, 2)
+    assert_same(other.state_dict(), straight.state_dict())
+
+
+def test_states_are_neither_taken_nor_loaded_within_averages() -> None:
+    model = net(Adam(0.02, ema=0.5))
+    train(model, 1)
+    state = model.state_dict()
+    with model.averaged():
+        with pytest.raises(OrderError, match="call state_dict outside it"):
+            model.state_dict()
+        with pytest.raises(OrderError, match="parameters are averages"):
+            model.load_state_dict(state)
+
+
+def test_a_schedule_that_observes_has_a_state() -> None:
+    class Mine:
+        def __call__(self, step: int) -> float:
+            return 0.1
+
+        def observe(self, loss: float) -> None:
+            pass
+
+    for rate in (Mine(), WarmUp(Mine(), 3)):
+        with pytest.raises(ArgumentTypeError, match=r"Mine.* observes losses.*give it state_dict"):
+            SGD(rate).state_dict()
+
+    class Kept(Mine):
+        seen = 0
+
+        def observe(self, loss: float) -> None:
+            self.seen += 1
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"seen": self.seen}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.seen = state["seen"]
+
+    model, kept = net(SGD(WarmUp(Kept(), 3))), Kept()
+    train(model, 2)
+    other = net(SGD(WarmUp(kept, 3)))
+    other.load_state_dict(stored(model.state_dict()))
+    assert kept.seen == 2
+
+
+def test_a_callback_of_ones_own_has_a_state() -> None:
+    class Counter(Callback):
+        def __init__(self) -> None:
+            self.n = 0
+
+        def on_epoch_end(self, model: Layer, epoch: int, logs: Any) -> None:
+            self.n += 1
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"n": self.n}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.n = state["n"]
+
+    model, counter = net(Adam(), callbacks=[Counter(), LambdaCallback()]), Counter()
+    train(model, 2)
+    other = net(Adam(), callbacks=[counter, LambdaCallback()])
+    state = stored(model.state_dict())
+    assert state["callbacks"] == [{"class": "Counter", "state": {"n": 2}}]
+    other.load_state_dict(state)
+    assert counter.n == 2
+    state["callbacks"] = [
+        {"class": "Counter", "state": {"n": 7}},
+        {"class": "LambdaCallback", "state": {"m": 1}},
+    ]
+    with pytest.raises(ArgumentError, match=r"LambdaCallback\(\) has the unknown 'm'"):
+        other.load_state_dict(state)
+    assert counter.n == 2
+
+
+def test_tied_parameters_have_one_entry() -> None:
+    def make() -> Sequential:
+        embedding = Embedding(7, 4)
+        return Sequential(
+            embedding,
+            Dense(4, 4),
+            TiedDense(embedding),
+            optimizer=Adam(0.01),
+            loss_class="softmax_cross_entropy",
+            seed=0,
+        )
+
+    tokens = np.random.default_rng(0).integers(0, 7, (6, 3))
+    whole = make()
+    whole.train(tokens, tokens, epochs=2, verbose=0)
+    state = stored(whole.state_dict())
+    assert state["optimizer"]["parameters"].keys() == {"0.W", "1.W", "1.b"}
+    other = make()
+    other.build((3,))
+    other.load_state_dict(state)
+    for each in (whole, other):
+        each.train(tokens, tokens, epochs=2, verbose=0)
+    assert_same(other.state_dict(), whole.state_dict())

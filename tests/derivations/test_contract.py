@@ -1,0 +1,338 @@
+"""Each derivation equals the fast passes and central differences, and explains each of its cells.
+
+Every example of the table of layers is run by its steps, in float64, in training and prediction,
+with and without masks.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import layers
+from phitodeep import loss as losses
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array, Shape
+from phitodeep.derivations.language import run as stepwise
+from phitodeep.derivations.language.notation import LATEX, PLAIN
+from phitodeep.derivations.language.run import Position, Scope
+from phitodeep.derivations.language.step import Arrange, Let, Max, Step, Sum, Through
+from phitodeep.derivations.language.terms import why
+from phitodeep.derivations.losses import givens
+from phitodeep.layers import Layer
+from phitodeep.loss import Loss
+from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made, passes
+from tests.layers.test_contract_with_masks import masks
+from tests.loss.test_loss import EXAMPLES as LOSSES
+from tests.loss.test_loss import pair
+
+ALL = [*[(make, shape, 0) for make, shape in EXAMPLES], *TOKENS]
+every = pytest.mark.parametrize(
+    ("make", "shape", "tokens"), ALL, ids=[f"{make()} {shape}" for make, shape, _ in ALL]
+)
+every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
+REDUCTIONS = {"sum", "mean", "dot", "matmul", "einsum", "cumsum", "prod", "var", "std", "trace"}
+REDUCTIONS |= {"max", "min", "amax", "amin", "inner", "outer", "vdot", "tensordot", "average"}
+
+
+def assert_close(found: Any, wanted: Any, name: str) -> None:
+    assert found is not None, name
+    scale = max(1.0, float(np.abs(wanted).max(initial=0)))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * scale, err_msg=name)
+
+
+def scopes(scope: Scope) -> Iterator[Scope]:
+    yield scope
+    for inner in scope.inside.values():
+        yield from scopes(inner)
+
+
+def by_steps(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
+    with calling(**{"step": 0, **call}):
+        return stepwise.passes(layer, X, dY)
+
+
+# --- equal to the fast passes ------------------------------------------------------------------
+
+
+@every
+def test_every_layer_has_steps(make: Make, shape: Shape, tokens: int) -> None:
+    for _, part in made(make, shape).walk():
+        assert part.steps() is not None or type(part) is layers.Lambda, part
+
+
+@pytest.mark.parametrize("training", [True, False])
+@every
+def test_steps_equal_the_fast_passes(make: Make, shape: Shape, tokens: int, training: bool) -> None:
+    layer = made(make, shape)
+    X, dY = data(layer, shape, tokens)
+    state = layer.get_weights()
+    for mask in masks(layer, shape):
+        fast = passes(layer, X, dY, training=training, mask=mask)
+        layer.set_weights(state)
+        slow = by_steps(layer, X, dY, training=training, mask=mask)
+        found = {"Y": slow["Y"], **stepwise.gradients(slow)}
+        if slow.find("dX") is not None:
+            found["dX"] = slow["dX"]
+        assert found.keys() == fast.keys()
+        for name, wanted in fast.items():
+            assert_close(found[name], wanted, name)
+        for path, stored in layer.get_weights().items():
+            np.testing.assert_array_equal(stored, state[path], err_msg=path)  # steps record nothing
+
+
+@every
+def test_backward_steps_are_the_derivative_of_the_forward_steps(
+    make: Make, shape: Shape, tokens: int
+) -> None:
+    layer = made(make, shape)
+    X, dY = data(layer, shape, tokens)
+    rng = np.random.default_rng(5)
+    mask = masks(layer, shape)[-1]
+    found = by_steps(layer, X, dY, mask=mask)
+    weights = {n: a for n, a in layer.get_weights().items() if "running" not in n}
+    moves = {n: rng.standard_normal(a.shape) for n, a in weights.items()}
+    along = rng.standard_normal(X.shape) if not tokens else np.zeros(X.shape)
+    slope = 0.0 if tokens else float((found["dX"] * along).sum())
+    gradients: dict[str, Any] = {}
+    for path, part in layer.walk():
+        for name in [*part.params, *part.tied]:
+            owner, own = part.tied.get(name, (part, name))
+            top = next((p for p, other in layer.walk() if other is owner), None)
+            full = f"{path}.{name}".removeprefix(".")
+            if top is not None:
+                target = f"{top}.{own}".removeprefix(".")
+                gradients[target] = gradients.get(target, 0) + stepwise.gradients(found)[full]
+    slope += sum(float((gradients[n] * moves[n]).sum()) for n in gradients)
+
+    def value(step: float) -> float:
+        layer.set_weights({n: a + step * moves[n] if n in moves else a for n, a in state.items()})
+        with calling(step=0, mask=mask):
+            there = X if tokens else X + step * along
+            return float((stepwise.passes(layer, there)["Y"] * dY).sum())
+
+    state = layer.get_weights()
+    sizes = (1e-4, 1e-5, 1e-6)
+    measured = [(value(h) - value(-h)) / (2 * h) for h in sizes]
+    error = min(abs(slope - m) for m in measured)
+    assert error <= 1e-6 * max(1.0, abs(slope)), (slope, measured)
+
+
+# --- where a cell comes from -------------------------------------------------------------------
+
+
+def places(scope: Scope, step: Step) -> Iterator[tuple[Scope, tuple[int, ...]]]:
+    """A few cells of what a step computed, each with the symbols as that step saw them."""
+    rng = np.random.default_rng(7)
+    rounds: list[int | None] = sorted(scope._series.get(step.symbol, {})) or [None]
+    for t in rounds:
+        seen = scope.at(t)
+        A = np.asarray(seen[step.symbol])
+        for _ in range(3 if A.size else 0):
+            yield seen, tuple(int(rng.integers(0, n)) for n in A.shape)
+
+
+@every
+def test_the_terms_of_each_cell_add_up_to_it(make: Make, shape: Shape, tokens: int) -> None:
+    layer = made(make, shape)
+    X, dY = data(layer, shape, tokens)
+    for mask in masks(layer, shape):
+        for scope in scopes(by_steps(layer, X, dY, mask=mask)):
+            check_terms(scope)
+
+
+def check_terms(scope: Scope) -> None:
+    seen = 0
+    for step in scope.derivation.every():
+        if step.symbol == "t" or scope.find(step.symbol) is None:
+            continue
+        for symbols, cell in places(scope, step):
+            found, value = why(step, symbols, *cell), np.asarray(symbols[step.symbol])[cell]
+            if np.isinf(value):  # the score of a key that is not visible
+                assert found.total == value, (step, cell)
+                continue
+            size = max(1.0, *(abs(term.value) for term in found))
+            same = found.total == value or abs(found.total - value) <= 1e-12 * size
+            assert same, (step, cell)  # the first for -inf
+            assert sum(term.value for term in found) == pytest.approx(found.total, abs=1e-12 * size)
+            if isinstance(step, Sum | Max):
+                for term in found[:3]:
+                    product = np.prod(list(term.factors.values())) if term.factors else 1
+                    assert term.value == pytest.approx(product, rel=1e-12)
+            seen += 1
+    assert seen
+
+
+# --- editing -----------------------------------------------------------------------------------
+
+
+@every
+def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> None:
+    layer = made(make, shape)
+    X, dY = data(layer, shape, tokens)
+    before = by_steps(layer, X, dY)
+    reached = 0
+
+    def same(position: Position, value: Any) -> Any:
+        nonlocal reached
+        reached += 1
+        return value.copy() if isinstance(value, np.ndarray) else value
+
+    with calling(step=0):
+        scope = Scope(layer, X=X)
+        stepwise.run(stepwise.forward(scope), same)
+        stepwise.run(stepwise.backward(scope, dY), same)
+    np.testing.assert_array_equal(scope["Y"], before["Y"])
+    for target in range(reached):
+        count, moved = 0, ""
+
+        def edit(position: Position, value: Any, target: int = target) -> Any:
+            nonlocal count, moved
+            count += 1
+            if count - 1 != target or np.asarray(value).dtype.kind != "f":
+                return value
+            moved = position.direction
+            return value + 0.25
+
+        with calling(step=0):
+            scope = Scope(layer, X=X)
+            stepwise.run(stepwise.forward(scope), edit)
+            stepwise.run(stepwise.backward(scope, dY), edit)
+        if moved == "backward":
+            np.testing.assert_array_equal(scope["Y"], before["Y"])
+
+
+# --- how steps are written ---------------------------------------------------------------------
+
+
+def written(owner: Any) -> list[Step]:
+    found = owner.steps()
+    return [] if found is None else list(found.every())
+
+
+def check_written(steps: list[Step], given: set[str], who: str) -> None:
+    """Expressions use np and earlier symbols only, hide no sum, and move or combine, not both."""
+    known = set(given)
+    for step in steps:
+        if step.symbol != "t":
+            later = {s.symbol for s in steps}
+            names = set(step.operands) - ({"t"} if any(s.symbol == "t" for s in steps) else set())
+            carried = {getattr(step, "of", "")} if type(step).__name__ == "Carry" else set()
+            assert names - carried <= known, f"{who}: {step} reads {names - known}"
+            assert carried <= later
+        assert re.fullmatch(r"[A-Za-z]\w*", step.symbol), f"{who}: {step.symbol}"
+        known.add(step.symbol)
+        if isinstance(step, Let | Arrange):
+            check_expression(step, who)
+
+
+def check_formulas(scope: Scope) -> None:
+    """Each step has a formula, as plain text without code, and as balanced LaTeX."""
+    for step in scope.derivation.every():
+        for symbols in (None, scope) if step.symbol != "t" else (None,):
+            plain, typeset = step.written(PLAIN, symbols), step.written(LATEX, symbols)
+            assert plain.startswith(step.formula[:1])
+            assert "np." not in plain
+            assert "np." not in typeset
+            assert typeset.count("{") == typeset.count("}")
+            assert typeset.count(r"\left") == typeset.count(r"\right")
+
+
+def check_expression(step: Let | Arrange, who: str) -> None:
+    for node in ast.walk(ast.parse(step.code, mode="eval")):
+        allowed = (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.NamedExpr, ast.MatMult)
+        assert not isinstance(node, allowed), f"{who}: {step}"
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in REDUCTIONS, f"{who}: {step} hides a sum"
+        if isinstance(step, Let):
+            assert not isinstance(node, ast.Subscript), f"{who}: {step} moves elements"
+            if isinstance(node, ast.Attribute):
+                assert isinstance(node.value, ast.Name), f"{who}: {step}"
+                assert node.value.id == "np", f"{who}: {step}"
+
+
+@every
+def test_how_steps_are_written(make: Make, shape: Shape, tokens: int) -> None:
+    layer = made(make, shape)
+    mask = masks(layer, shape)[-1]
+    for training in (True, False):
+        with calling(training=training, step=0, mask=mask):
+            scope = stepwise.passes(layer, *data(layer, shape, tokens))
+            for inner in scopes(scope):
+                own = {*inner.layer.params, *inner.layer.tied, *inner.layer.state, "X", "dY"}
+                numbers = {k for k, v in inner.values.items() if type(v) in (int, float)}
+                with calling(mask=inner.call.mask):
+                    check_formulas(inner)
+                    check_written(list(inner.derivation.every()), own | numbers, repr(layer))
+
+
+# --- losses ------------------------------------------------------------------------------------
+
+
+def loss_scope(loss: Loss, P: Array, T: Array, w: Array | None, total: float | None) -> Scope:
+    scope = Scope(loss, "loss", **givens(loss, P, T, w, total))
+    stepwise.run(stepwise.forward(scope, "P"))
+    stepwise.run(stepwise.backward(scope))
+    return scope
+
+
+@pytest.mark.parametrize("total", [None, 3.5, 0.0])
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (1, 4)])
+@every_loss
+def test_steps_of_a_loss_equal_its_fast_pass(
+    loss: Loss, shape: Shape, weights: bool, total: float | None
+) -> None:
+    P, y = pair(loss, shape)
+    w = np.linspace(0, 2, shape[0]) if weights else None
+    for targets in (y, *([np.eye(4)[y]] if y.dtype.kind == "i" and y.ndim < P.ndim else [])):
+        T = loss.targets(targets, P.shape)
+        checked = loss.weights(w, T, P.shape)
+        scope = loss_scope(loss, P, T, checked, total)
+        assert_close(scope["L"], loss.value(P, T, checked, total), "L")
+        assert_close(scope["dP"], loss.gradient(P, T, checked, total), "dP")
+        check_terms(scope)
+        check_formulas(scope)
+        known = {"P", "T", "w", "share", "total"} | {
+            k for k, v in scope.values.items() if type(v) in (int, float)
+        }
+        check_written(list(scope.derivation.every()), known, repr(loss))
+
+
+@every_loss
+def test_backward_steps_of_a_loss_are_the_derivative(loss: Loss) -> None:
+    P, y = pair(loss, (3, 4))
+    T, w = loss.targets(y, P.shape), np.array([0.5, 2.0, 1.0])
+    w = loss.weights(w, T, P.shape)
+    along = np.random.default_rng(1).standard_normal(P.shape)
+    slope = float((loss_scope(loss, P, T, w, None)["dP"] * along).sum())
+
+    def value(step: float) -> float:
+        return float(loss_scope(loss, P + step * along, T, w, None)["L"])
+
+    measured = [(value(h) - value(-h)) / (2 * h) for h in (1e-6, 1e-7)]  # 1 / p may be steep
+    error = min(abs(slope - m) for m in measured)
+    assert error <= max(1e-6 * abs(slope), 1e-8), (slope, measured)
+
+
+def test_every_loss_has_steps() -> None:
+    public = {getattr(losses, n) for n in losses.__all__} - {Loss, losses.Elementwise}
+    assert {type(loss) for loss in LOSSES} == public
+    for loss in LOSSES:
+        assert loss.steps() is not None, loss
+
+
+# --- the language itself -----------------------------------------------------------------------
+
+
+def test_a_through_step_reads_the_layer_inside() -> None:
+    layer = made(lambda: layers.Residual(layers.Dense(3)), (2, 3))
+    scope = by_steps(layer, *data(layer, (2, 3)))
+    step = next(s for s in scope.derivation.forward if isinstance(s, Through))
+    np.testing.assert_array_equal(scope["F"], scope.inside["layers.0"]["Y"])
+    assert why(step, scope, 1, 2).total == scope["F"][1, 2]

@@ -1,0 +1,255 @@
+"""Random networks by their steps: the fast passes, the terms of cells, traces and the debugger.
+
+`PHITODEEP_EXAMPLES=20 pytest tests/derivations/test_random_networks.py` draws 20 times as many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phitodeep import layers as L
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array
+from phitodeep.derivations.language import run as stepwise
+from phitodeep.derivations.language.terms import why
+from phitodeep.errors import ArgumentError, OrderError, ShapeError
+from phitodeep.inspect.debugger.debugger import Debugger, _gradients
+from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.model import Sequential
+from phitodeep.model.callbacks import Callback
+from phitodeep.optimization.optimizers import SGD
+from phitodeep.testing.examples import passes
+from tests.derivations.test_contract import check_formulas, scopes
+from tests.random_networks import Network, networks
+from tests.test_random_networks import examples
+
+DTYPES = {np.float64: 1e-10, np.float32: 1e-3}
+NETWORKS = st.one_of(
+    networks(samples=(1, 2, 4)), networks(kinds=("sequences", "tokens"), masked=True)
+)
+WORDS = ("mean_squared_error", "softmax_cross_entropy", "categorical_cross_entropy")
+LOSSES = dict(
+    zip(WORDS, (MeanSquaredError, SoftmaxCrossEntropy, CategoricalCrossEntropy), strict=True)
+)
+
+
+def assert_close(found: Any, wanted: Array, tolerance: float, name: str) -> None:
+    scale = max(1.0, float(np.abs(wanted).max(initial=0)))
+    assert found.dtype == wanted.dtype, name
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale, err_msg=name)
+
+
+def mask_of(net: Network, rng: np.random.Generator, least: int) -> Array | None:
+    """The mask of random lengths, if all layers of the network take it."""
+    if not net.steps or rng.random() < 0.3:
+        return None
+    N, T = net.X.shape[:2]
+    mask = np.arange(T) < rng.integers(least, T + 1, N)[:, None]
+    try:
+        with calling(training=False, caching=False, mask=mask):
+            net.chain.forward(net.X)
+    except (ArgumentError, ShapeError):
+        return None
+    return mask
+
+
+@examples(150)
+@given(NETWORKS, st.booleans(), st.sampled_from([*DTYPES]))
+def test_steps_equal_the_fast_passes(net: Network, training: bool, dtype: Any) -> None:
+    chain, rng = net.chain, np.random.default_rng(net.seed)
+    chain.cast(dtype)
+    X = net.X if chain.takes_tokens else net.X.astype(dtype)
+    mode = {
+        "training": training,
+        "step": 3,
+        "first": 2,
+        "mask": mask_of(net, rng, int(rng.random() > 0.2)),
+    }
+    state = chain.get_weights()
+    with calling(**mode):
+        dY = net.dY(chain.forward(X))
+    chain.set_weights(state)
+    fast = passes(chain, X, dY, **mode)
+    chain.set_weights(state)
+    with calling(**mode):
+        slow = stepwise.passes(chain, X, dY)
+    found = {"Y": slow["Y"], **stepwise.gradients(slow)}
+    if slow.find("dX") is not None:
+        found["dX"] = slow["dX"]
+    assert found.keys() == fast.keys()
+    for name, wanted in fast.items():
+        assert_close(found[name], wanted, DTYPES[dtype], name)
+    for path, A in chain.get_weights().items():
+        np.testing.assert_array_equal(A, state[path], err_msg=path)
+    for scope in scopes(slow):
+        check_formulas(scope)
+        check_cells(scope, rng, DTYPES[dtype])
+
+
+def check_cells(scope: stepwise.Scope, rng: np.random.Generator, tolerance: float) -> None:
+    """The terms of a random cell of some symbols add up to it."""
+    for step in scope.derivation.every():
+        if step.symbol == "t" or scope.find(step.symbol) is None or rng.random() < 0.6:
+            continue
+        rounds: list[Any] = sorted(scope._series.get(step.symbol, {})) or [None]
+        seen = scope.at(rounds[rng.integers(len(rounds))])
+        A = np.asarray(seen[step.symbol])
+        if not A.size:
+            continue
+        cell = tuple(int(rng.integers(n)) for n in A.shape)
+        found = why(step, seen, *cell)
+        if found.total != A[cell]:  # as -inf is
+            size = max(1.0, *(abs(term.value) for term in found))
+            assert abs(found.total - A[cell]) <= tolerance * size, (step, cell)
+
+
+# --- a step of training ------------------------------------------------------------------------
+
+
+class Keep(Callback):
+    """Keeps the gradients of the last step."""
+
+    def on_batch_end(self, model: L.Layer, step: int, loss: float) -> None:
+        self.loss = loss
+        self.found = {
+            f"{path}.{name}": dW.copy()
+            for path, layer in model.walk()
+            for name, dW in layer.grads.items()
+        }
+
+
+def model_of(net: Network, kind: str) -> tuple[Sequential, Array]:
+    layers, shape = list(net.chain.layers), net.chain.output_shape or ()
+    kind = kind if shape and shape[-1] > 1 else WORDS[0]
+    layers += [] if kind == WORDS[0] else [L.Tanh(), *[L.Softmax()] * (kind == WORDS[2])]
+    model = Sequential(
+        loss_class=LOSSES[kind](), optimizer=SGD(0.1), seed=net.seed, dtype="float64"
+    )
+    model.layers = layers
+    model._set_seed(net.seed)
+    model.build(net.X.shape[1:])
+    rng = np.random.default_rng(net.seed + 2)
+    if kind == WORDS[0]:
+        return model, rng.standard_normal((len(net.X), *shape))
+    return model, rng.integers(0, shape[-1], (len(net.X), *shape[:-1]))
+
+
+def options_of(net: Network, rng: np.random.Generator) -> dict[str, Any]:
+    mask = mask_of(net, rng, 1)
+    options: dict[str, Any] = {} if mask is None else {"lengths": mask}
+    return options | (
+        {"sample_weight": rng.uniform(0.1, 2, len(net.X))} if rng.random() < 0.3 else {}
+    )
+
+
+def all_gradients(db: Debugger) -> dict[str, Array]:
+    """The gradients that a debugger has computed, those of layers inside user classes included."""
+    found = {}
+    for path, scope in db._scopes.items():
+        if path != "loss":
+            found |= {f"{path}.{name}": dW for name, dW in _gradients(scope).items()}
+            for inner, layer in stepwise.below(scope):
+                found |= {f"{inner}.{name}": dW.copy() for name, dW in layer.grads.items()}
+    return found
+
+
+@examples(120)
+@given(NETWORKS, st.sampled_from(WORDS))
+def test_traces_and_the_debugger_have_the_gradients_of_training(net: Network, kind: str) -> None:
+    model, y = model_of(net, kind)
+    options, X = options_of(net, np.random.default_rng(net.seed)), net.X
+    before = model.get_weights()
+    trace, db = model.trace(X, y, **options), model.debug(X, y, **options)
+    db.cont()
+    for path, A in model.get_weights().items():
+        np.testing.assert_array_equal(A, before[path], err_msg=path)
+    twin, keep = model.copy(), Keep()
+    options |= {"epochs": 1, "batch_size": len(X), "shuffle": False, "verbose": 0}
+    twin.train(X, y, shortcuts=False, threads=1, callbacks=[keep], **options)
+    recorded = {
+        f"{path}.{name}": dW for path, p in trace._passes.items() for name, dW in p.grads.items()
+    }
+    debugged = all_gradients(db)
+    path_of = {id(layer): path for path, layer in model.walk()}
+    for path, layer in model.walk():  # training leaves the sum of all uses with the owner
+        for name, (owner, own) in layer.tied.items():
+            total, use = f"{path_of[id(owner)]}.{own}", f"{path}.{name}"
+            assert use not in keep.found
+            for found in (recorded, debugged):
+                found[total] = found[total] + found[use]
+    for name, wanted in keep.found.items():
+        assert_close(recorded[name], wanted, 1e-9, name)
+        assert_close(debugged[name], wanted, 1e-9, name)
+    np.testing.assert_allclose([trace.loss, db.loss], keep.loss, rtol=1e-9)
+    assert not any(row.Y or row.dY or row.dW or row.update for row in db.diff().rows)
+
+
+# --- the debugger moves ------------------------------------------------------------------------
+
+
+def state_of(db: Debugger) -> dict[str, Any]:
+    """All values of a debugger, by position and by symbol."""
+    found = {f"{k} {p.key}": v for k, (p, v) in enumerate(zip(db._log, db._values, strict=True))}
+    for path, scope in db._scopes.items():
+        found |= {f"{path} {name}": value for name, value in scope.values.items()}
+        for name, series in scope._series.items():
+            found |= {f"{path} {name} {t}": value for t, value in series.items()}
+    end = db.position is None
+    return {**found, "where": "" if end or db.position is None else db.position.key}
+
+
+def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@examples(120)
+@given(NETWORKS, st.sampled_from(WORDS), st.data())
+def test_the_debugger_goes_back_to_where_it_was(
+    net: Network, kind: str, data: st.DataObject
+) -> None:
+    model, y = model_of(net, kind)
+    rng = np.random.default_rng(net.seed)
+    options = options_of(net, rng)
+    db, other = (model.debug(net.X, y, **options) for _ in range(2))
+    other.step(9)
+    elsewhere, places = state_of(other), [p for p in db.places() if not p.endswith("ward")]
+    places = [p for p in places if "ward." in p]
+    moves = data.draw(
+        st.lists(st.sampled_from(["step", "same", "edit", "until", "diff"]), max_size=6)
+    )
+    for move in moves:
+        before, count, end = state_of(db), db.count, db.position is None
+        if move == "step" and not end:
+            db.step(int(rng.choice([1, 5, 40, 10**6])))
+            db.back(db.count - count)
+            assert_same(state_of(db), before)
+            db.step(7)
+        elif move in ("same", "edit") and count:
+            position, value = db._log[-1], np.asarray(db._values[-1])
+            key = f"{position.scope.path}.{position.step.symbol}".removeprefix(".")
+            if value.dtype.kind == "f" and (position.scope.path or db._scope().path == ""):
+                db.edit(key, value + 1 if move == "edit" else value)
+                if move == "same":
+                    assert_same(state_of(db), before)
+        elif move == "until" and not end and places:
+            with contextlib.suppress(OrderError):  # it is not computed after this place
+                db.until(places[rng.integers(len(places))])
+        elif move == "diff":
+            db.diff()
+            assert_same(state_of(db), before)
+        assert db.where()
+        assert db.list()
+        assert db.progress()
+    assert_same(state_of(other), elsewhere)
+    db.restart()
+    db.step(10**6)
+    other.restart()
+    other.cont()
+    assert_same(state_of(db), state_of(other))

@@ -1,0 +1,177 @@
+"""Derivations of recurrent layers, attention and containers in modes that the table lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import Sequential, layers
+from phitodeep.core.call import calling
+from phitodeep.core.types import Array, Shape
+from phitodeep.derivations.language import run as stepwise
+from phitodeep.derivations.language.run import Scope
+from phitodeep.derivations.language.step import Join
+from phitodeep.derivations.language.terms import why
+from phitodeep.layers import Layer, dot_product
+from phitodeep.testing.examples import Make, data, made, passes
+from tests.derivations.test_contract import assert_close, by_steps, check_terms, scopes
+
+HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
+LENGTHS = np.arange(5) < np.array([[5], [3], [1]])
+masked = pytest.mark.parametrize("mask", [None, HOLES, LENGTHS], ids=["all", "holes", "lengths"])
+RECURRENT = (layers.RNN, layers.LSTM, layers.GRU)
+
+
+def check_same(make: Make, shape: Shape, tokens: int = 0, **call: Any) -> Scope:
+    layer = made(make, shape)
+    X, dY = data(layer, shape, tokens)
+    return check_arrays(layer, X, dY, **call)
+
+
+def check_arrays(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
+    """Both passes and all terms, in this mode."""
+    fast, scope = passes(layer, X, dY, **call), by_steps(layer, X, dY, **call)
+    found = {"Y": scope["Y"], **stepwise.gradients(scope)}
+    if scope.find("dX") is not None:
+        found["dX"] = scope["dX"]
+    assert found.keys() == fast.keys()
+    for name, wanted in fast.items():
+        assert_close(found[name], wanted, f"{layer!r} {name}")
+    for inner in scopes(scope):
+        check_terms(inner)
+    return scope
+
+
+@masked
+@pytest.mark.parametrize("sequences", [True, False])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers(kind: Any, sequences: bool, mask: Array | None) -> None:
+    check_same(lambda: kind(3, return_sequences=sequences), (3, 5, 2), mask=mask)
+
+
+@masked
+@pytest.mark.parametrize("merge", ["concat", "add"])
+@pytest.mark.parametrize("sequences", [True, False])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_bidirectional(kind: Any, sequences: bool, merge: str, mask: Array | None) -> None:
+    def make() -> Layer:
+        return layers.Bidirectional(kind(2, return_sequences=sequences), merge)
+
+    check_same(make, (3, 5, 2), mask=mask)
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_gates_may_be_saturated(kind: Any) -> None:
+    layer = made(lambda: kind(3), (3, 5, 2))
+    X, dY = data(layer, (3, 5, 2))
+    check_arrays(layer, 1e4 * X, dY)  # exp overflows
+
+
+@masked
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("rope", [True, False])
+@pytest.mark.parametrize("kv_heads", [None, 1, 3, 6])
+def test_attention(kv_heads: int | None, rope: bool, causal: bool, mask: Array | None) -> None:
+    def make() -> Layer:
+        return layers.MultiHeadAttention(6, causal=causal, kv_heads=kv_heads, rope=rope)
+
+    scope = check_same(make, (3, 5, 24), mask=mask)
+    assert scope["P"].shape == (3, 6, 5, 5)
+    may = np.ones((3, 5), bool) if mask is None else mask
+    visible = may[:, None, None, :] & (np.tri(5, dtype=bool) if causal else True)
+    visible = np.broadcast_to(visible, scope["P"].shape)
+    assert (scope["P"][~visible] == 0).all()
+    assert_close(scope["P"].sum(-1), visible.any(-1), "P")
+
+
+def test_scores_may_be_large() -> None:
+    for causal in (True, False):
+        layer = made(lambda c=causal: layers.MultiHeadAttention(2, causal=c), (3, 5, 4))
+        X, dY = data(layer, (3, 5, 4))
+        check_arrays(layer, 1e3 * X, dY)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_dropout_of_probabilities_in_blocks(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dot_product, "SCORES", 10)
+
+    def make() -> Layer:
+        return layers.MultiHeadAttention(4, causal=causal, kv_heads=2, dropout=0.4)
+
+    scope = check_same(make, (3, 5, 8), mask=HOLES, first=4)
+    assert "A" in scope
+    assert "A" not in check_same(make, (3, 5, 8), training=False)
+
+
+def test_each_step_of_time_distributed_is_a_sample() -> None:
+    def inner() -> Layer:
+        return layers.TimeDistributed(layers.MultiHeadAttention(2, dropout=0.5))
+
+    check_same(inner, (2, 3, 4, 6), first=5)
+    check_same(lambda: layers.TimeDistributed(inner()), (2, 2, 3, 4, 2), first=3)
+    check_same(lambda: layers.TimeDistributed(layers.Dense(2)), (3, 5, 4), mask=HOLES)
+    check_same(lambda: layers.TimeDistributed(layers.LSTM(2)), (3, 5, 4, 2), mask=HOLES)
+
+
+def test_tokens_have_no_gradient() -> None:
+    embedding = layers.Embedding
+    makes: list[Make] = [
+        lambda: layers.TimeDistributed(embedding(5, 2)),
+        lambda: layers.Parallel(embedding(5, 2), layers.Chain(embedding(5, 3), layers.Tanh())),
+        lambda: layers.Parallel(embedding(5, 2), embedding(5, 2), merge="add"),
+        lambda: layers.Parallel(embedding(5, 2), embedding(5, 2), merge="multiply"),
+        lambda: Sequential(Sequential(embedding(5, 4)), layers.LSTM(3)),
+    ]
+    for make in makes:
+        assert check_same(make, (3, 4), tokens=5).find("dX") is None
+
+
+@masked
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_nested_chains(checkpoint: bool, mask: Array | None) -> None:
+    def make() -> Layer:
+        inside = layers.Chain(layers.RNN(4), layers.Dense(4), checkpoint=checkpoint)
+        return Sequential(
+            layers.Residual(inside, layers.Dropout(0.3), checkpoint=checkpoint),
+            Sequential(layers.SkipConcat(layers.GRU(2)), layers.BatchNorm()),
+            layers.Parallel(layers.LSTM(3), layers.MultiHeadAttention(2), layers.Dense(1)),
+            layers.TransformerBlock(2, checkpoint=checkpoint, dropout=0.2),
+            layers.LSTM(2, return_sequences=False),
+            layers.Dense(2),
+        )
+
+    check_same(make, (3, 5, 4), mask=mask)
+
+
+def test_empty_containers() -> None:
+    for make in (layers.Chain, layers.Residual, layers.SkipConcat, Sequential):
+        check_same(make, (2, 3))
+
+
+def test_the_scopes_of_layers_inside_have_their_paths() -> None:
+    layer = made(lambda: layers.Chain(layers.Parallel(layers.Chain(layers.Dense(2)))), (2, 3))
+    X, dY = data(layer, (2, 3))
+    assert [s.path for s in scopes(by_steps(layer, X, dY))] == [path for path, _ in layer.walk()]
+
+
+def test_a_cell_of_joined_arrays_is_a_cell_of_one_of_them() -> None:
+    A, B, C = np.arange(6.0).reshape(2, 3), np.zeros((2, 0)), 10 + np.arange(4.0).reshape(2, 2)
+    step, symbols = Join("J", "A", "B", "C"), {"A": A, "B": B, "C": C}
+    symbols["J"] = step.value(symbols)
+    np.testing.assert_array_equal(symbols["J"], np.hstack([A, B, C]))
+    assert why(step, symbols, 1, 2)[0].factors == {"A[1, 2]": 5}
+    assert why(step, symbols, 1, 3)[0].factors == {"C[1, 0]": 12}
+    assert why(step, symbols, -1, -1)[0].factors == {"C[1, 1]": 13}
+
+
+def test_a_step_without_a_gradient_to_read_has_none() -> None:
+    layer = made(lambda: layers.Parallel(layers.Embedding(5, 2)), (2, 3))
+    X, dY = data(layer, (2, 3), 5)
+    seen = []
+    with calling(step=0):
+        scope = Scope(layer, X=X)
+        stepwise.run(stepwise.forward(scope))
+        stepwise.run(stepwise.backward(scope, dY), lambda at, value: seen.append(at.key) or value)
+    assert "backward.dX" not in seen

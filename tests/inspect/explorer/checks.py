@@ -1,0 +1,183 @@
+"""What the tests of the explorer's engine compare: the page's numbers with those of a trace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import Sequential
+from phitodeep.derivations.language.run import has_steps
+from phitodeep.inspect.explorer.document import text_of
+from phitodeep.inspect.trace import Trace
+from tests.inspect.explorer.node import Node, Ref, floats, unpacked
+
+FRESH = np.random.default_rng
+
+
+def assert_close(found: Any, wanted: Any, name: Any, tolerance: float = 1e-9) -> None:
+    found, wanted = floats(found), floats(wanted)
+    finite = np.abs(wanted[np.isfinite(wanted)])
+    scale = max(1.0, float(finite.max(initial=0)))
+    assert found.shape == wanted.shape, name
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale, err_msg=str(name))
+
+
+def arrays_of(trace: Trace) -> Iterator[tuple[str, str, Any]]:
+    """All arrays of a step but its updates: path, symbol, values."""
+    for key, entry in trace.items():
+        path, direction, symbol = trace.find(key)
+        if direction != "update":
+            yield path, symbol, entry.array
+
+
+def same_arrays(
+    found: dict[tuple[str, str], Any],
+    trace: Trace,
+    text: str,
+    *,
+    gaps: bool = False,
+    tolerance: float = 1e-9,
+) -> None:
+    """The page has the arrays of a step; with `gaps`, it may say that it does not know one."""
+    doc, count = json.loads(text), 0
+    for path, symbol, array in arrays_of(trace):
+        if path not in doc["scopes"]:
+            assert not has_steps(trace.scope(around(path, doc["scopes"])).layer), path
+            continue
+        value = found.get((path, symbol))
+        if array is None:
+            assert value is None, (path, symbol)
+        elif value is not None or not gaps:
+            assert_close(value, array, (path, symbol), tolerance)
+            count += 1
+    assert count
+
+
+def around(path: str, scopes: Any) -> str:
+    """The innermost scope around a path."""
+    while path not in scopes:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def cells(trace: Trace, rng: np.random.Generator, share: float = 1.0) -> Iterator[tuple[Any, Ref]]:
+    """A random cell of most arrays, with their entries."""
+    for key, entry in trace.items():
+        path, direction, symbol = trace.find(key)
+        if entry.array is None or direction == "update" or np.size(entry.array) == 0:
+            continue
+        if symbol != "t" and rng.random() < share:
+            yield entry, Ref(path, symbol, tuple(int(rng.integers(n)) for n in entry.shape))
+
+
+def check_terms(js: Node, trace: Trace, text: str, rng: np.random.Generator) -> None:
+    """The terms of random cells are Python's."""
+    scopes = json.loads(text)["scopes"]
+    asked = [(entry, ref) for entry, ref in cells(trace, rng) if ref.path in scopes]
+    answers = js.ask(text, *[["why", {}, ref.data()] for _, ref in asked])
+    computed = 0
+    for (entry, ref), answer in zip(asked, answers, strict=True):
+        wanted = entry.why(*ref.cell)
+        assert_close(answer["total"], wanted.total, ref)
+        if not answer["terms"]:
+            assert len(wanted) == 1, ref
+            assert wanted[0].factors == {}, ref
+            continue
+        computed += 1
+        if answer["kind"] == "through":  # the page also says where to go on
+            answer["terms"][0]["factors"] = []
+        assert sorted_terms(answer["terms"]) == pytest.approx(
+            sorted_terms(
+                {"at": term.at, "value": term.value, "factors": [*term.factors.values()]}
+                for term in wanted
+            ),
+            rel=1e-8,
+            abs=1e-10,
+            nan_ok=True,
+        ), ref
+        sizes = [abs(float(term["value"])) for term in answer["terms"]]
+        assert np.isnan(sizes).any() or sizes == sorted(sizes, reverse=True), ref
+        if np.isfinite(wanted.total):
+            total = sum(float(term["value"]) for term in answer["terms"])
+            assert_close(total, wanted.total, ref, 1e-9 * max(1, *sizes))
+    assert computed
+
+
+def sorted_terms(terms: Any) -> list[float]:
+    """The numbers of all terms in an order that equal terms do not change."""
+    rows = []
+    for term in terms:
+        at = [k for _, k in sorted(term["at"].items())]
+        rows.append([*at, float(term["value"]), *sorted(map(float, term["factors"]))])
+    return [
+        number for row in sorted(rows, key=lambda row: np.round(row, 7).tolist()) for number in row
+    ]
+
+
+def check_slopes(js: Node, trace: Trace, text: str, rng: np.random.Generator) -> None:
+    """Slopes times gradients add up to the cell, and so do paths and what a layer did locally."""
+    doc, found, seen = json.loads(text), js.arrays(text), 0
+    scopes, live = doc["scopes"], doc["live"]
+    refs = [ref for _, ref in cells(trace, rng) if ref.path in scopes and ref.path != "loss"]
+    kinds = (["slopes"], ["paths", 10**6, 60], ["local"])
+    asked = [[kind, {}, ref.data(), *more] for ref in refs for kind, *more in kinds]
+    answers = iter(js.ask(text, *asked))
+    for ref in refs:
+        slopes, paths, local = next(answers), next(answers), next(answers)
+        value = found[ref.path, ref.symbol][ref.cell]
+        assert_close(paths["total"], value, ref)
+        if not slopes or value == 0:
+            continue  # it is no gradient
+        assert_close(sum(slope * array for slope, array in slopes), value, ref)
+        for path in paths["paths"]:
+            assert path["value"] == pytest.approx(path["steps"] * path["last"], rel=1e-9), ref
+            assert path["end"] == "loss.dP" or not live, ref
+        if live:
+            seen += 1
+            assert_close((unpacked(local) * found[ref.path, "dY"]).sum(), value, ref)
+    assert seen or not live or not trace["loss.dP"].array.any()
+
+
+def check_shares(js: Node, trace: Trace, text: str) -> None:
+    """Each sample's share is Python's, and the shares of a gradient add up to it."""
+    live, total = json.loads(text)["live"], js.arrays(text)
+    shares = [js.arrays(text, sample=n) for n in range(len(trace.scope("")["X"]))]
+    for n, share in enumerate(shares):
+        same_arrays(share, trace.by_sample(n), text, gaps=not live)
+    for path, scope in json.loads(text)["scopes"].items():
+        for symbol in ("dX", *(f"d{name}" for name in scope["params"])):
+            parts = [share.get((path, symbol)) for share in shares]
+            if all(part is not None for part in parts):
+                assert_close(sum(map(floats, parts)), total[path, symbol], (path, symbol))
+
+
+def check_nudges(
+    js: Node, model: Sequential, X: Any, y: Any, text: str, options: dict[str, Any] | None = None
+) -> None:
+    """With another weight, the page has the arrays of a model with that weight."""
+    rng, doc = FRESH(6), json.loads(text)
+    assert doc["live"]
+    for key in doc["parameters"]:
+        path, _, name = key.rpartition(".")
+        twin = model.copy()
+        layer = dict(twin.walk())[path]
+        owner, own = layer.tied.get(name, (layer, name))
+        W = owner.params[own]
+        cell = tuple(int(rng.integers(n)) for n in W.shape)
+        W[cell] += 0.3
+        nudged = twin.trace(X, y, **options or {})
+        (loss,) = js.ask(text, ["loss", {"given": {key: W}}])
+        assert_close(loss, nudged.loss, key)
+        same_arrays(js.arrays(text, given={key: W}), nudged, text)
+
+
+def check(js: Node, trace: Trace, seed: int = 5) -> str:
+    """All arrays and terms; return the document."""
+    text = text_of(trace)
+    same_arrays(js.arrays(text), trace, text)
+    check_terms(js, trace, text, FRESH(seed))
+    return text

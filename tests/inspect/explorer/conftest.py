@@ -1,0 +1,16 @@
+"""One Node process for all tests of the explorer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.inspect.explorer.node import Node, node
+
+
+@pytest.fixture(scope="session")
+def js() -> Iterator[Node]:
+    process = node()
+    yield process
+    process.close()

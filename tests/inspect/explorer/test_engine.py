@@ -1,0 +1,203 @@
+"""The explorer's engine computes what the trace has: arrays, terms, slopes, shares and nudges."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phitodeep import Sequential
+from phitodeep import layers as L
+from phitodeep.core.call import calling
+from phitodeep.core.types import Shape
+from phitodeep.derivations.language import run as stepwise
+from phitodeep.layers import Layer
+from phitodeep.loss import Loss, MeanSquaredError
+from phitodeep.optimization.optimizers import SGD
+from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made
+from tests.derivations.test_random_networks import WORDS, model_of, options_of
+from tests.inspect.explorer.checks import (
+    FRESH,
+    assert_close,
+    check,
+    check_nudges,
+    check_shares,
+    check_slopes,
+)
+from tests.inspect.explorer.node import Node, Ref, unpacked
+from tests.inspect.test_trace import CASES
+from tests.loss.test_loss import BINARY, pair
+from tests.loss.test_loss import EXAMPLES as LOSSES
+from tests.random_networks import Network, networks
+from tests.test_random_networks import examples
+
+ALL = [*[(make, shape, 0) for make, shape in EXAMPLES], *TOKENS]
+ALL = [row for row in ALL if not isinstance(row[0](), L.TiedDense)]  # of a layer outside the model
+every = pytest.mark.parametrize(
+    ("make", "shape", "tokens"), ALL, ids=[f"{make()} {shape}" for make, shape, _ in ALL]
+)
+
+
+# --- every layer ---------------------------------------------------------------------------------
+
+
+def around(layer: Layer, shape: Shape, tokens: int) -> Sequential:
+    """A model with a layer, after one that learns if it takes no tokens."""
+    first = L.PReLU() if len(shape) > 2 else L.Dense(shape[-1], shape[-1])
+    before = [] if tokens else [first]
+    model = Sequential(
+        *before, layer, dtype="float64", seed=3, loss_class=MeanSquaredError(), optimizer=SGD(0.1)
+    )
+    model.build(shape[1:])
+    return model
+
+
+@every
+def test_every_layer(js: Node, make: Make, shape: Shape, tokens: int) -> None:
+    layer = made(make, shape)
+    model, (X, y) = around(layer, shape, tokens), data(layer, shape, tokens)
+    trace = model.trace(X, y)
+    text = check(js, trace)
+    assert json.loads(text)["live"] == all(
+        map(stepwise.has_steps, [part for _, part in layer.walk()])
+    )
+    check_slopes(js, trace, text, FRESH(8))
+    check_shares(js, trace, text)
+    if json.loads(text)["live"]:
+        check_nudges(js, model, X, y, text)
+
+
+# --- every loss ----------------------------------------------------------------------------------
+
+
+def before_loss(loss: Loss) -> list[Layer]:
+    """The activation whose output a loss takes."""
+    if loss.wants == "probabilities":
+        return [L.Sigmoid() if loss in BINARY else L.Softmax()]
+    if loss.wants == "log-probabilities":
+        return [L.LogSoftmax()]
+    return [L.Softplus()] if repr(loss) == "PoissonNLL(False)" else []
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (1, 4)])
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_every_loss(js: Node, loss: Loss, shape: Shape, weights: bool) -> None:
+    model = Sequential(L.Dense(4, 4), *before_loss(loss), loss_class=loss, dtype="float64", seed=2)
+    model.build(shape[1:])
+    X, (_, y) = FRESH(1).standard_normal(shape), pair(loss, shape)
+    options = {"sample_weight": np.linspace(0.0, 2, shape[0] + 1)[1:]} if weights else {}
+    trace = model.trace(X, y, **options)
+    text = check(js, trace)
+    check_shares(js, trace, text)
+    check_nudges(js, model, X, y, text, options)
+
+
+# --- the options of training ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "32" not in name])
+def test_the_options_of_training(js: Node, name: str) -> None:
+    make, given, y, options = CASES[name]
+    model = make()
+    model.cast("float64")
+    trace = model.trace(given, y, **options)
+    text = check(js, trace)
+    assert json.loads(text)["live"]
+    check_slopes(js, trace, text, FRESH(8))
+    check_shares(js, trace, text)
+    check_nudges(js, model, given, y, text, options)
+
+
+@examples(40)
+@given(
+    networks(samples=(1, 2, 3)) | networks(kinds=("sequences", "tokens"), masked=True),
+    st.sampled_from(WORDS),
+)
+def test_random_networks(js: Node, net: Network, kind: str) -> None:
+    (model, y), rng = model_of(net, kind), FRESH(net.seed)
+    options = options_of(net, rng)
+    trace = model.trace(net.X, y, **options)
+    text = check(js, trace, net.seed)
+    check_slopes(js, trace, text, rng)
+    check_shares(js, trace, text)
+    if json.loads(text)["live"]:
+        check_nudges(js, model, net.X, y, text, options)
+
+
+# --- slopes, measured ----------------------------------------------------------------------------
+
+
+MEASURED: list[tuple[Make, Shape]] = [
+    (L.Softmax, (3, 4)),
+    (L.LayerNorm, (3, 4)),
+    (L.BatchNorm, (3, 4)),
+    (lambda: L.LSTM(3), (2, 4, 2)),
+    (lambda: L.GRU(2, return_sequences=False), (2, 3, 2)),
+    (lambda: L.MultiHeadAttention(2, causal=True, rope=True), (2, 3, 4)),
+    (lambda: L.Conv2D(2, 3, stride=2, padding="same"), (2, 4, 3, 2)),
+    (lambda: L.MaxPool2D(2), (1, 4, 4, 2)),
+    (lambda: L.Residual(L.Dense(3), L.GELU()), (3, 3)),
+    (lambda: L.Bidirectional(L.RNN(2)), (2, 3, 2)),
+]
+
+
+@pytest.mark.parametrize(("make", "shape"), MEASURED, ids=[f"{m()}" for m, _ in MEASURED])
+def test_local_slopes_are_differences_of_the_forward_pass(
+    js: Node, make: Make, shape: Shape
+) -> None:
+    """The slope of Y in X at two cells: what the layer did, without what arrives."""
+    model, (X, y) = around(made(make, shape), shape, 0), data(made(make, shape), shape)
+    trace, rng = model.trace(X, y), FRESH(4)
+    layer, given, text = model.layers[1], trace["1.forward.X"].array, check(js, trace)
+    for _ in range(5):
+        cell = tuple(int(rng.integers(n)) for n in shape)
+        (found,) = js.ask(text, ["local", {}, Ref("1", "dX", cell).data()])
+        step = np.zeros(shape)
+        step[cell] = 1e-6
+        with calling(step=0):
+            up, down = layer.forward(given + step).copy(), layer.forward(given - step).copy()
+        assert_close(unpacked(found), (up - down) / 2e-6, cell, 1e-7)
+
+
+def test_the_slopes_of_a_softmax_inside_attention(js: Node) -> None:
+    """The Jacobian that the page draws: a row of dS is the slopes in dP, times the row of dP."""
+    model = Sequential(L.MultiHeadAttention(2, causal=True), dtype="float64", seed=3)
+    X, y = FRESH(5).standard_normal((2, 2, 4, 6))
+    trace = model.trace(X, y)
+    P, dP, dS = (trace[f"0.{name}"].array[1, 0, 2] for name in ("P", "dP", "dS"))
+    text, rows = check(js, trace), []
+    for k in range(4):
+        ref = {**Ref("0", "dS", (1, 0, 2, k)).data(), "from": "dP"}
+        (found,) = js.ask(text, ["local", {}, ref])
+        slopes = unpacked(found).copy()
+        rows.append(slopes[1, 0, 2].copy())
+        slopes[1, 0, 2] = 0
+        assert not slopes.any()  # no other row
+    np.testing.assert_allclose(rows, np.diag(P) - np.outer(P, P), atol=1e-12)
+    np.testing.assert_allclose(rows @ dP, dS, atol=1e-12)
+
+
+def test_with_few_paths_nothing_is_left(js: Node) -> None:
+    """All paths of a small network are found, and a few of them are the strongest."""
+    model = Sequential(
+        L.Dense(2, 3), L.Tanh(), L.Residual(L.Dense(3, 3)), L.Dense(3, 2), dtype="float64", seed=1
+    )
+    rng = FRESH(0)
+    text = check(js, model.trace(rng.standard_normal((3, 2)), rng.standard_normal((3, 2))))
+    at = {}, Ref("0", "dW", (1, 2)).data()
+    whole, part, narrow = js.ask(
+        text, ["paths", *at, 10**6, 10**6], ["paths", *at, 5, 10**6], ["paths", *at, 5, 5]
+    )
+    assert len(whole["paths"]) == 3 * (3 + 1) * 2
+    assert abs(whole["rest"]) < 1e-15
+    assert part["paths"] == whole["paths"][:5]
+    for found in (part, narrow):
+        assert len(found["paths"]) == 5
+        total = sum(path["value"] for path in found["paths"])
+        assert found["rest"] == pytest.approx(found["total"] - total, abs=1e-15)
+    sizes = [abs(path["value"]) for path in whole["paths"]]
+    assert sizes == sorted(sizes, reverse=True)

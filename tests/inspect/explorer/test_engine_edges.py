@@ -1,0 +1,498 @@
+"""The engine where something is special: hooks, layers without steps, NaN, large arrays."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import Sequential
+from phitodeep import layers as L
+from phitodeep.core.types import Array, Shape
+from phitodeep.derivations.language.notation import FUNCTIONS
+from phitodeep.derivations.language.step import Derivation, Let, Loop, Sum, evaluate
+from phitodeep.errors import ArgumentError
+from phitodeep.inspect.explorer import document
+from phitodeep.inspect.explorer.document import text_of
+from phitodeep.inspect.explorer.expressions import BINARY, COMPARE, SAME, tree
+from phitodeep.inspect.hooks import symbols_of
+from phitodeep.layers import Layer, Param
+from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.model.architectures import gpt
+from phitodeep.optimization.optimizers import LBFGS, SGD
+from tests.inspect.explorer.checks import (
+    FRESH,
+    assert_close,
+    check,
+    check_nudges,
+    check_shares,
+    check_slopes,
+    same_arrays,
+)
+from tests.inspect.explorer.node import JavaScriptError, Node, Ref, floats, unpacked
+from tests.random_networks import Gate, Scale
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((4, 3)), RNG.standard_normal((4, 2))
+S, YS = RNG.standard_normal((3, 4, 3)), RNG.standard_normal((3, 4, 2))
+
+
+def model_of(*layers: Layer, **options: Any) -> Sequential:
+    return Sequential(*layers, **{"seed": 1, "dtype": "float64", "optimizer": SGD(0.1)} | options)
+
+
+def dense(*between: Layer, **options: Any) -> Sequential:
+    return model_of(L.Dense(3, 4), *between, L.Dense(4, 2), **options)
+
+
+# --- hooks and patches ---------------------------------------------------------------------------
+
+
+def more(A: Any, at: Any) -> Any:
+    return 1.5 * A + 0.25 if isinstance(A, np.ndarray) and A.dtype.kind == "f" else None
+
+
+HOOKED: list[tuple[str, Sequential, Array, Array]] = [
+    ("1", dense(L.Softmax()), X, Y),
+    ("1", dense(L.LayerNorm()), X, Y),
+    ("0", dense(L.Tanh()), X, Y),
+    ("1.layers.0", dense(L.Residual(L.Dense(4, 4))), X, Y),
+    ("0", model_of(L.LSTM(2)), S, YS),
+    ("0", model_of(L.MultiHeadAttention(1), L.Dense(2)), S, YS),
+]
+
+
+def places() -> list[Any]:
+    found = []
+    for path, model, given, y in HOOKED:
+        model.build(given.shape[1:])
+        layer = dict(model.walk())[path]
+        for direction in ("forward", "backward"):
+            for symbol in symbols_of(layer, direction):
+                name = f"{type(layer).__name__} {path}.{direction}.{symbol}"
+                found.append(pytest.param(model, given, y, path, direction, symbol, id=name))
+    return found
+
+
+@pytest.mark.parametrize(("model", "given", "y", "path", "direction", "symbol"), places())
+def test_what_a_hook_returned_is_shown(
+    js: Node, model: Sequential, given: Array, y: Array, path: str, direction: str, symbol: str
+) -> None:
+    key = f"{path}.{direction}.{symbol}"
+    with model.hooks(**{"fwd" if direction == "forward" else "bwd": {key: more}}):
+        trace = model.trace(given, y)
+        text = check(js, trace)
+        assert not json.loads(text)["live"]
+        check_shares(js, trace, text)
+    js.ask(text, ["everything", {}], ["everything", {"sample": 1}])
+    owners = json.loads(text)["parameters"]
+    nudged = js.arrays(text, given={next(iter(owners)): np.zeros(owners_shape(owners))})
+    assert nudged["loss", "L"] is None  # it is not known without the hook
+
+
+def owners_shape(parameters: Any) -> Any:
+    return next(iter(parameters.values()))["shape"]
+
+
+def test_a_patched_model(js: Node) -> None:
+    model = dense(L.Tanh())
+    _, cache = model.run_with_cache(X)
+    trace = model.patch({"1.Y": cache["1.Y"]}).trace(X[::-1], Y)
+    text = check(js, trace)
+    assert not json.loads(text)["live"]
+
+
+# --- layers without steps ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        (L.Lambda(np.sin, lambda dY, X, Y: np.cos(X) * dY),),
+        (Scale(), L.Tanh()),
+        (Gate(L.Dense(4, 4), L.Dense(4, 4)),),
+    ],
+    ids=["Lambda", "Scale", "Gate"],
+)
+def test_layers_without_steps_are_recorded(js: Node, layers: tuple[Layer, ...]) -> None:
+    trace = dense(*layers).trace(X, Y)
+    text = check(js, trace)
+    assert not json.loads(text)["live"]
+    check_slopes(js, trace, text, FRESH(1))
+    check_shares(js, trace, text)
+    shares = js.arrays(text, sample=1)
+    assert shares["0", "dW"] is None  # it would need the layer's own backward pass
+    assert shares[str(len(layers) + 1), "dW"] is not None
+    nudged = js.arrays(text, given={"0.W": np.ones((3, 4))})
+    assert nudged["0", "Y"] is not None
+    assert nudged["1", "Y"] is None
+    js.ask(text, ["everything", {}], ["everything", {"sample": 0}])
+    js.ask(text, ["everything", {"given": {"0.W": np.ones((3, 4))}}])
+
+
+class Plain(MeanSquaredError):
+    """A loss without steps."""
+
+    def steps(self) -> None:
+        return None
+
+
+def test_a_loss_without_steps(js: Node) -> None:
+    trace = dense(loss_class=Plain()).trace(X, Y)
+    text = check(js, trace)
+    assert not json.loads(text)["live"]
+    assert js.arrays(text, sample=1)["loss", "dP"] is None
+    js.ask(text, ["everything", {"sample": 1}])
+
+
+class Decay(Layer):
+    """y_t = W_j x_t / (1 + t) + y_{t-1}: a layer of a user's own, whose steps read t."""
+
+    W = Param()
+
+    def create(self, shape: Shape) -> Shape:
+        self.W = np.linspace(0.5, 1, shape[-1])
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        self.save_for_backward(X=X)
+        return X * self.W / (1 + np.arange(X.shape[1]))[:, None]
+
+    def backward(self, dY: Array) -> Array:
+        share = dY / (1 + np.arange(dY.shape[1]))[:, None]
+        self.grads["W"] = (share * self.saved("X")).sum((0, 1))
+        return share * self.W
+
+    def steps(self) -> Derivation:
+        from phitodeep.derivations.language.step import Arrange
+
+        def step(symbol: str, of: str) -> Arrange:
+            return Arrange(symbol, f"{of}[:, t]", of, "step t")
+
+        return Derivation(
+            [
+                Loop("X", [step("x_t", "X"), Let("y_t", "x_t * W / (1 + t)")]),
+                Let("Y", "y_t"),
+            ],
+            [
+                Loop("X", [step("dy_t", "dY"), Let("share", "dy_t / (1 + t)")]),
+                Sum("dW", "ntd,ntd->d", "X", "share"),
+                Sum("dX", "ntd,d->ntd", "share", "W"),
+            ],
+        )
+
+
+def test_steps_of_a_users_own_may_read_t(js: Node) -> None:
+    model = model_of(Decay(), L.Dense(2))
+    trace = model.trace(S, YS)
+    text = check(js, trace)
+    check_slopes(js, trace, text, FRESH(1))
+    check_nudges(js, model, S, YS, text)
+
+
+class Triple(Layer):
+    """Y = A X B as one sum of three factors."""
+
+    A, B = Param(), Param()
+
+    def create(self, shape: Shape) -> Shape:
+        rng = np.random.default_rng(3)
+        self.A, self.B = rng.standard_normal((2, shape[0])), rng.standard_normal((shape[1], 5))
+        return 2, 5
+
+    def forward(self, X: Array) -> Array:
+        self.save_for_backward(X=X)
+        return np.asarray(self.A @ X @ self.B)
+
+    def backward(self, dY: Array) -> Array:
+        X = self.saved("X")
+        self.grads["A"] = np.einsum("nuv,ntd,dv->ut", dY, X, self.B)
+        self.grads["B"] = np.einsum("nuv,ntd,ut->dv", dY, X, self.A)
+        return np.asarray(self.A.T @ dY @ self.B.T)
+
+    def steps(self) -> Derivation:
+        return Derivation(
+            [Sum("Y", "ut,ntd,dv->nuv", "A", "X", "B")],
+            [
+                Sum("dA", "nuv,ntd,dv->ut", "dY", "X", "B"),
+                Sum("dB", "nuv,ntd,ut->dv", "dY", "X", "A"),
+                Sum("dX", "ut,nuv,dv->ntd", "A", "dY", "B"),
+            ],
+        )
+
+
+def test_a_sum_of_three_factors(js: Node) -> None:
+    model, y = model_of(Triple()), RNG.standard_normal((3, 2, 5))
+    trace = model.trace(S, y)
+    text = check(js, trace)
+    check_slopes(js, trace, text, FRESH(1))
+    check_nudges(js, model, S, y, text)
+
+
+# --- parameters ----------------------------------------------------------------------------------
+
+
+def test_a_tied_weight_acts_in_both_places(js: Node) -> None:
+    e = L.Embedding(5, 3)
+    model = model_of(e, L.Tanh(), L.TiedDense(e), loss_class=SoftmaxCrossEntropy())
+    tokens, y = RNG.integers(0, 5, (2, 4)), RNG.integers(0, 5, (2, 4))
+    trace = model.trace(tokens, y)
+    text = check(js, trace)
+    assert [*json.loads(text)["parameters"]] == ["0.W"]
+    check_nudges(js, model, tokens, y, text)
+    found = js.arrays(text)
+    total = floats(found["0", "dW"]) + floats(found["2", "dW"])
+    np.testing.assert_allclose(trace.updates["0"]["W"], -0.1 * total, atol=1e-12)
+
+
+def test_frozen_layers(js: Node) -> None:
+    model = dense(L.BatchNorm(), L.PReLU())
+    model.build((3,))
+    model.layers[0].trainable = model.layers[1].trainable = False
+    trace = model.trace(X, Y)
+    text = check(js, trace)
+    check_nudges(js, model, X, Y, text)
+    assert not any(key.startswith(("0.", "1.")) for key in json.loads(text)["updates"])
+
+
+def test_without_an_update(js: Node) -> None:
+    trace = dense(optimizer=LBFGS()).trace(X, Y)
+    doc = json.loads(check(js, trace))
+    assert doc["updates"] == {}
+    assert doc["after"] is None
+    assert "L-BFGS" in " ".join(doc["remarks"])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    "layer",
+    [L.LSTM(2), L.MultiHeadAttention(1), L.Bidirectional(L.GRU(2)), L.Conv1D(2, 1)],
+    ids=repr,
+)
+def test_one_sample_and_one_step(js: Node, layer: Layer, rows: int) -> None:
+    model = model_of(layer.copy(), L.GlobalMaxPool(), L.Dense(2))
+    trace = model.trace(S[:rows, :1], Y[:rows])
+    text = check(js, trace)
+    check_slopes(js, trace, text, FRESH(1))
+    check_shares(js, trace, text)
+    check_nudges(js, model, S[:rows, :1], Y[:rows], text)
+
+
+# --- what is not finite --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "layers", [(L.ReLU(),), (L.LayerNorm(), L.GELU()), (L.Softmax(),), (L.Tanh(), L.BatchNorm())]
+)
+def test_values_that_are_not_finite(js: Node, layers: Any, value: float) -> None:
+    model = dense(*[layer.copy() for layer in layers])
+    model.build((3,))
+    model.layers[0].params["W"][1, 2] = value
+    with np.errstate(all="ignore"):
+        trace = model.trace(X, Y)
+        text = text_of(trace)
+    doc = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert doc["live"]
+    found = js.arrays(text)
+    for key, entry in trace.items():
+        path, direction, symbol = trace.find(key)
+        if direction == "forward":  # backward, infinity times 0 depends on the order of the factors
+            assert_close(found[path, symbol], entry.array, key)
+    js.ask(text, ["everything", {}])
+    (loss,) = js.ask(text, ["loss", {}])
+    np.testing.assert_allclose(float(loss), float(doc["loss"]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "layer", [L.MaxPool1D(2), L.MaxPool1D(3, 1, "same"), L.GlobalMaxPool()], ids=repr
+)
+def test_pooling_of_values_that_are_not_finite(js: Node, layer: Layer, value: float) -> None:
+    given = S.copy()
+    given[0, :3, 1] = given[1, 1, 0] = value
+    model = model_of(layer.copy(), L.Dense(2))
+    model.loss = MeanSquaredError()
+    model.build(given.shape[1:])
+    given.flags.writeable = False
+    shape = 3, *(model.output_shape or ())
+    with np.errstate(all="ignore"):
+        try:
+            trace = model.trace(given, np.zeros(shape))
+        except ArgumentError:
+            pytest.skip("inputs are finite")
+        text = text_of(trace)
+    same_arrays(js.arrays(text), trace, text)
+
+
+# --- large arrays --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 5, 12, 40])
+@pytest.mark.parametrize(
+    "model",
+    [
+        dense(L.LayerNorm(), L.GELU()),
+        model_of(L.LSTM(2), L.Bidirectional(L.GRU(2)), L.Dense(2)),
+        model_of(L.MultiHeadAttention(1, rope=False), L.Residual(L.TimeDistributed(L.Dense(3)))),
+        model_of(L.Conv1D(3, 2, padding="same"), L.MaxPool1D(2), L.BatchNorm(), L.Dense(2)),
+    ],
+    ids=["dense", "recurrent", "attention", "convolution"],
+)
+def test_reduced_arrays(
+    js: Node, model: Sequential, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not reduced is right, what is has its largest number, and nothing fails."""
+    monkeypatch.setattr(document, "SIZES", [(count, 64)])
+    given = X if model.layers[0].__class__ is L.Dense else S
+    model.build(given.shape[1:])
+    y = RNG.standard_normal((len(given), *(model.output_shape or ())))
+    trace = model.trace(given, y)
+    text = text_of(trace)
+    doc = json.loads(text)
+    found = js.arrays(text)
+    reduced = whole = 0
+    for key, entry in trace.items():
+        path, direction, symbol = trace.find(key)
+        if direction == "update":
+            continue
+        value = found[path, symbol]
+        assert value is not None, key
+        if isinstance(value, dict):
+            A = floats(entry.array)
+            reduced += 1
+            assert value["n"] == A.size > count
+            place, top = value["top"][0]
+            assert abs(float(top)) == pytest.approx(np.abs(A).max())
+            assert float(top) == pytest.approx(A.flat[place])
+        else:
+            whole += 1
+            assert_close(value, entry.array, key)
+    assert whole or not count
+    assert doc["live"] == (reduced == 0)
+    assert reduced or count > 5
+    js.ask(text, ["everything", {}], ["everything", {"sample": 1}])
+    key, parameter = next(iter(doc["parameters"].items()))
+    js.ask(text, ["everything", {"given": {key: np.ones(parameter["shape"])}}])
+    for n in range(len(given)):
+        same_arrays_where_known(js.arrays(text, sample=n), trace.by_sample(n))
+    for (path, symbol), value in js.arrays(text, given={key: np.ones(parameter["shape"])}).items():
+        if path == "loss" and symbol == "L":
+            assert (value is None) == (not doc["live"])
+
+
+def same_arrays_where_known(found: Any, trace: Any) -> None:
+    for key, entry in trace.items():
+        path, _, symbol = trace.find(key)
+        value = found.get((path, symbol))
+        if isinstance(value, np.ndarray):
+            assert_close(value, entry.array, key)
+
+
+def test_a_step_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "LARGEST", 5000)
+    with pytest.raises(ArgumentError, match=r"holds at most 5,000 characters.*trace fewer samples"):
+        text_of(dense().trace(X, Y))
+    assert "<table" in dense().trace(X, Y)._repr_html_()  # a notebook shows the table instead
+
+
+def test_a_reduced_array_shows_what_is_not_finite(
+    js: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "SIZES", [(3, 64)])
+    model = dense()
+    model.build((3,))
+    model.layers[0].params["W"][1, 2] = np.nan
+    model.layers[0].params["W"][2, 3] = -np.inf
+    with np.errstate(all="ignore"):
+        found = js.arrays(text_of(model.trace(X, Y)))["0", "W"]
+    assert found["top"][0] == [6, "NaN"]
+    assert found["top"][1] == [11, "-Infinity"]
+    thumb = np.isnan(unpacked(found["thumb"]))
+    assert np.argwhere(thumb).tolist() == [[1, 2], [2, 3]]
+
+
+# --- expressions ---------------------------------------------------------------------------------
+
+UNARY = {"exp", "log", "tanh", "sin", "cos", "log1p", "expm1", "sign", "cosh", "sinh", "erf"}
+UNARY |= {"arctan", "abs", "sqrt", "signbit", "square"}
+OTHERS = ["np.clip(a, b, 1.5)", "np.maximum(a, b)", "np.minimum(a, b)", "np.logaddexp(a, b)"]
+OTHERS += ["np.where(a > b, a, -b)", "np.logical_and(a > 0, b > 0)", "np.logical_or(a > 0, b > 0)"]
+OTHERS += ["(a > 0) & (b > 0)", "(a > 0) | (b > 0)", "(a > 0) ^ (b > 0)", "~(a > b)", "+a - -b"]
+OTHERS += ["a ** 2 / b * np.pi", "np.exp(-np.inf) + a", "np.int64(a)", "a % 3", "a == b", "a != b"]
+OTHERS += ["a >= b", "a <= b", "a < b"]
+POINTS = [-3.7, -3.0, -2.5, -1.0, -0.3, -1e-9, 0.0, 1e-9, 0.4, 1.0, 2.9999, 3.0, 3.1, 6.5, 40.0]
+
+
+def test_expressions_equal_numpy(js: Node) -> None:
+    codes = [f"{'' if name == 'erf' else 'np.'}{name}(a)" for name in sorted(UNARY)] + OTHERS
+    asked, wanted = [], []
+    for code in codes:
+        for a in POINTS:
+            for b in (-3.0, -0.5, 0.25, a) if " b" in code or "b)" in code else (1.0,):
+                asked.append([tree(code), {"a": a, "b": b}])
+                with np.errstate(all="ignore"):
+                    wanted.append(float(evaluate(code, {"a": np.float64(a), "b": np.float64(b)})))
+    found = js.send(json.dumps({"trees": asked}))
+    np.testing.assert_allclose(floats(found), wanted, rtol=2e-15, atol=1e-300)
+
+
+def test_every_function_of_formulas_is_tested() -> None:
+    assert {*FUNCTIONS} <= UNARY | {"clip", "maximum", "minimum", "logical_and", "logical_or"}
+    for sign in {*BINARY.values(), *COMPARE.values()}:
+        assert any(sign in json.dumps(tree(code)) for code in OTHERS), sign
+    assert SAME["int64"] == "trunc"
+
+
+@pytest.mark.parametrize("code", ["0 < a < 1", "a if b else 1", "a[0]", "np.e", "'a'", "a.T @ b"])
+def test_what_the_page_cannot_evaluate_is_refused(code: str) -> None:
+    with pytest.raises(ArgumentError, match="the explorer cannot evaluate"):
+        tree(code)
+
+
+# --- the format ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"version": 2}, r"reads version 1 of the document, and this one has version 2: save"),
+        ({"version": None}, "has version null"),
+        ({"format": "other"}, 'has the format "phitodeep.trace", and this one has not'),
+    ],
+)
+def test_other_documents_are_refused(js: Node, change: Any, says: str) -> None:
+    doc = json.loads(text_of(dense().trace(X, Y)))
+    assert js.send(json.dumps({"refuse": doc})) == document.VERSION
+    with pytest.raises(JavaScriptError, match=says):
+        js.send(json.dumps({"refuse": doc | change}))
+
+
+def test_a_small_gpt(js: Node) -> None:
+    model = gpt(64, 32, layers=2, heads=4, dim=64).build()
+    model.loss = SoftmaxCrossEntropy()
+    model.cast("float64")
+    tokens = RNG.integers(0, 64, (2, 33))
+    trace = model.trace(tokens[:, :-1], tokens[:, 1:])
+    text = text_of(trace)
+    assert json.loads(text)["live"]
+    assert len(text) < 3_000_000
+    same_arrays(js.arrays(text), trace, text, tolerance=1e-6)  # parameters are float32
+    ref = Ref("2.layers.0.layers.1", "dWqkv", (3, 5))
+    milliseconds, *_ = js.ask(text, ["milliseconds", {}], ["paths", {}, ref.data()])
+    assert milliseconds < 3000
+
+
+def test_the_digits(js: Node) -> None:
+    from phitodeep.cli.digits import build
+    from phitodeep.data import load_mnist
+
+    images, labels, *_ = load_mnist()
+    text = text_of(build(1).trace(images[:8], labels[:8]))
+    assert len(text) < 1_000_000
+    assert json.loads(text)["live"]
+    milliseconds, everything = js.ask(text, ["milliseconds", {}], ["loss", {}])
+    assert milliseconds < 1000
+    assert everything == pytest.approx(json.loads(text)["loss"], rel=1e-6)

@@ -1,0 +1,325 @@
+"""The picture of a step: well-formed, small, made of the trace's own numbers, for every layer."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import Sequential
+from phitodeep import layers as L
+from phitodeep.inspect.explorer.picture import picture
+from phitodeep.inspect.explorer.picture_lanes import apart
+from phitodeep.inspect.explorer.picture_ring import Ring, ring
+from phitodeep.inspect.explorer.picture_tiles import number
+from phitodeep.inspect.explorer.source import method_with
+from phitodeep.inspect.trace import Trace
+from phitodeep.layers import Layer
+from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
+from phitodeep.optimization.lbfgs import LBFGS
+from phitodeep.optimization.optimizers import SGD
+from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
+
+SVG = "{http://www.w3.org/2000/svg}"
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((6, 3)), RNG.standard_normal((6, 2))
+ALL: dict[str, Any] = {
+    f"{make()} {shape}": (make, shape, tokens)
+    for make, shape, tokens in [*((make, shape, 0) for make, shape in EXAMPLES), *TOKENS]
+    if not isinstance(make(), L.TiedDense)
+}
+
+
+def mlp(*more: Layer, **options: Any) -> Sequential:
+    options = {"seed": 1, "dtype": "float64", "alpha": 0.1, "optimizer": SGD()} | options
+    return Sequential(L.Dense(3, 4), L.Tanh(), *more, L.Dense(4, 2), **options)
+
+
+def drawn(trace: Trace) -> ET.Element:
+    return ET.fromstring(picture(trace))
+
+
+def titles(tree: ET.Element) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """(key, index, number) of every cell with a title."""
+    for title in tree.iter(f"{SVG}title"):
+        match = re.fullmatch(r"([\w.]+)\[([\d, ]*)\] = (\S+)", title.text or "")
+        if match:
+            yield match[1], tuple(map(int, match[2].split(","))), match[3]
+
+
+def texts(tree: ET.Element) -> str:
+    return "\n".join("".join(node.itertext()) for node in tree.iter(f"{SVG}text"))
+
+
+# --- what is drawn -----------------------------------------------------------------------------
+
+
+def test_every_cell_is_the_number_of_the_trace() -> None:
+    trace = mlp().trace(X, Y)
+    found = list(titles(drawn(trace)))
+    keys = {key for key, *_ in found}
+    paths = [f"{path}.{name}" for path in "012" for name in ("Y", "dY")]
+    assert keys == {"X", "0.dX", *paths, "0.W", "0.dW", "2.W", "2.dW"}
+    assert len(found) == 2 * (18 + 6 * 4 + 6 * 4 + 6 * 2) + 2 * (3 * 4 + 4 * 2)
+    for key, index, shown in found:
+        assert number(trace["0.X" if key == "X" else key].array[index]) == shown, (key, index)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_layer_can_be_drawn(name: str) -> None:
+    make, shape, tokens = ALL[name]
+    layer = made(make, shape)
+    A, dY = data(layer, shape, tokens)
+    model = Sequential(layer, dtype="float64", loss_class=MeanSquaredError())
+    trace = model.trace(A, np.zeros(dY.shape))
+    tree = drawn(trace)
+    assert type(layer).__name__ in texts(tree)
+    for key, index, shown in titles(tree):
+        key = key if key != "X" else "0.X"
+        assert number(float(trace[key].array[index])) == shown, (key, index)
+
+
+def test_it_is_one_file_that_runs_nothing_and_loads_nothing() -> None:
+    shown = picture(mlp().trace(X, Y))
+    tree = ET.fromstring(shown)
+    assert {node.tag.removeprefix(SVG) for node in tree.iter()} <= {
+        *("svg", "title", "desc", "style", "defs", "marker", "path", "g", "rect", "text"),
+        *("tspan", "circle", "image"),
+    }
+    assert "http" not in shown.replace("http://www.w3.org/2000/svg", "")
+    assert "url(" not in shown.replace("url(#k)", "")
+    assert "prefers-reduced-motion:reduce" in shown
+    assert "prefers-color-scheme:dark" in shown
+
+
+def test_it_has_a_title_and_a_description() -> None:
+    trace = mlp().trace(X, Y)
+    tree = drawn(trace)
+    told = ring(trace)
+    assert told
+    assert tree.get("role") == "img"
+    assert tree[0].text == f"One step of training, there and back: loss {number(trace.loss)}"
+    before, after = apart(trace.loss, trace.loss_after)
+    wanted = f"{told.sentence()} After this update, the loss goes from {before} to {after}."
+    assert tree[1].text == wanted
+    assert [tree[0].get("id"), tree[1].get("id")] == (tree.get("aria-labelledby") or "").split()
+
+
+def test_every_class_of_the_animation_is_defined() -> None:
+    shown = picture(mlp().trace(X, Y))
+    classes = {c for value in re.findall(r'class="([^"]*)"', shown) for c in value.split()}
+    moving = {c for c in classes if re.fullmatch(r"[vfqy]\d+|wo|wn", c)}
+    assert len(moving) > 12
+    assert moving == set(re.findall(r"@keyframes (\w+)", shown))
+
+
+def test_a_still_picture_has_the_same_parts_and_no_animation() -> None:
+    trace = mlp().trace(X, Y)
+    moving, still = picture(trace), picture(trace, moving=False)
+    assert "@keyframes" in moving
+    assert "@keyframes" not in still
+    assert moving.partition("</style>")[2] == still.partition("</style>")[2]
+
+
+def group(tree: ET.Element, key: str) -> ET.Element:
+    """The tile of an array."""
+    groups = (node for node in tree.iter(f"{SVG}g") if len(node) and node[0].tag == f"{SVG}rect")
+    return next(node for node in groups if "".join(node[0].itertext()).startswith(f"{key}["))
+
+
+def test_the_wave_goes_forward_and_back() -> None:
+    tree = drawn(mlp().trace(X, Y))
+    order = ["X", "0.Y", "1.Y", "2.Y", "2.dY", "2.dW", "1.dY", "0.dY", "0.dW", "0.dX"]
+    times = [int((group(tree, key).get("class") or "")[1:]) for key in order]
+    assert times == sorted(times)
+    assert len(set(times)) >= 9  # the last dY and dP are one array
+    assert times[3] < 34 < times[4]  # the loss is between them
+    assert group(tree, "0.W").get("class") is None  # the weights are there from the start
+
+
+def test_the_weights_move() -> None:
+    trace = mlp(alpha=50.0).trace(X, Y)
+    tree = drawn(trace)
+    for old in (node for node in tree.iter(f"{SVG}g") if node.get("class") == "wo"):
+        key = re.match(r"[\w.]+", "".join(old[0][0].itertext()))
+        assert key
+        path, _, name = key[0].rpartition(".")
+        new = next(n for n in tree.iter(f"{SVG}g") if n.get("class") == "g wn")
+        new.set("class", "seen")
+        W = trace[key[0]].array + trace._updates[path][name]
+        signs = [rect.get("class") for rect in new.iter(f"{SVG}rect")]
+        assert signs == ["np"[int(w > 0)] for w in W.reshape(-1)]
+        assert signs != [rect.get("class") for rect in old.iter(f"{SVG}rect")]
+
+
+def test_no_text_is_smaller_than_11() -> None:
+    assert min(map(float, re.findall(r"font-size:([\d.]+)px", picture(mlp().trace(X, Y))))) >= 11
+
+
+def test_a_network_on_digits_takes_less_than_300_kilobytes() -> None:
+    rows, labels = RNG.random((256, 784)), RNG.integers(0, 10, 256)
+    layers = L.Dense(784, 128), L.ReLU(), L.Dense(128, 64), L.ReLU(), L.Dense(64, 10), L.Softmax()
+    model = Sequential(*layers, loss_class=CategoricalCrossEntropy(), seed=0)
+    shown = picture(model.trace(rows, labels))
+    assert len(shown.encode()) < 300_000
+    assert "shown 4,096" in shown
+    assert "of 8,192" in shown
+
+
+def test_a_deep_network_shows_the_layers_around_the_ring() -> None:
+    blocks = [layer for _ in range(8) for layer in (L.Dense(4, 4), L.Tanh())]
+    trace = mlp(*blocks).trace(X, Y)
+    shown = texts(drawn(trace))
+    told = ring(trace)
+    assert told
+    paths = re.findall(r"(?m)^(\d+) (?:Dense|Tanh)", shown)
+    at = int(told.path)
+    middle = min(max(at, 2), 16)
+    assert sorted(map(int, paths)) == sorted({0, middle - 1, middle, middle + 1, 18})
+    assert sum(map(int, re.findall(r"(\d+) more", shown))) == 19 - len(paths)
+
+
+def test_the_share_of_one_sample_can_be_drawn() -> None:
+    share = mlp().trace(X, Y).by_sample(2)
+    told = ring(share)
+    assert told
+    assert (told.sample, told.share) == (2, 1)
+    assert "no update" in texts(drawn(share))
+
+
+def test_a_network_without_parameters_has_no_ring() -> None:
+    trace = Sequential(L.Tanh(), loss_class=MeanSquaredError()).trace(X, X)
+    assert ring(trace) is None
+    assert "No gradient here is a sum over samples." in texts(drawn(trace))
+
+
+def test_infinite_numbers_are_drawn() -> None:
+    big = X.copy()
+    big[0, 0] = 1e300
+    with np.errstate(all="ignore"):
+        trace = Sequential(L.Dense(3, 2), dtype="float64", seed=0).trace(big, Y * 1e300)
+        tree = drawn(trace)
+    assert not np.isfinite(trace["0.dW"].array).all()
+    assert any(rect.get("class") == "w" for rect in tree.iter(f"{SVG}rect"))
+
+
+# --- the ring ----------------------------------------------------------------------------------
+
+
+def told(trace: Trace) -> Ring:
+    found = ring(trace)
+    assert found
+    return found
+
+
+def test_the_share_is_that_of_the_terms() -> None:
+    trace = mlp().trace(X, Y)
+    it = told(trace)
+    terms = list(trace[f"{it.path}.d{it.name}"].why(*it.cell))
+    sizes = [sum(abs(t.value) for t in terms if t.at["n"] == n) for n in range(6)]
+    assert it.share == pytest.approx(max(sizes) / sum(sizes), rel=1e-12)
+    assert it.sample == int(np.argmax(sizes))
+    best = max((t for t in terms if t.at["n"] == it.sample), key=lambda t: abs(t.value))
+    i, j = it.cell
+    first, second = trace[f"{it.path}.X"].array[it.sample, i], trace[f"{it.path}.dY"].array
+    assert (best.factors["X"], best.factors["dY"]) == (first, second[it.sample, j])
+    share = f"{it.share:.0%}".replace("%", " %")
+    whole, a, b, c = map(number, (it.why.total, first, second[it.sample, j], best.value))
+    assert it.sentence() == (
+        f"{it.path}.dW[{i}, {j}] = {whole}: {share} of its terms' size came from sample "
+        f"{it.sample}. Its term is X \u00d7 dY = {a} \u00d7 {b} = {c}."
+    )
+
+
+def test_the_weight_moves_in_words() -> None:
+    trace = mlp(optimizer=SGD(), alpha=3.0).trace(X, Y)
+    it = told(trace)
+    W = trace[f"{it.path}.W"].array[it.cell]
+    a, b = (f"{w:.5g}" for w in (W, W + trace._updates[it.path]["W"][it.cell]))
+    said = texts(drawn(trace)).replace("\n", " ").replace("\u2212", "-")
+    assert f"The optimizer moves W{it.place} from {a} to {b}." in said
+
+
+def test_the_factors_of_a_convolution_are_pixels() -> None:
+    images, targets = RNG.standard_normal((3, 5, 5, 2)), RNG.standard_normal((3, 3, 3, 2))
+    trace = Sequential(L.Conv2D(2, 3), dtype="float64", seed=0).trace(images, targets)
+    it = told(trace)
+    (first, pixel), (second, place) = it.factors()
+    assert (first, second) == ("X", "dY")
+    term = it.best
+    assert term.factors == {"U": images[pixel], "dY": trace["0.dY"].array[place]}
+    assert "Its largest term, at h = " in it.sentence()
+
+
+def test_the_loss_after_is_that_of_the_next_step() -> None:
+    for layers in ((), (L.Dropout(0.4),), (L.BatchNorm(),)):
+        model = mlp(*layers)
+        trace = model.trace(X, Y)
+        found = trace.loss_after
+        for path, updates in trace._updates.items():
+            for name, update in updates.items():
+                dict(model.walk())[path].params[name] += update
+        assert found == model.trace(X, Y).loss  # the same step, so the same dropout
+
+
+def test_the_loss_after_training_is_the_one_that_was_foretold() -> None:
+    model = mlp()
+    found = model.trace(X, Y).loss_after
+    model.train(X, Y, epochs=1, batch_size=6, shuffle=False, shortcuts=False, verbose=0)
+    assert model.trace(X, Y).loss == found
+
+
+def test_without_an_update_the_weights_stay() -> None:
+    trace = mlp(optimizer=LBFGS()).trace(X, Y)
+    assert trace.loss_after is None
+    assert "no update" in texts(drawn(trace))
+    assert "optimizer moves" not in texts(drawn(trace))
+
+
+def test_the_picture_leaves_the_model_alone() -> None:
+    model = mlp(L.BatchNorm())
+    trace = model.trace(X, Y)
+    before = {path: a.copy() for path, a in trace._recording.model.get_weights().items()}
+    picture(trace)
+    for path, a in trace._recording.model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+
+
+# --- the source --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "name", "title", "line"),
+    [
+        (L.Dense(3), "W", "Dense.product_back", "X.T.dot"),
+        (L.LSTM(3), "Wh", "LSTM.backward", "Wh"),
+        (L.MultiHeadAttention(2), "Wo", "MultiHeadAttention.backward", "dY"),
+        (L.Embedding(5, 3), "W", "Embedding.backward", "sum_by_token"),
+        (L.LayerNorm(), "gamma", "LayerNorm.backward", "dgamma"),
+    ],
+    ids=repr,
+)
+def test_the_line_that_writes_a_gradient(layer: Layer, name: str, title: str, line: str) -> None:
+    found, lines, lit = method_with(type(layer), f"d{name}")
+    assert found == title
+    assert lit is not None
+    assert line in lines[lit]
+    assert lines[0].startswith("def ")
+
+
+def test_a_layer_whose_source_is_unknown_has_no_lines() -> None:
+    space: dict[str, Any] = {"Layer": Layer}
+    exec("class Typed(Layer):\n    def backward(self, dY): return dY", space)
+    assert method_with(space["Typed"], "dW") == ("Typed.backward", [], None)
+
+
+def test_names_are_escaped() -> None:
+    class Odd(L.Tanh):
+        def __repr__(self) -> str:
+            return "Odd<&>"
+
+    assert "1 Odd<&>" in texts(drawn(Sequential(L.Dense(3, 2), Odd(), seed=0).trace(X, Y)))

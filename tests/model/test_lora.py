@@ -1,0 +1,823 @@
+"""LoRA for whole models: what learns, what stays, and that everything comes back.
+
+Long because every tool that knows a model is tried on one with updates.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import phitodeep
+from phitodeep.core.types import Array
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DataError,
+    NotBuiltError,
+    OrderError,
+    PhitodeepError,
+)
+from phitodeep.layers import (
+    LSTM,
+    Conv1D,
+    Dense,
+    Embedding,
+    Layer,
+    LowRank,
+    MultiHeadAttention,
+    ReLU,
+    Residual,
+    Tanh,
+    TiedDense,
+    TimeDistributed,
+    TransformerBlock,
+)
+from phitodeep.layers.lora import AdaptedDense
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.architectures import gpt
+from phitodeep.model.callbacks import LambdaCallback, ModelCheckpoint
+from phitodeep.optimization.optimizers import Adam
+
+T, VOCABULARY = 6, 11
+RNG = np.random.default_rng(0)
+X, Y = RNG.integers(0, VOCABULARY, (2, 12, T))
+WQKV = ["2.layers.0.layers.1.Wqkv", "3.layers.0.layers.1.Wqkv"]
+WO = ["2.layers.0.layers.1.Wo", "3.layers.0.layers.1.Wo"]
+DENSE = [f"{i}.layers.1.layers.1.layers.{j}.W" for i in (2, 3) for j in (0, 2)]
+Cut = Callable[[int], None]
+
+
+def model(trained: bool = True, dtype: str = "float64", **options: Any) -> Sequential:
+    made = (
+        gpt(VOCABULARY, T, layers=2, heads=2, dim=8, **options)
+        .loss("softmax_cross_entropy")
+        .dtype(dtype)
+        .batch(4)
+        .epochs(2)
+        .alpha(0.01)
+        .seed(1)
+        .build()
+    )
+    if trained:
+        made.train(X, Y, verbose=0)
+    return made
+
+
+def tuned(pattern: Any = "*", rank: int = 2, **options: Any) -> Sequential:
+    made = model(**options)
+    made.add_lora(pattern, rank, 3)
+    made.train(X, Y, verbose=0)
+    return made
+
+
+def check_equal(one: dict[str, Array], other: dict[str, Array]) -> None:
+    assert list(one) == list(other)
+    for path, a in one.items():
+        np.testing.assert_array_equal(a, other[path], err_msg=path)
+
+
+# --- what learns ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", [None, "*", "*.Wo", "3.*"])
+def test_the_model_is_the_same_function_until_it_learns(pattern: str | None) -> None:
+    made = model()
+    before, weights = made.predict(X), made.get_weights()
+    made.add_lora(pattern, 2)
+    np.testing.assert_allclose(made.predict(X), before, rtol=1e-13, atol=1e-14)
+    made.train(X, Y, verbose=0)
+    assert abs(made.predict(X) - before).max() > 1e-4
+    made.remove_lora()
+    check_equal(made.get_weights(), weights)
+    np.testing.assert_array_equal(made.predict(X), before)
+
+
+def test_only_the_updates_learn_and_the_loss_falls() -> None:
+    made = model(trained=False)
+    share = made.add_lora(rank=2)
+    before = made.get_weights()
+    first, *_, last = made.train(X, Y, epochs=30, verbose=0)
+    assert last[0] < first[0] - 0.02
+    after = made.get_weights()
+    changed = {path for path in before if not np.array_equal(before[path], after[path])}
+    assert changed == {path for path in before if path.endswith((".A", ".B"))}
+    assert len(changed) == 2 * len(share.weights)
+
+
+def test_the_share_counts_what_learns() -> None:
+    made = model(trained=False)
+    total = made.count_params()
+    share = made.add_lora("*.Wqkv", 2)
+    assert share.weights == tuple(WQKV)
+    assert share.learning == 2 * 2 * (8 + 24)
+    assert share.parameters == made.count_params() == total + share.learning
+    assert str(share).startswith(f"128 of {total + 128:,} parameters learn (")
+    assert made._summary().trainable == 128
+    assert made._summary().frozen == total
+
+
+def test_about_a_hundredth_of_a_usual_model_learns() -> None:
+    made = gpt(65, 32, layers=6, heads=6, dim=384).build()
+    share = made.add_lora()
+    assert share.learning / share.parameters == pytest.approx(0.0102, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (None, [*WQKV, *WO]),
+        ("*.Wqkv", WQKV),
+        ("*.Wo", WO),
+        (["*.Wqkv", "*.Wo"], [*WQKV, *WO]),
+        ("*.W", DENSE),
+        ("3.*", [p for p in [*WQKV, *WO, *DENSE] if p.startswith("3.")]),
+        ("*", [*WQKV, *WO, *DENSE]),
+        (WO[0], WO[:1]),
+    ],
+)
+def test_patterns(pattern: Any, found: list[str]) -> None:
+    share = model(trained=False).add_lora(pattern, 1)
+    assert sorted(share.weights) == sorted(found)
+
+
+def test_without_attention_the_default_is_every_dense_layer() -> None:
+    made = Sequential(Dense(4, 8), ReLU(), Dense(8, 3), seed=0)
+    assert made.add_lora(rank=1).weights == ("0.W", "2.W")
+
+
+def test_frozen_layers_compute_no_gradients_in_training() -> None:
+    made = model(trained=False)
+    made.add_lora("*.Wo", 2)
+    seen: list[set[str]] = []
+    note = LambdaCallback(on_batch_end=lambda m, step, loss: seen.append(set(m.gradients())))
+    made.train(X, Y, epochs=1, verbose=0, callbacks=[note])
+    products = {path for path in made.get_weights() if path.endswith((".W", ".b"))}
+    assert all(not found & products for found in seen)
+    lows = {path for path in made.get_weights() if path.endswith((".A", ".B"))}
+    assert all(lows <= found for found in seen)
+    for path, layer in made.walk():
+        if isinstance(layer, Dense):
+            assert not any("gradient of" in name for name in layer._frame.buffers), path
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_no_frozen_gradient_even_where_a_checkpoint_computes_again(
+    checkpoint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = TransformerBlock(2, checkpoint=checkpoint)
+    made = Sequential(block, Dense(3), seed=0, batch_size=4, epochs=2)
+    made.build((T, 8))
+    made.add_lora("0.layers.0*", 2)
+    asked: set[str] = set()
+    grad_array = Layer.grad_array
+
+    def noted(self: Layer, name: str) -> Array:
+        asked.add(f"{type(self).__name__}.{name}")
+        return grad_array(self, name)
+
+    monkeypatch.setattr(Layer, "grad_array", noted)
+    made.train(RNG.standard_normal((8, T, 8)), RNG.standard_normal((8, T, 3)), verbose=0)
+    assert {"LowRank.A", "LowRank.B"} <= asked
+    assert not any(name.startswith("Dense") for name in asked)
+
+
+def test_a_watched_step_a_trace_and_a_plain_backward_have_all_gradients() -> None:
+    made = model(trained=False)
+    made.add_lora("*.Wo", 2)
+    place = "2.layers.0.layers.1.layers.2"  # backward stops at the first update
+    products = {path for path in made.get_weights() if path.endswith((".W", ".b")) and path > place}
+    seen: list[set[str]] = []
+    note = LambdaCallback(on_batch_end=lambda m, step, loss: seen.append(set(m.gradients())))
+    with phitodeep.watching(lambda event: None):
+        made.train(X, Y, epochs=1, verbose=0, callbacks=[note])
+    assert all(products <= found for found in seen)
+    P = made.forward(X)
+    made.backward(np.ones_like(P))
+    assert products <= set(made.gradients())
+
+
+def test_a_tied_weight_that_learns_gets_the_gradient_of_its_frozen_use() -> None:
+    def net() -> Sequential:
+        table = Embedding(VOCABULARY, 4)
+        made = Sequential(table, Dense(4), TiedDense(table), seed=1, epochs=1)
+        made.setloss("softmax_cross_entropy")
+        made.build((T,), dtype="float64")
+        return made
+
+    one, other = net(), net()
+    other.layers[2].trainable = False  # which owns nothing
+    one.train(X, Y, verbose=0)
+    other.train(X, Y, verbose=0)
+    check_equal(one.get_weights(), other.get_weights())
+
+
+# --- merged and removed --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_merged_predictions_are_those_of_the_updates(dtype: str) -> None:
+    made = model(dtype=dtype)
+    before, config = made.get_weights(), made.get_config()
+    made.add_lora("*", 2, 3)
+    made.train(X, Y, epochs=10, verbose=0)
+    wanted = made.predict(X)
+    updates = {path: low.product() for path, low in made._updates().items()}
+    made.merge_lora()
+    tolerance = 1e-5 if dtype == "float32" else 1e-13
+    np.testing.assert_allclose(made.predict(X), wanted, rtol=tolerance, atol=tolerance)
+    assert made.get_config() == config
+    after = made.get_weights()
+    assert list(after) == list(before)
+    for path, a in after.items():
+        np.testing.assert_array_equal(a, before[path] + updates.get(path, 0), err_msg=path)
+
+
+@pytest.mark.parametrize("method", ["merge_lora", "remove_lora"])
+def test_layers_that_were_frozen_are_frozen_again_and_no_others(method: str) -> None:
+    made = model(trained=False)
+    made.layers[0].trainable = False
+    attention: Any = dict(made.walk())["3.layers.0.layers.1"]
+    attention.trainable = False
+    frozen = made.get_config()["frozen"]
+    made.add_lora("*", 2)
+    made.layers[-2].trainable = True  # a choice for the time of tuning
+    getattr(made, method)()
+    assert made.get_config()["frozen"] == frozen == ["0", "3.layers.0.layers.1"]
+    assert dict(made.walk())["3.layers.0.layers.1"] is attention
+
+
+def test_a_layer_may_be_unfrozen_and_trained_too() -> None:
+    made = model()
+    made.add_lora(rank=1)
+    made.layers[4].trainable = True
+    gamma = made.get_weights()["4.gamma"]
+    made.train(X, Y, verbose=0)
+    assert (made.get_weights()["4.gamma"] != gamma).all()
+
+
+def test_updates_are_trained_again_after_a_merge() -> None:
+    made = tuned()
+    made.merge_lora()
+    made.train(X, Y, verbose=0)
+    made.add_lora("*.Wo", 1)
+    made.train(X, Y, verbose=0)
+    made.merge_lora()
+    assert "lora" not in made.get_config()
+
+
+def test_the_optimizer_starts_afresh_each_time() -> None:
+    made = model()
+    assert made.optimizer.t == 6
+    for change in (lambda: made.add_lora("*.Wo", 1), made.merge_lora):
+        made.train(X, Y, epochs=1, verbose=0)
+        assert made.optimizer.t
+        change()
+        assert made.optimizer.t == 0
+        assert not made.optimizer.memory()
+    made.train(X, Y, epochs=1, verbose=0)  # it still belongs to this model
+    with pytest.raises(ArgumentError, match="another model"):
+        model(trained=False).setoptimizer(made.optimizer)
+
+
+def test_updates_have_the_memory_of_their_own_size_only() -> None:
+    made = tuned("*.Wo")
+    packed = made.optimizer._packing
+    assert packed is not None
+    assert packed.theta.size == 2 * 2 * (8 + 8)
+    assert sum(a.size for low in made._updates().values() for a in low.params.values()) == 64
+
+
+def test_predictions_forget_the_plan_of_other_layers() -> None:
+    made = Sequential(Residual(Dense(4), ReLU()), Dense(3), seed=0)
+    made.build((4,))
+    rows = RNG.standard_normal((5, 4)).astype(np.float32)
+    before, flops = made.predict(rows), made._planned()[0]
+    made.add_lora("0.*", 2)
+    assert made._planned()[0] > flops
+    low: Any = made._updates()["0.layers.0.W"]
+    low.B = np.ones_like(low.B)
+    assert abs(made.predict(rows) - before).max() > 0.1
+    made.remove_lora()
+    np.testing.assert_array_equal(made.predict(rows), before)
+    assert made._planned()[0] == flops
+
+
+def test_frozen_layers_hold_no_gradients_of_earlier_training() -> None:
+    made = model()
+    made.add_lora(rank=1)
+    frames = [layer._frame for _, layer in made.walk()]
+    assert not any(frame.grad_arrays or frame.grads or frame.cache for frame in frames)
+
+
+def test_layers_are_restored_as_the_model_has_become(tmp_path: Path) -> None:
+    plain = model(dropout=0.3)
+    plain.cast("float32")
+    plain._set_seed(77)
+    made = model(dropout=0.3)
+    made.add_lora("*", 2)
+    made.cast("float32")
+    made._set_seed(77)
+    made.save(tmp_path / "m")
+    for found in (made, phitodeep.load(tmp_path / "m")):
+        found.remove_lora()
+        for (path, layer), (_, other) in zip(found.walk(), plain.walk(), strict=True):
+            assert layer.dtype == np.float32
+            assert not layer._shapes_only
+            assert layer._seed_sequence.spawn_key == other._seed_sequence.spawn_key, path
+            if found is made:
+                assert layer._seed_sequence.entropy == other._seed_sequence.entropy == 77
+
+
+def test_a_part_that_is_moved_takes_its_updates_along() -> None:
+    other = Sequential(Residual(Dense(4)), seed=0)
+    other.build((4,))
+    other.add_lora(rank=1)
+    made = Sequential(Dense(4), seed=0)
+    made.build((4,))
+    made.add_lora(rank=1)
+    made.remove_lora()
+    made.layers[0].trainable = False
+    made.add(other.layers[0])
+    made.remove_lora()
+    assert not made.layers[0].trainable  # as nothing was frozen for these updates
+
+
+def test_a_loss_that_does_not_match_is_still_refused() -> None:
+    made = Sequential(Dense(4, 3), loss_class="categorical_cross_entropy", seed=0)
+    made.add_lora(rank=1)
+    with pytest.raises(ArgumentError, match="expects probabilities"):
+        made.train(np.ones((2, 4)), np.zeros(2, int), verbose=0)
+
+
+# --- files, configs, copies ----------------------------------------------------------------------
+
+
+def same(one: Sequential, other: Sequential) -> None:
+    """Both have the same layers and weights, and go on in the same way."""
+    assert [path for path, _ in one.walk()] == [path for path, _ in other.walk()]
+    check_equal(one.get_weights(), other.get_weights())
+    assert one.get_config() == other.get_config()
+    np.testing.assert_array_equal(one.predict(X), other.predict(X))
+    one, other = one.copy(), other.copy()
+    one.train(X, Y, verbose=0)
+    other.train(X, Y, verbose=0)
+    check_equal(one.get_weights(), other.get_weights())
+    one.remove_lora()
+    other.remove_lora()
+    check_equal(one.get_weights(), other.get_weights())
+    assert one.get_config() == other.get_config()
+
+
+@pytest.mark.parametrize("pattern", ["*", "*.Wo", None])
+def test_a_saved_model_comes_back_with_its_updates_and_continues(
+    pattern: Any, tmp_path: Path
+) -> None:
+    made = tuned(pattern)
+    made.layers[4].trainable = True
+    made.save(tmp_path / "m", optimizer=True)
+    found = phitodeep.load(tmp_path / "m")
+    same(made, found)
+    for again in (found, Sequential.from_config(made.get_config())):
+        assert again.layers[4].trainable
+        assert not again.layers[0].trainable
+
+
+def test_copies_and_pickles() -> None:
+    made = tuned()
+    for found in (made.copy(), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        same(made, found)
+    other = made.copy()
+    other.merge_lora()
+    assert made._updates()
+
+
+def test_a_config_describes_the_updates_and_their_first_values() -> None:
+    first = model(trained=False)
+    first.layers[0].trainable = False
+    first.add_lora("*", 2, 3)
+    again = Sequential.from_config(json.loads(json.dumps(first.get_config())))
+    check_equal(again.get_weights(), first.get_weights())
+    again.remove_lora()
+    first.remove_lora()
+    assert again.get_config() == first.get_config()
+    assert not again.layers[0].trainable
+
+
+def test_top_level_layers_and_models_inside_models_are_described_too(tmp_path: Path) -> None:
+    inner = Sequential(Dense(5), Tanh(), seed=3)
+    table = Embedding(VOCABULARY, 4)
+    made = Sequential(
+        table,
+        Residual(Dense(4)),
+        inner,
+        TimeDistributed(Dense(4)),
+        TiedDense(table),
+        seed=0,
+    )
+    made.setloss("softmax_cross_entropy")
+    made.build((T,))
+    before, config = made.get_weights(), made.get_config()
+    share = made.add_lora("*", 2)
+    assert share.weights == ("1.layers.0.W", "2.layers.0.W", "3.layer.W")
+    made.train(X, Y, epochs=2, verbose=0)
+    made.save(tmp_path / "m")
+    found = phitodeep.load(tmp_path / "m")
+    np.testing.assert_array_equal(found.predict(X), made.predict(X))
+    found.remove_lora()
+    check_equal(found.get_weights(), before)
+    assert found.get_config() == config
+
+
+def test_a_part_with_updates_is_described_only_by_a_model() -> None:
+    made = Sequential(Residual(Dense(4)), seed=0)
+    made.build((4,))
+    made.add_lora(rank=1)
+    with pytest.raises(ArgumentError, match="only the config of a whole model"):
+        made.layers[0].get_config()
+    moved = Sequential(made.layers[0], seed=1)
+    moved.build((4,))
+    assert moved.get_config()["lora"]["weights"] == {"0.layers.0.W": [1, 16.0]}
+
+
+WRONG: list[Any] = [
+    3,
+    [],
+    {},
+    {"weights": {}, "frozen": []},
+    {"weights": [], "frozen": []},
+    {"weights": {"0.W": [2, 3.0]}, "frozen": []},
+    {"weights": {WO[0]: [2]}, "frozen": []},
+    {"weights": {WO[0]: 2}, "frozen": []},
+    {"weights": {WO[0]: [0, 3.0]}, "frozen": []},
+    {"weights": {WO[0]: [10**9, 3.0]}, "frozen": []},
+    {"weights": {WO[0]: [2, 0.0]}, "frozen": []},
+    {"weights": {WO[0]: [2, "x"]}, "frozen": []},
+    {"weights": {WO[0]: [2, 3.0]}, "frozen": 3},
+    {"weights": {WO[0]: [2, 3.0]}},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_wrong_configs_are_refused(wrong: Any) -> None:
+    config = {**model(trained=False).get_config(), "lora": wrong}
+    with pytest.raises(PhitodeepError):
+        Sequential.from_config(config)
+
+
+def test_training_resumes_bit_for_bit(tmp_path: Path) -> None:
+    def fresh() -> Sequential:
+        made = model(dropout=0.3)
+        made.add_lora("*", 2, 3)
+        return made
+
+    def keeper(folder: str) -> ModelCheckpoint:
+        return ModelCheckpoint(tmp_path / folder / "ck", every=None, every_steps=1, keep=99)
+
+    whole = fresh()
+    whole.train(X, Y, epochs=3, verbose=0, callbacks=[keeper("a")])
+    stopped, at = fresh(), tmp_path / "a" / "ck-step4"
+    stopped.train(X, Y, epochs=3, verbose=0, resume=at, callbacks=[keeper("b")])
+    check_equal(stopped.get_weights(), whole.get_weights())
+    plain = model(dropout=0.3)
+    with pytest.raises(DataError, match="does not fit"):
+        plain.train(X, Y, epochs=3, verbose=0, resume=at, callbacks=[keeper("c")])
+    scaled = model(dropout=0.3)
+    scaled.add_lora("*", 2, 4)
+    with pytest.raises(ArgumentError, match="resume with the same model"):
+        scaled.train(X, Y, epochs=3, verbose=0, resume=at, callbacks=[keeper("d")])
+
+
+# --- the updates alone ---------------------------------------------------------------------------
+
+
+def test_updates_alone_are_saved_and_loaded(tmp_path: Path) -> None:
+    made = tuned("*", rank=3)
+    wanted = made.predict(X)
+    made.save_lora(tmp_path / "a")
+    made.save(tmp_path / "m")
+    assert (tmp_path / "a").stat().st_size < (tmp_path / "m").stat().st_size
+    assert {name.rpartition(".")[2] for name in load_file(tmp_path / "a")} == {"A", "B", "alpha"}
+    other = model()
+    share = other.load_lora(tmp_path / "a")
+    assert set(share.weights) == {*WQKV, *WO, *DENSE}
+    np.testing.assert_array_equal(other.predict(X), wanted)
+    assert {low.alpha for low in other._updates().values()} == {3.0}
+
+
+def test_several_updates_take_turns_on_the_same_weights(tmp_path: Path) -> None:
+    base, found = model(), {}
+    plain = base.predict(X)
+    for name, targets in (("one", Y), ("two", Y[:, ::-1])):
+        base.add_lora("*.Wo", 2, 3 if name == "one" else 5)
+        base.train(X, targets, verbose=0)
+        found[name] = base.predict(X)
+        base.save_lora(tmp_path / name)
+        base.remove_lora()
+    for name in ("two", "one", "two"):
+        base.load_lora(tmp_path / name)  # replaces the updates that are there
+        np.testing.assert_array_equal(base.predict(X), found[name])
+    base.remove_lora()
+    np.testing.assert_array_equal(base.predict(X), plain)
+
+
+def edited(path: Path, change: Callable[[dict[str, Array]], Any], **texts: str) -> Path:
+    """Write the file again with other arrays."""
+    arrays = load_file(path)
+    change(arrays)
+    metadata = {"format": "phitodeep-lora", "version": "1", **texts}
+    save_file(arrays, path.with_suffix(".edited"), {k: v for k, v in metadata.items() if v})
+    return path.with_suffix(".edited")
+
+
+EDITS: list[tuple[Callable[[dict[str, Array]], Any], dict[str, str], str]] = [
+    (lambda a: a.pop(f"{WO[0]}.A"), {}, "does not fit"),
+    (lambda a: a.pop(f"{WO[0]}.B"), {}, f"lacks {WO[0]}.B"),
+    (lambda a: a.pop(f"{WO[0]}.alpha"), {}, f"lacks {WO[0]}.alpha"),
+    (lambda a: a.update({"0.W.A": np.ones((2, 2))}), {}, "has the unknown 0.W.A"),
+    (lambda a: a.update({"9.W.A": np.ones((2, 2))}), {}, "has the unknown 9.W.A"),
+    (lambda a: a.update({f"{WO[0]}.A": np.ones((7, 2))}), {}, rf"differs in {WO[0]}.A"),
+    (lambda a: a.update({f"{WO[0]}.A": np.ones(8)}), {}, rf"differs in {WO[0]}.A"),
+    (lambda a: a.update({f"{WO[0]}.A": np.array(1.0)}), {}, rf"differs in {WO[0]}.A"),
+    (lambda a: a.update({f"{WO[0]}.A": np.ones((8, 3))}), {}, rf"differs in {WO[0]}.B"),
+    (lambda a: a.update({f"{WO[0]}.A": np.ones((8, 2), "f4")}), {}, "float32"),
+    (lambda a: a.update({f"{WO[0]}.alpha": np.array(0.0)}), {}, "alpha must be > 0"),
+    (lambda a: a.update({f"{WO[0]}.alpha": np.array(np.nan)}), {}, "alpha"),
+    (lambda a: a.update({f"{WO[0]}.alpha": np.ones(2)}), {}, "alpha"),
+    (lambda a: a.clear(), {}, "does not fit"),
+    (lambda a: None, {"format": ""}, "not written by save_lora"),
+    (lambda a: None, {"version": "2"}, "format version '2'"),
+    (
+        lambda a: a.update({f"{WO[0]}.A": np.ones((8, 9)), f"{WO[0]}.B": np.ones((9, 8))}),
+        {},
+        "rank is at most 8",
+    ),
+    (
+        lambda a: a.update({f"{WO[0]}.A": np.ones((8, 0)), f"{WO[0]}.B": np.ones((0, 8))}),
+        {},
+        "rank must be",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "texts", "message"), EDITS)
+def test_a_file_that_does_not_fit_changes_nothing(
+    change: Any, texts: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    made = tuned("*.Wo")
+    made.save_lora(tmp_path / "a")
+    path = edited(tmp_path / "a", change, **texts)
+    base = model()
+    base.train(X, Y, verbose=0)
+    before, t, walk = base.get_weights(), base.optimizer.t, list(base.walk())
+    with pytest.raises(PhitodeepError, match=message):
+        base.load_lora(path)
+    assert list(base.walk()) == walk
+    assert base.optimizer.t == t
+    assert "frozen" not in base.get_config()
+    check_equal(base.get_weights(), before)
+    other = tuned("*.Wo")
+    weights = other.get_weights()
+    with pytest.raises(PhitodeepError):
+        other.load_lora(path)
+    check_equal(other.get_weights(), weights)
+
+
+def test_a_file_of_other_updates_is_refused_and_named(tmp_path: Path) -> None:
+    tuned("*.Wo").save_lora(tmp_path / "a")
+    for other in (tuned("*.Wqkv"), tuned("*.Wo", rank=3)):
+        with pytest.raises(DataError, match=r"does not fit.*Wo.*Call remove_lora first"):
+            other.load_lora(tmp_path / "a")
+    tuned().save(tmp_path / "m")
+    with pytest.raises(DataError, match="not written by save_lora"):
+        model().load_lora(tmp_path / "m")
+    with pytest.raises(DataError, match="no such file"):
+        model().load_lora(tmp_path / "nothing")
+    with pytest.raises(DataError, match="differs"):
+        model(dtype="float32").load_lora(tmp_path / "a")
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_updated_is_named() -> None:
+    made = model(trained=False)
+    with pytest.raises(ArgumentError, match=r"'0.W' matches only 0.W, and only the W of Dense"):
+        made.add_lora("0.W")
+    with pytest.raises(ArgumentError, match=r"'\*.gamma' matches only 2.layers"):
+        made.add_lora("*.gamma")
+    with pytest.raises(ArgumentError, match=r"'5.W' matches no parameter\. Similar ones"):
+        made.add_lora("5.W")  # a TiedDense
+    with pytest.raises(ArgumentError, match=r"'\*.wqkv' matches no parameter.*Wqkv"):
+        made.add_lora(["*.Wo", "*.wqkv"])
+    wrong: Any
+    for wrong in (3, [], {"*": 2}, [3]):
+        with pytest.raises(ArgumentTypeError, match="pattern must be text"):
+            made.add_lora(wrong)
+    assert not made._updates()
+    assert made.layers[0].trainable
+
+
+def test_recurrent_and_convolutional_layers_have_no_updates() -> None:
+    made = Sequential(Conv1D(4, 3), LSTM(3), seed=0)
+    made.build((T, 2))
+    with pytest.raises(ArgumentError, match="no weight for an update"):
+        made.add_lora()
+    made.add(Dense(2))
+    for pattern, named in (("0.W", "0.W"), ("*.Wx", "1.Wx"), ("1.*", "1.Wx, 1.Wh, 1.b")):
+        with pytest.raises(ArgumentError, match=rf"matches only {named}, .* has 2\.W"):
+            made.add_lora(pattern)
+    assert made.add_lora("*", 1).weights == ("2.W",)
+
+
+def test_calls_in_the_wrong_order() -> None:
+    made = model()
+    for method in (made.merge_lora, made.remove_lora):
+        with pytest.raises(OrderError, match=f"{method.__name__}: the model has no updates"):
+            method()
+    with pytest.raises(OrderError, match="save_lora: the model has no updates"):
+        made.save_lora("nowhere")
+    made.add_lora(rank=2)
+    with pytest.raises(OrderError, match="earlier add_lora"):
+        made.add_lora(rank=2)
+    unbuilt = SequentialBuilder().dense(3).dense(2).build()
+    with pytest.raises(NotBuiltError, match="add_lora: layer 0, Dense"):
+        unbuilt.add_lora()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": 9}, r"layer 2\.layers\.0\.layers\.1: LowRank\(24, 9\) .*at most 8"),
+        ({"rank": 0}, "add_lora rank"),
+        ({"rank": 2, "alpha": 0}, "add_lora alpha"),
+        ({"rank": 2, "alpha": -1}, "add_lora alpha"),
+    ],
+)
+def test_a_refused_update_changes_nothing(options: dict[str, Any], message: str) -> None:
+    made = model()
+    before, walk = made.get_weights(), list(made.walk())
+    with pytest.raises(ArgumentError, match=message):
+        made.add_lora("*", **options)
+    assert list(made.walk()) == walk
+    assert made.layers[0].trainable
+    assert made.optimizer.t
+    check_equal(made.get_weights(), before)
+    made.train(X, Y, verbose=0)
+
+
+def test_groups_that_name_a_path_that_vanishes_are_refused_before_anything_changes() -> None:
+    made = model(trained=False)
+    made.setoptimizer(Adam(groups={WO[0]: {"alpha": 0.1}}))
+    made.train(X, Y, verbose=0)
+    walk = list(made.walk())
+    with pytest.raises(ArgumentError, match=rf"groups: '{WO[0]}' matches no parameter"):
+        made.add_lora()
+    assert list(made.walk()) == walk
+    made.train(X, Y, verbose=0)
+    made.setoptimizer(Adam(groups={"*.W": {"weight_decay": 0.1}}))
+    made.add_lora("*.Wo", 2)
+    made.setoptimizer(Adam(groups={"*.A": {"alpha": 0.1}}))
+    made.train(X, Y, verbose=0)
+
+
+def test_averages_must_be_put_back_first() -> None:
+    made = model(trained=False)
+    made.setoptimizer(Adam(ema=0.9))
+    made.train(X, Y, verbose=0)
+    with made.averaged(), pytest.raises(OrderError, match="call add_lora outside it"):
+        made.add_lora(rank=2)
+    made.add_lora(rank=2)
+    made.train(X, Y, verbose=0)
+    with made.averaged(), pytest.raises(OrderError, match="call merge_lora outside it"):
+        made.merge_lora()
+    made.merge_lora()
+
+
+# --- with everything else ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_and_threads_take_the_same_steps(threads: int, cut: Cut) -> None:
+    wanted = tuned(dropout=0.2)
+    base = model(dropout=0.2)
+    base.add_lora("*", 2, 3)
+    cut(3)
+    base.train(X, Y, verbose=0, threads=threads)
+    for path, a in wanted.get_weights().items():
+        np.testing.assert_allclose(base.get_weights()[path], a, rtol=1e-8, atol=1e-12)
+
+
+def test_accumulated_batches_take_the_step_of_the_whole() -> None:
+    one, other = model(), model()
+    for made, options in ((one, {"batch_size": 12}), (other, {"batch_size": 4, "accumulate": 3})):
+        made.add_lora("*", 2)
+        made.train(X, Y, verbose=0, **options)
+    for path, a in one.get_weights().items():
+        np.testing.assert_allclose(other.get_weights()[path], a, rtol=1e-9, atol=1e-12)
+
+
+def test_generation_remembers_keys_and_values() -> None:
+    made = tuned()
+    wanted = made.generate(X[:2, :2], 9, seed=0, cache=False)
+    np.testing.assert_array_equal(made.generate(X[:2, :2], 9, seed=0, cache=True), wanted)
+    np.testing.assert_array_equal(made.generate(X[:2, :2], 9, seed=0), wanted)
+    made.merge_lora()
+    np.testing.assert_array_equal(made.generate(X[:2, :2], 9, seed=0), wanted)
+
+
+def test_lengths_have_the_meaning_that_they_had() -> None:
+    made = tuned()
+    lengths = RNG.integers(1, T + 1, len(X))
+    found = made.predict(X, lengths=lengths)
+    made.train(X, Y, lengths=lengths, epochs=1, verbose=0)
+    made = tuned()
+    made.merge_lora()
+    np.testing.assert_allclose(found, made.predict(X, lengths=lengths), rtol=1e-12, atol=1e-13)
+
+
+def test_the_random_values_of_dropout_do_not_change() -> None:
+    def step(made: Sequential) -> Array:
+        with phitodeep.layers.base.calling(step=5):
+            return made.forward(X)
+
+    for dropout in (0.0, 0.4):
+        made = model(dropout=dropout)
+        before = step(made)
+        made.add_lora("*", 2)
+        np.testing.assert_allclose(step(made), before, rtol=1e-12, atol=1e-13)
+
+
+def test_a_checkpoint_computes_the_same_gradients() -> None:
+    rows, targets = RNG.standard_normal((8, T, 8)), RNG.standard_normal((8, T, 8))
+    found = []
+    for checkpoint in (False, True):
+        block = TransformerBlock(2, dropout=0.3, checkpoint=checkpoint)
+        made = Sequential(block, seed=0, dtype="float64", batch_size=4, epochs=3)
+        made.build((T, 8))
+        made.add_lora("*", 2)
+        made.train(rows, targets, verbose=0)
+        found.append(made.get_weights())
+    check_equal(*found)
+
+
+def test_tools_need_no_special_case(tmp_path: Path) -> None:
+    made = tuned()
+    path = f"{WO[0].removesuffix('.Wo')}.layers.2.branches.1"
+    trace = made.trace(X, Y)
+    assert f"{path}.backward.dB" in trace
+    np.testing.assert_allclose(trace[f"{path}.backward.dB"].array, gradient(made, path))
+    samples = made.sample_gradients(X, Y)
+    np.testing.assert_allclose(samples[f"{path}.B"].sum(axis=0), gradient(made, path))
+    maps = made.attention_maps(X)
+    assert list(maps) == [f"{w.removesuffix('.Wo')}.layers.1" for w in WO]
+    merged = made.copy()
+    merged.merge_lora()
+    for a, b in zip(maps.values(), merged.attention_maps(X).values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10)
+    made.diagnose(X, Y, overfit=0, verbose=0)
+    made.export_numpy(tmp_path / "net.py")
+    plain = runpy.run_path(str(tmp_path / "net.py"))["predict"]
+    np.testing.assert_allclose(plain(X), made.predict(X), rtol=1e-11, atol=1e-12)
+    trace.save(tmp_path / "page.html")
+    assert "LowRank" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def gradient(made: Sequential, path: str) -> Array:
+    """Return the gradient of the B of an update, by a hand-written step."""
+    P = made.forward(X)
+    made.backward(made.loss.loss_gradient(P, Y))
+    return made.gradients()[f"{path}.B"]
+
+
+def test_the_names_of_the_layers() -> None:
+    made = Sequential(Dense(4, 3), seed=0)
+    made.add_lora(rank=2)
+    assert repr(made) == "Sequential(LoRA(Dense(4, 3), W=LowRank(3, 2)))"
+    assert isinstance(made.layers[0], AdaptedDense)
+    assert isinstance(made.layers[0].branches[1], LowRank)
+    assert not hasattr(MultiHeadAttention(2), "updates")
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_updates_of_a_model_inside_another(saved: bool, tmp_path: Path) -> None:
+    inner = Sequential(Dense(4), Tanh(), Dense(4))
+    made = Sequential(inner, Dense(2), dtype="float64", seed=0)
+    made.build((4,))
+    inner.layers[2].trainable = made.layers[1].trainable = False
+    before = [path for path, layer in made.walk() if not layer.trainable]
+    inner.add_lora("0.W", rank=1)
+    if saved:
+        made.save(tmp_path / "a.safetensors")
+        made = phitodeep.load(tmp_path / "a.safetensors")
+    made.merge_lora()
+    assert [path for path, layer in made.walk() if not layer.trainable] == before

@@ -1,0 +1,718 @@
+"""Sequential and its builder: the facade."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import math
+import pydoc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import layers as catalogue
+from phitodeep import loss as losses
+from phitodeep.core.checks import snake_case
+from phitodeep.core.types import Array, Shape
+from phitodeep.errors import ArgumentError, PhitodeepWarning, ShapeError
+from phitodeep.layers import (
+    GRU,
+    BatchNorm,
+    Chain,
+    Dense,
+    Dropout,
+    Embedding,
+    Flatten,
+    Layer,
+    LeakyReLU,
+    Parallel,
+    ReLU,
+    Residual,
+    Softmax,
+    Tanh,
+)
+from phitodeep.layers.initialization import InitType, LeCun
+from phitodeep.loss import (
+    BinaryCrossEntropy,
+    CategoricalCrossEntropy,
+    Huber,
+    Loss,
+    MeanSquaredError,
+)
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.callbacks import EarlyStopping, LambdaCallback
+from phitodeep.model.sequential import LOSSES
+from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, RMSProp
+from phitodeep.optimization.schedules import Constant, CosineDecay
+
+rng = np.random.default_rng(5)
+X = rng.standard_normal((40, 4)).astype(np.float32)
+LABELS = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
+Y = (X @ rng.standard_normal((4, 2))).astype(np.float32)
+
+
+def same_weights(a: Layer, b: Layer) -> bool:
+    one, other = a.get_weights(), b.get_weights()
+    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
+
+
+def digits(n: int, seed: int = 0) -> tuple[Array, Array]:
+    """Images (n, 28, 28) of ten kinds that can be told apart, and their kinds."""
+    prototypes = np.random.default_rng(99).random((10, 28, 28))
+    maker = np.random.default_rng(seed)
+    labels = maker.integers(0, 10, n)
+    images = 0.7 * prototypes[labels] + 0.3 * maker.random((n, 28, 28))
+    return images.astype(np.float32), labels
+
+
+def test_the_main_job_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    X_train, y_train = digits(600)
+    X_test, y_test = digits(100, seed=1)
+    # --- the code of the issue ---
+    from phitodeep.layers.initialization import InitType, Xavier
+    from phitodeep.loss import CategoricalCrossEntropy
+    from phitodeep.model import SequentialBuilder
+    from phitodeep.optimization.optimizers import Adam
+
+    model = (
+        SequentialBuilder()
+        .flatten()
+        .dense(784, 128)
+        .relu()
+        .dense(128, 64, Xavier(InitType.NORMAL))
+        .relu()
+        .dense(64, 10, Xavier(InitType.NORMAL))
+        .softmax()
+        .optimizer(Adam())
+        .loss(CategoricalCrossEntropy())
+        .alpha(0.05)
+        .epochs(5)
+        .batch(64)
+        .build()
+    )
+    model.summary()
+    history = model.train(X_train, y_train, X_test, y_test)
+    # --- and what it says and does ---
+    out = capsys.readouterr().out
+    assert "109,386" in out  # 784 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10
+    assert len([line for line in out.splitlines() if line.startswith("epoch ")]) == 5
+    assert len(history) == 5
+    assert model.optimizer.t == 5 * math.ceil(600 / 64)
+    assert (model.alpha, model.optimizer.alpha, model.batch_size, model.epochs) == (
+        0.05,
+        0.05,
+        64,
+        5,
+    )
+    assert history[-1][0] < history[0][0]
+    P = model.predict(X_test)
+    assert P.shape == (100, 10)
+    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_a_reasonable_rate_learns_the_images() -> None:
+    model = (
+        SequentialBuilder(28, 28, seed=0)
+        .flatten()
+        .dense(32)
+        .relu()
+        .dense(10)
+        .softmax()
+        .loss("categorical_cross_entropy")
+        .metrics("accuracy")
+        .alpha(0.002)
+        .batch(32)
+        .epochs(8)
+        .build()
+    )
+    images, labels = digits(600)
+    history = model.train(images, labels, *digits(200, seed=1), verbose=0)
+    assert history.metrics["test_accuracy"][-1] > 0.95
+    assert model.evaluate(*digits(200, seed=2))["accuracy"] > 0.95
+
+
+# --- building ----------------------------------------------------------------------------------
+
+
+def test_sizes_are_inferred_from_the_input() -> None:
+    by_call = SequentialBuilder(28, 28, seed=0).flatten().dense(128).relu().dense(10).build()
+    by_input = SequentialBuilder().input(28, 28).flatten().dense(128).relu().dense(10).seed(0)
+    by_hand = SequentialBuilder(seed=0).flatten().dense(784, 128).relu().dense(128, 10).build()
+    assert by_call.output_shape == (10,)
+    assert by_call.layers[1].W.shape == (784, 128)
+    assert same_weights(by_call, by_input.build())
+    assert same_weights(by_call, by_hand)
+    direct = Sequential(Flatten(), Dense(128), ReLU(), Dense(10), seed=0)
+    direct.build((28, 28))
+    assert same_weights(by_call, direct)
+
+
+def test_known_sizes_carry_through_layers_that_keep_them() -> None:
+    model = SequentialBuilder().dense(5, 4).batch_norm().relu().dense(3).build()
+    assert model.layers[3].W.shape == (4, 3)
+    assert model.layers[1].gamma.shape == (4,)
+
+
+def test_the_first_training_gives_the_input_shape() -> None:
+    model = Sequential(Flatten(), Dense(3), Tanh(), Dense(2), seed=0)
+    assert model.input_shape is None
+    model.train(X.reshape(40, 2, 2), Y, epochs=1, verbose=0)
+    assert (model.input_shape, model.output_shape) == ((2, 2), (2,))
+    assert model.layers[1].W.shape == (4, 3)
+
+
+def test_sizes_that_do_not_fit_are_refused_where_they_are_known() -> None:
+    with pytest.raises(ShapeError, match=r"layer 2 of Sequential: Dense\(5, 2\) takes 5 features"):
+        Sequential(Dense(4, 3), ReLU(), Dense(5, 2))
+    builder = SequentialBuilder().dense(4, 3).relu().dense(5, 2)
+    with pytest.raises(ShapeError, match=r"layer 2 of Sequential: Dense\(5, 2\)"):
+        builder.build()
+    with pytest.raises(ShapeError, match=r"layer 1 of Sequential: Dense\(700, 2\).*784"):
+        SequentialBuilder(28, 28).flatten().dense(700, 2).build()
+
+
+def test_a_builder_can_be_built_twice_and_the_models_are_independent() -> None:
+    stop = EarlyStopping(7)
+    builder = (
+        SequentialBuilder(4, seed=0)
+        .residual(Dense(4), Tanh())
+        .dense(3)
+        .softmax()
+        .optimizer(Adam(0.01))
+        .loss(CategoricalCrossEntropy())
+        .callbacks(stop)
+        .metrics("accuracy")
+    )
+    first, second = builder.build(), builder.build()
+    assert same_weights(first, second)
+    for part in ("optimizer", "loss"):
+        assert getattr(first, part) is not getattr(second, part)
+    assert first.callbacks[0] is not second.callbacks[0]
+    assert {id(layer) for _, layer in first.walk()}.isdisjoint(id(x) for _, x in second.walk())
+    start = second.get_weights()
+    first.train(X, LABELS, epochs=2, verbose=0)
+    assert all(np.array_equal(a, start[path]) for path, a in second.get_weights().items())
+    assert (second.epoch, second.optimizer.t, second.optimizer.memory()) == (0, 0, {})
+    assert second.train(X, LABELS, epochs=2, verbose=0) is not None
+    assert same_weights(first, second)
+    third = builder.dense(2).softmax().build()  # and the builder goes on
+    assert len(third.layers) == 5
+    assert len(first.layers) == 3
+
+
+def test_layers_given_to_a_builder_stay_the_callers() -> None:
+    dense = Dense(4)
+    model = SequentialBuilder(4).add(dense).build()
+    assert not dense.params
+    assert model.layers[0] is not dense
+
+
+def method_name(name: str) -> str:
+    """The builder's method for a layer; Python's own words get a `_`."""
+    method = snake_case(name)
+    return f"{method}_" if keyword.iskeyword(method) else method
+
+
+def public_layers() -> dict[str, type[Layer]]:
+    kinds = {name: getattr(catalogue, name) for name in catalogue.__all__}
+    return {
+        name: kind
+        for name, kind in kinds.items()
+        if isinstance(kind, type) and issubclass(kind, Layer) and kind is not Layer
+    }
+
+
+def test_the_builder_has_a_method_for_every_public_layer() -> None:
+    settings = {
+        *("input", "add", "optimizer", "loss", "alpha", "epochs", "batch", "metrics"),
+        *("callbacks", "seed", "dtype", "build", "layers", "distributed"),
+        *("get_config", "from_config"),
+    }
+    methods = {
+        name for name in vars(SequentialBuilder) if not name.startswith("_")
+    }  # fmt: skip
+    assert methods - settings == {method_name(name) for name in public_layers()}
+    assert settings <= methods
+    assert {"batch_norm", "layer_norm", "leaky_relu", "log_softmax", "hard_tanh"} <= methods
+    assert {"relu", "prelu", "elu", "gelu", "silu", "swish", "selu", "celu"} <= methods
+
+
+EXAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "Dense": ((3, LeCun(InitType.UNIFORM)), {"bias": False}),
+    "LeakyReLU": ((0.3,), {}),
+    "GELU": (("tanh",), {}),
+    "Softmax": ((), {"axis": 1}),
+    "Dropout": ((0.25,), {}),
+    "GaussianNoise": ((0.5,), {}),
+    "Reshape": ((2, -1), {}),
+    "Residual": ((), {}),
+    "BatchNorm": ((), {"momentum": 0.5, "eps": 0.25}),
+    "ELU": ((2.0,), {}),
+    "Embedding": ((7, 3), {}),
+    "PositionalEmbedding": ((5,), {}),
+    "GroupNorm": ((2,), {"eps": 0.1}),
+    "Permute": ((2, 1), {}),
+    "RandomCrop": ((3,), {"padding": 1}),
+    "RandomFlip": ((), {"vertical": True}),
+    "RandomShift": ((2,), {}),
+    "Select": (([0, -1],), {"tokens": True}),
+    "SpatialDropout": ((0.25,), {}),
+    "TimeDistributed": ((Tanh(),), {}),
+    "MultiHeadAttention": ((2,), {"causal": True, "rope": True}),
+    "ScaledDotProductAttention": ((2,), {"causal": True, "rope": True}),
+    "SwiGLU": ((5,), {"bias": True}),
+    "LowRank": ((3,), {"rank": 2, "alpha": 0.5}),
+    "GEGLU": ((5,), {"bias": True}),
+    "TransformerBlock": ((2,), {"norm": "rms"}),
+    "FeedForward": ((8,), {"activation": "swiglu"}),
+    "Bidirectional": ((GRU(3),), {"merge": "add"}),
+    "Lambda": ((np.sin, np.multiply), {}),
+    "TiedDense": ((Embedding(7, 3),), {}),
+    "Upsample2D": ((2,), {"mode": "bilinear"}),
+    "DepthwiseConv2D": ((3,), {"multiplier": 2}),
+    **{name: ((4,), {"return_sequences": False}) for name in ("RNN", "LSTM", "GRU")},
+    **{f"Conv{d}D": ((4, 3), {"stride": 2, "groups": 2}) for d in (1, 2)},
+    **{f"ConvTranspose{d}D": ((4, 3), {"stride": 2, "output_padding": 1}) for d in (1, 2)},
+    **{f"{kind}Pool{d}D": ((2,), {"stride": 1}) for kind in ("Max", "Avg") for d in (1, 2)},
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), public_layers().items())
+def test_a_builder_method_has_the_layers_signature_and_makes_it(
+    name: str, kind: type[Layer]
+) -> None:
+    method = getattr(SequentialBuilder, method_name(name))
+    _, *parameters = inspect.signature(method).parameters.values()
+    assert parameters == list(inspect.signature(kind).parameters.values())
+    assert kind.__name__ in (method.__doc__ or "")
+    positional, named = EXAMPLES.get(name, ((), {}))
+    if name == "Dense":
+        positional, named = (4, 3, LeCun(InitType.UNIFORM)), {"bias": False}
+    if name == "Parallel":
+        positional, named = (Tanh(), ReLU()), {"merge": "add"}
+    builder = SequentialBuilder()
+    assert getattr(builder, method_name(name))(*positional, **named) is builder
+    layer = builder.build().layers[0]
+    assert type(layer) is kind
+    assert repr(layer) == repr(kind(*positional, **named))
+
+
+def test_every_setting_returns_the_builder_and_reaches_the_model() -> None:
+    builder = SequentialBuilder()
+    watch = LambdaCallback()
+    for name, *values in (
+        *(("input", 4), ("optimizer", SGD(0.5)), ("loss", Huber(2.0)), ("alpha", 0.25)),
+        *(("epochs", 7), ("batch", 3), ("metrics", "mae", "r2"), ("callbacks", watch)),
+        *(("seed", 5), ("dtype", "float64")),
+    ):
+        assert getattr(builder, name)(*values) is builder
+    model = builder.dense(2).build()
+    assert type(model.optimizer) is SGD
+    assert (repr(model.loss), model.alpha, model.epochs, model.batch_size) == (
+        *("Huber(2.0)", 0.25, 7, 3),
+    )
+    assert list(model.metrics) == ["mae", "r2"]
+    assert len(model.callbacks) == 1
+    assert model.dtype == model.layers[0].W.dtype == np.float64
+    same = SequentialBuilder(4, seed=5).dtype("float64").dense(2).build()
+    assert same_weights(model, same)
+
+
+def test_the_defaults_are_the_originals() -> None:
+    for model in (SequentialBuilder().dense(4, 2).build(), Sequential(Dense(4, 2))):
+        assert type(model.optimizer) is Adam
+        assert model.alpha == 0.01
+        assert model.epochs == 1000
+        assert model.batch_size is None
+        assert type(model.loss) is MeanSquaredError
+        assert model.dtype == np.float32
+
+
+# --- the rate ----------------------------------------------------------------------------------
+
+
+def test_alpha_holds_in_whichever_order_the_builder_is_called() -> None:
+    first = SequentialBuilder().dense(4, 2).alpha(0.3).optimizer(SGD(0.1)).build()
+    last = SequentialBuilder().dense(4, 2).optimizer(SGD(0.1)).alpha(0.3).build()
+    assert first.optimizer.alpha == last.optimizer.alpha == first.alpha == 0.3
+    by_name = SequentialBuilder().alpha(0.3).optimizer("sgd").dense(4, 2).build()
+    assert by_name.optimizer.rate == 0.3
+    left_out = SequentialBuilder().optimizer(RMSProp(0.7)).dense(4, 2).build()
+    assert left_out.alpha == 0.7
+
+
+def test_alpha_holds_for_an_optimizer_that_is_set_later() -> None:
+    model = Sequential(Dense(4, 2), alpha=0.3)
+    assert model.optimizer.alpha == 0.3
+    model.setoptimizer(SGD(0.1))
+    assert model.alpha == model.optimizer.alpha == 0.3
+    model.alpha = 0.2
+    assert model.optimizer.alpha == 0.2
+    model.setoptimizer("rmsprop")
+    assert model.optimizer.alpha == 0.2
+    free = Sequential(Dense(4, 2))
+    free.setoptimizer(SGD(0.1))
+    assert free.alpha == 0.1
+    schedule = CosineDecay(0.5, 10)
+    free.alpha = schedule
+    assert free.optimizer.alpha is schedule
+    assert free.optimizer.rate == 0.5
+
+
+def test_the_rate_is_honoured() -> None:
+    model = Sequential(Dense(1, 1, bias=False), alpha=0.1, optimizer="sgd", dtype="float64")
+    model.layers[0].W = [[0.0]]
+    way = []
+    note = LambdaCallback(on_batch_end=lambda model, *_: way.append(model.layers[0].W[0, 0]))
+    model.train([[1.0]], [[5.0]], epochs=4, verbose=0, callbacks=[note])
+    assert way == pytest.approx([1.0, 1.8, 2.44, 2.952], rel=1e-14)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_by_name(name: str) -> None:
+    assert type(Sequential(Dense(4, 2), optimizer=name).optimizer) is OPTIMIZERS[name]
+    shouted = Sequential(Dense(4, 2), optimizer=name.upper())
+    assert type(shouted.optimizer) is OPTIMIZERS[name]
+
+
+def test_losses_by_name() -> None:
+    public = {
+        kind
+        for name, kind in vars(losses).items()
+        if inspect.isclass(kind) and issubclass(kind, Loss) and not name.startswith("_")
+    } - {Loss, losses.Elementwise}
+    assert set(LOSSES.values()) == public
+    for name, kind in LOSSES.items():
+        model = Sequential(Dense(4, 2))
+        model.setloss(name)
+        assert type(model.loss) is kind
+    for name in ("mse", "mean_squared_error", "MeanSquaredError"):
+        assert type(Sequential(loss_class=name).loss) is MeanSquaredError
+    assert type(Sequential(loss_class="categorical_crossentropy").loss) is CategoricalCrossEntropy
+
+
+# --- use ---------------------------------------------------------------------------------------
+
+
+def net(**given: Any) -> Sequential:
+    options = {"loss_class": "categorical_cross_entropy", "seed": 0, "batch_size": 8, "epochs": 2}
+    layers = (Dense(4, 8), BatchNorm(), Tanh(), Dropout(0.3), Dense(8, 3), Softmax())
+    return Sequential(*layers, **{**options, **given})
+
+
+def test_wide_layers_predict_few_samples_at_once() -> None:
+    narrow, wide = net(), SequentialBuilder(3, seed=0).dense(1 << 18).dense(2).build()
+    assert narrow.samples_at_once() == 1024
+    assert wide.samples_at_once() == 5
+    assert SequentialBuilder(3).dense(1 << 21).build().samples_at_once() == 1
+    sizes: list[int] = []
+
+    class Noting(Dense):
+        def forward(self, X: Array) -> Array:
+            sizes.append(len(X))
+            return super().forward(X)
+
+    wide.layers[1:] = [Noting(2)]
+    wide.build((3,))
+    wide.predict(np.ones((9, 3)))
+    wide.evaluate(np.ones((9, 3)), np.ones((9, 2)))
+    assert sizes == [5, 4] * 2
+
+
+def test_predict_is_the_same_in_any_batches_and_by_any_name() -> None:
+    model = net()
+    model.train(X, LABELS, verbose=0)
+    P = model.predict(X)
+    for size in (1, 7, 40, 1000):
+        np.testing.assert_allclose(model.predict(X, batch_size=size), P, rtol=1e-5, atol=1e-7)
+    np.testing.assert_array_equal(model(X), P)
+    np.testing.assert_array_equal(model.predict(X.tolist()), P)
+    np.testing.assert_array_equal(model.predict(X[::-1])[::-1], P)
+    from phitodeep import inference
+
+    with inference():
+        np.testing.assert_array_equal(model.forward(X), P)
+    assert not np.array_equal(model.forward(X), P)  # trains: batch statistics, dropout
+
+
+def test_predict_caches_nothing() -> None:
+    model = net()
+    model.predict(X)
+    model.evaluate(X, LABELS, metrics=["accuracy"])
+    for path, layer in model.walk():
+        assert layer.cache == {}, path
+        assert layer._frame.output is None, path
+        assert layer._frame.buffers == {}, path
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 1024])
+def test_evaluate_is_the_direct_computation(size: int) -> None:
+    model = net(dtype="float64")
+    model.train(X, LABELS, verbose=0)
+    weights = rng.uniform(0.2, 3, 40)
+    P = model.predict(X)
+    found = model.evaluate(X, LABELS, batch_size=size, metrics=["accuracy", "f1"])
+    assert list(found) == ["loss", "accuracy", "f1"]
+    expected = CategoricalCrossEntropy().loss_func(P, LABELS)
+    assert found["loss"] == pytest.approx(expected, rel=1e-12)
+    assert found["accuracy"] == np.mean(P.argmax(axis=1) == LABELS)
+    weighted = model.evaluate(X, LABELS, batch_size=size, sample_weight=weights)
+    expected = CategoricalCrossEntropy().loss_func(P, LABELS, sample_weight=weights)
+    assert weighted == {"loss": pytest.approx(expected, rel=1e-12)}
+
+
+@pytest.mark.parametrize("size", [7, 40])
+@pytest.mark.parametrize("loss", ["mse", "huber", "kl_divergence", "cosine_similarity_loss"])
+def test_evaluate_of_regressions(loss: str, size: int) -> None:
+    last = [catalogue.LogSoftmax()] if loss == "kl_divergence" else []
+    model = Sequential(Dense(4, 2), *last, loss_class=loss, dtype="float64", metrics=["mae"])
+    T = np.abs(Y) / np.abs(Y).sum(axis=1, keepdims=True)
+    found = model.evaluate(X, T, batch_size=size)
+    expected = LOSSES[loss]().loss_func(model.predict(X), T)
+    assert found["loss"] == pytest.approx(expected, rel=1e-10)
+    assert found["mae"] == pytest.approx(np.abs(model.predict(X) - T).mean(), rel=1e-10)
+
+
+def test_binary_models_take_every_form_of_labels() -> None:
+    y = (LABELS > 0).astype(int)
+    model = Sequential(Dense(4, 1), catalogue.Sigmoid(), loss_class=BinaryCrossEntropy(), seed=0)
+    scores = [
+        model.evaluate(X, T, metrics=["accuracy", "f1"])
+        for T in (y, y[:, None], y.astype(float), y.astype(bool))
+    ]
+    assert all(score == scores[0] for score in scores)
+    logits = Sequential(Dense(4, 1), loss_class="binary_cross_entropy_with_logits", seed=0)
+    logits.set_weights(model.get_weights())
+    assert logits.evaluate(X, y, metrics=["accuracy", "f1"]) == pytest.approx(scores[0], rel=1e-5)
+
+
+def test_a_manual_loop_trains() -> None:
+    model, loss, optimizer = net(), CategoricalCrossEntropy(), Adam(0.02)
+    first = loss.loss_func(model.predict(X), LABELS)
+    for epoch in range(30):
+        order = np.random.default_rng(epoch).permutation(40)
+        for rows in np.split(order, 5):
+            P = model.forward(X[rows])
+            model.backward(loss.loss_gradient(P, LABELS[rows]))
+            optimizer.step(model.layers)
+    assert loss.loss_func(model.predict(X), LABELS) < 0.6 * first
+    assert optimizer.t == 150
+
+
+def test_forward_and_backward_are_true() -> None:
+    from phitodeep.testing import check_gradients
+
+    model = Sequential(Dense(4, 5), Residual(Tanh(), Dense(5)), Dense(5, 2), dtype="float64")
+    check_gradients(model, X[:6].astype(float))
+
+
+def test_add_appends() -> None:
+    model = Sequential(Dense(4, 3), seed=0)
+    model.add(Tanh())
+    model.add(Dense(2))
+    assert repr(model) == "Sequential(Dense(4, 3), Tanh(), Dense(3, 2))"
+    assert same_weights(model, Sequential(Dense(4, 3), Tanh(), Dense(2), seed=0))
+    model.train(X, Y, epochs=1, verbose=0)
+    kept = model.get_weights()
+    model.add(Dense(2, 2))
+    assert model.output_shape == (2,)
+    assert all(np.array_equal(model.get_weights()[path], a) for path, a in kept.items())
+    model.train(X, Y, epochs=1, verbose=0)
+    assert model.layers[3].W.dtype == np.float32
+    assert not np.array_equal(model.get_weights()["0.W"], kept["0.W"])
+
+
+@pytest.mark.parametrize("bad", [Dense(9, 2), "relu", ReLU, None], ids=str)
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_layer_that_does_not_fit_leaves_the_model_as_it_was(bad: Any, trained: bool) -> None:
+    model = Sequential(Dense(4, 2), seed=0)
+    if trained:
+        model.train(X, Y, epochs=1, verbose=0)
+    kept, before = model.get_weights(), repr(model)
+    with pytest.raises((ValueError, TypeError)):
+        model.add(bad)
+    assert repr(model) == before
+    assert all(np.array_equal(model.get_weights()[path], a) for path, a in kept.items())
+    assert len(model.train(X, Y, epochs=1, verbose=0)) == 1
+
+
+def test_one_layer_object_twice_is_refused() -> None:
+    dense = Dense(4, 4)
+    with pytest.raises(ArgumentError, match="the same layer object twice"):
+        Sequential(dense, Residual(dense))
+
+
+def test_setters_change_what_the_next_training_uses() -> None:
+    model = Sequential(Dense(4, 2), seed=0)
+    model.setbatchsize(10)
+    model.setloss(Huber())
+    model.setoptimizer("sgd")
+    model.train(X, Y, epochs=1, verbose=0)
+    assert model.optimizer.t == 4
+    assert model.evaluate(X, Y)["loss"] == pytest.approx(
+        Huber().loss_func(model.predict(X), Y), rel=1e-5
+    )
+    model.setbatchsize(None)
+    model.train(X, Y, epochs=1, verbose=0)
+    assert model.optimizer.t == 5
+
+
+def test_arguments_of_train_hold_for_that_call() -> None:
+    model = net(metrics=["accuracy"])
+    history = model.train(X, LABELS, epochs=3, batch_size=20, metrics=["f1"], verbose=0)
+    assert len(history) == 3
+    assert model.optimizer.t == 6
+    assert set(history.metrics) == {"train_f1"}
+    assert (model.epochs, model.batch_size, model.metrics) == (2, 8, ["accuracy"])
+
+
+def test_walk_and_layers() -> None:
+    model = Sequential(
+        *(Dense(4, 4), Residual(Dense(4), Chain(Tanh(), LeakyReLU())), Parallel(Dense(1), Dense(2)))
+    )
+    assert [path for path, _ in model.walk()] == [
+        *("", "0", "1", "1.layers.0", "1.layers.1", "1.layers.1.layers.0"),
+        *("1.layers.1.layers.1", "2", "2.branches.0", "2.branches.1"),
+    ]
+    assert [type(layer) for layer in model.layers] == [Dense, Residual, Parallel]
+    model.build((4,))
+    assert set(model.get_weights()) == {
+        *("0.W", "0.b", "1.layers.0.W", "1.layers.0.b"),
+        *("2.branches.0.W", "2.branches.0.b", "2.branches.1.W", "2.branches.1.b"),
+    }
+
+
+def test_nested_models_train() -> None:
+    inner = Sequential(Dense(4, 6), Tanh())
+    model = Sequential(inner, Dense(6, 2), seed=0, dtype="float64")
+    before = model.evaluate(X, Y)["loss"]
+    model.train(X, Y, epochs=30, verbose=0)
+    assert model.evaluate(X, Y)["loss"] < before
+    assert inner.layers[0].W.dtype == np.float64
+
+
+SHAPES: list[tuple[Callable[[], list[Layer]], Shape, Shape]] = [
+    (lambda: [Dense(4), Tanh(), Dense(2)], (5, 3), (5, 2)),
+    (lambda: [Flatten(), Dense(2)], (5, 3), (2,)),
+    (lambda: [Dense(3)], (2, 2, 4), (2, 2, 3)),
+]
+
+
+@pytest.mark.parametrize(("make", "shape", "out"), SHAPES, ids=["rank 3", "flat", "rank 4"])
+def test_samples_of_any_rank(make: Callable[[], list[Layer]], shape: Shape, out: Shape) -> None:
+    data, T = rng.standard_normal((12, *shape)), rng.standard_normal((12, *out))
+    model = Sequential(*make(), seed=0, batch_size=5)
+    history = model.train(data, T, data, T, epochs=2, verbose=0, metrics=["mae", "r2"])
+    assert model.output_shape == out
+    assert model.predict(data).shape == (12, *out)
+    assert np.isfinite(history).all()
+
+
+def test_a_double_softmax_is_warned_of_once() -> None:
+    builder = SequentialBuilder().dense(4, 3).softmax().loss("softmax_cross_entropy")
+    with pytest.warns(PhitodeepWarning, match=r"leave out Softmax") as caught:
+        model = builder.build()
+    assert len(caught) == 1
+    model.train(X, LABELS, epochs=1, verbose=0)  # a warning here would be an error
+    direct = Sequential(Dense(4, 3), Softmax(), loss_class="softmax_cross_entropy")
+    with pytest.warns(PhitodeepWarning, match="Softmax"):
+        direct.train(X, LABELS, epochs=1, verbose=0)
+
+
+def test_copy_is_independent() -> None:
+    model = net()
+    model.train(X, LABELS, verbose=0)
+    twin = model.copy()
+    kept = twin.get_weights()
+    model.train(X, LABELS, verbose=0)
+    model.layers[0].W = np.zeros((4, 8))
+    assert all(np.array_equal(a, kept[path]) for path, a in twin.get_weights().items())
+    assert (twin.epoch, twin.optimizer.t) == (2, 10)
+    assert twin.optimizer is not model.optimizer
+
+
+def test_frozen_layers_stay_while_the_rest_learns() -> None:
+    model = net()
+    model.layers[0].trainable = model.layers[1].trainable = False
+    before = model.get_weights()
+    model.train(X, LABELS, verbose=0)
+    after = model.get_weights()
+    moved = {path for path in before if not np.array_equal(before[path], after[path])}
+    assert moved == {"4.W", "4.b"}  # nor do a frozen BatchNorm's statistics move
+
+
+def test_threads_may_train_models_of_their_own() -> None:
+    expected = net()
+    expected.train(X, LABELS, verbose=0)
+    models = [net() for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda m=model: m.train(X, LABELS, verbose=0)) for model in models
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(same_weights(model, expected) for model in models)
+
+
+def test_a_schedule_as_alpha() -> None:
+    model = SequentialBuilder().dense(4, 2).alpha(CosineDecay(0.1, 4)).batch(20).epochs(2).build()
+    history = model.train(X, Y, verbose=0)
+    assert history.rates == [CosineDecay(0.1, 4)(1), CosineDecay(0.1, 4)(3)]
+    assert Sequential(Dense(1, 1), alpha=Constant(0.5)).optimizer.rate == 0.5
+
+
+def test_a_schedule_is_asked_for_the_steps_that_are_taken_only() -> None:
+    table = [0.1, 0.05, 0.02, 0.01]
+    model = Sequential(Dense(4, 2), alpha=lambda step: table[step], batch_size=20)
+    assert len(model.train(X, Y, epochs=2, verbose=0)) == 2
+    assert model.optimizer.t == 4
+
+
+def test_zero_epochs_change_nothing() -> None:
+    model = net()
+    before = model.get_weights()
+    history = model.train(X, LABELS, epochs=0, verbose=0)
+    assert history == []
+    assert all(np.array_equal(a, before[path]) for path, a in model.get_weights().items())
+    assert net(epochs=0).train(X, LABELS, verbose=0) == []
+
+
+def test_count_params() -> None:
+    moons = Sequential(Dense(2, 16), Tanh(), Dense(16, 16), Tanh(), Dense(16, 1))
+    assert moons.count_params() == 337
+    assert SequentialBuilder(28, 28).flatten().dense(10).build().count_params() == 7850
+
+
+def test_labels_that_the_loss_ignores_do_not_count_in_metrics() -> None:
+    loss, names = CategoricalCrossEntropy(ignore_index=255), ["accuracy", "f1", "top_k_accuracy"]
+    model = net(loss_class=loss)
+    some = np.concatenate([np.full(10, 255), LABELS[10:]])
+    expected = net().evaluate(X[10:], LABELS[10:], metrics=names)
+    assert model.evaluate(X, some, metrics=names) == pytest.approx(expected, rel=1e-6)
+    history = model.train(X, some, epochs=1, metrics=names, verbose=0)
+    assert all(np.isfinite(values).all() for values in history.metrics.values())
+
+
+def test_a_builder_method_without_its_arguments_is_pythons_own_error() -> None:
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'units'"):
+        SequentialBuilder(3).rnn()
+
+
+def test_completion_offers_what_users_of_a_model_call() -> None:
+    model = Sequential(Dense(2, 2))
+    offered = {name for name in dir(model) if not name.startswith("_")}
+    assert {"train", "predict", "layers", "optimizer", "generate", "save", "load"} <= offered
+    assert not offered & {"buffer", "draw", "grad_array", "create", "params"}
+    assert len(offered) < 70
+    assert all(hasattr(model, name) for name in dir(model))
+
+
+def test_help_shows_the_signature_of_the_layer() -> None:
+    shown = pydoc.render_doc(SequentialBuilder.lstm, renderer=pydoc.plaintext)
+    shown = "".join(shown.split())  # Python 3.13 writes long signatures on several lines
+    assert "lstm(self,units:'int',*,return_sequences:'bool'=True" in shown
+    assert "->'SequentialBuilder'" in shown

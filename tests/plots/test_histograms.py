@@ -1,0 +1,259 @@
+"""The callback Histograms: what it keeps, when, and that training does not notice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep import plots
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, UnknownNameError
+from phitodeep.layers import Dense, Dropout, Residual, Tanh
+from phitodeep.model import Sequential
+from phitodeep.model.callbacks import Histograms, LambdaCallback, ModelCheckpoint
+from phitodeep.plots.recorder import histogram
+
+rng = np.random.default_rng(1)
+X = rng.standard_normal((40, 3)).astype(np.float32)
+Y = rng.standard_normal((40, 2)).astype(np.float32)
+
+
+def net() -> Sequential:
+    layers = Dense(3, 8), Tanh(), Residual(Dense(8, 8), Dropout(0.3)), Dense(8, 2)
+    return Sequential(*layers, seed=0, batch_size=10, optimizer="sgd", alpha=0.1)
+
+
+def test_counts_are_those_of_the_arrays_after_each_step() -> None:
+    seen: list[tuple[Any, Any]] = []
+    copy = LambdaCallback(
+        on_batch_end=lambda model, *_: seen.append(
+            (model.layers[0].W.copy(), model.layers[0].grads["W"].copy())
+        )
+    )
+    watch = Histograms(None, 1, bins=7)
+    net().train(X, Y, epochs=2, callbacks=[copy, watch], verbose=0)
+    np.testing.assert_array_equal(watch["0.W"].steps, range(1, 9))
+    for i, arrays in enumerate(seen):
+        for key, A in zip(("0.W", "0.dW"), arrays, strict=True):
+            counts, edges = np.histogram(A.astype(np.float64), 7)
+            np.testing.assert_array_equal(watch[key].counts[i], counts)
+            np.testing.assert_array_equal(watch[key].edges[i], edges)
+    assert watch["0.dW"].counts.dtype == np.int64
+    assert watch["0.dW"].edges.dtype == np.float64
+
+
+def test_outputs_are_those_of_a_prediction() -> None:
+    model, watch = net(), Histograms(activations=X[:5])
+    model.train(X, Y, epochs=1, callbacks=[watch], verbose=0)
+    _, cache = model.run_with_cache(X[:5])
+    for path in ("0", "1", "2", "2.layers.0", "2.layers.1", "3"):
+        counts, _ = np.histogram(cache[f"{path}.Y"].astype(np.float64), watch.bins)
+        np.testing.assert_array_equal(watch[f"{path}.Y"].counts, [counts])
+    parameters = {"0.W", "0.b", "2.layers.0.W", "2.layers.0.b", "3.W", "3.b"}
+    gradients = {f"{key[:-1]}d{key[-1]}" for key in parameters}
+    outputs = {f"{path}.Y" for path in ("0", "1", "2", "2.layers.0", "2.layers.1", "3")}
+    assert set(watch.keys()) == parameters | gradients | outputs
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({}, [4, 8, 12]),
+        ({"every": 2}, [8]),
+        ({"every": None, "every_steps": 3}, [3, 6, 9, 12]),
+        ({"every": 1, "every_steps": 2}, [2, 4, 6, 8, 10, 12]),
+    ],
+)
+def test_when_it_looks(given: dict[str, Any], steps: list[int]) -> None:
+    watch = Histograms(**given)
+    net().train(X, Y, epochs=3, callbacks=[watch], verbose=0)
+    assert watch["3.b"].steps.tolist() == steps
+    assert watch["3.b"].counts.sum(axis=1).tolist() == [2] * len(steps)
+
+
+def test_training_does_not_notice() -> None:
+    alone, watched = net(), net()
+    watch = Histograms(None, 1, activations=X)
+    assert alone.train(X, Y, epochs=3, verbose=0) == watched.train(
+        X, Y, epochs=3, verbose=0, callbacks=[watch]
+    )
+    for path, a in alone.get_weights().items():
+        np.testing.assert_array_equal(a, watched.get_weights()[path])
+
+
+def test_gradients_and_frozen_layers_may_be_left_out() -> None:
+    watch, model = Histograms(gradients=False), net()
+    model.train(X, Y, epochs=1, callbacks=[watch], verbose=0)
+    assert "0.dW" not in watch
+    model.layers[0].trainable = False
+    watch = Histograms()
+    model.train(X, Y, epochs=1, callbacks=[watch], verbose=0)
+    assert "0.W" in watch
+    assert "0.dW" not in watch
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    model, watch = net(), Histograms(activations=np.full((2, 3), 1e38))
+    model.layers[0].W = np.full((3, 8), 1e38)
+    with np.errstate(over="ignore"):
+        watch.look(model)
+    assert watch["0.Y"].counts.sum() == 0
+    assert watch["0.W"].counts.sum() == 24
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        ([0.0, 0.0], -0.5, 0.5),
+        ([1.0, 1.0 + 2e-16], 0.5, 1.5),
+        ([-3e37, -3e37], -4.5e37, -1.5e37),
+        ([1e-40, 3e-40], 1e-40, 3e-40),
+        ([np.nan, 2.0, 4.0, -np.inf, 1.7e308], 2.0, 4.0),
+    ],
+)
+def test_values_that_are_almost_equal_have_bins_too(
+    values: list[float], low: float, high: float
+) -> None:
+    counts, edges = histogram(np.array(values), 8)
+    assert counts.sum() == sum(abs(v) < 1e300 for v in values)
+    np.testing.assert_allclose(edges, np.linspace(low, high, 9))
+    assert (np.diff(edges) > 0).all()
+
+
+def test_the_smallest_numbers_have_bins_too() -> None:
+    for smallest in ([0, 5e-324], [1e-322, 1e-322], [-1e-310, 1e-310]):
+        counts, edges = histogram(np.array(smallest), 10)
+        assert counts.sum() == 2
+        assert len(np.unique(edges)) == 11
+
+
+def test_a_picture_of_one_of_several_arrays_needs_its_key() -> None:
+    watch = Histograms(gradients=False)
+    net().train(X, X[:, :2], epochs=1, callbacks=[watch], verbose=0)
+    with pytest.raises(
+        ArgumentError, match=r"needs the key of an array: name one of '0\.W', '0\.b'"
+    ):
+        watch.plot()
+    with pytest.raises(PhitodeepError, match=r"needs samples, got shape \(0, 3\)"):
+        Histograms(activations=X[:0])
+
+
+def test_each_training_starts_afresh_and_a_resumed_one_goes_on(tmp_path: Path) -> None:
+    whole = Histograms(None, 1)
+    net().train(X, Y, epochs=3, callbacks=[whole], verbose=0)
+    model, first = net(), Histograms(None, 1)
+    file = tmp_path / "ck.safetensors"
+
+    def stop(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    checkpoint = ModelCheckpoint(file)
+    with pytest.raises(KeyboardInterrupt):
+        model.train(
+            *(X, Y),
+            epochs=3,
+            callbacks=[first, checkpoint, LambdaCallback(on_epoch_end=stop)],
+            verbose=0,
+        )
+    second = Histograms(None, 1)
+    callbacks = [second, ModelCheckpoint(file), LambdaCallback()]
+    net().train(X, Y, epochs=3, callbacks=callbacks, verbose=0, resume=file)
+    assert second.keys() == whole.keys()
+    for key in whole:
+        for name in ("steps", "counts", "edges"):
+            np.testing.assert_array_equal(
+                getattr(second[key], name), getattr(whole[key], name), err_msg=key
+            )
+    net().train(X, Y, epochs=1, callbacks=[second], verbose=0)
+    assert second["0.W"].steps.tolist() == [1, 2, 3, 4]
+
+
+def test_a_wrong_state_is_refused() -> None:
+    watch = Histograms()
+    net().train(X, Y, epochs=1, callbacks=[watch], verbose=0)
+    state = watch.state_dict()
+    fresh = Histograms()
+    for name, key, value, message in (
+        ("counts", "0.W", np.ones((1, 3)), "must have shape"),
+        ("edges", "0.W", [1.0], "array"),
+        ("steps", "0.W", [1.5], "must be an integer"),
+        ("steps", "0.W", 3, "steps of 0.W"),
+    ):
+        broken = {**state, name: {**state[name], key: value}}
+        with pytest.raises(PhitodeepError, match=message):
+            fresh.load_state_dict(broken)
+    assert not fresh.keys()
+    fresh.load_state_dict(state)
+    np.testing.assert_array_equal(fresh["0.W"].counts, watch["0.W"].counts)
+
+
+def test_settings_are_kept() -> None:
+    watch = Histograms(2, 5, bins=9, activations=X[:2])
+    other = Histograms.from_config(watch.get_config())
+    assert (other.every, other.every_steps, other.bins) == (2, 5, 9)
+    np.testing.assert_array_equal(other.activations, X[:2])
+
+
+def test_its_repr_is_short() -> None:
+    watch = Histograms(activations=np.ones((1000, 3)))
+    assert repr(watch) == "Histograms(every=1, every_steps=None, bins=40)"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"every": None}, ArgumentError, r"every= \(epochs\) or every_steps="),
+        ({"every": 0}, ArgumentError, "every must be >= 1"),
+        ({"every_steps": 1.5}, ArgumentTypeError, "every_steps must be an integer"),
+        ({"bins": 1}, ArgumentError, "bins must be >= 2"),
+        ({"gradients": 1}, ArgumentTypeError, "gradients must be True or False"),
+        ({"activations": ["a"]}, ArgumentTypeError, "activations takes real numbers"),
+    ],
+)
+def test_bad_arguments_are_refused(given: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        Histograms(**given)
+
+
+# --- the picture -------------------------------------------------------------------------------
+
+
+def test_ridges_are_the_densities(tmp_path: Path) -> None:
+    watch = Histograms(bins=6)
+    net().train(X, Y, epochs=3, callbacks=[watch], verbose=0)
+    axes = watch.plot("0.W", str(tmp_path / "w.png")).axes[0]
+    assert (tmp_path / "w.png").read_bytes().startswith(b"\x89PNG")
+    series = watch["0.W"]
+    for place, line in enumerate(axes.lines[:3]):
+        x, height = line.get_data()
+        counts, edges = series.counts[place], series.edges[place]
+        np.testing.assert_allclose(x[1:-1], (edges[1:] + edges[:-1]) / 2)
+        above = height - (2 - place)  # the last look is at the bottom
+        np.testing.assert_allclose(above[[0, -1]], 0)
+        np.testing.assert_allclose(above[1:-1] / above.max(), counts / counts.max())
+    labels = [t.get_text() for t in axes.get_yticklabels()]
+    assert labels == ["4", "8", "12"]
+    assert axes.get_title() == "0.W: 3 histograms"
+    assert axes.get_xlim()[0] <= series.edges.min()
+
+
+def test_many_looks_are_reduced_and_the_title_says_so() -> None:
+    from matplotlib.figure import Figure
+
+    watch, ax = Histograms(None, 1), Figure().subplots()
+    net().train(X, Y, epochs=20, callbacks=[watch], verbose=0)
+    assert plots.histograms(watch, "0.b", ax=ax) is ax
+    assert ax.get_title() == "0.b: 20 of 80 histograms"
+    assert len(ax.lines) == 21  # and the line at 0
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    watch = Histograms()
+    with pytest.raises(ArgumentError, match="nothing was recorded yet: first train"):
+        plots.histograms(watch, "0.W")
+    net().train(X, Y, epochs=1, callbacks=[watch], verbose=0)
+    with pytest.raises(UnknownNameError, match=r"'0\.w' is not one of.*Did you mean.*'0\.W'"):
+        watch.plot("0.w")

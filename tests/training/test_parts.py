@@ -1,0 +1,577 @@
+"""Batches in parts: the gradients of a whole batch, in any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.core.call import watching
+from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError
+from phitodeep.layers import Dense, Lambda, Layer, Parallel, Param, Residual
+from phitodeep.loss import MeanSquaredError
+from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.architectures import gpt, lenet
+from phitodeep.model.callbacks import LambdaCallback
+from phitodeep.training.parts import Team
+
+Cut = Callable[[int], None]
+
+
+def net(dtype: str = "float64", dropout: float = 0.2) -> Sequential:
+    return (
+        SequentialBuilder(6, seed=0)
+        .dense(16)
+        .relu()
+        .dropout(dropout)
+        .residual(*SequentialBuilder().layer_norm().dense(16).layers)
+        .dense(3)
+        .softmax()
+        .loss("categorical_cross_entropy")
+        .metrics("accuracy")
+        .optimizer("adamw")
+        .dtype(dtype)
+        .build()
+    )
+
+
+@pytest.fixture
+def data(rng: Any) -> tuple[np.ndarray, np.ndarray]:
+    return rng.standard_normal((67, 6)), rng.integers(0, 3, 67)
+
+
+def close(one: Sequential, other: Sequential, rtol: float = 1e-9) -> None:
+    for path, a in one.get_weights().items():
+        np.testing.assert_allclose(other.get_weights()[path], a, rtol=rtol, atol=1e-12)
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_parts_take_the_step_of_the_whole(parts: int, accumulate: int, data: Any, cut: Cut) -> None:
+    one, several = net(), net()
+    options = {"epochs": 3, "batch_size": 16, "accumulate": accumulate, "verbose": 0}
+    wanted = one.train(*data, *data, **options)
+    cut(parts)
+    found = several.train(*data, *data, **options)
+    np.testing.assert_allclose(found, wanted, rtol=1e-9)
+    for name, values in wanted.metrics.items():
+        np.testing.assert_allclose(found.metrics[name], values, rtol=1e-12)
+    close(one, several)
+    assert several.optimizer.t == one.optimizer.t
+
+
+def test_a_run_repeats_to_the_bit(data: Any, cut: Cut) -> None:
+    cut(3)
+    X, y = data[0].astype(np.float32), data[1]
+    ends = []
+    for _ in range(3):
+        model = net("float32")
+        model.train(X, y, epochs=4, batch_size=16, threads=3, verbose=0)
+        ends.append(model.get_weights())
+    for path, a in ends[0].items():
+        for other in ends[1:]:
+            np.testing.assert_array_equal(other[path], a)
+
+
+def test_weights_lengths_and_tied_parameters(rng: Any, cut: Cut) -> None:
+    tokens = rng.integers(0, 9, (12, 6))
+    lengths = rng.integers(1, 7, 12)
+    weights = np.repeat(rng.random((12, 1)), 6, axis=1)
+    models = [
+        gpt(9, 6, layers=1, heads=2, dim=8, dropout=0.1)
+        .loss("softmax_cross_entropy")
+        .optimizer("sgd")  # Adam would enlarge the keys' bias, whose gradient is rounding alone
+        .dtype("float64")
+        .seed(1)
+        .build()
+        for _ in range(2)
+    ]
+    for model, parts in zip(models, (1, 2), strict=True):
+        cut(parts)
+        model.train(
+            tokens,
+            tokens[:, ::-1],
+            sample_weight=weights,
+            lengths=lengths,
+            epochs=3,
+            batch_size=5,
+            verbose=0,
+        )
+    close(*models)
+
+
+def test_fewer_samples_than_parts(data: Any, cut: Cut) -> None:
+    one, several = net(), net()
+    for model, parts in ((one, 1), (several, 4)):
+        cut(parts)
+        model.train(data[0][:5], data[1][:5], epochs=2, batch_size=3, verbose=0)
+    close(one, several)
+
+
+def test_images_with_buffers_of_several_parts(rng: Any, cut: Cut) -> None:
+    X, y = rng.random((20, 12, 12, 1)), rng.integers(0, 4, 20)
+    models = [
+        lenet(12, 12, 1, classes=4).loss("softmax_cross_entropy").dtype("float64").seed(0).build()
+        for _ in range(2)
+    ]
+    for model, parts in zip(models, (1, 2), strict=True):
+        cut(parts)
+        model.train(X, y, epochs=2, batch_size=8, verbose=0)
+    close(*models)
+
+
+def test_sizes_may_wait_for_the_data(rng: Any, cut: Cut) -> None:
+    tokens = rng.integers(0, 5, (9, 4))
+    one, two = (
+        SequentialBuilder(seed=0)
+        .embedding(5, 3)
+        .lstm(4)
+        .dense(5)
+        .loss("softmax_cross_entropy")
+        .dtype("float64")
+        .build()
+        for _ in range(2)
+    )
+    one.train(tokens, tokens, epochs=2, batch_size=4, verbose=0)
+    cut(2)
+    two.train(tokens, tokens, epochs=2, batch_size=4, verbose=0)
+    close(one, two)
+
+
+def normed() -> Sequential:
+    builder = SequentialBuilder(6, seed=0).dense(4).batch_norm().dense(3)
+    return builder.loss("softmax_cross_entropy").dtype("float64").build()
+
+
+def part_sizes(model: Sequential, X: Any, **options: Any) -> list[int]:
+    """The number of samples in each forward pass of the first layer during one epoch."""
+    sizes: list[int] = []
+
+    def note(event: Any) -> None:
+        if (event.what, event.when, event.path) == ("forward", "before", "0"):
+            sizes.append(len(event.array))
+
+    with watching(note):
+        model.train(X, np.zeros(len(X), int), epochs=1, verbose=0, **options)
+    return sizes
+
+
+def test_layers_that_need_the_whole_batch_get_it(data: Any, cut: Cut) -> None:
+    one, several = normed(), normed()
+    one.train(*data, *data, epochs=2, batch_size=16, verbose=0)
+    cut(2)
+    several.train(*data, *data, epochs=2, batch_size=16, verbose=0)
+    close(one, several, rtol=1e-12)
+    X = data[0][:16]
+    assert part_sizes(several, X) == [16]
+    several.layers[1].trainable = False
+    assert part_sizes(several, X) == [8, 8]
+
+
+def test_a_callback_may_end_the_splitting_but_not_begin_it(data: Any, cut: Cut) -> None:
+    cut(2)
+    for frozen, wanted in ((True, [8, 8, 16, 16]), (False, [16, 16, 16])):
+        model = normed()
+        model.layers[1].trainable = not frozen
+
+        def turn(model: Any, step: int, loss: float) -> None:
+            model.layers[1].trainable = step > 1 or not model.layers[1].trainable
+
+        callback = LambdaCallback(on_batch_end=turn)
+        sizes = part_sizes(model, data[0][:48], batch_size=16, callbacks=callback)
+        assert sizes == wanted
+
+
+def test_an_error_in_a_thread_comes_out(data: Any, cut: Cut) -> None:
+    cut(2)
+
+    def fail(dY: Any, X: Any, Y: Any) -> Any:
+        if len(dY) == 7:  # the second thread's part of 14
+            raise ValueError("from a thread")
+        return dY
+
+    builder = SequentialBuilder(6, seed=0).dense(4)
+    model = builder.lambda_(np.copy, fail, independent_samples=True).dense(1).build()
+    with pytest.raises(ValueError, match="from a thread"):
+        model.train(data[0][:13], data[1][:13], epochs=1, threads=2, verbose=0)
+
+
+def test_divergence_is_noticed(data: Any, cut: Cut) -> None:
+    cut(2)
+    model = net()
+    model.alpha = 1e300
+    with pytest.warns(UserWarning, match="the loss is"):
+        history = model.train(*data, epochs=5, batch_size=16, threads=2, verbose=0)
+    assert len(history) < 5
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any, cut: Cut) -> None:
+    cut(3)
+    X, Y = rng.standard_normal((12, 6)), rng.standard_normal((12, 1))
+    X[4 * part] = 1e300  # whose loss is infinite, so that this part goes no way back
+    model = Sequential(Dense(6, 4), Dense(4, 1), seed=0, dtype="float64")
+    before = model.get_weights()
+    with pytest.warns(UserWarning, match="the loss is inf"):
+        model.train(X, Y, epochs=1, threads=3, shuffle=False, verbose=0)
+    for path, a in model.get_weights().items():
+        np.testing.assert_array_equal(a, before[path])
+
+
+@pytest.mark.parametrize(
+    ("threads", "error"),
+    [(0, ArgumentError), (1.5, ArgumentTypeError), (None, ArgumentTypeError), ("2", ArgumentError)],
+)
+def test_wrong_counts_are_refused(threads: Any, error: type[Exception], data: Any) -> None:
+    model = net()
+    with pytest.raises(error, match="threads must be"):
+        model.train(*data, threads=threads, epochs=1, verbose=0)
+    with pytest.raises(error, match="threads must be"):
+        model.predict(data[0], threads=threads)
+    with pytest.raises(error, match="threads must be"):
+        model.evaluate(*data, threads=threads)
+
+
+def gradients(model: Sequential) -> dict[str, np.ndarray]:
+    return {path: g.copy() for path, g in model.gradients().items()}
+
+
+@pytest.mark.parametrize("frozen_first", [True, False])
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_what_a_callback_thaws_or_freezes_holds_in_every_part(
+    parts: int, frozen_first: bool, data: Any, cut: Cut
+) -> None:
+    ends = []
+    for count in (1, parts):
+        cut(count)
+        model = net(dropout=0.0)
+        model.setoptimizer("sgd")
+        model.layers[0].trainable = not frozen_first
+
+        def change(model: Any, step: int, loss: float) -> None:
+            if step == 2:
+                model.layers[0].trainable = frozen_first
+
+        seen: list[dict[str, np.ndarray]] = []
+        callbacks = [
+            LambdaCallback(on_batch_end=change),
+            LambdaCallback(on_batch_end=lambda m, *_, s=seen: s.append(gradients(m))),
+        ]
+        model.train(*data, epochs=1, batch_size=16, callbacks=callbacks, verbose=0)
+        ends.append((model, seen))
+    (one, wanted), (several, found) = ends
+    close(one, several)
+    for a, b in zip(wanted, found, strict=True):
+        for path in a:
+            np.testing.assert_allclose(b[path], a[path], rtol=1e-9, atol=1e-12, err_msg=path)
+    learned = ["0.W" in grads for grads in wanted]
+    assert learned == [frozen_first is (step > 2) for step in range(1, 6)]
+
+
+def test_settings_that_a_callback_changes_hold_in_every_part(data: Any, cut: Cut) -> None:
+    models = [net(dropout=0.5), net(dropout=0.5)]
+    for parts, model in enumerate(models, 1):
+        cut(parts)
+
+        def change(model: Any, step: int, loss: float) -> None:
+            model.layers[2].rate = 0.1 * step
+
+        callback = LambdaCallback(on_batch_end=change)
+        model.train(*data, epochs=2, batch_size=16, callbacks=callback, verbose=0)
+    close(*models)
+
+
+class Centred(Layer):
+    """Takes the mean of the batch away, and does not say so."""
+
+    def forward(self, X: Any) -> Any:
+        return X - X.mean(axis=0)
+
+    def backward(self, dY: Any) -> Any:
+        return dY - dY.mean(axis=0)
+
+
+class CentredDense(Dense):
+    """A layer of the package whose own declaration no longer holds."""
+
+    def forward(self, X: Any) -> Any:
+        Y = super().forward(X)
+        return Y - Y.mean(axis=0)
+
+    def backward(self, dY: Any) -> Any:
+        return super().backward(dY - dY.mean(axis=0))
+
+
+class Centring:
+    """A mixin that is no layer."""
+
+    def forward(self, X: Any) -> Any:
+        return super().forward(X - X.mean(axis=0))
+
+    def backward(self, dY: Any) -> Any:
+        dX = super().backward(dY)
+        return dX - dX.mean(axis=0)
+
+
+class MixedDense(Centring, Dense):
+    pass
+
+
+class CentredBackward(Dense):
+    def backward(self, dY: Any) -> Any:
+        return super().backward(dY - dY.mean(0))
+
+
+class Spread(MeanSquaredError):
+    """A loss of the whole batch: the squared mean error."""
+
+    def value(self, P: Any, T: Any, w: Any, total: Any) -> float:
+        return float(np.square((P - T).mean(axis=0)).sum())
+
+    def gradient(self, P: Any, T: Any, w: Any, total: Any) -> Any:
+        return np.broadcast_to(2 * (P - T).mean(axis=0) / len(P), P.shape).copy()
+
+
+@pytest.mark.parametrize("parts", [2, 5])
+@pytest.mark.parametrize(
+    "mixing",
+    [
+        lambda: Sequential(Dense(6, 4), Centred(), Dense(4, 2)),
+        lambda: Sequential(CentredDense(6, 4), Dense(4, 2)),
+        lambda: Sequential(CentredBackward(6, 4), Dense(4, 2)),
+        lambda: Sequential(Dense(6, 6), MixedDense(6, 4), Dense(4, 2)),
+        lambda: Sequential(
+            Dense(6, 4), Lambda(lambda X: X - X.mean(0), lambda dY, X, Y: dY - dY.mean(0)), Dense(2)
+        ),
+        lambda: Sequential(Dense(6, 4), Residual(Parallel(Centred(), merge="add")), Dense(4, 2)),
+        lambda: Sequential(Dense(6, 2), loss_class=Spread()),
+    ],
+)
+def test_what_looks_across_samples_is_not_split(
+    mixing: Any, parts: int, rng: Any, cut: Cut
+) -> None:
+    X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
+    one = mixing()
+    one.cast("float64")
+    one.optimizer.alpha = 0.05
+    several = one.copy()
+    one.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
+    wanted = one.predict(X)
+    cut(parts)
+    several.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
+    close(one, several, rtol=1e-12)
+    np.testing.assert_allclose(several.predict(X), wanted, rtol=1e-12)
+
+
+def test_what_a_mixin_declares_holds() -> None:
+    class Doubling:
+        independent_samples = True
+
+        def forward(self, X: Any) -> Any:
+            return 2 * super().forward(X)
+
+    class Doubled(Doubling, Dense):
+        pass
+
+    class Below(Doubled):
+        pass
+
+    for kind in (Doubled, Below):
+        assert (kind(3).independent_samples, kind(3).time_steps) == (True, "joined")
+
+
+def test_declared_layers_of_ones_own_are_split(rng: Any, cut: Cut) -> None:
+    cut(2)
+    sizes = []
+
+    class Twice(Layer):
+        independent_samples = True
+
+        def forward(self, X: Any) -> Any:
+            sizes.append(len(X))
+            return 2 * X
+
+        def backward(self, dY: Any) -> Any:
+            return 2 * dY
+
+    model = Sequential(Dense(6, 4), Twice(), Dense(4, 2), seed=0)
+    X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
+    model.train(X, Y, epochs=1, verbose=0)
+    assert sizes == [8, 8]
+
+
+def test_a_metric_of_ones_own_sees_the_whole_batch(rng: Any, cut: Cut) -> None:
+    def rmse(P: Any, T: Any) -> float:
+        return float(np.sqrt(np.square(P - T).mean()))
+
+    X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
+    one = Sequential(Dense(6, 2), metrics=[rmse], seed=0, dtype="float64")
+    several = one.copy()
+    wanted = one.train(X, Y, epochs=2, batch_size=16, verbose=0).metrics["train_rmse"]
+    cut(3)
+    found = several.train(X, Y, epochs=2, batch_size=16, verbose=0)
+    np.testing.assert_allclose(found.metrics["train_rmse"], wanted, rtol=1e-12)
+
+
+def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any, cut: Cut) -> None:
+    class Scratched(Layer):
+        independent_samples = True
+        s = Param()
+
+        def create(self, shape: Any) -> Any:
+            self.s = np.ones(shape[-1])
+            return shape
+
+        def forward(self, X: Any) -> Any:
+            self.save_for_backward(X=X)
+            return self.s * X
+
+        def backward(self, dY: Any) -> Any:
+            np.sum(dY * self.saved("X"), axis=0, out=self.grad_array("s"))
+            self.buffer("ds", self.s.shape, dY.dtype).fill(9)
+            return self.s * dY
+
+    one = Sequential(Dense(6, 4), Scratched(), Dense(4, 2), seed=0, dtype="float64")
+    several = one.copy()
+    X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
+    one.train(X, Y, epochs=2, verbose=0)
+    cut(2)
+    several.train(X, Y, epochs=2, verbose=0)
+    close(one, several, rtol=1e-12)
+
+
+class Routed(Parallel):
+    """Runs an expert only for the samples that belong to it: those whose first value is its index.
+
+    Its samples are independent.
+    """
+
+    independent_samples = True
+
+    def forward(self, X: Any) -> Any:
+        Y, rows = np.zeros((len(X), 2), X.dtype), []
+        for i, expert in enumerate(self.branches):
+            rows.append(X[:, 0] == i)
+            if rows[-1].any():
+                Y[rows[-1]] = expert.forward(X[rows[-1]])
+        self.save_for_backward(rows=rows, shape=X.shape)
+        return Y
+
+    def backward(self, dY: Any) -> Any:
+        rows, shape = self.saved("rows", "shape")
+        dX = np.zeros(shape, dY.dtype)
+        for expert, mine in zip(self.branches, rows, strict=True):
+            if mine.any():
+                dX[mine] = expert.backward(dY[mine])
+        return dX
+
+
+def routed() -> Sequential:
+    model = Sequential(Routed(Dense(3, 2), Dense(3, 2), merge="add"), seed=0, dtype="float64")
+    model.setoptimizer("sgd")
+    return model
+
+
+def test_a_part_that_reaches_no_expert_adds_no_old_gradient(rng: Any, cut: Cut) -> None:
+    X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
+    X[:, 0] = 0, 1, 0, 1, 0, 0, 1, 1  # in the second batch, each part reaches one expert
+    one, several = routed(), routed()
+    one.train(X, Y, epochs=3, batch_size=4, shuffle=False, verbose=0)
+    cut(2)
+    several.train(X, Y, epochs=3, batch_size=4, shuffle=False, verbose=0)
+    close(one, several)
+
+
+class Covered(Routed):
+    """Leaves zero gradients for an expert that no sample reaches, as docs/own-layer.md asks."""
+
+    independent_samples = True
+
+    def backward(self, dY: Any) -> Any:
+        dX = super().backward(dY)
+        for expert, mine in zip(self.branches, self.saved("rows"), strict=True):
+            if not mine.any():
+                for name in expert.params:
+                    expert.grad_array(name)[...] = 0
+        return dX
+
+
+def test_zero_gradients_for_what_no_sample_reaches(rng: Any, cut: Cut) -> None:
+    X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
+    X[:, 0] = 0, 1, 0, 1, 0, 0, 0, 0  # the second batch has nothing for expert 1
+    models = []
+    for parts in (1, 2):
+        cut(parts)
+        model = Sequential(Covered(Dense(3, 2), Dense(3, 2), merge="add"), seed=0, dtype="float64")
+        model.setoptimizer("sgd")
+        model.train(X, Y, epochs=1, batch_size=4, shuffle=False, verbose=0)
+        models.append(model)
+    close(*models)
+    gradients = {path: g for path, g in models[1].gradients().items() if "branches.1" in path}
+    assert gradients
+    assert not any(g.any() for g in gradients.values())
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_layer_that_no_sample_reaches_has_no_gradient(parts: int, rng: Any, cut: Cut) -> None:
+    cut(parts)
+    X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
+    X[:, 0] = 0, 1, 0, 1, 0, 0, 0, 0
+    with pytest.raises(BackwardError, match=r"no gradient for 0.branches.1.W"):
+        routed().train(X, Y, epochs=1, batch_size=4, shuffle=False, verbose=0)
+
+
+def test_settings_that_a_stream_changes_hold_in_every_part(data: Any, cut: Cut) -> None:
+    models = [net(dropout=0.5), net(dropout=0.5)]
+    for parts, model in enumerate(models, 1):
+        cut(parts)
+
+        def batches(model: Sequential = model) -> Any:
+            for i in range(4):
+                model.layers[2].rate = 0.1 * i
+                model.layers[0].trainable = i != 2
+                yield data[0][16 * i : 16 * i + 16], data[1][16 * i : 16 * i + 16]
+
+        model.train(batches, epochs=2, verbose=0)
+    close(*models)
+
+
+def test_read_only_gradients_are_added(rng: Any, cut: Cut) -> None:
+    class Shifted(Layer):
+        independent_samples = True
+        b = Param()
+
+        def create(self, shape: Any) -> Any:
+            self.b = np.zeros(shape[-1])
+            return shape
+
+        def forward(self, X: Any) -> Any:
+            return X + self.b
+
+        def backward(self, dY: Any) -> Any:
+            self.grads["b"] = np.broadcast_to(dY.sum(), self.b.shape)
+            return dY
+
+    one, several = (
+        Sequential(Dense(6, 2), Shifted(), seed=0, dtype="float64", optimizer="sgd")
+        for _ in range(2)
+    )
+    X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
+    one.train(X, Y, epochs=2, verbose=0)
+    cut(2)
+    several.train(X, Y, epochs=2, verbose=0)
+    close(one, several)
+
+
+def test_what_is_large_follows_from_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, X = normed(), np.zeros((64, 6))
+    seen: list[int] = []
+    monkeypatch.setattr(Team, "blas", lambda team, n: seen.append(n) or nullcontext())
+    y = np.zeros(64, int)
+    for given in ((X, y), (lambda: iter([(X, y)]),), ([(X[:3], y[:3])],)):
+        for size in (None, 16, 2000):
+            model.train(*given, epochs=1, batch_size=size, verbose=0)
+    assert seen == [64, 16, 64, 64, 64, 64, 3, 3, 3]

@@ -1,0 +1,196 @@
+"""The API reference: every public name is on a page, and docstrings become correct Markdown."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import re
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from website import api, options
+from website.pages import ROOT
+
+library = pytest.importorskip("markdown")  # which mkdocs brings: `make test-browser` has it
+
+FACES = [
+    "phitodeep", "phitodeep.layers", "phitodeep.loss", "phitodeep.model", "phitodeep.data",
+    "phitodeep.optimization.optimizers", "phitodeep.optimization.schedules", "phitodeep.text",
+    "phitodeep.loss.metrics", "phitodeep.functional", "phitodeep.inspect", "phitodeep.plots",
+    "phitodeep.testing", "phitodeep.teach", "phitodeep.training", "phitodeep.model.architectures",
+    "phitodeep.errors", "phitodeep.layers.initialization", "phitodeep.sklearn",
+]  # fmt: skip
+SHOWN = re.findall(
+    r"^::: (\S+)$",
+    "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")),
+    re.MULTILINE,
+)
+
+
+@pytest.fixture(scope="module")
+def docstrings() -> ModuleType:
+    pytest.importorskip("griffe")
+    spec = importlib.util.spec_from_file_location("_docstrings", ROOT / "docs/_docstrings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_every_public_name_is_in_the_api(face: str) -> None:
+    try:
+        module = importlib.import_module(face)
+    except ImportError:
+        pytest.skip(f"{face} needs an extra")
+    shown = objects_shown()
+    missing = [
+        name
+        for name in getattr(module, "__all__", [])
+        if callable(thing := getattr(module, name)) and id(thing) not in shown
+    ]
+    assert not missing
+
+
+@cache
+def objects_shown() -> dict[int, Any]:
+    """All objects that the API shows: those of its entries, and what its modules export."""
+    found: list[Any] = []
+    for path in SHOWN:
+        try:
+            thing: Any = importlib.import_module(path)
+        except ModuleNotFoundError:
+            module, _, name = path.rpartition(".")
+            with contextlib.suppress(ImportError):  # an extra is missing
+                found.append(getattr(importlib.import_module(module), name))
+            continue
+        found += [v for v in vars(thing).values() if getattr(v, "__module__", "") == path]
+        found += [getattr(thing, name) for name in getattr(thing, "__all__", ())]
+    return {id(thing): thing for thing in found}
+
+
+def html(docstrings: ModuleType, text: str) -> str:
+    found: str = library.markdown(
+        docstrings.markdown(text), extensions=["def_list", "tables", "fenced_code"]
+    )
+    return found
+
+
+def test_a_sentence_after_a_column_is_not_part_of_it(docstrings: ModuleType) -> None:
+    found = html(docstrings, "Sum up.\n\nleft    the first\n        one\nright   another\nThe end.")
+    assert found.count("<dt>") == 2
+    assert "first\none</dd>" in found
+    assert "<p>The end.</p>" in found
+
+
+def test_each_option_has_its_own_entry(docstrings: ModuleType) -> None:
+    from phitodeep.layers import ScaledDotProductAttention
+
+    found = html(docstrings, inspect.getdoc(ScaledDotProductAttention) or "")
+    terms = re.findall(r"<dt><code>(\w+)</code></dt>", found)
+    assert terms == ["causal", "rope", "dropout", "mask"]
+
+
+def test_bold_words_at_the_start_of_a_paragraph(docstrings: ModuleType) -> None:
+    found = html(docstrings, "Read a * b.\n\n**Axes.** The model takes *x* as it is.")
+    assert "<p>Read a * b.</p>" in found
+    assert "<strong>Axes.</strong> The model takes *x* as" in found
+
+
+def test_long_lines_of_formulas_are_cut_between_formulas(docstrings: ModuleType) -> None:
+    from phitodeep.layers import Dense
+
+    found = docstrings.markdown(inspect.getdoc(Dense) or "")
+    block = re.search(r"```text\n(.*?)\n```", found, re.DOTALL)
+    assert block is not None
+    assert block[1].splitlines() == [
+        "dL/dW_ij = sum_rows(x_i dy_j)", "dL/db_j = sum_rows(dy_j)", "dL/dx_i = sum_j dy_j W_ij"
+    ]  # fmt: skip
+    short = docstrings.markdown("Sum.\n\n    a = b        c = d")
+    assert "a = b        c = d" in short
+
+
+def test_characters_are_shown_as_they_are(docstrings: ModuleType) -> None:
+    assert "<p>a &lt; b [c] | d_e_ * f</p>" in html(docstrings, "a < b [c] | d_e_ * f")
+
+
+def test_entries_link_to_the_pages_of_their_classes() -> None:
+    heading = '<h3 id="phitodeep.loss.regression.Huber" class="doc">\n<code>Huber</code></h3>'
+    method = '<h4 id="phitodeep.loss.regression.Huber.each">each</h4>'
+    rule = '<h4 id="phitodeep.optimization.rules.adam">adam</h4>'
+    pages = {"losses/huber.md", "optimizers/adam.md"}
+    found = api.linked(heading + method + rule, pages)
+    assert found.count("<a ") == 1
+    assert f'{heading}<p><a href="../../losses/huber/">' in found
+    assert api.linked(heading, set()) == heading
+
+
+@pytest.mark.parametrize("cls", api.classes().values(), ids=lambda cls: cls.__name__)
+def test_every_argument_has_a_meaning(cls: type) -> None:
+    table = options.table(cls).splitlines()[2:]
+    assert all(re.fullmatch(r"\| .+ \|.*\| .{9,} \|", row) for row in table)
+    names = [
+        name for name in inspect.signature(cls).parameters if name not in ("common", "options")
+    ]
+    assert [name for name, _ in options.arguments(cls)][: len(names)] == names
+
+
+def test_meanings_that_no_class_needs_are_removed() -> None:
+    own = {f"{cls.__name__}.{name}" for cls in api.classes().values()
+           for name, _ in options.arguments(cls)}  # fmt: skip
+    assert set(options.OWN) <= own
+    assert set(options.COMMON) <= {name.partition(".")[2] for name in own}
+
+
+def test_inherited_arguments_are_listed() -> None:
+    from phitodeep import AdamW
+
+    assert dict(options.arguments(AdamW)) == {
+        "alpha": "0.01", "beta1": "0.9", "beta2": "0.999", "eps": "1e-08", "weight_decay": "0.01"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", api.classes().values(), ids=lambda cls: cls.__name__)
+def test_formulas_are_typeset_and_plain_ones_are_folded(docstrings: ModuleType, cls: type) -> None:
+    text = inspect.getdoc(cls) or ""
+    found = docstrings.entry(text, cls)
+    if cls.__name__ == "Lambda":  # its derivation is the reader's own
+        assert "<math" not in found
+        return
+    typeset = re.search(r'<div class="pd-formulas.*', found)
+    assert typeset is not None
+    assert "<math" in typeset[0]
+    unfolded = re.sub(r"(?s)<details.*?</details>", "", found)
+    assert "```" not in unfolded
+    assert not re.search(r":\n*(<div|\|)", unfolded)  # a sentence that leads to nothing
+
+
+def test_an_entry_keeps_what_is_not_in_its_table(docstrings: ModuleType) -> None:
+    from phitodeep.layers import ScaledDotProductAttention
+
+    found = docstrings.entry(
+        inspect.getdoc(ScaledDotProductAttention) or "", ScaledDotProductAttention
+    )
+    assert "`causal`\n:" not in found
+    assert "| `causal` | `False` | position t attends only" in found
+    assert "`mask`\n:" in found
+
+
+def test_addresses_follow_from_names_and_are_unique() -> None:
+    from website import layer_pages, loss_pages, optimizer_pages
+
+    for generator in (layer_pages, loss_pages, optimizer_pages):
+        pages = [page for _, some in generator.sections() for page in some]
+        slugs = [page.path.rpartition("/")[2].removesuffix(".md") for page in pages]
+        assert len(set(slugs)) == len(slugs)
+        for slug, page in zip(slugs[1:], pages[1:], strict=True):
+            title = re.search(r"(?m)^# (\w+)$", str(page.content))
+            assert title is not None
+            assert slug.replace("-", "") == title[1].lower()  # LeakyReLU is at leaky-relu
+            assert re.fullmatch(r"[a-z]+[a-z0-9]*(-[a-z0-9]+)*", slug)

@@ -1,0 +1,80 @@
+"""The gallery of bugs: the checker finds each one, and each repair passes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from course.bugs.bug import Case
+from phitodeep.testing import GradientError, GradientReport
+from website import gallery
+
+CASES = [case for group in gallery.cases().values() for case in group]
+HINTS = {  # what the checker recognises, next to the place and the size of the error
+    "softmax": "should add up to 0 in every row",
+    "tanh": "If dY doubles, backward does not",
+    "relu": "If dY doubles, backward does not",
+    "leaky-relu": "If dY doubles, backward does not",
+    "bias": "`axis=` missing in a sum",
+    "batch-twice": "exactly 5 (the batch size) times too small",
+    "eager": "backward modifies W",
+    "dropout": "was the mask not applied",
+    "first-window": "was that part never written",
+    "batch-norm": "should add up to 0 in every feature",
+}
+each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@each
+def test_the_checker_finds_the_bug_and_accepts_the_repair(case: Case) -> None:
+    verdict = case.verdict(case.bug.kind)
+    assert "has wrong gradients" in verdict
+    assert HINTS.get(case.name, "entries are wrong") in verdict
+    assert isinstance(case._checked(case.repaired), GradientReport)
+    assert case.worst() < 1e-7
+
+
+@each
+def test_the_page_shows_what_the_checker_says(case: Case) -> None:
+    text = gallery.page(case).content
+    assert isinstance(text, str)
+    for line in case.verdict(case.bug.kind).splitlines():
+        assert line in text
+    assert case.code.rstrip() in text
+    assert all(f"]({source.url})" in text for source in case.bug.sources)
+
+
+@each
+def test_the_repair_changes_each_line_that_it_shows_as_changed(case: Case) -> None:
+    lines = gallery.difference(case.bug.wrong, case.bug.right).splitlines()
+    removed = {line[1:] for line in lines if line.startswith("-")}
+    added = {line[1:] for line in lines if line.startswith("+")}
+    assert removed
+    assert not removed & added
+
+
+@each
+def test_the_code_of_the_page_runs_as_it_stands(case: Case) -> None:
+    blocks = re.findall(r"^```py\n(.*?)^```", str(gallery.page(case).content), re.M | re.S)
+    with pytest.raises(GradientError) as error:
+        exec("\n".join(blocks), {})
+    assert str(error.value) == case.verdict(case.bug.kind)
+
+
+@each
+def test_the_wrong_gradient_trains_differently_from_the_right_one(case: Case) -> None:
+    before, wrong, right = gallery.losses(case)
+    assert right < 0.8 * before
+    assert abs(wrong - right) > 1e-4
+
+
+def test_no_bug_is_left_out() -> None:
+    assert len(CASES) >= 12
+    assert set(HINTS) <= {case.name for case in CASES}
+    index = gallery.index().content
+    assert all(f"]({case.name}.md)" in str(index) for case in CASES)

@@ -1,0 +1,149 @@
+"""The pages of layers: one for each public layer, with true numbers and verdicts."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from phitodeep import layers
+from phitodeep.core.call import calling
+from phitodeep.derivations.language.step import Let
+from website import arrays, layer_pages
+from website.bench import Bench
+from website.layer_facts import ALIASES, FACTS, KINDS, Check, example
+from website.layer_pages import LayerPage, checked
+from website.mistakes import broken, verdict
+
+NOT_LAYERS = {"Layer", "Param", "State"}
+FIXED = {"Lambda"}  # whose numbers a page cannot compute again
+KEPT = {"Embedding": {"X"}}  # symbols that other stored values follow from
+
+
+def test_every_public_layer_has_a_page_and_an_alias_says_so() -> None:
+    public = set(layers.__all__) - NOT_LAYERS
+    missing = sorted(public - set(FACTS) - set(ALIASES))
+    assert not missing, f"website/layer_facts.py has no facts about {missing}"
+    assert public == set(FACTS) | set(ALIASES)
+    assert not set(FACTS) & set(ALIASES)
+    for alias, name in ALIASES.items():
+        assert getattr(layers, alias) is getattr(layers, name)
+        assert f"{alias}</strong><span>Another name of {name}." in layer_pages.index()
+        assert f"`{alias}` is another name of" in str(layer_pages.page(name).content)
+    assert sum(map(len, KINDS.values())) == len(FACTS)
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_the_numbers_are_those_of_the_fast_passes(name: str) -> None:
+    layer, X, dY = example(FACTS[name])
+    assert type(layer).__name__ == name
+    bench = Bench(layer, X, dY)
+    with calling(step=0, first=0, training=True, caching=True, needs_dX=True):
+        Y, dX = layer.forward(X), layer.backward(dY)
+    np.testing.assert_allclose(bench["Y"], Y, rtol=1e-12, atol=1e-12)
+    if dX is not None:
+        np.testing.assert_allclose(bench["dX"], dX, rtol=1e-12, atol=1e-12)
+    for parameter, gradient in layer.grads.items():
+        np.testing.assert_allclose(bench[f"d{parameter}"], gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_all_but_some_numbers_can_be_dragged(name: str) -> None:
+    layer, X, dY = example(FACTS[name])
+    found = set(Bench(layer, X, dY).movable())
+    wanted = set() if name in FIXED else {"X", "dY", *layer.params} - KEPT.get(name, set())
+    assert found == wanted
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_the_checks_by_eye_are_true_and_see_other_numbers(name: str) -> None:
+    page = LayerPage(name)
+    assert page.eye().count("True here") == len(page.facts.checks) > 0
+    assert page.facts.question.endswith("?")
+    assert page.facts.exercise[-1] in "?."
+    symbol, k = page.facts.blank
+    assert k < np.size(page.bench[symbol])
+
+
+def test_a_check_that_is_false_stops_the_build() -> None:
+    page = LayerPage("LayerNorm")
+    wrong = Check("dX is dY", "dX - dY")
+    page.facts = page.facts._replace(checks=(wrong,))
+    page.bench = Bench(page.layer, page.X, page.dY, checked((wrong,)))
+    with pytest.raises(AssertionError, match="not true: dX is dY"):
+        page.eye()
+
+
+def test_no_check_reads_a_symbol_that_it_hides() -> None:
+    for name, facts in FACTS.items():
+        layer, X, dY = example(facts)
+        own = {step.symbol for step in Bench(layer, X, dY).derivation.every()}
+        added = {step.symbol for step in (*facts.extra, *checked(facts.checks))}
+        assert not own & added, name
+
+
+@pytest.mark.parametrize("name", ["Dropout", "SpatialDropout"])
+def test_some_numbers_are_dropped_and_some_are_kept(name: str) -> None:
+    assert set(np.sign(Bench(*example(FACTS[name]))["m"].ravel())) == {0, 1}
+
+
+@pytest.mark.parametrize("name", ["RandomFlip", "RandomShift", "GaussianNoise"])
+def test_chance_changes_something(name: str) -> None:
+    bench = Bench(*example(FACTS[name]))
+    assert not np.array_equal(bench["X"], bench["Y"])
+
+
+def test_what_the_checker_says_without_the_mean() -> None:
+    text = LayerPage("LayerNorm").broken()
+    assert "without the term <code>- through_mu</code>" in text
+    assert "LayerNorm() has wrong gradients" in text
+    layer, X, _ = example(FACTS["LayerNorm"])
+    right = broken(layer, "dX", lambda symbols: symbols["r"] * (
+        symbols["g"] - symbols["through_mu"] - symbols["through_r"]))  # fmt: skip
+    assert "wrong" not in verdict(right, X)
+
+
+@pytest.mark.parametrize("name", ["LayerNorm", "Dense", "LSTM"])
+def test_a_page_has_all_its_parts(name: str) -> None:
+    text = layer_pages.page(name).content
+    assert isinstance(text, str)
+    for part in (
+        FACTS[name].question,
+        '<math display="block"',
+        'nf">forward<',
+        'nf">backward<',
+        "has wrong gradients",
+        "worst errors of each gradient",
+        "bytes kept for the backward pass",
+        FACTS[name].exercise,
+        f"../api/layers.md#{type(FACTS[name].make()).__module__}.{name}",
+        "Literature" if name != "Dense" else "API",
+    ):
+        assert part in text, part
+    found = re.search(r"<script type=.application/json.>(.*?)</script>", text)
+    assert found
+    data = json.loads(found[1])
+    assert len(json.dumps(data)) < 40_000
+    assert data["document"]["live"]
+
+
+def test_cells_have_their_numbers_and_places() -> None:
+    text = arrays.array("X", np.array([[1.0, -2.0], [0.5, -0.004]]))
+    assert re.findall(r'data-k="(\d)" style="--v:([-.\d]+)">([^<]+)<', text) == [
+        ("0", "0.5", "1"),
+        ("1", "-1", "\u22122"),
+        ("2", "0.25", "0.5"),
+        ("3", "-0.002", "0"),
+    ]
+    assert "wb-bars" not in text
+    assert "wb-bars" in arrays.array("X", np.ones((1, 3)))
+
+
+def test_a_check_becomes_a_step() -> None:
+    steps = checked((Check("a", "dX"), Check("b", "dY")))
+    assert [(type(s), s.symbol, s.code) for s in steps] == [
+        (Let, "check_0", "dX"),
+        (Let, "check_1", "dY"),
+    ]

@@ -1,0 +1,118 @@
+"""The pages of the lessons: every cell runs, and each has an aha, a picture and an exercise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from phitodeep.teach import EXERCISES, grade
+from tests.teach.lessons import blank, solved
+from website import lessons
+from website.lessons import AHA, Lesson, Page
+
+GROUND = "fill: #ffffff"
+each = pytest.mark.parametrize("number", range(1, 13))
+
+
+def lesson_of(number: int) -> Lesson:
+    return lessons.lessons()[number - 1]
+
+
+def page_of(number: int) -> Page:
+    ((title, pages),) = lessons.sections()
+    assert not title
+    return pages[number]  # the first is the index
+
+
+def test_a_figure_is_the_same_svg_in_every_build() -> None:
+    axes = Figure().subplots()
+    axes.plot([1, 3, 2])
+    axes.imshow([[1, 2], [3, 4]])
+    assert lessons.svg(axes.figure) == lessons.svg(axes.figure)
+
+
+@each
+def test_a_page_has_its_parts(number: int) -> None:
+    lesson, page = lesson_of(number), page_of(number)
+    text = str(page.content)
+    assert text.startswith(f"# {number}. ")
+    assert text.count('<div class="pd-aha"') == text.count("**Aha.**") == 1
+    assert not AHA.search(text)
+    assert len(lesson.aha.split()) < 40
+    assert lesson.aha.count(". ") == 0, "one sentence"
+    assert text.count("YOUR CODE HERE") == text.count("<summary>The solution</summary>") == 1
+    assert "SOLUTION" not in text
+    assert "{{" not in text
+    assert "$$" not in text
+    assert "<math" in text
+    assert "```text\n" in text
+    assert text.partition("## Questions")[2].count("<details") in (2, 3)
+
+
+@each
+def test_a_page_shows_the_pictures_that_its_cells_drew(number: int) -> None:
+    lesson, text = lesson_of(number), str(page_of(number).content)
+    shown = re.findall(r'<img src="\.\./([^"]+)" alt="([^"]+)"', text)
+    assert [f"lessons/{path}" for path, _ in shown] == [p.path for p in lesson.pictures]
+    assert shown
+    made = {page.path: page.content for page in lessons.assets()}
+    for picture in lesson.pictures:
+        assert made[picture.path] == picture.content
+        assert str(picture.content).rstrip().endswith("</svg>")
+        # readable on light and dark pages: it follows the scheme, or has a ground of its own
+        text = str(picture.content)
+        assert "prefers-color-scheme:dark" in text or 'fill="#ffffff"' in text or GROUND in text
+
+
+@each
+def test_the_exercise_has_full_points_with_its_solution_and_none_without(number: int) -> None:
+    name = lesson_of(number).name
+    assert grade(solved(name), name, seed=20).score == 1
+    left = [v for v in grade(blank(name), name, seed=20).verdicts if v.passed]
+    assert [verdict.part for verdict in left] == ["forward"]  # which is given
+    shown = str(page_of(number).content)
+    possible = grade(solved(name), name).possible
+    assert f"{possible} of {possible} points ({name})" in shown
+
+
+@each
+def test_a_lesson_leads_to_its_neighbours_and_notebooks(number: int) -> None:
+    text = str(page_of(number).content)
+    made = {page.path for page in lessons.assets()} | {page_of(k).path for k in range(13)}
+    linked = set(re.findall(r"\]\(([\w/]+\.\w+)\)", text))
+    assert {f"lessons/{path}" for path in linked} <= made
+    for other in {number - 1, number + 1} & set(range(1, 13)):
+        assert f"{lesson_of(other).file}.md" in linked
+    assert {f"{lesson_of(number).file}.ipynb", f"solutions/{lesson_of(number).file}.ipynb"} < linked
+    assert re.findall(r'aria-current="step">(\d+)<', text) == [str(number)]
+
+
+def test_the_index_is_the_way_from_1_to_12() -> None:
+    text = str(page_of(0).content)
+    assert [*EXERCISES] == [lesson.name for lesson in lessons.lessons()]
+    places = [text.index(f'<a href="{lesson.file}/">') for lesson in lessons.lessons()]
+    assert places == sorted(places)
+    for lesson in lessons.lessons():
+        assert lessons.coded(lesson.aha) in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("x, target = 2.0, 5.0", "raise RuntimeError('a cell')", "a cell"),
+        ("dW[...] = dY[0] * X[0]", "dW[...] = dY[0]", "'neuron' is not right"),
+    ],
+)
+def test_a_lesson_that_fails_ends_the_build(
+    old: str, new: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = lessons.LESSONS["neuron"].read_text(encoding="utf-8")
+    assert source.count(old) == 1
+    path = tmp_path / "01_neuron.py"
+    path.write_text(source.replace(old, new), encoding="utf-8")
+    monkeypatch.setitem(lessons.LESSONS, "neuron", path)
+    with pytest.raises((RuntimeError, ValueError), match=words):
+        lessons.ran("neuron")

@@ -1,0 +1,121 @@
+"""The pages of optimizers: their rules are those of the code, and their paths were really run."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phitodeep.optimization.optimizers import LBFGS, OPTIMIZERS, RULES, Muon
+from website import optimizer_pages
+from website.optimizer_facts import FACTS, Facts, Rule, run_rule
+from website.valleys import VALLEYS, Valley, best, layers_at, paths, walk
+
+RUN = [(facts, rule) for facts in FACTS for rule in facts.rules if facts.cls is not LBFGS]
+every = pytest.mark.parametrize("facts", FACTS, ids=lambda facts: facts.cls.__name__)
+
+
+def test_each_public_optimizer_has_one_page() -> None:
+    assert [facts.cls for facts in FACTS] == list(RULES)
+    (section,) = optimizer_pages.sections()
+    paths = [page.path for page in section.pages]
+    assert paths == ["optimizers/index.md", *(f"optimizers/{name}.md" for name in OPTIMIZERS)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule"),
+    RUN,
+    ids=lambda x: getattr(x, "title", "") or getattr(x, "cls", type).__name__,
+)
+def test_a_rule_takes_the_steps_of_its_optimizer(facts: Facts, rule: Rule) -> None:
+    rng = np.random.default_rng(5)
+    optimizer = facts.cls(0.1, **rule.options)
+    layers, W = layers_at((1.0, -2.0), facts.cls is Muon)
+    W[...] = start = rng.standard_normal(W.shape)
+    gradients = rng.standard_normal((5, *W.shape))
+    expected = list(run_rule(rule, facts, optimizer, start, gradients))
+    for g, theta in zip(gradients, expected, strict=True):
+        layers[0].grad_array("W")[...] = g
+        optimizer.step(layers)
+        np.testing.assert_allclose(layers[0].params["W"], theta, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.3])
+def test_lbfgs_steps_towards_what_scipy_finds(alpha: float) -> None:
+    minimize = pytest.importorskip("scipy.optimize").minimize
+    valley = VALLEYS[1]
+    layers, W = layers_at(valley.start, matrix=False)
+    start = W.copy()
+
+    def closure() -> float:
+        x, y = layers[0].params["W"]
+        layers[0].grad_array("W")[...] = valley.slope(x, y)
+        return float(valley.f(x, y))
+
+    LBFGS(alpha).run(layers, closure)
+    options = {"maxiter": 20, "maxcor": 10, "gtol": 1e-7, "ftol": 1e-9}
+    found = minimize(
+        lambda p: (valley.f(*p), np.array(valley.slope(*p))), start, jac=True,
+        method="L-BFGS-B", options=options,
+    ).x  # fmt: skip
+    (facts,) = (facts for facts in FACTS if facts.cls is LBFGS)
+    line = facts.rules[0].lines[-1]
+    theta = eval(line.code, {"theta": start, "alpha": alpha, "theta_best": found})
+    np.testing.assert_allclose(layers[0].params["W"], theta, rtol=1e-12)
+
+
+@pytest.mark.parametrize("valley", VALLEYS, ids=lambda valley: valley.name)
+def test_the_slope_of_a_valley_is_its_derivative(valley: Valley) -> None:
+    x, y, h = 0.3, -0.4, 1e-6
+    numeric = (
+        (valley.f(x + h, y) - valley.f(x - h, y)) / (2 * h),
+        (valley.f(x, y + h) - valley.f(x, y - h)) / (2 * h),
+    )
+    np.testing.assert_allclose(valley.slope(x, y), numeric, rtol=1e-6)
+    assert valley.slope(*valley.bottom) == (0, 0)
+    assert valley.f(*valley.bottom) == 0
+    for level in valley.levels:
+        values = [valley.f(*point) for point in valley.contour(level)]
+        np.testing.assert_allclose(values, level, rtol=1e-6)
+
+
+def test_a_path_is_that_of_the_optimizer() -> None:
+    valley = VALLEYS[0]
+    path = walk(FACTS[0].cls(0.01), valley, steps=3)
+    x, y = valley.start
+    by_hand: list[Any] = [(x, y)]
+    for _ in range(3):
+        dx, dy = valley.slope(x, y)
+        x, y = x - 0.01 * dx, y - 0.01 * dy
+        by_hand.append((x, y))
+    np.testing.assert_allclose(path, by_hand, rtol=1e-12)
+
+
+@every
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_best_path_of_an_optimizer_descends(index: int, facts: Facts) -> None:
+    name = facts.cls.__name__
+    path = paths(index)[name][best(index, name)][1]
+    valley = VALLEYS[index]
+    assert valley.f(*path[-1]) < 0.25 * valley.f(*valley.start)
+
+
+@every
+def test_a_page_has_all_its_parts(facts: Facts) -> None:
+    text = optimizer_pages.page(facts).content
+    assert isinstance(text, str)
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
+        "The rule and its code", "Memory", "When to use it", "Arguments", "See also",
+    ]  # fmt: skip
+    for rule in facts.rules:
+        for line in rule.lines:
+            assert optimizer_pages.formula(line) in text
+    assert text.count("<svg") == 2
+    assert "`alpha`" in text
+
+
+@pytest.mark.parametrize(("name", "count"), [("sgd", 0), ("adam", 2), ("adagrad", 1), ("lion", 1)])
+def test_memory_per_parameter(name: str, count: int) -> None:
+    assert optimizer_pages.remembered(OPTIMIZERS[name]) == count

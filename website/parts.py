@@ -1,0 +1,179 @@
+"""Parts of generated pages: formulas, code, numbers, and pictures drawn as SVG.
+
+Each function returns HTML without blank lines, so that Markdown leaves it alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import json
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from phitodeep.core.checks import snake_case
+from phitodeep.derivations.language.mathml import MATHML
+from phitodeep.derivations.language.step import Step
+from phitodeep.optimization.optimizers import OPTIMIZERS
+from website.pages import ROOT
+
+WIDE = "---\nhide: [toc]\n---\n\n"  # a page without a table of contents, so that code fits
+
+
+def code(*objects: Any) -> str:
+    """The source of functions, classes or methods, highlighted."""
+    texts = [textwrap.dedent(inspect.getsource(inspect.unwrap(each))) for each in objects]
+    return highlighted("\n".join(texts))
+
+
+def highlighted(text: str) -> str:
+    """Python code as HTML; a blank line has a space, because blank lines end HTML in Markdown."""
+    found = highlight(text, PythonLexer(), HtmlFormatter(nowrap=True, wrapcode=True))
+    lines = found.rstrip("\n").replace("\n\n", "\n \n").replace("\n\n", "\n \n")
+    return f'<div class="highlight"><pre><code>{lines}</code></pre></div>'
+
+
+def place(thing: Any) -> tuple[str, int]:
+    """The file of a class or function, from the repository's root, and its first line."""
+    file = Path(inspect.getsourcefile(thing) or "").resolve().relative_to(ROOT)
+    return file.as_posix(), inspect.getsourcelines(thing)[1]
+
+
+def formulas(steps: Iterable[Step], symbols: Any) -> str:
+    """A list of steps: their formulas, what they mean, and their values in `symbols`."""
+    rows = []
+    for step in steps:
+        words = escape(step.words) if step.words and step.words not in step.formula else ""
+        formula = step.mathml
+        if not step.code:  # a value from outside the mathematics
+            formula, words = MATHML.whole(MATHML.symbol(step.symbol)), escape(step.words)
+        said = f'<span class="pd-words">{words}</span>' if words else ""
+        value = escape(numbers(symbols[step.symbol]))
+        rows.append(f"<tr><td>{formula}{said}</td><td><code>{value}</code></td></tr>")
+    head = "<thead><tr><th>step</th><th>here</th></tr></thead>"
+    return f'<table class="pd-steps">{head}<tbody>{"".join(rows)}</tbody></table>'
+
+
+def numbers(values: Any) -> str:
+    """Numbers as short text: rows of an array on their own lines."""
+    return np.array2string(
+        np.asarray(values),
+        formatter={"float_kind": lambda x: f"{x + 0.0:.4g}".replace("e-0", "e-")},
+    )
+
+
+def ran(text: str) -> str:
+    """A block of Python and what it prints when the build runs it."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(text, "<page>", "exec"), {})  # the page's own code, from the generators
+    return f"```python\n{text.strip()}\n```\n\n```text\n{printed.getvalue().strip()}\n```"
+
+
+def pair(left: str, right: str) -> str:
+    """Two parts next to each other, or below each other on a narrow screen."""
+    return f'<div class="pd-pair"><div tabindex="0">{left}</div><div>{right}</div></div>'
+
+
+def data(values: Any) -> str:
+    """Values for a script, in the page."""
+    text = json.dumps(values, separators=(",", ":")).replace("</", "<\\/")
+    return f'<script type="application/json">{text}</script>'
+
+
+def short(value: float) -> str:
+    """A number in the fewest digits that a label needs."""
+    return f"{value:.3g}".replace("-", "\u2212")
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About `count` round numbers from low to high."""
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = min((m * power for m in (1, 2, 5, 10)), key=lambda s: abs(s - rough))
+    first = math.ceil(low / step - 1e-9)
+    return [round(i * step, 10) + 0.0 for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+class Panel:
+    """A pair of axes in an SVG: it maps numbers to pixels."""
+
+    def __init__(
+        self,
+        box: tuple[float, float, float, float],
+        x: tuple[float, float],
+        y: tuple[float, float],
+    ) -> None:
+        self.left, self.top, self.width, self.height = box
+        self.x, self.y = x, y
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        (x0, x1), (y0, y1) = self.x, self.y
+        return (
+            self.left + (x - x0) / (x1 - x0) * self.width,
+            self.top + (y1 - y) / (y1 - y0) * self.height,
+        )
+
+    def path(self, points: Iterable[Sequence[float]]) -> str:
+        """The `d` of a path through points."""
+        pixels = (self.at(*point) for point in points)
+        return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
+
+    def axes(self, x_label: str, y_label: str, numbers: bool = True) -> str:
+        """A frame, the lines at 0, numbers and labels."""
+        left, top, right, bottom = (
+            self.left,
+            self.top,
+            self.left + self.width,
+            self.top + self.height,
+        )
+        parts = [
+            f'<rect class="pd-frame" x="{left}" y="{top}" '
+            f'width="{self.width}" height="{self.height}"/>'
+        ]
+        for axis, (low, high) in (("x", self.x), ("y", self.y)):
+            if low < 0 < high:
+                ends = [(0, self.y[0]), (0, self.y[1])]
+                ends = ends if axis == "x" else [(self.x[0], 0), (self.x[1], 0)]
+                parts.append(f'<path class="pd-zero" d="{self.path(ends)}"/>')
+        for value in ticks(*self.x) if numbers else []:
+            x = self.at(value, self.y[0])[0]
+            parts.append(
+                f'<text x="{x:.1f}" y="{bottom + 14}" class="pd-mid">{short(value)}</text>'
+            )
+        for value in ticks(*self.y, 4):
+            y = self.at(self.x[0], value)[1]
+            parts.append(
+                f'<text x="{left - 5}" y="{y + 4:.1f}" class="pd-end">{short(value)}</text>'
+            )
+        if x_label:
+            parts.append(
+                f'<text x="{right}" y="{bottom + 29}" class="pd-end pd-label">{x_label}</text>'
+            )
+        parts.append(f'<text x="{left + 6}" y="{top + 15}" class="pd-label">{y_label}</text>')
+        return "".join(parts)
+
+
+def svg(width: float, height: float, title: str, *parts: str) -> str:
+    """A picture with a title, which a screen reader reads."""
+    return (
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def link_of(name: str) -> str:
+    """The address of a class's page: CategoricalCrossEntropy's is categorical-cross-entropy."""
+    if name.lower() in OPTIMIZERS:
+        return name.lower()
+    return snake_case(name).replace("_", "-")
