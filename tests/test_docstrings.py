@@ -183,7 +183,7 @@ def with_torch() -> dict[str, Any]:
 PREPARED: dict[str, Callable[[], dict[str, Any]]] = {
     "phitodeep.exchange.torch.compare.compare_with_torch": with_torch,
     "phitodeep.exchange.torch.pairs.counterpart": with_torch,
-    "phitodeep.exchange.torch.read.reading.from_torch": with_torch,
+    "phitodeep.model.imports.from_torch": with_torch,
     "phitodeep.exchange.torch.write.writing.to_torch": with_torch,
     "phitodeep.model.architectures.vae": autoencoder,
     "phitodeep.plots.attention.attention": transformer,

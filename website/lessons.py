@@ -15,9 +15,9 @@ from functools import cache
 from html import escape
 from typing import Any, NamedTuple
 
+from course import make_notebooks as course
 from course.make_notebooks import BLANK, LESSONS, Cell
 from phitodeep.plots.svg import Drawing
-from references import make_notebooks as course
 from website.pages import Page, Section
 
 FOLDER = "lessons"
