@@ -72,6 +72,7 @@ OPTIONAL = {
     "safetensors",
     "matplotlib",
     "datasets",
+    "fcntl",  # which Windows lacks
     "IPython",
     "mpi4py",
     "google",  # protobuf, which onnx brings

@@ -709,7 +709,7 @@ def test_a_file_that_cannot_be_written_fails_before_training(
     (tmp_path / "file").touch()
     model = net()
     before = model.get_weights()
-    with pytest.raises(DataError, match="cannot (write|create) .*(/dev/full|/file)") as caught:
+    with pytest.raises(DataError, match=r"cannot (write|create) .*(/dev/full|/file)") as caught:
         model.train(X, Y, callbacks=[KINDS[kind](tmp_path / where)], verbose=0)
     assert isinstance(caught.value, OSError)
     assert all((model.get_weights()[path] == a).all() for path, a in before.items())
