@@ -25,7 +25,7 @@ UPWARD = {  # (module, room): why it imports from a later room, in a function or
 }
 REQUIRED = {"numpy"}  # with Python's own, all that may be imported at the top of a file
 PYTHONS_OWN = {
-    "resource",  # not on Windows
+    *("fcntl", "resource"),  # not on Windows
     "lzma",  # may be missing from a Python built without it
     *("concurrent", "html"),  # take milliseconds that few programs have a use for
 }

@@ -112,6 +112,30 @@ def drafts(folder: Path) -> Iterator[tuple[Path, str]]:
         yield path, path.name.removeprefix(DRAFT).rpartition("-")[0]
 
 
+def lock(path: Path) -> int | None:
+    """Lock a file, and return the descriptor that holds the lock until it is closed.
+
+    A lock also ends with its process, however that ends. None: there is no such file, or the system
+    or the disk has no locks. Raises BlockingIOError if another descriptor holds a lock.
+    """
+    try:
+        import fcntl
+
+        if not path.is_file():
+            return None
+        held = os.open(path, os.O_RDWR)  # NFS does not lock what is open for reading
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None
+    return held
+
+
 @contextmanager
 def _draft(target: Path) -> Iterator[Path]:
     """Yield a path next to `target`; the file that is written there replaces `target`."""

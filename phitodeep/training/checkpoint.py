@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from phitodeep.core.checks import check_count, check_list
-from phitodeep.core.files import atomic_copy, check_path, drafts, make_folder
+from phitodeep.core.files import atomic_copy, check_path, drafts, lock, make_folder
 from phitodeep.core.state import StateDict
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
 from phitodeep.io.model_file import open_model
@@ -42,7 +42,8 @@ class ModelCheckpoint(_Monitor):
     schedules, the states of callbacks, the history, and the place within the epoch;
     `phitodeep.load` reads the model from it. Each file is complete or absent, even if the process
     is killed. A run without `resume` replaces `path` and the best checkpoint of an earlier run,
-    after a warning; no other file is removed.
+    after a warning; no other file is removed. If another process writes to the same `path`, a
+    warning says so, except on Windows.
 
     A model or callback that cannot be saved, or a path that cannot be used, is an error before the
     first step. If a file cannot be written later (a full disk, say), a warning is issued and
@@ -77,7 +78,8 @@ class ModelCheckpoint(_Monitor):
     def forget(self) -> None:
         super().forget()
         self.written: list[str] = []  # the names of the files that `keep` counts, oldest first
-        self.checked = self.better = False
+        self.checked = self.better = self.shared = False
+        self.held: int | None = None  # holds the lock of the file at `path`
 
     def check_state(self, state: StateDict, who: str) -> None:
         super().check_state(state, who)
@@ -91,7 +93,8 @@ class ModelCheckpoint(_Monitor):
     def on_train_begin(self, model: Any) -> None:
         super().on_train_begin(model)
         self.name = self.name or secrets.token_hex(8)  # here, so that each copy gets its own
-        self.checked = self.better = False
+        self.checked = self.better = self.shared = False
+        self.held = None
 
     def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:
         self.better = self.monitor is not None and self.improved(logs)
@@ -103,7 +106,9 @@ class ModelCheckpoint(_Monitor):
             arrays, _ = model._packed(run.state_dict(weights=False))
             writable(arrays)
             if run.writes:
-                self._tidy()
+                self._claim()
+                if not self.shared:
+                    self._tidy()
             self.checked = True
             return
         count, every, mark = model.optimizer.t, self.every_steps, "step"
@@ -120,6 +125,31 @@ class ModelCheckpoint(_Monitor):
         except OSError as error:  # such as a full disk
             warn(f"{error} Training continues.")
         self.better = False
+
+    def on_train_end(self, model: Any) -> None:
+        super().on_train_end(model)
+        self._release()
+
+    def _claim(self) -> None:
+        """Lock the file at `path`; if another process has locked it, warn once that both write it.
+
+        The file itself is locked, again after each write, so nothing else is ever on the disk.
+        """
+        self._release()
+        try:
+            self.held = lock(Path(self.path))
+        except BlockingIOError:
+            if not self.shared:
+                self.shared = True
+                warn(
+                    f"{self.path} is also the checkpoint of another training that is running: each "
+                    "replaces the other's files. Give each its own path."
+                )
+
+    def _release(self) -> None:
+        if self.held is not None:
+            os.close(self.held)
+            self.held = None
 
     def _check_place(self) -> None:
         """Refuse a path that cannot be written, before training begins."""
@@ -168,9 +198,11 @@ class ModelCheckpoint(_Monitor):
         """Write one checkpoint under each of its names; `path` comes last."""
         path = Path(self.path)
         first, *others = [self._named(name) if name else path for name in names]
+        self._claim()
         write_tensors(first, *model._packed(state, self.name))
         for other in others:
             atomic_copy(first, other)
+        self._claim()
         self._prune()
 
     def _named(self, mark: str) -> Path:

@@ -280,7 +280,7 @@ def test_two_runs_under_one_name_at_the_same_time(tmp_path: Path) -> None:
 
     def another(model: Any, epoch: int, logs: Any) -> None:
         if epoch == 3:
-            with pytest.warns(PhitodeepWarning, match="is not a checkpoint of this run"):
+            with pytest.warns(PhitodeepWarning, match="this run|another training"):
                 train(inner, 2)  # writes ck-epoch1 and ck-epoch2
 
     train(ModelCheckpoint(path, keep=2), 5, LambdaCallback(on_epoch_end=another))
@@ -344,6 +344,37 @@ def test_leftovers_of_a_crash_are_pruned_after_resume(
         assert names(folder) == left, count
         shutil.rmtree(folder)
     assert crashes >= (20 if what != "unlink" else 5)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no fcntl")
+def test_another_training_with_the_same_path_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "ck.safetensors"
+
+    def other(model: Any, epoch: int) -> None:
+        if epoch == 2:
+            with pytest.warns(PhitodeepWarning, match="another training that is running") as told:
+                train(ModelCheckpoint(path), 2)
+            assert len(told) == 1
+
+    train(ModelCheckpoint(path), 3, LambdaCallback(on_epoch_begin=other))
+    assert all(name.startswith("ck") for name in os.listdir(tmp_path))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no fcntl")
+def test_another_training_that_writes_first_is_noticed(tmp_path: Path) -> None:
+    path, held = tmp_path / "ck.safetensors", list[Any]()
+
+    def write(model: Any) -> None:
+        path.write_bytes(b"of another training")
+        held.append(files.lock(path))
+
+    with pytest.warns(PhitodeepWarning, match="also the checkpoint of another training") as told:
+        train(
+            ModelCheckpoint(path), 3, LambdaCallback(on_epoch_begin=lambda m, e: e > 1 or write(m))
+        )
+    os.close(held[0])
+    assert len(told) == 1
+    train(ModelCheckpoint(path), 4, resume=path)  # nobody else writes now: no warning
 
 
 def test_drafts_of_a_killed_process_are_removed(tmp_path: Path) -> None:

@@ -81,7 +81,15 @@ def test_training_that_is_killed_twenty_times_ends_with_the_same_bits(tmp_path: 
 
     def start(result: str, folder: str) -> subprocess.Popen[bytes]:
         path = tmp_path / folder / "ck.safetensors"
-        arguments = [sys.executable, script, marks, tmp_path / result, path]
+        arguments = [
+            sys.executable,
+            "-W",
+            "error::UserWarning",
+            script,
+            marks,
+            tmp_path / result,
+            path,
+        ]
         return subprocess.Popen(arguments, env=environment)
 
     assert start("whole.npz", "whole").wait(60) == 0
