@@ -34,7 +34,7 @@ from phitodeep.teach import EXERCISES, Exercise
 from phitodeep.teach.truth import ask, solve, symbols_of
 
 ROOT = Path(__file__).parent.parent
-LESSONS = {path.stem[3:]: path for path in sorted((ROOT / "tools" / "lessons").glob("*.py"))}
+LESSONS = {path.stem[3:]: path for path in sorted((ROOT / "course" / "lessons").glob("*.py"))}
 COURSE = ROOT / "examples" / "course"
 BLANK = "# YOUR CODE HERE\nraise NotImplementedError"
 QUESTION = re.compile(r"\{\{question (.*?)\}\}\n(.*?)\{\{end\}\}", re.S)
