@@ -9,7 +9,7 @@ from phitodeep.errors import MissingExtraError
 
 
 def load(purpose: str) -> tuple[Any, Any, Any]:
-    """Return torch, and the modules `modules` and `read.tracing` of this package, which import it."""
+    """Return torch, and the modules `modules` and `read.tracing`, which import it."""
     try:
         import torch
     except ImportError:
