@@ -48,14 +48,19 @@ from phitodeep.layers.base import Layer
 from phitodeep.testing.references import FOLDER, construct, layer_cases, layer_of, read
 
 SEED = 20240607
+TESTS = Path(__file__).parents[1] / "tests" / "reference"  # what only the tests need
 FILES = [FOLDER / f"{name}.npz" for name in ("layers", "catalogue", "losses")]
-FILES.append(FOLDER.parents[2] / "tests" / "reference" / "noise.npz")  # only the tests need it
+FILES.append(TESTS / "noise.npz")
 Params = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]
 
 
 def below(path: str, p: Params) -> Params:
     return {name.removeprefix(path): a for name, a in p.items() if name.startswith(path)}
+
+
+def array(t: Tensor) -> np.ndarray:
+    return t.detach().numpy()
 
 
 def first(X: Tensor) -> Tensor:
@@ -305,7 +310,7 @@ class Theirs:
         x = torch.tensor(X, requires_grad=X.dtype.kind == "f")
         Y = self(x)
         Y.backward(torch.tensor(dY))
-        found = {"Y": Y.detach().numpy()} | ({} if x.grad is None else {"dX": x.grad.numpy()})
+        found = {"Y": array(Y)} | ({} if x.grad is None else {"dX": x.grad.numpy()})
         theirs = {n: tensor.grad.numpy() for n, tensor in self.given.items() if self.function}
         theirs |= self._moved(lambda tensor, move: move.back(tensor.grad.numpy()))
         return found | {f"grads.{name}": a for name, a in theirs.items()}
@@ -341,7 +346,7 @@ def layer_arrays(case: str, stored: Arrays) -> Arrays:
     theirs = Theirs(case, stored)
     found = theirs.passes(X, dY)
     if "E" in stored:
-        found["E"] = theirs(torch.zeros(X.shape).double()).numpy()  # mean 0, log variance 0
+        found["E"] = array(theirs(torch.zeros(X.shape).double()))  # mean 0, log variance 0
     if "after.running_mean" in stored:
         found |= {f"after.{n}": a for n, a in theirs.state().items()}
     return found
@@ -392,7 +397,7 @@ def loss_arrays(case: str, stored: Arrays) -> Arrays:
     else:
         value = (each(loss, P, T) * w).sum() / w.sum()
     value.backward()
-    return {"value": value.detach().numpy(), "gradient": P.grad.numpy()}
+    return {"value": array(value), "gradient": P.grad.numpy()}
 
 
 # --- files ---------------------------------------------------------------------------------------
