@@ -1,4 +1,4 @@
-"""A model of a training step on several processes, and its simulation with discrete events.
+"""A model of a training step on several processes, and its simulation.
 
 The model has two halves, and two measurements calibrate each of them:
 
@@ -10,25 +10,22 @@ forward pass takes a third of the FLOPs and the backward pass the rest, divided 
 proportion to their own FLOPs.
 
 Before each step the ranks exchange a few bytes, as they must agree that there is one. Gradients are
-summed in buckets, pieces of the flat gradient vector. `simulate` runs the events of one step:
-backward passes end, buckets become ready, the network carries one bucket at a time in
-rounds, and the optimizer's step follows the last bucket. Two algorithms have their rounds here:
+summed in buckets, pieces of the flat gradient vector. As the backward pass goes on, buckets become
+ready; the network carries one bucket at a time in rounds, and the optimizer's step follows the last
+bucket. Two algorithms have their rounds here:
 
     ring      2 (R - 1) rounds of bytes / R        Patarasuk and Yuan 2009
     halving   2 log2 R rounds of bytes / 2, / 4 ...  Thakur, Rabenseifner and Gropp 2005, for MPICH
 
-All ranks compute and send equally fast; no rank waits for a slow one. So one rank stands for all:
-it sends to itself. `speeds=` simulates every rank, with a speed for each, which takes longer.
+All ranks compute and send equally fast; no rank waits for a slow one. So one rank stands for all.
 
 Nothing here imports MPI, and nothing measures.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 BUCKET = 3 << 19  # bytes; a test compares it with phitodeep.distributed
 SMALL, LARGE = 1 << 12, 1 << 20  # bytes of the messages that calibrate the network
@@ -105,44 +102,29 @@ def _slope(amounts: tuple[float, float], seconds: tuple[float, float]) -> float:
 # --- the exchange ------------------------------------------------------------------------------
 
 
-class Round(NamedTuple):
-    """One round of an exchange: each rank sends `size` bytes to a partner."""
-
-    size: float
-    partner: Callable[[int, int], int]  # (rank, number of ranks) -> the rank that it sends to
+def ring(size: float, ranks: int) -> list[float]:
+    """Return what a rank sends in each round: reduce-scatter, then allgather, of 1/R each."""
+    return [size / ranks] * (2 * (ranks - 1))
 
 
-def ring(size: float, ranks: int) -> list[Round]:
-    """Return the rounds of a ring: reduce-scatter, then allgather, with 1/R of the bytes each."""
-
-    def right(rank: int, count: int) -> int:
-        return (rank + 1) % count
-
-    return [Round(size / ranks, right)] * (2 * (ranks - 1))
-
-
-def halving(size: float, ranks: int) -> list[Round]:
-    """Return the rounds of recursive halving and doubling.
+def halving(size: float, ranks: int) -> list[float]:
+    """Return what a rank sends in each round of recursive halving and doubling.
 
     If the number of ranks is no power of two, the ranks above the largest one send everything to a
     partner first, and receive the sum last.
     """
     power = ranks.bit_length() - 1
-    down = [Round(size / 2 ** (i + 1), _across(1 << i)) for i in range(power)]
-    extra = [Round(size, _across(0))] if ranks != 1 << power else []
+    down = [size / 2 ** (i + 1) for i in range(power)]
+    extra = [size] if ranks != 1 << power else []
     return [*extra, *down, *reversed(down), *extra]
 
 
-def _across(bit: int) -> Callable[[int, int], int]:
-    return lambda rank, count: (rank ^ bit) % count
-
-
-ALGORITHMS: dict[str, Callable[[float, int], list[Round]]] = {"ring": ring, "halving": halving}
+ALGORITHMS: dict[str, Callable[[float, int], list[float]]] = {"ring": ring, "halving": halving}
 
 
 def exchange(size: float, ranks: int, network: Network, algorithm: str = "ring") -> float:
     """Return the seconds of an Allreduce of `size` bytes, with nothing else on the network."""
-    return sum(network.message(part.size) for part in ALGORITHMS[algorithm](size, ranks))
+    return sum(map(network.message, ALGORITHMS[algorithm](size, ranks)))
 
 
 def meeting(ranks: int, network: Network) -> float:
@@ -192,25 +174,6 @@ class Step:
     seconds: float  # the whole step
     computed: float  # when the last backward pass ended
     exchanged: float  # when the last bucket was summed; `computed` if there is none
-    busy: float  # how long each rank's link carried data
-    sent: float  # bytes that each rank sent
-    events: int
-
-    @property
-    def exposed(self) -> float:
-        """The seconds of the exchange that the backward passes did not hide."""
-        return self.exchanged - self.computed
-
-
-class _Rank:
-    """The state of a simulated rank."""
-
-    def __init__(self, count: int) -> None:
-        self.ready = [False] * count  # its own gradients of each bucket
-        self.bucket = self.round = 0  # what it sends or waits for next
-        self.sending = self.sent_round = False  # this round's message is on its way, or was sent
-        self.inbox: set[tuple[int, int]] = set()  # bucket and round of messages that came
-        self.computed = self.exchanged = self.busy = self.sent = 0.0
 
 
 def simulate(
@@ -223,99 +186,22 @@ def simulate(
     *,
     algorithm: str = "ring",
     overlap: bool = True,
-    speeds: Sequence[float] = (1.0,),
 ) -> Step:
     """Simulate a step of `ranks` ranks; `flops` is what each of them computes.
 
-    Without `overlap`, buckets wait until the whole backward pass has ended. `speeds` are those of
-    the simulated ranks: one for each rank, or one rank that stands for all.
+    Without `overlap`, buckets wait until the whole backward pass has ended.
     """
-    if len(speeds) not in (1, ranks):
-        raise ValueError(f"speeds must have 1 or {ranks} entries, received {len(speeds)}.")
-    if len(speeds) > 1 and algorithm == "halving" and ranks & (ranks - 1):
-        raise ValueError(f"halving among {ranks} speeds: use a power of two, or one speed for all.")
-    rounds = [ALGORITHMS[algorithm](piece.size, ranks) for piece in pieces]
-    alone = not any(rounds)
-    actors = [_Rank(len(pieces)) for _ in speeds]
-    heap: list[tuple[float, int, str, int, tuple[int, int]]] = []
-    pushed = 0
-
-    def push(time: float, kind: str, rank: int, what: tuple[int, int] = (0, 0)) -> None:
-        nonlocal pushed
-        heapq.heappush(heap, (time, pushed, kind, rank, what))
-        pushed += 1
-
-    def send(time: float, rank: int) -> None:
-        """Start the next round of this rank, if its gradients are ready and its link is free."""
-        actor = actors[rank]
-        if actor.sending or actor.sent_round or actor.bucket == len(pieces):
-            return
-        if not actor.ready[actor.bucket]:
-            return
-        part = rounds[actor.bucket][actor.round]
-        took = network.message(part.size)
-        actor.sending, actor.busy, actor.sent = True, actor.busy + took, actor.sent + part.size
-        partner = part.partner(rank, len(actors))
-        push(time + took, "arrive", partner, (actor.bucket, actor.round))
-        push(time + took, "sent", rank)
-
-    def turn(time: float, rank: int) -> None:
-        """Go on to the next round when this one is sent, and its message has come."""
-        actor = actors[rank]
-        place = (actor.bucket, actor.round)
-        if not actor.sent_round or place not in actor.inbox:
-            return
-        actor.inbox.remove(place)
-        actor.round, actor.sent_round = actor.round + 1, False
-        if actor.round == len(rounds[actor.bucket]):
-            actor.bucket, actor.round, actor.exchanged = actor.bucket + 1, 0, time
-        send(time, rank)
-
-    met = meeting(ranks, network)
-    for rank, speed in enumerate(speeds):
-        for time, place in _backward(layers, flops / compute.rate / speed):
-            push(met + time, "backward", rank, (place, 0))
-    while heap:
-        time, _, kind, rank, what = heapq.heappop(heap)
-        actor = actors[rank]
-        if kind == "backward":
-            place = what[0]
-            if place == 0:
-                actor.computed = actor.exchanged = time
-            if alone:
-                continue
-            for i, piece in enumerate(pieces):
-                if piece.last == place if overlap else place == 0:
-                    actor.ready[i] = True
-            send(time, rank)
-        elif kind == "sent":
-            actor.sending, actor.sent_round = False, True
-            turn(time, rank)
-        else:
-            actor.inbox.add(what)
-            turn(time, rank)
-    return Step(
-        max(
-            max(a.computed, a.exchanged) + compute.overhead / s
-            for a, s in zip(actors, speeds, strict=True)
-        ),
-        max(a.computed for a in actors),
-        max(max(a.computed, a.exchanged) for a in actors),
-        max(a.busy for a in actors),
-        max(a.sent for a in actors),
-        pushed,
-    )
-
-
-def _backward(layers: Sequence[Layer], seconds: float) -> list[tuple[float, int]]:
-    """Return when the backward pass of each layer ends, if both passes take so many seconds."""
-    total = sum(layer.flops for layer in layers)
-    shares = [layer.flops / total if total else 1 / len(layers) for layer in layers]
-    time, ends = seconds * FORWARD, []
-    for place in reversed(range(len(layers))):
-        time += seconds * (1 - FORWARD) * shares[place]
-        ends.append((time, place))
-    return ends
+    seconds, total = flops / compute.rate, sum(layer.flops for layer in layers)
+    time, ends = meeting(ranks, network) + seconds * FORWARD, {}
+    for place, layer in reversed([*enumerate(layers)]):
+        share = layer.flops / total if total else 1 / len(layers)
+        ends[place] = time = time + seconds * (1 - FORWARD) * share
+    computed, free = time, 0.0  # free: when the network has carried all buckets so far
+    for piece in pieces:
+        ready = ends[piece.last] if overlap else computed
+        free = max(free, ready) + exchange(piece.size, ranks, network, algorithm)
+    exchanged = max(computed, free)
+    return Step(exchanged + compute.overhead, computed, exchanged)
 
 
 # --- many ranks --------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,6 @@ from report import duration, table
 from workloads import WHAT
 
 Found = dict[str, Any]
-CORES = """With two cores, each of two ranks computes on a core of its own, and that same core must
-also move the messages: MPICH makes progress only inside calls of MPI. phitodeep asks it to after
-every layer's backward pass, but the time in which a core copies and adds gradients is time in which
-it computes nothing. Overlap hides the time that a network needs, and shared memory has none. Of a
-workload with one bucket, both settings are the same program; those with more are: {several}. Two
-processes at once also share caches and memory, and slow each other down without exchanging
-anything: the second column. Four ranks on two cores take turns, so they test that training is
-right, not that it is fast."""
-RULES = """*Pays to* is the largest number of ranks whose efficiency is at least 50 %: the speedup
-divided by the number of ranks. *Fastest* is the largest speedup, among powers of two and the
-largest number of ranks, and where it is reached. A `+` means that it still pays at the end: 1,000
-ranks, or ranks with one sample each, since a batch of 16 cannot be split over 17 ranks. A ring
-takes 2 (R - 1) rounds; halving sends as many bytes in 2 log2 R rounds. The model assumes that all
-ranks are equally fast, that the network carries all of their messages at full speed at once, and
-that it needs no core: a network card or a thread of its own moves the messages."""
 MOST = 1000  # ranks
 MEMORY = "shared memory, as measured"
 SHOWN = 8  # ranks of the table of overlap
@@ -119,18 +103,10 @@ def simulated(own: Found, network: sm.Network) -> Found:
 
 def tables(found: Found) -> str:
     """All results as Markdown; each section stands between markers, by which pages include it."""
-    sections: dict[str, Callable[[Found], list[str]]] = {
-        "machine": machine,
-        "measured": measured,
-        "exchange": exchange,
-        "overlap": overlap,
-        "calibration": calibration,
-        "predicted": errors,
-        "limits": limits,
-    }
     parts = []
-    for name, section in sections.items():
-        text = "\n\n".join(section(found))
+    sections = (machine, measured, exchange, overlap, calibration, predictions, limits)
+    for section in sections:
+        name, text = section.__name__, "\n\n".join(section(found))
         parts.append(f"<!-- --8<-- [start:{name}] -->\n{text}\n\n<!-- --8<-- [end:{name}] -->")
     return "\n\n".join(parts) + "\n"
 
@@ -189,10 +165,7 @@ def overlap(found: Found) -> list[str]:
         both = apart + median(own, "exchange, ours")
         rows.append([name, *map(duration, (alone, apart, both, after, early))])
     head = ["", "half a batch, alone", "two at once, no exchange", "that plus the exchange"]
-    lines = table([*head, "2 ranks, no overlap", "2 ranks, overlap"], rows)
-    several = [name for name, _, fit in names(found) if len(fit["buckets"]) > 1]
-    words = CORES.replace("\n", " ").format(several="; ".join(several) or "none")
-    return [lines, words]
+    return [table([*head, "2 ranks, no overlap", "2 ranks, overlap"], rows)]
 
 
 def calibration(found: Found) -> list[str]:
@@ -222,7 +195,7 @@ def percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.0f} %"
 
 
-def errors(found: Found) -> list[str]:
+def predictions(found: Found) -> list[str]:
     rows = []
     for name, own, fit in names(found):
         cells = []
@@ -268,7 +241,7 @@ def limits(found: Found) -> list[str]:
     ]
     parts += [f"**A step of {SHOWN} ranks: without and with overlap**", table(head, rows)]
     picture = "![Samples per second on 1 to 1,000 ranks, by a ring](pictures/scaling.png)"
-    return [picture, RULES.replace("\n", " "), *parts]
+    return [picture, *parts]
 
 
 def pays(own: Found) -> str:

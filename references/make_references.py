@@ -1,417 +1,457 @@
-"""Create layers.npz, losses.npz and noise.npz: the values that PyTorch computes.
+"""Compute with PyTorch what layers.npz, catalogue.npz, losses.npz and noise.npz store.
 
-Run `python references/make_references.py` with torch installed. The stored files were created with
-torch 2.13.0+cpu; each records that version and the seed. phitodeep/testing/references.py reads
-them and needs no torch.
+    python references/make_references.py                             compare with what is stored
+    python references/make_references.py "SwiGLU(5) | wide" 2,3,4    add a case of a layer
+    python references/make_references.py "LSTM(2)" 2,3,4 1,3         with a mask of these lengths
+
+Run it with torch and transformers installed. The stored files were created with torch 2.13.0+cpu
+and transformers 5.23; each records the version of torch and the seed. Another machine rounds
+differently, by 1e-13 at most. phitodeep/testing/references.py reads the files and needs no torch.
 
 A case is named after the phitodeep call that it checks, with a remark after " | " if there are
-several; its arrays are `case/X`, `case/params.W`, `case/dY`, `case/grads.W` and so on.
-All values are float64. Parameters are random, since 1 and 0 would hide a missing factor.
+several. It holds what a layer or a loss is given, such as X, dY and `params.W`, and what PyTorch
+computes from that: Y, dX, `grads.W` and so on, in float64. Given arrays are random, since 1 and 0
+would hide a missing factor; those in catalogue.npz are multiples of 1/256, and its cases are
+numbered, so that the file stays small.
 
-The file is long because it is one table: all cases draw from one generator, in this order.
+PyTorch's counterpart of a layer is the module of `phitodeep.io.to_torch`, except for what that
+takes over from phitodeep, such as the order of the layers in a block: INDEPENDENT has those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
+from torch.func import functional_call
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from phitodeep import layers as L
+from phitodeep import loss as losses
+from phitodeep.exchange.torch.losses import torch_loss
+from phitodeep.exchange.torch.pairs import moves_of
+from phitodeep.exchange.torch.write.writing import tensor_of, write
+from phitodeep.functional.rotary import Rope, YarnRope
+from phitodeep.layers.attention import _Gated
+from phitodeep.layers.base import Layer
+from phitodeep.testing.references import FOLDER, construct, layer_cases, layer_of, read
 
 SEED = 20240607
-ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "phitodeep" / "testing" / "stored"
-TESTS = ROOT / "tests" / "reference"  # what only the tests need
-rng = np.random.default_rng(SEED)
+TESTS = Path(__file__).parents[1] / "tests" / "reference"  # what only the tests need
+FILES = [FOLDER / f"{name}.npz" for name in ("layers", "catalogue", "losses")]
+FILES.append(TESTS / "noise.npz")
 Params = dict[str, Tensor]
 Arrays = dict[str, np.ndarray]
 
 
-def leaf(a: Any) -> Tensor:
-    return torch.tensor(np.asarray(a, np.float64), requires_grad=True)
+def below(path: str, p: Params) -> Params:
+    return {name.removeprefix(path): a for name, a in p.items() if name.startswith(path)}
 
 
 def array(t: Tensor) -> np.ndarray:
     return t.detach().numpy()
 
 
-# --- layers ------------------------------------------------------------------------------------
-
-LARGE = [1e4, -1e4, 30.0, -30.0]  # no activation may overflow
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "ReLU()": F.relu,
-    "LeakyReLU(0.2)": lambda X: F.leaky_relu(X, 0.2),
-    "ELU()": F.elu,
-    "ELU(1.7)": lambda X: F.elu(X, 1.7),
-    "CELU()": F.celu,
-    "CELU(0.5)": lambda X: F.celu(
-        X, 0.5
-    ),  # its kernel keeps 1 / alpha in float32, which is exact for 0.5
-    "SELU()": F.selu,
-    "GELU()": F.gelu,
-    'GELU("tanh")': lambda X: F.gelu(X, approximate="tanh"),
-    "SiLU()": F.silu,
-    "Mish()": F.mish,
-    "HardSigmoid()": lambda X: F.relu6(X + 3) / 6,  # F.hardsigmoid rounds 1 / 6 to float32
-    "HardSwish()": F.hardswish,
-    "HardTanh()": F.hardtanh,
-    "Sigmoid()": torch.sigmoid,
-    "Tanh()": torch.tanh,
-    "Softplus()": lambda X: F.softplus(X, threshold=50),  # the default, 20, has an error of 2e-9
-    "Softsign()": F.softsign,
-    "Softmax()": lambda X: F.softmax(X, -1),
-    "LogSoftmax()": lambda X: F.log_softmax(X, -1),
-}
+def first(X: Tensor) -> Tensor:
+    """Channels first, as in PyTorch."""
+    return X.movedim(-1, 1)
 
 
-def dense(X: Tensor, p: Params, path: str = "") -> Tensor:
-    return F.linear(X, p[f"{path}W"].T, p.get(f"{path}b"))
+def last(X: Tensor) -> Tensor:
+    return X.movedim(1, -1)
 
 
-def chain(X: Tensor, p: Params) -> Tensor:
-    H = F.gelu(F.layer_norm(dense(X, p, "0."), (5,), p["1.gamma"], p["1.beta"], 1e-5))
-    return X + dense(H, p, "3.")
+# --- layers of their own: each function takes the layer for its settings, X, parameters and mask --
 
 
-def branches(X: Tensor, p: Params) -> tuple[Tensor, Tensor]:
-    return dense(X, p, "branches.0."), torch.tanh(dense(X, p, "branches.1.layers.0."))
+def same(layer: Any, X: Tensor, p: Params, mask: Any) -> Tensor:
+    """Windows with padding="same", which is ONNX's SAME_UPPER."""
+    name, rank, strides, x = type(layer).__name__, X.ndim - 2, layer.strides, first(X)
+    pooled, transposed = "Pool" in name, "Transpose" in name
+    kernel, dilations = (layer.pool, (1, 1)) if pooled else (layer.kernel, layer.dilations)
+    sizes = [n * s if transposed else n for n, s in zip(X.shape[1:-1], strides, strict=True)]
+    pads: list[tuple[int, int]] = []  # F.pad takes the last axis first
+    for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=False):
+        total = max((math.ceil(n / s) - 1) * s + (k - 1) * d + 1 - n, 0)
+        pads.insert(0, (total // 2, total - total // 2))
+
+    def windows(kind: str, x: Tensor, *args: Any, value: float = 0.0, **options: Any) -> Tensor:
+        padded = F.pad(x, [n for pair in pads for n in pair], value=value)
+        return getattr(F, f"{kind}{rank}d")(padded, *args, stride=strides, **options)
+
+    if name.startswith("Max"):
+        return last(windows("max_pool", x, kernel, value=-math.inf))
+    if pooled:  # the mean without the padding
+        return last(windows("avg_pool", x, kernel) / windows("avg_pool", x * 0 + 1, kernel))
+    how = {"dilation": dilations, "groups": layer.groups}
+    if not transposed:
+        return last(windows("conv", x, p["W"].movedim((-1, -2), (0, 1)), p.get("b"), **how))
+    starts, pads = reversed(pads), [(0, s - 1) for s in reversed(strides)]  # cut off afterwards
+    function = getattr(F, f"conv_transpose{rank}d")
+    whole = function(x, p["W"].movedim((-2, -1), (0, 1)), None, strides, **how)
+    whole = F.pad(whole, [n for pair in pads for n in pair])
+    for axis, ((before, _), n) in enumerate(zip(starts, sizes, strict=True), 2):
+        whole = whole.narrow(axis, before, n)
+    return last(whole) + p.get("b", 0.0)
 
 
-BRANCHES = {"branches.0.W": (4, 3), "branches.0.b": (3,)}
-BRANCHES |= {"branches.1.layers.0.W": (4, 3), "branches.1.layers.0.b": (3,)}
-PARALLEL = "Parallel(Dense(4, 3), Chain(Dense(4, 3), Tanh())"
-
-WITH_PARAMS: dict[str, tuple[Callable[[Tensor, Params], Tensor], dict[str, tuple[int, ...]]]] = {
-    "Dense(4, 3)": (dense, {"W": (4, 3), "b": (3,)}),
-    "Dense(4, 3, bias=False)": (dense, {"W": (4, 3)}),
-    "PReLU()": (
-        lambda X, p: F.prelu(X.movedim(-1, 1), p["alpha"]).movedim(1, -1),
-        {"alpha": (4,)},
-    ),
-    "LayerNorm(0.01)": (
-        lambda X, p: F.layer_norm(X, (4,), p["gamma"], p["beta"], 0.01),
-        {"gamma": (4,), "beta": (4,)},
-    ),
-    "Residual(Dense(4, 5), LayerNorm(), GELU(), Dense(5, 4))": (
-        chain,
-        {"0.W": (4, 5), "0.b": (5,), "1.gamma": (5,), "1.beta": (5,), "3.W": (5, 4), "3.b": (4,)},
-    ),
-    f"{PARALLEL})": (lambda X, p: torch.cat(branches(X, p), -1), BRANCHES),
-    f'{PARALLEL}, merge="add")': (lambda X, p: sum(branches(X, p)), BRANCHES),
-    f'{PARALLEL}, merge="multiply")': (
-        lambda X, p: branches(X, p)[0] * branches(X, p)[1],
-        BRANCHES,
-    ),
-}
+def recurrent(layer: Any, X: Tensor, p: Params, mask: Any) -> Tensor:
+    """PyTorch's layer, which has both directions and sequences of several lengths."""
+    both = isinstance(layer, L.Bidirectional)
+    own = layer.layer if both else layer
+    kind, weights = getattr(nn, type(own).__name__), {}
+    for suffix, path in (("", "layer."), ("_reverse", "reverse.")) if both else (("", ""),):
+        q = below(path, p)
+        weights[f"weight_ih_l0{suffix}"], weights[f"weight_hh_l0{suffix}"] = q["Wx"].T, q["Wh"].T
+        weights[f"bias_ih_l0{suffix}"] = q["b"]
+        weights[f"bias_hh_l0{suffix}"] = q.get("bh", torch.zeros_like(q["b"]))
+    theirs = kind(X.shape[-1], own.units, batch_first=True, bidirectional=both).double()
+    given: Any = X
+    if mask is not None:
+        given = pack_padded_sequence(X, mask.sum(1), True, enforce_sorted=False)
+    Y, state = functional_call(theirs, weights, (given,))
+    if mask is not None:
+        Y, _ = pad_packed_sequence(Y, batch_first=True, total_length=X.shape[1])
+    if not own.return_sequences:
+        Y = torch.cat(list(state[0] if kind is nn.LSTM else state), -1)
+    return Y.unflatten(-1, (2, -1)).sum(-2) if both and layer.merge == "add" else Y
 
 
-def layer_case(
-    X: np.ndarray,
-    function: Callable[[Tensor, Params], Tensor],
-    shapes: dict[str, tuple[int, ...]] | None = None,
-) -> Arrays:
-    x, params = leaf(X), {n: leaf(rng.standard_normal(s)) for n, s in (shapes or {}).items()}
-    Y = function(x, params)
-    dY = rng.standard_normal(Y.shape)
-    Y.backward(torch.tensor(dY))
-    stored = {"X": X, "Y": array(Y), "dY": dY, "dX": array(x.grad)}
-    for name, p in params.items():
-        stored[f"params.{name}"], stored[f"grads.{name}"] = array(p), array(p.grad)
-    return stored
+def sinusoids(layer: Any, X: Tensor, p: Params, mask: Any) -> Tensor:
+    T, D = X.shape[1:]
+    angles = [[t / 10000 ** (2 * (j // 2) / D) for j in range(D)] for t in range(T)]
+    waves = [[(math.sin, math.cos)[j % 2](a) for j, a in enumerate(row)] for row in angles]
+    return X + torch.tensor(waves, dtype=torch.float64)
 
 
-def batch_norm_case(shape: tuple[int, ...]) -> Arrays:
-    """Four training batches, then one pass with running statistics; features last."""
-    norm = torch.nn.BatchNorm1d(shape[-1], eps=0.02, momentum=0.3, dtype=torch.float64)
-    with torch.no_grad():
-        for p in norm.parameters():
-            p.copy_(torch.tensor(rng.standard_normal(p.shape)))
-    stored = {"params.gamma": array(norm.weight).copy(), "params.beta": array(norm.bias).copy()}
-    X = rng.standard_normal((4, *shape)) * rng.uniform(0.5, 3, shape[-1]) + 1
-    for prefix in ("", "eval_"):
-        norm.train(not prefix)
-        for batch in X if not prefix else X[-1:]:
-            x = leaf(batch)
-            Y = norm(x.movedim(-1, 1)).movedim(1, -1)
-        dY = rng.standard_normal(shape)
-        norm.zero_grad()
-        Y.backward(torch.tensor(dY))
-        stored |= {f"{prefix}Y": array(Y), f"{prefix}dY": dY, f"{prefix}dX": array(x.grad)}
-        stored[f"{prefix}grads.gamma"] = array(norm.weight.grad).copy()
-        stored[f"{prefix}grads.beta"] = array(norm.bias.grad).copy()
-    return stored | {
-        "X": X,
-        "state.running_mean": array(norm.running_mean),
-        "state.running_var": array(norm.running_var),
-    }
+THEIRS = {  # settings of a Rope in transformers
+    "base": "rope_theta", "factor": "factor", "low": "low_freq_factor", "high": "high_freq_factor",
+    "beta_fast": "beta_fast", "beta_slow": "beta_slow", "truncate": "truncate",
+    "short": "short_factor", "long": "long_factor", "amplitude": "attention_factor",
+    "max_positions": "original_max_position_embeddings",
+}  # fmt: skip
 
 
-def layer_cases() -> dict[str, Arrays]:
-    cases = {}
-    for rank, shape in ((2, (4, 4)), (3, (2, 3, 4))):
-        for call, f in ACTIVATIONS.items():
-            X = 2.5 * rng.standard_normal(shape)
-            if rank == 2:
-                X[-1] = LARGE
-            cases[f"{call} | rank {rank}"] = layer_case(X, lambda X, p, f=f: f(X))
-        for call, (f, shapes) in WITH_PARAMS.items():
-            cases[f"{call} | rank {rank}"] = layer_case(rng.standard_normal(shape), f, shapes)
-        cases[f"BatchNorm(0.3, 0.02) | rank {rank}"] = batch_norm_case(shape)
-    X = rng.standard_normal((2, 3, 4))
-    cases["Softmax(1)"] = layer_case(X, lambda X, p: F.softmax(X, 1))
-    cases["LogSoftmax(-2)"] = layer_case(X, lambda X, p: F.log_softmax(X, -2))
-    cases["Flatten()"] = layer_case(X, lambda X, p: X.flatten(1))
-    cases["Reshape(2, -1)"] = layer_case(X, lambda X, p: X.reshape(2, 2, 6))
-    return cases
-
-
-def noise_cases() -> dict[str, Arrays]:
-    """Layers that draw random values, with the standard normal values E drawn by PyTorch."""
-    cases = {}
-    for rank, shape in ((2, (4, 6)), (3, (2, 3, 4))):
-        L = shape[-1] // 2
-
-        def draw(X: Tensor, p: Params, L: int = L) -> Tensor:
-            torch.manual_seed(SEED)
-            return Normal(X[..., :L], torch.exp(X[..., L:] / 2)).rsample()
-
-        zeros = torch.zeros(shape, dtype=torch.float64)  # mean 0 and log variance 0 give E itself
-        case = layer_case(2 * rng.standard_normal(shape), draw)
-        cases[f"Reparameterize() | rank {rank}"] = case | {"E": array(draw(zeros, {}))}
-    return cases
-
-
-# --- losses ------------------------------------------------------------------------------------
-
-
-def mean(each: Tensor, w: Tensor | None) -> Tensor:
-    """The weighted mean: sample weights (N,) multiply the terms and are summed in the divisor."""
-    if w is None:
-        return each.mean()
-    w = w.reshape(-1, *[1] * (each.ndim - 1)).expand(each.shape)
-    return (each * w).sum() / w.sum()
-
-
-def log_cosh(P: Tensor, T: Tensor) -> Tensor:
-    return torch.log(torch.cosh(P - T))
-
-
-def hinge(P: Tensor, T: Tensor) -> Tensor:
-    return torch.clamp(1 - P * T, min=0)
-
-
-def kl(P: Tensor, T: Tensor) -> Tensor:
-    return F.kl_div(P, T, reduction="none").flatten(1).sum(1)
-
-
-def negative_elbo(P: Tensor, T: Tensor, beta: float = 1.0) -> Tensor:
-    m, s, Z = P.split([1, 1, P.shape[-1] - 2], -1)
-    far = kl_divergence(Normal(m, torch.exp(s / 2)), Normal(0.0, 1.0)).sum(-1)
-    return F.binary_cross_entropy_with_logits(Z, T, reduction="none").sum(-1) + beta * far
-
-
-ELEMENTWISE: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
-    "MeanSquaredError()": (lambda P, T: F.mse_loss(P, T, reduction="none"), "numbers"),
-    "MeanAbsoluteError()": (lambda P, T: F.l1_loss(P, T, reduction="none"), "numbers"),
-    "Huber(0.7)": (lambda P, T: F.huber_loss(P, T, reduction="none", delta=0.7), "numbers"),
-    "LogCosh()": (log_cosh, "numbers"),
-    "BinaryCrossEntropy()": (
-        lambda P, T: F.binary_cross_entropy(P, T, reduction="none"),
-        "probabilities",
-    ),
-    "BinaryCrossEntropyWithLogits()": (
-        lambda P, T: F.binary_cross_entropy_with_logits(P, T, reduction="none"),
-        "logits",
-    ),
-    "Hinge()": (hinge, "signs"),
-    "SquaredHinge()": (lambda P, T: hinge(P, T) ** 2, "signs"),
-    "PoissonNLL()": (lambda P, T: F.poisson_nll_loss(P, T, reduction="none"), "counts"),
-    "PoissonNLL(log_input=False)": (
-        lambda P, T: F.poisson_nll_loss(P, T, log_input=False, eps=0, reduction="none"),
-        "rates",
-    ),
-    "KLDivergence()": (kl, "distributions"),
-    "CosineSimilarityLoss()": (lambda P, T: 1 - F.cosine_similarity(P, T, dim=-1), "numbers"),
-}
-
-
-def softmax(X: np.ndarray) -> np.ndarray:
-    return np.exp(X) / np.exp(X).sum(axis=-1, keepdims=True)
-
-
-def predictions_and_targets(kind: str, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    P, T = 2 * rng.standard_normal((2, *shape))
-    some = rng.random(shape)
-    if kind == "probabilities":
-        P, T = 1 / (1 + np.exp(-P)), np.where(some < 0.8, np.round(some), some)
-    elif kind == "logits":
-        T = np.where(some < 0.8, np.round(some), some)
-        P.flat[:2] = 1e4, -1e4
-    elif kind == "signs":
-        T = np.sign(T)
-    elif kind in ("counts", "rates"):
-        T = np.floor(4 * some)
-        P = P if kind == "counts" else np.abs(P) + 0.1
-    elif kind == "distributions":
-        P, T = np.log(softmax(P)), softmax(T)
-        T[0] = np.eye(shape[-1])[0]  # 0 log 0 is 0
-    return P, T
-
-
-def loss_case(
-    P: np.ndarray, y: np.ndarray, loss: Callable[[Tensor], Tensor], **more: Any
-) -> Arrays:
-    p = leaf(P)
-    value = loss(p)
-    value.backward()
-    given = {"y_pred": P, "y_true": y} | {k: a for k, a in more.items() if a is not None}
-    return given | {"value": array(value), "gradient": array(p.grad)}
-
-
-def cross_entropy(
-    log_p: Tensor, y: np.ndarray, w: np.ndarray | None, options: dict[str, Any]
-) -> Tensor:
-    """PyTorch's cross-entropy; log-probabilities equal their log_softmax. Classes come second."""
-    options = dict(options)
-    class_weight = options.pop("class_weight", None)
-    options["weight"] = None if class_weight is None else torch.tensor(class_weight).double()
-    options["ignore_index"] = options.get("ignore_index", -100)
-    target = torch.tensor(y)
-    if target.ndim == log_p.ndim:
-        target = target.movedim(-1, 1)
-    log_p = log_p.movedim(-1, 1)
-    if w is None:
-        return F.cross_entropy(log_p, target, **options)
-    each = F.cross_entropy(log_p, target, reduction="none", **options)
-    weights = torch.tensor(w).reshape(-1, *[1] * (each.ndim - 1)).expand(each.shape)
-    total = weights * (target != options["ignore_index"])
-    if class_weight is not None:
-        total = total * options["weight"][target.clamp(min=0)]
-    return (each * weights).sum() / total.sum()
-
-
-def smoothed_nll(log_p: Tensor, y: np.ndarray, options: dict[str, Any]) -> Tensor:
-    """The formula of cross-entropy, for log_p that is not necessarily normalised."""
-    K = log_p.shape[-1]
-    s, labels = options.get("label_smoothing", 0.0), torch.tensor(y)
-    kept = (labels != options.get("ignore_index", -100)).double()
-    labels = labels.clamp(min=0)
-    weight = torch.tensor(options.get("class_weight", [1.0] * K)).double()
-    q = ((1 - s) * F.one_hot(labels, K).double() + s / K) * weight
-    return -(q * log_p).sum(-1).mul(kept).sum() / (weight[labels] * kept).sum()
-
-
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"label_smoothing": 0.2},
-    {"ignore_index": -1},
-    {"class_weight": [0.5, 2.0, 1.0, 0.25]},
-    {"label_smoothing": 0.1, "ignore_index": -1, "class_weight": [0.5, 2.0, 1.0, 0.25]},
-]
-
-
-def loss_cases() -> dict[str, Arrays]:
-    cases = {}
-    for rank, shape in ((2, (4, 3)), (3, (2, 3, 4))):
-        for call, (each, kind) in ELEMENTWISE.items():
-            P, T = predictions_and_targets(kind, shape)
-            for w in (None, rng.uniform(0.1, 3, shape[0])):
-                t, weights = torch.tensor(T), None if w is None else torch.tensor(w)
-                cases[f"{call} | rank {rank}{', weighted' * (w is not None)}"] = loss_case(
-                    P,
-                    T,
-                    lambda p, each=each, t=t, weights=weights: mean(each(p, t), weights),
-                    sample_weight=w,
-                )
-    for rank, shape in ((2, (5, 4)), (3, (2, 3, 4))):
-        Z, w = 2 * rng.standard_normal(shape), rng.uniform(0.1, 3, shape[0])
-        y, soft = rng.integers(0, 4, shape[:-1]), softmax(rng.standard_normal(shape))
-        for options in OPTIONS:
-            shown = ", ".join(f"{k}={v}" for k, v in options.items())
-            labels = y.copy()
-            if "ignore_index" in options:
-                labels[0] = -1
-            for weights in (None, w):
-                remark = f"rank {rank}{', weighted' * (weights is not None)}"
-                cases[f"SoftmaxCrossEntropy({shown}) | {remark}"] = loss_case(
-                    Z,
-                    labels,
-                    lambda z, y=labels, w=weights, o=options: cross_entropy(z, y, w, o),
-                    sample_weight=weights,
-                )
-            P = softmax(rng.standard_normal(shape))
-            cases[f"CategoricalCrossEntropy({shown}) | rank {rank}"] = loss_case(
-                P, labels, lambda p, y=labels, o=options: smoothed_nll(torch.log(p), y, o)
-            )
-            if "label_smoothing" not in options:
-                log_p = (
-                    np.log(softmax(Z)) - 0.3
-                )  # not normalised, which must not matter to the loss
-                weight = options.get("class_weight")
-                cases[f"NegativeLogLikelihood({shown}) | rank {rank}"] = loss_case(
-                    log_p,
-                    labels,
-                    lambda p, y=labels, o=options, weight=weight: F.nll_loss(
-                        p.movedim(-1, 1),
-                        torch.tensor(y),
-                        weight=None if weight is None else torch.tensor(weight).double(),
-                        ignore_index=o.get("ignore_index", -100),
-                    ),
-                )
-        rows = torch.tensor(soft)
-        for s in (0.0, 0.2):
-            call = "SoftmaxCrossEntropy()" if not s else f"SoftmaxCrossEntropy({s})"
-            cases[f"{call} | rank {rank}, rows"] = loss_case(
-                Z,
-                soft,
-                # PyTorch divides only by the batch size; ours is a mean over positions
-                lambda z, s=s, t=rows: F.cross_entropy(
-                    z.flatten(0, -2), t.flatten(0, -2), label_smoothing=s
-                ),
-            )
-        Z = Z.copy()
-        Z[0], Z[1] = 1e4, -1e4
-        Z.reshape(-1, 4)[0, 1] = -1e4
-        cases[f"SoftmaxCrossEntropy() | rank {rank}, large"] = loss_case(
-            Z, y, lambda z, y=y: cross_entropy(z, y, None, {})
+def turned(X: Tensor, rope: Any) -> Tensor:
+    """(..., T, d), pairs (i, i + d/2) as complex numbers times exp(i t w) and the amplitude."""
+    rope = rope if isinstance(rope, Rope) else Rope()
+    T, d = X.shape[-2:]
+    w, amplitude = rope.base ** (-torch.arange(0, d, 2).double() / d), 1.0
+    if type(rope) is not Rope:
+        kind = type(rope).__name__.lower()
+        kind = kind if kind == "longrope" else kind.removesuffix("rope")
+        settings = {THEIRS[name]: value for name, value in vars(rope).items()}
+        if type(rope) is YarnRope and rope == YarnRope(rope.factor, rope.max_positions):
+            del settings["attention_factor"]  # transformers finds it
+        length = settings.get("original_max_position_embeddings", 64)
+        if kind == "dynamic":
+            del settings["original_max_position_embeddings"]
+        else:
+            length = round(length * settings.setdefault("factor", 4.0))
+        config = LlamaConfig(
+            hidden_size=d,
+            num_attention_heads=1,
+            head_dim=d,
+            max_position_embeddings=length,
+            rope_parameters={"rope_type": kind, **settings},
         )
-    for rank, shape in ((2, (4, 5)), (3, (2, 3, 5))):
-        for beta in (1.0, 2.5):
-            P, T = 2 * rng.standard_normal(shape), rng.random((*shape[:-1], 3))
-            T[0] = np.round(T[0])
-            P[-1, ..., -1] = 1e4
-            for w in (None, rng.uniform(0.1, 3, shape[0])):
-                t, weights = torch.tensor(T), None if w is None else torch.tensor(w)
-                options = f", beta={beta}" * (beta != 1)
-                remark = f"rank {rank}{', weighted' * (w is not None)}"
-                cases[f"NegativeELBO(1{options}) | {remark}"] = loss_case(
-                    P,
-                    T,
-                    lambda p, t=t, w=weights, beta=beta: mean(negative_elbo(p, t, beta), w),
-                    sample_weight=w,
-                )
-    return cases
+        double = torch.float64
+        with patch.multiple(torch, float=double, float32=double):  # what transformers computes in
+            w, amplitude = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=T)
+    angles = torch.outer(torch.arange(T).double(), w)
+    Z = torch.complex(*X.chunk(2, -1)) * torch.polar(torch.full_like(angles, amplitude), angles)
+    return torch.cat([Z.real, Z.imag], -1)
 
 
-# --- files -------------------------------------------------------------------------------------
+def dot_product(layer: Any, X: Tensor, p: Params, mask: Any) -> Tensor:
+    heads, kv = layer.heads, getattr(layer, "kv_heads", None) or layer.heads
+    d = X.shape[-1] // (heads + 2 * kv)
+    parts = X.split([heads * d, kv * d, kv * d], -1)
+    Q, K, V = (part.unflatten(-1, (-1, d)).transpose(1, 2) for part in parts)
+    if layer.rope:
+        Q, K = turned(Q, layer.rope), turned(K, layer.rope)
+    seen = visible(layer, X, mask)
+    Z = F.scaled_dot_product_attention(Q, K, V, attn_mask=seen, enable_gqa=True)
+    return Z.transpose(1, 2).flatten(2)
 
 
-def write(path: Path, cases: dict[str, Arrays]) -> None:
-    arrays = {f"{case}/{key}": a for case, stored in cases.items() for key, a in stored.items()}
-    for key, a in arrays.items():
-        if not np.isfinite(a).all():
-            raise FloatingPointError(f"{key} is not finite")
-    np.savez_compressed(path, torch=np.array(torch.__version__), seed=np.array(SEED), **arrays)
-    print(f"{path}: {len(cases)} cases, {len(arrays)} arrays, {path.stat().st_size:,} bytes")
+def visible(layer: Any, X: Tensor, mask: Any) -> Tensor:
+    """Return which keys each query sees, (N, 1, T, T)."""
+    N, T, _ = X.shape
+    seen = torch.ones(N, 1, T, T).bool()
+    seen = seen.tril() if layer.causal else seen
+    return seen if mask is None else seen & mask[:, None, None]
+
+
+def attention(layer: Any, X: Tensor, p: Params, mask: Any) -> Tensor:
+    """The formula, and PyTorch's layer where that has what is needed; both must agree."""
+    QKV = X @ p["Wqkv"] + p.get("bqkv", 0.0)
+    Y = dot_product(layer, QKV, p, mask) @ p["Wo"] + p.get("bo", 0.0)
+    D, heads = X.shape[-1], layer.heads
+    if layer.rope or p["Wqkv"].shape[1] != 3 * D:
+        return Y
+    rest = (p["Wqkv"].T, p.get("bqkv"), None, None, False, 0.0, p["Wo"].T, p.get("bo"))
+    hidden = ~visible(layer, X, mask).repeat_interleave(heads, 1).flatten(0, 1)
+    each = [X.transpose(0, 1)] * 3
+    A, _ = F.multi_head_attention_forward(
+        *each, D, heads, *rest, need_weights=False, attn_mask=hidden
+    )
+    torch.testing.assert_close(A.transpose(0, 1), Y, rtol=1e-12, atol=1e-12)
+    return A.transpose(0, 1)
+
+
+def dense(X: Tensor, p: Params) -> Tensor:
+    return F.linear(X, p["W"].T, p.get("b"))
+
+
+def network(layer: Any, X: Tensor, p: Params, mask: Any) -> Tensor:
+    """FeedForward, SwiGLU and GEGLU."""
+    how = getattr(layer, "approximate", "none")
+    name = getattr(layer, "activation", type(layer).__name__.lower())
+    activations = {"relu": F.relu, "silu": F.silu, "swiglu": F.silu}
+    activation = activations.get(name, lambda Z: F.gelu(Z, approximate=how))
+    if not name.endswith("glu"):
+        return dense(activation(dense(X, below("0.", p))), below("2.", p))
+    gate = activation(dense(X, below("0.branches.0.layers.0.", p)))
+    return dense(gate * dense(X, below("0.branches.1.", p)), below("1.", p))
+
+
+def block(layer: Any, X: Tensor, p: Params, mask: Any) -> Tensor:
+    def norm(X: Tensor, path: str) -> Tensor:
+        q, shape = below(path, p), X.shape[-1:]
+        if layer.norm == "rms":
+            return F.rms_norm(X, shape, q["gamma"], 1e-5)
+        return F.layer_norm(X, shape, q["gamma"], q["beta"], 1e-5)
+
+    def attend(X: Tensor, path: str) -> Tensor:
+        return attention(layer, X, below(path, p), mask)
+
+    def feed(X: Tensor, path: str) -> Tensor:
+        return network(layer, X, below(path, p), mask)
+
+    if layer.pre_norm:
+        X = X + attend(norm(X, "0.layers.0."), "0.layers.1.")
+        return X + feed(norm(X, "1.layers.0."), "1.layers.1.layers.")
+    X = norm(X + attend(X, "0.layers.0."), "1.")
+    return norm(X + feed(X, "2.layers.0.layers."), "3.")
+
+
+def drawn(layer: Any, X: Tensor, p: Params, mask: Any) -> Tensor:
+    mean, log_variance = X.chunk(2, -1)
+    torch.manual_seed(SEED)
+    return Normal(mean, torch.exp(log_variance / 2)).rsample()
+
+
+INDEPENDENT: dict[type[Layer], Callable[[Any, Tensor, Params, Any], Tensor]] = {
+    # F.hardsigmoid rounds 1 / 6 to float32
+    L.HardSigmoid: lambda layer, X, p, mask: F.relu6(X + 3) / 6,
+    L.Reshape: lambda layer, X, p, mask: X.reshape(len(X), *layer.shape),
+    L.ZeroPad2D: lambda layer, X, p, mask: F.pad(
+        X, [0, 0, *np.broadcast_to(layer.padding, (2, 2))[::-1].ravel()]
+    ),
+    L.GlobalMaxPool: lambda layer, X, p, mask: X.flatten(1, -2).amax(1),
+    **dict.fromkeys((L.RNN, L.LSTM, L.GRU, L.Bidirectional), recurrent),
+    L.SinusoidalEncoding: sinusoids,
+    L.RotaryEmbedding: lambda layer, X, p, mask: turned(X, Rope(layer.base)),
+    L.ScaledDotProductAttention: dot_product,
+    L.MultiHeadAttention: attention,
+    L.FeedForward: network,
+    _Gated: network,
+    L.TransformerBlock: block,
+    L.Reparameterize: drawn,
+}
+
+
+def independent(layer: Layer) -> Callable[[Any, Tensor, Params, Any], Tensor] | None:
+    if getattr(layer, "padding", None) == "same":
+        return same
+    return next((INDEPENDENT[kind] for kind in type(layer).__mro__ if kind in INDEPENDENT), None)
+
+
+# --- all layers ----------------------------------------------------------------------------------
+
+
+class Theirs:
+    """A layer as PyTorch computes it, with the names of its parameters in phitodeep."""
+
+    def __init__(self, case: str, stored: Arrays) -> None:
+        self.training = "saliency" not in case
+        self.layer = layer_of(case, stored, np.float64)
+        mask = stored.get("mask")
+        self.mask = None if mask is None else torch.tensor(mask)
+        self.function = independent(self.layer) if self.training else None
+        assert self.function or mask is None, f"{case}: modules of to_torch take no mask"
+        self.given = {n: torch.tensor(a, requires_grad=True) for n, a in parameters(self.layer)}
+        self.written = None if self.function else write(self.layer)
+
+    def __call__(self, X: Tensor) -> Tensor:
+        if self.function:
+            return self.function(self.layer, X, self.given, self.mask)
+        module = self.written.module.train(self.training)
+        Y = module(first(X) if module.input_layout == "NCHW" else X)
+        return last(Y) if module.output_layout == "NCHW" else Y
+
+    def passes(self, X: np.ndarray, dY: np.ndarray) -> Arrays:
+        """Return Y, dX unless X is tokens, and the gradients."""
+        tensors = {**self.given, **dict(self._moved(lambda tensor, move: tensor))}
+        for tensor in tensors.values():
+            tensor.grad = None
+        x = torch.tensor(X, requires_grad=X.dtype.kind == "f")
+        Y = self(x)
+        Y.backward(torch.tensor(dY))
+        found = {"Y": array(Y)} | ({} if x.grad is None else {"dX": x.grad.numpy()})
+        theirs = {n: tensor.grad.numpy() for n, tensor in self.given.items() if self.function}
+        theirs |= self._moved(lambda tensor, move: move.back(tensor.grad.numpy()))
+        return found | {f"grads.{name}": a for name, a in theirs.items()}
+
+    def _moved(self, what: Callable[[Tensor, Any], Any]) -> Iterator[tuple[str, Any]]:
+        for path, part in self.layer.walk() if self.written else ():
+            for name, (there, move) in moves_of(part).items():
+                if name in part.params:
+                    tensor = tensor_of(self.written.places[path].module, there)
+                    yield f"{path}.{name}" if path else name, what(tensor, move)
+
+    def state(self) -> Arrays:
+        """Return running statistics."""
+        names = self.layer.state
+        return {n: getattr(self.written.places[""].module, n).numpy().copy() for n in names}
+
+
+def parameters(layer: Layer) -> Iterator[tuple[str, np.ndarray]]:
+    for path, part in layer.walk():
+        yield from ((f"{path}.{n}" if path else n, a) for n, a in part.params.items())
+
+
+def layer_arrays(case: str, stored: Arrays) -> Arrays:
+    """Return all that PyTorch computes for a case of a layer."""
+    X, dY = stored["X"], stored["dY"]
+    if "eval_Y" in stored:  # several batches in training, then one with running statistics
+        theirs = Theirs(case, {**stored, "X": X[0]})
+        found = [theirs.passes(batch, dY) for batch in X][-1]
+        found |= {f"state.{n}": a for n, a in theirs.state().items()}
+        theirs.training = False
+        late = theirs.passes(X[-1], stored["eval_dY"])
+        return found | {f"eval_{n}": a for n, a in late.items()}
+    theirs = Theirs(case, stored)
+    found = theirs.passes(X, dY)
+    if "E" in stored:
+        found["E"] = array(theirs(torch.zeros(X.shape).double()))  # mean 0, log variance 0
+    if "after.running_mean" in stored:
+        found |= {f"after.{n}": a for n, a in theirs.state().items()}
+    return found
+
+
+# --- losses --------------------------------------------------------------------------------------
+
+
+def each(loss: Any, P: Tensor, T: np.ndarray) -> Tensor:
+    """The loss of each sample, or its terms."""
+    t = torch.tensor(T)
+    if isinstance(loss, losses.LogCosh):
+        return torch.log(torch.cosh(P - t)).flatten(1).mean(1)
+    if isinstance(loss, losses.NegativeELBO):
+        K = loss.latent
+        m, s, Z = P.split([K, K, P.shape[-1] - 2 * K], -1)
+        far = kl_divergence(Normal(m, torch.exp(s / 2)), Normal(0.0, 1.0)).sum(-1)
+        far = F.binary_cross_entropy_with_logits(Z, t, reduction="none").sum(-1) + loss.beta * far
+        return far.flatten(1).mean(1) if far.ndim > 1 else far
+    rows = [torch_loss(torch, loss, P[i : i + 1], T[i : i + 1]) for i in range(len(P))]
+    return torch.stack(rows)
+
+
+def cross_entropy(loss: Any, P: Tensor, T: np.ndarray, w: Tensor) -> Tensor:
+    """From logits, probabilities or log-probabilities, with weights of samples and of classes."""
+    P, t, K = P.flatten(0, -2), torch.tensor(T), P.shape[-1]
+    s = getattr(loss, "label_smoothing", 0.0)
+    if T.dtype.kind == "f":
+        return F.cross_entropy(P, t.flatten(0, -2), label_smoothing=s)
+    t, w = t.flatten(), w.repeat_interleave(t.numel() // len(w))
+    absent = -100 if loss.ignore_index is None else loss.ignore_index
+    weight = torch.tensor(loss.class_weight or [1.0] * K).double()
+    how = {"weight": weight, "ignore_index": absent, "reduction": "none"}
+    kept = (t != absent).double()
+    if loss.wants == "logits":
+        terms = F.cross_entropy(P, t, label_smoothing=s, **how)
+    else:
+        log_p = P.log() if loss.wants == "probabilities" else P
+        terms = (1 - s) * F.nll_loss(log_p, t, **how) - s / K * kept * (log_p @ weight)
+    return (terms * w).sum() / (w * weight[t.clamp(min=0)] * kept).sum()
+
+
+def loss_arrays(case: str, stored: Arrays) -> Arrays:
+    loss, P = construct(case, losses), torch.tensor(stored["y_pred"], requires_grad=True)
+    T, w = stored["y_true"], torch.tensor(stored.get("sample_weight", np.ones(len(P))))
+    if hasattr(loss, "class_weight"):
+        value = cross_entropy(loss, P, T, w)
+    else:
+        value = (each(loss, P, T) * w).sum() / w.sum()
+    value.backward()
+    return {"value": array(value), "gradient": P.grad.numpy()}
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def compare(path: Path) -> float:
+    """Print and return the largest difference from what a file stores, relative above 1."""
+    worst = (0.0, "")
+    for number, stored in read(path).items():
+        case = str(stored.pop("call", number))
+        found = (loss_arrays if path.stem == "losses" else layer_arrays)(case, stored)
+        given = ("X", "dY", "eval_dY", "mask", "y_pred", "y_true", "sample_weight")
+        computed = {n for n in stored if n not in given and n.split(".")[0] not in GIVEN}
+        assert found.keys() == computed, (case, found.keys() ^ computed)
+        for name, a in found.items():
+            assert a.shape == stored[name].shape, (case, name)
+            far = np.abs(a - stored[name]) / np.maximum(1, np.abs(stored[name]))
+            worst = max(worst, (float(far.max(initial=0)), f"{name} of {case}"))
+    print(f"{path.name}: {worst[0]:.1e} at most, {worst[1]}")
+    return worst[0]
+
+
+GIVEN = ("params", "before")
+
+
+def add(case: str, shape: tuple[int, ...], lengths: list[int] | None = None) -> None:
+    """Add a case of a layer to catalogue.npz."""
+    path = FOLDER / "catalogue.npz"
+    if case in layer_cases():
+        sys.exit(f"{case!r} is stored already: add a remark after ' | '.")
+    with np.load(path) as file:
+        arrays = dict(file)
+    rng = np.random.default_rng([SEED, len(arrays)])
+
+    def random(shape: tuple[int, ...]) -> np.ndarray:
+        return np.round(256 * rng.standard_normal(shape)) / 256
+
+    layer = construct(case, L)
+    layer.build(shape[1:], dtype=np.float64)
+    given = {f"params.{n}": random(a.shape) for n, a in parameters(layer)}
+    tokens = rng.integers(0, layer.vocab_size, shape) if layer.takes_tokens else random(shape)
+    given |= {"X": tokens, "dY": random((shape[0], *layer.output_shape))}
+    if lengths:
+        given["mask"] = np.arange(shape[1]) < np.array(lengths)[:, None]
+    number = sum(name.endswith("/call") for name in arrays)
+    stored = {"call": np.array(case), **given, **layer_arrays(case, given)}
+    arrays |= {f"{number}/{name}": a for name, a in stored.items()}
+    np.savez_compressed(path, **arrays)
+    print(f"{path}: {case} is case {number}, {path.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":
-    write(FOLDER / "layers.npz", layer_cases())
-    write(FOLDER / "losses.npz", loss_cases())
-    write(TESTS / "noise.npz", noise_cases())
+    if sys.argv[1:]:
+        case, *sizes = sys.argv[1:]
+        add(case, *(tuple(map(int, size.split(","))) for size in sizes))
+    else:
+        sys.exit(max(map(compare, FILES)) > 1e-12)

@@ -1,7 +1,7 @@
 """Numbers that PyTorch computed for layers, losses and optimizers, to compare phitodeep with.
 
-The files in `phitodeep/testing/stored/` were written by tools/make_*references.py. Each case is
-named after the call that it checks, with a remark after " | " if there are several, and holds
+The files in `phitodeep/testing/stored/` were written by references/make_*references.py. Each case
+is named after the call that it checks, with a remark after " | " if there are several, and holds
 float64 arrays such as `X`, `params.W`, `dY` and `grads.W`. Reading them needs no PyTorch.
 """
 

@@ -9,10 +9,11 @@ from phitodeep.errors import MissingExtraError
 
 
 def load(purpose: str) -> tuple[Any, Any, Any]:
-    """Return torch, and the modules `modules` and `tracing` of this package, which import it."""
+    """Return torch, and the modules `modules` and `read.tracing`, which import it."""
     try:
         import torch
     except ImportError:
         raise MissingExtraError.of("torch", "torch", purpose) from None
-    own, tracing = (importlib.import_module(f"{__package__}.{n}") for n in ("modules", "tracing"))
+    names = ("modules", "read.tracing")
+    own, tracing = (importlib.import_module(f"{__package__}.{name}") for name in names)
     return torch, own, tracing
