@@ -113,7 +113,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
     (
-        "layers/recurrence.py",
+        "layers/recurrent.py",
         "_Recurrent.backward",
         "steps_back = self._steps_back",
     ): "the loop in Python computes the same, only slower",

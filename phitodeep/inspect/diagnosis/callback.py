@@ -13,7 +13,8 @@ from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.inspect.diagnosis.evidence import decaying, size
 from phitodeep.inspect.diagnosis.findings import Diagnosis, Finding, examine
-from phitodeep.inspect.diagnosis.progress import COURSE, Course
+from phitodeep.inspect.diagnosis.progress import Course
+from phitodeep.inspect.diagnosis.symptoms import COURSE
 from phitodeep.optimization.divergence import length
 from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.training.callback import Logs, _Resumable
