@@ -14,7 +14,6 @@ from phitodeep.derivations import dense as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import product, sum_rows
 from phitodeep.kernels import kernel
-from phitodeep.kernels.blocks import PIECE
 from phitodeep.layers.activation import ReLU, relu, relu_back
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.chain import Chain
@@ -95,8 +94,7 @@ class Dense(Layer):
         if len(shape) != 2:
             X = X.reshape(-1, shape[-1])
         out = self.buffer("Y", (len(X), self.output_size), X.dtype)
-        small = X.size * self.output_size <= PIECE  # `product` would only cost time
-        Y = X.dot(self.W, out) if small else product(X, self.W, out)
+        Y = product(X, self.W, out)
         self.save_for_backward(X=X)
         return Y if len(shape) == 2 else Y.reshape(*shape[:-1], self.output_size)
 
@@ -105,11 +103,7 @@ class Dense(Layer):
         X, shape = self.saved("X"), dY.shape
         if len(shape) != 2:
             dY = dY.reshape(-1, self.output_size)
-        if not self.needs_grad("W"):
-            pass
-        elif X.size * self.output_size <= PIECE:
-            X.T.dot(dY, self.grad_array("W"))
-        else:
+        if self.needs_grad("W"):
             product(X.T, dY, self.grad_array("W"))
         if not current().needs_dX:
             return None

@@ -13,7 +13,7 @@ from phitodeep.core.state import StateDict, Stateful, check_entries, load_all
 from phitodeep.core.types import Array, Schedule
 from phitodeep.errors import ArgumentError, OrderError
 from phitodeep.layers.base import Layer
-from phitodeep.optimization.gradient_sync import Exchange
+from phitodeep.optimization.gradient_sync import ALONE, GradientSync
 from phitodeep.optimization.memory import Memories, Memory, named, read, written
 from phitodeep.optimization.packing import Group, Own, Packing, walk_all
 from phitodeep.optimization.schedules import stateful
@@ -27,6 +27,7 @@ class Resumable(Configurable, registered=False):
     own_start: ClassVar[Mapping[str, float]] = {}  # a parameter's first scalars, such as {"t": 0}
     groups: dict[str, dict[str, Any]] | None
     _alpha: float | Schedule
+    _sync: GradientSync = ALONE  # with the other processes, while they train
 
     def reset(self) -> None:
         """Forget everything but the settings."""
@@ -41,7 +42,7 @@ class Resumable(Configurable, registered=False):
         self._averaged = False  # whether the averages have replaced the parameters
         self._holding = False  # whether the slot "held" has gradients of accumulated batches
         self._scratch: dict[str, Array] = {}
-        self._exchange: Exchange | None = None  # with the other processes, while they train
+        self._sync = ALONE
         self._owner: weakref.ref[Layer] | None = None  # the model
 
     def memory(self) -> dict[str, dict[str, Array]]:
@@ -59,7 +60,7 @@ class Resumable(Configurable, registered=False):
 
     def _by_path(self) -> dict[str, Memory]:
         """Return the memory of each parameter, by path."""
-        slots = self._slots if self._exchange is None else self._exchange.collected(self._slots)
+        slots = self._sync.collected(self._slots)
         return self._memories.with_packed(self._packing, slots).by_path(self._walk())
 
     def state_dict(self) -> StateDict:
@@ -132,7 +133,7 @@ class Resumable(Configurable, registered=False):
             "_group": ALL,
             "own": {},
             "_averaged": False,
-            "_exchange": None,
+            "_sync": ALONE,
             "_owner": None,
         }
 

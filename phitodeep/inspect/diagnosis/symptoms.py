@@ -32,7 +32,6 @@ from phitodeep.inspect.diagnosis.findings import (
 from phitodeep.layers.activation import HardSigmoid, HardTanh, Sigmoid, Tanh
 from phitodeep.layers.base import Layer
 from phitodeep.layers.recurrent import RNN
-from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.training.objective import Trainable
 
 Measures = Iterator[Measure]
@@ -211,7 +210,7 @@ def _ratios(evidence: Evidence) -> list[tuple[str, float]]:
 
 
 def updates_too_large(evidence: Evidence) -> Measures:
-    if isinstance(evidence.model.optimizer, LBFGS):
+    if evidence.model.optimizer.evaluates_often:
         raise NotChecked("L-BFGS chooses its own steps")
     for path, ratio in _ratios(evidence):
         yield Measure(path, ratio, f"one step changes W by {ratio:.2g} of |W|")
