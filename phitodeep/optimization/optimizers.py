@@ -20,17 +20,6 @@ RULES = (SGD, Adam, AdamW, Nadam, RMSProp, Adagrad, Adadelta, Lion, Muon, LBFGS)
 OPTIMIZERS: dict[str, type[Optimizer]] = {rule.__name__.lower(): rule for rule in RULES}
 
 __all__ = [
-    "LBFGS",
-    "OPTIMIZERS",
-    "SGD",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Common",
-    "Lion",
-    "Muon",
-    "Nadam",
-    "Optimizer",
-    "RMSProp",
-]
+    "LBFGS", "OPTIMIZERS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Common", "Lion", "Muon",
+    "Nadam", "Optimizer", "RMSProp",
+]  # fmt: skip

@@ -14,24 +14,12 @@ from typing import Any
 from phitodeep.errors import ArgumentError
 
 BINARY = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.Pow: "**",
-    ast.Mod: "%",
-    ast.BitAnd: "and",
-    ast.BitOr: "or",
-    ast.BitXor: "xor",
+    **{ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.Mod: "%"},
+    **{ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor"},
 }
 UNARY = {ast.USub: "neg", ast.UAdd: "plus", ast.Invert: "not", ast.Not: "not"}
 COMPARE = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
+    **{ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="},
 }
 SAME = {"logical_and": "and", "logical_or": "or", "logical_not": "not", "int64": "trunc"}
 CONSTANTS = {"pi": math.pi, "inf": "Infinity"}  # JSON has no infinity
