@@ -14,13 +14,13 @@ from typing import Any
 from phitodeep.errors import ArgumentError
 
 BINARY = {
-    **{ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.Mod: "%"},
-    **{ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor"},
-}
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.Mod: "%",
+    ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor",
+}  # fmt: skip
 UNARY = {ast.USub: "neg", ast.UAdd: "plus", ast.Invert: "not", ast.Not: "not"}
 COMPARE = {
-    **{ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="},
-}
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+}  # fmt: skip
 SAME = {"logical_and": "and", "logical_or": "or", "logical_not": "not", "int64": "trunc"}
 CONSTANTS = {"pi": math.pi, "inf": "Infinity"}  # JSON has no infinity
 
