@@ -31,7 +31,7 @@ from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.base import Layer
 from phitodeep.layers.container import Container
 from phitodeep.layers.lora import ADAPTED, Adapted, LowRank, Update
-from phitodeep.optimization.groups import first_matches, matching
+from phitodeep.optimization.packing import first_matches, matching
 from phitodeep.training.objective import Trainable
 
 FORMAT, VERSION = "phitodeep-lora", "1"  # of the files of updates

@@ -25,9 +25,17 @@ from phitodeep.core.types import Array, Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.divergence import bad_gradient
-from phitodeep.optimization.groups import Groups, checked_groups, first_matches
-from phitodeep.optimization.packing import Group, Packing, Slot, trainable, walk_all
-from phitodeep.optimization.resuming import ALL, Resumable
+from phitodeep.optimization.memory import ALL, Resumable
+from phitodeep.optimization.packing import (
+    Group,
+    Groups,
+    Packing,
+    Slot,
+    checked_groups,
+    first_matches,
+    trainable,
+    walk_all,
+)
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
 
 BLOCK = 1 << 16  # elements

@@ -11,9 +11,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +32,6 @@ from phitodeep.kernels import report_compilation
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.optimization.divergence import bad_loss
-from phitodeep.training.allocator import keep_freed_memory
 from phitodeep.training.callback import Callback, StopTraining
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
@@ -388,3 +390,22 @@ def _ctrl_c(pressed: list[int]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+LARGEST = 1 << 25  # bytes: 32 MB, the maximum that glibc accepts
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h: see `man mallopt`
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc to keep freed blocks, unless PHITODEEP_KEEP_MEMORY=0; return whether it will.
+
+    On Linux, glibc returns the memory of an array above 128 kB to the system when the array is
+    freed. Every page of the next array then causes a page fault, which often costs more than the
+    layer itself. Training asks glibc, for the whole process, to keep blocks of up to 32 MB.
+    """
+    if sys.platform != "linux" or os.environ.get("PHITODEEP_KEEP_MEMORY") == "0":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries do not have it
+    return mallopt is not None and bool(
+        mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, 2 * LARGEST)
+    )
