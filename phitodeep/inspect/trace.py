@@ -13,7 +13,7 @@ import numpy as np
 from phitodeep.core.call import calling, within
 from phitodeep.core.checks import check_count
 from phitodeep.core.files import atomic_write, check_path
-from phitodeep.core.table import Table, as_html
+from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import Array
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Scope
@@ -53,7 +53,7 @@ class Row:
         return (self.path, self.layer, *shown, f"{self.zeros:.0%}", self.note)
 
 
-class Trace(Entries):
+class Trace(Tabled, Entries):
     """One step of training: a mapping from keys such as "1.backward.dW" to arrays and formulas.
 
     loss      the loss
@@ -164,15 +164,6 @@ class Trace(Entries):
         below = "\n".join(self._below)
         return Table(title, HEAD, [row.cells() for row in self.rows], below)
 
-    def __str__(self) -> str:
-        return str(self.table()).rstrip()
-
-    __repr__ = __str__
-
-    def show(self) -> None:
-        """Print the table, drawn by rich in a terminal and in Jupyter."""
-        self.table().show()
-
     def draw(self, sample: int = 0, *, ascii: bool | None = None) -> Text:
         """Draw a small net as text: every value on the way forward, every gradient on the way back.
 
@@ -214,7 +205,7 @@ class Trace(Entries):
         try:
             return inline(self)
         except ArgumentError:  # too large for a page
-            return as_html(self)
+            return super()._repr_html_()
 
     # --- shares and differences ------------------------------------------------------------
 
@@ -350,8 +341,8 @@ class Change:
         return (self.path, self.layer, *shown)
 
 
-@dataclass(frozen=True)
-class Difference:
+@dataclass(frozen=True, repr=False)
+class Difference(Tabled):
     """What differs between two traces of the same layers.
 
     loss, before    both losses; None before they are known
@@ -372,14 +363,6 @@ class Difference:
         title = f"{moved}; entries are |A - B| / |B|"
         head = ("path", "layer", "Y", "dY", "dW", "update")
         return Table(title, head, [row.cells() for row in self.rows], "")
-
-    def __str__(self) -> str:
-        return str(self.table()).rstrip()
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 def difference(new: Any, old: Any) -> Difference:
