@@ -135,15 +135,7 @@ def record(
     if recorder.P is None or recorder.dP is None:
         raise OrderError("the loss reported no predictions: it does not call its own passes.")
     return Recording(
-        twin,
-        data,
-        total,
-        call,
-        recorder.passes,
-        recorder.P,
-        recorder.dP,
-        value,
-        recorder.outer,
+        twin, data, total, call, recorder.passes, recorder.P, recorder.dP, value, recorder.outer
     )
 
 

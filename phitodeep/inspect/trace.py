@@ -224,11 +224,7 @@ class Trace(Tabled, Entries):
         with calling(watch=None):
             value, dP = loss.value_and_gradient(P, data.T, w, recording.total)
         share = replace(
-            recording,
-            data=data._replace(w=w),
-            value=value,
-            dP=dP,
-            passes=recording.backward(dP),
+            recording, data=data._replace(w=w), value=value, dP=dP, passes=recording.backward(dP)
         )
         return Trace(share, updates={}, notes=self._notes, edit=self._joined(), sample=n)
 

@@ -61,12 +61,7 @@ from phitodeep.layers.pooling import (
     ZeroPad2D,
 )
 from phitodeep.layers.recurrent import GRU, LSTM, RNN, Bidirectional
-from phitodeep.layers.regularization import (
-    Dropout,
-    GaussianNoise,
-    Reparameterize,
-    SpatialDropout,
-)
+from phitodeep.layers.regularization import Dropout, GaussianNoise, Reparameterize, SpatialDropout
 from phitodeep.layers.reshape import Flatten, Permute, Reshape, Select
 from phitodeep.layers.tying import Lambda, TiedDense
 

@@ -342,8 +342,7 @@ class Adaptable(Trainable, registered=False):
         where = f"{tensors.path}: alpha"
         return {
             weight: Update(
-                ranks[weight],
-                check_number(float(tensors.read(f"{weight}.alpha")), where, above=0),
+                ranks[weight], check_number(float(tensors.read(f"{weight}.alpha")), where, above=0)
             )
             for weight in weights
         }

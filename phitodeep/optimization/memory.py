@@ -123,10 +123,7 @@ def written(
 
 
 def read(
-    state: Any,
-    parameters: Mapping[str, tuple[Layer, str]],
-    start: Mapping[str, float],
-    who: str,
+    state: Any, parameters: Mapping[str, tuple[Layer, str]], start: Mapping[str, float], who: str
 ) -> dict[str, Memory]:
     """The states that `written` returned, with every entry checked."""
     entries = check_entries(state, parameters, who)

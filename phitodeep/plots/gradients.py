@@ -17,10 +17,7 @@ LAYERS = 60  # that are drawn
 COLUMNS = {  # of the trace's rows
     "dY": ("|dY|", "gradient of the output,\nroot mean square"),
     "dW": ("|dW|", "gradient of the parameters,\nroot mean square"),
-    "update": (
-        "update / W",
-        "length of the update / length of W\n(shaded: what diagnose accepts)",
-    ),
+    "update": ("update / W", "length of the update / length of W\n(shaded: what diagnose accepts)"),
 }
 
 

@@ -135,10 +135,7 @@ class Table(Source):
     """
 
     def __init__(
-        self,
-        read: Callable[[Array], dict[str, Any]],
-        rows: Array,
-        as_data: Callable[..., Data],
+        self, read: Callable[[Array], dict[str, Any]], rows: Array, as_data: Callable[..., Data]
     ) -> None:
         self.read, self.places, self.as_data, self.count = read, rows, as_data, len(rows)
         if not self.count:
@@ -363,10 +360,7 @@ def _from_files(
 
 
 def _from_batches(
-    X: Any,
-    columns: Sequence[str] | None,
-    batch_size: int | None,
-    as_data: Callable[..., Data],
+    X: Any, columns: Sequence[str] | None, batch_size: int | None, as_data: Callable[..., Data]
 ) -> Source:
     """Return the source for a Hugging Face dataset, an iterable, or a function that returns one."""
     if hasattr(X, "with_format"):

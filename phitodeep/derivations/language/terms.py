@@ -71,12 +71,7 @@ class Why(Shown, Sequence[Term]):
     """
 
     def __init__(
-        self,
-        name: str,
-        values: Any,
-        at: dict[str, Any],
-        factors: dict[str, Any],
-        words: str = "",
+        self, name: str, values: Any, at: dict[str, Any], factors: dict[str, Any], words: str = ""
     ) -> None:
         self.name, self.words = name, words
         self._values = np.asarray(values, np.float64).reshape(-1)

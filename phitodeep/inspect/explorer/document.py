@@ -107,10 +107,7 @@ class Writer:
             "live": self.live,
             "loss": number(step.loss),
             "after": None if step.loss_after is None else number(step.loss_after),
-            "optimizer": {
-                "name": repr(step.model.optimizer),
-                "about": about(step.model.optimizer),
-            },
+            "optimizer": {"name": repr(step.model.optimizer), "about": about(step.model.optimizer)},
             "samples": len(step.scope("")["X"]),
             "sample": step.sample,
             "parameters": self.parameters,

@@ -79,11 +79,7 @@ def reduced(array: Any, side: int = SIDE) -> Packed:
     return {
         "shape": list(A.shape),
         "n": A.size,
-        "thumb": {
-            "shape": list(thumb.shape),
-            "scale": scale,
-            "data": text(cells.astype(np.int8)),
-        },
+        "thumb": {"shape": list(thumb.shape), "scale": scale, "data": text(cells.astype(np.int8))},
         "top": [[int(i), number(flat[i])] for i in top],
         "histogram": {"counts": counts.tolist(), "from": float(edges[0]), "to": float(edges[-1])},
     }

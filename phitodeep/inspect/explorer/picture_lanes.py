@@ -202,17 +202,7 @@ class Lanes(Page):
             )
             self.add(f'<g class="{old}">{first}</g>')
             moved = plane(np.asarray(A, np.float64) + update)
-            self.add(
-                tile(
-                    moved,
-                    left,
-                    top,
-                    cell,
-                    "",
-                    most,
-                    f' class="g {new}"',
-                )
-            )
+            self.add(tile(moved, left, top, cell, "", most, f' class="g {new}"'))
             way = f"transform:translateX({left - right:.1f}px)"
             fly = self.animated(
                 f"y{k}",
