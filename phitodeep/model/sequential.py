@@ -362,15 +362,9 @@ class Sequential(Inspectable, Adaptable):
             batch_size = self.samples_at_once()
         size = check_count(batch_size, "batch_size")
         source = as_source(
-            self,
-            self.loss,
-            X,
-            y,
-            batch_size=size,
-            sample_weight=sample_weight,
-            lengths=lengths,
+            self, self.loss, X, y, batch_size=size, sample_weight=sample_weight, lengths=lengths,
             columns=columns,
-        )
+        )  # fmt: skip
         return objective.evaluate(source.batches(size), check_threads(threads))
 
     @keywords(OF_TRAIN)
@@ -564,16 +558,9 @@ class Sequential(Inspectable, Adaptable):
         as the size of a PositionalEmbedding), the window moves along the text.
         """
         return generate(
-            self,
-            prompt,
-            max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            stop=stop,
-            cache=cache,
-        )
+            self, prompt, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+            seed=seed, stop=stop, cache=cache,
+        )  # fmt: skip
 
     def stream(
         self,
@@ -598,16 +585,9 @@ class Sequential(Inspectable, Adaptable):
         weights, but what was read before is not read again.
         """
         return stream(
-            self,
-            prompt,
-            max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            stop=stop,
-            cache=cache,
-        )
+            self, prompt, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+            seed=seed, stop=stop, cache=cache,
+        )  # fmt: skip
 
     # --- files -----------------------------------------------------------------------------
 

@@ -252,16 +252,10 @@ class Training:
             if i == len(batches) - 1:
                 ended = ranks.backward_begins(*optimizer._begun(self.model.layers))
             call = Call(
-                needs_dX=False,
-                needs_frozen=objective.watch is not None,
-                reuse=True,
-                step=optimizer.t,
-                first=work.firsts[i],
-                mask=batch.mask,
-                watch=objective.watch,
-                ranks=summing if batch.counts or summing is None else Muted(summing),
-                ended=ended,
-            )
+                needs_dX=False, needs_frozen=objective.watch is not None, reuse=True,
+                step=optimizer.t, first=work.firsts[i], mask=batch.mask, watch=objective.watch,
+                ranks=summing if batch.counts or summing is None else Muted(summing), ended=ended,
+            )  # fmt: skip
             with within(call):
                 parts = self.splitter.work(forward_backward, batch, total)
             for _, value in parts:
