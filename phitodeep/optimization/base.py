@@ -25,6 +25,7 @@ from phitodeep.core.types import Array, Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.divergence import bad_gradient
+from phitodeep.optimization.divergence import length as length
 from phitodeep.optimization.memory import ALL, Resumable
 from phitodeep.optimization.packing import (
     Group,
