@@ -36,22 +36,13 @@ if TYPE_CHECKING:
 _CATALOGUES = ("layers", "loss", "optimization.optimizers")  # their public names are ours
 _FOR_AUTHORS = {"Common", "Elementwise", "OPTIMIZERS"}  # but for these
 _HOME = {
-    "Call": "core.call",
-    "Event": "core.call",
-    "inference": "core.call",
-    "saliency": "core.call",
-    "watching": "core.call",
+    **dict.fromkeys(["Call", "Event", "inference", "saliency", "watching"], "core.call"),
     "register": "core.config",
-    "get_threads": "core.threads",
-    "set_threads": "core.threads",
-    "PhitodeepError": "errors",
-    "PhitodeepWarning": "errors",
-    "Layer": "layers.base",
-    "Param": "layers.base",
-    "State": "layers.base",
+    **dict.fromkeys(["get_threads", "set_threads"], "core.threads"),
+    **dict.fromkeys(["PhitodeepError", "PhitodeepWarning"], "errors"),
+    **dict.fromkeys(["Layer", "Param", "State"], "layers.base"),
     "SequentialBuilder": "model.builder",
-    "Sequential": "model.sequential",
-    "load": "model.sequential",
+    **dict.fromkeys(["Sequential", "load"], "model.sequential"),
     "check_gradients": "testing.check",
 }
 _MODULES = (

@@ -152,15 +152,9 @@ def warn(message: str) -> None:
     warnings.warn(shortened(message), PhitodeepWarning, stacklevel=level)
 
 
-_INTERNAL = (
-    "phitodeep",
-    "scipy",
-    "contextlib",
-    "functools",
-    "importlib",
-    "concurrent",
-    "threading",
-)
+_INTERNAL = [
+    "phitodeep", "scipy", "contextlib", "functools", "importlib", "concurrent", "threading",
+]  # fmt: skip
 
 
 def locate(error: Exception, place: str) -> None:

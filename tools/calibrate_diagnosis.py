@@ -7,7 +7,7 @@ The models are those of tools/sick_models.py, each with two seeds. Of each sickn
 healthy models, every other one belongs to the calibration half, so that the models of the report
 are others. What was measured is kept in docs/diagnosis.json, and docs/_diagnosis.md is the table;
 docs/_findings.md lists the causes and remedies of all findings.
-phitodeep/inspect/diagnosis/thresholds.py must hold what `thresholds` chooses.
+phitodeep/inspect/diagnosis/symptoms.py must hold what `thresholds` chooses.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ from phitodeep.core.version import __version__
 from phitodeep.errors import PhitodeepWarning
 from phitodeep.inspect.diagnosis.evidence import Evidence
 from phitodeep.inspect.diagnosis.findings import NotChecked, Symptom
-from phitodeep.inspect.diagnosis.progress import COURSE
-from phitodeep.inspect.diagnosis.symptoms import SYMPTOMS
-from phitodeep.inspect.diagnosis.thresholds import LIMITS
+from phitodeep.inspect.diagnosis.symptoms import COURSE, LIMITS, SYMPTOMS
 from phitodeep.model.callbacks import Diagnose
 from tools.sick_models import HEALTHY, SICK, Case
 
 DOCS = Path(__file__).parent.parent / "docs"
 SEEDS = 11, 23
 MARGIN = 1.25  # the factor between a threshold and the nearest measured value
-START = {  # the literature's values (see inspect/diagnosis/thresholds.py), or first guesses
+START = {  # the literature's values (see inspect/diagnosis/symptoms.py), or first guesses
     "not finite": 0,
     "inputs off centre": 3,
     "inputs too spread": 10,
@@ -191,6 +189,7 @@ def table(results: dict[str, Any]) -> str:
     rows, limits = results["rows"], thresholds(results["rows"])
     other = [row for row in rows if row["half"] == "report"]
     healthy = [row for row in other if not row["finding"]]
+    meanings = {s.name: s.meaning for s in (*SYMPTOMS, *COURSE)}
     lines, found, total = [], 0, 0
     for name, value in limits.items():
         sick = [row for row in other if row["finding"] == name]
@@ -200,7 +199,7 @@ def table(results: dict[str, Any]) -> str:
         tested = [row for row in healthy if name in row["measured"]]
         wrong = sum(crossed(name, row["measured"][name], limits) for row in tested)
         found, total = found + hits, total + len(sick)
-        meaning = LIMITS[name].meaning.replace("|", "\\|")
+        meaning = meanings[name].replace("|", "\\|")
         side = "above" if LIMITS[name].above else "below"
         lines.append(
             f"| {name} | {meaning} | {side} {value:g} | {START[name]:g} "
@@ -251,7 +250,7 @@ def main() -> None:
     print(table(results))
     for name, value in thresholds(results["rows"]).items():
         if value != LIMITS[name].value:
-            print(f"phitodeep/inspect/diagnosis/thresholds.py: {name} must be {value:g}")
+            print(f"phitodeep/inspect/diagnosis/symptoms.py: {name} must be {value:g}")
 
 
 if __name__ == "__main__":

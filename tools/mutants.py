@@ -99,7 +99,6 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
         "optimization/test_optimizers.py",
         ["optimization/test_memory.py"],
     ),
-    "optimization/muon.py": ("optimization/test_muon.py", []),
     "optimization/lbfgs.py": (
         "optimization/test_lbfgs.py",
         ["optimization/test_divergence.py"],
@@ -108,12 +107,12 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
         "optimization/test_optimizers.py",
         ["layers/test_tying.py", "optimization/test_groups.py", "optimization/test_memory.py"],
     ),
-    "optimization/matrices.py": ("optimization/test_muon.py", []),
+    "optimization/muon.py": ("optimization/test_muon.py", []),
     COMPILED: ("kernels/test_kernels.py", []),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
     (
-        "layers/recurrence.py",
+        "layers/recurrent.py",
         "_Recurrent.backward",
         "steps_back = self._steps_back",
     ): "the loop in Python computes the same, only slower",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.optimization.base import Optimizer
-from phitodeep.optimization.matrices import orthogonal
+from phitodeep.optimization.muon import orthogonal
 from phitodeep.optimization.optimizers import (
     LBFGS,
     SGD,

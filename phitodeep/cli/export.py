@@ -40,9 +40,7 @@ EXPORTS = {
     ),
     "onnx": Format(".onnx", lambda model, path, opset: model.export_onnx(path, opset), files_of),
     "torch": Format(
-        ".pt2",
-        lambda model, path, opset: export_torch(model, path),
-        lambda model, path: [path],
+        ".pt2", lambda model, path, opset: export_torch(model, path), lambda model, path: [path]
     ),
 }
 
@@ -58,9 +56,7 @@ EXPORTS = {
     help="The file to write; by default FILE with the ending of the format.",
 )
 @click.option(
-    "--opset",
-    type=int,
-    help=f"For onnx: the version of its operators, by default {OPSET}.",
+    "--opset", type=int, help=f"For onnx: the version of its operators, by default {OPSET}."
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def export(file: Path, form: str, output: Path | None, opset: int | None, force: bool) -> None:

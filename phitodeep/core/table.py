@@ -95,10 +95,29 @@ def facts(named: Mapping[str, Any]) -> str:
     return "\n".join(f"{name:{width}}  {value}" for name, value in shown.items())
 
 
-def as_html(shown: Any) -> str:
-    """HTML for Jupyter: the table of what has one, and otherwise the text of a terminal."""
-    table = getattr(shown, "table", None)
-    return f"<pre>{escaped(str(shown))}</pre>" if table is None else table().html()
+class Shown:
+    """What `repr` and Jupyter show: the table of what has one, and otherwise the text of `str`."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        table = getattr(self, "table", None)
+        return f"<pre>{escaped(str(self))}</pre>" if table is None else table().html()
+
+
+class Tabled(Shown):
+    """What is shown as its `table`."""
+
+    def table(self) -> Table:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self.table()).rstrip()
+
+    def show(self) -> None:
+        """Print the table: with rich in a terminal and in Jupyter, else as plain text."""
+        self.table().show()
 
 
 def escaped(text: str) -> str:

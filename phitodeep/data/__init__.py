@@ -6,11 +6,6 @@ from phitodeep.data.text import load_text, windows
 from phitodeep.text.tokenizer import CharTokenizer
 
 __all__ = [
-    "CharTokenizer",
-    "load_mnist",
-    "load_text",
-    "make_blobs",
-    "make_moons",
-    "make_spirals",
+    "CharTokenizer", "load_mnist", "load_text", "make_blobs", "make_moons", "make_spirals",
     "windows",
-]
+]  # fmt: skip

@@ -26,16 +26,14 @@ def pass_on() -> Let:
 def relu(layer: Any) -> Derivation:
     """The slope is 1 where the gate is open, else 0: at exactly 0, it is closed."""
     return elementwise(
-        [Let("Y", "np.maximum(X, 0)")],
-        [Let("slope", "np.where(X > 0, 1.0, 0.0)", "the gate")],
+        [Let("Y", "np.maximum(X, 0)")], [Let("slope", "np.where(X > 0, 1.0, 0.0)", "the gate")]
     )
 
 
 def leaky_relu(layer: Any) -> Derivation:
     """A gate that never closes completely."""
     return elementwise(
-        [Let("Y", "np.where(X > 0, X, alpha * X)")],
-        [Let("slope", "np.where(X > 0, 1.0, alpha)")],
+        [Let("Y", "np.where(X > 0, X, alpha * X)")], [Let("slope", "np.where(X > 0, 1.0, alpha)")]
     )
 
 
@@ -78,8 +76,7 @@ def _ramp_slope(symbol: str) -> Let:
 def hard_tanh(layer: Any) -> Derivation:
     """The identity between -1 and 1, constant outside."""
     return elementwise(
-        [Let("Y", "np.clip(X, -1, 1)")],
-        [Let("slope", "np.where(np.abs(X) < 1, 1.0, 0.0)")],
+        [Let("Y", "np.clip(X, -1, 1)")], [Let("slope", "np.where(np.abs(X) < 1, 1.0, 0.0)")]
     )
 
 
@@ -140,8 +137,7 @@ def softplus(layer: Any) -> Derivation:
 def softsign(layer: Any) -> Derivation:
     """y = x / (1 + |x|), whose slope is 1 / (1 + |x|)^2."""
     return elementwise(
-        [Let("q", "1 / (1 + np.abs(X))"), Let("Y", "X * q")],
-        [Let("slope", "q ** 2")],
+        [Let("q", "1 / (1 + np.abs(X))"), Let("Y", "X * q")], [Let("slope", "q ** 2")]
     )
 
 

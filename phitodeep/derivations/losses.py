@@ -133,11 +133,7 @@ def binary_cross_entropy(loss: Any) -> Derivation:
             Let("log_Q", f"np.where(P >= 1, np.log(tiny), {below})", "log(1 - p)"),
             Let("each", "-T * log_P - (1 - T) * log_Q"),
         ],
-        [
-            _reciprocal("P"),
-            _reciprocal("Q"),
-            Let("slope", "(1 - T) * over_Q - T * over_P"),
-        ],
+        [_reciprocal("P"), _reciprocal("Q"), Let("slope", "(1 - T) * over_Q - T * over_P")],
     )
 
 
@@ -157,10 +153,7 @@ def _softplus(z: str, cost: str) -> list[Step]:
 
 
 def _sigmoid(z: str, slope: str) -> list[Step]:
-    return [
-        Let("p", f"np.where({z} >= 0, 1, E) / (1 + E)", "sigmoid(z)"),
-        Let(slope, "p - T"),
-    ]
+    return [Let("p", f"np.where({z} >= 0, 1, E) / (1 + E)", "sigmoid(z)"), Let(slope, "p - T")]
 
 
 def hinge(loss: Any) -> Derivation:
@@ -216,9 +209,7 @@ def negative_elbo(loss: Any) -> Derivation:
 def categorical_cross_entropy(loss: Any) -> Derivation:
     """A row costs -sum_k q_k log p_k, and log p has the slope 1 / p."""
     return _cross_entropy(
-        loss,
-        [_TINY, _log("P")],
-        [_DLOG_P, _reciprocal("P"), Let("dP", "dlog_P * over_P")],
+        loss, [_TINY, _log("P")], [_DLOG_P, _reciprocal("P"), Let("dP", "dlog_P * over_P")]
     )
 
 
@@ -280,8 +271,7 @@ def _cross_entropy(loss: Any, log_P: list[Step], slope: list[Step]) -> Derivatio
 def elementwise(each: list[Step], slope: list[Step]) -> Derivation:
     """The weighted mean of `each`, whose derivative with respect to P is `slope`."""
     return Derivation(
-        [*each, *weighted_mean("w")],
-        [_arrives("w"), *slope, _pass_on("dP", "slope")],
+        [*each, *weighted_mean("w")], [_arrives("w"), *slope, _pass_on("dP", "slope")]
     )
 
 

@@ -46,11 +46,7 @@ def rms_norm(layer: Any) -> Derivation:
             Let("X_hat", "X * r"),
             Let("Y", "gamma * X_hat"),
         ],
-        [
-            *_scale("dY"),
-            *_through_r("g", "X_hat", row, one, "D"),
-            Let("dX", "r * (g - through_r)"),
-        ],
+        [*_scale("dY"), *_through_r("g", "X_hat", row, one, "D"), Let("dX", "r * (g - through_r)")],
     )
 
 

@@ -54,8 +54,7 @@ def reparameterize(layer: Any) -> Derivation:
     ]
     if not current().training:
         return Derivation(
-            [*halves, Let("Y", "M")],
-            [Let("dM", "dY"), Let("dS", "0 * S"), Join("dX", "dM", "dS")],
+            [*halves, Let("Y", "M")], [Let("dM", "dY"), Let("dS", "0 * S"), Join("dX", "dM", "dS")]
         )
     return Derivation(
         [

@@ -27,10 +27,7 @@ def upsample(layer: Any) -> Derivation:
             Sum("AX", "vh,nhwc->nvwc", "A", "X"),
             Sum("Y", "uw,nvwc->nvuc", "B", "AX"),
         ],
-        [
-            Sum("dAX", "uw,nvuc->nvwc", "B", "dY"),
-            Sum("dX", "vh,nvwc->nhwc", "A", "dAX"),
-        ],
+        [Sum("dAX", "uw,nvuc->nvwc", "B", "dY"), Sum("dX", "vh,nvwc->nhwc", "A", "dAX")],
     )
 
 

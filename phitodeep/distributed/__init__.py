@@ -15,7 +15,7 @@ from phitodeep.core.checks import check_flag, check_number
 from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
 from phitodeep.training.inputs import Share
 from phitodeep.training.objective import Trainable
-from phitodeep.training.sources import Own
+from phitodeep.training.sources import Shard
 
 __all__ = ["DataParallel", "rank", "shard", "size"]
 
@@ -88,7 +88,7 @@ def shard(data: Any, comm: Any = None) -> Any:
         data = data.shard(num_shards=world.size, index=world.rank)
     elif hasattr(data, "__array__"):
         raise ArgumentError("shard() is for data that yield batches: ranks share arrays anyway.")
-    return Own(data, Share(world.rank, world.size))
+    return Shard(data, Share(world.rank, world.size))
 
 
 def _world() -> Any:

@@ -13,16 +13,16 @@ import numpy as np
 
 from phitodeep.core.version import __version__
 from phitodeep.errors import ArgumentError, PhitodeepError
-from phitodeep.training.sources import Arrays, OwnSource, Source
+from phitodeep.training.sources import Arrays, ShardSource, Source
 
 
 def described(training: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Return what the ranks compare, by name."""
-    model, where = training.model, training.where
-    settings = {**where.settings, "threads": None}
-    if isinstance(training.data, OwnSource):
+    model, run = training.model, training.run
+    settings = {**run.settings, "threads": None}
+    if isinstance(training.data, ShardSource):
         settings["samples"] = None
-    if isinstance(training.test, OwnSource):
+    if isinstance(training.test, ShardSource):
         settings["test_samples"] = None
     try:
         config = model.get_config()
@@ -43,7 +43,7 @@ def described(training: Any, options: dict[str, Any]) -> dict[str, Any]:
         "the settings of the model": _digest(_text(config).encode()),
         "the shapes of the parameters": _digest(_text(parameters).encode()),
         "the seed": model.seed,
-        "the epochs and steps so far": (model.epoch, model.optimizer.t, where.step),
+        "the epochs and steps so far": (model.epoch, model.optimizer.t, run.step),
         "the memory of the optimizer": sorted(model.optimizer._slots),
         "the callbacks": [type(callback).__name__ for callback in training.callbacks],
         "X and y": _shape(training.data),
@@ -70,7 +70,7 @@ def compare(found: list[dict[str, Any]]) -> None:
 
 def _shape(source: Source) -> Any:
     """Return the shapes of a source's data and, for arrays, a hash of some of the values."""
-    if isinstance(source, OwnSource):
+    if isinstance(source, ShardSource):
         return type(source.source).__name__, tuple(source.sample)
     found: list[Any] = [type(source).__name__, tuple(source.sample), source.count]
     if isinstance(source, Arrays):

@@ -20,7 +20,8 @@ from phitodeep.distributed.job import Job
 from phitodeep.errors import OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.divergence import length
-from phitodeep.optimization.packing import Packing, Slot, Tie
+from phitodeep.optimization.gradient_sync import GradientSync
+from phitodeep.optimization.packing import Group, Packing, Slot, Tie
 
 BUCKET = 3 << 19  # bytes: a bucket has at least as many, except the one at the end of the vector
 
@@ -55,8 +56,8 @@ def buckets(packing: Packing) -> list[Bucket]:
     return sorted(made, key=lambda b: -min(order[id(layer)] for layer in b.layers))
 
 
-class Summation:
-    """The exchange of gradients; every rank has all of the optimizer's vectors."""
+class Summation(GradientSync):
+    """The sums of gradients; every rank has all of the optimizer's vectors."""
 
     shards = False
 
@@ -115,24 +116,6 @@ class Summation:
             self.job.wait(request, "the sum of gradients")
         self.armed = False
 
-    def mine(self, packing: Packing) -> slice | None:
-        return None
-
-    def length(self, g: Array) -> float:
-        return length(g)
-
-    def whole(self, g: Array) -> Array:
-        return g
-
-    def spread(self, theta: Array) -> None:
-        pass
-
-    def collected(self, slots: dict[str, Array]) -> dict[str, Array]:
-        return slots
-
-    def refuse_new_packing(self) -> None:
-        pass
-
 
 class Shards(Summation):
     """The exchange in which each rank steps its part of the vectors, and keeps no other part.
@@ -148,6 +131,12 @@ class Shards(Summation):
     def edges(self, n: int) -> list[int]:
         """Return where the parts of all ranks begin and end."""
         return [n * i // self.job.size for i in range(self.job.size + 1)]
+
+    def share(self, group: Group, packing: Packing) -> Group:
+        mine = self.mine(packing)
+        return group._replace(
+            piece=in_both(group.piece, mine), decayed=in_both(group.decayed, mine)
+        )
 
     def mine(self, packing: Packing) -> slice:
         edges = self.edges(packing.theta.size)
@@ -194,3 +183,9 @@ class Shards(Summation):
             "layers were frozen, added or cast during training with shard_optimizer=True: end this "
             "training, change the model, and call train again."
         )
+
+
+def in_both(one: slice, other: slice) -> slice:
+    """Return the elements in both slices, possibly none."""
+    start = max(one.start, other.start)
+    return slice(start, max(start, min(one.stop, other.stop)))

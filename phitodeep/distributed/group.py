@@ -18,6 +18,7 @@ from phitodeep.distributed.job import Job
 from phitodeep.errors import ArgumentError, OrderError, PhitodeepWarning, warn
 from phitodeep.kernels import hide_compilation
 from phitodeep.loss.metrics import Metric
+from phitodeep.optimization.gradient_sync import ALONE
 from phitodeep.optimization.packing import Packing
 from phitodeep.training.inputs import Data, Share
 from phitodeep.training.ranks import Ranks, Work, added
@@ -60,7 +61,7 @@ class Group(Ranks):
 
     def begin(self, training: Any) -> None:
         optimizer = training.model.optimizer
-        if optimizer._exchange is not None:
+        if optimizer._sync is self.exchange:
             raise OrderError("train was called inside a training of the same model, by a callback.")
         if self.exchange.shards:
             _check_elementwise(optimizer)
@@ -78,7 +79,7 @@ class Group(Ranks):
         for name in sorted(optimizer._slots):
             self.job.broadcast(optimizer._slots[name])
         self.exchange.packing = None  # its parameters may have moved
-        optimizer._exchange = self.exchange
+        optimizer._sync = self.exchange
         if self.exchange.shards:  # drop the parts of other ranks
             mine = self.exchange.mine(optimizer._packing)
             for name, whole in optimizer._slots.items():
@@ -96,7 +97,7 @@ class Group(Ranks):
 
     def end(self, training: Any) -> None:
         optimizer = training.model.optimizer
-        optimizer._exchange, exchange, self.training = None, self.exchange, None
+        optimizer._sync, exchange, self.training = ALONE, self.exchange, None
         if not self.over:
             optimizer._slots = exchange.collected(optimizer._slots)
         elif exchange.shards:  # the other ranks' parts cannot be had any more

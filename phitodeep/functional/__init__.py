@@ -35,6 +35,7 @@ from phitodeep.functional.activations import softsign_slope as softsign_slope
 from phitodeep.functional.activations import tanh as tanh
 from phitodeep.functional.activations import tanh_slope as tanh_slope
 from phitodeep.kernels import kernel
+from phitodeep.kernels.blocks import PIECE
 from phitodeep.kernels.constants import ones as ones
 from phitodeep.kernels.constants import zeros as zeros
 from phitodeep.kernels.elementwise import erf as erf
@@ -110,9 +111,14 @@ def _sum(X: Array, axis: int) -> Array:
     return X.sum(axis=axis, keepdims=True)
 
 
-@kernel
 def product(A: Array, B: Array, out: Array) -> Array:
     """Write A B into `out` and return it, with A (m, k) and B (k, n); A may be a transpose."""
+    return A.dot(B, out) if A.size * B.shape[1] <= PIECE else large_product(A, B, out)
+
+
+@kernel
+def large_product(A: Array, B: Array, out: Array) -> Array:
+    """Write A B into `out` and return it, for more than PIECE multiplications: see `product`."""
     return A.dot(B, out)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.call import Call, Watch, within
-from phitodeep.core.table import as_html
+from phitodeep.core.table import Shown
 from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
 from phitodeep.inspect.entries import Entries
@@ -29,7 +29,7 @@ from phitodeep.layers.chain import Chain
 from phitodeep.training.inputs import model_mask, validate_inputs
 
 
-class Cache(Mapping[str, Array]):
+class Cache(Shown, Mapping[str, Array]):
     """The arrays of a prediction, by keys such as "1.Y", in the model's dtype.
 
     A key is a path and a symbol, as in a trace but without the direction. What happens inside a
@@ -55,7 +55,7 @@ class Cache(Mapping[str, Array]):
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         by_path: dict[str, list[str]] = {}
         for key in self:
             path, _, symbol = key.rpartition(".")
@@ -64,9 +64,6 @@ class Cache(Mapping[str, Array]):
         lines = [f"{path or 'model':{width}}  {', '.join(n)}" for path, n in by_path.items()]
         wrapped = [textwrap.fill(x, 88, subsequent_indent=" " * (width + 2)) for x in lines]
         return "\n".join([f"{len(self)} arrays, by path and symbol", *wrapped])
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 def run_with_cache(model: Chain, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:

@@ -154,10 +154,7 @@ class Entries(Mapping[str, Entry]):
         table = {path: self._symbols(path) for path in self._passes}
         if self._loss is not None:
             forward, backward = self._loss.derivation
-            table["loss"] = {
-                "forward": ["P", *_names(forward)],
-                "backward": list(_names(backward)),
-            }
+            table["loss"] = {"forward": ["P", *_names(forward)], "backward": list(_names(backward))}
         return table
 
     def _symbols(self, path: str) -> dict[str, list[str]]:

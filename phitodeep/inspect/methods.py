@@ -98,14 +98,9 @@ class Inspectable(Trainable, registered=False):
         from phitodeep.inspect.diagnosis.symptoms import diagnose
 
         return diagnose(
-            self,
-            X,
-            y,
-            sample_weight=sample_weight,
-            lengths=lengths,
-            overfit=overfit,
+            self, X, y, sample_weight=sample_weight, lengths=lengths, overfit=overfit,
             verbose=verbose,
-        )
+        )  # fmt: skip
 
     def _find_anomaly(self, *step: Any) -> DivergenceError:
         from phitodeep.inspect.anomaly import anomaly
@@ -256,16 +251,9 @@ class Inspectable(Trainable, registered=False):
         from phitodeep.inspect.attributions import attributions
 
         return attributions(
-            self,
-            X,
-            method,
-            target=target,
-            step=step,
-            baseline=baseline,
-            steps=steps,
-            layer=layer,
+            self, X, method, target=target, step=step, baseline=baseline, steps=steps, layer=layer,
             lengths=lengths,
-        )
+        )  # fmt: skip
 
     def attention_maps(self, X: Any, *, lengths: Any = None) -> dict[str, Array]:
         """Return where each attention layer looks when it predicts X: a map by path.

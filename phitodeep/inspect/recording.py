@@ -14,7 +14,6 @@ from phitodeep.errors import DivergenceError, OrderError
 from phitodeep.inspect.hooks import active
 from phitodeep.layers.base import Layer
 from phitodeep.loss import Loss
-from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.training.inputs import Data, validate
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import check_pair
@@ -136,15 +135,7 @@ def record(
     if recorder.P is None or recorder.dP is None:
         raise OrderError("the loss reported no predictions: it does not call its own passes.")
     return Recording(
-        twin,
-        data,
-        total,
-        call,
-        recorder.passes,
-        recorder.P,
-        recorder.dP,
-        value,
-        recorder.outer,
+        twin, data, total, call, recorder.passes, recorder.P, recorder.dP, value, recorder.outer
     )
 
 
@@ -154,7 +145,7 @@ def updates_of(model: Trainable) -> tuple[dict[str, dict[str, Array]], str]:
     The second result says why there is nothing, if so. The parameters are restored, but not the
     optimizer's memory, so pass a copy of a model.
     """
-    if isinstance(model.optimizer, LBFGS):
+    if model.optimizer.evaluates_often:
         return {}, "no update: L-BFGS measures the loss at several places before it moves"
     layers = [(path, layer) for path, layer in model.walk() if layer.params]
     before = {path: {n: a.copy() for n, a in layer.params.items()} for path, layer in layers}

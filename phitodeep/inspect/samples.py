@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.call import within
-from phitodeep.core.table import as_html
+from phitodeep.core.table import Shown
 from phitodeep.core.types import Array
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.step import Arrange, Sum
@@ -26,7 +26,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.training.objective import Trainable
 
 
-class SampleGradients(Mapping[str, Array]):
+class SampleGradients(Shown, Mapping[str, Array]):
     """Each sample's share of the gradients, by parameter path: arrays (N, *shape).
 
     The shares of all samples add up to the gradient of the batch. They are computed when they are
@@ -56,11 +56,8 @@ class SampleGradients(Mapping[str, Array]):
     def __len__(self) -> int:
         return len(self._uses)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return f"gradients of {self.n} samples for {', '.join(self)}"
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
     def _share(self, path: str, name: str) -> Array:
         """The shares in the gradient of one use of a parameter."""

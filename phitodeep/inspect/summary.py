@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 
-from phitodeep.core.table import Table, as_html
+from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import Shape
 from phitodeep.errors import NotBuiltError
 from phitodeep.layers.base import Layer
@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Summary:
+class Summary(Tabled):
     """The rows in the order of the tree, and their totals."""
 
     title: str
@@ -72,18 +72,6 @@ class Summary:
         if self.notes:
             below += "\nin training: " + "\n             ".join(self.notes)
         return Table(self.title, HEAD, [row.cells() for row in self.rows], below, left=3)
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
-
-    def show(self) -> None:
-        """Print the table: with rich in a terminal and in Jupyter, else as plain text."""
-        self.table().show()
 
 
 def summarize(layer: Layer, title: str = "", notes: tuple[str, ...] = ()) -> Summary:

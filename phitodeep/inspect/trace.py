@@ -1,4 +1,4 @@
-"""A step of training, layer by layer: `Sequential.trace`."""
+"""A step of training, layer by layer: `Sequential.trace`; the difference of two: `Trace.diff`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import numpy as np
 from phitodeep.core.call import calling, within
 from phitodeep.core.checks import check_count
 from phitodeep.core.files import atomic_write, check_path
-from phitodeep.core.table import Table, as_html
+from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import Array
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.losses import givens
-from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.inspect.difference import Difference, difference
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.inspect.drawing import draw
 from phitodeep.inspect.entries import Entries, Text, rms
 from phitodeep.inspect.explorer.page import inline, page
@@ -54,7 +53,7 @@ class Row:
         return (self.path, self.layer, *shown, f"{self.zeros:.0%}", self.note)
 
 
-class Trace(Entries):
+class Trace(Tabled, Entries):
     """One step of training: a mapping from keys such as "1.backward.dW" to arrays and formulas.
 
     loss      the loss
@@ -165,15 +164,6 @@ class Trace(Entries):
         below = "\n".join(self._below)
         return Table(title, HEAD, [row.cells() for row in self.rows], below)
 
-    def __str__(self) -> str:
-        return str(self.table()).rstrip()
-
-    __repr__ = __str__
-
-    def show(self) -> None:
-        """Print the table, drawn by rich in a terminal and in Jupyter."""
-        self.table().show()
-
     def draw(self, sample: int = 0, *, ascii: bool | None = None) -> Text:
         """Draw a small net as text: every value on the way forward, every gradient on the way back.
 
@@ -215,7 +205,7 @@ class Trace(Entries):
         try:
             return inline(self)
         except ArgumentError:  # too large for a page
-            return as_html(self)
+            return super()._repr_html_()
 
     # --- shares and differences ------------------------------------------------------------
 
@@ -234,11 +224,7 @@ class Trace(Entries):
         with calling(watch=None):
             value, dP = loss.value_and_gradient(P, data.T, w, recording.total)
         share = replace(
-            recording,
-            data=data._replace(w=w),
-            value=value,
-            dP=dP,
-            passes=recording.backward(dP),
+            recording, data=data._replace(w=w), value=value, dP=dP, passes=recording.backward(dP)
         )
         return Trace(share, updates={}, notes=self._notes, edit=self._joined(), sample=n)
 
@@ -332,3 +318,84 @@ def kind_of(layer: Any) -> str:
     head = whole[:WIDEST].rpartition(", ")[0]
     short = f"{head}, ...)" if head.count("(") == 1 else f"{kind}(...)"
     return whole if len(whole) <= WIDEST else short
+
+
+@dataclass(frozen=True)
+class Change:
+    """How far the arrays of one layer differ, relative to their size; None where there is none."""
+
+    path: str
+    layer: str
+    Y: float | None
+    dY: float | None
+    dW: float | None
+    update: float | None
+
+    def cells(self) -> tuple[str, ...]:
+        numbers = (self.Y, self.dY, self.dW, self.update)
+        shown = ("" if x is None else "same" if x == 0 else f"{x:.2g}" for x in numbers)
+        return (self.path, self.layer, *shown)
+
+
+@dataclass(frozen=True, repr=False)
+class Difference(Tabled):
+    """What differs between two traces of the same layers.
+
+    loss, before    both losses; None before they are known
+    rows            one per layer: |A - B| / |B| for each array
+    """
+
+    loss: float | None
+    before: float | None
+    rows: tuple[Change, ...]
+
+    def table(self) -> Table:
+        if self.loss is None or self.before is None:
+            moved = "the loss is not known yet"
+        elif self.loss == self.before:
+            moved = f"the loss is the same, {self.loss:.6g}"
+        else:
+            moved = f"the loss goes from {self.before:.6g} to {self.loss:.6g}"
+        title = f"{moved}; entries are |A - B| / |B|"
+        head = ("path", "layer", "Y", "dY", "dW", "update")
+        return Table(title, head, [row.cells() for row in self.rows], "")
+
+
+def difference(new: Any, old: Any) -> Difference:
+    """Compare two traces layer by layer."""
+    rows = []
+    for path in new._passes.keys() ^ old._passes.keys():
+        raise ArgumentError(
+            f"diff compares traces of the same layers, and only one of them has {path!r}."
+        )
+    for row in old.rows:
+        if row.path not in old._passes:
+            continue  # it did not run
+        a, b = new._passes[row.path], old._passes[row.path]
+        if a.Y.shape != b.Y.shape:
+            raise ShapeError(
+                f"diff compares traces of batches of the same shape, and the Y of {row.path} has "
+                f"the shapes {a.Y.shape} and {b.Y.shape}."
+            )
+        ups = (new._updates.get(row.path), old._updates.get(row.path))
+        rows.append(
+            Change(
+                row.path,
+                row.layer,
+                far(a.Y, b.Y),
+                far(a.dY, b.dY),
+                far(a.grads, b.grads),
+                far(*ups),
+            )
+        )
+    return Difference(new.loss, old.loss, tuple(rows))
+
+
+def far(A: Any, B: Any) -> float | None:
+    """|A - B| / |B| of two arrays, or of two dicts of arrays; None if one is missing or empty."""
+    if A is None or B is None or len(A) == 0:
+        return None
+    if isinstance(A, dict):
+        A, B = (np.concatenate([a.reshape(-1) for a in D.values()]) for D in (A, B))
+    apart, size = rms(np.subtract(A, B, dtype=np.float64)), rms(B)
+    return apart / size if size else apart

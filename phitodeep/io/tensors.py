@@ -24,20 +24,12 @@ from phitodeep.core.files import atomic_write, readable
 from phitodeep.core.types import Array, DType, Shape
 from phitodeep.errors import ArgumentTypeError, DataError, MissingExtraError
 
-DTYPES = {  # the types that NumPy and the format have in common
-    "BOOL": "bool",
-    "F16": "float16",
-    "F32": "float32",
-    "F64": "float64",
-    "I8": "int8",
-    "I16": "int16",
-    "I32": "int32",
-    "I64": "int64",
-    "U8": "uint8",
-    "U16": "uint16",
-    "U32": "uint32",
-    "U64": "uint64",
-}
+DTYPES = {"BOOL": "bool"} | {  # the types that NumPy and the format have in common
+    f"{letter}{bits}": f"{kind}{bits}"
+    for letter, kind, sizes in (("F", "float", (16, 32, 64)), ("I", "int", (8, 16, 32, 64)),
+                                ("U", "uint", (8, 16, 32, 64)))
+    for bits in sizes
+}  # fmt: skip
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])  # the first two bytes of a float32
 

@@ -2,7 +2,7 @@
 
 For an elementwise y = f(x) the Jacobian is diagonal, so dx = f'(x) dy. Each class writes f as
 `value` and f' as `slope`; `Elementwise` does the rest. At a kink, the docstring says which side's
-slope is used. GELU and Softmax are in separate files and are imported here.
+slope is used.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phitodeep import functional as F
-from phitodeep.core.checks import check_number
+from phitodeep.core.checks import MOST_AXES, check_count, check_number, check_option
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import activation as derived
-from phitodeep.errors import ShapeError
-from phitodeep.functional import sum_rows
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.functional import log_softmax, softmax, sum_rows
 from phitodeep.kernels.activation import gelu as gelu
 from phitodeep.kernels.activation import gelu_back as gelu_back
 from phitodeep.kernels.activation import gelu_tanh as gelu_tanh
@@ -25,9 +25,6 @@ from phitodeep.kernels.activation import gelu_tanh_back as gelu_tanh_back
 from phitodeep.kernels.activation import relu as relu
 from phitodeep.kernels.activation import relu_back as relu_back
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.gelu import GELU as GELU
-from phitodeep.layers.softmax import LogSoftmax as LogSoftmax
-from phitodeep.layers.softmax import Softmax as Softmax
 
 
 class Elementwise(Layer, registered=False):
@@ -359,3 +356,135 @@ def __getattr__(name: str) -> Any:
     new = _OLD_SPELLINGS[name]
     warnings.warn(f"{name} is an old spelling: write {new}.", DeprecationWarning, stacklevel=2)
     return globals()[new]
+
+
+class GELU(Layer):
+    """y = x Phi(x), with Phi the standard normal distribution function; or its tanh approximation.
+
+    Shapes: X, Y, dX, dY are (N, ...).
+
+    approximate="none": Phi = (1 + erf(x / sqrt 2)) / 2, and its derivative is the density phi, so
+
+        dx = (Phi + x phi) dy
+
+    approximate="tanh": Phi is replaced by s = sigmoid(2 u), which is (1 + tanh u) / 2, with
+    u = k (x + c x^3), k = sqrt(2 / pi), c = 0.044715. Since ds/du = 2 s (1 - s),
+
+        dx = (s + x 2 s (1 - s) k (1 + 3 c x^2)) dy
+
+    A check by eye: as x goes to infinity, y / x and the slope go to 1; as x goes to minus infinity,
+    y and the slope go to 0.
+    Source: Hendrycks and Gimpel 2016, arXiv:1606.08415, sec. 2.
+    """
+
+    _flops_per_output = 8
+    independent_samples, time_steps = True, "independent"
+    gives = "numbers"
+
+    steps = derived.gelu
+
+    def __init__(self, approximate: str = "none") -> None:
+        super().__init__()
+        self.approximate = check_option(approximate, "GELU approximate", ("none", "tanh"))
+
+    def forward(self, X: Array) -> Array:
+        Phi, Y = (self.buffer(name, X.shape, X.dtype) for name in ("Phi", "Y"))
+        run = gelu_tanh if self.approximate == "tanh" else gelu
+        run(X.ravel(), Phi.ravel(), Y.ravel())
+        self.save_for_backward(X=X, Phi=Phi)
+        return Y
+
+    def backward(self, dY: Array) -> Array:
+        X, Phi = self.saved("X", "Phi")
+        dX = self.buffer("dX", dY.shape, dY.dtype)
+        run = gelu_tanh_back if self.approximate == "tanh" else gelu_back
+        run(dY.ravel(), X.ravel(), Phi.ravel(), dX.ravel())
+        return dX
+
+
+class _AlongAxis(Layer):
+    """Base class of Softmax and LogSoftmax, with any axis except the batch axis."""
+
+    _flops_per_output = 5
+    independent_samples = True
+    _mask_remedy = "use axis=-1, which treats each step separately"
+
+    def __init__(self, axis: int = -1) -> None:
+        super().__init__()
+        check_count(axis, f"{type(self).__name__} axis", minimum=-MOST_AXES, maximum=MOST_AXES)
+        if axis == 0:
+            raise ArgumentError(f"{type(self).__name__} along axis 0 would mix the samples.")
+        self.axis = axis
+
+    @property
+    def time_steps(self) -> str:
+        """Steps are "joined" if the axis is the time axis, 1, and "independent" otherwise."""
+        axis = self.axis
+        if self.output_shape is not None:
+            axis %= len(self.output_shape) + 1
+        return "independent" if axis == -1 or axis > 1 else "joined"
+
+    def create(self, shape: Shape) -> Shape:
+        self._check(len(shape) + 1)
+        return shape
+
+    def _check(self, rank: int) -> None:
+        if not -rank < self.axis < rank:
+            raise ShapeError(
+                f"{self!r} requires this axis in addition to the batch axis, got rank {rank}."
+            )
+
+
+class Softmax(_AlongAxis):
+    """y_i = exp(x_i) / sum_j exp(x_j) along `axis`: probabilities.
+
+    Shapes: X, Y, dX, dY are (N, ...); i and j count the elements along `axis`.
+    Backward. dy_j/dx_i = y_j ([i = j] - y_i), so
+
+        dx_i = y_i (dy_i - sum_j dy_j y_j)
+
+    A check by eye: dx sums to zero, because adding a constant to all x does not change y.
+    Source: Bridle 1990, "Probabilistic interpretation of feedforward classification network
+    outputs".
+    """
+
+    gives = "probabilities"
+
+    steps = derived.softmax
+
+    def forward(self, X: Array) -> Array:
+        self._check(X.ndim)
+        Y = softmax(X, self.axis, out=self.buffer("Y", X.shape, X.dtype))
+        self.save_for_backward(Y=Y)
+        return Y
+
+    def backward(self, dY: Array) -> Array:
+        Y = self.saved("Y")
+        dX = np.multiply(dY, Y, out=self.buffer("dX", Y.shape, Y.dtype))
+        total = dX.sum(axis=self.axis, keepdims=True)
+        np.subtract(dY, total, out=dX)
+        dX *= Y
+        return dX
+
+
+class LogSoftmax(_AlongAxis):
+    """y_i = x_i - log(sum_j exp(x_j)) along `axis`: log(softmax(x)), without underflow.
+
+    Shapes: X, Y, dX, dY are (N, ...); i and j count the elements along `axis`.
+    Backward. dy_j/dx_i = [i = j] - p_i with p = exp(y), so dx_i = dy_i - p_i sum_j dy_j.
+    A check by eye: dx sums to zero, as in Softmax.
+    Source: Goodfellow, Bengio and Courville 2016, "Deep Learning", eq. 6.30.
+    """
+
+    gives = "log-probabilities"
+
+    steps = derived.log_softmax
+
+    def forward(self, X: Array) -> Array:
+        self._check(X.ndim)
+        Y = log_softmax(X, self.axis)
+        self.save_for_backward(Y=Y)
+        return Y
+
+    def backward(self, dY: Array) -> Array:
+        return dY - np.exp(self.saved("Y")) * dY.sum(axis=self.axis, keepdims=True)

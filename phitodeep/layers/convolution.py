@@ -299,14 +299,9 @@ class DepthwiseConv2D(Conv2D):
     ) -> None:
         self.multiplier = check_count(multiplier, "DepthwiseConv2D multiplier")
         super().__init__(
-            self.multiplier,
-            kernel_size,
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            bias=bias,
-            initializer=initializer,
-        )
+            self.multiplier, kernel_size, stride=stride, padding=padding, dilation=dilation,
+            bias=bias, initializer=initializer,
+        )  # fmt: skip
 
     def create(self, shape: Shape) -> Shape:
         filters = shape[-1] * self.multiplier
@@ -349,15 +344,9 @@ class _ConvTranspose(_Convolution):
         initializer: Initializer = He(),
     ) -> None:
         super().__init__(
-            filters,
-            kernel_size,
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            groups=groups,
-            bias=bias,
-            initializer=initializer,
-        )
+            filters, kernel_size, stride=stride, padding=padding, dilation=dilation, groups=groups,
+            bias=bias, initializer=initializer,
+        )  # fmt: skip
         name = type(self).__name__
         self.output_padding = output_padding
         self.extra = spread(output_padding, self.rank, f"{name} output_padding", minimum=0)

@@ -1,9 +1,9 @@
-"""The fully connected layer."""
+"""The fully connected layer, alone and with the ReLU after it: see training/shortcuts.py."""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import dense as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import product, sum_rows
-from phitodeep.kernels.blocks import PIECE
+from phitodeep.kernels import kernel
+from phitodeep.layers.activation import ReLU, relu, relu_back
 from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.chain import Chain
 from phitodeep.layers.initialization import He, Initializer, check_initializer
 
 
@@ -92,8 +94,7 @@ class Dense(Layer):
         if len(shape) != 2:
             X = X.reshape(-1, shape[-1])
         out = self.buffer("Y", (len(X), self.output_size), X.dtype)
-        small = X.size * self.output_size <= PIECE  # `product` would only cost time
-        Y = X.dot(self.W, out) if small else product(X, self.W, out)
+        Y = product(X, self.W, out)
         self.save_for_backward(X=X)
         return Y if len(shape) == 2 else Y.reshape(*shape[:-1], self.output_size)
 
@@ -102,11 +103,7 @@ class Dense(Layer):
         X, shape = self.saved("X"), dY.shape
         if len(shape) != 2:
             dY = dY.reshape(-1, self.output_size)
-        if not self.needs_grad("W"):
-            pass
-        elif X.size * self.output_size <= PIECE:
-            X.T.dot(dY, self.grad_array("W"))
-        else:
+        if self.needs_grad("W"):
             product(X.T, dY, self.grad_array("W"))
         if not current().needs_dX:
             return None
@@ -127,3 +124,49 @@ class Dense(Layer):
                 f"{self!r} takes {self.input_size} features on the last axis, got shape "
                 f"{shape}.{hint}"
             )
+
+
+class DenseReLU(Chain, registered=False):
+    """A Dense with a bias, and the ReLU after it: Y = max(X W + b, 0).
+
+    Shapes: X, dX are (..., input_size); Y, dY are (..., output_size).
+
+    Forward adds the bias in the pass of the ReLU.
+
+    Backward. Z = X W + b has the gradient dz = dy where y > 0, else 0, as in ReLU; with dZ, Dense
+    gives db = sum_rows(dZ), dW = X^T dZ and dX = dZ W^T, which the optimizer finds in the Dense.
+    """
+
+    takes_tokens = False
+
+    def __init__(self, dense: Dense, relu: ReLU) -> None:
+        super().__init__(dense, relu)
+        self.input_shape, self.output_shape = dense.input_shape, dense.output_shape
+        self.dtype = dense.dtype
+
+    def forward(self, X: Array) -> Array:
+        dense: Any = self.layers[0]
+        Y = dense.product(X)
+        bias_relu(Y.reshape(-1, Y.shape[-1]), dense.b)
+        self.save_for_backward(Y=Y)
+        return Y
+
+    def backward(self, dY: Array) -> Array | None:
+        dense: Any = self.layers[0]
+        Y = self.saved("Y")
+        dZ = self.buffer("dZ", Y.shape, Y.dtype)
+        dense.grads = {}
+        relu_back(dY.ravel(), Y.ravel(), dZ.ravel())
+        if dense.needs_grad("b"):
+            sum_rows(dZ, out=dense.grad_array("b"))
+        return dense.product_back(dZ)
+
+    def _learns(self) -> bool:
+        return self.layers[0]._trainable
+
+
+@kernel
+def bias_relu(Y: Array, b: Array) -> None:
+    """Y (n, D) <- max(y + b, 0), with b (D,)."""
+    Y += b
+    relu(Y.ravel(), Y.ravel())

@@ -81,13 +81,7 @@ def convolve(
 
 
 def convolve_back(
-    X: Array,
-    W: Array,
-    dY: Array,
-    windows: Windows,
-    dW: Array,
-    dX: Array | None,
-    buffer: Buffer,
+    X: Array, W: Array, dY: Array, windows: Windows, dW: Array, dX: Array | None, buffer: Buffer
 ) -> None:
     """Write dW, and dX unless it is None, for `convolve`."""
     (C, filters), pad = W.shape[2:], windows.pads[0][0]

@@ -30,21 +30,8 @@ from phitodeep.loss.regression import (
 )
 
 __all__ = [
-    "BinaryCrossEntropy",
-    "BinaryCrossEntropyWithLogits",
-    "CategoricalCrossEntropy",
-    "CosineSimilarityLoss",
-    "Elementwise",
-    "Hinge",
-    "Huber",
-    "KLDivergence",
-    "LogCosh",
-    "Loss",
-    "MeanAbsoluteError",
-    "MeanSquaredError",
-    "NegativeELBO",
-    "NegativeLogLikelihood",
-    "PoissonNLL",
-    "SoftmaxCrossEntropy",
-    "SquaredHinge",
-]
+    "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "CategoricalCrossEntropy",
+    "CosineSimilarityLoss", "Elementwise", "Hinge", "Huber", "KLDivergence", "LogCosh", "Loss",
+    "MeanAbsoluteError", "MeanSquaredError", "NegativeELBO", "NegativeLogLikelihood", "PoissonNLL",
+    "SoftmaxCrossEntropy", "SquaredHinge",
+]  # fmt: skip

@@ -14,16 +14,6 @@ from phitodeep.training.checkpoint import ModelCheckpoint
 from phitodeep.training.logs import CSVLogger, JSONLogger, TensorBoard
 
 __all__ = [
-    "CSVLogger",
-    "Callback",
-    "Diagnose",
-    "EarlyStopping",
-    "Histograms",
-    "JSONLogger",
-    "LambdaCallback",
-    "Logs",
-    "ModelCheckpoint",
-    "StopTraining",
-    "TensorBoard",
-    "as_callbacks",
-]
+    "CSVLogger", "Callback", "Diagnose", "EarlyStopping", "Histograms", "JSONLogger",
+    "LambdaCallback", "Logs", "ModelCheckpoint", "StopTraining", "TensorBoard", "as_callbacks",
+]  # fmt: skip

@@ -31,7 +31,7 @@ from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.base import Layer
 from phitodeep.layers.container import Container
 from phitodeep.layers.lora import ADAPTED, Adapted, LowRank, Update
-from phitodeep.optimization.groups import first_matches, matching
+from phitodeep.optimization.packing import first_matches, matching
 from phitodeep.training.objective import Trainable
 
 FORMAT, VERSION = "phitodeep-lora", "1"  # of the files of updates
@@ -342,8 +342,7 @@ class Adaptable(Trainable, registered=False):
         where = f"{tensors.path}: alpha"
         return {
             weight: Update(
-                ranks[weight],
-                check_number(float(tensors.read(f"{weight}.alpha")), where, above=0),
+                ranks[weight], check_number(float(tensors.read(f"{weight}.alpha")), where, above=0)
             )
             for weight in weights
         }

@@ -60,7 +60,7 @@ from phitodeep.training.loop import Training, held_out
 from phitodeep.training.objective import Objective
 from phitodeep.training.parts import predictions
 from phitodeep.training.rate_finder import RateRange, find_alpha
-from phitodeep.training.run import Run, difference, fixed, named_states, paired
+from phitodeep.training.run import TrainingRun, difference, fixed, named_states, paired
 from phitodeep.training.shortcuts import check_pair, rearranged
 from phitodeep.training.sources import as_source
 
@@ -362,15 +362,9 @@ class Sequential(Inspectable, Adaptable):
             batch_size = self.samples_at_once()
         size = check_count(batch_size, "batch_size")
         source = as_source(
-            self,
-            self.loss,
-            X,
-            y,
-            batch_size=size,
-            sample_weight=sample_weight,
-            lengths=lengths,
+            self, self.loss, X, y, batch_size=size, sample_weight=sample_weight, lengths=lengths,
             columns=columns,
-        )
+        )  # fmt: skip
         return objective.evaluate(source.batches(size), check_threads(threads))
 
     @keywords(OF_TRAIN)
@@ -498,15 +492,15 @@ class Sequential(Inspectable, Adaptable):
             "test_samples": None if test is None else test.count,
             "metrics": [metric.name for metric in objective.metrics],
         }
-        where = Run(self, callbacks[len(self.callbacks) :], settings)
+        run = TrainingRun(self, callbacks[len(self.callbacks) :], settings)
         if resume is not None:
-            self._resume(resume, where)
+            self._resume(resume, run)
         training = Training(
             self,
             Objective(self, metrics, shortcuts=shortcuts),  # again, with all shapes
             data,
             test,
-            where,
+            run,
             size=size,
             accumulate=accumulate,
             threads=threads,
@@ -515,7 +509,7 @@ class Sequential(Inspectable, Adaptable):
             verbose=verbose,
             locates=anomaly is not None,
         )
-        return training.run()
+        return training.train()
 
     @contextmanager
     def averaged(self) -> Iterator[Self]:
@@ -564,16 +558,9 @@ class Sequential(Inspectable, Adaptable):
         as the size of a PositionalEmbedding), the window moves along the text.
         """
         return generate(
-            self,
-            prompt,
-            max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            stop=stop,
-            cache=cache,
-        )
+            self, prompt, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+            seed=seed, stop=stop, cache=cache,
+        )  # fmt: skip
 
     def stream(
         self,
@@ -598,16 +585,9 @@ class Sequential(Inspectable, Adaptable):
         weights, but what was read before is not read again.
         """
         return stream(
-            self,
-            prompt,
-            max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            seed=seed,
-            stop=stop,
-            cache=cache,
-        )
+            self, prompt, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
+            seed=seed, stop=stop, cache=cache,
+        )  # fmt: skip
 
     # --- files -----------------------------------------------------------------------------
 
@@ -740,7 +720,7 @@ class Sequential(Inspectable, Adaptable):
         configs = written(parts, "the file", "callback")
         return packed(weights, state, **configs, run=run)
 
-    def _resume(self, path: str | os.PathLike[str], where: Run) -> None:
+    def _resume(self, path: str | os.PathLike[str], run: TrainingRun) -> None:
         """Continue the training whose checkpoint is in this file; if it does not fit, no change."""
         with open_model(path) as file:
             state = file.state()
@@ -758,7 +738,7 @@ class Sequential(Inspectable, Adaptable):
                 raise ArgumentError(f"{path} was written with {wrong}: resume with the same model.")
             weights = {name: file.tensors.read(name) for name in file.weights}
             own = {**file.model_state(state), "weights": weights}
-        where.load_state_dict({**state, "model": own})
+        run.load_state_dict({**state, "model": own})
 
     # --- the state of training -----------------------------------------------------------------
 

@@ -24,11 +24,19 @@ from phitodeep.core.checks import check_number, keywords
 from phitodeep.core.types import Array, Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
-from phitodeep.optimization.divergence import bad_gradient, length
-from phitodeep.optimization.gradient_sync import part_of, within_share
-from phitodeep.optimization.groups import Groups, checked_groups, first_matches
-from phitodeep.optimization.packing import Group, Packing, Slot, trainable, walk_all
-from phitodeep.optimization.resuming import ALL, Resumable
+from phitodeep.optimization.divergence import bad_gradient
+from phitodeep.optimization.divergence import length as length
+from phitodeep.optimization.memory import ALL, Resumable
+from phitodeep.optimization.packing import (
+    Group,
+    Groups,
+    Packing,
+    Slot,
+    checked_groups,
+    first_matches,
+    trainable,
+    walk_all,
+)
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
 
 BLOCK = 1 << 16  # elements
@@ -81,6 +89,7 @@ class Optimizer(Resumable, registered=False):
 
     config_kind = "optimizer"
     elementwise: ClassVar[bool] = False  # True: `update` computes each element from its own values
+    evaluates_often: ClassVar[bool] = False  # True: it has `run`, which needs several gradients
 
     @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
     def __init__(
@@ -157,16 +166,16 @@ class Optimizer(Resumable, registered=False):
         A gradient that is not finite raises a DivergenceError, and no parameter changes. If a step
         raises, the gradients that `accumulate` held are dropped.
         """
-        packing, lr, exchange = self._pack(layers), self.rate, self._exchange
-        groups = [within_share(group, exchange, packing) for group in packing.groups]
+        packing, lr, sync = self._pack(layers), self.rate, self._sync
+        groups = [sync.share(group, packing) for group in packing.groups]
         theta, settings = packing.theta, [self._settings(group, lr) for group in groups]
         try:
             g, watch = self._gathered(packing), current().watch
             if watch is not None:
                 g = cast(Array, watch.notify("step", "before", self, g, lr))
-            norm = length(g) if exchange is None else exchange.length(g)
+            norm = sync.length(g)
             if norm == math.inf:
-                g = g if exchange is None else exchange.whole(g)
+                g = sync.whole(g)
                 raise bad_gradient(packing, g, self.t + 1, self._remedy())
             self.advance(lr)
             if self.clip_value is not None or self.clip_norm is not None:
@@ -179,9 +188,8 @@ class Optimizer(Resumable, registered=False):
                 self._group, self.own = group, group.own
                 self.update(theta[group.piece], g[group.piece], rate)
             if self.ema is not None:
-                self._average(theta, self.ema, part_of(exchange, packing))
-            if exchange is not None:
-                exchange.spread(theta)
+                self._average(theta, self.ema, sync.mine(packing))
+            sync.spread(theta)
         except BaseException:
             self.drop_held()
             raise
@@ -221,10 +229,7 @@ class Optimizer(Resumable, registered=False):
             raise OrderError(f"{self!r} has no averages yet: {todo}.")
         packing = self._pack(layers)
         kept, self._averaged = packing.theta.copy(), True
-        average = {"ema": self._slot_vector("ema")}
-        if self._exchange is not None:
-            average = self._exchange.collected(average)
-        packing.theta[...] = average["ema"]
+        packing.theta[...] = self._sync.collected({"ema": self._slot_vector("ema")})["ema"]
         try:
             yield
         finally:
@@ -300,12 +305,7 @@ class Optimizer(Resumable, registered=False):
     def _gathered(self, packing: Packing) -> Array:
         """Return the layers' gradients as one vector, plus those that `accumulate` held."""
         held = self._slot_vector("held") if self._holding else None
-        if self._exchange is not None:
-            self._exchange.finish(packing, held)
-        else:
-            packing.gather()
-            if held is not None:
-                packing.g += held
+        self._sync.finish(packing, held)
         if held is not None:
             self.drop_held()
         return packing.g
@@ -319,7 +319,7 @@ class Optimizer(Resumable, registered=False):
     def _clipped(self, g: Array, norm: float) -> Array:
         if self.clip_value is not None:
             g = np.clip(g, -self.clip_value, self.clip_value, out=self._scratch_vector("g"))
-            norm = length(g) if self._exchange is None else self._exchange.length(g)
+            norm = self._sync.length(g)
         if self.clip_norm is not None and norm > self.clip_norm:
             g = np.multiply(g, self.clip_norm / norm, out=self._scratch_vector("g"))
         return g
@@ -386,8 +386,8 @@ class Optimizer(Resumable, registered=False):
                     "trained: add that layer itself, not a copy of it."
                 )
         self._memories.assign(walk)
-        if self._exchange is not None and packing is not None:
-            self._exchange.refuse_new_packing()
+        if packing is not None:
+            self._sync.refuse_new_packing()
         memories = self._memories.with_packed(packing, self._slots)
         own = [memories.recall(layer, name, self.own_start) for _, layer, name in slots]
         self._packing = Packing(slots, walk, keys, [each.own for each in own])

@@ -35,6 +35,8 @@ class LBFGS(Optimizer):
     optimization"; Byrd, Lu, Nocedal and Zhu 1995, whose L-BFGS-B SciPy implements.
     """
 
+    evaluates_often = True
+
     def __init__(
         self,
         alpha: float | Schedule = 1.0,

@@ -1,20 +1,23 @@
-"""An optimizer's state for each parameter, such as moments and step counts."""
+"""The state of an optimizer: its memory of each parameter, written and read by path."""
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from phitodeep.core.checks import check_count, check_number
-from phitodeep.core.state import StateDict, check_array, check_entries, plain
-from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.core.config import Configurable
+from phitodeep.core.state import StateDict, Stateful, check_array, check_entries, load_all, plain
+from phitodeep.core.types import Array, Schedule
+from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
-from phitodeep.optimization.packing import Own, Packing
+from phitodeep.optimization.gradient_sync import ALONE, GradientSync
+from phitodeep.optimization.packing import Group, Own, Packing, walk_all
+from phitodeep.optimization.schedules import stateful
 
 OPTIONAL = {"ema", "held"}  # slots that a parameter may lack even if it has all others
 Walk = Iterable[tuple[str, Layer]]
@@ -120,10 +123,7 @@ def written(
 
 
 def read(
-    state: Any,
-    parameters: Mapping[str, tuple[Layer, str]],
-    start: Mapping[str, float],
-    who: str,
+    state: Any, parameters: Mapping[str, tuple[Layer, str]], start: Mapping[str, float], who: str
 ) -> dict[str, Memory]:
     """The states that `written` returned, with every entry checked."""
     entries = check_entries(state, parameters, who)
@@ -153,3 +153,134 @@ def read(
         if slots or own != start:
             found[path] = Memory({key: own[key] for key in start}, slots)
     return found
+
+
+ALL = Group(("", None), [], slice(None), slice(0), {})  # the group of all parameters
+
+
+class Resumable(Configurable, registered=False):
+    """The memory of an optimizer: how it is written, read, copied and pickled."""
+
+    own_start: ClassVar[Mapping[str, float]] = {}  # a parameter's first scalars, such as {"t": 0}
+    groups: dict[str, dict[str, Any]] | None
+    _alpha: float | Schedule
+    _sync: GradientSync = ALONE  # with the other processes, while they train
+
+    def reset(self) -> None:
+        """Forget everything but the settings."""
+        self.t = 0  # steps taken
+        self.last_rate = 0.0  # the learning rate of the last step
+        self.own: Own = {}  # the current group's scalar memory: see `own_start`
+        self._slots: dict[str, Array] = {}  # the memory of packed parameters, as flat vectors
+        self._memories = Memories()  # the memory of the other parameters
+        self._packing: Packing | None = None
+        self._patterns: list[str] = []  # the patterns of the groups at the last packing
+        self._group = ALL  # the group that `update` runs on
+        self._averaged = False  # whether the averages have replaced the parameters
+        self._holding = False  # whether the slot "held" has gradients of accumulated batches
+        self._scratch: dict[str, Array] = {}
+        self._sync = ALONE
+        self._owner: weakref.ref[Layer] | None = None  # the model
+
+    def memory(self) -> dict[str, dict[str, Array]]:
+        """Return copies of what the rule remembers, by parameter path and slot name."""
+        return {path: copy.deepcopy(memory.slots) for path, memory in self._by_path().items()}
+
+    def _walk(self, layers: Sequence[Layer] | None = None) -> list[tuple[str, Layer]] | None:
+        """Return all (path, layer) of the model, or else of `layers`, or else of the last step."""
+        owner = self._owner() if self._owner is not None else None
+        if owner is not None:
+            return list(owner.walk())
+        if layers is not None:
+            return walk_all(layers)
+        return None if self._packing is None else list(self._packing.walk)
+
+    def _by_path(self) -> dict[str, Memory]:
+        """Return the memory of each parameter, by path."""
+        slots = self._sync.collected(self._slots)
+        return self._memories.with_packed(self._packing, slots).by_path(self._walk())
+
+    def state_dict(self) -> StateDict:
+        """Return what the optimizer remembers, by parameter path: plain values and array copies.
+
+        Settings are not part of it, but the state of schedules is. Your own rule must keep its
+        memory in `slot` and `own`.
+        """
+        self._check_not_averaged("call state_dict")
+        known, walk = self._by_path(), self._walk()
+        paths = known if walk is None else every_parameter(walk)
+        return {
+            "class": type(self).__name__,
+            "t": self.t,
+            "last_rate": float(self.last_rate),
+            "parameters": written(known, paths, self.own_start),
+            "schedules": {where: rate.state_dict() for where, rate in self._schedules().items()},
+        }
+
+    def load_state_dict(self, state: StateDict, layers: Sequence[Layer] | None = None) -> None:
+        """Restore what `state_dict` returned; everything is checked before anything changes.
+
+        layers    the layers that the state belongs to; by default the layers of the model, or of
+                  the optimizer's last step
+        """
+        who = f"{self!r}: the state"
+        self._check_not_averaged("call load_state_dict")
+        state = check_entries(state, ("class", "t", "last_rate", "parameters", "schedules"), who)
+        if str(state["class"]) != type(self).__name__:
+            raise ArgumentError(
+                f"{who} belongs to class {state['class']}: load it into an optimizer of that class."
+            )
+        t = check_count(state["t"], f"{who}: t", minimum=0)
+        last_rate = check_number(state["last_rate"], f"{who}: last_rate", minimum=0)
+        schedules = self._schedules()
+        theirs = check_entries(state["schedules"], schedules, f"{who} of the schedules")
+        walk = self._walk(layers)
+        if walk is None:
+            raise OrderError(f"{who} needs its layers: call load_state_dict(state, layers).")
+        memories = read(state["parameters"], every_parameter(walk), self.own_start, who)
+        load_all((schedules[where], theirs[where]) for where in schedules)
+        self.t, self.last_rate = t, last_rate
+        self._packing, self._group, self.own = None, ALL, {}
+        self._slots, self._scratch, self._memories = {}, {}, Memories(memories)
+        self._holding = any("held" in memory.slots for memory in memories.values())
+        if self._owner is not None:
+            self._memories.assign(walk)
+
+    def _schedules(self) -> dict[str, Stateful]:
+        """Return the schedules that have a state, by their place in the settings."""
+        rates = {"alpha": self._alpha}
+        for pattern, own in (self.groups or {}).items():
+            if "alpha" in own:
+                rates[f"groups.{pattern}.alpha"] = own["alpha"]
+        found = {where: stateful(rate) for where, rate in rates.items()}
+        return {where: rate for where, rate in found.items() if rate is not None}
+
+    def _check_not_averaged(self, what: str) -> None:
+        if self._averaged:
+            raise OrderError(f"inside `averaged`, the parameters are averages: {what} outside it.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the packing: copies of views are not views."""
+        return {
+            **vars(self),
+            "_memories": self._by_path(),
+            "_slots": {},
+            "_scratch": {},
+            "_packing": None,
+            "_group": ALL,
+            "own": {},
+            "_averaged": False,
+            "_sync": ALONE,
+            "_owner": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _memories=Memories(state["_memories"]))
+
+
+def every_parameter(walk: Iterable[tuple[str, Layer]]) -> dict[str, tuple[Layer, str]]:
+    """Return every parameter of these layers by path, creating those that do not exist yet."""
+    walk = list(walk)
+    for _, layer in walk:
+        layer._make_parameters()
+    return named(walk)

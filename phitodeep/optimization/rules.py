@@ -268,11 +268,7 @@ class Adagrad(Optimizer):
     elementwise = True
 
     def __init__(
-        self,
-        alpha: float | Schedule = 0.01,
-        *,
-        eps: float = 1e-10,
-        **common: Unpack[Common],
+        self, alpha: float | Schedule = 0.01, *, eps: float = 1e-10, **common: Unpack[Common]
     ) -> None:
         super().__init__(alpha, **common)
         self.eps = check_number(eps, "Adagrad eps", above=0)

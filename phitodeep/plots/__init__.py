@@ -18,16 +18,6 @@ from phitodeep.plots.histograms import histograms
 from phitodeep.plots.step import step
 
 __all__ = [
-    "architecture",
-    "attention",
-    "confusion_matrix",
-    "decision_boundary",
-    "embedding",
-    "feature_maps",
-    "filters",
-    "gradient_flow",
-    "histograms",
-    "history",
-    "rates",
-    "step",
-]
+    "architecture", "attention", "confusion_matrix", "decision_boundary", "embedding",
+    "feature_maps", "filters", "gradient_flow", "histograms", "history", "rates", "step",
+]  # fmt: skip

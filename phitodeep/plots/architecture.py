@@ -178,13 +178,9 @@ def _leaf(layer: Layer, path: str, rows: dict[str, Row]) -> Block:
     count = _count([row])
     below = _written(row.output) + (f"  {count:,} parameters" if count else "")
     return box(
-        kind_of(layer),
-        below + ", frozen" * (row.frozen > 0),
-        path,
-        repr(layer),
-        filled=count > 0,
+        kind_of(layer), below + ", frozen" * (row.frozen > 0), path, repr(layer), filled=count > 0,
         dashed=row.frozen > 0,
-    )
+    )  # fmt: skip
 
 
 def _count(rows: Iterable[Row]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.errors import ArgumentTypeError
-from phitodeep.inspect.diagnosis.thresholds import LIMITS
+from phitodeep.inspect.diagnosis.symptoms import LIMITS
 from phitodeep.inspect.trace import Row, Trace
 from phitodeep.plots.canvas import COLOURS, MUTED, POSITIVE, evenly, figure, save, some_of
 
@@ -17,10 +17,7 @@ LAYERS = 60  # that are drawn
 COLUMNS = {  # of the trace's rows
     "dY": ("|dY|", "gradient of the output,\nroot mean square"),
     "dW": ("|dW|", "gradient of the parameters,\nroot mean square"),
-    "update": (
-        "update / W",
-        "length of the update / length of W\n(shaded: what diagnose accepts)",
-    ),
+    "update": ("update / W", "length of the update / length of W\n(shaded: what diagnose accepts)"),
 }
 
 

@@ -110,11 +110,7 @@ class Histograms(_Resumable):
         return self.steps.keys()
 
     def plot(
-        self,
-        key: str | None = None,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        ax: Any = None,
+        self, key: str | None = None, path: str | os.PathLike[str] | None = None, *, ax: Any = None
     ) -> Any:
         """Draw the histograms of one array: see `phitodeep.plots.histograms`."""
         from phitodeep.plots.histograms import histograms

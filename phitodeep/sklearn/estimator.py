@@ -186,17 +186,10 @@ class PhitoEstimator(BaseEstimator):
         """Build the network, and forget what an earlier one left."""
         self.n_outputs_, loss = self._objective(part.y)
         self.model_ = network(
-            self.hidden,
-            self.activation,
-            self.dropout,
-            self.model,
-            features=part.X.shape[1],
-            offsets=self.encoder_.offsets_,
-            outputs=self.n_outputs_,
-            loss=loss,
-            seed=int(rng.integers(1 << 31)),
-            dtype=self.dtype or part.X.dtype,
-        )
+            self.hidden, self.activation, self.dropout, self.model, features=part.X.shape[1],
+            offsets=self.encoder_.offsets_, outputs=self.n_outputs_, loss=loss,
+            seed=int(rng.integers(1 << 31)), dtype=self.dtype or part.X.dtype,
+        )  # fmt: skip
         self.loss_curve_: list[float] = []
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
@@ -288,14 +281,9 @@ class PhitoEstimator(BaseEstimator):
         if not len(self.encoder_.columns):
             options = {"multi_output": True, "y_numeric": self._numeric} if learning else {}
             return validate_data(
-                self,
-                X,
-                y,
-                accept_sparse="csr",
-                dtype=[np.float64, np.float32],
-                reset=first,
+                self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], reset=first,
                 **options,
-            )
+            )  # fmt: skip
         if not hasattr(X, "columns"):  # it is not a DataFrame
             kind = None if hasattr(X, "dtype") else object  # mixed lists keep their numbers
             X = check_array(X, dtype=kind, ensure_all_finite=False, input_name="X")

@@ -86,11 +86,7 @@ def _dense(rng: np.random.Generator) -> list[Case]:
     rows = [_sizes(rng, 3) for _ in range(3)]
     ordinary = [Case((N, D), {"units": K}) for N, D, K in rows]
     N, T, D, K = _sizes(rng, 4)
-    return [
-        *ordinary,
-        Case((1, D), {"units": K}, ONE),
-        Case((N, T, D), {"units": K}, "rank 3"),
-    ]
+    return [*ordinary, Case((1, D), {"units": K}, ONE), Case((N, T, D), {"units": K}, "rank 3")]
 
 
 def _relu(rng: np.random.Generator) -> list[Case]:

@@ -19,11 +19,6 @@ from phitodeep.testing.slopes import numeric_gradient
 from phitodeep.testing.verification import Verification, verify
 
 __all__ = [
-    "GradientEntry",
-    "GradientError",
-    "GradientReport",
-    "Verification",
-    "check_gradients",
-    "numeric_gradient",
-    "verify",
-]
+    "GradientEntry", "GradientError", "GradientReport", "Verification", "check_gradients",
+    "numeric_gradient", "verify",
+]  # fmt: skip

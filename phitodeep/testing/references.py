@@ -240,9 +240,7 @@ class Kind(NamedTuple):
 LAYERS_32 = 1e-4 if sys.platform == "emscripten" else 5e-5
 KINDS = {
     "layer": Kind(
-        layer_cases,
-        layer_pairs,
-        {"float64": (1e-10, 1e-11), "float32": (LAYERS_32, LAYERS_32)},
+        layer_cases, layer_pairs, {"float64": (1e-10, 1e-11), "float32": (LAYERS_32, LAYERS_32)}
     ),
     "loss": Kind(loss_cases, loss_pairs, {"float64": (3e-10, 1e-11), "float32": (3e-5, 1e-6)}),
     "optimizer": Kind(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from phitodeep.core.table import Table, as_html
+from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import PhitodeepError
 from phitodeep.testing.slopes import Probe, Probes, Trial
@@ -36,7 +36,7 @@ class GradientEntry(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class GradientReport:
+class GradientReport(Tabled):
     """The accuracy of all gradients of one object; `report["0.W"]` is the entry for W."""
 
     subject: str
@@ -64,14 +64,6 @@ class GradientReport:
         ]
         head = ("", "shape", "probed", "skipped", "relative", "absolute")
         return Table(f"{self.subject}: worst errors of each gradient", head, rows, "")
-
-    def __str__(self) -> str:
-        return str(self.table()).rstrip()
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 class Finding:

@@ -17,7 +17,7 @@ from phitodeep.core.state import StateDict, check_entries, is_number, plain, sto
 from phitodeep.core.types import Array, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError, warn
 from phitodeep.layers.base import Layer
-from phitodeep.training.run import Run
+from phitodeep.training.run import TrainingRun
 
 Logs = Mapping[str, float]
 
@@ -54,7 +54,7 @@ class Callback(Configurable, registered=False):
     def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
         """Called after an epoch and its evaluation."""
 
-    def on_pause(self, model: Layer, run: Run) -> None:
+    def on_pause(self, model: Layer, run: TrainingRun) -> None:
         """Called between two steps, once all callbacks have seen the last one.
 
         That is before the first step, after each step, and after each epoch: the moments at which

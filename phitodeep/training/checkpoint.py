@@ -15,7 +15,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
 from phitodeep.io.model_file import open_model
 from phitodeep.io.tensors import writable, write_tensors
 from phitodeep.training.callback import Logs, _Monitor
-from phitodeep.training.run import Run
+from phitodeep.training.run import TrainingRun
 
 
 class ModelCheckpoint(_Monitor):
@@ -99,7 +99,7 @@ class ModelCheckpoint(_Monitor):
     def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:
         self.better = self.monitor is not None and self.improved(logs)
 
-    def on_pause(self, model: Any, run: Run) -> None:
+    def on_pause(self, model: Any, run: TrainingRun) -> None:
         if not self.checked:
             if run.writes:
                 self._check_place()

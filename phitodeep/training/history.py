@@ -11,13 +11,13 @@ import numpy as np
 
 from phitodeep.core.checks import check_list
 from phitodeep.core.state import StateDict, check_entries, is_number
-from phitodeep.core.table import Table, as_html
+from phitodeep.core.table import Table, Tabled
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 
 ENDS = 5  # epochs at the start and at the end that the table of many epochs shows
 
 
-class History(list[tuple[float, float]]):
+class History(Tabled, list[tuple[float, float]]):
     """One (train_loss, test_loss) pair per epoch, with metrics, times and learning rates.
 
     metrics        lists by name, such as metrics["test_accuracy"], with one value per epoch
@@ -83,14 +83,6 @@ class History(list[tuple[float, float]]):
             rows[ENDS:-ENDS] = [["..."] * len(head)]
         total = f"{len(self)} epochs in {sum(self.seconds):.3g} s"
         return Table(total + ", interrupted" * self.interrupted, head, rows, "", left=0)
-
-    def __repr__(self) -> str:
-        return str(self.table()).rstrip()
-
-    __str__ = __repr__
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Plot losses and metrics against epochs; return the figure, saved to `path` if given."""

@@ -34,7 +34,7 @@ from phitodeep.core.state import StateDict, plain
 from phitodeep.core.version import __version__
 from phitodeep.errors import DataError, MissingExtraError, warn
 from phitodeep.training.callback import Callback, Logs, _Resumable
-from phitodeep.training.run import Run
+from phitodeep.training.run import TrainingRun
 
 CELL = 32_767  # the most characters that a cell can hold in Excel
 
@@ -47,13 +47,13 @@ class _Log(Callback):
 
     def __init__(self) -> None:
         self.pending: list[Any] = []  # the records that are not in the file yet
-        self.run: Run | None = None  # the call of `train` that is being logged
+        self.run: TrainingRun | None = None  # the call of `train` that is being logged
 
     def on_train_begin(self, model: Any) -> None:
         super().on_train_begin(model)
         self.open(model.epoch)
 
-    def on_pause(self, model: Any, run: Run) -> None:
+    def on_pause(self, model: Any, run: TrainingRun) -> None:
         if self.run is None:
             self.run = run
             self.announce(model, run)
@@ -76,11 +76,11 @@ class _Log(Callback):
         """Prepare the file for a model that has been trained for this number of epochs."""
         raise NotImplementedError
 
-    def announce(self, model: Any, run: Run) -> None:
+    def announce(self, model: Any, run: TrainingRun) -> None:
         """Record the settings of a run."""
         raise NotImplementedError
 
-    def add(self, model: Any, run: Run, logs: dict[str, Any]) -> None:
+    def add(self, model: Any, run: TrainingRun, logs: dict[str, Any]) -> None:
         """Record an epoch."""
         raise NotImplementedError
 
@@ -173,13 +173,13 @@ class CSVLogger(_Table):
         self.noted = next((r["settings"] for r in reversed(own) if r.get("settings")), "")
         self.write()
 
-    def announce(self, model: Any, run: Run) -> None:
+    def announce(self, model: Any, run: TrainingRun) -> None:
         settings = _json(_settings(model, run))
         if len(settings) > CELL:
             settings = _json({**_settings(model, run), "model": type(model).__name__})
         self.settings = "" if settings == self.noted else settings
 
-    def add(self, model: Any, run: Run, logs: dict[str, Any]) -> None:
+    def add(self, model: Any, run: TrainingRun, logs: dict[str, Any]) -> None:
         self.pending.append({"epoch": run.epoch, **logs, "settings": self.settings})
         self.settings = ""
 
@@ -237,7 +237,7 @@ class JSONLogger(_Table):
             with atomic_write(self.path) as stream:
                 stream.write(content)
 
-    def announce(self, model: Any, run: Run) -> None:
+    def announce(self, model: Any, run: TrainingRun) -> None:
         if self.resumed and run.ends:
             return  # no epoch follows
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -245,7 +245,7 @@ class JSONLogger(_Table):
         event = "resume" if self.resumed else "run"
         self.pending.append({"event": event, **at, **_settings(model, run)})
 
-    def add(self, model: Any, run: Run, logs: dict[str, Any]) -> None:
+    def add(self, model: Any, run: TrainingRun, logs: dict[str, Any]) -> None:
         times = {"seconds": run.history.seconds[-1], "rate": run.history.rates[-1]}
         cut = {"interrupted": True} if run.interrupted else {}
         self.pending.append({"event": "epoch", "epoch": run.epoch, **times, **logs, **cut})
@@ -310,13 +310,13 @@ class TensorBoard(_Log):
         sums = [struct.pack("<I", masked_crc32c(part)) for part in (length, data)]
         self.pending.append(length + sums[0] + data + sums[1])
 
-    def announce(self, model: Any, run: Run) -> None:
+    def announce(self, model: Any, run: TrainingRun) -> None:
         from tensorboardX import summary
 
         settings = json.dumps(_settings(model, run), default=repr, indent=2)
         self.event(run.epoch + 1, summary=summary.text("settings", indent(settings, "    ")))
 
-    def add(self, model: Any, run: Run, logs: dict[str, Any]) -> None:
+    def add(self, model: Any, run: TrainingRun, logs: dict[str, Any]) -> None:
         from tensorboardX import summary
 
         tags = {key: "{2}/{0}".format(*key.partition("_")) for key in logs}
@@ -341,7 +341,7 @@ class TensorBoard(_Log):
         self.pending.clear()
 
 
-def _settings(model: Any, run: Run) -> dict[str, Any]:
+def _settings(model: Any, run: TrainingRun) -> dict[str, Any]:
     """Return the versions, the settings of a run, and the model's config or what of it exists."""
     config = outline(model)
     return {

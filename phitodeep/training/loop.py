@@ -1,19 +1,22 @@
 """The training loop, from the top down.
 
-    run          the threads of BLAS, then epochs, until a callback, Ctrl-C or divergence ends them
+    train        the threads of BLAS, then epochs, until a callback, Ctrl-C or divergence ends them
     epoch        every sample once, then the test data
     batches      one step after another, until the data run out
     step         the gradients of one batch or several, then the optimizer's step
-    gradients    forward, loss and backward of each batch, whole or in parts: see `Team`
+    gradients    forward, loss and backward of each batch, whole or in parts: see `BatchSplitter`
 
-`Sequential.train` checks its arguments and calls `Training.run`.
+`Sequential.train` checks its arguments and calls `Training.train`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,17 +32,15 @@ from phitodeep.kernels import report_compilation
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
 from phitodeep.optimization.divergence import bad_loss
-from phitodeep.optimization.lbfgs import LBFGS
-from phitodeep.training.allocator import keep_freed_memory
 from phitodeep.training.callback import Callback, StopTraining
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Objective, Trainable
-from phitodeep.training.parts import Team
+from phitodeep.training.parts import BatchSplitter
 from phitodeep.training.progress import display
 from phitodeep.training.ranks import Muted, Work
-from phitodeep.training.run import Run, Sums, Totals
-from phitodeep.training.sources import Arrays, Memory, Source
+from phitodeep.training.run import Sums, Totals, TrainingRun
+from phitodeep.training.sources import Arrays, BatchBuffer, Source
 
 SHUFFLE = 1 << 31  # keeps the random streams of shuffles apart from those of layers
 
@@ -47,7 +48,7 @@ SHUFFLE = 1 << 31  # keeps the random streams of shuffles apart from those of la
 class Training:
     """One call of `Sequential.train`.
 
-    where         the call's settings, and the place that training has reached
+    run           the call's settings, and the place that training has reached
     size          samples per batch; None: all samples are one batch
     accumulate    batches per step
     threads       the number of threads that share a large batch
@@ -60,7 +61,7 @@ class Training:
         objective: Objective,
         data: Source,
         test: Source | None,
-        where: Run,
+        run: TrainingRun,
         *,
         size: int | None,
         accumulate: int,
@@ -71,44 +72,44 @@ class Training:
         locates: bool = False,
     ) -> None:
         self.model, self.objective, self.data, self.test = model, objective, data, test
-        self.where = where
+        self.run = run
         self.size, self.accumulate, self.shuffle = size, accumulate, shuffle
-        self.team = Team(objective.body, objective.loss, threads)
+        self.splitter = BatchSplitter(objective.body, objective.loss, threads)
         self.ranks = model._ranks
         self.callbacks, self.locates = callbacks, locates
         self.display = display(verbose if self.ranks.rank == 0 else 0)
         self.verbose = bool(verbose)
-        self.memory = Memory()
+        self.memory = BatchBuffer()
         self.pressed: list[int] = []  # an entry for each Ctrl-C
         self.pauses = any(_overrides(callback, "on_pause") for callback in callbacks)
 
-    def run(self) -> History:
+    def train(self) -> History:
         """Train to the last epoch; a callback, Ctrl-C or divergence may end training early."""
-        with _ctrl_c(self.pressed), self.team.blas(self.data.batch_size(self.size)):
+        with _ctrl_c(self.pressed), self.splitter.blas(self.data.batch_size(self.size)):
             self.epochs()
-        return self.where.history
+        return self.run.history
 
     def epochs(self) -> None:
         """Train one epoch after another, and tidy up."""
-        model, where = self.model, self.where
+        model, run = self.model, self.run
         keep_freed_memory()
         model.optimizer.drop_held()  # gradients left by a hand-written loop
         model.optimizer._pack(model.layers).receive()  # backward writes into its vector g
         self.ranks.begin(self)
-        self.display.begin(model.epoch + 1, max(where.last - model.epoch, 0), self.steps())
+        self.display.begin(model.epoch + 1, max(run.last - model.epoch, 0), self.steps())
         if self.pauses:
-            where.keep_settings()
+            run.keep_settings()
         note = ""
-        if 0 < int(where.settings["epochs"]) <= model.epoch - where.first + 1:
-            note = f"epoch {where.last} is done: pass a larger epochs= to continue"
+        if 0 < int(run.settings["epochs"]) <= model.epoch - run.first + 1:
+            note = f"epoch {run.last} is done: pass a larger epochs= to continue"
         try:
             self.notify("on_train_begin")
             if self.pauses:  # a Ctrl-C so far ends training after the first batch
-                self.notify("on_pause", where)
-            if where.stopped is not None:
-                raise StopTraining(where.stopped)
+                self.notify("on_pause", run)
+            if run.stopped is not None:
+                raise StopTraining(run.stopped)
             with np.errstate(over="ignore", invalid="ignore"):
-                for epoch in range(model.epoch + 1, where.last + 1):
+                for epoch in range(model.epoch + 1, run.last + 1):
                     self.epoch(epoch)
         except StopTraining as reason:
             note = str(reason)
@@ -126,16 +127,16 @@ class Training:
 
     def epoch(self, epoch: int) -> None:
         """Train on every sample once, then evaluate; raise StopTraining to end training."""
-        where, stop = self.where, None
-        where.begin_epoch()
-        began = where.began
-        if not where.step:  # an epoch that is continued began earlier
+        run, stop = self.run, None
+        run.begin_epoch()
+        began = run.began
+        if not run.step:  # an epoch that is continued began earlier
             self.notify("on_epoch_begin", epoch)
         try:
             self.batches(epoch)
         except StopTraining as reason:
             stop = reason
-        where.totals = totals = self.ranks.merged(where.totals, self.objective.metrics)
+        run.totals = totals = self.ranks.merged(run.totals, self.objective.metrics)
         if stop is not None and not totals.samples:
             raise stop
         self.ranks.settle(self, epoch)
@@ -147,11 +148,11 @@ class Training:
             if stop is None:
                 size = max(self.size or 0, self.model.samples_at_once())
                 test = self.test.batches(size, share=self.ranks.share)
-                scores = self.objective.evaluate(test, self.team.threads, self.ranks)
+                scores = self.objective.evaluate(test, self.splitter.threads, self.ranks)
             logs |= {f"test_{name}": value for name, value in scores.items()}
         seconds = time.perf_counter() - began
-        self.model.epoch, where.step = epoch, 0
-        where.history.record(logs, seconds, self.model.optimizer.last_rate)
+        self.model.epoch, run.step = epoch, 0
+        run.history.record(logs, seconds, self.model.optimizer.last_rate)
         report_compilation()
         self.display.counted(self.steps())
         self.display.epoch(epoch, logs, speed, seconds)
@@ -163,64 +164,64 @@ class Training:
         except StopTraining as reason:
             stop = reason
         if whole:  # the state of an epoch that was cut short would not continue exactly
-            where.stopped = None if stop is None else str(stop)
+            run.stopped = None if stop is None else str(stop)
             self.pause()
-        if stop is None and where.interrupted:
+        if stop is None and run.interrupted:
             stop = self.interrupted()
         if stop is not None:
             raise stop
 
     def batches(self, epoch: int) -> None:
         """Take one step after another, until the data run out."""
-        optimizer, display, where = self.model.optimizer, self.display, self.where
+        optimizer, display, run = self.model.optimizer, self.display, self.run
         memory = self.memory if self.accumulate == 1 else None
-        first = where.step * self.accumulate
+        first = run.step * self.accumulate
         share = self.ranks.share
         batches = self.data.batches(self.size, self.rng(epoch), memory, first, share)
         while work := self.next(batches):
             if not isinstance(self.data, Arrays):  # an iterable may have changed layers
-                self.team.refresh()
+                self.splitter.refresh()
             try:
-                loss = self.step(work, where.totals)
+                loss = self.step(work, run.totals)
             except DivergenceError as error:
                 if self.locates:
                     raise self.anomaly(work, epoch, error) from error
                 warn(f"training stopped: {error}")
                 raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
-            totals = where.totals
+            totals = run.totals
             totals.loss += loss * work.samples
             totals.samples += sum([len(batch.X) for batch in work.batches if batch.counts])
-            where.step += 1
+            run.step += 1
             if self.callbacks:
                 self.notify("on_batch_end", optimizer.t, self.ranks.add(loss))
             self.pause(work.pressed)
             if display.due():
-                display.batch(where.step, where.totals.samples, self.logs(where.totals))
-            if where.interrupted:
+                display.batch(run.step, run.totals.samples, self.logs(run.totals))
+            if run.interrupted:
                 raise self.interrupted()
 
     def next(self, batches: Iterator[Data]) -> Work | None:
         """Return the work of the next step, or None after the last one."""
         group = list(itertools.islice(batches, self.accumulate))
-        divisor, step = self.objective.divisor, self.where.step
+        divisor, step = self.objective.divisor, self.run.step
         return self.ranks.meet(group, self.accumulate, divisor, step, bool(self.pressed))
 
     def anomaly(self, work: Work, epoch: int, error: DivergenceError) -> DivergenceError:
         """Return an error that says where in this step the first number is not finite."""
-        step = self.where.step
+        step = self.run.step
         numbers = range(step * self.accumulate, step * self.accumulate + len(work.batches))
         rows = [self.data.rows(self.size, self.rng(epoch), number) for number in numbers]
         own = [None if r is None else r[self.ranks.share.rows(0, len(r))[0]] for r in rows]
         found = self.model._find_anomaly(work, own, epoch, step + 1, error)
-        told = self.ranks.agree(str(found) if isinstance(found, AnomalyError) else None)
-        if told is not None and not isinstance(found, AnomalyError):
-            error.message = f"another rank has found a number that is not finite: {told}"
+        stop_reason = self.ranks.agree(str(found) if isinstance(found, AnomalyError) else None)
+        if stop_reason is not None and not isinstance(found, AnomalyError):
+            error.message = f"another rank has found a number that is not finite: {stop_reason}"
         return found
 
     def step(self, work: Work, totals: Totals) -> float:
         """Take an optimizer step; return this rank's part of the loss before the step."""
         optimizer, layers = self.model.optimizer, self.model.layers
-        if isinstance(optimizer, LBFGS):
+        if optimizer.evaluates_often:
             return self.minimise(optimizer, work, totals)
         loss = self.gradients(work, totals.sums)
         if self.ranks.size == 1 and not math.isfinite(loss):
@@ -242,7 +243,7 @@ class Training:
         """
         optimizer, objective, ranks = self.model.optimizer, self.objective, self.ranks
         batches, total = work.batches, work.total
-        if total is None and (len(batches) > 1 or self.team.parts(len(batches[0].X)) > 1):
+        if total is None and (len(batches) > 1 or self.splitter.parts(len(batches[0].X)) > 1):
             total = sum(objective.divisor(batch) for batch in batches)
         loss, ended, summing = 0.0, None, ranks.summing
         for i, batch in enumerate(batches):
@@ -251,18 +252,12 @@ class Training:
             if i == len(batches) - 1:
                 ended = ranks.backward_begins(*optimizer._begun(self.model.layers))
             call = Call(
-                needs_dX=False,
-                needs_frozen=objective.watch is not None,
-                reuse=True,
-                step=optimizer.t,
-                first=work.firsts[i],
-                mask=batch.mask,
-                watch=objective.watch,
-                ranks=summing if batch.counts or summing is None else Muted(summing),
-                ended=ended,
-            )
+                needs_dX=False, needs_frozen=objective.watch is not None, reuse=True,
+                step=optimizer.t, first=work.firsts[i], mask=batch.mask, watch=objective.watch,
+                ranks=summing if batch.counts or summing is None else Muted(summing), ended=ended,
+            )  # fmt: skip
             with within(call):
-                parts = self.team.work(forward_backward, batch, total)
+                parts = self.splitter.work(forward_backward, batch, total)
             for _, value in parts:
                 loss += value
             if sums is not None and objective.metrics:  # on all parts together, outside the pass
@@ -272,13 +267,13 @@ class Training:
                 break
         return loss
 
-    def minimise(self, optimizer: LBFGS, work: Work, totals: Totals) -> float:
-        """Let L-BFGS evaluate the loss several times, with gradients; metrics use the first one."""
-        sums = itertools.chain([totals.sums], itertools.repeat(None))
-        add, size = self.ranks.add, self.ranks.size
-        return (
-            optimizer.run(self.model.layers, lambda: add(self.gradients(work, next(sums)))) / size
+    def minimise(self, optimizer: Any, work: Work, totals: Totals) -> float:
+        """Let the rule evaluate loss and gradients several times; metrics use the first one."""
+        sums, ranks = itertools.chain([totals.sums], itertools.repeat(None)), self.ranks
+        loss: float = optimizer.run(
+            self.model.layers, lambda: ranks.add(self.gradients(work, next(sums)))
         )
+        return loss / ranks.size
 
     # --- around the steps ------------------------------------------------------------------
 
@@ -292,9 +287,9 @@ class Training:
 
         If it is pressed later, training goes on to the next pause, so that callbacks see it too.
         """
-        self.where.interrupted = pressed or (self.ranks.size == 1 and bool(self.pressed))
+        self.run.interrupted = pressed or (self.ranks.size == 1 and bool(self.pressed))
         if self.pauses:
-            self.notify("on_pause", self.where)
+            self.notify("on_pause", self.run)
 
     def steps(self) -> int | None:
         """Return the number of steps per epoch, or None until it is known."""
@@ -321,17 +316,17 @@ class Training:
             except StopTraining as reason:
                 stop = reason
         if self.callbacks and self.ranks.size > 1:
-            told = self.ranks.agree(None if stop is None else str(stop))
-            stop = None if told is None else StopTraining(told)
+            stop_reason = self.ranks.agree(None if stop is None else str(stop))
+            stop = None if stop_reason is None else StopTraining(stop_reason)
         if stop is not None:
             raise stop
         if self.callbacks:
             self.objective.check(self.model)
-            self.team.refresh()
+            self.splitter.refresh()
 
     def interrupted(self) -> StopTraining:
         """Record in the history that Ctrl-C was pressed; return the exception to raise."""
-        self.where.history.interrupted = True
+        self.run.history.interrupted = True
         return StopTraining("interrupted: training ended after the current batch")
 
 
@@ -389,3 +384,22 @@ def _ctrl_c(pressed: list[int]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+LARGEST = 1 << 25  # bytes: 32 MB, the maximum that glibc accepts
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h: see `man mallopt`
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc to keep freed blocks, unless PHITODEEP_KEEP_MEMORY=0; return whether it will.
+
+    On Linux, glibc returns the memory of an array above 128 kB to the system when the array is
+    freed. Every page of the next array then causes a page fault, which often costs more than the
+    layer itself. Training asks glibc, for the whole process, to keep blocks of up to 32 MB.
+    """
+    if sys.platform != "linux" or os.environ.get("PHITODEEP_KEEP_MEMORY") == "0":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries do not have it
+    return mallopt is not None and bool(
+        mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, 2 * LARGEST)
+    )

@@ -30,7 +30,7 @@ class Member(NamedTuple):
     layers: list[Layer]  # of this body, in the order of the tree
 
 
-class Team:
+class BatchSplitter:
     """The body of a model and its loss, with a replica of both for each part of a batch.
 
     The first part runs in the body itself, the others in replicas that share its parameters and

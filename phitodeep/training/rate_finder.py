@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.checks import check_count, check_number
-from phitodeep.core.table import as_html, facts
+from phitodeep.core.table import Shown, facts
 from phitodeep.errors import ArgumentError, PhitodeepWarning
 from phitodeep.optimization.schedules import ExponentialDecay
 from phitodeep.training.callback import LambdaCallback, StopTraining
@@ -18,7 +18,7 @@ from phitodeep.training.objective import Trainable
 
 
 @dataclass(frozen=True, repr=False)
-class RateRange:
+class RateRange(Shown):
     """The smoothed loss at each tested rate, and a suggested rate."""
 
     rates: list[float]
@@ -35,11 +35,6 @@ class RateRange:
                 "lowest loss": f"{self.losses[best]:.4g} at {self.rates[best]:.3g}",
             }
         )
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
     def plot(self, path: str | os.PathLike[str] | None = None, *, ax: Any = None) -> Any:
         """Plot loss against rate; return the figure, or `ax` if given, saved to `path` if given."""

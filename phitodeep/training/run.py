@@ -26,7 +26,7 @@ Sums = dict[str, Array]  # of metrics, by name
 EXACT = (  # settings that must stay the same
     *("batch_size", "accumulate", "shuffle", "shortcuts", "samples", "test_samples", "metrics"),
 )
-COMPARED = {  # settings of models that may change, or that `Run` and `state_dict` compare
+COMPARED = {  # settings of models that may change, or that `TrainingRun` and `state_dict` compare
     *("alpha", "optimizer", "batch_size", "epochs", "metrics", "callbacks", "seed", "dtype"),
     *("input_shape", "frozen"),
 }
@@ -40,7 +40,7 @@ class Totals:
         self.sums = Sums()
 
 
-class Run:
+class TrainingRun:
     """A call of `train`, and where it is between two steps: what `Callback.on_pause` gets.
 
     settings       the options of the call, as plain JSON values

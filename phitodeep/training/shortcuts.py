@@ -27,8 +27,7 @@ from phitodeep.errors import ArgumentError, warn
 from phitodeep.layers.activation import LogSoftmax, ReLU, Sigmoid, Softmax
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain
-from phitodeep.layers.dense import Dense
-from phitodeep.layers.joined import DenseReLU
+from phitodeep.layers.dense import Dense, DenseReLU
 from phitodeep.layers.pooling import MaxPool1D, MaxPool2D
 from phitodeep.loss import (
     BinaryCrossEntropy,

@@ -24,6 +24,16 @@ from phitodeep.loss import Loss
 from phitodeep.training.inputs import WHOLE, Data, Share, validate
 
 
+class Epoch(NamedTuple):
+    """What an epoch reads: see `Source.batches`."""
+
+    size: int | None
+    rng: np.random.Generator | None
+    into: Buffered | None
+    first: int
+    share: Share
+
+
 class Source:
     """A source of batches, for one epoch or for several.
 
@@ -58,6 +68,9 @@ class Source:
         With `into`, a batch may use memory that the next batch overwrites. The batches before
         number `first` are skipped. Of each batch, only the part of `share` is read and returned.
         """
+        return self._batches(Epoch(size, rng, into, first, share))
+
+    def _batches(self, at: Epoch) -> Iterator[Data]:
         raise NotImplementedError
 
     def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
@@ -78,14 +91,8 @@ class Arrays(Source):
     def __init__(self, data: Data) -> None:
         self.data, self.count, self.sample = data, len(data.X), data.X.shape[1:]
 
-    def batches(
-        self,
-        size: int | None,
-        rng: np.random.Generator | None = None,
-        into: Buffered | None = None,
-        first: int = 0,
-        share: Share = WHOLE,
-    ) -> Iterator[Data]:
+    def _batches(self, at: Epoch) -> Iterator[Data]:
+        size, rng, into, first, share = at
         n = len(self.data.X)
         if size is None or size >= n:
             if not first:
@@ -97,7 +104,7 @@ class Arrays(Source):
             if order is None:
                 batch = self.data.part(rows)
             else:
-                batch = self.data.take(order[rows], into or Memory())
+                batch = self.data.take(order[rows], into or BatchBuffer())
             yield batch if counts else batch._replace(counts=False)
 
     def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
@@ -111,7 +118,7 @@ class Arrays(Source):
         return Arrays(self.data.part(parts[0])), Arrays(self.data.part(parts[1]))
 
 
-class Memory(Buffered):
+class BatchBuffer(Buffered):
     """Memory for the current batch, which the next batch overwrites."""
 
     buffer = Buffered._reused
@@ -128,24 +135,15 @@ class Table(Source):
     """
 
     def __init__(
-        self,
-        read: Callable[[Array], dict[str, Any]],
-        rows: Array,
-        as_data: Callable[..., Data],
+        self, read: Callable[[Array], dict[str, Any]], rows: Array, as_data: Callable[..., Data]
     ) -> None:
         self.read, self.places, self.as_data, self.count = read, rows, as_data, len(rows)
         if not self.count:
             raise ShapeError("the data has no samples.")
         self.sample = np.shape(read(rows[:1])["X"])[1:]
 
-    def batches(
-        self,
-        size: int | None,
-        rng: np.random.Generator | None = None,
-        into: Buffered | None = None,
-        first: int = 0,
-        share: Share = WHOLE,
-    ) -> Iterator[Data]:
+    def _batches(self, at: Epoch) -> Iterator[Data]:
+        size, rng, _, first, share = at
         if size is None:
             raise ArgumentError("data that stays in its file needs a batch_size.")
         order = self._order(size, rng)
@@ -205,14 +203,8 @@ class Stream(Source):
     def steps(self, size: int | None) -> int | None:
         return self._steps
 
-    def batches(
-        self,
-        size: int | None,
-        rng: np.random.Generator | None = None,
-        into: Buffered | None = None,
-        first: int = 0,
-        share: Share = WHOLE,
-    ) -> Iterator[Data]:
+    def _batches(self, at: Epoch) -> Iterator[Data]:
+        size, first = at.size, at.first
         items, self._begun = self.open(size) if self._begun is None else self._begun, None
         i, samples = first, 0
         for i, item in enumerate(islice(items, first, None), first + 1):
@@ -222,7 +214,7 @@ class Stream(Source):
                 locate(error, f"batch {i}")
                 raise
             samples += len(batch.X)
-            yield batch.of(share)
+            yield batch.of(at.share)
         if not i:
             raise ArgumentError("the iterable yielded no batches in this epoch.")
         self._steps = i
@@ -246,14 +238,14 @@ class Stream(Source):
         )
 
 
-class Own(NamedTuple):
+class Shard(NamedTuple):
     """Data of which this rank reads only its own part: see `phitodeep.distributed.shard`."""
 
     data: Any
     share: Share
 
 
-class OwnSource(Source):
+class ShardSource(Source):
     """A source whose batches are this rank's part of the batches already."""
 
     def __init__(self, source: Source, share: Share) -> None:
@@ -266,15 +258,8 @@ class OwnSource(Source):
     def batch_size(self, size: int | None) -> int:
         return self.source.batch_size(self._of(size))
 
-    def batches(
-        self,
-        size: int | None,
-        rng: np.random.Generator | None = None,
-        into: Buffered | None = None,
-        first: int = 0,
-        share: Share = WHOLE,
-    ) -> Iterator[Data]:
-        yield from self.source.batches(self._of(size), rng, into, first)
+    def _batches(self, at: Epoch) -> Iterator[Data]:
+        yield from self.source.batches(self._of(at.size), at.rng, at.into, at.first)
 
     def split(self, kept: int) -> tuple[Source, Source]:
         raise ArgumentError("validation_split needs data that all ranks have, not their own parts.")
@@ -313,7 +298,7 @@ def as_source(
     """
     if isinstance(X, Source):
         return X
-    if isinstance(X, Own):
+    if isinstance(X, Shard):
         if y is not None or not _yields_batches(X.data):
             raise ArgumentError(
                 "shard() is for data that yield batches, of which every rank needs at least one; "
@@ -324,7 +309,7 @@ def as_source(
             model, loss, X.data, None, batch_size=size, sample_weight=sample_weight,
             class_weight=class_weight, lengths=lengths, columns=columns, names=names,
         )  # fmt: skip
-        return OwnSource(found, X.share)
+        return ShardSource(found, X.share)
     in_memory = not (isinstance(X, np.memmap) or isinstance(y, np.memmap))
     batched = y is None and _yields_batches(X)
     if isinstance(class_weight, str) and (batched or not in_memory):
@@ -375,10 +360,7 @@ def _from_files(
 
 
 def _from_batches(
-    X: Any,
-    columns: Sequence[str] | None,
-    batch_size: int | None,
-    as_data: Callable[..., Data],
+    X: Any, columns: Sequence[str] | None, batch_size: int | None, as_data: Callable[..., Data]
 ) -> Source:
     """Return the source for a Hugging Face dataset, an iterable, or a function that returns one."""
     if hasattr(X, "with_format"):

@@ -15,9 +15,8 @@ from phitodeep.data import make_moons
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.inspect import Diagnosis, Finding
 from phitodeep.inspect.diagnosis.findings import examine
-from phitodeep.inspect.diagnosis.progress import COURSE, Course
-from phitodeep.inspect.diagnosis.symptoms import SYMPTOMS
-from phitodeep.inspect.diagnosis.thresholds import LIMITS
+from phitodeep.inspect.diagnosis.progress import Course
+from phitodeep.inspect.diagnosis.symptoms import COURSE, LIMITS, SYMPTOMS
 from phitodeep.layers import BatchNorm, Dense, Dropout, Lambda, ReLU, Tanh
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder

@@ -21,7 +21,7 @@ from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers import BatchNorm, Dense, ReLU
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, ModelCheckpoint
-from phitodeep.training.run import Run
+from phitodeep.training.run import TrainingRun
 
 X = np.arange(12.0, dtype=np.float32).reshape(4, 3) % 5
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -42,7 +42,7 @@ class Snapshot(Callback):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def on_pause(self, model: Any, run: Run) -> None:
+    def on_pause(self, model: Any, run: TrainingRun) -> None:
         if run.ends:
             write_tensors(self.path, *model._packed(run.state_dict(weights=False)))
 

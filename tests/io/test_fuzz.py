@@ -63,7 +63,7 @@ from phitodeep.model.callbacks import Callback, EarlyStopping
 from phitodeep.optimization.optimizers import SGD, Adam, Nadam
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.text import CharTokenizer
-from phitodeep.training.run import Run
+from phitodeep.training.run import TrainingRun
 from tests.time_limit import within
 
 SECONDS = 5  # of the processor: the most that one file may take
@@ -142,7 +142,7 @@ class Snapshot(Callback):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def on_pause(self, model: Any, run: Run) -> None:
+    def on_pause(self, model: Any, run: TrainingRun) -> None:
         if model.optimizer.t == 3:
             write_tensors(self.path, *model._packed(run.state_dict(weights=False)))
 

@@ -20,7 +20,7 @@ from phitodeep.layers import Dense, MaxPool2D
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback
 from phitodeep.optimization.schedules import ExponentialDecay, StepDecay
-from phitodeep.training.run import Run
+from phitodeep.training.run import TrainingRun
 
 X = np.arange(12.0).reshape(4, 3) % 5
 
@@ -33,7 +33,7 @@ class Snapshot(Callback):
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def on_pause(self, model: Any, run: Run) -> None:
+    def on_pause(self, model: Any, run: TrainingRun) -> None:
         if model.optimizer.t == 1:
             write_tensors(self.path, *model._packed(run.state_dict(weights=False)))
 

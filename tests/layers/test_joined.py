@@ -8,7 +8,7 @@ import pytest
 from phitodeep.core.call import calling, inference
 from phitodeep.core.types import Shape
 from phitodeep.layers import Chain, Dense, ReLU
-from phitodeep.layers.joined import DenseReLU
+from phitodeep.layers.dense import DenseReLU
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (1, 4), (2, 5, 4), (0, 4)])

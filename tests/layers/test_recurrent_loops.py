@@ -14,7 +14,7 @@ from phitodeep.core.call import calling, inference
 from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
 from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
-from phitodeep.layers.recurrence import _Recurrent
+from phitodeep.layers.recurrent import _Recurrent
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same

@@ -22,8 +22,8 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, Or
 from phitodeep.layers import Chain, Dense, Embedding, Layer, ReLU, Residual, Tanh, TiedDense
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import LambdaCallback
-from phitodeep.optimization.matrices import orthogonal
 from phitodeep.optimization.memory import named
+from phitodeep.optimization.muon import orthogonal
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Muon, Nadam, Optimizer
 from tests.optimization.test_optimizers import RULES, assert_equal, every, values, zero_gradients
 

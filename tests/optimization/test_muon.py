@@ -38,7 +38,7 @@ from phitodeep.layers import (
 )
 from phitodeep.layers.base import Param
 from phitodeep.model import Sequential
-from phitodeep.optimization.matrices import hidden, orthogonal
+from phitodeep.optimization.muon import hidden, orthogonal
 from phitodeep.optimization.optimizers import Adam, AdamW, Muon
 from phitodeep.optimization.schedules import CosineDecay
 from tests.optimization.test_optimizers import GRADIENTS, START, advance, referenced, values

@@ -20,7 +20,7 @@ from phitodeep.errors import (
     ShapeError,
     UnknownNameError,
 )
-from phitodeep.inspect.diagnosis.thresholds import LIMITS
+from phitodeep.inspect.diagnosis.symptoms import LIMITS
 from phitodeep.layers import Conv1D, Conv2D, Dense, Flatten, ReLU, Sigmoid
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models

@@ -14,7 +14,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.layers import Layer, Softplus
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.teach import EXERCISES, Case, Exercise, attempt, grade, references
-from phitodeep.teach.hints import code_of
+from phitodeep.teach.grading import code_of
 from phitodeep.teach.mutations import chain
 from phitodeep.teach.truth import ask, solve, symbols_of
 from phitodeep.testing import check_gradients

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from phitodeep.training import allocator, loop
-from phitodeep.training.allocator import keep_freed_memory
+from phitodeep.training import loop
+from phitodeep.training.loop import keep_freed_memory
 from tests.training.test_shortcuts import convolutional
 
 
@@ -16,13 +16,13 @@ def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHITODEEP_KEEP_MEMORY", "0")
     assert not keep_freed_memory()
     monkeypatch.delenv("PHITODEEP_KEEP_MEMORY")
-    monkeypatch.setattr(allocator.sys, "platform", "darwin")
+    monkeypatch.setattr(loop.sys, "platform", "darwin")
     assert not keep_freed_memory()
 
 
 def test_a_c_library_without_mallopt_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocator.sys, "platform", "linux")
-    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(loop.sys, "platform", "linux")
+    monkeypatch.setattr(loop.ctypes, "CDLL", lambda name: object())
     assert not keep_freed_memory()
 
 
@@ -38,7 +38,7 @@ def test_training_does_it_and_import_does_not(monkeypatch: pytest.MonkeyPatch) -
 FAULTS = """
 import resource
 import numpy as np
-from phitodeep.training.allocator import keep_freed_memory
+from phitodeep.training.loop import keep_freed_memory
 
 kept = keep_freed_memory()
 def faults():

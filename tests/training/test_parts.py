@@ -16,7 +16,7 @@ from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback
-from phitodeep.training.parts import Team
+from phitodeep.training.parts import BatchSplitter
 
 Cut = Callable[[int], None]
 
@@ -569,7 +569,7 @@ def test_read_only_gradients_are_added(rng: Any, cut: Cut) -> None:
 def test_what_is_large_follows_from_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     model, X = normed(), np.zeros((64, 6))
     seen: list[int] = []
-    monkeypatch.setattr(Team, "blas", lambda team, n: seen.append(n) or nullcontext())
+    monkeypatch.setattr(BatchSplitter, "blas", lambda team, n: seen.append(n) or nullcontext())
     y = np.zeros(64, int)
     for given in ((X, y), (lambda: iter([(X, y)]),), ([(X[:3], y[:3])],)):
         for size in (None, 16, 2000):

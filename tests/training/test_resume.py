@@ -571,7 +571,10 @@ def test_ctrl_c_between_steps_and_epochs(keyboard: None, when: str, tmp_path: Pa
 @pytest.mark.parametrize(
     "name",
     [
-        *("phitodeep.training.run.Run.keep_settings", "phitodeep.training.logs.JSONLogger.begin"),
+        *(
+            "phitodeep.training.run.TrainingRun.keep_settings",
+            "phitodeep.training.logs.JSONLogger.begin",
+        ),
         *("phitodeep.training.logs.outline", "phitodeep.training.logs.os.fsync"),
     ],
 )

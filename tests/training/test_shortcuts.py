@@ -35,7 +35,7 @@ from phitodeep.layers import (
     Softmax,
     Tanh,
 )
-from phitodeep.layers.joined import DenseReLU
+from phitodeep.layers.dense import DenseReLU
 from phitodeep.loss import (
     BinaryCrossEntropy,
     BinaryCrossEntropyWithLogits,

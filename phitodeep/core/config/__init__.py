@@ -37,17 +37,9 @@ from phitodeep.core.types import parameters
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 
 __all__ = [
-    "KINDS",
-    "TAGS",
-    "Configurable",
-    "alike",
-    "being_written",
-    "check_mapping",
-    "outline",
-    "register",
-    "restored",
-    "written",
-]
+    "KINDS", "TAGS", "Configurable", "alike", "being_written", "check_mapping", "outline",
+    "register", "restored", "written",
+]  # fmt: skip
 
 
 class Configurable(Writable):

@@ -18,7 +18,7 @@ from typing import Any, cast, overload
 
 import numpy as np
 
-from phitodeep.core.table import as_html
+from phitodeep.core.table import Shown
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.notation import PLAIN
 from phitodeep.derivations.language.step import (
@@ -63,7 +63,7 @@ class Term:
         )
 
 
-class Why(Sequence[Term]):
+class Why(Shown, Sequence[Term]):
     """The terms of one cell, largest first, and their sum.
 
     name     what the cell is called, such as "dW[2, 3]"
@@ -71,12 +71,7 @@ class Why(Sequence[Term]):
     """
 
     def __init__(
-        self,
-        name: str,
-        values: Any,
-        at: dict[str, Any],
-        factors: dict[str, Any],
-        words: str = "",
+        self, name: str, values: Any, at: dict[str, Any], factors: dict[str, Any], words: str = ""
     ) -> None:
         self.name, self.words = name, words
         self._values = np.asarray(values, np.float64).reshape(-1)
@@ -123,11 +118,6 @@ class Why(Sequence[Term]):
         if len(rest):
             lines.append(f"  {self._values[rest].sum():+.4g}  ({len(rest):,} others)")
         return "\n".join(lines)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
 
 
 def why(step: Step, symbols: Any, *cell: int) -> Why:

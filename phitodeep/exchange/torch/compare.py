@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.core.call import calling, watching
-from phitodeep.core.table import Table, as_html
+from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.torch.layouts import LAST, outer, to_ours, to_theirs
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Tabled):
     """What `compare_with_torch` found: a table with a row for each array.
 
     rows        from the first layer to the loss
@@ -66,18 +66,6 @@ class Comparison:
         worst = self.worst
         below = f"largest relative difference: {worst.relative:.1e} ({worst.array} of {worst.path})"
         return Table(f"phitodeep and PyTorch, {mode}", head, rows, below, left=3)
-
-    def __str__(self) -> str:
-        return str(self.table())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
-
-    def show(self) -> None:
-        """Print the table: with rich in a terminal and in Jupyter, else as plain text."""
-        self.table().show()
 
 
 def compare_with_torch(model: Any, X: Any, y: Any) -> Comparison:

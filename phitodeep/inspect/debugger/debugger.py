@@ -24,14 +24,21 @@ from phitodeep.derivations.language.terms import Why, why
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, OrderError, UnknownNameError
 from phitodeep.inspect.debugger import display as places
-from phitodeep.inspect.debugger.breakpoints import Breakpoint, breakpoint_at, keys
-from phitodeep.inspect.debugger.expressions import FAILURES, Named, checked_text, replaced, value_of
+from phitodeep.inspect.debugger.breakpoints import (
+    FAILURES,
+    Breakpoint,
+    Named,
+    breakpoint_at,
+    checked_text,
+    keys,
+    replaced,
+    value_of,
+)
 from phitodeep.inspect.debugger.prompt import Prompt
-from phitodeep.inspect.difference import Change, Difference, far
 from phitodeep.inspect.entries import Entry, Text
 from phitodeep.inspect.hooks import active, edit_of
 from phitodeep.inspect.recording import prepared, updates_of
-from phitodeep.inspect.trace import kind_of
+from phitodeep.inspect.trace import Change, Difference, far, kind_of
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 

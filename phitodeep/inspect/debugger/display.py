@@ -12,11 +12,7 @@ from phitodeep.derivations.language.step import Loop, Step, Through
 from phitodeep.inspect.entries import rms
 from phitodeep.inspect.trace import kind_of
 
-GIVEN = {
-    "X": "the input",
-    "dY": "dL/dY, which arrives",
-    "P": "the predictions",
-}
+GIVEN = {"X": "the input", "dY": "dL/dY, which arrives", "P": "the predictions"}
 WIDEST = 48  # characters of a formula in a list
 FEW = 3  # numbers that a list shows in full
 BAR = 18  # characters of the forward and the backward pass in the strip

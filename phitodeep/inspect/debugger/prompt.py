@@ -227,13 +227,8 @@ def _shown(value: Any, prefix: str = "") -> str:
     """A value as text; of a large array, the corners."""
     array = np.asarray(value)
     numbers = np.array2string(
-        array,
-        precision=4,
-        suppress_small=True,
-        threshold=64,
-        edgeitems=3,
-        max_line_width=78,
+        array, precision=4, suppress_small=True, threshold=64, edgeitems=3, max_line_width=78,
         prefix=prefix,
-    )
+    )  # fmt: skip
     shape = f"   {array.shape}" if array.size > 64 else ""
     return f"{prefix}{numbers}{shape}"

@@ -13,9 +13,9 @@ from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.inspect.diagnosis.evidence import decaying, size
 from phitodeep.inspect.diagnosis.findings import Diagnosis, Finding, examine
-from phitodeep.inspect.diagnosis.progress import COURSE, Course
+from phitodeep.inspect.diagnosis.progress import Course
+from phitodeep.inspect.diagnosis.symptoms import COURSE
 from phitodeep.optimization.divergence import length
-from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.training.callback import Logs, _Resumable
 
 
@@ -63,7 +63,7 @@ class Diagnose(_Resumable):
 
     def keep(self, model: Any) -> None:
         """Keep the weights, to compare those after the next step with them."""
-        if not isinstance(model.optimizer, LBFGS):  # it chooses its own steps
+        if not model.optimizer.evaluates_often:  # such a rule chooses its own steps
             self.before = {path: W.copy() for path, W in _weights(model).items()}
 
     def on_batch_end(self, model: Any, step: int, loss: float) -> None:

@@ -15,7 +15,6 @@ from phitodeep.core.checks import as_real, check_count
 from phitodeep.core.types import Array
 from phitodeep.errors import PhitodeepWarning, ShapeError
 from phitodeep.inspect.diagnosis.findings import NotChecked
-from phitodeep.inspect.diagnosis.thresholds import LIMITS
 from phitodeep.inspect.recording import Passes, Recorder, Recording, record
 from phitodeep.layers.base import Layer
 from phitodeep.loss import (
@@ -33,6 +32,7 @@ from phitodeep.training.progress import display
 
 SAMPLES = 512  # of X that are looked at
 FEW = 20  # samples to overfit
+LEARNT = 0.05  # of the loss of a guess: with less than that left, they are overfitted
 CHUNK = 25  # steps between two looks at the loss
 PAIR = 8  # samples, to see whether they mix
 
@@ -181,7 +181,7 @@ class Evidence:
         lengths = None if self.lengths is None else self.lengths[rows]
         twin, show = self.copied(), display(self.verbose)
         twin.optimizer.reset()
-        learnt = LIMITS["cannot overfit"].value / 2 * guess
+        learnt = LEARNT / 2 * guess
         done, left = 0, twin.evaluate(X, y, lengths=lengths)["loss"]
         show.begin(1, 1, self.overfit)
         try:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 from phitodeep.core.table import facts
-from phitodeep.inspect.diagnosis.thresholds import LIMITS
 
 WIDTH = 88  # characters of a line of the report
 
@@ -53,22 +52,39 @@ class NotChecked(Exception):
     """A symptom raises it, with the reason, if its rule does not apply to a model."""
 
 
+class Limit(NamedTuple):
+    """A threshold of one symptom."""
+
+    value: float
+    above: bool  # True: a finding lies above the value, otherwise below it
+
+    def crossed(self, measured: float) -> bool:
+        return measured > self.value if self.above else measured < self.value
+
+    def __str__(self) -> str:
+        return f"{'above' if self.above else 'below'} {self.value:g}"
+
+
 class Symptom(NamedTuple):
-    """A row of the table of symptoms: a rule, whose threshold is `LIMITS[name]`.
+    """A row of the table of symptoms.
 
     measure    returns what is measured, given the evidence, or raises `NotChecked`
-    source     where the rule comes from: see phitodeep/inspect/diagnosis/thresholds.py
+    limit      from which value on it is a finding
+    source     where the rule comes from: see phitodeep/inspect/diagnosis/symptoms.py
+    meaning    what is measured, in words
     """
 
     name: str
     measure: Callable[[Any], Iterable[Measure]]
+    limit: Limit
+    source: str
+    meaning: str
     cause: str
     remedy: str
-    source: str
 
     def judge(self, evidence: Any) -> Finding | None:
         """Return the worst of the measures that cross the threshold, if there are any."""
-        limit = LIMITS[self.name]
+        limit = self.limit
         crossed = [m for m in self.measure(evidence) if limit.crossed(m.value)]
         if not crossed:
             return None

@@ -1,4 +1,4 @@
-"""What a training shows only in its course: the numbers that are kept, and their symptoms."""
+"""Symptoms that show only over many steps: what `Diagnose` keeps, and what is measured in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from phitodeep.inspect.diagnosis.findings import Measure, NotChecked, Symptom
+from phitodeep.inspect.diagnosis.findings import Measure, NotChecked
 
 Measures = Iterator[Measure]
 
@@ -108,52 +108,3 @@ def validation_rising(course: Course) -> Measures:
     rise = last / test[best] - 1 if train[-1] < train[best] else 0.0
     text = f"the test loss was lowest {since} epochs before the end, {test[best]:.4g}; since then "
     yield Measure("", rise, f"{text}the training loss fell, and the test loss is {rise:.0%} higher")
-
-
-COURSE = (
-    Symptom(
-        "spikes",
-        spikes,
-        "Batches with outliers, or a learning rate that is too high for the steepest places.",
-        "Clip the gradient: clip_norm= at the 90th percentile of its lengths. If more than half of "
-        "the steps are then clipped, lower the learning rate instead.",
-        "[G]",
-    ),
-    Symptom(
-        "clipped too often",
-        clipped_too_often,
-        "clip_norm is so small that it acts as a lower learning rate, or the rate is too high.",
-        "Lower the learning rate, or raise clip_norm to the 90th percentile of the lengths.",
-        "[G]",
-    ),
-    Symptom(
-        "updates too large",
-        largest_update,
-        "The learning rate is too high for these weights.",
-        "Lower the learning rate until a step changes W by about 1e-3 of its size; warm up.",
-        "[C]",
-    ),
-    Symptom(
-        "updates too small",
-        largest_update,
-        "The learning rate is too low, or no gradient reaches these weights.",
-        "Raise the learning rate until a step changes W by about 1e-3 of its size: see "
-        "model.find_alpha.",
-        "[C]",
-    ),
-    Symptom(
-        "validation periodic",
-        validation_periodic,
-        "The training data come in an order that repeats itself, or the learning rate does.",
-        "Shuffle the training data as a whole, not only within files or classes.",
-        "[G]",
-    ),
-    Symptom(
-        "validation rising",
-        validation_rising,
-        "The model learns the training samples by heart; or the test data differ from them.",
-        "Stop earlier (EarlyStopping), add data, dropout or weight decay; check how the data were "
-        "split.",
-        "[G]",
-    ),
-)

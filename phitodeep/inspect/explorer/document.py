@@ -42,8 +42,15 @@ from phitodeep.derivations.language.step import (
 )
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.entries import PASSED_ON
-from phitodeep.inspect.explorer.expressions import tree
-from phitodeep.inspect.explorer.packing import SIDE, Packed, arrangement, full, number, reduced
+from phitodeep.inspect.explorer.packing import (
+    SIDE,
+    Packed,
+    arrangement,
+    full,
+    number,
+    reduced,
+    tree,
+)
 from phitodeep.inspect.explorer.source import line_of, source_of
 
 FORMAT, VERSION = "phitodeep.trace", 1
@@ -100,10 +107,7 @@ class Writer:
             "live": self.live,
             "loss": number(step.loss),
             "after": None if step.loss_after is None else number(step.loss_after),
-            "optimizer": {
-                "name": repr(step.model.optimizer),
-                "about": about(step.model.optimizer),
-            },
+            "optimizer": {"name": repr(step.model.optimizer), "about": about(step.model.optimizer)},
             "samples": len(step.scope("")["X"]),
             "sample": step.sample,
             "parameters": self.parameters,

@@ -1,7 +1,14 @@
-"""Arrays in the explorer's document: base64 numbers, or a thumbnail of a large array."""
+"""Arrays and formulas in the explorer's document.
+
+An array is base64 numbers, or a thumbnail if it is large. A NumPy expression of a derivation is a
+tree of nested lists, which the explorer evaluates cell by cell: that of "gamma * X_hat + 1" is
+["+", ["*", "gamma", "X_hat"], 1.0]. A text is a symbol and a number is itself; a list is an
+operation and what it takes.
+"""
 
 from __future__ import annotations
 
+import ast
 import base64
 import math
 from typing import Any
@@ -11,6 +18,7 @@ import numpy as np
 from phitodeep.core.types import Array
 from phitodeep.derivations.language.step import Arrange, evaluate
 from phitodeep.derivations.language.terms import Replaced
+from phitodeep.errors import ArgumentError
 
 Packed = dict[str, Any]
 SIDE = 64  # the cells of a thumbnail along each axis
@@ -71,11 +79,7 @@ def reduced(array: Any, side: int = SIDE) -> Packed:
     return {
         "shape": list(A.shape),
         "n": A.size,
-        "thumb": {
-            "shape": list(thumb.shape),
-            "scale": scale,
-            "data": text(cells.astype(np.int8)),
-        },
+        "thumb": {"shape": list(thumb.shape), "scale": scale, "data": text(cells.astype(np.int8))},
         "top": [[int(i), number(flat[i])] for i in top],
         "histogram": {"counts": counts.tolist(), "from": float(edges[0]), "to": float(edges[-1])},
     }
@@ -129,3 +133,39 @@ def _integers(A: Array) -> Packed:
     """Numbers from -1, stored plus 1."""
     kind = next(k for k, n in (("u1", 1 << 8), ("u2", 1 << 16), ("i4", 1 << 31)) if A.max() + 1 < n)
     return {"as": kind, "data": text((A + 1).astype(f"<{kind}"))}
+
+
+BINARY = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**", ast.Mod: "%",
+    ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor",
+}  # fmt: skip
+UNARY = {ast.USub: "neg", ast.UAdd: "plus", ast.Invert: "not", ast.Not: "not"}
+COMPARE = {
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+}  # fmt: skip
+SAME = {"logical_and": "and", "logical_or": "or", "logical_not": "not", "int64": "trunc"}
+CONSTANTS = {"pi": math.pi, "inf": "Infinity"}  # JSON has no infinity
+
+
+def tree(code: str) -> Any:
+    """An expression as nested lists."""
+    return _tree(ast.parse(code, mode="eval").body)
+
+
+def _tree(node: ast.expr) -> Any:
+    match node:
+        case ast.Name():
+            return node.id
+        case ast.Constant(value=int() | float() as value):
+            return float(value)
+        case ast.Attribute() if node.attr in CONSTANTS:
+            return ["number", CONSTANTS[node.attr]]
+        case ast.BinOp() if type(node.op) in BINARY:
+            return [BINARY[type(node.op)], _tree(node.left), _tree(node.right)]
+        case ast.UnaryOp():
+            return [UNARY[type(node.op)], _tree(node.operand)]
+        case ast.Compare(ops=[op], comparators=[other]) if type(op) in COMPARE:
+            return [COMPARE[type(op)], _tree(node.left), _tree(other)]
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return [SAME.get(name, name), *map(_tree, node.args)]
+    raise ArgumentError(f"the explorer cannot evaluate {ast.unparse(node)!r}.")

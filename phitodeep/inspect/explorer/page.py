@@ -9,32 +9,11 @@ from typing import Any
 
 from phitodeep.inspect.explorer.document import text_of
 
-SCRIPTS = (
-    "tensor",
-    "expression",
-    "engine",
-    "terms",
-    "dom",
-    "words",
-    "layout",
-    "colours",
-    "tiles",
-    "timeline",
-    "marks",
-    "choices",
-    "gallery",
-    "lanes",
-    "extras",
-    "stage",
-    "nudge",
-    "panels",
-    "rows",
-    "inspector",
-    "player",
-    "dialogs",
-    "keys",
-    "main",
-)
+SCRIPTS = [
+    "tensor", "expression", "engine", "terms", "dom", "words", "layout", "colours", "tiles",
+    "timeline", "marks", "choices", "gallery", "lanes", "extras", "stage", "nudge", "panels",
+    "rows", "inspector", "player", "dialogs", "keys", "main",
+]  # fmt: skip
 
 
 def page(step: Any, other: Any = None) -> str:

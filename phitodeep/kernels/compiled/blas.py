@@ -115,7 +115,7 @@ def add_product(gemm: tuple[int, int], A: Array, B: Array, C: Array) -> None:
 
 
 @twin
-def product(A: Array, B: Array, out: Array) -> Array:
+def large_product(A: Array, B: Array, out: Array) -> Array:
     """Write A B into `out` and return it, with A (m, k) and B (k, n); A may be a transpose."""
     if not _pays(A, B, out):
         return A.dot(B, out)
@@ -126,7 +126,7 @@ def product(A: Array, B: Array, out: Array) -> Array:
 
 
 def _pays(A: Array, B: Array, out: Array) -> bool:
-    """Return whether `product` is faster in pieces: of STRIP columns and PIECE multiplications.
+    """Return whether a product is faster in pieces: of STRIP columns and PIECE multiplications.
 
     The rule was measured with one thread for 2 to 4,096 rows X, 32 to 3,136 inputs and 10 to 1,024
     outputs. X W gains if X has few rows and each strip of W is read at most twice, and X^T dY if

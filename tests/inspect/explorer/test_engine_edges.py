@@ -16,7 +16,7 @@ from phitodeep.derivations.language.step import Derivation, Let, Loop, Sum, eval
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.explorer import document
 from phitodeep.inspect.explorer.document import text_of
-from phitodeep.inspect.explorer.expressions import BINARY, COMPARE, SAME, tree
+from phitodeep.inspect.explorer.packing import BINARY, COMPARE, SAME, tree
 from phitodeep.inspect.hooks import symbols_of
 from phitodeep.layers import Layer, Param
 from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy

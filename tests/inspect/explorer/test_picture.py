@@ -295,7 +295,7 @@ def test_the_picture_leaves_the_model_alone() -> None:
 @pytest.mark.parametrize(
     ("layer", "name", "title", "line"),
     [
-        (L.Dense(3), "W", "Dense.product_back", "X.T.dot"),
+        (L.Dense(3), "W", "Dense.product_back", "product(X.T"),
         (L.LSTM(3), "Wh", "LSTM.backward", "Wh"),
         (L.MultiHeadAttention(2), "Wo", "MultiHeadAttention.backward", "dY"),
         (L.Embedding(5, 3), "W", "Embedding.backward", "sum_by_token"),
