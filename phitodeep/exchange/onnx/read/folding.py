@@ -1,13 +1,13 @@
 """Operators on constants, as exporters use them: mostly arithmetic with shapes.
 
-Every result counts towards a budget that depends on the size of the file, so that neither the
-memory nor the time that a hostile file takes is more than a small multiple of its size.
+ONNX's own reference evaluator computes them. Every result counts towards a budget that depends on
+the size of the file, so that neither the memory nor the time that a hostile file takes is more than
+a small multiple of its size.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,25 @@ import numpy as np
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read.axes import PROBES
-from phitodeep.exchange.onnx.read.reading import MOST_AXES, Node
+from phitodeep.exchange.onnx.read.reading import MOST_AXES, TYPES, Node
 from phitodeep.exchange.onnx.read.values import Constant, constant
 
-DTYPES = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 11: np.float64}
-WRONG = (ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError)
+Arrays = list[Any]
+MOST_SOURCES = 8
+ELEMENTWISE = {
+    *("Neg", "Abs", "Sqrt", "Reciprocal", "Exp", "Log", "Sin", "Cos", "Floor", "Ceil", "Not"),
+    *("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "And", "Or", "Where"),
+    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
+}
+VIEWS = {  # whose output takes no memory of its own
+    *("Identity", "Dropout", "Shape", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice"),
+}
+REDUCED = {"Trilu", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"}
+OTHERS = {"Constant", "Cast", "Concat", "Gather", "Expand", "ConstantOfShape", "Range"}
+WRONG = (  # what the evaluator raises
+    *(ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError),
+    *(NotImplementedError, RuntimeError, AttributeError, AssertionError),
+)
 
 
 class Budget:
@@ -38,23 +52,77 @@ class Budget:
             raise DataError("its constants are much larger than the file")
 
 
-def folded(node: Node, inputs: list[Constant | None], budget: Budget) -> Constant:
+def folded(node: Node, inputs: list[Constant | None], budget: Budget, opset: int) -> Constant:
     """Return the output of an operator whose inputs are constants."""
-    fold = FOLDS.get(node.op)
-    if fold is None:
+    if node.op not in ELEMENTWISE | VIEWS | REDUCED | OTHERS:
         raise DataError("this operator is not supported on constants")
     given = [i for i in inputs if i is not None]
-    if len(given) < len(inputs) and (node.op not in OPTIONAL or inputs[0] is None):
+    if len(given) < len(inputs) and (node.op not in VIEWS | REDUCED or inputs[0] is None):
         raise DataError("one of its inputs is missing")
     fixed = all(i.fixed for i in given)
     outs = []
     for probe in range(1 if fixed else PROBES):
         arrays = [None if i is None else i.at(probe) for i in inputs]
         try:
-            outs.append(fold(node, arrays, budget))
+            outs.append(_computed(node, arrays, budget, opset))
+        except DataError:
+            raise
         except WRONG as error:
             raise DataError(f"it cannot be computed: {error}") from None
     return Constant((outs[0],)) if fixed else constant(outs, _sources(given))
+
+
+def _computed(node: Node, arrays: Arrays, budget: Budget, opset: int) -> Array:
+    """Return the output of an operator."""
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    a = node.attributes
+    if node.op == "Constant":
+        return _value(a)
+    if a.get("to", 1) not in TYPES:
+        raise DataError(f"a cast to the type {a['to']} is not supported")
+    size = max(i.itemsize for i in arrays if i is not None)
+    budget.take(_largest(node, arrays), {"Cast": 8}.get(node.op, 0 if node.op in VIEWS else size))
+    if node.op in ("Identity", "Dropout"):
+        return arrays[0]
+    if node.op == "ConstantOfShape":
+        fill = _value(a) if a else np.zeros(1, np.float32)
+        return np.full(arrays[0], fill.reshape(()), fill.dtype)
+    names = ["" if i is None else f"x{n}" for n, i in enumerate(arrays)]
+    evaluator = ReferenceEvaluator(helper.make_node(node.op, names, ["y"], **a), {"": opset})
+    return np.asarray(evaluator.run(None, dict(zip(names, arrays, strict=True)))[0])
+
+
+def _largest(node: Node, arrays: Arrays) -> Any:
+    """Return a shape with at least as many elements as the output of an operator."""
+    if node.op in ELEMENTWISE:
+        return np.broadcast_shapes(*(a.shape for a in arrays))
+    if node.op == "Concat":
+        return [sum(a.size for a in arrays)]
+    if node.op == "Gather":
+        axis = axis_of(node.attributes.get("axis", 0), arrays[0].ndim)
+        return np.delete(arrays[0].shape, axis).tolist() + list(arrays[1].shape)
+    if node.op == "Expand":
+        return np.broadcast_shapes(arrays[0].shape, tuple(ints(node, "shape", arrays, 1) or ()))
+    if node.op == "ConstantOfShape":
+        return ints(node, "shape", arrays, 0)
+    if node.op == "Range":
+        start, limit, delta = (a.item() for a in arrays)
+        return [max(0, math.ceil((limit - start) / delta))]
+    return arrays[0].shape
+
+
+def _value(attributes: dict[str, Any]) -> Array:
+    """Return the array of a Constant or ConstantOfShape: one attribute holds it."""
+    ((name, found),) = attributes.items()
+    if isinstance(found, DataError):
+        raise found
+    if isinstance(found, np.ndarray):
+        return found
+    if not name.startswith(("value_float", "value_int")):
+        raise DataError("it holds no array of numbers")
+    return np.array(found, np.float32 if name.startswith("value_float") else np.int64)
 
 
 def _sources(inputs: list[Constant]) -> tuple[Array, ...]:
@@ -64,13 +132,6 @@ def _sources(inputs: list[Constant]) -> tuple[Array, ...]:
         own = given.arrays if given.fixed else given.sources
         found += [a for a in own if a.dtype.kind == "f" and a.size > 1]
     return tuple({id(a): a for a in found}.values())[:MOST_SOURCES]
-
-
-MOST_SOURCES = 8
-
-
-Arrays = list[Any]
-Fold = Callable[[Node, Arrays, Budget], Array]
 
 
 def ints(node: Node, name: str, inputs: Arrays, i: int) -> list[int] | None:
@@ -94,77 +155,9 @@ def axis_of(axis: Any, rank: int) -> int:
     return axis % rank
 
 
-def elementwise(f: Callable[..., Array], inputs: int = 2) -> Fold:
-    def fold(node: Node, arrays: Arrays, budget: Budget) -> Array:
-        if len(arrays) != inputs:
-            raise DataError(f"{inputs} inputs are supported, got {len(arrays)}")
-        shape = np.broadcast_shapes(*[a.shape for a in arrays])
-        budget.take(shape, max(a.itemsize for a in arrays))
-        return f(*arrays)
-
-    return fold
-
-
-def divide(a: Array, b: Array) -> Array:
-    if a.dtype.kind == "f":
-        return np.divide(a, b)
-    quotient = np.floor_divide(np.abs(a), np.abs(b)) * np.sign(a) * np.sign(b)
-    return quotient.astype(a.dtype)
-
-
-def mod(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    f = np.fmod if node.attributes.get("fmod") else np.mod
-    return elementwise(f)(node, arrays, budget)
-
-
-OPTIONAL = {
-    "Dropout",
-    "Slice",
-    "Squeeze",
-    "Trilu",
-    "ReduceSum",
-    "ReduceProd",
-    "ReduceMax",
-    "ReduceMin",
-}
-
-
-def cast(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    dtype = DTYPES.get(node.attributes.get("to", 0))
-    if dtype is None:
-        raise DataError(f"a cast to the type {node.attributes.get('to')} is not supported")
-    budget.take(arrays[0].shape)
-    return arrays[0].astype(dtype)
-
-
-def value(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    """Constant: one attribute holds the value."""
-    a = node.attributes
-    if isinstance(a.get("value"), DataError):
-        raise a["value"]
-    for name, dtype in (("value_float", np.float32), ("value_int", np.int64)):
-        if name in a:
-            return np.array(a[name], dtype)
-        if f"{name}s" in a:
-            return np.array(a[f"{name}s"], dtype)
-    if not isinstance(a.get("value"), np.ndarray):
-        raise DataError("it holds no array of numbers")
-    return a["value"]
-
-
-def shape(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    return np.array(cut(node, arrays[0].shape), np.int64)
-
-
 def cut(node: Node, sizes: Any) -> Any:
     """Return the part of a shape that the attributes of Shape select."""
     return sizes[slice(node.attributes.get("start", 0), node.attributes.get("end"))]
-
-
-def reshape(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    target = sizes_after(node, arrays[0].shape, ints(node, "shape", arrays, 1))
-    budget.take(target, 0)
-    return arrays[0].reshape(target)
 
 
 def sizes_after(node: Node, sizes: Any, target: list[int] | None) -> list[int]:
@@ -186,35 +179,6 @@ def sizes_after(node: Node, sizes: Any, target: list[int] | None) -> list[int]:
     return target
 
 
-def squeeze(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    axes = ints(node, "axes", arrays, 1)
-    return np.squeeze(arrays[0], None if axes is None else tuple(axes))
-
-
-def unsqueeze(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    axes = ints(node, "axes", arrays, 1) or []
-    if len(axes) + arrays[0].ndim > MOST_AXES:
-        raise DataError("it makes too many axes")
-    return np.expand_dims(arrays[0], tuple(axes))
-
-
-def transpose(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    return np.transpose(arrays[0], ints(node, "perm", [], 0))
-
-
-def concat(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    for a in arrays:
-        budget.take(a.shape, a.itemsize)
-    return np.concatenate(arrays, axis_of(node.attributes.get("axis"), arrays[0].ndim))
-
-
-def gather(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    data, indices = arrays
-    axis = axis_of(node.attributes.get("axis", 0), data.ndim)
-    budget.take((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]), data.itemsize)
-    return np.take(data, indices, axis)
-
-
 def ranges(
     node: Node, sizes: Any, starts: Any, ends: Any, axes: Any, steps: Any
 ) -> list[tuple[int, range]]:
@@ -227,14 +191,7 @@ def ranges(
     if len(set(axes)) < len(axes):
         raise DataError("it cuts one axis twice")
     cuts = zip(axes, starts, ends, steps, strict=True)
-    return [(i, _range(sizes[i], start, end, step)) for i, start, end, step in cuts]
-
-
-def _range(n: int, start: int, end: int, step: int) -> range:
-    """Return the positions that ONNX's Slice takes of n; a slice of Python clamps them alike."""
-    if step < 0 and end < -n:
-        return range(n)[start::step]
-    return range(n)[start:end:step]
+    return [(i, range(sizes[i])[start:end:step]) for i, start, end, step in cuts]
 
 
 def slices(node: Node, arrays: Arrays) -> tuple[Any, Any, Any, Any]:
@@ -245,110 +202,3 @@ def slices(node: Node, arrays: Arrays) -> tuple[Any, Any, Any, Any]:
     if starts is None or ends is None:
         raise DataError("its starts or ends are missing")
     return starts, ends, axes, steps
-
-
-def slice_(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    found = arrays[0]
-    where: list[slice] = [slice(None)] * found.ndim
-    for axis, r in ranges(node, found.shape, *slices(node, arrays)):
-        stop = None if r.step < 0 and r.stop < 0 else r.stop
-        where[axis] = slice(r.start, stop, r.step) if len(r) else slice(0, 0)
-    return found[tuple(where)]
-
-
-def expand(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    target = ints(node, "shape", arrays, 1) or []
-    out = np.broadcast_shapes(arrays[0].shape, tuple(target))
-    budget.take(out, arrays[0].itemsize)
-    return np.broadcast_to(arrays[0], out).copy()
-
-
-def constant_of_shape(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    target = ints(node, "shape", arrays, 0) or []
-    budget.take(target)
-    fill = node.attributes.get("value", np.zeros(1, np.float32))
-    if not isinstance(fill, np.ndarray):
-        raise DataError("its value must be a number")
-    return np.full(target, fill.reshape(()), fill.dtype)
-
-
-def range_(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    start, limit, delta = (a.reshape(()).item() for a in arrays)
-    budget.take([max(0, math.ceil((limit - start) / delta))])
-    found: Array = np.arange(start, limit, delta).astype(arrays[0].dtype)
-    return found
-
-
-def trilu(node: Node, arrays: Arrays, budget: Budget) -> Array:
-    k = 0 if len(arrays) < 2 or arrays[1] is None else int(arrays[1].reshape(()))
-    budget.take(arrays[0].shape, arrays[0].itemsize)
-    k = max(-(1 << 31), min(k, 1 << 31))
-    return np.triu(arrays[0], k) if node.attributes.get("upper", 1) else np.tril(arrays[0], k)
-
-
-def reduced(f: Callable[..., Array]) -> Fold:
-    def fold(node: Node, arrays: Arrays, budget: Budget) -> Array:
-        axes = tuple(ints(node, "axes", arrays, 1) or ())
-        if not axes and node.attributes.get("noop_with_empty_axes"):
-            return np.asarray(arrays[0])
-        keep = bool(node.attributes.get("keepdims", 1))
-        return np.asarray(f(arrays[0], axis=axes or None, keepdims=keep))
-
-    return fold
-
-
-UFUNCS: Mapping[int, Mapping[str, Callable[..., Array]]] = {  # by their number of inputs
-    1: {
-        "Neg": np.negative,
-        "Abs": np.abs,
-        "Sqrt": np.sqrt,
-        "Reciprocal": np.reciprocal,
-        "Exp": np.exp,
-        "Log": np.log,
-        "Sin": np.sin,
-        "Cos": np.cos,
-        "Floor": np.floor,
-        "Ceil": np.ceil,
-        "Not": np.logical_not,
-    },
-    2: {
-        "Add": np.add,
-        "Sub": np.subtract,
-        "Mul": np.multiply,
-        "Div": divide,
-        "Pow": np.power,
-        "Min": np.minimum,
-        "Max": np.maximum,
-        "Equal": np.equal,
-        "Less": np.less,
-        "LessOrEqual": np.less_equal,
-        "Greater": np.greater,
-        "GreaterOrEqual": np.greater_equal,
-        "And": np.logical_and,
-        "Or": np.logical_or,
-    },
-    3: {"Where": np.where},
-}
-FOLDS: dict[str, Fold] = {
-    **{op: elementwise(f, n) for n, table in UFUNCS.items() for op, f in table.items()},
-    "Mod": mod,
-    **dict.fromkeys(["Identity", "Dropout"], lambda node, arrays, budget: arrays[0]),
-    "Cast": cast,
-    "Constant": value,
-    "Shape": shape,
-    "Reshape": reshape,
-    "Squeeze": squeeze,
-    "Unsqueeze": unsqueeze,
-    "Transpose": transpose,
-    "Concat": concat,
-    "Gather": gather,
-    "Slice": slice_,
-    "Expand": expand,
-    "ConstantOfShape": constant_of_shape,
-    "Range": range_,
-    "Trilu": trilu,
-    "ReduceSum": reduced(np.sum),
-    "ReduceProd": reduced(np.prod),
-    "ReduceMax": reduced(np.max),
-    "ReduceMin": reduced(np.min),
-}

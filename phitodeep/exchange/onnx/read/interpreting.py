@@ -134,7 +134,7 @@ class Interpreter:
         if node.op == "Shape" and isinstance(inputs[0], View):
             return self._shape(node, inputs[0])
         if all(i is None or isinstance(i, Constant) for i in inputs):
-            return folded(node, inputs, self.budget)
+            return folded(node, inputs, self.budget, self.opset)
         handler = HANDLERS.get(node.op)
         if handler is None:
             raise DataError("no layer computes this operator")
