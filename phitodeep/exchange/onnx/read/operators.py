@@ -9,11 +9,11 @@ import numpy as np
 from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read.axes import Group, Size, flat, new, number, same, size_of, times
 from phitodeep.exchange.onnx.read.combining import broadcast, product
-from phitodeep.exchange.onnx.read.folding import axis_of
 from phitodeep.exchange.onnx.read.interpreting import (
     Inputs,
     Interpreter,
     array,
+    axis_of,
     data,
     fixed_ints,
     handles,
