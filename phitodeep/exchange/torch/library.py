@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from phitodeep.errors import MissingExtraError
 
 
 def load(purpose: str) -> tuple[Any, Any, Any]:
-    """Return torch, and the modules `modules` and `tracing` of this package, which import it."""
+    """Return torch, and the modules `modules` and `read.tracing`, which import it."""
     try:
         import torch
     except ImportError:
         raise MissingExtraError.of("torch", "torch", purpose) from None
-    own, tracing = (importlib.import_module(f"{__package__}.{n}") for n in ("modules", "tracing"))
-    return torch, own, tracing
+    from phitodeep.exchange.torch import modules
+    from phitodeep.exchange.torch.read import tracing
+
+    return torch, modules, tracing
