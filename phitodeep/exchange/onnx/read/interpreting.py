@@ -105,7 +105,8 @@ def _computed(node: Node, arrays: Arrays, budget: Budget, opset: int) -> Array:
         return np.full(arrays[0], fill.reshape(()), fill.dtype)
     names = ["" if i is None else f"x{n}" for n, i in enumerate(arrays)]
     evaluator = ReferenceEvaluator(helper.make_node(node.op, names, ["y"], **a), {"": opset})
-    return np.asarray(evaluator.run(None, dict(zip(names, arrays, strict=True)))[0])
+    outputs: Any = evaluator.run(None, dict(zip(names, arrays, strict=True)))
+    return np.asarray(outputs[0])
 
 
 def _largest(node: Node, arrays: Arrays) -> Any:

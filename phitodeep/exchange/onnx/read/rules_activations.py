@@ -23,15 +23,8 @@ from phitodeep.exchange.onnx.read.operators import decimal
 from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer, applied
 from phitodeep.exchange.onnx.read.values import Step, View
 
-SIMPLE: dict[str, Callable[[], L.Layer]] = {
-    "Relu": L.ReLU,
-    "Sigmoid": L.Sigmoid,
-    "Tanh": L.Tanh,
-    "Softplus": L.Softplus,
-    "Softsign": L.Softsign,
-    "Mish": L.Mish,
-    "HardSwish": L.HardSwish,
-}
+SAME = ("Sigmoid", "Tanh", "Softplus", "Softsign", "Mish", "HardSwish")
+SIMPLE: dict[str, Callable[[], L.Layer]] = {"Relu": L.ReLU, **{op: getattr(L, op) for op in SAME}}
 
 
 def simple(step: Step) -> Plan:
