@@ -31,20 +31,7 @@ NUMBERS = re.compile(r"\w+=\([-\d.e, ]+\)").fullmatch  # it may be broken into l
 LOOPS = "ijklmnopqrstuvw"  # names of loop variables
 
 
-class Weight(NamedTuple):
-    """An array of the network, `W["3.layers.0.gamma"]` in the source."""
-
-    path: str
-    variables: tuple[str, ...] = ()  # loop variables, which stand for the stars in the path
-
-    def __str__(self) -> str:
-        text: str = literal(self.path, "a path")
-        for variable in self.variables:
-            text = text.replace("*", f"{{{variable}}}", 1)
-        return f"W[{'f' * bool(self.variables)}{text}]"
-
-
-Arguments = tuple[tuple[str, str | Weight], ...]  # (name=, value)
+Arguments = tuple[str, ...]  # such as 'W["3.layers.0.gamma"]' and "axis=-1"
 
 
 class Line(NamedTuple):
@@ -64,14 +51,13 @@ class Line(NamedTuple):
         if self.arguments is None:
             short = f"{start}{self.code}{comment}" if self.code else f"{start}# {self.comment}"
             return short if len(short) <= WIDTH else f"{start}{self.code}".rstrip()
-        parts = [f"{name}{value}" for name, value in self.arguments]
-        line = f"{start}{self.code}({', '.join(parts)})"
+        line = f"{start}{self.code}({', '.join(self.arguments)})"
         if len(line + comment) <= WIDTH:
             return line + comment
         if len(line) <= WIDTH:
             return line
         rows = [f"{start}   "]
-        pieces = (part.split(", ") if NUMBERS(part) else [part] for part in parts)
+        pieces = (part.split(", ") if NUMBERS(part) else [part] for part in self.arguments)
         for part in itertools.chain.from_iterable(pieces):
             if len(rows[-1]) + len(part) + 2 > WIDTH:
                 rows.append(f"{start}   ")
@@ -123,10 +109,10 @@ class Network:
         if form is None:
             self.lines.append(Line("", comment=f"{one_line(layer)} does nothing in prediction"))
             return x
-        given: list[tuple[str, str | Weight]] = [("", x)]
+        given = [x]
         for name, by_name, value in arguments(form, layer):
             part = value if isinstance(value, Literal) else self._weight(layer, *value)
-            given.append((f"{name}=" if by_name else "", part))
+            given.append(f"{name}={part}" if by_name else part)
         if isinstance(form, np.ufunc):
             name = f"np.{form.__name__}"
         else:
@@ -139,12 +125,12 @@ class Network:
         self.lines.append(Line(f"{y} = {name}", tuple(given), shape))
         return y
 
-    def _weight(self, layer: Layer, owner: Layer, name: str) -> Weight:
+    def _weight(self, layer: Layer, owner: Layer, name: str) -> str:
         path = self.paths.get(id(owner), self.paths[id(layer)])
         full = f"{path}.{name}" if path else name
         a = (owner.params if name in owner.params else owner.state)[name]
         self.weights[full] = a.astype(layer.dtype, copy=False)
-        return Weight(full)
+        return f"W[{literal(full, 'a path')}]"
 
     def _shape(self, shape: Shape | None) -> str:
         return f"({', '.join(map(str, (self.samples, *(shape or ()))))})"
@@ -203,19 +189,21 @@ class Network:
 
 
 def _renamed(arguments: Arguments | None, path: str, variable: str, i: int) -> Arguments | None:
-    """Return the arguments, where the loop variable plus i replaces the last part of the path."""
+    """Return the arguments, where the loop variable plus i replaces the last part of the path.
+
+    The rest of a path that is not yet in an f-string must be plain: it could be code in one.
+    """
     outside, dot, _ = path.rpartition(".")
-    index = f"{variable} + {i}" if i else variable
+    start = f"{outside}{dot}{{{variable} + {i}}}" if i else f"{outside}{dot}{{{variable}}}"
+    weight = re.compile(
+        rf"""((?:\w+=)?W\[)(?:f"{re.escape(path)}(\..*)|"{re.escape(path)}(\.[\w.]+"\]))"""
+    )
 
-    def renamed(value: str | Weight) -> str | Weight:
-        if not isinstance(value, Weight) or not value.path.startswith(f"{path}."):
-            return value
-        inside = value.path[len(path) :]
-        if not re.fullmatch(r"[\w.*]+", inside):  # anything else would be code in an f-string
-            return value
-        return Weight(f"{outside}{dot}*{inside}", (index, *value.variables))
+    def renamed(text: str) -> str:
+        found = weight.fullmatch(text)
+        return f'{found[1]}f"{start}{found[2] or found[3]}' if found else text
 
-    return arguments and tuple((name, renamed(value)) for name, value in arguments)
+    return arguments and tuple(map(renamed, arguments))
 
 
 # --- containers -----------------------------------------------------------------------------------

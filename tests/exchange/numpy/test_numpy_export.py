@@ -24,7 +24,7 @@ from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError
 from phitodeep.exchange.numpy import forms, plain
 from phitodeep.exchange.numpy.forms import FORMS, exports, literal
-from phitodeep.exchange.numpy.network import CONTAINERS, Weight, _renamed
+from phitodeep.exchange.numpy.network import CONTAINERS, _renamed
 from phitodeep.functional.rotary import DynamicRope
 from phitodeep.layers import (
     GELU,
@@ -919,7 +919,11 @@ def by_position(X: Array, power: int, /) -> Array:
 
 REFUSED: dict[str, tuple[Callable[[], Layer], type[Exception], str]] = {
     "Lambda": (lambda: Lambda(np.abs, np.multiply), ArgumentError, r"layer 1, Lambda\("),
-    "own": (lambda: Own(), ArgumentError, r"layer 1, Own\(\): .*@phitodeep\.io\.forms\.exports"),
+    "own": (
+        lambda: Own(),
+        ArgumentError,
+        r"layer 1, Own\(\): .*@phitodeep\.exchange\.numpy\.forms\.exports",
+    ),
     "inside": (lambda: Residual(Tanh(), Own()), ArgumentError, r"layer 1\.layers\.1, Own\(\)"),
     "several": (lambda: Chain(Own(), Own()), ArgumentError, r"layer 1\.l.*layer 1\.layers\.1"),
     "container": (lambda: OwnContainer(), ArgumentError, "layer 1, OwnContainer"),
@@ -1067,10 +1071,10 @@ def test_names_cannot_inject_code(tmp_path: Path) -> None:
 
 
 def test_a_path_that_would_be_code_in_an_f_string_is_in_no_loop() -> None:
-    odd, plain_one = (("", Weight("3.a{1 / 0}.W")),), (("", Weight("3.a.W")),)
+    odd = ('W["3.a{1 / 0}.W"]', "W['3.\"{1 / 0}\".W']", '"W["3.a.W"]"')
     assert _renamed(odd, "3", "i", 0) == odd
-    assert _renamed(plain_one, "3", "i", 1) == (("", Weight("*.a.W", ("i + 1",))),)
-    assert str(Weight("*.a.W", ("i + 1",))) == 'W[f"{i + 1}.a.W"]'
+    assert _renamed(('W["3.a.W"]',), "3", "i", 1) == ('W[f"{i + 1}.a.W"]',)
+    assert _renamed(('b=W[f"3.{i}.W"]',), "3", "j", 0) == ('b=W[f"{j}.{i}.W"]',)
 
 
 @pytest.mark.parametrize("merge", ["concat", "add", "multiply"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from phitodeep.exchange.onnx.read.values import Constant, Step, View
 
 MOST = 16  # operations of one expression
 MOST_FEATURES = 1 << 20  # for which a constant of the file is repeated
+COMPUTE = {"Mul": operator.mul, "Div": operator.truediv, "Add": operator.add, "Sub": operator.sub}
 TOLERANCE = 5e-7  # relative: a few roundings of float32
 
 
@@ -38,31 +40,43 @@ def product(view: View, keep: View | None = None) -> tuple[float, list[View]]:
 
     A factor equal to `keep` stays whole; otherwise factors are products no longer.
     """
-    number, factors, todo = 1.0, list[View](), [view]
+    return _apart(view, keep, 1.0, "Mul", "Div")
+
+
+def total(view: View, keep: View | None = None) -> tuple[float, list[View]]:
+    """Return a number and the terms that the view is the sum of; `keep` stays whole."""
+    return _apart(view, keep, 0.0, "Add", "Sub")
+
+
+def _apart(
+    view: View, keep: View | None, number: float, joins: str, undoes: str
+) -> tuple[float, list[View]]:
+    """Return a number and the views that an operator joins, and which another one undoes."""
+    found, todo = list[View](), [view]
     for _ in range(MOST):
         if not todo:
             break
         x = todo.pop()
         step = x.step
         if keep is not None and x.is_(keep):
-            factors.append(x)
+            found.append(x)
             continue
         a, b = step.inputs if len(step.inputs) == 2 else (None, None)
-        if step.op == "Neg":
+        if joins == "Mul" and step.op == "Neg":
             number, todo = -number, [*todo, View(step.view().step, x.groups)]
-        elif step.op == "Mul" and (c := scalar(b)) is not None:
-            number, todo = number * c, [*todo, View(step.view(0).step, x.groups)]
-        elif step.op == "Mul" and (c := scalar(a)) is not None:
-            number, todo = number * c, [*todo, View(step.view(1).step, x.groups)]
-        elif step.op == "Div" and (c := scalar(b)):
-            number, todo = number / c, [*todo, View(step.view(0).step, x.groups)]
-        elif (m := op(x, "Mul")) and isinstance(a, View) and isinstance(b, View):
+        elif step.op == joins and (c := scalar(b)) is not None:
+            number, todo = COMPUTE[joins](number, c), [*todo, View(step.view(0).step, x.groups)]
+        elif step.op == joins and (c := scalar(a)) is not None:
+            number, todo = COMPUTE[joins](number, c), [*todo, View(step.view(1).step, x.groups)]
+        elif step.op == undoes and (c := scalar(b)) is not None and (c or undoes == "Sub"):
+            number, todo = COMPUTE[undoes](number, c), [*todo, View(step.view(0).step, x.groups)]
+        elif (m := op(x, joins)) and isinstance(a, View) and isinstance(b, View):
             todo += [m.view(1), m.view(0)]
-        elif step.op == "Pow" and (c := scalar(b)) in (2.0, 3.0):
+        elif joins == "Mul" and step.op == "Pow" and (c := scalar(b)) in (2.0, 3.0):
             todo += [View(step.view(0).step, x.groups)] * int(c)
         else:
-            factors.append(x)
-    return number, factors + todo
+            found.append(x)
+    return number, found + todo
 
 
 def parts(view: View) -> list[View]:
@@ -92,31 +106,6 @@ def plus(view: View, number: float) -> View | None:
         if step and isinstance(step.inputs[i], View) and scalar(step.inputs[1 - i]) == number:
             return step.view(i)
     return None
-
-
-def total(view: View, keep: View | None = None) -> tuple[float, list[View]]:
-    """Return a number and the terms that the view is the sum of; `keep` stays whole."""
-    number, terms, todo = 0.0, list[View](), [view]
-    for _ in range(MOST):
-        if not todo:
-            break
-        x = todo.pop()
-        step = x.step
-        if keep is not None and x.is_(keep):
-            terms.append(x)
-            continue
-        a, b = step.inputs if len(step.inputs) == 2 else (None, None)
-        if step.op == "Add" and (c := scalar(b)) is not None:
-            number, todo = number + c, [*todo, View(step.view(0).step, x.groups)]
-        elif step.op == "Add" and (c := scalar(a)) is not None:
-            number, todo = number + c, [*todo, View(step.view(1).step, x.groups)]
-        elif step.op == "Sub" and (c := scalar(b)) is not None:
-            number, todo = number - c, [*todo, View(step.view(0).step, x.groups)]
-        elif (m := op(x, "Add")) and isinstance(a, View) and isinstance(b, View):
-            todo += [m.view(1), m.view(0)]
-        else:
-            terms.append(x)
-    return number, terms + todo
 
 
 def only(number: float, views: list[View], value: float) -> View | None:

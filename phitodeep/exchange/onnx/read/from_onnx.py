@@ -20,13 +20,11 @@ from phitodeep.errors import DataError, PhitodeepError, locate
 from phitodeep.exchange.onnx.read import combining as combining
 from phitodeep.exchange.onnx.read import operators as operators
 from phitodeep.exchange.onnx.read import placing
-from phitodeep.exchange.onnx.read import rearranging as rearranging
 from phitodeep.exchange.onnx.read import rules_activations as activations
 from phitodeep.exchange.onnx.read import rules_attention as attention
 from phitodeep.exchange.onnx.read import rules_general as general
 from phitodeep.exchange.onnx.read import rules_images as images
 from phitodeep.exchange.onnx.read import rules_norms as norms
-from phitodeep.exchange.onnx.read import rules_rotary as rotary
 from phitodeep.exchange.onnx.read import rules_sequences as sequences
 from phitodeep.exchange.onnx.read.agreement import check_agreement
 from phitodeep.exchange.onnx.read.axes import ONE, Size, expanded, size_of
@@ -53,14 +51,14 @@ RULES: dict[str, list[Rule]] = {
         norms.written_norm,
         sequences.position,
         norms.scale_and_shift,
-        general.add,
+        general.merge,
     ],
     "Sub": [norms.scale_and_shift],
     "Mul": [
         activations.compound,
         norms.written_norm,
         norms.scale_and_shift,
-        general.multiply,
+        general.merge,
     ],
     "Div": [
         activations.compound,
@@ -80,7 +78,7 @@ RULES: dict[str, list[Rule]] = {
     "Take": [sequences.last_state, general.take],
     "Reshape": [general.reshape],
     "Join": [placing.joined],
-    "Concat": [rotary.rotary, general.two_classes, general.concat],
+    "Concat": [sequences.rotary, general.two_classes, placing.concatenated],
     "Conv": [images.conv],
     "ConvTranspose": [images.conv_transpose],
     "MaxPool": [images.pool],

@@ -9,11 +9,11 @@ import numpy as np
 from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read.axes import Group, Size, flat, new, number, same, size_of, times
 from phitodeep.exchange.onnx.read.combining import broadcast, product
-from phitodeep.exchange.onnx.read.folding import axis_of
 from phitodeep.exchange.onnx.read.interpreting import (
     Inputs,
     Interpreter,
     array,
+    axis_of,
     data,
     fixed_ints,
     handles,
@@ -103,15 +103,8 @@ def conv(it: Interpreter, node: Node, inputs: Inputs) -> Value:
     b = parameter(inputs, 2)
     if b is not None and b.array("its bias").shape != (filters,):
         raise DataError(f"its bias does not fit {filters} filters")
-    return it.step(
-        node,
-        node.op,
-        [x, Constant((W,)), b],
-        [samples, new(same(filters)), *map(new, out)],
-        group=groups,
-        extra=extra,
-        **s,
-    )
+    after = [samples, new(same(filters)), *map(new, out)]
+    return it.step(node, node.op, [x, Constant((W,)), b], after, group=groups, extra=extra, **s)
 
 
 @handles("MaxPool", "AveragePool")
@@ -156,11 +149,8 @@ def pad(it: Interpreter, node: Node, inputs: Inputs) -> Value:
 def resize(it: Interpreter, node: Node, inputs: Inputs) -> Value:
     x, scales, sizes = data(inputs), parameter(inputs, 2), parameter(inputs, 3)
     a, rank = node.attributes, len(x.groups)
-    if (
-        a.get("axes")
-        or a.get("antialias")
-        or a.get("keep_aspect_ratio_policy", "stretch") != "stretch"
-    ):
+    policy = a.get("keep_aspect_ratio_policy", "stretch")
+    if a.get("axes") or a.get("antialias") or policy != "stretch":
         raise DataError("axes, antialias and aspect ratios are not supported")
     factors: list[int] = []
     for i, group in enumerate(x.groups):
@@ -175,18 +165,12 @@ def resize(it: Interpreter, node: Node, inputs: Inputs) -> Value:
         if not 1 <= factor < 1 << 16 or factor != int(factor):
             raise DataError("only whole factors are supported")
         factors.append(int(factor))
+    pairs = zip(x.groups, factors, strict=True)
+    after = [g if f == 1 else new(times(size_of(g), same(f))) for g, f in pairs]
+    mode, rounding = a.get("mode", "nearest"), a.get("nearest_mode", "round_prefer_floor")
+    where = a.get("coordinate_transformation_mode", "half_pixel")
     return it.step(
-        node,
-        "Resize",
-        [x],
-        [
-            group if f == 1 else new(times(size_of(group), same(f)))
-            for group, f in zip(x.groups, factors, strict=True)
-        ],
-        factors=factors,
-        mode=a.get("mode", "nearest"),
-        coordinates=a.get("coordinate_transformation_mode", "half_pixel"),
-        rounding=a.get("nearest_mode", "round_prefer_floor"),
+        node, "Resize", [x], after, factors=factors, mode=mode, coordinates=where, rounding=rounding
     )
 
 

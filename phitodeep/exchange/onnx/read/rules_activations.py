@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from phitodeep import layers as L
 from phitodeep.exchange.onnx.read.axes import expanded, leaves
 from phitodeep.exchange.onnx.read.expressions import (
     near,
@@ -21,36 +22,9 @@ from phitodeep.exchange.onnx.read.expressions import (
 from phitodeep.exchange.onnx.read.operators import decimal
 from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer, applied
 from phitodeep.exchange.onnx.read.values import Step, View
-from phitodeep.layers import (
-    CELU,
-    ELU,
-    GELU,
-    SELU,
-    HardSigmoid,
-    HardSwish,
-    HardTanh,
-    Layer,
-    LeakyReLU,
-    LogSoftmax,
-    Mish,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softplus,
-    Softsign,
-    Tanh,
-)
 
-SIMPLE: dict[str, Callable[[], Layer]] = {
-    "Relu": ReLU,
-    "Sigmoid": Sigmoid,
-    "Tanh": Tanh,
-    "Softplus": Softplus,
-    "Softsign": Softsign,
-    "Mish": Mish,
-    "HardSwish": HardSwish,
-}
+SAME = ("Sigmoid", "Tanh", "Softplus", "Softsign", "Mish", "HardSwish")
+SIMPLE: dict[str, Callable[[], L.Layer]] = {"Relu": L.ReLU, **{op: getattr(L, op) for op in SAME}}
 
 
 def simple(step: Step) -> Plan:
@@ -64,28 +38,28 @@ def with_settings(step: Step) -> Plan | None:
     """Activations whose operator has attributes."""
     s = step.settings
     alpha = s.get("alpha", 0.01 if step.op == "LeakyRelu" else 1.0)
-    made: Layer | None = None
+    made: L.Layer | None = None
     if step.op == "LeakyRelu":
-        made = LeakyReLU(decimal(alpha))
+        made = L.LeakyReLU(decimal(alpha))
     elif step.op in ("Elu", "Celu") and alpha > 0:
-        made = (ELU if step.op == "Elu" else CELU)(decimal(alpha))
+        made = (L.ELU if step.op == "Elu" else L.CELU)(decimal(alpha))
     elif step.op == "Selu":
-        alpha, gamma = s.get("alpha", SELU.alpha), s.get("gamma", SELU.scale)
-        made = SELU() if near(alpha, SELU.alpha) and near(gamma, SELU.scale) else None
+        alpha, gamma = s.get("alpha", L.SELU.alpha), s.get("gamma", L.SELU.scale)
+        made = L.SELU() if near(alpha, L.SELU.alpha) and near(gamma, L.SELU.scale) else None
     elif step.op == "HardSigmoid":
         alpha, beta = s.get("alpha", 0.2), s.get("beta", 0.5)
-        made = HardSigmoid() if near(alpha, 1 / 6) and near(beta, 0.5) else None
+        made = L.HardSigmoid() if near(alpha, 1 / 6) and near(beta, 0.5) else None
     elif step.op == "Gelu":
-        made = GELU(s.get("approximate", "none"))
+        made = L.GELU(s.get("approximate", "none"))
     return None if made is None else applied(step, step.view(), made)
 
 
 def clip(step: Step) -> Plan | None:
     low, high = step.settings["low"], step.settings["high"]
     if (low, high) == (-1, 1):
-        return applied(step, step.view(), HardTanh())
+        return applied(step, step.view(), L.HardTanh())
     if low == 0 and high in (math.inf, float(np.finfo(np.float32).max)):
-        return applied(step, step.view(), ReLU())
+        return applied(step, step.view(), L.ReLU())
     return None
 
 
@@ -106,10 +80,10 @@ def compound(step: Step) -> Plan | None:
             inverse, inner = product(elu.view(), keep=x)
             fits = near(alpha, 1) and near(number * inverse, 1) and number > 0
             if fits and len(inner) == 1 and inner[0].is_(x):
-                return applied(step, x, CELU(decimal(number)))
+                return applied(step, x, L.CELU(decimal(number)))
     inside = _relu6(factors[0])
     if inside is not None and near(number, 1 / 6):
-        return applied(step, inside, HardSigmoid())
+        return applied(step, inside, L.HardSigmoid())
     return None
 
 
@@ -121,26 +95,26 @@ def _relu6(view: View) -> View | None:
     return plus(step.view(), 3)
 
 
-def _gate(number: float, x: View, gate: View) -> Layer | None:
+def _gate(number: float, x: View, gate: View) -> L.Layer | None:
     """Return the layer that computes number * x * gate(x)."""
     step = gate.step
     if number == 1 and op(gate, "Sigmoid") and step.view().is_(x):
-        return SiLU()
+        return L.SiLU()
     if number == 1 and op(gate, "Tanh") and (inner := op(step.view(), "Softplus")):
-        return Mish() if inner.view().is_(x) else None
+        return L.Mish() if inner.view().is_(x) else None
     if number == 1 and op(gate, "HardSigmoid") and step.view().is_(x):
         alpha, beta = step.settings.get("alpha", 0.2), step.settings.get("beta", 0.5)
-        return HardSwish() if near(alpha, 1 / 6) and near(beta, 0.5) else None
+        return L.HardSwish() if near(alpha, 1 / 6) and near(beta, 0.5) else None
     if near(number, 1 / 6) and (inside := _relu6(gate)):
-        return HardSwish() if inside.is_(x) else None
+        return L.HardSwish() if inside.is_(x) else None
     inner_view = plus(gate, 1) if near(number, 0.5) else None
     if inner_view is None:
         return None
     if erf := op(inner_view, "Erf"):
         argument = only(*product(erf.view(), keep=x), math.sqrt(0.5))
-        return GELU() if argument and argument.is_(x) else None
+        return L.GELU() if argument and argument.is_(x) else None
     if (tanh := op(inner_view, "Tanh")) and _is_gelu_argument(tanh.view(), x):
-        return GELU("tanh")
+        return L.GELU("tanh")
     return None
 
 
@@ -174,7 +148,7 @@ def softsign(step: Step) -> Plan | None:
     inner = plus(below, 1)
     absolute = inner and op(inner, "Abs")
     if absolute and absolute.view().is_(x):
-        return applied(step, x, Softsign())
+        return applied(step, x, L.Softsign())
     return None
 
 
@@ -187,12 +161,12 @@ def guarded_softplus(step: Step) -> Plan | None:
     if greater and inner and inner.view().is_(x) and greater.inputs[0] == x:
         limit = greater.const(1)
         if limit is not None and (limit.scalar() or 0) >= 20:
-            return applied(step, x, Softplus())
+            return applied(step, x, L.Softplus())
     return None
 
 
 def softmax(step: Step) -> Plan:
-    kind = Softmax if step.op == "Softmax" else LogSoftmax
+    kind = L.Softmax if step.op == "Softmax" else L.LogSoftmax
     x, along = step.view(), step.settings["along"]
 
     def write(w: Writer, placed: list[Placed]) -> Placed:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.exchange.onnx.read.axes import (
     Axis,
@@ -26,10 +27,9 @@ from phitodeep.exchange.onnx.read.axes import (
 from phitodeep.exchange.onnx.read.expressions import MOST_FEATURES, near, op, product, scalar
 from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer
 from phitodeep.exchange.onnx.read.rules_general import dense_parts
-from phitodeep.exchange.onnx.read.rules_rotary import rotation
+from phitodeep.exchange.onnx.read.rules_sequences import rotation
 from phitodeep.exchange.onnx.read.values import Constant, Step, View
 from phitodeep.functional.rotary import Rope
-from phitodeep.layers import MultiHeadAttention, ScaledDotProductAttention, Select
 
 HIDDEN = -1e30  # scores that are so low have probability 0
 Mask = tuple[str, Constant] | None
@@ -316,7 +316,7 @@ def multi_head_attention(step: Step) -> Plan | None:
     def write(w: Writer, placed: list[Placed]) -> Placed:
         lead, before = heads.layout(w)
         p = w.arranged(placed[0], (*before, source.groups[-1]))
-        layer = MultiHeadAttention(
+        layer = L.MultiHeadAttention(
             h,
             causal=heads.found.causal,
             kv_heads=kv_heads,
@@ -342,8 +342,8 @@ def dot_product_attention(step: Step) -> Plan | None:
         lead, before = heads.layout(w)
         p = w.arranged(placed[0], (*before, source.groups[-1]))
         if not np.array_equal(places, np.arange(count(source.groups[-1]))):
-            p = w.layer(Select(places.tolist()), p, p.layout)
-        layer = ScaledDotProductAttention(
+            p = w.layer(L.Select(places.tolist()), p, p.layout)
+        layer = L.ScaledDotProductAttention(
             h, causal=heads.found.causal, kv_heads=kv_heads, rope=rope
         )
         return w.layer_in(lead, layer, p, (*before, (*heads.heads, *step.groups[-1])))

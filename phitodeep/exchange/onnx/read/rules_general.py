@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read.axes import Group, count, expanded, leaves, size_of
 from phitodeep.exchange.onnx.read.expressions import op, reflected, vector
-from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer, concatenated, merged
+from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer, merged
 from phitodeep.exchange.onnx.read.values import Constant, Step, View
-from phitodeep.layers import (
-    Dense,
-    Embedding,
-    RandomCrop,
-    Reshape,
-    Select,
-    Softmax,
-    TiedDense,
-)
 
 # --- dense layers ---------------------------------------------------------------------------------
 
@@ -39,8 +31,8 @@ def dense(step: Step) -> Plan | None:
                 if table_of(w, table).T.shape == W.shape and np.array_equal(
                     table_of(w, table).T, W
                 ):
-                    return w.layer(TiedDense(table), p, (*p.layout[:-1], out))
-        made = Dense(W.shape[1], bias=b is not None)
+                    return w.layer(L.TiedDense(table), p, (*p.layout[:-1], out))
+        made = L.Dense(W.shape[1], bias=b is not None)
         return w.layer(made, p, (*p.layout[:-1], out), W=rows, **bias)
 
     return Plan((x,), write)
@@ -63,7 +55,7 @@ def dense_parts(step: Step) -> tuple[View | None, Array | None, Array | None]:
     return None, None, None
 
 
-def table_of(w: Writer, table: Embedding) -> Array:
+def table_of(w: Writer, table: L.Embedding) -> Array:
     """Return the vectors of an embedding."""
     return next(arrays["W"] for layer, arrays in w.weights if layer is table)
 
@@ -72,7 +64,7 @@ def embedding(step: Step) -> Plan:
     tokens, W = step.view(), step.array(1)
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
-        made = Embedding(*W.shape)
+        made = L.Embedding(*W.shape)
         w.tables.append(made)
         return w.layer(made, placed[0], (*placed[0].layout, step.groups[-1]), W=W)
 
@@ -100,7 +92,7 @@ def take(step: Step) -> Plan:
         inverse = {} if order is None else {place: i for i, place in enumerate(order)}
         chosen = [inverse.get(c, c) for c in columns]
         out = step.groups[step.settings["axis"]] if step.groups else ()
-        return w.layer(Select(chosen, tokens=step.integers), p, (*p.layout[:-1], out))
+        return w.layer(L.Select(chosen, tokens=step.integers), p, (*p.layout[:-1], out))
 
     return Plan((x,), write)
 
@@ -121,9 +113,9 @@ def _cropped(
     sizes[axis - 1] = len(columns)
     out = (*layout[:axis], step.groups[step.settings["axis"]], *layout[axis + 1 :])
     before = made.does if made and made.output == placed.value else None
-    if made and isinstance(before, RandomCrop):  # one crop along both axes
+    if made and isinstance(before, L.RandomCrop):  # one crop along both axes
         placed = Placed(made.inputs[0], layout)
-    return w.layer(RandomCrop(tuple(sizes)), placed, out)
+    return w.layer(L.RandomCrop(tuple(sizes)), placed, out)
 
 
 def tokens(step: Step) -> Plan | None:
@@ -140,7 +132,7 @@ def tokens(step: Step) -> Plan | None:
         columns = list(range(count(along))) if places is None else places[0]
         if places is not None and any(other != columns for other in places):
             raise DataError(f"{step.name} selects elements by the size of the input.")
-        return w.layer(Select(columns, tokens=True), p, (*p.layout[:-1], out))
+        return w.layer(L.Select(columns, tokens=True), p, (*p.layout[:-1], out))
 
     return Plan((x,), write)
 
@@ -152,19 +144,15 @@ def reshape(step: Step) -> Plan:
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         p = w.arranged(placed[0], x.groups)
-        return w.layer(Reshape(*shape), p, step.groups)
+        return w.layer(L.Reshape(*shape), p, step.groups)
 
     return Plan((x,), write)
 
 
-def add(step: Step) -> Plan | None:
+def merge(step: Step) -> Plan | None:
     views = [i for i in step.inputs if isinstance(i, View)]
-    return merged(step, views, "add") if len(views) == 2 else None
-
-
-def multiply(step: Step) -> Plan | None:
-    views = [i for i in step.inputs if isinstance(i, View)]
-    return merged(step, views, "multiply") if len(views) == 2 else None
+    how = {"Add": "add", "Mul": "multiply"}[step.op]
+    return merged(step, views, how) if len(views) == 2 else None
 
 
 def two_classes(step: Step) -> Plan | None:
@@ -184,10 +172,6 @@ def two_classes(step: Step) -> Plan | None:
         x, _ = w.features(placed[0], ())
         layout = (*x.layout[:-1], step.groups[-1])
         W = np.array([[0.0, 1.0]])
-        return w.layer(Softmax(), w.layer(Dense(2, bias=False), x, layout, W=W), layout)
+        return w.layer(L.Softmax(), w.layer(L.Dense(2, bias=False), x, layout, W=W), layout)
 
     return Plan((p.view(),), write)
-
-
-def concat(step: Step) -> Plan:
-    return concatenated(step)

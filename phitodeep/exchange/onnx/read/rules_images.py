@@ -7,26 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep import layers as L
 from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read.axes import expanded, flat, leaves, size_of
 from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer
 from phitodeep.exchange.onnx.read.values import Step
-from phitodeep.layers import (
-    AvgPool1D,
-    AvgPool2D,
-    Conv1D,
-    Conv2D,
-    ConvTranspose1D,
-    ConvTranspose2D,
-    DepthwiseConv2D,
-    GlobalAvgPool,
-    GlobalMaxPool,
-    Layer,
-    MaxPool1D,
-    MaxPool2D,
-    Upsample2D,
-    ZeroPad2D,
-)
 from phitodeep.layers.windows import extent
 
 Pads = list[tuple[int, int]]
@@ -69,7 +54,7 @@ def padded(w: Writer, x: Placed, pads: Pads | None, lead: Any) -> Placed:
         return x
     if len(pads) != 2:
         raise DataError(f"{w.at.name} pads the steps of a sequence unevenly, which no layer does.")
-    return w.layer(w.wrapped(lead, ZeroPad2D(pads)), x, x.layout)
+    return w.layer(w.wrapped(lead, L.ZeroPad2D(pads)), x, x.layout)
 
 
 def conv(step: Step) -> Plan:
@@ -83,10 +68,10 @@ def conv(step: Step) -> Plan:
     kernel = short(s["kernel"])
     depthwise = rank == 2 and W.shape[1] == 1 and groups > 1
 
-    def made() -> Layer:
+    def made() -> L.Layer:
         if depthwise:
-            return DepthwiseConv2D(kernel, multiplier=W.shape[0] // groups, **settings)
-        kind = Conv1D if rank == 1 else Conv2D
+            return L.DepthwiseConv2D(kernel, multiplier=W.shape[0] // groups, **settings)
+        kind = L.Conv1D if rank == 1 else L.Conv2D
         return kind(W.shape[0], kernel, groups=groups, **settings)
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
@@ -116,7 +101,7 @@ def conv_transpose(step: Step) -> Plan:
             same = pads[i] == (missing // 2, missing - missing // 2)
             if not same or extra[i] != max(stride - extent(k, d), 0):
                 raise DataError(f"{step.name}: its pads {pads} are not supported.")
-    kind: Any = ConvTranspose1D if rank == 1 else ConvTranspose2D
+    kind: Any = L.ConvTranspose1D if rank == 1 else L.ConvTranspose2D
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         p, lead = w.channels_last(placed[0], x)
@@ -161,8 +146,8 @@ def pool(step: Step) -> Plan:
         pad, zeros = "same", None
     if zeros and not average:
         raise DataError(f"{step.name}: its pads {s['pads']} are not supported.")
-    one_axis: Any = AvgPool1D if average else MaxPool1D
-    two_axes: Any = AvgPool2D if average else MaxPool2D
+    one_axis: Any = L.AvgPool1D if average else L.MaxPool1D
+    two_axes: Any = L.AvgPool2D if average else L.MaxPool2D
     strides = None if s["strides"] == s["kernel"] else short(s["strides"])
     kind = one_axis if len(s["kernel"]) == 1 else two_axes
 
@@ -191,7 +176,7 @@ def zero_pad(step: Step) -> Plan:
             raise DataError(f"{step.name}: zeros can be added only around images.")
         both = [where[g][1] if g in where else (0, 0) for g in inside[:2]]
         new = tuple(step.groups[where[g][0]] if g in where else g for g in have)
-        return w.layer_in(lead, ZeroPad2D(both), p, new)
+        return w.layer_in(lead, L.ZeroPad2D(both), p, new)
 
     return Plan((x,), write)
 
@@ -217,13 +202,13 @@ def resize(step: Step) -> Plan:
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         p, lead = w.channels_last(placed[0], x)
-        made = Upsample2D(short(s["factors"][2:]), mode)
+        made = L.Upsample2D(short(s["factors"][2:]), mode)
         return w.layer_in(lead, made, p, _layout(w, step, lead))
 
     return Plan((x,), write)
 
 
-def global_pool(kind: Callable[[], Layer]) -> Callable[[Step], Plan]:
+def global_pool(kind: Callable[[], L.Layer]) -> Callable[[Step], Plan]:
     """Return the rule of a mean or maximum over some axes of each sample."""
 
     def rule(step: Step) -> Plan:
@@ -250,4 +235,4 @@ def global_pool(kind: Callable[[], Layer]) -> Callable[[Step], Plan]:
     return rule
 
 
-global_avg_pool, global_max_pool = global_pool(GlobalAvgPool), global_pool(GlobalMaxPool)
+global_avg_pool, global_max_pool = global_pool(L.GlobalAvgPool), global_pool(L.GlobalMaxPool)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.exchange.onnx.read.axes import Group, count, expanded, flat, leaves
 from phitodeep.exchange.onnx.read.expressions import (
@@ -20,15 +21,6 @@ from phitodeep.exchange.onnx.read.expressions import (
 from phitodeep.exchange.onnx.read.operators import decimal
 from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer, on_features
 from phitodeep.exchange.onnx.read.values import Constant, Step, View
-from phitodeep.layers import (
-    BatchNorm,
-    GroupNorm,
-    InstanceNorm,
-    Layer,
-    LayerNorm,
-    PReLU,
-    RMSNorm,
-)
 
 # --- scale and shift ------------------------------------------------------------------------------
 
@@ -41,7 +33,7 @@ def scale_and_shift(step: Step) -> Plan | None:
     plan = _per_feature(
         found.x,
         found,
-        lambda: BatchNorm(eps=EPS),
+        lambda: L.BatchNorm(eps=EPS),
         {"running_mean": ("start", 0.0), "gamma": ("scale", 1.0), "beta": ("shift", 0.0)},
         running_var=1 - EPS,
     )
@@ -60,7 +52,7 @@ EPS = 2.0**-10  # 1 minus this, plus this, is exactly 1
 def _per_feature(
     x: View,
     given: Affine,
-    make: Callable[[], Layer],
+    make: Callable[[], L.Layer],
     names: dict[str, tuple[str, float]],
     **constants: float,
 ) -> Plan:
@@ -87,7 +79,7 @@ def prelu(step: Step) -> Plan | None:
     if slope is None:
         return None
     v = vector(slope, x)
-    return _per_feature(x, Affine(x, None, v, None), PReLU, {"alpha": ("scale", 0.0)})
+    return _per_feature(x, Affine(x, None, v, None), L.PReLU, {"alpha": ("scale", 0.0)})
 
 
 # --- norms ----------------------------------------------------------------------------------------
@@ -97,10 +89,10 @@ def layer_norm(step: Step) -> Plan:
     s = step.settings
     if step.op == "RMSNormalization":
         return on_features(
-            step.view(), s["along"], lambda: RMSNorm(s["eps"]), {"gamma": s["gamma"]}
+            step.view(), s["along"], lambda: L.RMSNorm(s["eps"]), {"gamma": s["gamma"]}
         )
     arrays = {"gamma": s["gamma"], "beta": s["beta"]}
-    return on_features(step.view(), s["along"], lambda: LayerNorm(s["eps"]), arrays)
+    return on_features(step.view(), s["along"], lambda: L.LayerNorm(s["eps"]), arrays)
 
 
 def written_norm(step: Step) -> Plan | None:
@@ -121,9 +113,9 @@ def written_norm(step: Step) -> Plan | None:
     size = count(along)
     arrays = {"gamma": found.filled("scale", size, 1.0)}
     if not centred:
-        return on_features(x, along, lambda: RMSNorm(eps), arrays)
+        return on_features(x, along, lambda: L.RMSNorm(eps), arrays)
     arrays["beta"] = found.filled("shift", size, 0.0)
-    return on_features(x, along, lambda: LayerNorm(eps), arrays)
+    return on_features(x, along, lambda: L.LayerNorm(eps), arrays)
 
 
 def _normalised(view: View) -> tuple[View, Group, float, bool] | None:
@@ -215,7 +207,7 @@ def _by_group(
         size = count(layout[-1])
         w.it.budget.take([size])
         filled = {name: np.broadcast_to(a, (size,)) for name, a in arrays.items()}
-        made = InstanceNorm(eps) if number == size else GroupNorm(number, eps)
+        made = L.InstanceNorm(eps) if number == size else L.GroupNorm(number, eps)
         return w.layer_in(lead, made, p, layout, **filled)
 
     return Plan((x,), write)
@@ -228,7 +220,7 @@ def channel_norm(step: Step) -> Plan:
     if step.op == "BatchNormalization":
         names = ("gamma", "beta", "running_mean", "running_var")
         weights = dict(zip(names, arrays, strict=True))
-        plan = on_features(x, s["channels"], lambda: BatchNorm(s["momentum"], s["eps"]), weights)
+        plan = on_features(x, s["channels"], lambda: L.BatchNorm(s["momentum"], s["eps"]), weights)
 
         def write(w: Writer, placed: list[Placed]) -> Placed:
             w.vote(placed[0], x, (0, *range(2, len(x.groups)), 1))

@@ -11,7 +11,7 @@ from typing import Any
 from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, PhitodeepError
-from phitodeep.exchange.torch.pairs import PAIRS, REGISTERED, SAME, Move, Pair
+from phitodeep.exchange.torch.pairs import PAIRS, REGISTERED, SAME, TRANSPOSED, Move, Pair
 from phitodeep.exchange.torch.read.making import MAKE, Refused, as_tuple, short, upsample
 from phitodeep.layers.base import Layer
 
@@ -51,8 +51,10 @@ class Leaves:
                     self.rows.setdefault(getattr(home, name), pair)
         self.composed: dict[type, Callable[[Any], list[Layer]]] = {
             torch.nn.Identity: lambda module: [],
-            torch.nn.UpsamplingNearest2d: self._upsample,
-            torch.nn.UpsamplingBilinear2d: self._upsample,
+            **dict.fromkeys(
+                [torch.nn.UpsamplingNearest2d, torch.nn.UpsamplingBilinear2d],
+                lambda module: upsample(L.Upsample2D, module, {}),
+            ),
             own.Bidirectional: self._bidirectional,
             **dict.fromkeys([own.RNN, own.LSTM, own.GRU], self._last_or_all),
         }
@@ -142,13 +144,11 @@ class Leaves:
         settings = {ours: short(getattr(module, n)) for ours, n in pair.settings.items()}
         if settings.get("eps", 0) is None:
             settings["eps"] = self.eps
-        layers = MAKE[pair.ours](module, settings) if pair.ours in MAKE else [pair.ours(**settings)]
+        make: Any = MAKE.get(pair.ours, lambda kind, module, settings: [kind(**settings)])
+        layers = make(pair.ours, module, settings)
         if pair.moves:
             self.load(layers[-1], module, pair.moves)
         return layers
-
-    def _upsample(self, module: Any) -> list[Layer]:
-        return upsample(module, {})
 
     # --- recurrent modules -----------------------------------------------------------------------
 
@@ -215,8 +215,7 @@ class Leaves:
         layer = L.MultiHeadAttention(
             module.num_heads, causal=causal, dropout=module.dropout, bias=bias
         )
-        transposed = Move(lambda A: A.T, lambda A: A.T)
-        moves = {"Wqkv": ("in_proj_weight", transposed), "Wo": ("out_proj.weight", transposed)}
+        moves = {"Wqkv": ("in_proj_weight", TRANSPOSED), "Wo": ("out_proj.weight", TRANSPOSED)}
         moves |= {"bqkv": ("in_proj_bias", SAME), "bo": ("out_proj.bias", SAME)} if bias else {}
         self.load(layer, module, moves)
         return [layer]

@@ -50,32 +50,17 @@ def _padded(module: Any) -> tuple[list[Layer], str | int]:
     return [], padding
 
 
-def _linear(module: Any, settings: Settings) -> list[Layer]:
-    return [L.Dense(module.out_features, bias=module.bias is not None)]
+def _conv(kind: Any, module: Any, settings: Settings) -> list[Layer]:
+    before, padding = _padded(module)
+    bias = module.bias is not None
+    return [*before, kind(module.out_channels, padding=padding, bias=bias, **settings)]
 
 
-def _conv(kind: Any) -> Callable[[Any, Settings], list[Layer]]:
-    def make(module: Any, settings: Settings) -> list[Layer]:
-        before, padding = _padded(module)
-        has_bias = module.bias is not None
-        conv = kind(module.out_channels, padding=padding, bias=has_bias, **settings)
-        return [*before, conv]
-
-    return make
-
-
-def _conv_transpose(kind: Any) -> Callable[[Any, Settings], list[Layer]]:
-    def make(module: Any, settings: Settings) -> list[Layer]:
-        padding = _same_on_all_sides(module)
-        extra = {} if padding == "same" else {"output_padding": short(module.output_padding)}
-        has_bias = module.bias is not None
-        return [kind(module.out_channels, padding=padding, bias=has_bias, **extra, **settings)]
-
-    return make
-
-
-def _max_pool(kind: Any) -> Callable[[Any, Settings], list[Layer]]:
-    return lambda module, settings: [kind(padding=_same_on_all_sides(module), **_windows(settings))]
+def _conv_transpose(kind: Any, module: Any, settings: Settings) -> list[Layer]:
+    padding = _same_on_all_sides(module)
+    if padding != "same":
+        settings["output_padding"] = short(module.output_padding)
+    return [kind(module.out_channels, padding=padding, bias=module.bias is not None, **settings)]
 
 
 def _windows(settings: Settings) -> Settings:
@@ -84,18 +69,14 @@ def _windows(settings: Settings) -> Settings:
     return {"pool_size": size, "stride": None if stride == size else stride}
 
 
-def _avg_pool(kind: Any) -> Callable[[Any, Settings], list[Layer]]:
-    def make(module: Any, settings: Settings) -> list[Layer]:
-        before, padding = _padded(module)
-        counts = getattr(module, "count_include_pad", True)
-        if not counts and (before or padding != "valid"):
-            raise Refused("has count_include_pad=False; its zeros would have to count")
-        return [*before, kind(padding=padding, **_windows(settings))]
-
-    return make
+def _avg_pool(kind: Any, module: Any, settings: Settings) -> list[Layer]:
+    before, padding = _padded(module)
+    if not getattr(module, "count_include_pad", True) and (before or padding != "valid"):
+        raise Refused("has count_include_pad=False; its zeros would have to count")
+    return [*before, kind(padding=padding, **_windows(settings))]
 
 
-def upsample(module: Any, settings: Settings) -> list[Layer]:
+def upsample(kind: Any, module: Any, settings: Settings) -> list[Layer]:
     """Return the Upsample2D for a module that makes images larger by whole factors."""
     if module.scale_factor is None:
         raise Refused("has a size; only a scale_factor is supported")
@@ -105,54 +86,41 @@ def upsample(module: Any, settings: Settings) -> list[Layer]:
         raise Refused(f"has mode={module.mode!r}, align_corners={module.align_corners}")
     if any(f != int(f) for f in factors):
         raise Refused(f"has scale_factor={module.scale_factor}; only whole numbers are supported")
-    return [L.Upsample2D(short(tuple(map(int, factors))), module.mode)]
+    return [kind(short(tuple(map(int, factors))), module.mode)]
 
 
-def _zero_pad(module: Any, settings: Settings) -> list[Layer]:
+def _zero_pad(kind: Any, module: Any, settings: Settings) -> list[Layer]:
     left, right, top, bottom = module.padding
-    return [L.ZeroPad2D(((top, bottom), (left, right)))]
+    return [kind(((top, bottom), (left, right)))]
 
 
-def _prelu(module: Any, settings: Settings) -> list[Layer]:
-    return [L.PReLU()]
-
-
-def _softplus(module: Any, settings: Settings) -> list[Layer]:
+def _softplus(kind: Any, module: Any, settings: Settings) -> list[Layer]:
     if module.threshold < 20:
         raise Refused(f"has threshold={module.threshold}; at least 20 is supported")
-    return [L.Softplus()]
+    return [kind()]
 
 
-def _rms_norm(module: Any, settings: Settings) -> list[Layer]:
-    _one_axis(module)
-    return [L.RMSNorm(**settings)]
-
-
-def _layer_norm(module: Any, settings: Settings) -> list[Layer]:
-    _one_axis(module)
-    return [L.LayerNorm(**settings)]
-
-
-def _one_axis(module: Any) -> None:
+def _norm(kind: Any, module: Any, settings: Settings) -> list[Layer]:
     if len(module.normalized_shape) != 1:
         raise Refused(
             f"has normalized_shape={tuple(module.normalized_shape)}; only the last axis is "
             "supported"
         )
+    return [kind(**settings)]
 
 
-def _batch_norm(module: Any, settings: Settings) -> list[Layer]:
+def _batch_norm(kind: Any, module: Any, settings: Settings) -> list[Layer]:
     if module.momentum is None:
         raise Refused("has momentum=None, which is not supported")
-    layer = L.BatchNorm(**settings)
+    layer = kind(**settings)
     layer.trainable = not type(module).__name__.startswith("Frozen")
     return [layer]
 
 
-def _crop(module: Any, settings: Settings) -> list[Layer]:
+def _crop(kind: Any, module: Any, settings: Settings) -> list[Layer]:
     if module.size is None:
         return [L.RandomShift(short(module.padding))]
-    return [L.RandomCrop(short(module.size), padding=short(module.padding))]
+    return [kind(short(module.size), padding=short(module.padding))]
 
 
 def _heads(module: Any) -> Settings:
@@ -166,55 +134,32 @@ def _heads(module: Any) -> Settings:
     }
 
 
-def _dot_product(module: Any, settings: Settings) -> list[Layer]:
-    return [L.ScaledDotProductAttention(**_heads(module))]
-
-
-def _attention(module: Any, settings: Settings) -> list[Layer]:
+def _attention(kind: Any, module: Any, settings: Settings) -> list[Layer]:
     given, width, dim = _heads(module.attention), module.out.in_features, module.out.out_features
     given["head_dim"] = None if width == dim else width // module.attention.heads
-    return [L.MultiHeadAttention(bias=module.qkv.bias is not None, **given)]
+    return [kind(bias=module.qkv.bias is not None, **given)]
 
 
-def _rotary(module: Any, settings: Settings) -> list[Layer]:
-    return [L.RotaryEmbedding(module.rope.base)]
-
-
-def _low_rank(module: Any, settings: Settings) -> list[Layer]:
-    rank, output_size = module.B.shape
-    return [L.LowRank(output_size, rank, **settings)]
-
-
-def _positions(module: Any, settings: Settings) -> list[Layer]:
-    return [L.PositionalEmbedding(len(module.weight))]
-
-
-def _select(module: Any, settings: Settings) -> list[Layer]:
-    return [L.Select(module.columns, tokens=module.tokens)]
-
-
-MAKE: dict[type[Layer], Callable[[Any, Settings], list[Layer]]] = {
-    L.Dense: _linear,
-    L.Conv1D: _conv(L.Conv1D),
-    L.Conv2D: _conv(L.Conv2D),
-    L.ConvTranspose1D: _conv_transpose(L.ConvTranspose1D),
-    L.ConvTranspose2D: _conv_transpose(L.ConvTranspose2D),
-    L.MaxPool1D: _max_pool(L.MaxPool1D),
-    L.MaxPool2D: _max_pool(L.MaxPool2D),
-    L.AvgPool1D: _avg_pool(L.AvgPool1D),
-    L.AvgPool2D: _avg_pool(L.AvgPool2D),
+MAKE: dict[type[Layer], Callable[[Any, Any, Settings], list[Layer]]] = {
+    L.Dense: lambda kind, m, settings: [kind(m.out_features, bias=m.bias is not None)],
+    **dict.fromkeys([L.Conv1D, L.Conv2D], _conv),
+    **dict.fromkeys([L.ConvTranspose1D, L.ConvTranspose2D], _conv_transpose),
+    **dict.fromkeys(
+        [L.MaxPool1D, L.MaxPool2D],
+        lambda kind, m, settings: [kind(padding=_same_on_all_sides(m), **_windows(settings))],
+    ),
+    **dict.fromkeys([L.AvgPool1D, L.AvgPool2D], _avg_pool),
     L.Upsample2D: upsample,
     L.ZeroPad2D: _zero_pad,
-    L.PReLU: _prelu,
+    L.PReLU: lambda kind, m, settings: [kind()],
     L.Softplus: _softplus,
-    L.RMSNorm: _rms_norm,
-    L.LayerNorm: _layer_norm,
+    **dict.fromkeys([L.RMSNorm, L.LayerNorm], _norm),
     L.BatchNorm: _batch_norm,
     L.RandomCrop: _crop,
-    L.ScaledDotProductAttention: _dot_product,
+    L.ScaledDotProductAttention: lambda kind, m, settings: [kind(**_heads(m))],
     L.MultiHeadAttention: _attention,
-    L.RotaryEmbedding: _rotary,
-    L.LowRank: _low_rank,
-    L.PositionalEmbedding: _positions,
-    L.Select: _select,
+    L.RotaryEmbedding: lambda kind, m, settings: [kind(m.rope.base)],
+    L.LowRank: lambda kind, m, settings: [kind(m.B.shape[1], m.B.shape[0], **settings)],
+    L.PositionalEmbedding: lambda kind, m, settings: [kind(len(m.weight))],
+    L.Select: lambda kind, m, settings: [kind(m.columns, tokens=m.tokens)],
 }

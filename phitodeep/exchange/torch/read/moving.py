@@ -51,16 +51,7 @@ class Moving(Graph):
         dims = np.moveaxis(np.empty(range(1, rank + 1)), source, destination).shape
         return self._moved(node, self.value(node, X), [d - 1 for d in dims])
 
-    def do_squeeze(self, node: Any, X: Any, dim: Any = None) -> Value:
-        return self.do_reshape(node, X, tuple(node.meta["value"].shape))
-
-    def do_unsqueeze(self, node: Any, X: Any, dim: int) -> Value:
-        return self.do_reshape(node, X, tuple(node.meta["value"].shape))
-
-    def do_view(self, node: Any, X: Any, *shape: Any) -> Value:
-        return self.do_reshape(node, X, tuple(node.meta["value"].shape))
-
-    def do_reshape(self, node: Any, X: Any, *_: Any) -> Value:
+    def do_reshape(self, node: Any, X: Any, *_: Any, **__: Any) -> Value:
         value, after = self.value(node, X), tuple(node.meta["value"].shape)
         before = tuple(X.meta["value"].shape)
         if not after or after[0] != before[0]:
@@ -72,6 +63,8 @@ class Moving(Graph):
             return self._flat(node, value)
         value = self.ordered(node, value, plain(len(before)))
         return self.chain(node, value, [L.Reshape(*after)], plain(len(after)))
+
+    do_view = do_squeeze = do_unsqueeze = do_reshape
 
     def _resized(self, node: Any, value: Value, before: Shape, after: Shape) -> Value:
         """Add or remove axes of size 1."""
@@ -183,22 +176,20 @@ class Moving(Graph):
         return parts
 
     def do_mean(self, node: Any, X: Any, dim: Any, keepdim: bool = False) -> Value:
-        dims = (dim,) if isinstance(dim, int) else dim
-        return self._pooled(node, self.value(node, X), L.GlobalAvgPool, dims, keepdim)
+        return self._pooled(node, self.value(node, X), L.GlobalAvgPool, dim, keepdim)
 
     def do_amax(self, node: Any, X: Any, dim: Any, keepdim: bool = False) -> Value:
-        dims = (dim,) if isinstance(dim, int) else dim
-        return self._pooled(node, self.value(node, X), L.GlobalMaxPool, dims, keepdim)
+        return self._pooled(node, self.value(node, X), L.GlobalMaxPool, dim, keepdim)
 
     def do_max(self, node: Any, X: Any, dim: int, keepdim: bool = False) -> Any:
         value = self.value(node, X)
         if is_node(dim):
             self.fail(node, "compares two values, which no layer does")
-        return [self._pooled(node, value, L.GlobalMaxPool, (dim,), keepdim), None]
+        return [self._pooled(node, value, L.GlobalMaxPool, dim, keepdim), None]
 
     def _pooled(self, node: Any, value: Value, kind: Any, dims: Any, keepdim: bool) -> Value:
         """Pool over all axes of ours except one; None is all axes, as for PyTorch."""
-        dims = range(len(value.axes) + 1) if dims is None else dims
+        dims = range(len(value.axes) + 1) if dims is None else np.atleast_1d(dims).tolist()
         dims = sorted(d % (len(value.axes) + 1) for d in dims)
         left = [j for j in range(1, len(value.axes) + 1) if j not in dims and value.axes[j - 1]]
         if 0 in dims or len(left) != 1:

@@ -11,7 +11,6 @@ from phitodeep.exchange.torch.read.functions import FUNCTIONS
 from phitodeep.exchange.torch.read.graph import Ends, Value, canonical, is_node, plain
 from phitodeep.exchange.torch.read.leaves import array
 from phitodeep.exchange.torch.read.moving import ALL, Moving
-from phitodeep.layers.base import Layer
 
 
 class States(NamedTuple):
@@ -34,19 +33,15 @@ class Reader(Moving):
         super().__init__(torch, own, *args)
         nn = torch.nn
         self.modules = {
-            nn.Flatten: self._flatten,
-            nn.Unflatten: self._unflatten,
-            nn.Softmax: self._softmax,
-            nn.LogSoftmax: self._softmax,
+            **dict.fromkeys([nn.Flatten, nn.Unflatten], self._reshape),
+            **dict.fromkeys([nn.Softmax, nn.LogSoftmax], self._softmax),
             **dict.fromkeys([nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d], self._adaptive),
             **dict.fromkeys([nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d], self._adaptive),
             **dict.fromkeys([nn.RNN, nn.LSTM, nn.GRU], self._recurrent),
             nn.MultiheadAttention: self._attention,
-            nn.TransformerEncoderLayer: self._transformer,
-            nn.TransformerEncoder: self._transformer,
+            **dict.fromkeys([nn.TransformerEncoderLayer, nn.TransformerEncoder], self._transformer),
             nn.Linear: self._linear_module,
-            own.GlobalAvgPool: self._global_pool,
-            own.GlobalMaxPool: self._global_pool,
+            **dict.fromkeys([own.GlobalAvgPool, own.GlobalMaxPool], self._global_pool),
             own.TimeDistributed: self._time_distributed,
         }
 
@@ -124,11 +119,8 @@ class Reader(Moving):
             self.fail(node, "has a weight that is not an Embedding's: use torch.nn.Linear")
         return self.chain(node, value, [L.TiedDense(embedding)], value.axes)
 
-    def _flatten(self, node: Any, module: Any, X: Any) -> Value:
-        return self.do_reshape(node, X, tuple(node.meta["value"].shape))
-
-    def _unflatten(self, node: Any, module: Any, X: Any) -> Value:
-        return self.do_reshape(node, X, tuple(node.meta["value"].shape))
+    def _reshape(self, node: Any, module: Any, X: Any) -> Value:
+        return self.do_reshape(node, X)
 
     def _softmax(self, node: Any, module: Any, X: Any) -> Value:
         value = self.value(node, X)
@@ -158,7 +150,7 @@ class Reader(Moving):
         k = len(value.axes)
         channel = module.dim % (k + 1)
         kind = getattr(L, type(module).__name__)
-        return self._pooled(node, value, kind, {*range(1, k + 1)} - {channel}, False)
+        return self._pooled(node, value, kind, [j for j in range(1, k + 1) if j != channel], False)
 
     def _time_distributed(self, node: Any, module: Any, X: Any) -> Value:
         value = self.value(node, X)
@@ -183,10 +175,9 @@ class Reader(Moving):
         value = self.ordered(node, value, (1, 2))
         last = self._only_last(node, module)
 
-        def made(m: Any) -> list[Layer]:
-            return self.leaves.recurrent(m, not last)
-
-        layers = self.leaves.layers(module, self.path(node), made)
+        layers = self.leaves.layers(
+            module, self.path(node), lambda m: self.leaves.recurrent(m, not last)
+        )
         width = module.hidden_size * (2 if module.bidirectional else 1)
         steps = (self.shapes[value.name][0],)
         shape = (width,) if last else (*steps, width)
@@ -265,15 +256,11 @@ class Reader(Moving):
         if key_padding_mask is not None:
             self.fail(node, "has a key_padding_mask: in phitodeep, predict(X, lengths=...) has")
         causal = self._is_causal(node, attn_mask)
-        given = self.value(node, query)
-        given = self.ordered(node, given, (1, 2))
-
-        def made(m: Any) -> list[Layer]:
-            return self.leaves.attention(m, causal)
-
-        layers = self.leaves.layers(module, self.path(node), made)
-        sizes = self.shapes[given.name]
-        return [self.chained(node, given, layers, (1, 2), sizes), None]
+        given = self.ordered(node, self.value(node, query), (1, 2))
+        layers = self.leaves.layers(
+            module, self.path(node), lambda m: self.leaves.attention(m, causal)
+        )
+        return [self.chained(node, given, layers, (1, 2), self.shapes[given.name]), None]
 
     def _is_causal(self, node: Any, mask: Any) -> bool:
         """Return whether a mask hides all later positions; False if there is none."""
@@ -300,7 +287,5 @@ class Reader(Moving):
         whole = isinstance(module, self.torch.nn.TransformerEncoder)
         make = self.leaves.encoder if whole else self.leaves.encoder_layer
 
-        def made(m: Any) -> list[Layer]:
-            return make(m, causal)
-
-        return self.chain(node, value, self.leaves.layers(module, self.path(node), made), (1, 2))
+        layers = self.leaves.layers(module, self.path(node), lambda m: make(m, causal))
+        return self.chain(node, value, layers, (1, 2))

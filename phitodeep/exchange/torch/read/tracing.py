@@ -35,21 +35,10 @@ class Sized(fx.Proxy):
     def value(self) -> Any:
         return self.node.meta["value"]
 
-    @property
-    def shape(self) -> Any:
-        return self.value.shape
-
-    @property
-    def ndim(self) -> int:
-        return self.value.ndim
-
-    @property
-    def dtype(self) -> Any:
-        return self.value.dtype
-
-    @property
-    def device(self) -> Any:
-        return self.value.device
+    shape = property(lambda self: self.value.shape)
+    ndim = property(lambda self: self.value.ndim)
+    dtype = property(lambda self: self.value.dtype)
+    device = property(lambda self: self.value.device)
 
     def size(self, dim: int | None = None) -> Any:
         return self.value.shape if dim is None else self.value.shape[dim]
@@ -102,16 +91,14 @@ class Tracer(fx.Tracer):
         return made
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        return (
-            forward(*args, **kwargs)
-            if self.computing
-            else super().call_module(m, forward, args, kwargs)
-        )
+        if self.computing:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
-        return (
-            attr_val if self.computing else super().getattr(attr, attr_val, parameter_proxy_cache)
-        )
+        if self.computing:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def _known(self, node: fx.Node) -> Any:
         if "value" not in node.meta:  # a tensor that forward made of none of its inputs
@@ -121,8 +108,7 @@ class Tracer(fx.Tracer):
     def _value(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
             return self.example
-        known = fx.node.map_arg((node.args, node.kwargs), self._known)
-        args, kwargs = known
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._known)
         if node.op == "get_attr":
             return _attribute(self.root, node.target)
         if node.op == "call_module":
