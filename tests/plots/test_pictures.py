@@ -487,9 +487,9 @@ def test_gradient_flow_draws_the_rows_of_the_trace() -> None:
         np.testing.assert_array_equal(line.get_xydata(), expected)
         assert axes.get_xscale() == "log"
     (band,) = figure.axes[2].patches
-    x, width = band.get_x(), band.get_width()
-    assert x == LIMITS["updates too small"].value
-    assert x + width == pytest.approx(LIMITS["updates too large"].value)
+    drawn = band.get_path().transformed(band.get_patch_transform()).get_extents()
+    ends = [LIMITS["updates too small"].value, LIMITS["updates too large"].value]
+    assert [drawn.x0, drawn.x1] == pytest.approx(ends)
     top, bottom = figure.axes[0].get_ylim()[::-1]
     assert top < bottom  # the first layer is at the top
     assert figure.get_suptitle() == f"loss {trace.loss:.4g}; {len(rows)} layers"

@@ -36,9 +36,9 @@ from phitodeep.optimization.schedules import Constant
 from phitodeep.sklearn import PhitoClassifier
 from tests.test_examples import load
 
-# What Dask warns of on its own: not about phitodeep.
+# What Dask and joblib warn of on their own: not about phitodeep.
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:::(dask|distributed|tornado)",
+    "ignore:::(dask|distributed|joblib|tornado)",
     "ignore::pytest.PytestUnraisableExceptionWarning",
 )
 LIMIT = 120  # seconds, of which a test takes a few

@@ -237,7 +237,7 @@ def test_sparse_rows_have_no_categories() -> None:
 
 
 def test_sparse_rows_give_what_dense_rows_give() -> None:
-    dense = random_array((200, 30), density=0.2, rng=0).toarray()
+    dense = random_array((200, 30), density=0.2, random_state=0).toarray()
     y = dense @ np.arange(30)
     for est, target in ((PhitoRegressor, y), (PhitoClassifier, y > y.mean())):
         whole = est(scale=False, batch_size=None, random_state=0)
@@ -248,7 +248,7 @@ def test_sparse_rows_give_what_dense_rows_give() -> None:
 
 
 def test_a_network_that_scales_also_predicts_from_sparse_rows() -> None:
-    dense = random_array((200, 30), density=0.2, rng=0).toarray()
+    dense = random_array((200, 30), density=0.2, random_state=0).toarray()
     est = PhitoRegressor(random_state=0).fit(dense, dense.sum(axis=1))
     np.testing.assert_array_equal(est.predict(csr_matrix(dense)), est.predict(dense))
 

@@ -245,7 +245,7 @@ def test_memory_stays_under_a_quarter_of_the_file(kind: str, tmp_path: Path) -> 
     else:
         pa, datasets = pytest.importorskip("pyarrow"), pytest.importorskip("datasets")
         features = datasets.Features(
-            {"x": datasets.List(datasets.Value("float32"), width), "y": datasets.Value("int64")}
+            {"x": datasets.Sequence(datasets.Value("float32"), width), "y": datasets.Value("int64")}
         )
         with datasets.arrow_writer.ArrowWriter(
             path=str(tmp_path / "rows.arrow"), features=features, writer_batch_size=256
@@ -257,6 +257,7 @@ def test_memory_stays_under_a_quarter_of_the_file(kind: str, tmp_path: Path) -> 
         data = (dataset if kind == "dataset" else dataset.to_iterable_dataset(),)
         arrow = pa.total_allocated_bytes()
     model = SequentialBuilder(width, seed=0).dense(K).loss("softmax_cross_entropy").build()
+    model.train(X[:64], y[:64], epochs=1, batch_size=64, verbose=0)  # imports, loads kernels
     tracemalloc.start()
     try:
         model.train(*data, epochs=1, batch_size=64, verbose=0)
@@ -265,7 +266,7 @@ def test_memory_stays_under_a_quarter_of_the_file(kind: str, tmp_path: Path) -> 
         tracemalloc.stop()
     if kind in ("dataset", "stream"):
         peak += pa.default_memory_pool().max_memory() - arrow
-    assert model.optimizer.t == n // 64
+    assert model.optimizer.t == 1 + n // 64
     assert peak < size / 4
 
 

@@ -69,6 +69,7 @@ from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 
+NEWEST = onnx.defs.onnx_opset_version()
 NOT_EXPORTED = {
     "Lambda": "its functions may do anything",
     "Layer": "the base class",
@@ -159,14 +160,17 @@ def sample(model: Sequential, n: int, steps: int | None = None) -> Array:
     return X
 
 
-@pytest.mark.parametrize("opset", [17, 20, 26])
+@pytest.mark.parametrize("opset", [17, 20, min(26, NEWEST)])
 @pytest.mark.parametrize("name", SOME)
 def test_the_reference_evaluator_predicts_the_same(name: str, opset: int, tmp_path: Path) -> None:
     model = SOME[name]()
     proto = exported(model, tmp_path / "net.onnx", opset)
     for n, steps in ((3, None), (1, 2 if "T" in shapes(proto)[0] else None)):
         X = sample(model, n, steps)
-        (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
+        try:
+            (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
+        except NotImplementedError as error:
+            pytest.skip(f"onnx {onnx.__version__}: {error}")
         wanted = model.predict(X)
         assert Y.dtype == wanted.dtype
         np.testing.assert_allclose(Y, wanted, rtol=0, atol=1e-5 * max(1, np.abs(wanted).max()))
@@ -261,6 +265,8 @@ def test_an_operator_is_used_from_the_version_that_has_it(
     layer: Layer, operator: str, since: int, tmp_path: Path
 ) -> None:
     model = built(layer, shape=(3, 4))
+    if since > NEWEST:
+        pytest.skip(f"onnx {onnx.__version__} has no opset {since}")
     for opset in (since - 1, since):
         used = operators(exported(model, tmp_path / "net.onnx", opset))
         assert (operator in used) == (opset >= since)
@@ -481,7 +487,7 @@ def test_layers_without_an_operator_are_named_by_their_paths(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("opset", [-1, 0, 16, 29, 10**9])
 def test_an_opset_outside_the_range_is_refused(opset: int, tmp_path: Path) -> None:
-    newest = min(28, onnx.defs.onnx_opset_version())
+    newest = min(28, NEWEST)
     with pytest.raises(ArgumentError, match=rf"from 17 to {newest}, got {opset}\."):
         built(Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx", opset=opset)
     assert not [*tmp_path.iterdir()]

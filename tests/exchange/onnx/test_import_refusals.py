@@ -384,7 +384,10 @@ def test_a_reduction_without_axes_reduces_all(
 
 @pytest.mark.parametrize("given", ["", " axes"])
 @pytest.mark.parametrize("noop", [0, 1])
-def test_a_reduction_of_a_constant_without_axes(noop: int, given: str, tmp_path: Path) -> None:
+def test_a_reduction_of_a_constant_without_axes(
+    noop: int, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "MOST_NODES", -1)  # before 1.20, onnx computes one otherwise
     table = floats(4)
     reduce = node("ReduceMax", "c" + given, "m", noop_with_empty_axes=noop, keepdims=0)
     write(
