@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # With another busy process, two BLAS threads wait for each other: one is fast everywhere.
-demo test test-browser check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
+demo test test-browser test-lowest check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-browser coverage check check-python check-js check-schemas check-extras dist \
+.PHONY: demo test test-all test-browser test-lowest coverage check check-python check-js check-schemas check-extras dist \
 	results bench scaling mutants docs lighthouse serve clean
 
 $(BIN)/python:
@@ -58,6 +58,20 @@ test: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 $(NUMERIC)
 	$(BIN)/python -m pytest --numprocesses=2
 
+# The suite with the lowest versions that pyproject.toml allows, in an environment of its own.
+LOWEST := $(VENV)-lowest
+$(LOWEST)/.done: pyproject.toml | $(BIN)/python
+	$(PIP) install uv
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --extra test pyproject.toml -o $(LOWEST)/versions.txt
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --requirement $(LOWEST)/versions.txt --editable .
+	@touch $@
+test-lowest: $(LOWEST)/.done
+	$(LOWEST)/bin/python -m pytest --numprocesses=2
+
+# Everything that is long by nature, besides the tests: hours.
+test-all: test test-browser check-extras test-lowest mutants
+
 # The explorer and the site: their JavaScript in Node, then their pages in Chromium.
 test-browser: $(VENV)/.browser $(NODE)
 	$(BIN)/python tools/fetch_numpy_wheel.py node_modules/pyodide $(VENV)/pyodide
@@ -73,6 +87,7 @@ coverage: $(VENV)/.test
 check: check-python check-js
 
 check-python: $(VENV)/.dev
+	$(BIN)/python tools/count_lines.py
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -134,4 +149,4 @@ serve: $(VENV)/.dev
 	$(BIN)/mkdocs serve --livereload
 
 clean:
-	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants .coverage node_modules
+	rm -rf $(VENV) $(LOWEST) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants .coverage node_modules
