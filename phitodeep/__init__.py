@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import phitodeep.core.aliases  # noqa: F401  # old paths go on working
+from phitodeep.core import aliases as aliases  # old paths go on working
 from phitodeep.core.version import __version__ as __version__
 
 if TYPE_CHECKING:

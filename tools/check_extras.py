@@ -46,6 +46,9 @@ def model(*layers, **settings):
 """
 
 
+FOLDERS = ["tests", "tools", "website", "course", "references", "docs", "examples", "benchmarks"]
+
+
 class Feature(NamedTuple):
     """What an extra is for.
 
@@ -312,7 +315,16 @@ class Environment:
         """Install libraries, and run tests from a copy of the checkout without the package."""
         run(*self.pip, *wanted_by_tests(), *libraries)
         with tempfile.TemporaryDirectory() as empty:
-            for name in ("tests", "tools", "docs", "examples", "benchmarks"):
+            for name in (
+                "tests",
+                "tools",
+                "website",
+                "course",
+                "references",
+                "docs",
+                "examples",
+                "benchmarks",
+            ):
                 shutil.copytree(ROOT / name, Path(empty) / name)
             for name in ("pyproject.toml", "README.md"):
                 shutil.copy(ROOT / name, empty)

@@ -745,7 +745,7 @@ def test_checkpoints_of_each_version_are_resumed(version: int, tmp_path: Path) -
     with np.load(REFERENCE / f"model_v{version}.npz") as stored:
         arrays = dict(stored)
     namespace: dict[str, Any] = {}
-    tool = (ROOT / "tools" / "make_model_files.py").read_text()
+    tool = (ROOT / "references" / "make_model_files.py").read_text()
     exec(compile(tool, "make_model_files.py", "exec"), namespace)
     model = namespace["regression"]()
     history = model.train(

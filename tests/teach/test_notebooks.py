@@ -123,4 +123,4 @@ def test_a_stale_notebook_is_reported(tmp_path: Path, monkeypatch: pytest.Monkey
     assert tool.main() == 0
     monkeypatch.setattr("sys.argv", ["make_notebooks.py", "--check"])
     assert tool.main() == 0
-    assert (ROOT / "tools" / "lessons").is_dir()
+    assert (ROOT / "course" / "lessons").is_dir()

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from phitodeep.optimization.training import fit
 
 from phitodeep.core.call import current
 from phitodeep.core.types import Array
@@ -954,15 +953,3 @@ def test_a_batch_size_set_on_the_model_is_checked(size: Any) -> None:
     with pytest.raises(PhitodeepError, match="batch_size"):
         model.train(np.ones((4, 3)), np.ones((4, 2)), epochs=1, verbose=0)
     np.testing.assert_array_equal(model.get_weights()["0.W"], before["0.W"])
-
-
-def test_the_old_fit_leaves_the_models_own_callbacks_and_batch_size() -> None:
-    calls: list[int] = []
-    own = LambdaCallback(on_batch_end=lambda *_: calls.append(1))
-    model = Sequential(Dense(3, 2), batch_size=2, callbacks=[own], metrics=["mae"], seed=0)
-    X, Y = np.ones((8, 3)), np.ones((8, 2))
-    history = fit(model, X, Y, epochs=2, batch_size=None)
-    assert len(history) == model.optimizer.t == 2  # steps of all samples
-    assert not calls
-    assert not history.metrics
-    assert (model.callbacks, model.batch_size) == ([own], 2)

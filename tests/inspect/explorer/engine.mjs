@@ -6,7 +6,7 @@
 
 import { createInterface } from "node:readline";
 
-const assets = new URL("../../phitodeep/inspect/explorer/assets/", import.meta.url);
+const assets = new URL("../../../phitodeep/inspect/explorer/assets/", import.meta.url);
 const load = (name) => import(new URL(name, assets));
 const [{ Reduced, Tensor }, { evaluated }, { Pass, checked }, terms] = await Promise.all(
   ["tensor.js", "expression.js", "engine.js", "terms.js"].map(load),
