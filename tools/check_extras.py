@@ -315,16 +315,7 @@ class Environment:
         """Install libraries, and run tests from a copy of the checkout without the package."""
         run(*self.pip, *wanted_by_tests(), *libraries)
         with tempfile.TemporaryDirectory() as empty:
-            for name in (
-                "tests",
-                "tools",
-                "website",
-                "course",
-                "references",
-                "docs",
-                "examples",
-                "benchmarks",
-            ):
+            for name in FOLDERS:
                 shutil.copytree(ROOT / name, Path(empty) / name)
             for name in ("pyproject.toml", "README.md"):
                 shutil.copy(ROOT / name, empty)
