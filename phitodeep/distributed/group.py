@@ -61,7 +61,7 @@ class Group(Ranks):
 
     def begin(self, training: Any) -> None:
         optimizer = training.model.optimizer
-        if optimizer._sync is self.exchange:
+        if isinstance(optimizer._sync, Summation):
             raise OrderError("train was called inside a training of the same model, by a callback.")
         if self.exchange.shards:
             _check_elementwise(optimizer)

@@ -22,7 +22,7 @@ class GradientSync:
         return slice(0, packing.theta.size)
 
     def finish(self, packing: Packing, held: Array | None) -> None:
-        """Add the gradients `held` (P,), and sum those of all ranks in packing.g (P,)."""
+        """Add the gradients `held` (P,), and sum the gradients of all ranks in packing.g (P,)."""
         packing.gather()
         if held is not None:
             packing.g += held

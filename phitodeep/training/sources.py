@@ -161,7 +161,7 @@ class Table(Source):
         return self._order(size, rng)[number * size :][:size]
 
     def _order(self, size: int, rng: np.random.Generator | None) -> Array:
-        """Return the places in the order of an epoch: that of `Arrays` with the same rng."""
+        """Return the places in the order of an epoch, as `Arrays` draws it with the same rng."""
         whole = size >= len(self.places)
         return self.places if rng is None or whole else rng.permutation(self.places)
 

@@ -1,7 +1,7 @@
 """Arrays and formulas in the explorer's document.
 
 An array is base64 numbers, or a thumbnail if it is large. A NumPy expression of a derivation is a
-tree of nested lists, which the explorer evaluates cell by cell: that of "gamma * X_hat + 1" is
+tree of nested lists, which the explorer evaluates cell by cell: "gamma * X_hat + 1" becomes
 ["+", ["*", "gamma", "X_hat"], 1.0]. A text is a symbol and a number is itself; a list is an
 operation and what it takes.
 """
