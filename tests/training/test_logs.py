@@ -845,12 +845,3 @@ def test_without_its_library_tensorboard_names_the_extra(
 def test_bad_settings_are_refused(value: Any) -> None:
     with pytest.raises(PhitodeepError, match="TensorBoard histograms"):
         TensorBoard("runs", histograms=value)
-
-
-def test_the_old_import_path_has_the_same_classes() -> None:
-    from phitodeep.model import callbacks
-    from phitodeep.optimization import callbacks as old
-
-    assert old.CSVLogger is callbacks.CSVLogger is CSVLogger
-    assert callbacks.JSONLogger is JSONLogger
-    assert callbacks.TensorBoard is TensorBoard

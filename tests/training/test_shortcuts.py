@@ -176,9 +176,9 @@ BY_WANT: dict[str, list[Loss]] = {
     "log-probabilities": [NegativeLogLikelihood(), KLDivergence()],
     "logits": [SoftmaxCrossEntropy(), BinaryCrossEntropyWithLogits()],
 }
-NUMBERS: list[Layer | None] = [Dense(4), ReLU(), Tanh()]
+NUMBERS: list[Layer | None] = [Dense(4), ReLU(), Tanh(), Chain(Dense(4))]
 PROBABILITIES: list[Layer | None] = [Softmax(), Sigmoid(), HardSigmoid()]
-UNKNOWN: list[Layer | None] = [Chain(Dense(4)), Dropout(0.5), None]
+UNKNOWN: list[Layer | None] = [Dropout(0.5), None]
 FINE = [
     *[(last, loss) for last in NUMBERS + PROBABILITIES + [LogSoftmax()] + UNKNOWN for loss in ANY],
     *[(last, loss) for last in UNKNOWN for many in BY_WANT.values() for loss in many],

@@ -1,0 +1,52 @@
+"""Which cases a test runs. `make test-all` sets PHITODEEP_TESTS=all, and runs every case.
+
+What a layer computes is tested for every row of `phitodeep.testing.examples`, and what the base
+class does for all layers with one row for each kind of layer, `KINDS`. Between the two are tests of tools
+that go through a model, such as traces and exports: they take `ONE_EACH`, or all rows in a long run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from phitodeep.core.types import Shape
+from phitodeep.testing.examples import EXAMPLES, TOKENS, Make
+
+LONG = os.environ.get("PHITODEEP_TESTS") == "all"
+long = pytest.mark.skipif(not LONG, reason="long: make test-all runs it")
+Row = tuple[Make, Shape, int]  # a layer, the shape of X, and the number of tokens, or 0
+
+ALL: list[Row] = [*((make, shape, 0) for make, shape in EXAMPLES), *TOKENS]
+ONE_EACH: list[Row] = [*{type(row[0]()): row for row in reversed(ALL)}.values()][::-1]
+_KINDS = (
+    *("Dense", "ReLU", "Softmax", "BatchNorm", "Dropout", "Conv2D", "MaxPool2D", "LSTM"),
+    *("MultiHeadAttention", "Residual", "Parallel", "Embedding"),
+)
+KINDS: list[Row] = [row for row in ONE_EACH if type(row[0]()).__name__ in _KINDS]
+TOOLS: list[Row] = ALL if LONG else ONE_EACH
+
+
+def over(rows: Iterable[Row]) -> pytest.MarkDecorator:
+    """Run a test with `make`, `shape` and `tokens` of each row."""
+    rows = list(rows)
+    names = [f"{make()} {shape}" for make, shape, _ in rows]
+    return pytest.mark.parametrize(("make", "shape", "tokens"), rows, ids=names)
+
+
+def few(cases: Iterable[Any], count: int = 12) -> list[Any]:
+    """All cases in a long run, else `count` of them, evenly spread."""
+    cases = list(cases)
+    return (
+        cases
+        if LONG or len(cases) <= count
+        else [cases[i * len(cases) // count] for i in range(count)]
+    )
+
+
+def times(count: int) -> int:
+    """How many random cases to draw: 20 times `count` in a long run."""
+    return 20 * count if LONG else count
