@@ -1,8 +1,9 @@
 """Which cases a test runs. `make test-all` sets PHITODEEP_TESTS=all, and runs every case.
 
 What a layer computes is tested for every row of `phitodeep.testing.examples`, and what the base
-class does for all layers with one row for each kind of layer, `KINDS`. Between the two are tests of tools
-that go through a model, such as traces and exports: they take `ONE_EACH`, or all rows in a long run.
+class does for all layers with one row for each kind of layer, `KINDS`. Between the two are tests
+of tools that go through a model, such as traces and exports: they take `ONE_EACH`, or all rows in
+a long run.
 """
 
 from __future__ import annotations
