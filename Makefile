@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # With another busy process, two BLAS threads wait for each other: one is fast everywhere.
 demo test test-browser test-lowest check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all test-browser test-lowest coverage check check-python check-js check-schemas check-extras dist \
+.PHONY: demo test test-all test-browser test-lowest coverage check check-python check-code check-js check-schemas check-extras dist \
 	results bench scaling mutants docs lighthouse serve clean
 
 $(BIN)/python:
@@ -49,10 +49,11 @@ $(NODE): package.json package-lock.json .npmrc
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/mnist.py
 
-# The tests of gradients with the kernels' NumPy forms, then all tests with compiled kernels.
-NUMERIC := tests/layers tests/optimization tests/training tests/loss tests/functional/test_functional.py \
-	tests/test_aliasing.py tests/test_random_networks.py \
-	tests/test_gpt2_parity.py tests/test_resnet_parity.py tests/text/test_generation.py
+# What depends on kernels with their NumPy forms, then all tests with compiled kernels.
+NUMERIC := tests/layers/test_contract.py tests/layers/test_references.py tests/layers/test_attention.py \
+	tests/layers/test_recurrent.py tests/layers/test_convolution.py tests/loss/test_loss.py \
+	tests/optimization/test_optimizers.py tests/functional/test_functional.py \
+	tests/test_recorded_trainings.py tests/test_gpt2_parity.py tests/test_resnet_parity.py
 
 test: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 $(NUMERIC)
@@ -72,14 +73,14 @@ $(LOWEST)/.done: pyproject.toml | $(BIN)/python
 test-lowest: $(LOWEST)/.done
 	$(LOWEST)/bin/python -m pytest --numprocesses=2
 
-# Everything that is long by nature, besides the tests: hours.
+# Every case of every test, and everything that is long by nature: hours.
+test-all: export PHITODEEP_TESTS := all
 test-all: test test-browser check-extras test-lowest mutants
 
 # The explorer and the site: their JavaScript in Node, then their pages in Chromium.
-test-browser: $(VENV)/.browser $(NODE)
+test-browser: $(VENV)/.browser $(NODE) docs
 	$(BIN)/python tools/fetch_numpy_wheel.py node_modules/pyodide $(VENV)/pyodide
 	npm test --silent
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	PHITODEEP_SITE=site $(BIN)/python -m pytest --numprocesses=2 tests/website/test_api.py tests/browser
 
 # Show the branches that no test takes, with NumPy kernels; examples that run are not tests.
@@ -89,12 +90,13 @@ coverage: $(VENV)/.test
 
 check: check-python check-js
 
-check-python: $(VENV)/.dev
+check-python: check-code docs check-schemas dist
+
+check-code: $(VENV)/.dev
 	$(BIN)/python tools/count_lines.py
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(MAKE) docs check-schemas dist
 
 check-js: $(NODE)
 	npm run --silent lint
@@ -136,11 +138,12 @@ scaling: $(VENV)/.test
 
 # Breaks what is not known to be noticed: CHANGED names a revision, for functions that differ from
 # it, and FRESH=1 breaks everything again.
+mutants: export PHITODEEP_TESTS := short
 mutants: $(VENV)/.test
 	$(BIN)/python tools/mutants.py $(if $(CHANGED),--changed $(CHANGED)) $(if $(FRESH),--fresh)
 
 # The site, in the folder site/; `make serve` shows it and follows what you write.
-docs: $(VENV)/.dev
+docs: $(VENV)/.browser
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Scores of pages on a simulated phone, at least 95: PAGES names others, such as "layers/dense/".

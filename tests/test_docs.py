@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from phitodeep.model import Sequential
+from tests.rows import LONG
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
@@ -25,6 +28,7 @@ UNSHOWN = {  # what only exports or looks up names, old paths, and displays
     *(f"optimization.{old}" for old in ("rate_finder", "training")),
 }
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+TRAINING = {"plots", "transfer"}  # pages whose models learn for ten seconds
 CHANGING = re.compile(r"samples/s")  # lines with times: their form is in the example, not asserted
 
 
@@ -59,9 +63,21 @@ def test_decimals_may_differ_by_rounding_alone() -> None:
     assert not same("a 0.123456 b", "a 0.123456 c")
 
 
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every training stop after its first epoch."""
+    whole = Sequential.train
+    monkeypatch.setattr(Sequential, "train", lambda *a, **k: whole(*a, **k | {"epochs": 1}))
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=name)
 def test_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
+    """What pages print that train for long is compared in a long run."""
     text = page.read_text()
+    if page.stem == "sweeps" and not LONG:
+        pytest.skip("starts workers, as tests/sklearn/test_dask.py does: make test-all runs it")
+    short = page.stem in TRAINING and not LONG
+    if short:
+        brief(monkeypatch)
     for library in needs(text):
         pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
@@ -71,7 +87,7 @@ def test_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             exec(compile(code, f"{name(page)}, block {i}", "exec"), names)
-        if shown and not CHANGING.search(shown):
+        if shown and not short and not CHANGING.search(shown):
             assert same(out.getvalue(), shown), f"{name(page)}, block {i}:\n{out.getvalue()}"
 
 

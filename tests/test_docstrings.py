@@ -31,6 +31,7 @@ from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.optimization.optimizers import SGD
+from tests.rows import LONG
 
 ROOT = Path(phitodeep.__file__).parent
 CODE = ast.Call | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Import | ast.ImportFrom
@@ -226,6 +227,8 @@ def public(module: str) -> dict[str, Any]:
 def test_an_example_runs(
     module: str, name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if name == "phitodeep.testing" and not LONG:
+        pytest.skip("verify() takes long, and tests/testing/test_verify.py runs it")
     monkeypatch.chdir(tmp_path)
     if module == "phitodeep.kernels":
         monkeypatch.setattr(kernels, "KERNELS", {})  # where adagrad is taken

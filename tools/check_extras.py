@@ -8,6 +8,7 @@ skipped elsewhere run. All this is about the installed wheel, not the checkout.
 
     python tools/check_extras.py             all extras
     python tools/check_extras.py plot fast   only these
+    python tools/check_extras.py --together  none, then all in one environment
 """
 
 import os
@@ -347,6 +348,8 @@ def check_base(base: Environment, extras: list[str]) -> None:
 
 def main(chosen: list[str]) -> int:
     extras = features()
+    together = chosen == ["--together"]
+    chosen = [] if together else chosen
     if wrong := problems(extras):
         print("\n".join(wrong))
         return 1
@@ -362,7 +365,8 @@ def main(chosen: list[str]) -> int:
         pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
         run(*pip, "wheel", "--no-deps", "--wheel-dir", name, str(ROOT))
         (wheel,) = folder.glob("*.whl")
-        rounds = ["", *extras, *([",".join(extras)] if len(extras) > 1 else [])]
+        alone = [] if together else extras
+        rounds = ["", *alone, *([",".join(extras)] if len(extras) > 1 else [])]
         for i, extra in enumerate(rounds):
             print(f"[{i + 1}/{len(rounds)}] {extra or 'no extra'} ...", flush=True)
             began, result, megabytes = time.perf_counter(), "works", ""
