@@ -254,8 +254,7 @@ class Maker:
             lambda: L.FeedForward(pick(2, 5), pick("gelu", "gelu_tanh", "relu", "swiglu")),
             lambda: pick(L.SwiGLU, L.GEGLU)(pick(2, 5), bias=pick(True, False)),
             lambda: L.Chain(
-                L.Dense(3 * D),
-                L.ScaledDotProductAttention(self.heads(D), causal=pick(False, True)),
+                L.Dense(3 * D), L.ScaledDotProductAttention(self.heads(D), causal=pick(False, True))
             ),
             lambda: self.block(D),
             lambda: pick(L.MaxPool1D, L.AvgPool1D)(3, 1, pick("same", 1)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,13 @@ from phitodeep.derivations.language.terms import why
 from phitodeep.derivations.losses import givens
 from phitodeep.layers import Layer
 from phitodeep.loss import Loss
-from phitodeep.testing.examples import EXAMPLES, TOKENS, Make, data, made, passes
+from phitodeep.testing.examples import Make, data, made, passes
 from tests.layers.test_contract_with_masks import masks
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.loss.test_loss import pair
+from tests.rows import ALL, KINDS, TOOLS, few, over
 
-ALL = [*[(make, shape, 0) for make, shape in EXAMPLES], *TOKENS]
-every = pytest.mark.parametrize(
-    ("make", "shape", "tokens"), ALL, ids=[f"{make()} {shape}" for make, shape, _ in ALL]
-)
+every = over(ALL)
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 REDUCTIONS = {"sum", "mean", "dot", "matmul", "einsum", "cumsum", "prod", "var", "std", "trace"}
 REDUCTIONS |= {"max", "min", "amax", "amin", "inner", "outer", "vdot", "tensordot", "average"}
@@ -42,7 +41,8 @@ REDUCTIONS |= {"max", "min", "amax", "amin", "inner", "outer", "vdot", "tensordo
 
 def assert_close(found: Any, wanted: Any, name: str) -> None:
     assert found is not None, name
-    scale = max(1.0, float(np.abs(wanted).max(initial=0)))
+    size = np.abs(wanted)
+    scale = max(1.0, float(size[np.isfinite(size)].max(initial=0)))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * scale, err_msg=name)
 
 
@@ -61,29 +61,30 @@ def by_steps(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
 
 
 @every
-def test_every_layer_has_steps(make: Make, shape: Shape, tokens: int) -> None:
-    for _, part in made(make, shape).walk():
-        assert part.steps() is not None or type(part) is layers.Lambda, part
-
-
-@pytest.mark.parametrize("training", [True, False])
-@every
-def test_steps_equal_the_fast_passes(make: Make, shape: Shape, tokens: int, training: bool) -> None:
+def test_steps_equal_the_fast_passes(make: Make, shape: Shape, tokens: int) -> None:
     layer = made(make, shape)
+    for _, part in layer.walk():
+        assert part.steps() is not None or type(part) is layers.Lambda, part
     X, dY = data(layer, shape, tokens)
+    for training, mask in product((True, False), masks(layer, shape)):
+        same_passes(layer, X, dY, training=training, mask=mask)
+
+
+def same_passes(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
+    """Run both passes by their steps, which record nothing, and compare them with the fast ones."""
     state = layer.get_weights()
-    for mask in masks(layer, shape):
-        fast = passes(layer, X, dY, training=training, mask=mask)
-        layer.set_weights(state)
-        slow = by_steps(layer, X, dY, training=training, mask=mask)
-        found = {"Y": slow["Y"], **stepwise.gradients(slow)}
-        if slow.find("dX") is not None:
-            found["dX"] = slow["dX"]
-        assert found.keys() == fast.keys()
-        for name, wanted in fast.items():
-            assert_close(found[name], wanted, name)
-        for path, stored in layer.get_weights().items():
-            np.testing.assert_array_equal(stored, state[path], err_msg=path)  # steps record nothing
+    fast = passes(layer, X, dY, **call)
+    layer.set_weights(state)
+    slow = by_steps(layer, X, dY, **call)
+    found = {"Y": slow["Y"], **stepwise.gradients(slow)}
+    if slow.find("dX") is not None:
+        found["dX"] = slow["dX"]
+    assert found.keys() == fast.keys()
+    for name, wanted in fast.items():
+        assert_close(found[name], wanted, f"{layer!r} {name}")
+    for path, stored in layer.get_weights().items():
+        np.testing.assert_array_equal(stored, state[path], err_msg=path)
+    return slow
 
 
 @every
@@ -137,7 +138,7 @@ def places(scope: Scope, step: Step) -> Iterator[tuple[Scope, tuple[int, ...]]]:
             yield seen, tuple(int(rng.integers(0, n)) for n in A.shape)
 
 
-@every
+@over(TOOLS)
 def test_the_terms_of_each_cell_add_up_to_it(make: Make, shape: Shape, tokens: int) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape, tokens)
@@ -171,40 +172,32 @@ def check_terms(scope: Scope) -> None:
 # --- editing -----------------------------------------------------------------------------------
 
 
-@every
+@over(KINDS)
 def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape, tokens)
-    before = by_steps(layer, X, dY)
-    reached = 0
 
-    def same(position: Position, value: Any) -> Any:
-        nonlocal reached
-        reached += 1
-        return value.copy() if isinstance(value, np.ndarray) else value
+    def run(target: int) -> tuple[Scope, list[Position]]:
+        """Both passes, with 0.25 added to what is computed at place `target`, and all places."""
+        places = list[Position]()
 
-    with calling(step=0):
-        scope = Scope(layer, X=X)
-        stepwise.run(stepwise.forward(scope), same)
-        stepwise.run(stepwise.backward(scope, dY), same)
-    np.testing.assert_array_equal(scope["Y"], before["Y"])
-    for target in range(reached):
-        count, moved = 0, ""
-
-        def edit(position: Position, value: Any, target: int = target) -> Any:
-            nonlocal count, moved
-            count += 1
-            if count - 1 != target or np.asarray(value).dtype.kind != "f":
-                return value
-            moved = position.direction
-            return value + 0.25
+        def edit(position: Position, value: Any) -> Any:
+            places.append(position)
+            moves = len(places) - 1 == target and np.asarray(value).dtype.kind == "f"
+            return value + 0.25 if moves else value
 
         with calling(step=0):
             scope = Scope(layer, X=X)
             stepwise.run(stepwise.forward(scope), edit)
             stepwise.run(stepwise.backward(scope, dY), edit)
-        if moved == "backward":
-            np.testing.assert_array_equal(scope["Y"], before["Y"])
+        return scope, places
+
+    before, places = by_steps(layer, X, dY), run(-1)[1]
+    for target in few(range(len(places))):
+        if places[target].direction == "backward":
+            np.testing.assert_array_equal(run(target)[0]["Y"], before["Y"])
+        else:
+            run(target)
 
 
 # --- how steps are written ---------------------------------------------------------------------
@@ -256,7 +249,7 @@ def check_expression(step: Let | Arrange, who: str) -> None:
                 assert node.value.id == "np", f"{who}: {step}"
 
 
-@every
+@over(TOOLS)
 def test_how_steps_are_written(make: Make, shape: Shape, tokens: int) -> None:
     layer = made(make, shape)
     mask = masks(layer, shape)[-1]
@@ -281,15 +274,17 @@ def loss_scope(loss: Loss, P: Array, T: Array, w: Array | None, total: float | N
     return scope
 
 
-@pytest.mark.parametrize("total", [None, 3.5, 0.0])
-@pytest.mark.parametrize("weights", [False, True])
-@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (1, 4)])
+@pytest.mark.parametrize(
+    ("shape", "weighted", "total"),
+    [((5, 4), True, None), ((2, 3, 4), False, 3.5), ((1, 4), True, 0.0)],
+)
 @every_loss
 def test_steps_of_a_loss_equal_its_fast_pass(
-    loss: Loss, shape: Shape, weights: bool, total: float | None
+    loss: Loss, shape: Shape, weighted: bool, total: float | None
 ) -> None:
+    assert loss.steps() is not None
     P, y = pair(loss, shape)
-    w = np.linspace(0, 2, shape[0]) if weights else None
+    w = np.linspace(0, 2, shape[0]) if weighted else None
     for targets in (y, *([np.eye(4)[y]] if y.dtype.kind == "i" and y.ndim < P.ndim else [])):
         T = loss.targets(targets, P.shape)
         checked = loss.weights(w, T, P.shape)
@@ -298,9 +293,8 @@ def test_steps_of_a_loss_equal_its_fast_pass(
         assert_close(scope["dP"], loss.gradient(P, T, checked, total), "dP")
         check_terms(scope)
         check_formulas(scope)
-        known = {"P", "T", "w", "share", "total"} | {
-            k for k, v in scope.values.items() if type(v) in (int, float)
-        }
+        known = {k for k, v in scope.values.items() if type(v) in (int, float)}
+        known |= {"P", "T", "w", "share", "total"}
         check_written(list(scope.derivation.every()), known, repr(loss))
 
 
@@ -320,11 +314,9 @@ def test_backward_steps_of_a_loss_are_the_derivative(loss: Loss) -> None:
     assert error <= max(1e-6 * abs(slope), 1e-8), (slope, measured)
 
 
-def test_every_loss_has_steps() -> None:
+def test_the_table_has_every_loss() -> None:
     public = {getattr(losses, n) for n in losses.__all__} - {Loss, losses.Elementwise}
     assert {type(loss) for loss in LOSSES} == public
-    for loss in LOSSES:
-        assert loss.steps() is not None, loss
 
 
 # --- the language itself -----------------------------------------------------------------------

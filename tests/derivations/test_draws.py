@@ -25,9 +25,7 @@ RANDOM: list[tuple[Make, Shape]] = [
 each = pytest.mark.parametrize(("make", "shape"), RANDOM, ids=[repr(m()) for m, _ in RANDOM])
 
 
-@pytest.mark.parametrize("first", [0, 40])
-@pytest.mark.parametrize("step", [0, 3])
-@pytest.mark.parametrize("scope_dtype", [None, np.float64])
+@pytest.mark.parametrize(("scope_dtype", "step", "first"), [(None, 0, 0), (np.float64, 3, 40)])
 @each
 def test_the_draws_are_those_of_the_pass(
     make: Make, shape: Shape, scope_dtype: Any, step: int, first: int

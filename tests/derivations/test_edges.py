@@ -7,25 +7,17 @@ import pytest
 
 from phitodeep import layers
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Shape
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.derivations.language.step import Sum
 from phitodeep.layers import Layer
 from phitodeep.testing.examples import ELEMENTWISE, Make, data, made, passes
-from tests.derivations.test_contract import assert_close, by_steps, check_terms, check_written
+from tests.derivations.test_contract import by_steps, check_terms, check_written, same_passes
 
 EDGES = [0, 5e-324, 1e-310, 1, 3, 20, 41, 710, 1e4, 1e30, 1e200]  # where fast passes differ
 EDGES += [np.nextafter(1, 0), np.nextafter(3, 0), np.nextafter(3, 4)]
 NORMS = {layers.BatchNorm, layers.LayerNorm, layers.Dropout, layers.GaussianNoise, layers.Flatten}
 UNBOUNDED = [make for make in ELEMENTWISE if type(make()) not in NORMS]
-
-
-def assert_same_passes(layer: Layer, X: Array, dY: Array, **call: object) -> None:
-    fast = passes(layer, X, dY, **call)
-    slow = by_steps(layer, X, dY, **call)
-    for name, wanted in fast.items():
-        found = slow[name if name in ("Y", "dX") else f"d{name}"]
-        assert_close(found, wanted, f"{layer!r} {name}")
 
 
 @pytest.mark.parametrize("make", UNBOUNDED, ids=[repr(make()) for make in UNBOUNDED])
@@ -47,10 +39,20 @@ def test_steps_keep_float32(make: Make) -> None:
             assert value.dtype == np.float32, name
 
 
-@pytest.mark.parametrize("trainable", [True, False])
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("kept", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("shape", [(3, 4, 2), (2, 3, 2, 3), (1, 1, 2)])
+@pytest.mark.parametrize(
+    ("shape", "kept", "training", "trainable"),
+    [
+        ((3, 4, 2), 0.5, True, True),
+        ((2, 3, 2, 3), 0.5, True, True),
+        ((2, 3, 2, 3), 0.5, True, False),
+        ((3, 4, 2), 0.5, False, True),
+        ((3, 4, 2), 0.0, True, True),
+        ((2, 3, 2, 3), 0.0, False, True),
+        ((3, 4, 2), 1.0, True, True),
+        ((1, 1, 2), 1.0, True, True),
+        ((1, 1, 2), 0.0, True, True),
+    ],
+)
 def test_batch_norm_with_a_mask(shape: Shape, kept: float, training: bool, trainable: bool) -> None:
     layer = made(layers.BatchNorm, shape)
     layer.trainable = trainable
@@ -58,12 +60,7 @@ def test_batch_norm_with_a_mask(shape: Shape, kept: float, training: bool, train
     mask = np.random.default_rng(3).random(shape[:2]) < kept
     X[~mask] = dY[~mask] = np.nan  # padding is never read
     call = {"training": training, "mask": mask}
-    state = layer.get_weights()
-    fast = passes(layer, X, dY, **call)
-    layer.set_weights(state)
-    scope = by_steps(layer, X, dY, **call)
-    for name, wanted in fast.items():
-        assert_close(scope[name if name in ("Y", "dX") else f"d{name}"], wanted, name)
+    scope = same_passes(layer, X, dY, **call)
     own = {*layer.params, *layer.state, "X", "dY", "eps"}
     check_written(list(scope.derivation.every()), own, repr(layer))
     check_terms(by_steps(layer, np.nan_to_num(X), np.nan_to_num(dY), **call))
@@ -72,18 +69,17 @@ def test_batch_norm_with_a_mask(shape: Shape, kept: float, training: bool, train
 def test_frozen_batch_norm_uses_the_running_statistics() -> None:
     layer = made(layers.BatchNorm, (4, 3))
     layer.trainable = False
-    assert_same_passes(layer, *data(layer, (4, 3)))
+    same_passes(layer, *data(layer, (4, 3)))
 
 
-@pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("axis", [-3, -2, -1, 1, 2, 3])
 @pytest.mark.parametrize("kind", [layers.Softmax, layers.LogSoftmax])
-def test_softmax_along_any_axis(kind: type[Layer], axis: int, built: bool) -> None:
+def test_softmax_along_any_axis(kind: type[Layer], axis: int) -> None:
     layer, rng = kind(axis), np.random.default_rng(1)
     X, dY = 100 * rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((2, 3, 4, 5))
-    if built:
+    if axis % 2:
         layer.build(X.shape[1:], dtype=np.float64)
-    assert_same_passes(layer, X, dY)
+    same_passes(layer, X, dY)
     check_terms(by_steps(layer, X, dY))
 
 

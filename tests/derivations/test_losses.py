@@ -20,8 +20,7 @@ ROWS = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])
 SIDE = [[1.0, 0.3, -INF], [1.0, -0.4, INF], [0.2, 0.1, -INF]]  # m, s and z
 
 
-@pytest.mark.parametrize("total", [None, 2.0, 0.0])
-@pytest.mark.parametrize("w", [None, [1.0, 0.0, 2.0]])
+@pytest.mark.parametrize(("w", "total"), [(None, 2.0), ([1.0, 0.0, 2.0], None), (None, 0.0)])
 @pytest.mark.parametrize(
     ("loss", "P", "T"),
     [

@@ -17,9 +17,10 @@ from phitodeep.derivations.language.notation import Plain
 from phitodeep.derivations.language.step import Arrange, Given, Let, Loop, Step
 from phitodeep.loss import Loss
 from phitodeep.testing.examples import Make, data, made
-from tests.derivations.test_contract import by_steps, every, every_loss, loss_scope, scopes
+from tests.derivations.test_contract import by_steps, every_loss, loss_scope, scopes
 from tests.layers.test_contract_with_masks import masks
 from tests.loss.test_loss import pair
+from tests.rows import TOOLS, over
 
 CORE = {"math", "mrow", "mi", "mo", "mn", "mtext", "msub", "msup", "mover", "munder", "mfrac"}
 CORE |= {"msqrt", "mtable", "mtr", "mtd"}
@@ -77,7 +78,7 @@ def check(step: Step, symbols: Any = None) -> None:
     assert set(told) == wanted, step
 
 
-@every
+@over(TOOLS)
 def test_every_formula_of_a_layer(make: Make, shape: Shape, tokens: int) -> None:
     layer = made(make, shape)
     mask = masks(layer, shape)[-1]

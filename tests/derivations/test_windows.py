@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import layers
-from phitodeep.core.call import calling
-from phitodeep.core.types import Array, Shape
-from phitodeep.derivations.language import run as stepwise
-from phitodeep.testing.examples import Make, data, made, passes
+from phitodeep.core.types import Shape
+from phitodeep.testing.examples import Make, data, made
+from tests.derivations.test_contract import same_passes
 
 POOLS: list[tuple[Make, Shape]] = [
     (lambda: layers.MaxPool2D(3, 1, 1), (2, 5, 4, 2)),
@@ -23,14 +20,6 @@ POOLS: list[tuple[Make, Shape]] = [
 pools = pytest.mark.parametrize(("make", "shape"), POOLS)
 
 
-def assert_equal(layer: layers.Layer, X: Array, dY: Array, **call: Any) -> None:
-    fast = passes(layer, X, dY, **call)
-    with calling(step=0, **call):
-        slow = stepwise.passes(layer, X, dY)
-    for name in ("Y", "dX"):
-        np.testing.assert_allclose(slow[name], fast[name], rtol=0, atol=1e-12, err_msg=name)
-
-
 @pytest.mark.parametrize("nan", [False, True])
 @pools
 def test_of_equal_cells_the_same_one_receives_the_gradient(
@@ -40,7 +29,7 @@ def test_of_equal_cells_the_same_one_receives_the_gradient(
     X, dY = data(layer, shape)
     X = np.sign(X)
     X[X < 0] = np.nan if nan else 1
-    assert_equal(layer, X, dY)
+    same_passes(layer, X, dY)
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
@@ -52,16 +41,16 @@ def test_only_winners_receive_a_gradient_that_is_not_finite(
     X, dY = data(layer, shape)
     dY = dY.copy()
     dY.flat[0] = bad
-    assert_equal(layer, X, dY)
+    same_passes(layer, X, dY)
 
 
 @pytest.mark.parametrize("make", [layers.GlobalMaxPool, layers.GlobalAvgPool])
 def test_global_pools_of_masked_images(make: Make) -> None:
     layer = made(make, (3, 4, 2, 2))
     X, dY = data(layer, (3, 4, 2, 2))
-    assert_equal(layer, X, dY, mask=np.arange(4) < np.array([[4], [2], [0]]))
+    same_passes(layer, X, dY, mask=np.arange(4) < np.array([[4], [2], [0]]))
 
 
 def test_nearest_pixels_of_two_factors() -> None:
     layer = made(lambda: layers.Upsample2D((3, 2)), (2, 3, 4, 2))
-    assert_equal(layer, *data(layer, (2, 3, 4, 2)))
+    same_passes(layer, *data(layer, (2, 3, 4, 2)))

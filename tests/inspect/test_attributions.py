@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from phitodeep import layers as L
 from phitodeep.core.call import Event, inference, watching
 from phitodeep.core.types import Array
 from phitodeep.errors import (
@@ -17,22 +17,6 @@ from phitodeep.errors import (
     BackwardError,
     NotBuiltError,
     ShapeError,
-)
-from phitodeep.layers import (
-    Chain,
-    Conv2D,
-    Dense,
-    Embedding,
-    Flatten,
-    Layer,
-    MultiHeadAttention,
-    Parallel,
-    ReLU,
-    Residual,
-    Select,
-    Softmax,
-    Tanh,
-    Upsample2D,
 )
 from phitodeep.layers.resizing import resize
 from phitodeep.model import Sequential, SequentialBuilder
@@ -139,7 +123,7 @@ def test_another_step_is_explained(step: int) -> None:
 
 
 def test_a_linear_model_is_explained_exactly() -> None:
-    model = Sequential(Dense(4, 3), seed=0, dtype="float64")
+    model = Sequential(L.Dense(4, 3), seed=0, dtype="float64")
     X, W = samples(model), model.layers[0].W[:, 1]
     np.testing.assert_array_equal(model.attributions(X, target=1), np.tile(W, (4, 1)))
     np.testing.assert_array_equal(model.attributions(X, "gradient_x_input", target=1), X * W)
@@ -154,7 +138,7 @@ def test_the_score_is_the_logit(last: str, method: str) -> None:
     plain = SequentialBuilder(5, seed=1).dense(8).tanh().dense(3).build()
     model = getattr(SequentialBuilder(5, seed=1).dense(8).tanh().dense(3), last)().build()
     nested = Sequential(
-        plain.layers[0].copy(), Chain(*(k.copy() for k in model.layers[1:])), seed=1
+        plain.layers[0].copy(), L.Chain(*(k.copy() for k in model.layers[1:])), seed=1
     )
     for each in (plain.layers[2], model.layers[2], nested.layers[1].layers[1]):
         each.W *= 1000  # probabilities are 0 and 1, and have no slope
@@ -182,7 +166,7 @@ def test_a_model_with_its_own_forward_runs_as_written() -> None:
         def backward(self, dY: Array) -> Any:
             return super().backward(2 * np.sqrt(self.seen) * dY)
 
-    model = Squared(Dense(3, 2), Softmax(), seed=0, dtype="float64")
+    model = Squared(L.Dense(3, 2), L.Softmax(), seed=0, dtype="float64")
     X = samples(model)
     Squared.seen = model.predict(X)
     expected = numeric_gradient(lambda X: scores(model.predict(X), 1).sum(), X)
@@ -193,7 +177,7 @@ def test_a_model_with_its_own_forward_runs_as_written() -> None:
 
 
 @each
-@pytest.mark.parametrize("baseline", [None, -0.3, "sample", "all"])
+@pytest.mark.parametrize("baseline", [None, "sample", "all"])
 def test_integrated_gradients_add_up_to_the_difference(make: Any, baseline: Any) -> None:
     model = make(dtype="float64")
     X = samples(model)
@@ -208,11 +192,11 @@ def test_integrated_gradients_add_up_to_the_difference(make: Any, baseline: Any)
 
 def test_integrated_gradients_equal_the_integral_along_the_path() -> None:
     model = mlp(dtype="float64")
-    X, n = samples(model), 4000
+    X, n = samples(model), 400
     middles = (np.arange(n) + 0.5) / n
     slopes = sum(model.attributions(a * X, target=1) for a in middles) / n
     found = model.attributions(X, "integrated", target=1)
-    np.testing.assert_allclose(found, slopes * X, atol=1e-6)
+    np.testing.assert_allclose(found, slopes * X, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -280,10 +264,10 @@ def test_each_token_gets_one_number(tied: bool, baseline: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_tokens_inside_a_checkpoint(method: str) -> None:
-    layers: list[Layer] = [Embedding(7, 4), Dense(4, 6), Tanh(), Dense(6, 3)]
+    layers: list[L.Layer] = [L.Embedding(7, 4), L.Dense(4, 6), L.Tanh(), L.Dense(6, 3)]
     plain = Sequential(*layers, seed=0, dtype="float64")
     plain.build((5,))
-    model = Sequential(Chain(*(k.copy() for k in plain.layers), checkpoint=True), dtype="float64")
+    model = Sequential(L.Chain(*(k.copy() for k in plain.layers), checkpoint=True), dtype="float64")
     model.build((5,))
     X = np.arange(10).reshape(2, 5) % 7
     expected = plain.attributions(X, method, target=1)
@@ -292,7 +276,7 @@ def test_tokens_inside_a_checkpoint(method: str) -> None:
 
 
 def test_time_distributed_tokens_get_one_number_each() -> None:
-    word = Chain(Embedding(9, 4), Flatten(), Dense(12, 5), Tanh())
+    word = L.Chain(L.Embedding(9, 4), L.Flatten(), L.Dense(12, 5), L.Tanh())
     model = SequentialBuilder(2, 3, seed=0).dtype("float64").time_distributed(word)
     built = model.lstm(4, return_sequences=False).dense(3).build()
     X = np.arange(12).reshape(2, 2, 3) % 9
@@ -311,7 +295,7 @@ def test_time_distributed_tokens_get_one_number_each() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("make", [lstm, sequence, gpt])
-@pytest.mark.parametrize("step", [-1, -2, 1])
+@pytest.mark.parametrize("step", [-2, 1])
 def test_padding_is_as_if_it_were_not_there(make: Any, method: str, step: int) -> None:
     model = make(dtype="float64")
     X = TOKENS if make is gpt else samples(model, 3)
@@ -330,7 +314,7 @@ def test_padding_is_as_if_it_were_not_there(make: Any, method: str, step: int) -
 def by_hand(model: Sequential, X: Array, k: int, end: int) -> Array:
     """Grad-CAM of the output of layer `end` - 1: slopes by differences, pixels one by one."""
 
-    def run(layers: list[Layer], A: Array) -> Array:
+    def run(layers: list[L.Layer], A: Array) -> Array:
         with inference():
             for layer in layers:
                 A = layer.forward(A)
@@ -369,8 +353,12 @@ def test_grad_cam_by_hand(layer: str | None, end: int) -> None:
 
 
 def test_grad_cam_takes_the_whole_block() -> None:
-    layers = [Conv2D(3, 3, padding="same"), Residual(Conv2D(3, 3, padding="same"), ReLU())]
-    tail: list[Layer] = [Conv2D(4, (7, 6)), Flatten(), Dense(4, 2)]  # its one pixel says nothing
+    layers = [L.Conv2D(3, 3, padding="same"), L.Residual(L.Conv2D(3, 3, padding="same"), L.ReLU())]
+    tail: list[L.Layer] = [
+        L.Conv2D(4, (7, 6)),
+        L.Flatten(),
+        L.Dense(4, 2),
+    ]  # its one pixel says nothing
     model = Sequential(*layers, *tail, seed=0, dtype="float64")
     model.build((7, 6, 2))
     X = samples(model)
@@ -392,7 +380,7 @@ def test_maps_have_the_size_of_the_image(shape: tuple[int, ...], reshaped: bool)
 @pytest.mark.parametrize("factor", [2, 3, (4, 1)])
 def test_resize_is_upsample(factor: Any, rng: np.random.Generator) -> None:
     X = rng.standard_normal((2, 5, 4, 3))
-    Y = Upsample2D(factor, "bilinear").forward(X)
+    Y = L.Upsample2D(factor, "bilinear").forward(X)
     np.testing.assert_array_equal(resize(X, *Y.shape[1:3]), Y)
 
 
@@ -407,8 +395,10 @@ def test_resize_gives_any_size() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("given", ["float32", "float64", "int64"])
-@pytest.mark.parametrize("method", [*METHODS, "grad_cam"])
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [*zip(("float32", "float64", "int64", "int64"), (*METHODS, "grad_cam"), strict=True)],
+)
 def test_the_dtype_is_the_models(dtype: str, given: str, method: str) -> None:
     model = cnn(dtype=dtype)
     found = model.attributions((3 * samples(model)).astype(given), method)
@@ -519,7 +509,7 @@ def test_a_watcher_in_training_may_ask_for_attributions(what: str) -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
-class Cut(Layer):
+class Cut(L.Layer):
     """Passes no gradient on."""
 
     def forward(self, X: Any) -> Any:
@@ -530,12 +520,12 @@ class Cut(Layer):
 
 
 def table() -> Sequential:
-    tokens = Chain(Select([2], tokens=True), Embedding(7, 3), Flatten())
-    return SequentialBuilder(3, seed=0).parallel(Select([0, 1]), tokens).dense(2).build()
+    tokens = L.Chain(L.Select([2], tokens=True), L.Embedding(7, 3), L.Flatten())
+    return SequentialBuilder(3, seed=0).parallel(L.Select([0, 1]), tokens).dense(2).build()
 
 
 def two_embeddings() -> Sequential:
-    model = Sequential(Parallel(Embedding(7, 3), Embedding(7, 2)), Dense(5, 2))
+    model = Sequential(L.Parallel(L.Embedding(7, 3), L.Embedding(7, 2)), L.Dense(5, 2))
     model.build((4,))
     return model
 
@@ -549,112 +539,74 @@ def ask(make: Callable[[], Sequential], *args: Any, **options: Any) -> Callable[
     return call
 
 
-WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "method": (ask(mlp, "gradcam"), ArgumentError, r'method must be "gradient", .*"grad_cam", got'),
-    "option": (ask(mlp, steps=3), ArgumentError, r'steps= is an option of method="integrated"'),
-    "baseline's method": (ask(mlp, "grad_cam", baseline=0), ArgumentError, r"baseline= is .*leave"),
-    "layer's method": (ask(cnn, layer="1"), ArgumentError, r'layer= is an option of method="grad'),
-    "keyword": (ask(mlp, index=3), ArgumentTypeError, r"takes no index=: write target="),
-    "unbuilt": (
-        lambda: Sequential(Conv2D(2, 3)).attributions(np.ones((1, 4, 4, 1))),
-        NotBuiltError,
-        r"call build\(input_shape\)",
-    ),
-    "target": (ask(mlp, target=3), ArgumentError, r"from 0 to 2, .* 3 outputs, got 3"),
-    "targets": (ask(mlp, target=[0, 1, -1, 2]), ArgumentError, r"from 0 to 2, .*got -1"),
-    "target's kind": (
-        ask(mlp, target=1.0),
-        ArgumentTypeError,
-        r"an integer or 4 integers.*float64",
-    ),
-    "target's shape": (ask(mlp, target=[1, 2]), ArgumentTypeError, r"4 integers.*shape \(2,\)"),
-    "step": (ask(sequence, step=4), ArgumentError, r"step must be <= 3, got 4"),
-    "step's kind": (ask(sequence, step=0.5), ArgumentTypeError, r"step must be an integer"),
-    "no steps": (ask(mlp, step=1), ArgumentError, r"step=1 needs outputs .*returns \(N, 3\)"),
-    "padded step": (
-        ask(sequence, step=2, lengths=[4, 3, 2, 4]),
-        ArgumentError,
-        r"sample 2 has no step 2: it has 2 steps",
-    ),
-    "step before the first": (
-        ask(sequence, step=-3, lengths=[4, 3, 2, 4]),
-        ArgumentError,
-        r"sample 2 has no step -3: it has 2 steps",
-    ),
-    "no step at all": (
-        ask(sequence, lengths=[4, 0, 2, 4]),
-        ArgumentError,
-        r"sample 1 has no step -1: it has 0 steps",
-    ),
-    "output": (
-        lambda: SequentialBuilder(4, 4, 1).relu().build().attributions(np.ones((1, 4, 4, 1))),
-        ShapeError,
-        r"\(N, K\) or \(N, T, K\), .* shape \(4, 4, 1\): end it with Flatten",
-    ),
-    "steps": (ask(mlp, "integrated", steps=0), ArgumentError, r"steps must be >= 1, got 0"),
-    "too many steps": (
-        ask(mlp, "integrated", steps=1001),
-        ArgumentError,
-        r"steps must be <= 1000, got 1001",
-    ),
-    "baseline": (
+def unbuilt() -> Any:
+    return Sequential(L.Conv2D(2, 3)).attributions(np.ones((1, 4, 4, 1)))
+
+
+def images() -> Any:
+    return SequentialBuilder(4, 4, 1).relu().build().attributions(np.ones((1, 4, 4, 1)))
+
+
+def several_images() -> Any:
+    builder = SequentialBuilder(2, 4, 4, 1).time_distributed(L.Conv2D(2, 3)).flatten()
+    return builder.dense(2).build().attributions(np.ones((3, 2, 4, 4, 1)), "grad_cam")
+
+
+PADDED = {"lengths": [4, 3, 2, 4]}
+WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (ask(mlp, "gradcam"), ArgumentError, r'method must be "gradient", .*"grad_cam", got'),
+    (ask(mlp, steps=3), ArgumentError, r'steps= is an option of method="integrated"'),
+    (ask(mlp, "grad_cam", baseline=0), ArgumentError, r"baseline= is .*leave"),
+    (ask(cnn, layer="1"), ArgumentError, r'layer= is an option of method="grad'),
+    (ask(mlp, index=3), ArgumentTypeError, r"takes no index=: write target="),
+    (unbuilt, NotBuiltError, r"call build\(input_shape\)"),
+    (ask(mlp, target=3), ArgumentError, r"from 0 to 2, .* 3 outputs, got 3"),
+    (ask(mlp, target=[0, 1, -1, 2]), ArgumentError, r"from 0 to 2, .*got -1"),
+    (ask(mlp, target=1.0), ArgumentTypeError, r"an integer or 4 integers.*float64"),
+    (ask(mlp, target=[1, 2]), ArgumentTypeError, r"4 integers.*shape \(2,\)"),
+    (ask(sequence, step=4), ArgumentError, r"step must be <= 3, got 4"),
+    (ask(sequence, step=0.5), ArgumentTypeError, r"step must be an integer"),
+    (ask(mlp, step=1), ArgumentError, r"step=1 needs outputs .*returns \(N, 3\)"),
+    (ask(sequence, step=2, **PADDED), ArgumentError, r"sample 2 has no step 2: it has 2 steps"),
+    (ask(sequence, step=-3, **PADDED), ArgumentError, r"sample 2 has no step -3: it has 2"),
+    (ask(sequence, lengths=[4, 0, 2, 4]), ArgumentError, r"sample 1 has no step -1: it has 0"),
+    (images, ShapeError, r"\(N, K\) or \(N, T, K\), .* shape \(4, 4, 1\): end it with Flatten"),
+    (ask(mlp, "integrated", steps=0), ArgumentError, r"steps must be >= 1, got 0"),
+    (ask(mlp, "integrated", steps=1001), ArgumentError, r"steps must be <= 1000, got 1001"),
+    (
         ask(mlp, "integrated", baseline=np.ones(4)),
         ShapeError,
         r"one sample of shape \(5,\), or an array like X, \(4, 5\), got shape \(4,\)",
     ),
-    "baseline of tokens": (
+    (
         ask(gpt, "integrated", baseline=np.ones(4)),
         ShapeError,
         r"shape \(4, 8\), or an array like the vectors of the tokens, \(2, 4, 8\)",
     ),
-    "infinite baseline": (
-        ask(mlp, "integrated", baseline=np.full(5, np.nan)),
-        ArgumentError,
-        r"baseline\[0\] is nan",
-    ),
-    "no images": (ask(mlp, "grad_cam"), ArgumentError, r"needs a layer that .*Conv2D"),
-    "unknown layer": (
-        ask(cnn, "grad_cam", layer="conv1"),
-        ArgumentError,
-        r"got 'conv1': the model has no such layer. Similar ones that do: 1, ",
-    ),
-    "layer without images": (
-        ask(cnn, "grad_cam", layer="4"),
-        ArgumentError,
-        r"got '4': it returns samples of shape \(3,\)",
-    ),
-    "layer's type": (ask(cnn, "grad_cam", layer=1), ArgumentError, r"got 1: the model has no such"),
-    "several images per sample": (
-        lambda: (
-            SequentialBuilder(2, 4, 4, 1)
-            .time_distributed(Conv2D(2, 3))
-            .flatten()
-            .dense(2)
-            .build()
-            .attributions(np.ones((3, 2, 4, 4, 1)), "grad_cam")
-        ),
-        ShapeError,
-        r"'0.layer' returns 6 images for 3 samples",
-    ),
-    "columns of tokens": (
+    (ask(mlp, "integrated", baseline=np.full(5, np.nan)), ArgumentError, r"baseline\[0\] is nan"),
+    (ask(mlp, "grad_cam"), ArgumentError, r"needs a layer that .*Conv2D"),
+    (ask(cnn, "grad_cam", layer="conv1"), ArgumentError, r"no such layer. Similar .* do: 1, "),
+    (ask(cnn, "grad_cam", layer="4"), ArgumentError, r"'4': it returns samples of shape \(3,\)"),
+    (ask(cnn, "grad_cam", layer=1), ArgumentError, r"got 1: the model has no such"),
+    (several_images, ShapeError, r"'0.layer' returns 6 images for 3 samples"),
+    (
         lambda: table().attributions(np.ones((2, 3))),
         ArgumentError,
         r"tokens have no gradient, .* 0.branches.1.layers.1 turn",
     ),
-    "two embeddings": (ask(two_embeddings), ArgumentError, r"0.branches.0, 0.branches.1 turn"),
-    "X": (lambda: mlp().attributions(np.ones((2, 4))), ShapeError, r"takes 5 features"),
-}
+    (ask(two_embeddings), ArgumentError, r"0.branches.0, 0.branches.1 turn"),
+    (lambda: mlp().attributions(np.ones((2, 4))), ShapeError, r"takes 5 features"),
+]
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("call", "kind", "message"), WRONG)
 def test_errors_say_what_to_do(call: Any, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind) as error:
+    with pytest.raises(kind, match=message):
         call()
-    assert re.search(message, str(error.value)), str(error.value)
 
 
 def test_a_gradient_that_does_not_arrive_is_refused() -> None:
-    model = Sequential(Cut(), Dense(3, 2))
+    model = Sequential(Cut(), L.Dense(3, 2))
     model.build((3,))
     with pytest.raises(BackwardError, match="does not reach its input"):
         model.attributions(np.ones((2, 3)))
@@ -667,7 +619,7 @@ def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:
     model = models.gpt(11, 5, layers=2, heads=2, dim=8).seed(3).dtype("float64").build()
     X = np.random.default_rng(0).integers(0, 11, (3, 5))
     maps = model.attention_maps(X)
-    attention = {p: part for p, part in model.walk() if isinstance(part, MultiHeadAttention)}
+    attention = {p: part for p, part in model.walk() if isinstance(part, L.MultiHeadAttention)}
     assert maps.keys() == attention.keys()
     assert len(maps) == 2
     _, cache = model.run_with_cache(X)
@@ -683,6 +635,6 @@ def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:
 
 
 def test_attention_maps_need_attention() -> None:
-    model = Sequential(Dense(3, 2))
+    model = Sequential(L.Dense(3, 2))
     with pytest.raises(ArgumentError, match="needs a MultiHeadAttention"):
         model.attention_maps(np.ones((1, 3)))

@@ -1,4 +1,4 @@
-"""The debugger against patches, traces and hooks, and what it refuses."""
+"""The debugger: the gradients of training, edits of every symbol, places, and what it refuses."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, UnknownNameError
+from phitodeep.core.types import Array, Shape
+from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, UnknownNameError
 from phitodeep.layers import Layer
+from phitodeep.loss import Loss
+from phitodeep.testing.examples import Make, data, made
+from tests.rows import KINDS, ONE_EACH, few, over
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
@@ -19,11 +22,140 @@ S, YS = RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2))
 LENGTHS = [5, 1, 2, 3, 4, 5]
 
 
+def model_of(*layers: Layer, **options: Any) -> Sequential:
+    return Sequential(*layers, **({"seed": 1, "dtype": "float64"} | options))
+
+
 def dense(*between: Layer, **options: Any) -> Sequential:
-    options = {"seed": 1, "dtype": "float64"} | options
-    model = Sequential(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
+    model = model_of(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
     model.build((4,))
     return model
+
+
+# --- every layer -------------------------------------------------------------------------------
+
+
+def built(make: Make, shape: Shape) -> Sequential:
+    layer = made(make, shape)
+    parts = layer.layers if type(layer) is L.Chain else [layer]
+    model = Sequential(*parts, dtype="float64", seed=1)
+    model.build(shape[1:])
+    return model
+
+
+@over(KINDS)
+def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> None:
+    model = built(make, shape)
+    X, y = data(model, shape, tokens)
+    trace = model.trace(X, y)
+    db = model.debug(X, y)
+    db.cont()
+    assert db.loss == pytest.approx(trace.loss, rel=1e-9)
+    for path, passes in trace._passes.items():
+        for name, gradient in passes.grads.items():
+            np.testing.assert_allclose(db._scopes[path][f"d{name}"], gradient, atol=1e-9)
+    assert not any(row.Y or row.dY or row.dW for row in db.diff().rows)
+    places = dict.fromkeys((p.scope.path, p.direction, p.step.symbol) for p in db._log)
+    rng = np.random.default_rng(0)
+    editable = [place for place in places if place[0]]
+    for k in rng.permutation(len(editable))[:12]:
+        path, direction, symbol = editable[k]
+        where = [p for p in db._log if (p.scope.path, p.step.symbol) == (path, symbol)][-1]
+        value = db._values[db._log.index(where)]
+        if np.asarray(value).dtype.kind != "f" or where.direction != direction:
+            continue
+        db.edit(f"{path}.{symbol}", value + 0.25)
+        db.cont()
+        found = db.diff()
+        if direction == "backward":
+            assert found.loss == found.before
+        db.restart()
+        db.cont()
+
+
+NESTED = [row for row in ONE_EACH if made(*row[:2]).children()]
+
+
+@over(few(NESTED, 5))
+def test_a_symbol_of_a_container_is_not_that_of_a_layer_inside(
+    make: Make, shape: Shape, tokens: int
+) -> None:
+    model = Sequential(made(make, shape), dtype="float64", seed=1)
+    model.build(shape[1:])
+    X, y = data(model, shape, tokens)
+    trace, db = model.trace(X, y), model.debug(X, y)
+    db.cont()
+    for at in [at for at in db._log[1:] if getattr(at.scope.layer, "children", dict)()]:
+        symbol = at.step.symbol
+        for when in (None, "True"):
+            db.restart()
+            db.set_break(at.key, when)
+            db.cont()
+            found = db.last if when else db.position
+            assert found is not None
+            assert found.key == at.key
+            db.clear_break()
+        db.restart()
+        db.until(at.key)
+        assert db._log[-1].key == at.key
+        if db.value is None:  # a gradient of tokens
+            continue
+        value = np.asarray(db.value)
+        np.testing.assert_allclose(db.p(symbol), trace[at.key].array, atol=1e-9)
+        cell = (0,) * value.ndim
+        assert db.why(symbol, *cell).total == pytest.approx(value[cell], abs=1e-9)
+        if value.dtype.kind == "f":
+            db.edit(symbol, value + 0.25)
+            assert db._log[-1].key == at.key
+            np.testing.assert_array_equal(db.p(symbol), value + 0.25)
+
+
+def test_a_condition_on_a_symbol_knows_no_symbols_of_layers_inside() -> None:
+    model = Sequential(L.Residual(L.LayerNorm()), seed=0)
+    db = model.debug(np.ones((4, 2)), np.ones((4, 2)))
+    with pytest.raises(UnknownNameError, match="'X_hat' is not one of the symbols there"):
+        db.set_break("0.forward.Y", when="abs(X_hat).max() > 1")
+    db.set_break("0.forward", when="abs(X_hat).max() >= 0")
+    assert "X_hat" in str(db.cont())
+
+
+@pytest.mark.parametrize(
+    ("key", "whole"),
+    [("2.dW", "2.backward.dW"), ("1.slope", "1.backward.slope"), ("loss.dP", "loss.backward.dP")],
+)
+def test_a_key_may_leave_out_the_direction(key: str, whole: str) -> None:
+    here, there = (dense().debug(X, Y) for _ in range(2))
+    assert here.until(key) == there.until(whole)
+    assert here.count == there.count > 0
+
+
+def test_until_a_place_that_has_passed_leaves_the_debugger_where_it_is() -> None:
+    db = dense().debug(X, Y)
+    db.until("2.dW")
+    count, arrow = db.count, db.where().splitlines()[-1]
+    with pytest.raises(OrderError, match=r"'2\.XW' is not computed after this place"):
+        db.until("2.XW")
+    assert (db.count, db.where().splitlines()[-1]) == (count, arrow)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("9", "there is no place '9': a place is one of '0', '1', '2', 'loss'"),
+        ("9.dW", "there is no place '9.dW'"),
+        ("2.update.W", "there is no place"),
+        (3, "there is no place"),
+        ("2.dV", "'dV' is not one of the symbols of Dense.*'dW'"),
+    ],
+)
+def test_a_place_that_there_is_not_is_refused(key: Any, message: str) -> None:
+    db = dense().debug(X, Y)
+    with pytest.raises(UnknownNameError, match=message):
+        db.set_break(key)
+    assert db.breaks == []
+
+
+# --- patches, traces and hooks -----------------------------------------------------------------
 
 
 def lstm() -> Sequential:
@@ -150,14 +282,6 @@ def test_edits_that_are_refused_change_nothing(
     assert db.loss == pytest.approx(dense().trace(X, Y).loss, rel=1e-12)
 
 
-@pytest.mark.parametrize("key", ["9", "0.foo", "0.forward.Zz", "2.update.W", 3])
-def test_places_that_there_are_not(key: Any) -> None:
-    db = dense().debug(X, Y)
-    with pytest.raises(UnknownNameError):
-        db.set_break(key)
-    assert db.breaks == []
-
-
 # --- hooks ------------------------------------------------------------------------------------
 
 
@@ -176,3 +300,200 @@ def test_a_hook_of_Y_is_outside_the_layer() -> None:
         trace, db = model.trace(X, Y), model.debug(X, Y)
     db.cont()
     assert_gradients(db, trace)
+
+
+# --- loops -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", [L.RNN, L.LSTM, L.GRU])
+def test_the_last_step_of_a_round_is_seen_in_its_round(cell: Any) -> None:
+    db = model_of(cell(3), L.Dense(2)).debug(S, YS)
+    shown = db.until("0.forward.h_t")
+    assert "t = 0" in str(shown)
+    first = db.p("h_t")
+    assert first.shape == db.p("h_prev").shape == (6, 3)
+    assert db.why("h_t", 1, 2).total == pytest.approx(first[1, 2], abs=1e-15)
+    assert " *   h_t" in str(db.list())
+    db.until("0.forward.h_t")
+    np.testing.assert_array_equal(db.p("h_prev"), first)
+
+
+def test_a_condition_on_the_last_step_of_a_round_holds_in_its_round() -> None:
+    model = model_of(L.RNN(3), L.Dense(2))
+    largest = abs(model.trace(S, YS)["0.h_t"].array).max(axis=(0, 2))
+    bound = float(np.sort(largest)[-2])
+    db = model.debug(S, YS)
+    db.set_break("0.forward.h_t", when=f"abs(h_t).max() >= {bound!r}")
+    assert f"t = {int(np.argmax(largest >= bound))}" in str(db.cont())
+
+
+# --- places ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["0.forwrd.Y", "3.forward.Y", "", None])
+def test_places_that_there_are_not_to_run_to(key: Any) -> None:
+    says = "there is no place '" if key != "" else "until takes a key with a symbol"
+    with pytest.raises((UnknownNameError, ArgumentError), match=says) as caught:
+        dense().debug(X, Y).until(key)
+    assert ("Did you mean '0.forward.Y'" in str(caught.value)) == (key == "0.forwrd.Y")
+
+
+@pytest.mark.parametrize("around", [-1, "x", 1.5, True])
+def test_lists_around_a_count(around: Any) -> None:
+    with pytest.raises((ArgumentError, ArgumentTypeError), match="list: around must be"):
+        dense().debug(X, Y).list(around)
+
+
+def test_places_after_a_layer_that_ends_the_mask() -> None:
+    """Softmax over axis 1 refuses a mask, but none reaches it."""
+    model = model_of(L.GRU(3, return_sequences=False), L.Chain(L.Reshape(3, 1), L.Softmax(1)))
+    db = model.debug(S, RNG.standard_normal((6, 3, 1)), lengths=LENGTHS)
+    assert "1.layers.1.backward.dX" in db.places()
+    db.set_break("1.layers.1.backward")
+    assert "backward of Softmax" in str(db.cont())
+    assert db.until("1.layers.1.backward.dX")
+
+
+# --- edits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["0.Y[foo]", "0.Y[", "0.Y[]", "0.Y[1/0]", "0.Y[0][1]", "0.Y[9]"])
+def test_edits_of_no_place_change_nothing(place: str) -> None:
+    db = dense().debug(X, Y)
+    db.until("0.forward.Y")
+    before = db.p("0.Y").copy()
+    with pytest.raises(ArgumentError, match="cannot be set to"):
+        db.edit(place, 1.0)
+    np.testing.assert_array_equal(db.p("0.Y"), before)
+
+
+def test_tokens_stay_whole_numbers() -> None:
+    model = model_of(L.Embedding(4, 2), L.Flatten(), L.Dense(2))
+    db = model.debug(np.ones((6, 3), int), Y)
+    db.until("0.forward.X")
+    with pytest.raises(ArgumentError, match="its elements are int"):
+        db.edit("0.X[0, 0]", 1.5)
+    db.edit("0.X[0, 0]", 2.0)
+    db.cont()
+    assert db.p("0.X")[0, 0] == 2
+
+
+def test_an_edited_number_keeps_the_dtype_of_what_it_meets() -> None:
+    model = dense(L.SELU(), dtype="float32")
+    db = model.debug(X, Y)
+    db.cont()
+    wanted = db.p("1.Y")
+    scale = db.p("1.scale")
+    assert isinstance(scale, float)
+    db.edit("1.scale", scale)
+    db.cont()
+    np.testing.assert_array_equal(db.p("1.Y"), wanted)
+
+
+@pytest.mark.parametrize("wrong", [3, None, ("0", "Y")])
+def test_what_is_no_text(wrong: Any) -> None:
+    db = dense().debug(X, Y)
+    for call in (db.p, db.why, lambda place: db.edit(place, 1.0)):
+        with pytest.raises(ArgumentTypeError, match=r"the debugger takes a .* as a text, got"):
+            call(wrong)
+    with pytest.raises(ArgumentTypeError, match="takes a condition as a text"):
+        db.set_break("0", when=wrong or True)
+
+
+def test_gradients_of_tokens_have_no_elements() -> None:
+    model = model_of(L.Parallel(L.Embedding(4, 2), L.Embedding(4, 2)), L.Flatten(), L.Dense(2))
+    db = model.debug(np.ones((6, 3), int), Y)
+    db.cont()
+    known = zip(db._log, db._values, strict=True)
+    none = next(p.step.symbol for p, value in known if p.scope.path == "0" and value is None)
+    with pytest.raises(ArgumentError, match="it has no elements"):
+        db.edit(f"0.{none}", 1.0)
+
+
+def test_nothing_is_no_value() -> None:
+    db = dense().debug(X, Y)
+    db.cont()
+    with pytest.raises(ArgumentError, match=r"cannot be set to None .*: None is not a number"):
+        db.edit("0.Y", None)
+
+
+@pytest.mark.parametrize("value", [1e200, np.inf, np.nan])
+@pytest.mark.parametrize("key", ["0.XW[0, 0]", "loss.P[0, 0]", "0.dW[0, 0]"])
+def test_extreme_values_warn_of_nothing(key: str, value: float) -> None:
+    db = dense().debug(X, Y)
+    db.cont()
+    db.edit(key, value)
+    while db.position is not None:
+        assert db.step()
+        assert db.list()
+    assert "1" in str(db.diff())
+
+
+# --- conditions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("when", "says"),
+    [
+        ("dX > 0", r"The truth value of an array .* use \.any\(\)"),
+        ("dX.foo", "has no attribute 'foo'"),
+        ("1 / 0", "division by zero"),
+        ("dX + 'a'", "fails at 2.backward"),
+        ("dX[99, 99]", "out of bounds"),
+    ],
+)
+def test_conditions_that_fail_say_where(when: str, says: str) -> None:
+    db = dense().debug(X, Y)
+    db.set_break("2.backward", when=when)
+    with pytest.raises(ArgumentError, match=f"the condition of the breakpoint 2.backward .*{says}"):
+        db.cont()
+    assert "backward of Dense(5, 2): a condition failed" in str(db.where())
+    db.clear_break()
+    db.cont()
+    assert db.position is None
+
+
+@pytest.mark.parametrize("when", ["no_such > 1", "bias", "abs(X_hat).max() > 1", "[dX, z]"])
+def test_names_that_no_layer_there_has(when: str) -> None:
+    db = dense().debug(X, Y)
+    with pytest.raises(UnknownNameError, match="is not one of the symbols there"):
+        db.set_break("2.backward", when=when)
+    assert db.breaks == []
+
+
+@pytest.mark.parametrize("when", ["L > 0", "W.any()", "np.isfinite(dX).all()", "len(X) > 1"])
+def test_names_that_a_condition_may_have(when: str) -> None:
+    db = dense().debug(X, Y)
+    db.set_break("2", when=when)
+    assert db.cont()
+    assert db.position is not None
+
+
+@pytest.mark.parametrize("when", ["dX >", "a = 1", "\0"])
+def test_conditions_that_are_no_expression(when: str) -> None:
+    with pytest.raises(ArgumentError, match="is not a Python expression"):
+        dense().debug(X, Y).set_break("2", when=when)
+
+
+# --- losses ------------------------------------------------------------------------------------
+
+
+class Unweighted(Loss):
+    """A loss without steps() that leaves weights alone."""
+
+    independent_samples = True
+
+    def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
+        assert w is None
+        return float(((P - T) ** 2).sum())
+
+    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        found: Array = 2 * (P - T)
+        return found
+
+
+def test_a_loss_without_steps_receives_what_training_passes() -> None:
+    model = dense(loss_class=Unweighted())
+    db = model.debug(X, Y)
+    db.cont()
+    assert db.loss == pytest.approx(((model.predict(X) - Y) ** 2).sum(), rel=1e-12)

@@ -27,6 +27,7 @@ from tools import calibrate_diagnosis as tool
 from tools.sick_models import KINDS, SICK, Case
 
 X, Y = make_moons(60, seed=3)
+QUICK: Any = {"overfit": 0, "verbose": 0}
 SEED = 6  # none of the calibration
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -120,33 +121,33 @@ def test_the_first_array_that_is_not_finite() -> None:
 
 def test_the_scale_of_the_inputs() -> None:
     far = X * [1, 40] + [5, 0]
-    report = classifier().diagnose(far, Y, overfit=0, verbose=0)
+    report = classifier().diagnose(far, Y, **QUICK)
     assert finding(report, "inputs off centre").value == pytest.approx(
         far.mean(axis=0).max(), rel=1e-5
     )
     spread = finding(report, "inputs too spread")
     assert spread.value == pytest.approx(far[:, 1].std(), rel=1e-5)
     assert "feature 1" in spread.evidence
-    narrow = finding(classifier().diagnose(X / 50, Y, overfit=0, verbose=0), "inputs too narrow")
+    narrow = finding(classifier().diagnose(X / 50, Y, **QUICK), "inputs too narrow")
     assert narrow.value == pytest.approx(math.sqrt(X.var(axis=0).mean()) / 50, rel=1e-4)
-    normed = net(BatchNorm(), Dense(2, 2)).diagnose(far, Y, overfit=0, verbose=0)
+    normed = net(BatchNorm(), Dense(2, 2)).diagnose(far, Y, **QUICK)
     assert not {name for name in normed.names if name.startswith("inputs")}
 
 
 def test_the_start_loss_is_compared_with_a_guess() -> None:
     model = classifier()
     model.layers[2].W *= 30
-    found = finding(model.diagnose(X, Y, overfit=0, verbose=0), "start loss")
+    found = finding(model.diagnose(X, Y, **QUICK), "start loss")
     loss = model.evaluate(X, Y)["loss"]
     assert found.value == pytest.approx(abs(loss / math.log(2) - 1), rel=1e-4)
     assert f"{loss:.4g}" in found.evidence
     high = 7 + X[:, :1]
     model = net(Dense(2, 1), loss="mse")
-    found = finding(model.diagnose(X, high, overfit=0, verbose=0), "start loss")
+    found = finding(model.diagnose(X, high, **QUICK), "start loss")
     ratio = model.evaluate(X, high)["loss"] / high.var()
     assert found.value == pytest.approx(ratio - 1, rel=1e-4)
     model.train(X, high, epochs=1, verbose=0)
-    skipped = model.diagnose(X, high, overfit=0, verbose=0).skipped
+    skipped = model.diagnose(X, high, **QUICK).skipped
     assert skipped["start loss"] == "the model has been trained"
 
 
@@ -158,7 +159,7 @@ def test_what_is_left_of_the_loss() -> None:
     left = model.evaluate(X[rows], Y[rows])["loss"] / math.log(2)
     assert found.value == pytest.approx(left, rel=1e-5)
     assert "after 50 steps on 20 samples" in found.evidence
-    assert model.diagnose(X, Y, overfit=0, verbose=0).skipped["cannot overfit"] == "overfit=0"
+    assert model.diagnose(X, Y, **QUICK).skipped["cannot overfit"] == "overfit=0"
     model = classifier(optimizer=Adam(lambda t: 0.03 if t < 520 else 0.0))
     model.trainable = False
     model.train(X, Y, epochs=520, verbose=0)  # the rate is 0 from now on, unless it starts over
@@ -175,33 +176,31 @@ def test_an_input_that_is_cut_off_or_unused() -> None:
     assert "input cut off" not in model.diagnose(X, Y, verbose=0).names
 
     same_samples = np.ones_like(X)
-    report = classifier().diagnose(same_samples, Y, overfit=0, verbose=0)
+    report = classifier().diagnose(same_samples, Y, **QUICK)
     assert report.skipped["input cut off"] == "all samples are the same"
-    assert "input cut off" in classifier().diagnose(X[:1], Y[:1], overfit=0, verbose=0).skipped
+    assert "input cut off" in classifier().diagnose(X[:1], Y[:1], **QUICK).skipped
 
     labels = np.random.default_rng(0).integers(0, 2, 60)
     model = classifier()
     model.train(X, labels, epochs=5, verbose=0)
-    found = finding(model.diagnose(X, labels, overfit=0, verbose=0), "input unused")
+    found = finding(model.diagnose(X, labels, **QUICK), "input unused")
     others = X[np.random.default_rng(0).permutation(60)]
     true, other = (model.evaluate(A, labels)["loss"] for A in (X, others))
     assert found.value == pytest.approx(1 - true / other, rel=1e-4)
     assert f"{true:.4g}" in found.evidence
-    skipped = classifier().diagnose(X, labels, overfit=0, verbose=0).skipped
+    skipped = classifier().diagnose(X, labels, **QUICK).skipped
     assert skipped["input unused"] == "the model has not been trained"
 
 
 def test_samples_that_mix_name_the_layer() -> None:
     roll = Lambda(lambda X: np.roll(X, 1, 0), lambda dY, X, Y: np.roll(dY, -1, 0))
-    found = finding(
-        net(Dense(2, 4), roll, Dense(4, 2)).diagnose(X, Y, overfit=0, verbose=0), "samples mix"
-    )
+    found = finding(net(Dense(2, 4), roll, Dense(4, 2)).diagnose(X, Y, **QUICK), "samples mix")
     assert (found.path, found.value) == ("1", 1.0)
     half = Lambda(lambda X: X + np.roll(X, 1, 0), lambda dY, X, Y: dY + np.roll(dY, -1, 0))
-    found = finding(net(half, Dense(2, 2)).diagnose(X, Y, overfit=0, verbose=0), "samples mix")
+    found = finding(net(half, Dense(2, 2)).diagnose(X, Y, **QUICK), "samples mix")
     assert found.value == pytest.approx(math.sqrt(0.5))
     exempt = net(Dense(2, 4), BatchNorm(), Dropout(0.5), Dense(4, 2))
-    report = exempt.diagnose(X, Y, overfit=0, verbose=0)
+    report = exempt.diagnose(X, Y, **QUICK)
     assert "samples mix" in report.checked
     assert "samples mix" not in report.names
 
@@ -215,13 +214,11 @@ def test_a_model_that_reads_ahead_names_the_layer() -> None:
         builder = builder.multi_head_attention(2, causal=causal).dense(5)
         return builder.loss("softmax_cross_entropy").seed(0).build()
 
-    assert (
-        finding(block(False).diagnose(now, after, overfit=0, verbose=0), "reads ahead").path == "2"
-    )
-    report = block(True).diagnose(now, after, overfit=0, verbose=0)
+    assert finding(block(False).diagnose(now, after, **QUICK), "reads ahead").path == "2"
+    report = block(True).diagnose(now, after, **QUICK)
     assert "reads ahead" in report.checked
     assert "reads ahead" not in report.names
-    report = block(False).diagnose(now, now, overfit=0, verbose=0)
+    report = block(False).diagnose(now, now, **QUICK)
     assert report.skipped["reads ahead"] == "the targets are not the next tokens"
 
 
@@ -234,7 +231,7 @@ def gradients(model: Sequential) -> list[np.ndarray]:
 
 def test_the_size_of_updates() -> None:
     model = classifier(optimizer=SGD(20.0))
-    found = finding(model.diagnose(X, Y, overfit=0, verbose=0), "updates too large")
+    found = finding(model.diagnose(X, Y, **QUICK), "updates too large")
     Ws = [model.layers[0].W, model.layers[2].W]
     pairs = zip(gradients(model), Ws, strict=True)
     ratios = [20 * np.linalg.norm(dW) / np.linalg.norm(W) for dW, W in pairs]
@@ -242,26 +239,26 @@ def test_the_size_of_updates() -> None:
     assert found.path == f"{2 * int(np.argmax(ratios))}.W"
 
     model = classifier(optimizer=SGD(1e-7))
-    found = finding(model.diagnose(X, Y, overfit=0, verbose=0), "updates too small")
+    found = finding(model.diagnose(X, Y, **QUICK), "updates too small")
     assert found.value < 1e-6
     assert "; also at" in found.evidence
     model = classifier(optimizer=SGD(CosineDecay(1e-7, 5)))
-    report = model.diagnose(X, Y, overfit=0, verbose=0)
+    report = model.diagnose(X, Y, **QUICK)
     assert "updates too small" in report.skipped
-    report = classifier(optimizer=LBFGS()).diagnose(X, Y, overfit=0, verbose=0)
+    report = classifier(optimizer=LBFGS()).diagnose(X, Y, **QUICK)
     assert "updates too large" in report.skipped
 
 
 def test_dead_and_saturated_units_are_counted() -> None:
     model = classifier()
     model.layers[0].b = np.where(np.arange(16) < 11, -100, 1)
-    found = finding(model.diagnose(X, Y, overfit=0, verbose=0), "dead units")
+    found = finding(model.diagnose(X, Y, **QUICK), "dead units")
     assert (found.path, found.value) == ("1", 11 / 16)
     assert "11 of 16 units are 0 on all 60 samples" in found.evidence
 
     model = net(Dense(2, 8), Tanh(), Dense(8, 2))
     model.layers[0].W *= 10
-    found = finding(model.diagnose(X, Y, overfit=0, verbose=0), "saturated units")
+    found = finding(model.diagnose(X, Y, **QUICK), "saturated units")
     assert found.value == (np.abs(np.tanh(X @ model.layers[0].W)) > 0.97).mean()
 
 
@@ -272,9 +269,9 @@ def test_gradients_that_fade_or_grow() -> None:
             layer.W = factor * np.eye(2)
         return model
 
-    found = finding(deep(0.1).diagnose(X, Y, overfit=0, verbose=0), "vanishing gradients")
+    found = finding(deep(0.1).diagnose(X, Y, **QUICK), "vanishing gradients")
     assert found.value == pytest.approx(0.1**7, rel=1e-4)
-    found = finding(deep(10).diagnose(X, Y, overfit=0, verbose=0), "exploding gradients")
+    found = finding(deep(10).diagnose(X, Y, **QUICK), "exploding gradients")
     assert found.value == pytest.approx(10**7, rel=1e-4)
 
 
@@ -284,26 +281,26 @@ def test_twins_are_counted_but_not_among_outputs() -> None:
         1 + np.maximum(np.arange(16) - 5, 0)
     )
     model.layers[2].W = np.tile(model.layers[2].W[:1], (16, 1))
-    found = finding(model.diagnose(X, Y, overfit=0, verbose=0), "twin units")
+    found = finding(model.diagnose(X, Y, **QUICK), "twin units")
     assert (found.path, found.value) == ("0.W", 6 / 16)
     model = net(Dense(2, 16), ReLU(), Dense(16, 2), loss="mse")
     model.layers[2].W = np.zeros((16, 2))
-    assert "twin units" not in model.diagnose(X, X[:, [0, 0]], overfit=0, verbose=0).names
+    assert "twin units" not in model.diagnose(X, X[:, [0, 0]], **QUICK).names
     model = classifier()
     model.layers[0].W = np.ones((2, 16))  # the next layer tells these units apart
-    assert "twin units" not in model.diagnose(X, Y, overfit=0, verbose=0).names
+    assert "twin units" not in model.diagnose(X, Y, **QUICK).names
 
 
 def test_penalties_are_compared_with_the_gradient() -> None:
     model = classifier(optimizer=SGD(0.1, l2=3.0, l1=0.2))
-    found = finding(model.diagnose(X, Y, overfit=0, verbose=0), "penalty rules")
+    found = finding(model.diagnose(X, Y, **QUICK), "penalty rules")
     Ws = [model.layers[0].W, model.layers[2].W]
     pull = math.hypot(*(np.linalg.norm(3.0 * W + 0.2 * np.sign(W)) for W in Ws))
     data = math.hypot(*map(np.linalg.norm, gradients(model)))
     assert found.value == pytest.approx(pull / data, rel=1e-4)
 
     model = classifier(optimizer=SGD(0.1, weight_decay=3.0))
-    found = finding(model.diagnose(X, Y, overfit=0, verbose=0), "penalty rules")
+    found = finding(model.diagnose(X, Y, **QUICK), "penalty rules")
     Ws = [model.layers[0].W, model.layers[2].W]
     ratio = (
         3.0
@@ -311,7 +308,7 @@ def test_penalties_are_compared_with_the_gradient() -> None:
         / math.hypot(*map(np.linalg.norm, gradients(model)))
     )
     assert found.value == pytest.approx(ratio, rel=1e-3)
-    assert "penalty rules" in classifier().diagnose(X, Y, overfit=0, verbose=0).skipped
+    assert "penalty rules" in classifier().diagnose(X, Y, **QUICK).skipped
 
 
 # --- the report ----------------------------------------------------------------------------------

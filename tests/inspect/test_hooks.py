@@ -12,19 +12,15 @@ import pytest
 from phitodeep import Sequential, watching
 from phitodeep import layers as L
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.derivations.language.run import Position, Scope
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    ShapeError,
-    UnknownNameError,
-)
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError
 from phitodeep.inspect.hooks import BOUNDARIES, symbols_of
 from phitodeep.layers import Layer
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
+from phitodeep.testing.examples import Make, data, made
+from tests.rows import KINDS, over
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
@@ -59,12 +55,6 @@ def assert_equal(a: dict[str, Array], b: dict[str, Array]) -> None:
 
 # --- every symbol of every layer -----------------------------------------------------------------
 
-ALL: dict[str, Any] = {
-    f"{make()}": (make, shape, tokens)
-    for make, shape, tokens in [*((make, shape, 0) for make, shape in EXAMPLES), *TOKENS]
-    if not (isinstance(make(), L.TiedDense) and shape)
-}
-
 
 def changed(A: Any) -> Any:
     return 1.1 * A + 0.01
@@ -79,9 +69,8 @@ def inner(model: Sequential) -> Iterator[tuple[str, str, str]]:
                         yield path, direction, symbol
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_hook_changes_what_follows_from_any_symbol(name: str) -> None:
-    make, shape, tokens = ALL[name]
+@over(KINDS)
+def test_a_hook_changes_what_follows_from_any_symbol(make: Make, shape: Shape, tokens: int) -> None:
     model = Sequential(made(make, shape), dtype="float64")
     model.build(shape[1:])
     given, dY = data(model, shape, tokens)
@@ -427,11 +416,7 @@ def test_a_checkpoint_recomputes_with_what_the_hook_returned() -> None:
 @pytest.mark.parametrize(
     ("returned", "error", "says"),
     [
-        (
-            lambda A: A[:1],
-            ShapeError,
-            r"0\.forward\.Y.*array of shape \(6, 5\), got.*1, 5",
-        ),
+        (lambda A: A[:1], ShapeError, r"0\.forward\.Y.*array of shape \(6, 5\), got.*1, 5"),
         (lambda A: 0.0, ShapeError, r"got shape \(\)"),
         (lambda A: "hello", ArgumentTypeError, "real numbers"),
         (lambda A: A * 1j, ArgumentTypeError, "complex"),
@@ -610,9 +595,8 @@ def test_a_patch_of_another_shape_says_so() -> None:
         dense().patch({"0.Y": np.ones((2, 5))}).predict(X)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_cache_is_the_prediction(name: str) -> None:
-    make, shape, tokens = ALL[name]
+@over(KINDS)
+def test_a_cache_is_the_prediction(make: Make, shape: Shape, tokens: int) -> None:
     model = Sequential(made(make, shape), dtype="float64", seed=1)
     model.build(shape[1:])
     given, _ = data(model, shape, tokens)

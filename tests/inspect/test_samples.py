@@ -15,12 +15,14 @@ from phitodeep import loss as losses
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
-from phitodeep.layers import Layer, Param
+from phitodeep.layers import Layer
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
+from phitodeep.testing.examples import Make, data, made
 from phitodeep.training.inputs import validate
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.loss.test_loss import pair
+from tests.random_networks import Scale
+from tests.rows import TOOLS, over
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
@@ -79,22 +81,15 @@ def _order(why: Any) -> list[int]:
     return [term.at["n"] for term in why]
 
 
-def parts() -> dict[str, Any]:
-    """The examples of layers with parameters whose samples are independent."""
-    found = {}
-    for make, shape, tokens in [*((make, shape, 0) for make, shape in EXAMPLES), *TOKENS]:
-        layer = make()
-        mixes = any(isinstance(part, L.BatchNorm) for _, part in layer.walk())
-        if isinstance(layer, L.TiedDense) or mixes:
-            continue
-        if any(part._declared for _, part in layer.walk()):
-            found[f"{layer} {shape}"] = (make, shape, tokens)
-    return found
+def has_shares(layer: Layer) -> bool:
+    """Whether a layer has parameters, and each sample has a share of their gradients."""
+    parts = [part for _, part in layer.walk()]
+    mixes = any(isinstance(part, L.BatchNorm | L.TiedDense) for part in parts)
+    return not mixes and any(part._declared for part in parts)
 
 
-@pytest.mark.parametrize("name", parts())
-def test_every_layer_with_parameters(name: str) -> None:
-    make, shape, tokens = parts()[name]
+@over(row for row in TOOLS if has_shares(row[0]()))
+def test_every_layer_with_parameters(make: Make, shape: Shape, tokens: int) -> None:
     model = Sequential(made(make, shape), dtype="float64", seed=3)
     model.build(shape[1:])
     given, y = data(model, shape, tokens)
@@ -148,25 +143,6 @@ def test_batch_norm_is_refused_unless_it_is_frozen() -> None:
     assert_shares(model, X, Y)
 
 
-class Gain(Layer):
-    """Without steps()."""
-
-    g = Param()
-    independent_samples = True
-
-    def create(self, shape: Shape) -> Shape:
-        self.g = np.ones(shape[-1])
-        return shape
-
-    def forward(self, X: Array) -> Array:
-        self.save_for_backward(X=X)
-        return X * self.g
-
-    def backward(self, dY: Array) -> Array:
-        self.grad_array("g")[...] = (dY * self.saved("X")).sum(axis=0)
-        return dY * self.g
-
-
 class Undeclared(losses.Loss):
     def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
         return float(((P - T) ** 2).sum())
@@ -183,7 +159,7 @@ def tanh(independent: bool) -> Layer:
 @pytest.mark.parametrize(
     ("layer", "loss", "says"),
     [
-        (Gain(), None, r"layer 1, Gain\(\), has no steps\(\)"),
+        (Scale(), None, r"layer 1, Scale\(\), has no steps\(\)"),
         (tanh(False), None, "layer 1, Lambda.*set independent_samples = True.*Lambda"),
         (L.Tanh(), Undeclared(), r"Undeclared\(\) does not declare.*independent_samples = True"),
     ],

@@ -10,35 +10,21 @@ import numpy as np
 import pytest
 import rich.console
 
+from phitodeep import layers as L
 from phitodeep.core.types import Shape
 from phitodeep.inspect.summary import HEAD, Row, Summary, summarize
-from phitodeep.layers import (
-    BatchNorm,
-    Chain,
-    Dense,
-    Dropout,
-    Flatten,
-    Layer,
-    LayerNorm,
-    Parallel,
-    Param,
-    ReLU,
-    Residual,
-    Softmax,
-    Tanh,
-)
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 
 
-def rows(layer: Layer) -> dict[str, Row]:
+def rows(layer: L.Layer) -> dict[str, Row]:
     found = summarize(layer).rows
     assert len({row.path for row in found}) == len(found)
     return {row.path: row for row in found}
 
 
 def test_a_plain_model_by_hand() -> None:
-    model = Sequential(Flatten(), Dense(784, 128), ReLU(), Dense(128, 10), Softmax())
+    model = Sequential(L.Flatten(), L.Dense(784, 128), L.ReLU(), L.Dense(128, 10), L.Softmax())
     model.build((28, 28))
     found = rows(model)
     assert list(found) == ["0", "1", "2", "3", "4"]
@@ -59,10 +45,10 @@ def test_a_plain_model_by_hand() -> None:
 
 def nested() -> Sequential:
     return Sequential(
-        Dense(6, 4),
-        Residual(LayerNorm(), Chain(Dense(8), Tanh()), Dense(4)),
-        Parallel(Dense(2, bias=False), Dense(3)),
-        BatchNorm(),
+        L.Dense(6, 4),
+        L.Residual(L.LayerNorm(), L.Chain(L.Dense(8), L.Tanh()), L.Dense(4)),
+        L.Parallel(L.Dense(2, bias=False), L.Dense(3)),
+        L.BatchNorm(),
     )
 
 
@@ -87,7 +73,7 @@ def test_a_nested_model_counts_everything_once() -> None:
 
 
 def test_a_rank_3_model_has_its_positions_in_shapes_and_flops() -> None:
-    model = Sequential(Dense(6), ReLU(), Dense(2))
+    model = Sequential(L.Dense(6), L.ReLU(), L.Dense(2))
     model.build((5, 3))
     found = rows(model)
     assert [row.output for row in found.values()] == [(5, 6), (5, 6), (5, 2)]
@@ -108,7 +94,7 @@ def test_frozen_parameters_are_counted_apart() -> None:
 
 
 def test_a_shared_parameter_counts_once() -> None:
-    model = Sequential(Dense(3, 3), Dense(3, 3, bias=False))
+    model = Sequential(L.Dense(3, 3), L.Dense(3, 3, bias=False))
     model.build((3,))
     model.layers[1].params["W"] = model.layers[0].params["W"]
     assert [row.trainable for row in summarize(model).rows] == [12, 0]
@@ -116,12 +102,12 @@ def test_a_shared_parameter_counts_once() -> None:
 
 
 def test_float64_is_twice_as_many_bytes() -> None:
-    narrow, wide = Sequential(Dense(3, 4)), Sequential(Dense(3, 4), dtype="float64")
+    narrow, wide = Sequential(L.Dense(3, 4)), Sequential(L.Dense(3, 4), dtype="float64")
     assert (summarize(narrow).size, summarize(wide).size) == (64, 128)
 
 
 def test_what_is_not_known_yet_shows_as_unknown() -> None:
-    model = Sequential(Flatten(), Dense(784, 10), Dropout(0.5), Dense(5), Dense(3))
+    model = Sequential(L.Flatten(), L.Dense(784, 10), L.Dropout(0.5), L.Dense(5), L.Dense(3))
     found = rows(model)
     assert found["0"].output is None
     assert found["0"].flops is None
@@ -131,33 +117,33 @@ def test_what_is_not_known_yet_shows_as_unknown() -> None:
     text = str(summarize(model))
     assert "?" in text
     assert "unknown FLOPs" in text
-    open_end = rows(Sequential(Flatten(), Dense(4)))
+    open_end = rows(Sequential(L.Flatten(), L.Dense(4)))
     assert [row.output for row in open_end.values()] == [None, None]
     assert sum(row.trainable for row in open_end.values()) == 0
 
 
 def test_no_parameter_is_made_for_a_summary() -> None:
-    layer = Chain(Dense(4, 3), Residual(Dense(3)))
+    layer = L.Chain(L.Dense(4, 3), L.Residual(L.Dense(3)))
     assert summarize(layer).trainable == 15 + 12
-    assert summarize(Dense(10**6, 10**6, bias=False)).trainable == 10**12  # 4 TB if it were made
+    assert summarize(L.Dense(10**6, 10**6, bias=False)).trainable == 10**12  # 4 TB if it were made
     assert layer.output_shape is None
     assert all(not part.params for _, part in layer.walk())
     assert layer.layers[1].layers[0].input_size is None
 
 
 def test_a_single_layer_has_a_row() -> None:
-    found = summarize(Dense(4, 3))
+    found = summarize(L.Dense(4, 3))
     assert [(row.path, row.trainable) for row in found.rows] == [("", 15)]
     assert found.title == "Dense"
 
 
 def test_a_containers_own_parameters_count() -> None:
     class Scaled(Container):
-        scale = Param()
+        scale = L.Param()
 
         def __init__(self) -> None:
             super().__init__()
-            self.inner = Dense(3)
+            self.inner = L.Dense(3)
 
         def create(self, shape: Shape) -> Shape:
             self.scale = np.ones(1)
@@ -166,7 +152,7 @@ def test_a_containers_own_parameters_count() -> None:
     layer = Scaled()
     layer.build((4,))
     assert summarize(layer).trainable == layer.count_params() == 16
-    assert summarize(Sequential(Dense(4, 4), layer)).trainable == 20 + 16
+    assert summarize(Sequential(L.Dense(4, 4), layer)).trainable == 20 + 16
 
 
 # --- as text -----------------------------------------------------------------------------------
@@ -186,8 +172,8 @@ def test_the_text_is_an_aligned_table() -> None:
 
 def test_summary_prints(capsys: pytest.CaptureFixture[str]) -> None:
     model = Sequential(
-        Dense(784, 128),
-        Softmax(),
+        L.Dense(784, 128),
+        L.Softmax(),
         loss_class="categorical_cross_entropy",
         alpha=0.05,
         batch_size=64,
@@ -226,6 +212,6 @@ def test_emscripten_prints_plain_text(
     monkeypatch.setattr(sys, "platform", "emscripten")
     for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
         monkeypatch.setitem(sys.modules, name, None)
-    summary = summarize(Dense(2, 3))
+    summary = summarize(L.Dense(2, 3))
     summary.show()
     assert capsys.readouterr().out == f"{summary}\n"

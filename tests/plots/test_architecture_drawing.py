@@ -11,26 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from phitodeep import layers as L
 from phitodeep import plots
 from phitodeep.derivations.language.step import Derivation, Let, Loop, Through
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.inspect.summary import summarize
-from phitodeep.layers import (
-    LSTM,
-    Bidirectional,
-    Chain,
-    Conv2D,
-    Dense,
-    Flatten,
-    Layer,
-    MaxPool2D,
-    Parallel,
-    ReLU,
-    Residual,
-    SkipConcat,
-    TimeDistributed,
-    Upsample2D,
-)
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
@@ -43,12 +28,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def inception() -> Sequential:
     model = Sequential(
-        Conv2D(4, 3, padding="same"),
-        Parallel(Chain(Conv2D(4, 1), ReLU()), Conv2D(2, 3, padding="same")),
-        Residual(Parallel(Conv2D(6, 1), Conv2D(6, 3, padding="same"), merge="add")),
-        SkipConcat(MaxPool2D(2), Conv2D(8, 3, padding="same"), Upsample2D(2)),
-        Flatten(),
-        Dense(10),
+        L.Conv2D(4, 3, padding="same"),
+        L.Parallel(L.Chain(L.Conv2D(4, 1), L.ReLU()), L.Conv2D(2, 3, padding="same")),
+        L.Residual(L.Parallel(L.Conv2D(6, 1), L.Conv2D(6, 3, padding="same"), merge="add")),
+        L.SkipConcat(L.MaxPool2D(2), L.Conv2D(8, 3, padding="same"), L.Upsample2D(2)),
+        L.Flatten(),
+        L.Dense(10),
         seed=0,
     )
     model.build((8, 8, 1))
@@ -60,7 +45,7 @@ def gpt(layers: int) -> Sequential:
 
 
 def recurrent() -> Sequential:
-    model = Sequential(Bidirectional(LSTM(3)), TimeDistributed(Dense(2)), seed=0)
+    model = Sequential(L.Bidirectional(L.LSTM(3)), L.TimeDistributed(L.Dense(2)), seed=0)
     model.build((5, 4))
     return model
 
@@ -170,7 +155,7 @@ def test_how_layers_are_connected_is_read_from_derivations() -> None:
     assert series_of(residual.layers[0]) == (Merge("+", (("branches.0",), ("branches.1",))),)
     inner = tuple(f"layers.{i}" for i in range(3))
     assert series_of(skip) == (Merge("concat", ((), inner)),)
-    product = Parallel(Dense(2, 2), Dense(2, 2), merge="multiply")
+    product = L.Parallel(L.Dense(2, 2), L.Dense(2, 2), merge="multiply")
     assert series_of(product) == (Merge("*", (("branches.0",), ("branches.1",))),)
     both, each = recurrent().layers
     assert series_of(both) == (Merge("concat", (("layer",), ("reverse",))),)
@@ -178,7 +163,7 @@ def test_how_layers_are_connected_is_read_from_derivations() -> None:
 
 
 def test_skip_connections_are_orange() -> None:
-    def orange(model: Layer) -> int:
+    def orange(model: L.Layer) -> int:
         found = places(plots.architecture(model))
         return sum(tag == "polyline" and a["stroke"] == POSITIVE for tag, a, *_ in found)
 
@@ -192,7 +177,7 @@ class Own(Container):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = Dense(3, 3), Dense(3, 3)
+        self.a, self.b = L.Dense(3, 3), L.Dense(3, 3)
 
     def create(self, shape: Any) -> Any:
         return self.b.build(self.a.build(shape))
@@ -259,7 +244,7 @@ def test_layers_that_are_repeated_are_drawn_once() -> None:
     drawing = plots.architecture(gpt(5))
     assert "layers 2 to 6: 5 times the same, drawn once" in words(drawing)
     assert len(boxes(drawing)) == len(boxes(plots.architecture(gpt(1))))
-    blocks = [layer for _ in range(3) for layer in (Dense(4, 4), ReLU())]
+    blocks = [layer for _ in range(3) for layer in (L.Dense(4, 4), L.ReLU())]
     assert "layers 0 to 5: 3 times the same, drawn once" in words(
         plots.architecture(Sequential(*blocks))
     )
@@ -279,16 +264,16 @@ def test_frozen_layers_are_dashed() -> None:
 
 
 def test_what_is_not_built_has_question_marks() -> None:
-    model = Sequential(Dense(3), ReLU())
+    model = Sequential(L.Dense(3), L.ReLU())
     texts = words(plots.architecture(model))
     assert {"Sequential: not built yet", "input ?", "output ?", "0  Dense(3)", "?"} <= set(texts)
     assert not model.layers[0].params
-    shapes = words(plots.architecture(Sequential(Dense(2, 3), ReLU())))
+    shapes = words(plots.architecture(Sequential(L.Dense(2, 3), L.ReLU())))
     assert "(3,)  9 parameters" in shapes
 
 
 def test_a_drawing_is_shown_and_saved(tmp_path: Path) -> None:
-    drawing = plots.architecture(Dense(3, 2))
+    drawing = plots.architecture(L.Dense(3, 2))
     assert isinstance(drawing, Drawing)
     assert drawing._repr_svg_() == drawing
     assert drawing.startswith("<svg xmlns=")
@@ -307,7 +292,7 @@ def test_only_models_and_layers_are_drawn() -> None:
 
 
 def test_names_are_escaped() -> None:
-    class Less(ReLU):
+    class Less(L.ReLU):
         def __repr__(self) -> str:
             return "Less(a < b & c)"
 

@@ -26,6 +26,7 @@ from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.plots.canvas import evenly, gap_of, mosaic
 from phitodeep.plots.embedding import principal
+from tests.rows import few
 
 rng = np.random.default_rng(3)
 PLANE = rng.standard_normal((60, 2))
@@ -211,11 +212,6 @@ def test_a_decision_boundary_refuses(
         plots.decision_boundary(classifier(), X, y, **options)
 
 
-def test_a_layer_has_no_decision_boundary() -> None:
-    with pytest.raises(ArgumentTypeError, match=r"takes a whole model, with a loss, got Dense"):
-        plots.decision_boundary(Dense(2, 3), PLANE, HALVES)
-
-
 # --- filters and feature maps ------------------------------------------------------------------
 
 
@@ -289,28 +285,6 @@ def test_filters_of_a_dense_layer_and_of_sequences() -> None:
     np.testing.assert_array_equal(tiles_of(image_of(axes), 4, 3), expected)
 
 
-def test_filters_refuse() -> None:
-    model = convolutions()
-    with pytest.raises(UnknownNameError, match="'7' is not one of the layers"):
-        plots.filters(model, "7")
-    with pytest.raises(UnknownNameError, match="'' is not one of the layers"):
-        plots.filters(model, "")
-    with pytest.raises(UnknownNameError, match=r"Did you mean '0\.layers\.0'"):
-        plots.filters(Sequential(Sequential(Dense(2, 2))), "0.layer.0")
-    with pytest.raises(ArgumentError, match=r"layer '1' is ReLU\(\).*filters are 0, 2, 4"):
-        plots.filters(model, "1")
-    with pytest.raises(ArgumentError, match=r"filters are 2\.layers\.1\.layers\.1\.layers\.0, "):
-        plots.filters(gpt(), "0")  # an Embedding
-    with pytest.raises(ShapeError, match=r"takes 400 features.*got shape=None"):
-        plots.filters(model, "4")
-    with pytest.raises(ShapeError, match=r"got shape=\(4, 4\)"):
-        plots.filters(model, "4", shape=(4, 4))
-    with pytest.raises(NotBuiltError, match="no weights yet"):
-        plots.filters(Sequential(Conv2D(2, 3)), "0")
-    with pytest.raises(ArgumentError, match="limit must be >= 1"):
-        plots.filters(model, "0", limit=0)
-
-
 def test_feature_maps_are_the_output_of_the_layer() -> None:
     model, x = convolutions(), rng.standard_normal((8, 7, 1))
     axes = plots.feature_maps(model, x, "2", limit=7).axes[0]
@@ -326,18 +300,6 @@ def test_feature_maps_of_a_sequence_are_rows() -> None:
     expected = model.run_with_cache(x[None])[1]["2.Y"][0].T  # channels, steps
     np.testing.assert_array_equal(image_of(axes), expected)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "channel")
-
-
-def test_feature_maps_refuse() -> None:
-    model, x = convolutions(), np.zeros((8, 7, 1))
-    with pytest.raises(UnknownNameError, match="'9' is not one of the layers"):
-        plots.feature_maps(model, x, "9")
-    with pytest.raises(ShapeError, match=r"returns samples of shape \(4,\)"):
-        plots.feature_maps(model, x, "4")
-    with pytest.raises(ShapeError, match=r"one sample.*X\[0\]"):
-        plots.feature_maps(model, np.zeros((2, 8, 7, 1)), "0")
-    with pytest.raises(NotBuiltError, match="is built"):
-        plots.feature_maps(Sequential(Conv2D(2, 3)), x, "0")
 
 
 # --- attention ---------------------------------------------------------------------------------
@@ -369,19 +331,11 @@ def test_attention_of_one_head_takes_an_axes() -> None:
 def test_the_only_layer_that_fits_needs_no_path() -> None:
     x = rng.integers(0, 6, 5)
     assert "layer 2.layers.0.layers.1:" in plots.attention(gpt(1), x).get_suptitle()
-    with pytest.raises(ArgumentError, match=rf"name one of '2\.layers\.0\.layers\.1', '{HEADS}'"):
-        plots.attention(gpt(2), x)
     net = Sequential(Conv2D(5, 3), Flatten(), Dense(4), seed=0)
     net.build((8, 7, 1))
     assert "layer 0:" in plots.filters(net).axes[0].get_title()
     assert "layer 2:" in plots.filters(net, shape=(6, 5, 5)).axes[0].get_title()
     assert "layer 0:" in plots.feature_maps(net, np.zeros((8, 7, 1))).axes[0].get_title()
-    with pytest.raises(ArgumentError, match="name one of '0', '2'"):
-        plots.filters(convolutions())
-    with pytest.raises(ArgumentError, match="name one of '0', '1', '2'"):
-        plots.feature_maps(convolutions(), np.zeros((8, 7, 1)))
-    with pytest.raises(ArgumentError, match="built layer with filters: there is none"):
-        plots.filters(Sequential(ReLU()))
 
 
 def test_dollar_signs_in_names_are_not_formulas() -> None:
@@ -389,20 +343,6 @@ def test_dollar_signs_in_names_are_not_formulas() -> None:
     figure = plots.attention(gpt(1), rng.integers(0, 6, 5), labels=names)
     figure.savefig(io.BytesIO())
     assert ticks(figure.axes[0].yaxis) == [r"\$a\$", "$", r"\$\no\$", "d", "e"]
-
-
-def test_attention_refuses() -> None:
-    model, x = gpt(), rng.integers(0, 6, 5)
-    with pytest.raises(UnknownNameError, match=rf"Did you mean.*{HEADS}"):
-        plots.attention(model, x, "3.layers.0.layers.0")
-    with pytest.raises(ArgumentError, match="pass head= along with ax="):
-        plots.attention(model, x, HEADS, ax=Figure().subplots())
-    with pytest.raises(ArgumentError, match="head must be <= 2"):
-        plots.attention(model, x, HEADS, head=3)
-    with pytest.raises(ArgumentError, match="needs 5 labels, one per position, got 2"):
-        plots.attention(model, x, HEADS, labels="ab")
-    with pytest.raises(ArgumentError, match="there is none"):
-        plots.attention(convolutions(), np.zeros((8, 7, 1)), "0")
 
 
 # --- embedding ---------------------------------------------------------------------------------
@@ -451,26 +391,6 @@ def test_rows_of_classes_have_their_colours() -> None:
     assert axes.get_title() == "20 of 50 rows"
 
 
-def test_an_embedding_refuses() -> None:
-    W = np.ones((4, 3))
-    with pytest.raises(ArgumentError, match="the model has no Embedding"):
-        plots.embedding(convolutions())
-    with pytest.raises(ArgumentError, match="has no parameter W"):
-        plots.embedding(convolutions(), layer="1")
-    with pytest.raises(NotBuiltError, match="no weights yet"):
-        plots.embedding(Sequential(Conv2D(2, 3)), layer="0")
-    with pytest.raises(ShapeError, match=r"rows W \(n, D\).*got shape \(4,\)"):
-        plots.embedding(W[:, 0])
-    with pytest.raises(ArgumentError, match="needs 4 labels, one per row, got 2"):
-        plots.embedding(W, labels="ab")
-    with pytest.raises(ShapeError, match=r"y must have the shape \(4,\)"):
-        plots.embedding(W, y=[0, 1])
-    with pytest.raises(ArgumentError, match="10 classes, but y has 11"):
-        plots.embedding(np.ones((11, 2)), y=np.arange(11))
-    with pytest.raises(ArgumentError, match="option for a model"):
-        plots.embedding(W, layer="0")
-
-
 # --- gradient flow -----------------------------------------------------------------------------
 
 
@@ -511,6 +431,69 @@ def test_gradient_flow_of_many_layers() -> None:
         plots.gradient_flow(model)
 
 
+# --- what is refused ---------------------------------------------------------------------------
+
+IMAGE, ROWS = np.zeros((8, 7, 1)), np.ones((4, 3))
+CONV, UNBUILT, NESTED = (
+    convolutions(),
+    Sequential(Conv2D(2, 3)),
+    Sequential(Sequential(Dense(2, 2))),
+)
+GPT, WORDS = gpt(), np.arange(5)
+FIRST_BLOCK = r"filters are 2\.layers\.1\.layers\.1\.layers\.0, "
+REFUSED: list[tuple[Any, Any, Any, type[Exception], str]] = [
+    (plots.filters, (CONV, "7"), {}, UnknownNameError, "'7' is not one of the layers"),
+    (plots.filters, (CONV, ""), {}, UnknownNameError, "'' is not one of the layers"),
+    (plots.filters, (NESTED, "0.layer.0"), {}, UnknownNameError, r"Did you mean '0\.layers\.0'"),
+    (plots.filters, (CONV, "1"), {}, ArgumentError, r"'1' is ReLU\(\).*filters are 0, 2, 4"),
+    (plots.filters, (GPT, "0"), {}, ArgumentError, FIRST_BLOCK),  # an Embedding
+    (plots.filters, (CONV, "4"), {}, ShapeError, r"takes 400 features.*got shape=None"),
+    (plots.filters, (CONV, "4"), {"shape": (4, 4)}, ShapeError, r"got shape=\(4, 4\)"),
+    (plots.filters, (UNBUILT, "0"), {}, NotBuiltError, "no weights yet"),
+    (plots.filters, (CONV, "0"), {"limit": 0}, ArgumentError, "limit must be >= 1"),
+    (plots.filters, (CONV,), {}, ArgumentError, "name one of '0', '2'"),
+    (plots.filters, (Sequential(ReLU()),), {}, ArgumentError, "with filters: there is none"),
+    (plots.feature_maps, (CONV, IMAGE), {}, ArgumentError, "name one of '0', '1', '2'"),
+    (plots.feature_maps, (CONV, IMAGE, "9"), {}, UnknownNameError, "'9' is not one of the layers"),
+    (plots.feature_maps, (CONV, IMAGE, "4"), {}, ShapeError, r"samples of shape \(4,\)"),
+    (plots.feature_maps, (CONV, [IMAGE] * 2, "0"), {}, ShapeError, r"one sample.*X\[0\]"),
+    (plots.feature_maps, (UNBUILT, IMAGE, "0"), {}, NotBuiltError, "is built"),
+    (plots.attention, (GPT, WORDS), {}, ArgumentError, rf"name one of '2\..*', '{HEADS}'"),
+    (plots.attention, (GPT, WORDS, HEADS[:-1] + "0"), {}, UnknownNameError, f"mean.*{HEADS}"),
+    (
+        plots.attention,
+        (GPT, WORDS, HEADS),
+        {"ax": Figure().subplots()},
+        ArgumentError,
+        "pass head=",
+    ),
+    (plots.attention, (GPT, WORDS, HEADS), {"head": 3}, ArgumentError, "head must be <= 2"),
+    (plots.attention, (GPT, WORDS, HEADS), {"labels": "ab"}, ArgumentError, "5 labels.*got 2"),
+    (plots.attention, (CONV, IMAGE, "0"), {}, ArgumentError, "there is none"),
+    (plots.embedding, (CONV,), {}, ArgumentError, "the model has no Embedding"),
+    (plots.embedding, (CONV,), {"layer": "1"}, ArgumentError, "has no parameter W"),
+    (plots.embedding, (UNBUILT,), {"layer": "0"}, NotBuiltError, "no weights yet"),
+    (plots.embedding, (ROWS[:, 0],), {}, ShapeError, r"rows W \(n, D\).*got shape \(4,\)"),
+    (plots.embedding, (ROWS,), {"labels": "ab"}, ArgumentError, "4 labels, one per row, got 2"),
+    (plots.embedding, (ROWS,), {"y": [0, 1]}, ShapeError, r"y must have the shape \(4,\)"),
+    (plots.embedding, (np.ones((11, 2)),), {"y": np.arange(11)}, ArgumentError, "but y has 11"),
+    (plots.embedding, (ROWS,), {"layer": "0"}, ArgumentError, "option for a model"),
+    (
+        plots.decision_boundary,
+        (Dense(2, 3), PLANE, HALVES),
+        {},
+        ArgumentTypeError,
+        "whole model.*got Dense",
+    ),
+]
+
+
+@pytest.mark.parametrize(("draw", "given", "options", "error", "message"), REFUSED)
+def test_what_is_refused(draw: Any, given: Any, options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        draw(*given, **options)
+
+
 # --- what all pictures share -------------------------------------------------------------------
 
 SINGLE: dict[str, Any] = {
@@ -525,7 +508,7 @@ SINGLE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", SINGLE)
+@pytest.mark.parametrize("name", few(SINGLE, 2))
 def test_a_picture_is_drawn_where_it_is_asked_for(name: str, tmp_path: Path) -> None:
     whole = Figure(layout="constrained")
     ax = whole.subfigures(1, 2)[0].subplots()
@@ -549,7 +532,7 @@ SEVERAL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", [*SINGLE, *SEVERAL])
+@pytest.mark.parametrize("name", [*few(SINGLE, 3), *SEVERAL])
 def test_no_text_covers_another_or_leaves_the_picture(name: str) -> None:
     figure = {**SINGLE, **SEVERAL}[name]()
     figure.savefig(io.BytesIO())  # lays it out

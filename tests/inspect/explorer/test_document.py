@@ -16,8 +16,9 @@ from phitodeep.core.types import Shape
 from phitodeep.inspect.explorer import document
 from phitodeep.inspect.explorer.document import text_of
 from phitodeep.testing.examples import Make, data, made
-from tests.inspect.explorer.test_engine import around, every
+from tests.inspect.explorer.test_engine import around
 from tests.inspect.explorer.test_engine_edges import S, X, Y, dense, model_of, more
+from tests.rows import KINDS, over
 
 PACKAGE = Path(phitodeep.__file__).parent
 SCHEMA = json.loads((PACKAGE / "inspect/explorer/schema.json").read_text())
@@ -25,7 +26,7 @@ jsonschema.Draft202012Validator.check_schema(SCHEMA)
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
-@every
+@over(KINDS)
 def test_every_layer(make: Make, shape: Shape, tokens: int) -> None:
     layer = made(make, shape)
     X, y = data(layer, shape, tokens)

@@ -18,6 +18,7 @@ from phitodeep.inspect.explorer import document
 from phitodeep.inspect.explorer.document import text_of
 from phitodeep.inspect.explorer.packing import BINARY, COMPARE, SAME, tree
 from phitodeep.inspect.hooks import symbols_of
+from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer, Param
 from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model.architectures import gpt
@@ -33,6 +34,7 @@ from tests.inspect.explorer.checks import (
 )
 from tests.inspect.explorer.node import JavaScriptError, Node, Ref, floats, unpacked
 from tests.random_networks import Gate, Scale
+from tests.rows import few
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((4, 3)), RNG.standard_normal((4, 2))
@@ -76,7 +78,7 @@ def places() -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("model", "given", "y", "path", "direction", "symbol"), places())
+@pytest.mark.parametrize(("model", "given", "y", "path", "direction", "symbol"), few(places()))
 def test_what_a_hook_returned_is_shown(
     js: Node, model: Sequential, given: Array, y: Array, path: str, direction: str, symbol: str
 ) -> None:
@@ -172,10 +174,7 @@ class Decay(Layer):
             return Arrange(symbol, f"{of}[:, t]", of, "step t")
 
         return Derivation(
-            [
-                Loop("X", [step("x_t", "X"), Let("y_t", "x_t * W / (1 + t)")]),
-                Let("Y", "y_t"),
-            ],
+            [Loop("X", [step("x_t", "X"), Let("y_t", "x_t * W / (1 + t)")]), Let("Y", "y_t")],
             [
                 Loop("X", [step("dy_t", "dY"), Let("share", "dy_t / (1 + t)")]),
                 Sum("dW", "ntd,ntd->d", "X", "share"),
@@ -265,11 +264,8 @@ def test_without_an_update(js: Node) -> None:
     assert "L-BFGS" in " ".join(doc["remarks"])
 
 
-@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize(
-    "layer",
-    [L.LSTM(2), L.MultiHeadAttention(1), L.Bidirectional(L.GRU(2)), L.Conv1D(2, 1)],
-    ids=repr,
+    ("layer", "rows"), [(L.LSTM(2), 1), (L.MultiHeadAttention(1), 3), (L.Conv1D(2, 1), 1)], ids=repr
 )
 def test_one_sample_and_one_step(js: Node, layer: Layer, rows: int) -> None:
     model = model_of(layer.copy(), L.GlobalMaxPool(), L.Dense(2))
@@ -283,9 +279,16 @@ def test_one_sample_and_one_step(js: Node, layer: Layer, rows: int) -> None:
 # --- what is not finite --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
-    "layers", [(L.ReLU(),), (L.LayerNorm(), L.GELU()), (L.Softmax(),), (L.Tanh(), L.BatchNorm())]
+    ("layers", "value"),
+    [
+        ((L.ReLU(),), np.nan),
+        ((L.ReLU(),), -np.inf),
+        ((L.LayerNorm(), L.GELU()), np.nan),
+        ((L.Softmax(),), np.inf),
+        ((L.Softmax(),), -np.inf),
+        ((L.Tanh(), L.BatchNorm()), np.inf),
+    ],
 )
 def test_values_that_are_not_finite(js: Node, layers: Any, value: float) -> None:
     model = dense(*[layer.copy() for layer in layers])
@@ -296,50 +299,49 @@ def test_values_that_are_not_finite(js: Node, layers: Any, value: float) -> None
         text = text_of(trace)
     doc = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert doc["live"]
-    found = js.arrays(text)
-    for key, entry in trace.items():
-        path, direction, symbol = trace.find(key)
-        if direction == "forward":  # backward, infinity times 0 depends on the order of the factors
-            assert_close(found[path, symbol], entry.array, key)
+    same_forward(js, trace, text)
     js.ask(text, ["everything", {}])
     (loss,) = js.ask(text, ["loss", {}])
     np.testing.assert_allclose(float(loss), float(doc["loss"]), rtol=1e-12)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("sign", [1, -1], ids=["inf", "nan"])
 @pytest.mark.parametrize(
     "layer", [L.MaxPool1D(2), L.MaxPool1D(3, 1, "same"), L.GlobalMaxPool()], ids=repr
 )
-def test_pooling_of_values_that_are_not_finite(js: Node, layer: Layer, value: float) -> None:
-    given = S.copy()
-    given[0, :3, 1] = given[1, 1, 0] = value
-    model = model_of(layer.copy(), L.Dense(2))
-    model.loss = MeanSquaredError()
-    model.build(given.shape[1:])
-    given.flags.writeable = False
-    shape = 3, *(model.output_shape or ())
+def test_pooling_of_values_that_are_not_finite(js: Node, layer: Layer, sign: int) -> None:
+    model, given = model_of(L.Dense(3), L.Swish(), layer.copy()), np.full((3, 4, 3), 0.1)
+    model.build((4, 3))
+    model.layers[0].params["W"][0, 1] = sign * 1e308
+    given[0, :3, 0] = given[1, 1, 0] = 10  # infinity, or -infinity, of which Swish makes NaN
     with np.errstate(all="ignore"):
-        try:
-            trace = model.trace(given, np.zeros(shape))
-        except ArgumentError:
-            pytest.skip("inputs are finite")
+        trace = model.trace(given, np.zeros((3, *(model.output_shape or ()))))
         text = text_of(trace)
-    same_arrays(js.arrays(text), trace, text)
+    assert (np.isinf if sign > 0 else np.isnan)(trace["2.X"].array).sum() == 4
+    same_forward(js, trace, text)
+
+
+def same_forward(js: Node, trace: Trace, text: str) -> None:
+    """Backward, infinity times 0 depends on the order of the factors."""
+    found = js.arrays(text)
+    for key, entry in trace.items():
+        path, direction, symbol = trace.find(key)
+        if direction == "forward":
+            assert_close(found[path, symbol], entry.array, key)
 
 
 # --- large arrays --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [0, 5, 12, 40])
 @pytest.mark.parametrize(
-    "model",
+    ("model", "count"),
     [
-        dense(L.LayerNorm(), L.GELU()),
-        model_of(L.LSTM(2), L.Bidirectional(L.GRU(2)), L.Dense(2)),
-        model_of(L.MultiHeadAttention(1, rope=False), L.Residual(L.TimeDistributed(L.Dense(3)))),
-        model_of(L.Conv1D(3, 2, padding="same"), L.MaxPool1D(2), L.BatchNorm(), L.Dense(2)),
+        (dense(L.LayerNorm(), L.GELU()), 0),
+        (dense(L.LayerNorm(), L.GELU()), 40),
+        (model_of(L.LSTM(2), L.Dense(2)), 5),
+        (model_of(L.MultiHeadAttention(1), L.Residual(L.TimeDistributed(L.Dense(3)))), 12),
+        (model_of(L.Conv1D(3, 2, padding="same"), L.MaxPool1D(2), L.BatchNorm()), 5),
     ],
-    ids=["dense", "recurrent", "attention", "convolution"],
 )
 def test_reduced_arrays(
     js: Node, model: Sequential, count: int, monkeypatch: pytest.MonkeyPatch
@@ -471,14 +473,14 @@ def test_other_documents_are_refused(js: Node, change: Any, says: str) -> None:
 
 
 def test_a_small_gpt(js: Node) -> None:
-    model = gpt(64, 32, layers=2, heads=4, dim=64).build()
+    model = gpt(64, 12, layers=2, heads=4, dim=32).build()
     model.loss = SoftmaxCrossEntropy()
     model.cast("float64")
-    tokens = RNG.integers(0, 64, (2, 33))
+    tokens = RNG.integers(0, 64, (2, 13))
     trace = model.trace(tokens[:, :-1], tokens[:, 1:])
     text = text_of(trace)
     assert json.loads(text)["live"]
-    assert len(text) < 3_000_000
+    assert len(text) < 1_000_000
     same_arrays(js.arrays(text), trace, text, tolerance=1e-6)  # parameters are float32
     ref = Ref("2.layers.0.layers.1", "dWqkv", (3, 5))
     milliseconds, *_ = js.ask(text, ["milliseconds", {}], ["paths", {}, ref.data()])

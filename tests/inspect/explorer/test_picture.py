@@ -12,6 +12,7 @@ import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
+from phitodeep.core.types import Shape
 from phitodeep.inspect.explorer.picture import picture
 from phitodeep.inspect.explorer.picture_lanes import apart
 from phitodeep.inspect.explorer.picture_ring import Ring, ring
@@ -22,16 +23,12 @@ from phitodeep.layers import Layer
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
 from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.optimization.optimizers import SGD
-from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
+from phitodeep.testing.examples import Make, data, made
+from tests.rows import KINDS, over
 
 SVG = "{http://www.w3.org/2000/svg}"
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 3)), RNG.standard_normal((6, 2))
-ALL: dict[str, Any] = {
-    f"{make()} {shape}": (make, shape, tokens)
-    for make, shape, tokens in [*((make, shape, 0) for make, shape in EXAMPLES), *TOKENS]
-    if not isinstance(make(), L.TiedDense)
-}
 
 
 def mlp(*more: Layer, **options: Any) -> Sequential:
@@ -69,9 +66,8 @@ def test_every_cell_is_the_number_of_the_trace() -> None:
         assert number(trace["0.X" if key == "X" else key].array[index]) == shown, (key, index)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_every_layer_can_be_drawn(name: str) -> None:
-    make, shape, tokens = ALL[name]
+@over(KINDS)
+def test_every_layer_can_be_drawn(make: Make, shape: Shape, tokens: int) -> None:
     layer = made(make, shape)
     A, dY = data(layer, shape, tokens)
     model = Sequential(layer, dtype="float64", loss_class=MeanSquaredError())
@@ -264,13 +260,6 @@ def test_the_loss_after_is_that_of_the_next_step() -> None:
             for name, update in updates.items():
                 dict(model.walk())[path].params[name] += update
         assert found == model.trace(X, Y).loss  # the same step, so the same dropout
-
-
-def test_the_loss_after_training_is_the_one_that_was_foretold() -> None:
-    model = mlp()
-    found = model.trace(X, Y).loss_after
-    model.train(X, Y, epochs=1, batch_size=6, shuffle=False, shortcuts=False, verbose=0)
-    assert model.trace(X, Y).loss == found
 
 
 def test_without_an_update_the_weights_stay() -> None:
