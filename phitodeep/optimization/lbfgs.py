@@ -112,7 +112,12 @@ class LBFGS(Optimizer):
             "ftol": self.tolerance_change,
         }
         try:
-            found = _minimize()(objective, start, jac=True, method="L-BFGS-B", options=options).x
+            if start.size:
+                minimize = _minimize()
+                found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
+            else:  # SciPy before 1.15 refuses an empty vector
+                objective(start)
+                found = start
         except BaseException:
             theta[...] = start
             self.drop_held()

@@ -106,8 +106,7 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
             )
         return numba.njit(**OPTIONS)(function)
     with contextlib.suppress(AttributeError):  # Numba's internals may change
-        # Numba compiles again only if the function's own file changes. The functions that it calls
-        # and their coefficients are in other files, so their stamp is added.
-        index = compiled._cache._cache_file
-        index._source_stamp = (index._source_stamp, STAMP)
+        # Numba compiles again only if the function's own file changes (older versions: if its time
+        # does). The functions that it calls and their coefficients are in other files.
+        compiled._cache._cache_file._source_stamp = STAMP
     return compiled
