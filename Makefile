@@ -56,8 +56,8 @@ NUMERIC := tests/layers/test_contract.py tests/layers/test_references.py tests/l
 	tests/test_recorded_trainings.py tests/test_gpt2_parity.py tests/test_resnet_parity.py
 
 test: $(VENV)/.test
-	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 $(NUMERIC)
-	$(BIN)/python -m pytest --numprocesses=2
+	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup $(NUMERIC)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup
 
 # The suite with the lowest versions that pyproject.toml allows, in an environment of its own, and what
 # these need, as it was then: newer pyparsing warns of matplotlib 3.8.
@@ -71,7 +71,7 @@ $(LOWEST)/.done: pyproject.toml | $(BIN)/python
 		--requirement $(LOWEST)/versions.txt --editable .
 	@touch $@
 test-lowest: $(LOWEST)/.done
-	$(LOWEST)/bin/python -m pytest --numprocesses=2
+	$(LOWEST)/bin/python -m pytest --numprocesses=2 --dist=loadgroup
 
 # Every case of every test, and everything that is long by nature: hours.
 test-all: export PHITODEEP_TESTS := all
@@ -81,11 +81,12 @@ test-all: test test-browser check-extras test-lowest mutants
 test-browser: $(VENV)/.browser $(NODE) docs
 	$(BIN)/python tools/fetch_numpy_wheel.py node_modules/pyodide $(VENV)/pyodide
 	npm test --silent
-	PHITODEEP_SITE=site $(BIN)/python -m pytest --numprocesses=2 tests/website/test_api.py tests/browser
+	PHITODEEP_SITE=site $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup \
+		tests/website/test_api.py tests/browser
 
 # Show the branches that no test takes, with NumPy kernels; examples that run are not tests.
 coverage: $(VENV)/.test
-	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 --cov --cov-report=term \
+	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --cov --cov-report=term \
 		--ignore-glob="*/test_examples*" --ignore=tests/test_benchmarks.py --ignore=tests/test_mutants.py
 
 check: check-python check-js

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from phitodeep.data import load_mnist
+from tests.rows import long
 
 ROOT = Path(__file__).parent.parent
 
@@ -229,6 +230,7 @@ def test_a_machine_is_described(suite):
     assert machine.describe({}).endswith("no BLAS or thread variables set")
 
 
+@long
 def test_a_worker_answers_with_its_loss_and_its_seconds(suite):
     measuring = suite.import_module("measuring")
     plain = suite.import_module("entries").PLAIN

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rows import long
 from tools import check_extras as tool
 from tools.check_extras import FEATURES, HEAVY, OURS, features, pins, problems, refused, works
 
@@ -60,16 +61,20 @@ def test_pages_and_tests_of_a_feature_exist(extra: str) -> None:
     feature = FEATURES[extra]
     assert (tool.ROOT / feature.page).is_file() or not feature.page
     assert (tool.ROOT / feature.tests).is_dir()
-    if feature.page:
-        command = [sys.executable, "-m", "pytest", "--collect-only", tool.blocks_of(feature.page)]
-        done = subprocess.run(command, cwd=tool.ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
+
+
+def test_pages_of_features_have_blocks_that_tests_run() -> None:
+    blocks = [tool.blocks_of(feature.page) for feature in FEATURES.values() if feature.page]
+    command = [sys.executable, "-m", "pytest", "--collect-only", *blocks]
+    done = subprocess.run(command, cwd=tool.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_tests_bring_their_own_tools() -> None:
     assert tool.wanted_by_tests()[0].startswith("dask")
 
 
+@long  # and `.ci/run` runs them without any of the libraries, and with all
 @pytest.mark.parametrize("extra", FEATURES)
 def test_the_code_of_each_check_runs(extra: str, tmp_path: Path) -> None:
     """It works with the library, and is refused with an error that names the extra without it."""

@@ -272,7 +272,9 @@ class Entries(Mapping[str, Entry]):
         scope = Scope(
             passes.layer, path, call=passes.call, dtype=self._dtype, result=result, X=passes.X
         )
-        if not run.has_steps(passes.layer):
+        with within(passes.call):  # inside TimeDistributed there is no mask
+            known = run.has_steps(passes.layer)
+        if not known:
             recorded = {"Y": passes.Y, "dY": passes.dY, "dX": passes.dX}
             recorded |= {f"d{name}": grad for name, grad in passes.grads.items()}
             scope.values |= {name: scope.cast(a) for name, a in recorded.items() if a is not None}

@@ -30,3 +30,13 @@ def test_text_has_no_artefacts(site: str, name: str) -> None:
     for artefact, pattern in ARTEFACTS.items():
         found = re.search(pattern, text)
         assert found is None, f"{artefact}: {text[max(0, found.start() - 60) : found.end() + 60]}"
+
+
+@pytest.mark.parametrize("kind", ["layers", "losses", "optimizers"])
+def test_addresses_follow_from_names(site: str, kind: str) -> None:
+    names = re.findall(rf"/{kind}/([^/<]+)/", urlopen(f"{site}sitemap.xml").read().decode())
+    assert len(set(names)) == len(names) > 8
+    for name in names:
+        title = re.search(r"<h1[^>]*>(\w+)", urlopen(f"{site}{kind}/{name}/").read().decode())
+        assert title is not None
+        assert name.replace("-", "") == title[1].lower()  # LeakyReLU is at leaky-relu

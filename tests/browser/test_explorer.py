@@ -15,6 +15,7 @@ from playwright.sync_api import Page
 
 from tests.browser.conftest import axe
 from tests.browser.explorer import MODELS, Explorer, array_of, moons, number, overlaps, traced
+from tests.rows import few
 
 Open = Callable[..., Explorer]
 
@@ -78,7 +79,7 @@ def check(seen: Explorer, trace: Any, key: str) -> None:
             assert sum(terms) == pytest.approx(wanted, rel=0, abs=rounding + tiny), (key, shown)
 
 
-@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("name", few(ARRAYS, 3))
 def test_a_cell_is_the_sum_that_the_inspector_shows(explorer: Open, name: str) -> None:
     seen, trace = explorer(name), traced(name)
     for key in ARRAYS[name]:
@@ -295,7 +296,7 @@ def test_the_buttons_and_the_bar(explorer: Open) -> None:
 # --- samples, weights, paths, two traces ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS, 2))
 def test_a_sample_is_its_share(explorer: Open, name: str) -> None:
     seen, n = explorer(name), 2
     share = traced(name).by_sample(n)
@@ -378,7 +379,7 @@ def test_two_traces(explorer: Open, tmp_path: Path) -> None:
                 check(seen, {"this": one, "other": two}[view], key)
 
 
-@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("name", few(ARRAYS, 2))
 def test_a_table_for_every_picture(explorer: Open, name: str) -> None:
     seen, trace = explorer(name), traced(name)
     for key in ARRAYS[name]:
@@ -407,7 +408,7 @@ MODES = [
 ]
 
 
-@pytest.mark.parametrize(("size", "scheme", "still", "name"), MODES)
+@pytest.mark.parametrize(("size", "scheme", "still", "name"), few(MODES, 5))
 def test_nothing_overlaps_and_nothing_is_a_barrier(
     explorer: Open, size: str, scheme: str, still: bool, name: str
 ) -> None:

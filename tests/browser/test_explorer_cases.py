@@ -18,6 +18,7 @@ from phitodeep.loss import MeanSquaredError
 from phitodeep.optimization.optimizers import SGD
 from tests.browser.conftest import axe
 from tests.browser.explorer import Explorer, array_of, moons, number, overlaps, traced
+from tests.rows import few
 
 FRESH = np.random.default_rng
 ALL = ["f", "l", "b", "u"]
@@ -88,7 +89,7 @@ CASES: dict[str, Callable[[], Trace]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, 5))
 def test_it_works(page_of: Callable[..., Page], tmp_path: Path, name: str) -> None:
     """Each moment can be shown, and its largest cell is Python's."""
     trace = CASES[name]()

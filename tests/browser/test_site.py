@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.browser.conftest import axe
+from tests.rows import LONG
 
 KINDS = [
     "", "quickstart/", "layers/", "layers/layer-norm/", "losses/", "losses/huber/", "optimizers/",
@@ -16,11 +17,16 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("path", KINDS)
+# A page in one of the three modes; in a long run, in all four.
+MODES = [("phone", "light"), ("desktop", "dark"), ("phone", "dark"), ("desktop", "light")]
+CASES = [(path, *mode) for path in KINDS for mode in MODES]
+if not LONG:
+    CASES = [(path, *MODES[i % 3]) for i, path in enumerate(KINDS)]
+
+
+@pytest.mark.parametrize(("path", "size", "scheme"), CASES)
 def test_a_page_of_each_kind(
-    site_page: Callable[..., Page], path: str, scheme: str, size: str
+    site_page: Callable[..., Page], path: str, size: str, scheme: str
 ) -> None:
     page = site_page(path, size=size, scheme=scheme)
     assert page.locator("h1").count() == 1

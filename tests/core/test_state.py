@@ -41,6 +41,7 @@ from phitodeep.optimization.optimizers import (
 )
 from phitodeep.optimization.schedules import CosineDecay, OneCycle, ReduceOnPlateau, WarmUp
 from tests.conftest import in_parts
+from tests.rows import few
 from tests.test_bad_input import assert_same
 
 rng = np.random.default_rng(7)
@@ -158,7 +159,7 @@ both = pytest.mark.parametrize("where", ["in a callback", "between two trainings
 
 
 @both
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", few(["float32", "float64"], 1))
 @pytest.mark.parametrize("name", OPTIONS)
 def test_training_continues_to_the_bit(name: str, dtype: str, where: str) -> None:
     if name == "lbfgs":

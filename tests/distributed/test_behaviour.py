@@ -13,9 +13,12 @@ from phitodeep.model.callbacks import ModelCheckpoint
 from phitodeep.optimization.optimizers import Adam
 from tests.distributed.jobs import Ended, job, passed
 from tests.distributed.programs.networks import mlp
+from tests.rows import few
+
+pytestmark = pytest.mark.xdist_group("behaviour")  # the job runs once
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=few([3, 2], 1))
 def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("ranks")
     return job(request.param, "behaviour.py", str(folder)), folder

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.distributed.jobs import job, passed
+from tests.rows import long
 
 
-@pytest.mark.parametrize(("ranks", "bucket"), [(2, "1572864"), (4, "256")])
+@pytest.mark.parametrize(("ranks", "bucket"), [(2, "256"), pytest.param(4, "1572864", marks=long)])
 def test_ranks_give_the_weights_of_one_process(ranks: int, bucket: str) -> None:
     """MLP, CNN, GPT and LSTM: dropout, ignored labels, lengths, weights, accumulation, uneven
     shares, clipping, groups, averages and shards; 256 bytes make a bucket of almost every layer."""

@@ -9,17 +9,18 @@ import pytest
 
 from phitodeep.io.tensors import open_tensors
 from tests.distributed.jobs import job, passed
+from tests.rows import few
 
 FAULTS = {
     "raises": r"rank 1 \(PID \d+ on [^)]+\) failed:\nTraceback[\s\S]*disk of this rank is on fire",
     "exits": r"rank 1 \(PID \d+ on [^)]+\) has ended its program, while rank [02] waits",
     "leaves": r"rank 1 \(PID \d+ on [^)]+\) has ended its program, while rank [02] waits",
     "hangs": r"rank [02] has waited 2 s \([^)]*\). Missing: rank 1 \(PID \d+ on",
-    "killed": r"PID (\d+) RUNNING AT",
+    "killed": r"PID (\d+) RUNNING AT[\s\S]*EXIT CODE: 9",
 }
 
 
-@pytest.mark.parametrize(("fault", "says"), FAULTS.items())
+@pytest.mark.parametrize(("fault", "says"), few(FAULTS.items(), 3))
 def test_a_fault_ends_the_job_and_names_its_rank(fault: str, says: str) -> None:
     ended = job(3, "fault.py", fault, limit=60)
     assert ended.returncode != 0
@@ -27,8 +28,8 @@ def test_a_fault_ends_the_job_and_names_its_rank(fault: str, says: str) -> None:
     assert ended.left == []
     found = re.search(says, ended.stdout + ended.stderr)
     assert found, ended.stdout + ended.stderr
-    if fault == "killed":  # mpiexec knows the process, and the first line of training its rank
-        assert f"1: PID {found[1]} on" in ended.stdout
+    if fault == "killed":  # mpiexec names the killed process, or one that it then killed itself
+        assert re.search(rf"\d: PID {found[1]} on", ended.stdout)
 
 
 def test_a_killed_job_resumes_to_the_bit(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from phitodeep import functional, kernels
 from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepWarning
 from phitodeep.kernels import KERNELS, TWINS, Kernel, kernel, twin
+from tests.rows import long
 
 CODE = """
 import sys
@@ -55,6 +56,7 @@ def test_the_first_compilation_says_so_and_the_next_run_takes_it_from_disk(tmp_p
     assert second.stderr == ""
 
 
+@long
 def test_the_time_of_compilation_is_reported_during_training_or_at_the_end(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     predicts = CODE.replace("model.train(", "model.predict(np.ones((8, 4))); (lambda *a, **k: 0)(")
@@ -212,6 +214,7 @@ def test_a_kernel_without_a_twin_runs_in_numpy_alone() -> None:
     assert "bump" not in kernels.KERNELS
 
 
+@long
 def test_a_change_to_the_scalar_functions_compiles_the_kernels_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ import phitodeep
 from phitodeep import kernels
 from phitodeep.core.types import Array
 from phitodeep.kernels import KERNELS, TWINS
+from tests.rows import long
 
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
     if not {"compiled", "exchange", "sklearn"} & {*module.name.split(".")}:  # the last two: extras
@@ -431,6 +432,7 @@ def test_both_softmaxes_of_nothing_to_choose_from_are_0(dtype: Any) -> None:
         np.testing.assert_array_equal(S, [[[0, 0, 0], [0, 0, 0], [0, 1, 0]]])
 
 
+@long  # every kernel is compiled once more
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [

@@ -35,6 +35,7 @@ from phitodeep.layers import (
 from phitodeep.testing import check_gradients, examples
 from phitodeep.testing.examples import made
 from tests.conftest import assert_same
+from tests.rows import KINDS, LONG, TOOLS, few
 
 Make = examples.Make
 EXAMPLES = examples.EXAMPLES
@@ -48,7 +49,9 @@ def over(rows: list[tuple[Make, Shape]]) -> pytest.MarkDecorator:
 
 
 every = over(EXAMPLES)
-one_each = over([*{repr(make()): (make, shape) for make, shape in reversed(EXAMPLES)}.values()])
+one_each = over([(make, shape) for make, shape, tokens in TOOLS if not tokens])
+kinds = over([(make, shape) for make, shape, tokens in (TOOLS if LONG else KINDS) if not tokens])
+dtypes = pytest.mark.parametrize("dtype", few([np.float32, np.float64], 1))
 
 
 def parts(layer: Layer) -> list[Layer]:
@@ -113,7 +116,7 @@ def test_backward_is_the_derivative_of_what_is_predicted(make: Make, shape: Shap
         np.testing.assert_array_equal(layer.forward(X), Y)
 
 
-@every
+@one_each
 def test_backward_twice_gives_the_same(make: Make, shape: Shape) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape)
@@ -134,7 +137,7 @@ def test_gradients_are_linear_in_dY_and_not_divided_by_the_batch(make: Make, sha
 # --- arrays ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@dtypes
 @every
 def test_dtype_is_kept(make: Make, shape: Shape, dtype: type) -> None:
     layer = made(make, shape, dtype)
@@ -224,7 +227,7 @@ def test_reused_buffers_change_nothing(make: Make, shape: Shape) -> None:
 # --- inference ---------------------------------------------------------------------------------
 
 
-@every
+@one_each
 def test_inference_does_not_disturb_a_pending_backward(make: Make, shape: Shape) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape)
@@ -240,7 +243,7 @@ def test_inference_does_not_disturb_a_pending_backward(make: Make, shape: Shape)
     assert_same({"Y": Y, "dX": dX, **grads(layer)}, expected)
 
 
-@every
+@one_each
 def test_inference_leaves_nothing_behind(make: Make, shape: Shape) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape)
@@ -257,7 +260,7 @@ def test_inference_leaves_nothing_behind(make: Make, shape: Shape) -> None:
         layer.backward(dY)
 
 
-@one_each
+@kinds
 def test_threads_may_predict_at_once(make: Make, shape: Shape) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape)
@@ -282,8 +285,8 @@ def test_threads_may_predict_at_once(make: Make, shape: Shape) -> None:
 # --- numbers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@every
+@dtypes
+@one_each
 def test_large_numbers_stay_finite(make: Make, shape: Shape, dtype: type) -> None:
     layer = make()
     layer.build(shape[1:], seed=1, dtype=dtype)
@@ -333,7 +336,7 @@ def test_pickle_round_trip(make: Make, shape: Shape) -> None:
     assert_same(passes(twin, X, dY), passes(layer, X, dY))
 
 
-@one_each
+@kinds
 def test_replica_shares_parameters_but_not_frames(make: Make, shape: Shape) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape)
@@ -368,7 +371,7 @@ def test_weights_round_trip(make: Make, shape: Shape) -> None:
     assert_same(layer.get_weights(), {n: a - 1 for n, a in weights.items()}, rtol=1e-12)
 
 
-@one_each
+@kinds
 def test_wrong_weights_are_refused_and_nothing_is_written(make: Make, shape: Shape) -> None:
     layer = made(make, shape)
     weights = layer.get_weights()
@@ -383,7 +386,7 @@ def test_wrong_weights_are_refused_and_nothing_is_written(make: Make, shape: Sha
         assert_same(layer.get_weights(), weights)
 
 
-@one_each
+@kinds
 def test_weights_that_are_no_numbers_are_refused_and_nothing_is_written(
     make: Make, shape: Shape
 ) -> None:
@@ -399,7 +402,7 @@ def test_weights_that_are_no_numbers_are_refused_and_nothing_is_written(
 # --- building ----------------------------------------------------------------------------------
 
 
-@one_each
+@kinds
 def test_building_again_is_harmless(make: Make, shape: Shape) -> None:
     layer = made(make, shape)
     weights, output_shape = layer.get_weights(), layer.output_shape
@@ -432,7 +435,7 @@ def test_every_dtype_begins_alike(make: Make, shape: Shape) -> None:
     assert_same(single.get_weights(), double.get_weights(), rtol=1e-6)
 
 
-@one_each
+@kinds
 def test_looking_makes_no_parameters(make: Make, shape: Shape) -> None:
     built, layer = made(make, shape), make()
     repr(layer)
@@ -462,8 +465,8 @@ def test_repr_is_the_call_that_makes_it(make: Make, shape: Shape) -> None:
 # --- randomness --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("k", [1, 4])
-@every
+@pytest.mark.parametrize("k", few([1, 4], 1))
+@one_each
 def test_part_of_a_batch_sees_what_the_whole_would(make: Make, shape: Shape, k: int) -> None:
     layer = made(make, shape)
     if any(isinstance(part, BatchNorm) for part in parts(layer)):
@@ -493,14 +496,14 @@ def test_global_generator_is_not_touched(make: Make, shape: Shape) -> None:
 # --- refusals ----------------------------------------------------------------------------------
 
 
-@one_each
+@kinds
 def test_backward_before_forward_is_refused(make: Make, shape: Shape) -> None:
     layer = made(make, shape)
     with pytest.raises(BackwardError, match=f"{type(layer).__name__}.*run a forward pass"):
         layer.backward(data(layer, shape)[1])
 
 
-@every
+@one_each
 def test_wrong_dY_is_refused(make: Make, shape: Shape) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape)
@@ -531,7 +534,7 @@ def test_wrong_dY_is_refused(make: Make, shape: Shape) -> None:
         (np.array(3.0), "rank 1.*single number"),
     ],
 )
-@one_each
+@kinds
 def test_bad_X_is_refused(make: Make, shape: Shape, bad: Any, says: str) -> None:
     with pytest.raises((ShapeError, ArgumentTypeError), match=says) as caught:
         made(make, shape).forward(bad)
@@ -540,7 +543,7 @@ def test_bad_X_is_refused(make: Make, shape: Shape, bad: Any, says: str) -> None
         make().forward(bad)
 
 
-@every
+@one_each
 def test_wrong_features_are_refused(make: Make, shape: Shape) -> None:
     layer = made(make, shape)
     if not layer.get_weights():

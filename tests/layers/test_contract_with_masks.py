@@ -18,6 +18,7 @@ from phitodeep.layers import Layer
 from phitodeep.model import SequentialBuilder
 from phitodeep.testing.examples import IMAGES, SEQUENCES, TOKENS, Make, data, made, passes
 from tests.conftest import assert_same
+from tests.rows import few
 
 ALL = [*[(make, shape, 0) for make, shape in [*IMAGES, *SEQUENCES]], *TOKENS]
 every = pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_builder_has_a_method_of_the_same_signature(kind: type[Layer]) -> None:
     assert model.output_shape == made(make, shape).output_shape
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", few([np.float32, np.float64], 1))
 @every
 def test_dtype_never_changes(make: Make, shape: Shape, tokens: int, dtype: type) -> None:
     layer = made(make, shape, dtype)

@@ -30,6 +30,7 @@ from phitodeep.layers.base import STEPS
 from phitodeep.model import Sequential
 from phitodeep.testing import examples
 from tests.layers import test_contract as contract
+from tests.rows import few
 
 MORE: list[tuple[contract.Make, Shape]] = [
     (lambda: Chain(Dense(4), Residual(TransformerBlock(2, causal=True))), (2, 5, 3)),
@@ -73,7 +74,7 @@ def other(A: Array, tokens: int = 0) -> Array:
     return 3 - 2 * A
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", few([True, False], 1))
 @over(TABLE)
 def test_samples_are_independent_where_a_layer_says_so(
     make: Any, shape: Shape, tokens: int, training: bool
@@ -98,7 +99,7 @@ def test_samples_are_independent_where_a_layer_says_so(
             )
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", few([True, False], 1))
 @with_steps
 def test_steps_depend_on_each_other_as_a_layer_says(
     make: Any, shape: Shape, tokens: int, training: bool
@@ -127,7 +128,7 @@ def test_steps_depend_on_each_other_as_a_layer_says(
             )
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", few([True, False], 1))
 @with_steps
 def test_what_is_in_gaps_changes_nothing(
     make: Any, shape: Shape, tokens: int, training: bool
@@ -151,7 +152,7 @@ def test_what_is_in_gaps_changes_nothing(
         np.testing.assert_allclose(a, before[name], rtol=1e-11, atol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", few([True, False], 1))
 @with_steps
 def test_under_lengths_padding_changes_nothing_or_they_are_refused(
     make: Any, shape: Shape, tokens: int, training: bool

@@ -16,6 +16,7 @@ from phitodeep.layers import Dense, LowRank, MultiHeadAttention
 from phitodeep.layers.initialization import Normal
 from phitodeep.layers.lora import AdaptedAttention, AdaptedDense, Update
 from phitodeep.testing.examples import data, made, passes
+from tests.rows import few
 
 UPDATE = Update(2, 3.0)
 
@@ -91,8 +92,8 @@ ATTENTIONS: list[dict[str, Any]] = [
 CHOICES = [("Wqkv",), ("Wo",), ("Wqkv", "Wo")]
 
 
-@pytest.mark.parametrize("names", CHOICES, ids=" ".join)
-@pytest.mark.parametrize("options", ATTENTIONS, ids=str)
+@pytest.mark.parametrize("names", few(CHOICES[::-1], 2), ids=" ".join)
+@pytest.mark.parametrize("options", few(ATTENTIONS, 3), ids=str)
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_with_updates_is_attention_with_other_weights(
     options: dict[str, Any], names: tuple[str, ...], masked: bool

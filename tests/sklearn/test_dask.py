@@ -34,6 +34,7 @@ from phitodeep.core.threads import TWO_PARTS
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.schedules import Constant
 from phitodeep.sklearn import PhitoClassifier
+from tests.rows import few, long
 from tests.test_examples import load
 
 # What Dask and joblib warn of on their own: not about phitodeep.
@@ -144,7 +145,7 @@ def test_a_search_in_two_workers_finds_what_one_process_finds() -> None:
         pids = set(client.run(os.getpid).values())
         assert len(pids) == 2
         assert os.getpid() not in pids
-        for est, grid in grids:
+        for est, grid in few(grids, 2):
             alone = GridSearchCV(est, grid, cv=3, n_jobs=1).fit(X, y)
             assert_same_search(alone, in_dask(GridSearchCV(est, grid, cv=3)))
         lists = {"hidden": [(8,), (16,), (32,)], "epochs": [1, 2, 3]}
@@ -197,6 +198,7 @@ def test_each_worker_of_dask_has_one_thread(tmp_path: Path) -> None:
         assert threads_during_fit(tmp_path) == {(pid, 1, 1, 0) for pid in pids}
 
 
+@long
 def test_set_threads_limits_workers_that_may_use_more(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -212,6 +214,7 @@ def test_set_threads_limits_workers_that_may_use_more(
 # --- the example -------------------------------------------------------------------------------
 
 
+@long
 def test_the_example_sweeps_in_two_workers(capsys: pytest.CaptureFixture[str]) -> None:
     example = load("sweep_dask")
     before = phitodeep.get_threads()

@@ -18,10 +18,11 @@ from phitodeep.teach.grading import code_of
 from phitodeep.teach.mutations import chain
 from phitodeep.teach.truth import ask, solve, symbols_of
 from phitodeep.testing import check_gradients
+from tests.rows import LONG, few
 from tests.teach.lessons import blank, cell, changed, made, solved
 
 each = pytest.mark.parametrize("name", EXERCISES)
-PASS, SEEDS = 0.5, range(12)
+PASS, SEEDS = 0.5, range(12 if LONG else 2)
 
 
 @each
@@ -34,7 +35,9 @@ def test_a_solution_scores_1_for_every_seed(name: str) -> None:
 
 
 @each
-@pytest.mark.parametrize("body", ["raise NotImplementedError", "...", "return None", "1 / 0"])
+@pytest.mark.parametrize(
+    "body", few(["...", "return None", "raise NotImplementedError", "1 / 0"], 2)
+)
 def test_a_blank_body_fails(name: str, body: str) -> None:
     found = grade(blank(name, body), name)
     assert found.score < PASS

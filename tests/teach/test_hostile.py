@@ -10,6 +10,7 @@ import pytest
 
 from phitodeep.errors import ArgumentError
 from phitodeep.teach import attempt, grade
+from tests.rows import few
 from tests.teach.lessons import blank, cell, changed
 
 forks = pytest.mark.skipif(not attempt.FORKS, reason="Python cannot fork here")
@@ -79,7 +80,7 @@ BODIES = [  # what backward does; what is said of dX
 
 
 @forks
-@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+@pytest.mark.parametrize("body", few(BODIES, 15))
 def test_whatever_backward_does_it_gets_a_verdict_and_no_points(body: str) -> None:
     pid, start = os.getpid(), time.monotonic()
     found = grade(blank("dense", body), "dense", 1, seconds=0.5)

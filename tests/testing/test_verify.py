@@ -19,6 +19,8 @@ from phitodeep.testing import Verification, references, verification, verify
 from phitodeep.testing.examples import EXAMPLES, TOKENS
 from phitodeep.testing.references import Pair, compare, construct
 
+pytestmark = pytest.mark.xdist_group("verify")  # all checks run once
+
 CHECKS = list(verification._checks())
 
 

@@ -180,17 +180,3 @@ def test_an_entry_keeps_what_is_not_in_its_table(docstrings: ModuleType) -> None
     assert "`causal`\n:" not in found
     assert "| `causal` | `False` | position t attends only" in found
     assert "`mask`\n:" in found
-
-
-def test_addresses_follow_from_names_and_are_unique() -> None:
-    from website import layer_pages, loss_pages, optimizer_pages
-
-    for generator in (layer_pages, loss_pages, optimizer_pages):
-        pages = [page for _, some in generator.sections() for page in some]
-        slugs = [page.path.rpartition("/")[2].removesuffix(".md") for page in pages]
-        assert len(set(slugs)) == len(slugs)
-        for slug, page in zip(slugs[1:], pages[1:], strict=True):
-            title = re.search(r"(?m)^# (\w+)$", str(page.content))
-            assert title is not None
-            assert slug.replace("-", "") == title[1].lower()  # LeakyReLU is at leaky-relu
-            assert re.fullmatch(r"[a-z]+[a-z0-9]*(-[a-z0-9]+)*", slug)

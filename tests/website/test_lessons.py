@@ -13,6 +13,8 @@ from tests.teach.lessons import blank, solved
 from website import lessons
 from website.lessons import AHA, Lesson, Page
 
+pytestmark = pytest.mark.xdist_group("lessons")  # the lessons run once
+
 GROUND = "fill: #ffffff"
 each = pytest.mark.parametrize("number", range(1, 13))
 

@@ -13,6 +13,7 @@ import pytest
 
 from phitodeep.derivations.language.step import Let, Sum
 from phitodeep.teach.mutations import mutations
+from tests.rows import few
 from website.playground import build
 from website.playground.session import game, points, program
 from website.playground.session.session import HEAD, Session
@@ -243,7 +244,7 @@ def test_the_checker_sees_a_wrong_layer() -> None:
     assert "layer 1" in found["words"]
 
 
-@pytest.mark.parametrize("name", ["moons", "sine", "mine", "digits"])
+@pytest.mark.parametrize("name", few(["digits", "sine", "mine", "moons"], 1))
 def test_the_exported_script_runs(name: str, tmp_path: Path) -> None:
     script = program.script(build.presets()[name]).replace("epochs=100", "epochs=2, verbose=0")
     (tmp_path / "script.py").write_text(script, encoding="utf-8")

@@ -65,11 +65,13 @@ def report(**case: Any) -> None:
     os.write(1, f"{line}\n".encode())  # at once: lines of two ranks do not mix
 
 
+LONG = os.environ.get("PHITODEEP_TESTS") == "all"
 steps = {"mlp": 13, "cnn": 17, "lstm": 17, "gpt": 20}  # epochs, for about 100 steps
 for network, rule, sharded, accumulate in itertools.product(NETWORKS, RULES, (False, True), (1, 3)):
     if rule == "clipped" and sharded == (accumulate == 1):
         continue  # half of these are enough
     size, epochs = (5, steps[network]) if accumulate == 1 else (3, 30)
+    epochs = epochs if LONG else epochs // 5
     found = difference(
         network, RULES[rule], "float64",
         {"batch_size": size, "accumulate": accumulate, "epochs": epochs},

@@ -1,4 +1,4 @@
-"""Thousands of damaged folders: each loads, or is refused with an error of this library.
+"""Damaged folders, thousands in a long run: each loads, or is refused with one of our errors.
 
 The damage is that of tests/io/test_fuzz.py, to one file of a folder or to several: the config, the
 weights, their index, and the tokenizer. All of it is a function of one number, so a case that fails
@@ -21,6 +21,7 @@ import pytest
 from phitodeep.model.architectures import from_pretrained
 from tests.exchange.hub.folders import GPT2, LLAMA, STORED, written
 from tests.io.test_fuzz import SHM, Hostile, dumped, noise, peak, predicted, refused
+from tests.rows import times
 
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 2, "long_factor": [2.0] * 2}
 YARN = {"type": "yarn", "factor": 3.0, "original_max_position_embeddings": 8, "mscale": 1.0}
@@ -147,14 +148,14 @@ def test_damaged_folders_load_or_are_refused(
     name: str, place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The tokenizers library prints its panics."""
-    run(name, place, 0, 1500)
+    run(name, place, 0, times(75))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_damaged_folder_takes_much_memory(
     name: str, place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for number in range(30_000, 30_040):
+    for number in range(30_000, 30_000 + times(4)):
         folder = prepare(name, place, damage(name, number))
         size = sum(path.stat().st_size for path in folder.iterdir())
         taken = peak(functools.partial(from_pretrained, folder))

@@ -23,6 +23,7 @@ from phitodeep.model import architectures as models
 from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
 from tests.exchange.onnx.mangling import mangled
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
+from tests.rows import LONG
 
 onnx = pytest.importorskip("onnx")
 
@@ -58,7 +59,8 @@ def assert_same(a: Array, b: Array, precision: float = PRECISION) -> None:
 @pytest.mark.parametrize("opset", [17, 20, min(23, onnx.defs.onnx_opset_version())])
 def test_every_layer_comes_back(opset: int, dtype: str, tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
-    for i, make, shape, *tokens in CASES:
+    part = opset % 3 + 3 * (dtype == "float64")  # a sixth of the rows, or all in a long run
+    for i, make, shape, *tokens in CASES if LONG else CASES[part::6]:
         layer = made(make, shape, dtype=dtype)
         model = Sequential(layer, dtype=dtype)
         model.build(shape[1:])

@@ -24,10 +24,11 @@ from phitodeep import layers as L
 from phitodeep.errors import LONGEST, PhitodeepError
 from phitodeep.io import from_onnx
 from phitodeep.model import Sequential
+from tests.rows import times
 from tests.time_limit import within
 
 onnx = pytest.importorskip("onnx")
-CASES = int(os.environ.get("PHITODEEP_ONNX_FUZZ", "5000"))
+CASES = times(250)
 SECONDS = 5  # of the processor: the most that one file may take
 SHM = Path("/dev/shm")  # files in memory, on Linux
 Maker = Callable[[], tuple[Sequential, tuple[int, ...]]]

@@ -121,8 +121,6 @@ def test_the_options_of_training(js: Node, name: str) -> None:
 def test_random_networks(js: Node, net: Network, kind: str) -> None:
     (model, y), rng = model_of(net, kind), FRESH(net.seed)
     options = options_of(net, rng)
-    if any(isinstance(layer, L.TimeDistributed) for _, layer in model.walk()):
-        options.pop("lengths", None)  # see the test below
     trace = model.trace(net.X, y, **options)
     text = check(js, trace, net.seed)
     check_slopes(js, trace, text, rng)
@@ -131,7 +129,6 @@ def test_random_networks(js: Node, net: Network, kind: str) -> None:
         check_nudges(js, model, net.X, y, text, options)
 
 
-@pytest.mark.xfail(reason="entries.py asks the layers inside for steps under the mask", strict=True)
 def test_layers_inside_time_distributed_have_no_mask() -> None:
     inside = L.Chain(L.Dense(3), L.Softmax())
     model = Sequential(L.TimeDistributed(inside), dtype="float64", seed=0)
