@@ -198,7 +198,7 @@ def test_play_goes_through_all_layers_in_true_order(explorer: Open, name: str, s
     seen.press("f")
     page.locator("#play").click()
     met: list[str] = []
-    for _ in range(60):
+    for _ in range(400):
         if not met or met[-1] != seen.moment:
             met.append(seen.moment)
         if seen.text("#play") == "Play":

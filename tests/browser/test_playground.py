@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import ROOT, axe, opened
+from tests.rows import long
 from website.playground.build import SIZES, VERSION, presets
 from website.playground.session.game import Game
 
@@ -219,6 +220,7 @@ def test_an_edited_layer_is_checked_and_a_mistake_is_marked(live: Page) -> None:
     assert "circles(" in page.locator(".editor textarea").input_value()
 
 
+@long
 def test_nan_is_frozen_and_located(live: Page) -> None:
     page = live
     write(page, LOG + presets()["moons"].replace(".tanh()", ".relu().add(Log())", 1))
@@ -272,6 +274,7 @@ def test_a_loop_without_an_end_can_be_stopped(live: Page) -> None:
     says(page, "every gradient agrees", "good")
 
 
+@long
 def test_every_data_set_trains(live: Page) -> None:
     page = live
     page.locator("#play-stop-steps").fill("150")
@@ -293,6 +296,7 @@ def test_every_data_set_trains(live: Page) -> None:
             assert before > 32 > 8 > after
 
 
+@long
 def test_an_edit_that_leaves_the_layers_alone_keeps_the_weights(live: Page) -> None:
     page, code = live, presets()["moons"]
     act(page, "run")
@@ -316,6 +320,7 @@ def test_an_edit_that_leaves_the_layers_alone_keeps_the_weights(live: Page) -> N
     expect(page.locator(".facts")).to_have_attribute("data-step", "0")
 
 
+@long
 def test_a_table_gets_the_model_that_it_needs(live: Page) -> None:
     page = live
     page.locator("#play-data").select_option("mine")
@@ -365,6 +370,7 @@ def test_a_touch_does_what_a_pointer_does(play: Callable[..., Page]) -> None:
     act(page, "run")
 
 
+@long
 def test_points_are_drawn(play: Callable[..., Page]) -> None:
     page = play()
     page.locator("#play-data").select_option("mine")

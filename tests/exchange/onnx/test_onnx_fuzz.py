@@ -1,10 +1,8 @@
-"""Thousands of damaged ONNX files: each one becomes a model, or is refused with our own error.
+"""Damaged ONNX files: each one becomes a model, or is refused with our own error.
 
 The files of `bases` are damaged in two ways. `noise` changes their bytes. `Hostile` takes a file
 apart, changes its graph (operators, attributes, names, shapes, constants) and writes it again. All
 of it is a function of one number, so a case that fails can be run again: see `case`.
-
-    PHITODEEP_ONNX_FUZZ=20000 pytest tests/exchange/onnx/test_onnx_fuzz.py    more files
 """
 
 from __future__ import annotations
