@@ -353,7 +353,7 @@ def test_texts_of_a_file_do_not_control_the_terminal(
     if colour:
         monkeypatch.setenv("FORCE_COLOR", "1")
     done = phitodeep(command, writer, *more.get(command, []), code=command != "info")
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", done.output.replace("\x1b[31m ", "!"))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", (done.stdout + done.stderr).replace("\x1b[31m ", "!"))
     assert not set(CONTROLS) & set(shown) - {*"[31m ]0;title2J"}
     assert "!" not in shown
     assert r"\x1b]0;title\x07 \x9b2J" in re.sub(r"\s+", " ", shown)

@@ -255,7 +255,7 @@ def test_a_network_that_scales_also_predicts_from_sparse_rows() -> None:
 
 @pytest.mark.parametrize("size", [16, 64, None])
 def test_sparse_and_dense_rows_are_shuffled_alike(size: int | None) -> None:
-    dense = random_array((60, 10), density=0.3, rng=0).toarray()
+    dense = random_array((60, 10), density=0.3, random_state=0).toarray()
     w, found = np.linspace(0, 1, 60), []
     for X in (dense, csr_matrix(dense)):
         rng = np.random.RandomState(0)

@@ -26,6 +26,7 @@ from tests.rows import times
 from tests.time_limit import within
 
 onnx = pytest.importorskip("onnx")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:onnx")  # of old versions
 CASES = times(250)
 SECONDS = 5  # of the processor: the most that one file may take
 SHM = Path("/dev/shm")  # files in memory, on Linux

@@ -103,6 +103,8 @@ def _computed(node: Node, arrays: Arrays, budget: Budget, opset: int) -> Array:
     if node.op == "ConstantOfShape":
         fill = _value(a) if a else np.zeros(1, np.float32)
         return np.full(arrays[0], fill.reshape(()), fill.dtype)
+    if a.get("noop_with_empty_axes") and [np.size(i) for i in arrays[1:]] == [0]:
+        return arrays[0]  # before 1.20, onnx would reduce all axes
     names = ["" if i is None else f"x{n}" for n, i in enumerate(arrays)]
     evaluator = ReferenceEvaluator(helper.make_node(node.op, names, ["y"], **a), {"": opset})
     outputs: Any = evaluator.run(None, dict(zip(names, arrays, strict=True)))
