@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import DataError, MissingExtraError, PhitodeepError
-from phitodeep.exchange.onnx.read import agreement, rules_activations, rules_general
+from phitodeep.exchange.onnx.read import rules_activations, rules_general, verifying
 from phitodeep.io import from_onnx
 from phitodeep.layers import BatchNorm, Conv2D, Dense, MultiHeadAttention, Permute, Reshape, Select
 from phitodeep.model import Sequential
@@ -375,7 +375,7 @@ NO_AXES = np.array([], np.int64)
 def test_a_reduction_without_axes_reduces_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "MOST_NODES", -1)  # the rules alone must be right
+    monkeypatch.setattr(verifying, "MOST_NODES", -1)  # the rules alone must be right
     reduce = node("ReduceMax", "x axes", keepdims=0)
     write(tmp_path / "a.onnx", [reduce], ["N", 3, 4], {"axes": NO_AXES})
     with pytest.raises(DataError, match="ReduceMax that computes 'y' reduces the batch"):
@@ -387,7 +387,7 @@ def test_a_reduction_without_axes_reduces_all(
 def test_a_reduction_of_a_constant_without_axes(
     noop: int, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agreement, "MOST_NODES", -1)  # before 1.20, onnx computes one otherwise
+    monkeypatch.setattr(verifying, "MOST_NODES", -1)  # before 1.20, onnx computes one otherwise
     table = floats(4)
     reduce = node("ReduceMax", "c" + given, "m", noop_with_empty_axes=noop, keepdims=0)
     write(
@@ -622,10 +622,10 @@ def test_a_wrong_rule_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     nodes = [node("Relu", "x", "a"), node("Softplus", "a", name="soft")]
     path = write(tmp_path / "a.onnx", nodes, [None, 3], {})
     from_onnx(path)
-    monkeypatch.setitem(rules_activations.SIMPLE, "Softplus", rules_activations.SIMPLE["Mish"])
+    monkeypatch.setitem(rules_activations.LAYERS, "Softplus", rules_activations.LAYERS["Mish"])
     with pytest.raises(DataError, match=r"'soft'.*would compute something else"):
         from_onnx(path)
-    monkeypatch.setattr(agreement, "MOST_NODES", 1)  # a large graph is not evaluated
+    monkeypatch.setattr(verifying, "MOST_NODES", 1)  # a large graph is not evaluated
     from_onnx(path)
 
 

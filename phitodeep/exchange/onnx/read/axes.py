@@ -73,17 +73,12 @@ def size_of(group: Iterable[Axis]) -> Size:
     return total
 
 
-def number(group: Group, what: str) -> int:
+def number(group: Group, what: str = "its number of features") -> int:
     """Return the size of a group, which must not depend on anything unknown."""
     first, *others = size_of(group)
     if others != [first] * (PROBES - 1):
         raise DataError(f"{what} must have a fixed size")
     return first
-
-
-def count(group: Group) -> int:
-    """Return the number of features along a group."""
-    return number(group, "its number of features")
 
 
 def leaves(group: Group) -> Group:

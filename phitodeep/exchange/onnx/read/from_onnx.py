@@ -1,9 +1,9 @@
 """From an ONNX file to the layers of a model: what `phitodeep.io.from_onnx` reads.
 
 The file is read by `reading.py`. `interpreting.py` turns its nodes into steps, without constants
-and rearrangements. Rules, one list for each kind of step, recognise the layers, and `placing.py`
-adds them. `as_layers` makes a tree of them. At last, `agreement.py` compares the model with the
-graph.
+and rearrangements; `operators.py` says what each operator means. `RULES` recognise the layers, and
+`building.py` adds them. `as_layers` makes a tree of them. At last, `verifying.py` compares the
+values of the model with those of the graph.
 """
 
 from __future__ import annotations
@@ -17,79 +17,59 @@ import numpy as np
 
 from phitodeep.core.types import Shape
 from phitodeep.errors import DataError, PhitodeepError, locate
-from phitodeep.exchange.onnx.read import combining as combining
+from phitodeep.exchange.onnx.read import building
 from phitodeep.exchange.onnx.read import operators as operators
-from phitodeep.exchange.onnx.read import placing
 from phitodeep.exchange.onnx.read import rules_activations as activations
 from phitodeep.exchange.onnx.read import rules_attention as attention
 from phitodeep.exchange.onnx.read import rules_general as general
 from phitodeep.exchange.onnx.read import rules_images as images
 from phitodeep.exchange.onnx.read import rules_norms as norms
 from phitodeep.exchange.onnx.read import rules_sequences as sequences
-from phitodeep.exchange.onnx.read.agreement import check_agreement
 from phitodeep.exchange.onnx.read.axes import ONE, Size, expanded, size_of
+from phitodeep.exchange.onnx.read.building import Placed, Plan, RelayoutError, Writer
 from phitodeep.exchange.onnx.read.interpreting import Interpreter
-from phitodeep.exchange.onnx.read.placing import Placed, Plan, RelayoutError, Writer
 from phitodeep.exchange.onnx.read.reading import File
 from phitodeep.exchange.onnx.read.values import LabelError, Refused, Step, View
+from phitodeep.exchange.onnx.read.verifying import check_values
 from phitodeep.exchange.tree import as_layers
 from phitodeep.layers.random import shapes_only
 
 Rule = Callable[[Step], Plan | None]
-RULES: dict[str, list[Rule]] = {
-    **{op: [activations.simple] for op in activations.SIMPLE},
-    **{op: [activations.with_settings] for op in activations.WITH_SETTINGS},
-    "Clip": [activations.clip],
-    "PRelu": [norms.prelu],
-    "Softmax": [activations.softmax],
-    "LogSoftmax": [activations.softmax],
-    "Where": [activations.guarded_softplus],
-    "MatMul": [attention.multi_head_attention, general.dense],
-    "Add": [
-        attention.multi_head_attention,
-        general.dense,
-        norms.written_norm,
-        sequences.position,
-        norms.scale_and_shift,
-        general.merge,
-    ],
-    "Sub": [norms.scale_and_shift],
-    "Mul": [
-        activations.compound,
-        norms.written_norm,
-        norms.scale_and_shift,
-        general.merge,
-    ],
-    "Div": [
-        activations.compound,
-        activations.softsign,
-        norms.written_norm,
-        norms.scale_and_shift,
-    ],
-    "Neg": [],
-    "LayerNormalization": [norms.layer_norm],
-    "RMSNormalization": [norms.layer_norm],
-    "BatchNormalization": [norms.channel_norm],
-    "InstanceNormalization": [norms.channel_norm],
-    "GroupNormalization": [norms.channel_norm],
-    "Embedding": [general.embedding],
-    "Tokens": [general.tokens],
-    "Product": [attention.dot_product_attention],
-    "Take": [sequences.last_state, general.take],
-    "Reshape": [general.reshape],
-    "Join": [placing.joined],
-    "Concat": [sequences.rotary, general.two_classes, placing.concatenated],
-    "Conv": [images.conv],
-    "ConvTranspose": [images.conv_transpose],
-    "MaxPool": [images.pool],
-    "AveragePool": [images.pool],
-    "Pad": [images.zero_pad],
-    "Resize": [images.resize],
-    "ReduceMean": [images.global_avg_pool],
-    "ReduceMax": [images.global_max_pool],
-    "ReduceSum": [sequences.sum_of_directions],
-    **{op: [sequences.recurrent] for op in sequences.CELLS},
-}
+RULES: list[tuple[Rule, str]] = [  # and the kinds of steps that each may recognise
+    (activations.operator, " ".join(activations.LAYERS)),
+    (activations.compound, "Mul Div Where"),
+    (activations.softmax, "Softmax LogSoftmax"),
+    (attention.multi_head_attention, "MatMul Add"),
+    (attention.dot_product_attention, "Product"),
+    (general.dense, "MatMul Add"),
+    (general.embedding, "Embedding"),
+    (norms.layer_norm, "LayerNormalization RMSNormalization"),
+    (norms.channel_norm, "BatchNormalization InstanceNormalization GroupNormalization"),
+    (norms.written_norm, "Add Mul Div"),
+    (sequences.recurrent, "RNN LSTM GRU"),
+    (sequences.last_state, "Take"),
+    (sequences.sum_of_directions, "ReduceSum"),
+    (sequences.position, "Add"),
+    (sequences.rotary, "Concat"),
+    (norms.prelu, "PRelu"),
+    (norms.scale_and_shift, "Add Sub Mul Div"),
+    (images.conv, "Conv ConvTranspose"),
+    (images.pool, "MaxPool AveragePool"),
+    (images.global_pool, "ReduceMean ReduceMax"),
+    (images.zero_pad, "Pad"),
+    (images.resize, "Resize"),
+    (general.tokens, "Tokens"),
+    (general.take, "Take"),
+    (general.reshape, "Reshape"),
+    (building.joined, "Join"),
+    (general.two_classes, "Concat"),
+    (building.concatenated, "Concat"),
+    (general.merge, "Add Mul"),
+]
+RULES_OF: dict[str, list[Rule]] = {}
+for _rule, _ops in RULES:
+    for _op in _ops.split():
+        RULES_OF.setdefault(_op, []).append(_rule)
 BATCHES: Size = (2, 3, 5)
 STEPS: list[list[Size]] = [  # of axes with an unknown size, other than the batch
     [(13, 17, 29), (19, 31, 23), (37, 41, 43)],
@@ -160,7 +140,7 @@ class _Import:
             model.build(_sample_shape(w, model))
         self.progress = 3
         _install(model, w)
-        check_agreement(self.file, it, w, out)
+        check_values(self.file, it, w, out)
         return model
 
     def _output(self, it: Interpreter) -> View:
@@ -212,7 +192,7 @@ def _plans(end: Step) -> dict[Step, Plan]:
 def _plan(step: Step) -> Plan:
     """Return the plan of the first rule that recognises a step."""
     with _Named(step):
-        for rule in RULES.get(step.op, []):
+        for rule in RULES_OF.get(step.op, []):
             plan = rule(step)
             if plan is not None:
                 return plan

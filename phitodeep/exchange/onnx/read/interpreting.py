@@ -13,7 +13,7 @@ time that a hostile file takes is more than a small multiple of its size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from phitodeep.exchange.onnx.read.reading import FLOATS, INTEGERS, MOST_AXES, TY
 from phitodeep.exchange.onnx.read.values import (
     Constant,
     LabelError,
+    Reader,
     Refused,
     Step,
     Value,
@@ -32,7 +33,6 @@ from phitodeep.exchange.onnx.read.values import (
     constant,
 )
 
-Arrays = list[Any]
 MOST_SOURCES = 8
 ELEMENTWISE = {
     *("Neg", "Abs", "Sqrt", "Reciprocal", "Exp", "Log", "Sin", "Cos", "Floor", "Ceil", "Not"),
@@ -44,10 +44,13 @@ VIEWS = {  # whose output takes no memory of its own
 }
 REDUCED = {"Trilu", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"}
 OTHERS = {"Constant", "Cast", "Concat", "Gather", "Expand", "ConstantOfShape", "Range"}
-WRONG = (  # what the evaluator raises
-    *(ValueError, TypeError, IndexError, KeyError, OverflowError, ZeroDivisionError),
-    *(NotImplementedError, RuntimeError, AttributeError, AssertionError),
+CANNOT = (  # what the evaluator raises on what it does not have, or cannot compute
+    *(NotImplementedError, RuntimeError, ValueError, TypeError, KeyError, IndexError),
+    *(AttributeError, AssertionError, OverflowError, ZeroDivisionError),
 )
+
+
+# --- constants ------------------------------------------------------------------------------------
 
 
 class Budget:
@@ -56,7 +59,7 @@ class Budget:
     def __init__(self, size: int) -> None:
         self.left = 16 * size + (1 << 24)
 
-    def take(self, shape: Any, itemsize: int = 8) -> None:
+    def take(self, shape: Iterable[Any], itemsize: int = 8) -> None:
         """Count an array of this shape."""
         shape = [int(n) for n in shape]
         if len(shape) > MOST_AXES or min(shape, default=0) < 0:
@@ -66,27 +69,27 @@ class Budget:
             raise DataError("its constants are much larger than the file")
 
 
-def folded(node: Node, inputs: list[Constant | None], budget: Budget, opset: int) -> Constant:
+def folded(node: Node, inputs: Sequence[Any], budget: Budget, opset: int) -> Constant:
     """Return the output of an operator whose inputs are constants."""
     if node.op not in ELEMENTWISE | VIEWS | REDUCED | OTHERS:
         raise DataError("this operator is not supported on constants")
-    given = [i for i in inputs if i is not None]
+    given: list[Constant] = [i for i in inputs if i is not None]
     if len(given) < len(inputs) and (node.op not in VIEWS | REDUCED or inputs[0] is None):
         raise DataError("one of its inputs is missing")
     fixed = all(i.fixed for i in given)
     outs = []
     for probe in range(1 if fixed else PROBES):
-        arrays = [None if i is None else i.at(probe) for i in inputs]
+        arrays = [None if i is None else i.each()[probe] for i in inputs]
         try:
             outs.append(_computed(node, arrays, budget, opset))
         except DataError:
             raise
-        except WRONG as error:
+        except CANNOT as error:
             raise DataError(f"it cannot be computed: {error}") from None
     return Constant((outs[0],)) if fixed else constant(outs, _sources(given))
 
 
-def _computed(node: Node, arrays: Arrays, budget: Budget, opset: int) -> Array:
+def _computed(node: Node, arrays: list[Any], budget: Budget, opset: int) -> Array:
     """Return the output of an operator."""
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
@@ -111,7 +114,7 @@ def _computed(node: Node, arrays: Arrays, budget: Budget, opset: int) -> Array:
     return np.asarray(outputs[0])
 
 
-def _largest(node: Node, arrays: Arrays) -> Any:
+def _largest(node: Node, arrays: list[Any]) -> Iterable[Any]:
     """Return a shape with at least as many elements as the output of an operator."""
     if node.op in ELEMENTWISE:
         return np.broadcast_shapes(*(a.shape for a in arrays))
@@ -121,9 +124,9 @@ def _largest(node: Node, arrays: Arrays) -> Any:
         axis = axis_of(node.attributes.get("axis", 0), arrays[0].ndim)
         return np.delete(arrays[0].shape, axis).tolist() + list(arrays[1].shape)
     if node.op == "Expand":
-        return np.broadcast_shapes(arrays[0].shape, tuple(ints(node, "shape", arrays, 1) or ()))
+        return np.broadcast_shapes(arrays[0].shape, tuple(integers("shape", arrays[1])))
     if node.op == "ConstantOfShape":
-        return ints(node, "shape", arrays, 0)
+        return integers("shape", arrays[0])
     if node.op == "Range":
         start, limit, delta = (a.item() for a in arrays)
         return [max(0, math.ceil((limit - start) / delta))]
@@ -151,18 +154,11 @@ def _sources(inputs: list[Constant]) -> tuple[Array, ...]:
     return tuple({id(a): a for a in found}.values())[:MOST_SOURCES]
 
 
-def ints(node: Node, name: str, inputs: Arrays, i: int) -> list[int] | None:
-    """Return integers that are an input, or in older versions an attribute; None if left out."""
-    if i < len(inputs) and inputs[i] is not None:
-        if inputs[i].dtype.kind not in "iu" or inputs[i].size > 1 << 16:
-            raise DataError(f"its {name} must be a few integers")
-        return [int(n) for n in inputs[i].ravel()]
-    value = node.attributes.get(name)
-    if value is not None and not (
-        isinstance(value, list) and all(isinstance(n, int) for n in value)
-    ):
-        raise DataError(f"its {name} must be integers")
-    return value
+def integers(name: str, a: Array) -> list[int]:
+    """Return the elements of an array that must be a few integers."""
+    if a.dtype.kind not in "iu" or a.size > 1 << 16:
+        raise DataError(f"its {name} must be a few integers")
+    return [int(n) for n in a.ravel()]
 
 
 def axis_of(axis: Any, rank: int) -> int:
@@ -172,66 +168,58 @@ def axis_of(axis: Any, rank: int) -> int:
     return axis % rank
 
 
-def cut(node: Node, sizes: Any) -> Any:
-    """Return the part of a shape that the attributes of Shape select."""
-    return sizes[slice(node.attributes.get("start", 0), node.attributes.get("end"))]
-
-
-def sizes_after(node: Node, sizes: Any, target: list[int] | None) -> list[int]:
-    """Return the sizes after a Reshape; 0 keeps a size, and -1 is what remains."""
-    if target is None or len(target) > MOST_AXES:
-        raise DataError("its shape is missing or has too many axes")
-    if not node.attributes.get("allowzero"):
-        if any(n == 0 and i >= len(sizes) for i, n in enumerate(target)):
-            raise DataError(f"its shape {target} keeps an axis that its input does not have")
-        target = [sizes[i] if n == 0 else n for i, n in enumerate(target)]
-    if target.count(-1) == 1:
-        known = math.prod(n for n in target if n != -1)
-        total = math.prod(sizes)
-        if known < 1 or total % known:
-            raise DataError(f"its shape {target} does not fit {total} elements")
-        target = [total // known if n == -1 else n for n in target]
-    if min(target, default=1) < 0 or math.prod(target) != math.prod(sizes):
-        raise DataError(f"its shape {target} does not fit the sizes {list(sizes)}")
-    return target
-
-
-def ranges(
-    node: Node, sizes: Any, starts: Any, ends: Any, axes: Any, steps: Any
-) -> list[tuple[int, range]]:
-    """Return (axis, positions) for each axis that a Slice cuts."""
-    axes = list(range(len(starts))) if axes is None else axes
-    steps = [1] * len(starts) if steps is None else steps
-    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        raise DataError("its starts, ends, axes and steps do not fit together")
-    axes = [axis_of(axis, len(sizes)) for axis in axes]
-    if len(set(axes)) < len(axes):
-        raise DataError("it cuts one axis twice")
-    cuts = zip(axes, starts, ends, steps, strict=True)
-    return [(i, range(sizes[i])[start:end:step]) for i, start, end, step in cuts]
-
-
-def slices(node: Node, arrays: Arrays) -> tuple[Any, Any, Any, Any]:
-    """Return starts, ends, axes and steps of a Slice."""
-    starts, ends, axes, steps = (
-        ints(node, name, arrays, i) for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)
-    )
-    if starts is None or ends is None:
-        raise DataError("its starts or ends are missing")
-    return starts, ends, axes, steps
-
+# --- nodes ----------------------------------------------------------------------------------------
 
 CONTROL = {"If", "Loop", "Scan", "SequenceMap"}
-LABELS = {
-    *("ArgMax", "ArgMin", "ArrayFeatureExtractor", "Binarizer", "LabelEncoder", "TopK"),
-}
-Inputs = list[Any]  # constants, views, and None for those that are left out
-Handler = Callable[["Interpreter", Node, Inputs], Value | list[Value | Refused]]
+LABELS = {"ArgMax", "ArgMin", "ArrayFeatureExtractor", "Binarizer", "LabelEncoder", "TopK"}
+
+
+class Call(Reader):
+    """A node with its inputs, which a handler turns into values."""
+
+    def __init__(self, it: Interpreter, node: Node, inputs: Sequence[Value | None]) -> None:
+        super().__init__(node.op, node.name, inputs)
+        self.it, self.attributes, self.outputs = it, node.attributes, node.outputs
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return self.attributes.get(name, default)
+
+    def axis(self, rank: int, default: Any = None) -> int:
+        """Return the attribute `axis`, counted from 0."""
+        return axis_of(self.attributes.get("axis", default), rank)
+
+    def ints(self, name: str, i: int) -> list[int] | None:
+        """Return integers that are an input, or in older versions an attribute."""
+        given = self.const(i)
+        if given is None:
+            found: list[int] | None = self.attributes.get(name)
+            return found
+        return integers(name, given.array(f"its {name}"))
+
+    def step(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        groups: Sequence[Group],
+        integers: bool = False,
+        /,
+        **settings: Any,
+    ) -> View:
+        """Add a step, and return its output."""
+        steps = self.it.steps
+        steps.append(Step(len(steps), self.name, op, inputs, settings, tuple(groups), integers))
+        return steps[-1].output
+
+
+Handler = Callable[[Call], Value | list[Value | Refused]]
 HANDLERS: dict[str, Handler] = {}
 
 
 def handles(*ops: str) -> Callable[[Handler], Handler]:
-    """Declare the function that turns nodes of these operators into values."""
+    """Declare the function that turns nodes of these operators into values.
+
+    A single value is the first output of the node: others are not supported.
+    """
 
     def declare(handler: Handler) -> Handler:
         HANDLERS.update(dict.fromkeys(ops, handler))
@@ -251,12 +239,10 @@ class Interpreter:
         self.file, self.opset = file, file.opset
         self.budget = Budget(file.size)
         self.steps: list[Step] = []
-        self.values: dict[str, Value | Refused] = {}
-        for name, array in file.constants.items():
-            if isinstance(array, DataError):
-                self.values[name] = Refused(array)
-            else:
-                self.values[name] = Constant((array,))
+        self.values: dict[str, Value | Refused] = {
+            name: Refused(a) if isinstance(a, DataError) else Constant((a,))
+            for name, a in file.constants.items()
+        }
         self.input = self._input(unknown, batch_at)
         for node in file.nodes:
             self._run(node)
@@ -283,110 +269,45 @@ class Interpreter:
         rest = iter(unknown)
         sizes = [next(rest) if n is None else same(n) for n in given.sizes]
         groups: list[Group] = [new(size) for size in sizes]
-        if batch_at < len(sizes):
-            groups[batch_at] = (Axis(sizes[batch_at]),)
-        integers = given.type in INTEGERS
-        step = Step(0, f"the input {given.name!r}", "Input", (), {}, tuple(groups), integers)
-        self.batch = groups[min(batch_at, len(groups) - 1)][0]
+        groups[batch_at] = (Axis(sizes[batch_at]),)
+        self.batch = groups[batch_at][0]
+        whole = given.type in INTEGERS
+        step = Step(0, f"the input {given.name!r}", "Input", (), {}, tuple(groups), whole)
         self.steps.append(step)
         self.values[given.name] = step.output
         return step
 
     def _run(self, node: Node) -> None:
         """Add the outputs of a node."""
-        inputs: Inputs = []
-        for name in node.inputs:
-            if name and name not in self.values:
-                raise DataError(f"{node.name} reads {name!r}, which nothing before it computes.")
-            inputs.append(self.values[name] if name else None)
+        inputs = [self.values[name] if name else None for name in node.inputs]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        refused = next((i for i in inputs if isinstance(i, Refused)), None)
-        found: Value | Refused | list[Value | Refused]
-        if refused is not None:
-            found = refused
+        given = [i for i in inputs if not isinstance(i, Refused)]
+        found: list[Value | Refused]
+        if len(given) < len(inputs):
+            refused = next(i for i in inputs if isinstance(i, Refused))
+            found = [refused] * len(node.outputs)
         else:
             try:
-                found = self._outputs(node, inputs)
+                outputs = self._outputs(node, given)
+                found = outputs if isinstance(outputs, list) else [outputs]
             except DataError as error:
-                found = Refused(type(error)(f"{node.name}: {error}."))
+                refused = Refused(type(error)(f"{node.name}: {error}."))
+                found = [refused] * len(node.outputs)
         for i, name in enumerate(node.outputs):
-            if isinstance(found, list):
-                missing = Refused(DataError(f"{node.name}: its output {name!r} is not supported."))
-                self.values[name] = found[i] if i < len(found) else missing
-            else:
-                self.values[name] = found
+            missing = Refused(DataError(f"{node.name}: its output {name!r} is not supported."))
+            self.values[name] = found[i] if i < len(found) else missing
 
-    def _outputs(self, node: Node, inputs: Inputs) -> Value | list[Value | Refused]:
+    def _outputs(self, node: Node, inputs: list[Value | None]) -> Value | list[Value | Refused]:
         if node.op in CONTROL or any(value is None for value in node.attributes.values()):
             raise DataError("control flow is not supported: export the network without it")
         if node.op in LABELS:
             raise LabelError("labels are not supported: a model returns numbers")
         if not inputs and node.op != "Constant":
             raise DataError("it has no inputs")
-        if node.op == "Shape" and isinstance(inputs[0], View):
-            return self._shape(node, inputs[0])
-        if all(i is None or isinstance(i, Constant) for i in inputs):
+        if not any(isinstance(i, View) for i in inputs):
             return folded(node, inputs, self.budget, self.opset)
         handler = HANDLERS.get(node.op)
         if handler is None:
             raise DataError("no layer computes this operator")
-        return handler(self, node, inputs)
-
-    def _shape(self, node: Node, x: View) -> Constant:
-        sizes = cut(node, x.sizes())
-        return constant([np.array([s[i] for s in sizes], np.int64) for i in range(PROBES)])
-
-    # --- what handlers use -----------------------------------------------------------------
-
-    def step(
-        self,
-        node: Node,
-        op: str,
-        inputs: Sequence[Value | None],
-        groups: Sequence[Group],
-        integers: bool = False,
-        **settings: Any,
-    ) -> View:
-        """Add a step, and return its output."""
-        step = Step(
-            len(self.steps), node.name, op, tuple(inputs), settings, tuple(groups), integers
-        )
-        self.steps.append(step)
-        return step.output
-
-
-def data(inputs: Inputs, i: int = 0) -> View:
-    """Return an input that depends on the input of the graph."""
-    if i >= len(inputs) or not isinstance(inputs[i], View):
-        raise DataError(f"its input {i} must depend on the input of the graph")
-    view: View = inputs[i]
-    return view
-
-
-def parameter(inputs: Inputs, i: int) -> Constant | None:
-    """Return a constant input, or None if it is left out."""
-    if i >= len(inputs) or inputs[i] is None:
-        return None
-    if not isinstance(inputs[i], Constant):
-        raise DataError(f"its input {i} must be a constant")
-    found: Constant = inputs[i]
-    return found
-
-
-def array(inputs: Inputs, i: int, rank: int | None = None) -> np.ndarray:
-    """Return a constant input that is an array of this rank."""
-    found = parameter(inputs, i)
-    if found is None:
-        raise DataError(f"its input {i} is missing")
-    a = found.array(f"its input {i}")
-    if rank is not None and a.ndim != rank:
-        raise DataError(f"its input {i} has {a.ndim} axes instead of {rank}")
-    return a
-
-
-def fixed_ints(node: Node, name: str, inputs: Inputs, i: int) -> list[int] | None:
-    """Return integers, from an input or an attribute, that do not depend on the input's shape."""
-    given = parameter(inputs, i)
-    arrays = [None] * i + ([] if given is None else [given.array(f"its {name}")])
-    return ints(node, name, arrays, i)
+        return handler(Call(self, node, inputs))

@@ -24,33 +24,10 @@ ML_OPSETS = range(1, 6)  # of the operators of ai.onnx.ml
 LARGEST = (1 << 31) - 1  # bytes of an ONNX file: protobuf's limit
 MOST_AXES = 32
 ML = "ai.onnx.ml"
-TYPES: dict[int, tuple[str, str]] = {  # number of a type: the field of its values, and our dtype
-    1: ("float_data", "<f4"),
-    6: ("int32_data", "<i4"),
-    7: ("int64_data", "<i8"),
-    9: ("int32_data", "|b1"),
-    11: ("double_data", "<f8"),
-}
+TYPES = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 11: np.float64}  # by their number
 FLOATS, INTEGERS = {1, 11}, {6, 7}
+FIELDS = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints", 8: "strings"}  # of attributes, by type
 CONVERT = "convert the file to float32"
-
-
-KINDS: dict[str, int] = {  # ONNX's number of the type of each attribute that is read
-    **dict.fromkeys(["alpha", "beta", "clip", "epsilon", "gamma", "momentum", "value_float"], 1),
-    **dict.fromkeys(["axis", "keepdims", "to", "group", "allowzero", "start", "end", "targets"], 2),
-    **dict.fromkeys(["transA", "transB", "ceil_mode", "count_include_pad", "training_mode"], 2),
-    **dict.fromkeys(["linear_before_reset", "layout", "input_forget", "num_groups", "fmod"], 2),
-    **dict.fromkeys(["upper", "noop_with_empty_axes", "antialias", "num_outputs", "value_int"], 2),
-    **dict.fromkeys(["auto_pad", "mode", "direction", "post_transform", "norm", "approximate"], 3),
-    **dict.fromkeys(["coordinate_transformation_mode", "nearest_mode"], 3),
-    "keep_aspect_ratio_policy": 3,
-    **dict.fromkeys(["coefficients", "intercepts", "offset", "scale", "value_floats"], 6),
-    **dict.fromkeys(["activation_alpha", "activation_beta"], 6),
-    **dict.fromkeys(["kernel_shape", "strides", "dilations", "pads", "perm", "axes"], 7),
-    **dict.fromkeys(["output_padding", "output_shape", "value_ints", "classlabels_ints"], 7),
-    **dict.fromkeys(["split", "starts", "ends"], 7),
-    **dict.fromkeys(["activations", "classlabels_strings"], 8),
-}
 
 
 class Node(NamedTuple):
@@ -94,7 +71,6 @@ class File:
         self.inputs = [self._input(i) for i in graph.input if i.name not in self.constants]
         self.outputs = [o.name for o in graph.output]
         self.nodes = [self._node(n) for n in graph.node]
-        self._check_names()
         self.size = self._bytes + self._external
 
     def _parsed(self) -> Any:
@@ -150,8 +126,7 @@ class File:
 
     def _node(self, node: Any) -> Node:
         outputs = list(node.output)
-        domain = "" if node.domain in ("", "ai.onnx") else node.domain
-        op = node.op_type if domain in ("", ML) else f"{domain}.{node.op_type}"
+        op = node.op_type if node.domain in ("", ML) else f"{node.domain}.{node.op_type}"
         if node.name:
             name = f"the node {node.name!r} ({op})"
         else:
@@ -161,64 +136,39 @@ class File:
 
     def _attribute(self, a: Any, name: str) -> Any:
         """Return the value of an attribute; a graph, which only control flow has, is None."""
-        where = f"the attribute {a.name!r} of {name}"
-        if a.type != KINDS.get(a.name, a.type):
-            raise DataError(f"{self.path} is damaged: {where} has a wrong type.")
-        single = {1: "f", 2: "i", 3: "s"}.get(a.type)
-        if single:
-            value = getattr(a, single)
-            return value.decode("utf-8", "replace") if single == "s" else value
-        if a.type == 4:
-            return self.array(a.t, where)
-        if a.type == 8:
-            return [text.decode("utf-8", "replace") for text in a.strings]
-        several = {6: "floats", 7: "ints"}.get(a.type)
-        return None if several is None else list(getattr(a, several))
-
-    def _check_names(self) -> None:
-        """Refuse a name that two values have."""
-        taken = {*self.constants, *(i.name for i in self.inputs)}
-        if len(taken) < len(self.constants) + len(self.inputs):
-            raise DataError(f"{self.path} is damaged: two inputs have the same name.")
-        for node in self.nodes:
-            for name in filter(None, node.outputs):
-                if name in taken:
-                    raise DataError(f"{self.path} is damaged: two values have the name {name!r}.")
-                taken.add(name)
+        if a.type == a.TENSOR:
+            return self.array(a.t, f"the attribute {a.name!r} of {name}")
+        if a.type not in FIELDS:
+            return None
+        value = getattr(a, FIELDS[a.type])
+        if a.type == a.STRING:
+            return value.decode("utf-8", "replace")
+        if a.type == a.STRINGS:
+            return [text.decode("utf-8", "replace") for text in value]
+        return value if a.type in (a.FLOAT, a.INT) else list(value)
 
     # --- arrays ----------------------------------------------------------------------------
 
     def array(self, tensor: Any, where: str) -> Array | DataError:
         """Return a tensor of the file as an array, or an error if its type is not supported."""
-        if tensor.data_type not in TYPES:
-            from onnx import TensorProto
+        from onnx import TensorProto, numpy_helper
 
-            if tensor.data_type == TensorProto.STRING:
-                return LabelError(f"{where} in {self.path} holds text, such as labels of classes.")
+        if tensor.data_type == TensorProto.STRING:
+            return LabelError(f"{where} in {self.path} holds text, such as labels of classes.")
+        if tensor.data_type not in TYPES:
             known = tensor.data_type in TensorProto.DataType.values()
             kind = TensorProto.DataType.Name(tensor.data_type) if known else tensor.data_type
             return DataError(f"{where} in {self.path} has the type {kind}: {CONVERT}.")
-        field, code = TYPES[tensor.data_type]
-        native = np.dtype(code).newbyteorder("=")
-        dtype, shape = np.dtype(code), tuple(tensor.dims)
+        dtype, shape = np.dtype(TYPES[tensor.data_type]), tuple(tensor.dims)
         if len(shape) > MOST_AXES or min(shape, default=0) < 0:
             raise DataError(f"{where} in {self.path} has the shape {shape[:MOST_AXES]}.")
-        size = math.prod(shape)
         if tensor.data_location == tensor.EXTERNAL:
-            data = self._outside(tensor, size * dtype.itemsize, where)
-            return np.frombuffer(data, dtype).astype(native, copy=False).reshape(shape)
-        values = tensor.raw_data if tensor.HasField("raw_data") else getattr(tensor, field)
-        count = len(values) / (dtype.itemsize if tensor.HasField("raw_data") else 1)
-        if count != size:
-            raise DataError(
-                f"{where} in {self.path} has {size} elements but data for {count:g}: the file is "
-                "damaged."
-            )
-        if tensor.HasField("raw_data"):
-            found = np.frombuffer(values, np.uint8 if code == "|b1" else dtype)
-        else:
-            found = np.array(values, np.int64 if code == "|b1" else dtype)
-        return found.astype(native, copy=False).reshape(shape)
+            data = self._outside(tensor, math.prod(shape) * dtype.itemsize, where)
+            return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
+        try:
+            return np.asarray(numpy_helper.to_array(tensor))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{where} in {self.path} is damaged: {error}.") from None
 
     def _outside(self, tensor: Any, size: int, where: str) -> bytes:
         """Return the bytes of a tensor that another file in the same folder holds."""

@@ -1,168 +1,170 @@
-"""How activations are recognised, also when they are written with simpler operators."""
+"""How activations are recognised: by their operator, or by their values if it takes several."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from phitodeep import layers as L
+from phitodeep.core.call import inference
+from phitodeep.core.types import Array
 from phitodeep.exchange.onnx.read.axes import expanded, leaves
-from phitodeep.exchange.onnx.read.expressions import (
-    near,
-    only,
-    op,
-    other,
-    parts,
-    plus,
-    product,
-    total,
-)
+from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, applied
+from phitodeep.exchange.onnx.read.expressions import MOST, TOLERANCE, near, scalar
 from phitodeep.exchange.onnx.read.operators import decimal
-from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer, applied
 from phitodeep.exchange.onnx.read.values import Step, View
+from phitodeep.functional import erf
 
-SAME = ("Sigmoid", "Tanh", "Softplus", "Softsign", "Mish", "HardSwish")
-SIMPLE: dict[str, Callable[[], L.Layer]] = {"Relu": L.ReLU, **{op: getattr(L, op) for op in SAME}}
-
-
-def simple(step: Step) -> Plan:
-    return applied(step, step.view(), SIMPLE[step.op]())
+Settings = dict[str, Any]
+NO_LIMIT = (math.inf, float(np.finfo(np.float32).max))
 
 
-WITH_SETTINGS = ("LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "Gelu")
+def _selu(s: Settings) -> L.Layer | None:
+    alpha, gamma = s.get("alpha", L.SELU.alpha), s.get("gamma", L.SELU.scale)
+    return L.SELU() if near(alpha, L.SELU.alpha) and near(gamma, L.SELU.scale) else None
 
 
-def with_settings(step: Step) -> Plan | None:
-    """Activations whose operator has attributes."""
-    s = step.settings
-    alpha = s.get("alpha", 0.01 if step.op == "LeakyRelu" else 1.0)
-    made: L.Layer | None = None
-    if step.op == "LeakyRelu":
-        made = L.LeakyReLU(decimal(alpha))
-    elif step.op in ("Elu", "Celu") and alpha > 0:
-        made = (L.ELU if step.op == "Elu" else L.CELU)(decimal(alpha))
-    elif step.op == "Selu":
-        alpha, gamma = s.get("alpha", L.SELU.alpha), s.get("gamma", L.SELU.scale)
-        made = L.SELU() if near(alpha, L.SELU.alpha) and near(gamma, L.SELU.scale) else None
-    elif step.op == "HardSigmoid":
-        alpha, beta = s.get("alpha", 0.2), s.get("beta", 0.5)
-        made = L.HardSigmoid() if near(alpha, 1 / 6) and near(beta, 0.5) else None
-    elif step.op == "Gelu":
-        made = L.GELU(s.get("approximate", "none"))
-    return None if made is None else applied(step, step.view(), made)
+def _hard_sigmoid(s: Settings) -> L.Layer | None:
+    fits = near(s.get("alpha", 0.2), 1 / 6) and near(s.get("beta", 0.5), 0.5)
+    return L.HardSigmoid() if fits else None
 
 
-def clip(step: Step) -> Plan | None:
-    low, high = step.settings["low"], step.settings["high"]
-    if (low, high) == (-1, 1):
-        return applied(step, step.view(), L.HardTanh())
-    if low == 0 and high in (math.inf, float(np.finfo(np.float32).max)):
-        return applied(step, step.view(), L.ReLU())
-    return None
+def _elu(kind: type[L.ELU] | type[L.CELU]) -> Callable[[Settings], L.Layer | None]:
+    def make(s: Settings) -> L.Layer | None:
+        alpha = s.get("alpha", 1.0)
+        return kind(decimal(alpha)) if alpha > 0 else None
+
+    return make
+
+
+def _clip(s: Settings) -> L.Layer | None:
+    if (s["min"], s["max"]) == (-1, 1):
+        return L.HardTanh()
+    return L.ReLU() if s["min"] == 0 and s["max"] in NO_LIMIT else None
+
+
+LAYERS: dict[str, Callable[[Settings], L.Layer | None]] = {  # of each operator, by its settings
+    "Relu": lambda s: L.ReLU(),
+    "Sigmoid": lambda s: L.Sigmoid(),
+    "Tanh": lambda s: L.Tanh(),
+    "Softplus": lambda s: L.Softplus(),
+    "Softsign": lambda s: L.Softsign(),
+    "Mish": lambda s: L.Mish(),
+    "HardSwish": lambda s: L.HardSwish(),
+    "Gelu": lambda s: L.GELU(s.get("approximate", "none")),
+    "LeakyRelu": lambda s: L.LeakyReLU(decimal(s.get("alpha", 0.01))),
+    "Elu": _elu(L.ELU),
+    "Celu": _elu(L.CELU),
+    "Selu": _selu,
+    "HardSigmoid": _hard_sigmoid,
+    "Clip": _clip,
+}
+
+
+def operator(step: Step) -> Plan | None:
+    """An activation that is a single operator."""
+    made = LAYERS[step.op](step.settings)
+    return None if made is None else applied(step.view(), made)
+
+
+# --- activations of several operators -------------------------------------------------------------
+
+ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Pow": np.power,
+    "Neg": np.negative,
+    "Abs": np.abs,
+    "Erf": erf,
+    "Greater": np.greater,
+    "Where": np.where,
+}
+COMPOUND: list[Callable[[], L.Layer]] = [
+    *(L.SiLU, L.Mish, L.HardSwish, L.HardSigmoid, L.GELU, L.Softsign, L.Softplus),
+    lambda: L.GELU("tanh"),
+]
+_MIDDLE = np.linspace(0.1, 25, 250)
+POINTS = np.concatenate([[0.0], _MIDDLE, -_MIDDLE, [1e4, -1e4, 1e30, -1e30]])
 
 
 def compound(step: Step) -> Plan | None:
-    """SiLU, Mish, HardSwish, HardSigmoid, GELU and CELU, written with simpler operators."""
-    for x in parts(step.output):
-        number, factors = product(step.output, keep=x)
-        gate = other(factors, x)
-        layer = None if gate is None else _gate(number, x, gate)
-        if layer is not None:
-            return applied(step, x, layer)
-    number, factors = product(step.output)
-    if len(factors) != 1:
-        return None
-    if elu := op(factors[0], "Elu"):
-        alpha = elu.settings.get("alpha", 1.0)
-        for x in parts(elu.view()):
-            inverse, inner = product(elu.view(), keep=x)
-            fits = near(alpha, 1) and near(number * inverse, 1) and number > 0
-            if fits and len(inner) == 1 and inner[0].is_(x):
-                return applied(step, x, L.CELU(decimal(number)))
-    inside = _relu6(factors[0])
-    if inside is not None and near(number, 1 / 6):
-        return applied(step, inside, L.HardSigmoid())
+    """An activation written with simpler operators: it has the values of one of our layers."""
+    for x in reversed(_inside(step)):
+        Y = _values(step.output, x)
+        if isinstance(Y, np.ndarray) and (made := _with_values(Y)):
+            return applied(x, made)
     return None
 
 
-def _relu6(view: View) -> View | None:
-    """Return x for clip(x + 3, 0, 6)."""
-    step = op(view, "Clip")
-    if step is None or (step.settings["low"], step.settings["high"]) != (0, 6):
+def _inside(step: Step) -> list[View]:
+    """Return the views that an expression is computed from, and what those are computed from."""
+    found = [step.output]
+    for view in found:  # which grows
+        step = view.step
+        for x in step.inputs if step.op in ARITHMETIC or step.op in LAYERS else ():
+            if isinstance(x, View) and len(found) < MOST and not any(x.is_(y) for y in found):
+                found.append(x)
+    return found[1:]
+
+
+def _values(end: View, x: View) -> Any:
+    """Return the values of an expression where x is POINTS; None if it needs anything else."""
+    known: dict[Step, Any] = {}
+
+    def values(view: View) -> Any:
+        if view.is_(x):
+            return POINTS
+        step = view.made_by(*ARITHMETIC, *LAYERS)
+        if step is None or (step not in known and len(known) == MOST):
+            return None
+        if step not in known:
+            known[step] = None
+            given = [values(i) if isinstance(i, View) else scalar(i) for i in step.inputs]
+            known[step] = _computed(step, given)
+        return known[step]
+
+    return values(end)
+
+
+def _computed(step: Step, given: list[Any]) -> Any:
+    if step.op == "Clip":
+        return given[0] if given[0] is None else np.clip(given[0], *step.settings.values())
+    if any(value is None for value in given):
         return None
-    return plus(step.view(), 3)
+    if step.op in ARITHMETIC:
+        return ARITHMETIC[step.op](*given)
+    made = LAYERS[step.op](step.settings)
+    return None if made is None else _forward(made, given[0])
 
 
-def _gate(number: float, x: View, gate: View) -> L.Layer | None:
-    """Return the layer that computes number * x * gate(x)."""
-    step = gate.step
-    if number == 1 and op(gate, "Sigmoid") and step.view().is_(x):
-        return L.SiLU()
-    if number == 1 and op(gate, "Tanh") and (inner := op(step.view(), "Softplus")):
-        return L.Mish() if inner.view().is_(x) else None
-    if number == 1 and op(gate, "HardSigmoid") and step.view().is_(x):
-        alpha, beta = step.settings.get("alpha", 0.2), step.settings.get("beta", 0.5)
-        return L.HardSwish() if near(alpha, 1 / 6) and near(beta, 0.5) else None
-    if near(number, 1 / 6) and (inside := _relu6(gate)):
-        return L.HardSwish() if inside.is_(x) else None
-    inner_view = plus(gate, 1) if near(number, 0.5) else None
-    if inner_view is None:
-        return None
-    if erf := op(inner_view, "Erf"):
-        argument = only(*product(erf.view(), keep=x), math.sqrt(0.5))
-        return L.GELU() if argument and argument.is_(x) else None
-    if (tanh := op(inner_view, "Tanh")) and _is_gelu_argument(tanh.view(), x):
-        return L.GELU("tanh")
-    return None
+def _forward(layer: L.Layer, X: Array) -> Array:
+    with inference():
+        return layer.forward(np.asarray(X, np.float64))
 
 
-def _is_gelu_argument(view: View, x: View) -> bool:
-    """Return whether a view is sqrt(2 / pi) (x + 0.044715 x^3)."""
-    for inside in parts(view):
-        if only(*product(view, keep=inside), math.sqrt(2 / math.pi)) is None:
-            continue
-        number, terms = total(inside, keep=x)
-        cubic = other(terms, x) if number == 0 else None
-        if cubic is not None:
-            return _is_power(cubic, x, 3)
-        number, factors = product(inside, keep=x)  # x (1 + 0.044715 x^2)
-        rest = other(factors, x) if number == 1 else None
-        squared = plus(rest, 1) if rest is not None else None
-        if squared is not None:
-            return _is_power(squared, x, 2)
-    return False
+def _with_values(Y: Array) -> L.Layer | None:
+    """Return the layer that computes these values from POINTS."""
+    alpha = -float(Y[-1])  # where x is negative and large
+    if 0 < alpha < -POINTS[-1]:
+        made = L.CELU(decimal(alpha))
+        if _equal(Y, _forward(made, POINTS)):
+            return made
+    return next((make() for make, Z in zip(COMPOUND, _known(), strict=True) if _equal(Y, Z)), None)
 
 
-def _is_power(view: View, x: View, n: int) -> bool:
-    """Return whether a view is 0.044715 x^n."""
-    number, factors = product(view, keep=x)
-    return near(number, 0.044715) and len(factors) == n and all(f.is_(x) for f in factors)
+@functools.cache
+def _known() -> list[Array]:
+    return [_forward(make(), POINTS) for make in COMPOUND]
 
 
-def softsign(step: Step) -> Plan | None:
-    x, below = step.inputs
-    if not isinstance(x, View) or not isinstance(below, View):
-        return None
-    inner = plus(below, 1)
-    absolute = inner and op(inner, "Abs")
-    if absolute and absolute.view().is_(x):
-        return applied(step, x, L.Softsign())
-    return None
-
-
-def guarded_softplus(step: Step) -> Plan | None:
-    """Where(x > 20, x, Softplus(x)): the same, to the last digit of float32."""
-    test, x, soft = step.inputs
-    if not (isinstance(test, View) and isinstance(x, View) and isinstance(soft, View)):
-        return None
-    greater, inner = op(test, "Greater"), op(soft, "Softplus")
-    if greater and inner and inner.view().is_(x) and greater.inputs[0] == x:
-        limit = greater.const(1)
-        if limit is not None and (limit.scalar() or 0) >= 20:
-            return applied(step, x, L.Softplus())
-    return None
+def _equal(Y: Array, Z: Array) -> bool:
+    return np.allclose(Y, Z, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def softmax(step: Step) -> Plan:

@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.core.types import Array
-from phitodeep.exchange.onnx.read.axes import (
-    Axis,
-    Group,
-    aligned,
-    count,
-    flat,
-    leaves,
-    positions,
-    size_of,
-)
-from phitodeep.exchange.onnx.read.expressions import MOST_FEATURES, near, op, product, scalar
-from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer
+from phitodeep.exchange.onnx.read import axes as ax
+from phitodeep.exchange.onnx.read.axes import Axis, Group, flat, leaves, number, size_of
+from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer
+from phitodeep.exchange.onnx.read.expressions import MOST_FEATURES, near, scalar, scaled
 from phitodeep.exchange.onnx.read.rules_general import dense_parts
 from phitodeep.exchange.onnx.read.rules_sequences import rotation
 from phitodeep.exchange.onnx.read.values import Constant, Step, View
@@ -63,9 +55,9 @@ def columns(view: View, dense: bool) -> Columns | None:
     if x is None or (dense and W is None) or not step.groups:
         return None
     axes = leaves(step.groups[-1])
-    if count(axes) > MOST_FEATURES:
+    if number(axes) > MOST_FEATURES:
         return None
-    places = np.arange(count(axes)).reshape([count((a,)) for a in axes])
+    places = np.arange(number(axes)).reshape([number((a,)) for a in axes])
     for take in reversed(takes):
         s, inner = take.settings, take.view()
         along = leaves(inner.groups[s["axis"]])
@@ -73,11 +65,11 @@ def columns(view: View, dense: bool) -> Columns | None:
         if not set(along) <= set(axes) or any(p != s["places"][0] for p in s["places"]):
             return None
         rest = tuple(a for a in axes if a not in along)
-        sizes = [count((a,)) for a in rest]
+        sizes = [number((a,)) for a in rest]
         places = places.transpose([axes.index(a) for a in (*rest, *along)])
         places = places.reshape([*sizes, -1])[..., s["places"][0]]
         axes = (*rest, *kept)
-        places = places.reshape([*sizes, *(count((a,)) for a in kept)])
+        places = places.reshape([*sizes, *(number((a,)) for a in kept)])
     return Columns(x, W, b, places, axes)
 
 
@@ -98,64 +90,44 @@ def _part(view: View) -> Part:
     return Part(View(found.x.step, groups), found.time, found.rope)
 
 
-class Attended(NamedTuple):
-    """What `softmax(Q K^T / sqrt(d)) V` reads.
-
-    parts     Q, K and V
-    causal    whether later steps are hidden
-    """
-
-    parts: tuple[Part, Part, Part]
-    causal: bool
-
-
-def attended(step: Step) -> Attended | None:
-    """Return what a product P V reads, if P is such a softmax."""
-    P, V_view = step.view(0), step.view(1)
-    soft = _unguarded(P)
+def attended(step: Step) -> tuple[list[Part], bool] | None:
+    """Return Q, K and V of a product P V, if P is such a softmax, and whether it is causal."""
+    soft = _unguarded(step.view())
     if soft is None or leaves(soft.settings["along"]) != leaves(soft.groups[-1]):
         return None
     scores, mask = _mask(soft.view())
-    scale, factors = product(scores)
-    scores_step = op(factors[0], "Product") if len(factors) == 1 else None
-    if scores_step is None:
+    scale, scores = scaled(scores)
+    QK = scores.made_by("Product")
+    if QK is None:
         return None
-    scale_q, queries = product(scores_step.view(0))
-    scale_k, keys = product(scores_step.view(1))
-    scale_v, values = product(V_view)
-    if not len(queries) == len(keys) == len(values) == 1 or scale_v != 1:
-        return None
-    *batch, features, steps = keys[0].groups
-    K = View(keys[0].step, (*batch, steps, features))
-    parts = (_part(queries[0]), _part(K), _part(values[0]))
-    d, T = count(parts[0].view.groups[-1]), size_of(parts[0].view.groups[-2])
+    (scale_q, Q), (scale_k, K), (scale_v, V) = map(scaled, (QK.view(0), QK.view(1), step.view(1)))
+    *batch, features, steps = K.groups
+    parts = [_part(Q), _part(View(K.step, (*batch, steps, features))), _part(V)]
+    d, T = number(parts[0].view.groups[-1]), size_of(parts[0].view.groups[-2])
     causal = _is_causal(mask, T)
-    if causal is None or not near(scale * scale_q * scale_k, 1 / math.sqrt(d)):
+    fits = scale_v == 1 and near(scale * scale_q * scale_k, 1 / math.sqrt(d))
+    if causal is None or not fits:
         return None
-    return Attended(parts, causal)
+    return parts, causal
 
 
 def _unguarded(P: View) -> Step | None:
     """Return the softmax; Where(IsNaN(P), 0, P) leaves it as it is, since no row is masked."""
-    guard = op(P, "Where")
+    guard = P.made_by("Where")
     if guard and scalar(guard.inputs[1]) == 0:
         test, P = guard.view(0), guard.view(2)
-        nan = op(test, "IsNaN")
+        nan = test.made_by("IsNaN")
         if nan is None or not nan.view().is_(P):
             return None
-    return op(P, "Softmax")
+    return P.made_by("Softmax")
 
 
 def _mask(scores: View) -> tuple[View, Mask]:
     """Return the scores before a mask, and the mask: "add" or "where"."""
-    step = op(scores, "Add")
-    if step is not None:
-        for i in (0, 1):
-            x, c = step.inputs[i], step.inputs[1 - i]
-            if isinstance(x, View) and isinstance(c, Constant):
-                return x, ("add", c)
-    step = op(scores, "Where")
-    if step is not None and isinstance(step.inputs[0], Constant):
+    step = scores.made_by("Add", "Where")
+    if step and (added := step.pair("Add")):
+        return added.x, ("add", added.c)
+    if step and step.op == "Where" and isinstance(step.inputs[0], Constant):
         limit, x = scalar(step.inputs[2]), step.inputs[1]
         if isinstance(x, View) and limit is not None and limit <= HIDDEN:
             return x, ("where", step.inputs[0])
@@ -190,28 +162,27 @@ class Heads:
     orders    the axes of Q, K and V in the order in which our layer has them
     """
 
-    def __init__(self, found: Attended, sources: Sequence[Columns]) -> None:
-        self.found, self.sources = found, sources
-        self.source = sources[0].x
-        Q, _, _ = found.parts
+    def __init__(self, parts: list[Part], causal: bool, sources: Sequence[Columns]) -> None:
+        self.parts, self.causal, self.sources = parts, causal, sources
+        self.source, Q = sources[0].x, parts[0]
         self.steps = leaves(Q.view.groups[-2])
         inside = {axis for source in sources for axis in source.axes}
         batch = flat(Q.view.groups[:-2])
         self.lead = tuple(a for a in batch if a not in inside)
         self.heads = tuple(a for a in batch if a in inside)
-        self.d = count(Q.view.groups[-1])
+        self.d = number(Q.view.groups[-1])
         self.shared: list[int] = []
         self.orders = [(*self.heads, *leaves(Q.view.groups[-1]))]
 
     def fit(self) -> bool:
         """Return whether the axes belong together as in attention; fill `orders`."""
-        Q, K, V = self.found.parts
+        Q, K, V = self.parts
         rows = {*flat(self.source.groups[:-1])}
         if {*self.lead, *self.steps} != rows or set(self.lead) & set(self.steps):
             return False
         if not all(source.x.is_(self.source) for source in self.sources):
             return False
-        for part, source in zip(self.found.parts, self.sources, strict=True):
+        for part, source in zip(self.parts, self.sources, strict=True):
             if leaves(part.view.groups[-2]) != self.steps:
                 return False
             if {*flat(part.view.groups)} != rows | {*source.axes}:
@@ -229,13 +200,13 @@ class Heads:
 
     def _order(self, part: Part, pair: bool) -> Group | None:
         """Return the axes of heads and features of keys or values, in the order of the queries'."""
-        Q = self.found.parts[0].view
+        Q = self.parts[0].view
         mine, theirs = Q.groups[:-2], part.view.groups[:-2]
         if len(mine) != len(theirs):
             return None
         found: dict[Axis, Axis] = {}  # the axis of the part for each of the queries
         for a, b in zip(mine, theirs, strict=True):
-            pairs = aligned(a, b) if b else {}
+            pairs = ax.aligned(a, b) if b else {}
             if pairs is None:
                 return None
             found |= {x: y for y, x in pairs.items()}
@@ -247,7 +218,7 @@ class Heads:
         self.shared.append(len(own))
         features = leaves(part.view.groups[-1])
         if pair:  # features of keys and queries are multiplied
-            pairs = aligned(Q.groups[-1], part.view.groups[-1])
+            pairs = ax.aligned(Q.groups[-1], part.view.groups[-1])
             if pairs is None:
                 return None
             back = {x: y for y, x in pairs.items()}
@@ -259,18 +230,21 @@ class Heads:
         pairs = zip(self.sources, self.orders, strict=True)
         return [source.ordered(leaves(order)) for source, order in pairs]
 
-    def settings(self) -> tuple[int, int | None, bool | Rope]:
-        """Return heads, kv_heads and rope."""
-        h, k = count(self.heads), count(self.heads[: self.shared[0]])
-        rope = self.found.parts[0].rope
-        return h, None if k == h else k, False if rope is None else rope == Rope() or rope
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of our layer."""
+        h, k = number(self.heads), number(self.heads[: self.shared[0]])
+        rope = self.parts[0].rope
+        return {
+            "heads": h,
+            "causal": self.causal,
+            "kv_heads": None if k == h else k,
+            "rope": False if rope is None else rope == Rope() or rope,
+        }
 
-    def layout(self, w: Writer) -> tuple[Group, list[Group]]:
-        """Return the axes of samples other than the batch, and all groups before the features."""
-        if self.lead[:1] != (w.batch,) and w.batch not in self.lead:
-            w.lead(())
-        lead = tuple(a for a in self.lead if a is not w.batch)
-        return lead, [(w.batch,), *((axis,) for axis in lead), self.steps]
+    def placed(self, w: Writer, x: Placed) -> tuple[Placed, Group]:
+        """Return the source (samples, steps, features), and the axes of samples but the batch."""
+        samples = tuple(sorted(self.lead, key=lambda axis: axis is not w.batch))
+        return w.samples_first(x, samples, (self.steps, self.source.groups[-1]))
 
 
 def _heads(step: Step, dense: bool) -> Heads | None:
@@ -278,12 +252,9 @@ def _heads(step: Step, dense: bool) -> Heads | None:
     found = attended(step)
     if found is None:
         return None
-    sources = [columns(part.view, dense) for part in found.parts]
-    known = [source for source in sources if source is not None]
-    if len(known) < 3:
-        return None
-    heads = Heads(found, known)
-    return heads if heads.fit() else None
+    sources = [s for part in found[0] if (s := columns(part.view, dense))]
+    heads = Heads(*found, sources) if len(sources) == 3 else None
+    return heads if heads and heads.fit() else None
 
 
 def multi_head_attention(step: Step) -> Plan | None:
@@ -295,7 +266,7 @@ def multi_head_attention(step: Step) -> Plan | None:
     if heads is None:
         return None
     source, out = heads.source, step.groups[-1]
-    D = count(source.groups[-1])
+    D = number(source.groups[-1])
     canonical = leaves((*heads.heads, *x.step.groups[-1]))
     if Wo.shape[1] != D or set(leaves(x.groups[-1])) != set(canonical):
         return None
@@ -305,26 +276,18 @@ def multi_head_attention(step: Step) -> Plan | None:
         products.append(found.W[:, places])
         biases.append(np.zeros(len(places)) if found.b is None else found.b[places])
     arrays = {"Wqkv": np.concatenate(products, axis=1)}
-    arrays["Wo"] = Wo[positions(canonical, leaves(x.groups[-1]))]
+    arrays["Wo"] = Wo[ax.positions(canonical, leaves(x.groups[-1]))]
     bias = bo is not None or any(found.b is not None for found in heads.sources)
     if bias:
         arrays["bqkv"] = np.concatenate(biases)
         arrays["bo"] = np.zeros(D) if bo is None else bo
-    h, kv_heads, rope = heads.settings()
-    head_dim = None if h * heads.d == D else heads.d
+    head_dim = None if number(heads.heads) * heads.d == D else heads.d
+    settings = {**heads.settings(), "bias": bias, "head_dim": head_dim}
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
-        lead, before = heads.layout(w)
-        p = w.arranged(placed[0], (*before, source.groups[-1]))
-        layer = L.MultiHeadAttention(
-            h,
-            causal=heads.found.causal,
-            kv_heads=kv_heads,
-            rope=rope,
-            bias=bias,
-            head_dim=head_dim,
-        )
-        return w.layer_in(lead, layer, p, (*before, out), **arrays)
+        p, lead = heads.placed(w, placed[0])
+        layer = L.MultiHeadAttention(**settings)
+        return w.layer(layer, p, (*p.layout[:-1], out), lead, **arrays)
 
     return Plan((source,), write)
 
@@ -336,16 +299,13 @@ def dot_product_attention(step: Step) -> Plan | None:
         return None
     source = heads.source
     places = np.concatenate(heads.places())
-    h, kv_heads, rope = heads.settings()
+    settings = heads.settings()
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
-        lead, before = heads.layout(w)
-        p = w.arranged(placed[0], (*before, source.groups[-1]))
-        if not np.array_equal(places, np.arange(count(source.groups[-1]))):
+        p, lead = heads.placed(w, placed[0])
+        if not np.array_equal(places, np.arange(number(source.groups[-1]))):
             p = w.layer(L.Select(places.tolist()), p, p.layout)
-        layer = L.ScaledDotProductAttention(
-            h, causal=heads.found.causal, kv_heads=kv_heads, rope=rope
-        )
-        return w.layer_in(lead, layer, p, (*before, (*heads.heads, *step.groups[-1])))
+        out = (*heads.heads, *step.groups[-1])
+        return w.layer(L.ScaledDotProductAttention(**settings), p, (*p.layout[:-1], out), lead)
 
     return Plan((source,), write)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.core.types import Array
-from phitodeep.exchange.onnx.read.axes import Group, count, expanded, flat, leaves
+from phitodeep.exchange.onnx.read.axes import Group, expanded, flat, leaves, number
+from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, on_features
 from phitodeep.exchange.onnx.read.expressions import (
     Affine,
     affine,
-    op,
     reflected,
+    scalar,
     square,
-    total,
     vector,
 )
 from phitodeep.exchange.onnx.read.operators import decimal
-from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer, on_features
-from phitodeep.exchange.onnx.read.values import Constant, Step, View
+from phitodeep.exchange.onnx.read.values import Step, View
 
 # --- scale and shift ------------------------------------------------------------------------------
 
@@ -59,9 +59,9 @@ def _per_feature(
     """Return the plan of a layer whose parameters are parts of an affine map of x."""
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
-        along = given.along or w_last(placed[0])
-        w.it.budget.take([count(along)], 64)
-        size = count(along)
+        along = given.along or _last_features(placed[0])
+        size = number(along)
+        w.it.budget.take([size], 64)
         arrays = {name: given.filled(part, size, value) for name, (part, value) in names.items()}
         arrays |= {name: np.full(size, value) for name, value in constants.items()}
         return on_features(x, along, make, arrays).write(w, placed)
@@ -69,7 +69,7 @@ def _per_feature(
     return Plan((x,), write)
 
 
-def w_last(placed: Placed) -> Group:
+def _last_features(placed: Placed) -> Group:
     """Return the axes of the features."""
     return expanded(placed.layout)[-1] if len(placed.layout) > 1 else ()
 
@@ -87,12 +87,8 @@ def prelu(step: Step) -> Plan | None:
 
 def layer_norm(step: Step) -> Plan:
     s = step.settings
-    if step.op == "RMSNormalization":
-        return on_features(
-            step.view(), s["along"], lambda: L.RMSNorm(s["eps"]), {"gamma": s["gamma"]}
-        )
-    arrays = {"gamma": s["gamma"], "beta": s["beta"]}
-    return on_features(step.view(), s["along"], lambda: L.LayerNorm(s["eps"]), arrays)
+    kind = L.LayerNorm if "beta" in s["weights"] else L.RMSNorm
+    return on_features(step.view(), s["along"], lambda: kind(s["eps"]), s["weights"])
 
 
 def written_norm(step: Step) -> Plan | None:
@@ -100,22 +96,20 @@ def written_norm(step: Step) -> Plan | None:
     found = affine(step.output)
     if found.start is not None or found.along is None:
         return None
-    if (inner := op(found.x, "InstanceNormalization")) is not None or (
-        found.x.step.op == "InstanceNormalization"
-    ):
-        return group_norm(found, inner or found.x.step)
+    if found.x.step.op == "InstanceNormalization":
+        return group_norm(found, found.x.step)
     core = _normalised(found.x)
     if core is None:
         return None
     x, along, eps, centred = core
     if (found.along and leaves(found.along) != along) or (found.shift and not centred):
         return None
-    size = count(along)
+    size = number(along)
     arrays = {"gamma": found.filled("scale", size, 1.0)}
-    if not centred:
-        return on_features(x, along, lambda: L.RMSNorm(eps), arrays)
-    arrays["beta"] = found.filled("shift", size, 0.0)
-    return on_features(x, along, lambda: L.LayerNorm(eps), arrays)
+    if centred:
+        arrays["beta"] = found.filled("shift", size, 0.0)
+    kind = L.LayerNorm if centred else L.RMSNorm
+    return on_features(x, along, lambda: kind(eps), arrays)
 
 
 def _normalised(view: View) -> tuple[View, Group, float, bool] | None:
@@ -124,58 +118,50 @@ def _normalised(view: View) -> tuple[View, Group, float, bool] | None:
     if parts is None:
         return None
     d, under = parts
-    eps, means = total(under)
-    mean = op(means[0], "ReduceMean") if len(means) == 1 else None
-    if mean is None or eps <= 0:
+    sum_ = under.made_by("Add")
+    found = sum_ and sum_.pair("Add")
+    mean = found and found.x.made_by("ReduceMean")
+    eps = found and found.c.scalar()
+    if not mean or not eps or eps < 0:
         return None
-    squared = square(mean.view())
-    if squared is None or not squared.is_(d):
+    squared, along = square(mean.view()), leaves(mean.settings["reduced"])
+    if squared is None or not squared.is_(d) or along != leaves(d.groups[-1]):
         return None
-    along = leaves(mean.settings["reduced"])
-    if along != leaves(d.groups[-1]):
-        return None
-    difference = op(d, "Sub")
-    if difference and isinstance(difference.inputs[0], View):
-        x, centre = difference.view(0), difference.inputs[1]
-        average = op(centre, "ReduceMean") if isinstance(centre, View) else None
-        same_axes = average and leaves(average.settings["reduced"]) == along
-        if average and same_axes and average.view().is_(x):
+    difference = d.made_by("Sub")
+    if difference and (both := difference.views()):
+        x, centre = both
+        average = centre.made_by("ReduceMean")
+        if average and leaves(average.settings["reduced"]) == along and average.view().is_(x):
             return x, along, decimal(eps), True
     return d, along, decimal(eps), False
 
 
 def _over_root(view: View) -> tuple[View, View] | None:
-    """Return a and b for a / sqrt(b), also written as a * reciprocal(sqrt(b))."""
-    quotient = op(view, "Div")
-    if quotient and isinstance(quotient.inputs[0], View):
-        root = _root(quotient.view(1)) if isinstance(quotient.inputs[1], View) else None
-        return None if root is None else (quotient.view(0), root)
-    times = op(view, "Mul")
-    if times and all(isinstance(i, View) for i in times.inputs):
-        for i in (0, 1):
-            inverse = times.view(1 - i).step
-            inner: View | None = None
-            if inverse.op == "Reciprocal":
-                inner = inverse.view()
-            elif inverse.op == "Div" and (c := inverse.inputs[0]) and isinstance(c, Constant):
-                inner = inverse.view(1) if c.scalar() == 1 else None
-            elif inverse.op == "Pow":
-                exponent = inverse.const(1)
-                if exponent is not None and exponent.scalar() == -0.5:
-                    return times.view(i), inverse.view()
-            root = None if inner is None else _root(inner)
-            if root is not None:
-                return times.view(i), root
+    """Return a and b for a / sqrt(b), also written as a product with 1 / sqrt(b) or b^(-1/2)."""
+    step = view.made_by("Div", "Mul")
+    both = step.views() if step else []
+    if not step or not both:
+        return None
+    for a, b in (both, both[::-1]) if step.op == "Mul" else (both,):
+        found = _power(b)
+        if found and found[1] == (-0.5 if step.op == "Mul" else 0.5):
+            return a, found[0]
     return None
 
 
-def _root(view: View) -> View | None:
-    """Return b for sqrt(b)."""
+def _power(view: View, inverted: bool = False) -> tuple[View, float] | None:
+    """Return x and n if a view is x^n, for roots and inverses."""
     step = view.step
+    if step.op == "Pow":
+        exponent = scalar(step.inputs[1])
+        return None if exponent is None else (step.view(), exponent)
     if step.op == "Sqrt":
-        return step.view()
-    exponent = step.const(1) if step.op == "Pow" and isinstance(step.inputs[1], Constant) else None
-    return step.view() if exponent is not None and exponent.scalar() == 0.5 else None
+        return step.view(), 0.5
+    quotient = step.op == "Div" and scalar(step.inputs[0]) == 1
+    if (step.op == "Reciprocal" or quotient) and not inverted:
+        found = _power(step.view(int(quotient)), inverted=True)
+        return found and (found[0], -found[1])
+    return None
 
 
 def group_norm(found: Affine, inner: Step) -> Plan | None:
@@ -185,30 +171,30 @@ def group_norm(found: Affine, inner: Step) -> Plan | None:
     along = leaves(found.along or groups)
     if along[: len(groups)] != groups or not set(along) <= set(flat(x.groups[1:])):
         return None
-    number, size = count(groups), count(along)
-    gamma, beta = (np.repeat(a, size // number) for a in s["arrays"])
+    size = number(along)
+    gamma, beta = (np.repeat(a, size // s["count"]) for a in s["arrays"])
     scale, shift = found.filled("scale", size, 1.0), found.filled("shift", size, 0.0)
     arrays = {"gamma": gamma * scale, "beta": beta * scale + shift}
-    return _by_group(View(inner, found.x.groups), x, along, number, s["eps"], arrays)
+    return _by_group(View(inner, found.x.groups), x, along, s, arrays)
 
 
 def _by_group(
-    out: View, x: View, along: Group, number: int, eps: float, arrays: dict[str, Array]
+    out: View, x: View, along: Group, s: dict[str, Any], arrays: dict[str, Array]
 ) -> Plan:
-    """Return the plan of a GroupNorm with this number of groups of the features `along`."""
+    """Return the plan of a GroupNorm of the features `along`."""
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         lead = w.lead(x.groups[0])
         w.vote(placed[0], out, (0, *range(2, len(out.groups)), 1))
-        p, _ = w.features(placed[0], along or w_last(placed[0]), exact=True)
+        p, _ = w.features(placed[0], along or _last_features(placed[0]), exact=True)
         inside = [g for g in expanded(p.layout)[1:] if not (g and set(g) <= set(lead))]
-        layout = ((w.batch,), *((axis,) for axis in lead), *inside)
-        p = w.arranged(p, layout)
-        size = count(layout[-1])
+        p, _ = w.samples_first(p, x.groups[0], tuple(inside))
+        size = number(p.layout[-1])
         w.it.budget.take([size])
         filled = {name: np.broadcast_to(a, (size,)) for name, a in arrays.items()}
-        made = L.InstanceNorm(eps) if number == size else L.GroupNorm(number, eps)
-        return w.layer_in(lead, made, p, layout, **filled)
+        one_each = s["count"] == size
+        made = L.InstanceNorm(s["eps"]) if one_each else L.GroupNorm(s["count"], s["eps"])
+        return w.layer(made, p, p.layout, lead, **filled)
 
     return Plan((x,), write)
 
@@ -216,17 +202,14 @@ def _by_group(
 def channel_norm(step: Step) -> Plan:
     """BatchNormalization, InstanceNormalization and GroupNormalization (samples, channels, ...)."""
     s, x = step.settings, step.view()
-    arrays = s["arrays"]
-    if step.op == "BatchNormalization":
-        names = ("gamma", "beta", "running_mean", "running_var")
-        weights = dict(zip(names, arrays, strict=True))
-        plan = on_features(x, s["channels"], lambda: L.BatchNorm(s["momentum"], s["eps"]), weights)
+    names = ("gamma", "beta", "running_mean", "running_var")
+    weights = dict(zip(names, s["arrays"], strict=False))
+    if step.op != "BatchNormalization":
+        return _by_group(x, x, leaves(s["channels"]), s, weights)
+    plan = on_features(x, s["channels"], lambda: L.BatchNorm(s["momentum"], s["eps"]), weights)
 
-        def write(w: Writer, placed: list[Placed]) -> Placed:
-            w.vote(placed[0], x, (0, *range(2, len(x.groups)), 1))
-            return plan.write(w, placed)
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        w.vote(placed[0], x, (0, *range(2, len(x.groups)), 1))
+        return plan.write(w, placed)
 
-        return Plan(plan.inputs, write)
-    number = s["count"] if step.op == "GroupNormalization" else len(arrays[0])
-    along = leaves(s["channels"])
-    return _by_group(x, x, along, number, s["eps"], {"gamma": arrays[0], "beta": arrays[1]})
+    return Plan(plan.inputs, write)

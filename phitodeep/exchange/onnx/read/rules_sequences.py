@@ -10,13 +10,11 @@ import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.core.types import Array
-from phitodeep.exchange.onnx.read.axes import PROBES, Group, count, leaves, size_of
-from phitodeep.exchange.onnx.read.expressions import op
-from phitodeep.exchange.onnx.read.placing import Placed, Plan, Writer
-from phitodeep.exchange.onnx.read.values import Constant, Step, View
+from phitodeep.exchange.onnx.read.axes import PROBES, Group, leaves, number, size_of
+from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer
+from phitodeep.exchange.onnx.read.values import Constant, Step, View, identical
 from phitodeep.functional import position_angles
 from phitodeep.functional.rotary import LinearRope, LongRope, Rope, original
-from phitodeep.layers import RotaryEmbedding
 
 # --- recurrent layers -----------------------------------------------------------------------------
 
@@ -61,9 +59,7 @@ def _recurrent(step: Step, last: bool, merge: str = "concat") -> Plan:
     def write(w: Writer, placed: list[Placed]) -> Placed:
         if leaves(x.groups[1])[:1] != (w.batch,):
             w.vote(placed[0], x, (1, 0, 2))
-        lead = w.lead(x.groups[1])
-        first = ((w.batch,), *((axis,) for axis in lead))
-        p = w.arranged(placed[0], (*first, x.groups[0], x.groups[2]))
+        p, lead = w.samples_first(placed[0], x.groups[1], (x.groups[0], x.groups[2]))
         layer = kind(s["R"].shape[2], return_sequences=not last)
         w.weights.append((layer, cells[0]))
         if len(cells) > 1:
@@ -71,7 +67,7 @@ def _recurrent(step: Step, last: bool, merge: str = "concat") -> Plan:
             w.weights.append((layer.reverse, cells[1]))
         both = s["both"] if merge == "concat" else ()
         steps = () if last else (x.groups[0],)
-        return w.layer_in(lead, layer, p, (*first, *steps, (*both, *s["units"])))
+        return w.layer(layer, p, (*w.rows(lead), *steps, (*both, *s["units"])), lead)
 
     return Plan((x,), write)
 
@@ -96,50 +92,42 @@ def _cell(step: Step, i: int, gates: list[int]) -> dict[str, Array]:
 
 def position(step: Step) -> Plan | None:
     """Add a vector for each step: a table, or sines and cosines."""
-    for i in (0, 1):
-        x, c = step.inputs[i], step.inputs[1 - i]
-        if isinstance(x, View) and isinstance(c, Constant):
-            return _position(step, x, c)
-    return None
-
-
-def _position(step: Step, x: View, c: Constant) -> Plan | None:
-    if len(x.groups) != 3:
+    found = step.pair("Add")
+    if found is None or len(found.x.groups) != 3:
         return None
+    x, c, _ = found
     _, T, D = x.groups
     tables = []
     for a, steps, features in zip(c.each(), size_of(T), size_of(D), strict=True):
-        a = a.reshape(a.shape[-2:]) if a.ndim >= 2 and a.size == math.prod(a.shape[-2:]) else a
-        if a.shape != (steps, features):
+        tables.append(_matrix(a))
+        if tables[-1].shape != (steps, features):
             return None
-        tables.append(a)
     if c.fixed:
         made: L.Layer = L.PositionalEmbedding(len(tables[0]))
         weights = {"W": tables[0]}
-    elif table := _table(c, tables):
-        made, weights = L.PositionalEmbedding(len(table[0])), {"W": table[0]}
+    elif whole := _whole(c, tables):
+        made, weights = L.PositionalEmbedding(len(whole[0])), {"W": whole[0]}
     elif all(_is_sinusoidal(a) for a in tables):
         made, weights = L.SinusoidalEncoding(), {}
     else:
         return None
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
-        lead = w.lead(x.groups[0])
-        layout = ((w.batch,), *((axis,) for axis in lead), T, D)
-        p = w.arranged(placed[0], layout)
-        return w.layer_in(lead, made, p, layout, **weights)
+        p, lead = w.samples_first(placed[0], x.groups[0], (T, D))
+        return w.layer(made, p, p.layout, lead, **weights)
 
     return Plan((x,), write)
 
 
-def _table(c: Constant, tables: list[Array]) -> list[Array]:
+def _matrix(a: Array) -> Array:
+    """Return an array (1, ..., 1, T, D) as (T, D), and any other as it is."""
+    return a.reshape(a.shape[-2:]) if a.ndim > 2 and a.size == math.prod(a.shape[-2:]) else a
+
+
+def _whole(c: Constant, tables: list[Array]) -> list[Array]:
     """Return the array whose first rows the tables are, in a list, which may be empty."""
-    return [
-        source.reshape(source.shape[-2:])
-        for source in c.sources
-        if source.ndim >= 2 and source.size == math.prod(source.shape[-2:])
-        if all(np.array_equal(a, source.reshape(source.shape[-2:])[: len(a)]) for a in tables)
-    ][:1]
+    sources = [_matrix(source) for source in c.sources]
+    return [W for W in sources if all(np.array_equal(a, W[: len(a)]) for a in tables)][:1]
 
 
 def _is_sinusoidal(a: Array) -> bool:
@@ -176,10 +164,9 @@ def rotary(step: Step) -> Plan | None:
         return None
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
-        lead = w.lead(x.groups[0])
-        layout = ((w.batch,), *((axis,) for axis in lead), *x.groups[1:])
-        p = w.arranged(placed[0], layout)
-        return w.layer_in(lead, RotaryEmbedding(rope.base), p, (*layout[:-1], step.groups[-1]))
+        p, lead = w.samples_first(placed[0], x.groups[0], x.groups[1:])
+        layout = (*p.layout[:-1], step.groups[-1])
+        return w.layer(L.RotaryEmbedding(rope.base), p, layout, lead)
 
     return Plan((x,), write)
 
@@ -190,56 +177,40 @@ def rotation(step: Step) -> Rotated | None:
         return None
     if step.settings["axis"] != len(step.groups) - 1 or len(step.groups) < 2:
         return None
-    first, second = op(step.view(0), "Sub"), op(step.view(1), "Add")
-    if first is None or second is None:
-        return None
-    terms = [t for s in (first, second) for i in (0, 1) if (t := _turned(s.inputs[i]))]
+    first, second = step.view(0).made_by("Sub"), step.view(1).made_by("Add")
+    factors = [view.made_by("Mul") for s in (first, second) if s for view in s.views()]
+    terms = [found for s in factors if s and (found := s.pair("Mul"))]
     if len(terms) < 4:
         return None
-    (a, cos), (b, sin), (a2, sin2), (b2, cos2) = terms
+    (a, cos, _), (b, sin, _), (a2, sin2, _), (b2, cos2, _) = terms
     if a2.is_(b):  # the terms of the sum may be in any order
         (a2, sin2), (b2, cos2) = (b2, cos2), (a2, sin2)
     halves = [h for view in (a, b) if (h := _half(view))]
     if not (a.is_(a2) and b.is_(b2)) or len(halves) < 2:
         return None
     (x, i), (x2, j) = halves
-    same = _identical(cos, cos2) and _identical(sin, sin2)
+    same = all(map(identical, (*cos.each(), *sin.each()), (*cos2.each(), *sin2.each())))
     if (i, j) != (0, 1) or not x.is_(x2) or not same:
         return None
     time = _time(cos, a)
     if time is None or time != _time(sin, a):
         return None
-    rope = _rope_of(cos, sin, size_of(time), count(x.groups[-1]))
+    rope = _rope_of(cos, sin, size_of(time), number(x.groups[-1]))
     return None if rope is None else Rotated(x, time, rope)
-
-
-def _turned(value: object) -> tuple[View, Constant] | None:
-    """Return the view and the constant that are multiplied."""
-    step = op(value, "Mul") if isinstance(value, View) else None
-    if step is not None:
-        for i in (0, 1):
-            x, c = step.inputs[i], step.inputs[1 - i]
-            if isinstance(x, View) and isinstance(c, Constant):
-                return x, c
-    return None
 
 
 def _half(view: View) -> tuple[View, int] | None:
     """Return x and which half of its last axis the view is."""
-    step = op(view, "Take")
+    step = view.made_by("Take")
     if step is None or step.settings["axis"] != len(step.groups) - 1:
         return None
     x, places = step.view(), step.settings["places"]
-    n = count(x.groups[-1])
+    n = number(x.groups[-1])
     for i in (0, 1):
         half = n % 2 == 0 and all(2 * len(p) == n for p in places)
         if half and places == [list(range(i * n // 2, (i + 1) * n // 2))] * PROBES:
             return x, i
     return None
-
-
-def _identical(a: Constant, b: Constant) -> bool:
-    return all(np.array_equal(p, q) for p, q in zip(a.each(), b.each(), strict=True))
 
 
 def _time(c: Constant, x: View) -> Group | None:

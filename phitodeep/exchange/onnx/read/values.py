@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,12 +31,9 @@ class Constant(NamedTuple):
     def fixed(self) -> bool:
         return len(self.arrays) == 1
 
-    def at(self, probe: int) -> Array:
-        return self.arrays[0] if self.fixed else self.arrays[probe]
-
-    def each(self) -> list[Array]:
+    def each(self) -> tuple[Array, ...]:
         """Return the array for each probe."""
-        return [self.at(i) for i in range(PROBES)]
+        return self.arrays * PROBES if self.fixed else self.arrays
 
     def array(self, what: str) -> Array:
         """Return the array, which must not depend on the shape of the input."""
@@ -53,26 +51,75 @@ class Constant(NamedTuple):
 def constant(arrays: list[Array], sources: tuple[Array, ...] = ()) -> Constant:
     """Return a constant, given its value for each probe."""
     first, *others = arrays
-    if all(_identical(first, a) for a in others):
+    if all(identical(first, a) for a in others):
         return Constant((first,))
     return Constant(tuple(arrays), sources)
 
 
-def _identical(a: Array, b: Array) -> bool:
-    return a is b or (
-        a.dtype == b.dtype
-        and a.shape == b.shape
-        and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-    )
+def identical(a: Array, b: Array) -> bool:
+    return a is b or (a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
 
 
-class Step:
+class Pair(NamedTuple):
+    """A view and a constant that are combined; `swapped` if the constant is the first of them."""
+
+    x: View
+    c: Constant
+    swapped: bool
+
+
+class Reader:
+    """An operation with its inputs: views, constants, and None for those that are left out."""
+
+    def __init__(self, op: str, name: str, inputs: Sequence[Value | None]) -> None:
+        self.op, self.name, self.inputs = op, name, tuple(inputs)
+
+    def view(self, i: int = 0) -> View:
+        """Return an input that must depend on the input of the graph."""
+        value = self.inputs[i] if i < len(self.inputs) else None
+        if not isinstance(value, View):
+            raise DataError(f"its input {i} must depend on the input of the graph")
+        return value
+
+    def const(self, i: int) -> Constant | None:
+        """Return an input that must be a constant, or None if it is left out."""
+        value = self.inputs[i] if i < len(self.inputs) else None
+        if isinstance(value, View):
+            raise DataError(f"its input {i} must be a constant")
+        return value
+
+    def array(self, i: int, rank: int | None = None) -> Array:
+        """Return an input that must be a constant array, of this rank."""
+        value = self.const(i)
+        if value is None:
+            raise DataError(f"its input {i} is missing")
+        a = value.array(f"its input {i}")
+        if rank is not None and a.ndim != rank:
+            raise DataError(f"its input {i} has {a.ndim} axes instead of {rank}")
+        return a
+
+    def views(self) -> list[View]:
+        """Return the inputs if all of them depend on the input of the graph, else none."""
+        found = [value for value in self.inputs if isinstance(value, View)]
+        return found if len(found) == len(self.inputs) else []
+
+    def pair(self, *ops: str) -> Pair | None:
+        """Return the two inputs if they are a view and a constant, and the kind is one of `ops`."""
+        if len(self.inputs) == 2 and self.op in ops:
+            a, b = self.inputs
+            if isinstance(a, View) and isinstance(b, Constant):
+                return Pair(a, b, swapped=False)
+            if isinstance(b, View) and isinstance(a, Constant):
+                return Pair(b, a, swapped=True)
+        return None
+
+
+class Step(Reader):
     """An operation on elements of the input.
 
     index       its place in the graph
     name        for error messages
     op          its kind
-    inputs      views, and constants or None for those that are left out
     settings    whatever else its kind needs
     groups      the axes of its output
     integers    whether its output holds integers
@@ -83,34 +130,13 @@ class Step:
         index: int,
         name: str,
         op: str,
-        inputs: tuple[Value | None, ...],
+        inputs: Sequence[Value | None],
         settings: dict[str, Any],
         groups: Groups,
         integers: bool = False,
     ) -> None:
-        self.index, self.name, self.op, self.inputs = index, name, op, inputs
-        self.settings, self.groups, self.integers = settings, groups, integers
-
-    def view(self, i: int = 0) -> View:
-        """Return an input that must be a view."""
-        value = self.inputs[i]
-        if not isinstance(value, View):
-            raise DataError("its data must depend on the input of the graph")
-        return value
-
-    def const(self, i: int) -> Constant | None:
-        """Return an input that must be a constant, or None if it is left out."""
-        value = self.inputs[i] if i < len(self.inputs) else None
-        if isinstance(value, View):
-            raise DataError(f"its input {i} must be a constant")
-        return value
-
-    def array(self, i: int) -> Array:
-        """Return an input that must be a constant array."""
-        value = self.const(i)
-        if value is None:
-            raise DataError(f"its input {i} is missing")
-        return value.array(f"its input {i}")
+        super().__init__(op, name, inputs)
+        self.index, self.settings, self.groups, self.integers = index, settings, groups, integers
 
     @property
     def output(self) -> View:
@@ -129,6 +155,10 @@ class View(NamedTuple):
     def is_(self, other: View) -> bool:
         """Return whether both hold the same elements in the same arrangement."""
         return self.step is other.step and expanded(self.groups) == expanded(other.groups)
+
+    def made_by(self, *ops: str) -> Step | None:
+        """Return the step of such a kind whose output this is, without rearrangement."""
+        return self.step if self.step.op in ops and self.is_(self.step.output) else None
 
 
 class Refused(NamedTuple):

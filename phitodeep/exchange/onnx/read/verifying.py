@@ -18,8 +18,8 @@ from phitodeep.core.call import inference
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read.axes import Groups, expanded, flat, size_of
+from phitodeep.exchange.onnx.read.building import Placed, Writer
 from phitodeep.exchange.onnx.read.interpreting import Interpreter
-from phitodeep.exchange.onnx.read.placing import Placed, Writer
 from phitodeep.exchange.onnx.read.reading import File, Node
 from phitodeep.exchange.onnx.read.values import View
 from phitodeep.exchange.tree import Operation
@@ -36,7 +36,7 @@ CANNOT = (  # what the evaluator raises on an operator, or a setting, that it do
 )
 
 
-def check_agreement(file: File, it: Interpreter, w: Writer, out: View) -> None:
+def check_values(file: File, it: Interpreter, w: Writer, out: View) -> None:
     """Raise a DataError that names the first node whose output the layers compute differently."""
     nodes = _needed(file, it, out)
     if any(_misjudged(file.nodes[i], it) for i in nodes):

@@ -10,21 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError
-from phitodeep.exchange.onnx.read.axes import (
-    Axis,
-    Group,
-    Groups,
-    aligned,
-    expanded,
-    flat,
-    leaves,
-    positions,
-    size_of,
-)
+from phitodeep.exchange.onnx.read import axes as ax
+from phitodeep.exchange.onnx.read.axes import Axis, Group, Groups, expanded, flat, leaves, size_of
 from phitodeep.exchange.onnx.read.interpreting import Interpreter
 from phitodeep.exchange.onnx.read.values import Step, View
 from phitodeep.exchange.tree import Operation
@@ -80,10 +69,17 @@ class Writer:
 
     # --- adding layers ---------------------------------------------------------------------
 
-    def layer(self, layer: Layer, x: Placed, layout: Groups, **weights: Array) -> Placed:
-        """Add a layer that reads x and returns a value with this layout."""
+    def layer(
+        self, layer: Layer, x: Placed, layout: Groups, lead: Group = (), /, **weights: Array
+    ) -> Placed:
+        """Add a layer that reads x and returns a value with this layout.
+
+        It reads samples that are themselves along the axes `lead`.
+        """
         if weights:
             self.weights.append((layer, weights))
+        for _ in lead:
+            layer = TimeDistributed(layer)
         return self._add((x.value,), layer, layout)
 
     def merge(self, how: str, values: Sequence[Placed], layout: Groups) -> Placed:
@@ -94,20 +90,6 @@ class Writer:
         value = f"{len(self.operations)}"
         self.operations.append(Operation(self.at.name, inputs, value, does))
         return Placed(value, layout)
-
-    def layer_in(
-        self, lead: Group, layer: Layer, x: Placed, layout: Groups, **weights: Array
-    ) -> Placed:
-        """Add a layer for samples that are themselves along the axes `lead`."""
-        if weights:
-            self.weights.append((layer, weights))
-        return self._add((x.value,), self.wrapped(lead, layer), layout)
-
-    def wrapped(self, lead: Group, layer: Layer) -> Layer:
-        """Return the layer for samples that are themselves along these axes."""
-        for _ in lead:
-            layer = TimeDistributed(layer)
-        return layer
 
     # --- the order of axes -----------------------------------------------------------------
 
@@ -163,7 +145,7 @@ class Writer:
             if last == want:
                 return x, None
             self.it.budget.take(size_of(want)[:1], 64)
-            return x, positions(last, want)
+            return x, ax.positions(last, want)
         kept = [tuple(a for a in group if a not in want) for group in have]
         others = [new for new, old in zip(kept, have, strict=True) if new or not old]
         return self.arranged(x, (*others, want)), None
@@ -173,11 +155,14 @@ class Writer:
 
         The view has the axes (samples, channels, *sizes).
         """
-        samples, channels, *sizes = expanded(view.groups)
+        samples, channels, *sizes = view.groups
         self.vote(x, view, (0, *range(2, len(view.groups)), 1))
+        return self.samples_first(x, samples, (*sizes, channels))
+
+    def samples_first(self, x: Placed, samples: Group, rest: Groups) -> tuple[Placed, Group]:
+        """Return x (samples, *rest), and the axes of samples other than the batch."""
         lead = self.lead(samples)
-        layout = ((self.batch,), *((axis,) for axis in lead), *sizes, channels)
-        return self.arranged(x, layout), lead
+        return self.arranged(x, (*self.rows(lead), *rest)), lead
 
     def lead(self, samples: Group) -> Group:
         """Return the axes of a group of samples other than the batch, which is the first."""
@@ -185,6 +170,10 @@ class Writer:
         if first is not self.batch:
             raise DataError(f"{self.at.name} does not have the batch as its axis of samples.")
         return tuple(lead)
+
+    def rows(self, lead: Group) -> Groups:
+        """Return the groups of the batch and of each other axis of the samples."""
+        return ((self.batch,), *((axis,) for axis in lead))
 
     def vote(self, x: Placed, view: View, order: Sequence[int]) -> None:
         """If the view is the input as the graph takes it, let our input have this order of axes.
@@ -222,7 +211,7 @@ def translated(layout: Groups, a: View, b: View) -> Groups:
     found: dict[Axis, Axis] = {}
     for mine, other in whole.items():
         if mine not in layout:  # parts of a group are needed: both must consist of the same
-            pairs = aligned(mine, other)
+            pairs = ax.aligned(mine, other)
             if pairs is None:
                 raise DataError("its inputs have different sizes")
             found |= {x: y for y, x in pairs.items()}
@@ -249,19 +238,17 @@ def merged(step: Step, views: Sequence[View], how: str) -> Plan:
 
 
 def concatenated(step: Step) -> Plan:
-    views = [step.view(i) for i in range(len(step.inputs))]
-    axis = step.settings["axis"]
+    views, axis = step.views(), step.settings["axis"]
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         first, _ = w.features(placed[0], views[0].groups[axis], exact=True)
-        rest = views[0].groups[:axis] + views[0].groups[axis + 1 :]
+        layout = expanded(first.layout)[:-1]
+        rest, *others = (View(v.step, v.groups[:axis] + v.groups[axis + 1 :]) for v in views)
         arranged = [first]
-        for view, p in zip(views[1:], placed[1:], strict=True):
-            others = view.groups[:axis] + view.groups[axis + 1 :]
-            pairs = View(view.step, others)
-            layout = translated(expanded(first.layout)[:-1], View(step, rest), pairs)
-            arranged.append(w.arranged(p, (*layout, view.groups[axis])))
-        return w.merge("concat", arranged, (*expanded(first.layout)[:-1], step.groups[axis]))
+        for view, other, p in zip(views[1:], others, placed[1:], strict=True):
+            same = translated(layout, rest, other)
+            arranged.append(w.arranged(p, (*same, view.groups[axis])))
+        return w.merge("concat", arranged, (*layout, step.groups[axis]))
 
     return Plan(tuple(views), write)
 
@@ -274,8 +261,7 @@ def joined(step: Step) -> Plan:
         groups = [leaves(group) for group, _ in pairs]
         p = placed[0]
         if any(group not in expanded(p.layout) for group in groups):
-            lead = w.lead(x.groups[0])
-            p = w.arranged(p, ((w.batch,), *((axis,) for axis in lead), *x.groups[1:]))
+            p, _ = w.samples_first(p, x.groups[0], x.groups[1:])
         names = {group: axis for group, (_, axis) in zip(groups, pairs, strict=True)}
         layout = expanded(p.layout)
         return Placed(p.value, tuple((names[g],) if g in names else g for g in layout))
@@ -283,13 +269,9 @@ def joined(step: Step) -> Plan:
     return Plan((x,), write)
 
 
-def applied(step: Step, x: View, layer: Layer, **weights: Array) -> Plan:
+def applied(x: View, layer: Layer) -> Plan:
     """Return the plan of a layer that works on each element, in any order of axes."""
-
-    def write(w: Writer, placed: list[Placed]) -> Placed:
-        return w.layer(layer, placed[0], placed[0].layout, **weights)
-
-    return Plan((x,), write)
+    return Plan((x,), lambda w, placed: w.layer(layer, placed[0], placed[0].layout))
 
 
 def on_features(
@@ -302,10 +284,7 @@ def on_features(
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         p, order = w.features(placed[0], along)
-        arrays = {
-            name: a if order is None else np.ascontiguousarray(a[order])
-            for name, a in weights.items()
-        }
+        arrays = {name: a if order is None else a[order] for name, a in weights.items()}
         return w.layer(make(), p, p.layout, **arrays)
 
     return Plan((x,), write)
