@@ -7,22 +7,9 @@ from __future__ import annotations
 
 import os
 
+from phitodeep import layers as L
 from phitodeep.exchange.hub.pretrained import read_pretrained
 from phitodeep.functional.rotary import Rope
-from phitodeep.layers import (
-    BatchNorm,
-    Chain,
-    Conv2D,
-    Embedding,
-    MultiHeadAttention,
-    PositionalEmbedding,
-    ReLU,
-    Reparameterize,
-    Residual,
-    RMSNorm,
-    SwiGLU,
-    TiedDense,
-)
 from phitodeep.layers.initialization import He, Initializer, Normal, Xavier
 from phitodeep.loss import NegativeELBO
 from phitodeep.model import Sequential, SequentialBuilder
@@ -77,12 +64,13 @@ def resnet_small(*shape: int, classes: int = 10, blocks: int = 3) -> SequentialB
             builder = builder.conv2d(channels, 3, stride=2, padding="same", bias=False)
             builder = builder.batch_norm().relu()
         for _ in range(blocks):
-            builder = builder.residual(*_convolved(channels), ReLU(), *_convolved(channels)).relu()
+            first, second = _convolved(channels), _convolved(channels)
+            builder = builder.residual(*first, L.ReLU(), *second).relu()
     return builder.global_avg_pool().dense(classes)
 
 
-def _convolved(channels: int) -> tuple[Conv2D, BatchNorm]:
-    return Conv2D(channels, 3, padding="same", bias=False), BatchNorm()
+def _convolved(channels: int) -> tuple[L.Conv2D, L.BatchNorm]:
+    return L.Conv2D(channels, 3, padding="same", bias=False), L.BatchNorm()
 
 
 def char_lstm(
@@ -96,47 +84,36 @@ def char_lstm(
 
 
 def gpt(
-    vocab_size: int,
-    context: int,
-    *,
-    layers: int = 4,
-    heads: int = 4,
-    dim: int = 128,
-    activation: str = "gelu",
-    dropout: float = 0.0,
-    tied: bool = True,
-) -> SequentialBuilder:
+    vocab_size: int, context: int, *, layers: int = 4, heads: int = 4, dim: int = 128,
+    activation: str = "gelu", dropout: float = 0.0, tied: bool = True,
+) -> SequentialBuilder:  # fmt: skip
     """A decoder of pre-norm transformer blocks, with scores for the next token at each position.
 
     `activation` is used in the feed-forward layers; GPT-2 uses "gelu_tanh".
     Source: Radford et al. 2019, "Language models are unsupervised multitask learners", sec. 2.3.
     """
-    embedding = Embedding(vocab_size, dim, initializer=Normal(0.02))
-    builder = SequentialBuilder(context).add(embedding).add(PositionalEmbedding(context))
+    embedding = L.Embedding(vocab_size, dim, initializer=Normal(0.02))
+    builder = SequentialBuilder(context).add(embedding).add(L.PositionalEmbedding(context))
     builder = builder.dropout(dropout) if dropout else builder
     for _ in range(layers):
         builder = builder.transformer_block(
             heads, causal=True, activation=activation, dropout=dropout
         )
-    builder = builder.layer_norm()
+    return builder.layer_norm().add(_scores(embedding, tied))
+
+
+def _scores(embedding: L.Embedding, tied: bool) -> L.Layer:
+    """Return the last layer of a language model: scores for the next token."""
     if tied:
-        return builder.add(TiedDense(embedding))
-    return builder.dense(vocab_size, initializer=Normal(0.02), bias=False)
+        return L.TiedDense(embedding)
+    return L.Dense(embedding.vocab_size, initializer=Normal(0.02), bias=False)
 
 
 def llama(
-    vocab_size: int,
-    context: int,
-    *,
-    layers: int = 4,
-    heads: int = 4,
-    kv_heads: int | None = None,
-    dim: int = 128,
-    hidden: int | None = None,
-    rope: bool | Rope = True,
-    dropout: float = 0.0,
+    vocab_size: int, context: int, *, layers: int = 4, heads: int = 4, kv_heads: int | None = None,
+    dim: int = 128, hidden: int | None = None, rope: bool | Rope = True, dropout: float = 0.0,
     tied: bool = True,
-) -> SequentialBuilder:
+) -> SequentialBuilder:  # fmt: skip
     """A decoder as in Llama: rotary positions, RMSNorm, grouped queries, and SwiGLU networks.
 
     hidden    units of each network; by default 8/3 of `dim`, rounded up to a multiple of 8, which
@@ -145,26 +122,23 @@ def llama(
     Sources: Touvron et al. 2023, arXiv:2302.13971, sec. 2.2; kv_heads: arXiv:2307.09288, sec. 2.2.
     """
     hidden = -(-dim // 3) * 8 if hidden is None else hidden
-    embedding = Embedding(vocab_size, dim, initializer=Normal(0.02))
+    embedding = L.Embedding(vocab_size, dim, initializer=Normal(0.02))
     builder = SequentialBuilder(context).add(embedding)
     for _ in range(layers):
-        attention = MultiHeadAttention(
+        attention = L.MultiHeadAttention(
             heads, causal=True, kv_heads=kv_heads, rope=rope, dropout=dropout, bias=False
         )
         builder = builder.add(
-            Chain(Residual(RMSNorm(), attention), Residual(RMSNorm(), SwiGLU(hidden)))
+            L.Chain(L.Residual(L.RMSNorm(), attention), L.Residual(L.RMSNorm(), L.SwiGLU(hidden)))
         )
-    builder = builder.rms_norm()
-    if tied:
-        return builder.add(TiedDense(embedding))
-    return builder.dense(vocab_size, initializer=Normal(0.02), bias=False)
+    return builder.rms_norm().add(_scores(embedding, tied))
 
 
 def autoencoder(*sizes: int, activation: str = "relu") -> SequentialBuilder:
     """An encoder of dense layers down to the last size, then a decoder back to the first."""
     encoder = mlp(*sizes, activation=activation).layers
     decoder = mlp(*reversed(sizes), activation=activation).layers
-    return SequentialBuilder(sizes[0]).add(Chain(*encoder)).add(Chain(*decoder))
+    return SequentialBuilder(sizes[0]).add(L.Chain(*encoder)).add(L.Chain(*decoder))
 
 
 def vae(*sizes: int, latent: int, activation: str = "relu") -> SequentialBuilder:
@@ -185,16 +159,13 @@ def vae(*sizes: int, latent: int, activation: str = "relu") -> SequentialBuilder
     """
     decoder = mlp(latent, *reversed(sizes), activation=activation, initializer=Xavier()).layers
     builder = mlp(*sizes, 2 * latent, activation=activation, initializer=Xavier())
-    return builder.skip_concat(Reparameterize(), *decoder).loss(NegativeELBO(latent))
+    return builder.skip_concat(L.Reparameterize(), *decoder).loss(NegativeELBO(latent))
 
 
 def from_pretrained(
-    folder_or_name: str | os.PathLike[str],
-    *,
-    revision: str | None = None,
-    checkpoint: bool = False,
-    seed: int | None = None,
-) -> Sequential:
+    folder_or_name: str | os.PathLike[str], *, revision: str | None = None,
+    checkpoint: bool = False, seed: int | None = None,
+) -> Sequential:  # fmt: skip
     """Return a language model of the GPT-2 or the Llama family, in the format of Hugging Face.
 
     `from_pretrained("openai-community/gpt2")` downloads this model from the hub, unless there is a

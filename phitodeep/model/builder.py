@@ -7,7 +7,6 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from keyword import iskeyword
-from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, Self
 
 from phitodeep import layers as catalogue
@@ -57,13 +56,8 @@ def adds(
             raise
         return self.add(layer)
 
-    init: Any = inspect.unwrap(kind.__init__)
-    shown = FunctionType(
-        init.__code__, init.__globals__, init.__name__, init.__defaults__, init.__closure__
-    )
-    shown.__kwdefaults__ = init.__kwdefaults__
-    shown.__annotations__ = {**init.__annotations__, "return": "SequentialBuilder"}
-    method.__wrapped__ = shown  # type: ignore[attr-defined]  # `help` shows its signature
+    shown = inspect.signature(kind.__init__).replace(return_annotation="SequentialBuilder")
+    method.__signature__ = shown  # type: ignore[attr-defined]  # for `help`
     method.__name__ = method_name(kind.__name__)
     method.__qualname__ = f"SequentialBuilder.{method.__name__}"
     method.__doc__ = f"Append a `{kind.__name__}` layer.\n\n{inspect.getdoc(kind)}"
@@ -288,11 +282,8 @@ class SequentialBuilder(Configurable):
         self, *, shard_optimizer: bool = False, overlap: bool = True, timeout: float = 600.0
     ) -> Self:
         """Train in all processes of an MPI job: see `phitodeep.distributed.DataParallel`."""
-        self._distributed = {
-            "shard_optimizer": shard_optimizer,
-            "overlap": overlap,
-            "timeout": timeout,
-        }
+        options = {"shard_optimizer": shard_optimizer, "overlap": overlap, "timeout": timeout}
+        self._distributed = options
         return self
 
     def build(self) -> Sequential:

@@ -66,12 +66,11 @@ from phitodeep.training.sources import as_source
 
 FEWEST, LONGEST = 4, 300  # layers, and characters of them: above both, `repr` leaves some out
 FOR_AUTHORS = {  # what authors of layers write and use, but users of models do not
-    *("adopt", "buffer", "cache", "check_steps", "compute_mask", "config_kind", "create", "draw"),
-    *("gives", "grad_array", "grads", "independent_samples", "kept_as", "known_input", "matrices"),
-    *("needs_grad", "described"),
-    *("full", "params", "refers_to", "save_for_backward", "saved", "skips_dX", "state", "steps"),
-    *("time_steps",),
-    *("takes_tokens", "tied", "uniform"),
+    *("adopt", "buffer", "cache", "check_steps", "compute_mask", "config_kind", "create"),
+    *("described", "draw", "full", "gives", "grad_array", "grads", "independent_samples"),
+    *("kept_as", "known_input", "matrices", "needs_grad", "params", "refers_to", "saved"),
+    *("save_for_backward", "skips_dX", "state", "steps", "takes_tokens", "tied", "time_steps"),
+    "uniform",
 }
 
 
@@ -103,18 +102,11 @@ class Sequential(Inspectable, Adaptable):
 
     @keywords({"loss": "write loss_class=", "batch": "write batch_size=", "lr": "write alpha="})
     def __init__(
-        self,
-        *layers: Layer,
-        alpha: float | Schedule | None = None,
-        optimizer: Optimizer | str | None = None,
-        batch_size: int | None = None,
-        epochs: int = 1000,
-        loss_class: Loss | str | None = None,
-        metrics: Sequence[MetricLike] = (),
-        callbacks: Sequence[Callback] = (),
-        seed: int | None = None,
-        dtype: DType = None,
-    ) -> None:
+        self, *layers: Layer, alpha: float | Schedule | None = None,
+        optimizer: Optimizer | str | None = None, batch_size: int | None = None, epochs: int = 1000,
+        loss_class: Loss | str | None = None, metrics: Sequence[MetricLike] = (),
+        callbacks: Sequence[Callback] = (), seed: int | None = None, dtype: DType = None,
+    ) -> None:  # fmt: skip
         super().__init__(*layers)
         self.epochs = check_count(epochs, "epochs", minimum=0)
         self.epoch = 0  # epochs trained so far
@@ -283,13 +275,9 @@ class Sequential(Inspectable, Adaptable):
             return self._through(without_padding(X, mask))
 
     def predict(
-        self,
-        X: Any,
-        batch_size: int | None = None,
-        *,
-        lengths: Any = None,
+        self, X: Any, batch_size: int | None = None, *, lengths: Any = None,
         threads: int | str = "auto",
-    ) -> Array:
+    ) -> Array:  # fmt: skip
         """Return the outputs for X (N, ...), computed in batches, without dropout or caching.
 
         `batch_size`, by default `samples_at_once()`, is the maximum size of a batch. X may be an
@@ -339,17 +327,10 @@ class Sequential(Inspectable, Adaptable):
 
     @keywords({})
     def evaluate(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        batch_size: int | None = None,
-        sample_weight: Any = None,
-        lengths: Any = None,
-        columns: Sequence[str] | None = None,
-        metrics: Sequence[MetricLike] | None = None,
-        threads: int | str = "auto",
-    ) -> dict[str, Any]:
+        self, X: Any, y: Any = None, *, batch_size: int | None = None, sample_weight: Any = None,
+        lengths: Any = None, columns: Sequence[str] | None = None,
+        metrics: Sequence[MetricLike] | None = None, threads: int | str = "auto",
+    ) -> dict[str, Any]:  # fmt: skip
         """Return `loss` and the metrics of the predictions for X (N, ...) against y, by name.
 
         Each is a float, except for `ConfusionMatrix`, which is an array (K, K). `batch_size`, by
@@ -369,30 +350,15 @@ class Sequential(Inspectable, Adaptable):
 
     @keywords(OF_TRAIN)
     def train(
-        self,
-        X: Any,
-        y: Any = None,
-        X_test: Any = None,
-        y_test: Any = None,
-        *,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        metrics: Sequence[MetricLike] | None = None,
-        callbacks: Sequence[Callback] = (),
-        validation_split: float = 0.0,
-        sample_weight: Any = None,
-        class_weight: Any = None,
-        lengths: Any = None,
-        lengths_test: Any = None,
-        columns: Sequence[str] | None = None,
-        threads: int | str = "auto",
-        accumulate: int = 1,
-        shuffle: bool = True,
-        shortcuts: bool = True,
-        verbose: int | bool = 1,
-        resume: str | os.PathLike[str] | None = None,
-        anomaly: str | None = None,
-    ) -> History:
+        self, X: Any, y: Any = None, X_test: Any = None, y_test: Any = None, *,
+        epochs: int | None = None, batch_size: int | None = None,
+        metrics: Sequence[MetricLike] | None = None, callbacks: Sequence[Callback] = (),
+        validation_split: float = 0.0, sample_weight: Any = None, class_weight: Any = None,
+        lengths: Any = None, lengths_test: Any = None, columns: Sequence[str] | None = None,
+        threads: int | str = "auto", accumulate: int = 1, shuffle: bool = True,
+        shortcuts: bool = True, verbose: int | bool = 1,
+        resume: str | os.PathLike[str] | None = None, anomaly: str | None = None,
+    ) -> History:  # fmt: skip
         """Fit the parameters to X (N, ...) and y; return a (train, test) loss pair per epoch.
 
         X and y are arrays, or np.memmap files; only one batch of a file is in memory at a time.
@@ -482,34 +448,19 @@ class Sequential(Inspectable, Adaptable):
         if self.input_shape is None:
             self.build(data.sample)
         settings = {
-            "epochs": epochs,
-            "batch_size": size,
-            "accumulate": accumulate,
-            "shuffle": bool(shuffle),
-            "shortcuts": bool(shortcuts),
-            "threads": threads,
-            "samples": data.count,
-            "test_samples": None if test is None else test.count,
+            "epochs": epochs, "batch_size": size, "accumulate": accumulate,
+            "shuffle": bool(shuffle), "shortcuts": bool(shortcuts), "threads": threads,
+            "samples": data.count, "test_samples": None if test is None else test.count,
             "metrics": [metric.name for metric in objective.metrics],
-        }
+        }  # fmt: skip
         run = TrainingRun(self, callbacks[len(self.callbacks) :], settings)
         if resume is not None:
             self._resume(resume, run)
-        training = Training(
-            self,
-            Objective(self, metrics, shortcuts=shortcuts),  # again, with all shapes
-            data,
-            test,
-            run,
-            size=size,
-            accumulate=accumulate,
-            threads=threads,
-            shuffle=shuffle,
-            callbacks=callbacks,
-            verbose=verbose,
-            locates=anomaly is not None,
-        )
-        return training.train()
+        objective = Objective(self, metrics, shortcuts=shortcuts)  # again, with all shapes
+        return Training(
+            self, objective, data, test, run, size=size, accumulate=accumulate, threads=threads,
+            shuffle=shuffle, callbacks=callbacks, verbose=verbose, locates=anomaly is not None,
+        ).train()  # fmt: skip
 
     @contextmanager
     def averaged(self) -> Iterator[Self]:
@@ -525,17 +476,10 @@ class Sequential(Inspectable, Adaptable):
             yield self
 
     def generate(
-        self,
-        prompt: Any,
-        max_new_tokens: int,
-        *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        stop: int | Sequence[int] | None = None,
-        cache: bool | None = None,
-    ) -> Any:
+        self, prompt: Any, max_new_tokens: int, *, temperature: float = 1.0,
+        top_k: int | None = None, top_p: float | None = None, seed: int | None = None,
+        stop: int | Sequence[int] | None = None, cache: bool | None = None,
+    ) -> Any:  # fmt: skip
         """Return tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and its continuation.
 
         The prompt may also be text if `model.tokenizer` is set: then the result is text.
@@ -563,17 +507,10 @@ class Sequential(Inspectable, Adaptable):
         )  # fmt: skip
 
     def stream(
-        self,
-        prompt: Any,
-        max_new_tokens: int,
-        *,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        stop: int | Sequence[int] | None = None,
-        cache: bool | None = None,
-    ) -> Iterator[Any]:
+        self, prompt: Any, max_new_tokens: int, *, temperature: float = 1.0,
+        top_k: int | None = None, top_p: float | None = None, seed: int | None = None,
+        stop: int | Sequence[int] | None = None, cache: bool | None = None,
+    ) -> Iterator[Any]:  # fmt: skip
         """Yield the new tokens of `generate`: an int for a prompt (T,) or text, (N,) for (N, T).
 
             for token in model.stream(tokenizer.encode("To be"), 200):
@@ -638,9 +575,8 @@ class Sequential(Inspectable, Adaptable):
             model.tokenizer = tokenizer
             state = file.state()
             if state is not None:
-                weights = model.get_weights()
-                own = {**file.model_state(state), "weights": weights, "callbacks": []}
-                model.load_state_dict(own)
+                own = {"weights": model.get_weights(), "callbacks": []}
+                model.load_state_dict({**file.model_state(state), **own})
         return model
 
     def save_weights(self, path: str | os.PathLike[str]) -> None:
@@ -803,15 +739,9 @@ class Sequential(Inspectable, Adaptable):
             self._checked = pair
 
     def find_alpha(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        batch_size: int | None = None,
-        low: float = 1e-6,
-        high: float = 1.0,
-        steps: int = 100,
-    ) -> RateRange:
+        self, X: Any, y: Any, *, batch_size: int | None = None, low: float = 1e-6,
+        high: float = 1.0, steps: int = 100,
+    ) -> RateRange:  # fmt: skip
         """Train a copy for `steps` steps while the learning rate grows from `low` to `high`.
 
         It ends early if the loss explodes. The suggestion is a tenth of the rate with the lowest

@@ -31,11 +31,8 @@ def samples(model: Sequential, X: Any, y: Array, w: Array | None) -> Source:
         return Arrays(as_data(X, y, w))
 
     def read(rows: Array) -> dict[str, Any]:
-        return {
-            "X": X[rows].toarray(),
-            "y": y[rows],
-            "sample_weight": None if w is None else w[rows],
-        }
+        weights = None if w is None else w[rows]
+        return {"X": X[rows].toarray(), "y": y[rows], "sample_weight": weights}
 
     return Table(read, np.arange(X.shape[0]), as_data)
 

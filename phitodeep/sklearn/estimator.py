@@ -104,21 +104,13 @@ class PhitoEstimator(BaseEstimator):
         return self._learn(X, y, sample_weight, first=first)
 
     def _learn(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        first: bool,
-        partial: bool = False,
+        self, X: Any, y: Any, sample_weight: Any, *, first: bool, partial: bool = False,
         classes: Any = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Train as `fit` does, or for the single epoch of `partial_fit`."""
         self._check_settings(partial)
         if first:
-            self.__dict__.pop(
-                "model_", None
-            )  # so that a call that fails leaves no half-new estimator
+            self.__dict__.pop("model_", None)  # a call that fails leaves no half-new one
         X, y = self._validated(X, y, first=first)
         y = self._read(y, first=first, classes=classes)
         if not first and (count := self._objective(y)[0]) != self.n_outputs_:
@@ -157,11 +149,9 @@ class PhitoEstimator(BaseEstimator):
         arrays = [a for a in part if a is not None]
         try:
             halves = train_test_split(
-                *arrays,
-                test_size=self.validation_fraction,
+                *arrays, test_size=self.validation_fraction, stratify=self._strata(part.y),
                 random_state=int(rng.integers(1 << 31)),
-                stratify=self._strata(part.y),
-            )
+            )  # fmt: skip
         except ValueError as error:  # a class with one sample, or fewer samples than classes
             raise ArgumentError(
                 f"early_stopping=True cannot hold out validation_fraction="
@@ -229,12 +219,7 @@ class PhitoEstimator(BaseEstimator):
     def _train(self, part: Part, held: Part | None, epochs: int, size: int) -> None:
         """Train the network, and set the attributes that say how it went."""
         model, began = self.model_, self.model_.epoch
-        options: dict[str, Any] = {
-            "epochs": epochs,
-            "batch_size": size,
-            "threads": self.threads,
-            "verbose": self.verbose,
-        }
+        options: dict[str, Any] = {}
         stop, scores = EarlyStopping(self.n_iter_no_change), list[float]()
         if held is not None:
             Z, y, w = self.encoder_.transform(held.X), held.y, held.w
@@ -246,7 +231,10 @@ class PhitoEstimator(BaseEstimator):
             options["callbacks"] = [LambdaCallback(on_epoch_end=score), stop]
             options["X_test"] = samples(model, Z, self._targets(y), w)
         data = samples(model, part.X, self._targets(part.y), part.w)
-        history = model.train(data, **options)
+        history = model.train(
+            data, epochs=epochs, batch_size=size, threads=self.threads, verbose=self.verbose,
+            **options,
+        )  # fmt: skip
         self.n_iter_ = len(history)
         self.loss_curve_ += [loss for loss, _ in history]
         self.best_loss_ = min(self.loss_curve_, default=math.nan)
@@ -290,13 +278,8 @@ class PhitoEstimator(BaseEstimator):
         found = validate_data(self, X, y, skip_check_array=True, reset=first)
         if not learning:
             return found
-        y = check_array(
-            y,
-            accept_sparse="csr",
-            dtype="numeric" if self._numeric else None,
-            ensure_2d=False,
-            input_name="y",
-        )
+        numbers = "numeric" if self._numeric else None
+        y = check_array(y, accept_sparse="csr", dtype=numbers, ensure_2d=False, input_name="y")
         check_consistent_length(X, y)
         return X, y
 

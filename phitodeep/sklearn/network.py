@@ -41,18 +41,10 @@ OURS = {  # what a builder may set, but estimators decide themselves: the parame
 
 
 def network(
-    hidden: int | Sequence[int],
-    activation: str,
-    dropout: float,
-    builder: SequentialBuilder | None,
-    *,
-    features: int,
-    offsets: Array,
-    outputs: int,
-    loss: Loss,
-    seed: int,
-    dtype: DType,
-) -> Sequential:
+    hidden: int | Sequence[int], activation: str, dropout: float,
+    builder: SequentialBuilder | None, *, features: int, offsets: Array, outputs: int,
+    loss: Loss, seed: int, dtype: DType,
+) -> Sequential:  # fmt: skip
     """Return the untrained network for rows (n, features), tokens first: see `TableEncoder`.
 
     builder     replaces `hidden`, `activation` and `dropout`

@@ -86,15 +86,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.offsets_ = np.zeros(1, int)
         if self.columns:
             numbered = OrdinalEncoder(
-                handle_unknown="use_encoded_value",
-                unknown_value=UNKNOWN - KNOWN,
+                handle_unknown="use_encoded_value", unknown_value=UNKNOWN - KNOWN,
                 encoded_missing_value=MISSING - KNOWN,
-            )
+            )  # fmt: skip
             steps = make_pipeline(FunctionTransformer(nan_for_missing), numbered)
+            numbered_columns = [("categories", steps, list(self.columns))]
             self.split_ = ColumnTransformer(
-                [("categories", steps, list(self.columns))],
-                remainder="passthrough",
-                sparse_threshold=0,
+                numbered_columns, remainder="passthrough", sparse_threshold=0
             )
             self.split_.set_output(transform="default").fit(X)
             found = self.split_.named_transformers_["categories"][-1].categories_

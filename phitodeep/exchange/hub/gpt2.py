@@ -7,20 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from phitodeep import layers as L
 from phitodeep.core.types import Shape
 from phitodeep.exchange.hub.family import Plan, Source, activation, head, head_source
 from phitodeep.exchange.hub.settings import Settings
-from phitodeep.layers import (
-    Chain,
-    Dropout,
-    Embedding,
-    FeedForward,
-    LayerNorm,
-    MultiHeadAttention,
-    PositionalEmbedding,
-    Residual,
-)
-from phitodeep.layers.base import Layer
 
 NOT_PARAMETERS = r"h\.\d+\.attn\.(bias|masked_bias)"  # the causal mask of old checkpoints
 
@@ -34,26 +24,26 @@ def plan(config: Settings) -> Plan:
     heads, hidden = config.count("n_head", 12), config.count("n_inner", 4 * D)
     eps = config.number("layer_norm_epsilon", 1e-5)
     embedded, inside, after = (config.rate(f"{at}_pdrop", 0.1) for at in ("embd", "attn", "resid"))
-    kind = activation(config, "activation_function", "gelu_new", FeedForward.ACTIVATIONS)
+    kind = activation(config, "activation_function", "gelu_new", L.FeedForward.ACTIVATIONS)
     tied = config.flag("tie_word_embeddings", True)
     start = 3 if embedded else 2  # the index of the first block
 
-    def dropout(rate: float) -> list[Layer]:
-        return [Dropout(rate)] if rate else []
+    def dropout(rate: float) -> list[L.Layer]:
+        return [L.Dropout(rate)] if rate else []
 
-    def block(checkpoint: bool) -> Layer:
-        attention = MultiHeadAttention(heads, causal=True, dropout=inside)
-        return Chain(
-            Residual(LayerNorm(eps), attention, *dropout(after)),
-            Residual(LayerNorm(eps), FeedForward(hidden, kind), *dropout(after)),
+    def block(checkpoint: bool) -> L.Layer:
+        attention = L.MultiHeadAttention(heads, causal=True, dropout=inside)
+        return L.Chain(
+            L.Residual(L.LayerNorm(eps), attention, *dropout(after)),
+            L.Residual(L.LayerNorm(eps), L.FeedForward(hidden, kind), *dropout(after)),
             checkpoint=checkpoint,
         )
 
-    def layers(checkpoint: bool) -> Iterator[Layer]:
-        embedding = Embedding(vocab_size, D)
-        yield from (embedding, PositionalEmbedding(T), *dropout(embedded))
+    def layers(checkpoint: bool) -> Iterator[L.Layer]:
+        embedding = L.Embedding(vocab_size, D)
+        yield from (embedding, L.PositionalEmbedding(T), *dropout(embedded))
         yield from (block(checkpoint) for _ in range(blocks))
-        yield from (LayerNorm(eps), head(embedding, tied))
+        yield from (L.LayerNorm(eps), head(embedding, tied))
 
     def sources() -> dict[str, Source]:
         found = {

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from phitodeep import layers as L
 from phitodeep.core.types import Shape
 from phitodeep.errors import DataError
 from phitodeep.exchange.hub.family import Plan, Source, activation, head, head_source
 from phitodeep.exchange.hub.rope import read_rope
 from phitodeep.exchange.hub.settings import Settings
-from phitodeep.layers import GEGLU, Chain, Embedding, MultiHeadAttention, Residual, RMSNorm, SwiGLU
-from phitodeep.layers.base import Layer
 
 NOT_PARAMETERS = r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"  # follows from the config
 
@@ -52,27 +51,27 @@ def _plan(config: Settings, *, hidden: int, kv_heads: int | None, steps: int) ->
     kind = activation(config, "hidden_act", "silu", ("silu", "gelu", "gelu_tanh"))
     rope = read_rope(config, d, steps)
 
-    def network() -> Layer:
+    def network() -> L.Layer:
         if kind == "silu":
-            return SwiGLU(hidden, bias=network_bias)
+            return L.SwiGLU(hidden, bias=network_bias)
         approximate = "tanh" if kind == "gelu_tanh" else "none"
-        return GEGLU(hidden, approximate=approximate, bias=network_bias)
+        return L.GEGLU(hidden, approximate=approximate, bias=network_bias)
 
-    def block(checkpoint: bool) -> Layer:
-        attention = MultiHeadAttention(
+    def block(checkpoint: bool) -> L.Layer:
+        attention = L.MultiHeadAttention(
             heads, causal=True, kv_heads=k, rope=rope, dropout=dropout, bias=bias, head_dim=d
         )
-        return Chain(
-            Residual(RMSNorm(eps), attention),
-            Residual(RMSNorm(eps), network()),
+        return L.Chain(
+            L.Residual(L.RMSNorm(eps), attention),
+            L.Residual(L.RMSNorm(eps), network()),
             checkpoint=checkpoint,
         )
 
-    def layers(checkpoint: bool) -> Iterator[Layer]:
-        embedding = Embedding(vocab_size, D)
+    def layers(checkpoint: bool) -> Iterator[L.Layer]:
+        embedding = L.Embedding(vocab_size, D)
         yield embedding
         yield from (block(checkpoint) for _ in range(blocks))
-        yield from (RMSNorm(eps), head(embedding, tied))
+        yield from (L.RMSNorm(eps), head(embedding, tied))
 
     def sources() -> dict[str, Source]:
         found = {"0.W": Source({"model.embed_tokens.weight": (vocab_size, D)})}

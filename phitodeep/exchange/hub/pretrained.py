@@ -24,13 +24,9 @@ FAMILIES: dict[str, Callable[[Settings], Plan]] = {
 
 
 def read_pretrained(
-    folder_or_name: str | os.PathLike[str],
-    new: Callable[..., Any],
-    *,
-    revision: str | None,
-    checkpoint: bool,
-    seed: int | None,
-) -> Any:
+    folder_or_name: str | os.PathLike[str], new: Callable[..., Any], *, revision: str | None,
+    checkpoint: bool, seed: int | None,
+) -> Any:  # fmt: skip
     """Return what `new` makes of a folder's layers: see `phitodeep.models.from_pretrained`."""
     folder = find_folder(folder_or_name, revision)
     plan = read_plan(folder)

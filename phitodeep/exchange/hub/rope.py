@@ -6,14 +6,8 @@ import math
 
 from phitodeep.errors import DataError
 from phitodeep.exchange.hub.settings import Settings
-from phitodeep.functional.rotary import (
-    DynamicRope,
-    LinearRope,
-    Llama3Rope,
-    LongRope,
-    Rope,
-    YarnRope,
-)
+from phitodeep.functional import rotary
+from phitodeep.functional.rotary import Rope
 
 TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
@@ -35,20 +29,20 @@ def read_rope(config: Settings, d: int, longest: int) -> Rope:
         return Rope(base)
     first = own.count("original_max_position_embeddings", longest)
     first = config.count("original_max_position_embeddings", first)
-    if kind in ("yarn", "longrope"):
-        factor = own.number("factor", longest / first, above=0)
-        if kind == "yarn":
-            return _yarn(own, factor, first, base)
+    default = longest / first if kind in ("yarn", "longrope") else None
+    factor = own.number("factor", default, above=0)
+    if kind == "yarn":
+        return _yarn(own, factor, first, base)
+    if kind == "longrope":
         return _longrope(own, factor, first, base, d)
-    factor = own.number("factor", above=0)
     if kind == "linear":
-        return LinearRope(factor, base)
+        return rotary.LinearRope(factor, base)
     if kind == "llama3":
         low, high = own.number("low_freq_factor"), own.number("high_freq_factor")
-        return Llama3Rope(factor, low, high, first, base)
+        return rotary.Llama3Rope(factor, low, high, first, base)
     if d <= 2:
         raise DataError(f"{own.where}: dynamic needs heads of more than 2 features, got {d}.")
-    return DynamicRope(factor, longest, base)
+    return rotary.DynamicRope(factor, longest, base)
 
 
 def _yarn(own: Settings, factor: float, first: int, base: float) -> Rope:
@@ -64,7 +58,7 @@ def _yarn(own: Settings, factor: float, first: int, base: float) -> Rope:
             raise DataError(f"{own.where}: mscale_all_dim makes the amplitude infinite.")
         amplitude = one / all_of
     fast, slow = own.number("beta_fast", 32.0), own.number("beta_slow", 1.0)
-    return YarnRope(factor, first, fast, slow, amplitude, own.flag("truncate", True), base)
+    return rotary.YarnRope(factor, first, fast, slow, amplitude, own.flag("truncate", True), base)
 
 
 def _longrope(own: Settings, factor: float, first: int, base: float, d: int) -> Rope:
@@ -76,4 +70,4 @@ def _longrope(own: Settings, factor: float, first: int, base: float, d: int) -> 
             raise DataError(f"{own.where}: original_max_position_embeddings must be > 1, got 1.")
         amplitude = math.sqrt(1 + math.log(factor) / math.log(first))
     short, long = (own.numbers(key, d // 2) for key in ("short_factor", "long_factor"))
-    return LongRope(short, long, first, amplitude, base)
+    return rotary.LongRope(short, long, first, amplitude, base)

@@ -6,40 +6,36 @@ CHANNELS_FIRST = (  # how the names of modules begin that take (N, C, ...)
     *("Conv", "BatchNorm", "InstanceNorm", "GroupNorm", "MaxPool", "AvgPool"),
     *("AdaptiveAvgPool", "AdaptiveMaxPool", "Dropout1d"),
 )
+POOL = "kernel_size stride padding"  # the first arguments of each
 # functions and methods that are modules too: the module, and their arguments after X
 FUNCTIONS: dict[str, tuple[str, str]] = {
-    "relu": ("ReLU", "inplace"),
+    **{kind.lower(): (kind, "") for kind in ("Sigmoid", "Tanh", "Softsign")},
+    **{
+        kind.lower(): (kind, "inplace")
+        for kind in ("ReLU", "SELU", "SiLU", "Mish", "Hardsigmoid", "Hardswish")
+    },
+    **{kind.lower(): (kind, "alpha inplace") for kind in ("ELU", "CELU")},
     "leaky_relu": ("LeakyReLU", "negative_slope inplace"),
-    "elu": ("ELU", "alpha inplace"),
-    "celu": ("CELU", "alpha inplace"),
-    "selu": ("SELU", "inplace"),
     "gelu": ("GELU", "approximate"),
-    "silu": ("SiLU", "inplace"),
-    "mish": ("Mish", "inplace"),
-    "hardsigmoid": ("Hardsigmoid", "inplace"),
-    "hardswish": ("Hardswish", "inplace"),
     "hardtanh": ("Hardtanh", "min_val max_val inplace"),
-    "sigmoid": ("Sigmoid", ""),
-    "tanh": ("Tanh", ""),
     "softplus": ("Softplus", "beta threshold"),
-    "softsign": ("Softsign", ""),
     "softmax": ("Softmax", "dim _stacklevel dtype"),
     "log_softmax": ("LogSoftmax", "dim _stacklevel dtype"),
-    "dropout": ("Dropout", "p training inplace"),
-    "dropout1d": ("Dropout1d", "p training inplace"),
-    "dropout2d": ("Dropout2d", "p training inplace"),
+    **{
+        kind.lower(): (kind, "p training inplace") for kind in ("Dropout", "Dropout1d", "Dropout2d")
+    },
     "flatten": ("Flatten", "start_dim end_dim"),
-    "max_pool1d": ("MaxPool1d", "kernel_size stride padding dilation ceil_mode return_indices"),
-    "max_pool2d": ("MaxPool2d", "kernel_size stride padding dilation ceil_mode return_indices"),
-    "avg_pool1d": ("AvgPool1d", "kernel_size stride padding ceil_mode count_include_pad"),
-    "avg_pool2d": (
-        "AvgPool2d",
-        "kernel_size stride padding ceil_mode count_include_pad divisor_override",
-    ),
-    "adaptive_avg_pool1d": ("AdaptiveAvgPool1d", "output_size"),
-    "adaptive_avg_pool2d": ("AdaptiveAvgPool2d", "output_size"),
-    "adaptive_max_pool1d": ("AdaptiveMaxPool1d", "output_size return_indices"),
-    "adaptive_max_pool2d": ("AdaptiveMaxPool2d", "output_size return_indices"),
+    **{
+        f"max_pool{d}d": (f"MaxPool{d}d", f"{POOL} dilation ceil_mode return_indices")
+        for d in (1, 2)
+    },
+    "avg_pool1d": ("AvgPool1d", f"{POOL} ceil_mode count_include_pad"),
+    "avg_pool2d": ("AvgPool2d", f"{POOL} ceil_mode count_include_pad divisor_override"),
+    **{f"adaptive_avg_pool{d}d": (f"AdaptiveAvgPool{d}d", "output_size") for d in (1, 2)},
+    **{
+        f"adaptive_max_pool{d}d": (f"AdaptiveMaxPool{d}d", "output_size return_indices")
+        for d in (1, 2)
+    },
     "interpolate": (
         "Upsample",
         "size scale_factor mode align_corners recompute_scale_factor antialias",

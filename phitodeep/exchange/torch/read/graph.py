@@ -54,13 +54,16 @@ def canonical(axes: int, channel: int) -> Axes:
 
 
 class Graph:
-    """Reads a traced graph; `Moving` and `Reader` derive from it, and know the single steps.
+    """Reads a traced graph; `TensorFunctions` and `Reader` derive from it, and know the steps.
 
     leaves        makes the layers
     operations    the operations so far, with a name for each value
     values        by node of the graph: a Value, or what stands for several
     shapes        of a sample, by the name of our value
     """
+
+    _module: Callable[..., Any]  # returns what stands for the output of a module
+    _as_module: Callable[..., Any]  # the same of a function that is a module too
 
     def __init__(self, torch: Any, own: Any, tracing: Any, leaves: Leaves) -> None:
         self.torch, self.own, self.tracing, self.leaves = torch, own, tracing, leaves
@@ -86,43 +89,39 @@ class Graph:
         return self.leaves.is_leaf(module) or type(module) in self.modules
 
     def trace(self, module: Any, example: Any) -> None:
-        """Trace the module in both modes, whose only difference must be dropout.
+        """Trace the module in training, and in evaluation with one sample more.
 
-        Another trace shows that the steps do not depend on the number of samples.
+        The two traces may differ only in dropout and in the number of samples.
         """
-        self.example = example
+        self.example, more = example, self.torch.cat([example, example[:1]])
         self.graph, self.root = self.tracing.graph_of(module, example, self.is_leaf, True)
-        evaluated = list(self.tracing.graph_of(module, example, self.is_leaf, False)[0].nodes)
-        more = self.torch.cat([example, example[:1]])
-        for_more = list(self.tracing.graph_of(module, more, self.is_leaf, True)[0].nodes)
         nodes = list(self.graph.nodes)
+        evaluated = list(self.tracing.graph_of(module, more, self.is_leaf, False)[0].nodes)
         self.place = {node: i for i, node in enumerate(nodes)}
         self.dropped: dict[Any, bool] = {}  # functional dropouts: whether they drop in training
-        same = len(nodes) == len(evaluated)
+        same, counts = len(nodes) == len(evaluated), (len(example), len(more))
         for node, other in zip(nodes, evaluated, strict=False):
             if (self.function(node) or "").startswith("dropout"):
-                modes = [_training(n) for n in (node, other)]
-                if modes == [True, True]:
+                self.dropped[node] = _training(node)
+                if self.dropped[node] and _training(other):
                     self.fail(node, "drops values in evaluation too: pass training=self.training")
-                self.dropped[node] = modes[0]
-            else:
-                same &= _described(node) == _described(other)
+            same &= self._alike(node, other, counts)
         if not same:
             raise ArgumentError(
                 "from_torch: the module's forward does other steps in training than in evaluation, "
-                "apart from dropout, which no layer does."
-            )
-        counts = len(example), len(more)
-        pairs = zip(nodes, for_more, strict=False)
-        if len(nodes) != len(for_more) or not all(self._alike(*pair, counts) for pair in pairs):
-            raise ArgumentError(
-                f"from_torch: the module's forward does other steps for {len(more)} samples than "
-                f"for {len(example)}, which no layer does."
+                f"apart from dropout, or other steps for {len(more)} samples than for "
+                f"{len(example)}: no layer does that."
             )
 
     def _alike(self, node: Any, other: Any, counts: tuple[int, int]) -> bool:
-        """Return whether a step is the same in traces with so many samples."""
-        if (node.op, str(node.target)) != (other.op, str(other.target)):
+        """Return whether a step is the same in traces with so many samples.
+
+        The arguments of a reshape may hold that number, and those of dropout the mode.
+        """
+        described = [[n.op, str(n.target), str(n.args), str(n.kwargs)] for n in (node, other)]
+        if (self.function(node) or "").startswith(("view", "reshape", "dropout")):
+            described = [texts[:2] for texts in described]
+        if described[0] != described[1]:
             return False
         values = [n.meta.get("value") for n in (node, other)]
         shapes = [v.shape if isinstance(v, self.torch.Tensor) else () for v in values]
@@ -163,12 +162,12 @@ class Graph:
                 found = self.values.get(node.args[0]) if is_node(node.args[0]) else None
                 if not isinstance(found, Value):
                     self.fail(node, "must be a single value that depends on the input")
-                result = found
-                count = len(result.axes)
+                count = len(found.axes)
                 if end is None:  # the channels, which are last in ours, may be anywhere
-                    result = self.ordered(node, result, canonical(count, _channel(result)))
+                    channel = found.axes.index(max(found.axes)) + 1
+                    result = self.ordered(node, found, canonical(count, channel))
                 else:
-                    result = self.ordered(node, result, end(count))
+                    result = self.ordered(node, found, end(count))
             elif node.op != "get_attr" and self._depends(node):
                 self.values[node] = self._step(node)
         assert result is not None
@@ -218,14 +217,6 @@ class Graph:
         tensors = value if isinstance(value, tuple | list) else [value]
         return {t.untyped_storage().data_ptr() for t in tensors if isinstance(t, self.torch.Tensor)}
 
-    def _module(self, node: Any, module: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return what stands for the output of a module."""
-        raise NotImplementedError
-
-    def _as_module(self, node: Any, name: str, X: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return what stands for the output of a function that is a module too."""
-        raise NotImplementedError
-
     def function(self, node: Any) -> str | None:
         """Return the name of a node's function or method in the tables, or None."""
         if node.op == "call_method":
@@ -242,9 +233,8 @@ class Graph:
         return f"{self.prefix}{inside}" + (f": {node.name}" if inside else node.name)
 
     def fail(self, node: Any, why: str) -> NoReturn:
-        kind = ""
-        if node.op == "call_module":
-            kind = f"{described(self.root.get_submodule(node.target))} "
+        module = self.root.get_submodule(node.target) if node.op == "call_module" else None
+        kind = "" if module is None else f"{described(module)} "
         raise ArgumentError(f"from_torch: {kind}(path {self.path(node)!r}) {why}.")
 
     def _check_parameters(self, node: Any, module: Any) -> None:
@@ -341,17 +331,8 @@ def is_node(value: Any) -> bool:
     return hasattr(value, "all_input_nodes")
 
 
-def _channel(value: Value) -> int:
-    """Return which axis, from 1, holds our last axis."""
-    return value.axes.index(max(value.axes)) + 1
-
-
 def _training(node: Any) -> bool:
     """Return whether a functional dropout drops values."""
     if "training" in node.kwargs:
         return bool(node.kwargs["training"])
     return bool(node.args[2]) if len(node.args) > 2 else True
-
-
-def _described(node: Any) -> tuple[str, ...]:
-    return (node.op, str(node.target), str(node.args), str(node.kwargs))

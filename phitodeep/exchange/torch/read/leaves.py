@@ -32,6 +32,13 @@ def array(tensor: Any) -> Array:
     return tensor.detach().numpy().copy()
 
 
+def _require(module: Any, **only: Any) -> None:
+    """Refuse other values of a module's attributes than the only ones that are supported."""
+    for name, value in only.items():
+        if getattr(module, name, value) != value:
+            raise Refused(f"has {name}={getattr(module, name)!r}; only {value!r} is supported")
+
+
 class Leaves:
     """Makes layers from modules.
 
@@ -83,14 +90,10 @@ class Leaves:
                         "with torch.nn.utils.parametrize.remove_parametrizations"
                     )
             return make(module)
-        except Refused as wrong:
-            raise ArgumentError(
-                f"from_torch: {described(module)} (path {path!r}) {wrong}."
-            ) from None
-        except PhitodeepError as wrong:
-            raise ArgumentError(
-                f"from_torch: {described(module)} (path {path!r}): {wrong}"
-            ) from None
+        except (Refused, PhitodeepError) as wrong:
+            why = f" {wrong}." if isinstance(wrong, Refused) else f": {wrong}"
+            message = f"from_torch: {described(module)} (path {path!r}){why}"
+            raise ArgumentError(message) from None
 
     def of(self, module: Any) -> list[Layer]:
         """Return the layers of a module that maps one value to one value, by its class."""
@@ -154,11 +157,7 @@ class Leaves:
 
     def recurrent(self, module: Any, return_sequences: bool = True) -> list[Layer]:
         """Return one layer for each layer of a recurrent module, with dropout between them."""
-        for name, value in (("batch_first", True), ("bias", True), ("proj_size", 0)):
-            if getattr(module, name) != value:
-                raise Refused(f"has {name}={getattr(module, name)}; only {value} is supported")
-        if getattr(module, "nonlinearity", "tanh") != "tanh":
-            raise Refused(f"has nonlinearity={module.nonlinearity!r}; only 'tanh' is supported")
+        _require(module, batch_first=True, bias=True, proj_size=0, nonlinearity="tanh")
         kind = getattr(L, module.mode.removesuffix("_TANH"))
         made: list[Layer] = []
         for i in range(module.num_layers):
@@ -206,9 +205,7 @@ class Leaves:
 
     def attention(self, module: Any, causal: bool = False) -> list[Layer]:
         """Return the layer of a torch.nn.MultiheadAttention that attends to its own input."""
-        for name, value in (("batch_first", True), ("add_zero_attn", False), ("bias_k", None)):
-            if getattr(module, name) != value:
-                raise Refused(f"has {name}={getattr(module, name)}; only {value} is supported")
+        _require(module, batch_first=True, add_zero_attn=False, bias_k=None)
         if not module._qkv_same_embed_dim:
             raise Refused("has keys or values of another size than its queries")
         bias = module.in_proj_bias is not None

@@ -10,7 +10,7 @@ from phitodeep import layers as L
 from phitodeep.exchange.torch.read.functions import FUNCTIONS
 from phitodeep.exchange.torch.read.graph import Ends, Value, canonical, is_node, plain
 from phitodeep.exchange.torch.read.leaves import array
-from phitodeep.exchange.torch.read.moving import ALL, Moving
+from phitodeep.exchange.torch.read.tensor_functions import ALL, TensorFunctions
 
 
 class States(NamedTuple):
@@ -26,7 +26,7 @@ IN_ORDER = {L.PositionalEmbedding, L.SinusoidalEncoding, L.RotaryEmbedding, L.Mu
 IN_ORDER |= {L.RNN, L.LSTM, L.GRU, L.ScaledDotProductAttention}
 
 
-class Reader(Moving):
+class Reader(TensorFunctions):
     """Turns a module into layers: `trace`, then `read`."""
 
     def __init__(self, torch: Any, own: Any, *args: Any) -> None:

@@ -2,7 +2,7 @@
 
 The module is traced; each step of the graph becomes an operation of `exchange/tree.py`, which
 turns them into layers. Values in the graph may have their axes in another order than ours: see
-`Value` in `operations.py`.
+`Value` in `graph.py`.
 """
 
 from __future__ import annotations

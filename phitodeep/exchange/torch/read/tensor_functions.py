@@ -1,4 +1,4 @@
-"""Functions and methods that move, select, reduce and merge the elements of values."""
+"""PyTorch's functions and methods that move, select, reduce and merge elements of tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phitodeep.exchange.torch.read.leaves import array
 ALL = slice(None)
 
 
-class Moving(Graph):
+class TensorFunctions(Graph):
     """A method `do_...` for each such function.
 
     slices    values that are some features of another one: its name, and the first and last
@@ -73,7 +73,7 @@ class Moving(Graph):
         kept = [a for a, n in zip(value.axes, before, strict=True) if n != 1]
         ours = self.shapes[value.name]
         dropped = [a for a in range(1, len(ours) + 1) if a not in kept]
-        if not kept and after:  # a single element: one axis of ours stays
+        if not kept:  # a single element: one axis of ours stays
             kept = [dropped.pop()] if dropped else []
         if dropped:
             shape = tuple(n for a, n in enumerate(ours, 1) if a not in dropped)
@@ -81,8 +81,7 @@ class Moving(Graph):
             value = Value(name, ())
         number = {a: i for i, a in enumerate(sorted(kept), 1)}
         left = iter(kept)
-        alone = iter([len(after) - 1] if all(n == 1 for n in after) else [])
-        last = next(alone, None)
+        last = len(after) - 1 if math.prod(after) == 1 else None
         axes = tuple(number[next(left)] if n != 1 or j == last else 0 for j, n in enumerate(after))
         return Value(value.name, axes, value.order if axes == (1,) else None)
 
@@ -157,13 +156,10 @@ class Moving(Graph):
             self.slices[name] = (source, columns[0], columns[-1] + 1)
         return Value(name, value.axes)
 
-    def do_chunk(self, node: Any, X: Any, chunks: int, dim: int = 0) -> Any:
-        return self._parts(node, X, dim)
-
     def do_split(self, node: Any, X: Any, size: Any, dim: int = 0) -> Any:
-        return self._parts(node, X, dim)
+        return self.do_chunk(node, X, size, dim)
 
-    def _parts(self, node: Any, X: Any, dim: int) -> Any:
+    def do_chunk(self, node: Any, X: Any, chunks: int, dim: int = 0) -> Any:
         value = self.value(node, X)
         axis, start, parts = dim % (len(value.axes) + 1), 0, []
         if axis == 0:
@@ -200,9 +196,8 @@ class Moving(Graph):
         layers = [kind()] if len(self.shapes[value.name]) > 1 else []
         kept = [1 if j == left[0] else 0 for j in range(1, len(value.axes) + 1)]
         axes = tuple(a for j, a in enumerate(kept, 1) if keepdim or j not in dims)
-        sizes = [node.meta["value"].shape[1:] if self._is_tensor(node) else None][0]
-        sizes = [self.shapes[value.name][-1] if a else 1 for a in axes] if sizes is None else sizes
-        return self.chained(node, value, layers, axes, sizes)
+        channels = self.shapes[value.name][-1]
+        return self.chained(node, value, layers, axes, [channels] * len(axes))
 
     # --- merges ------------------------------------------------------------------------------
 
