@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 from phitodeep.core.table import escaped
 
@@ -26,7 +27,7 @@ def _value(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, float) else escaped(str(value))
 
 
-def points_of(points: list[tuple[float, float]]) -> str:
+def points_of(points: Sequence[tuple[float, float]]) -> str:
     """The path through these points."""
     return "M" + "L".join(f"{x:.5g} {y:.5g}" for x, y in points)
 
