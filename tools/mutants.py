@@ -73,9 +73,9 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "layers/*.py": ("layers/test_contract.py", ["layers"]),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
     "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
-    "inspect/explorer/picture*.py": (
-        "inspect/explorer/test_picture.py",
-        ["inspect/explorer/test_picture_tiles.py"],
+    **dict.fromkeys(
+        (f"inspect/explorer/{name}.py" for name in ("picture", "ringed_cell", "tiles")),
+        ("inspect/explorer/test_picture.py", ["inspect/explorer/test_tiles.py"]),
     ),
     "inspect/explorer/*.py": (
         "inspect/explorer/test_document.py",

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.inspect.explorer.picture_ring import ring
+from phitodeep.inspect.explorer.ringed_cell import ring
 from phitodeep.inspect.explorer.source import method_with
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Dense
@@ -35,7 +35,7 @@ SUBSCRIPT = str.maketrans("123", "\u2081\u2082\u2083")
 BENDS = ("", "tanh", "tanh", "sigmoid")  # what comes after each layer
 FALLBACK = (
     '<noscript><picture><source media="(prefers-reduced-motion: reduce)" '
-    'srcset="pictures/step_still.svg"><img src="pictures/step.svg" width="1100" height="860" '
+    'srcset="pictures/step_still.svg"><img src="pictures/step.svg" width="1100" height="875" '
     'alt="One training step of a 2-4-4-1 network: activations from left to right, gradients back, '
     'and the terms of one cell of dW"></picture></noscript>'
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -19,9 +17,9 @@ from phitodeep.derivations.language.run import Edit, Scope
 from phitodeep.derivations.language.step import Given, Step, flat
 from phitodeep.derivations.language.terms import Replaced, Why, why
 from phitodeep.errors import ShapeError, UnknownNameError
+from phitodeep.inspect.keys import Key, Keys, joined, symbols_of
 from phitodeep.inspect.recording import Passes
 
-DIRECTIONS = ("forward", "backward", "update")
 PASSED_ON = ("Y", "dX")  # what a layer computes for its neighbours
 KEPT = 8  # layers whose symbols stay in memory
 SMALL = 8  # numbers that `explain` prints in full
@@ -149,79 +147,35 @@ class Entries(Mapping[str, Entry]):
     # --- keys ------------------------------------------------------------------------------
 
     @cached_property
-    def _table(self) -> dict[str, dict[str, list[str]]]:
-        """The symbols of each direction, by path."""
-        table = {path: self._symbols(path) for path in self._passes}
+    def _keys(self) -> Keys:
+        keys = Keys({path: self._symbols(path) for path in self._passes})
         if self._loss is not None:
-            forward, backward = self._loss.derivation
-            table["loss"] = {"forward": ["P", *_names(forward)], "backward": list(_names(backward))}
-        return table
+            forward, backward = map(symbols_of, self._loss.derivation)
+            keys["loss"] = {"forward": ["P", *forward], "backward": backward}
+        return keys
 
     def _symbols(self, path: str) -> dict[str, list[str]]:
         passes = self._passes[path]
         with within(passes.call):
-            forward, backward = run.derivation_of(passes.layer)
+            forward, backward = map(symbols_of, run.derivation_of(passes.layer))
         names = [*passes.layer.params, *passes.layer.tied]
-        found = {"forward": ["X", *names, *_names(forward)]}
+        found = {"forward": ["X", *names, *forward]}
         if passes.dY is not None:
-            found["backward"] = [
-                "dY",
-                *(n for n in _names(backward) if n != "dX" or passes.dX is not None),
-            ]
+            given = [name for name in backward if name != "dX" or passes.dX is not None]
+            found["backward"] = ["dY", *given]
         if path in self._updates:
             found["update"] = list(self._updates[path])
         return found
 
     def __iter__(self) -> Iterator[str]:
-        for path, directions in self._table.items():
-            for direction, names in directions.items():
-                for name in names:
-                    yield _key(path, direction, name)
+        return self._keys.every()
 
     def __len__(self) -> int:
-        return sum(
-            len(names) for directions in self._table.values() for names in directions.values()
-        )
+        return sum(1 for _ in self)
 
-    def find(self, key: object) -> tuple[str, str, str]:
+    def find(self, key: object) -> Key:
         """The path, direction and symbol of a key."""
-        if not isinstance(key, str):
-            raise UnknownNameError(f"keys are texts such as {next(iter(self))!r}, got {key!r}.")
-        rest, _, name = key.rpartition(".")
-        path, _, direction = rest.rpartition(".")
-        if direction in DIRECTIONS:
-            if name in self._table.get(path, {}).get(direction, ()):
-                return path, direction, name
-        else:
-            directions = self._table.get(rest, {})
-            found = [d for d, names in directions.items() if name in names and d != "update"]
-            if len(found) == 1:
-                return rest, found[0], name
-            if found:
-                both = " or ".join(repr(_key(rest, d, name)) for d in found)
-                raise UnknownNameError(f"{key!r} is ambiguous: write {both}.")
-        raise UnknownNameError(self._unknown(key, path if direction in DIRECTIONS else rest))
-
-    def _unknown(self, key: str, path: str) -> str:
-        if key in self._table:
-            return f"{key!r} is a path: add a symbol of it, which are {self._listed(key)}."
-        keys = list(self)
-        near = difflib.get_close_matches(
-            key,
-            dict.fromkeys([*keys, *(re.sub(r"(forward|backward)\.", "", k) for k in keys)]),
-            n=4,
-            cutoff=0.6,
-        )
-        if path in self._table:
-            near = [k for k in keys if k.rpartition(".")[2] == key][:4] or near
-            owner = f"{path or 'The model'} has {self._listed(path)}."
-            return f"there is no {key!r}. {owner}{_meant(near)}"
-        paths = [p for p in difflib.get_close_matches(path, self._table, n=8, cutoff=0) if p]
-        more = ", and others" * (len(paths) < len(self._table) - 1)
-        return f"there is no {key!r}: there are {', '.join(map(repr, paths))}{more}." + _meant(near)
-
-    def _listed(self, path: str) -> str:
-        return "; ".join(f"{d}: {', '.join(names)}" for d, names in self._table[path].items())
+        return self._keys.find(key)
 
     def __contains__(self, key: object) -> bool:
         try:
@@ -237,7 +191,7 @@ class Entries(Mapping[str, Entry]):
 
     def _entry(self, path: str, direction: str, name: str) -> Entry:
         scope = self.scope(path)
-        key = _key(path, direction, name)
+        key = joined(path, direction, name)
         if direction == "update":
             array = self._updates[path][name]
             step: Step = Given(name, "what the optimizer adds to it", lambda _: array)
@@ -295,16 +249,3 @@ class Entries(Mapping[str, Entry]):
         if new is not value:
             self.replaced[position.scope.path, position.direction, symbol] = new
         return value if symbol in PASSED_ON else new
-
-
-def _names(steps: Any) -> Iterator[str]:
-    """The symbols that steps compute, each once."""
-    yield from dict.fromkeys(step.symbol for step in flat(steps) if step.symbol != "t")
-
-
-def _key(path: str, direction: str, name: str) -> str:
-    return ".".join(part for part in (path, direction, name) if part)
-
-
-def _meant(near: list[str]) -> str:
-    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -15,13 +15,14 @@ from phitodeep.core.checks import as_float, as_real
 from phitodeep.core.types import Array
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Edit, Position, Scope
-from phitodeep.derivations.language.step import Through, flat
+from phitodeep.derivations.language.step import Through
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError
+from phitodeep.inspect import keys
+from phitodeep.inspect.keys import Key, joined
 from phitodeep.layers.base import Layer
 from phitodeep.layers.chain import Chain
 
 Hook = Callable[[Any, "At"], Any]
-Key = tuple[str, str, str]  # path, direction and symbol
 Visit = tuple[int, str, str, str, int | None]  # the thread, a key, and t in a loop
 BOUNDARIES = {"X", "Y", "dY", "dX"}
 DIRECTIONS = ("forward", "backward")
@@ -60,7 +61,7 @@ class Hooks:
         self._entered: list[calling] = []
 
     def __repr__(self) -> str:
-        return f"hooks of {', '.join('.'.join(p for p in key if p) for key in self.functions)}"
+        return f"hooks of {', '.join(joined(*key) for key in self.functions)}"
 
     def __enter__(self) -> Chain:
         watcher = Hooked(self.model, self.functions, current().watch)
@@ -176,7 +177,7 @@ class Hooked:
         visit = (self._thread(), *key, t)
         again = current().again and key[1] == "forward"
         if not again or visit not in self._returned:
-            at = At(".".join(part for part in key if part), *key, layer, t)
+            at = At(joined(*key), *key, layer, t)
             found = array
             for function in functions:
                 answer = function(_read_only(found), at)
@@ -323,6 +324,5 @@ def symbols_of(layer: Layer, direction: str) -> list[str]:
     found = ["X" if direction == "forward" else "dY"]
     for training in (True, False):
         with within(Call(training=training)):
-            derivation = run.derivation_of(layer)
-        found += [s.symbol for s in flat(getattr(derivation, direction)) if s.symbol != "t"]
+            found += keys.symbols_of(getattr(run.derivation_of(layer), direction))
     return list(dict.fromkeys(found))

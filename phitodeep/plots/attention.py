@@ -10,19 +10,7 @@ from phitodeep.core.checks import check_count
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, UnknownNameError
 from phitodeep.inspect.attributions import attention_maps
-from phitodeep.plots.canvas import (
-    check_names,
-    evenly,
-    figure,
-    finished,
-    one_sample,
-    panel,
-    save,
-    sequential,
-    some_of,
-    texts_of,
-    the_path,
-)
+from phitodeep.plots import canvas
 
 WHO = "plots.attention"
 HEADS = 16  # that are drawn
@@ -58,28 +46,28 @@ def attention(
     """
     if ax is not None and head is None:
         raise ArgumentError(f"{WHO} draws one panel per head: pass head= along with ax=.")
-    X = one_sample(model, x, WHO)
+    X = canvas.one_sample(model, x, WHO)
     maps = attention_maps(model, X)
-    layer = the_path(layer, [*maps], WHO, "the path of an attention layer")
+    layer = canvas.the_path(layer, [*maps], WHO, "the path of an attention layer")
     if layer not in maps:
         raise UnknownNameError.of(layer, maps, "one of the attention layers")
     P = maps[layer][0]  # (heads, T, T)
     if labels is None and model.tokenizer is not None and X.dtype.kind in "iu":
-        labels = texts_of(model.tokenizer, X[0])
-    names = check_names(labels, P.shape[1], WHO, "position")
-    options = {**sequential(cmap), "vmax": float(P.max()) or 1.0}
+        labels = canvas.texts_of(model.tokenizer, X[0])
+    names = canvas.check_names(labels, P.shape[1], WHO, "position")
+    options = {**canvas.sequential(cmap), "vmax": float(P.max()) or 1.0}
     if head is not None:
         head = check_count(head, f"{WHO} head", minimum=0, maximum=len(P) - 1)
-        axes = panel(WHO, ax, 5.2, 4.5)
+        axes = canvas.panel(WHO, ax, 5.2, 4.5)
         image = _draw(axes, P[head], names, options)
         axes.set_title(f"layer {layer}, head {head}", fontsize=10)
         axes.figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
-        return finished(axes, ax, path)
-    chosen = evenly(len(P), HEADS)
+        return canvas.finished(axes, ax, path)
+    chosen = canvas.evenly(len(P), HEADS)
     columns = min(4, math.ceil(math.sqrt(len(chosen))))
     rows = -(-len(chosen) // columns)
     each = 4.2 if columns == 1 else 3.2
-    made = figure(WHO, each * columns + 1, each * rows + 0.5)
+    made = canvas.figure(WHO, each * columns + 1, each * rows + 0.5)
     panels = made.subplots(rows, columns, squeeze=False)
     used = panels.flat[: len(chosen)]
     for axes, i in zip(used, chosen, strict=True):
@@ -90,8 +78,8 @@ def attention(
     for axes in used:
         axes.label_outer()
     made.colorbar(image, ax=panels, label="weight", shrink=0.6)
-    made.suptitle(f"layer {layer}: {some_of(len(chosen), len(P), 'heads')}", fontsize=10)
-    save(made, path)
+    made.suptitle(f"layer {layer}: {canvas.some_of(len(chosen), len(P), 'heads')}", fontsize=10)
+    canvas.save(made, path)
     return made
 
 

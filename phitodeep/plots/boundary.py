@@ -11,16 +11,8 @@ from phitodeep.core.checks import as_float, as_real, check_count, check_finite
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.loss.metrics import as_classes
-from phitodeep.plots.canvas import (
-    COLOURS,
-    check_model,
-    check_names,
-    diverging,
-    evenly,
-    finished,
-    panel,
-    some_of,
-)
+from phitodeep.plots import canvas
+from phitodeep.plots.canvas import COLOURS
 from phitodeep.training.objective import Trainable
 
 WHO = "plots.decision_boundary"
@@ -55,7 +47,7 @@ def decision_boundary(
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given. At most 2,000 samples are drawn.
     """
-    check_model(model, WHO)
+    canvas.check_model(model, WHO)
     if not isinstance(model, Trainable):
         raise ArgumentTypeError(f"{WHO} takes a whole model, with a loss, got {model!r}.")
     points = as_float(X, np.float64, f"{WHO}: X")
@@ -67,7 +59,7 @@ def decision_boundary(
     predicted, true, K = as_classes(model.predict(X), as_real(y, f"{WHO}: y"), threshold)
     if len(true) != len(points):
         raise ArgumentError(f"{WHO}: y has negative labels: leave out those samples.")
-    names = check_names(labels, K, WHO, "class") or [f"class {k}" for k in range(K)]
+    names = canvas.check_names(labels, K, WHO, "class") or [f"class {k}" for k in range(K)]
 
     low, high = points.min(axis=0), points.max(axis=0)
     margin = MARGIN * np.where(high > low, high - low, 1)
@@ -75,7 +67,7 @@ def decision_boundary(
     grid = np.stack(np.meshgrid(*sides.T), axis=-1).reshape(-1, 2)
     P = model.predict(grid)
 
-    axes = panel(WHO, ax, 6, 4.5)
+    axes = canvas.panel(WHO, ax, 6, 4.5)
     half = (sides[1] - sides[0]) / 2  # predictions are at the middles of pixels
     extent = [v for s, h in zip(sides.T, half, strict=True) for v in (s[0] - h, s[-1] + h)]
     place = {"extent": extent, "origin": "lower", "aspect": "auto"}
@@ -83,7 +75,7 @@ def decision_boundary(
         _field(axes, P.reshape(R, R), threshold, sides, place, cmap)
     else:
         _regions(axes, P.argmax(axis=-1).reshape(R, R), K, place)
-    drawn = evenly(len(points), POINTS)
+    drawn = canvas.evenly(len(points), POINTS)
     for k in range(K):
         at = points[drawn][true[drawn] == k]
         if len(at):
@@ -92,17 +84,17 @@ def decision_boundary(
             axes.scatter(*at.T, color=colour, marker=marker, label=names[k], **style)
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.12), ncols=5, frameon=False)
     right = np.mean(predicted == true)
-    count = some_of(len(drawn), len(points), "samples")
+    count = canvas.some_of(len(drawn), len(points), "samples")
     axes.set(xlabel="x0", ylabel="x1")
     axes.set_title(f"{right:.1%} correct, {count}", fontsize=10)
-    return finished(axes, ax, path)
+    return canvas.finished(axes, ax, path)
 
 
 def _field(
     axes: Any, P: Array, threshold: float, sides: Array, place: dict[str, Any], cmap: Any
 ) -> None:
     """The output of a model that has one, with the middle of the colours at the threshold."""
-    colours = diverging(P - threshold, cmap)
+    colours = canvas.diverging(P - threshold, cmap)
     colours |= {name: colours[name] + threshold for name in ("vmin", "vmax")}
     image = axes.imshow(P, alpha=0.75, **colours, **place)
     axes.figure.colorbar(image, ax=axes, label="output")

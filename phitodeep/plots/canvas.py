@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -140,16 +141,42 @@ def gap_of(h: int, w: int) -> int:
     return max(1, round(max(h, w) / 16))
 
 
-def number_tiles(
-    axes: Any, h: int, w: int, across: Sequence[str], down: Sequence[str], names: tuple[str, str]
-) -> None:
-    """Label the columns and rows of a mosaic, instead of its pixels."""
+class Numbers(NamedTuple):
+    """What is written below the columns of a mosaic, and next to its rows."""
+
+    across: list[Any]
+    down: list[Any]
+    below: str
+    beside: str
+
+
+def square(chosen: Array, total: int, what: str) -> Numbers:
+    """The numbers of tiles in a square; columns have none if only some of all tiles are drawn."""
+    columns = math.ceil(math.sqrt(len(chosen)))
+    across = [f"+{j}" if len(chosen) == total else "" for j in range(columns)]
+    return Numbers(across, chosen[::columns].tolist(), "", f"first {what} of the row")
+
+
+def tiled(who: str, ax: Any, tiles: Array, numbers: Numbers, cmap: Any, label: str) -> Any:
+    """Draw signed tiles (n, h, w), or coloured ones (n, h, w, 3); return the Axes."""
+    whole = mosaic(tiles, len(numbers.across))
+    height, width = (6 * side / max(whole.shape[:2]) for side in whole.shape[:2])
+    axes = panel(who, ax, max(3.5, width + 1.6), max(2.2, height + 0.9))
+    options = diverging(tiles, cmap)
+    if tiles.ndim == 4:
+        shades = np.clip(0.5 + whole / (2 * options["vmax"]), 0, 1)
+        axes.imshow(np.nan_to_num(shades, nan=1.0), interpolation="nearest")
+    else:
+        image = axes.imshow(whole, interpolation="nearest", **options)
+        axes.figure.colorbar(image, ax=axes, label=label, shrink=0.8)
+    h, w = tiles.shape[1:3]
     gap = gap_of(h, w)
-    axes.set_xticks([j * (w + gap) + (w - 1) / 2 for j in range(len(across))], across)
-    axes.set_yticks([i * (h + gap) + (h - 1) / 2 for i in range(len(down))], down)
+    for axis, side, names in ((axes.xaxis, w, numbers.across), (axes.yaxis, h, numbers.down)):
+        axis.set_ticks([j * (side + gap) + (side - 1) / 2 for j in range(len(names))], names)
     axes.tick_params(length=0, labelsize=8)
     axes.spines[:].set_visible(False)
-    axes.set(xlabel=names[0], ylabel=names[1])
+    axes.set(xlabel=numbers.below, ylabel=numbers.beside)
+    return axes
 
 
 def some_of(shown: int, total: int, what: str) -> str:

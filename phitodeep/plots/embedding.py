@@ -11,16 +11,8 @@ from phitodeep.core.checks import as_float, as_real, check_count, check_finite
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, NotBuiltError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.plots.canvas import (
-    COLOURS,
-    check_names,
-    evenly,
-    finished,
-    layer_at,
-    panel,
-    some_of,
-    texts_of,
-)
+from phitodeep.plots import canvas
+from phitodeep.plots.canvas import COLOURS
 
 WHO = "plots.embedding"
 
@@ -59,15 +51,15 @@ def embedding(
     check_finite(W, f"{WHO}: W")
     tokenizer = getattr(model_or_W, "tokenizer", None)
     if labels is None and tokenizer is not None and tokenizer.vocab_size == len(W):
-        labels = texts_of(tokenizer, range(len(W)))
-    names = check_names(labels, len(W), WHO, "row")
+        labels = canvas.texts_of(tokenizer, range(len(W)))
+    names = canvas.check_names(labels, len(W), WHO, "row")
     points, shares = principal(W)
-    chosen = evenly(len(W), check_count(limit, f"{WHO} limit"))
-    axes = panel(WHO, ax, 6, 4.8)
+    chosen = canvas.evenly(len(W), check_count(limit, f"{WHO} limit"))
+    axes = canvas.panel(WHO, ax, 6, 4.8)
     for label, rows, colour in _groups(y, len(W)):
         at = points[chosen[rows[chosen]]]
         axes.scatter(*at.T, s=14, color=colour, label=label, linewidths=0)
-    title = some_of(len(chosen), len(W), "rows")
+    title = canvas.some_of(len(chosen), len(W), "rows")
     if y is not None:
         axes.legend(title="class", fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     for i, side in enumerate(("x", "y")):
@@ -75,9 +67,9 @@ def embedding(
     if names is not None:
         axes.margins(0.08)
         written = _write(axes, points[chosen], [names[i] for i in chosen])
-        title += f", {some_of(written, len(chosen), 'names')}"
+        title += f", {canvas.some_of(written, len(chosen), 'names')}"
     axes.set_title(title, fontsize=10)
-    return finished(axes, ax, path)
+    return canvas.finished(axes, ax, path)
 
 
 def principal(W: Array) -> tuple[Array, Array]:
@@ -107,7 +99,7 @@ def _rows(given: Any, path: str | None) -> Any:
             f"{WHO}: the model has no Embedding: pass rows W (n, D), or the path layer=."
         )
     path = tokens[0] if path is None else path
-    layer = layer_at(given, path, WHO)
+    layer = canvas.layer_at(given, path, WHO)
     W = layer.params.get("W")
     if W is None and "W" in layer._declared:
         raise NotBuiltError(f"{WHO}: layer {path!r} has no weights yet: build the model first.")

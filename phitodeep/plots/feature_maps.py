@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Any
 
 from phitodeep.core.checks import check_count
 from phitodeep.errors import ShapeError
 from phitodeep.inspect.cache import run_with_cache
-from phitodeep.plots.canvas import (
-    diverging,
-    evenly,
-    finished,
-    layer_at,
-    mosaic,
-    number_tiles,
-    one_sample,
-    panel,
-    some_of,
-    the_path,
-)
+from phitodeep.plots import canvas
 
 WHO = "plots.feature_maps"
 
@@ -51,10 +39,12 @@ def feature_maps(
     layer that returns neither images nor sequences, and for several samples.
     """
     limit = check_count(limit, f"{WHO} limit")
-    X = one_sample(model, x, WHO)
+    X = canvas.one_sample(model, x, WHO)
     fitting = [p for p, part in model.walk() if p and len(part.output_shape or ()) in (2, 3)]
-    layer = the_path(layer, fitting, WHO, "the path of a layer that returns images or sequences")
-    shown = layer_at(model, layer, WHO)
+    layer = canvas.the_path(
+        layer, fitting, WHO, "the path of a layer that returns images or sequences"
+    )
+    shown = canvas.layer_at(model, layer, WHO)
     _, cache = run_with_cache(model, X)
     Y = cache[f"{layer}.Y"]
     if Y.ndim not in (3, 4) or len(Y) != 1:
@@ -62,28 +52,20 @@ def feature_maps(
             f"{WHO} draws images (h, w, C) or sequences (T, C), but layer {layer!r}, {shown!r}, "
             f"returns samples of shape {Y.shape[1:]}."
         )
-    chosen = evenly(Y.shape[-1], limit)
-    count = some_of(len(chosen), Y.shape[-1], "channels")
+    chosen = canvas.evenly(Y.shape[-1], limit)
+    count = canvas.some_of(len(chosen), Y.shape[-1], "channels")
     maps = Y[0][..., chosen]
     if Y.ndim == 3:
-        axes = panel(WHO, ax, 7, 4)
-        image = axes.imshow(maps.T, aspect="auto", interpolation="nearest", **diverging(maps, cmap))
+        axes = canvas.panel(WHO, ax, 7, 4)
+        image = axes.imshow(
+            maps.T, aspect="auto", interpolation="nearest", **canvas.diverging(maps, cmap)
+        )
         step = -(-len(chosen) // 16)
         axes.set_yticks(range(0, len(chosen), step), [str(c) for c in chosen[::step]])
         axes.set(xlabel="step", ylabel="channel")
+        axes.figure.colorbar(image, ax=axes, label="value", shrink=0.8)
     else:
-        tiles = maps.transpose(2, 0, 1)
-        columns = math.ceil(math.sqrt(len(chosen)))
-        whole = mosaic(tiles, columns)
-        scale = 6 / max(whole.shape)
-        height, width = (max(2.2, scale * size + 0.9) for size in whole.shape)
-        axes = panel(WHO, ax, width + 0.8, height)
-        image = axes.imshow(whole, interpolation="nearest", **diverging(tiles, cmap))
-        across = [f"+{j}" for j in range(columns)]
-        across = across if len(chosen) == Y.shape[-1] else [""] * columns
-        down = [str(c) for c in chosen[::columns]]
-        h, w = tiles.shape[1:]
-        number_tiles(axes, h, w, across, down, ("", "first channel of the row"))
-    axes.figure.colorbar(image, ax=axes, label="value", shrink=0.8)
+        numbers = canvas.square(chosen, Y.shape[-1], "channel")
+        axes = canvas.tiled(WHO, ax, maps.transpose(2, 0, 1), numbers, cmap, "value")
     axes.set_title(f"output of layer {layer}: {count}", fontsize=10)
-    return finished(axes, ax, path)
+    return canvas.finished(axes, ax, path)

@@ -6,24 +6,11 @@ import math
 import os
 from typing import Any
 
-import numpy as np
-
 from phitodeep.core.checks import check_count, check_shape
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, NotBuiltError, ShapeError
 from phitodeep.layers.base import Layer
-from phitodeep.plots.canvas import (
-    check_model,
-    diverging,
-    evenly,
-    finished,
-    layer_at,
-    mosaic,
-    number_tiles,
-    panel,
-    some_of,
-    the_path,
-)
+from phitodeep.plots import canvas
 
 WHO = "plots.filters"
 SIDE = 16  # filters and input channels that are drawn, if a filter has many channels
@@ -60,46 +47,32 @@ def filters(
     without filters and NotBuiltError for a layer without weights yet.
     """
     limit = check_count(limit, f"{WHO} limit")
-    check_model(model, WHO)
+    canvas.check_model(model, WHO)
     fitting = [p for p, part in model.walk() if _is_map(part) and _is_flat(part) == bool(shape)]
-    layer = the_path(layer, fitting, WHO, "the path of a built layer with filters")
+    layer = canvas.the_path(layer, fitting, WHO, "the path of a built layer with filters")
     W = _filters_of(model, layer, shape)
     total, h, w, C = W.shape
-    coloured, side = C == 3, C not in (1, 3)
-    chosen = evenly(total, min(limit, SIDE) if side else limit)
-    channels = evenly(C, SIDE)
-    count = some_of(len(chosen), total, "filters")
+    side = C not in (1, 3)
+    chosen = canvas.evenly(total, min(limit, SIDE) if side else limit)
+    channels = canvas.evenly(C, SIDE)
+    count = canvas.some_of(len(chosen), total, "filters")
     if side:
-        tiles = W[chosen][..., channels].transpose(0, 3, 1, 2)
-        tiles, columns = tiles.reshape(-1, h, w), len(channels)
-        across, down = [str(c) for c in channels], [str(f) for f in chosen]
-        names = ("input channel", "filter")
-        count += f", {some_of(len(channels), C, 'input channels')}"
+        tiles = W[chosen][..., channels].transpose(0, 3, 1, 2).reshape(-1, h, w)
+        numbers = canvas.Numbers(channels.tolist(), chosen.tolist(), "input channel", "filter")
+        count += f", {canvas.some_of(len(channels), C, 'input channels')}"
     else:
-        columns = math.ceil(math.sqrt(len(chosen)))
-        tiles = W[chosen] if coloured else W[chosen, ..., 0]
-        across = [f"+{j}" for j in range(columns)] if len(chosen) == total else [""] * columns
-        down, names = [str(f) for f in chosen[::columns]], ("", "first filter of the row")
-    whole = mosaic(tiles, columns)
-    height, width = whole.shape[:2]
-    scale = min(6 / width, 6 / height)
-    axes = panel(WHO, ax, max(3.5, scale * width + 1.6), max(2.2, scale * height + 0.9))
-    options = diverging(tiles, cmap)
-    if coloured:
-        shades = 0.5 + whole / (2 * options["vmax"])
-        axes.imshow(np.nan_to_num(np.clip(shades, 0, 1), nan=1.0), interpolation="nearest")
-        count += f"; full colour is ±{options['vmax']:.2g}"
-    else:
-        image = axes.imshow(whole, interpolation="nearest", **options)
-        axes.figure.colorbar(image, ax=axes, label="weight", shrink=0.8)
-    number_tiles(axes, h, w, across, down, names)
+        tiles = W[chosen] if C == 3 else W[chosen, ..., 0]
+        numbers = canvas.square(chosen, total, "filter")
+    if C == 3:
+        count += f"; full colour is ±{canvas.diverging(tiles)['vmax']:.2g}"
+    axes = canvas.tiled(WHO, ax, tiles, numbers, cmap, "weight")
     axes.set_title(f"layer {layer}: {count}", fontsize=10)
-    return finished(axes, ax, path)
+    return canvas.finished(axes, ax, path)
 
 
 def _filters_of(model: Layer, path: str, shape: Shape | None) -> Array:
     """The weights of a layer as filters (n, h, w, C)."""
-    layer = layer_at(model, path, WHO)
+    layer = canvas.layer_at(model, path, WHO)
     W = layer.params.get("W")
     if W is None and "W" in layer._declared:
         raise NotBuiltError(

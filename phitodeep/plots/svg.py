@@ -9,9 +9,9 @@ from typing import NamedTuple
 from phitodeep.core.files import atomic_write, check_path
 from phitodeep.core.table import escaped
 from phitodeep.errors import ArgumentError
+from phitodeep.inspect.svg import element, width_of
 from phitodeep.plots.canvas import NEGATIVE, POSITIVE
 
-WIDE = 0.61  # the width of a character of a monospaced font, as a share of its size
 FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 GAP = 22  # between two blocks, with an arrow
 DARK, GREY, PALE = "#1b1b1b", "#5f5f5f", "#9a9a9a"
@@ -50,78 +50,71 @@ class Block(NamedTuple):
 
     def at(self, x: float, y: float) -> str:
         """The elements, with the upper left corner at this place."""
-        return f'<g transform="translate({x:.5g} {y:.5g})">{"".join(self.elements)}</g>'
+        return element("g", "".join(self.elements), transform=f"translate({x:.5g} {y:.5g})")
 
 
 def drawing(block: Block, label: str, margin: float = 16) -> Drawing:
     """The whole picture, on a light ground, so that it reads the same on dark pages."""
     width, height = block.width + 2 * margin, block.height + 2 * margin
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.5g} {height:.5g}" '
-        f'width="{width:.5g}" height="{height:.5g}" role="img" aria-label="{escaped(label)}" '
-        f'style="max-width:100%;height:auto" font-family="{FONT}">'
-    )
-    ground = f'<rect width="{width:.5g}" height="{height:.5g}" rx="10" fill="#ffffff"/>'
-    marker = (
-        '<defs><marker id="phitodeep-arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
-        f'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8Z" fill="{GREY}"/></marker></defs>'
-    )
-    return Drawing("".join([head, marker, ground, block.at(margin, margin), "</svg>"]))
+    tip = element("path", d="M0 0L8 4L0 8Z", fill=GREY)
+    marker = element(
+        "marker", tip, id="phitodeep-arrow", viewBox="0 0 8 8", refX=7, refY=4, markerWidth=7,
+        markerHeight=7, orient="auto",
+    )  # fmt: skip
+    ground = element("rect", width=width, height=height, rx=10, fill="#ffffff")
+    return Drawing(
+        element(
+            "svg", "".join([element("defs", marker), ground, block.at(margin, margin)]),
+            xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width:.5g} {height:.5g}",
+            width=width, height=height, role="img", aria_label=label,
+            style="max-width:100%;height:auto", font_family=FONT,
+        )
+    )  # fmt: skip
 
 
 def text(
     x: float, y: float, words: str, size: float, colour: str = DARK, anchor: str = "middle"
 ) -> str:
-    return (
-        f'<text x="{x:.5g}" y="{y:.5g}" font-size="{size}" fill="{colour}" '
-        f'text-anchor="{anchor}" xml:space="preserve">{escaped(words)}</text>'
+    keep = {"xml:space": "preserve"}
+    return element(
+        "text", escaped(words), x=x, y=y, font_size=size, fill=colour, text_anchor=anchor, **keep
     )
-
-
-def width_of(words: str, size: float) -> float:
-    return WIDE * size * len(words)
 
 
 def line(points: Sequence[tuple[float, float]], *, arrow: bool = True, colour: str = GREY) -> str:
     """A line through these points, with rounded corners."""
-    path = " ".join(f"{x:.5g},{y:.5g}" for x, y in points)
-    end = ' marker-end="url(#phitodeep-arrow)"' if arrow else ""
-    return (
-        f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.4" '
-        f'stroke-linejoin="round"{end}/>'
-    )
+    places = " ".join(f"{x:.5g},{y:.5g}" for x, y in points)
+    return element(
+        "polyline", points=places, fill="none", stroke=colour, stroke_width=1.4,
+        stroke_linejoin="round", marker_end="url(#phitodeep-arrow)" if arrow else None,
+    )  # fmt: skip
 
 
 def box(first: str, second: str, path: str, hover: str, *, filled: bool, dashed: bool) -> Block:
     """A layer: its path and name, and a line below them."""
     head = f"{path}  " if path else ""
     wide = width_of(head, 10.5) + width_of(first, 12.5)
-    width, height = max(190.0, wide + 24, width_of(second, 11) + 24), 44.0
+    width = max(190.0, wide + 24, width_of(second, 11) + 24)
     fill, stroke = ("#e6f0f9", NEGATIVE) if filled else ("#f5f5f5", PALE)
-    dashes = ' stroke-dasharray="4 3"' if dashed else ""
-    words = (
-        f'<text x="{width / 2:.5g}" y="18" text-anchor="middle" xml:space="preserve">'
-        f'<tspan font-size="10.5" fill="{GREY}">{escaped(head)}</tspan>'
-        f'<tspan font-size="12.5" fill="{DARK}" font-weight="600">{escaped(first)}</tspan></text>'
-    )
-    return Block(
-        width,
-        height,
-        (
-            f"<g><title>{escaped(hover)}</title>",
-            f'<rect width="{width:.5g}" height="{height}" rx="6" fill="{fill}" '
-            f'stroke="{stroke}"{dashes}/>',
-            words,
-            text(width / 2, 35, second, 11, GREY),
-            "</g>",
+    name = element("tspan", escaped(head), font_size=10.5, fill=GREY)
+    name += element("tspan", escaped(first), font_size=12.5, fill=DARK, font_weight=600)
+    keep = {"xml:space": "preserve"}
+    parts = [
+        element("title", escaped(hover)),
+        element(
+            "rect", width=width, height=44, rx=6, fill=fill, stroke=stroke,
+            stroke_dasharray="4 3" if dashed else None,
         ),
-    )
+        element("text", name, x=width / 2, y=18, text_anchor="middle", **keep),
+        text(width / 2, 35, second, 11, GREY),
+    ]  # fmt: skip
+    return Block(width, 44, (element("g", "".join(parts)),))
 
 
 def pill(words: str) -> Block:
     """Where a drawing begins or ends."""
     width = width_of(words, 11.5) + 28
-    shape = f'<rect width="{width:.5g}" height="26" rx="13" fill="#ffffff" stroke="{PALE}"/>'
+    shape = element("rect", width=width, height=26, rx=13, fill="#ffffff", stroke=PALE)
     return Block(width, 26, (shape, text(width / 2, 17, words, 11.5)))
 
 
@@ -175,10 +168,9 @@ def merged(blocks: Sequence[Block], sign: str) -> Block:
         edge = width - 8 - 26.0 * i
         round_it = [(middle, top - 4), (edge, top - 4), (edge, meet), (middle + radius, meet)]
         parts.append(line(round_it, colour=POSITIVE))
-    parts.append(
-        f'<rect x="{middle - radius:.5g}" y="{meet - 11:.5g}" width="{2 * radius:.5g}" height="22" '
-        f'rx="11" fill="#ffffff" stroke="{POSITIVE}" stroke-width="1.4"/>'
-    )
+    ends = {"width": 2.0 * radius, "height": 22, "rx": 11, "stroke_width": 1.4}
+    place = {"x": middle - radius, "y": meet - 11}
+    parts.append(element("rect", fill="#ffffff", stroke=POSITIVE, **ends, **place))
     parts.append(text(middle, meet + 4.5, sign, 14 if len(sign) == 1 else 11))
     return Block(width, meet + 11, tuple(parts), arrow=False)
 
@@ -186,18 +178,16 @@ def merged(blocks: Sequence[Block], sign: str) -> Block:
 def frame(inner: Block, title: str, *, through: bool = True) -> Block:
     """A border around a block, with a title; lines go through the border to the block inside."""
     width = max(inner.width + 24, width_of(title, 11) + 24)
-    border = (
-        f'<rect width="{width:.5g}" height="{inner.height + 44:.5g}" rx="8" fill="none" '
-        f'stroke="{PALE}" stroke-dasharray="3 3"/>'
-    )
     middle, height = width / 2, inner.height + 44
+    border = element(
+        "rect", width=width, height=height, rx=8, fill="none", stroke=PALE, stroke_dasharray="3 3"
+    )
     lines = (
         line([(middle, 0), (middle, 32)], arrow=inner.arrow),
         line([(middle, height - 12), (middle, height)], arrow=False),
     )
-    behind = (
-        f'<rect x="10" y="6" width="{width_of(title, 11) + 4:.5g}" height="16" fill="#ffffff"/>'
-    )
+    ground = width_of(title, 11) + 4
+    behind = element("rect", x=10, y=6, width=ground, height=16, fill="#ffffff")
     words = (behind, text(12, 17, title, 11, GREY, "start"))
     shown = (border, *(lines if through else ()), *words, inner.at((width - inner.width) / 2, 32))
     return Block(width, height, shown, arrow=not through)

@@ -341,7 +341,7 @@ def test_a_report_reads_well() -> None:
     assert report[:2] == report.findings[:2]
     one = Finding("a", "<p>", "1 < 2", "", "", 1, 0)
     html = Diagnosis([one], ["a"], {})._repr_html_()
-    assert "<code>&lt;p&gt;</code>" in html
+    assert "a at &lt;p&gt;" in html
     assert "1 &lt; 2" in html
     assert str(Diagnosis([], [], {})).startswith("nothing was checked")
 

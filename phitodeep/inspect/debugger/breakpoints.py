@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +15,16 @@ from phitodeep.core.types import settings
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Position, Scope
 from phitodeep.derivations.language.step import Through, evaluate, flat
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, UnknownNameError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.inspect.debugger.display import so_far
-from phitodeep.inspect.trace import kind_of
+from phitodeep.inspect.keys import Keys, joined, symbols_of
 from phitodeep.training.objective import Trainable
+
+
+PLACES = (
+    "A place is a layer, such as '0', its pass, such as '0.backward', or a symbol of it, such as "
+    "'0.backward.dX'."
+)
 
 
 @dataclass(frozen=True)
@@ -53,59 +58,50 @@ class Breakpoint:
 
 def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> Breakpoint:
     """Return the breakpoint at a key such as "2.backward"; refuse a place that there is not."""
-    parts = str(key).split(".")
-    k = next((i for i, p in enumerate(parts) if p in ("forward", "backward")), len(parts))
-    path, direction, symbol = (
-        ".".join(parts[:k]),
-        "".join(parts[k : k + 1]),
-        ".".join(parts[k + 1 :]),
-    )
-    layers = {place: (layer, inside) for place, layer, inside in reached(model, call)}
-    unknown = not direction and path not in layers and path not in dict(model.walk())
-    if unknown and ".".join(parts[:-1]) in layers:
-        path, symbol = ".".join(parts[:-1]), parts[-1]
-        direction = _direction(*layers[path], path, symbol, str(key))
-    if path not in layers or (symbol and not direction):
-        raise _unreached(model, call, str(key), path)
-    layer, inside = layers[path]
-    if symbol:
-        names = _names(layer, path, direction, inside)
-        if symbol not in names:
-            what = f"one of the symbols of {kind_of(layer)} in its {direction} pass"
-            raise UnknownNameError.of(symbol, names, what)
+    known, (path, _, last) = keys_of(model, call), str(key).rpartition(".")
+    direction = symbol = ""
+    if str(key) in known:
+        path = str(key)
+    elif last in ("forward", "backward") and path in known:
+        direction = last
+    else:
+        around = [place for place, _ in model.walk() if place not in known]
+        if any(f"{key}.".startswith(f"{place}.") for place in around):
+            raise ArgumentError(
+                f"the debugger does not stop in {key!r}: a layer around it has no steps(), so both "
+                "of its passes are one step."
+            )
+        try:
+            path, direction, symbol = known.find(key)
+        except UnknownNameError as error:
+            raise UnknownNameError(f"{error} {PLACES}") from None
     found = Breakpoint(str(key), path, direction, symbol, when)
     if when is not None:
         _check_condition(found, model, call)
     return found
 
 
-def _direction(layer: Any, call: Call, path: str, symbol: str, key: str) -> str:
-    """The pass of a key such as "2.dW", which leaves it out; "" if the model has no such symbol."""
-    ways = ("forward", "backward")
-    names = {way: _names(layer, path, way, call) for way in ways}
-    found = [way for way in ways if symbol in names[way]]
-    if path and not found:
-        every = [name for way in ways for name in names[way]]
-        raise UnknownNameError.of(symbol, every, f"one of the symbols of {kind_of(layer)}")
-    if len(found) > 1:
-        raise UnknownNameError(f"{key!r} is ambiguous: put forward or backward before {symbol}.")
-    return "".join(found)
+def keys_of(model: Trainable, call: Call) -> Keys:
+    """The symbols of each pass of each layer that runs step by step, and of the loss."""
+    known = Keys()
+    for path, layer, inside in reached(model, call):
+        with within(inside):
+            forward, backward = map(symbols_of, run.derivation_of(layer))
+        first, last = (["P"], []) if path == "loss" else (["X"], ["dY"])
+        known[path] = {
+            way: list(dict.fromkeys(names))
+            for way, names in {"forward": first + forward, "backward": last + backward}.items()
+        }
+    return known
 
 
-def _unreached(model: Trainable, call: Call, key: str, path: str) -> PhitodeepError:
-    """The error to raise for a key without a place in the layers that are `reached`."""
-    if path in dict(model.walk()) and path not in [place for place, *_ in reached(model, call)]:
-        return ArgumentError(
-            f"the debugger does not stop in {path!r}: a layer around it has no steps(), so both of "
-            "its passes are one step."
-        )
-    near = difflib.get_close_matches(key, list(keys(model, call)), n=3)
-    meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    paths = ", ".join(repr(place) for place, *_ in reached(model, call) if place)
-    return UnknownNameError(
-        f"there is no place {key!r}: a place is one of {paths}, its pass, such as '0.backward', or "
-        f"a symbol of it, such as '0.backward.dX'.{meant}"
-    )
+def places(model: Trainable, call: Call) -> Iterator[str]:
+    """Yield every key that a breakpoint takes, from whole layers to single symbols."""
+    for path, directions in keys_of(model, call).items():
+        yield from [path] if path else []
+        for direction, names in directions.items():
+            yield joined(path, direction)
+            yield from (joined(path, direction, name) for name in names)
 
 
 def reached(model: Trainable, call: Call) -> Iterator[tuple[str, Any, Call]]:
@@ -125,27 +121,6 @@ def _inside(path: str, layer: Any, call: Call) -> Iterator[tuple[str, Any, Call]
             yield from _inside(run.path_inside(path, step.child), child, call._replace(mask=mask))
 
 
-def keys(model: Trainable, call: Call) -> Iterator[str]:
-    """Yield every key of a model that a breakpoint takes, from whole layers to single symbols."""
-    for path, layer, inside in reached(model, call):
-        if path:
-            yield path
-        for direction in ("forward", "backward"):
-            place = f"{path}.{direction}".removeprefix(".")
-            yield place
-            yield from (f"{place}.{name}" for name in _names(layer, path, direction, inside))
-
-
-def _names(layer: Any, path: str, direction: str, call: Call) -> list[str]:
-    """The symbols of one pass of a layer, in order: what it receives, then what it computes."""
-    given = {"forward": ["X"], "backward": ["dY"]}[direction]
-    if path == "loss":
-        given = {"forward": ["P"], "backward": []}[direction]
-    with within(call):
-        steps = getattr(run.derivation_of(layer), direction)
-    return list(dict.fromkeys([*given, *(s.symbol for s in flat(steps) if s.symbol != "t")]))
-
-
 # --- what the user writes ----------------------------------------------------------------------
 
 
@@ -157,26 +132,17 @@ def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:
     except (SyntaxError, ValueError) as error:
         raise ArgumentError(f"when={when!r} is not a Python expression: {error}.") from None
     names = [node for node in nodes if isinstance(node, ast.Name)]
-    own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    known = ["L", "t"]
-    for path, layer, inside in reached(model, call):
+    own_names = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    own_names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    known, symbols = ["L", "t", "T", "w", "total", "share"], keys_of(model, call)
+    for path, layer, _ in reached(model, call):
         if found.includes(path):
-            known += _known(layer, path, inside)
+            own = () if path == "loss" else (layer.params, layer.state, layer.tied)
+            numbers = (name for name, v in settings(layer).items() if type(v) in (int, float))
+            known += [name for group in (*symbols[path].values(), *own, numbers) for name in group]
     for node in names:
-        if node.id not in {*known, *own, *vars(builtins), "np"}:
+        if node.id not in {*known, *own_names, *vars(builtins), "np"}:
             raise UnknownNameError.of(node.id, dict.fromkeys(known), "one of the symbols there")
-
-
-def _known(layer: Any, path: str, call: Call) -> list[str]:
-    """All symbols that the scope of a layer or a loss may have."""
-    if path == "loss":
-        own = ["T", "w", "total", "share"]
-    else:
-        own = [*layer.params, *layer.state, *layer.tied]
-    passes = [_names(layer, path, direction, call) for direction in ("forward", "backward")]
-    numbers = [name for name, value in settings(layer).items() if type(value) in (int, float)]
-    return [*passes[0], *passes[1], *own, *numbers]
 
 
 FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of expressions

@@ -23,17 +23,9 @@ from phitodeep.derivations.language.step import Given, Step, evaluate
 from phitodeep.derivations.language.terms import Why, why
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, OrderError, UnknownNameError
-from phitodeep.inspect.debugger import display as places
-from phitodeep.inspect.debugger.breakpoints import (
-    FAILURES,
-    Breakpoint,
-    Named,
-    breakpoint_at,
-    checked_text,
-    keys,
-    replaced,
-    value_of,
-)
+from phitodeep.inspect.debugger import breakpoints as written
+from phitodeep.inspect.debugger import display
+from phitodeep.inspect.debugger.breakpoints import Breakpoint, breakpoint_at, checked_text
 from phitodeep.inspect.debugger.prompt import Prompt
 from phitodeep.inspect.entries import Entry, Text
 from phitodeep.inspect.hooks import active, edit_of
@@ -206,10 +198,10 @@ class Debugger:
 
     def _holds(self, found: Breakpoint, before: Position) -> bool:
         try:
-            return bool(evaluate(str(found.when), Named(before.seen, self.loss)))
+            return bool(evaluate(str(found.when), written.Named(before.seen, self.loss)))
         except NameError:  # not computed yet
             return False
-        except FAILURES as error:
+        except written.FAILURES as error:
             self._stopped = before, "a condition failed"
             raise ArgumentError(
                 f"the condition of the breakpoint {found} fails at {before.key}: {error}. It must "
@@ -246,14 +238,14 @@ class Debugger:
         if name in scope:
             return scope[name]
         if scope.path != self._scope().path and name.isidentifier():
-            raise UnknownNameError(f"there is no {expression!r} yet: {places.so_far(scope)}.")
-        return value_of(expression, self._scope(), self.loss)
+            raise UnknownNameError(f"there is no {expression!r} yet: {display.so_far(scope)}.")
+        return written.value_of(expression, self._scope(), self.loss)
 
     def why(self, symbol: str, *cell: int) -> Why:
         """The terms of one cell of a symbol, the largest first: `why("dW", 2, 3)`."""
         scope, name = self._named(symbol)
         if name not in scope:
-            raise UnknownNameError(f"there is no {symbol!r} yet: {places.so_far(scope)}.")
+            raise UnknownNameError(f"there is no {symbol!r} yet: {display.so_far(scope)}.")
         ran = [step for path, step in self._ran() if (path, step.symbol) == (scope.path, name)]
         step = ran[-1] if ran else Given(name, "a parameter or a setting", lambda _: None)
         if scope.t is not None:  # the symbols of this round
@@ -282,13 +274,13 @@ class Debugger:
         position, lines, reason = self.position, [], ""
         if self._stopped is not None:
             position, reason = self._stopped
-            lines = [f" * {places.formula(position.step)}"]
+            lines = [f" * {display.formula(position.step)}"]
         if position is None:
             return Text(f"the end: loss {self.loss:.6g}")
         arrow = self._arrow(position)
         if arrow is not None:
-            lines.append(f"-> {places.formula(arrow)}")
-        heading = places.heading(position) + (f": {reason}" if reason else "")
+            lines.append(f"-> {display.formula(arrow)}")
+        heading = display.heading(position) + (f": {reason}" if reason else "")
         return Text("\n".join([heading, *lines]))
 
     __repr__ = where
@@ -305,25 +297,25 @@ class Debugger:
             return self.where()
         position = position._replace(scope=position.seen)
         star = None if self._stopped is None else position.step
-        return Text(places.listing(position, self._arrow(position), star, around))
+        return Text(display.listing(position, self._arrow(position), star, around))
 
     def progress(self) -> Text:
         """How far the whole step has come, as a strip: forward, loss, backward."""
-        return Text(places.strip(self._scopes[""], self.position))
+        return Text(display.strip(self._scopes[""], self.position))
 
     def _arrow(self, position: Position) -> Step | None:
         """The step that runs next, if it belongs to the pass that is shown."""
         now = self.position
-        same = now is not None and places.heading(now) == places.heading(position)
+        same = now is not None and display.heading(now) == display.heading(position)
         return now.step if now is not None and same else None
 
     def symbols(self) -> tuple[str, ...]:
         """The names that `p` knows here."""
-        return (*places.known(self._scope()), *(["L"] if self.loss is not None else []))
+        return (*display.known(self._scope()), *(["L"] if self.loss is not None else []))
 
     def places(self) -> tuple[str, ...]:
         """All places of the model, such as "2", "2.backward" and "2.backward.dW"."""
-        return tuple(keys(self._model, self._call))
+        return tuple(written.places(self._model, self._call))
 
     def prompt(self, stdin: TextIO | None = None, stdout: TextIO | None = None) -> None:
         """Read commands such as those of Python's debugger: h lists them, and q leaves.
@@ -348,8 +340,8 @@ class Debugger:
         found = [k for k, other in ran if other == symbol]
         if not found:
             known = dict.fromkeys(other for _, other in ran)
-            raise UnknownNameError(f"{name!r} cannot be edited: {places.so_far(scope, known)}.")
-        new = replaced(self._values[found[-1]], place, value)
+            raise UnknownNameError(f"{name!r} cannot be edited: {display.so_far(scope, known)}.")
+        new = written.replaced(self._values[found[-1]], place, value)
         self._restart([*self._values[: found[-1]], new])
         self._stopped = self._log[-1], f"{self._log[-1].name} is edited"
         return self.where()

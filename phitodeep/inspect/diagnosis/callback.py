@@ -1,4 +1,4 @@
-"""The callback that watches the course of training for symptoms: see docs/diagnosis.md."""
+"""The callback that watches a training for symptoms: see docs/diagnosis.md."""
 
 from __future__ import annotations
 

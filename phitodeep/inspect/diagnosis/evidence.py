@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phitodeep import loss as losses
 from phitodeep.core.call import Call, watching, within
 from phitodeep.core.checks import as_real, check_count
 from phitodeep.core.types import Array
@@ -17,15 +18,6 @@ from phitodeep.errors import PhitodeepWarning, ShapeError
 from phitodeep.inspect.diagnosis.findings import NotChecked
 from phitodeep.inspect.recording import Passes, Recorder, Recording, record
 from phitodeep.layers.base import Layer
-from phitodeep.loss import (
-    BinaryCrossEntropy,
-    BinaryCrossEntropyWithLogits,
-    CategoricalCrossEntropy,
-    Loss,
-    MeanSquaredError,
-    NegativeLogLikelihood,
-    SoftmaxCrossEntropy,
-)
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.training.progress import display
@@ -36,13 +28,13 @@ LEARNT = 0.05  # of the loss of a guess: with less than that left, they are over
 CHUNK = 25  # steps between two looks at the loss
 PAIR = 8  # samples, to see whether they mix
 
-GUESSES: dict[type[Loss], Callable[[Data], float]] = {  # the loss of a guess: no input is used
-    **dict.fromkeys(
-        (CategoricalCrossEntropy, SoftmaxCrossEntropy, NegativeLogLikelihood),
-        lambda data: math.log(data.outputs[-1]),
-    ),
-    **dict.fromkeys((BinaryCrossEntropy, BinaryCrossEntropyWithLogits), lambda _: math.log(2)),
-    MeanSquaredError: lambda data: float(data.T.var(axis=0, dtype=np.float64).mean()),
+GUESSES: dict[type[losses.Loss], Callable[[Data], float]] = {  # of a guess: no input is used
+    losses.CategoricalCrossEntropy: lambda data: math.log(data.outputs[-1]),
+    losses.SoftmaxCrossEntropy: lambda data: math.log(data.outputs[-1]),
+    losses.NegativeLogLikelihood: lambda data: math.log(data.outputs[-1]),
+    losses.BinaryCrossEntropy: lambda data: math.log(2),
+    losses.BinaryCrossEntropyWithLogits: lambda data: math.log(2),
+    losses.MeanSquaredError: lambda data: float(data.T.var(axis=0, dtype=np.float64).mean()),
 }
 
 
@@ -87,14 +79,13 @@ class Evidence:
         self.fresh = model.optimizer.t == 0  # no step was taken yet
         rows = _spread(len(X), SAMPLES)
         self.X, self.y = X[rows], y[rows]
-        self.sample_weight, self.lengths = (
-            None if given is None else _for_each(given, name, len(X))[rows]
+        self.options = {
+            name: None if given is None else _for_each(given, name, len(X))[rows]
             for name, given in (("sample_weight", sample_weight), ("lengths", lengths))
-        )
+        }
+        self.lengths = self.options["lengths"]
         with np.errstate(all="ignore"):
-            self.step = record(
-                self.model, self.X, self.y, sample_weight=self.sample_weight, lengths=self.lengths
-            )
+            self.step = record(self.model, self.X, self.y, **self.options)
 
     # --- the recorded step -----------------------------------------------------------------
 
@@ -163,8 +154,7 @@ class Evidence:
     @cached_property
     def stepped(self) -> Trainable:
         """A copy of the model that took one step on all samples."""
-        options = {"sample_weight": self.sample_weight, "lengths": self.lengths}
-        return _trained(self.copied(), self.X, self.y, 1, **options)
+        return _trained(self.copied(), self.X, self.y, 1, **self.options)
 
     @cached_property
     def overfitted(self) -> Overfitted:

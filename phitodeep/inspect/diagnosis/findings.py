@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, Self
 
-from phitodeep.core.table import facts
+from phitodeep.core.table import Shown, facts
 
 WIDTH = 88  # characters of a line of the report
 
@@ -98,39 +98,35 @@ class Symptom(NamedTuple):
         )
 
 
-class Diagnosis(Sequence[Finding]):
+class Diagnosis(Shown, tuple[Finding, ...]):
     """The findings about a model, in the order of the checks; there are none if it is healthy.
 
     checked    the names of the symptoms that were looked for
     skipped    why the others were not, by name
     """
 
-    def __init__(
-        self, findings: Iterable[Finding], checked: Sequence[str], skipped: dict[str, str]
-    ) -> None:
-        self.findings, self.checked, self.skipped = tuple(findings), tuple(checked), skipped
+    checked: tuple[str, ...]
+    skipped: dict[str, str]
+
+    def __new__(
+        cls, findings: Iterable[Finding], checked: Iterable[str], skipped: dict[str, str]
+    ) -> Self:
+        made = super().__new__(cls, findings)
+        made.checked, made.skipped = tuple(checked), skipped
+        return made
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(self)
 
     @property
     def healthy(self) -> bool:
-        return not self.findings
+        return not self
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the findings."""
-        return tuple(finding.name for finding in self.findings)
-
-    @overload
-    def __getitem__(self, i: int) -> Finding: ...
-    @overload
-    def __getitem__(self, i: slice) -> tuple[Finding, ...]: ...
-    def __getitem__(self, i: int | slice) -> Finding | tuple[Finding, ...]:
-        return self.findings[i]
-
-    def __len__(self) -> int:
-        return len(self.findings)
-
-    def __iter__(self) -> Iterator[Finding]:
-        return iter(self.findings)
+        return tuple(finding.name for finding in self)
 
     def _head(self) -> str:
         if not self.checked:
@@ -140,34 +136,15 @@ class Diagnosis(Sequence[Finding]):
         plural = "s" if len(self) > 1 else ""
         return f"{len(self)} finding{plural} in {len(self.checked)} checks"
 
-    def _checks(self) -> dict[str, str]:
+    def __str__(self) -> str:
         why: dict[str, list[str]] = {}
         for name, reason in self.skipped.items():
             why.setdefault(reason, []).append(name)
         skipped = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
         named = {"checked": ", ".join(self.checked), "not checked": skipped}
-        return {name: text for name, text in named.items() if text}
-
-    def __str__(self) -> str:
-        checks = {name: textwrap.fill(text, WIDTH - 13) for name, text in self._checks().items()}
+        checks = {name: textwrap.fill(text, WIDTH - 13) for name, text in named.items() if text}
         numbered = [f"{i}. {finding}" for i, finding in enumerate(self, 1)]
         return "\n\n".join([self._head(), *numbered, *([facts(checks)] if checks else [])])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        parts = [f"<p><b>{self._head()}</b></p>"]
-        for finding in self:
-            texts = (finding.name, finding.path, finding.evidence, finding.cause, finding.remedy)
-            name, path, evidence, cause, remedy = map(escape, texts)
-            where = f" at <code>{path}</code>" if path else ""
-            rows = {"evidence": evidence, "cause": cause, "remedy": remedy}
-            cells = "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows.items())
-            parts.append(f"<p><b>{name}</b>{where}</p><dl>{cells}</dl>")
-        parts += [f"<p>{name}: {escape(text)}</p>" for name, text in self._checks().items()]
-        return "".join(parts)
 
 
 def examine(symptoms: Iterable[Symptom], evidence: Any) -> Diagnosis:

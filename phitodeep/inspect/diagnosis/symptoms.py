@@ -19,16 +19,9 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Array
-from phitodeep.inspect.diagnosis import progress
+from phitodeep.inspect.diagnosis import findings, progress
 from phitodeep.inspect.diagnosis.evidence import LEARNT, PAIR, Evidence, decaying, size
-from phitodeep.inspect.diagnosis.findings import (
-    Diagnosis,
-    Limit,
-    Measure,
-    NotChecked,
-    Symptom,
-    examine,
-)
+from phitodeep.inspect.diagnosis.findings import Diagnosis, Limit, Measure, NotChecked, Symptom
 from phitodeep.layers.activation import HardSigmoid, HardTanh, Sigmoid, Tanh
 from phitodeep.layers.base import Layer
 from phitodeep.layers.recurrent import RNN
@@ -60,8 +53,11 @@ def not_finite(evidence: Evidence) -> Measures:
     yield Measure("", 0, "all values are finite")
 
 
-def _inputs(evidence: Evidence) -> tuple[str, Array]:
-    """The features (rows, D) that the first weight matrix receives, and its path."""
+def _inputs(evidence: Evidence, least: int = 1) -> tuple[str, Array]:
+    """The features (rows, D) that the first weight matrix receives, and its path.
+
+    least    how many rows are needed: the deviation of one row is 0
+    """
     for path, p in evidence.step.passes.items():
         if not p.layer.children() and decaying(p.layer):
             X = p.X
@@ -72,7 +68,10 @@ def _inputs(evidence: Evidence) -> tuple[str, Array]:
             mask = p.call.mask
             if mask is not None and mask.shape == X.shape[:2]:
                 X = X[mask]
-            return path, X.reshape(-1, X.shape[-1]).astype(np.float64)
+            X = X.reshape(-1, X.shape[-1]).astype(np.float64)
+            if len(X) < least:
+                raise NotChecked("there is one row of inputs")
+            return path, X
     raise NotChecked("the model has no weights")
 
 
@@ -83,23 +82,15 @@ def inputs_off_centre(evidence: Evidence) -> Measures:
     yield Measure(path, float(means[i]), f"feature {i} has the mean {X[:, i].mean():.3g}")
 
 
-def _several(evidence: Evidence) -> tuple[str, Array]:
-    """The same as `_inputs`, if they are at least two rows, which may differ."""
-    path, X = _inputs(evidence)
-    if len(X) < 2:
-        raise NotChecked("there is one row of inputs")
-    return path, X
-
-
 def inputs_too_spread(evidence: Evidence) -> Measures:
-    path, X = _several(evidence)
+    path, X = _inputs(evidence, least=2)
     stds = X.std(axis=0)
     i = int(stds.argmax())
     yield Measure(path, float(stds[i]), f"feature {i} has the standard deviation {stds[i]:.3g}")
 
 
 def inputs_too_narrow(evidence: Evidence) -> Measures:
-    path, X = _several(evidence)
+    path, X = _inputs(evidence, least=2)
     std = float(np.sqrt(X.var(axis=0).mean()))
     yield Measure(path, std, f"the features together have the standard deviation {std:.3g}")
 
@@ -151,7 +142,7 @@ def input_unused(evidence: Evidence) -> Measures:
     if (T == T[0]).all():
         raise NotChecked("all targets are the same")
     true, other = (
-        model.evaluate(X, evidence.y, sample_weight=evidence.sample_weight)["loss"]
+        model.evaluate(X, evidence.y, **evidence.options)["loss"]
         for X in (evidence.X, _others(evidence.X))
     )
     if other <= 0:
@@ -197,30 +188,26 @@ def reads_ahead(evidence: Evidence) -> Measures:
     yield _first_leak(evidence, later, what)
 
 
-def _ratios(evidence: Evidence) -> list[tuple[str, float]]:
-    """(path, |dW step| / |W|) of each weight matrix, measured in one step."""
-    after, found = dict(evidence.stepped.walk()), []
-    before = dict(evidence.model.walk())
+def _update_ratios(evidence: Evidence) -> Measures:
+    """|dW step| / |W| of each weight matrix, measured in one step."""
+    after, before = dict(evidence.stepped.walk()), dict(evidence.model.walk())
     for path, name, _ in evidence.matrices:
         W = before[path].params[name]
         if whole := size(W):
-            moved = size(after[path].params[name].astype(np.float64) - W)
-            found.append((f"{path}.{name}", moved / whole))
-    return found
+            ratio = size(after[path].params[name].astype(np.float64) - W) / whole
+            yield Measure(f"{path}.{name}", ratio, f"one step changes W by {ratio:.2g} of |W|")
 
 
 def updates_too_large(evidence: Evidence) -> Measures:
     if evidence.model.optimizer.evaluates_often:
         raise NotChecked("L-BFGS chooses its own steps")
-    for path, ratio in _ratios(evidence):
-        yield Measure(path, ratio, f"one step changes W by {ratio:.2g} of |W|")
+    return _update_ratios(evidence)
 
 
 def updates_too_small(evidence: Evidence) -> Measures:
     if callable(evidence.model.optimizer.alpha):
         raise NotChecked("a schedule may begin or end with a small rate: the callback knows more")
-    for path, ratio in _ratios(evidence):
-        yield Measure(path, ratio, f"one step changes W by {ratio:.2g} of |W|")
+    return _update_ratios(evidence)
 
 
 def dead_units(evidence: Evidence) -> Measures:
@@ -260,13 +247,10 @@ def fading(evidence: Evidence) -> Measures:
 
 def twin_units(evidence: Evidence) -> Measures:
     for path, name, p in evidence.matrices[:-1]:  # targets tell the outputs apart
-        columns = [
-            _rounded(A.reshape(-1, A.shape[-1])) for A in (p.layer.params[name], p.grads[name])
-        ]
-        units = columns[0].shape[1]
-        _, which, counts = np.unique(
-            np.concatenate(columns), axis=1, return_inverse=True, return_counts=True
-        )
+        pair = (A.reshape(-1, A.shape[-1]) for A in (p.layer.params[name], p.grads[name]))
+        columns = np.concatenate([*map(_rounded, pair)])
+        units = columns.shape[1]
+        _, which, counts = np.unique(columns, axis=1, return_inverse=True, return_counts=True)
         twins = int((counts[which.ravel()] > 1).sum())
         text = f"{twins} of {units} columns of {name} equal another, and so do their gradients"
         yield Measure(f"{path}.{name}", twins / units, text)
@@ -292,12 +276,8 @@ def penalty_rules(evidence: Evidence) -> Measures:
     if decay:
         after, rate = dict(evidence.stepped.walk()), optimizer.rate
         shrunk = math.hypot(*(rate * decay * size(W) for W in Ws))
-        rest = math.hypot(
-            *(
-                size(after[path].params[name] - (1 - rate * decay) * W)
-                for (path, name, _), W in zip(found, Ws, strict=True)
-            )
-        )
+        moved = zip((after[path].params[name] for path, name, _ in found), Ws, strict=True)
+        rest = math.hypot(*(size(new - (1 - rate * decay) * W) for new, W in moved))
         ratio = shrunk / (rest or 1e-30)
         text = f"weight decay changes the weights by {shrunk:.2g}, the rest of the step by "
         yield Measure("", ratio, f"{text}{rest:.2g}: a ratio of {ratio:.2g}")
@@ -415,4 +395,4 @@ LIMITS = {symptom.name: symptom.limit for symptom in (*SYMPTOMS, *COURSE)}
 
 def diagnose(model: Trainable, X: Any, y: Any, **options: Any) -> Diagnosis:
     """Look for all symptoms, on copies of the model: see `Sequential.diagnose`."""
-    return examine(SYMPTOMS, Evidence(model, X, y, **options))
+    return findings.examine(SYMPTOMS, Evidence(model, X, y, **options))

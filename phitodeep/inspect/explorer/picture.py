@@ -10,26 +10,75 @@ inside <img>. Without animation, or if the reader prefers less motion, it shows 
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, NamedTuple
 
-from phitodeep.inspect.explorer.picture_lanes import Lanes, apart
-from phitodeep.inspect.explorer.picture_page import (
-    BACK,
-    EDGE,
-    END,
-    TSPANS,
-    TURN,
-    UPDATE,
-    WIDTH,
-    fit,
-    wide,
-    wrapped,
-)
-from phitodeep.inspect.explorer.picture_ring import Ring
-from phitodeep.inspect.explorer.picture_tiles import number
+import numpy as np
+
+from phitodeep.core.table import escaped
+from phitodeep.derivations.language import run
+from phitodeep.derivations.language.notation import PLAIN
+from phitodeep.inspect.explorer.ringed_cell import Ring, ring
 from phitodeep.inspect.explorer.source import method_with
+from phitodeep.inspect.explorer.tiles import Plane, found, number, plane, tile
+from phitodeep.inspect.svg import element, fit, points_of, width_of, wrapped
 
-LINES, TERMS = 15, 5  # of code, and of the sum
+WIDTH, EDGE = 1100, 28  # of the page and of its border
+LOSS = 184  # the width of the column of the loss
+HIGH, MIDDLE, CELL = 140, 96, 20  # the largest tiles of the lanes and between them, and cells
+MOST, LINES, TERMS = 6, 15, 5  # layers, lines of code, and terms of the sum that are shown
+SECONDS = 5.5
+START, TURN, BACK, END, UPDATE, DONE = 2, 32, 40, 68, 74, 84  # percent of the loop
+PHASES = [
+    *(("1 forward", 0, TURN - 2), ("2 loss", TURN, BACK)),
+    *(("3 backward", BACK, END), ("4 update", UPDATE, 96)),
+]
+STYLE = """
+svg{--bg:#fbfcfd;--ink:#1d2733;--soft:#5c6874;--line:#ccd3da;--n:#1f6fb4;--p:#d9680f;--lit:#fbe3d0}
+@media (prefers-color-scheme:dark){svg{--bg:#12171d;--ink:#e8edf2;--soft:#a0acb8;--line:#3a4550;\
+--n:#4b9be0;--p:#f0883a;--lit:#4a2c14}}
+text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--ink);white-space:pre}
+.m{font-family:ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}.s{fill:var(--soft)}
+.b{font-weight:600}.x{text-anchor:middle}.e{text-anchor:end}
+.n{fill:#1f6fb4}.p{fill:#d9680f}.i{fill:#808892}.w{fill:#963296}
+.tn{fill:var(--n)}.tp{fill:var(--p)}image{image-rendering:pixelated}
+.gl,.gd{fill:none;stroke-width:.09;stroke:#fff}.gd{stroke:var(--ink);stroke-opacity:.6}
+.a{fill:none;stroke:var(--line);stroke-width:1.5}.lit{fill:var(--lit)}.wn{opacity:0}
+.r{fill:none;stroke:var(--ink);stroke-width:2}.h{fill:none;stroke:var(--ink);stroke-opacity:.6;\
+stroke-width:1.3;stroke-linejoin:round}
+@media (prefers-reduced-motion:reduce){*{animation:none!important}}
+""".strip()
+ARROW = (
+    '<defs><marker id="k" viewBox="0 0 10 10" refX="8" refY="5" markerWidth="7" markerHeight="7" '
+    'orient="auto" markerUnits="userSpaceOnUse"><path d="M0 0L10 5L0 10z" '
+    'style="fill:var(--soft)"/></marker></defs>'
+)
+
+
+class Slot(NamedTuple):
+    """A layer of the picture, or a gap for layers that are left out (no path)."""
+
+    path: str
+    layer: Any = None
+    hidden: int = 0
+
+    @property
+    def title(self) -> str:
+        whole = repr(self.layer)
+        return f"{self.path} {whole if len(whole) <= 30 else type(self.layer).__name__}"
+
+
+class Placed(NamedTuple):
+    """An array, and where its cells are: the corner of the first one, and the size of all."""
+
+    shown: Plane
+    x: float
+    y: float
+    w: float
+    h: float
+
+    def middle(self, k: int, j: int) -> tuple[float, float]:
+        return self.x + (j + 0.48) * self.w, self.y + (k + 0.48) * self.h
 
 
 def picture(trace: Any, *, moving: bool = True) -> str:
@@ -38,144 +87,394 @@ def picture(trace: Any, *, moving: bool = True) -> str:
     moving    False for a still picture. A moving one stands still for readers who prefer less
               motion, but not all browsers heed that inside <img>.
     """
-    drawn = _Picture(trace)
-    if not moving:
-        drawn.times.clear()
-    return str(drawn)
+    return _Picture(trace).file(moving)
 
 
-class _Picture(Lanes):
-    """Puts the parts together."""
+class _Picture:
+    """The parts of a picture; places are in units of the page, which is 1,100 wide."""
 
     def __init__(self, trace: Any) -> None:
-        super().__init__(trace)
-        self.height = self._below(self.lanes(self._head()) + 12) + 16
+        self.trace, self.ring, self.after = trace, ring(trace), trace.loss_after
+        self.sample = self.ring.sample if self.ring else trace.sample or 0
+        self.slots = slots(trace, self.ring)
+        self.parts: list[str] = []
+        self.times: dict[str, str] = {}  # the classes of the animation
+        self.placed: dict[str, Placed] = {}
+        whole, count = WIDTH - 2 * EDGE - LOSS, len(self.slots) + 1
+        self.unit = min(whole / count, 190)
+        left = EDGE + (whole - count * self.unit) / 2
+        self.x = [left + (k + 0.5) * self.unit for k in range(count)]  # of the arrays
+        self.head()
+        bottom = self.lanes(114)
+        self.height = self.below(bottom) + 16
 
-    def __str__(self) -> str:
-        said = self.ring.sentence() if self.ring else "No gradient is a sum over samples."
+    def file(self, moving: bool) -> str:
         title = f"One step of training, there and back: loss {number(self.trace.loss)}"
-        return self.file(title, f"{said} {self._moved()}".strip())
+        said = self.ring.sentence() if self.ring else "No gradient is a sum over samples."
+        times = "".join(self.times.values()) if moving else ""
+        inside = [
+            element("title", escaped(title), id="t"),
+            element("desc", escaped(f"{said} {self.moved()}".strip()), id="d"),
+            element("style", f"{STYLE}\n{times}"),
+            element("rect", width="100%", height="100%", rx=10, style="fill:var(--bg)"),
+            *(ARROW, *self.parts),
+        ]
+        return element(
+            "svg", "".join(inside), xmlns="http://www.w3.org/2000/svg", role="img",
+            viewBox=f"0 0 {WIDTH} {self.height:.0f}", width=WIDTH, height=f"{self.height:.0f}",
+            aria_labelledby="t d",
+        )  # fmt: skip
 
-    # --- the head --------------------------------------------------------------------------
+    # --- the animation ---------------------------------------------------------------------
 
-    def _head(self) -> float:
-        recording = self.trace._recording
+    def animated(self, name: str, frames: str) -> str:
+        """The class of an animation with these keyframes; equal ones are written once."""
+        self.times[name] = (
+            f"@keyframes {name}{{{frames}}}.{name}{{animation:{name} {SECONDS}s linear infinite}}\n"
+        )
+        return name
+
+    def since(self, at: float) -> str:
+        """Faint until `at` percent of the loop, then clear."""
+        frames = f"0%,{at:.0f}%{{opacity:.1}}{at + 3:.0f}%,97%{{opacity:1}}to{{opacity:.1}}"
+        return self.animated(f"v{at:.0f}", frames)
+
+    def phase(self, start: float, end: float) -> str:
+        frames = f"0%,{start:.0f}%{{opacity:.35}}{start + 2:.0f}%,{end:.0f}%{{opacity:1}}"
+        return self.animated(f"q{start:.0f}", f"{frames}{end + 2:.0f}%,to{{opacity:.35}}")
+
+    def forward(self, k: float) -> float:
+        """When the wave reaches array k on its way forward."""
+        return START + (TURN - START) * k / max(1, len(self.slots))
+
+    def backward(self, k: float) -> float:
+        return BACK + (END - BACK) * (1 - k / max(1, len(self.slots)))
+
+    # --- small parts -----------------------------------------------------------------------
+
+    def add(self, tag: str, **attributes: object) -> None:
+        self.parts.append(element(tag, **attributes))
+
+    def text(
+        self, x: float, y: float, words: str, class_: str | None = None, size: int = 12,
+        room: float = WIDTH, formula: bool = False,
+    ) -> float:  # fmt: skip
+        """Write a line; return where the next one goes. In a formula, a_i has a low index."""
+        lowered = r'<tspan dy="3" style="font-size:11px">\1</tspan><tspan dy="-3">&#8203;</tspan>'
+        inside = escaped(fit(words, room, size))
+        inside = re.sub(r"_([\w,]+)", lowered, inside) if formula else inside
+        style = None if size == 12 else f"font-size:{size}px"
+        self.parts.append(element("text", inside, x=x, y=y, class_=class_, style=style))
+        return y + size + 4
+
+    def arrow(self, points: list[tuple[float, float]], at: float, gap: bool = False) -> None:
+        dashed = "2 5" if gap else None
+        self.add(
+            "path", class_=f"a {self.since(at)}", d=points_of(points), marker_end="url(#k)",
+            stroke_dasharray=dashed,
+        )  # fmt: skip
+
+    def place(self, shown: Plane, x: float, y: float, wide: float, high: float) -> Placed:
+        """Where the cells go that have this much room around (x, y)."""
+        rows, columns = shown.values.shape
+        w = min(CELL, wide / max(1, columns), high / max(1, rows))
+        thin = w <= 6 and not shown.blank.any()  # would be a hairline
+        h = max(w, min(12, 30 / max(1, rows))) if thin else w
+        return Placed(shown, x - columns * w / 2, y - rows * h / 2, w, h)
+
+    def draw(self, key: str, placed: Placed, class_: str | None = None) -> None:
+        self.placed[key] = placed
+        self.parts.append(tile(*placed, key, class_))
+
+    # --- the parts of the page -------------------------------------------------------------
+
+    def head(self) -> None:
+        recording, sample = self.trace._recording, self.trace.sample
         self.text(EDGE, 40, "One step, there and back", "b", 22)
-        one = self.trace.sample is not None or len(recording.data.X) == 1
-        what = "sample" if one else "samples"
-        n = f"{len(recording.data.X):,}" if self.trace.sample is None else self.trace.sample
-        count = f"{n} {what}" if self.trace.sample is None else f"{what} {n}"
+        n = len(recording.data.X)
+        count = f"{n:,} sample{'s' * (n != 1)}" if sample is None else f"sample {sample}"
         legend = f"{count}, {recording.loss!r}, {recording.model.optimizer!r}"
-        self.text(EDGE, 60, fit(legend, 560, 12), "s")
+        self.text(EDGE, 60, legend, "s", room=640)
         x: float = WIDTH - EDGE
-        phases = [("4 update", UPDATE, 96), ("3 backward", BACK, END), ("2 loss", TURN, BACK)]
-        for shown, start, end in [*phases, ("1 forward", 0, TURN - 2)]:
-            self.text(x, 36, shown, f"b e {self.phase(start, end)}", 13)
-            x -= wide(shown, 13) + 22
-        keys = (("tp", "positive"), ("tn", "negative"))
-        x = WIDTH - EDGE
-        for kind, shown in keys:
-            self.text(x, 60, shown, "s e")
-            x -= wide(shown, 12) + 6
-            self.add(
-                f'<rect x="{x - 11:.1f}" y="50" width="11" height="11" rx="2" class="{kind}"/>'
+        for name, start, end in PHASES[::-1]:
+            self.text(x, 36, name, f"b e {self.phase(start, end)}", 13)
+            x -= width_of(name, 13) + 18
+        key = "each array has its own scale:"
+        for x, words, kind in ((1072, "positive", "tp"), (982, "negative", "tn"), (892, key, "")):
+            self.text(x, 60, words, "s e")
+            if kind:
+                self.add("rect", class_=kind, x=x - 70, y=50, width=11, height=11, rx=2)
+
+    def lanes(self, top: float) -> float:
+        """Both lanes, what is between them, and the loss; return where they end."""
+        columns = arrays(self.trace, self.slots)
+        ups = [plane(A, self.sample) for _, A, _, _ in columns]
+        downs = [None if dA is None else plane(dA, self.sample) for *_, dA in columns]
+        notes = max(len(shown.notes) for shown in ups)
+        room = self.unit - 30
+        sizes = [self.place(shown, 0, 0, room, HIGH) for shown in ups]
+        high = max(40, *(-2 * size.y for size in sizes))
+        upper = top + 14 * notes + high / 2
+        pairs = [self.pair(k, slot) if slot.path else None for k, slot in enumerate(self.slots)]
+        tall = max([100.0, *(54 + 14 * len(p[2].shown.notes) - 2 * p[2].y for p in pairs if p)])
+        middle = upper + high / 2 + 20 + tall / 2
+        lower = middle + tall / 2 + 26 + high / 2
+        for k, (key, _, gradient, _) in enumerate(columns):
+            x, size, down = self.x[k], sizes[k], downs[k]
+            y = upper - high / 2 - 22 - 14 * len(ups[k].notes)
+            self.named(x, y, key, ups[k])
+            moved = size._replace(x=x + size.x, y=upper + size.y)
+            self.draw(key, moved, self.since(self.forward(k)))
+            if down is None:
+                for i, words in enumerate(("tokens have", "no gradient")):
+                    self.text(x, lower + 14 * i, words, "s x", 11)
+                continue
+            self.named(x, lower + high / 2 + 16, gradient, down)
+            moved = moved._replace(shown=down, y=lower + size.y)
+            self.draw(gradient, moved, self.since(self.backward(k)))
+        for k, slot in enumerate(self.slots):
+            a, b = self.x[k] - sizes[k].x + 6, self.x[k + 1] + sizes[k + 1].x - 6
+            self.arrow([(a, upper), (b, upper)], self.forward(k + 0.7), not slot.path)
+            if downs[k] is not None:
+                self.arrow([(b, lower), (a, lower)], self.backward(k + 0.3), not slot.path)
+            self.layer(k, slot, pairs[k], middle)
+        self.loss(self.x[-1] - sizes[-1].x + 6, upper, lower, middle)
+        self.threads(columns, upper + high / 2 + 10, lower - high / 2 - 10)
+        return lower + high / 2 + 46 + 14 * notes
+
+    def named(self, x: float, y: float, key: str, shown: Plane) -> None:
+        """The name and the shape of an array, and what is not shown of it."""
+        y = self.text(x, y, key, "m x", room=self.unit)
+        for words in ("\u00d7".join(map(str, shown.shape)), *shown.notes):
+            y = self.text(x, y - 1, words, "s x", 11)
+
+    # --- between the lanes -----------------------------------------------------------------
+
+    def pair(self, k: int, slot: Slot) -> tuple[str, str, Placed, Placed] | None:
+        """What is shown of a layer: a path and a symbol, and where it and its gradient go."""
+        chosen = shown_of(self.trace, slot, self.ring)
+        if chosen is None:
+            return None
+        path, name = chosen
+        keys = (f"{path}.forward.{name}", f"{path}.backward.d{name}")
+        planes = (plane(self.trace[key].array) for key in keys)
+        x, room = (self.x[k] + self.x[k + 1]) / 2, (self.unit - 22) / 2
+        first, second = (self.place(shown, x, 0, room, MIDDLE) for shown in planes)
+        apart = x - first.x + 7
+        return path, name, first._replace(x=first.x - apart), second._replace(x=second.x + apart)
+
+    def layer(self, k: int, slot: Slot, pair: Any, y: float) -> None:
+        """A layer: its weights with their gradients, or its formulas; or how many are hidden."""
+        x, room = (self.x[k] + self.x[k + 1]) / 2, self.unit - 4
+        if not slot.path:
+            more = ("\u2026", f"{slot.hidden} more", "layer" + "s" * (slot.hidden > 1), "\u2026")
+            for i, words in enumerate(more):
+                self.text(x, y - 18 + 14 * i, words, "s x", 11)
+            return
+        if pair is None:
+            shown = self.formulas(slot, room)
+            y = self.text(x, y + 12 - 8 * (1 + len(shown)), slot.title, "b x", room=room)
+            for words in shown:
+                y = self.text(x, y, words, "s x", 11, formula=True)
+            return
+        path, name, first, second = pair
+        notes = first.shown.notes
+        up = y - 27 - 7 * len(notes)
+        self.weights(f"{path}.{name}", first._replace(y=up + first.y))
+        moved, at = second._replace(y=up + second.y), self.backward(k + 0.2)
+        self.draw(f"{path}.d{name}", moved, self.since(at))
+        under = up - first.y + 18
+        for placed, label in ((first, name), (second, f"d{name}")):
+            wide = placed.shown.values.shape[1] * placed.w
+            self.text(placed.x + wide / 2, under, label, "m x")
+        inside = path.removeprefix(slot.path).strip(".")
+        y = self.text(x, under + 17, slot.title + f": {inside}" * bool(inside), "b x", room=room)
+        for words in notes:
+            y = self.text(x, y - 1, words, "s x", 11)
+
+    def weights(self, key: str, placed: Placed) -> None:
+        """A parameter, which becomes the one after the update."""
+        path, _, name = key.rpartition(".")
+        update = self.trace._updates.get(path, {}).get(name)
+        if update is None:
+            self.draw(key, placed)
+            return
+        for kind, a, b in (("wo", 1, 0), ("wn", 0, 1)):
+            self.animated(
+                kind, f"0%,{UPDATE + 5}%{{opacity:{a}}}{DONE}%,98%{{opacity:{b}}}to{{opacity:{a}}}"
             )
-            x -= 26
-        self.text(x + 4, 60, "each array has its own scale:", "s e")
-        return 76
+        self.draw(key, placed, "wo")
+        after = plane(np.asarray(self.trace[f"{path}.forward.{name}"].array) + update)
+        self.parts.append(tile(*placed._replace(shown=after), f"{key} after the update", "wn"))
+
+    def formulas(self, slot: Slot, room: float) -> list[str]:
+        """The formulas of Y and dX, and of what they read, as far as there is room."""
+        if not run.has_steps(self.trace._passes[slot.path].layer):
+            return []
+        made = [{s.symbol: s for s in steps} for steps in self.trace.scope(slot.path).derivation]
+        main = [by[n] for by, n in zip(made, ("Y", "dX"), strict=True) if n in by]
+        parts = [by[n] for by, s in zip(made, main, strict=False) for n in s.operands if n in by]
+        shown: list[str] = []
+        for step in [*main, *parts]:
+            lines = wrapped(step.formula, room, 10)
+            fits = len(lines) <= (2 if step in main else 1) and len(shown) + len(lines) <= 4
+            shown += lines if fits else []
+        return shown
+
+    def loss(self, right: float, upper: float, lower: float, y: float) -> None:
+        """The column of the loss, with the arrows to it and back."""
+        x, high = WIDTH - EDGE - LOSS / 2, 104
+        self.arrow([(right, upper), (x, upper), (x, y - high / 2 - 6)], TURN)
+        self.arrow([(x, y + high / 2 + 6), (x, lower), (right, lower)], BACK)
+        self.add("rect", class_="a", x=x - LOSS / 2, y=y - 52, width=LOSS, height=high, rx=10)
+        name = type(self.trace._recording.loss).__name__
+        self.text(x, y - 30, name, "b x", 11, LOSS)
+        before, after = apart(self.trace.loss, self.after)
+        self.text(x, y + 4, before, f"x b {self.since(TURN + 2)}", 26)
+        if self.after is None:
+            self.text(x, y + 32, "no update", "x s")
+        else:
+            self.text(x, y + 32, f"becomes {after}", f"x b {self.since(DONE)}", 16)
+
+    def threads(self, columns: list[Any], high: float, low: float) -> None:
+        """Ring the cell, and join it to the two numbers of its largest term, if they are shown.
+
+        high, low    where lines may run
+        """
+        if not self.ring:
+            return
+        ringed, at = self.ring, self.since(END + 2)
+        own = self.placed[f"{ringed.path}.d{ringed.name}"]
+        x, y = own.middle(*(found(own.shown.shape, None, ringed.cell) or (0, 0)))
+        w, h = (max(size, 7) + 3 for size in (own.w, own.h))
+        self.add("rect", class_=f"r {at}", x=x - w / 2, y=y - h / 2, width=w, height=h, rx=3)
+        for name, place in ringed.factors() if "." not in ringed.path else ():
+            k = next(k for k, slot in enumerate(self.slots) if slot.path == ringed.path)
+            other = self.placed.get(columns[k][0] if name == "X" else columns[k + 1][2])
+            spot = other and found(other.shown.shape, self.sample, place)
+            if other is None or spot is None:
+                continue
+            there = other.middle(*spot)
+            side = self.x[k + 1] - 22 if name == "dY" else x
+            turn = low if name == "dY" else high
+            points = [there, (there[0], turn), (side, turn), (side, y), (x, y)]
+            self.add("path", class_=f"h {at}", d=points_of(points))
+            if other.shown.whole and len(other.shown.shape) < 4:  # the whole column of the sum
+                left, tall = other.x + spot[1] * other.w, other.shown.values.shape[0] * other.h
+                self.add(
+                    "rect", class_=f"h {at}", x=left - 1, y=other.y - 1, width=other.w + 1,
+                    height=tall + 1, rx=2,
+                )  # fmt: skip
 
     # --- below the lanes -------------------------------------------------------------------
 
-    def _below(self, y: float) -> float:
-        self.add(f'<path class="a" d="M{EDGE} {y:.1f}H{WIDTH - EDGE}"/>')
+    def below(self, y: float) -> float:
+        self.add("path", class_="a", d=points_of([(EDGE, y), (WIDTH - EDGE, y)]))
         if not self.ring:
-            self.text(
-                EDGE, y + 28, f"No gradient here is a sum over samples. {self._moved()}", "", 14
-            )
-            return y + 40
-        left = self._sum(y + 30)
-        return max(left, self._code(y + 30))
+            words = f"No gradient here is a sum over samples. {self.moved()}"
+            return self.text(EDGE, y + 28, words, size=14)
+        return max(self.sum(self.ring, y + 30), self.code(self.ring, y + 30))
 
-    def _moved(self) -> str:
+    def moved(self) -> str:
         if self.after is None:
             return ""
         before, after = apart(self.trace.loss, self.after)
         return f"After this update, the loss goes from {before} to {after}."
 
-    def _sum(self, y: float) -> float:
+    def sum(self, ringed: Ring, y: float) -> float:
         """The sentence, the formula, and the largest terms as bars."""
-        assert self.ring is not None
-        ring, room = self.ring, 400
-        said = ring.sentence()
-        update = self.trace._updates.get(ring.path, {}).get(ring.name)
+        said, name = ringed.sentence(), ringed.name
+        update = self.trace._updates.get(ringed.path, {}).get(name)
         if update is not None:
-            W = _parameter(self.trace, ring)
-            said += (
-                f" The optimizer moves {ring.name}{ring.place} from {_fine(W)} to "
-                f"{_fine(W + float(update[ring.cell]))}."
-            )
-        y = self.lines(EDGE, y, wrapped(said, room, 14), "", 14) + 10
-        formula = ring.entry.step.written(TSPANS, ring.entry._scope)
-        self.add(f'<text x="{EDGE}" y="{y:.1f}" class="s" style="font-size:15px">{formula}</text>')
-        y += 26
-        terms = ring.why[:TERMS]
+            W = float(self.trace[f"{ringed.path}.forward.{name}"].array[ringed.cell])
+            old, new = (f"{w:.5g}".replace("-", "\u2212") for w in (W, W + update[ringed.cell]))
+            said += f" The optimizer moves {name}{ringed.place} from {old} to {new}."
+        for words in wrapped(said, 430, 13):
+            y = self.text(EDGE, y, words, size=14)
+        formula = ringed.step.written(PLAIN, ringed.entry._scope)
+        y = self.text(EDGE, y + 10, formula, "s", 15, formula=True) + 6
+        terms = ringed.why[:TERMS]
         most = max(abs(term.value) for term in terms) or 1
-        rest = ring.why.total - sum(term.value for term in terms)
         for term in terms:
             place = ", ".join(f"{i} {k}" for i, k in term.at.items())
-            self.text(EDGE, y, fit(place.replace("n ", "sample ", 1), 135, 11), "s", 11)
             product = " \u00d7 ".join(number(v) for v in term.factors.values())
-            self.text(EDGE + 262, y, fit(product, 130, 11), "m e", 11)
             kind = "tn" if term.value < 0 else "tp"
-            length = 70 * abs(term.value) / most
-            self.add(
-                f'<rect x="{EDGE + 272}" y="{y - 9:.1f}" width="{max(length, 1):.1f}" height="10" '
-                f'rx="2" class="{kind}"/>'
-            )
+            self.text(EDGE, y, place.replace("n ", "sample ", 1), "s", 11, 135)
+            self.text(EDGE + 262, y, product, "m e", 11, 130)
+            width = max(70 * abs(term.value) / most, 1)
+            self.add("rect", class_=kind, x=EDGE + 272, y=y - 9, width=width, height=10, rx=2)
             self.text(EDGE + 405, y, number(term.value), f"m e {kind}", 11)
             y += 17
-        if others := len(ring.why) - len(terms):
+        if others := len(ringed.why) - len(terms):
+            rest = ringed.why.total - sum(term.value for term in terms)
             self.text(EDGE, y, f"{others:,} other" + "s" * (others > 1), "s", 11)
             self.text(EDGE + 405, y, number(rest), "m s e", 11)
-            y += 17
-        return y
+        return y + 17
 
-    def _code(self, y: float) -> float:
+    def code(self, ringed: Ring, y: float) -> float:
         """The method that computes the ringed gradient; its line is lit."""
-        assert self.ring is not None
-        layer = self.trace._passes[self.ring.path].layer
-        title, lines, lit = method_with(type(layer), f"d{self.ring.name}")
-        x, right = 462, WIDTH - EDGE
-        self.text(x, y, title, "b")
+        layer = self.trace._passes[ringed.path].layer
+        title, lines, lit = method_with(type(layer), f"d{ringed.name}")
+        x, right = 470, WIDTH - EDGE
         if lines and not title.endswith(".backward"):
-            self.text(x + wide(title, 12) + 8, y, "called by its backward", "s")
-        y += 20
-        start, end = 0, len(lines)
-        if end > LINES:
-            middle = lit or 0
-            start = max(0, min(middle - LINES // 2, end - LINES))
-            end = start + LINES
-        for k in range(start, end):
-            cut = (k == start > 0) or (k == end - 1 < len(lines) - 1)
+            title += ", called by its backward"
+        y = self.text(x, y, title, "b") + 4
+        start = max(0, min((lit or 0) - LINES // 2, len(lines) - LINES))
+        for k, words in enumerate(lines[start : start + LINES], start):
             if k == lit:
                 self.add(
-                    f'<rect x="{x - 6}" y="{y - 12:.1f}" width="{right - x + 6}" height="16" '
-                    f'rx="3" style="fill:var(--lit)" class="{self.since(END + 2)}"/>'
-                )
-            shown = (
-                lines[k] if not cut else " " * (len(lines[k]) - len(lines[k].lstrip())) + "\u2026"
-            )
-            self.text(x, y, shown if len(shown) < 92 else shown[:90] + "\u2026", "m", 11)
-            y += 16
+                    "rect", class_=f"lit {self.since(END + 2)}", x=x - 6, y=y - 12,
+                    width=right - x + 6, height=16, rx=3,
+                )  # fmt: skip
+            y = self.text(x, y, words, "m", 11, right - x) + 1
         return y
 
 
-def _parameter(trace: Any, ring: Ring) -> float:
-    layer = trace._passes[ring.path].layer
-    owner, own = layer.tied.get(ring.name, (layer, ring.name))
-    return float(owner.params[own][ring.cell])
+def apart(before: float, after: float | None) -> tuple[str, str]:
+    """Two numbers with as many digits as it takes to tell them apart."""
+    other = before if after is None else after
+    pairs = [(f"{before:#.{k}g}", f"{other:#.{k}g}") for k in range(3, 9)]
+    pair = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+    return pair[0].rstrip("."), pair[1].rstrip(".")
 
 
-def _fine(value: float) -> str:
-    """A number with enough digits to see a small change."""
-    return f"{value:.5g}".replace("-", "\u2212")
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def slots(trace: Any, ringed: Ring | None) -> list[Slot]:
+    """The layers of the chain that fit: the first, the last, and those around the ringed one."""
+    chain = enumerate(trace._recording.model.layers)
+    layers = [Slot(str(k), layer) for k, layer in chain if str(k) in trace._passes]
+    if len(layers) <= MOST:
+        return layers
+    paths = [slot.path for slot in layers]
+    at = paths.index(ringed.path.split(".")[0]) if ringed else len(layers) // 2
+    at = min(max(at, 2), len(layers) - 3)
+    shown = sorted({0, at - 1, at, at + 1, len(layers) - 1})
+    chosen: list[Slot] = []
+    for before, k in zip([-1, *shown], shown, strict=False):
+        if k - before > 1:
+            chosen.append(Slot("", hidden=k - before - 1))
+        chosen.append(layers[k])
+    return chosen
+
+
+def arrays(trace: Any, shown: list[Slot]) -> list[tuple[str, Any, str, Any]]:
+    """The key and value of each array of the lanes, and the key and value of its gradient."""
+    first = trace._passes[shown[0].path]
+    every = [("X", first.X, f"{shown[0].path}.dX", first.dX)]
+    for k, slot in enumerate(shown):
+        path = slot.path or shown[k + 1].path  # in a gap: what the next layer receives
+        own = trace._passes[path]
+        name, dname = ("Y", "dY") if slot.path else ("X", "dX")
+        every.append((f"{path}.{name}", getattr(own, name), f"{path}.{dname}", getattr(own, dname)))
+    return every
+
+
+def shown_of(trace: Any, slot: Slot, ringed: Ring | None) -> tuple[str, str] | None:
+    """The path and name of the parameter that is shown of a layer: the ringed one, or a matrix."""
+    inside = [p for p in trace._passes if f"{p}.".startswith(f"{slot.path}.")]
+    if ringed and ringed.path in inside:
+        return ringed.path, ringed.name
+    grads = [(-min(g.ndim, 2), p, n) for p in inside for n, g in trace._passes[p].grads.items()]
+    return min(grads, key=lambda found: found[0])[1:] if grads else None

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from phitodeep.inspect.explorer.picture import apart
+from phitodeep.inspect.explorer.ringed_cell import Ring, ring
+from phitodeep.inspect.explorer.tiles import number
 
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.core.types import Shape
 from phitodeep.inspect.explorer.picture import picture
-from phitodeep.inspect.explorer.picture_lanes import apart
-from phitodeep.inspect.explorer.picture_ring import Ring, ring
-from phitodeep.inspect.explorer.picture_tiles import number
 from phitodeep.inspect.explorer.source import method_with
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer
@@ -134,7 +134,7 @@ def test_the_wave_goes_forward_and_back() -> None:
     assert times == sorted(times)
     assert len(set(times)) >= 9  # the last dY and dP are one array
     assert times[3] < 34 < times[4]  # the loss is between them
-    assert group(tree, "0.W").get("class") is None  # the weights are there from the start
+    assert group(tree, "0.W").get("class") == "wo"  # the weights are there from the start
 
 
 def test_the_weights_move() -> None:
@@ -144,7 +144,7 @@ def test_the_weights_move() -> None:
         key = re.match(r"[\w.]+", "".join(old[0][0].itertext()))
         assert key
         path, _, name = key[0].rpartition(".")
-        new = next(n for n in tree.iter(f"{SVG}g") if n.get("class") == "g wn")
+        new = next(n for n in tree.iter(f"{SVG}g") if n.get("class") == "wn")
         new.set("class", "seen")
         W = trace[key[0]].array + trace._updates[path][name]
         signs = [rect.get("class") for rect in new.iter(f"{SVG}rect")]

@@ -11,7 +11,7 @@ import numpy as np
 from phitodeep.derivations.language.step import Arrange, Sum, flat
 from phitodeep.derivations.language.terms import Term, Why, origin
 from phitodeep.inspect.entries import Entry
-from phitodeep.inspect.explorer.picture_tiles import number
+from phitodeep.inspect.explorer.tiles import number
 
 LAYERS, CELLS = 10, 12  # how many parameters, and cells of each, compete for the ring
 
