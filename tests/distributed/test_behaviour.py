@@ -68,9 +68,7 @@ def test_own_parts_may_be_uneven(results: list[Any]) -> None:
     assert results[0]["own"] == 12
 
 
-def test_a_loss_that_is_not_finite_on_one_rank_ends_all_before_the_step(
-    results: list[Any],
-) -> None:
+def test_a_loss_that_is_not_finite_on_one_rank_ends_all_before_the_step(results: list[Any]) -> None:
     for result in results:
         epochs, steps, warned = result["diverged"]
         assert (epochs, steps) == (0, 0)

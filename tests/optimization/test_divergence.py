@@ -163,9 +163,6 @@ def test_lbfgs_turns_back_from_a_gradient_that_is_not_finite() -> None:
     assert optimizer.t == 1
 
 
-# --- the watcher -------------------------------------------------------------------------------
-
-
 @every
 def test_a_watcher_hears_of_a_step_and_may_replace_its_gradient(make: Any) -> None:
     layers, twins, one, other = net(), net(), make(), make()

@@ -100,9 +100,6 @@ def test_penalties_and_the_clip_norm_are_those_of_all() -> None:
         np.testing.assert_allclose(a, expected, rtol=1e-12, err_msg=path)
 
 
-# --- rates -------------------------------------------------------------------------------------
-
-
 def test_a_groups_rate_may_be_a_schedule() -> None:
     asked: list[int] = []
 
@@ -157,9 +154,6 @@ def test_training_tells_groups_the_loss() -> None:
     model = Sequential(Dense(3, 2), optimizer=optimizer, seed=0)
     model.train(X, X[:, :2], epochs=2, verbose=0)
     assert listens.waited == 1
-
-
-# --- patterns ----------------------------------------------------------------------------------
 
 
 def test_patterns_fit_nested_paths() -> None:
@@ -242,9 +236,6 @@ def test_the_groups_are_a_copy_and_shown() -> None:
     assert optimizer.groups == {"0.*": {"alpha": 0.1}}
     assert repr(optimizer) == "SGD(0.2, groups={'0.*': {'alpha': 0.1}})"
     assert eval(repr(optimizer)).groups == optimizer.groups
-
-
-# --- memory ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("interrupt", [_frozen_and_back, _replace, _deepcopy, _pickle])

@@ -43,9 +43,6 @@ def least_squares(X: Array, Y: Array, pull: Array | None = None) -> Array:
     return np.linalg.solve(H, scale * A.T @ Y)
 
 
-# --- optima ------------------------------------------------------------------------------------
-
-
 def test_linear_regression_to_the_optimum() -> None:
     X, Y = problem()
     model = linear(LBFGS(**EXACT))
@@ -110,9 +107,6 @@ def test_it_comes_lower_than_adam_on_moons_and_repeats_to_the_bit() -> None:
     assert losses[0][-1][0] < 0.5 * losses[2][-1][0]
     falls = [loss for loss, _ in losses[0]]
     assert falls == sorted(falls, reverse=True)
-
-
-# --- what a step is ----------------------------------------------------------------------------
 
 
 def test_the_rate_is_a_share_of_the_way() -> None:
@@ -284,9 +278,6 @@ def test_nothing_trainable_is_a_step_that_changes_nothing() -> None:
         np.testing.assert_array_equal(a, before[path])
 
 
-# --- in training -------------------------------------------------------------------------------
-
-
 def test_metrics_count_each_batch_once_and_the_loss_is_that_before_a_step() -> None:
     X, y = make_moons(n=120, seed=0)
     model = moons(LBFGS(), metrics=["accuracy"])
@@ -355,9 +346,6 @@ def test_averages_follow_its_steps() -> None:
     with model.averaged():
         for path, a in model.get_weights().items():
             np.testing.assert_allclose(a, 0.25 * start[path] + 0.75 * now[path], rtol=1e-12)
-
-
-# --- refusals ----------------------------------------------------------------------------------
 
 
 def test_a_bare_step_is_refused() -> None:

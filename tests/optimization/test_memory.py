@@ -62,9 +62,6 @@ class Gradients:
                 layer.grads = {name: self.of(layer, name, step) for name in layer.params}
 
 
-# --- counts ------------------------------------------------------------------------------------
-
-
 def adam(w: Array, gradients: list[Array], lr: float, decay: float = 0.0) -> Array:
     m, v = np.zeros_like(w), np.zeros_like(w)
     for t, g in enumerate(gradients, 1):
@@ -211,9 +208,6 @@ def test_a_rule_of_ones_own_counts_by_a_word() -> None:
         optimizer.step(layers)
     np.testing.assert_allclose(layers[0].W, start[0] - (1 + 1 / 2 + 1 / 3), rtol=1e-14)
     np.testing.assert_allclose(layers[1].W, start[1] - 1, rtol=1e-14)
-
-
-# --- slots follow the layer --------------------------------------------------------------------
 
 
 Edit = Callable[[list[Layer]], None]
@@ -435,8 +429,6 @@ def test_a_groups_pattern_is_of_the_paths_as_they_are_now() -> None:
     }
 
 
-# --- any history -------------------------------------------------------------------------------
-
 EVENTS = st.tuples(
     st.sampled_from(
         ["step", "step", "freeze", "insert", "remove", "return", "rotate", "wrap", "copy", "state"]
@@ -510,9 +502,6 @@ def test_after_any_history_each_layer_is_where_it_would_be_alone(
                     np.testing.assert_allclose(layer.W, twin.W, rtol=1e-11)
 
 
-# --- held gradients ----------------------------------------------------------------------------
-
-
 def held(optimizer: Optimizer, layers: Sequence[Layer]) -> float:
     """How far plain SGD moves by gradients of 0: what was held."""
     before = values(layers)
@@ -568,9 +557,6 @@ def test_a_step_that_raises_drops_what_was_held(spoil: str, late: bool) -> None:
     assert held(optimizer, layers) == 0
 
 
-# --- averages ----------------------------------------------------------------------------------
-
-
 def _cast(model: Sequential) -> None:
     model.cast("float64")
 
@@ -619,9 +605,6 @@ def test_after_averages_the_parameters_are_what_they_were(
         pass
 
 
-# --- where gradients are written ---------------------------------------------------------------
-
-
 @pytest.mark.parametrize("when", [1, 2])
 def test_after_packing_again_in_a_training_gradients_are_written_in_place(when: int) -> None:
     model = Sequential(Dense(4, 4), Tanh(), Dense(4, 4), Dense(4, 4), seed=0, batch_size=4)
@@ -643,9 +626,6 @@ def test_after_packing_again_in_a_training_gradients_are_written_in_place(when: 
     assert in_place[when + 1] == 6
     assert in_place[-1] == 4  # the frozen layer's own gradients have arrays of their own
     assert not model.layers[2]._frame.grad_arrays
-
-
-# --- messages ----------------------------------------------------------------------------------
 
 
 def test_gradients_under_a_wrong_name_are_said() -> None:

@@ -73,9 +73,6 @@ def named(layers: Sequence[Layer]) -> set[str]:
     }
 
 
-# --- orthogonal --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", [(32, 64), (64, 32), (784, 128), (3, 4), (2, 7), (40, 60)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_singular_values_become_about_1_and_directions_stay(
@@ -133,9 +130,6 @@ def test_nothing_is_nothing_and_length_does_not_count(rng: np.random.Generator) 
     np.testing.assert_allclose(orthogonal(1e-6 * G), orthogonal(G), rtol=1e-9)
     tiny = 1e-9 * G / np.linalg.norm(G)  # divided by 1e-7 instead
     np.testing.assert_allclose(orthogonal(tiny, 1), 3.4445 * tiny / 1e-7, atol=1e-5)
-
-
-# --- which are matrices ------------------------------------------------------------------------
 
 
 def test_vectors_embeddings_and_the_last_matrix_go_to_adam() -> None:
@@ -239,9 +233,6 @@ def test_matrices_are_views() -> None:
     for i, stack in enumerate(layer.matrices("Wqkv", flat), 1):
         stack += i
     np.testing.assert_array_equal(flat.reshape(12, 24)[5], [1.0] * 12 + [2.0] * 6 + [3.0] * 6)
-
-
-# --- steps -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,6 @@ def advance(optimizer: Optimizer, layers: Sequence[Layer], steps: Sequence[int])
         optimizer.step(layers)
 
 
-# --- the rules ---------------------------------------------------------------------------------
-
-
 def test_every_public_optimizer_is_tested() -> None:
     public = {
         name
@@ -153,9 +150,6 @@ def test_every_rule_comes_to_the_bottom(make: Callable[[], Optimizer]) -> None:
     optimizer = make()
     assert abs(quadratic(optimizer, 4.0, 500, bottom=3.0)[-1] - 3.0) < 0.05
     assert optimizer.t == 500
-
-
-# --- decay, penalties, clipping ----------------------------------------------------------------
 
 
 def nested() -> list[Layer]:
@@ -252,9 +246,6 @@ def test_clipping_by_norm_is_of_all_parameters_together() -> None:
     np.testing.assert_allclose(steps / 0.25, g / np.linalg.norm(g), rtol=1e-10)
 
 
-# --- frozen layers -----------------------------------------------------------------------------
-
-
 @every
 def test_a_frozen_layer_is_not_touched(make: Callable[[], Optimizer]) -> None:
     layers, optimizer = nested(), make()
@@ -294,9 +285,6 @@ def test_nothing_trainable_is_a_step_that_changes_nothing() -> None:
     before = values(layers)
     Adam().step([*layers, Tanh()])
     assert_equal(values(layers), before)
-
-
-# --- packing -----------------------------------------------------------------------------------
 
 
 def test_parameters_are_views_into_one_vector() -> None:
@@ -488,9 +476,6 @@ def test_moments_rest_when_a_layer_is_frozen_for_a_while() -> None:
     np.testing.assert_allclose(optimizer.memory()["0.W"]["v"].ravel(), expected, rtol=1e-13)
 
 
-# --- accumulation ------------------------------------------------------------------------------
-
-
 @every
 def test_accumulated_gradients_add_up_to_one_big_batch(make: Callable[[], Optimizer]) -> None:
     rng = np.random.default_rng(1)
@@ -530,9 +515,6 @@ def test_what_was_held_is_used_once() -> None:
         )
 
 
-# --- rates -------------------------------------------------------------------------------------
-
-
 def test_the_rate_comes_from_the_schedule() -> None:
     asked: list[int] = []
 
@@ -568,8 +550,6 @@ def test_a_bad_rate_from_a_schedule_is_refused_before_anything_changes(bad: Any)
     for path, slots in optimizer.memory().items():
         assert_equal(slots, memory[path])
 
-
-# --- refusals ----------------------------------------------------------------------------------
 
 BAD_NUMBERS = [-0.1, np.nan, np.inf, "1", None, True, [1]]
 SETTINGS = [
@@ -762,9 +742,6 @@ def test_repr_is_the_call_that_makes_it(make: Callable[[], Optimizer]) -> None:
     for name, value in vars(optimizer).items():
         if isinstance(value, float):
             assert getattr(again, name) == value
-
-
-# --- averages ----------------------------------------------------------------------------------
 
 
 def averages(optimizer: Optimizer, layers: Sequence[Layer]) -> dict[str, Array]:

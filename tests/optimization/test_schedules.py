@@ -126,9 +126,6 @@ def test_schedules_can_be_copied_and_pickled(make: Callable[[], Any]) -> None:
             assert repr(twin) == repr(schedule)
 
 
-# --- reduce on plateau -------------------------------------------------------------------------
-
-
 def heard(schedule: ReduceOnPlateau, losses: list[float]) -> list[float]:
     rates = []
     for loss in losses:
@@ -194,8 +191,6 @@ def test_the_rates_of_a_training_follow_the_schedule() -> None:
     history = model.train(X, np.zeros(20), epochs=3, verbose=0)
     assert history.rates == [schedule(1), schedule(3), schedule(5)]
 
-
-# --- refusals ----------------------------------------------------------------------------------
 
 RATE = [-1.0, math.nan, math.inf, "1", None, True]
 COUNT = [0, -1, 2.5, "1", None, True]

@@ -109,9 +109,7 @@ def test_lambda_callback() -> None:
 
 @pytest.mark.parametrize(
     "callback",
-    [
-        *(Callback(), LambdaCallback(on_train_end=print), EarlyStopping(), ModelCheckpoint("x")),
-    ],
+    [*(Callback(), LambdaCallback(on_train_end=print), EarlyStopping(), ModelCheckpoint("x"))],
     ids=lambda c: type(c).__name__,
 )
 def test_every_callback_can_be_shown(callback: Callback) -> None:
@@ -165,9 +163,6 @@ def test_a_broken_callback_ends_training_with_its_error_and_on_train_end_runs() 
         model.train(X, Y, callbacks=[LambdaCallback(on_batch_end=broken), diary], verbose=0)
     assert diary.notes[-1] == ("train ends",)
     assert len(model.train(X, Y, verbose=0)) == 2  # and the model goes on
-
-
-# --- early stopping ----------------------------------------------------------------------------
 
 
 def fed(callback: EarlyStopping, values: list[float], key: str = "test_loss") -> int:

@@ -72,9 +72,6 @@ def observed(keeper: ModelCheckpoint, epochs: int, folder: Path, **options: Any)
     return seen
 
 
-# --- which files ---------------------------------------------------------------------------------
-
-
 def test_path_is_the_newest_and_the_last_three_stay(tmp_path: Path) -> None:
     keeper = ModelCheckpoint(tmp_path / "ck.safetensors")
     seen = [(e, files) for e, step, files in observed(keeper, 5, tmp_path) if step == 0]
@@ -86,10 +83,7 @@ def test_path_is_the_newest_and_the_last_three_stay(tmp_path: Path) -> None:
         (4, {"ck", "ck-epoch2", "ck-epoch3", "ck-epoch4"}),
         (5, {"ck", "ck-epoch3", "ck-epoch4", "ck-epoch5"}),
     ]
-    assert places(tmp_path) == {
-        "ck": (5, 0),
-        **{f"ck-epoch{n}": (n, 0) for n in (3, 4, 5)},
-    }
+    assert places(tmp_path) == {"ck": (5, 0), **{f"ck-epoch{n}": (n, 0) for n in (3, 4, 5)}}
 
 
 def test_path_is_the_newest_after_every_pause(tmp_path: Path) -> None:
@@ -230,9 +224,6 @@ def test_a_path_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert names(tmp_path) == {"ck", "ck-epoch1", "ck-epoch2"}
 
 
-# --- other files stay ----------------------------------------------------------------------------
-
-
 def test_pruning_leaves_the_files_of_other_programs_and_people(tmp_path: Path) -> None:
     net().save(tmp_path / "ck-epoch99.safetensors")
     net().save(tmp_path / "ck-step2.safetensors", optimizer=True)
@@ -293,9 +284,6 @@ def test_a_second_call_is_another_run(tmp_path: Path) -> None:
     train(keeper, 2, model=model)
     train(keeper, 2, model=model)
     assert names(tmp_path) == {"ck", "ck-epoch2", "ck-epoch4"}
-
-
-# --- crashes -------------------------------------------------------------------------------------
 
 
 class Crash(Exception):
@@ -452,9 +440,6 @@ def test_a_disk_that_allows_only_one_name_per_file(
     assert len({path.stat().st_ino for path in tmp_path.iterdir()}) == 2
 
 
-# --- before the first step -----------------------------------------------------------------------
-
-
 class Odd(Callback):
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -514,9 +499,6 @@ def test_paths_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
         refused(tmp_path / "ck.safetensors", f"no permission to write to {place}.$")
     assert (tmp_path / "ck.safetensors").read_text() == "old"
     assert (tmp_path / "file").read_text() == "mine"
-
-
-# --- states --------------------------------------------------------------------------------------
 
 
 def test_another_path_may_be_used_to_go_on(tmp_path: Path) -> None:

@@ -147,9 +147,6 @@ def crash(epoch: int) -> Callback:
     return LambdaCallback(on_epoch_end=check)
 
 
-# --- what is in a log ----------------------------------------------------------------------------
-
-
 def test_the_csv_has_a_row_an_epoch(tmp_path: Path) -> None:
     path, model = tmp_path / "log.csv", net()
     history = model.train(X, Y, X, Y, callbacks=[CSVLogger(path)], metrics=["mae"], verbose=0)
@@ -349,9 +346,6 @@ def test_early_stopping_and_the_rate(tmp_path: Path) -> None:
     assert len(set(history.rates)) == len(history)
 
 
-# --- several runs --------------------------------------------------------------------------------
-
-
 @each_file
 def test_append_keeps_the_runs_of_before(kind: str, tmp_path: Path) -> None:
     path, model = tmp_path / "log", net()
@@ -416,9 +410,6 @@ def test_two_calls_in_a_row_are_one_curve_of_tensorboard(tmp_path: Path) -> None
     other = net(seed=1).train(X, Y, epochs=3, callbacks=[log], verbose=0)
     assert len(shown(tmp_path)["custom_scalars__config__"]) == 1
     assert scalars(tmp_path)["loss/train"] == losses(other)  # instead of those of before
-
-
-# --- a resume ------------------------------------------------------------------------------------
 
 
 def resumed(
@@ -698,9 +689,6 @@ def test_an_invalid_state_is_refused(name: str, value: Any) -> None:
         JSONLogger("never").load_state_dict(state)
 
 
-# --- files that cannot be written ----------------------------------------------------------------
-
-
 @each_kind
 @pytest.mark.parametrize("where", ["/dev/full", "file/log"])
 def test_a_file_that_cannot_be_written_fails_before_training(
@@ -797,9 +785,6 @@ def test_the_file_is_whole_after_every_epoch(tmp_path: Path) -> None:
     look = LambdaCallback(on_epoch_end=lambda *_: seen.append(len(rows(path))))
     net(epochs=4).train(X, Y, callbacks=[CSVLogger(path), look], verbose=0)
     assert seen == [1, 2, 3, 4]
-
-
-# --- the objects ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -121,9 +121,6 @@ def visits(n: int, **given: Any) -> list[list[list[int]]]:
     return epochs
 
 
-# --- what is visited ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("n", "size", "sizes"),
     [
@@ -184,9 +181,6 @@ def test_the_data_that_was_given_is_not_written() -> None:
     np.testing.assert_array_equal(frozen[0], X)
 
 
-# --- seeds -------------------------------------------------------------------------------------
-
-
 def test_a_seed_repeats_everything_to_the_bit() -> None:
     first, second, other = classifier(), classifier(), classifier(seed=1)
     histories = [
@@ -232,9 +226,6 @@ def test_the_global_generator_is_never_touched() -> None:
     np.testing.assert_array_equal(after, state)
 
 
-# --- going on ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "nadam", "rmsprop", "lion"])
 def test_a_second_training_goes_on_where_the_first_ended(optimizer: str) -> None:
     at_once = classifier(optimizer=optimizer, alpha=lambda step: 0.02 / (1 + step))
@@ -275,9 +266,6 @@ def test_predictions_and_evaluations_between_leave_no_trace() -> None:
     watch = LambdaCallback(on_batch_end=look, on_epoch_end=look, on_epoch_begin=look)
     assert train(quiet, X, LABELS) == train(busy, X, LABELS, callbacks=[watch])
     assert same_weights(quiet, busy)
-
-
-# --- what is computed --------------------------------------------------------------------------
 
 
 def by_hand(model: Sequential, epochs: list[list[Array]], X: Array, Y: Array) -> list[float]:
@@ -421,9 +409,6 @@ def test_class_weights_of_labels_at_every_position(shape: tuple[int, ...]) -> No
     np.testing.assert_allclose(a, b, rtol=1e-9)
 
 
-# --- histories ---------------------------------------------------------------------------------
-
-
 def test_a_history_is_a_pair_an_epoch() -> None:
     history = train(classifier(), X, LABELS, X[:9], LABELS[:9], metrics=["accuracy"])
     assert isinstance(history, list)
@@ -511,9 +496,6 @@ def test_plot(tmp_path: Path) -> None:
     assert train(classifier(), X, LABELS, epochs=0).plot() is not None
 
 
-# --- test data ---------------------------------------------------------------------------------
-
-
 def test_validation_split_holds_out_the_last_part() -> None:
     split, given_ = plain(), plain()
     a = train(split, X, Y, validation_split=0.3)
@@ -531,9 +513,6 @@ def test_the_model_does_not_learn_from_the_test_data() -> None:
     train(a, X, Y, X * 100, Y * -100)
     train(b, X, Y)
     assert same_weights(a, b)
-
-
-# --- early ends --------------------------------------------------------------------------------
 
 
 def press(at: int) -> LambdaCallback:
@@ -724,9 +703,6 @@ def test_divergence_leaves_nothing_for_the_next_training() -> None:
     assert same_weights(model, fresh)
 
 
-# --- memory ------------------------------------------------------------------------------------
-
-
 def peak_of_a_step(size: int) -> int:
     """The most bytes that a step of the second epoch or later adds to what was there."""
     data = rng.standard_normal((4 * size, 784), np.float32)
@@ -767,9 +743,6 @@ def test_buffers_are_given_back_after_training() -> None:
     assert all(not layer._frame.buffers for _, layer in model.walk())
 
 
-# --- dtypes ------------------------------------------------------------------------------------
-
-
 def arrays_of(model: Sequential) -> Iterator[tuple[str, Array]]:
     for path, layer in model.walk():
         for store in ("params", "state", "grads", "cache"):
@@ -807,9 +780,6 @@ def test_one_dtype_from_end_to_end(dtype: Any, given_dtype: Any) -> None:
         assert {name: a.dtype for name, a in seen if a.dtype != dtype} == {}
         assert model.predict(data).dtype == dtype
         assert model(data).dtype == dtype
-
-
-# --- predictions in between: see also tests/test_aliasing.py -----------------------------------
 
 
 def test_a_pending_backward_survives_predictions_and_evaluations() -> None:
@@ -940,9 +910,6 @@ def test_without_matplotlib_a_plot_names_its_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
         History().plot()
-
-
-# --- before anything is changed ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [0, -2, 2.5, "a", True])

@@ -78,9 +78,6 @@ def test_the_reason_of_an_early_end_is_shown(capsys: pytest.CaptureFixture[str])
     assert "that will do" in lines[1]
 
 
-# --- terminals ---------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What rich writes to a terminal that is 120 wide."""

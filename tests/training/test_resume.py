@@ -167,9 +167,6 @@ class Once(Callback):
             raise StopTraining("enough epochs")
 
 
-# --- every place at which a run can be cut off ---------------------------------------------------
-
-
 class Case(NamedTuple):
     """How to make a model, its callbacks and its data; and the options of `train`."""
 
@@ -411,9 +408,6 @@ def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path: Path) -> No
         assert_same(other.optimizer.state_dict(), whole.optimizer.state_dict())
 
 
-# --- more than one call ------------------------------------------------------------------------
-
-
 def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path: Path) -> None:
     def first(model: Sequential) -> Sequential:
         model.train(X, Y, epochs=2, verbose=0)
@@ -522,9 +516,6 @@ def test_a_continued_epoch_keeps_its_clock_and_does_not_begin_again(tmp_path: Pa
     assert history.seconds[1] > 1000 > history.seconds[2]
 
 
-# --- Ctrl-C --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("at", range(1, 16))
 def test_ctrl_c_is_resumed(keyboard: None, at: int, tmp_path: Path) -> None:
     """It may come at any step; the checkpoint has no other reason to be written."""
@@ -600,9 +591,6 @@ def test_ctrl_c_before_the_first_step_ends_training_after_it(
     assert (len(history), model.optimizer.t) == (1, 1)
     history = other.train(X, Y, epochs=3, callbacks=callbacks(), verbose=0, resume=path)
     assert_same(outcome(other, history, []), run(Case(), None, net()))
-
-
-# --- refusals ------------------------------------------------------------------------------------
 
 
 def other_layers() -> Sequential:

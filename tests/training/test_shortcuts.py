@@ -113,10 +113,7 @@ def test_shortcut_equals_the_long_way(
 
 @pytest.mark.parametrize(
     ("last", "loss", "labels"),
-    [
-        (Softmax(), CategoricalCrossEntropy(), [1]),
-        (Sigmoid(), BinaryCrossEntropy(), [[0, 1]]),
-    ],
+    [(Softmax(), CategoricalCrossEntropy(), [1]), (Sigmoid(), BinaryCrossEntropy(), [[0, 1]])],
     ids=repr,
 )
 def test_shortcut_is_true_where_the_long_way_has_underflown(
@@ -166,8 +163,6 @@ def test_shortcut_is_finite(last: Layer, loss: Loss, dtype: type) -> None:
 def test_other_pairs_have_no_shortcut(last: Layer | None, loss: Loss) -> None:
     assert fused(last, loss) is None
 
-
-# --- which losses suit which last layers -------------------------------------------------------
 
 ANY = [MeanSquaredError(), MeanAbsoluteError(), Huber(), LogCosh(), Hinge(), SquaredHinge()]
 ANY += [PoissonNLL(), CosineSimilarityLoss()]
@@ -415,9 +410,6 @@ def test_a_watcher_sees_the_layers_that_are_joined_otherwise(rng: np.random.Gene
         model.train(rng.standard_normal((8, 4)), rng.standard_normal((8, 1)), epochs=1, verbose=0)
     assert {"Dense", "ReLU"} <= seen
     assert "DenseReLU" not in seen
-
-
-# --- passes of a user's own ----------------------------------------------------------------
 
 
 class Skipping(Sequential):

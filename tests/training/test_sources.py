@@ -56,9 +56,6 @@ def same(one: Sequential, other: Sequential) -> None:
         np.testing.assert_array_equal(other.get_weights()[path], a, path)
 
 
-# --- class weights and padding -----------------------------------------------------------------
-
-
 def trained(y: Any, **options: Any) -> Sequential:
     """A classifier after some steps on fixed inputs."""
     X = np.random.default_rng(5).standard_normal((N, D)).astype(np.float32)
@@ -175,9 +172,6 @@ def test_padding_changes_no_divergence(rng: Any) -> None:
     assert found[0][0] == pytest.approx((each.sum(1) * weights).sum() / weights.sum())
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], rtol=1e-9)
-
-
-# --- files -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [16, N])
@@ -300,9 +294,6 @@ def test_a_bad_row_is_named_by_its_batch_and_loses_nothing(arrays: Any, tmp_path
     good.train(X[:64], y[:64], epochs=1, batch_size=16, shuffle=False, verbose=0)
     same(model, good)
     model.train(X[:64], y[:64], epochs=1, batch_size=16, verbose=0)  # and it goes on
-
-
-# --- streams -----------------------------------------------------------------------------------
 
 
 class Loader:
@@ -431,9 +422,6 @@ def test_a_stream_that_ends_early_the_second_time_is_noticed(arrays: Any) -> Non
     shared = iter(pairs(*arrays))
     with pytest.raises(ArgumentError, match="no batches in this epoch"):
         classifier().train(lambda: shared, epochs=2, verbose=0)
-
-
-# --- Hugging Face datasets ---------------------------------------------------------------------
 
 
 @pytest.fixture
