@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import layers
 from phitodeep.core.call import calling
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import Dense
 from phitodeep.layers.initialization import He, InitType, Xavier
 
@@ -43,13 +40,6 @@ def test_dX_is_left_out_where_nobody_needs_it() -> None:
     np.testing.assert_array_equal(layer.grads["b"], [2, 2, 2])
 
 
-def test_without_bias() -> None:
-    layer = Dense(4, 3, bias=False)
-    layer.backward(layer.forward(np.ones((2, 4))))
-    assert layer.params.keys() == layer.grads.keys() == {"W"}
-    assert layer.count_params() == 12
-
-
 def test_output_size_alone_takes_the_input_from_before() -> None:
     layer = Dense(3)
     assert (layer.input_size, layer.output_size) == (None, 3)
@@ -69,29 +59,3 @@ def test_defaults_and_positions_of_the_original() -> None:
     np.testing.assert_array_equal(layer.b, np.zeros(3))
     assert Dense(4, 3).flops() == 2 * 12 + 3  # known before it is built
     assert layers.base.Dense is Dense
-
-
-@pytest.mark.parametrize(
-    ("args", "error", "says"),
-    [
-        ((0, 3), ArgumentError, "input_size must be >= 1, got 0"),
-        ((4, -1), ArgumentError, "output_size must be >= 1, got -1"),
-        ((4.0, 3), ArgumentTypeError, "input_size must be an integer, got 4.0"),
-        ((4, True), ArgumentTypeError, "output_size must be an integer, got True"),
-        (("4",), ArgumentTypeError, "output_size must be an integer"),
-        ((4, 3, "he"), ArgumentTypeError, r"initializer such as Xavier\(.*got 'he'"),
-        ((4, 3, He), ArgumentTypeError, "initializer such as"),
-        ((4, He()), ArgumentTypeError, "output_size must be an integer"),
-    ],
-)
-def test_bad_settings_are_refused(args: tuple[Any, ...], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=f"Dense.*{says}"):
-        Dense(*args)
-
-
-def test_errors_name_the_numbers() -> None:
-    says = r"Dense\(784, 128\) takes 784 features on the last axis, got shape \(32, 28, 28\)"
-    with pytest.raises(ShapeError, match=says):
-        Dense(784, 128).forward(np.ones((32, 28, 28)))
-    with pytest.raises(ShapeError, match=r"784 features.*\(10,\)"):
-        Dense(784, 128).build((10,))

@@ -363,18 +363,6 @@ def test_builder_ties(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(first.predict(X), second.predict(X))
 
 
-def test_what_cannot_be_tied_is_refused() -> None:
-    for wrong in (Dense(3, 4), PositionalEmbedding(3), 3, Embedding):
-        with pytest.raises(ArgumentTypeError, match="TiedDense takes an Embedding"):
-            TiedDense(wrong)
-    head = TiedDense(Embedding(7, 4))
-    for shape in ((5,), (2, 3), ()):
-        with pytest.raises(ShapeError, match=r"TiedDense.*4 features on the last axis"):
-            head.build(shape)
-        with pytest.raises(ShapeError, match=r"TiedDense.*4 features"):
-            head.forward(np.ones((2, *shape)))
-    with pytest.raises(ShapeError, match="layer 1 of Sequential: TiedDense"):
-        Sequential(Dense(3), head).build((2,))
 
 
 # --- Lambda ------------------------------------------------------------------------------------
@@ -410,10 +398,6 @@ def test_lambda_gives_backward_what_it_promises(rng: np.random.Generator) -> Non
     assert pickle.loads(pickle.dumps(Lambda(cube, cube_gradient))).forward(X).shape == X.shape
 
 
-def test_lambda_takes_functions() -> None:
-    for pair in ((cube, None), (None, cube_gradient), (3, cube), ("x", "y")):
-        with pytest.raises(ArgumentTypeError, match="Lambda takes two functions"):
-            Lambda(*pair)
 
 
 def test_lambda_is_built_without_a_warning() -> None:
@@ -441,6 +425,3 @@ def test_check_gradients_knows_tied_weights(rng: Any) -> None:
     check_gradients(model, rng.integers(0, 5, (4, 3)), rng.integers(0, 5, (4, 3)))
 
 
-def test_lambda_refuses_other_words_for_its_steps() -> None:
-    with pytest.raises(ArgumentError, match="Lambda steps must be"):
-        Lambda(cube, cube_gradient, steps="apart")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep import inference, kernels
+from phitodeep import kernels
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.layers import Conv2D, winograd
 from phitodeep.model import SequentialBuilder
-from phitodeep.testing import check_gradients
 
 SIZES = [  # N, height, width, C, filters, padding
     (1, 16, 12, 12, 12, "valid"),
@@ -106,13 +104,6 @@ def test_errors_in_float32_stay_small(size: Any) -> None:
 
 @both_kernel_sets
 @sizes
-def test_gradients(size: Any) -> None:
-    X, _ = given(size, np.float64)
-    check_gradients(conv(size, np.float64), X, max_probes=40)
-
-
-@both_kernel_sets
-@sizes
 def test_reused_buffers_and_a_shorter_last_batch(size: Any) -> None:
     X, dY = given(size, np.float32)
     layer = conv(size, np.float32)
@@ -151,28 +142,6 @@ def test_dX_may_be_left_out() -> None:
         assert layer.backward(dY) is None
     for name in ("W", "b"):
         np.testing.assert_array_equal(layer.grads[name], wanted[f"d{name}"])
-
-
-@both_kernel_sets
-def test_several_threads_predict_at_once() -> None:
-    size = (8, 14, 14, 16, 16, 1)
-    X, _ = given(size, np.float32)
-    layer = conv(size, np.float32)
-    found: list[Array] = []
-
-    def predict() -> None:
-        with inference():
-            found.extend(layer.forward(X) for _ in range(5))
-
-    wanted = layer.forward(X)
-    threads = [threading.Thread(target=predict) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 20
-    for Y in found:
-        np.testing.assert_array_equal(Y, wanted)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
