@@ -29,12 +29,7 @@ def out(layer: Any, step: int = 0, **call: Any) -> np.ndarray:
 )
 def test_flips_come_in_equal_shares(layer: RandomFlip, ways: int) -> None:
     Y = out(layer)
-    turned = {
-        "none": X,
-        "left": X[:, :, ::-1],
-        "down": X[:, ::-1],
-        "both": X[:, ::-1, ::-1],
-    }
+    turned = {"none": X, "left": X[:, :, ::-1], "down": X[:, ::-1], "both": X[:, ::-1, ::-1]}
     counts = {name: int((Z == Y).all(axis=(1, 2, 3)).sum()) for name, Z in turned.items()}
     assert sum(counts.values()) == 200
     found = {name for name, count in counts.items() if count}

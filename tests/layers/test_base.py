@@ -294,7 +294,7 @@ def test_an_authors_container_is_a_tree() -> None:
     layer = Both(Dense(3), Chain(Tanh(), Dense(3)))
     layer.build((3,), seed=1, dtype=np.float64)
     assert [path for path, _ in layer.walk()] == [
-        *("", "twice", "many.0", "many.1", "many.1.layers.0", "many.1.layers.1"),
+        *("", "twice", "many.0", "many.1", "many.1.layers.0", "many.1.layers.1")
     ]
     assert set(layer.get_weights()) == {
         *("twice.s", "twice.seen", "many.0.W", "many.0.b"),

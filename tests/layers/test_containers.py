@@ -9,13 +9,7 @@ import pytest
 
 from phitodeep.core.call import calling, current
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    NotBuiltError,
-    OrderError,
-    ShapeError,
-)
+from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, OrderError, ShapeError
 from phitodeep.layers import (
     Chain,
     Dense,
@@ -24,6 +18,7 @@ from phitodeep.layers import (
     Parallel,
     ReLU,
     Residual,
+    SkipConcat,
     Tanh,
 )
 from phitodeep.layers.containers import Container
@@ -139,8 +134,6 @@ def test_without_last_has_the_same_layers(nested: bool, rng: np.random.Generator
     np.testing.assert_array_equal(chain.forward(X), end.forward(shorter.forward(X)))
 
 
-
-
 def test_concat_needs_the_other_axes_to_agree() -> None:
     with pytest.raises(ShapeError, match="cannot merge"):
         Parallel(Flatten(), ReLU()).build((2, 3))
@@ -211,17 +204,13 @@ def test_errors_of_others_gain_a_note() -> None:
     assert caught.value.__notes__ == ["in layer 0 of Chain", "in layer 1 of Chain"]
 
 
-
-
-@pytest.mark.parametrize("make", [Chain, Residual, Parallel])
+@pytest.mark.parametrize("make", [Chain, Residual, Parallel, SkipConcat])
 def test_one_layer_in_two_places_is_refused(make: Any) -> None:
     layer = Tanh()
     for many in ((layer, layer), (layer, Chain(ReLU(), layer)), (Chain(layer), Residual(layer))):
-        with pytest.raises(ArgumentError, match=r"twice.*layer.copy\(\)"):
+        with pytest.raises(ArgumentError, match=rf"{make.__name__}.*twice.*layer.copy\(\)"):
             make(*many)
     make(layer, layer.copy())
-
-
 
 
 # --- seeds -------------------------------------------------------------------------------------
@@ -382,8 +371,6 @@ def test_layers_that_create_makes_have_the_seed_and_the_dtype() -> None:
 def test_layers_that_create_makes_and_does_not_adopt_are_refused() -> None:
     with pytest.raises(OrderError, match=r"added the layer first.0.*self.first = self.adopt"):
         Grows(adopts=False).build((3,), seed=5)
-
-
 
 
 def test_layers_in_a_set_are_refused() -> None:

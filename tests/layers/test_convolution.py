@@ -10,17 +10,8 @@ import pytest
 
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
-from phitodeep.errors import PhitodeepError, ShapeError
-from phitodeep.layers import (
-    Conv1D,
-    Conv2D,
-    ConvTranspose2D,
-    DepthwiseConv2D,
-    Layer,
-    MaxPool2D,
-    convolution,
-)
-from phitodeep.model import Sequential
+from phitodeep.errors import PhitodeepError
+from phitodeep.layers import Conv1D, Conv2D, ConvTranspose2D, DepthwiseConv2D, Layer, convolution
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made
 
@@ -196,8 +187,6 @@ def test_flops_count_each_product_and_sum() -> None:
     assert conv2d.flops() == 2 * (3 * 4) * (9 * 1 * 4) + 3 * 4 * 4
     back = ConvTranspose2D(4, 3, stride=2, bias=False)._measured((5, 6, 2))
     assert back.flops() == 2 * (5 * 6) * (9 * 2 * 4)
-
-
 
 
 def test_a_refused_build_changes_nothing(rng: Any) -> None:

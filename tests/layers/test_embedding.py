@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phitodeep.core.call import calling, inference
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers import (
     Dense,
     Embedding,
@@ -133,8 +133,6 @@ def test_turning_keeps_lengths_and_tells_distances(rng: np.random.Generator) -> 
         turned = z * np.exp(1j * angle)
         assert Q[4, i] == pytest.approx(turned.real)
         assert Q[4, i + 3] == pytest.approx(turned.imag)
-
-
 
 
 def test_embedding_needs_no_length() -> None:

@@ -10,7 +10,7 @@ import pytest
 from phitodeep import check_gradients
 from phitodeep.core.call import calling, inference
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.errors import ArgumentError
 from phitodeep.functional.rotary import YarnRope
 from phitodeep.layers import Dense, LowRank, MultiHeadAttention
 from phitodeep.layers.initialization import Normal
@@ -55,8 +55,6 @@ def test_the_initializer_draws_A() -> None:
     layer = LowRank(3, 2, initializer=Normal(1e-3))
     layer.build((500,), seed=0)
     assert 0.9e-3 < layer.A.std() < 1.1e-3
-
-
 
 
 def test_its_cost() -> None:

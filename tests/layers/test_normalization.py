@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.layers import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+from phitodeep.layers import BatchNorm, LayerNorm
 
 
 def built(layer: Any, d: int, dtype: type = np.float64) -> Any:
@@ -75,7 +74,3 @@ def test_an_empty_batch_says_nothing() -> None:
     layer = built(BatchNorm(), 3)
     assert layer.forward(np.ones((0, 3))).shape == (0, 3)
     np.testing.assert_array_equal(layer.running_var, np.ones(3))
-
-
-
-

@@ -9,9 +9,8 @@ import pytest
 
 from phitodeep.core.call import calling, inference
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Dense, Layer
-from phitodeep.model import Sequential
+from phitodeep.errors import ArgumentError
+from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Layer
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
@@ -174,8 +173,6 @@ def test_weights_have_the_shapes_of_the_docstring(kind: Any) -> None:
     decayed = {n for n, p in layer._declared.items() if p.decay}
     assert decayed == {"Wx", "Wh"}
     assert layer.flops() == 7 * (2 * (3 + 5) * 5 * gates + 8 * 5 * gates)
-
-
 
 
 def test_both_ways_begin_with_weights_of_their_own(rng: Any) -> None:

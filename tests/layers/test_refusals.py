@@ -200,6 +200,7 @@ BUILT: list[tuple[str, Shape, str]] = [  # a layer, the shape of a sample, what 
     ("PositionalEmbedding(3)", (4,), r"PositionalEmbedding.*\(T, D\)"),
     ("SinusoidalEncoding()", (4, 2, 2), r"SinusoidalEncoding.*\(T, D\)"),
     ("RotaryEmbedding()", (4, 3), "RotaryEmbedding.*even"),
+    ("TimeDistributed(GRU(2))", (4,), "GRU|TimeDistributed"),
     *[(f"{kind}(2)", shape, rf"{kind}.*\(T, D\)") for kind in ("RNN", "LSTM", "GRU")
       for shape in ((4,), (4, 2, 2))],
     ("Bidirectional(GRU(2))", (4,), r"GRU.*\(T, D\)"),
@@ -241,6 +242,8 @@ GIVEN: list[tuple[str, Shape, list[Shape], str]] = [  # a layer, what it was bui
      r"MultiHeadAttention.*X \(N, T, 8\)"),
     ("PositionalEmbedding(3)", (2, 4), [(2, 4, 4)], "3 positions, got a sequence of 4"),
     ("PositionalEmbedding(3)", (2, 4), [(2, 3), (3, 4), (1, 2, 2, 4), (2, 3, 5)], r"X \(N, T, 4\)"),
+    ("Dense(784, 128)", (784,), [(32, 28, 28)],
+     r"Dense\(784, 128\) takes 784 features on the last axis, got shape \(32, 28, 28\)"),
     ("SinusoidalEncoding()", (3, 4), [(2, 3)], "SinusoidalEncoding"),
     ("RotaryEmbedding()", (3, 4), [(2, 3, 3)], "RotaryEmbedding"),
     *[(layer, (5, 6, 2), [(5, 6, 2)], "takes samples")

@@ -9,13 +9,7 @@ import pytest
 
 from phitodeep.core.call import calling, inference, saliency
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import ShapeError
-from phitodeep.layers import (
-    Dropout,
-    GaussianNoise,
-    Reparameterize,
-    SpatialDropout,
-)
+from phitodeep.layers import Dropout, GaussianNoise, Reparameterize, SpatialDropout
 from phitodeep.testing.examples import made
 from tests.conftest import references
 
@@ -131,8 +125,6 @@ def test_log_variances_are_held_at_88() -> None:
         np.testing.assert_array_equal(Y, wanted)
         assert not layer.backward(dY)[:, WIDE[1] :].any()
     np.testing.assert_array_equal(layer.forward(side_by_side(1.5, -np.inf)), np.full(WIDE, 1.5))
-
-
 
 
 def test_spatial_dropout_works_on_rank_1() -> None:

@@ -5,22 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from phitodeep.core.call import calling
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import (
     GRU,
     Chain,
     Conv1D,
     Conv2D,
-    Dense,
     Embedding,
     Flatten,
     MaxPool2D,
     ReLU,
     SkipConcat,
-    Tanh,
     TimeDistributed,
     Upsample2D,
 )
@@ -64,8 +60,6 @@ def test_other_lengths_and_sizes_may_come(rng: np.random.Generator) -> None:
     layer = made(lambda: TimeDistributed(Conv1D(2, 3, padding="same")), (2, 3, 4, 2))
     for shape in ((1, 5, 4, 2), (3, 1, 6, 2)):
         check_gradients(layer, rng.standard_normal(shape), max_probes=10)
-
-
 
 
 def test_time_distributed_does_not_hand_its_mask_down(rng: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from phitodeep.core.call import calling, inference
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
+from phitodeep.errors import PhitodeepError
 from phitodeep.layers import (
     Dense,
     Embedding,
@@ -363,8 +363,6 @@ def test_builder_ties(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(first.predict(X), second.predict(X))
 
 
-
-
 # --- Lambda ------------------------------------------------------------------------------------
 
 
@@ -398,8 +396,6 @@ def test_lambda_gives_backward_what_it_promises(rng: np.random.Generator) -> Non
     assert pickle.loads(pickle.dumps(Lambda(cube, cube_gradient))).forward(X).shape == X.shape
 
 
-
-
 def test_lambda_is_built_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -423,5 +419,3 @@ def test_check_gradients_knows_tied_weights(rng: Any) -> None:
     embedding = Embedding(5, 4)
     model = Sequential(embedding, TiedDense(embedding), loss_class=SoftmaxCrossEntropy(), seed=0)
     check_gradients(model, rng.integers(0, 5, (4, 3)), rng.integers(0, 5, (4, 3)))
-
-

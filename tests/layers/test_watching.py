@@ -161,12 +161,7 @@ def test_super_is_not_told_again(rng: np.random.Generator) -> None:
     layer, notes = Scaled(3, 2), Notes()
     with watching(notes):
         layer.backward(layer.forward(rng.standard_normal((4, 3))))
-    assert notes.told() == [
-        "before forward",
-        "after forward",
-        "before backward",
-        "after backward",
-    ]
+    assert notes.told() == ["before forward", "after forward", "before backward", "after backward"]
 
 
 @pytest.mark.parametrize("recomputed", [False, True])

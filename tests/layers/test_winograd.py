@@ -25,17 +25,12 @@ SIZES = [  # N, height, width, C, filters, padding
 sizes = pytest.mark.parametrize("size", SIZES, ids=str)
 
 
-@pytest.fixture(params=["numpy", "numba"])
-def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture
+def _kernels(kernel_set: str) -> Iterator[None]:
     """Tiles with both kernel sets; without the compiled one, the layer takes windows."""
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    before = kernels.chosen()
-    kernels.use(request.param)
-    monkeypatch.setattr(kernels, "chosen", lambda: "numba")
-    yield
-    monkeypatch.undo()
-    kernels.use(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "chosen", lambda: "numba")
+        yield
 
 
 both_kernel_sets = pytest.mark.usefixtures("_kernels")

@@ -357,7 +357,7 @@ def test_names_functions_and_metrics_become_metrics() -> None:
     top = TopKAccuracy(2)
     made = as_metrics(["Accuracy", "top-k accuracy", own, top, mae, "f1"], threshold=0.25)
     assert [m.name for m in made] == [
-        *("accuracy", "top_k_accuracy", "own", "top_2_accuracy", "mae", "f1"),
+        *("accuracy", "top_k_accuracy", "own", "top_2_accuracy", "mae", "f1")
     ]
     assert made[3] is top
     assert made[0].threshold == made[5].threshold == 0.25
