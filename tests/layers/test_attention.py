@@ -70,20 +70,16 @@ def by_hand(layer: Any, X: Array, mask: Array | None) -> Array:
     QKV = X @ p["Wqkv"] + p.get("bqkv", 0)
     Z = np.zeros((N, T, D))
     turn = Rope().cos_and_sin(0, T, d, X.dtype)
+    sees = np.tri(T, dtype=bool) if layer.causal else np.ones((T, T), bool)
     for n, i in itertools.product(range(N), range(h)):
         j = i // (h // k)
-        Q = QKV[n, :, i * d : (i + 1) * d]
-        K = QKV[n, :, D + j * d : D + (j + 1) * d]
-        V = QKV[n, :, D + k * d + j * d : D + k * d + (j + 1) * d]
+        Q, K, V = (QKV[n, :, s * d : (s + 1) * d] for s in (i, h + j, h + k + j))
         if layer.rope:
             Q, K = rotate(Q, *turn), rotate(K, *turn)
         for t in range(T):
-            seen = [
-                s for s in range(T) if (s <= t or not layer.causal) and (mask is None or mask[n, s])
-            ]
-            if seen:
-                e = np.exp(K[seen] @ Q[t] / np.sqrt(d))
-                Z[n, t, i * d : (i + 1) * d] = e / e.sum() @ V[seen]
+            seen = sees[t] if mask is None else sees[t] & mask[n]
+            e = np.exp(K[seen] @ Q[t] / np.sqrt(d))
+            Z[n, t, i * d : (i + 1) * d] = (e / e.sum() @ V[seen]) if seen.any() else 0
     return Z @ p["Wo"] + p.get("bo", 0)
 
 
@@ -122,9 +118,6 @@ def test_blocks_are_the_whole(
         found = passes(layer, X, dY, mask=mask, training=False)
         assert_same(found, wanted, rtol=1e-10, atol=1e-12)
         assert (layer.cache["P"] is None) == (size < 25)
-
-
-# --- who sees whom -----------------------------------------------------------------------------
 
 
 # --- dropout -----------------------------------------------------------------------------------
@@ -210,19 +203,6 @@ def test_steps_of_generation_equal_the_whole(make: Any, steps: Any, rng: Any) ->
         np.testing.assert_array_equal(layer.forward(X), wanted)
 
 
-# --- numbers -----------------------------------------------------------------------------------
-
-
-@options
-def test_reuse_holds_for_other_lengths_and_batches(given: Any, rng: Any) -> None:
-    fresh = heads(given)
-    reusing = fresh.copy()
-    for step, (N, T) in enumerate(((3, 5), (2, 5), (3, 2), (3, 5), (4, 6), (1, 1), (3, 5))):
-        X, dY = rng.standard_normal((2, N, T, 8))
-        wanted = passes(fresh, X, dY, step=step)
-        assert_same(passes(reusing, X, dY, step=step, reuse=True), wanted, rtol=1e-12, atol=1e-14)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_long_sequences_never_hold_all_scores(causal: bool) -> None:
     """T = 2,048: all scores of one head would be 16.8 MB, and backward needs two such arrays."""
@@ -255,8 +235,7 @@ def test_weights_have_the_shapes_of_the_docstring() -> None:
 # --- the net and the block ---------------------------------------------------------------------
 
 
-def test_the_net_has_the_activation_of_its_name(rng: Any) -> None:
-    X = rng.standard_normal((2, 3, 4))
+def test_the_net_has_the_activation_of_its_name() -> None:
     kinds = {"gelu": "GELU()", "gelu_tanh": "GELU('tanh')", "relu": "ReLU()"}
     for activation, shown in kinds.items():
         net = FeedForward(6, activation)
@@ -265,9 +244,6 @@ def test_the_net_has_the_activation_of_its_name(rng: Any) -> None:
             layer.build((3, 4), seed=1)
         inner = block.layers[1].layers[1]
         assert [repr(chain.layers[1]) for chain in (net, inner)] == [shown, shown]
-    exact, tanh = (made(lambda a=a: FeedForward(6, a), (2, 3, 4)) for a in ("gelu", "gelu_tanh"))
-    apart = np.abs(exact.forward(X) - tanh.forward(X)).max()
-    assert 1e-5 < apart < 1e-2
 
 
 def test_block_is_what_its_docstring_says(rng: Any) -> None:
@@ -297,19 +273,14 @@ def test_block_passes_its_settings_on() -> None:
     look = block.layers[0].layers[1]
     assert isinstance(look, MultiHeadAttention)
     assert (look.heads, look.causal, look.rope, look.dropout) == (4, True, True, 0.25)
-    for road in block.layers:
-        assert repr(road.layers[-1]) == "Dropout(0.25)"
+    assert [repr(part.layers[-1]) for part in block.layers] == ["Dropout(0.25)"] * 2
     net = block.layers[1].layers[1]
     assert (net.hidden, net.activation) == (12, "relu")
     assert block.count_params() == 4 * 64 + 4 * 8 + 2 * (8 * 12) + 12 + 8 + 4 * 8
 
 
-# --- refusals ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("make", [lambda: TransformerBlock(2)])
-def test_a_layer_frozen_before_it_is_built_stays_frozen(make: Any) -> None:
-    layer = make()
+def test_a_block_frozen_before_it_is_built_stays_frozen() -> None:
+    layer = TransformerBlock(2)
     layer.trainable = False
     layer.build((3, 4))
     assert not any(part.trainable for _, part in layer.walk())

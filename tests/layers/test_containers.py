@@ -32,9 +32,6 @@ def built(layer: Layer, *shape: int) -> Layer:
     return layer
 
 
-# --- by hand -----------------------------------------------------------------------------------
-
-
 # --- what nobody needs is not computed ---------------------------------------------------------
 
 
@@ -132,12 +129,6 @@ def test_without_last_has_the_same_layers(nested: bool, rng: np.random.Generator
     assert len(chain.layers) == count
     X = rng.standard_normal((5, 3))
     np.testing.assert_array_equal(chain.forward(X), end.forward(shorter.forward(X)))
-
-
-def test_concat_needs_the_other_axes_to_agree() -> None:
-    with pytest.raises(ShapeError, match="cannot merge"):
-        Parallel(Flatten(), ReLU()).build((2, 3))
-    assert Parallel(Dense(4), ReLU()).build((2, 3)) == (2, 7)
 
 
 @pytest.mark.parametrize(

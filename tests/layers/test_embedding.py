@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phitodeep.core.call import calling, inference
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import (
     Dense,
     Embedding,
@@ -24,15 +24,10 @@ from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
 
 
-@pytest.fixture(params=[512, 0], ids=["one-hot", "sorted"])
-def road(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to sum the gradient."""
-    monkeypatch.setattr(embedding, "ONE_HOT", request.param)
-
-
-@pytest.mark.usefixtures("road")
+@pytest.mark.parametrize("one_hot", [512, 0])  # both ways to sum the gradient
 @pytest.mark.parametrize("shape", [(2, 5), (4,), (1, 1), (2, 3, 2), (3, 0)])
-def test_each_token_gets_its_row(shape: tuple[int, ...], rng: np.random.Generator) -> None:
+def test_each_token_gets_its_row(shape: Any, one_hot: int, rng: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(embedding, "ONE_HOT", one_hot)
     layer = made(lambda: Embedding(6, 3), (1, 1))
     X, dY = rng.integers(0, 6, shape), rng.standard_normal((*shape, 3))
     Y = layer.forward(X)
@@ -159,3 +154,14 @@ def test_each_token_gets_its_sum_whichever_is_the_least(
     expected = np.zeros_like(dW)
     np.add.at(expected, tokens, rows)
     np.testing.assert_allclose(dW, expected, rtol=1e-12)
+
+
+def test_a_refused_step_of_generation_changes_nothing() -> None:
+    layer = made(lambda: PositionalEmbedding(3), (1, 2, 4))
+    memory: dict[Any, Any] = {}
+    with calling(memory=memory):
+        layer.forward(np.ones((1, 2, 4)))
+        kept = dict(memory)
+        with pytest.raises(ShapeError, match="3 positions, got a sequence of 4"):
+            layer.forward(np.ones((1, 2, 4)))
+    assert memory == kept
