@@ -177,32 +177,6 @@ def test_passes_without_a_step_drop_afresh_and_go_back_alike(rng: Any) -> None:
 # --- generation --------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("steps", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: MultiHeadAttention(2, causal=True),
-        lambda: MultiHeadAttention(4, causal=True, kv_heads=2, rope=True, dropout=0.5),
-        lambda: TransformerBlock(2, causal=True, rope=True),
-        lambda: TransformerBlock(2, causal=True, norm="rms", pre_norm=False),
-    ],
-)
-def test_steps_of_generation_equal_the_whole(make: Any, steps: Any, rng: Any) -> None:
-    layer, X = made(make, (2, 5, 8)), rng.standard_normal((2, 5, 8))
-    with inference():
-        wanted = layer.forward(X)
-    memory: dict[Layer, Any] = {}
-    parts, t = [], 0
-    for n in steps:
-        with inference(), calling(memory=memory):
-            parts.append(layer.forward(X[:, t : t + n]))
-        t += n
-    np.testing.assert_allclose(np.concatenate(parts, 1), wanted, rtol=1e-10, atol=1e-12)
-    with inference():
-        np.testing.assert_array_equal(layer.forward(X), wanted)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_long_sequences_never_hold_all_scores(causal: bool) -> None:
     """T = 2,048: all scores of one head would be 16.8 MB, and backward needs two such arrays."""

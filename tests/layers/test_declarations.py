@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from phitodeep.layers.base import STEPS
 from phitodeep.model import Sequential
 from phitodeep.testing import examples
 from phitodeep.testing.examples import passes
-from tests.layers.test_masks import CHAINS, CONVS, D, T
+from tests.layers.test_masks import CHANGING, D, T, layer_of
 from tests.rows import ALL, few, over
 
 MORE: list[tuple[examples.Make, Shape]] = [
@@ -145,7 +146,7 @@ def test_what_is_in_gaps_changes_nothing(
 
 
 @pytest.mark.parametrize("training", few([True, False], 1))
-@over([*with_lengths, *((make, (4, T, D), 0) for make in (CONVS | CHAINS).values())])
+@over([*with_lengths, *((partial(layer_of, call), (4, T, D), 0) for call in CHANGING)])
 def test_under_lengths_padding_changes_nothing_or_they_are_refused(
     make: Any, shape: Shape, tokens: int, training: bool
 ) -> None:

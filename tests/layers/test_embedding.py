@@ -7,17 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.core.call import calling, inference
+from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.layers import (
-    Dense,
-    Embedding,
-    Layer,
-    PositionalEmbedding,
-    RotaryEmbedding,
-    SinusoidalEncoding,
-    embedding,
-)
+from phitodeep.layers import Dense, Embedding, PositionalEmbedding, RotaryEmbedding, embedding
 from phitodeep.layers.embedding import sum_by_token
 from phitodeep.model import Sequential
 from phitodeep.testing.examples import made, passes
@@ -72,30 +64,6 @@ def test_tokens_that_are_no_integers_are_refused(X: Any) -> None:
 
 
 # --- places ------------------------------------------------------------------------------------
-
-PLACED: dict[str, Any] = {
-    "learnt": lambda: PositionalEmbedding(6),
-    "waves": SinusoidalEncoding,
-    "turned": RotaryEmbedding,
-    "turned faster": lambda: RotaryEmbedding(20.0),
-}
-placed = pytest.mark.parametrize("make", PLACED.values(), ids=PLACED)
-
-
-@placed
-@pytest.mark.parametrize("steps", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3)])
-def test_steps_of_generation_equal_the_whole(make: Any, steps: Any, rng: Any) -> None:
-    layer, X = made(make, (2, 5, 4)), rng.standard_normal((2, 5, 4))
-    with inference():
-        wanted = layer.forward(X)
-    memory: dict[Layer, Any] = {}
-    parts, t = [], 0
-    for n in steps:
-        with inference(), calling(memory=memory):
-            parts.append(layer.forward(X[:, t : t + n]))
-        t += n
-    np.testing.assert_allclose(np.concatenate(parts, 1), wanted, rtol=1e-13)
-    np.testing.assert_allclose(layer.forward(X), wanted, rtol=1e-13)  # outside, from place 0
 
 
 def test_learnt_places(rng: np.random.Generator) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.core.call import calling, inference
+from phitodeep.core.call import calling
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError
 from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Layer
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made
@@ -91,58 +90,6 @@ def test_recurrent_gradients(make: Any, whole: bool, mask: Array | None, rng: An
     layer = recurrent(make, whole)
     with calling(mask=mask):
         check_gradients(layer, rng.standard_normal((3, 4, 2)), max_probes=24)
-
-
-@directions
-@sequences
-def test_gradients_of_one_step_and_one_sample(make: Any, whole: bool, rng: Any) -> None:
-    for N, T in ((1, 1), (2, 1), (1, 3)):
-        check_gradients(recurrent(make, whole, T=T), rng.standard_normal((N, T, 2)), max_probes=24)
-    layer = recurrent(make, whole, H=1, D=1)
-    check_gradients(layer, rng.standard_normal((2, 3, 1)), max_probes=24)
-
-
-@each
-@sequences
-@pytest.mark.parametrize("steps", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)])
-def test_steps_of_generation_equal_the_whole(
-    kind: Any, whole: bool, steps: tuple[int, ...], rng: Any
-) -> None:
-    layer, X = recurrent(kind, whole, T=5), rng.standard_normal((2, 5, 2))
-    mask = np.array([[1, 0, 1, 1, 0], [1, 1, 0, 1, 1]], bool)
-    for there in (None, mask):
-        with inference(), calling(mask=there):
-            wanted = layer.forward(X)
-        memory: dict[Layer, Any] = {}
-        parts, t = [], 0
-        for n in steps:
-            now = None if there is None else there[:, t : t + n]
-            with inference(), calling(memory=memory, mask=now):
-                parts.append(layer.forward(X[:, t : t + n]))
-            t += n
-        found = np.concatenate(parts, 1) if whole else parts[-1]
-        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
-        assert set(memory) == {layer}
-    with inference():
-        np.testing.assert_array_equal(layer.forward(X), layer.copy().forward(X))
-
-
-@sequences
-def test_bidirectional_is_a_layer_each_way(whole: bool, rng: Any) -> None:
-    X, dY = rng.standard_normal((2, 4, 2)), rng.standard_normal((2, 4, 6))
-    dY = dY if whole else dY[:, 0]
-    both = recurrent(BOTH["lstm both ways"], whole)
-    assert isinstance(both, Bidirectional)
-    there, back = both.layer.copy(), both.reverse.copy()
-    assert not np.allclose(there.params["Wx"], back.params["Wx"])
-    flip = (lambda A: A[:, ::-1]) if whole else (lambda A: A)
-    wanted = np.concatenate([there.forward(X), flip(back.forward(X[:, ::-1]))], -1)
-    np.testing.assert_allclose(both.forward(X), wanted, rtol=1e-13)
-    dX = there.backward(dY[..., :3]) + back.backward(flip(dY[..., 3:]))[:, ::-1]
-    np.testing.assert_allclose(both.backward(dY), dX, rtol=1e-12)
-    np.testing.assert_allclose(both.reverse.grads["Wh"], back.grads["Wh"], rtol=1e-12)
-    with pytest.raises(ArgumentError, match=r"Bidirectional.*cannot generate"), calling(memory={}):
-        both.forward(X)
 
 
 @each

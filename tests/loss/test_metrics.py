@@ -134,17 +134,6 @@ def test_r2_does_not_depend_on_where_zero_is(mean: float) -> None:
         assert in_parts(r2, P + mean, T + mean, size) == pytest.approx(expected, rel=1e-3)
 
 
-def test_r2_of_several_outputs_may_be_that_of_scikit_learn() -> None:
-    r2_score = pytest.importorskip("sklearn.metrics").r2_score
-    T, P = np.array([[0.5, 10], [-1, 10], [7, -60]]), np.array([[0, 20], [-1, 20], [8, -50]])
-    assert R2("uniform_average")(P, T) == pytest.approx(r2_score(T, P))
-    steps = P.reshape(3, 1, 2), T.reshape(3, 1, 2)  # (N, T, outputs)
-    assert R2("uniform_average")(*steps) == pytest.approx(r2_score(T, P))
-    assert r2(P, T) != pytest.approx(r2_score(T, P))
-    with pytest.raises(ArgumentError, match='multioutput must be "pooled" or "uniform_average"'):
-        R2("raw_values")
-
-
 def test_a_function_is_a_metric_weighted_by_batch_sizes() -> None:
     def largest(P: Array, T: Array) -> float:
         return float(P.max())
