@@ -11,8 +11,11 @@ from phitodeep.core.call import calling, current
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, OrderError, ShapeError
 from phitodeep.layers import (
+    GRU,
     Chain,
+    Conv2D,
     Dense,
+    Embedding,
     Flatten,
     Layer,
     Parallel,
@@ -20,10 +23,12 @@ from phitodeep.layers import (
     Residual,
     SkipConcat,
     Tanh,
+    TimeDistributed,
 )
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
+from phitodeep.testing.examples import made
 from tests.conftest import in_parts
 
 
@@ -367,3 +372,27 @@ def test_layers_that_create_makes_and_does_not_adopt_are_refused() -> None:
 def test_layers_in_a_set_are_refused() -> None:
     with pytest.raises(ArgumentTypeError, match="the set 'inside', which has no order"):
         Own({Dense(3, 3), Tanh()}).build((3,))
+
+
+# --- TimeDistributed ---------------------------------------------------------------------------
+
+
+def test_time_distributed_is_the_layer_at_each_step(rng: np.random.Generator) -> None:
+    X = rng.standard_normal((2, 3, 5, 4, 2))
+    layer = made(lambda: TimeDistributed(Chain(Conv2D(3, 2), Flatten())), X.shape)
+    assert layer.output_shape == (3, 4 * 3 * 3)
+    inner, Y = layer.layer.copy(), layer.forward(X)
+    for t in range(3):
+        np.testing.assert_allclose(Y[:, t], inner.forward(X[:, t]), rtol=1e-12)
+    assert layer.flops() == 3 * inner.flops()
+    assert set(layer.get_weights()) == {"layer.layers.0.W", "layer.layers.0.b"}
+
+
+def test_time_distributed_takes_other_lengths_and_tokens_and_hands_no_mask_down(rng: Any) -> None:
+    layer = made(lambda: TimeDistributed(GRU(2)), (2, 3, 4, 2))
+    for shape in ((1, 5, 4, 2), (3, 1, 6, 2)):
+        check_gradients(layer, rng.standard_normal(shape), max_probes=10)
+        with calling(mask=np.ones(shape[:2], bool)):
+            layer.forward(np.ones(shape))
+    embedding = made(lambda: TimeDistributed(Embedding(5, 2)), (2, 3, 4))
+    assert embedding.forward(np.ones((2, 3, 4), int)).shape == (2, 3, 4, 2)

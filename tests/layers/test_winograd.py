@@ -12,7 +12,6 @@ from phitodeep import kernels
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.layers import Conv2D, winograd
-from phitodeep.model import SequentialBuilder
 
 SIZES = [  # N, height, width, C, filters, padding
     (1, 16, 12, 12, 12, "valid"),
@@ -137,32 +136,6 @@ def test_dX_may_be_left_out() -> None:
         assert layer.backward(dY) is None
     for name in ("W", "b"):
         np.testing.assert_array_equal(layer.grads[name], wanted[f"d{name}"])
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_training_repeats_bit_for_bit(threads: int) -> None:
-    pytest.importorskip("numba")
-    rng = np.random.default_rng(0)
-    X, y = rng.standard_normal((24, 10, 10, 12)), rng.integers(0, 3, 24)
-
-    def weights() -> dict[str, Array]:
-        model = (
-            SequentialBuilder()
-            .conv2d(12, 3, padding="same")
-            .relu()
-            .conv2d(16, 3)
-            .global_avg_pool()
-            .dense(3)
-            .loss("softmax_cross_entropy")
-            .seed(0)
-            .build()
-        )
-        model.train(X, y, epochs=2, batch_size=10, threads=threads, verbose=0)
-        return model.get_weights()
-
-    one, two = weights(), weights()
-    for name in one:
-        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
 
 
 def test_which_convolutions_are_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
