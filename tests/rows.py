@@ -12,9 +12,12 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from phitodeep.core.types import Shape
+from phitodeep import layers
+from phitodeep.core.types import Array, Shape
+from phitodeep.layers import Layer
 from phitodeep.testing.examples import EXAMPLES, TOKENS, Make
 
 LONG = os.environ.get("PHITODEEP_TESTS") == "all"
@@ -51,3 +54,19 @@ def few(cases: Iterable[Any], count: int = 12) -> list[Any]:
 def times(count: int) -> int:
     """How many random cases to draw: 20 times `count` in a long run."""
     return 20 * count if LONG else count
+
+
+LOOKS_AT_MASK = (layers.RNN, layers.LSTM, layers.GRU, layers.Bidirectional)
+LOOKS_AT_MASK += (layers.MultiHeadAttention, layers.TransformerBlock)
+TAKES_LENGTHS = (layers.Conv1D, layers.ConvTranspose1D, layers.GlobalAvgPool, layers.GlobalMaxPool)
+
+
+def masks(layer: Layer, shape: Shape) -> list[Array | None]:
+    """None, and for layers that look at it a mask with holes, or of lengths, and of nothing."""
+    if isinstance(layer, TAKES_LENGTHS) and len(shape) == 3:
+        return [None, np.arange(shape[1]) < np.arange(shape[0])[:, None] * 2]
+    if not isinstance(layer, LOOKS_AT_MASK):
+        return [None]
+    mask = np.random.default_rng(3).random(shape[:2]) < 0.6
+    mask[0] = False
+    return [None, mask]

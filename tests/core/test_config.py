@@ -94,7 +94,6 @@ from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.testing import examples
 from phitodeep.testing.examples import cube, cube_gradient
-from tests.layers import test_contract
 
 phitodeep.register(cube)
 phitodeep.register(cube_gradient)
@@ -144,7 +143,7 @@ def label(made: Any) -> str:
 
 Make = Callable[[], Any]
 LAYERS: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many tokens there are
-    *[(make, shape, 0) for make, shape in test_contract.EXAMPLES],
+    *[(make, shape, 0) for make, shape in examples.EXAMPLES],
     *examples.TOKENS,
     (lambda: Select([1, 0], tokens=True), (2, 3), 5),
     (lambda: Residual(Dense(3), checkpoint=True), (2, 3), 0),

@@ -28,10 +28,9 @@ from phitodeep.derivations.losses import givens
 from phitodeep.layers import Layer
 from phitodeep.loss import Loss
 from phitodeep.testing.examples import Make, data, made, passes
-from tests.layers.test_contract_with_masks import masks
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.loss.test_loss import pair
-from tests.rows import ALL, KINDS, TOOLS, few, over
+from tests.rows import ALL, KINDS, TOOLS, few, masks, over
 
 every = over(ALL)
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)

@@ -18,9 +18,8 @@ from phitodeep.derivations.language.step import Arrange, Given, Let, Loop, Step
 from phitodeep.loss import Loss
 from phitodeep.testing.examples import Make, data, made
 from tests.derivations.test_contract import by_steps, every_loss, loss_scope, scopes
-from tests.layers.test_contract_with_masks import masks
 from tests.loss.test_loss import pair
-from tests.rows import TOOLS, over
+from tests.rows import TOOLS, masks, over
 
 CORE = {"math", "mrow", "mi", "mo", "mn", "mtext", "msub", "msup", "mover", "munder", "mfrac"}
 CORE |= {"msqrt", "mtable", "mtr", "mtd"}

@@ -21,6 +21,7 @@ from phitodeep.core.types import Array
 from phitodeep.kernels import KERNELS, TWINS
 from tests.rows import long
 
+numba = pytest.importorskip("numba")
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
     if not {"compiled", "exchange", "sklearn"} & {*module.name.split(".")}:  # the last two: extras
         importlib.import_module(module.name)
@@ -202,13 +203,11 @@ def _restored() -> Any:
 
 
 def test_every_kernel_is_called_here_and_has_a_twin() -> None:
-    pytest.importorskip("numba")
     kernels.use("numba")
     assert KERNELS.keys() == CALLS.keys() == TWINS.keys()
 
 
 def test_every_twin_has_a_docstring_and_the_arguments_of_its_kernel() -> None:
-    pytest.importorskip("numba")
     kernels.use("numba")
     for name, function in TWINS.items():
         assert function.__doc__, name
@@ -233,7 +232,6 @@ def test_no_file_defines_a_kernel_twice() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_both_forms_give_the_same(name: str, case: int, dtype: Any, rng: Any) -> None:
-    pytest.importorskip("numba")
     given = [a(rng, dtype) if callable(a) else a for a in CALLS[name][case]]
     found = {}
     for which in ("numpy", "numba"):
@@ -266,7 +264,6 @@ def test_both_forms_give_the_same(name: str, case: int, dtype: Any, rng: Any) ->
 @pytest.mark.parametrize("weights", [None, [1.0, 0.5, 0.0, 2.0]])
 def test_both_cross_entropies_take_infinite_sure_and_equal_logits(weights: Any, dtype: Any) -> None:
     """A label at -inf costs infinitely much, and nothing where it weighs nothing."""
-    pytest.importorskip("numba")
     low = -math.inf
     Z = np.array([[30, 0, 1], [2, low, 2], [low, 0, 1], [0, 1, low]], dtype)
     w = None if weights is None else np.array(weights, dtype)
@@ -287,7 +284,6 @@ def test_both_cross_entropies_take_infinite_sure_and_equal_logits(weights: Any, 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_both_cross_entropies_of_a_sure_row_have_their_digits(dtype: Any) -> None:
-    pytest.importorskip("numba")
     Z = np.array([[30, 0, 1]], dtype)
     for which in ("numpy", "numba"):
         kernels.use(which)
@@ -309,7 +305,6 @@ def test_both_layer_norms_take_rows_whose_squares_overflow(
     dtype: Any, large_eps: bool, rng: Any
 ) -> None:
     """Beside rows that are as usual, one of them of zeros, and without such."""
-    pytest.importorskip("numba")
     most = float(np.finfo(dtype).max)
     X = rng.standard_normal((6, D))
     X[0] *= 3 * most**0.5
@@ -328,7 +323,6 @@ def test_both_layer_norms_take_rows_whose_squares_overflow(
 @pytest.mark.parametrize("which", ["numpy", "numba"])
 def test_layer_norm_keeps_its_digits_far_from_0(which: str, rng: Any) -> None:
     """The mean of the squares, minus the square of the mean, would have none left."""
-    pytest.importorskip("numba")
     X = (1000 + rng.standard_normal((N, D))).astype(np.float32)
     wide = X.astype(np.float64)
     wanted = (wide - wide.mean(axis=1, keepdims=True)) / np.sqrt(wide.var(axis=1) + 0.01)[:, None]
@@ -336,17 +330,8 @@ def test_layer_norm_keeps_its_digits_far_from_0(which: str, rng: Any) -> None:
     np.testing.assert_allclose(norms(which, X, 0.01, ones, 0 * ones)[0], wanted, atol=5e-4)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    ("name", "exact", "high", "most"),
-    [("exp", np.exp, 88.6, 2.5), ("tanh", np.tanh, 12, 4), ("erf", None, 7, 4)],
-)
-def test_scalar_functions_are_exact_to_rounding(
-    name: str, exact: Any, high: float, most: float, dtype: Any
-) -> None:
-    pytest.importorskip("numba")
-    import numba
-
+def scalar(name: str) -> Callable[[Array], Array]:
+    """A function of one number, compiled, for each number of an array."""
     from phitodeep.kernels.compiled import scalar
     from phitodeep.kernels.compiled.jit import OPTIONS
 
@@ -357,57 +342,45 @@ def test_scalar_functions_are_exact_to_rounding(
         for i in range(X.size):
             Y[i] = function(X[i])
 
-    low = -87 if name == "exp" else -high
-    X = np.concatenate([np.linspace(low, high, 20_001), np.linspace(-1, 1, 2001)]).astype(dtype)
-    Y = np.empty_like(X)
-    each(X, Y)
-    wide = X.astype(np.float64)
-    wanted = np.vectorize(math.erf)(wide) if exact is None else exact(wide)
-    np.testing.assert_allclose(Y, wanted, rtol=most * np.finfo(dtype).eps)
-    if name != "exp":
-        assert abs(Y).max() <= 1
-    ends = np.array([-1e30, -200, 200, 1e30, np.nan], dtype)
-    each(ends, Y[:5])
-    with np.errstate(over="ignore", under="ignore"):
-        wanted = np.vectorize(math.erf)(ends) if exact is None else exact(ends)
-    np.testing.assert_array_equal(Y[:5], wanted.astype(dtype) if dtype == np.float32 else wanted)
+    def run(X: Array) -> Array:
+        each(X, Y := np.empty_like(X))
+        return Y
+
+    return run
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    ("name", "x", "wanted"),
-    [
-        ("exp", -88.0, 0.0),  # below the normal numbers
-        ("exp", 89.0, math.inf),
-        ("tanh", 8.05, math.tanh(8.05)),  # 1 - 2e-7, not 1 yet
-        ("tanh", 9.5, 1.0),
-    ],
+    ("name", "exact", "high", "most"),
+    [("exp", np.exp, 88.6, 2.5), ("tanh", np.tanh, 12, 4), ("erf", np.vectorize(math.erf), 7, 4)],
 )
-def test_scalar_functions_of_float32_end_where_they_should(
-    name: str, x: float, wanted: float
+def test_scalar_functions_are_exact_to_rounding(
+    name: str, exact: Any, high: float, most: float, dtype: Any
 ) -> None:
-    pytest.importorskip("numba")
-    import numba
+    low, function = -87 if name == "exp" else -high, scalar(name)
+    X = np.concatenate([np.linspace(low, high, 20_001), np.linspace(-1, 1, 2001)]).astype(dtype)
+    Y = function(X)
+    np.testing.assert_allclose(Y, exact(X.astype(np.float64)), rtol=most * np.finfo(dtype).eps)
+    assert name == "exp" or abs(Y).max() <= 1
+    ends = np.array([-1e30, -200, 200, 1e30, np.nan], dtype)
+    with np.errstate(over="ignore", under="ignore"):
+        wanted = exact(ends)
+    np.testing.assert_array_equal(function(ends), wanted.astype(dtype))
 
-    from phitodeep.kernels.compiled import scalar
-    from phitodeep.kernels.compiled.jit import OPTIONS
 
-    function = getattr(scalar, name)
-
-    @numba.njit(**OPTIONS)
-    def of(x: Any) -> Any:
-        return function(x)
-
+def test_scalar_functions_of_float32_end_where_they_should() -> None:
     eps = float(np.finfo(np.float32).eps)
-    assert of(np.float32(x)) == pytest.approx(wanted, rel=eps, abs=0)
-    if name == "tanh":
-        assert of(np.float32(-x)) == pytest.approx(-wanted, rel=eps, abs=0)
+    exp = scalar("exp")(np.array([-88, 89], np.float32))  # below the normal numbers, and above
+    np.testing.assert_array_equal(exp, [0, math.inf])
+    X = np.array([8.05, 9.5, -8.05, -9.5], np.float32)  # of the first, 1 - 2e-7: not 1 yet
+    wanted = math.tanh(8.05)
+    np.testing.assert_allclose(scalar("tanh")(X), [wanted, 1, -wanted, -1], rtol=eps)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
 def test_both_gelus_take_infinities(name: str, dtype: Any) -> None:
     """Where Phi or the density is 0, its product with an infinite x is 0 too."""
-    pytest.importorskip("numba")
     X = np.array([-math.inf, -200, 0, 200, math.inf], dtype)
     for which in ("numpy", "numba"):
         kernels.use(which)
@@ -420,7 +393,6 @@ def test_both_gelus_take_infinities(name: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_both_softmaxes_of_nothing_to_choose_from_are_0(dtype: Any) -> None:
-    pytest.importorskip("numba")
     low = -math.inf
     for which in ("numpy", "numba"):
         kernels.use(which)
@@ -449,7 +421,6 @@ def test_both_softmaxes_of_nothing_to_choose_from_are_0(dtype: Any) -> None:
 )
 def test_float32_is_not_computed_in_float64(name: str, arguments: str) -> None:
     """As a quotient with an integer would be, unnoticed, at half the speed."""
-    numba = pytest.importorskip("numba")
     from phitodeep.kernels.compiled import normalization, softmax, winograd
     from phitodeep.kernels.compiled.jit import OPTIONS
 
@@ -469,7 +440,6 @@ def test_both_max_pools_let_the_last_nan_win(
     kernel: Any, stride: Any, dtype: Any, rng: Any
 ) -> None:
     """As in PyTorch. Of equal maxima, the first one wins."""
-    pytest.importorskip("numba")
     X = rng.integers(0, 4, (3, 7, 8, 5)).astype(dtype)
     X[rng.random(X.shape) < 0.2] = np.nan
     X[rng.random(X.shape) < 0.1] = -np.inf
@@ -495,9 +465,7 @@ def test_both_max_pools_let_the_last_nan_win(
 @pytest.mark.parametrize("which", ["numpy", "numba"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_both_bias_relus_treat_nan_and_infinity_alike(which: str, dtype: Any) -> None:
-    if which == "numba":
-        pytest.importorskip("numba")
-    tables: Any = {"numpy": {name: k.plain for name, k in KERNELS.items()}, "numba": TWINS}
     Y, b = np.array([[np.nan, np.inf, -np.inf, 1]], dtype), np.array([1, 1, 1, -1], dtype)
-    tables[which]["bias_relu"](Y, b)
+    kernels.use(which)
+    KERNELS["bias_relu"](Y, b)
     np.testing.assert_array_equal(Y, np.array([[np.nan, np.inf, 0, 0]], dtype))

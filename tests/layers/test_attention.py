@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 
 from phitodeep.core.call import calling, inference, saliency
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.functional.rotary import Rope
 from phitodeep.layers import (
     GELU,
@@ -21,14 +19,12 @@ from phitodeep.layers import (
     Layer,
     LayerNorm,
     MultiHeadAttention,
-    ReLU,
     Residual,
     RMSNorm,
     TransformerBlock,
     dot_product,
 )
 from phitodeep.layers.embedding import rotate
-from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
@@ -74,20 +70,16 @@ def by_hand(layer: Any, X: Array, mask: Array | None) -> Array:
     QKV = X @ p["Wqkv"] + p.get("bqkv", 0)
     Z = np.zeros((N, T, D))
     turn = Rope().cos_and_sin(0, T, d, X.dtype)
+    sees = np.tri(T, dtype=bool) if layer.causal else np.ones((T, T), bool)
     for n, i in itertools.product(range(N), range(h)):
         j = i // (h // k)
-        Q = QKV[n, :, i * d : (i + 1) * d]
-        K = QKV[n, :, D + j * d : D + (j + 1) * d]
-        V = QKV[n, :, D + k * d + j * d : D + k * d + (j + 1) * d]
+        Q, K, V = (QKV[n, :, s * d : (s + 1) * d] for s in (i, h + j, h + k + j))
         if layer.rope:
             Q, K = rotate(Q, *turn), rotate(K, *turn)
         for t in range(T):
-            seen = [
-                s for s in range(T) if (s <= t or not layer.causal) and (mask is None or mask[n, s])
-            ]
-            if seen:
-                e = np.exp(K[seen] @ Q[t] / np.sqrt(d))
-                Z[n, t, i * d : (i + 1) * d] = e / e.sum() @ V[seen]
+            seen = sees[t] if mask is None else sees[t] & mask[n]
+            e = np.exp(K[seen] @ Q[t] / np.sqrt(d))
+            Z[n, t, i * d : (i + 1) * d] = (e / e.sum() @ V[seen]) if seen.any() else 0
     return Z @ p["Wo"] + p.get("bo", 0)
 
 
@@ -126,103 +118,6 @@ def test_blocks_are_the_whole(
         found = passes(layer, X, dY, mask=mask, training=False)
         assert_same(found, wanted, rtol=1e-10, atol=1e-12)
         assert (layer.cache["P"] is None) == (size < 25)
-
-
-# --- who sees whom -----------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("rope", [False, True])
-@pytest.mark.parametrize("whole", [False, True], ids=["attention", "block"])
-def test_the_future_does_not_reach_the_past(rope: bool, whole: bool, rng: Any) -> None:
-    kind = TransformerBlock if whole else MultiHeadAttention
-    layer = made(lambda: kind(2, causal=True, rope=rope), (2, 5, 8))
-    X = rng.standard_normal((2, 5, 8))
-    Y = layer.forward(X).copy()
-    for t in range(5):
-        changed = X.copy()
-        changed[:, t] += rng.standard_normal(8)
-        other = layer.forward(changed)
-        np.testing.assert_array_equal(other[:, :t], Y[:, :t])
-        assert (np.abs(other - Y).max((0, 2))[t:] > 0).all()
-        layer.forward(X)
-        dY = np.zeros_like(Y)
-        dY[:, t] = rng.standard_normal((2, 8))
-        dX = layer.backward(dY)
-        assert dX is not None
-        assert not dX[:, t + 1 :].any()
-        assert (np.abs(dX).max((0, 2))[: t + 1] > 0).all()
-
-
-def test_without_causal_all_see_all(rng: Any) -> None:
-    layer, X = heads({"heads": 2}), rng.standard_normal((1, 5, 8))
-    Y = layer.forward(X).copy()
-    X[:, 4] += 1
-    assert (np.abs(layer.forward(X) - Y).max((0, 2)) > 0).all()
-
-
-@pytest.mark.usefixtures("blocks")
-@options
-def test_padding_changes_nothing(given: Any, rng: Any) -> None:
-    if "dropout" in given:
-        given = {**given, "dropout": 0.0}
-    layer, mask = heads(given), MASKS["lengths"]
-    assert mask is not None
-    X, dY = rng.standard_normal((2, 3, 5, 8))
-    dY[~mask] = 0  # a loss that ignores padding
-    found = passes(layer, X, dY, mask=mask)
-    noisy = np.where(mask[..., None], X, 1e3)
-    other = passes(layer, noisy, dY, mask=mask)
-    np.testing.assert_allclose(other["Y"][mask], found["Y"][mask], rtol=1e-12)
-    assert_same({**other, "Y": found["Y"]}, found, rtol=1e-10, atol=1e-12)
-    assert not found["dX"][~mask].any()
-    sums: dict[str, Array] = {}
-    for n, count in enumerate(mask.sum(1)):
-        alone = passes(layer, X[n : n + 1, :count], dY[n : n + 1, :count])
-        for name in ("Y", "dX"):
-            np.testing.assert_allclose(
-                found[name][n, :count], alone[name][0], rtol=1e-9, atol=1e-12
-            )
-        for name, a in alone.items():
-            if name not in ("Y", "dX"):
-                sums[name] = sums.get(name, 0) + a
-    for name, a in sums.items():
-        np.testing.assert_allclose(found[name], a, rtol=1e-9, atol=1e-12, err_msg=name)
-
-
-@pytest.mark.usefixtures("blocks")
-@options
-def test_a_place_that_sees_nothing_is_zero_and_has_no_gradient(given: Any, rng: Any) -> None:
-    layer, X = heads({**given, "bias": False}), rng.standard_normal((2, 5, 8))
-    mask = np.array([[0, 0, 0, 0, 0], [0, 0, 1, 1, 1]], bool)
-    dY = rng.standard_normal((2, 5, 8))
-    with np.errstate(all="raise", under="ignore"):
-        found = passes(layer, X, dY, mask=mask)
-    assert all(np.isfinite(a).all() for a in found.values())
-    assert not found["Y"][0].any()
-    assert not found["dX"][0].any()
-    blind = 2 if layer.causal else 0
-    assert not found["Y"][1, :blind].any()
-    assert not found["dX"][1, :blind].any()
-    assert found["Y"][1, blind:].any()
-    alone = passes(layer, X, np.concatenate([0 * dY[:1], dY[1:]]), mask=mask)
-    for name in ("Wqkv", "Wo"):
-        np.testing.assert_allclose(alone[name], found[name], rtol=1e-12, atol=1e-14)
-
-
-@options
-def test_a_full_mask_is_none(given: Any, rng: Any) -> None:
-    layer, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
-    full = passes(layer, X, dY, mask=np.ones((3, 5), bool))
-    assert_same(full, passes(layer, X, dY), rtol=1e-12, atol=1e-13)
-
-
-def test_order_means_nothing_without_places(rng: Any) -> None:
-    X, order = rng.standard_normal((2, 5, 8)), [3, 0, 4, 1, 2]
-    for rope in (False, True):
-        layer = heads({"heads": 2, "rope": rope})
-        moved = layer.forward(X[:, order])
-        assert np.allclose(moved, layer.forward(X)[:, order]) is not rope
 
 
 # --- dropout -----------------------------------------------------------------------------------
@@ -282,70 +177,6 @@ def test_passes_without_a_step_drop_afresh_and_go_back_alike(rng: Any) -> None:
 # --- generation --------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("steps", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: MultiHeadAttention(2, causal=True),
-        lambda: MultiHeadAttention(4, causal=True, kv_heads=2, rope=True, dropout=0.5),
-        lambda: TransformerBlock(2, causal=True, rope=True),
-        lambda: TransformerBlock(2, causal=True, norm="rms", pre_norm=False),
-    ],
-)
-def test_steps_of_generation_equal_the_whole(make: Any, steps: Any, rng: Any) -> None:
-    layer, X = made(make, (2, 5, 8)), rng.standard_normal((2, 5, 8))
-    with inference():
-        wanted = layer.forward(X)
-    memory: dict[Layer, Any] = {}
-    parts, t = [], 0
-    for n in steps:
-        with inference(), calling(memory=memory):
-            parts.append(layer.forward(X[:, t : t + n]))
-        t += n
-    np.testing.assert_allclose(np.concatenate(parts, 1), wanted, rtol=1e-10, atol=1e-12)
-    with inference():
-        np.testing.assert_array_equal(layer.forward(X), wanted)
-
-
-# --- numbers -----------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("blocks")
-@masked
-@options
-def test_float32_stays_and_is_near(given: Any, mask: Array | None, rng: Any) -> None:
-    double, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
-    single = double.copy()
-    single.cast(np.float32)
-    found = passes(single, X.astype(np.float32), dY.astype(np.float32), mask=mask)
-    cached = [a for v in single.cache.values() for a in (v if isinstance(v, tuple) else (v,))]
-    for a in (*found.values(), *cached):
-        if isinstance(a, np.ndarray) and a.dtype.kind == "f":
-            assert a.dtype == np.float32
-    assert_same(found, passes(double, X, dY, mask=mask), rtol=2e-4, atol=2e-4)
-
-
-def test_large_scores_are_finite() -> None:
-    for dtype, mask in itertools.product((np.float32, np.float64), (None, HOLES)):
-        layer = heads({"heads": 2, "causal": True}, dtype=dtype)
-        X = np.full((3, 5, 8), 1e4, dtype)
-        X[:, ::2] *= -1
-        with np.errstate(all="raise", under="ignore"):
-            for a in passes(layer, X, np.ones_like(X), mask=mask).values():
-                assert np.isfinite(a).all()
-
-
-@options
-def test_reuse_holds_for_other_lengths_and_batches(given: Any, rng: Any) -> None:
-    fresh = heads(given)
-    reusing = fresh.copy()
-    for step, (N, T) in enumerate(((3, 5), (2, 5), (3, 2), (3, 5), (4, 6), (1, 1), (3, 5))):
-        X, dY = rng.standard_normal((2, N, T, 8))
-        wanted = passes(fresh, X, dY, step=step)
-        assert_same(passes(reusing, X, dY, step=step, reuse=True), wanted, rtol=1e-12, atol=1e-14)
-
-
 @pytest.mark.parametrize("causal", [True, False])
 def test_long_sequences_never_hold_all_scores(causal: bool) -> None:
     """T = 2,048: all scores of one head would be 16.8 MB, and backward needs two such arrays."""
@@ -378,18 +209,7 @@ def test_weights_have_the_shapes_of_the_docstring() -> None:
 # --- the net and the block ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "swiglu"])
-def test_feed_forward_gradients(activation: str, rng: Any) -> None:
-    layer = made(lambda: FeedForward(6, activation), (2, 3, 4))
-    X = rng.standard_normal((2, 3, 4))
-    check_gradients(layer, X)
-    one = layer.forward(X)[:, 1:2].copy()
-    np.testing.assert_allclose(layer.forward(X[:, 1:2]), one, rtol=1e-12)  # at each place
-    assert layer.count_params() == {"swiglu": 3 * 24 + 16}.get(activation, 2 * 24 + 10)
-
-
-def test_the_net_has_the_activation_of_its_name(rng: Any) -> None:
-    X = rng.standard_normal((2, 3, 4))
+def test_the_net_has_the_activation_of_its_name() -> None:
     kinds = {"gelu": "GELU()", "gelu_tanh": "GELU('tanh')", "relu": "ReLU()"}
     for activation, shown in kinds.items():
         net = FeedForward(6, activation)
@@ -398,20 +218,6 @@ def test_the_net_has_the_activation_of_its_name(rng: Any) -> None:
             layer.build((3, 4), seed=1)
         inner = block.layers[1].layers[1]
         assert [repr(chain.layers[1]) for chain in (net, inner)] == [shown, shown]
-    exact, tanh = (made(lambda a=a: FeedForward(6, a), (2, 3, 4)) for a in ("gelu", "gelu_tanh"))
-    apart = np.abs(exact.forward(X) - tanh.forward(X)).max()
-    assert 1e-5 < apart < 1e-2
-
-
-@pytest.mark.parametrize("pre_norm", [True, False])
-@pytest.mark.parametrize("norm", ["layer", "rms"])
-@masked
-def test_block_gradients(norm: str, pre_norm: bool, mask: Array | None, rng: Any) -> None:
-    for more in ({}, {"causal": True, "rope": True, "dropout": 0.3}):
-        settings = {"mlp_ratio": 0.5, "norm": norm, "pre_norm": pre_norm, **more}
-        layer = made(partial(TransformerBlock, 2, **settings), (3, 5, 8))
-        with calling(mask=mask):
-            check_gradients(layer, rng.standard_normal((3, 5, 8)), max_probes=4)
 
 
 def test_block_is_what_its_docstring_says(rng: Any) -> None:
@@ -441,86 +247,14 @@ def test_block_passes_its_settings_on() -> None:
     look = block.layers[0].layers[1]
     assert isinstance(look, MultiHeadAttention)
     assert (look.heads, look.causal, look.rope, look.dropout) == (4, True, True, 0.25)
-    for road in block.layers:
-        assert repr(road.layers[-1]) == "Dropout(0.25)"
+    assert [repr(part.layers[-1]) for part in block.layers] == ["Dropout(0.25)"] * 2
     net = block.layers[1].layers[1]
     assert (net.hidden, net.activation) == (12, "relu")
     assert block.count_params() == 4 * 64 + 4 * 8 + 2 * (8 * 12) + 12 + 8 + 4 * 8
 
 
-# --- refusals ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "shape", "says"),
-    [
-        (lambda: MultiHeadAttention(3), (4, 8), "MultiHeadAttention.*D = 8 cannot be divided"),
-        (
-            lambda: MultiHeadAttention(2, rope=True),
-            (4, 6),
-            "MultiHeadAttention.*even size, which rope",
-        ),
-        (lambda: MultiHeadAttention(2), (8,), r"MultiHeadAttention.*\(T, D\), got \(8,\)"),
-        (lambda: MultiHeadAttention(2), (2, 4, 8), r"MultiHeadAttention.*\(T, D\)"),
-        (lambda: TransformerBlock(3), (4, 8), "TransformerBlock.*MultiHeadAttention.*3 heads"),
-        (lambda: TransformerBlock(2, rope=True), (4, 6), "even size, which rope"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) -> None:
-    for layer in (make(), Sequential(ReLU(), make())):
-        with pytest.raises(ShapeError, match=says) as caught:
-            layer.build(shape)
-    assert "layer 1 of Sequential" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: MultiHeadAttention(0), "MultiHeadAttention heads must be >= 1"),
-        (
-            lambda: MultiHeadAttention(4, kv_heads=3),
-            "MultiHeadAttention: 4 heads are not divisible by 3",
-        ),
-        (lambda: MultiHeadAttention(2, kv_heads=4), "2 heads are not divisible by 4 kv_heads"),
-        (lambda: MultiHeadAttention(2, kv_heads=0), "MultiHeadAttention kv_heads must be >= 1"),
-        (lambda: MultiHeadAttention(2, dropout=1.0), "MultiHeadAttention dropout must be"),
-        (lambda: MultiHeadAttention(2, dropout=-0.1), "MultiHeadAttention dropout must be"),
-        (lambda: FeedForward(0), "FeedForward hidden must be >= 1"),
-        (
-            lambda: FeedForward(4, "tanh"),
-            'FeedForward activation must be "gelu", "gelu_tanh", "relu", "silu", "swiglu" or '
-            "\"geglu\", got 'tanh'",
-        ),
-        (lambda: TransformerBlock(0), "heads must be >= 1"),
-        (lambda: TransformerBlock(2, norm="batch"), "TransformerBlock norm must be"),
-        (lambda: TransformerBlock(2, mlp_ratio=0), "mlp_ratio must be > 0"),
-        (lambda: TransformerBlock(2, activation="tanh"), "FeedForward activation must be"),
-        (lambda: TransformerBlock(2, dropout=1), "dropout must be"),
-    ],
-)
-def test_settings_without_a_meaning_are_refused(make: Any, says: str) -> None:
-    with pytest.raises(ArgumentError, match=says):
-        make()
-
-
-def test_settings_of_another_kind_are_refused() -> None:
-    for kind in (MultiHeadAttention, TransformerBlock):
-        with pytest.raises(ArgumentTypeError, match="heads must be an integer"):
-            kind(2.0)
-    with pytest.raises(ArgumentTypeError, match="FeedForward hidden"):
-        FeedForward("4")
-
-
-def test_inputs_that_do_not_fit_are_refused() -> None:
-    layer = heads({"heads": 2})
-    for shape in ((5, 8), (2, 5, 6), (2, 3, 5, 8)):
-        with pytest.raises(ShapeError, match=r"MultiHeadAttention.*X \(N, T, 8\)"):
-            layer.forward(np.ones(shape))
-
-
-@pytest.mark.parametrize("make", [lambda: TransformerBlock(2)])
-def test_a_layer_frozen_before_it_is_built_stays_frozen(make: Any) -> None:
-    layer = make()
+def test_a_block_frozen_before_it_is_built_stays_frozen() -> None:
+    layer = TransformerBlock(2)
     layer.trainable = False
     layer.build((3, 4))
     assert not any(part.trainable for _, part in layer.walk())
@@ -534,7 +268,3 @@ def test_backward_in_another_part_of_the_batch_has_the_forwards_mask(rng: Any) -
         layer.forward(X)
         wanted = layer.backward(dY)
     np.testing.assert_array_equal(layer.backward(dY), wanted)
-
-
-def test_repr_leaves_out_a_default_ratio() -> None:
-    assert repr(TransformerBlock(2)) == "TransformerBlock(2)"

@@ -10,19 +10,8 @@ import pytest
 
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
-from phitodeep.layers import (
-    Conv1D,
-    Conv2D,
-    ConvTranspose1D,
-    ConvTranspose2D,
-    DepthwiseConv2D,
-    Layer,
-    MaxPool2D,
-    ReLU,
-    convolution,
-)
-from phitodeep.model import Sequential
+from phitodeep.errors import PhitodeepError
+from phitodeep.layers import Conv1D, Conv2D, ConvTranspose2D, DepthwiseConv2D, Layer, convolution
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made
 
@@ -44,7 +33,6 @@ IMAGES = [
     ((3, 2), (3, 2), 1, "valid", 1, 1),
 ]
 TABLE = [*LINES, *IMAGES]
-few = pytest.mark.parametrize("row", [*LINES[::5], *IMAGES], ids=str)
 
 
 def channels(groups: int) -> tuple[int, int]:
@@ -112,13 +100,6 @@ def test_forward_is_the_sum_over_places_taps_and_groups(
             np.testing.assert_allclose(Y, wanted, rtol=1e-12, atol=1e-12, err_msg=str(row))
 
 
-@few
-def test_convolution_gradients(row: Any, rng: np.random.Generator) -> None:
-    for n in (1, 2):
-        X = rng.standard_normal((n, *row[0], channels(row[-1])[0]))
-        check_gradients(conv(row), X, max_probes=40)
-
-
 @pytest.mark.parametrize("kind", [Conv1D, Conv2D, DepthwiseConv2D])
 @pytest.mark.parametrize("needs_dX", [True, False])
 def test_one_channel_gives_what_two_give_if_one_is_zero(
@@ -172,136 +153,6 @@ def test_windows_in_blocks_give_what_all_at_once_give(
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-def leftover(row: Any) -> tuple[int, ...]:
-    """How many places of X the last window of a strided convolution does not reach."""
-    return tuple(
-        (n + 2 * before - ((k - 1) * d + 1)) % s
-        for n, (_, before, k, s, d) in zip(row[0], rule(row), strict=True)
-    )
-
-
-def adjoint(row: Any, layer: Layer) -> Layer:
-    """The transposed convolution of the same settings and the same weights."""
-    sizes, k, s, p, d, g = row
-    c, f = channels(g)
-    kind = (ConvTranspose1D, ConvTranspose2D)[len(sizes) - 1]
-    more: dict[str, Any] = {} if p == "same" else {"output_padding": leftover(row)}
-    back = kind(c, k, stride=s, padding=p, dilation=d, groups=g, bias=False, **more)
-    back.build((*(a[0] for a in rule(row)), f), dtype=np.float64)
-    back.W = layer.params["W"].swapaxes(-1, -2)
-    return back
-
-
-def divides(row: Any) -> bool:
-    """Whether a "same" convolution's input is known from its output."""
-    strides = along(row[2], len(row[0]))
-    return row[3] != "same" or all(n % s == 0 for n, s in zip(row[0], strides, strict=True))
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-def test_transposed_convolution_is_the_adjoint(rank: int, rng: np.random.Generator) -> None:
-    """<conv(x), y> = <x, conv_transpose(y)>, and each one's backward is the other's forward."""
-    tried = 0
-    for row in TABLE:
-        if len(row[0]) == rank and divides(row):
-            layer = conv(row, bias=False)
-            X = rng.standard_normal((2, *row[0], channels(row[-1])[0]))
-            CX = layer.forward(X)
-            Y = rng.standard_normal(CX.shape)
-            back = adjoint(row, layer)
-            TY = back.forward(Y)
-            assert TY.shape == X.shape
-            assert np.vdot(CX, Y) == pytest.approx(np.vdot(X, TY), rel=1e-10)
-            np.testing.assert_allclose(layer.backward(Y), TY, atol=1e-12, err_msg=str(row))
-            np.testing.assert_allclose(back.backward(X), CX, atol=1e-12, err_msg=str(row))
-            tried += 1
-    assert tried >= (6 if rank == 2 else 100)
-
-
-TRANSPOSED: list[tuple[Any, ...]] = [  # sizes, kernel, options
-    ((4,), 3, {}),
-    ((1,), 1, {}),
-    ((3,), 2, {"stride": 3}),
-    ((3,), 2, {"stride": 3, "padding": "same"}),
-    ((4,), 3, {"stride": 2, "padding": 1, "output_padding": 1}),
-    ((4,), 4, {"stride": 2, "padding": "same", "dilation": 2, "groups": 2}),
-    ((3,), 3, {"padding": 2, "dilation": 2, "groups": 2, "bias": False}),
-    ((1, 3), (2, 3), {"stride": (3, 2), "output_padding": (2, 1)}),
-    ((2, 3), 3, {"stride": 2, "padding": "same", "groups": 2}),
-    ((3, 2), (2, 3), {"dilation": (2, 1), "padding": 1}),
-]
-
-
-@pytest.mark.parametrize("row", TRANSPOSED, ids=str)
-def test_transposed_gradients_and_size(row: Any, rng: np.random.Generator) -> None:
-    sizes, k, options = row
-    kind, rank = (ConvTranspose1D, ConvTranspose2D)[len(sizes) - 1], len(sizes)
-    layer = made(lambda: kind(4, k, **options), (2, *sizes, 2))
-    for n in (1, 2):
-        check_gradients(layer, rng.standard_normal((n, *sizes, 2)), max_probes=40)
-    s, d, o = (
-        along(options.get(name, least), rank)
-        for name, least in (("stride", 1), ("dilation", 1), ("output_padding", 0))
-    )
-    p = options.get("padding", "valid")
-    zeros = 0 if isinstance(p, str) else p
-    assert layer.output_shape == (
-        *(
-            n * s_i if p == "same" else (n - 1) * s_i + (k_i - 1) * d_i + 1 + o_i - 2 * zeros
-            for n, k_i, s_i, d_i, o_i in zip(sizes, along(k, rank), s, d, o, strict=True)
-        ),
-        4,
-    )
-
-
-def test_same_pads_the_odd_zero_after(rng: np.random.Generator) -> None:
-    layer = Conv1D(1, 2, padding="same", bias=False)
-    layer.build((3, 1), dtype=np.float64)
-    layer.W = np.array([1.0, 10.0]).reshape(2, 1, 1)
-    X = np.array([1.0, 2.0, 3.0]).reshape(1, 3, 1)
-    np.testing.assert_array_equal(layer.forward(X).ravel(), [21, 32, 3])
-    for n, k, s in itertools.product(range(1, 9), range(1, 6), range(1, 4)):
-        assert Conv1D(2, k, stride=s, padding="same")._measured((n, 1)).output_shape == (
-            -(-n // s),
-            2,
-        )
-
-
-def test_groups_are_convolutions_side_by_side(rng: np.random.Generator) -> None:
-    whole = made(lambda: Conv2D(6, 3, groups=3, stride=2), (2, 5, 6, 6))
-    X = rng.standard_normal((2, 5, 6, 6))
-    parts = []
-    for g in range(3):
-        alone = Conv2D(2, 3, stride=2)
-        alone.build((5, 6, 2), dtype=np.float64)
-        alone.W, alone.b = whole.W[..., 2 * g : 2 * g + 2], whole.b[2 * g : 2 * g + 2]
-        parts.append(alone.forward(X[..., 2 * g : 2 * g + 2]))
-    np.testing.assert_allclose(whole.forward(X), np.concatenate(parts, -1), rtol=1e-12)
-
-
-def test_depthwise_gives_each_channel_its_filters(rng: np.random.Generator) -> None:
-    layer = made(lambda: DepthwiseConv2D(2, multiplier=3), (2, 3, 4, 2))
-    X = rng.standard_normal((2, 3, 4, 2))
-    Y, W = layer.forward(X), layer.params["W"]
-    assert W.shape == (2, 2, 1, 6)
-    for out in range(6):
-        wanted = sum(
-            X[:, i : i + 2, j : j + 3, out // 3] * W[i, j, 0, out]
-            for i, j in itertools.product(range(2), repeat=2)
-        )
-        np.testing.assert_allclose(Y[..., out], wanted + layer.params["b"][out], rtol=1e-12)
-    check_gradients(layer, X)
-    check_gradients(DepthwiseConv2D((3, 2), stride=2, padding="same", dilation=(1, 2)), X)
-
-
-def test_a_conv_of_one_place_is_a_dense_layer(rng: np.random.Generator) -> None:
-    layer = made(lambda: Conv2D(3, 1), (2, 4, 5, 2))
-    X = rng.standard_normal((2, 4, 5, 2))
-    np.testing.assert_allclose(
-        layer.forward(X), X @ layer.params["W"][0, 0] + layer.params["b"], rtol=1e-12
-    )
-
-
 def test_an_image_of_another_size_may_come(rng: np.random.Generator) -> None:
     layer = made(lambda: Conv2D(2, 3, padding="same"), (2, 4, 4, 2))
     for sizes in ((3, 7), (5, 5), (1, 1)):
@@ -336,85 +187,6 @@ def test_flops_count_each_product_and_sum() -> None:
     assert conv2d.flops() == 2 * (3 * 4) * (9 * 1 * 4) + 3 * 4 * 4
     back = ConvTranspose2D(4, 3, stride=2, bias=False)._measured((5, 6, 2))
     assert back.flops() == 2 * (5 * 6) * (9 * 2 * 4)
-
-
-@pytest.mark.parametrize(
-    ("make", "shape", "says"),
-    [
-        (lambda: Conv2D(2, 5), (4, 6, 1), r"Conv2D: a window of \(5, 5\) does not fit.*\(4, 6\)"),
-        (lambda: Conv1D(2, 3, dilation=3), (6, 1), r"Conv1D: a window of \(7,\) does not fit"),
-        (lambda: Conv2D(2, 7, padding=1), (4, 4, 1), r"padded to \(6, 6\)"),
-        (
-            lambda: Conv2D(4, 3, groups=2),
-            (4, 4, 3),
-            "Conv2D.*3 channels are not divisible by 2 groups",
-        ),
-        (lambda: ConvTranspose1D(4, 3, groups=2), (4, 3), "ConvTranspose1D.*3 channels"),
-        (lambda: Conv2D(4, 3), (4, 4), r"Conv2D.*\(height, width, C\), got \(4, 4\)"),
-        (lambda: Conv1D(4, 3), (4, 4, 1), r"Conv1D.*\(steps, C\)"),
-        (lambda: Conv1D(4, 3), (4,), r"Conv1D.*\(steps, C\)"),
-        (lambda: DepthwiseConv2D(3), (4, 4), "DepthwiseConv2D.*takes samples"),
-        (lambda: ConvTranspose2D(4, 3), (4, 4), "ConvTranspose2D.*takes samples"),
-        (lambda: ConvTranspose1D(2, 1, padding=1), (2, 1), "ConvTranspose1D.*leaves nothing"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(make: Any, shape: Any, says: str) -> None:
-    for layer in (make(), Sequential(ReLU(), make())):
-        with pytest.raises(ShapeError, match=says) as caught:
-            layer.build(shape)
-    assert "layer 1 of Sequential" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: Conv2D(4, 3, groups=3), "Conv2D: 4 filters are not divisible by 3 groups"),
-        (lambda: ConvTranspose1D(2, 3, output_padding=1), "ConvTranspose1D.*less than the stride"),
-        (lambda: ConvTranspose2D(2, 3, stride=(3, 2), output_padding=(2, 2)), "ConvTranspose2D"),
-        (
-            lambda: ConvTranspose1D(2, 3, stride=2, padding="same", output_padding=1),
-            "leave out output_p",
-        ),
-        (lambda: Conv2D(0, 3), "Conv2D filters must be >= 1"),
-        (lambda: Conv2D(2, 0), "Conv2D kernel_size must be >= 1"),
-        (lambda: Conv2D(2, (3, 3, 3)), "Conv2D kernel_size takes one integer or 2"),
-        (lambda: Conv1D(2, (3, 3)), "Conv1D kernel_size takes one integer or 1"),
-        (lambda: Conv2D(2, 3, stride=0), "Conv2D stride must be >= 1"),
-        (lambda: Conv2D(2, 3, stride=(1, 0)), "Conv2D stride must be >= 1"),
-        (lambda: Conv2D(2, 3, dilation=0), "Conv2D dilation must be >= 1"),
-        (lambda: Conv2D(2, 3, groups=0), "Conv2D groups must be >= 1"),
-        (lambda: Conv2D(2, 3, padding="full"), "Conv2D padding must be"),
-        (lambda: Conv2D(2, 3, padding=-1), "Conv2D padding must be >= 0"),
-        (lambda: ConvTranspose2D(2, 3, stride=2, output_padding=-1), "output_padding must be >= 0"),
-        (lambda: DepthwiseConv2D(3, multiplier=0), "DepthwiseConv2D multiplier must be >= 1"),
-    ],
-)
-def test_settings_without_a_meaning_are_refused(make: Any, says: str) -> None:
-    with pytest.raises(ArgumentError, match=says):
-        make()
-
-
-@pytest.mark.parametrize("wrong", [2.0, "3", True, None, (1.5, 2)])
-def test_settings_that_are_no_integers_are_refused(wrong: Any) -> None:
-    for setting in ("kernel_size", "stride", "dilation"):
-        with pytest.raises((ArgumentTypeError, ArgumentError), match=f"Conv2D {setting}"):
-            Conv2D(2, **{"kernel_size": 3, setting: wrong})
-    with pytest.raises(ArgumentTypeError, match="ConvTranspose1D filters"):
-        ConvTranspose1D(2.5, 3)
-    with pytest.raises(ArgumentTypeError, match="Conv1D padding"):
-        Conv1D(2, 3, padding=1.5)
-
-
-def test_an_input_that_does_not_fit_what_was_built_is_refused() -> None:
-    for layer in (Conv2D(2, 3), ConvTranspose2D(2, 3), DepthwiseConv2D(3)):
-        layer.build((5, 5, 2))
-        for shape in ((2, 5, 5, 3), (2, 5, 5), (5, 5, 2), (2, 1, 5, 5, 2)):
-            with pytest.raises(ShapeError, match=type(layer).__name__):
-                layer.forward(np.ones(shape))
-    with pytest.raises(ShapeError, match="does not fit"):
-        made(lambda: Conv2D(2, 3), (1, 5, 5, 1)).forward(np.ones((1, 2, 5, 1)))
-    with pytest.raises(ShapeError, match="in layer 1 of Sequential: Conv2D"):
-        Sequential(MaxPool2D(2), Conv2D(2, 4)).build((6, 6, 1))
 
 
 def test_a_refused_build_changes_nothing(rng: Any) -> None:

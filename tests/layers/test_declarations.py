@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.call import calling, saliency
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError
 from phitodeep.layers import (
@@ -29,17 +30,18 @@ from phitodeep.layers import (
 from phitodeep.layers.base import STEPS
 from phitodeep.model import Sequential
 from phitodeep.testing import examples
-from tests.layers import test_contract as contract
-from tests.rows import few
+from phitodeep.testing.examples import passes
+from tests.layers.test_masks import CHANGING, D, T, layer_of
+from tests.rows import ALL, few, over
 
-MORE: list[tuple[contract.Make, Shape]] = [
+MORE: list[tuple[examples.Make, Shape]] = [
     (lambda: Chain(Dense(4), Residual(TransformerBlock(2, causal=True))), (2, 5, 3)),
     (lambda: Residual(BatchNorm(), PReLU()), (3, 4, 2)),
     (lambda: Parallel(Dense(2), Chain(BatchNorm(), Tanh()), checkpoint_chain()), (3, 4, 2)),
 ]
-TABLE = [(*row, 0) for row in [*contract.EXAMPLES, *MORE]] + examples.TOKENS
+TABLE = [*ALL, *((*row, 0) for row in MORE)]
 REFUSED = re.compile(  # under lengths; all other layers of the table accept them
-    r"(?!TimeDistributed).*("
+    r"(?!TimeDistributed|Chain\(Reshape\(-1).*("
     r"2D\(|Flatten|GroupNorm|InstanceNorm|RandomCrop|RandomFlip|RandomShift"
     r"|Reshape\(12|Permute\([23]|Softmax\((1|-2)|Pool1D\(.*(same|padding)|DynamicRope|LongRope)"
 )
@@ -49,22 +51,9 @@ def checkpoint_chain() -> Layer:
     return Chain(Dense(3), Tanh(), Dense(2), checkpoint=True)
 
 
-def over(table: list[tuple[Any, Shape, int]]) -> pytest.MarkDecorator:
-    names = [f"{make()} {shape}" for make, shape, _ in table]
-    return pytest.mark.parametrize(("make", "shape", "tokens"), table, ids=names)
-
-
 RANDOM = ("Dropout", "SpatialDropout", "GaussianNoise", "Reparameterize")
-with_steps = over([row for row in TABLE if len(row[1]) > 2 - row[0]().takes_tokens])
-
-
-def passes(layer: Layer, X: Array, dY: Array, training: bool, mask: Any = None) -> dict[str, Array]:
-    """Y, dX and the gradients, with the same random numbers each time."""
-    with saliency(), calling(training=training, step=0, mask=mask):
-        Y = layer.forward(X).copy()
-        dX = layer.backward(dY)
-    found = {"Y": Y} if dX is None else {"Y": Y, "dX": dX.copy()}
-    return found | layer.gradients()
+with_lengths = [row for row in TABLE if len(row[1]) > 2 - row[0]().takes_tokens]
+with_steps = over(with_lengths)
 
 
 def other(A: Array, tokens: int = 0) -> Array:
@@ -82,17 +71,14 @@ def test_samples_are_independent_where_a_layer_says_so(
     shape = (max(2, shape[0]), *shape[1:])
     layer = examples.made(make, shape)
     if not layer.independent_samples:
-        assert any(
-            isinstance(part, BatchNorm) or type(part).__name__ == "Lambda"
-            for _, part in layer.walk()
-        )
+        assert re.search("BatchNorm|Lambda", str([*layer.walk()]))
         return
     X, dY = examples.data(layer, shape, tokens)
-    before = passes(layer, X, dY, training)
+    before = passes(layer, X, dY, training=training)
     for j in range(len(X)):
         X_j, dY_j, rest = X.copy(), dY.copy(), np.arange(len(X)) != j
         X_j[j], dY_j[j] = other(X[j], tokens), other(dY[j])
-        after = passes(layer, X_j, dY_j, training)
+        after = passes(layer, X_j, dY_j, training=training)
         for name in {"Y", "dX"} & before.keys():
             np.testing.assert_allclose(
                 after[name][rest], before[name][rest], rtol=1e-12, atol=1e-13, err_msg=name
@@ -107,7 +93,7 @@ def test_steps_depend_on_each_other_as_a_layer_says(
     layer = examples.made(make, shape)
     assert layer.time_steps in STEPS
     X, dY = examples.data(layer, shape, tokens)
-    before = passes(layer, X, dY, training)
+    before = passes(layer, X, dY, training=training)
     if layer.time_steps == "joined" or (training and not layer.independent_samples):
         return
     if before["Y"].shape[1:2] != X.shape[1:2]:
@@ -122,10 +108,28 @@ def test_steps_depend_on_each_other_as_a_layer_says(
         changed["dX"] = (X, dY_t, steps != t if alone else steps > t)
         for name in changed.keys() & before.keys():
             X_c, dY_c, same = changed[name]
-            after = passes(layer, X_c, dY_c, training)
+            after = passes(layer, X_c, dY_c, training=training)
             np.testing.assert_allclose(
                 after[name][:, same], before[name][:, same], rtol=1e-12, atol=1e-13, err_msg=name
             )
+
+
+def hiding(
+    layer: Layer, X: Array, dY: Array, mask: Array, hidden: Any, training: bool
+) -> tuple[dict[str, Array], Array, Array | None]:
+    """What passes under a mask give, whatever is at the steps that it hides; dY, and Y's mask."""
+    after = layer.compute_mask(mask)
+    dY = dY if after is None else np.where(after.reshape(*after.shape, *[1] * (dY.ndim - 2)), dY, 0)
+    wanted = passes(layer, X, dY, training=training, mask=mask)
+    noisy = X.copy()
+    noisy[~mask] = hidden
+    found = passes(layer, noisy, dY, training=training, mask=mask)
+    kept = slice(None) if after is None else after
+    for name, a in found.items():
+        at = kept if name == "Y" else slice(None)
+        np.testing.assert_allclose(a[at], wanted[name][at], rtol=1e-11, atol=1e-12, err_msg=name)
+    assert "dX" not in found or not found["dX"][~mask].any()
+    return wanted, dY, after
 
 
 @pytest.mark.parametrize("training", few([True, False], 1))
@@ -136,31 +140,22 @@ def test_what_is_in_gaps_changes_nothing(
     layer = examples.made(make, shape)
     mask = np.random.default_rng(3).random(shape[:2]) < 0.5
     X, dY = examples.data(layer, shape, tokens)
-    try:
-        after = layer.compute_mask(mask)
-    except ValueError:  # the layer takes lengths alone, or not even those: see below
-        return
-    dY = dY if after is None else np.where(after.reshape(*after.shape, *[1] * (dY.ndim - 2)), dY, 0)
-    before = passes(layer, X, dY, training, mask)
-    noisy = X.copy()
-    noisy[~mask] = other(X[~mask], tokens)
-    found = passes(layer, noisy, dY, training, mask)
-    kept = slice(None) if after is None else after
-    np.testing.assert_allclose(found.pop("Y")[kept], before["Y"][kept], rtol=1e-12, atol=1e-13)
-    assert "dX" not in found or not found["dX"][~mask].any()
-    for name, a in found.items():
-        np.testing.assert_allclose(a, before[name], rtol=1e-11, atol=1e-12, err_msg=name)
+    with suppress(ValueError):  # the layer takes lengths alone, or not even those: see below
+        layer.compute_mask(mask)
+        hiding(layer, X, dY, mask, other(X[~mask], tokens), training)
 
 
 @pytest.mark.parametrize("training", few([True, False], 1))
-@with_steps
+@over([*with_lengths, *((partial(layer_of, call), (4, T, D), 0) for call in CHANGING)])
 def test_under_lengths_padding_changes_nothing_or_they_are_refused(
     make: Any, shape: Shape, tokens: int, training: bool
 ) -> None:
+    """Each sample is as it would be alone, without padding."""
     shape = (max(3, shape[0]), *shape[1:])
     N, T = shape[:2]
     layer = examples.made(make, shape)
-    mask = np.arange(T) < (T - np.arange(N) % T)[:, None]
+    lengths = T - np.arange(N) * max(1, (T - 1) // 2) % T
+    mask = np.arange(T) < lengths[:, None]
     X, dY = examples.data(layer, shape, tokens)
     if REFUSED.match(repr(layer)):
         model = Sequential(Tanh(), Chain(layer.copy())) if not tokens else Sequential(layer.copy())
@@ -170,40 +165,29 @@ def test_under_lengths_padding_changes_nothing_or_they_are_refused(
         assert "layer 0 of Chain, layer 1 of Sequential: " in str(caught.value)
         assert not model.layers[0].cache, "a layer ran before the refusal"
         return
-    after = layer.compute_mask(mask)
-    dY = dY if after is None else np.where(after.reshape(*after.shape, *[1] * (dY.ndim - 2)), dY, 0)
-    before = passes(layer, X, dY, training, mask)
-    noisy = X.copy()
-    noisy[~mask] = other(X[~mask], tokens) if tokens else 1e30
-    found = passes(layer, noisy, dY, training, mask)
-    kept = slice(None) if after is None else after
-    np.testing.assert_allclose(found.pop("Y")[kept], before["Y"][kept], rtol=1e-12, atol=1e-13)
-    if "dX" in found:
-        assert not found["dX"][~mask].any()
-    for name, a in found.items():
-        np.testing.assert_allclose(a, before[name], rtol=1e-11, atol=1e-12, err_msg=name)
-    random = any(type(part).__name__ in RANDOM for _, part in layer.walk())
-    random |= any(getattr(part, "dropout", 0) for _, part in layer.walk())
+    hidden = other(X[~mask], tokens) if tokens else 1e30
+    whole, dY, after = hiding(layer, X, dY, mask, hidden, training)
+    random = any(
+        type(part).__name__ in RANDOM or getattr(part, "dropout", 0) for _, part in layer.walk()
+    )
     if training and (random or not layer.independent_samples):
         return
-    each: dict[str, Any] = {}
-    for i, n in enumerate(mask.sum(axis=1)):
-        steps = n if after is None else after[i].sum()
-        if not steps:
+    sums: dict[str, Any] = {}
+    for i, n in enumerate(lengths):
+        steps = slice(None) if after is None else slice(after[i].sum())
+        if after is not None and not after[i].any():  # shorter than a window
             continue
         rows = slice(i, i + 1)
-        dY_i = dY[rows] if after is None else dY[rows, :steps]
-        alone = passes(layer, X[rows, :n], dY_i, training)
-        Y = before["Y"][rows] if after is None else before["Y"][rows, :steps]
-        np.testing.assert_allclose(alone.pop("Y"), Y, rtol=1e-11, atol=1e-12)
+        dY_i, Y = (a[rows] if after is None else a[rows, steps] for a in (dY, whole["Y"]))
+        alone = passes(layer, X[rows, :n], dY_i, training=training)
+        np.testing.assert_allclose(alone.pop("Y"), Y, rtol=1e-9, atol=1e-12)
         if "dX" in alone:
-            np.testing.assert_allclose(
-                alone.pop("dX"), before["dX"][rows, :n], rtol=1e-10, atol=1e-12
-            )
+            dX = whole["dX"][rows, :n]
+            np.testing.assert_allclose(alone.pop("dX"), dX, rtol=1e-9, atol=1e-12)
         for name, a in alone.items():
-            each[name] = each.get(name, 0) + a
-    for name, a in each.items():
-        np.testing.assert_allclose(a, before[name], rtol=1e-10, atol=1e-11, err_msg=name)
+            sums[name] = sums.get(name, 0) + a
+    for name, a in sums.items():
+        np.testing.assert_allclose(a, whole[name], rtol=1e-9, atol=1e-10, err_msg=name)
 
 
 def test_what_is_not_built_yet_declares_no_more_than_it_knows() -> None:

@@ -2,159 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep import kernels
 from phitodeep.core.call import calling, inference
-from phitodeep.core.types import Array, Shape
-from phitodeep.errors import PhitodeepError, ShapeError
+from phitodeep.core.types import Shape
+from phitodeep.errors import ShapeError
 from phitodeep.functional import log_softmax, softmax
 from phitodeep.kernels import KERNELS
 from phitodeep.layers import (
-    CELU,
-    ELU,
-    GELU,
-    GRU,
-    SELU,
     BatchNorm,
     GlobalMaxPool,
     GroupNorm,
-    HardSigmoid,
-    HardSwish,
-    HardTanh,
     InstanceNorm,
     Layer,
     LayerNorm,
-    LeakyReLU,
-    LogSoftmax,
     MaxPool1D,
     MaxPool2D,
-    Mish,
     MultiHeadAttention,
-    PReLU,
-    ReLU,
     RMSNorm,
-    Sigmoid,
-    SiLU,
     Softmax,
-    Softplus,
-    Softsign,
-    Tanh,
-    activation,
     dot_product,
 )
 from phitodeep.testing.examples import Make, made, passes
 from tests.rows import TOOLS, few
 
+pytestmark = pytest.mark.usefixtures("kernel_set")
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
-LARGE: dict[Any, tuple[float, ...]] = {
-    np.float32: (1e20, 1e30, 1e37),
-    np.float64: (1e160, 1e300),
-}
-
-
-@pytest.fixture(autouse=True, params=["numpy", "numba"])
-def _kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    before = kernels.chosen()
-    kernels.use(request.param)
-    yield
-    kernels.use(before)
-
-
-# --- activations -------------------------------------------------------------------------------
-
-# what makes it -> its slope far below 0, and far above
-SLOPES: dict[Make, tuple[float, float]] = {
-    ReLU: (0, 1),
-    LeakyReLU: (0.01, 1),
-    PReLU: (0.25, 1),
-    ELU: (0, 1),
-    lambda: CELU(0.6): (0, 1),
-    SELU: (0, SELU.scale),
-    GELU: (0, 1),
-    lambda: GELU("tanh"): (0, 1),
-    SiLU: (0, 1),
-    Mish: (0, 1),
-    HardSigmoid: (0, 0),
-    HardSwish: (0, 1),
-    HardTanh: (0, 0),
-    Sigmoid: (0, 0),
-    Tanh: (0, 0),
-    Softplus: (0, 1),
-    Softsign: (0, 0),
-}
-each = pytest.mark.parametrize(
-    ("make", "slopes"), SLOPES.items(), ids=[repr(make()) for make in SLOPES]
-)
-
-
-def range_of(dtype: Any) -> Array:
-    """Numbers of all magnitudes, as one sample: near 0, and up to half of the greatest."""
-    info = np.finfo(dtype)
-    sizes = np.geomspace(info.tiny, info.max / 2, 500, dtype=dtype)
-    sizes = np.concatenate([sizes, np.linspace(0, 50, 101, dtype=dtype)])
-    return np.concatenate([sizes, -sizes])[None]
-
-
-def test_the_table_holds_every_activation() -> None:
-    kinds = {type(make()) for make in SLOPES} | {Softmax, LogSoftmax}
-    public = {v for n, v in vars(activation).items() if n[0] != "_" and isinstance(v, type)}
-    assert kinds == {k for k in public if issubclass(k, Layer)} - {Layer, activation.Elementwise}
-
-
-@dtypes
-@each
-def test_activations_are_finite_over_the_whole_range(make: Make, slopes: Any, dtype: Any) -> None:
-    X = range_of(dtype)
-    found = passes(made(make, X.shape, dtype), X, np.ones_like(X))
-    assert np.isfinite(found["Y"]).all()
-    assert np.isfinite(found["dX"]).all()
-    layer = make()
-    layer.build((2,), dtype=dtype)
-    far = np.array([[-1e35, 1e35]], dtype)
-    np.testing.assert_allclose(
-        passes(layer, far, np.ones_like(far))["dX"][0], slopes, rtol=1e-6, atol=1e-30
-    )
-
-
-@dtypes
-@each
-def test_nan_stays_where_it_is(make: Make, slopes: Any, dtype: Any) -> None:
-    X = np.array([[0.5, np.nan, -0.5]], dtype)
-    layer = made(make, X.shape, dtype)
-    np.testing.assert_array_equal(np.isnan(layer.forward(X)), np.isnan(X))
-    dX = layer.backward(np.ones_like(X))
-    assert dX is not None
-    assert np.isfinite(dX[0, [0, 2]]).all()
-
-
-@dtypes
-@pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_gelu_reaches_its_limits(approximate: str, dtype: Any) -> None:
-    top = np.finfo(dtype).max
-    X = np.array([-np.inf, -top, -1e14, -50, 50, 1e14, top, np.inf, np.nan], dtype)[None]
-    layer = GELU(approximate)
-    np.testing.assert_array_equal(layer.forward(X), np.where(X < 0, 0, X))
-    np.testing.assert_array_equal(
-        layer.backward(np.ones_like(X)), np.where(np.isnan(X), X, np.where(X < 0, 0, 1))
-    )
-
-
-@dtypes
-def test_a_relu_that_is_off_lets_nothing_back(dtype: Any) -> None:
-    X = np.array([[-1, -0.0, 0, 2, 3, 4]], dtype)
-    dY = np.array([[np.nan, np.inf, -np.inf, np.nan, -np.inf, 5]], dtype)
-    layer = ReLU()
-    layer.forward(X)
-    wanted = np.array([[0, 0, 0, np.nan, -np.inf, 5]], dtype)
-    np.testing.assert_array_equal(layer.backward(dY), wanted)
+LARGE: dict[Any, tuple[float, ...]] = {np.float32: (1e20, 1e30, 1e37), np.float64: (1e160, 1e300)}
 
 
 # --- softmax and attention ---------------------------------------------------------------------
@@ -411,19 +289,3 @@ def test_no_samples_give_nothing_or_are_refused_by_name(
             assert a.shape == owner.params[own].shape
             assert not a.any()
         assert all(np.isfinite(a).all() for a in part.state.values())
-
-
-@pytest.mark.parametrize("shape", [(2, 0, 4), (0, 3, 4)], ids=str)
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: MultiHeadAttention(2),
-        lambda: GRU(2),
-        lambda: GroupNorm(2),
-        GlobalMaxPool,
-    ],
-)
-def test_nothing_is_refused_or_gives_nothing(make: Any, shape: Any) -> None:
-    layer = made(make, (2, 3, 4))
-    with contextlib.suppress(PhitodeepError):
-        assert len(layer.forward(np.ones(shape))) == shape[0]

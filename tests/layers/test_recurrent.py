@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.core.call import calling, inference
+from phitodeep.core.call import calling
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
-from phitodeep.model import Sequential
+from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Layer
 from phitodeep.testing import check_gradients
-from phitodeep.testing.examples import made, passes
-from tests.conftest import assert_same
+from phitodeep.testing.examples import made
 
 KINDS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
 each = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -95,158 +92,6 @@ def test_recurrent_gradients(make: Any, whole: bool, mask: Array | None, rng: An
         check_gradients(layer, rng.standard_normal((3, 4, 2)), max_probes=24)
 
 
-@directions
-@sequences
-def test_gradients_of_one_step_and_one_sample(make: Any, whole: bool, rng: Any) -> None:
-    for N, T in ((1, 1), (2, 1), (1, 3)):
-        check_gradients(recurrent(make, whole, T=T), rng.standard_normal((N, T, 2)), max_probes=24)
-    layer = recurrent(make, whole, H=1, D=1)
-    check_gradients(layer, rng.standard_normal((2, 3, 1)), max_probes=24)
-
-
-@directions
-@sequences
-def test_padding_changes_nothing(make: Any, whole: bool, rng: Any) -> None:
-    layer, counts = recurrent(make, whole, T=5), (5, 2, 4)
-    X, mask = rng.standard_normal((3, 5, 2)), lengths(5, 2, 4, T=5)
-    dY = rng.standard_normal((3, *layer.output_shape))
-    found = passes(layer, X, dY, mask=mask)
-    noisy = np.where(mask[..., None], X, 1e3)
-    assert_same(passes(layer, noisy, dY, mask=mask), found, rtol=1e-12)
-    if whole:
-        louder = np.where(mask[..., None], dY, 1e3)
-        assert_same(passes(layer, noisy, louder, mask=mask), found, rtol=1e-12)
-        assert not found["Y"][~mask].any()
-    assert not found["dX"][~mask].any()
-    sums: dict[str, Array] = {}
-    for n, count in enumerate(counts):  # each sample alone, without its padding
-        short = (X[n : n + 1, :count], dY[n : n + 1, :count] if whole else dY[n : n + 1])
-        alone = passes(layer, *short)
-        np.testing.assert_allclose(found["dX"][n, :count], alone["dX"][0], rtol=1e-10, atol=1e-12)
-        wanted = found["Y"][n, :count] if whole else found["Y"][n]
-        np.testing.assert_allclose(wanted, alone["Y"][0], rtol=1e-10, atol=1e-12)
-        for name, a in alone.items():
-            if name not in ("Y", "dX"):
-                sums[name] = sums.get(name, 0) + a
-    for name, a in sums.items():
-        np.testing.assert_allclose(found[name], a, rtol=1e-10, atol=1e-12, err_msg=name)
-
-
-@directions
-@sequences
-def test_a_row_of_nothing_is_zero_and_has_no_gradient(make: Any, whole: bool, rng: Any) -> None:
-    layer, X = recurrent(make, whole), rng.standard_normal((2, 4, 2))
-    dY = rng.standard_normal((2, *layer.output_shape))
-    found = passes(layer, X, dY, mask=MASKS["nothing"][:2])
-    assert not found["Y"][0].any()
-    assert not found["dX"][0].any()
-    alone = passes(layer, X[1:], dY[1:], mask=MASKS["nothing"][1:2])
-    for name in found.keys() - {"Y", "dX"}:
-        np.testing.assert_allclose(found[name], alone[name], rtol=1e-12, atol=1e-14)
-    empty = passes(layer, X, dY, mask=np.zeros((2, 4), bool))
-    assert not any(a.any() for a in empty.values())
-
-
-@each
-def test_a_full_mask_is_none(kind: Any, rng: Any) -> None:
-    layer, X, dY = recurrent(kind), rng.standard_normal((2, 4, 2)), rng.standard_normal((2, 4, 3))
-    assert_same(passes(layer, X, dY, mask=np.ones((2, 4), bool)), passes(layer, X, dY))
-
-
-@each
-def test_the_future_does_not_reach_the_past(kind: Any, rng: Any) -> None:
-    layer, X = recurrent(kind, T=5), rng.standard_normal((2, 5, 2))
-    Y = layer.forward(X).copy()
-    for t in range(5):
-        changed = X.copy()
-        changed[:, t] += 1
-        moved = np.abs(layer.forward(changed) - Y).max((0, 2)) > 0
-        np.testing.assert_array_equal(moved, np.arange(5) >= t)
-        layer.forward(X)
-        dY = np.zeros_like(Y)
-        dY[:, t] = rng.standard_normal((2, 3))
-        reached = np.abs(layer.backward(dY)).max((0, 2)) > 0
-        np.testing.assert_array_equal(reached, np.arange(5) <= t)
-
-
-@each
-@sequences
-@pytest.mark.parametrize("steps", [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)])
-def test_steps_of_generation_equal_the_whole(
-    kind: Any, whole: bool, steps: tuple[int, ...], rng: Any
-) -> None:
-    layer, X = recurrent(kind, whole, T=5), rng.standard_normal((2, 5, 2))
-    mask = np.array([[1, 0, 1, 1, 0], [1, 1, 0, 1, 1]], bool)
-    for there in (None, mask):
-        with inference(), calling(mask=there):
-            wanted = layer.forward(X)
-        memory: dict[Layer, Any] = {}
-        parts, t = [], 0
-        for n in steps:
-            now = None if there is None else there[:, t : t + n]
-            with inference(), calling(memory=memory, mask=now):
-                parts.append(layer.forward(X[:, t : t + n]))
-            t += n
-        found = np.concatenate(parts, 1) if whole else parts[-1]
-        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
-        assert set(memory) == {layer}
-    with inference():
-        np.testing.assert_array_equal(layer.forward(X), layer.copy().forward(X))
-
-
-@each
-def test_reuse_holds_for_other_lengths_and_batches(kind: Any, rng: Any) -> None:
-    fresh = recurrent(kind)
-    reusing = fresh.copy()
-    for N, T in ((3, 4), (2, 4), (3, 2), (3, 4), (4, 5), (1, 1), (3, 4)):
-        X, dY = rng.standard_normal((N, T, 2)), rng.standard_normal((N, T, 3))
-        mask = rng.random((N, T)) < 0.7
-        for there in (None, mask):
-            wanted = passes(fresh, X, dY, mask=there)
-            assert_same(passes(reusing, X, dY, mask=there, reuse=True), wanted, rtol=1e-13)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@each
-def test_gates_that_saturate_are_finite(kind: Any, dtype: type) -> None:
-    layer = made(lambda: kind(3), (2, 4, 2), dtype)
-    X = np.array([[1e4, -1e4], [-1e4, 1e4]], dtype)[:, None].repeat(4, 1)
-    with np.errstate(all="raise", under="ignore"):
-        Y = layer.forward(X)
-        dX = layer.backward(np.ones_like(Y))
-    for a in (Y, dX, *layer.grads.values()):
-        assert np.isfinite(a).all()
-        assert a.dtype == dtype
-
-
-@sequences
-def test_bidirectional_is_a_layer_each_way(whole: bool, rng: Any) -> None:
-    X, dY = rng.standard_normal((2, 4, 2)), rng.standard_normal((2, 4, 6))
-    dY = dY if whole else dY[:, 0]
-    both = recurrent(BOTH["lstm both ways"], whole)
-    assert isinstance(both, Bidirectional)
-    there, back = both.layer.copy(), both.reverse.copy()
-    assert not np.allclose(there.params["Wx"], back.params["Wx"])
-    flip = (lambda A: A[:, ::-1]) if whole else (lambda A: A)
-    wanted = np.concatenate([there.forward(X), flip(back.forward(X[:, ::-1]))], -1)
-    np.testing.assert_allclose(both.forward(X), wanted, rtol=1e-13)
-    dX = there.backward(dY[..., :3]) + back.backward(flip(dY[..., 3:]))[:, ::-1]
-    np.testing.assert_allclose(both.backward(dY), dX, rtol=1e-12)
-    np.testing.assert_allclose(both.reverse.grads["Wh"], back.grads["Wh"], rtol=1e-12)
-    with pytest.raises(ArgumentError, match=r"Bidirectional.*cannot generate"), calling(memory={}):
-        both.forward(X)
-
-
-def test_bidirectional_begins_with_two_different_layers() -> None:
-    both = Bidirectional(GRU(3))
-    both.build((4, 2), seed=1)
-    assert not np.allclose(both.layer.params["Wx"], both.reverse.params["Wx"])
-    assert both.count_params() == 2 * both.layer.count_params()
-    assert both.output_shape == (4, 6)
-    assert set(both.children()) == {"layer", "reverse"}
-    assert both.flops() == 2 * both.layer.flops()
-
-
 @each
 def test_weights_have_the_shapes_of_the_docstring(kind: Any) -> None:
     gates = {RNN: 1, LSTM: 4, GRU: 3}[kind]
@@ -262,32 +107,6 @@ def test_weights_have_the_shapes_of_the_docstring(kind: Any) -> None:
     decayed = {n for n, p in layer._declared.items() if p.decay}
     assert decayed == {"Wx", "Wh"}
     assert layer.flops() == 7 * (2 * (3 + 5) * 5 * gates + 8 * 5 * gates)
-
-
-@directions
-def test_bad_input_is_refused(make: Any) -> None:
-    name = type(make(2)).__name__ if "layer" not in vars(make(2)) else type(make(2).layer).__name__
-    for shape in ((4,), (4, 2, 2)):
-        for layer in (make(2), Sequential(Dense(2), make(2))):
-            with pytest.raises(ShapeError, match=rf"{name}.*\(T, D\)"):
-                layer.build(shape)
-    layer = recurrent(make)
-    for wrong in ((2, 4), (4, 2), (2, 4, 3), (2, 4, 2, 1), (1, 2, 4, 2)):
-        with pytest.raises(ShapeError, match=name):
-            layer.forward(np.ones(wrong))
-
-
-def test_settings_without_a_meaning_are_refused() -> None:
-    for kind in KINDS.values():
-        with pytest.raises(ArgumentError, match=f"{kind.__name__} units must be >= 1"):
-            kind(0)
-        with pytest.raises(ArgumentTypeError, match=f"{kind.__name__} units"):
-            kind(2.0)
-    for wrong in (Dense(3), Chain(RNN(2)), Bidirectional(RNN(2)), 3):
-        with pytest.raises(ArgumentTypeError, match="Bidirectional takes a recurrent layer"):
-            Bidirectional(wrong)
-    with pytest.raises(ArgumentError, match="Bidirectional merge"):
-        Bidirectional(RNN(2), "multiply")
 
 
 def test_both_ways_begin_with_weights_of_their_own(rng: Any) -> None:

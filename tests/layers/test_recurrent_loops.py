@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from phitodeep import kernels
-from phitodeep.core.call import calling, inference
 from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
 from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
@@ -62,31 +61,6 @@ def test_both_loops_agree(
         found = passes(layer, X, dY, mask=mask)
         assert_same(found, wanted, **PRECISION[dtype])
         assert {a.dtype for a in found.values()} == {np.dtype(dtype)}
-
-
-@each
-@pytest.mark.parametrize("mask", [False, True])
-def test_gradients_of_the_compiled_loops(kind: Any, mask: bool, rng: Any) -> None:
-    layer = made(lambda: kind(3), (1, 4, 2))
-    assert all(layer.params[name].all() for name in layer.params)
-    with calling(mask=rng.random((3, 4)) < 0.6 if mask else None):
-        check_gradients(layer, rng.standard_normal((3, 4, 2)), max_probes=24)
-
-
-@each
-def test_generation_continues_from_memory(kind: Any, rng: Any, monkeypatch: Any) -> None:
-    layer, X = made(lambda: kind(3), (1, 6, 2)), rng.standard_normal((2, 6, 2))
-    mask = rng.random((2, 6)) < 0.6
-    with monkeypatch.context() as patch, inference(), calling(mask=mask):
-        patch.setattr(_Recurrent, "_compiled_loops", lambda self: None)
-        wanted = layer.forward(X)
-    memory: dict[Layer, Any] = {}
-    parts = []
-    for t in (0, 1, 4):
-        end = {0: 1, 1: 4, 4: 6}[t]
-        with inference(), calling(memory=memory, mask=mask[:, t:end]):
-            parts.append(layer.forward(X[:, t:end]))
-    np.testing.assert_allclose(np.concatenate(parts, 1), wanted, rtol=1e-12, atol=1e-14)
 
 
 @each

@@ -11,22 +11,18 @@ from phitodeep import layers
 from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import (
-    LSTM,
     Chain,
     Dense,
     Embedding,
     Flatten,
     Parallel,
     Permute,
-    ReLU,
     Reshape,
     Residual,
     Select,
     SkipConcat,
-    TimeDistributed,
 )
 from phitodeep.layers.base import Layer
-from phitodeep.model import Sequential
 from phitodeep.testing.examples import made, passes
 
 
@@ -73,26 +69,6 @@ def test_sizes_that_do_not_fit_are_refused(layer: Reshape) -> None:
         layer.forward(np.ones((2, 3, 4)))
 
 
-@pytest.mark.parametrize(
-    ("sizes", "error", "says"),
-    [
-        ((), ArgumentError, "takes one or more sizes"),
-        ((-1, -1), ArgumentError, "at most one of them -1"),
-        ((0, 3), ArgumentError, "Reshape size must be >= 1, got 0"),
-        ((-2,), ArgumentError, "Reshape size must be >= 1, got -2"),
-        ((2.0,), ArgumentTypeError, "Reshape size must be an integer"),
-        (((2, 3),), ArgumentTypeError, "Reshape size must be an integer"),
-    ],
-)
-def test_bad_sizes_are_refused(sizes: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        Reshape(*sizes)
-
-
-def test_where_the_original_had_it() -> None:
-    assert layers.base.Flatten is Flatten
-
-
 # --- Select ------------------------------------------------------------------------------------
 
 
@@ -125,25 +101,6 @@ def test_select_holds_plain_integers() -> None:
     assert repr(Select(2, tokens=True)) == "Select([2], tokens=True)"
 
 
-@pytest.mark.parametrize(
-    ("columns", "error", "says"),
-    [
-        ([], ArgumentError, "at least one column"),
-        (None, ArgumentTypeError, r"3, \[0, 3\] or range\(4\), got None"),
-        ("age", ArgumentTypeError, "got 'age'"),
-        (slice(3), ArgumentTypeError, r"got slice\(None, 3, None\)"),
-        (1.0, ArgumentTypeError, "got 1.0"),
-        ([0, 1.0], ArgumentTypeError, "Select column must be an integer, got 1.0"),
-        ([True, False], ArgumentTypeError, "Select column must be an integer, got True"),
-        (True, ArgumentTypeError, "Select column must be an integer, got True"),
-        (np.eye(2, dtype=int), ArgumentTypeError, "Select column must be an integer"),
-    ],
-)
-def test_bad_columns_are_refused(columns: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        Select(columns)
-
-
 @pytest.mark.parametrize(("columns", "bad"), [([0, 3], 3), ([-4, 1], -4)])
 def test_columns_out_of_range_are_refused(columns: Any, bad: int) -> None:
     says = rf"Select\(.*cannot select column {bad} of 3 features.*\(4, 3\)"
@@ -153,15 +110,6 @@ def test_columns_out_of_range_are_refused(columns: Any, bad: int) -> None:
     with pytest.raises(ShapeError, match=says):
         layer.forward(np.ones((2, 4, 3)))
     assert Select(columns).build((4, 5)) == (4, 2)
-
-
-def test_select_passes_a_mask_of_steps_on(rng: Any) -> None:
-    mask = np.array([[True, True, False], [True, False, False]])
-    steps = made(lambda: Chain(Select([1, 0]), LSTM(2, return_sequences=False)), (2, 3, 4))
-    X, dY = rng.standard_normal((2, 3, 4)), rng.standard_normal((2, 2))
-    other = np.where(mask[..., None], X, 7)
-    for name, a in passes(steps, X, dY, mask=mask).items():
-        np.testing.assert_allclose(a, passes(steps, other, dY, mask=mask)[name], err_msg=name)
 
 
 def table(rng: Any, n: int = 300) -> tuple[Any, Any]:
@@ -178,17 +126,6 @@ def columns() -> Parallel:
         Chain(Select(1, tokens=True), Embedding(6, 3), Flatten()),
         Chain(Select(3, tokens=True), Embedding(3, 2), Flatten(), checkpoint=True),
     )
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_table_with_categories_trains(dtype: str, rng: Any) -> None:
-    X, y = table(rng)
-    model = Sequential(columns(), Dense(16), ReLU(), Dense(1), seed=0, dtype=dtype, batch_size=50)
-    history = model.train(X, y, epochs=40, verbose=0)
-    assert history[-1][0] < 0.02 < history[0][0]
-    assert model.predict(X).dtype == dtype
-    whole = np.column_stack([np.zeros(3), np.arange(3), np.zeros(3), np.arange(3)]).astype(int)
-    np.testing.assert_array_equal(model.predict(whole), model.predict(whole.astype(float)))
 
 
 def test_gradients_of_a_table(rng: Any) -> None:
@@ -224,12 +161,6 @@ def test_nothing_goes_back_through_tokens(make: Any, needs_dX: bool, rng: Any) -
         Y = layer.forward(X)
         assert layer.backward(np.ones_like(Y)) is None
     assert [n for n in layer.gradients() if n.endswith("W")]
-
-
-def test_frames_of_tables_share_their_embedding(rng: Any) -> None:
-    layer = made(lambda: TimeDistributed(columns()), (3, 2, 4))
-    X = np.stack([table(rng, 2)[0] for _ in range(3)])
-    assert layer.forward(X).shape == (3, 2, 7)
 
 
 @pytest.mark.parametrize("code", [1.5, np.nan, np.inf, -np.inf, 1e30, -0.001])

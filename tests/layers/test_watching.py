@@ -17,16 +17,16 @@ from phitodeep.layers import (
     Dense,
     Dropout,
     Flatten,
-    Layer,
     MaxPool2D,
     Parallel,
     ReLU,
     Residual,
+    Softmax,
     Tanh,
 )
-from phitodeep.layers.containers import Container
-from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
-from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
+from phitodeep.model import Sequential
+from tests.layers.test_containers import Own
 
 
 class Notes:
@@ -51,21 +51,15 @@ def images(n: int = 12) -> tuple[Array, Array]:
     return rng.standard_normal((n, 6, 6, 2)).astype(np.float32), rng.integers(0, 3, n)
 
 
-def cnn(**settings: Any) -> Sequential:
+def cnn() -> Sequential:
     """A model that training runs in another order, without its last layer."""
     return Sequential(
-        Conv2D(4, 3, padding="same"),
-        ReLU(),
-        MaxPool2D(2),
-        Flatten(),
-        Residual(Dense(36), Tanh()),
-        Dense(3),
-        *SequentialBuilder().softmax().layers,
+        *(Conv2D(4, 3, padding="same"), ReLU(), MaxPool2D(2), Flatten()),
+        *(Residual(Dense(36), Tanh()), Dense(3), Softmax()),
         loss_class=CategoricalCrossEntropy(),
         batch_size=6,
         epochs=1,
         seed=1,
-        **settings,
     )
 
 
@@ -76,22 +70,11 @@ def test_each_pass_is_told_once_in_order(rng: np.random.Generator) -> None:
         Y = chain.forward(X)
         dX = chain.backward(Y)
     assert notes.told() == [
-        "before forward",
-        "before forward 0",
-        "after forward 0",
-        "before forward 1",
-        "before forward 1.layers.0",
-        "after forward 1.layers.0",
-        "after forward 1",
-        "after forward",
-        "before backward",
-        "before backward 1",
-        "before backward 1.layers.0",
-        "after backward 1.layers.0",
-        "after backward 1",
-        "before backward 0",
-        "after backward 0",
-        "after backward",
+        *("before forward", "before forward 0", "after forward 0", "before forward 1"),
+        *("before forward 1.layers.0", "after forward 1.layers.0", "after forward 1"),
+        *("after forward", "before backward", "before backward 1", "before backward 1.layers.0"),
+        *("after backward 1.layers.0", "after backward 1", "before backward 0"),
+        *("after backward 0", "after backward"),
     ]
     arrays = [e.array for e in notes.events]
     assert arrays[0] is X
@@ -161,12 +144,17 @@ def test_super_is_not_told_again(rng: np.random.Generator) -> None:
     layer, notes = Scaled(3, 2), Notes()
     with watching(notes):
         layer.backward(layer.forward(rng.standard_normal((4, 3))))
-    assert notes.told() == [
-        "before forward",
-        "after forward",
-        "before backward",
-        "after backward",
+    assert notes.told() == ["before forward", "after forward", "before backward", "after backward"]
+
+
+def test_a_container_of_ones_own_has_paths(rng: np.random.Generator) -> None:
+    notes = Notes()
+    with watching(notes):
+        Chain(Own({"a": (Dense(3, 3), Tanh()), "out": Dense(3, 2)})).forward(np.ones((5, 3)))
+    paths = [
+        f"before forward 0{path}" for path in ("", ".inside.a.0", ".inside.a.1", ".inside.out")
     ]
+    assert notes.told("forward", "before")[1:] == paths
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -274,55 +262,13 @@ def test_paths_from_a_root(rng: np.random.Generator) -> None:
     assert [e.path for e in notes.events] == ["0", "0", "1", "1", "?", "?"]
 
 
-class Pair(Container):
-    """One's own container, whose layers are in a tuple and in a dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.both = Dense(3, 3), Tanh()
-        self.named = {"out": Dense(3, 2)}
-
-    def create(self, shape: Any) -> Any:
-        for layer in (*self.both, self.named["out"]):
-            shape = layer.build(shape)
-        return shape
-
-    def forward(self, X: Array) -> Array:
-        for layer in (*self.both, self.named["out"]):
-            X = layer.forward(X)
-        return X
-
-    def backward(self, dY: Array) -> Array:
-        for layer in (self.named["out"], *reversed(self.both)):
-            dX = layer.backward(dY)
-            assert dX is not None
-            dY = dX
-        return dY
-
-
-def test_a_container_of_ones_own_has_paths(rng: np.random.Generator) -> None:
-    notes = Notes()
-    with watching(notes):
-        Chain(Pair()).forward(rng.standard_normal((5, 3)))
-    assert notes.told("forward", "before")[1:] == [
-        "before forward 0",
-        "before forward 0.both.0",
-        "before forward 0.both.1",
-        "before forward 0.named.out",
-    ]
-
-
 def test_parallel_branches_and_saliency(rng: np.random.Generator) -> None:
     layer, notes = Parallel(Dense(2), Chain(Dropout(0.5))), Notes()
+    layer.build((3,))
     with watching(notes), calling(training=False):
-        layer.build((3,))
         layer.forward(rng.standard_normal((4, 3)))
-    assert notes.told("forward", "after") == [
-        "after forward branches.0",
-        "after forward branches.1.layers.0",
-        "after forward branches.1",
-        "after forward",
-    ]
+    paths = " branches.0", " branches.1.layers.0", " branches.1", ""
+    assert notes.told("forward", "after") == [f"after forward{path}" for path in paths]
 
 
 def test_the_call_is_there_for_the_watcher(rng: np.random.Generator) -> None:
@@ -332,22 +278,6 @@ def test_the_call_is_there_for_the_watcher(rng: np.random.Generator) -> None:
         model.train(X, y, X, y, verbose=0)
     assert training[0] is True
     assert training[-1] is False
-
-
-def test_an_unbuilt_layer_of_ones_own(rng: np.random.Generator) -> None:
-    class Twice(Layer):
-        def forward(self, X: Array) -> Array:
-            return 2 * X
-
-        def backward(self, dY: Array) -> Array:
-            return 2 * dY
-
-    loss = SoftmaxCrossEntropy()
-    notes, layer = Notes(), Twice()
-    X = rng.standard_normal((4, 3))
-    with watching(notes):
-        layer.backward(loss.loss_gradient(layer.forward(X), [0, 1, 2, 0]))
-    assert len(notes.events) == 6
 
 
 def test_a_softmax_that_metrics_ask_for_has_its_path() -> None:

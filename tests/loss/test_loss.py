@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
@@ -125,16 +123,12 @@ def test_gradient_is_the_derivative_of_the_value(loss: Loss, shape: Shape) -> No
 
 
 @every
-def test_float32_stays_float32_and_is_close(loss: Loss) -> None:
+def test_float32_stays_float32(loss: Loss) -> None:
     P, y = pair(loss, (5, 4))
     single = loss.loss_gradient(P.astype(np.float32), y, np.linspace(0.5, 1, 5))
-    assert single.dtype == np.float32
+    assert (single.dtype, single.shape) == (np.float32, P.shape)
     assert loss.loss_gradient(P, y, np.ones(5, np.float32)).dtype == np.float64
-    assert single.shape == P.shape
-    np.testing.assert_allclose(single, loss.loss_gradient(P, y, np.linspace(0.5, 1, 5)), rtol=1e-4)
-    value = loss.loss_func(P.astype(np.float32), y)
-    assert type(value) is float
-    assert value == pytest.approx(loss.loss_func(P, y), rel=1e-5)
+    assert type(loss.loss_func(P.astype(np.float32), y)) is float
 
 
 @every
@@ -186,15 +180,6 @@ def test_a_weight_counts_as_often_as_repeating_the_sample(loss: Loss, shape: Sha
 
 
 @every
-def test_equal_weights_change_nothing(loss: Loss) -> None:
-    P, y = pair(loss, (2, 3, 4))
-    plain = both(loss, P, y)
-    positions = loss.positions(P.shape)
-    for w in (np.full(2, 7.0), np.full(2, 3), [1, 1], np.full(positions, 2.5)):
-        assert_both(both(loss, P, y, w), plain)
-
-
-@every
 def test_weights_of_positions(loss: Loss) -> None:
     P, y = pair(loss, (2, 3, 4))
     per_sample = np.array([0.5, 2.0])
@@ -233,21 +218,6 @@ def test_no_weight_at_all_is_zero(loss: Loss) -> None:
 
 
 # --- regression by hand ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("loss", "value", "gradient"),
-    [
-        (MeanSquaredError(), (1 + 9 + 0 + 0.25) / 4, [2 / 4, -6 / 4, 0, 1 / 4]),
-        (MeanAbsoluteError(), (1 + 3 + 0 + 0.5) / 4, [1 / 4, -1 / 4, 0, 1 / 4]),
-        (Huber(), (0.5 + 2.5 + 0 + 0.125) / 4, [1 / 4, -1 / 4, 0, 0.5 / 4]),
-        (Huber(2.0), (0.5 + 4 + 0 + 0.125) / 4, [1 / 4, -2 / 4, 0, 0.5 / 4]),
-    ],
-    ids=repr,
-)
-def test_regression_by_hand(loss: Loss, value: float, gradient: list[float]) -> None:
-    P, T = np.array([[2.0, 0.0], [1.0, 1.5]]), np.array([[1.0, 3.0], [1.0, 1.0]])
-    assert_both(both(loss, P, T), (value, np.reshape(gradient, (2, 2))))
 
 
 @elementwise
@@ -293,28 +263,12 @@ def test_label_forms_mean_the_same(loss: Loss) -> None:
 
 
 @each_class
-def test_positions_are_averaged(loss: Loss) -> None:
-    """(N, T, K) with labels (N, T) is (N T, K) with labels (N T,)."""
-    P, y = pair(loss, (2, 3, 4))
-    value, gradient = both(loss, P.reshape(6, 4), y.reshape(6))
-    assert_both(both(loss, P, y), (value, gradient.reshape(P.shape)))
-
-
-@each_class
 def test_soft_rows_mix_the_labels(loss: Loss) -> None:
     """The sum is linear in the rows: over all one-hot rows, weighed by their probability."""
     P, _ = pair(loss, (1, 4))
     q = np.array([[0.1, 0.2, 0.3, 0.4]])
     mixed = sum(p * loss.loss_func(P, np.eye(4)[[k]], total=1) for k, p in enumerate(q[0]))
     assert loss.loss_func(P, q, total=1) == pytest.approx(mixed)
-
-
-@pytest.mark.parametrize("make", [CategoricalCrossEntropy, SoftmaxCrossEntropy])
-def test_smoothing_by_its_definition(make: type[CategoricalCrossEntropy]) -> None:
-    P, y = pair(make(), (5, 4))
-    rows = (1 - 0.3) * one_hot(y, 4, float) + 0.3 / 4
-    assert_both(both(make(0.3), P, y), both(make(), P, rows))
-    assert_both(both(make(0.3), P, one_hot(y, 4, float)), both(make(), P, rows))
 
 
 def test_rows_may_miss_one_by_a_thousandth() -> None:
@@ -507,22 +461,22 @@ def test_bad_totals_are_refused(loss: Loss, total: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: Huber(0), "Huber delta must be > 0, got 0"),
-        (lambda: Huber(-1.0), "Huber delta"),
-        (lambda: Huber("1"), "Huber delta must be a number"),
-        (lambda: SoftmaxCrossEntropy(1.0), "label_smoothing must be >= 0 and < 1, got 1"),
-        (lambda: CategoricalCrossEntropy(-0.1), "label_smoothing"),
-        (lambda: NegativeELBO(0), "NegativeELBO latent must be >= 1, got 0"),
-        (lambda: NegativeELBO(2.0), "NegativeELBO latent must be an integer"),
-        (lambda: NegativeELBO(beta=-1), "NegativeELBO beta must be >= 0, got -1"),
-        (lambda: SoftmaxCrossEntropy(ignore_index=0.5), "ignore_index must be an integer"),
-    ],
+    ("call", "says"),
+    {
+        "Huber(0)": "Huber delta must be > 0, got 0",
+        "Huber(-1.0)": "Huber delta",
+        "Huber('1')": "Huber delta must be a number",
+        "SoftmaxCrossEntropy(1.0)": "label_smoothing must be >= 0 and < 1, got 1",
+        "CategoricalCrossEntropy(-0.1)": "label_smoothing",
+        "SoftmaxCrossEntropy(ignore_index=0.5)": "ignore_index must be an integer",
+        "NegativeELBO(0)": "NegativeELBO latent must be >= 1, got 0",
+        "NegativeELBO(2.0)": "NegativeELBO latent must be an integer",
+        "NegativeELBO(beta=-1)": "NegativeELBO beta must be >= 0, got -1",
+    }.items(),
 )
-def test_bad_settings_are_refused(make: Any, says: str) -> None:
+def test_bad_settings_are_refused(call: str, says: str) -> None:
     with pytest.raises(PhitodeepError, match=says):
-        make()
+        eval(call, dict(vars(losses)))
 
 
 @pytest.mark.parametrize(
@@ -731,14 +685,6 @@ def test_differences_have_the_digits_of_their_terms(loss: losses.Elementwise) ->
     assert (np.abs(loss.each(P, T) - wide) <= 3e-7 * (terms + np.abs(wide))).all()
 
 
-def test_values_that_float32_lost() -> None:
-    one = np.ones((1, 1), np.float32)
-    logits = BinaryCrossEntropyWithLogits().loss_func(15 * one, one)
-    assert logits == pytest.approx(3.059023e-7, rel=1e-6)
-    assert BinaryCrossEntropy().loss_func(1e-9 * one, 0 * one) == pytest.approx(1e-9)
-    assert LogCosh().loss_func(1e-5 * one, 0 * one) == pytest.approx(5e-11)
-
-
 @pytest.mark.parametrize("gap", [1.0, 15.0, 20.0, 60.0])
 @pytest.mark.parametrize("form", ["labels", "one-hot", "weights", "log-probabilities"])
 def test_cross_entropy_has_the_digits_of_a_sure_prediction(form: str, gap: float) -> None:
@@ -791,31 +737,6 @@ def test_negative_elbo_has_its_digits() -> None:
         np.testing.assert_allclose(part[held], wanted[held], rtol=5e-6)
 
 
-@given(st.floats(-50, 50), st.floats(0, 1))
-def test_binary_losses_agree(z: float, t: float) -> None:
-    P = np.array([[z]])
-    value = BinaryCrossEntropyWithLogits().loss_func(P, [[t]])
-    assert value >= -1e-15
-    if abs(z) < 30:
-        expected = BinaryCrossEntropy().loss_func(sigmoid(P), [[t]])
-        assert value == pytest.approx(expected, rel=1e-3, abs=1e-12)
-
-
-@given(st.lists(st.floats(-100, 100), min_size=2, max_size=5), st.floats(-1e4, 1e4))
-def test_softmax_cross_entropy_is_blind_to_shifts(logits: list[float], shift: float) -> None:
-    Z, loss = np.array([logits]), SoftmaxCrossEntropy(0.1)
-    value, gradient = both(loss, Z, [1])
-    assert value >= 0
-    assert abs(gradient.sum()) < 1e-14
-    assert_both(both(loss, Z + shift, [1]), (value, gradient), rtol=1e-10)
-
-
-@pytest.mark.parametrize("loss", [MeanSquaredError(), LogCosh(), Huber(), MeanAbsoluteError()])
-def test_a_perfect_prediction_costs_nothing(loss: Loss) -> None:
-    P = np.random.default_rng(0).standard_normal((3, 4))
-    assert_both(both(loss, P, P), (0.0, np.zeros((3, 4))), rtol=1e-15)
-
-
 def test_slopes_at_the_kinks() -> None:
     T = np.array([[1.0, -1.0]])
     for loss in (Hinge(), SquaredHinge()):
@@ -823,22 +744,11 @@ def test_slopes_at_the_kinks() -> None:
     assert_both(both(Huber(2.0), T + 2, T), (2.0, np.ones((1, 2))))
 
 
-def test_cosine_is_blind_to_length() -> None:
-    P, y = pair(CosineSimilarityLoss(), (3, 4))
-    value, gradient = both(CosineSimilarityLoss(), P, y)
-    assert CosineSimilarityLoss().loss_func(3 * P, 0.2 * y) == pytest.approx(value)
-    np.testing.assert_allclose((gradient * P).sum(-1), 0, atol=1e-15)
-    assert CosineSimilarityLoss().loss_func(P, -P) == pytest.approx(2)
-    assert_both(both(CosineSimilarityLoss(), 0 * P, y), (1.0, np.zeros((3, 4))))
-    assert_both(both(CosineSimilarityLoss(), P, 0 * y), (1.0, np.zeros((3, 4))))
-
-
-@pytest.mark.parametrize("positions", [(6,), (2, 3)])
-def test_kl_averages_over_the_batch_and_is_zero_for_equals(positions: Shape) -> None:
-    log_p, t = pair(KLDivergence(), (*positions, 4))
-    each = (t * (np.log(t) - log_p)).sum()
-    assert KLDivergence().loss_func(log_p, t) == pytest.approx(each / positions[0])
-    assert KLDivergence().loss_func(np.log(t), t) == pytest.approx(0, abs=1e-15)
+def test_cosine_of_nothing_is_0() -> None:
+    (P, y), loss = pair(CosineSimilarityLoss(), (3, 4)), CosineSimilarityLoss()
+    assert_both(both(loss, 0 * P, y), (1.0, np.zeros((3, 4))))
+    assert_both(both(loss, P, 0 * y), (1.0, np.zeros((3, 4))))
+    assert loss.loss_func(P, -P) == pytest.approx(2)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -875,61 +785,30 @@ def test_a_sample_without_steps_weighs_nothing_in_kl() -> None:
     )
 
 
-def test_negative_elbo_by_its_formula() -> None:
+def test_parts_of_the_negative_elbo() -> None:
     rng = np.random.default_rng(5)
     m, s, Z, X = *rng.standard_normal((3, 6, 3)), rng.random((6, 3))
-    P = np.concatenate([m, s, Z], axis=-1)
+    reconstruction, divergence = NegativeELBO(3, beta=0.3).parts(np.hstack([m, s, Z]), X)
+    assert reconstruction.shape == divergence.shape == (6,)
     pixels = BinaryCrossEntropyWithLogits().loss_func(Z, X, total=1)
-    gaussians = 0.5 * (m**2 + np.exp(s) - s - 1).sum()
-    for beta in (1.0, 0.3):
-        loss = NegativeELBO(3, beta=beta)
-        assert loss.loss_func(P, X) == pytest.approx((pixels + beta * gaussians) / 6)
-        reconstruction, divergence = loss.parts(P, X)
-        assert reconstruction.shape == divergence.shape == (6,)
-        assert reconstruction.sum() == pytest.approx(pixels)
-        assert divergence.sum() == pytest.approx(gaussians)
-    assert NegativeELBO(3, beta=0).loss_func(P, X) == pytest.approx(pixels / 6)
-
-
-def test_negative_elbo_does_not_cancel_near_the_prior() -> None:
-    """exp(s) - s - 1 is s^2 / 2 for small s, where float32 has lost it beside 1."""
-    P = np.array([[1e-4, 2e-3, 0.0]], np.float32)
-    divergence = NegativeELBO(1).parts(P, np.array([[0.5]], np.float32))[1]
-    assert divergence[0] == pytest.approx((1e-8 + 2e-6) / 2, rel=1e-3)
-
-
-def test_negative_elbo_bounds_the_likelihood() -> None:
-    """Sampled at the posterior it is at least -log p(x), and equal for the exact posterior.
-
-    For logits that ignore the latent number, the posterior is the prior.
-    """
-    Z, X = np.array([[0.4, -1.0]]), np.array([[1.0, 0.0]])
-    exact = -np.log(sigmoid(Z[0, 0]) * (1 - sigmoid(Z[0, 1])))
-    for m, s in ((0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (0.0, -0.5)):
-        value = NegativeELBO(1).loss_func(np.concatenate([[[m, s]], Z], axis=-1), X)
-        assert (value == pytest.approx(exact)) == (m == s == 0)
-        assert value >= exact - 1e-12
+    assert reconstruction.sum() == pytest.approx(pixels)
+    assert divergence.sum() == pytest.approx(0.5 * (m**2 + np.exp(s) - s - 1).sum())
 
 
 @pytest.mark.parametrize(
-    ("P", "y", "error", "says"),
+    ("P", "y", "says"),
     [
-        (
-            (3, 6),
-            (3, 2),
-            ShapeError,
-            r"NegativeELBO\(3\) takes.*6 \+ D.*got shape \(3, 6\)\. Does lat",
-        ),
-        ((3, 5), (3, 5), ShapeError, r"3 means, as many log variances, and D logits"),
-        ((8,), (2,), ShapeError, r"got shape \(8,\)"),
-        ((3, 8), (3, 8), ShapeError, r"predictions of shape \(3, 2\).*got y of shape \(3, 8\)"),
-        ((3, 8), (3,), ShapeError, r"got y of shape \(3,\)"),
-        ((3, 8), (2, 2), ShapeError, r"got y of shape \(2, 2\)"),
-        ((2, 3, 8), (2, 2), ShapeError, r"predictions of shape \(2, 3, 2\)"),
+        ((3, 6), (3, 2), r"NegativeELBO\(3\) takes.*6 \+ D.*got shape \(3, 6\)\. Does lat"),
+        ((3, 5), (3, 5), r"3 means, as many log variances, and D logits"),
+        ((8,), (2,), r"got shape \(8,\)"),
+        ((3, 8), (3, 8), r"predictions of shape \(3, 2\).*got y of shape \(3, 8\)"),
+        ((3, 8), (3,), r"got y of shape \(3,\)"),
+        ((3, 8), (2, 2), r"got y of shape \(2, 2\)"),
+        ((2, 3, 8), (2, 2), r"predictions of shape \(2, 3, 2\)"),
     ],
 )
-def test_negative_elbo_refuses_widths(P: Shape, y: Shape, error: Any, says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_negative_elbo_refuses_widths(P: Shape, y: Shape, says: str) -> None:
+    with pytest.raises(ShapeError, match=says):
         NegativeELBO(3).loss_func(np.zeros(P), np.zeros(y))
 
 

@@ -349,7 +349,7 @@ def test_without_shortcuts_the_plan_is_the_model_itself(last: Layer, loss: Loss)
     )
 
 
-def test_every_pair_that_is_joined_is_tested() -> None:  # in tests/layers/test_joined.py
+def test_every_pair_that_is_joined_is_tested() -> None:  # in tests/layers/test_dense.py
     assert {(Dense, ReLU): DenseReLU} == JOINED
 
 
