@@ -23,6 +23,7 @@ from click.testing import CliRunner, Result
 from onnx.reference import ReferenceEvaluator
 
 from phitodeep import cli
+from phitodeep import layers as nn
 from phitodeep.cli.generate import _pieces
 from phitodeep.cli.predict import _write_csv
 from phitodeep.core.config import register
@@ -33,24 +34,7 @@ from phitodeep.data import CharTokenizer
 from phitodeep.errors import warn
 from phitodeep.exchange.onnx.write import export as onnx_export
 from phitodeep.io.tensors import open_tensors, write_tensors
-from phitodeep.layers import (
-    BatchNorm,
-    Chain,
-    Conv1D,
-    Dense,
-    Embedding,
-    Flatten,
-    Layer,
-    MultiHeadAttention,
-    Parallel,
-    RandomCrop,
-    ReLU,
-    Residual,
-    Select,
-    Tanh,
-    TimeDistributed,
-    Upsample2D,
-)
+from phitodeep.layers import Layer
 from phitodeep.layers.initialization import He
 from phitodeep.loss import BinaryCrossEntropy, BinaryCrossEntropyWithLogits, Loss
 from phitodeep.model import Sequential, SequentialBuilder
@@ -307,7 +291,7 @@ def test_info_shows_layers_and_settings(digits: Path) -> None:
 
 def test_info_shows_the_optimizers_state_and_the_tokenizer(writer: Path) -> None:
     assert "holds       weights, a tokenizer\n" in phitodeep("info", writer).stdout
-    model = Sequential(Dense(2, 1), batch_size=4, epochs=3)
+    model = Sequential(nn.Dense(2, 1), batch_size=4, epochs=3)
     model.train(np.ones((8, 2)), np.ones(8), verbose=0)
     model.save("m.safetensors", optimizer=True)
     shown = phitodeep("info", "m.safetensors").stdout
@@ -469,7 +453,7 @@ def test_check_passes(digits: Path) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_check_finds_weights_that_are_not_finite(value: float) -> None:
-    model = Sequential(Dense(3, 2))
+    model = Sequential(nn.Dense(3, 2))
     model.layers[0].W[1, 1] = value
     model.save("m.safetensors")
     shown = phitodeep("check", "m.safetensors", code=1).stdout
@@ -489,33 +473,33 @@ def test_check_names_a_weight_that_is_far_too_large(value: float, digits: Path) 
 
 
 def test_check_advises_more_probes(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backward = Dense.backward
+    backward = nn.Dense.backward
 
-    def wrong(self: Dense, dY: Array) -> Array:
+    def wrong(self: nn.Dense, dY: Array) -> Array:
         dX = backward(self, dY)
         if self.W.shape == (24, 5):
             self.grads["W"] = self.grads["W"] + (np.arange(120).reshape(24, 5) == 77)
         return dX
 
-    monkeypatch.setattr(Dense, "backward", wrong)
+    monkeypatch.setattr(nn.Dense, "backward", wrong)
     shown = phitodeep("check", digits, "--probes", 1, code=1).stdout
     assert "are not: a larger --probes finds them." in shown
     assert "W[15, 2]: expected" in phitodeep("check", digits, "--probes", 120, code=1).stdout
 
 
 def test_check_finds_wrong_gradients(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backward = Dense.backward
-    monkeypatch.setattr(Dense, "backward", lambda self, dY: backward(self, dY / 4))
+    backward = nn.Dense.backward
+    monkeypatch.setattr(nn.Dense, "backward", lambda self, dY: backward(self, dY / 4))
     assert "wrong gradients" in phitodeep("check", digits, code=1).stdout
 
 
 @pytest.mark.parametrize(
     ("shape", "layer", "dtype", "limit"),
     [
-        ((20_000_000,), ReLU(), "float32", "GB of memory"),
-        ((10**12,), Residual(Chain(ReLU())), "float64", "GB of memory"),
-        ((1000, 1000, 30), Flatten(), "float64", "GB of memory"),
-        ((200_000, 1), MultiHeadAttention(1), "float32", "30 s"),
+        ((20_000_000,), nn.ReLU(), "float32", "GB of memory"),
+        ((10**12,), nn.Residual(nn.Chain(nn.ReLU())), "float64", "GB of memory"),
+        ((1000, 1000, 30), nn.Flatten(), "float64", "GB of memory"),
+        ((200_000, 1), nn.MultiHeadAttention(1), "float32", "30 s"),
     ],
     ids=str,
 )
@@ -535,10 +519,10 @@ def test_check_takes_no_more_than_its_file_warrants(
 @pytest.mark.parametrize(
     ("shape", "layer"),
     [
-        ((4, 1), Conv1D(1, 2, dilation=10**9, padding="same")),
-        ((1, 1, 1), RandomCrop(1, padding=10**5)),
-        ((300_000, 1, 1), Upsample2D(2)),
-        ((10_000, 1), TimeDistributed(Chain(Dense(10_000), Dense(1)))),
+        ((4, 1), nn.Conv1D(1, 2, dilation=10**9, padding="same")),
+        ((1, 1, 1), nn.RandomCrop(1, padding=10**5)),
+        ((300_000, 1, 1), nn.Upsample2D(2)),
+        ((10_000, 1), nn.TimeDistributed(nn.Chain(nn.Dense(10_000), nn.Dense(1)))),
     ],
     ids=str,
 )
@@ -564,10 +548,12 @@ def test_check_ends_in_time(digits: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_check_of_models_that_read_tokens(writer: Path) -> None:
     assert "All checks passed." in phitodeep("check", writer, "--probes", 2).stdout
     categories = [
-        Chain(Select([column], tokens=True), Embedding(count, 3), Flatten())
+        nn.Chain(nn.Select([column], tokens=True), nn.Embedding(count, 3), nn.Flatten())
         for column, count in ((2, 3), (3, 50))
     ]
-    model = Sequential(Parallel(Select([0, 1]), *categories), BatchNorm(), Dense(2), Tanh())
+    model = Sequential(
+        nn.Parallel(nn.Select([0, 1]), *categories), nn.BatchNorm(), nn.Dense(2), nn.Tanh()
+    )
     model.build((4,))
     model.save("table.safetensors")
     assert "All checks passed." in phitodeep("check", "table.safetensors").stdout
@@ -625,7 +611,7 @@ def test_predict_gives_classes(digits: Path, expected: Array) -> None:
 
 @pytest.mark.parametrize("loss", [BinaryCrossEntropy(), BinaryCrossEntropyWithLogits()], ids=repr)
 def test_a_single_score_is_compared_with_the_threshold(loss: Loss) -> None:
-    model = Sequential(Dense(1, 1), loss_class=loss)
+    model = Sequential(nn.Dense(1, 1), loss_class=loss)
     model.layers[0].W = [[1.0]]
     model.save("m.safetensors")
     np.save("x.npy", np.array([[-0.5], [0.3], [0.9]]))
@@ -749,7 +735,7 @@ def test_a_long_cell_is_cut(digits: Path) -> None:
 
 
 def test_a_single_sample_of_a_model_of_one_axis() -> None:
-    Sequential(Dense(3, 1)).save("m.safetensors")
+    Sequential(nn.Dense(3, 1)).save("m.safetensors")
     np.save("x.npy", np.ones(3))
     assert "must be an array of shape (1, 3)" in mistake("predict", "m.safetensors", "x.npy")
 
@@ -788,7 +774,7 @@ def test_export_without_a_name(arguments: list[str], digits: Path) -> None:
 
 
 def test_a_column_of_numbers_fits_a_model_of_one_number() -> None:
-    Sequential(Dense(1, 1)).save("m.safetensors")
+    Sequential(nn.Dense(1, 1)).save("m.safetensors")
     np.save("x.npy", np.ones(3))
     assert len(phitodeep("predict", "m.safetensors", "x.npy").stdout.splitlines()) == 3
 
@@ -850,7 +836,7 @@ def test_export_refuses_a_name_that_cannot_be_imported(name: str, digits: Path) 
 
 
 def test_export_of_a_model_whose_settings_determine_its_input() -> None:
-    model = Sequential(Dense(4, 2), Tanh())
+    model = Sequential(nn.Dense(4, 2), nn.Tanh())
     model.save("m.safetensors")
     phitodeep("export", "m.safetensors", "--to", "numpy", "--output", "net.py")
     X = np.ones((3, 4), np.float32)
@@ -862,7 +848,7 @@ def test_export_of_a_model_whose_settings_determine_its_input() -> None:
 
 
 def test_export_of_a_model_without_an_input_shape() -> None:
-    Sequential(Tanh()).save("m.safetensors")
+    Sequential(nn.Tanh()).save("m.safetensors")
     message = mistake("export", "m.safetensors", "--to", "numpy")
     assert message.startswith("m.safetensors does not determine the model's input shape")
 
@@ -927,7 +913,7 @@ class Doubled(Layer):
 @pytest.mark.parametrize("form", ["onnx", "torch"])
 def test_an_export_names_the_layer_that_it_cannot_write(form: str) -> None:
     pytest.importorskip(form)
-    model = Sequential(Dense(3, 2), Doubled())
+    model = Sequential(nn.Dense(3, 2), Doubled())
     model.build((3,))
     model.save("m.safetensors")
     assert "Doubled()" in mistake("export", "m.safetensors", "--to", form)
@@ -1087,7 +1073,7 @@ def test_a_closed_pipe_ends_quietly_with_0(command: str, reader: str) -> None:
 @posix
 @pytest.mark.parametrize("layers", [1, 200])  # the table of 200 fits into no buffer
 def test_a_closed_pipe_does_not_hide_that_a_check_failed(layers: int) -> None:
-    model = Sequential(*(Dense(1, 1) for _ in range(layers)))
+    model = Sequential(*(nn.Dense(1, 1) for _ in range(layers)))
     model.layers[-1].b[0] = np.nan
     model.save("m.safetensors")
     line = f"set -o pipefail; {' '.join(MODULE)} check m.safetensors | true"

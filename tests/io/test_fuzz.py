@@ -30,32 +30,10 @@ import pytest
 import safetensors
 
 import phitodeep
+from phitodeep import layers as nn
 from phitodeep.data import load_mnist
 from phitodeep.errors import LONGEST, PhitodeepError
 from phitodeep.io.tensors import write_tensors
-from phitodeep.layers import (
-    LSTM,
-    BatchNorm,
-    Bidirectional,
-    Chain,
-    Conv2D,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    LayerNorm,
-    MaxPool2D,
-    Parallel,
-    PositionalEmbedding,
-    PReLU,
-    ReLU,
-    Residual,
-    SkipConcat,
-    Softmax,
-    TiedDense,
-    TimeDistributed,
-    TransformerBlock,
-)
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.loss.metrics import TopKAccuracy
 from phitodeep.model import Sequential
@@ -75,37 +53,52 @@ CAUSES = (safetensors.SafetensorError, json.JSONDecodeError, OSError, EOFError, 
 
 
 def mlp() -> Sequential:
-    layers = Dense(3, 4), ReLU(), Dropout(0.1), Dense(4, 2), PReLU(), Softmax()
+    layers = nn.Dense(3, 4), nn.ReLU(), nn.Dropout(0.1), nn.Dense(4, 2), nn.PReLU(), nn.Softmax()
     return Sequential(*layers, loss_class="categorical_cross_entropy", metrics=["f1"], seed=1)
 
 
 def cnn() -> Sequential:
-    layers = Conv2D(2, 3, padding="same"), BatchNorm(), ReLU(), MaxPool2D(2), Flatten(), Dense(2)
+    layers = (
+        nn.Conv2D(2, 3, padding="same"),
+        nn.BatchNorm(),
+        nn.ReLU(),
+        nn.MaxPool2D(2),
+        nn.Flatten(),
+        nn.Dense(2),
+    )
     model = Sequential(*layers, loss_class=SoftmaxCrossEntropy(class_weight=[1.0, 2.0]), seed=1)
     model.build((4, 4, 1))
     return model
 
 
 def gpt() -> Sequential:
-    table = Embedding(5, 4)
-    block = TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu")
-    model = Sequential(table, PositionalEmbedding(6), block, LayerNorm(), TiedDense(table), seed=1)
+    table = nn.Embedding(5, 4)
+    block = nn.TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu")
+    model = Sequential(
+        table, nn.PositionalEmbedding(6), block, nn.LayerNorm(), nn.TiedDense(table), seed=1
+    )
     model.build((6,))
     model.tokenizer = CharTokenizer("abcde") if hasattr(CharTokenizer, "get_config") else None
     return model
 
 
 def recurrent() -> Sequential:
-    layers = Bidirectional(LSTM(2)), TimeDistributed(Dense(3)), LSTM(2, return_sequences=False)
+    layers = (
+        nn.Bidirectional(nn.LSTM(2)),
+        nn.TimeDistributed(nn.Dense(3)),
+        nn.LSTM(2, return_sequences=False),
+    )
     model = Sequential(*layers, seed=1, dtype="float64")
     model.build((3, 2))
     return model
 
 
 def containers() -> Sequential:
-    inner = Sequential(Dense(4), ReLU())
-    branches = Parallel(Chain(Dense(2), PReLU(), checkpoint=True), Dense(2), merge="add")
-    model = Sequential(Residual(inner), SkipConcat(Dense(2)), branches, seed=1)
+    inner = Sequential(nn.Dense(4), nn.ReLU())
+    branches = nn.Parallel(
+        nn.Chain(nn.Dense(2), nn.PReLU(), checkpoint=True), nn.Dense(2), merge="add"
+    )
+    model = Sequential(nn.Residual(inner), nn.SkipConcat(nn.Dense(2)), branches, seed=1)
     model.build((4,))
     model.layers[0].trainable = False
     return model
@@ -115,21 +108,20 @@ def trained() -> Sequential:
     groups = {"0.*": {"alpha": StepDecay(0.1, 2), "weight_decay": 0.1}}
     rate = WarmUp(ReduceOnPlateau(0.1, patience=1), 2)
     optimizer = Adam(rate, groups=groups, ema=0.9, clip_norm=1.0)
-    metrics: list[Any] = ["accuracy", TopKAccuracy(2)]
     loss = SoftmaxCrossEntropy(label_smoothing=0.1)
-    return Sequential(
-        Dense(3, 4), BatchNorm(), Dropout(0.2), Dense(2), optimizer=optimizer, metrics=metrics,
-        loss_class=loss, batch_size=2, seed=1,
-    )  # fmt: skip
+    options: Any = {"loss_class": loss, "batch_size": 2, "seed": 1}
+    layers = nn.Dense(3, 4), nn.BatchNorm(), nn.Dropout(0.2), nn.Dense(2)
+    metrics: list[Any] = ["accuracy", TopKAccuracy(2)]
+    return Sequential(*layers, optimizer=optimizer, metrics=metrics, **options)
 
 
 def nadam() -> Sequential:
-    return Sequential(Dense(3, 2), optimizer=Nadam(CosineDecay(0.1, 9)), batch_size=2, seed=1)
+    return Sequential(nn.Dense(3, 2), optimizer=Nadam(CosineDecay(0.1, 9)), batch_size=2, seed=1)
 
 
 def momentum() -> Sequential:
     optimizer = SGD(momentum=0.9, nesterov=True)
-    return Sequential(Dense(3, 2), optimizer=optimizer, batch_size=2, seed=1)
+    return Sequential(nn.Dense(3, 2), optimizer=optimizer, batch_size=2, seed=1)
 
 
 X, Y = np.arange(12.0).reshape(4, 3) % 5, np.array([0, 1, 1, 0])
